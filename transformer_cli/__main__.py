@@ -1,0 +1,13 @@
+"""`python -m transformer_cli` is `tx`."""
+
+from __future__ import annotations
+
+
+def main() -> None:
+    from transformer_cli.cli.app import run
+
+    run()
+
+
+if __name__ == "__main__":
+    main()

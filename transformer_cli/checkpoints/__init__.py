@@ -1,0 +1,1 @@
+"""Directories of safetensors and JSON, complete or absent."""

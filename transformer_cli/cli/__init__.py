@@ -1,0 +1,1 @@
+"""The commands: parse, load the configuration, call one function, print."""

@@ -1,0 +1,1 @@
+"""What a user may write, section by section; nothing here imports torch."""

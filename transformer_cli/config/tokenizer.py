@@ -1,0 +1,46 @@
+"""`tokenizer:` - how text is cut into pieces (SentencePiece)."""
+
+from __future__ import annotations
+
+from typing import Annotated, Literal
+
+from pydantic import Field
+
+from transformer_cli.config.section import Probability, Section
+
+VocabSize = Annotated[int, Field(gt=4, le=10**7)]
+
+
+class SideVocabSizes(Section):
+    """One vocabulary size per side, for tokenizers that are not joint."""
+
+    source: VocabSize
+    target: VocabSize
+
+
+class SideModels(Section):
+    """One existing SentencePiece model per side."""
+
+    source: str
+    target: str
+
+
+class TokenizerConfig(Section):
+    """SentencePiece; the specials are `<pad> <unk> <s> </s>`, ids 0 to 3."""
+
+    kind: Literal["bpe", "unigram", "word"] = "bpe"
+    """How the pieces are found: byte-pair encoding, a unigram language model, or whole words."""
+    vocab_size: VocabSize | SideVocabSizes = 8000
+    """Pieces, specials included; a number, or {source, target}. Fitted, saying so, where the text is too small."""
+    joint: bool = True
+    """One model for both sides; false trains one per side."""
+    model: str | SideModels | None = None
+    """An existing SentencePiece model (or {source, target}) to take instead of training one."""
+    normalization: Literal["nfkc", "identity"] = "nfkc"
+    """nfkc: Unicode NFKC with SentencePiece's whitespace rules; identity: the text as it is."""
+    byte_fallback: bool = False
+    """Spell characters outside the vocabulary as UTF-8 bytes instead of `<unk>`."""
+    character_coverage: Annotated[float, Field(gt=0.9, le=1)] = 1.0
+    """Share of the characters of the training text that get a piece of their own."""
+    sampling: Probability = 0.0
+    """BPE-dropout (Provilkov et al. 2020): the chance to skip a merge in training; for unigram, the sampling's alpha. 0: off."""

@@ -1,0 +1,65 @@
+"""`training:` - how the model learns."""
+
+from __future__ import annotations
+
+from typing import Annotated, Literal
+
+from pydantic import Field
+
+from transformer_cli.config.section import (
+    NonNegativeFloat,
+    NonNegativeInt,
+    PositiveFloat,
+    PositiveInt,
+    Probability,
+    Section,
+)
+
+
+class TrainingConfig(Section):
+    """Optimisation, validation, checkpoints and when to stop."""
+
+    budget_tokens: Annotated[int, Field(ge=8, le=10**7)] = 4096
+    """Padded tokens of one batch, at most, on the source side and on the target side; memory grows linearly with it."""
+    accumulation: PositiveInt = 1
+    """Batches per update; their loss is normalised together, by the number of target tokens."""
+    max_steps: PositiveInt = 100_000
+    """Updates after which training ends."""
+    max_epochs: PositiveInt | None = None
+    """Passes over the training text after which training ends."""
+    stop_loss: PositiveFloat | None = None
+    """End as soon as the mean training loss of an epoch falls below this."""
+    patience: PositiveInt | None = None
+    """End after this many validations in a row without a new best."""
+    optimizer: Literal["adam", "adamw"] = "adam"
+    """Adam (Kingma & Ba 2015) or AdamW (Loshchilov & Hutter 2019)."""
+    learning_rate: PositiveFloat = 1e-3
+    """The peak, reached at the end of the warm-up; for `noam`, the factor before d_model^-0.5."""
+    betas: Annotated[list[Annotated[float, Field(ge=0, lt=1)]], Field(min_length=2, max_length=2)] = [0.9, 0.98]
+    """Adam's decay rates of the two moments."""
+    eps: PositiveFloat = 1e-9
+    """Adam's denominator offset."""
+    weight_decay: NonNegativeFloat = 0.0
+    """L2 (adam) or decoupled (adamw) decay of the matrices; biases, norms and embeddings are left alone."""
+    schedule: Literal["inverse-sqrt", "noam", "cosine", "linear", "constant"] = "inverse-sqrt"
+    """The learning rate after the warm-up; cosine and linear end at zero at `max_steps`."""
+    warmup_steps: NonNegativeInt = 4000
+    """Updates in which the learning rate rises linearly."""
+    clip_norm: PositiveFloat | None = 1.0
+    """Largest norm of an update's gradient; null: no clipping."""
+    label_smoothing: Probability = 0.1
+    """Mass spread over the vocabulary (Szegedy et al. 2016)."""
+    validate_every: PositiveInt = 500
+    """Updates between two validations."""
+    validation_bleu: bool = True
+    """Translate the validation text greedily at each validation, and score it."""
+    best_by: Literal["bleu", "loss"] = "bleu"
+    """What makes a checkpoint the best."""
+    checkpoint_every: PositiveInt | None = None
+    """Updates between two checkpoints; when not given, one at each validation."""
+    keep_best: PositiveInt = 1
+    """Checkpoints kept by merit."""
+    keep_last: PositiveInt = 1
+    """Checkpoints kept by age."""
+    log_every: PositiveInt = 50
+    """Updates between two lines of progress."""

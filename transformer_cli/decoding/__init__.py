@@ -1,0 +1,1 @@
+"""Ids in, ids out: how a trained model writes a sentence."""

@@ -1,0 +1,59 @@
+"""What can go wrong, by kind; each kind has its exit code."""
+
+from __future__ import annotations
+
+
+class TxError(Exception):
+    """A failure that a user can understand and mend: what, where, what was expected, what to do.
+
+    message: one sentence or several lines, without a trailing full stop rule. hint: the next step to take.
+    """
+
+    exit_code = 1
+
+    def __init__(self, message: str, *, hint: str | None = None) -> None:
+        super().__init__(message)
+        self.message = message
+        self.hint = hint
+
+
+class UsageError(TxError):
+    """The command line or the configuration asks for something that cannot be done."""
+
+    exit_code = 2
+
+
+class ConfigError(UsageError):
+    """A configuration with mistakes; the message lists all of them with their places."""
+
+
+class DataError(TxError):
+    """Text that is missing, unreadable, misaligned or empty."""
+
+    exit_code = 3
+
+
+class ModelError(TxError):
+    """A run, checkpoint or tokenizer that is missing, damaged or another one than expected."""
+
+    exit_code = 4
+
+
+class ResourceError(TxError):
+    """A missing extra, device, font, or room on disk or in memory."""
+
+    exit_code = 5
+
+
+class DivergedError(TxError):
+    """The numbers are no longer finite."""
+
+    exit_code = 6
+
+
+class Interrupted(TxError):
+    """A signal asked the program to stop; what had to be saved is saved."""
+
+    def __init__(self, message: str, *, signal_number: int) -> None:
+        super().__init__(message)
+        self.exit_code = 128 + signal_number

@@ -1,0 +1,1 @@
+"""How good a translation is, by measures with a signature."""
