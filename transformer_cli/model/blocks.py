@@ -1,0 +1,152 @@
+"""What the layers are made of: residual wrappers, norms, feed-forward networks, dropout.
+
+B batch, T length, D d_model, F d_ff
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+
+import torch
+import torch.nn.functional as F
+from torch import Tensor, nn
+from torch.autograd.function import FunctionCtx
+
+from transformer_cli.config.model import ModelConfig
+
+
+class Residual(nn.Module):
+    """Section 3.1: a sublayer inside a residual connection with a norm; PreNorm or PostNorm."""
+
+    def __init__(self, config: ModelConfig) -> None:
+        super().__init__()
+        self.norm = NORMS[config.norm](config.d_model)
+        self.dropout = Dropout(config.dropout)
+
+    def forward(self, x: Tensor, sublayer: Callable[[Tensor], Tensor]) -> Tensor:
+        raise NotImplementedError
+
+
+class PreNorm(Residual):
+    """x + dropout(sublayer(norm(x))): the residual stream itself is never normalised (Xiong et al. 2020)."""
+
+    def forward(self, x: Tensor, sublayer: Callable[[Tensor], Tensor]) -> Tensor:
+        return self.dropout.add(x, sublayer(self.norm(x)))
+
+
+class PostNorm(Residual):
+    """norm(x + dropout(sublayer(x))), as in the paper."""
+
+    def forward(self, x: Tensor, sublayer: Callable[[Tensor], Tensor]) -> Tensor:
+        return self.norm(self.dropout.add(x, sublayer(x)))
+
+
+class FeedForward(nn.Module):
+    """Section 3.3: FFN(x) = activation(x W1 + b1) W2 + b2, at each position alike."""
+
+    def __init__(self, config: ModelConfig) -> None:
+        super().__init__()
+        self.up = nn.Linear(config.d_model, config.d_ff, bias=config.bias)
+        self.down = nn.Linear(config.d_ff, config.d_model, bias=config.bias)
+        self.dropout = Dropout(config.activation_dropout)
+        self.activation = ACTIVATIONS[config.activation]
+
+    def forward(self, x_BTD: Tensor) -> Tensor:
+        return self.down(self.dropout(self.inner(x_BTD)))
+
+    def inner(self, x_BTD: Tensor) -> Tensor:
+        """(B, T, D) to (B, T, F)."""
+        return self.activation(self.up(x_BTD))
+
+
+class GatedFeedForward(FeedForward):
+    """FFN(x) = (activation(x W1) * (x V)) W2 (Shazeer 2020, section 2); swiglu is the gate with SiLU."""
+
+    def __init__(self, config: ModelConfig) -> None:
+        super().__init__(config)
+        self.gate = nn.Linear(config.d_model, config.d_ff, bias=config.bias)
+
+    def inner(self, x_BTD: Tensor) -> Tensor:
+        return self.activation(self.gate(x_BTD)) * self.up(x_BTD)
+
+
+class Dropout(nn.Module):
+    """Zero each element with probability p and scale the rest by 1 / (1 - p) (Srivastava et al. 2014).
+
+    On the CPU it draws 16 random bits per element, many at once: PyTorch's own draws one float at a time and takes
+    several times as long. The probability is then the nearest multiple of 2^-16, and the scale that of the
+    probability really used. All bits come from PyTorch's default generator.
+    """
+
+    def __init__(self, p: float) -> None:
+        super().__init__()
+        self.p = p
+
+    def forward(self, x: Tensor) -> Tensor:
+        if not self.training or self.p == 0:
+            return x
+        return _Masked.apply(x, self._mask(x)) if x.device.type == "cpu" else F.dropout(x, self.p)
+
+    def add(self, residual: Tensor, x: Tensor) -> Tensor:
+        """residual + dropout(x), in one pass."""
+        if not self.training or self.p == 0:
+            return residual + x
+        if x.device.type != "cpu":
+            return residual + F.dropout(x, self.p)
+        return _MaskedAdd.apply(residual, x, self._mask(x))
+
+    def _mask(self, x: Tensor) -> Tensor:
+        """0 or the scale for each element of x, in its dtype."""
+        dropped = round(self.p * 2**16)
+        words = torch.empty((x.numel() + 3) // 4, dtype=torch.int64).random_(-(2**63), None)
+        bits = words.view(torch.int16)[: x.numel()].view(x.shape)
+        return (bits >= dropped - 2**15).to(x.dtype).mul_(2**16 / (2**16 - dropped))
+
+    def extra_repr(self) -> str:
+        return f"p={self.p}"
+
+
+class _Masked(torch.autograd.Function):
+    """x * mask, remembering only the mask."""
+
+    @staticmethod
+    def forward(ctx: FunctionCtx, x: Tensor, mask: Tensor) -> Tensor:
+        ctx.save_for_backward(mask)
+        return x * mask
+
+    @staticmethod
+    def backward(ctx: FunctionCtx, *grads: Tensor) -> tuple[Tensor, None]:
+        (mask,) = ctx.saved_tensors  # type: ignore[attr-defined]
+        return grads[0] * mask, None
+
+
+class _MaskedAdd(torch.autograd.Function):
+    """residual + x * mask, remembering only the mask."""
+
+    @staticmethod
+    def forward(ctx: FunctionCtx, residual: Tensor, x: Tensor, mask: Tensor) -> Tensor:
+        ctx.save_for_backward(mask)
+        return torch.addcmul(residual, x, mask)
+
+    @staticmethod
+    def backward(ctx: FunctionCtx, *grads: Tensor) -> tuple[Tensor, Tensor, None]:
+        (mask,) = ctx.saved_tensors  # type: ignore[attr-defined]
+        return grads[0], grads[0] * mask, None
+
+
+RESIDUALS: dict[str, type[Residual]] = {"pre": PreNorm, "post": PostNorm}
+NORMS: dict[str, Callable[[int], nn.Module]] = {
+    "layer-norm": lambda width: nn.LayerNorm(width, eps=1e-5),
+    "rms-norm": lambda width: nn.RMSNorm(width, eps=1e-6),
+}
+ACTIVATIONS: dict[str, Callable[[Tensor], Tensor]] = {
+    "relu": F.relu,
+    "gelu": F.gelu,
+    "silu": F.silu,
+    "swiglu": F.silu,
+}
+
+
+def feed_forward(config: ModelConfig) -> FeedForward:
+    """Plain or gated, as the activation's name says."""
+    return GatedFeedForward(config) if config.activation == "swiglu" else FeedForward(config)

@@ -1,0 +1,198 @@
+"""Sections 3, 3.1, 3.3 and 3.4: the encoder-decoder Transformer.
+
+B batch, S source length, T target length, D d_model, V vocabulary, W beams
+
+Masks travel as lengths and are made in masks.py. Padding (id 0) has the zero vector as its embedding and is hidden
+from every key; on the target side the causal mask already hides it, for it comes last.
+"""
+
+from __future__ import annotations
+
+import math
+
+import torch.nn.functional as F
+from torch import Tensor, nn
+
+from transformer_cli.config.model import ModelConfig
+from transformer_cli.model import masks
+from transformer_cli.model.attention import CrossAttention, ScaledDotProductAttention, SelfAttention
+from transformer_cli.model.blocks import NORMS, RESIDUALS, Dropout, feed_forward
+from transformer_cli.model.cache import DecoderState, SelfKeys
+from transformer_cli.model.positions import POSITIONS, PositionEncoding
+
+
+class Transformer(nn.Module):
+    """Figure 1: an encoder reads the source, a decoder writes the target, one token after the other."""
+
+    def __init__(self, config: ModelConfig, *, source_vocab: int, target_vocab: int) -> None:
+        super().__init__()
+        self.config = config
+        self.positions = POSITIONS[config.positions](config)
+        self.target_embedding = Embedding(target_vocab, config)
+        self.source_embedding = self.target_embedding
+        if config.tied != "all":
+            self.source_embedding = Embedding(source_vocab, config)
+        self.encoder = Encoder(config, self.positions)
+        self.decoder = Decoder(config, self.positions)
+        self.output: nn.Embedding | nn.Linear = self.target_embedding.table
+        if config.tied == "none":
+            self.output = nn.Linear(config.d_model, target_vocab, bias=False)
+        self.dropout = Dropout(config.dropout)
+
+    def forward(self, source_BS: Tensor, source_lengths_B: Tensor, target_BT: Tensor) -> Tensor:
+        """Teacher forcing: all target positions at once, each seeing its past. Returns hidden states (B, T, D).
+
+        source_BS: ids, padded with 0. source_lengths_B: on the CPU. target_BT: ids that start with bos.
+        """
+        memory_BSD = self.encode(source_BS, source_lengths_B)
+        memory_bias = self._padding_bias(source_lengths_B, memory_BSD)
+        x_BTD = self._embed(self.target_embedding, target_BT)
+        causal_bias = masks.as_bias(masks.causal(target_BT.size(1), x_BTD.device), like=x_BTD)
+        return self.decoder(x_BTD, self.decoder.remember(memory_BSD), causal_bias, memory_bias)
+
+    def encode(self, source_BS: Tensor, source_lengths_B: Tensor) -> Tensor:
+        """The memory (B, S, D); what lies beyond a sentence's length is without meaning."""
+        x_BSD = self._embed(self.source_embedding, source_BS)
+        return self.encoder(x_BSD, self._padding_bias(source_lengths_B, x_BSD))
+
+    def project(self, hidden: Tensor) -> Tensor:
+        """Logits over the target vocabulary: (..., D) to (..., V)."""
+        return F.linear(hidden, self.output.weight)
+
+    def start(self, source_BS: Tensor, source_lengths_B: Tensor) -> DecoderState:
+        """Read the source; the state lets `step` write the target. Every sentence starts with one beam."""
+        memory_BSD = self.encode(source_BS, source_lengths_B)
+        bias = self._padding_bias(source_lengths_B, memory_BSD)
+        return DecoderState(self.decoder.remember(memory_BSD), bias)
+
+    def step(self, tokens_BW: Tensor, state: DecoderState) -> Tensor:
+        """Read one more token per beam; returns the logits (B, W, V) of the next one."""
+        position = state.position
+        may_attend = state.advance(tokens_BW.size(1))
+        # Beams of a sentence lie where positions lie in training, but all of them are at one and the same position.
+        x_BWD = self._embed_step(tokens_BW, position)
+        bias = None if may_attend is None else masks.as_bias(may_attend, like=x_BWD)
+        hidden_BWD = self.decoder.step(x_BWD, state, bias, position=position)
+        return self.project(hidden_BWD)
+
+    def use_attention(self, *, fused: bool) -> None:
+        """Choose the path of every attention: PyTorch's fused kernel, or written out."""
+        for module in self.modules():
+            if isinstance(module, ScaledDotProductAttention):
+                module.fused = fused
+
+    def _embed(self, embedding: Embedding, ids_BT: Tensor) -> Tensor:
+        return self.dropout(self.positions.add(embedding(ids_BT)))
+
+    def _embed_step(self, tokens_BW: Tensor, position: int) -> Tensor:
+        x_BWD = self.target_embedding(tokens_BW)
+        return self.positions.add(x_BWD.flatten(0, 1).unsqueeze(1), offset=position).view_as(x_BWD)
+
+    def _padding_bias(self, lengths_B: Tensor, x_BSD: Tensor) -> Tensor | None:
+        mask = masks.padding(lengths_B, x_BSD.size(1))
+        return None if mask is None else masks.as_bias(mask, like=x_BSD)
+
+
+class Embedding(nn.Module):
+    """Section 3.4: a vector per piece, times sqrt(D); that of padding is the zero vector and stays it."""
+
+    def __init__(self, vocab: int, config: ModelConfig) -> None:
+        super().__init__()
+        self.table = nn.Embedding(vocab, config.d_model, padding_idx=0)
+        self.scale = math.sqrt(config.d_model) if config.embedding_scale else 1.0
+
+    def forward(self, ids: Tensor) -> Tensor:
+        vectors: Tensor = self.table(ids)
+        return vectors if self.scale == 1.0 else vectors * self.scale
+
+
+class Encoder(nn.Module):
+    """A stack of layers and, where the config says so, a final norm."""
+
+    def __init__(self, config: ModelConfig, positions: PositionEncoding) -> None:
+        super().__init__()
+        self.layers = nn.ModuleList(EncoderLayer(config, positions) for _ in range(config.depths.encoder))
+        self.norm = NORMS[config.norm](config.d_model) if config.ends_in_norm else nn.Identity()
+
+    def forward(self, x_BSD: Tensor, bias: Tensor | None) -> Tensor:
+        for layer in self.layers:
+            x_BSD = layer(x_BSD, bias)
+        return self.norm(x_BSD)
+
+
+class EncoderLayer(nn.Module):
+    """Self-attention, then feed-forward, each in its residual."""
+
+    def __init__(self, config: ModelConfig, positions: PositionEncoding) -> None:
+        super().__init__()
+        self.self_attention = SelfAttention(config, positions)
+        self.feed_forward = feed_forward(config)
+        self.residuals = nn.ModuleList(RESIDUALS[config.norm_position](config) for _ in range(2))
+
+    def forward(self, x_BSD: Tensor, bias: Tensor | None) -> Tensor:
+        around_attention, around_feed_forward = self.residuals
+        x_BSD = around_attention(x_BSD, lambda x: self.self_attention(x, bias))
+        return around_feed_forward(x_BSD, self.feed_forward)
+
+
+class Decoder(nn.Module):
+    """Like the encoder, with cross-attention to its output in each layer."""
+
+    def __init__(self, config: ModelConfig, positions: PositionEncoding) -> None:
+        super().__init__()
+        self.layers = nn.ModuleList(DecoderLayer(config, positions) for _ in range(config.depths.decoder))
+        self.norm = NORMS[config.norm](config.d_model) if config.ends_in_norm else nn.Identity()
+
+    def remember(self, memory_BSD: Tensor) -> list[tuple[Tensor, Tensor]]:
+        """Each layer's keys and values of the memory, each (B, H, S, K)."""
+        return [layer.cross_attention.remember(memory_BSD) for layer in self.layers]  # type: ignore[union-attr, operator]
+
+    def forward(
+        self,
+        x_BTD: Tensor,
+        memory: list[tuple[Tensor, Tensor]],
+        bias: Tensor | None,
+        memory_bias: Tensor | None,
+    ) -> Tensor:
+        for layer, keys_values in zip(self.layers, memory, strict=True):
+            x_BTD = layer(x_BTD, keys_values, bias, memory_bias)
+        return self.norm(x_BTD)
+
+    def step(self, x_BWD: Tensor, state: DecoderState, bias: Tensor | None, *, position: int) -> Tensor:
+        for layer, keys_values, cache in zip(self.layers, state.memory, state.self_keys, strict=True):
+            x_BWD = layer.step(x_BWD, keys_values, cache, bias, state.memory_bias, position=position)  # type: ignore[operator]
+        return self.norm(x_BWD)
+
+
+class DecoderLayer(nn.Module):
+    """Self-attention, cross-attention, feed-forward, each in its residual."""
+
+    def __init__(self, config: ModelConfig, positions: PositionEncoding) -> None:
+        super().__init__()
+        self.self_attention = SelfAttention(config, positions)
+        self.cross_attention = CrossAttention(config)
+        self.feed_forward = feed_forward(config)
+        self.residuals = nn.ModuleList(RESIDUALS[config.norm_position](config) for _ in range(3))
+
+    def forward(
+        self, x_BTD: Tensor, memory: tuple[Tensor, Tensor], bias: Tensor | None, memory_bias: Tensor | None
+    ) -> Tensor:
+        around_self, around_cross, around_feed_forward = self.residuals
+        x_BTD = around_self(x_BTD, lambda x: self.self_attention(x, bias))
+        x_BTD = around_cross(x_BTD, lambda x: self.cross_attention(x, memory, memory_bias))
+        return around_feed_forward(x_BTD, self.feed_forward)
+
+    def step(
+        self,
+        x_BWD: Tensor,
+        memory: tuple[Tensor, Tensor],
+        cache: SelfKeys,
+        bias: Tensor | None,
+        memory_bias: Tensor | None,
+        *,
+        position: int,
+    ) -> Tensor:
+        around_self, around_cross, around_feed_forward = self.residuals
+        x_BWD = around_self(x_BWD, lambda x: self.self_attention.step(x, cache, bias, position=position))
+        x_BWD = around_cross(x_BWD, lambda x: self.cross_attention(x, memory, memory_bias))
+        return around_feed_forward(x_BWD, self.feed_forward)
