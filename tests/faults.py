@@ -1,0 +1,72 @@
+"""Disks that fail and processes that die, at exactly the Nth operation."""
+
+from __future__ import annotations
+
+import os
+from collections.abc import Callable
+
+from transformer_cli import files
+
+OPERATIONS = [name for name in vars(files.Disk) if not name.startswith("_")]
+
+
+class Saboteur:
+    """A disk whose Nth operation raises `failure`; `count` is how many were asked for before, `struck` whether it did."""
+
+    def __init__(self, nth: int, failure: BaseException) -> None:
+        self.nth = nth
+        self.failure = failure
+        self.count = 0
+        self.struck = False
+
+    def __getattr__(self, name: str) -> Callable:
+        operation = getattr(files.Disk(), name)
+
+        def counted(*arguments):
+            if self.count + 1 == self.nth and not self.struck:
+                self.struck = True
+                raise self.failure
+            self.count += 1
+            return operation(*arguments)
+
+        return counted
+
+
+class Killer:
+    """Runs something in a forked process that dies, with no chance to clean up, instead of its Nth operation."""
+
+    def __init__(self, nth: int) -> None:
+        self.nth = nth
+
+    def run(self, action: Callable[[], object]) -> bool:
+        """Whether it died at that operation; false when it ended first. Any error of its own fails the test."""
+        child = os.fork()
+        if child == 0:
+            code = 1
+            try:
+                files.disk = _Deadly(self.nth)
+                action()
+                code = 0
+            finally:
+                os._exit(code)
+        code = os.waitstatus_to_exitcode(os.waitpid(child, 0)[1])
+        assert code in (0, _Deadly.CODE), f"the child failed by itself: exit code {code}"
+        return code == _Deadly.CODE
+
+
+class _Deadly(Saboteur):
+    CODE = 99
+
+    def __init__(self, nth: int) -> None:
+        super().__init__(nth, SystemExit())
+
+    def __getattr__(self, name: str) -> Callable:
+        counted = super().__getattr__(name)
+
+        def deadly(*arguments):
+            try:
+                return counted(*arguments)
+            except SystemExit:
+                os._exit(self.CODE)
+
+        return deadly

@@ -1,0 +1,245 @@
+"""The I/O seam: what is written is whole or absent, whatever fails and wherever the process dies."""
+
+from __future__ import annotations
+
+import errno
+import json
+import os
+import resource
+import signal
+import sys
+
+import pytest
+from faults import Killer, Saboteur
+
+from transformer_cli import files
+from transformer_cli.errors import DataError, ModelError, ResourceError
+
+
+def write_new_file(folder):
+    files.write_text(folder / "x.txt", "new\n" * 3)
+
+
+def fill_new_directory(folder):
+    with files.atomic_directory(folder / "d") as aside:
+        with files.create_file(aside / "a") as file:
+            file.write(b"a" * 10)
+        (aside / "inner").mkdir()
+        (aside / "inner" / "b").write_bytes(b"b")
+
+
+def content(folder):
+    return {str(p.relative_to(folder)): p.read_bytes() for p in sorted(folder.rglob("*")) if p.is_file()}
+
+
+WRITERS = {
+    "file": (write_new_file, {"x.txt": b"old"}, {"x.txt": b"new\n" * 3}),
+    "directory": (fill_new_directory, {}, {"d/a": b"a" * 10, "d/inner/b": b"b"}),
+}
+
+
+@pytest.mark.parametrize("number", [errno.EIO, errno.ENOSPC, errno.EDQUOT])
+@pytest.mark.parametrize("writer", WRITERS)
+def test_whichever_operation_fails_the_result_is_old_or_new_and_the_error_names_the_path(
+    tmp_path, monkeypatch, writer, number
+):
+    write, old, new = WRITERS[writer]
+    failures = 0
+    for nth in range(1, 100):
+        folder = tmp_path / str(nth)
+        folder.mkdir()
+        for name, data in old.items():
+            (folder / name).write_bytes(data)
+        saboteur = Saboteur(nth, OSError(number, os.strerror(number)))
+        monkeypatch.setattr(files, "disk", saboteur)
+        try:
+            write(folder)
+        except ResourceError as error:
+            failures += 1
+            assert str(folder) in error.message
+            assert os.strerror(number) in error.message
+            assert content(folder) in (old, new)
+        else:
+            assert content(folder) == new
+            assert not saboteur.struck
+            break
+    assert failures == saboteur.count >= 4
+
+
+@pytest.mark.parametrize("writer", WRITERS)
+def test_a_process_that_dies_at_any_operation_leaves_the_old_or_the_new_and_sweepings(tmp_path, writer):
+    write, old, new = WRITERS[writer]
+    for nth in range(1, 100):
+        folder = tmp_path / str(nth)
+        folder.mkdir()
+        for name, data in old.items():
+            (folder / name).write_bytes(data)
+        died = Killer(nth).run(lambda folder=folder: write(folder))
+        swept = files.sweep(folder)
+        assert content(folder) in (old, new)
+        assert all(name.startswith((files.ASIDE, files.DOOMED)) for name in swept)
+        if not died:
+            break
+    assert nth > 4
+    assert content(folder) == new
+
+
+def test_an_error_in_the_block_leaves_nothing_behind(tmp_path):
+    with pytest.raises(KeyError), files.atomic_file(tmp_path / "x") as file:
+        file.write(b"half")
+        raise KeyError
+    with pytest.raises(KeyError), files.atomic_directory(tmp_path / "d") as aside:
+        (aside / "half").write_bytes(b"half")
+        raise KeyError
+    assert list(tmp_path.iterdir()) == []
+
+
+def test_short_writes_still_write_everything(tmp_path, monkeypatch):
+    class Dribble(files.Disk):
+        def write(self, descriptor, data):
+            return os.write(descriptor, data[:7])
+
+    monkeypatch.setattr(files, "disk", Dribble())
+    data = bytes(range(256)) * 9
+    with files.atomic_file(tmp_path / "x") as file:
+        file.write(data)
+    assert (tmp_path / "x").read_bytes() == data
+
+
+def test_every_byte_is_on_the_disk_before_the_rename_and_the_name_after_it(tmp_path, monkeypatch):
+    log = []
+
+    class Recorder(files.Disk):
+        def write(self, descriptor, data):
+            log.append(("write", os.fstat(descriptor).st_ino))
+            return super().write(descriptor, data)
+
+        def sync(self, descriptor):
+            log.append(("sync", os.fstat(descriptor).st_ino))
+            super().sync(descriptor)
+
+        def rename(self, old, new):
+            log.append(("rename", old.stat().st_ino))
+            super().rename(old, new)
+
+    monkeypatch.setattr(files, "disk", Recorder())
+    files.write_text(tmp_path / "x", "text")
+    file, folder = (tmp_path / "x").stat().st_ino, tmp_path.stat().st_ino
+    assert log == [("write", file), ("sync", file), ("rename", file), ("sync", folder)]
+
+    log.clear()
+    fill_new_directory(tmp_path)
+    rename = log.index(("rename", (tmp_path / "d").stat().st_ino))
+    synced_before = {number for what, number in log[:rename] if what == "sync"}
+    assert synced_before >= {p.stat().st_ino for p in [tmp_path / "d", *(tmp_path / "d").rglob("*")]}
+    assert log[rename + 1 :] == [("sync", folder)]
+
+
+def test_a_file_that_outgrows_the_limit_of_the_system_is_an_error_and_not_half_a_file(tmp_path):
+    """RLIMIT_FSIZE is a real fault of the kernel, not one of ours."""
+    child = os.fork()
+    if child == 0:
+        signal.signal(signal.SIGXFSZ, signal.SIG_IGN)
+        resource.setrlimit(resource.RLIMIT_FSIZE, (1000, 1000))
+        try:
+            files.write_text(tmp_path / "x", "a" * 5000)
+        except ResourceError:
+            os._exit(0 if list(tmp_path.iterdir()) == [] else 2)
+        os._exit(1)
+    assert os.waitstatus_to_exitcode(os.waitpid(child, 0)[1]) == 0
+
+
+@pytest.mark.parametrize(("name", "words"), [("file/x", "File exists"), ("n" * 300, "File name too long")])
+def test_a_place_that_cannot_be_written_says_why(tmp_path, name, words):
+    (tmp_path / "file").write_bytes(b"")
+    path = tmp_path / name
+    with pytest.raises(ResourceError, match=words) as caught:
+        files.write_text(path, "text")
+    assert caught.value.hint
+    assert caught.value.exit_code == 5
+
+
+def test_a_full_disk_is_named_with_the_room_that_is_left(tmp_path, monkeypatch):
+    monkeypatch.setattr(files, "disk", Saboteur(1, OSError(errno.ENOSPC, "No space left on device")))
+    with pytest.raises(ResourceError, match=r"No space left on device \([0-9,]+ bytes free\)") as caught:
+        files.write_text(tmp_path / "x", "text")
+    assert "free some space" in caught.value.hint
+
+
+def test_control_characters_of_a_path_do_not_reach_the_terminal(tmp_path):
+    with pytest.raises(DataError) as caught:
+        files.read_text(tmp_path / "a\x1b[31m\nb")
+    assert caught.value.message.isprintable()
+
+
+@pytest.mark.parametrize(
+    ("data", "words"),
+    [
+        (None, "does not exist"),
+        (b"\xff\xfe", "is not UTF-8: byte 0"),
+        (b"{", "is not JSON: line 1, column 2"),
+        (b"[" * 100_000, "is not JSON"),
+        (b"1" * 10_000, "is not JSON"),
+    ],
+)
+def test_reading_what_is_missing_or_damaged_raises_the_kind_of_error_that_the_caller_names(tmp_path, data, words):
+    path = tmp_path / "x.json"
+    if data is not None:
+        path.write_bytes(data)
+    with pytest.raises(ModelError, match=words) as caught:
+        files.read_json(path, error=ModelError, hint="train again")
+    assert "x.json" in caught.value.message
+    assert caught.value.hint == "train again"
+
+
+def test_reading_a_directory_or_a_pipe_is_an_error_and_does_not_wait(tmp_path):
+    os.mkfifo(tmp_path / "pipe")
+    for path in (tmp_path, tmp_path / "pipe"):
+        with pytest.raises(DataError, match="is not a file"):
+            files.read_bytes(path)
+
+
+def test_text_and_json_come_back_as_they_were(tmp_path):
+    text = "a\r\nb\u2028c\x00ü\r"
+    files.write_text(tmp_path / "t", text)
+    assert files.read_text(tmp_path / "t") == text
+    files.write_json(tmp_path / "j", {"ü": [1, 1e-4, None, text]})
+    assert files.read_json(tmp_path / "j") == {"ü": [1, 1e-4, None, text]}
+    with pytest.raises(ValueError, match="not JSON compliant"):
+        files.write_json(tmp_path / "j", float("nan"))
+    assert json.loads((tmp_path / "j").read_text("utf-8"))["ü"][0] == 1
+
+
+def test_sha256_is_that_of_the_empty_file_where_the_file_is_empty(tmp_path):
+    (tmp_path / "x").write_bytes(b"")
+    expected = "e3b0c44298fc1c149afbf4c8996fb92427ae41e4649b934ca495991b7852b855"  # FIPS 180-4
+    assert files.sha256(tmp_path / "x") == expected
+
+
+def test_new_files_get_the_rights_that_the_user_asked_for(tmp_path):
+    before = os.umask(0o027)
+    try:
+        files.write_text(tmp_path / "x", "text")
+    finally:
+        os.umask(before)
+    assert (tmp_path / "x").stat().st_mode & 0o777 == 0o640
+
+
+def test_removing_a_tree_follows_no_link_and_sweeping_touches_nothing_else(tmp_path):
+    outside = tmp_path / "outside"
+    outside.mkdir()
+    (outside / "kept").write_bytes(b"")
+    run = tmp_path / "run"
+    run.mkdir()
+    (run / "link").symlink_to(outside)
+    files.remove(run)
+    files.remove(run)
+    (tmp_path / f"{files.ASIDE}x").symlink_to(outside)
+    assert files.sweep(tmp_path) == [f"{files.ASIDE}x"]
+    assert content(tmp_path) == {"outside/kept": b""}
+
+
+def test_the_seam_is_free_of_heavy_imports():
+    heavy = {"torch", "numpy", "sentencepiece", "sacrebleu", "rich"}
+    program = f"import sys, transformer_cli.files; sys.exit(bool({heavy!r} & set(sys.modules)))"
+    assert os.spawnv(os.P_WAIT, sys.executable, [sys.executable, "-c", program]) == 0

@@ -1,0 +1,335 @@
+"""The one seam to the disk: whatever has to survive a crash is written here.
+
+A file or directory is written aside (`.tmp-...`), flushed to the disk, and given its name by one rename, so that under
+its own name it is either complete or absent. Source: Pillai et al., OSDI 2014, on what a rename does and doesn't order.
+"""
+
+from __future__ import annotations
+
+import errno
+import hashlib
+import io
+import json
+import os
+import secrets
+import shutil
+from collections.abc import Iterator
+from contextlib import contextmanager, suppress
+from pathlib import Path
+from typing import Any, BinaryIO, cast
+
+from transformer_cli.errors import DataError, ResourceError, TxError
+
+ASIDE = ".tmp-"
+"""Prefix of what is being written; left behind only by a process that was killed."""
+DOOMED = ".del-"
+"""Prefix of what is being deleted, so that a kill half-way leaves nothing that looks valid."""
+
+_HINTS = {
+    errno.ENOSPC: "free some space on that disk, then run the same command again",
+    errno.EDQUOT: "your quota is used up: free some space, then run the same command again",
+    errno.EFBIG: "the file system or `ulimit -f` limits the size of a file",
+    errno.EACCES: "you may not write there: change the permissions or choose another directory",
+    errno.EPERM: "you may not write there: change the permissions or choose another directory",
+    errno.EROFS: "that file system is read-only: choose another directory",
+    errno.ENOTDIR: "a part of that path is a file: choose another directory, or move the file away",
+    errno.EEXIST: "something of that name is there already: move it away",
+    errno.ENOTEMPTY: "something of that name is there already: move it away",
+    errno.ENAMETOOLONG: "choose a shorter name",
+}
+
+
+class Disk:
+    """The calls that change a disk, one method each, so that a test can make the Nth of them fail."""
+
+    def create(self, path: Path) -> int:
+        return os.open(path, os.O_WRONLY | os.O_CREAT | os.O_EXCL | getattr(os, "O_CLOEXEC", 0), 0o666)
+
+    def write(self, descriptor: int, data: memoryview) -> int:
+        return os.write(descriptor, data)
+
+    def sync(self, descriptor: int) -> None:
+        os.fsync(descriptor)
+
+    def make_directory(self, path: Path) -> None:
+        path.mkdir()
+
+    def rename(self, old: Path, new: Path) -> None:
+        os.replace(old, new)
+
+    def remove_file(self, path: Path) -> None:
+        path.unlink()
+
+    def remove_directory(self, path: Path) -> None:
+        path.rmdir()
+
+
+disk = Disk()
+
+
+@contextmanager
+def atomic_file(path: str | Path) -> Iterator[BinaryIO]:
+    """Open `path` for writing; it appears, or replaces what was there, when the block ends without an error.
+
+    Raises ResourceError where the disk refuses; then, as after an error in the block, nothing has changed.
+    """
+    path = Path(path)
+    make_directory(path.parent)
+    aside = _aside(path)
+    try:
+        with create_file(aside) as file:
+            yield file
+        with _writing(path):
+            disk.rename(aside, path)
+    except BaseException:
+        with suppress(OSError):
+            disk.remove_file(aside)
+        raise
+    _sync_directory(path.parent)
+
+
+@contextmanager
+def atomic_directory(path: str | Path) -> Iterator[Path]:
+    """Give an empty directory to fill; it becomes `path`, whole, when the block ends without an error.
+
+    Every file in it is flushed to the disk first, whoever wrote it. `path` must not exist yet, or be empty.
+    Raises ResourceError where the disk refuses; then, as after an error in the block, nothing has changed.
+    """
+    path = Path(path)
+    make_directory(path.parent)
+    aside = _aside(path)
+    with _writing(path):
+        disk.make_directory(aside)
+    try:
+        yield aside
+        _sync_tree(aside)
+        with _writing(path):
+            disk.rename(aside, path)
+    except BaseException:
+        with suppress(OSError):
+            _delete(aside)
+        raise
+    _sync_directory(path.parent)
+
+
+@contextmanager
+def create_file(path: str | Path) -> Iterator[BinaryIO]:
+    """Open a new file inside an `atomic_directory`, flushed to the disk when the block ends."""
+    path = Path(path)
+    with _writing(path):
+        descriptor = disk.create(path)
+    raw = _Descriptor(descriptor, path)
+    file = io.BufferedWriter(raw, buffer_size=1 << 20)
+    try:
+        yield cast(BinaryIO, file)
+        file.flush()
+        with _writing(path):
+            disk.sync(descriptor)
+    finally:
+        # A buffer that could not be written must not be tried again by close(): the error has been raised already.
+        raw.abandoned = True
+        file.close()
+
+
+def write_text(path: str | Path, text: str) -> None:
+    """Write UTF-8, atomically; line ends are taken as they are."""
+    with atomic_file(path) as file:
+        file.write(text.encode("utf-8"))
+
+
+def write_json(path: str | Path, value: Any) -> None:
+    """Write indented JSON, atomically; NaN and infinity are refused (ValueError), for JSON has none."""
+    write_text(path, json_text(value))
+
+
+def json_text(value: Any) -> str:
+    """The one way in which this program lays out a JSON file."""
+    return json.dumps(value, ensure_ascii=False, allow_nan=False, indent=2) + "\n"
+
+
+def read_bytes(path: str | Path, *, error: type[TxError] = DataError, hint: str | None = None) -> bytes:
+    """The content of a regular file, or `error` with the path and the reason."""
+    path = Path(path)
+    try:
+        if path.exists() and not path.is_file():
+            raise error(f"{shown(path)} is not a file", hint=hint)
+        return path.read_bytes()
+    except FileNotFoundError:
+        raise error(f"{shown(path)} does not exist", hint=hint) from None
+    except OSError as failure:
+        raise error(f"{shown(path)} cannot be read: {_reason(failure)}", hint=hint) from failure
+
+
+def read_text(path: str | Path, *, error: type[TxError] = DataError, hint: str | None = None) -> str:
+    """The content of a UTF-8 file, line ends as they are, or `error` with the path and the reason."""
+    data = read_bytes(path, error=error, hint=hint)
+    try:
+        return data.decode("utf-8")
+    except UnicodeDecodeError as failure:
+        raise error(f"{shown(path)} is not UTF-8: byte {failure.start}", hint=hint) from failure
+
+
+def read_json(path: str | Path, *, error: type[TxError] = DataError, hint: str | None = None) -> Any:
+    """The value in a JSON file, or `error` with the path and the place."""
+    return parse_json(read_text(path, error=error, hint=hint), path, error=error, hint=hint)
+
+
+def parse_json(text: str, path: str | Path, *, error: type[TxError] = DataError, hint: str | None = None) -> Any:
+    """The value of a JSON text that came from `path`, or `error` with the path and the place."""
+    try:
+        return json.loads(text)
+    except json.JSONDecodeError as failure:
+        place = f"line {failure.lineno}, column {failure.colno}: {failure.msg}"
+        raise error(f"{shown(path)} is not JSON: {place}", hint=hint) from failure
+    except (ValueError, RecursionError) as failure:
+        raise error(f"{shown(path)} is not JSON that can be read: {failure}", hint=hint) from failure
+
+
+def sha256(path: str | Path, *, error: type[TxError] = DataError) -> str:
+    """The hexadecimal SHA-256 of a file's content, or `error` with the path and the reason."""
+    try:
+        with open(path, "rb") as file:
+            return hashlib.file_digest(file, "sha256").hexdigest()
+    except OSError as failure:
+        raise error(f"{shown(path)} cannot be read: {_reason(failure)}") from failure
+
+
+def make_directory(path: str | Path) -> None:
+    """Create a directory and its parents where they are missing, each flushed to the disk."""
+    path = Path(path)
+    with _writing(path):
+        if path.is_dir():
+            return
+        make_directory(path.parent)
+        try:
+            disk.make_directory(path)
+        except FileExistsError:
+            if not path.is_dir():  # else somebody was faster, which is as good
+                raise
+    _sync_directory(path.parent)
+
+
+def remove(path: str | Path) -> None:
+    """Delete a directory or a file, if it is there: renamed first, so that no half of it is ever seen."""
+    path = Path(path)
+    doomed = path.with_name(f"{DOOMED}{path.name}-{secrets.token_hex(4)}")
+    with _writing(path, verb="remove"):
+        try:
+            disk.rename(path, doomed)
+        except FileNotFoundError:
+            return
+        _delete(doomed)
+    _sync_directory(path.parent)
+
+
+def sweep(directory: str | Path) -> list[str]:
+    """Delete what killed processes left in `directory`, half-written or half-deleted; returns those names."""
+    directory = Path(directory)
+    if not directory.is_dir():
+        return []
+    with _writing(directory, verb="clean up"):
+        left = sorted(path for path in directory.iterdir() if path.name.startswith((ASIDE, DOOMED)))
+        for path in left:
+            _delete(path)
+    return [path.name for path in left]
+
+
+def shown(path: str | Path) -> str:
+    """A path for a message: as it is, or quoted and escaped where it holds what must not reach a terminal."""
+    text = str(path)
+    return text if text.isprintable() else repr(text)
+
+
+class _Descriptor(io.RawIOBase):
+    """A file being written through the seam."""
+
+    def __init__(self, descriptor: int, path: Path) -> None:
+        self.descriptor = descriptor
+        self.path = path
+        self.abandoned = False
+
+    def writable(self) -> bool:
+        return True
+
+    def fileno(self) -> int:
+        return self.descriptor
+
+    def write(self, data: Any) -> int:
+        if self.abandoned:
+            return len(data)
+        with _writing(self.path):
+            return disk.write(self.descriptor, memoryview(data))
+
+    def close(self) -> None:
+        if not self.closed:
+            super().close()
+            os.close(self.descriptor)
+
+
+@contextmanager
+def _writing(path: Path, *, verb: str = "write") -> Iterator[None]:
+    """Turn an OSError into a ResourceError that names the path, the reason and the remedy."""
+    try:
+        yield
+    except OSError as failure:
+        raise ResourceError(
+            f"cannot {verb} {shown(path)}: {_reason(failure)}{_room(failure, path)}",
+            hint=_HINTS.get(failure.errno or 0),
+        ) from failure
+
+
+def _reason(failure: OSError) -> str:
+    return failure.strerror or str(failure) or type(failure).__name__
+
+
+def _room(failure: OSError, path: Path) -> str:
+    """How much is free, where that is the trouble."""
+    if failure.errno != errno.ENOSPC:
+        return ""
+    for place in path.parents:
+        with suppress(OSError):
+            return f" ({shutil.disk_usage(place).free:,} bytes free)"
+    return ""
+
+
+def _aside(path: Path) -> Path:
+    return path.with_name(f"{ASIDE}{path.name}-{secrets.token_hex(4)}")
+
+
+def _sync_tree(directory: Path) -> None:
+    """Flush every file of a directory, then the directory itself, the deepest first."""
+    for folder, _, names in os.walk(directory, topdown=False):
+        for name in sorted(names):
+            path = Path(folder, name)
+            with _writing(path):
+                _sync(path)
+        _sync_directory(Path(folder))
+
+
+def _sync_directory(path: Path) -> None:
+    with _writing(path):
+        try:
+            _sync(path)
+        except OSError as failure:
+            # Some network file systems know no fsync of a directory; there is nothing more that could be done.
+            if failure.errno not in (errno.EINVAL, errno.ENOTSUP):
+                raise
+
+
+def _sync(path: Path) -> None:
+    descriptor = os.open(path, os.O_RDONLY)
+    try:
+        disk.sync(descriptor)
+    finally:
+        os.close(descriptor)
+
+
+def _delete(path: Path) -> None:
+    """Delete a file or a tree through the seam; a symbolic link is a file."""
+    if path.is_dir() and not path.is_symlink():
+        for entry in sorted(path.iterdir()):
+            _delete(entry)
+        disk.remove_directory(path)
+    else:
+        with suppress(FileNotFoundError):
+            disk.remove_file(path)
