@@ -11,7 +11,7 @@ OPERATIONS = [name for name in vars(files.Disk) if not name.startswith("_")]
 
 
 class Saboteur:
-    """A disk whose Nth operation raises `failure`; `count` is how many were asked for before, `struck` whether it did."""
+    """A disk whose Nth operation raises `failure`; `count` operations succeeded, `struck` says whether it did fail."""
 
     def __init__(self, nth: int, failure: BaseException) -> None:
         self.nth = nth

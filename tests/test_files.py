@@ -8,6 +8,7 @@ import os
 import resource
 import signal
 import sys
+from pathlib import Path
 
 import pytest
 from faults import Killer, Saboteur
@@ -26,6 +27,14 @@ def fill_new_directory(folder):
             file.write(b"a" * 10)
         (aside / "inner").mkdir()
         (aside / "inner" / "b").write_bytes(b"b")
+
+
+def failure_of(action):
+    try:
+        action()
+    except ResourceError as error:
+        return error
+    return None
 
 
 def content(folder):
@@ -52,17 +61,15 @@ def test_whichever_operation_fails_the_result_is_old_or_new_and_the_error_names_
             (folder / name).write_bytes(data)
         saboteur = Saboteur(nth, OSError(number, os.strerror(number)))
         monkeypatch.setattr(files, "disk", saboteur)
-        try:
-            write(folder)
-        except ResourceError as error:
-            failures += 1
-            assert str(folder) in error.message
-            assert os.strerror(number) in error.message
-            assert content(folder) in (old, new)
-        else:
+        error = failure_of(lambda folder=folder: write(folder))
+        if error is None:
             assert content(folder) == new
             assert not saboteur.struck
             break
+        failures += 1
+        assert str(folder) in error.message
+        assert os.strerror(number) in error.message
+        assert content(folder) in (old, new)
     assert failures == saboteur.count >= 4
 
 
@@ -84,13 +91,18 @@ def test_a_process_that_dies_at_any_operation_leaves_the_old_or_the_new_and_swee
     assert content(folder) == new
 
 
-def test_an_error_in_the_block_leaves_nothing_behind(tmp_path):
-    with pytest.raises(KeyError), files.atomic_file(tmp_path / "x") as file:
-        file.write(b"half")
-        raise KeyError
-    with pytest.raises(KeyError), files.atomic_directory(tmp_path / "d") as aside:
-        (aside / "half").write_bytes(b"half")
-        raise KeyError
+@pytest.mark.parametrize("open_something", [files.atomic_file, files.atomic_directory])
+def test_an_error_in_the_block_leaves_nothing_behind(tmp_path, open_something):
+    def fail_half_way():
+        with open_something(tmp_path / "x") as opened:
+            if isinstance(opened, Path):
+                (opened / "half").write_bytes(b"half")
+            else:
+                opened.write(b"half")
+            raise KeyError
+
+    with pytest.raises(KeyError):
+        fail_half_way()
     assert list(tmp_path.iterdir()) == []
 
 
