@@ -11,7 +11,7 @@ import torch.nn.functional as F
 from torch import Tensor, nn
 
 from transformer_cli.config.model import ModelConfig
-from transformer_cli.model.blocks import Dropout
+from transformer_cli.model.blocks import Dropout, Linear
 from transformer_cli.model.cache import SelfKeys
 from transformer_cli.model.positions import PositionEncoding
 
@@ -48,7 +48,7 @@ class MultiHeadAttention(nn.Module):
         self.n_heads, self.d_head = config.n_heads, config.head_width
         self.width = config.n_heads * config.head_width
         self.attend = ScaledDotProductAttention(config)
-        self.output = nn.Linear(self.width, config.d_model, bias=config.bias)
+        self.output = Linear(self.width, config.d_model, bias=config.bias)
 
     def split(self, x_BTD: Tensor) -> Tensor:
         """(B, T, H * K) to (B, H, T, K)."""
@@ -64,7 +64,7 @@ class SelfAttention(MultiHeadAttention):
 
     def __init__(self, config: ModelConfig, positions: PositionEncoding) -> None:
         super().__init__(config)
-        self.query_key_value = nn.Linear(config.d_model, 3 * self.width, bias=config.bias)
+        self.query_key_value = Linear(config.d_model, 3 * self.width, bias=config.bias)
         self.rotate = positions.rotate
 
     def forward(self, x_BTD: Tensor, bias: Tensor | None) -> Tensor:
@@ -99,8 +99,8 @@ class CrossAttention(MultiHeadAttention):
 
     def __init__(self, config: ModelConfig) -> None:
         super().__init__(config)
-        self.query = nn.Linear(config.d_model, self.width, bias=config.bias)
-        self.key_value = nn.Linear(config.d_model, 2 * self.width, bias=config.bias)
+        self.query = Linear(config.d_model, self.width, bias=config.bias)
+        self.key_value = Linear(config.d_model, 2 * self.width, bias=config.bias)
 
     def forward(self, x_BTD: Tensor, memory: tuple[Tensor, Tensor], bias: Tensor | None) -> Tensor:
         """memory: keys and values, made once by `remember`; T may also be the beams of one step."""

@@ -41,13 +41,34 @@ class PostNorm(Residual):
         return self.norm(self.dropout.add(x, sublayer(x)))
 
 
+class Linear(nn.Linear):
+    """x W^T + b, computed in x's dtype: weights stay in fp32 for the optimiser, products follow the activations."""
+
+    def forward(self, x: Tensor) -> Tensor:
+        return F.linear(x, self.weight.to(x.dtype), None if self.bias is None else self.bias.to(x.dtype))
+
+
+class LayerNorm(nn.LayerNorm):
+    """Ba et al. 2016; statistics in fp32 whatever x's dtype."""
+
+    def forward(self, x: Tensor) -> Tensor:
+        return F.layer_norm(x, self.normalized_shape, self.weight.to(x.dtype), self.bias.to(x.dtype), self.eps)
+
+
+class RMSNorm(nn.RMSNorm):
+    """x / rms(x) times a weight: no mean, no bias (Zhang & Sennrich 2019)."""
+
+    def forward(self, x: Tensor) -> Tensor:
+        return F.rms_norm(x, self.normalized_shape, self.weight.to(x.dtype), self.eps)
+
+
 class FeedForward(nn.Module):
     """Section 3.3: FFN(x) = activation(x W1 + b1) W2 + b2, at each position alike."""
 
     def __init__(self, config: ModelConfig) -> None:
         super().__init__()
-        self.up = nn.Linear(config.d_model, config.d_ff, bias=config.bias)
-        self.down = nn.Linear(config.d_ff, config.d_model, bias=config.bias)
+        self.up = Linear(config.d_model, config.d_ff, bias=config.bias)
+        self.down = Linear(config.d_ff, config.d_model, bias=config.bias)
         self.dropout = Dropout(config.activation_dropout)
         self.activation = ACTIVATIONS[config.activation]
 
@@ -64,7 +85,7 @@ class GatedFeedForward(FeedForward):
 
     def __init__(self, config: ModelConfig) -> None:
         super().__init__(config)
-        self.gate = nn.Linear(config.d_model, config.d_ff, bias=config.bias)
+        self.gate = Linear(config.d_model, config.d_ff, bias=config.bias)
 
     def inner(self, x_BTD: Tensor) -> Tensor:
         return self.activation(self.gate(x_BTD)) * self.up(x_BTD)
@@ -136,8 +157,8 @@ class _MaskedAdd(torch.autograd.Function):
 
 RESIDUALS: dict[str, type[Residual]] = {"pre": PreNorm, "post": PostNorm}
 NORMS: dict[str, Callable[[int], nn.Module]] = {
-    "layer-norm": lambda width: nn.LayerNorm(width, eps=1e-5),
-    "rms-norm": lambda width: nn.RMSNorm(width, eps=1e-6),
+    "layer-norm": lambda width: LayerNorm(width, eps=1e-5),
+    "rms-norm": lambda width: RMSNorm(width, eps=1e-6),
 }
 ACTIVATIONS: dict[str, Callable[[Tensor], Tensor]] = {
     "relu": F.relu,

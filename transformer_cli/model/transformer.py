@@ -10,6 +10,7 @@ from __future__ import annotations
 
 import math
 
+import torch
 import torch.nn.functional as F
 from torch import Tensor, nn
 
@@ -38,6 +39,7 @@ class Transformer(nn.Module):
         if config.tied == "none":
             self.output = nn.Linear(config.d_model, target_vocab, bias=False)
         self.dropout = Dropout(config.dropout)
+        self.dtype: torch.dtype | None = None
 
     def forward(self, source_BS: Tensor, source_lengths_B: Tensor, target_BT: Tensor) -> Tensor:
         """Teacher forcing: all target positions at once, each seeing its past. Returns hidden states (B, T, D).
@@ -57,7 +59,7 @@ class Transformer(nn.Module):
 
     def project(self, hidden: Tensor) -> Tensor:
         """Logits over the target vocabulary: (..., D) to (..., V)."""
-        return F.linear(hidden, self.output.weight)
+        return F.linear(hidden, self.output.weight.to(hidden.dtype))
 
     def start(self, source_BS: Tensor, source_lengths_B: Tensor) -> DecoderState:
         """Read the source; the state lets `step` write the target. Every sentence starts with one beam."""
@@ -81,12 +83,25 @@ class Transformer(nn.Module):
             if isinstance(module, ScaledDotProductAttention):
                 module.fused = fused
 
+    def compute_in(self, dtype: torch.dtype, *, training: bool) -> Transformer:
+        """Let activations and products have this dtype. Weights stay as they are for an optimiser; without one
+        (training false) the matrices are cast once, for good."""
+        self.dtype = dtype
+        if not training:
+            for module in self.modules():
+                if isinstance(module, nn.Linear):
+                    module.to(dtype)
+        return self
+
     def _embed(self, embedding: Embedding, ids_BT: Tensor) -> Tensor:
-        return self.dropout(self.positions.add(embedding(ids_BT)))
+        return self.dropout(self._cast(self.positions.add(embedding(ids_BT))))
 
     def _embed_step(self, tokens_BW: Tensor, position: int) -> Tensor:
         x_BWD = self.target_embedding(tokens_BW)
-        return self.positions.add(x_BWD.flatten(0, 1).unsqueeze(1), offset=position).view_as(x_BWD)
+        return self._cast(self.positions.add(x_BWD.flatten(0, 1).unsqueeze(1), offset=position).view_as(x_BWD))
+
+    def _cast(self, x: Tensor) -> Tensor:
+        return x if self.dtype is None else x.to(self.dtype)
 
     def _padding_bias(self, lengths_B: Tensor, x_BSD: Tensor) -> Tensor | None:
         mask = masks.padding(lengths_B, x_BSD.size(1))
@@ -104,6 +119,11 @@ class Embedding(nn.Module):
     def forward(self, ids: Tensor) -> Tensor:
         vectors: Tensor = self.table(ids)
         return vectors if self.scale == 1.0 else vectors * self.scale
+
+    def forget_padding(self) -> None:
+        """Drop what an output projection that shares the table would do to the vector of padding."""
+        if self.table.weight.grad is not None:
+            self.table.weight.grad[0].zero_()
 
 
 class Encoder(nn.Module):

@@ -1,0 +1,176 @@
+"""The loop: batches in, a better model out; it reads as a summary.
+
+Nothing random has a state here: dropout's bits come from (seed, step, batch), the order of the batches from
+(seed, epoch). To continue a run it is enough to know how far it was.
+"""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Callable, Iterator, Sequence
+from dataclasses import asdict, dataclass, field
+from typing import Any
+
+import numpy as np
+import torch
+from torch import Tensor, nn
+
+from transformer_cli.config.training import TrainingConfig
+from transformer_cli.data.loader import Batch
+from transformer_cli.errors import DivergedError
+from transformer_cli.model.transformer import Transformer
+from transformer_cli.training.loss import cross_entropy
+from transformer_cli.training.parallel import World
+from transformer_cli.training.schedules import learning_rate
+
+
+@dataclass
+class Progress:
+    """How far training is: all that a checkpoint must know besides weights and moments."""
+
+    step: int = 0
+    """Updates made."""
+    epoch: int = 0
+    """The epoch that the next batch belongs to."""
+    batch: int = 0
+    """Batches of that epoch already used."""
+    epoch_loss: float = 0.0
+    """Summed loss of that epoch so far."""
+    epoch_tokens: int = 0
+    """Target tokens of that epoch so far."""
+    stale: int = 0
+    """Validations in a row without a new best."""
+    scores: dict[str, float] = field(default_factory=dict)
+    """Validation score by step, of the checkpoints that are kept or were; higher is better."""
+    finished: str | None = None
+    """Why training ended, once it has."""
+
+    def as_dict(self) -> dict[str, Any]:
+        return asdict(self)
+
+
+@dataclass(frozen=True)
+class Update:
+    """What one update did."""
+
+    loss: float
+    """Mean per target token, label smoothing included."""
+    gradient_norm: float
+    """Before clipping."""
+    learning_rate: float
+    target_tokens: int
+    source_tokens: int
+
+
+@dataclass(frozen=True)
+class Learner:
+    """What is trained, how, and by whom."""
+
+    model: Transformer
+    optimizer: torch.optim.Optimizer
+    options: TrainingConfig
+    seed: int
+    world: World
+
+
+Epoch = Callable[[int, int], tuple[int, Iterator[Batch]]]
+"""(epoch, first batch) -> how many batches the whole epoch has, and those from the first on."""
+
+
+def fit(
+    learner: Learner, progress: Progress, epoch_of: Epoch, after_update: Callable[[Update, bool], bool]
+) -> Progress:
+    """Train until an end is reached or `after_update` says stop; progress is moved along in place.
+
+    after_update(update, is_last) is called after each update; is_last: no further update follows by the options.
+    """
+    options = learner.options
+    while progress.finished is None:
+        n_batches, batches = epoch_of(progress.epoch, progress.batch)
+        for window in windows(batches, options.accumulation):
+            update = train_step(learner, window, step=progress.step + 1)
+            progress.step += 1
+            progress.batch += len(window)
+            progress.epoch_loss += update.loss * update.target_tokens
+            progress.epoch_tokens += update.target_tokens
+            if progress.batch == n_batches:
+                progress.finished = end_epoch(progress, options)
+            if progress.step >= options.max_steps:
+                progress.finished = progress.finished or f"max_steps {options.max_steps} reached"
+            if after_update(update, progress.finished is not None):
+                return progress
+            if progress.finished:
+                break
+    return progress
+
+
+def train_step(learner: Learner, window: Sequence[Batch], *, step: int) -> Update:
+    """One update from one or more batches, as if they were one: the loss is divided by all their target tokens."""
+    model, options, world = learner.model.train(), learner.options, learner.world
+    n_targets, n_sources = world.sum(
+        sum(batch.n_target_tokens for batch in window), sum(batch.n_source_tokens for batch in window)
+    )
+    loss_sum = 0.0
+    for number, batch in enumerate(window):
+        seed_dropout(learner.seed, step, number, world.rank)
+        batch_loss = loss_of(model, batch, smoothing=options.label_smoothing)
+        (batch_loss / n_targets).backward()
+        loss_sum += batch_loss.item()
+    world.sum_gradients(model.parameters())
+    model.target_embedding.forget_padding()
+    model.source_embedding.forget_padding()
+    norm = nn.utils.clip_grad_norm_(model.parameters(), options.clip_norm or math.inf).item()
+    (loss_sum,) = world.sum(loss_sum)
+    if not math.isfinite(loss_sum) or not math.isfinite(norm):
+        raise DivergedError(
+            f"update {step}: loss {loss_sum / n_targets:g}, gradient norm {norm:g}; the update was not made",
+            hint="lower training.learning_rate or lengthen training.warmup_steps; `precision: fp32` is more robust",
+        )
+    rate = learning_rate(step, options, d_model=model.config.d_model)
+    for group in learner.optimizer.param_groups:
+        group["lr"] = rate
+    learner.optimizer.step()
+    learner.optimizer.zero_grad()
+    return Update(
+        loss=loss_sum / n_targets,
+        gradient_norm=norm,
+        learning_rate=rate,
+        target_tokens=int(n_targets),
+        source_tokens=int(n_sources),
+    )
+
+
+def loss_of(model: Transformer, batch: Batch, *, smoothing: float) -> Tensor:
+    """Summed loss of a batch under teacher forcing: the input is the target shifted right by one."""
+    hidden_BTD = model(batch.source_BS, batch.source_lengths_B, batch.target_in_BT)
+    loss, _ = cross_entropy(hidden_BTD, model.output.weight, batch.target_out_BT, smoothing=smoothing)
+    return loss
+
+
+def windows(batches: Iterator[Batch], size: int) -> Iterator[list[Batch]]:
+    """The batches of one update after the other; the last window of an epoch may be shorter."""
+    window: list[Batch] = []
+    for batch in batches:
+        window.append(batch)
+        if len(window) == size:
+            yield window
+            window = []
+    if window:
+        yield window
+
+
+def end_epoch(progress: Progress, options: TrainingConfig) -> str | None:
+    """Turn to the next epoch; returns why training ends here, if it does."""
+    mean = progress.epoch_loss / progress.epoch_tokens
+    progress.epoch += 1
+    progress.batch, progress.epoch_loss, progress.epoch_tokens = 0, 0.0, 0
+    if options.stop_loss is not None and mean < options.stop_loss:
+        return f"mean loss {mean:.3g} of epoch {progress.epoch} is below stop_loss {options.stop_loss:g}"
+    if options.max_epochs is not None and progress.epoch >= options.max_epochs:
+        return f"max_epochs {options.max_epochs} reached"
+    return None
+
+
+def seed_dropout(seed: int, step: int, batch: int, rank: int) -> None:
+    """Let dropout's next bits depend on these four numbers and on nothing before."""
+    torch.manual_seed(int(np.random.SeedSequence([seed, step, batch, rank]).generate_state(1, np.uint64)[0] >> 1))

@@ -1,0 +1,86 @@
+"""Section 5.4: label-smoothed cross-entropy over hidden states, without ever holding all logits.
+
+N target positions, D d_model, V vocabulary, R rows of one piece of the work
+"""
+
+from __future__ import annotations
+
+import torch
+from torch import Tensor
+from torch.autograd.function import FunctionCtx
+
+from transformer_cli.tokenizer import PAD
+
+PIECE_ELEMENTS = 4 * 1024 * 1024
+"""Logits in memory at a time."""
+
+
+def cross_entropy(hidden: Tensor, weight_VD: Tensor, targets: Tensor, *, smoothing: float = 0.0) -> tuple[Tensor, int]:
+    """Summed loss of the real targets, and how many they are; padding counts for nothing.
+
+    hidden: (..., D). weight_VD: the output projection. targets: (...), ids, PAD where there is none.
+    Each target's distribution gives 1 - smoothing to the target and spreads the rest evenly over all V ids, the target
+    included, as torch.nn.functional.cross_entropy does.
+    Source: Szegedy et al. 2016, section 7; Vaswani et al. 2017, section 5.4.
+    """
+    targets_N = targets.flatten()
+    total = _LinearCrossEntropy.apply(hidden.flatten(0, -2), weight_VD, targets_N, smoothing)
+    return total, int((targets_N != PAD).sum())
+
+
+class _LinearCrossEntropy(torch.autograd.Function):
+    """Projection, softmax and loss of a few rows at a time, and their gradients while the logits are at hand.
+
+    With e = exp(logits - max) and s = sum(e), the gradient with respect to the logits is e / s - q, where q is the
+    smoothed target. The division is left to the narrow side of the products, and the even part of q, the same for
+    all ids, is a rank-one term: so the wide matrix is written once, exponentiated once, and read by two products.
+    """
+
+    @staticmethod
+    def forward(ctx: FunctionCtx, hidden_ND: Tensor, weight_VD: Tensor, targets_N: Tensor, smoothing: float) -> Tensor:
+        n_vocab = weight_VD.size(0)
+        needs_gradient = any(ctx.needs_input_grad[:2])  # type: ignore[attr-defined]
+        wide = torch.float64 if hidden_ND.dtype == torch.float64 else torch.float32
+        weight = weight_VD.to(hidden_ND.dtype)
+        weight_sum_D = weight_VD.sum(0).to(wide)
+        even = smoothing / n_vocab
+        total = torch.zeros((), dtype=wide, device=hidden_ND.device)
+        grad_hidden_ND = torch.empty_like(hidden_ND) if needs_gradient else None
+        grad_weight_VD = torch.zeros_like(weight_VD, dtype=wide) if needs_gradient else None
+
+        for rows in torch.arange(hidden_ND.size(0)).split(max(1, PIECE_ELEMENTS // n_vocab)):
+            piece = slice(int(rows[0]), int(rows[-1]) + 1)
+            hidden_RD, targets_R1 = hidden_ND[piece], targets_N[piece, None]
+            real_R1 = (targets_R1 != PAD).to(wide)
+            scores_RV = hidden_RD @ weight.T
+            largest_R1 = scores_RV.amax(-1, keepdim=True)
+            target_R1 = scores_RV.gather(1, targets_R1).to(wide)
+            e_RV = scores_RV.sub_(largest_R1).exp_()
+            sum_R1 = e_RV.sum(-1, keepdim=True, dtype=wide)
+            hidden_wide_RD = hidden_RD.to(wide)
+            loss_R1 = largest_R1.to(wide) + sum_R1.log() - (1 - smoothing) * target_R1
+            loss_R1 -= even * (hidden_wide_RD @ weight_sum_D)[:, None]
+            total += (loss_R1 * real_R1).sum()
+            if grad_hidden_ND is None or grad_weight_VD is None:
+                continue
+            # From here on e_RV is s times (softmax minus the target's own part).
+            e_RV.scatter_add_(1, targets_R1, ((smoothing - 1) * sum_R1).to(e_RV.dtype))
+            share_R1 = real_R1 / sum_R1
+            grad_hidden_ND[piece] = (e_RV @ weight) * share_R1 - even * real_R1 * weight_sum_D
+            grad_weight_VD += e_RV.T @ (hidden_wide_RD * share_R1).to(e_RV.dtype)
+            grad_weight_VD -= even * (hidden_wide_RD * real_R1).sum(0)
+
+        if grad_hidden_ND is not None and grad_weight_VD is not None:
+            ctx.save_for_backward(grad_hidden_ND, grad_weight_VD.to(weight_VD.dtype))
+        return total
+
+    @staticmethod
+    def backward(ctx: FunctionCtx, *grads: Tensor) -> tuple[Tensor, Tensor, None, None]:
+        grad_hidden_ND, grad_weight_VD = ctx.saved_tensors  # type: ignore[attr-defined]
+        (grad,) = grads
+        return (
+            grad_hidden_ND * grad.to(grad_hidden_ND.dtype),
+            grad_weight_VD * grad.to(grad_weight_VD.dtype),
+            None,
+            None,
+        )
