@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import os
+import warnings
 from collections.abc import Callable
 
 from transformer_cli import files
@@ -40,7 +41,10 @@ class Killer:
 
     def run(self, action: Callable[[], object]) -> bool:
         """Whether it died at that operation; false when it ended first. Any error of its own fails the test."""
-        child = os.fork()
+        with warnings.catch_warnings():
+            # Newer Pythons warn of threads, which torch has; the child uses none and ends by _exit.
+            warnings.simplefilter("ignore", DeprecationWarning)
+            child = os.fork()
         if child == 0:
             code = 1
             try:

@@ -5,8 +5,7 @@ from __future__ import annotations
 import errno
 import json
 import os
-import resource
-import signal
+import subprocess
 import sys
 from pathlib import Path
 
@@ -149,16 +148,19 @@ def test_every_byte_is_on_the_disk_before_the_rename_and_the_name_after_it(tmp_p
 
 def test_a_file_that_outgrows_the_limit_of_the_system_is_an_error_and_not_half_a_file(tmp_path):
     """RLIMIT_FSIZE is a real fault of the kernel, not one of ours."""
-    child = os.fork()
-    if child == 0:
-        signal.signal(signal.SIGXFSZ, signal.SIG_IGN)
-        resource.setrlimit(resource.RLIMIT_FSIZE, (1000, 1000))
-        try:
-            files.write_text(tmp_path / "x", "a" * 5000)
-        except ResourceError:
-            os._exit(0 if list(tmp_path.iterdir()) == [] else 2)
-        os._exit(1)
-    assert os.waitstatus_to_exitcode(os.waitpid(child, 0)[1]) == 0
+    program = f"""
+import resource, signal
+from transformer_cli import files
+signal.signal(signal.SIGXFSZ, signal.SIG_IGN)
+resource.setrlimit(resource.RLIMIT_FSIZE, (1000, 1000))
+try:
+    files.write_text({str(tmp_path / "x")!r}, "a" * 5000)
+except files.ResourceError as error:
+    print(error.message)
+"""
+    done = subprocess.run([sys.executable, "-c", program], capture_output=True, text=True, check=True)
+    assert done.stdout == f"cannot write {tmp_path / 'x'}: File too large\n"
+    assert list(tmp_path.iterdir()) == []
 
 
 @pytest.mark.parametrize(("name", "words"), [("file/x", "File exists"), ("n" * 300, "File name too long")])
@@ -254,4 +256,4 @@ def test_removing_a_tree_follows_no_link_and_sweeping_touches_nothing_else(tmp_p
 def test_the_seam_is_free_of_heavy_imports():
     heavy = {"torch", "numpy", "sentencepiece", "sacrebleu", "rich"}
     program = f"import sys, transformer_cli.files; sys.exit(bool({heavy!r} & set(sys.modules)))"
-    assert os.spawnv(os.P_WAIT, sys.executable, [sys.executable, "-c", program]) == 0
+    assert subprocess.run([sys.executable, "-c", program], check=False).returncode == 0

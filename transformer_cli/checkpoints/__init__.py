@@ -1,1 +1,1 @@
-"""Directories of safetensors and JSON, complete or absent."""
+"""Directories of safetensors and JSON; no pickle anywhere."""

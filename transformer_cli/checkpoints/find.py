@@ -1,0 +1,152 @@
+"""Which run, and which of its checkpoints, is meant; nothing here imports torch or writes."""
+
+from __future__ import annotations
+
+import re
+from pathlib import Path
+
+from transformer_cli.config.run import RunConfig
+from transformer_cli.errors import ModelError
+from transformer_cli.files import read_text, shown
+
+RUNS = Path("runs")
+CHECKPOINTS = "checkpoints"
+MANIFEST = "manifest.json"
+POINTERS = ("best", "last")
+
+_STEP = re.compile(r"step-(\d{8,18})")
+
+
+def step_name(step: int) -> str:
+    """The directory of a checkpoint, zero-padded so that a listing is in order too."""
+    return f"step-{step:08d}"
+
+
+def step_of(name: str) -> int | None:
+    """The step that a directory's name says; None for a name that is not ours."""
+    match = _STEP.fullmatch(name)
+    if match is None or step_name(int(match[1])) != name:
+        return None
+    return int(match[1])
+
+
+def list_checkpoints(run_dir: str | Path) -> list[Path]:
+    """The complete checkpoints of a run, by step; without its manifest a checkpoint does not exist."""
+    folder = Path(run_dir) / CHECKPOINTS
+    steps = {}
+    for path in folder.iterdir() if folder.is_dir() else ():
+        step = step_of(path.name)
+        if step is not None and (path / MANIFEST).is_file():
+            steps[step] = path
+    return [steps[step] for step in sorted(steps)]
+
+
+def pointed(run_dir: str | Path, pointer: str) -> Path | None:
+    """The checkpoint that `best` or `last` names, whether or not it is there; None without such a file."""
+    path = Path(run_dir) / pointer
+    if not path.exists():
+        return None
+    name = read_text(path, error=ModelError).strip()
+    if step_of(name) is None:
+        raise ModelError(
+            f"{shown(path)} should name a checkpoint such as {step_name(1200)}, and says {name[:60]!r}",
+            hint=_choose(list_checkpoints(run_dir)),
+        )
+    return path.parent / CHECKPOINTS / name
+
+
+def find_run(
+    model: str | None, *, config: RunConfig | None = None, config_path: str | None = None, runs_dir: str | Path = RUNS
+) -> Path:
+    """The directory of a run: the one that `model` is (or holds that checkpoint), else the one that `config`
+    names, else the latest. config_path: what the user typed for it. ModelError says what there is and what to type.
+    """
+    runs_dir = Path(runs_dir)
+    if model is not None:
+        path = Path(model)
+        return run_of(path) if _is_checkpoint(path) else _existing(path, runs_dir)
+    if config is not None:
+        typed = config_path or f"{config.name}.yaml"
+        run_dir = runs_dir / (config.name or "")
+        if config.name is None or not run_dir.is_dir():
+            raise ModelError(
+                f"{shown(typed)} has not been trained: there is no run {shown(run_dir)}",
+                hint=f"train it: tx train -c {typed}",
+            )
+        return run_dir
+    return _latest(runs_dir)
+
+
+def find_checkpoint(
+    model: str | None, *, config: RunConfig | None = None, config_path: str | None = None, runs_dir: str | Path = RUNS
+) -> Path:
+    """The checkpoint to use: the one that `model` is, else of the run (see `find_run`) the best, else the last."""
+    if model is not None and _is_checkpoint(Path(model)):
+        return Path(model)
+    run_dir = find_run(model, config=config, config_path=config_path, runs_dir=runs_dir)
+    complete = list_checkpoints(run_dir)
+    for pointer in POINTERS:
+        path = pointed(run_dir, pointer)
+        if path is not None and path not in complete:
+            raise ModelError(
+                f"{shown(run_dir / pointer)} names {path.name}, which is not there", hint=_choose(complete)
+            )
+        if path is not None:
+            return path
+    if not complete:
+        typed = config_path or f"{run_dir.name}.yaml"
+        raise ModelError(f"{shown(run_dir)} has no checkpoint yet", hint=f"train it: tx train -c {typed}")
+    return complete[-1]
+
+
+def run_of(checkpoint: Path) -> Path:
+    """The run directory in which a checkpoint lies."""
+    if len(checkpoint.parts) < 3 or ".." in checkpoint.parts:
+        checkpoint = checkpoint.resolve()
+    return checkpoint.parent.parent
+
+
+def _is_checkpoint(path: Path) -> bool:
+    return path.is_dir() and (step_of(path.resolve().name) is not None or (path / MANIFEST).is_file())
+
+
+def _existing(path: Path, runs_dir: Path) -> Path:
+    """`path`, if it is a run."""
+    if not path.exists():
+        raise ModelError(f"{shown(path)} does not exist", hint=_offer(runs_dir))
+    if not path.is_dir() or not ((path / CHECKPOINTS).is_dir() or (path / "config.yaml").is_file()):
+        raise ModelError(f"{shown(path)} is neither a run nor a checkpoint directory", hint=_offer(runs_dir))
+    return path
+
+
+def _latest(runs_dir: Path) -> Path:
+    pointer = runs_dir / "latest"
+    if not pointer.exists():
+        found = "there is no trained model here" if not _runs(runs_dir) else f"{shown(pointer)} does not exist"
+        raise ModelError(found, hint=_offer(runs_dir))
+    name = read_text(pointer, error=ModelError).strip()
+    if not name or not (runs_dir / name).is_dir():
+        raise ModelError(f"{shown(pointer)} names the run {name[:200]!r}, which is not there", hint=_offer(runs_dir))
+    return runs_dir / name
+
+
+def _runs(runs_dir: Path) -> list[Path]:
+    """The runs that have a checkpoint."""
+    return sorted(path for path in runs_dir.iterdir() if list_checkpoints(path)) if runs_dir.is_dir() else []
+
+
+def _offer(runs_dir: Path) -> str:
+    """What to type, from what there is."""
+    runs = _runs(runs_dir)
+    if not runs:
+        return "train one: tx train -c tiny.yaml"
+    shown_runs = ", ".join(shown(path) for path in runs[:10]) + (", ..." if len(runs) > 10 else "")
+    return f"there is {shown_runs}: choose one with -m, for example -m {runs[-1]}"
+
+
+def _choose(checkpoints: list[Path]) -> str:
+    if not checkpoints:
+        return "this run has no complete checkpoint: train it again"
+    return (
+        f"there is {', '.join(path.name for path in checkpoints)}: choose one with -m, for example -m {checkpoints[-1]}"
+    )

@@ -1,0 +1,325 @@
+"""What is in a checkpoint, how it gets to the disk and back.
+
+    runs/NAME/checkpoints/step-00001200/
+        model.safetensors  optimizer.safetensors  state.json
+        manifest.json      size and sha256 of each, written last, then its own
+
+A checkpoint is written aside and renamed once it is whole; after that no file of it is ever changed.
+"""
+
+from __future__ import annotations
+
+import hashlib
+import json
+import os
+from collections.abc import Mapping
+from dataclasses import dataclass
+from functools import partial
+from pathlib import Path
+from typing import Any, Literal
+
+import pydantic
+from torch import Tensor
+
+from transformer_cli import __version__
+from transformer_cli.checkpoints.find import (
+    CHECKPOINTS,
+    MANIFEST,
+    POINTERS,
+    RUNS,
+    find_checkpoint,
+    list_checkpoints,
+    pointed,
+    run_of,
+    step_name,
+    step_of,
+)
+from transformer_cli.checkpoints.tensors import check_fit, from_bytes, load_weights, to_bytes
+from transformer_cli.config.model import ModelConfig
+from transformer_cli.config.run import RunConfig
+from transformer_cli.config.source import load_config
+from transformer_cli.errors import ModelError
+from transformer_cli.files import (
+    atomic_directory,
+    create_file,
+    json_text,
+    parse_json,
+    read_bytes,
+    remove,
+    shown,
+    sweep,
+    write_text,
+)
+from transformer_cli.model.build import build_model
+from transformer_cli.model.transformer import Transformer
+from transformer_cli.tokenizer import Tokenizer
+
+__all__ = [
+    "Checkpoint",
+    "OpenedRun",
+    "find_checkpoint",
+    "list_checkpoints",
+    "load_checkpoint",
+    "mark_latest",
+    "open_run",
+    "point",
+    "pointed",
+    "prune",
+    "save_checkpoint",
+]
+
+FORMAT = 1
+_Name = Literal["model.safetensors", "optimizer.safetensors", "state.json"]
+MODEL: _Name = "model.safetensors"
+OPTIMIZER: _Name = "optimizer.safetensors"
+STATE: _Name = "state.json"
+
+
+@dataclass(frozen=True)
+class Checkpoint:
+    """A checkpoint in memory, verified."""
+
+    path: Path
+    step: int
+    model: dict[str, Tensor]
+    optimizer: dict[str, Tensor] | None
+    state: dict[str, Any]
+    config: ModelConfig
+    tokenizer: str
+    """The fingerprint of the tokenizer it was trained with."""
+
+
+@dataclass(frozen=True)
+class OpenedRun:
+    """A trained model with all that belongs to it, ready to translate."""
+
+    path: Path
+    checkpoint: Path
+    config: RunConfig
+    tokenizer: Tokenizer
+    model: Transformer
+
+
+def save_checkpoint(
+    run_dir: str | Path,
+    *,
+    step: int,
+    model: Mapping[str, Tensor],
+    optimizer: Mapping[str, Tensor],
+    state: Mapping[str, Any],
+    config: ModelConfig,
+    tokenizer: str,
+) -> Path:
+    """Write `checkpoints/step-...`, make `last` name it, and return its path.
+
+    model: see `tensors.weights`. state: whatever JSON can hold. tokenizer: its fingerprint.
+    A complete checkpoint of that step is kept as it is: whoever continues a run comes to the same bits.
+    Raises DivergedError for NaN or infinity, ResourceError where the disk refuses; either way what was saved before
+    is untouched.
+    """
+    contents: dict[_Name, bytes] = {
+        MODEL: to_bytes(model),
+        OPTIMIZER: to_bytes(optimizer),
+        STATE: json_text(dict(state)).encode("utf-8"),
+    }
+    folder = Path(run_dir) / CHECKPOINTS
+    path = folder / step_name(step)
+    sweep(run_dir)
+    sweep(folder)
+    if not _is_intact(path):
+        remove(path)
+        with atomic_directory(path) as aside:
+            for name, data in contents.items():
+                _write(aside / name, data)
+            files = {
+                name: _File(bytes=len(data), sha256=hashlib.sha256(data).hexdigest()) for name, data in contents.items()
+            }
+            _write(aside / MANIFEST, _Manifest(step=step, tokenizer=tokenizer, model=config, files=files).render())
+    point(run_dir, "last", step)
+    return path
+
+
+def load_checkpoint(path: str | Path, *, with_optimizer: bool) -> Checkpoint:
+    """Read and verify a checkpoint; ModelError names the file that is missing or damaged, and what to do."""
+    path = Path(path)
+    manifest = _read_manifest(path)
+    weights = _tensors(path / MODEL, _read_verified(path, MODEL, manifest))
+    moments = _tensors(path / OPTIMIZER, _read_verified(path, OPTIMIZER, manifest)) if with_optimizer else None
+    state = parse_json(_read_verified(path, STATE, manifest).decode("utf-8"), path / STATE, error=ModelError)
+    return Checkpoint(
+        path=path,
+        step=manifest.step,
+        model=weights,
+        optimizer=moments,
+        state=state,
+        config=manifest.model,
+        tokenizer=manifest.tokenizer,
+    )
+
+
+def open_run(checkpoint: str | Path) -> OpenedRun:
+    """The run of a checkpoint: its configuration, its tokenizer, and the model with its weights, on the CPU in fp32.
+
+    Raises ModelError where something is missing, damaged, or not what the checkpoint was trained with.
+    """
+    checkpoint = Path(checkpoint)
+    loaded = load_checkpoint(checkpoint, with_optimizer=False)
+    run_dir = run_of(checkpoint)
+    whole = f"a checkpoint needs its run: copy the whole directory {shown(run_dir)}, with config.yaml and tokenizer/"
+    for needed in (run_dir / "config.yaml", run_dir / "tokenizer"):
+        if not needed.exists():
+            raise ModelError(f"{shown(needed)} does not exist", hint=whole)
+    config = load_config(run_dir / "config.yaml")
+    tokenizer = Tokenizer.load(run_dir / "tokenizer")
+    if tokenizer.fingerprint != loaded.tokenizer:
+        raise ModelError(
+            f"{shown(run_dir / 'tokenizer')} is not the tokenizer that {shown(checkpoint)} was trained with",
+            hint="restore the run's tokenizer directory from where the run was trained",
+        )
+    if config.model != loaded.config:
+        raise ModelError(
+            f"{shown(run_dir / 'config.yaml')}, section model, is not what {shown(checkpoint)} was trained with:\n"
+            + "\n".join(f"  {line}" for line in _differences(config.model, loaded.config)),
+            hint="restore that section; another model is another run",
+        )
+    build = partial(build_model, config.model, source_vocab=tokenizer.source_size, target_vocab=tokenizer.target_size)
+    origin = shown(checkpoint / MODEL)
+    if config.model.depths.encoder + config.model.depths.decoder > len(loaded.model):
+        raise ModelError(f"{origin} holds fewer tensors than its configuration has layers", hint=_way_out(checkpoint))
+    check_fit(build(device="meta"), loaded.model, origin=origin)
+    model = build()
+    load_weights(model, loaded.model, origin=origin)
+    return OpenedRun(path=run_dir, checkpoint=checkpoint, config=config, tokenizer=tokenizer, model=model.eval())
+
+
+def point(run_dir: str | Path, pointer: str, step: int) -> None:
+    """Make `best` or `last` name a checkpoint."""
+    assert pointer in POINTERS
+    write_text(Path(run_dir) / pointer, step_name(step) + "\n")
+
+
+def mark_latest(run_dir: str | Path, *, runs_dir: str | Path = RUNS) -> None:
+    """Make `runs/latest` name this run, by its path from there."""
+    write_text(Path(runs_dir) / "latest", os.path.relpath(run_dir, runs_dir) + "\n")
+
+
+def prune(run_dir: str | Path, keep: set[int]) -> list[int]:
+    """Delete the complete checkpoints whose step is not in `keep`, and return those steps.
+
+    Never what `best` or `last` names, nor the newest, nor anything that `save_checkpoint` did not write.
+    """
+    checkpoints = list_checkpoints(run_dir)
+    kept = {step_name(step) for step in keep} | {path.name for path in checkpoints[-1:]}
+    kept |= {path.name for pointer in POINTERS if (path := pointed(run_dir, pointer)) is not None}
+    removed = [path for path in checkpoints if path.name not in kept and not path.is_symlink()]
+    for path in removed:
+        remove(path)
+    return [step for path in removed if (step := step_of(path.name)) is not None]
+
+
+class _File(pydantic.BaseModel):
+    model_config = pydantic.ConfigDict(extra="forbid", frozen=True)
+
+    bytes: int
+    sha256: str
+
+
+class _Manifest(pydantic.BaseModel):
+    """The contents of manifest.json; nothing in it is a path."""
+
+    model_config = pydantic.ConfigDict(extra="forbid", frozen=True)
+
+    format: int = FORMAT
+    tx: str = __version__
+    step: int
+    tokenizer: str
+    model: ModelConfig
+    files: dict[_Name, _File]
+
+    def render(self) -> bytes:
+        """The file: these fields, and the sha256 of the file without that last one."""
+        return _sealed(self.model_dump(mode="json"))
+
+
+def _sealed(fields: dict[str, Any]) -> bytes:
+    digest = hashlib.sha256(json_text(fields).encode("utf-8")).hexdigest()
+    return json_text({**fields, "sha256": digest}).encode("utf-8")
+
+
+def _read_manifest(checkpoint: Path) -> _Manifest:
+    path = checkpoint / MANIFEST
+    data = read_bytes(path, error=ModelError, hint=_way_out(checkpoint))
+    try:
+        fields = json.loads(data)
+        seal = fields.pop("sha256", None) if isinstance(fields, dict) else None
+        # The seal alone would let through what JSON does not see, such as a changed blank.
+        intact = seal is not None and _sealed(fields) == data
+    except (ValueError, RecursionError):
+        intact = False
+    if not intact:
+        raise _damaged(path)
+    if fields.get("format") != FORMAT:
+        version = str(fields.get("tx"))[:40]
+        raise ModelError(
+            f"{shown(checkpoint)} was written by tx {version!r} in format {str(fields.get('format'))[:40]}; this is tx"
+            f" {__version__}, which reads format {FORMAT}",
+            hint="use a newer tx",
+        )
+    try:
+        manifest = _Manifest.model_validate_json(json.dumps(fields))
+    except pydantic.ValidationError as failure:
+        raise _damaged(path) from failure
+    named = step_of(checkpoint.resolve().name)
+    if named is not None and named != manifest.step:
+        raise ModelError(
+            f"{shown(checkpoint)} holds step {manifest.step}",
+            hint=f"somebody renamed it: give it its name back, {step_name(manifest.step)}",
+        )
+    return manifest
+
+
+def _read_verified(checkpoint: Path, name: _Name, manifest: _Manifest) -> bytes:
+    path = checkpoint / name
+    data = read_bytes(path, error=ModelError, hint=_way_out(checkpoint))
+    entry = manifest.files.get(name)
+    if entry is None or len(data) != entry.bytes or hashlib.sha256(data).hexdigest() != entry.sha256:
+        raise _damaged(path)
+    return data
+
+
+def _is_intact(checkpoint: Path) -> bool:
+    try:
+        load_checkpoint(checkpoint, with_optimizer=True)
+    except ModelError:
+        return False
+    return True
+
+
+def _tensors(path: Path, data: bytes) -> dict[str, Tensor]:
+    try:
+        return from_bytes(data)
+    except ValueError as failure:
+        raise _damaged(path) from failure
+
+
+def _damaged(path: Path) -> ModelError:
+    return ModelError(f"{shown(path)} is damaged: its content is not what was saved", hint=_way_out(path.parent))
+
+
+def _way_out(checkpoint: Path) -> str:
+    """What to do without this checkpoint."""
+    others = [path for path in list_checkpoints(run_of(checkpoint)) if path.name != checkpoint.resolve().name]
+    if not others:
+        return "restore the directory from a copy, or train again with --overwrite"
+    return f"use another checkpoint of this run, for example -m {shown(others[-1])}"
+
+
+def _write(path: Path, data: bytes) -> None:
+    with create_file(path) as file:
+        file.write(data)
+
+
+def _differences(ours: ModelConfig, theirs: ModelConfig) -> list[str]:
+    """The keys whose values differ."""
+    now, then = ours.model_dump(), theirs.model_dump()
+    return [f"{key}: {now[key]} (trained: {then[key]})" for key in now if now[key] != then[key]]
