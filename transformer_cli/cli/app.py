@@ -1,0 +1,138 @@
+"""`tx`: the table of commands; a command's module is imported when that command runs or shows its help."""
+
+from __future__ import annotations
+
+import difflib
+import importlib
+import inspect
+import sys
+from collections.abc import Callable
+from dataclasses import dataclass
+from typing import Annotated, Any, NoReturn
+
+import typer
+from typer.core import TyperGroup
+from typer.main import get_command
+
+from transformer_cli.cli import console, failures
+from transformer_cli.errors import UsageError
+
+
+@dataclass(frozen=True)
+class Entry:
+    """Where a command lives, and its line in `tx --help`."""
+
+    module: str
+    function: str
+    summary: str
+
+    def load(self) -> Callable[..., object]:
+        """The function, its module imported now."""
+        function: Callable[..., object] = getattr(importlib.import_module(self.module), self.function)
+        return function
+
+
+def _entry(name: str, summary: str) -> Entry:
+    return Entry(f"transformer_cli.cli.{name}", name, summary)
+
+
+COMMANDS = {
+    "tokenize": _entry("tokenize", "Show text as pieces, or train the SentencePiece model."),
+    "train": _entry("train", "Train a model: tokenizer, data, training, checkpoints."),
+    "translate": _entry("translate", "Translate text, a file or stdin."),
+    "evaluate": _entry("evaluate", "Score translations: BLEU, chrF, TER."),
+}
+EXAMPLE = "Example:\n  tx train -c tiny.yaml"
+
+
+class Commands(TyperGroup):
+    """The commands of the table; listing them imports none of them."""
+
+    def list_commands(self, ctx: Any) -> list[str]:
+        return list(COMMANDS)
+
+    def get_command(self, ctx: Any, cmd_name: str) -> Any:
+        entry = COMMANDS.get(cmd_name)
+        return command(cmd_name, entry.load()) if entry else None
+
+    def format_commands(self, ctx: Any, formatter: Any) -> None:
+        with formatter.section("Commands"):
+            formatter.write_dl([(name, entry.summary) for name, entry in COMMANDS.items()])
+
+    def resolve_command(self, ctx: Any, args: list[str]) -> Any:
+        name = args[0]
+        if not name.startswith("-") and name not in COMMANDS:
+            close = difflib.get_close_matches(name, COMMANDS, n=1)
+            raise UsageError(
+                f"no such command: {name}",
+                hint=f"did you mean `tx {close[0]}`?" if close else f"commands: {', '.join(COMMANDS)}.",
+            )
+        return super().resolve_command(ctx, args)
+
+
+def command(name: str, function: Callable[..., object]) -> Any:
+    """The command made of a function: its docstring is the help, the docstring's `Example:` ends it."""
+    about, mark, example = inspect.cleandoc(function.__doc__ or "").partition("\nExample:\n")
+    single = typer.Typer(add_completion=False, rich_markup_mode=None)
+    # \b keeps the lines of a paragraph as they are.
+    epilog = f"\b\nExample:\n{example}" if mark else None
+    single.command(name, help=about.strip(), epilog=epilog)(function)
+    return get_command(single)
+
+
+def _version(wanted: bool) -> None:
+    if wanted:
+        print(version_text())
+        raise typer.Exit
+
+
+def version_text() -> str:
+    """The versions that decide what happens, from package metadata: nothing is imported for it."""
+    from importlib.metadata import PackageNotFoundError, version
+    from platform import python_version
+
+    from transformer_cli import __version__
+
+    parts = [f"tx {__version__}", f"Python {python_version()}"]
+    for package in ("torch", "sentencepiece", "sacrebleu"):
+        try:
+            parts.append(f"{package} {version(package)}")
+        except PackageNotFoundError:
+            parts.append(f"{package} not installed")
+    return ", ".join(parts)
+
+
+app = typer.Typer(cls=Commands, add_completion=False, rich_markup_mode=None)
+
+
+@app.callback(invoke_without_command=True, epilog=f"\b\n{EXAMPLE}")
+def tx(
+    ctx: typer.Context,
+    version: Annotated[
+        bool, typer.Option("--version", help="Show the versions and exit.", callback=_version, is_eager=True)
+    ] = False,
+) -> None:
+    """Train and evaluate sequence-to-sequence Transformers.
+
+    `tx COMMAND --help` explains a command.
+    """
+    if ctx.invoked_subcommand is None:
+        print(ctx.get_help(), file=sys.stderr)
+        raise typer.Exit(failures.USAGE)
+
+
+def run() -> NoReturn:
+    """The program: parse, run, report, exit."""
+    console.speak_utf8()
+    sys.exit(failures.exit_code(lambda: main(sys.argv[1:])))
+
+
+def main(arguments: list[str]) -> int:
+    """Parses and runs; raises what goes wrong. The library's own `main` would answer a closed pipe with exit code 1."""
+    program = get_command(app)
+    try:
+        with program.make_context("tx", arguments) as context:
+            program.invoke(context)
+    except typer.Exit as end:
+        return end.exit_code
+    return 0

@@ -1,0 +1,95 @@
+"""How the program ends: every failure becomes words on stderr and an exit code."""
+
+from __future__ import annotations
+
+import errno
+import os
+import signal
+import sys
+import traceback
+from collections.abc import Callable
+from types import FrameType
+
+import typer
+
+from transformer_cli.cli import console
+from transformer_cli.errors import TxError
+
+BUG, USAGE, RESOURCE = 1, 2, 5
+
+_traceback_wanted = False
+
+
+def show_tracebacks() -> None:
+    """From now on a failure shows where in the code it happened."""
+    global _traceback_wanted
+    _traceback_wanted = True
+
+
+class Terminated(BaseException):
+    """SIGTERM, unwinding the stack like Ctrl-C does, so that `finally` and `with` clean up."""
+
+
+def exit_code(main: Callable[[], int | None]) -> int:
+    """Runs the program and reports how it ended; returns the exit code."""
+    _raise_on_sigterm()
+    try:
+        code = main() or 0
+        sys.stdout.flush()
+        return code
+    except BrokenPipeError:
+        return _reader_is_gone()
+    except (KeyboardInterrupt, typer.Abort):
+        console.error("interrupted")
+        return 128 + signal.SIGINT
+    except Terminated:
+        console.error("terminated")
+        return 128 + signal.SIGTERM
+    except SystemExit as error:
+        return error.code if isinstance(error.code, int) else BUG if error.code else 0
+    except Exception as error:
+        code = _report(error)
+        if _traceback_wanted:
+            traceback.print_exception(error)
+        return code
+
+
+def _report(error: Exception) -> int:
+    if isinstance(error, TxError):
+        console.error(error.message, hint=error.hint)
+        return error.exit_code
+    if hasattr(error, "format_message") and hasattr(error, "exit_code"):
+        # The command line library's own error; recognised by shape, since its class moves between versions.
+        context = getattr(error, "ctx", None)
+        hint = f"`{context.command_path} --help` shows what is possible." if context else None
+        console.error(error.format_message(), hint=hint)
+        return USAGE
+    if isinstance(error, MemoryError):
+        console.error("not enough memory", hint="a smaller training.budget_tokens or decoding.batch_size needs less.")
+        return RESOURCE
+    if isinstance(error, OSError) and error.errno in (errno.ENOSPC, errno.EDQUOT):
+        place = f": {error.filename}" if error.filename else ""
+        console.error(f"no room left on the device{place}", hint="free some space and run the same command again.")
+        return RESOURCE
+    words = " ".join(str(error).split())
+    kind = type(error).__name__
+    console.error(
+        f"a bug in tx: {kind}: {words}" if words else f"a bug in tx: {kind}",
+        hint=None if _traceback_wanted else "the same command with --traceback shows where; please report it.",
+    )
+    return BUG
+
+
+def _reader_is_gone() -> int:
+    """Somebody closed our output (`| head -1`): stop without a word, and let Python's last flush find no pipe."""
+    nowhere = os.open(os.devnull, os.O_WRONLY)
+    for descriptor in (1, 2):
+        os.dup2(nowhere, descriptor)
+    return 0
+
+
+def _raise_on_sigterm() -> None:
+    def terminate(signal_number: int, frame: FrameType | None) -> None:
+        raise Terminated
+
+    signal.signal(signal.SIGTERM, terminate)

@@ -1,0 +1,55 @@
+"""The options that commands share: one spelling, one help text.
+
+    def train(config: Config, overrides: Overrides = None, quiet: Quiet = False, traceback: Traceback = False) -> None:
+
+Every command takes `quiet` and `traceback`; it need not look at them, they act by themselves.
+"""
+
+from __future__ import annotations
+
+from pathlib import Path
+from typing import Annotated
+
+import typer
+
+from transformer_cli.cli import console, failures
+
+
+def _set_quiet(value: bool) -> bool:
+    if value:
+        console.be_quiet()
+    return value
+
+
+def _set_traceback(value: bool) -> bool:
+    if value:
+        failures.show_tracebacks()
+    return value
+
+
+Config = Annotated[
+    str | None,
+    typer.Option("--config", "-c", metavar="NAME_OR_PATH", help="A YAML file, or a preset such as base.yaml."),
+]
+Overrides = Annotated[
+    list[str] | None,
+    typer.Option("--set", metavar="KEY=VALUE", help="Override one setting, e.g. model.d_model=64; repeatable."),
+]
+Model = Annotated[
+    str | None,
+    typer.Option(
+        "--model", "-m", metavar="RUN", help="A run or a checkpoint directory; the latest run when not given."
+    ),
+]
+RunDir = Annotated[
+    Path | None, typer.Option("--run-dir", metavar="DIR", help="The run's directory; runs/NAME when not given.")
+]
+Input = Annotated[
+    str | None, typer.Option("--input", "-i", metavar="FILE", help="Read lines from this file; - is stdin.")
+]
+Output = Annotated[str | None, typer.Option("--output", "-o", metavar="FILE", help="Write to this file; - is stdout.")]
+Json = Annotated[bool, typer.Option("--json", help="Machine-readable results, one JSON object per line.")]
+Quiet = Annotated[bool, typer.Option("--quiet", "-q", help="Results and errors only.", callback=_set_quiet)]
+Traceback = Annotated[
+    bool, typer.Option("--traceback", help="Show Python's traceback when something fails.", callback=_set_traceback)
+]

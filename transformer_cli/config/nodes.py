@@ -1,0 +1,270 @@
+"""Strict YAML: text -> nodes that know where they were written.
+
+The scalars are those of YAML 1.2's core schema in its plain decimal form: `1e-4` is a number; `no`, `on`, `0o17`,
+`1_000` and `1:30` are text. Anchors, aliases, merge keys, tags, duplicate keys and several documents are refused.
+Source: https://yaml.org/spec/1.2.2, section 10.3.
+"""
+
+from __future__ import annotations
+
+import re
+from collections.abc import Iterator
+from dataclasses import dataclass, field, replace
+from functools import cached_property
+
+import yaml
+
+from transformer_cli.errors import ConfigError
+
+MAX_BYTES = 256_000
+MAX_DEPTH = 16
+MAX_DIGITS = 40
+
+NULLS = frozenset({"", "~", "null", "Null", "NULL"})
+BOOLEANS = {name: name.lower() == "true" for name in ("true", "True", "TRUE", "false", "False", "FALSE")}
+INTEGER = re.compile(r"[-+]?(0|[1-9][0-9]*)")
+FLOAT = re.compile(r"[-+]?(\.[0-9]+|(0|[1-9][0-9]*)(\.[0-9]*)?)([eE][-+]?[0-9]+)?")
+SPECIAL_FLOAT = re.compile(r"([-+]?)\.(inf|Inf|INF)|\.(nan|NaN|NAN)")
+
+
+@dataclass(frozen=True)
+class Source:
+    """A text that was read. name: what a person calls it, a path or `--set key=value`."""
+
+    name: str
+    text: str = field(repr=False)
+    is_file: bool = True
+
+    @cached_property
+    def lines(self) -> list[str]:
+        """The lines as a person sees them: ended by a line feed alone."""
+        return [line.removesuffix("\r") for line in self.text.split("\n")]
+
+
+@dataclass(frozen=True)
+class Place:
+    """Characters start to end (not included) of a source."""
+
+    source: Source
+    start: int
+    end: int
+
+    @property
+    def row(self) -> int:
+        """The line, counted from 0."""
+        return self.source.text.count("\n", 0, self.start)
+
+    @property
+    def column(self) -> int:
+        """The character within the line, counted from 0."""
+        return self.start - (self.source.text.rfind("\n", 0, self.start) + 1)
+
+    def __str__(self) -> str:
+        if not self.source.is_file:
+            return self.source.name
+        return f"{self.source.name}:{self.row + 1}:{self.column + 1}"
+
+
+Scalar = str | int | float | bool | None
+
+
+@dataclass(frozen=True)
+class Node:
+    """A value, where it was written, and where its key was (None for the root and in lists)."""
+
+    value: Scalar | list[Node] | dict[str, Node]
+    place: Place
+    key: Place | None = None
+
+    def plain(self) -> object:
+        """The value without places: dictionaries, lists and scalars."""
+        if isinstance(self.value, dict):
+            return {name: node.plain() for name, node in self.value.items()}
+        if isinstance(self.value, list):
+            return [node.plain() for node in self.value]
+        return self.value
+
+    def child(self, step: str | int) -> Node | None:
+        """The node under a key or at an index, if there is one."""
+        if isinstance(self.value, dict) and isinstance(step, str):
+            return self.value.get(step)
+        if isinstance(self.value, list) and isinstance(step, int) and 0 <= step < len(self.value):
+            return self.value[step]
+        return None
+
+
+class Refused(Exception):
+    """A mistake in the YAML itself, at one place, perhaps with a second one to compare."""
+
+    def __init__(self, place: Place, message: str, *, also: tuple[str, Place] | None = None) -> None:
+        super().__init__(message)
+        self.place = place
+        self.message = message
+        self.also = also
+
+
+def decode(data: bytes, *, name: str) -> str:
+    """UTF-8 bytes -> text, without a byte order mark; raises ConfigError."""
+    if len(data) > MAX_BYTES:
+        raise ConfigError(
+            f"{name} is larger than {MAX_BYTES:,} bytes: too large for a configuration",
+            hint="sentence pairs belong into files that `data:` names.",
+        )
+    try:
+        text = data.decode("utf-8").removeprefix("\ufeff")
+    except UnicodeDecodeError as error:
+        line = data.count(b"\n", 0, error.start) + 1
+        raise ConfigError(
+            f"{name}:{line}: byte {error.start + 1} (0x{data[error.start]:02x}) is not valid UTF-8",
+            hint="save the file as UTF-8.",
+        ) from None
+    if not text.strip():
+        raise ConfigError(f"{name} is empty", hint="`extends: base.yaml` is the smallest useful configuration.")
+    return text
+
+
+def read_nodes(source: Source, *, start: int = 0) -> Node:
+    """The one document of a source, from character `start` on; raises Refused."""
+    try:
+        return _Reader(source, start).document()
+    except yaml.reader.ReaderError as error:
+        place = _at(source, error.position)
+        raise Refused(place, f"the character U+{ord(source.text[error.position]):04X} is not allowed") from None
+    except (ValueError, OverflowError):  # an escape such as "\\UFFFFFFFF"
+        raise Refused(_at(source, start), "an escape in a quoted text names no character") from None
+    except yaml.MarkedYAMLError as error:
+        mark = error.problem_mark or error.context_mark
+        assert mark is not None
+        place = _at(source, mark.index)
+        raise Refused(place, _explain(error, place)) from None
+
+
+class _Reader:
+    """Builds nodes from PyYAML's events; what it does not accept never becomes an object."""
+
+    def __init__(self, source: Source, start: int) -> None:
+        self.source = source
+        # Blanks for what comes before keep every position true.
+        text = " " * start + source.text[start:]
+        self.events: Iterator[yaml.Event] = yaml.parse(text, Loader=yaml.SafeLoader)
+
+    def document(self) -> Node:
+        next(self.events)  # StreamStart
+        event = next(self.events)
+        if isinstance(event, yaml.StreamEndEvent):
+            raise Refused(_at(self.source, 0), "the file has comments but no settings")
+        if isinstance(event, yaml.DocumentStartEvent) and (event.version or event.tags):
+            raise Refused(self.place(event), "directives (%) are not allowed")
+        root = self.node(next(self.events), depth=0)
+        next(self.events)  # DocumentEnd
+        event = next(self.events)
+        if not isinstance(event, yaml.StreamEndEvent):
+            raise Refused(self.place(event), "a second document (---) is not allowed: a configuration is one")
+        return root
+
+    def node(self, event: yaml.Event, *, depth: int) -> Node:
+        self.refuse_magic(event)
+        place = self.place(event)
+        if depth > MAX_DEPTH:
+            raise Refused(place, f"nested more than {MAX_DEPTH} levels deep")
+        if isinstance(event, yaml.ScalarEvent):
+            return Node(self.scalar(event, place), place)
+        if isinstance(event, yaml.SequenceStartEvent):
+            return self.sequence(place, depth)
+        assert isinstance(event, yaml.MappingStartEvent)
+        return self.mapping(place, depth)
+
+    def sequence(self, place: Place, depth: int) -> Node:
+        items = []
+        while not isinstance(event := next(self.events), yaml.SequenceEndEvent):
+            items.append(self.node(event, depth=depth + 1))
+        return Node(items, replace(place, end=self.place(event).end))
+
+    def mapping(self, place: Place, depth: int) -> Node:
+        entries: dict[str, Node] = {}
+        while not isinstance(event := next(self.events), yaml.MappingEndEvent):
+            self.refuse_magic(event)
+            key_place = self.place(event)
+            if not isinstance(event, yaml.ScalarEvent):
+                raise Refused(key_place, "a key must be a plain name")
+            key = event.value
+            if key == "<<" and event.style is None:
+                raise Refused(key_place, "merge keys (<<) are not allowed; `extends:` inherits from another file")
+            if first := entries.get(key):
+                assert first.key is not None
+                raise Refused(key_place, f"`{shorten(key)}` is given twice", also=("first given", first.key))
+            entries[key] = replace(self.node(next(self.events), depth=depth + 1), key=key_place)
+        return Node(entries, replace(place, end=max(place.end, self.place(event).end)))
+
+    def scalar(self, event: yaml.ScalarEvent, place: Place) -> Scalar:
+        text: str = event.value
+        if any(char == "\0" or "\ud800" <= char <= "\udfff" for char in text):
+            raise Refused(place, "NUL and surrogates are not allowed")
+        if event.style is not None:  # quoted or block: text, whatever it looks like
+            return text
+        if len(text) > MAX_DIGITS and (INTEGER.fullmatch(text) or FLOAT.fullmatch(text)):
+            raise Refused(place, f"a number of more than {MAX_DIGITS} characters")
+        return read_scalar(text)
+
+    def refuse_magic(self, event: yaml.Event) -> None:
+        if isinstance(event, yaml.AliasEvent):
+            raise Refused(self.place(event), "aliases (*name) are not allowed; write the value out")
+        if isinstance(event, yaml.NodeEvent) and event.anchor is not None:
+            raise Refused(self.place(event), "anchors (&name) are not allowed; write the value out")
+        tag = getattr(event, "tag", None)
+        if tag is not None:
+            raise Refused(self.place(event), f"tags ({shorten(tag)}) are not allowed")
+
+    def place(self, event: yaml.Event) -> Place:
+        assert event.start_mark is not None
+        assert event.end_mark is not None
+        start, end = event.start_mark.index, event.end_mark.index
+        return Place(self.source, start, max(start, end))
+
+
+def read_scalar(text: str) -> Scalar:
+    """What an unquoted scalar means."""
+    if text in NULLS:
+        return None
+    if text in BOOLEANS:
+        return BOOLEANS[text]
+    if INTEGER.fullmatch(text):
+        return int(text)
+    if FLOAT.fullmatch(text):
+        return float(text)
+    if SPECIAL_FLOAT.fullmatch(text):
+        return float(text.lower().replace(".", ""))
+    return text
+
+
+def shorten(text: str, length: int = 40) -> str:
+    """The text on one line, its middle left out where it is long, control characters escaped."""
+    if len(text) > length:
+        text = f"{text[: length // 2]}...{text[-length // 4 :]}"
+    return "".join(char if char.isprintable() else char.encode("unicode_escape").decode() for char in text)
+
+
+def _at(source: Source, index: int) -> Place:
+    """One character; at the end of the text, the last line that has something on it."""
+    if index >= len(source.text.rstrip()):
+        index = len(source.text.rstrip())
+    return Place(source, index, index + 1)
+
+
+def _explain(error: yaml.MarkedYAMLError, place: Place) -> str:
+    """PyYAML's words, or ours where its words name its own machinery."""
+    problem = error.problem or "not valid YAML"
+    text = place.source.text
+    if "\\t" in problem or text[place.start : place.start + 1] == "\t":
+        return "a tab: YAML is indented with spaces"
+    if "mapping values are not allowed" in problem:
+        return "an unexpected colon: check the indentation, and quote a value that has `: ` in it"
+    if "could not find expected ':'" in problem:
+        return "expected `key: value`"
+    if "<block end>" in problem or "block collection" in str(error.context):
+        return "this line does not fit the lines above: check the indentation"
+    if "end of stream" in problem or "<stream end>" in problem:
+        return "the text ends too early: a bracket, brace or quote is not closed"
+    if "cannot start any token" in problem:
+        return f"a value cannot start with `{shorten(text[place.start : place.start + 1])}`; quote it"
+    return f"not valid YAML: {problem}"

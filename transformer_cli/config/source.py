@@ -1,0 +1,320 @@
+"""A configuration from files, presets and `--set`: `extends` followed, sections merged, every place remembered."""
+
+from __future__ import annotations
+
+import contextlib
+import os
+import re
+from collections.abc import Sequence
+from dataclasses import replace
+from pathlib import Path
+from typing import Any
+
+import yaml
+from pydantic import ValidationError
+
+from transformer_cli.config.data import PHRASEBOOK
+from transformer_cli.config.messages import Mistake, config_error, explain, is_written, nearest, place_of, refusal
+from transformer_cli.config.nodes import MAX_BYTES, Node, Place, Refused, Source, decode, read_nodes, read_scalar
+from transformer_cli.config.run import RunConfig, contradictions
+from transformer_cli.config.section import Section
+from transformer_cli.errors import ConfigError
+
+MAX_CHAIN = 20
+PATHS = (("data", "train"), ("data", "valid"), ("data", "test"), ("tokenizer", "model"))
+"""Settings that name files: a string, or {source, target}."""
+
+
+def load_config(name_or_path: str | Path, overrides: Sequence[str] = ()) -> RunConfig:
+    """The configuration of a file or preset, with `--set` overrides such as `model.d_model=64` on top.
+
+    Sections merge key by key along `extends`; any other value, {source, target} and {pairs} included, replaces the
+    one it inherits. File names come out absolute: they are relative to the file that writes them, and to the current
+    folder in a preset or an override. `name` is not inherited; it defaults to the file's stem.
+    Raises ConfigError, which lists every mistake.
+    """
+    path = find_config(name_or_path)
+    tree = _without_empty_sections(_read_chain(path), RunConfig)
+    mistakes = []
+    for override in overrides:
+        try:
+            above, steps = _override(override)
+            tree = _merge(tree, above, RunConfig, steps=steps)
+        except Refused as refused:
+            mistakes.append(Mistake(refused.message, refused.place, also=refused.also))
+    if mistakes:
+        raise config_error(mistakes)
+    config = _validated(tree)
+    return config if config.name is not None else config.model_copy(update={"name": _as_name(path.stem)})
+
+
+def dump_config(config: RunConfig) -> str:
+    """YAML of everything, defaults included; loading it gives an equal configuration."""
+    return yaml.dump(
+        config.model_dump(), Dumper=_Dumper, sort_keys=False, allow_unicode=True, default_flow_style=False, width=110
+    )
+
+
+def preset_names() -> list[str]:
+    """The packaged presets, as `-c` takes them: base, big, ..."""
+    folder = _preset_folder()
+    return sorted(path.stem for path in folder.glob("*.yaml")) if folder else []
+
+
+def find_config(name_or_path: str | Path) -> Path:
+    """The path where it exists, else the packaged preset of that name; raises ConfigError with both places tried."""
+    path = Path(name_or_path).expanduser()
+    if path.exists():
+        return path
+    if preset := _preset(str(name_or_path)):
+        return preset
+    names = preset_names()
+    close = nearest(str(name_or_path).removesuffix(".yaml"), names)
+    raise ConfigError(
+        f"no configuration {name_or_path}: neither a file nor a preset",
+        hint=f"did you mean {close}.yaml?" if close else f"presets: {', '.join(names)}",
+    )
+
+
+def _preset_folder() -> Path | None:
+    """transformer_cli/configs in a wheel, configs/ beside the package in a checkout."""
+    package = Path(__file__).parents[1]
+    return next((folder for folder in (package / "configs", package.parent / "configs") if folder.is_dir()), None)
+
+
+def _preset(name: str) -> Path | None:
+    stem = name.removesuffix(".yaml")
+    folder = _preset_folder()
+    if folder is None or not re.fullmatch(r"[A-Za-z0-9][A-Za-z0-9._-]*", stem):
+        return None
+    path = folder / f"{stem}.yaml"
+    return path if path.is_file() else None
+
+
+# --- reading ------------------------------------------------------------------------------------------------------
+
+
+def _read_chain(path: Path, below: tuple[Path, ...] = ()) -> Node:
+    """A file on top of what it extends."""
+    tree = _read_file(path)
+    assert isinstance(tree.value, dict)
+    chain = (*below, path)
+    entries = dict(tree.value)
+    extends = entries.pop("extends", None)
+    tree = replace(tree, value=_with_paths(entries, folder=_folder(path)))
+    if extends is None:
+        return tree
+    parent = _find_parent(extends, path)
+    if any(parent.samefile(seen) for seen in chain):
+        names = " -> ".join(_display(link) for link in (*chain, parent))
+        raise refusal(Refused(extends.place, f"`extends` goes round in a circle: {names}"))
+    if len(chain) >= MAX_CHAIN:
+        raise refusal(Refused(extends.place, f"more than {MAX_CHAIN} files extend each other"))
+    inherited = _read_chain(parent, chain)
+    assert isinstance(inherited.value, dict)
+    inherited = replace(inherited, value={key: node for key, node in inherited.value.items() if key != "name"})
+    return _merge(inherited, tree, RunConfig)
+
+
+def _find_parent(extends: Node, path: Path) -> Path:
+    """What `extends` names: a path beside the file that says so, else a preset."""
+    name = extends.value
+    if not isinstance(name, str) or not name:
+        raise refusal(Refused(extends.place, "`extends` names one file or preset, such as base.yaml"))
+    beside = path.parent / Path(name).expanduser()
+    if beside.is_file():
+        return beside
+    if preset := _preset(name):
+        return preset
+    close = nearest(name.removesuffix(".yaml"), preset_names())
+    advice = f"did you mean {close}.yaml?" if close else f"presets: {', '.join(preset_names())}"
+    raise refusal(
+        Refused(extends.place, f"`extends: {name}` names neither a file beside this one nor a preset; {advice}")
+    )
+
+
+def _read_file(path: Path) -> Node:
+    name = _display(path)
+    try:
+        with open(path, "rb") as file:
+            data = file.read(MAX_BYTES + 1)
+    except OSError as error:
+        raise ConfigError(f"cannot read {name}: {error.strerror or error}") from None
+    return _mapping(Source(name, decode(data, name=name)))
+
+
+def _mapping(source: Source) -> Node:
+    try:
+        tree = read_nodes(source)
+        if not isinstance(tree.value, dict):
+            raise Refused(tree.place, "a configuration is made of `key: value` lines")
+    except Refused as refused:
+        raise refusal(refused) from None
+    return tree
+
+
+def _folder(path: Path) -> Path:
+    """What file names in this file are relative to."""
+    folder = _preset_folder()
+    if folder is not None and path.resolve().parent == folder.resolve():
+        return Path.cwd()
+    return path.parent
+
+
+def _with_paths(entries: dict[str, Node], *, folder: Path) -> dict[str, Node]:
+    """The same entries with the file names in them made absolute."""
+    entries = dict(entries)
+    for section, key in PATHS:
+        node = entries.get(section)
+        if node is None or not isinstance(node.value, dict) or key not in node.value:
+            continue
+        entries[section] = replace(node, value={**node.value, key: _absolute(node.value[key], folder)})
+    return entries
+
+
+def _absolute(node: Node, folder: Path) -> Node:
+    if isinstance(node.value, dict):
+        sides = {
+            key: _absolute(side, folder) if key in ("source", "target") and isinstance(side.value, str) else side
+            for key, side in node.value.items()
+        }
+        return replace(node, value=sides)
+    if not isinstance(node.value, str) or node.value in ("", PHRASEBOOK) or "\0" in node.value:
+        return node
+    return replace(node, value=os.path.abspath(folder / Path(node.value).expanduser()))
+
+
+def _display(path: Path) -> str:
+    """The path as a person in the current folder would type it."""
+    full = Path(os.path.abspath(path))
+    return str(full.relative_to(Path.cwd())) if full.is_relative_to(Path.cwd()) else str(full)
+
+
+# --- merging ------------------------------------------------------------------------------------------------------
+
+
+def _merge(below: Node, above: Node, schema: type[Section] | None, *, steps: int = 0) -> Node:
+    """Two values for one setting: sections merge, everything else is replaced.
+
+    steps: levels at which mappings merge whatever they are, because an override names a key inside.
+    """
+    descends = steps > 0 or schema is not None
+    if not descends or not isinstance(below.value, dict) or not isinstance(above.value, dict):
+        return above
+    entries = dict(below.value)
+    for key, node in above.value.items():
+        inner = _section(schema, key)
+        entries[key] = _merge(entries[key], node, inner, steps=steps - 1) if key in entries else node
+    return replace(above, value=entries)
+
+
+def _section(schema: type[Section] | None, key: str) -> type[Section] | None:
+    """The section declared under a key, if it is one and nothing else: a union is a value."""
+    field = schema.model_fields.get(key) if schema else None
+    annotation: Any = field.annotation if field else None
+    return annotation if isinstance(annotation, type) and issubclass(annotation, Section) else None
+
+
+def _without_empty_sections(node: Node, schema: type[Section]) -> Node:
+    """A section with nothing under it says nothing."""
+    assert isinstance(node.value, dict)
+    entries = {}
+    for key, child in node.value.items():
+        inner = _section(schema, key)
+        if inner and isinstance(child.value, dict):
+            entries[key] = _without_empty_sections(child, inner)
+        elif not inner or child.value is not None:
+            entries[key] = child
+    return replace(node, value=entries)
+
+
+def _override(override: str) -> tuple[Node, int]:
+    """`a.b=value` as the tree {a: {b: value}} and its depth; the value is YAML."""
+    name, equals, written = override.partition("=")
+    source = Source(f"--set {override}", override, is_file=False)
+    whole = Place(source, 0, len(name))
+    keys = name.split(".")
+    if not equals or not all(re.fullmatch(r"[A-Za-z0-9_-]+", key) for key in keys):
+        raise Refused(whole, "expected a setting and its value, such as model.d_model=64")
+    if name == "extends":
+        raise Refused(whole, "`extends` belongs into a file")
+    value = Place(source, len(name) + 1, len(override))
+    node = read_nodes(source, start=value.start) if written.strip() else Node(None, value)
+    end = len(name)
+    for key in reversed(keys):
+        place = Place(source, end - len(key), end)
+        node = Node({key: replace(node, key=place)}, place)
+        end = place.start - 1
+    assert isinstance(node.value, dict)
+    return replace(node, value=_with_paths(node.value, folder=Path.cwd())), len(keys)
+
+
+# --- checking -----------------------------------------------------------------------------------------------------
+
+
+def _validated(tree: Node) -> RunConfig:
+    """The typed configuration; raises one ConfigError for wrong settings and for settings that contradict."""
+    mistakes: list[Mistake] = []
+    config: RunConfig | None = None
+    try:
+        config = RunConfig.model_validate(tree.plain())
+    except ValidationError as error:
+        mistakes = explain(error, tree, RunConfig)
+        with contextlib.suppress(ValidationError):  # what is left may still contradict itself
+            config = RunConfig.model_validate(_without(tree, mistakes).plain())
+    wrong = [mistake.path for mistake in mistakes]
+    for contradiction in contradictions(config) if config else ():
+        if not any(_touch(path, bad) for path in contradiction.paths for bad in wrong):
+            written = [path for path in contradiction.paths if is_written(tree, path)]
+            path = (written or contradiction.paths)[0]
+            mistakes.append(Mistake(contradiction.message, place_of(tree, path), path))
+    if mistakes:
+        raise config_error(mistakes)
+    assert config is not None
+    return config
+
+
+def _without(tree: Node, mistakes: Sequence[Mistake]) -> Node:
+    """The tree without its wrong settings, each left out whole."""
+    for mistake in mistakes:
+        tree = _pruned(tree, mistake.path, RunConfig)
+    return tree
+
+
+def _pruned(node: Node, path: tuple[str | int, ...], schema: type[Section]) -> Node:
+    entries = dict(node.value) if isinstance(node.value, dict) else {}
+    key = str(path[0])
+    if key not in entries:
+        return node
+    inner = _section(schema, key)
+    if inner and len(path) > 1:
+        entries[key] = _pruned(entries[key], path[1:], inner)
+    else:
+        del entries[key]
+    return replace(node, value=entries)
+
+
+def _touch(path: tuple[str | int, ...], other: tuple[str | int, ...]) -> bool:
+    """Whether one setting is the other, or lies inside it."""
+    shared = min(len(path), len(other))
+    return path[:shared] == other[:shared]
+
+
+def _as_name(stem: str) -> str:
+    """A run's name from a file's: letters, digits, `.`, `_` and `-`."""
+    return re.sub(r"[^A-Za-z0-9._-]+", "-", stem).strip("-._")[:100] or "run"
+
+
+class _Dumper(yaml.SafeDumper):
+    """Quotes whatever our own reader would not take as text."""
+
+    def ignore_aliases(self, data: object) -> bool:
+        return True
+
+
+def _represent_text(dumper: _Dumper, text: str) -> yaml.ScalarNode:
+    plain = re.fullmatch(r"[A-Za-z_/][A-Za-z0-9_./-]*", text) and isinstance(read_scalar(text), str)
+    return dumper.represent_scalar("tag:yaml.org,2002:str", text, style=None if plain else '"')
+
+
+_Dumper.add_representer(str, _represent_text)
