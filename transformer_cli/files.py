@@ -11,6 +11,7 @@ import hashlib
 import io
 import json
 import os
+import re
 import secrets
 import shutil
 from collections.abc import Iterator
@@ -273,7 +274,7 @@ def _writing(path: Path, *, verb: str = "write") -> Iterator[None]:
         yield
     except OSError as failure:
         raise ResourceError(
-            f"cannot {verb} {shown(path)}: {_reason(failure)}{_room(failure, path)}",
+            f"cannot {verb} {shown(_final(path))}: {_reason(failure)}{_room(failure, path)}",
             hint=_HINTS.get(failure.errno or 0),
         ) from failure
 
@@ -294,6 +295,11 @@ def _room(failure: OSError, path: Path) -> str:
 
 def _aside(path: Path) -> Path:
     return path.with_name(f"{ASIDE}{path.name}-{secrets.token_hex(4)}")
+
+
+def _final(path: Path) -> Path:
+    """The name that something written aside will have: the one that the user knows."""
+    return Path(*(re.sub(rf"^{re.escape(ASIDE)}(.+)-[0-9a-f]{{8}}$", r"\1", part) for part in path.parts))
 
 
 def _sync_tree(directory: Path) -> None:
