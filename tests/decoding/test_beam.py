@@ -1,0 +1,207 @@
+"""Beam search against brute force, and against its own definition written with lists."""
+
+from __future__ import annotations
+
+import math
+import random
+
+import pytest
+import torch
+from hypothesis import given, settings
+from hypothesis import strategies as st
+from tables import BOS, EOS, SYMBOLS, Logits, TableModel, best_of_all, random_logits, slow_beam_search, sources
+
+from transformer_cli.decoding.beam import beam_search
+from transformer_cli.decoding.greedy import greedy_search
+from transformer_cli.decoding.search import Hypothesis, NotFinite, Symbols
+
+ALPHAS = [-1.0, -0.3, 0.0, 0.6, 1.0, 2.0]
+
+
+def search(
+    logits: Logits, numbers: list[int], *, limits: list[int], beam_size: int, alpha: float, n_best: int = 1
+) -> list[list[Hypothesis]]:
+    return beam_search(
+        TableModel(logits),
+        *sources(numbers),
+        limits=limits,
+        symbols=SYMBOLS,
+        beam_size=beam_size,
+        length_penalty=alpha,
+        n_best=n_best,
+    )
+
+
+def same(found: list[Hypothesis], wanted: list[Hypothesis]) -> None:
+    assert [(h.ids, h.truncated) for h in found] == [(h.ids, h.truncated) for h in wanted]
+    for one, other in zip(found, wanted, strict=True):
+        assert one.log_probability == pytest.approx(other.log_probability, abs=1e-12)
+
+
+@pytest.mark.parametrize("alpha", ALPHAS)
+@pytest.mark.parametrize(("vocab", "limit"), [(4, 5), (5, 4), (6, 3)])
+def test_a_wide_beam_finds_the_best_of_all_sequences(vocab: int, limit: int, alpha: float) -> None:
+    for seed in range(8):
+        logits = random_logits(seed, vocab=vocab)
+        [[found]] = search(logits, [seed], limits=[limit], beam_size=(vocab - 1) ** (limit + 1), alpha=alpha)
+        same([found], [best_of_all(logits, seed, vocab=vocab, limit=limit, alpha=alpha)])
+
+
+@settings(max_examples=300, deadline=None, derandomize=True)
+@given(
+    seed=st.integers(0, 10**6),
+    vocab=st.integers(3, 9),
+    beam_size=st.integers(1, 7),
+    alpha=st.sampled_from(ALPHAS),
+    n_best=st.integers(1, 7),
+    mark=st.sampled_from([-6.0, -2.0, 0.0, 2.0]),
+    limits=st.lists(st.integers(0, 9), min_size=1, max_size=9),
+)
+def test_fast_search_finds_what_the_definition_says(
+    seed: int, vocab: int, beam_size: int, alpha: float, n_best: int, mark: float, limits: list[int]
+) -> None:
+    """Also: stopping early changes nothing, for the definition never does."""
+    n_best = min(n_best, beam_size)
+    logits = random_logits(seed, vocab=vocab, mark=mark)
+    numbers = list(range(len(limits)))
+    found = search(logits, numbers, limits=limits, beam_size=beam_size, alpha=alpha, n_best=n_best)
+    for number, limit, hypotheses in zip(numbers, limits, found, strict=True):
+        slow = slow_beam_search(logits, number, limit=limit, beam_size=beam_size, alpha=alpha)
+        same(hypotheses, slow[:n_best])
+
+
+@settings(max_examples=100, deadline=None, derandomize=True)
+@given(seed=st.integers(0, 10**6), alpha=st.sampled_from(ALPHAS), mark=st.sampled_from([-4.0, 0.0]))
+def test_a_beam_of_one_is_greedy_search_in_tokens_and_scores(seed: int, alpha: float, mark: float) -> None:
+    logits = random_logits(seed, vocab=7, mark=mark)
+    numbers, limits = list(range(6)), [0, 1, 2, 5, 8, 12]
+    greedy = greedy_search(TableModel(logits), *sources(numbers), limits=limits, symbols=SYMBOLS)
+    assert [[one] for one in greedy] == search(logits, numbers, limits=limits, beam_size=1, alpha=alpha)
+
+
+@pytest.mark.parametrize("beam_size", [1, 2, 5])
+def test_partners_and_order_do_not_change_a_sentence(beam_size: int) -> None:
+    logits = random_logits(3, vocab=8, mark=-1)
+    numbers = list(range(40))
+    limits = [number % 11 for number in numbers]
+    alone = {n: search(logits, [n], limits=[limits[n]], beam_size=beam_size, alpha=1.0)[0] for n in numbers}
+    random.Random(1).shuffle(numbers)
+    for size in (2, 7, 40):
+        for start in range(0, 40, size):
+            batch = numbers[start : start + size]
+            found = search(logits, batch, limits=[limits[n] for n in batch], beam_size=beam_size, alpha=1.0)
+            assert found == [alone[n] for n in batch]
+
+
+@pytest.mark.parametrize("beam_size", [1, 4])
+def test_banned_tokens_are_never_generated_however_likely_and_keep_their_probability(beam_size: int) -> None:
+    symbols = Symbols(bos=BOS, eos=EOS, banned=(BOS, 2, 5))
+
+    def logits(sentence: int, tokens: tuple[int, ...]) -> list[float]:
+        row = random_logits(7, vocab=8)(sentence, tokens)
+        return [x + 20 * (i in symbols.banned) for i, x in enumerate(row)]
+
+    model = TableModel(logits)
+    found = beam_search(
+        model, *sources([1, 2, 3]), limits=[6, 6, 6], symbols=symbols, beam_size=beam_size, length_penalty=1.0, n_best=1
+    )
+    for [hypothesis] in found:
+        assert not set(hypothesis.ids) & {BOS, 2, 5}
+        assert hypothesis.log_probability < -10 * hypothesis.length
+
+
+@pytest.mark.parametrize("beam_size", [1, 3])
+def test_what_reaches_its_limit_is_cut_there_and_says_so(beam_size: int) -> None:
+    logits = random_logits(1, vocab=6, mark=-50)
+    [[found]] = search(logits, [0], limits=[7], beam_size=beam_size, alpha=1.0)
+    assert found.truncated
+    assert len(found.ids) == 7
+
+
+def test_what_ended_by_itself_comes_before_what_was_cut() -> None:
+    def logits(sentence: int, tokens: tuple[int, ...]) -> list[float]:
+        ends = -3.0 if not tokens else -90.0  # only the empty translation ends, and it is the less likely one
+        return [ends, 0.0, 5.0, 2.0]
+
+    [found] = search(logits, [0], limits=[4], beam_size=3, alpha=1.0, n_best=3)
+    assert [hypothesis.truncated for hypothesis in found] == [False, True, True]
+    assert found[0].ids == ()
+    assert found[0].score(1.0) < found[1].score(1.0)
+
+
+@pytest.mark.parametrize("beam_size", [1, 3])
+def test_an_end_mark_at_once_is_an_empty_translation(beam_size: int) -> None:
+    [[found]] = search(lambda *_: [9.0, 0.0, 0.0, 0.0], [0], limits=[4], beam_size=beam_size, alpha=1.0)
+    assert found.ids == ()
+    assert not found.truncated
+
+
+@pytest.mark.parametrize("beam_size", [1, 3])
+def test_where_no_token_is_possible_what_there_is_comes_back_finite(beam_size: int) -> None:
+    """Every candidate at -inf once put a hypothesis that never was at the head of the list elsewhere."""
+
+    def logits(sentence: int, tokens: tuple[int, ...]) -> list[float]:
+        stuck = len(tokens) == 2 * sentence
+        return [-math.inf, 0.0, *([-math.inf] * 2 if stuck else [1.0, 2.0])]
+
+    found = search(logits, [0, 1], limits=[9, 9], beam_size=beam_size, alpha=1.0, n_best=1)
+    assert [[(h.ids, h.truncated) for h in n_best] for n_best in found] == [[((), True)], [((3, 3), True)]]
+    assert all(math.isfinite(h.score(1.0)) for n_best in found for h in n_best)
+
+
+@pytest.mark.parametrize("bad", [math.nan, math.inf])
+@pytest.mark.parametrize("beam_size", [1, 3])
+def test_logits_that_are_no_numbers_name_the_sentence(beam_size: int, bad: float) -> None:
+    def logits(sentence: int, tokens: tuple[int, ...]) -> list[float]:
+        row = random_logits(2, vocab=6, mark=-9)(sentence, tokens)
+        return [bad, *row[1:]] if sentence == 13 and len(tokens) == 3 else row
+
+    # The first sentences end early and leave the batch, so that the row of the failing one moves.
+    limits = [1, 1, 1, 9, 9]
+    with pytest.raises(NotFinite) as caught:
+        search(logits, [10, 11, 12, 13, 14], limits=limits, beam_size=beam_size, alpha=1.0)
+    assert caught.value.row == 3
+
+
+def test_n_best_are_distinct_sorted_and_begin_with_the_best() -> None:
+    logits = random_logits(5, vocab=9)
+    numbers, limits = list(range(20)), [8] * 20
+    best = search(logits, numbers, limits=limits, beam_size=6, alpha=0.6)
+    for [one], several in zip(
+        best, search(logits, numbers, limits=limits, beam_size=6, alpha=0.6, n_best=6), strict=True
+    ):
+        assert several[0] == one
+        assert len({h.ids for h in several}) == len(several) == 6
+        assert several == sorted(several, key=lambda h: h.rank(0.6))
+
+
+def test_finished_sentences_leave_the_batch_and_used_up_slots_the_beam() -> None:
+    model = TableModel(random_logits(4, vocab=8, mark=1))
+    numbers = list(range(32))
+    beam_search(model, *sources(numbers), limits=[12] * 32, symbols=SYMBOLS, beam_size=4, length_penalty=1.0)
+    sentences, widths = zip(*model.steps, strict=True)
+    assert list(sentences) == sorted(sentences, reverse=True)
+    assert sentences[-1] < 32 / 4
+    assert widths[0] == 1
+    assert list(widths[1:]) == sorted(widths[1:], reverse=True)
+    assert widths[-1] < 4
+
+
+def test_ties_are_broken_the_same_way_every_time() -> None:
+    runs = [search(lambda *_: [0.0] * 7, [1, 2], limits=[3, 4], beam_size=5, alpha=0.0, n_best=5) for _ in range(3)]
+    assert runs[0] == runs[1] == runs[2]
+
+
+@pytest.mark.parametrize("dtype", [torch.bfloat16, torch.float32])
+def test_scores_are_summed_in_fp64_whatever_the_logits(dtype: torch.dtype) -> None:
+    table = TableModel(random_logits(6, vocab=6, mark=-2))
+
+    class Narrow(TableModel):
+        def step(self, tokens_BW, state):
+            return super().step(tokens_BW, state).to(dtype)
+
+    found = greedy_search(Narrow(table.logits), *sources([0]), limits=[10], symbols=SYMBOLS)[0]
+    rows = [torch.tensor(table.logits(0, found.ids[:t])).to(dtype).float().log_softmax(-1) for t in range(found.length)]
+    tokens = [*found.ids, EOS][: found.length]
+    total = sum(float(row[token]) for row, token in zip(rows, tokens, strict=True))
+    assert found.log_probability == pytest.approx(total, abs=1e-12)

@@ -1,0 +1,36 @@
+"""The seam between model and search: what a search needs of a model, and nothing else.
+
+B sentences, S source length, W beams (hypotheses per sentence), V target vocabulary
+
+A search starts with one beam per sentence and the begin mark as its token; reordering may change the number of beams
+between two steps. Whatever has these methods can be searched: a Transformer, several of them, or a table in a test.
+"""
+
+from __future__ import annotations
+
+from typing import Protocol, TypeVar
+
+from torch import Tensor
+
+
+class State(Protocol):
+    """What a model remembers of the hypotheses read so far."""
+
+    def reorder(self, parents_BW: Tensor) -> None:
+        """Let each new beam continue the old beam of its sentence that parents_BW names; W may change."""
+
+    def keep(self, sentences: Tensor) -> None:
+        """Forget all sentences but these, given by their rows (int64) in ascending order."""
+
+
+S = TypeVar("S", bound=State)
+
+
+class Stepper(Protocol[S]):
+    """A model that writes one token per call."""
+
+    def start(self, source_BS: Tensor, source_lengths_B: Tensor) -> S:
+        """Read the source, ids padded with 0; the lengths lie on the CPU. Every sentence has one beam."""
+
+    def step(self, tokens_BW: Tensor, state: S) -> Tensor:
+        """Read one more token per beam; returns the logits (B, W, V) of the token after it."""
