@@ -184,8 +184,8 @@ def open_run(checkpoint: str | Path) -> OpenedRun:
         )
     build = partial(build_model, config.model, source_vocab=tokenizer.source_size, target_vocab=tokenizer.target_size)
     origin = shown(checkpoint / MODEL)
-    if config.model.depths.encoder + config.model.depths.decoder > len(loaded.model):
-        raise ModelError(f"{origin} holds fewer tensors than its configuration has layers", hint=_way_out(checkpoint))
+    if not _could_hold(config.model, loaded.model):
+        raise ModelError(f"{origin} is smaller than the model of its configuration", hint=_way_out(checkpoint))
     check_fit(build(device="meta"), loaded.model, origin=origin)
     model = build()
     load_weights(model, loaded.model, origin=origin)
@@ -317,6 +317,15 @@ def _way_out(checkpoint: Path) -> str:
 def _write(path: Path, data: bytes) -> None:
     with create_file(path) as file:
         file.write(data)
+
+
+def _could_hold(config: ModelConfig, tensors: Mapping[str, Tensor]) -> bool:
+    """Whether so many tensors and numbers are enough: asked before anything of the configured size is made."""
+    n_numbers = sum(tensor.numel() for tensor in tensors.values())
+    widest = max(
+        config.d_ff, config.n_heads * config.head_width, config.max_positions * (config.positions == "learned")
+    )
+    return config.depths.encoder + config.depths.decoder <= len(tensors) and config.d_model * widest <= n_numbers
 
 
 def _differences(ours: ModelConfig, theirs: ModelConfig) -> list[str]:

@@ -1,0 +1,144 @@
+"""Which run and which checkpoint is meant, and what to type when there is none."""
+
+from __future__ import annotations
+
+import shutil
+import subprocess
+import sys
+from pathlib import Path
+
+import pytest
+
+from transformer_cli.checkpoints.find import find_checkpoint, find_run, list_checkpoints, step_name, step_of
+from transformer_cli.config.run import RunConfig
+from transformer_cli.errors import ModelError
+
+
+@pytest.fixture
+def runs(tmp_path, monkeypatch):
+    """Two runs, the second the latest; the first has a best that is not its last."""
+    monkeypatch.chdir(tmp_path)
+    for name, steps in {"first": [5, 10], "second": [7]}.items():
+        for step in steps:
+            folder = Path("runs", name, "checkpoints", step_name(step))
+            folder.mkdir(parents=True)
+            (folder / "manifest.json").write_text("{}")
+        Path("runs", name, "last").write_text(step_name(steps[-1]) + "\n")
+    Path("runs/first/best").write_text(step_name(5) + "\n")
+    Path("runs/latest").write_text("second\n")
+    return Path("runs")
+
+
+def message_of(*arguments, **options):
+    with pytest.raises(ModelError) as caught:
+        find_checkpoint(*arguments, **options)
+    assert caught.value.exit_code == 4
+    return f"{caught.value.message} | {caught.value.hint}"
+
+
+def test_nothing_means_the_latest_run_and_its_last_where_there_is_no_best(runs):
+    assert find_checkpoint(None) == runs / "second/checkpoints" / step_name(7)
+
+
+def test_a_run_means_its_best_checkpoint(runs):
+    assert find_checkpoint("runs/first") == runs / "first/checkpoints" / step_name(5)
+
+
+def test_without_pointers_the_newest_complete_checkpoint_counts(runs):
+    (runs / "first/best").unlink()
+    (runs / "first/last").unlink()
+    assert find_checkpoint("runs/first").name == step_name(10)
+
+
+def test_a_checkpoint_directory_means_itself_from_wherever_it_is_named(runs, monkeypatch):
+    path = runs / "first/checkpoints" / step_name(10)
+    run = (runs / "first").resolve()
+    assert find_checkpoint(str(path)) == path
+    assert find_run(str(path)) == runs / "first"
+    for folder, name in [
+        (path, "."),
+        (path.parent, path.name),
+        (path.parent.parent, f"../first/checkpoints/{path.name}"),
+    ]:
+        with monkeypatch.context() as patch:
+            patch.chdir(folder)
+            assert find_checkpoint(name).resolve().name == path.name
+            assert find_run(name).resolve() == run
+
+
+def test_a_configuration_means_the_run_that_it_names(runs):
+    assert find_checkpoint(None, config=RunConfig(name="first")).name == step_name(5)
+    assert find_checkpoint("runs/second", config=RunConfig(name="first")).name == step_name(7)
+
+
+def test_a_configuration_that_was_never_trained_says_how_to_train_it(runs):
+    message = message_of(None, config=RunConfig(name="third"), config_path="conf/third.yaml")
+    assert "conf/third.yaml has not been trained" in message
+    assert "tx train -c conf/third.yaml" in message
+    assert "tx train -c third.yaml" in message_of(None, config=RunConfig(name="third"))
+
+
+def test_where_nothing_was_ever_trained_the_error_is_the_command_to_type(tmp_path, monkeypatch):
+    monkeypatch.chdir(tmp_path)
+    assert message_of(None) == "there is no trained model here | train one: tx train -c tiny.yaml"
+    Path("runs/empty").mkdir(parents=True)
+    assert message_of(None) == "there is no trained model here | train one: tx train -c tiny.yaml"
+
+
+@pytest.mark.parametrize("name", ["runs/thrid", "nowhere", "runs", "runs/latest"])
+def test_a_wrong_name_is_answered_with_the_runs_that_there_are(runs, name):
+    message = message_of(name)
+    assert message.startswith(f"{name} ")
+    assert "runs/first, runs/second" in message
+    assert "-m runs/second" in message
+
+
+def test_a_latest_run_that_is_gone_is_not_replaced_by_another(runs):
+    shutil.rmtree(runs / "second")
+    assert "runs/latest names the run 'second', which is not there" in message_of(None)
+    (runs / "latest").unlink()
+    assert "runs/latest does not exist | there is runs/first" in message_of(None)
+
+
+def test_a_run_without_a_checkpoint_says_so(runs):
+    (runs / "third/tokenizer").mkdir(parents=True)
+    (runs / "third/config.yaml").write_text("")
+    assert message_of("runs/third") == "runs/third has no checkpoint yet | train it: tx train -c third.yaml"
+
+
+def test_a_best_checkpoint_deleted_by_hand_is_not_replaced_by_another_in_silence(runs):
+    """T21."""
+    shutil.rmtree(runs / "first/checkpoints" / step_name(5))
+    message = message_of("runs/first")
+    assert "runs/first/best names step-00000005, which is not there" in message
+    assert f"-m runs/first/checkpoints/{step_name(10)}" in message
+
+
+@pytest.mark.parametrize("text", ["", "../../etc", "step-5", "step-00000005 step-00000010", "\x1b[31m"])
+def test_a_pointer_that_names_no_checkpoint_is_refused(runs, text):
+    (runs / "first/best").write_text(text)
+    message = message_of("runs/first")
+    assert "runs/first/best should name a checkpoint" in message
+    assert message.isprintable()
+
+
+def test_without_its_manifest_a_checkpoint_does_not_exist(runs):
+    (runs / "first/checkpoints" / step_name(10) / "manifest.json").unlink()
+    assert [path.name for path in list_checkpoints(runs / "first")] == [step_name(5)]
+
+
+@pytest.mark.parametrize("step", [0, 9, 10, 99_999_999, 100_000_000, 10**12])
+def test_a_step_survives_its_name(step):
+    assert step_of(step_name(step)) == step
+
+
+@pytest.mark.parametrize(
+    "name", ["step-1", "step-000000001", "step--0000001", "step-0000000a", ".tmp-step-00000001-ab"]
+)
+def test_names_that_are_not_ours_have_no_step(name):
+    assert step_of(name) is None
+
+
+def test_finding_does_not_import_torch():
+    program = "import sys, transformer_cli.checkpoints.find; sys.exit('torch' in sys.modules)"
+    assert subprocess.run([sys.executable, "-c", program], check=False).returncode == 0

@@ -1,0 +1,165 @@
+"""A run is opened whole, as it was trained, or refused with the reason."""
+
+from __future__ import annotations
+
+import os
+import shutil
+
+import pytest
+import torch
+
+from transformer_cli.checkpoints import store
+from transformer_cli.checkpoints.tensors import load_weights, to_bytes, weights
+from transformer_cli.config.model import ModelConfig
+from transformer_cli.config.run import RunConfig
+from transformer_cli.config.source import dump_config
+from transformer_cli.config.tokenizer import TokenizerConfig
+from transformer_cli.errors import ModelError
+from transformer_cli.model.build import build_model
+from transformer_cli.tokenizer import train_tokenizer
+
+SOURCE = ["ein kleiner hund", "eine kleine katze", "der hund trinkt"]
+TARGET = ["a small dog", "a small cat", "the dog drinks"]
+CONFIG = RunConfig(
+    name="x",
+    model=ModelConfig(d_model=8, n_heads=2, d_ff=16, n_layers=1),
+    tokenizer=TokenizerConfig(kind="word", vocab_size=20),
+)
+
+
+def make_run(run_dir, config=CONFIG, *, target=TARGET):
+    tokenizer, _ = train_tokenizer(config.tokenizer, SOURCE, target, seed=1)
+    tokenizer.save(run_dir / "tokenizer")
+    (run_dir / "config.yaml").write_text(dump_config(config), encoding="utf-8")
+    torch.manual_seed(1)
+    model = build_model(config.model, source_vocab=tokenizer.source_size, target_vocab=tokenizer.target_size)
+    path = store.save_checkpoint(
+        run_dir,
+        step=3,
+        model=weights(model),
+        optimizer={},
+        state={},
+        config=config.model,
+        tokenizer=tokenizer.fingerprint,
+    )
+    return path, model
+
+
+@pytest.fixture
+def run(tmp_path):
+    run_dir = tmp_path / "runs" / "x"
+    make_run(run_dir)
+    return run_dir
+
+
+def test_a_run_can_be_moved_and_opened_elsewhere(run, tmp_path, monkeypatch):
+    before = store.open_run(store.find_checkpoint(str(run)))
+    elsewhere = tmp_path / "ganz wo änders"
+    shutil.move(run, elsewhere)
+    monkeypatch.chdir(elsewhere)
+    after = store.open_run(store.find_checkpoint("."))
+    assert after.config == before.config == CONFIG
+    assert after.tokenizer.encode_source(SOURCE) == before.tokenizer.encode_source(SOURCE)
+    assert not after.model.training
+    torch.testing.assert_close(weights(after.model), weights(before.model), rtol=0, atol=0)
+
+
+@pytest.mark.parametrize("tied", ["all", "decoder", "none"])
+@pytest.mark.parametrize("positions", ["sinusoidal", "learned", "rotary", "none"])
+def test_every_tying_comes_back_with_one_stored_copy(tmp_path, tied, positions):
+    """T26: what is stored has as many numbers as the model has parameters, and the ties are ties again."""
+    config = CONFIG.model_copy(update={"model": CONFIG.model.model_copy(update={"tied": tied, "positions": positions})})
+    path, model = make_run(tmp_path / "run", config)
+    stored = store.load_checkpoint(path, with_optimizer=False).model
+    opened = store.open_run(path).model
+    assert sum(tensor.numel() for tensor in stored.values()) == sum(p.numel() for p in model.parameters())
+    assert (opened.output.weight is opened.target_embedding.table.weight) == (tied != "none")
+    assert (opened.source_embedding.table.weight is opened.target_embedding.table.weight) == (tied == "all")
+    for name, tensor in model.state_dict().items():
+        torch.testing.assert_close(opened.state_dict()[name], tensor, rtol=0, atol=0)
+
+
+def test_the_same_weights_make_the_same_file_whatever_order_they_come_in(run):
+    model = store.open_run(store.find_checkpoint(str(run))).model
+    named = weights(model)
+    assert to_bytes(named) == to_bytes(dict(reversed(named.items())))
+
+
+def message_of(path):
+    with pytest.raises(ModelError) as caught:
+        store.open_run(store.find_checkpoint(str(path)))
+    assert caught.value.exit_code == 4
+    assert caught.value.hint
+    return caught.value.message
+
+
+def test_another_tokenizer_of_the_same_size_is_refused_by_content(run, tmp_path):
+    """T105."""
+    make_run(tmp_path / "other", target=["a small dog", "a small cat", "the dog thinks"])
+    shutil.rmtree(run / "tokenizer")
+    shutil.copytree(tmp_path / "other" / "tokenizer", run / "tokenizer")
+    assert "is not the tokenizer that" in message_of(run)
+
+
+@pytest.mark.parametrize("name", ["config.yaml", "tokenizer"])
+def test_a_checkpoint_without_its_run_says_what_to_copy(run, name):
+    (run / name).rename(run / "gone")
+    assert f"{name} does not exist" in message_of(run)
+
+
+def test_a_model_section_changed_after_training_is_named(run):
+    text = (run / "config.yaml").read_text(encoding="utf-8")
+    (run / "config.yaml").write_text(text.replace("activation: relu", "activation: gelu"), encoding="utf-8")
+    assert "activation: gelu (trained: relu)" in message_of(run)
+
+
+def forge(run, **model):
+    """A run whose configuration and manifest agree with each other, and not with its tensors."""
+    path = store.find_checkpoint(str(run))
+    config = CONFIG.model_copy(update={"model": CONFIG.model.model_copy(update=model)})
+    loaded = store.load_checkpoint(path, with_optimizer=True)
+    shutil.rmtree(path)
+    (run / "config.yaml").write_text(dump_config(config), encoding="utf-8")
+    store.save_checkpoint(
+        run,
+        step=3,
+        model=loaded.model,
+        optimizer={},
+        state={},
+        config=config.model,
+        tokenizer=loaded.tokenizer,
+    )
+
+
+@pytest.mark.parametrize("model", [{"d_model": 10**9}, {"d_ff": 10**12}, {"n_layers": 10_000}])
+def test_a_configuration_of_absurd_size_is_refused_before_memory_is_taken(run, model):
+    """T117."""
+    forge(run, **model)
+    assert "model.safetensors" in message_of(run)
+
+
+def test_weights_that_do_not_fit_are_named_with_both_shapes(run):
+    forge(run, d_ff=24)
+    message = message_of(run)
+    assert "16 x 8 (float32), the configuration says 24 x 8 (float32)" in message
+
+
+def test_loading_refuses_missing_and_foreign_names_and_changes_nothing(run):
+    model = store.open_run(store.find_checkpoint(str(run))).model
+    before = {name: tensor.clone() for name, tensor in weights(model).items()}
+    wrong = {name: tensor + 1 for name, tensor in before.items()}
+    del wrong["target_embedding.table.weight"]
+    wrong["foreign"] = torch.ones(1)
+    with pytest.raises(ModelError, match=r"foreign is not part of the model\n.*target_embedding.*is missing"):
+        load_weights(model, wrong, origin="x")
+    torch.testing.assert_close(weights(model), before, rtol=0, atol=0)
+
+
+def test_the_latest_run_is_named_by_its_path_from_the_runs_directory(tmp_path, monkeypatch):
+    monkeypatch.chdir(tmp_path)
+    path, _ = make_run(tmp_path / "elsewhere" / "x")
+    store.mark_latest("runs/y")
+    assert (tmp_path / "runs/latest").read_text() == "y\n"
+    store.mark_latest(tmp_path / "elsewhere" / "x")
+    assert (tmp_path / "runs/latest").read_text() == os.path.join("..", "elsewhere", "x") + "\n"
+    assert store.find_checkpoint(None).resolve() == path
