@@ -8,14 +8,24 @@ import re
 from collections.abc import Sequence
 from dataclasses import replace
 from pathlib import Path
-from typing import Any
 
 import yaml
 from pydantic import ValidationError
 
 from transformer_cli.config.data import PHRASEBOOK
-from transformer_cli.config.messages import Mistake, config_error, explain, is_written, nearest, place_of, refusal
-from transformer_cli.config.nodes import MAX_BYTES, Node, Place, Refused, Source, decode, read_nodes, read_scalar
+from transformer_cli.config.expectations import accepted, nearest
+from transformer_cli.config.messages import Mistake, config_error, explain, find, place_of, refusal
+from transformer_cli.config.nodes import (
+    MAX_BYTES,
+    Node,
+    Place,
+    Refused,
+    Source,
+    decode,
+    read_nodes,
+    read_scalar,
+    shorten,
+)
 from transformer_cli.config.run import RunConfig, contradictions
 from transformer_cli.config.section import Section
 from transformer_cli.errors import ConfigError
@@ -64,16 +74,22 @@ def preset_names() -> list[str]:
 def find_config(name_or_path: str | Path) -> Path:
     """The path where it exists, else the packaged preset of that name; raises ConfigError with both places tried."""
     path = Path(name_or_path).expanduser()
-    if path.exists():
+    if path.exists() and not path.is_dir():
         return path
     if preset := _preset(str(name_or_path)):
         return preset
-    names = preset_names()
-    close = nearest(str(name_or_path).removesuffix(".yaml"), names)
+    if path.is_dir():
+        raise ConfigError(f"{name_or_path} is a directory, not a configuration")
     raise ConfigError(
-        f"no configuration {name_or_path}: neither a file nor a preset",
-        hint=f"did you mean {close}.yaml?" if close else f"presets: {', '.join(names)}",
+        f"no configuration {name_or_path}: neither a file nor a preset", hint=_nearest_preset(str(name_or_path))
     )
+
+
+def _nearest_preset(name: str) -> str:
+    """`did you mean base.yaml?`, or all presets."""
+    names = preset_names()
+    close = nearest(name.removesuffix(".yaml"), names)
+    return f"did you mean {close}.yaml?" if close else f"presets: {', '.join(names)}"
 
 
 def _preset_folder() -> Path | None:
@@ -126,11 +142,8 @@ def _find_parent(extends: Node, path: Path) -> Path:
         return beside
     if preset := _preset(name):
         return preset
-    close = nearest(name.removesuffix(".yaml"), preset_names())
-    advice = f"did you mean {close}.yaml?" if close else f"presets: {', '.join(preset_names())}"
-    raise refusal(
-        Refused(extends.place, f"`extends: {name}` names neither a file beside this one nor a preset; {advice}")
-    )
+    words = f"`extends: {shorten(name)}` names neither a file beside this one nor a preset"
+    raise refusal(Refused(extends.place, f"{words}; {_nearest_preset(name)}"))
 
 
 def _read_file(path: Path) -> Node:
@@ -210,9 +223,8 @@ def _merge(below: Node, above: Node, schema: type[Section] | None, *, steps: int
 
 def _section(schema: type[Section] | None, key: str) -> type[Section] | None:
     """The section declared under a key, if it is one and nothing else: a union is a value."""
-    field = schema.model_fields.get(key) if schema else None
-    annotation: Any = field.annotation if field else None
-    return annotation if isinstance(annotation, type) and issubclass(annotation, Section) else None
+    declared = accepted(schema).inside(key) if schema else None
+    return declared.section if declared else None
 
 
 def _without_empty_sections(node: Node, schema: type[Section]) -> Node:
@@ -265,7 +277,7 @@ def _validated(tree: Node) -> RunConfig:
     wrong = [mistake.path for mistake in mistakes]
     for contradiction in contradictions(config) if config else ():
         if not any(_touch(path, bad) for path in contradiction.paths for bad in wrong):
-            written = [path for path in contradiction.paths if is_written(tree, path)]
+            written = [path for path in contradiction.paths if find(tree, path)]
             path = (written or contradiction.paths)[0]
             mistakes.append(Mistake(contradiction.message, place_of(tree, path), path))
     if mistakes:

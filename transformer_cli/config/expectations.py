@@ -1,0 +1,170 @@
+"""The schema read back: what a setting accepts, in words, and what a wrong value probably meant."""
+
+from __future__ import annotations
+
+import difflib
+import json
+import math
+import types
+from collections.abc import Iterable
+from dataclasses import dataclass
+from typing import Annotated, Any, Literal, Union, get_args, get_origin
+
+import annotated_types as limit
+from pydantic.fields import FieldInfo
+
+from transformer_cli.config.nodes import Node, shorten
+from transformer_cli.config.section import Section
+
+HUGE = 10**12
+"""The schema's limit for counts that have none of their own; not worth a word unless it is exceeded."""
+
+
+@dataclass(frozen=True)
+class Accepted:
+    """The values that a setting takes: a type without its null, and limits such as Gt(0)."""
+
+    annotation: Any
+    limits: tuple[Any, ...] = ()
+
+    @property
+    def section(self) -> type[Section] | None:
+        """The section, where the setting is one and nothing else."""
+        one = self.annotation
+        return one if isinstance(one, type) and issubclass(one, Section) else None
+
+    @property
+    def members(self) -> tuple[Accepted, ...]:
+        """The members of a union; the setting itself where it is none."""
+        if get_origin(self.annotation) in (Union, types.UnionType):
+            return tuple(accepted(member) for member in get_args(self.annotation))
+        return (self,)
+
+    @property
+    def is_union(self) -> bool:
+        return len(self.members) > 1
+
+    @property
+    def choices(self) -> tuple[str, ...]:
+        return get_args(self.annotation) if get_origin(self.annotation) is Literal else ()
+
+    def inside(self, step: str | int) -> Accepted | None:
+        """What is accepted under a key of a section or at an index of a list; None where nothing is."""
+        if self.section:
+            field = self.section.model_fields.get(str(step))
+            return accepted(field.annotation, *field.metadata) if field else None
+        if get_origin(self.annotation) is list and isinstance(step, int):
+            return accepted(get_args(self.annotation)[0])
+        return None
+
+    def in_words(self, found: object = None) -> str:
+        """`a whole number above 0`; a limit that is far away is named only if `found` exceeds it."""
+        if self.is_union:
+            return ", or ".join(member.in_words(found) for member in self.members)
+        if self.choices:
+            return self.choices[0] if len(self.choices) == 1 else f"one of {', '.join(self.choices)}"
+        if self.section:
+            names = list(self.section.model_fields)
+            return f"{{{', '.join(names)}}}" if len(names) <= 2 else "`key: value` lines"
+        if get_origin(self.annotation) is list:
+            item = self.inside(0)
+            assert item is not None
+            return f"a list of {self._count()}{_plural(item.in_words())}"
+        if self.annotation is bool:
+            return "true or false"
+        if self.annotation is int:
+            return f"a whole number{self._range(found)}"
+        if self.annotation is float:
+            finite = "a finite number" if isinstance(found, float) and not math.isfinite(found) else "a number"
+            return f"{finite}{self._range(found)}"
+        if any(getattr(item, "pattern", None) for item in self.limits):
+            return "letters, digits, `.`, `_` and `-`, a letter or digit first, 100 at most"
+        return "text"
+
+    def _range(self, found: object) -> str:
+        words = []
+        for item in self.limits:
+            if isinstance(item, limit.Gt):
+                words.append(f"above {item.gt}")
+            elif isinstance(item, limit.Ge):
+                words.append(f"of at least {item.ge}")
+            elif isinstance(item, limit.Lt):
+                words.append(f"below {item.lt}")
+            elif isinstance(item, limit.Le) and (item.le != HUGE or (isinstance(found, int) and found > HUGE)):
+                words.append(f"up to {item.le:,}")
+        return "".join(f" {'and ' if index else ''}{word}" for index, word in enumerate(words))
+
+    def _count(self) -> str:
+        least = next((item.min_length for item in self.limits if isinstance(item, limit.MinLen)), 0)
+        most = next((item.max_length for item in self.limits if isinstance(item, limit.MaxLen)), None)
+        if most is None:
+            return f"at least {least} " if least else ""
+        return f"{least} "
+
+
+def accepted(annotation: Any, *limits: Any) -> Accepted:
+    """From a type as it is declared: `Annotated[int, Field(gt=0)] | None` accepts int above 0."""
+    while True:
+        if get_origin(annotation) is Annotated:
+            annotation, *extra = get_args(annotation)
+            for item in extra:
+                limits += tuple(item.metadata) if isinstance(item, FieldInfo) else (item,)
+        elif get_origin(annotation) in (Union, types.UnionType):
+            members = [member for member in get_args(annotation) if member is not type(None)]
+            annotation = Union[tuple(members)]  # noqa: UP007
+            if len(members) > 1:
+                return Accepted(annotation, limits)
+        else:
+            return Accepted(annotation, limits)
+
+
+def describe(node: Node) -> str:
+    """What was found, as it was written: 12, "ten", null, {source}, or how long the list is."""
+    value = node.value
+    written = node.place.source.text[node.place.start : node.place.end]
+    if isinstance(value, dict):
+        return f"{{{shorten(', '.join(value))}}}"
+    if isinstance(value, list):
+        return f"a list of {len(value)}" if value else "an empty list"
+    if isinstance(value, str):
+        return f"the text {json.dumps(shorten(value), ensure_ascii=False)}"
+    return shorten(written.strip()) or "empty"
+
+
+def advice(node: Node, wanted: Accepted) -> str:
+    """A word more, where the slip is a known one: `; write 100000`."""
+    value, types_ = node.value, {member.annotation for member in wanted.members}
+    if isinstance(value, str):
+        choices = [choice for member in wanted.members for choice in member.choices]
+        if close := nearest(value, choices):
+            return f"; did you mean {close}?"
+        if bool in types_ and value.lower() in ("yes", "no", "on", "off"):
+            return f"; write {'true' if value.lower() in ('yes', 'on') else 'false'}"
+        if types_ & {int, float} and (number := _as_number(value)):
+            return f"; write {number}"
+    if isinstance(value, float) and int in types_ and value.is_integer() and abs(value) <= HUGE:
+        return f"; write {int(value)}"
+    if isinstance(value, bool | int | float) and str in types_:
+        return "; quote it"
+    return ""
+
+
+def nearest(word: str, names: Iterable[str]) -> str | None:
+    """The name most like a mistyped word, if one is like it."""
+    return next(iter(difflib.get_close_matches(word[:100], list(names), n=1, cutoff=0.7)), None)
+
+
+def _as_number(text: str) -> str | None:
+    """How a number in another notation is written here: `1_000` -> 1000, `"12"` -> 12; None for other text."""
+    digits = text.replace("_", "").replace(",", "")
+    if not digits.isascii() or not digits.isdecimal():
+        return None
+    return digits.lstrip("0") or "0"
+
+
+def _plural(words: str) -> str:
+    if words == "text":
+        return "texts"
+    if words == "a list of 2 texts":
+        return "[source, target] pairs"
+    return words.removeprefix("a ").replace("number", "numbers", 1)
