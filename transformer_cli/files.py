@@ -143,6 +143,13 @@ def write_json(path: str | Path, value: Any) -> None:
     write_text(path, json_text(value))
 
 
+def append_line(path: str | Path, line: str) -> None:
+    """Add one line at the end of a file, made if it isn't there; a log, not worth waiting for the disk."""
+    path = Path(path)
+    with _writing(path), path.open("a", encoding="utf-8", newline="\n") as file:
+        file.write(line + "\n")
+
+
 def json_text(value: Any) -> str:
     """The one way in which this program lays out a JSON file."""
     return json.dumps(value, ensure_ascii=False, allow_nan=False, indent=2) + "\n"

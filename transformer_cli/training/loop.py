@@ -38,6 +38,12 @@ class Progress:
     """Summed loss of that epoch so far."""
     epoch_tokens: int = 0
     """Target tokens of that epoch so far."""
+    log_loss: float = 0.0
+    """Summed loss since the last line of progress."""
+    log_tokens: int = 0
+    """Target tokens since then."""
+    elapsed_s: float = 0.0
+    """Seconds of training, validations left out."""
     stale: int = 0
     """Validations in a row without a new best."""
     scores: dict[str, float] = field(default_factory=dict)
@@ -77,13 +83,8 @@ Epoch = Callable[[int, int], tuple[int, Iterator[Batch]]]
 """(epoch, first batch) -> how many batches the whole epoch has, and those from the first on."""
 
 
-def fit(
-    learner: Learner, progress: Progress, epoch_of: Epoch, after_update: Callable[[Update, bool], bool]
-) -> Progress:
-    """Train until an end is reached or `after_update` says stop; progress is moved along in place.
-
-    after_update(update, is_last) is called after each update; is_last: no further update follows by the options.
-    """
+def fit(learner: Learner, progress: Progress, epoch_of: Epoch, after_update: Callable[[Update], bool]) -> None:
+    """Train until an end is reached or `after_update` says stop; progress is moved along in place, before that call."""
     options = learner.options
     while progress.finished is None:
         n_batches, batches = epoch_of(progress.epoch, progress.batch)
@@ -97,11 +98,8 @@ def fit(
                 progress.finished = end_epoch(progress, options)
             if progress.step >= options.max_steps:
                 progress.finished = progress.finished or f"max_steps {options.max_steps} reached"
-            if after_update(update, progress.finished is not None):
-                return progress
-            if progress.finished:
-                break
-    return progress
+            if after_update(update):
+                return
 
 
 def train_step(learner: Learner, window: Sequence[Batch], *, step: int) -> Update:
@@ -112,6 +110,8 @@ def train_step(learner: Learner, window: Sequence[Batch], *, step: int) -> Updat
     )
     loss_sum = 0.0
     for number, batch in enumerate(window):
+        if batch.n_target_tokens == 0:  # more processes than batches
+            continue
         seed_dropout(learner.seed, step, number, world.rank)
         batch_loss = loss_of(model, batch, smoothing=options.label_smoothing)
         (batch_loss / n_targets).backward()
@@ -142,8 +142,12 @@ def train_step(learner: Learner, window: Sequence[Batch], *, step: int) -> Updat
 
 def loss_of(model: Transformer, batch: Batch, *, smoothing: float) -> Tensor:
     """Summed loss of a batch under teacher forcing: the input is the target shifted right by one."""
-    hidden_BTD = model(batch.source_BS, batch.source_lengths_B, batch.target_in_BT)
-    loss, _ = cross_entropy(hidden_BTD, model.output.weight, batch.target_out_BT, smoothing=smoothing)
+    device = model.output.weight.device
+    source_BS, target_in_BT, target_out_BT = (
+        ids.to(device, non_blocking=True) for ids in (batch.source_BS, batch.target_in_BT, batch.target_out_BT)
+    )
+    hidden_BTD = model(source_BS, batch.source_lengths_B, target_in_BT)
+    loss, _ = cross_entropy(hidden_BTD, model.output.weight, target_out_BT, smoothing=smoothing)
     return loss
 
 
@@ -157,6 +161,18 @@ def windows(batches: Iterator[Batch], size: int) -> Iterator[list[Batch]]:
             window = []
     if window:
         yield window
+
+
+def is_over(progress: Progress, options: TrainingConfig) -> bool:
+    """Whether a finished run stays finished under these options, which may allow more than those it ended by."""
+    reason = progress.finished or ""
+    if reason.startswith("max_steps"):
+        return progress.step >= options.max_steps
+    if reason.startswith("max_epochs"):
+        return options.max_epochs is not None and progress.epoch >= options.max_epochs
+    if reason.startswith("patience"):
+        return options.patience is not None and progress.stale >= options.patience
+    return bool(reason)
 
 
 def end_epoch(progress: Progress, options: TrainingConfig) -> str | None:

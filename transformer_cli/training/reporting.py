@@ -1,0 +1,124 @@
+"""What a run tells: lines that a person reads, and metrics.jsonl for programs."""
+
+from __future__ import annotations
+
+import json
+import time
+from collections.abc import Callable
+from pathlib import Path
+from typing import Any
+
+from tqdm import tqdm
+
+from transformer_cli import files
+from transformer_cli.training.loop import Progress, Update
+
+METRICS = "metrics.jsonl"
+
+
+class Reporter:
+    """Turns updates and validations into text and events.
+
+    run_dir: None keeps no metrics, as on all processes but the first. say: takes a line of conversation. bar: show a
+    progress bar, for a terminal. log_every: updates between two lines. total_steps: updates of the run, at
+    most.
+    """
+
+    def __init__(
+        self,
+        run_dir: Path | None,
+        *,
+        say: Callable[[str], None],
+        bar: bool,
+        log_every: int,
+        total_steps: int,
+        progress: Progress,
+    ) -> None:
+        self.path = None if run_dir is None else run_dir / METRICS
+        self.say = say
+        self.log_every = log_every
+        self.total_steps = total_steps
+        self.tokens = 0
+        self.seconds = 0.0
+        self.session_steps = 0
+        self.session_seconds = 0.0
+        self.since = time.perf_counter()
+        self.bar = tqdm(
+            total=total_steps, initial=progress.step, unit="step", dynamic_ncols=True, leave=False, disable=not bar
+        )
+        if self.path is not None:
+            forget_after(self.path, progress.step)
+
+    def update(self, progress: Progress, update: Update) -> None:
+        """Count an update; every log_every-th one becomes a line."""
+        now = time.perf_counter()
+        progress.elapsed_s += now - self.since
+        self.seconds += now - self.since
+        self.session_seconds += now - self.since
+        self.since = now
+        self.session_steps += 1
+        self.tokens += update.source_tokens + update.target_tokens
+        progress.log_loss += update.loss * update.target_tokens
+        progress.log_tokens += update.target_tokens
+        self.bar.update()
+        if progress.step % self.log_every and progress.finished is None:
+            return
+        loss, rate = progress.log_loss / progress.log_tokens, self.tokens / self.seconds
+        left = (self.total_steps - progress.step) * self.session_seconds / self.session_steps
+        self._write(
+            event="update",
+            step=progress.step,
+            epoch=progress.epoch,
+            loss=loss,
+            learning_rate=update.learning_rate,
+            gradient_norm=update.gradient_norm,
+            tokens_per_s=round(rate, 1),
+            elapsed_s=round(progress.elapsed_s, 3),
+        )
+        self._say(
+            f"step {progress.step:>6,}  epoch {progress.epoch + 1:>3}  loss {loss:6.3f}  {rate:>8,.0f} tokens/s  "
+            f"{duration(progress.elapsed_s)} passed, at most {duration(left)} left"
+        )
+        progress.log_loss, progress.log_tokens, self.tokens, self.seconds = 0.0, 0, 0, 0.0
+
+    def validation(self, progress: Progress, results: dict[str, Any], *, is_best: bool) -> None:
+        """Report a validation; the time it took does not count as training."""
+        self._write(event="validation", step=progress.step, epoch=progress.epoch, **results)
+        bleu = f"  BLEU {results['bleu']:5.2f}" if results.get("bleu") is not None else ""
+        best = "  best so far" if is_best else ""
+        self._say(f"  validation at step {progress.step:,}: loss {results['loss']:.3f}{bleu}{best}")
+        for sample in results.get("samples", []):
+            self._say(f"    {sample['source']}  ->  {sample['translation']}")
+        self.since = time.perf_counter()
+
+    def resume_clock(self) -> None:
+        """What happened since the last update was not training."""
+        self.since = time.perf_counter()
+
+    def close(self) -> None:
+        self.bar.close()
+
+    def _say(self, line: str) -> None:
+        with tqdm.external_write_mode():
+            self.say(line)
+
+    def _write(self, **event: Any) -> None:
+        if self.path is not None:
+            files.append_line(self.path, json.dumps(event, ensure_ascii=False))
+
+
+def forget_after(path: Path, step: int) -> None:
+    """Drop the events of updates that a stopped run made after its last checkpoint; they will come again."""
+    if not path.exists():
+        return
+    lines = files.read_text(path).split("\n")
+    kept = [line for line in lines if line.endswith("}") and json.loads(line)["step"] <= step]
+    if kept != lines[:-1]:
+        files.write_text(path, "".join(f"{line}\n" for line in kept))
+
+
+def duration(seconds: float) -> str:
+    """1:05:07, or 5:07 under an hour."""
+    minutes, rest = divmod(round(seconds), 60)
+    hours, minutes = divmod(minutes, 60)
+    return f"{hours}:{minutes:02}:{rest:02}" if hours else f"{minutes}:{rest:02}"

@@ -1,0 +1,392 @@
+"""One run, from text to a trained model; readable from top to bottom."""
+
+from __future__ import annotations
+
+import platform
+import sys
+from collections.abc import Callable, Iterator
+from dataclasses import dataclass, field
+from importlib.metadata import version
+from pathlib import Path
+from typing import Any
+
+import torch
+
+from transformer_cli import __version__, files
+from transformer_cli.checkpoints import store
+from transformer_cli.checkpoints.tensors import load_weights, weights
+from transformer_cli.config.run import RunConfig
+from transformer_cli.config.source import dump_config, load_config
+from transformer_cli.data import batching, binary, corpus, loader
+from transformer_cli.errors import DataError, Interrupted, UsageError
+from transformer_cli.machine import Machine, decide
+from transformer_cli.model.build import build_model
+from transformer_cli.tokenizer import Tokenizer, train_tokenizer
+from transformer_cli.training.loop import Learner, Progress, Update, fit, is_over
+from transformer_cli.training.optimizers import build_optimizer, load_state_tensors, state_tensors
+from transformer_cli.training.parallel import World, join, leave
+from transformer_cli.training.reporting import METRICS, Reporter
+from transformer_cli.training.signals import StopRequest
+from transformer_cli.training.validation import Validation
+
+MAY_DIFFER = {
+    "name",
+    "device",
+    "data.train",
+    "data.valid",
+    "data.test",
+    "training.max_steps",
+    "training.max_epochs",
+    "training.stop_loss",
+    "training.patience",
+    "training.log_every",
+    "training.keep_best",
+    "training.keep_last",
+}
+"""What may change when a run continues: its length, logging, retention, device, and where the same text lies."""
+
+
+@dataclass(frozen=True)
+class Listener:
+    """Where the conversation of a run goes."""
+
+    say: Callable[[str], None] = field(default=lambda line: None)
+    warn: Callable[[str], None] = field(default=lambda line: None)
+    bar: bool = False
+
+
+@dataclass(frozen=True)
+class Outcome:
+    """How a run ended."""
+
+    run_dir: Path
+    steps: int
+    reason: str
+    best: Path
+    score: float | None
+    was_finished: bool
+    """Nothing was left to do."""
+
+    def as_json(self) -> dict[str, Any]:
+        return {
+            "run": str(self.run_dir),
+            "steps": self.steps,
+            "finished": self.reason,
+            "best": str(self.best),
+            "score": self.score,
+            "was_finished": self.was_finished,
+        }
+
+
+def train(config: RunConfig, run_dir: Path, *, overwrite: bool = False, listener: Listener | None = None) -> Outcome:
+    """Train, or continue where a stopped run was saved. The same configuration and text give the same weights, bit for
+    bit, on the same machine, however often the run was stopped.
+
+    Raises UsageError where the run directory holds another run's configuration, DataError where its text changed,
+    DivergedError before an update that would not be finite, Interrupted after a signal, with everything saved.
+    """
+    world = join()
+    try:
+        with StopRequest() as stop:
+            run = Run(config, run_dir, listener or Listener(), world, stop)
+            run.open(overwrite=overwrite)
+            return run.train()
+    finally:
+        leave()
+
+
+class Run:
+    """A run directory and what happens in it."""
+
+    def __init__(self, config: RunConfig, run_dir: Path, listener: Listener, world: World, stop: StopRequest) -> None:
+        self.config = config
+        self.run_dir = run_dir
+        self.listener = listener if world.is_main else Listener()
+        self.world = world
+        self.stop = stop
+        self.record: dict[str, Any] = {}
+
+    def open(self, *, overwrite: bool) -> None:
+        """Start the directory, or check that what is there is this run."""
+        saved = self.run_dir / "config.yaml"
+        if overwrite and self.run_dir.exists() and self.world.is_main:
+            discard(self.run_dir)
+        self.world.wait()
+        if saved.exists():
+            check_same(load_config(saved), self.config, self.run_dir)
+        if (self.run_dir / "run.json").exists():
+            self.record = files.read_json(self.run_dir / "run.json")
+        self.world.wait()
+        if self.world.is_main:
+            files.make_directory(self.run_dir)
+            files.write_text(saved, dump_config(self.config))
+
+    def train(self) -> Outcome:
+        """Text, tokenizer, model, loop."""
+        config, say = self.config, self.listener.say
+        self.machine = self._machine().use()
+        train_text, valid_text = self._texts()
+        self.tokenizer = self._tokenizer(train_text)
+        learner = self._learner()
+        self.progress = self._resume(learner)
+        self._write_record(learner)
+        if self.progress.finished:
+            return self._outcome(was_finished=True)
+
+        encoded = self._encode(train_text, "train", epoch=self.progress.epoch)
+        self._tell_counts("training text", encoded.counts)
+        self.validation = Validation(
+            valid_text, self._encode(valid_text, "valid"), self.tokenizer, config, self.machine
+        )
+        n_batches = len(self._plan(encoded, self.progress.epoch))
+        say(
+            f"{len(encoded):,} sentence pairs, {n_batches:,} batches an epoch; "
+            f"{sum(p.numel() for p in learner.model.parameters()):,} parameters; "
+            f"{self.machine.device}, {self.machine.precision} ({self.machine.reason}), {self.machine.threads} threads"
+        )
+        if self.progress.step:
+            say(f"continuing after step {self.progress.step:,}")
+        self.reporter = Reporter(
+            self.run_dir if self.world.is_main else None,
+            say=say,
+            bar=self.listener.bar and self.world.is_main,
+            log_every=config.training.log_every,
+            total_steps=self._total_steps(n_batches),
+            progress=self.progress,
+        )
+
+        def epoch_of(epoch: int, first: int) -> tuple[int, Iterator[loader.Batch]]:
+            encoded = self._encode(train_text, "train", epoch=epoch)
+            plan = self._plan(encoded, epoch)
+            return len(plan), loader.batches(encoded, plan, start=first)
+
+        try:
+            fit(learner, self.progress, epoch_of, lambda update: self._after_update(learner, update))
+        finally:
+            self.reporter.close()
+        if self.progress.finished is None:
+            assert self.stop.signal_number is not None
+            raise Interrupted(
+                f"stopped after step {self.progress.step:,}; everything is saved in {files.shown(self.run_dir)}, "
+                "and the same command continues",
+                signal_number=self.stop.signal_number,
+            )
+        self._write_record(learner)
+        return self._outcome(was_finished=False)
+
+    def _after_update(self, learner: Learner, update: Update) -> bool:
+        """Report, validate, save; returns whether to stop here."""
+        options, step = self.config.training, self.progress.step
+        self.reporter.update(self.progress, update)
+        ends = self.progress.finished is not None
+        validates = ends or step % options.validate_every == 0
+        if validates:
+            self._validate(learner)
+            ends = self.progress.finished is not None
+        stops = self.world.agree(self.stop.is_made)
+        every = options.checkpoint_every or options.validate_every
+        if ends or stops or validates or step % every == 0:
+            self._save(learner)
+        self.reporter.resume_clock()
+        return stops or ends
+
+    def _validate(self, learner: Learner) -> None:
+        """Score the model; a best score resets the patience. All processes compute it, for the same result."""
+        options, progress = self.config.training, self.progress
+        results = self.validation.results(learner.model)
+        score = results["bleu"] if options.best_by == "bleu" else -results["loss"]
+        is_best = all(score > earlier for earlier in progress.scores.values())
+        progress.scores[str(progress.step)] = score
+        progress.stale = 0 if is_best else progress.stale + 1
+        if progress.finished is None and options.patience is not None and progress.stale >= options.patience:
+            progress.finished = f"patience: no better validation in {progress.stale}"
+        self.reporter.validation(progress, results, is_best=is_best)
+
+    def _save(self, learner: Learner) -> None:
+        """A checkpoint, the pointers to it, and no more old ones than asked for."""
+        if self.world.is_main:
+            options, progress = self.config.training, self.progress
+            ranked = sorted(progress.scores, key=lambda step: (-progress.scores[step], int(step)))
+            progress.scores = {step: progress.scores[step] for step in ranked[: options.keep_best]}
+            store.save_checkpoint(
+                self.run_dir,
+                step=progress.step,
+                model=weights(learner.model),
+                optimizer=state_tensors(learner.optimizer, learner.model),
+                state=progress.as_dict(),
+                config=self.config.model,
+                tokenizer=self.tokenizer.fingerprint,
+            )
+            if ranked:
+                store.point(self.run_dir, "best", int(ranked[0]))
+            recent = store.list_checkpoints(self.run_dir)[-options.keep_last :]
+            keep = {int(step) for step in progress.scores} | {int(path.name.rsplit("-", 1)[1]) for path in recent}
+            store.prune(self.run_dir, keep)
+            store.mark_latest(self.run_dir)
+        self.world.wait()
+
+    def _machine(self) -> Machine:
+        """The choices that the run keeps, if it continues on the same kind of device; else new ones."""
+        kept = self.record.get("machine")
+        decided = decide(self.config)
+        if kept is None:
+            return decided
+        machine = Machine.from_dict(kept)
+        if machine.device.split(":")[0] != decided.device.split(":")[0]:
+            self.listener.warn(f"the run began on {machine.device} and continues on {decided.device}: bits will differ")
+            return decided
+        return machine
+
+    def _texts(self) -> tuple[corpus.Corpus, corpus.Corpus]:
+        """Training and validation text, the same as when the run began."""
+        train_text, valid_text = corpus.load_training(self.config.data), corpus.load_validation(self.config.data)
+        if valid_text is None:
+            raise UsageError("there is no validation text", hint="name it in data.valid")
+        known = self.record.get("data", {})
+        texts = {"train": train_text, "valid": valid_text}
+        self.record["data"] = known | {
+            name: {"pairs": len(text), "sha256": text.sha256, "counts": text.counts} for name, text in texts.items()
+        }
+        for name, text in texts.items():
+            if name in known and known[name]["sha256"] != text.sha256:
+                raise DataError(
+                    f"data.{name} is no longer the text that {files.shown(self.run_dir)} began with",
+                    hint="restore it, or start anew with --overwrite or another name",
+                )
+            self._tell_counts({"train": "training", "valid": "validation"}[name] + " text", text.counts)
+        return train_text, valid_text
+
+    def _tokenizer(self, text: corpus.Corpus) -> Tokenizer:
+        """The run's tokenizer, trained now if there is none."""
+        place = self.run_dir / "tokenizer"
+        if self.world.is_main and not (place / "tokenizer.json").exists():
+            tokenizer, report = train_tokenizer(self.config.tokenizer, text.source, text.target, seed=self.config.seed)
+            tokenizer.save(place)
+            pieces = " + ".join(f"{n:,}" for n in report.pieces.values())
+            self.listener.say(f"tokenizer: {report.kind}, {pieces} pieces, from {report.lines_used:,} lines")
+            if report.fitted:
+                self.listener.warn("the text is too small for the vocabulary asked for; it was fitted")
+            self._tell_counts("tokenizer", report.lines_skipped)
+        self.world.wait()
+        return Tokenizer.load(place)
+
+    def _learner(self) -> Learner:
+        config = self.config
+        torch.manual_seed(config.seed)
+        model = build_model(
+            config.model, source_vocab=self.tokenizer.source_size, target_vocab=self.tokenizer.target_size
+        ).to(self.machine.device)
+        model.compute_in(self.machine.dtype, training=True)
+        model.use_attention(fused=self.machine.fused_attention)
+        return Learner(model, build_optimizer(model, config.training), config.training, config.seed, self.world)
+
+    def _resume(self, learner: Learner) -> Progress:
+        """Weights, moments and counters of the newest checkpoint, if there is one."""
+        checkpoints = store.list_checkpoints(self.run_dir)
+        if not checkpoints:
+            return Progress()
+        saved = store.load_checkpoint(checkpoints[-1], with_optimizer=True)
+        load_weights(learner.model, saved.model, origin=files.shown(saved.path))
+        load_state_tensors(learner.optimizer, learner.model, saved.optimizer or {})
+        progress = Progress(**saved.state)
+        if not is_over(progress, learner.options):
+            progress.finished = None
+        return progress
+
+    def _encode(self, text: corpus.Corpus, split: str, *, epoch: int | None = None) -> binary.EncodedCorpus:
+        """The text as ids; with subword sampling, those of this epoch. epoch None: for validation."""
+        rate = self.config.tokenizer.sampling
+        sampling = binary.Sampling(rate, self.config.seed, epoch) if rate and epoch is not None else None
+
+        def encode() -> binary.EncodedCorpus:
+            return binary.encode(
+                text,
+                self.tokenizer,
+                self.run_dir / "data",
+                split=split,
+                source_eos=self.config.data.source_eos,
+                max_length=self.config.data.max_length if epoch is not None else None,
+                sampling=sampling,
+            )
+
+        if self.world.is_main:
+            encode()
+        self.world.wait()
+        return encode()
+
+    def _plan(self, encoded: binary.EncodedCorpus, epoch: int) -> list[batching.Indices]:
+        return batching.plan(
+            encoded.lengths,
+            budget=self.config.training.budget_tokens,
+            seed=self.config.seed,
+            epoch=epoch,
+            rank=self.world.rank,
+            world=self.world.size,
+        )
+
+    def _total_steps(self, n_batches: int) -> int:
+        options = self.config.training
+        per_epoch = -(-n_batches // options.accumulation)
+        return min(options.max_steps, per_epoch * (options.max_epochs or options.max_steps))
+
+    def _tell_counts(self, what: str, counts: dict[str, int]) -> None:
+        for reason, n in counts.items():
+            self.listener.warn(f"{what}: {n:,} {reason}")
+
+    def _write_record(self, learner: Learner) -> None:
+        """run.json: what was run, with what, and what came of it."""
+        if not self.world.is_main:
+            return
+        self.record |= {
+            "versions": {"tx": __version__, "python": platform.python_version(), "torch": torch.__version__}
+            | {name: version(name) for name in ("sentencepiece", "sacrebleu")},
+            "command": sys.argv[:1] and [Path(sys.argv[0]).name, *sys.argv[1:]],
+            "seed": self.config.seed,
+            "machine": self.machine.as_dict(),
+            "tokenizer": self.tokenizer.fingerprint,
+            "parameters": sum(p.numel() for p in learner.model.parameters()),
+            "steps": self.progress.step,
+            "elapsed_s": round(self.progress.elapsed_s, 3),
+            "finished": self.progress.finished,
+        }
+        files.write_json(self.run_dir / "run.json", self.record)
+
+    def _outcome(self, *, was_finished: bool) -> Outcome:
+        return Outcome(
+            run_dir=self.run_dir,
+            steps=self.progress.step,
+            reason=self.progress.finished or "",
+            best=store.find_checkpoint(str(self.run_dir)),
+            score=max(self.progress.scores.values(), default=None),
+            was_finished=was_finished,
+        )
+
+
+def check_same(saved: RunConfig, now: RunConfig, run_dir: Path) -> None:
+    """UsageError, naming every key, where a run would continue under another configuration."""
+    before, after = flat(saved.model_dump()), flat(now.model_dump())
+    keys = [key for key in before | after if not any(key == free or key.startswith(f"{free}.") for free in MAY_DIFFER)]
+    differences = [
+        f"  {key}: {before.get(key)} in the run, {after.get(key)} now"
+        for key in keys
+        if before.get(key) != after.get(key)
+    ]
+    if differences:
+        raise UsageError(
+            f"{files.shown(run_dir)} is a run with another configuration:\n" + "\n".join(differences),
+            hint="give the new run another name (--set name=... or --run-dir), or start this one anew with --overwrite",
+        )
+
+
+def flat(tree: dict[str, Any], prefix: str = "") -> dict[str, Any]:
+    """Nested sections as one mapping of dotted keys."""
+    leaves: dict[str, Any] = {}
+    for key, value in tree.items():
+        leaves |= flat(value, f"{prefix}{key}.") if isinstance(value, dict) else {f"{prefix}{key}": value}
+    return leaves
+
+
+def discard(run_dir: Path) -> None:
+    """Delete what a run consists of, and nothing else that may lie there."""
+    for name in ("config.yaml", "run.json", METRICS, "tokenizer", "data", "checkpoints", "best", "last"):
+        files.remove(run_dir / name)

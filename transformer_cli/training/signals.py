@@ -1,0 +1,42 @@
+"""Ctrl-C and SIGTERM ask training to stop; it does so after the update at hand, with everything saved."""
+
+from __future__ import annotations
+
+import signal
+from types import FrameType, TracebackType
+from typing import Any, Self
+
+from transformer_cli.errors import Interrupted
+
+SIGNALS = (signal.SIGINT, signal.SIGTERM)
+
+
+class StopRequest:
+    """While it is entered, a first signal is only noted; a second one ends the program at once."""
+
+    def __init__(self) -> None:
+        self.signal_number: int | None = None
+        self._previous: dict[int, Any] = {}
+
+    def __enter__(self) -> Self:
+        try:
+            for number in SIGNALS:
+                self._previous[number] = signal.signal(number, self._note)
+        except ValueError:  # not in the main thread: whoever is there handles signals
+            self._previous.clear()
+        return self
+
+    def __exit__(
+        self, kind: type[BaseException] | None, error: BaseException | None, traceback: TracebackType | None
+    ) -> None:
+        for number, handler in self._previous.items():
+            signal.signal(number, handler)
+
+    @property
+    def is_made(self) -> bool:
+        return self.signal_number is not None
+
+    def _note(self, number: int, frame: FrameType | None) -> None:
+        if self.signal_number is not None:
+            raise Interrupted("stopped at once; the last checkpoint is whole", signal_number=number)
+        self.signal_number = number

@@ -1,0 +1,80 @@
+"""How good is the model by now: loss under teacher forcing, and BLEU of real translations."""
+
+from __future__ import annotations
+
+import copy
+from dataclasses import dataclass
+from typing import Any
+
+import torch
+
+from transformer_cli.config.run import RunConfig
+from transformer_cli.data import batching, loader
+from transformer_cli.data.binary import EncodedCorpus
+from transformer_cli.data.corpus import Corpus
+from transformer_cli.decoding.translator import Translator
+from transformer_cli.evaluation import metrics
+from transformer_cli.machine import Machine
+from transformer_cli.model.transformer import Transformer
+from transformer_cli.tokenizer import Tokenizer
+from transformer_cli.training.loop import loss_of
+
+N_SAMPLES = 2
+"""Translations that are shown."""
+
+
+@dataclass(frozen=True)
+class Validation:
+    """The validation text, and how it is translated and scored."""
+
+    corpus: Corpus
+    encoded: EncodedCorpus
+    tokenizer: Tokenizer
+    config: RunConfig
+    machine: Machine
+
+    def results(self, model: Transformer) -> dict[str, Any]:
+        """loss (nats per target token, no smoothing), perplexity, bleu with its signature, and a few translations.
+
+        The model's weights and the randomness of training are left as they are.
+        """
+        loss = self.loss(model)
+        results: dict[str, Any] = {"loss": loss, "perplexity": float(torch.tensor(loss).exp())}
+        if self.config.training.validation_bleu:
+            results |= self.bleu(model)
+        return results
+
+    @torch.inference_mode()
+    def loss(self, model: Transformer) -> float:
+        """Mean negative log-likelihood of the targets."""
+        model.eval()
+        plan = batching.plan(self.encoded.lengths, budget=self.budget, seed=0, epoch=0)
+        total, n_tokens = 0.0, 0
+        for batch in loader.batches(self.encoded, plan):
+            total += loss_of(model, batch, smoothing=0.0).item()
+            n_tokens += batch.n_target_tokens
+        return total / n_tokens
+
+    @property
+    def budget(self) -> int:
+        """Validation keeps every pair, so its longest one sets the budget where it exceeds that of training."""
+        return max(self.config.training.budget_tokens, int(self.encoded.lengths.max()))
+
+    def bleu(self, model: Transformer) -> dict[str, Any]:
+        """Greedy translations of the whole text, scored as `tx evaluate` scores them."""
+        frozen = copy.deepcopy(model).eval().compute_in(self.machine.dtype, training=False)
+        translator = Translator(
+            frozen,
+            self.tokenizer,
+            self.config.decoding,
+            device=self.machine.device,
+            source_eos=self.config.data.source_eos,
+        )
+        translations = translator.translate(self.corpus.source, beam_size=1)
+        options = self.config.evaluation.model_copy(update={"metrics": ["bleu"]})
+        (score,) = metrics.score(translations, [self.corpus.target], options)
+        samples = [
+            {"source": self.corpus.source[i], "reference": self.corpus.target[i], "translation": translations[i]}
+            for i in range(min(N_SAMPLES, len(translations)))
+        ]
+        return {"bleu": score.value, "signature": score.signature, "samples": samples}
