@@ -1,0 +1,133 @@
+from __future__ import annotations
+
+import os
+from pathlib import Path
+
+import numpy as np
+import pytest
+from hypothesis import given, settings
+from hypothesis import strategies as st
+
+from transformer_cli.config.data import DataConfig
+from transformer_cli.config.tokenizer import TokenizerConfig
+from transformer_cli.data.batching import padding_share, plan
+from transformer_cli.data.binary import encode
+from transformer_cli.data.corpus import load_training
+from transformer_cli.errors import DataError
+from transformer_cli.tokenizer import train_tokenizer
+
+REPOSITORY = Path(__file__).resolve().parents[2]
+
+pairs = st.tuples(st.integers(1, 40), st.integers(1, 40))
+corpora = st.lists(pairs, max_size=200).map(lambda rows: np.array(rows, dtype=np.int64).reshape(-1, 2))
+budgets = st.integers(40, 300)
+
+
+def random_lengths(n: int, *, longest: int = 40) -> np.ndarray:
+    return np.random.default_rng(0).integers(1, longest, size=(n, 2))
+
+
+@given(lengths=corpora, budget=budgets, epoch=st.integers(0, 5))
+def test_every_sentence_is_in_exactly_one_batch(lengths, budget, epoch):
+    batches = plan(lengths, budget=budget, seed=1, epoch=epoch)
+    assert sorted(index for batch in batches for index in batch) == list(range(len(lengths)))
+
+
+@given(lengths=corpora, budget=budgets, world=st.integers(1, 4))
+def test_no_batch_exceeds_the_budget_on_either_side(lengths, budget, world):
+    for rank in range(world):
+        for batch in plan(lengths, budget=budget, seed=1, epoch=1, rank=rank, world=world):
+            assert all(len(batch) * longest <= budget for longest in lengths[batch].max(axis=0, initial=0))
+
+
+@given(lengths=corpora, budget=budgets, world=st.integers(2, 5))
+def test_the_ranks_share_an_epoch_evenly_and_completely(lengths, budget, world):
+    plans = [plan(lengths, budget=budget, seed=1, epoch=1, rank=rank, world=world) for rank in range(world)]
+    assert len({len(batches) for batches in plans}) == 1
+    together = sorted(index for batches in plans for batch in batches for index in batch)
+    assert together == list(range(len(lengths)))
+
+
+@given(lengths=corpora, world=st.integers(2, 4))
+def test_a_batch_is_empty_only_where_sentences_are_fewer_than_places(lengths, world):
+    plans = [plan(lengths, budget=80, seed=1, epoch=1, rank=rank, world=world) for rank in range(world)]
+    sizes = [len(batch) for batches in plans for batch in batches]
+    assert min(sizes, default=1) > 0 or max(sizes) == 1
+
+
+@given(lengths=corpora, budget=budgets, seed=st.integers(0, 2**40), epoch=st.integers(0, 1000))
+def test_a_plan_depends_on_its_arguments_alone(lengths, budget, seed, epoch):
+    first = plan(lengths, budget=budget, seed=seed, epoch=epoch)
+    np.random.seed(7)
+    again = plan(lengths, budget=budget, seed=seed, epoch=epoch)
+    assert [batch.tolist() for batch in first] == [batch.tolist() for batch in again]
+
+
+@pytest.mark.parametrize("other", [{"seed": 2, "epoch": 1}, {"seed": 1, "epoch": 2}])
+def test_another_epoch_or_seed_makes_other_batches_in_another_order(other):
+    lengths = random_lengths(2000, longest=7)
+    first = plan(lengths, budget=400, seed=1, epoch=1)
+    second = plan(lengths, budget=400, **other)
+    same_batches = {frozenset(batch.tolist()) for batch in first} & {frozenset(batch.tolist()) for batch in second}
+    assert len(same_batches) < len(first) / 2
+    assert [lengths[batch, 1].max() for batch in first] != [lengths[batch, 1].max() for batch in second]
+
+
+@given(lengths=corpora, budget=budgets)
+@settings(max_examples=50)
+def test_batches_are_cut_only_where_the_next_sentence_would_not_fit(lengths, budget):
+    """A slow plan, sentence by sentence, of the same sorted order, has the same number of batches."""
+    in_order = sorted(range(len(lengths)), key=lambda i: tuple(_key(lengths, i)))
+    count, size, longest = 0, 0, 0
+    for index in in_order:
+        longest = max(longest, *lengths[index])
+        size += 1
+        if count == 0 or size * longest > budget:
+            count, size, longest = count + 1, 1, max(lengths[index])
+    assert len(plan(lengths, budget=budget, seed=1, epoch=1)) == count
+
+
+def _key(lengths: np.ndarray, index: int) -> tuple[int, int]:
+    source, target = (int(length) for length in lengths[index])
+    turn = sorted({int(length) for length in lengths[:, 1]}).index(target)
+    return target, source if turn % 2 == 0 else -source
+
+
+def test_batches_do_not_come_in_the_order_of_length():
+    lengths = random_lengths(2000)
+    longest = [int(lengths[batch, 1].max()) for batch in plan(lengths, budget=400, seed=1, epoch=1)]
+    assert abs(np.corrcoef(longest, range(len(longest)))[0, 1]) < 0.3
+
+
+def test_ranks_get_batches_of_about_the_same_length_at_the_same_time():
+    lengths = random_lengths(4000)
+    plans = [plan(lengths, budget=400, seed=1, epoch=1, rank=rank, world=2) for rank in range(2)]
+    longest = [[int(lengths[batch, 1].max()) for batch in batches] for batches in plans]
+    assert max(abs(a - b) for a, b in zip(*longest, strict=True)) <= 1
+
+
+def test_a_sentence_beyond_the_budget_is_an_error_that_names_it():
+    with pytest.raises(DataError, match=r"pair 2 has 99 pieces, more than a batch may hold \(50\)"):
+        plan(np.array([[3, 4], [99, 2], [1, 1]]), budget=50, seed=1, epoch=1)
+
+
+def test_an_empty_corpus_has_an_empty_plan():
+    assert plan(np.empty((0, 2), dtype=np.int64), budget=100, seed=1, epoch=1, world=2) == []
+
+
+def test_padding_is_what_the_rectangles_hold_beyond_the_sentences():
+    lengths = np.array([[3, 4], [1, 2], [5, 5]])
+    batches = [np.array([0, 1]), np.array([2])]
+    computed = (2 * 3 + 2 * 4) + (5 + 5)
+    assert padding_share(lengths, batches) == pytest.approx(1 - (3 + 4 + 1 + 2 + 5 + 5) / computed)
+
+
+def test_at_most_six_percent_of_multi30k_is_padding_at_the_default_budget(tmp_path):
+    folder = Path(os.environ.get("TX_MULTI30K", REPOSITORY.parent / "shared" / "data" / "multi30k"))
+    if not (folder / "train.de").exists():
+        pytest.skip("no Multi30k here: set TX_MULTI30K to the folder with train.de and train.en")
+    corpus = load_training(DataConfig(train=str(folder / "train")))
+    tokenizer, _ = train_tokenizer(TokenizerConfig(), corpus.source, corpus.target, seed=1)
+    encoded = encode(corpus, tokenizer, tmp_path, split="train", source_eos=True, max_length=256)
+    batches = plan(encoded.lengths, budget=4096, seed=1, epoch=1)
+    assert padding_share(encoded.lengths, batches) <= 0.06

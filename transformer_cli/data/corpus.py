@@ -1,0 +1,262 @@
+"""Parallel text, line for line: read, checked, and every line that was touched or left out counted by reason.
+
+A line ends at "\\n" and nowhere else, so U+2028, U+0085, form feeds, NUL and a "\\r" in its middle belong to it.
+"""
+
+from __future__ import annotations
+
+import difflib
+import gzip
+import hashlib
+import zlib
+from collections import Counter
+from collections.abc import Iterable, Sequence
+from dataclasses import dataclass, field
+from functools import cached_property
+from pathlib import Path
+
+from transformer_cli import files
+from transformer_cli.config.data import PHRASEBOOK, DataConfig, InlinePairs, ParallelFiles, Split
+from transformer_cli.errors import ConfigError, DataError
+
+BOM = b"\xef\xbb\xbf"
+BOM_REMOVED = "byte order mark removed"
+CR_STRIPPED = "carriage return stripped"
+EMPTY_SOURCE, EMPTY_TARGET, EMPTY_BOTH = "empty source", "empty target", "both sides empty"
+
+
+@dataclass(frozen=True)
+class Corpus:
+    """Sentence pairs: `source[i]` and `target[i]` say the same."""
+
+    source: list[str]
+    target: list[str]
+    counts: dict[str, int] = field(default_factory=dict)
+    """What happened to which number of lines or pairs, by reason; nothing happens that isn't counted here."""
+
+    def __len__(self) -> int:
+        return len(self.source)
+
+    @cached_property
+    def sha256(self) -> str:
+        """Of the text: equal for equal pairs in equal order, wherever they came from."""
+        digest = hashlib.sha256()
+        for side in (self.source, self.target):
+            digest.update(f"{len(side)}\n".encode())
+            for line in side:
+                digest.update(line.encode("utf-8"))
+                digest.update(b"\n")
+        return digest.hexdigest()
+
+
+@dataclass(frozen=True)
+class Lines:
+    """The lines of one file or stream, without their ends."""
+
+    lines: list[str]
+    counts: dict[str, int]
+    """Lines that were touched, by reason."""
+
+
+def load_training(data: DataConfig) -> Corpus:
+    """The pairs to learn from; those with an empty side are left out and counted.
+
+    Raises DataError: what cannot be read, does not match line by line, or leaves nothing to learn from.
+    """
+    return _without_empty(_load(data.train, data, "train"), name="the training text")
+
+
+def load_validation(data: DataConfig) -> Corpus | None:
+    """The pairs to validate with, all of them; None where the configuration names none."""
+    split = _evaluation_split(data.valid, data)
+    return None if split is None else _load(split, data, "valid")
+
+
+def load_tests(data: DataConfig) -> dict[str, Corpus]:
+    """The test sets by name, every pair kept; the phrasebook has a second one, of unseen combinations of words."""
+    split = _evaluation_split(data.test, data)
+    if split is None:
+        return {}
+    tests = {"test": _load(split, data, "test")}
+    if split == PHRASEBOOK:
+        tests["combinations"] = _load(split, data, "test_combinations")
+    return tests
+
+
+def read_lines(path: str | Path) -> Lines:
+    """The lines of a UTF-8 file, or of one compressed as `.gz`.
+
+    Raises DataError: missing (naming the nearest file there is), damaged, or not UTF-8 (file, line and byte).
+    """
+    path = Path(path)
+    if not path.exists():
+        raise DataError(f"{files.shown(path)} does not exist", hint=_nearest(path))
+    data = files.read_bytes(path)
+    if path.suffix == ".gz":
+        try:
+            data = gzip.decompress(data)
+        except (EOFError, zlib.error, gzip.BadGzipFile) as failure:
+            raise DataError(f"{files.shown(path)} is damaged: {failure}", hint="test it with `gzip -t`") from None
+    return split_lines(data, files.shown(path))
+
+
+def split_lines(data: bytes, name: str) -> Lines:
+    """Bytes to lines; `name` is what an error calls them. One "\\r" before each end, and a BOM at the start, go.
+
+    Raises DataError for bytes that are not UTF-8.
+    """
+    counts: Counter[str] = Counter()
+    skipped = 0
+    if data.startswith(BOM):
+        counts[BOM_REMOVED] = 1
+        skipped = len(BOM)
+    try:
+        text = data[skipped:].decode("utf-8")
+    except UnicodeDecodeError as failure:
+        raise _not_utf8(data, failure.start + skipped, name) from None
+    lines = text.split("\n")
+    if lines[-1] == "":
+        lines.pop()
+    for index, line in enumerate(lines):
+        if line.endswith("\r"):
+            lines[index] = line[:-1]
+            counts[CR_STRIPPED] += 1
+    return Lines(lines, dict(counts))
+
+
+def parallel(source: str | Path, target: str | Path) -> Corpus:
+    """Two files that match line by line, or DataError with both counts."""
+    left, right = read_lines(source), read_lines(target)
+    if len(left.lines) != len(right.lines):
+        raise DataError(
+            f"{Path(source).name} has {len(left.lines):,} lines, {Path(target).name} has {len(right.lines):,}: "
+            "parallel files must match line by line.\n"
+            f"  first file: {files.shown(Path(source))}   second file: {files.shown(Path(target))}",
+            hint="an empty last line is the usual cause; compare with `wc -l`.",
+        )
+    return Corpus(left.lines, right.lines, dict(Counter(left.counts) + Counter(right.counts)))
+
+
+def _evaluation_split(split: Split | None, data: DataConfig) -> Split | None:
+    return PHRASEBOOK if split is None and data.train == PHRASEBOOK else split
+
+
+def _load(split: Split, data: DataConfig, name: str) -> Corpus:
+    if isinstance(split, InlinePairs):
+        return _inline(split.pairs, name)
+    if isinstance(split, ParallelFiles):
+        return parallel(split.source, split.target)
+    if split == PHRASEBOOK:
+        return _phrasebook(data, name)
+    if data.source == data.target:
+        raise ConfigError(
+            f"data.source and data.target are both `{data.source}`, so {split}.{data.source} would be both sides",
+            hint="name the two files: {source: FILE, target: FILE}",
+        )
+    return parallel(_side_file(split, data.source), _side_file(split, data.target))
+
+
+def _side_file(prefix: str, language: str) -> Path:
+    """The file of one side: `prefix.de`, or the same with `.gz`."""
+    path = Path(f"{prefix}.{language}")
+    compressed = Path(f"{prefix}.{language}.gz")
+    if path.exists() or not compressed.exists():
+        if not path.exists() and Path(prefix).is_file():
+            raise DataError(
+                f"{files.shown(path)} does not exist, nor does it with .gz",
+                hint=f"{files.shown(prefix)} is a file: name it without its language, or name both files as "
+                "{source: FILE, target: FILE}",
+            )
+        return path
+    return compressed
+
+
+def _inline(pairs: Sequence[Sequence[str]], name: str) -> Corpus:
+    for number, pair in enumerate(pairs, start=1):
+        for text in pair:
+            check_line(text, place=f"data.{name}, pair {number}")
+    return Corpus([source for source, _ in pairs], [target for _, target in pairs])
+
+
+def check_line(text: str, *, place: str) -> None:
+    """DataError, naming the place, for a string that is more than one line, or no Unicode text (a lone surrogate)."""
+    if "\n" in text:
+        raise DataError(f"{place}: a sentence is one line, but this holds a line break: {text!r}")
+    try:
+        text.encode("utf-8")
+    except UnicodeEncodeError as failure:
+        raise DataError(
+            f"{place}: character {failure.start + 1} is not text (bytes that are not UTF-8, or half a surrogate pair)",
+            hint="write it in UTF-8",
+        ) from None
+
+
+def _phrasebook(data: DataConfig, name: str) -> Corpus:
+    from transformer_cli.data.phrasebook import phrasebook
+
+    if {data.source, data.target} != {"de", "en"}:
+        raise ConfigError(
+            f"the phrasebook knows de and en, not {data.source} and {data.target}",
+            hint="data.source and data.target are the languages; data.train names a text of one's own",
+        )
+    book = phrasebook(n_pairs=data.phrasebook.n_pairs, seed=data.phrasebook.seed)
+    pairs = [
+        pair.as_source_target(source=data.source, target=data.target, style_seed=index)
+        for index, pair in enumerate(getattr(book, name))
+    ]
+    return Corpus([source for source, _ in pairs], [target for _, target in pairs])
+
+
+def _without_empty(corpus: Corpus, *, name: str) -> Corpus:
+    """The pairs that have text on both sides, in order."""
+    counts = Counter(corpus.counts)
+    kept: list[int] = []
+    for index, (source, target) in enumerate(zip(corpus.source, corpus.target, strict=True)):
+        reason = _why_empty(source, target)
+        if reason is None:
+            kept.append(index)
+        else:
+            counts[reason] += 1
+    if not kept:
+        raise DataError(
+            f"{name} has no pair to learn from: of {len(corpus):,} pairs, none has text on both sides",
+            hint="look at the files that `data.train` names",
+        )
+    return Corpus([corpus.source[i] for i in kept], [corpus.target[i] for i in kept], dict(counts))
+
+
+def _why_empty(source: str, target: str) -> str | None:
+    if source.strip():
+        return None if target.strip() else EMPTY_TARGET
+    return EMPTY_SOURCE if target.strip() else EMPTY_BOTH
+
+
+def _not_utf8(data: bytes, position: int, name: str) -> DataError:
+    """position: index of the first byte that is wrong."""
+    line = data.count(b"\n", 0, position) + 1
+    column = position - (data.rfind(b"\n", 0, position) + 1) + 1
+    if data[:2] in (b"\xff\xfe", b"\xfe\xff"):
+        hint = "it looks like UTF-16: `iconv -f utf-16 -t utf-8 OLD > NEW` converts it"
+    else:
+        hint = "if it is Latin-1, `iconv -f latin1 -t utf-8 OLD > NEW` converts it"
+    return DataError(
+        f"{name}, line {line:,}: byte {column:,} of the line (0x{data[position]:02x}, byte {position:,} of the file, "
+        "counted from 0) is not UTF-8",
+        hint=hint,
+    )
+
+
+def _nearest(path: Path) -> str:
+    """What is there instead of a missing file."""
+    folder = path.parent
+    if not folder.is_dir():
+        there = next(parent for parent in folder.absolute().parents if parent.is_dir())
+        return f"the folder {files.shown(folder)} does not exist; {files.shown(there)} does"
+    close = difflib.get_close_matches(path.name, _names(folder.iterdir()), n=1, cutoff=0.5)
+    if close:
+        return f"did you mean {files.shown(folder / close[0])}?"
+    return f"no file in {files.shown(folder.absolute())} has a name like it"
+
+
+def _names(paths: Iterable[Path]) -> list[str]:
+    return sorted(path.name for path in paths)

@@ -1,0 +1,124 @@
+"""From a plan to tensors: sentences of one batch side by side, padded, made ahead in the background.
+
+B batch, S source length, T target length
+"""
+
+from __future__ import annotations
+
+import queue
+import threading
+from collections.abc import Iterator, Sequence
+from dataclasses import dataclass
+from typing import Protocol
+
+import numpy as np
+import numpy.typing as npt
+import torch
+from torch import Tensor
+
+from transformer_cli.tokenizer import BOS, EOS, PAD
+
+AHEAD = 4
+"""Batches that wait ready; they are small beside what the model needs for one."""
+
+Ids = npt.NDArray[np.integer]
+
+
+@dataclass(frozen=True)
+class Batch:
+    """Sentence pairs as teacher forcing wants them: the decoder reads `target_in` and predicts `target_out`."""
+
+    source_BS: Tensor
+    """int64, PAD behind each sentence."""
+    source_lengths_B: Tensor
+    """int64, end marks included."""
+    target_in_BT: Tensor
+    """int64: BOS, then the sentence, then PAD."""
+    target_out_BT: Tensor
+    """int64: the sentence, then EOS, then PAD."""
+    n_source_tokens: int
+    """Without padding."""
+    n_target_tokens: int
+    """Without padding, end marks included: what the loss is divided by."""
+
+
+class Encoded(Protocol):
+    """A corpus as ids."""
+
+    def source(self, index: int) -> Ids:
+        """Source ids, as the encoder reads them: with the end mark, if it wants one."""
+        ...
+
+    def target(self, index: int) -> Ids:
+        """Target ids, without marks."""
+        ...
+
+
+def batches(corpus: Encoded, plan: Sequence[npt.NDArray[np.int64]], *, start: int = 0) -> Iterator[Batch]:
+    """The batches of a plan from the one numbered `start` on, each collated while the ones before it are used.
+
+    An error of the background is raised here, where its batch would have come. Closing the iterator, or dropping it,
+    ends the background thread.
+    """
+    ready: queue.Queue[Batch | BaseException | None] = queue.Queue(maxsize=AHEAD)
+    stopped = threading.Event()
+
+    def put(item: Batch | BaseException | None) -> None:
+        while not stopped.is_set():
+            try:
+                ready.put(item, timeout=0.1)
+                return
+            except queue.Full:
+                continue
+
+    def work() -> None:
+        try:
+            for indices in plan[start:]:
+                if stopped.is_set():
+                    return
+                put(collate([corpus.source(int(i)) for i in indices], [corpus.target(int(i)) for i in indices]))
+            put(None)
+        except BaseException as failure:
+            put(failure)
+
+    thread = threading.Thread(target=work, name="batches", daemon=True)
+    thread.start()
+    try:
+        while (item := ready.get()) is not None:
+            if isinstance(item, BaseException):
+                raise item
+            yield item
+    finally:
+        stopped.set()
+        thread.join()
+
+
+def collate(source: Sequence[Ids], target: Sequence[Ids]) -> Batch:
+    """Pad sentence pairs to one rectangle per side.
+
+    source: ids as the encoder reads them; target: ids without marks.
+    """
+    source_lengths_B = np.array([len(ids) for ids in source], dtype=np.int64)
+    n_target_tokens = sum(len(ids) + 1 for ids in target)
+    return Batch(
+        source_BS=torch.from_numpy(_padded(source)),
+        source_lengths_B=torch.from_numpy(source_lengths_B),
+        target_in_BT=torch.from_numpy(_padded(target, first=BOS)),
+        target_out_BT=torch.from_numpy(_padded(target, last=EOS)),
+        n_source_tokens=int(source_lengths_B.sum()),
+        n_target_tokens=n_target_tokens,
+    )
+
+
+def _padded(rows: Sequence[Ids], *, first: int | None = None, last: int | None = None) -> npt.NDArray[np.int64]:
+    """Rows of one length, PAD behind them; with a mark in front of each row, or behind it."""
+    before, marks = int(first is not None), int(first is not None) + int(last is not None)
+    width = max((len(row) + marks for row in rows), default=marks)
+    padded = np.full((len(rows), width), PAD, dtype=np.int64)
+    if first is not None:
+        padded[:, 0] = first
+    for index, row in enumerate(rows):
+        padded[index, before : before + len(row)] = row
+        if last is not None:
+            padded[index, before + len(row)] = last
+    return padded

@@ -1,0 +1,18 @@
+"""Text to piece ids and back: learn a tokenizer, encode, decode, sample, save, load."""
+
+from transformer_cli.tokenizer.learning import TokenizerReport, train_tokenizer
+from transformer_cli.tokenizer.tokenizer import Tokenizer, read_tokenizer
+from transformer_cli.tokenizer.vocabulary import BOS, EOS, PAD, SPECIALS, UNK, Vocabulary
+
+__all__ = [
+    "BOS",
+    "EOS",
+    "PAD",
+    "SPECIALS",
+    "UNK",
+    "Tokenizer",
+    "TokenizerReport",
+    "Vocabulary",
+    "read_tokenizer",
+    "train_tokenizer",
+]

@@ -1,0 +1,206 @@
+"""Learn a tokenizer from text, and report how it went."""
+
+from __future__ import annotations
+
+import io
+import random
+import re
+import unicodedata
+from collections import Counter
+from collections.abc import Sequence
+from dataclasses import asdict, dataclass
+from typing import Any
+
+import sentencepiece
+
+from transformer_cli.config.tokenizer import SideModels, SideVocabSizes, TokenizerConfig
+from transformer_cli.errors import ConfigError, DataError
+from transformer_cli.tokenizer.tokenizer import Tokenizer, read_tokenizer
+from transformer_cli.tokenizer.vocabulary import BOS, EOS, PAD, SPECIALS, UNK, Vocabulary
+
+MAX_LINE_BYTES = 10_000
+"""Longer lines are not learned from. A piece has less than 65,536 bytes, and NFKC makes up to 6 times as many."""
+MAX_LINES = 2_000_000
+"""Lines per side that are learned from at most; of a larger corpus as many are drawn. SentencePiece holds them all."""
+CHUNK = 8192
+"""Lines whose ids lie in memory at a time."""
+RESERVED = "\u2585"
+"""SentencePiece skips lines with this character, which it writes for an unknown one."""
+
+
+@dataclass(frozen=True)
+class TokenizerReport:
+    """How the training of a tokenizer went."""
+
+    kind: str
+    """bpe, unigram or word; `given` for an existing model."""
+    asked: dict[str, int]
+    """Pieces asked for, by vocabulary: joint, or source and target."""
+    pieces: dict[str, int]
+    """Pieces there are, specials included; fewer than asked for where the text has no more."""
+    tokens_per_word: dict[str, float]
+    """By side; words are what white space separates. Zero where there is none."""
+    lines_used: int
+    """Lines of both sides that were learned from."""
+    lines_skipped: dict[str, int]
+    """Lines of both sides that were not, by reason."""
+
+    @property
+    def fitted(self) -> bool:
+        """Whether the vocabulary came out smaller than asked for."""
+        return any(self.pieces[name] < self.asked[name] for name in self.asked)
+
+    def as_json(self) -> dict[str, Any]:
+        return asdict(self) | {"fitted": self.fitted}
+
+
+def train_tokenizer(
+    config: TokenizerConfig, source: Sequence[str], target: Sequence[str], *, seed: int
+) -> tuple[Tokenizer, TokenizerReport]:
+    """The tokenizer that `config` asks for: learned from these lines, or an existing model.
+
+    seed: decides which lines are taken of a corpus that is too large to be learned from as a whole.
+    The same lines give the same tokenizer, bit for bit, whatever the number of threads or cores.
+    Raises ConfigError (a vocabulary that cannot hold the characters), DataError (nothing to learn from), ModelError.
+    """
+    sides = {"source": source, "target": target}
+    skipped: Counter[str] = Counter()
+    if config.model is not None:
+        given = config.model
+        tokenizer = (
+            read_tokenizer(given.source, given.target) if isinstance(given, SideModels) else read_tokenizer(given)
+        )
+        asked, used = {}, 0
+    else:
+        asked = _asked(config)
+        usable = {side: _usable(lines, skipped, seed=seed, side=side) for side, lines in sides.items()}
+        texts = [usable["source"] + usable["target"]] if config.joint else list(usable.values())
+        models = [_train(text, config, size) for text, size in zip(texts, asked.values(), strict=True)]
+        tokenizer = Tokenizer(*(Vocabulary(model) for model in models))
+        # A line without a piece has nothing but white space or what NFKC removes: SentencePiece skips it, too.
+        blank = _count(tokenizer.source, usable["source"])[2] + _count(tokenizer.target, usable["target"])[2]
+        skipped["blank"] = blank
+        used = sum(len(lines) for lines in usable.values()) - blank
+    return tokenizer, TokenizerReport(
+        kind="given" if config.model is not None else config.kind,
+        asked=asked,
+        pieces=_pieces(tokenizer),
+        tokens_per_word={
+            "source": _tokens_per_word(tokenizer.source, source),
+            "target": _tokens_per_word(tokenizer.target, target),
+        },
+        lines_used=used,
+        lines_skipped={reason: n for reason, n in skipped.items() if n},
+    )
+
+
+def _asked(config: TokenizerConfig) -> dict[str, int]:
+    size = config.vocab_size
+    if not config.joint:
+        sizes = size if isinstance(size, SideVocabSizes) else SideVocabSizes(source=size, target=size)
+        return {"source": sizes.source, "target": sizes.target}
+    if isinstance(size, SideVocabSizes):
+        raise ConfigError(
+            "tokenizer.vocab_size has a number per side, but tokenizer.joint asks for one vocabulary",
+            hint="write one number, or `joint: false`",
+        )
+    return {"joint": size}
+
+
+def _pieces(tokenizer: Tokenizer) -> dict[str, int]:
+    if tokenizer.joint:
+        return {"joint": tokenizer.source_size}
+    return {"source": tokenizer.source_size, "target": tokenizer.target_size}
+
+
+def _usable(lines: Sequence[str], skipped: Counter[str], *, seed: int, side: str) -> list[str]:
+    """The lines that SentencePiece would not skip, in order; what it would is counted by reason."""
+    usable = []
+    for line in lines:
+        if not line:
+            skipped["empty"] += 1
+        elif len(line.encode("utf-8")) > MAX_LINE_BYTES:
+            skipped[f"longer than {MAX_LINE_BYTES:,} bytes"] += 1
+        elif RESERVED in line:
+            skipped["reserved character U+2585"] += 1
+        else:
+            usable.append(line)
+    if len(usable) <= MAX_LINES:
+        return usable
+    skipped[f"beyond {MAX_LINES:,} lines a side"] += len(usable) - MAX_LINES
+    chosen = random.Random(f"tokenizer {side} {seed}").sample(range(len(usable)), MAX_LINES)
+    return [usable[index] for index in sorted(chosen)]
+
+
+def _train(lines: Sequence[str], config: TokenizerConfig, size: int) -> bytes:
+    """The serialised model."""
+    identity = config.normalization == "identity"
+    model = io.BytesIO()
+    try:
+        sentencepiece.SentencePieceTrainer.train(
+            sentence_iterator=iter(lines),
+            model_writer=model,
+            model_type=config.kind,
+            vocab_size=size,
+            hard_vocab_limit=False,
+            pad_id=PAD,
+            unk_id=UNK,
+            bos_id=BOS,
+            eos_id=EOS,
+            pad_piece=SPECIALS[PAD],
+            unk_piece=SPECIALS[UNK],
+            bos_piece=SPECIALS[BOS],
+            eos_piece=SPECIALS[EOS],
+            required_chars=_required_characters(lines),
+            character_coverage=config.character_coverage,
+            byte_fallback=config.byte_fallback,
+            normalization_rule_name="identity" if identity else "nmt_nfkc",
+            remove_extra_whitespaces=not identity,
+            max_sentence_length=MAX_LINE_BYTES,
+            # The unigram model sums over threads in floating point: with another number, other pieces.
+            num_threads=1 if config.kind == "unigram" else 2,
+            minloglevel=2,
+        )
+    except RuntimeError as failure:
+        raise _explained(failure, size) from None
+    return model.getvalue()
+
+
+def _required_characters(lines: Sequence[str]) -> str:
+    """The letters of `<s>` and its like where text contains them.
+
+    The trainer takes them for boundaries and doesn't see their characters; without this they'd be unknown.
+    """
+    normalized = [unicodedata.normalize("NFKC", line) for line in lines if any(c in line for c in "<﹤＜")]
+    return "".join(sorted({c for special in SPECIALS if any(special in line for line in normalized) for c in special}))
+
+
+def _explained(failure: RuntimeError, size: int) -> ConfigError | DataError:
+    message = str(failure)
+    too_small = re.search(r"smaller than required_chars\. \d+ vs (\d+)", message)
+    if too_small:
+        return ConfigError(
+            f"tokenizer.vocab_size: {size} pieces cannot hold the characters of the text and the specials, "
+            f"which are {int(too_small[1]):,}",
+            hint="raise tokenizer.vocab_size, or lower tokenizer.character_coverage",
+        )
+    if "sentences_.empty()" in message or "all_chars_count" in message:
+        return DataError("the tokenizer has no text to learn from: every line is empty or was skipped")
+    return DataError(f"SentencePiece cannot learn from this text: {message}")
+
+
+def _tokens_per_word(vocabulary: Vocabulary, lines: Sequence[str]) -> float:
+    n_tokens, n_words, _ = _count(vocabulary, lines)
+    return n_tokens / n_words if n_words else 0.0
+
+
+def _count(vocabulary: Vocabulary, lines: Sequence[str]) -> tuple[int, int, int]:
+    """Pieces, words, and lines without a piece."""
+    n_tokens = n_words = n_blank = 0
+    for start in range(0, len(lines), CHUNK):
+        chunk = lines[start : start + CHUNK]
+        ids = vocabulary.encode(chunk)
+        n_tokens += sum(map(len, ids))
+        n_words += sum(len(line.split()) for line in chunk)
+        n_blank += sum(not sequence for sequence in ids)
+    return n_tokens, n_words, n_blank

@@ -1,0 +1,119 @@
+"""What both sides of a run speak: one vocabulary, or two; saved with the run, known by its content."""
+
+from __future__ import annotations
+
+import hashlib
+from collections.abc import Sequence
+from pathlib import Path
+
+from transformer_cli import files
+from transformer_cli.errors import ModelError
+from transformer_cli.tokenizer.vocabulary import SPECIALS, Vocabulary, read_vocabulary
+
+JOINT_FILE, SOURCE_FILE, TARGET_FILE = "spm.model", "source.model", "target.model"
+DESCRIPTION_FILE = "tokenizer.json"
+
+
+class Tokenizer:
+    """What both sides of a run speak: one vocabulary for both (joint), or one per side."""
+
+    def __init__(self, source: Vocabulary, target: Vocabulary | None = None) -> None:
+        """target: None where the source's vocabulary serves both sides."""
+        self.source = source
+        self.target = source if target is None else target
+        self.joint = target is None
+
+    @property
+    def source_size(self) -> int:
+        return self.source.size
+
+    @property
+    def target_size(self) -> int:
+        return self.target.size
+
+    @property
+    def fingerprint(self) -> str:
+        """Equal exactly for tokenizers that treat every text alike because they are the same bytes, side by side."""
+        digest = hashlib.sha256(b"joint" if self.joint else b"per side")
+        for vocabulary in self._models().values():
+            digest.update(len(vocabulary.model).to_bytes(8, "big"))
+            digest.update(vocabulary.model)
+        return digest.hexdigest()
+
+    @property
+    def banned_target_ids(self) -> tuple[int, ...]:
+        """Ids that a translation must never contain; see Vocabulary.banned_ids."""
+        return self.target.banned_ids
+
+    def encode_source(self, lines: Sequence[str]) -> list[list[int]]:
+        return self.source.encode(lines)
+
+    def encode_target(self, lines: Sequence[str]) -> list[list[int]]:
+        return self.target.encode(lines)
+
+    def decode_source(self, ids: Sequence[Sequence[int]]) -> list[str]:
+        return self.source.decode(ids)
+
+    def decode_target(self, ids: Sequence[Sequence[int]]) -> list[str]:
+        return self.target.decode(ids)
+
+    def sample_source(
+        self, lines: Sequence[str], *, rate: float, seed: int, epoch: int, first: int = 0
+    ) -> list[list[int]]:
+        """Ids of each line in this epoch's draw of subwords; first: index of the first line. See Vocabulary.sample."""
+        return self.source.sample(lines, rate=rate, key=f"source {seed} {epoch}", first=first)
+
+    def sample_target(
+        self, lines: Sequence[str], *, rate: float, seed: int, epoch: int, first: int = 0
+    ) -> list[list[int]]:
+        """Ids of each line in this epoch's draw of subwords; first: index of the first line. See Vocabulary.sample."""
+        return self.target.sample(lines, rate=rate, key=f"target {seed} {epoch}", first=first)
+
+    def save(self, directory: str | Path) -> None:
+        """Write the model or models, then the description that makes them count.
+
+        Raises ResourceError where the disk refuses.
+        """
+        directory = Path(directory)
+        for name, vocabulary in self._models().items():
+            with files.atomic_file(directory / name) as file:
+                file.write(vocabulary.model)
+        description = {
+            "format": 1,
+            "joint": self.joint,
+            "specials": dict(zip(SPECIALS, range(4), strict=True)),
+            "pieces": {"source": self.source_size, "target": self.target_size},
+            "sha256": {name: vocabulary.sha256 for name, vocabulary in self._models().items()},
+            "fingerprint": self.fingerprint,
+        }
+        files.write_json(directory / DESCRIPTION_FILE, description)
+
+    @classmethod
+    def load(cls, directory: str | Path) -> Tokenizer:
+        """The tokenizer that `save` wrote; ModelError where it is missing, damaged or not what it was."""
+        directory = Path(directory)
+        path = directory / DESCRIPTION_FILE
+        hint = "`tx tokenize -c CONFIG` trains the tokenizer of a run"
+        description = files.read_json(path, error=ModelError, hint=hint)
+        try:
+            joint, hashes, fingerprint = (description[key] for key in ("joint", "sha256", "fingerprint"))
+            names = [JOINT_FILE] if joint else [SOURCE_FILE, TARGET_FILE]
+            wanted = {name: hashes[name] for name in names}
+        except (KeyError, TypeError):
+            raise ModelError(f"{files.shown(path)} does not describe a tokenizer", hint=hint) from None
+        vocabularies = [read_vocabulary(directory / name, sha256=wanted[name]) for name in names]
+        tokenizer = cls(*vocabularies)
+        if tokenizer.fingerprint != fingerprint:
+            raise ModelError(f"{files.shown(directory)} is not the tokenizer that was saved there", hint=hint)
+        return tokenizer
+
+    def _models(self) -> dict[str, Vocabulary]:
+        if self.joint:
+            return {JOINT_FILE: self.source}
+        return {SOURCE_FILE: self.source, TARGET_FILE: self.target}
+
+
+def read_tokenizer(source: str | Path, target: str | Path | None = None) -> Tokenizer:
+    """A tokenizer out of existing SentencePiece models; ModelError where one cannot be used, saying why."""
+    vocabularies = [read_vocabulary(Path(path)) for path in (source, target) if path is not None]
+    return Tokenizer(*vocabularies)

@@ -1,0 +1,163 @@
+"""One SentencePiece model (Kudo & Richardson 2018): text to piece ids and back, and how a text is cut at random.
+
+Ids here never hold marks: `<s>` and `</s>` are added by whoever makes a batch or searches. What a user types is plain
+text, `</s>` included. Two characters are not: "▁" (U+2581) is how SentencePiece writes a space, so in raw text it is
+one, and with `nfkc` runs of white space become one space.
+"""
+
+from __future__ import annotations
+
+import hashlib
+import threading
+from collections.abc import Sequence
+from pathlib import Path
+from typing import Any
+
+import sentencepiece
+
+from transformer_cli import files
+from transformer_cli.errors import ModelError
+
+PAD, UNK, BOS, EOS = 0, 1, 2, 3
+SPECIALS = ("<pad>", "<unk>", "<s>", "</s>")
+"""The names of the first four ids, for every tokenizer of this program."""
+
+MAX_MODEL_BYTES = 1 << 29
+
+sentencepiece.set_min_log_level(2)  # what it has to say reaches the user as an error or in a report of ours
+_sampling = threading.Lock()
+
+
+class Vocabulary:
+    """One SentencePiece model: text to piece ids and back."""
+
+    def __init__(self, model: bytes, *, name: str = "the SentencePiece model") -> None:
+        """model: the serialised protobuf. name: what an error calls it.
+
+        Raises ModelError where it isn't a model, or where pad, unk, bos, eos aren't 0, 1, 2, 3.
+        """
+        self.model = model
+        self._processor = _processor(model, name)
+        _check_specials(self._processor, name)
+
+    @property
+    def size(self) -> int:
+        """Pieces, specials included."""
+        return int(self._processor.get_piece_size())
+
+    @property
+    def sha256(self) -> str:
+        return hashlib.sha256(self.model).hexdigest()
+
+    @property
+    def banned_ids(self) -> tuple[int, ...]:
+        """What a translation must never contain: unk, control symbols but eos, and whatever would break a line."""
+        return tuple(id for id in range(self.size) if id != EOS and self._is_banned(id))
+
+    def encode(self, lines: Sequence[str]) -> list[list[int]]:
+        """Ids of each line, without marks; an unknown character is UNK, a line of white space may have none."""
+        return [list(ids) for ids in self._processor.encode(list(lines), out_type=int)]
+
+    def pieces(self, lines: Sequence[str]) -> list[list[str]]:
+        """The same, readable: `▁` is a space; what has no piece of its own appears as it was typed."""
+        return [list(pieces) for pieces in self._processor.encode(list(lines), out_type=str)]
+
+    def decode(self, ids: Sequence[Sequence[int]]) -> list[str]:
+        """Text of each sequence; control symbols vanish, UNK becomes " ⁇ ". IndexError for an id that isn't there."""
+        return [str(self._processor.decode([int(id) for id in sequence])) if len(sequence) else "" for sequence in ids]
+
+    def piece(self, id: int) -> str:
+        return str(self._processor.id_to_piece(id))
+
+    def sample(self, lines: Sequence[str], *, rate: float, key: str, first: int = 0) -> list[list[int]]:
+        """Ids of each line, cut differently for every key: BPE-dropout (Provilkov et al. 2020) or unigram sampling.
+
+        rate: the chance to skip a merge, or the unigram model's alpha; 0 is `encode`. key: names the draw. first: the
+        index of the first line. A line's ids depend on (rate, key, its index, its text) and nothing else.
+        Raises ModelError for models of whole words.
+        """
+        if rate == 0:
+            return self.encode(lines)
+        return [self._sample(line, rate, _seed(key, index)) for index, line in enumerate(lines, start=first)]
+
+    def _sample(self, line: str, rate: float, seed: int) -> list[int]:
+        # SentencePiece draws from a generator per thread, made at the thread's first draw out of one global seed. So a
+        # fresh thread is what it takes for a draw of one's own; it costs some 70 microseconds.
+        drawn: list[list[int]] = []
+        failures: list[RuntimeError] = []
+
+        def draw() -> None:
+            try:
+                drawn.append(
+                    self._processor.encode(line, out_type=int, enable_sampling=True, alpha=rate, nbest_size=-1)
+                )
+            except RuntimeError as failure:
+                failures.append(failure)
+
+        with _sampling:
+            sentencepiece.set_random_generator_seed(seed)
+            thread = threading.Thread(target=draw)
+            thread.start()
+            thread.join()
+        if failures:
+            raise ModelError(
+                f"this tokenizer cannot sample: {_reason(failures[0])}",
+                hint="set tokenizer.sampling to 0, or tokenizer.kind to bpe or unigram",
+            )
+        return drawn[0]
+
+    def _is_banned(self, id: int) -> bool:
+        processor = self._processor
+        if processor.is_unknown(id) or processor.is_control(id):
+            return True
+        piece = processor.id_to_piece(id)
+        if processor.is_byte(id):
+            return piece in ("<0x0A>", "<0x0D>")
+        return "\n" in piece or "\r" in piece
+
+
+def read_vocabulary(path: Path, *, sha256: str | None = None) -> Vocabulary:
+    """A model file, of the content that `sha256` names if given."""
+    if path.is_file() and path.stat().st_size > MAX_MODEL_BYTES:
+        raise ModelError(f"{files.shown(path)} is larger than any SentencePiece model")
+    model = files.read_bytes(path, error=ModelError)
+    if sha256 is not None and hashlib.sha256(model).hexdigest() != sha256:
+        raise ModelError(
+            f"{files.shown(path)} is damaged: its content is not what was saved there",
+            hint="copy the whole directory again; a run cannot be used with another tokenizer than its own",
+        )
+    return Vocabulary(model, name=files.shown(path))
+
+
+def _processor(model: bytes, name: str) -> Any:
+    if not model:
+        raise ModelError(f"{name} is empty")
+    try:
+        return sentencepiece.SentencePieceProcessor(model_proto=model)
+    except RuntimeError as failure:
+        raise ModelError(f"{name} is not a SentencePiece model, or a damaged one: {_reason(failure)}") from None
+
+
+def _check_specials(processor: Any, name: str) -> None:
+    found = [processor.pad_id(), processor.unk_id(), processor.bos_id(), processor.eos_id()]
+    if found != [PAD, UNK, BOS, EOS]:
+        listed = ", ".join(
+            f"{special} {'missing' if id < 0 else id}"
+            for special, id in zip(("pad", "unk", "bos", "eos"), found, strict=True)
+        )
+        raise ModelError(
+            f"{name} has other special ids than this program: expected pad 0, unk 1, bos 2, eos 3; found {listed}",
+            hint="train it with `spm_train --pad_id=0 --unk_id=1 --bos_id=2 --eos_id=3 ...`",
+        )
+
+
+def _reason(failure: RuntimeError) -> str:
+    """SentencePiece's message without the place in its source."""
+    text = str(failure).strip()
+    return text.split("] ", 1)[1] if "] " in text else text or type(failure).__name__
+
+
+def _seed(key: str, index: int) -> int:
+    """31 bits, for SentencePiece takes the largest 32-bit number to mean that there is no seed."""
+    digest = hashlib.blake2b(f"{key} {index}".encode(), digest_size=4).digest()
+    return int.from_bytes(digest, "big") >> 1
