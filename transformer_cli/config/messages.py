@@ -187,12 +187,11 @@ def _dotted(path: Path) -> str:
 
 
 def _suggestion(key: str, section: type[Section]) -> str:
-    """`; did you mean x?`, or the section that the key belongs to, or all valid names."""
+    """`; it belongs to x` for a name of another section, else the nearest name, else all of them."""
     names = list(section.model_fields)
-    if close := nearest(key, names):
-        return f"; did you mean `{close}`?"
     for name in names:
         inner = accepted(section).inside(name)
         if inner and inner.inside(key):
             return f"; it belongs to `{name}`"
-    return f"; valid are {', '.join(names)}"
+    close = nearest(key, names)
+    return f"; did you mean `{close}`?" if close else f"; valid are {', '.join(names)}"

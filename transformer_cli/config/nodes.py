@@ -24,6 +24,7 @@ NULLS = frozenset({"", "~", "null", "Null", "NULL"})
 BOOLEANS = {name: name.lower() == "true" for name in ("true", "True", "TRUE", "false", "False", "FALSE")}
 INTEGER = re.compile(r"[-+]?(0|[1-9][0-9]*)")
 FLOAT = re.compile(r"[-+]?(\.[0-9]+|(0|[1-9][0-9]*)(\.[0-9]*)?)([eE][-+]?[0-9]+)?")
+LINE_ENDS_TO_PYYAML = re.compile("[\x85\u2028\u2029]|\r(?!\n)")
 SPECIAL_FLOAT = re.compile(r"([-+]?)\.(inf|Inf|INF)|\.(nan|NaN|NAN)")
 
 
@@ -125,11 +126,13 @@ def decode(data: bytes, *, name: str) -> str:
 
 def read_nodes(source: Source, *, start: int = 0) -> Node:
     """The one document of a source, from character `start` on; raises Refused."""
+    if end := LINE_ENDS_TO_PYYAML.search(source.text):
+        raise Refused(_at(source, end.start()), f"{_name(end.group())}; in double quotes, write it as an escape")
     try:
         return _Reader(source, start).document()
     except yaml.reader.ReaderError as error:
         place = _at(source, error.position)
-        raise Refused(place, f"the character U+{ord(source.text[error.position]):04X} is not allowed") from None
+        raise Refused(place, _name(source.text[error.position])) from None
     except (ValueError, OverflowError):  # an escape such as "\\UFFFFFFFF"
         raise Refused(_at(source, start), "an escape in a quoted text names no character") from None
     except yaml.MarkedYAMLError as error:
@@ -242,6 +245,10 @@ def shorten(text: str, length: int = 40) -> str:
     if len(text) > length:
         text = f"{text[: length // 2]}...{text[-length // 4 :]}"
     return "".join(char if char.isprintable() else char.encode("unicode_escape").decode() for char in text)
+
+
+def _name(char: str) -> str:
+    return f"the character U+{ord(char):04X} is not allowed"
 
 
 def _at(source: Source, index: int) -> Place:

@@ -44,7 +44,7 @@ def load_config(name_or_path: str | Path, overrides: Sequence[str] = ()) -> RunC
     Raises ConfigError, which lists every mistake.
     """
     path = find_config(name_or_path)
-    tree = _without_empty_sections(_read_chain(path), RunConfig)
+    tree = _read_chain(path)
     mistakes = []
     for override in overrides:
         try:
@@ -112,7 +112,7 @@ def _preset(name: str) -> Path | None:
 
 def _read_chain(path: Path, below: tuple[Path, ...] = ()) -> Node:
     """A file on top of what it extends."""
-    tree = _read_file(path)
+    tree = _without_empty_sections(_read_file(path), RunConfig)
     assert isinstance(tree.value, dict)
     chain = (*below, path)
     entries = dict(tree.value)

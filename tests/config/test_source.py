@@ -1,0 +1,358 @@
+"""Files, presets, `extends`, `--set`: which value wins, and where relative file names lead."""
+
+from __future__ import annotations
+
+import os
+import typing
+from pathlib import Path
+
+import pytest
+from hypothesis import HealthCheck, given, settings
+from hypothesis import strategies as st
+
+from transformer_cli.config.data import InlinePairs, ParallelFiles
+from transformer_cli.config.expectations import Accepted, accepted
+from transformer_cli.config.model import Depths
+from transformer_cli.config.run import RunConfig, contradictions
+from transformer_cli.config.source import dump_config, load_config, preset_names
+from transformer_cli.config.tokenizer import SideModels
+from transformer_cli.errors import ConfigError
+
+PRESETS = Path(__file__).parents[2] / "configs"
+
+
+@pytest.fixture
+def folder(tmp_path, monkeypatch):
+    """An empty current folder."""
+    monkeypatch.chdir(tmp_path)
+    return tmp_path
+
+
+def write(path: str, text: str) -> str:
+    Path(path).parent.mkdir(parents=True, exist_ok=True)
+    Path(path).write_text(text, encoding="utf-8")
+    return path
+
+
+def message(*arguments) -> str:
+    with pytest.raises(ConfigError) as caught:
+        load_config(*arguments)
+    assert caught.value.exit_code == 2
+    return f"{caught.value.message}\n{caught.value.hint or ''}".rstrip("\n")
+
+
+@pytest.mark.parametrize("name", sorted(path.stem for path in PRESETS.glob("*.yaml")))
+def test_every_preset_loads_by_name_and_says_something_new(folder, name):
+    config = load_config(name)
+    assert config == load_config(f"{name}.yaml") == load_config(PRESETS / f"{name}.yaml")
+    assert config.name == name
+    assert name in preset_names()
+
+
+def test_a_file_comes_before_the_preset_of_the_same_name(folder):
+    write("tiny.yaml", "model: {d_ff: 7}")
+    assert load_config("tiny.yaml").model.d_ff == 7
+    assert load_config("tiny").model.d_ff != 7
+
+
+def test_a_folder_does_not_hide_a_preset(folder):
+    os.mkdir("tiny")
+    assert load_config("tiny").name == "tiny"
+
+
+def test_a_mistyped_preset_is_named(folder):
+    assert message("tinny.yaml") == (
+        "no configuration tinny.yaml: neither a file nor a preset\ndid you mean tiny.yaml?"
+    )
+    assert message("x/y.yaml").endswith(f"presets: {', '.join(preset_names())}")
+
+
+@pytest.mark.parametrize("name", ["../configs/tiny", "", ".", "/etc", "a\0b"])
+def test_a_preset_is_a_bare_name(folder, name):
+    assert "no configuration" in message(name) or "is a directory" in message(name)
+
+
+def test_extends_inherits_section_by_section(folder):
+    write("a.yaml", "model: {d_model: 64, n_heads: 2, d_ff: 128}\nseed: 5")
+    write("sub/b.yaml", "extends: ../a.yaml\nmodel: {d_ff: 256}")
+    write("c.yaml", "extends: sub/b.yaml\nmodel: {n_heads: 4}")
+    config = load_config("c.yaml")
+    assert (config.model.d_model, config.model.n_heads, config.model.d_ff, config.seed) == (64, 4, 256, 5)
+
+
+def test_extends_looks_beside_the_file_then_among_the_presets(folder):
+    write("mine.yaml", "extends: big\n")
+    assert load_config("mine.yaml").model.d_model == 1024
+    write("big", "model: {d_model: 16}\n")
+    assert load_config("mine.yaml").model.d_model == 16
+
+
+def test_extends_in_a_circle_names_the_chain(folder):
+    write("a.yaml", "extends: b.yaml")
+    write("b.yaml", "seed: 1\nextends: c.yaml")
+    write("c.yaml", "extends: ./a.yaml")
+    assert message("a.yaml") == (
+        "c.yaml:1:10: `extends` goes round in a circle: a.yaml -> b.yaml -> c.yaml -> a.yaml\n"
+        "    1 | extends: ./a.yaml\n"
+        "      |          ^^^^^^^^"
+    )
+
+
+def test_extends_of_nothing_names_the_nearest_preset(folder):
+    write("a.yaml", "extends: tinny.yaml")
+    assert message("a.yaml") == (
+        "a.yaml:1:10: `extends: tinny.yaml` names neither a file beside this one nor a preset; "
+        "did you mean tiny.yaml?\n"
+        "    1 | extends: tinny.yaml\n"
+        "      |          ^^^^^^^^^^"
+    )
+    write("a.yaml", "extends: [tiny.yaml]")
+    assert "`extends` names one file or preset" in message("a.yaml")
+
+
+def test_a_long_chain_ends(folder):
+    for index in range(30):
+        write(f"{index}.yaml", f"extends: {index + 1}.yaml")
+    assert "more than 20 files extend each other" in message("0.yaml")
+
+
+@pytest.mark.parametrize(
+    ("below", "above", "expected"),
+    [
+        ("corpus/a", "{source: x, target: y}", ParallelFiles),
+        ("{source: x, target: y}", "{pairs: [[a, b]]}", InlinePairs),
+        ("{pairs: [[a, b]]}", "{source: x, target: y}", ParallelFiles),
+        ("{pairs: [[a, b]]}", "corpus/a", str),
+    ],
+)
+def test_a_split_is_replaced_whole(folder, below, above, expected):
+    """Merging {source, target} with {pairs} would make a mapping that is neither."""
+    write("a.yaml", f"data: {{train: {below}, valid: v, source_eos: false}}")
+    write("b.yaml", f"extends: a.yaml\ndata: {{train: {above}}}")
+    data = load_config("b.yaml").data
+    assert isinstance(data.train, expected)
+    assert data.source_eos is False
+
+
+def test_an_empty_section_says_nothing(folder):
+    write("a.yaml", "model: {d_ff: 7}\ntraining:")
+    write("b.yaml", "extends: a.yaml\nmodel:\n  # d_ff: 9\ndata:\n  phrasebook:\n")
+    assert load_config("b.yaml").model.d_ff == 7
+
+
+def test_null_replaces_where_null_is_a_value(folder):
+    write("a.yaml", "training: {clip_norm: 2.0, patience: 3}")
+    write("b.yaml", "extends: a.yaml\ntraining: {clip_norm: null, patience: }")
+    training = load_config("b.yaml").training
+    assert (training.clip_norm, training.patience) == (None, None)
+
+
+def test_set_overrides_files_and_earlier_sets(folder):
+    write("a.yaml", "model: {n_layers: {encoder: 2, decoder: 3}}")
+    config = load_config(
+        "a.yaml",
+        [
+            "model.d_ff=1",
+            "model.d_ff=2",
+            "training.learning_rate=1e-4",
+            "model={d_model: 8, n_heads: 2}",
+            "model.n_layers.decoder=9",
+            "training.clip_norm=",
+            "evaluation.metrics=[bleu]",
+            "name=x=y".replace("=y", "-y"),
+        ],
+    )
+    assert (config.model.d_ff, config.model.d_model, config.training.learning_rate) == (2, 8, 1e-4)
+    assert config.model.n_layers == Depths(encoder=2, decoder=9)
+    assert (config.training.clip_norm, config.evaluation.metrics, config.name) == (None, ["bleu"], "x-y")
+
+
+def test_set_has_its_own_place_and_caret(folder):
+    assert message("tiny", ["model.d_ff=ten", "d_model=3", "seed", "model.d_ff=[1"]) == (
+        "2 mistakes in the configuration\n"
+        "--set model.d_ff=[1: the text ends too early: a bracket, brace or quote is not closed\n"
+        "      | model.d_ff=[1\n"
+        "      |              ^\n"
+        "--set seed: expected a setting and its value, such as model.d_model=64\n"
+        "      | seed\n"
+        "      | ^^^^"
+    )
+    assert message("tiny", ["model.d_ff=ten", "d_model=3"]) == (
+        "2 mistakes in the configuration\n"
+        "--set d_model=3: unknown setting `d_model`; it belongs to `model`\n"
+        "      | d_model=3\n"
+        "      | ^^^^^^^\n"
+        '--set model.d_ff=ten: `model.d_ff` is the text "ten"; expected a whole number above 0\n'
+        "      | model.d_ff=ten\n"
+        "      |            ^^^"
+    )
+
+
+@pytest.mark.parametrize("override", ["=1", ".=1", "a..b=1", "", "a b=1", "extends=tiny", "model.d_ff=1\n--- 2"])
+def test_a_set_that_is_none_is_refused(folder, override):
+    assert "--set" in message("tiny", [override])
+
+
+def test_file_names_are_relative_to_the_file_that_writes_them(folder):
+    write(
+        "deep/er/a.yaml",
+        "data: {train: ../t, valid: {source: v.de, target: /abs/v.en}}\ntokenizer: {model: spm.model}",
+    )
+    write("b.yaml", "extends: deep/er/a.yaml\ndata: {test: t/x}")
+    config = load_config("b.yaml", ["data.source=xx"])
+    here = str(folder)
+    assert config.data.train == f"{here}/deep/t"
+    assert config.data.valid == ParallelFiles(source=f"{here}/deep/er/v.de", target="/abs/v.en")
+    assert config.data.test == f"{here}/t/x"
+    assert config.tokenizer.model == f"{here}/deep/er/spm.model"
+
+
+def test_file_names_in_presets_and_overrides_are_relative_to_the_current_folder(folder):
+    config = load_config("multi30k-de-en", ["data.test=mine/test"])
+    assert config.data.train == f"{folder}/data/multi30k/train"
+    assert config.data.test == f"{folder}/mine/test"
+
+
+def test_phrasebook_is_a_word_not_a_file_name(folder):
+    write("sub/a.yaml", "data: {train: phrasebook}")
+    assert load_config("sub/a.yaml").data.train == "phrasebook"
+
+
+@pytest.mark.parametrize(
+    ("stem", "name"),
+    [("my run", "my-run"), ("übung", "bung"), ("日本", "run"), ("a.b_c-1", "a.b_c-1"), ("x" * 150, "x" * 100)],
+)
+def test_the_name_defaults_to_the_file(folder, stem, name):
+    assert load_config(write(f"{stem}.yaml", "seed: 1")).name == name
+
+
+def test_a_name_is_not_inherited(folder):
+    """Two configurations would share a run directory."""
+    write("a.yaml", "name: first")
+    write("b.yaml", "extends: a.yaml")
+    assert (load_config("a.yaml").name, load_config("b.yaml").name) == ("first", "b")
+
+
+def test_what_cannot_be_read_is_said(folder):
+    write("a.yaml", "\t")
+    os.mkdir("d")
+    assert message("a.yaml").startswith("a.yaml is empty")
+    assert message("d") == "d is a directory, not a configuration"
+    write("list.yaml", "- 1")
+    assert "list.yaml:1:1: a configuration is made of `key: value` lines" in message("list.yaml")
+    Path("big.yaml").touch()
+    os.truncate("big.yaml", 100_000_000)
+    assert "too large for a configuration" in message("big.yaml")
+
+
+# --- properties ---------------------------------------------------------------------------------------------------
+
+WORDS = st.text(st.characters(exclude_categories=["Cs"], exclude_characters="\0"), max_size=12)
+
+
+def values(wanted: Accepted, *, key: str = "") -> st.SearchStrategy:
+    """Whatever a setting accepts, made from its declaration."""
+    if wanted.is_union:
+        return st.one_of([values(member, key=key) for member in wanted.members])
+    if wanted.choices:
+        return st.sampled_from(wanted.choices)
+    if wanted.section:
+        entries = {}
+        files = wanted.section in (ParallelFiles, SideModels)
+        for name, field in wanted.section.model_fields.items():
+            inner = values(wanted.inside(name), key="file" if files else name)
+            nullable = type(None) in typing.get_args(field.annotation) and name != "name"
+            entries[name] = st.none() | inner if nullable else inner
+        required = {name for name, field in wanted.section.model_fields.items() if field.is_required()}
+        return st.fixed_dictionaries(
+            {name: entries[name] for name in required},
+            optional={name: entry for name, entry in entries.items() if name not in required},
+        )
+    bounds = {limit.__class__.__name__: limit for limit in wanted.limits}
+    if typing.get_origin(wanted.annotation) is list:
+        inner = values(wanted.inside(0), key="text")
+        return st.lists(inner, min_size=bounds["MinLen"].min_length, max_size=2)
+    if wanted.annotation is bool:
+        return st.booleans()
+    if wanted.annotation is int:
+        lowest = bounds["Gt"].gt + 1 if "Gt" in bounds else bounds["Ge"].ge
+        return st.integers(lowest, bounds["Le"].le)
+    if wanted.annotation is float:
+        limits = {"min_value": -1e300, "max_value": 1e300}
+        for limit in wanted.limits:
+            for name, keyword in (("gt", "min"), ("ge", "min"), ("lt", "max"), ("le", "max")):
+                if hasattr(limit, name):
+                    limits[f"{keyword}_value"] = getattr(limit, name)
+                    limits[f"exclude_{keyword}"] = name in ("gt", "lt")
+        return st.floats(**limits, allow_nan=False, allow_infinity=False)
+    if key == "name":
+        return st.from_regex(r"\A[A-Za-z0-9][A-Za-z0-9._-]{0,20}\Z")
+    if key == "text":
+        return WORDS
+    if key in ("source", "target"):
+        return st.sampled_from(["de", "en", "no", "1e4", "null", "13"]) | WORDS
+    absolute = WORDS.map(lambda word: os.path.abspath(f"/{word}"))
+    return absolute if key in ("file", "model") else absolute | st.just("phrasebook")
+
+
+def without_contradictions(data: dict) -> RunConfig:
+    """The same settings, but for those that do not go together."""
+    while True:
+        config = RunConfig.model_validate(data)
+        conflict = next(contradictions(config), None)
+        if conflict is None:
+            return config
+        for section, *rest in conflict.paths:
+            if rest:
+                data.get(section, {}).pop(rest[0], None)
+            else:
+                data.pop(section)
+
+
+@settings(max_examples=80, deadline=None, suppress_health_check=[HealthCheck.function_scoped_fixture])
+@given(data=values(accepted(RunConfig)), path=st.sampled_from(["a.yaml", "sub/b.yaml"]))
+def test_a_dumped_configuration_loads_as_the_same(folder, data, path):
+    config = without_contradictions(data)
+    write(path, dump_config(config))
+    loaded = load_config(path)
+    assert loaded == (config if config.name else config.model_copy(update={"name": Path(path).stem}))
+    assert dump_config(loaded) == Path(path).read_text(encoding="utf-8") or config.name is None
+
+
+SEEDS = [path.read_bytes() for path in sorted(PRESETS.glob("*.yaml"))]
+SNIPPETS = st.binary(max_size=4) | st.sampled_from(
+    [b"\n", b": ", b"{", b"}", b"[", b"]", b"- ", b"'", b'"', b"&a ", b"*a", b"!!x ", b"\t", b"  ", b"#", b"\xff"]
+)
+
+
+@st.composite
+def spoiled(draw) -> bytes:
+    """A good configuration with a few bytes put in, taken out or repeated."""
+    data = draw(st.sampled_from(SEEDS))
+    for _ in range(draw(st.integers(1, 6))):
+        start = draw(st.integers(0, len(data)))
+        end = draw(st.integers(start, min(len(data), start + 20)))
+        data = data[:start] + draw(SNIPPETS | st.just(data[start:end] * 2)) + data[end:]
+    return data
+
+
+@settings(max_examples=250, deadline=2000, suppress_health_check=[HealthCheck.function_scoped_fixture])
+@given(data=spoiled() | st.binary(max_size=60))
+def test_any_bytes_load_or_are_a_configuration_error(folder, data):
+    Path("fuzz.yaml").write_bytes(data)
+    try:
+        config = load_config("fuzz.yaml")
+    except ConfigError as error:
+        assert error.message
+        assert "Traceback" not in error.message
+    else:
+        assert isinstance(config, RunConfig)
+
+
+@settings(max_examples=100, deadline=2000)
+@given(st.text(max_size=30) | st.tuples(st.sampled_from(["data.train", "model", "seed", "x"]), st.text()).map("=".join))
+def test_any_override_loads_or_is_a_configuration_error(override):
+    try:
+        load_config("tiny", [override])
+    except ConfigError as error:
+        assert error.message
