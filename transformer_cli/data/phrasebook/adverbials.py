@@ -1,0 +1,87 @@
+"""When, how often and how: adverbials as they are drawn, and the families of words around happy and kind."""
+
+from __future__ import annotations
+
+from random import Random
+
+from transformer_cli.data.phrasebook.phrases import NUMBERS, Adverbial
+
+TIMES = (
+    Adverbial("heute", "today"),
+    Adverbial("jetzt", "now", past=False),
+    Adverbial("morgen", "tomorrow", past=False),
+    Adverbial("gestern", "yesterday", past=True),
+    Adverbial("heute abend", "tonight", past=False),
+    Adverbial("jeden|tag", "every|day"),
+    Adverbial("am|abend", "in the|evening"),
+    Adverbial("am|montag", "on|monday"),
+    Adverbial("am|freitag", "on|friday"),
+    Adverbial("am|sonntag", "on|sunday"),
+    Adverbial("letzte|woche", "last|week", past=True),
+    Adverbial("nächste|woche", "next|week", past=False),
+)
+FREQUENCIES = tuple(
+    Adverbial(german, english)
+    for german, english in (("immer", "always"), ("oft", "often"), ("manchmal", "sometimes"), ("nie", "never"))
+)
+WHEN, WHY = Adverbial("wann", "when"), Adverbial("warum", "why")
+# English has one word for both; the verb of movement tells them apart.
+WHERE, WHITHER = Adverbial("wo", "where"), Adverbial("wohin", "where")
+
+MANNERS = (
+    Adverbial("glücklich", "happily"),
+    Adverbial("unglücklich", "unhappily"),
+    Adverbial("unglücklich", "unhappily"),
+    Adverbial("freundlich", "kindly"),
+    Adverbial("unfreundlich", "unkindly"),
+    Adverbial("traurig", "sadly"),
+)
+FEELINGS = ("glücklich", "unglücklich", "traurig", "müde", "krank", "schwach")
+QUOTED = (
+    ("glück", "happiness"),
+    ("glück", "happiness"),
+    ("unglück", "unhappiness"),
+    ("freundlichkeit", "kindness"),
+    ("unfreundlichkeit", "unkindness"),
+    ("krankheit", "illness"),
+)
+FAMILY = frozenset(
+    lemma
+    for family in (
+        ("glück", "unglück", "glücklich", "unglücklich"),
+        ("freundlich", "unfreundlich", "freundlichkeit", "unfreundlichkeit"),
+        ("traurig", "traurigkeit"),
+        ("krank", "krankheit"),
+        ("müde", "müdigkeit"),
+        ("dunkel", "dunkelheit"),
+    )
+    for lemma in family
+)
+"""Lemmas that share a stem with another one and differ by un-, -lich, -ig, -heit, -keit: un-, -ly, -ness."""
+
+
+def time(random: Random, *, past: bool) -> Adverbial:
+    """A time that goes with the tense."""
+    fitting = _PAST if past else _PRESENT
+    return fitting[int(random.random() * len(fitting))]
+
+
+_PAST = tuple(adverbial for adverbial in TIMES if adverbial.past is not False)
+_PRESENT = tuple(adverbial for adverbial in TIMES if adverbial.past is not True)
+
+
+def clock(random: Random) -> Adverbial:
+    """A clock time, full, half, quarter past or quarter to; halb acht is half past seven."""
+    return _CLOCK[int(random.random() ** 1.5 * len(_CLOCK))]
+
+
+_HOURS = tuple(NUMBERS.items())
+_CLOCK = (
+    *(Adverbial(f"um|{german}|uhr", f"at|{english}|o'clock") for german, english in _HOURS),
+    *(
+        Adverbial(f"um|halb|{german}", f"at|half past|{before}")
+        for (german, _), before in zip(_HOURS, ("one", *NUMBERS.values()), strict=False)
+    ),
+    *(Adverbial(f"um|viertel|nach|{german}", f"at|quarter|past|{english}") for german, english in _HOURS),
+    *(Adverbial(f"um|viertel|vor|{german}", f"at|quarter|to|{english}") for german, english in _HOURS),
+)

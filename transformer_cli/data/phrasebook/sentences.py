@@ -1,0 +1,109 @@
+"""A sentence of the phrasebook: its words in both languages, the phenomena it shows, the lemmas it joins."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from dataclasses import dataclass
+
+from transformer_cli.data.phrasebook.adverbials import FAMILY
+from transformer_cli.data.phrasebook.clauses import Clause, english, german, german_subordinate
+from transformer_cli.data.phrasebook.phrases import NUMBERS, Nominal, NounPhrase, Word, Words
+
+PHENOMENA = (
+    "case",
+    "verb-second",
+    "verb-final",
+    "separable",
+    "question",
+    "negation",
+    "adjective",
+    "number",
+    "time",
+    "reference",
+    "family",
+)
+
+
+@dataclass(frozen=True)
+class Sentence:
+    """One meaning in both languages, and what the splits need to know about it.
+
+    lemmas: the German lemmas of its content words. joins: pairs of lemmas that are verb and object, or adjective and
+    noun.
+    """
+
+    german: Words
+    english: Words
+    phenomena: frozenset[str]
+    lemmas: frozenset[str]
+    joins: frozenset[tuple[str, str]]
+
+
+def from_clause(
+    clause: Clause,
+    *more: str,
+    joins: frozenset[tuple[str, str]] = frozenset(),
+    last: bool = False,
+) -> Sentence:
+    """A sentence of one clause; last: subordinate, the German finite verb last.
+
+    more: phenomena that the form does not show; joins: lemmas that a predicate joins.
+    """
+    adverbials = [phrase.nominal for phrase in (clause.companion, clause.place) if phrase]
+    nominals = [n for n in (clause.subject, clause.accusative, clause.dative, *adverbials) if n]
+    objects = [n for n in (clause.accusative, clause.dative) if n and n.lemmas]
+    manner = clause.manner.german_text.split("|")[-1:] if clause.manner else []
+    lemmas = frozenset((clause.verb.german, *manner, *(lemma for nominal in nominals for lemma in nominal.lemmas)))
+    return Sentence(
+        german_subordinate(clause) if last else german(clause),
+        english(clause),
+        frozenset((*_phenomena(clause, nominals, lemmas), *more)),
+        lemmas,
+        joins.union(
+            (join for nominal in nominals for join in _adjective_joins(nominal)),
+            ((clause.verb.german, nominal.lemmas[-1]) for nominal in objects),
+        ),
+    )
+
+
+def _adjective_joins(nominal: Nominal) -> list[tuple[str, str]]:
+    adjective = getattr(nominal, "adjective", None)
+    return [(adjective.german, nominal.lemmas[-1])] if adjective else []
+
+
+def _phenomena(clause: Clause, nominals: Sequence[Nominal], lemmas: frozenset[str]) -> set[str]:
+    phrases = [nominal for nominal in nominals if isinstance(nominal, NounPhrase)]
+    shown = {
+        "case": any(phrase is not clause.subject and _shows_case(phrase) for phrase in phrases),
+        "verb-second": clause.front in ("time", "clock", "place"),
+        "verb-final": clause.modal is not None,
+        "separable": bool(clause.verb.prefix),
+        "question": clause.interrogative or clause.subject.asked,
+        "negation": clause.negated,
+        "adjective": any(phrase.adjective for phrase in phrases),
+        "number": any(phrase.determiner in NUMBERS for phrase in phrases),
+        "time": clause.clock is not None,
+        "family": not lemmas.isdisjoint(FAMILY),
+    }
+    return {name for name, present in shown.items() if present}
+
+
+def _shows_case(phrase: NounPhrase) -> bool:
+    """Whether its determiner is another one as object than it would be as subject."""
+    return phrase.german("acc", "")[0].text != phrase.german("nom", "")[0].text
+
+
+def joined(first: Sentence, conjunction: tuple[str, str], second: Sentence) -> Sentence:
+    """Two clauses with a conjunction between them; the meanings of the second get names of their own."""
+    german_word, english_word = conjunction
+    return Sentence(
+        (*first.german, Word(german_word, ("conjunction",)), *_renamed(second.german)),
+        (*first.english, Word(english_word, ("conjunction",)), *_renamed(second.english)),
+        first.phenomena | second.phenomena,
+        first.lemmas | second.lemmas,
+        first.joins | second.joins,
+    )
+
+
+def _renamed(words: Words) -> Words:
+    return tuple(Word(word.text, tuple(f"second {link}" for link in word.links)) for word in words)
