@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import contextlib
 import json
 import math
 import time
@@ -204,8 +205,6 @@ def test_every_place_holds_what_was_read_there(value, indent):
 )
 def test_a_hostile_text_is_answered_soon(text):
     start = time.process_time()
-    try:
+    with contextlib.suppress(Refused):
         read(text)
-    except Refused:
-        pass
     assert time.process_time() - start < 5

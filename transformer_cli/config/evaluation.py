@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from typing import Annotated, Literal
+from typing import Literal
 
 from pydantic import Field
 
@@ -12,7 +12,7 @@ from transformer_cli.config.section import Section
 class EvaluationConfig(Section):
     """sacreBLEU's metrics and their options."""
 
-    metrics: Annotated[list[Literal["bleu", "chrf", "ter"]], Field(min_length=1)] = ["bleu", "chrf", "ter"]
+    metrics: list[Literal["bleu", "chrf", "ter"]] = Field(default=["bleu", "chrf", "ter"], min_length=1)
     """What is computed, in this order."""
     tokenize: Literal["13a", "intl", "char", "zh", "none"] = "13a"
     """sacreBLEU's tokenizer for BLEU."""

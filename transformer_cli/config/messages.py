@@ -130,22 +130,19 @@ def _split_at_union(loc: Path, wanted: Accepted) -> tuple[Path, Path]:
 def _union_mistakes(
     path: Path, complaints: list[tuple[Path, str]], root: Node, everything: Accepted
 ) -> Iterable[Mistake]:
-    """A mapping is judged as the form it has most keys of; anything else by all that the union accepts."""
+    """A mapping is judged as the form it comes nearest to; anything else by all that the union accepts."""
     node = _existing(root, path)
-    forms = [member for member in _at(everything, path).members if member.section]
-    if isinstance(node.value, dict):
-        best = max(forms, key=lambda form: _shared_keys(node, form), default=None)
-        if best and best.section and _shared_keys(node, best):
-            for within, kind in complaints:
-                if within[0] == best.section.__name__:
-                    yield _mistake(within[1:], kind, node, best, prefix=path)
-            return
-    yield _mistake(path, "union", root, everything)
-
-
-def _shared_keys(node: Node, form: Accepted) -> int:
-    assert isinstance(node.value, dict)
-    return sum(form.inside(key) is not None for key in node.value)
+    forms = {member.section.__name__: member for member in _at(everything, path).members if member.section}
+    related = [
+        name for name, form in forms.items() if isinstance(node.value, dict) and any(map(form.inside, node.value))
+    ]
+    if not related:
+        yield _mistake(path, "union", root, everything)
+        return
+    meant = min(related, key=lambda name: sum(within[0] == name for within, _ in complaints))
+    for within, kind in complaints:
+        if within[0] == meant:
+            yield _mistake(within[1:], kind, node, forms[meant], prefix=path)
 
 
 def _mistake(path: Path, kind: str, root: Node, wanted: Accepted, *, prefix: Path = ()) -> Mistake:

@@ -38,6 +38,10 @@ class RunConfig(Section):
     evaluation: EvaluationConfig = EvaluationConfig()
 
 
+SPECIALS = 4
+BYTES = 256
+
+
 @dataclass(frozen=True)
 class Contradiction:
     """Settings that are each fine but do not go together. paths: the settings, the likeliest culprit first."""
@@ -130,10 +134,6 @@ def _vocabulary(config: RunConfig) -> Iterator[Contradiction]:
         )
 
 
-SPECIALS = 4
-BYTES = 256
-
-
 def _sentences(config: RunConfig) -> Iterator[Contradiction]:
     data = config.data
     if data.train == PHRASEBOOK:
@@ -155,17 +155,17 @@ def _sentences(config: RunConfig) -> Iterator[Contradiction]:
                     f"data.{split}",
                     "data.train",
                 )
-    for split in ("train", "valid", "test"):
-        prefix = getattr(data, split)
-        if prefix == "":
+    splits = {split: getattr(data, split) for split in ("train", "valid", "test")}
+    prefixes = {split: value for split, value in splits.items() if isinstance(value, str) and value != PHRASEBOOK}
+    for split, prefix in prefixes.items():
+        if not prefix:
             yield _contradiction("an empty file name", f"data.{split}")
-        elif isinstance(prefix, str) and prefix != PHRASEBOOK and data.source == data.target:
-            yield _contradiction(
-                f"source and target are both {data.source}: {split} would be the same file twice",
-                "data.target",
-                "data.source",
-                f"data.{split}",
-            )
+    if prefixes and data.source == data.target:
+        yield _contradiction(
+            f"source and target are both {data.source}: the two sides would be the same file",
+            "data.target",
+            "data.source",
+        )
     for side in ("source", "target"):
         language = getattr(data, side)
         if not language or "/" in language or any(char.isspace() for char in language):

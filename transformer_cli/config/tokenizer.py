@@ -43,4 +43,5 @@ class TokenizerConfig(Section):
     character_coverage: Annotated[float, Field(gt=0.9, le=1)] = 1.0
     """Share of the characters of the training text that get a piece of their own."""
     sampling: Probability = 0.0
-    """BPE-dropout (Provilkov et al. 2020): the chance to skip a merge in training; for unigram, the sampling's alpha. 0: off."""
+    """BPE-dropout (Provilkov et al. 2020): the chance to skip a merge in training; for unigram, the sampling's alpha.
+    0: off."""

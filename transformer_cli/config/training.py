@@ -35,7 +35,7 @@ class TrainingConfig(Section):
     """Adam (Kingma & Ba 2015) or AdamW (Loshchilov & Hutter 2019)."""
     learning_rate: PositiveFloat = 1e-3
     """The peak, reached at the end of the warm-up; for `noam`, the factor before d_model^-0.5."""
-    betas: Annotated[list[Annotated[float, Field(ge=0, lt=1)]], Field(min_length=2, max_length=2)] = [0.9, 0.98]
+    betas: list[Probability] = Field(default=[0.9, 0.98], min_length=2, max_length=2)
     """Adam's decay rates of the two moments."""
     eps: PositiveFloat = 1e-9
     """Adam's denominator offset."""

@@ -1,0 +1,172 @@
+"""Settings that are each fine but do not go together: said at the place of the likeliest culprit."""
+
+from __future__ import annotations
+
+from pathlib import Path
+
+import pytest
+
+from transformer_cli.config.run import RunConfig, contradictions
+from transformer_cli.config.source import load_config
+from transformer_cli.errors import ConfigError
+
+
+@pytest.fixture
+def told(tmp_path, monkeypatch):
+    """What is said about a configuration: the characters under the carets, and the words. None: nothing is wrong."""
+    monkeypatch.chdir(tmp_path)
+
+    def told(text: str) -> tuple[str, str] | None:
+        Path("x.yaml").write_text(text, encoding="utf-8")
+        try:
+            load_config("x.yaml")
+        except ConfigError as error:
+            line, shown, carets = error.message.split("\n")
+            marked = shown[carets.index("^") : carets.rindex("^") + 1]
+            return marked, line.split(": ", 1)[1]
+        return None
+
+    return told
+
+
+FILES = "train: t, valid: v"
+BOTH = "tokenizer: {joint: false"
+FORMS = "model: {tied: none}\n"
+
+
+@pytest.mark.parametrize(
+    ("wrong", "expected", "right"),
+    [
+        ("name: «latest»", "a run cannot be named `latest`", "name: later"),
+        ("model: {d_model: «100»}", "d_model 100 is not divisible by 8 heads", "model: {d_model: 104}"),
+        ("model: {d_model: 12, n_heads: «8»}", "d_model 12 is not", "model: {d_model: 12, n_heads: 8, d_head: 3}"),
+        (
+            "model: {d_model: «24», positions: rotary}",
+            "rotary positions turn pairs, but a head is 3 wide",
+            "model: {d_model: 32, positions: rotary}",
+        ),
+        (
+            "model: {d_head: «5», positions: rotary}",
+            "rotary positions turn pairs, but a head is 5 wide",
+            "model: {d_head: 5, positions: learned}",
+        ),
+        (
+            "model: {d_model: «9», n_heads: 3}",
+            "sinusoidal positions are pairs of sine and cosine, but d_model 9 is odd",
+            "model: {d_model: 9, n_heads: 3, positions: none}",
+        ),
+        (
+            "model: {n_layers: {encoder: «0», decoder: 2}}",
+            "an encoder-decoder needs at least one encoder layer",
+            "model: {n_layers: {encoder: 1, decoder: 2}}",
+        ),
+        (
+            "model: {n_layers: {encoder: 1, decoder: «0»}}",
+            "an encoder-decoder needs at least one decoder layer",
+            "model: {n_layers: {encoder: 1, decoder: 1}}",
+        ),
+        ("tokenizer: {joint: «false»}", "one matrix for everything (model.tied: all)", f"{FORMS}{BOTH}}}"),
+        (f"model: {{tied: «all»}}\n{BOTH}}}", "one matrix", f"model: {{tied: decoder}}\n{BOTH}}}"),
+        (
+            "tokenizer: {«vocab_size»: {source: 8, target: 8}}",
+            "a size for each side needs a tokenizer for each side",
+            f"{FORMS}{BOTH}, vocab_size: {{source: 8, target: 8}}}}",
+        ),
+        (
+            "tokenizer: {«model»: {source: a, target: b}}",
+            "a model for each side needs tokenizer.joint: false",
+            f"{FORMS}{BOTH}, model: {{source: a, target: b}}}}",
+        ),
+        (
+            f"{FORMS}{BOTH}, model: «a»}}",
+            "a tokenizer for each side (joint: false) needs {source, target} models",
+            "tokenizer: {model: a}",
+        ),
+        (
+            "tokenizer: {kind: word, sampling: «0.1»}",
+            "whole words cannot be sampled",
+            "tokenizer: {kind: unigram, sampling: 0.1}",
+        ),
+        (
+            "tokenizer: {byte_fallback: true, vocab_size: «260»}",
+            "byte_fallback alone takes 256 pieces",
+            "tokenizer: {byte_fallback: true, vocab_size: 261}",
+        ),
+        ("data: {train: «t»}", "sentences to learn from need others to validate with", f"data: {{{FILES}}}"),
+        (
+            "data: {train: t, valid: «phrasebook»}",
+            "the phrasebook's valid sentences go with its own train",
+            "data: {train: phrasebook, valid: phrasebook}",
+        ),
+        (
+            f"data: {{{FILES}, test: «phrasebook»}}",
+            "the phrasebook's test sentences go with its own train",
+            f"data: {{{FILES}, test: t}}",
+        ),
+        (
+            "data: {source: «fr»}",
+            "the phrasebook is German-English: source and target are de and en in either order, not fr",
+            "data: {source: en, target: de}",
+        ),
+        ("data: {target: «de»}", "the phrasebook is German-English", f"data: {{source: fr, {FILES}}}"),
+        (
+            f"data: {{{FILES}, source: «en»}}",
+            "source and target are both en: the two sides would be the same file",
+            "data: {train: {pairs: [[a, b]]}, valid: {pairs: [[a, b]]}, source: en}",
+        ),
+        (f"data: {{{FILES}, target: «''»}}", "a language is the last part", f"data: {{{FILES}, target: x}}"),
+        (f"data: {{{FILES}, test: «''»}}", "an empty file name", f"data: {{{FILES}, test: null}}"),
+        (
+            "training: {budget_tokens: «255»}",
+            "a sentence of data.max_length 256 does not fit into a batch of training.budget_tokens 255",
+            "training: {budget_tokens: 256}",
+        ),
+        ("data: {max_length: «4097»}", "a sentence of data.max_length 4,097", "data: {max_length: 4096}"),
+        (
+            "model: {positions: learned, max_positions: «256», first_position: 1}",
+            "sentences of up to data.max_length 256 need 257 learned positions",
+            "model: {positions: learned, max_positions: 257, first_position: 1}",
+        ),
+        (
+            "decoding: {max_length_factor: «0», max_length_extra: 0}",
+            "factor and extra are both 0",
+            "decoding: {max_length_factor: 0, max_length_extra: 1}",
+        ),
+        (
+            "training: {schedule: cosine, max_steps: «4000»}",
+            "cosine falls from the end of the warm-up to max_steps",
+            "training: {schedule: cosine, max_steps: 4001}",
+        ),
+        (
+            "training: {schedule: linear, warmup_steps: «100000»}",
+            "linear falls from the end",
+            "training: {schedule: constant, warmup_steps: 100000}",
+        ),
+        (
+            "training: {schedule: noam, warmup_steps: «0»}",
+            "noam divides by warmup_steps",
+            "training: {schedule: noam, warmup_steps: 1}",
+        ),
+        (
+            "training: {validation_bleu: «false»}",
+            "best_by: bleu needs validation_bleu: true",
+            "training: {validation_bleu: false, best_by: loss}",
+        ),
+    ],
+)
+def test_a_contradiction_is_told_and_its_neighbour_is_fine(told, wrong, expected, right):
+    """«» mark what is blamed."""
+    culprit = wrong[wrong.index("«") + 1 : wrong.index("»")]
+    marked, words = told(wrong.replace("«", "").replace("»", ""))
+    assert marked == culprit
+    assert words.startswith(expected)
+    assert told(right) is None
+
+
+def test_a_contradiction_with_a_wrong_setting_waits_until_that_is_mended(told):
+    """The default in its place would be blamed for what the user never wrote."""
+    assert told("model: {d_model: wide, n_heads: 7}")[0] == "wide"
+
+
+def test_the_defaults_do_not_contradict_themselves():
+    assert list(contradictions(RunConfig())) == []
