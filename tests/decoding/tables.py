@@ -87,7 +87,9 @@ def log_softmax(row: list[float]) -> list[float]:
     return [x - total for x in row]
 
 
-def slow_beam_search(logits: Logits, sentence: int, *, limit: int, beam_size: int, alpha: float) -> list[Hypothesis]:
+def slow_beam_search(
+    logits: Logits, sentence: int, *, limit: int, beam_size: int, alpha: float, symbols: Symbols = SYMBOLS
+) -> list[Hypothesis]:
     """The definition, with lists and without stopping early: every slot is followed to its end.
 
     Returns all hypotheses, best first.
@@ -98,12 +100,12 @@ def slow_beam_search(logits: Logits, sentence: int, *, limit: int, beam_size: in
         candidates = []
         for total, tokens in open_ones:
             for token, logp in enumerate(log_softmax(logits(sentence, tokens))):
-                if token not in SYMBOLS.banned:
+                if token not in symbols.banned:
                     candidates.append((total + logp, (*tokens, token)))
         candidates = [c for c in sorted(candidates, key=lambda c: -c[0]) if c[0] > -math.inf]
         following = []
         for total, tokens in candidates[: beam_size - len(ended)]:
-            if tokens[-1] == EOS:
+            if tokens[-1] == symbols.eos:
                 ended.append(Hypothesis(tokens[:-1], total))
             else:
                 following.append((total, tokens))

@@ -23,12 +23,13 @@ from transformer_cli.tokenizer import BOS, EOS, PAD, Tokenizer
 class Candidate:
     """One translation of a line.
 
-    score: log-probability / length^length_penalty. tokens: the pieces of text. truncated: it did not end by itself
+    score: log_probability / length^length_penalty. tokens: the pieces of text. truncated: it did not end by itself
     but at the longest length allowed.
     """
 
     text: str
     score: float
+    log_probability: float
     ids: tuple[int, ...]
     tokens: tuple[str, ...]
     truncated: bool
@@ -41,7 +42,8 @@ class Translation(Candidate):
     n_best: tuple[Candidate, ...]
 
 
-NOTHING = Translation(text="", score=0.0, ids=(), tokens=(), truncated=False, n_best=())
+_NO_TEXT = Candidate(text="", score=0.0, log_probability=0.0, ids=(), tokens=(), truncated=False)
+NOTHING = Translation(**vars(_NO_TEXT), n_best=(_NO_TEXT,))
 """The translation of a line without text; the model never sees it."""
 
 
@@ -80,7 +82,7 @@ class Translator:
         beam_size: int | None = None,
         length_penalty: float | None = None,
         n_best: int = 1,
-        progress: Callable[[int], None] | None = None,
+        progress: Callable[[int], object] | None = None,
     ) -> list[Translation]:
         """The translations with their scores, one per line, in order; a line without text gives an empty one.
 
@@ -176,11 +178,11 @@ class Translator:
             Candidate(
                 text=text,
                 score=hypothesis.score(alpha),
+                log_probability=hypothesis.log_probability,
                 ids=hypothesis.ids,
                 tokens=tuple(self.tokenizer.target.piece(id) for id in hypothesis.ids),
                 truncated=hypothesis.truncated,
             )
             for text, hypothesis in zip(texts, hypotheses, strict=True)
         )
-        best = candidates[0]
-        return Translation(best.text, best.score, best.ids, best.tokens, best.truncated, n_best=candidates)
+        return Translation(**vars(candidates[0]), n_best=candidates)

@@ -1,0 +1,31 @@
+"""What commands share that need a trained model: finding the run that -m, -c or neither means, and opening it."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from typing import TYPE_CHECKING
+
+from transformer_cli.cli import console
+
+if TYPE_CHECKING:
+    from transformer_cli.checkpoints.store import OpenedRun
+    from transformer_cli.config.run import RunConfig
+
+
+def open_trained(model: str | None, config: str | None, overrides: Sequence[str] | None) -> tuple[OpenedRun, RunConfig]:
+    """The run with its best weights, and its configuration with the overrides on top.
+
+    Raises ModelError, saying what to type, before torch is imported where there is no such run.
+    """
+    from transformer_cli.checkpoints.find import find_checkpoint
+    from transformer_cli.config.source import load_config
+
+    wanted = load_config(config, overrides or ()) if config is not None else None
+    checkpoint = find_checkpoint(model, config=wanted, config_path=config)
+
+    from transformer_cli.checkpoints.store import open_run
+    from transformer_cli.loading import settings_of
+
+    console.say(f"model: {checkpoint}")
+    opened = open_run(checkpoint)
+    return opened, settings_of(opened, overrides or ())
