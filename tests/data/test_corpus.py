@@ -7,7 +7,7 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from transformer_cli.config.data import DataConfig, InlinePairs, ParallelFiles
+from transformer_cli.config.data import DataConfig, InlinePairs, ParallelFiles, PhrasebookConfig
 from transformer_cli.data.corpus import (
     BOM_REMOVED,
     CR_STRIPPED,
@@ -23,6 +23,7 @@ from transformer_cli.data.corpus import (
     read_lines,
     split_lines,
 )
+from transformer_cli.data.phrasebook import phrasebook
 from transformer_cli.errors import ConfigError, DataError
 
 INSIDE = {
@@ -244,6 +245,32 @@ def test_validation_and_test_keep_every_pair(tmp_path):
 def test_what_was_touched_is_counted_over_both_files(tmp_path):
     corpus = load_training(write_pair(tmp_path, "\ufeffa\r\nb\n", "\ufeffc\r\nd\r\n"))
     assert corpus.counts == {BOM_REMOVED: 2, CR_STRIPPED: 3}
+
+
+@pytest.mark.parametrize(("source", "target"), [("de", "en"), ("en", "de")])
+def test_the_phrasebook_is_the_corpus_of_a_configuration_without_files(source, target):
+    data = DataConfig(source=source, target=target, phrasebook=PhrasebookConfig(n_pairs=1000))
+    book = phrasebook(n_pairs=1000)
+    fields = {"de": "german", "en": "english"}
+    corpora = {"train": load_training(data), "valid": load_validation(data)} | load_tests(data)
+    expected = {"train": book.train, "valid": book.valid, "test": book.test, "combinations": book.test_combinations}
+    assert {name: corpus.target for name, corpus in corpora.items()} == {
+        name: [getattr(pair, fields[target]) for pair in pairs] for name, pairs in expected.items()
+    }
+    assert all(len(corpus.source) == len(corpus.target) for corpus in corpora.values())
+    assert any(text != text.lower() for text in corpora["train"].source)
+
+
+def test_the_phrasebook_can_validate_a_text_of_ones_own(tmp_path):
+    data = DataConfig(
+        train=write_pair(tmp_path, "a\n", "b\n").train, valid="phrasebook", phrasebook=PhrasebookConfig(n_pairs=1000)
+    )
+    assert load_validation(data).target == [pair.english for pair in phrasebook(n_pairs=1000).valid]
+
+
+def test_languages_that_the_phrasebook_does_not_know_are_refused():
+    with pytest.raises(ConfigError, match="the phrasebook knows de and en, not fr and en"):
+        load_training(DataConfig(source="fr"))
 
 
 def test_files_without_validation_or_test_text_have_none(tmp_path):

@@ -36,8 +36,9 @@ class EncodedCorpus:
     def __init__(self, directory: Path) -> None:
         """Open what `encode` wrote; DataError where it is damaged."""
         self.directory = directory
+        hint = "delete that directory; it is made again from the text"
         try:
-            index = files.read_json(directory / "index.json")
+            index = files.read_json(directory / "index.json", hint=hint)
             self.counts: dict[str, int] = index["counts"]
             """Pairs that were left out or changed, by reason."""
             self.pairs = _open(directory, "pairs")
@@ -45,10 +46,7 @@ class EncodedCorpus:
             self._source, self._source_offsets = _open(directory, "source"), _open(directory, "source_offsets")
             self._target, self._target_offsets = _open(directory, "target"), _open(directory, "target_offsets")
         except (OSError, ValueError, KeyError, TypeError) as failure:
-            raise DataError(
-                f"the encoded text in {files.shown(directory)} is damaged: {failure}",
-                hint="delete that directory; it is made again from the text",
-            ) from None
+            raise DataError(f"the encoded text in {files.shown(directory)} is damaged: {failure}", hint=hint) from None
         self.lengths: npt.NDArray[np.int64] = np.stack(
             [np.diff(self._source_offsets), np.diff(self._target_offsets) + 1], axis=1
         )

@@ -12,12 +12,16 @@ import zlib
 from collections import Counter
 from collections.abc import Iterable, Sequence
 from dataclasses import dataclass, field
-from functools import cached_property
+from functools import cached_property, lru_cache
 from pathlib import Path
+from typing import TYPE_CHECKING
 
 from transformer_cli import files
 from transformer_cli.config.data import PHRASEBOOK, DataConfig, InlinePairs, ParallelFiles, Split
 from transformer_cli.errors import ConfigError, DataError
+
+if TYPE_CHECKING:
+    from transformer_cli.data.phrasebook import Phrasebook
 
 BOM = b"\xef\xbb\xbf"
 BOM_REMOVED = "byte order mark removed"
@@ -192,19 +196,25 @@ def check_line(text: str, *, place: str) -> None:
 
 
 def _phrasebook(data: DataConfig, name: str) -> Corpus:
-    from transformer_cli.data.phrasebook import phrasebook
+    """name: the field of Phrasebook."""
+    from transformer_cli.data.phrasebook.pairs import styled
 
     if {data.source, data.target} != {"de", "en"}:
         raise ConfigError(
             f"the phrasebook knows de and en, not {data.source} and {data.target}",
             hint="data.source and data.target are the languages; data.train names a text of one's own",
         )
-    book = phrasebook(n_pairs=data.phrasebook.n_pairs, seed=data.phrasebook.seed)
-    pairs = [
-        pair.as_source_target(source=data.source, target=data.target, style_seed=index)
-        for index, pair in enumerate(getattr(book, name))
-    ]
-    return Corpus([source for source, _ in pairs], [target for _, target in pairs])
+    pairs = getattr(_book(data.phrasebook.n_pairs, data.phrasebook.seed), name)
+    source, target = styled(pairs, source=data.source, seed=data.phrasebook.seed)
+    return Corpus(source, target)
+
+
+@lru_cache(maxsize=1)
+def _book(n_pairs: int, seed: int) -> Phrasebook:
+    """The phrasebook, made once for all of its splits."""
+    from transformer_cli.data.phrasebook.pairs import phrasebook  # not before somebody wants it: the lexicon is large
+
+    return phrasebook(n_pairs=n_pairs, seed=seed)
 
 
 def _without_empty(corpus: Corpus, *, name: str) -> Corpus:

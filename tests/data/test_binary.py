@@ -1,0 +1,165 @@
+from __future__ import annotations
+
+import numpy as np
+import pytest
+
+from transformer_cli.config.tokenizer import TokenizerConfig
+from transformer_cli.data.binary import NO_PIECES, SAMPLED_TOO_LONG, Sampling, encode
+from transformer_cli.data.corpus import Corpus
+from transformer_cli.errors import DataError
+from transformer_cli.tokenizer import EOS, Tokenizer, train_tokenizer
+
+GERMAN = ["ich möchte ein bier", "das ist ein großer hund", "die katze trinkt ein bier"]
+ENGLISH = ["i want a beer", "that is a big dog", "the cat drinks a beer"]
+CORPUS = Corpus(GERMAN * 4, ENGLISH * 4)
+
+
+@pytest.fixture(scope="module")
+def tokenizer() -> Tokenizer:
+    return train_tokenizer(TokenizerConfig(vocab_size=80), GERMAN * 5, ENGLISH * 5, seed=1)[0]
+
+
+class Unused:
+    """A tokenizer of which nothing but the fingerprint may be asked."""
+
+    def __init__(self, tokenizer: Tokenizer) -> None:
+        self.fingerprint = tokenizer.fingerprint
+
+
+def put(folder, tokenizer, corpus=CORPUS, **options):
+    return encode(corpus, tokenizer, folder, **{"split": "train", "source_eos": True, "max_length": 100} | options)
+
+
+def as_lists(encoded):
+    return [(encoded.source(i).tolist(), encoded.target(i).tolist()) for i in range(len(encoded))]
+
+
+@pytest.mark.parametrize("source_eos", [True, False])
+def test_ids_on_disk_are_those_of_the_tokenizer(tmp_path, tokenizer, source_eos):
+    encoded = put(tmp_path, tokenizer, source_eos=source_eos)
+    marks = [EOS] if source_eos else []
+    sources = [ids + marks for ids in tokenizer.encode_source(CORPUS.source)]
+    targets = tokenizer.encode_target(CORPUS.target)
+    assert as_lists(encoded) == list(zip(sources, targets, strict=True))
+    assert encoded.lengths.tolist() == [[len(s), len(t) + 1] for s, t in as_lists(encoded)]
+
+
+def test_the_second_time_nothing_is_encoded(tmp_path, tokenizer):
+    sampling = Sampling(rate=0.3, seed=1, epoch=1)
+    first = as_lists(put(tmp_path, tokenizer)), as_lists(put(tmp_path, tokenizer, sampling=sampling))
+    again = as_lists(put(tmp_path, Unused(tokenizer))), as_lists(put(tmp_path, Unused(tokenizer), sampling=sampling))
+    assert again == first
+
+
+@pytest.mark.parametrize(
+    "other",
+    [
+        {"corpus": Corpus(GERMAN, GERMAN)},
+        {"source_eos": False},
+        {"max_length": 99},
+        {"sampling": Sampling(rate=0.1, seed=1, epoch=1)},
+    ],
+)
+def test_whatever_decides_the_ids_decides_the_name(tmp_path, tokenizer, other):
+    assert put(tmp_path, tokenizer).directory != put(tmp_path, tokenizer, **other).directory
+
+
+def test_another_tokenizer_decides_the_name_too(tmp_path, tokenizer):
+    other, _ = train_tokenizer(TokenizerConfig(vocab_size=80), ENGLISH * 5, ENGLISH * 5, seed=1)
+    assert put(tmp_path, tokenizer).directory != put(tmp_path, other).directory
+
+
+def test_only_the_latest_encoding_of_a_split_is_kept(tmp_path, tokenizer):
+    put(tmp_path, tokenizer, split="valid")
+    put(tmp_path, tokenizer, max_length=50)
+    put(tmp_path, tokenizer)
+    for epoch in (1, 2, 3):
+        put(tmp_path, tokenizer, sampling=Sampling(rate=0.1, seed=1, epoch=epoch))
+    names = sorted(path.name.rsplit("-", 1)[0] for path in tmp_path.iterdir())
+    assert names == ["train", "train-sampled", "valid"]
+
+
+def test_too_long_pairs_are_left_out_counted_and_shift_no_other(tmp_path, tokenizer):
+    long = " ".join(GERMAN)
+    corpus = Corpus([GERMAN[0], long, GERMAN[1], GERMAN[2]], [ENGLISH[0], ENGLISH[1], long, ENGLISH[2]])
+    limit = max(len(ids) + 1 for ids in tokenizer.encode_source(GERMAN) + tokenizer.encode_target(ENGLISH))
+    encoded = put(tmp_path, tokenizer, corpus, max_length=limit)
+    assert encoded.pairs.tolist() == [0, 3]
+    assert encoded.counts == {f"longer than {limit} pieces": 2}
+    assert encoded.lengths.max() <= limit
+    assert tokenizer.decode_target([encoded.target(1)]) == [ENGLISH[2]]
+
+
+def test_the_limit_counts_the_end_marks(tmp_path, tokenizer):
+    corpus = Corpus([GERMAN[0]], ["a"])
+    n = len(tokenizer.encode_source([GERMAN[0]])[0])
+    assert len(put(tmp_path, tokenizer, corpus, max_length=n + 1)) == 1
+    assert len(put(tmp_path, tokenizer, corpus, max_length=n, source_eos=False)) == 1
+    with pytest.raises(DataError, match="no sentence pair is left"):
+        put(tmp_path, tokenizer, corpus, max_length=n)
+
+
+def test_pairs_without_a_piece_are_left_out_of_training_and_kept_elsewhere(tmp_path, tokenizer):
+    """U+200B is no white space for Python; NFKC as SentencePiece knows it makes a space of it."""
+    corpus = Corpus([GERMAN[0], "\u200b"], ["", ENGLISH[0]])
+    with pytest.raises(DataError, match="no sentence pair is left"):
+        put(tmp_path, tokenizer, corpus)
+    assert put(tmp_path, tokenizer, Corpus([*corpus.source, "a"], [*corpus.target, "a"])).counts == {NO_PIECES: 2}
+    kept = put(tmp_path, tokenizer, corpus, split="valid", max_length=None)
+    assert kept.lengths.tolist() == [[len(tokenizer.encode_source(GERMAN[:1])[0]) + 1, 1], [1, kept.lengths[1, 1]]]
+
+
+def test_an_epoch_is_cut_in_its_own_way_and_reads_the_same(tmp_path, tokenizer):
+    plain = put(tmp_path, tokenizer)
+    epochs = [as_lists(put(tmp_path, tokenizer, sampling=Sampling(rate=0.5, seed=1, epoch=n))) for n in (1, 2, 1)]
+    assert epochs[0] == epochs[2] != epochs[1]
+    for epoch in epochs:
+        assert tokenizer.decode_target([target for _, target in epoch]) == CORPUS.target
+        assert all(source[-1] == EOS for source, _ in epoch)
+        assert sum(len(source) for source, _ in epoch) > plain.lengths[:, 0].sum()
+
+
+def test_a_sampled_epoch_does_not_depend_on_how_the_corpus_is_cut_into_chunks(tmp_path, tokenizer, monkeypatch):
+    sampling = Sampling(rate=0.5, seed=1, epoch=1)
+    whole = as_lists(put(tmp_path / "a", tokenizer, sampling=sampling))
+    monkeypatch.setattr("transformer_cli.data.binary.CHUNK", 5)
+    assert as_lists(put(tmp_path / "b", tokenizer, sampling=sampling)) == whole
+
+
+def test_a_pair_that_sampling_makes_too_long_keeps_its_plain_pieces(tmp_path, tokenizer):
+    limit = int(put(tmp_path, tokenizer).lengths.max())
+    encoded = put(tmp_path, tokenizer, max_length=limit, sampling=Sampling(rate=0.9, seed=1, epoch=1))
+    assert len(encoded) == len(CORPUS)
+    assert encoded.lengths.max() <= limit
+    plain = tokenizer.encode_source(CORPUS.source)
+    unchanged = sum(encoded.source(i)[:-1].tolist() == plain[i] for i in range(len(encoded)))
+    assert 0 < encoded.counts[SAMPLED_TOO_LONG] <= unchanged
+
+
+def test_an_empty_corpus_can_be_encoded_where_nothing_may_be_dropped(tmp_path, tokenizer):
+    assert len(put(tmp_path, tokenizer, Corpus([], []), max_length=None)) == 0
+    blank = put(tmp_path, tokenizer, Corpus([""], [""]), max_length=None, source_eos=False)
+    assert as_lists(blank) == [([], [])]
+
+
+def test_ids_are_mapped_not_loaded(tmp_path, tokenizer):
+    encoded = put(tmp_path, tokenizer)
+    assert isinstance(encoded.source(0).base, np.memmap)
+    assert not encoded.source(0).flags.writeable
+
+
+@pytest.mark.parametrize("name", ["source.npy", "target_offsets.npy", "index.json"])
+@pytest.mark.parametrize("damage", [lambda path: path.unlink(), lambda path: path.write_bytes(b"\x93NUMPY no")])
+def test_a_damaged_encoding_is_a_data_error_with_its_place(tmp_path, tokenizer, name, damage):
+    place = put(tmp_path, tokenizer).directory
+    damage(place / name)
+    with pytest.raises(DataError, match=place.name) as caught:
+        put(tmp_path, tokenizer)
+    assert "delete that directory" in caught.value.hint
+
+
+def test_a_failure_leaves_nothing_behind(tmp_path, tokenizer, monkeypatch):
+    monkeypatch.setattr(np.lib.format, "write_array_header_1_0", lambda *_: 1 / 0)
+    with pytest.raises(ZeroDivisionError):
+        put(tmp_path, tokenizer)
+    assert list(tmp_path.iterdir()) == []

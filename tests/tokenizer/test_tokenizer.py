@@ -1,0 +1,124 @@
+from __future__ import annotations
+
+import json
+import shutil
+
+import pytest
+
+from transformer_cli.config.tokenizer import TokenizerConfig
+from transformer_cli.errors import ModelError
+from transformer_cli.tokenizer import Tokenizer, train_tokenizer
+
+GERMAN = ["ich möchte ein bier", "das ist ein hund", "die katze trinkt ein bier"] * 10
+ENGLISH = ["i want a beer", "that is a dog", "the cat drinks a beer"] * 10
+
+
+def trained(**options) -> Tokenizer:
+    return train_tokenizer(TokenizerConfig(vocab_size=60, **options), GERMAN, ENGLISH, seed=1)[0]
+
+
+@pytest.fixture(scope="module")
+def joint() -> Tokenizer:
+    return trained()
+
+
+@pytest.fixture(scope="module")
+def per_side() -> Tokenizer:
+    return trained(joint=False)
+
+
+@pytest.mark.parametrize("kind", ["joint", "per_side"])
+def test_a_saved_tokenizer_loads_as_the_same(kind, request, tmp_path):
+    tokenizer = request.getfixturevalue(kind)
+    tokenizer.save(tmp_path / "tokenizer")
+    loaded = Tokenizer.load(tmp_path / "tokenizer")
+    assert loaded.fingerprint == tokenizer.fingerprint
+    assert loaded.joint == tokenizer.joint
+    assert loaded.encode_source(GERMAN) == tokenizer.encode_source(GERMAN)
+    assert loaded.encode_target(ENGLISH) == tokenizer.encode_target(ENGLISH)
+
+
+def test_a_joint_tokenizer_is_one_model_and_the_other_kind_two(joint, per_side, tmp_path):
+    joint.save(tmp_path / "joint")
+    per_side.save(tmp_path / "two")
+    assert sorted(path.name for path in (tmp_path / "joint").iterdir()) == ["spm.model", "tokenizer.json"]
+    assert sorted(path.name for path in (tmp_path / "two").iterdir()) == [
+        "source.model",
+        "target.model",
+        "tokenizer.json",
+    ]
+    assert joint.encode_source(ENGLISH) == joint.encode_target(ENGLISH)
+    assert per_side.decode_target(per_side.encode_target(ENGLISH)) == ENGLISH
+    assert per_side.decode_source(per_side.encode_source(GERMAN)) == GERMAN
+
+
+def test_the_special_symbols_are_stored_with_the_tokenizer(joint, tmp_path):
+    joint.save(tmp_path)
+    description = json.loads((tmp_path / "tokenizer.json").read_text(encoding="utf-8"))
+    assert description["specials"] == {"<pad>": 0, "<unk>": 1, "<s>": 2, "</s>": 3}
+    assert [joint.source.piece(id) for id in range(4)] == list(description["specials"])
+
+
+def test_the_fingerprint_tells_tokenizers_apart_by_content(joint, per_side):
+    swapped = Tokenizer(per_side.target, per_side.source)
+    doubled = Tokenizer(joint.source, joint.source)
+    others = [joint, per_side, swapped, doubled, trained(kind="unigram"), trained(normalization="identity")]
+    assert len({tokenizer.fingerprint for tokenizer in others}) == len(others)
+    assert trained().fingerprint == joint.fingerprint
+
+
+def test_a_tokenizer_of_equal_size_but_other_content_is_another(joint):
+    other, _ = train_tokenizer(TokenizerConfig(vocab_size=60), [*ENGLISH, "quite other words"], GERMAN, seed=1)
+    assert other.source_size == joint.source_size
+    assert other.fingerprint != joint.fingerprint
+
+
+def test_both_sides_are_sampled_apart(joint):
+    lines = ["the cat drinks a beer"] * 30
+    options = {"rate": 0.5, "seed": 1, "epoch": 1}
+    assert joint.sample_source(lines, **options) != joint.sample_target(lines, **options)
+    assert joint.sample_source(lines, **options) == joint.sample_source(lines, **options)
+    assert joint.sample_source(lines, **options) != joint.sample_source(lines, **options | {"epoch": 2})
+    assert joint.sample_source(lines, **options) != joint.sample_source(lines, **options | {"seed": 2})
+    assert joint.sample_source(lines[10:], **options, first=10) == joint.sample_source(lines, **options)[10:]
+
+
+def test_a_missing_tokenizer_says_how_to_train_one(tmp_path):
+    with pytest.raises(ModelError, match=r"tokenizer\.json does not exist") as caught:
+        Tokenizer.load(tmp_path)
+    assert "tx tokenize -c" in caught.value.hint
+
+
+@pytest.mark.parametrize("text", ["", "[]", "null", "{}", '{"joint": true, "sha256": {}, "fingerprint": ""}', "\0"])
+def test_a_damaged_description_is_a_model_error(joint, tmp_path, text):
+    joint.save(tmp_path)
+    (tmp_path / "tokenizer.json").write_text(text, encoding="utf-8")
+    with pytest.raises(ModelError, match=r"tokenizer\.json"):
+        Tokenizer.load(tmp_path)
+
+
+@pytest.mark.parametrize(
+    "damage", [lambda m: m[:-1], lambda m: m + b"\0", lambda m: m[:99] + b"?" + m[100:], lambda m: b""]
+)
+def test_a_damaged_model_is_a_model_error_with_its_path(joint, tmp_path, damage):
+    joint.save(tmp_path)
+    path = tmp_path / "spm.model"
+    path.write_bytes(damage(path.read_bytes()))
+    with pytest.raises(ModelError, match=r"spm\.model is damaged"):
+        Tokenizer.load(tmp_path)
+
+
+def test_a_missing_model_is_a_model_error_with_its_path(per_side, tmp_path):
+    per_side.save(tmp_path)
+    (tmp_path / "target.model").unlink()
+    with pytest.raises(ModelError, match=r"target\.model does not exist"):
+        Tokenizer.load(tmp_path)
+
+
+def test_models_that_changed_places_are_noticed(per_side, tmp_path):
+    per_side.save(tmp_path)
+    shutil.move(tmp_path / "source.model", tmp_path / "x")
+    shutil.move(tmp_path / "target.model", tmp_path / "source.model")
+    shutil.move(tmp_path / "x", tmp_path / "target.model")
+    with pytest.raises(ModelError, match=r"source\.model is damaged"):
+        Tokenizer.load(tmp_path)
