@@ -30,28 +30,29 @@ class Terminated(BaseException):
     """SIGTERM, unwinding the stack like Ctrl-C does, so that `finally` and `with` clean up."""
 
 
-def exit_code(main: Callable[[], int | None]) -> int:
-    """Runs the program and reports how it ended; returns the exit code."""
-    _raise_on_sigterm()
+def exit_code(main: Callable[[], int]) -> int:
+    """Runs the program and says how it ended; returns the exit code."""
+    signal.signal(signal.SIGTERM, _terminate)
     try:
-        code = main() or 0
-        sys.stdout.flush()
-        return code
-    except BrokenPipeError:
+        try:
+            code = main()
+            sys.stdout.flush()
+            return code
+        except (KeyboardInterrupt, typer.Abort):
+            console.error("interrupted")
+            return 128 + signal.SIGINT
+        except Terminated:
+            console.error("terminated")
+            return 128 + signal.SIGTERM
+        except BrokenPipeError:
+            raise
+        except Exception as error:
+            code = _report(error)
+            if _traceback_wanted:
+                traceback.print_exception(error)
+            return code
+    except BrokenPipeError:  # from the program, or from reporting its end
         return _reader_is_gone()
-    except (KeyboardInterrupt, typer.Abort):
-        console.error("interrupted")
-        return 128 + signal.SIGINT
-    except Terminated:
-        console.error("terminated")
-        return 128 + signal.SIGTERM
-    except SystemExit as error:
-        return error.code if isinstance(error.code, int) else BUG if error.code else 0
-    except Exception as error:
-        code = _report(error)
-        if _traceback_wanted:
-            traceback.print_exception(error)
-        return code
 
 
 def _report(error: Exception) -> int:
@@ -64,12 +65,15 @@ def _report(error: Exception) -> int:
         hint = f"`{context.command_path} --help` shows what is possible." if context else None
         console.error(error.format_message(), hint=hint)
         return USAGE
-    if isinstance(error, MemoryError):
+    if _is_out_of_memory(error):
         console.error("not enough memory", hint="a smaller training.budget_tokens or decoding.batch_size needs less.")
         return RESOURCE
-    if isinstance(error, OSError) and error.errno in (errno.ENOSPC, errno.EDQUOT):
-        place = f": {error.filename}" if error.filename else ""
-        console.error(f"no room left on the device{place}", hint="free some space and run the same command again.")
+    if isinstance(error, OSError) and error.strerror:
+        place = f"{error.filename}: " if error.filename else ""
+        full = error.errno in (errno.ENOSPC, errno.EDQUOT)
+        console.error(
+            f"{place}{error.strerror}", hint="free some space and run the same command again." if full else None
+        )
         return RESOURCE
     words = " ".join(str(error).split())
     kind = type(error).__name__
@@ -80,6 +84,12 @@ def _report(error: Exception) -> int:
     return BUG
 
 
+def _is_out_of_memory(error: Exception) -> bool:
+    """Python's and PyTorch's ways to say so; the latter without importing it."""
+    name = type(error).__name__
+    return isinstance(error, MemoryError) or name == "OutOfMemoryError" or "can't allocate memory" in str(error)
+
+
 def _reader_is_gone() -> int:
     """Somebody closed our output (`| head -1`): stop without a word, and let Python's last flush find no pipe."""
     nowhere = os.open(os.devnull, os.O_WRONLY)
@@ -88,8 +98,5 @@ def _reader_is_gone() -> int:
     return 0
 
 
-def _raise_on_sigterm() -> None:
-    def terminate(signal_number: int, frame: FrameType | None) -> None:
-        raise Terminated
-
-    signal.signal(signal.SIGTERM, terminate)
+def _terminate(signal_number: int, frame: FrameType | None) -> None:
+    raise Terminated

@@ -1,0 +1,350 @@
+"""The program as a whole: the table of commands, help, versions, and how it ends."""
+
+from __future__ import annotations
+
+import errno
+import importlib.metadata
+import importlib.util
+import json
+import os
+import signal
+import subprocess
+import sys
+import textwrap
+import time
+from pathlib import Path
+
+import pytest
+from hypothesis import given
+from hypothesis import strategies as st
+
+from transformer_cli.cli import app, console, failures
+from transformer_cli.config.source import load_config
+from transformer_cli.errors import (
+    ConfigError,
+    DataError,
+    DivergedError,
+    Interrupted,
+    ModelError,
+    ResourceError,
+    TxError,
+    UsageError,
+)
+
+HEAVY = ("torch", "numpy", "sentencepiece", "sacrebleu", "rich", "tqdm")
+WRITTEN = [name for name, entry in app.COMMANDS.items() if importlib.util.find_spec(entry.module)]
+
+
+def tx(*arguments: str, code: str | None = None, **environment: str) -> subprocess.CompletedProcess[str]:
+    """The program in a process of its own; `code` is run in place of it."""
+    start = ["-c", textwrap.dedent(code)] if code else ["-m", "transformer_cli"]
+    return subprocess.run(
+        [sys.executable, *start, *arguments],
+        capture_output=True,
+        encoding="utf-8",
+        env={"PATH": os.environ["PATH"], "COLUMNS": "100", **environment},
+        check=False,
+    )
+
+
+def failing(body: str, **environment: str) -> subprocess.CompletedProcess[str]:
+    """A program that ends as `body` does, reported as tx reports."""
+    return tx(
+        code=f"""
+        import os, signal, sys
+        from transformer_cli.cli import console, failures
+        console.speak_utf8()
+        def main():
+            {body}
+            return 0
+        sys.exit(failures.exit_code(main))
+        """,
+        **environment,
+    )
+
+
+# --- help and versions --------------------------------------------------------------------------------------------
+
+
+def test_help_lists_every_command_and_ends_with_an_example():
+    shown = tx("--help")
+    assert (shown.returncode, shown.stderr) == (0, "")
+    for name, entry in app.COMMANDS.items():
+        assert f"  {name:<11}{entry.summary}\n" in shown.stdout
+    assert shown.stdout.endswith("Example:\n    tx train -c tiny.yaml\n")
+    assert load_config("tiny.yaml").name == "tiny"
+
+
+def test_help_imports_nothing_heavy_and_answers_at_once():
+    code = """
+        import json, sys
+        from transformer_cli.cli import app
+        try:
+            app.main(["--help"])
+        finally:
+            print(json.dumps(sorted(sys.modules)))
+        """
+    loaded = set(json.loads(tx(code=code).stdout.rstrip("\n").rpartition("\n")[2]))
+    assert not loaded & {*HEAVY, "pydantic", "yaml"}
+    seconds = []
+    for _ in range(5):
+        start = time.perf_counter()
+        tx("--help")
+        seconds.append(time.perf_counter() - start)
+    assert min(seconds) < 0.3
+
+
+@pytest.mark.parametrize("name", WRITTEN)
+def test_a_commands_help_imports_nothing_heavy_and_ends_with_an_example(name):
+    code = f"""
+        import json, sys
+        from transformer_cli.cli import app
+        print(app.main([{name!r}, "--help"]))
+        print(json.dumps(sorted(sys.modules)))
+        """
+    shown, _, loaded = tx(code=code).stdout.rstrip("\n").rpartition("\n")
+    assert not set(json.loads(loaded)) & set(HEAVY)
+    text, _, example = shown.removesuffix("\n0").partition("\n  Example:\n")
+    assert text.startswith(f"Usage: tx {name} ")
+    lines = example.strip("\n").split("\n")
+    assert all(line.startswith("    tx ") or "| tx " in line for line in lines)
+    for option in ("--quiet", "--traceback", "--json", "--help"):
+        assert option in text
+
+
+def test_python_m_and_the_script_are_the_same_program():
+    script = importlib.metadata.entry_points(group="console_scripts")["tx"]
+    from transformer_cli.__main__ import main
+
+    assert script.load() is main
+
+
+def test_version_names_what_decides_without_importing_it():
+    shown = tx("--version")
+    python = ".".join(map(str, sys.version_info[:3]))
+    installed = [f"{name} {importlib.metadata.version(name)}" for name in ("torch", "sentencepiece", "sacrebleu")]
+    own = importlib.metadata.version("transformer-cli")
+    assert shown.stdout == f"tx {own}, Python {python}, {', '.join(installed)}\n"
+    code = """
+        import sys
+        from transformer_cli.cli import app
+        app.version_text()
+        sys.exit("torch" in sys.modules)
+        """
+    assert tx(code=code).returncode == 0
+
+
+def test_no_command_shows_the_help_as_an_error():
+    shown = tx()
+    assert (shown.returncode, shown.stdout) == (2, "")
+    assert shown.stderr == tx("--help").stdout
+
+
+@pytest.mark.parametrize(
+    ("arguments", "message"),
+    [
+        (["trian"], "error: no such command: trian\n  hint: did you mean `tx train`?\n"),
+        (["xyz"], f"error: no such command: xyz\n  hint: commands: {', '.join(app.COMMANDS)}.\n"),
+        (["\x1b[31m"], f"error: no such command: \\x1b[31m\n  hint: commands: {', '.join(app.COMMANDS)}.\n"),
+    ],
+)
+def test_an_unknown_command_is_answered_with_the_nearest(arguments, message):
+    shown = tx(*arguments)
+    assert (shown.returncode, shown.stdout, shown.stderr) == (2, "", message)
+
+
+def test_an_unknown_option_is_a_usage_error():
+    shown = tx("--no-such-option")
+    assert shown.returncode == 2
+    assert shown.stderr.startswith("error: No such option: --no-such-option")
+    assert shown.stderr.endswith("  hint: `tx --help` shows what is possible.\n")
+
+
+# --- how it ends --------------------------------------------------------------------------------------------------
+
+
+@pytest.fixture
+def ends(monkeypatch, capsys):
+    """The exit code and what is said when the program raises an error."""
+    monkeypatch.setattr(failures, "_traceback_wanted", False)
+    before = signal.getsignal(signal.SIGTERM)
+
+    def ends(error: BaseException) -> tuple[int, str]:
+        def main() -> int:
+            raise error
+
+        code = failures.exit_code(main)
+        return code, capsys.readouterr().err
+
+    yield ends
+    signal.signal(signal.SIGTERM, before)
+
+
+@pytest.mark.parametrize(
+    ("error", "code"),
+    [
+        (UsageError("it"), 2),
+        (ConfigError("it"), 2),
+        (DataError("it"), 3),
+        (ModelError("it"), 4),
+        (ResourceError("it"), 5),
+        (DivergedError("it"), 6),
+        (Interrupted("it", signal_number=signal.SIGINT), 130),
+        (Interrupted("it", signal_number=signal.SIGTERM), 143),
+        (TxError("it"), 1),
+    ],
+)
+def test_each_kind_of_failure_has_its_exit_code(ends, error, code):
+    assert ends(error) == (code, "error: it\n")
+
+
+def test_a_hint_follows_the_message(ends):
+    assert ends(DataError("a\nb", hint="c")) == (3, "error: a\nb\n  hint: c\n")
+
+
+@pytest.mark.parametrize(
+    ("error", "message"),
+    [
+        (MemoryError(), "error: not enough memory\n  hint: a smaller "),
+        (RuntimeError("DefaultCPUAllocator: can't allocate memory"), "error: not enough memory\n"),
+        (OSError(errno.ENOSPC, "No space left on device", "a/b"), "error: a/b: No space left on device\n  hint: free"),
+        (PermissionError(errno.EACCES, "Permission denied", "a/b"), "error: a/b: Permission denied\n"),
+    ],
+)
+def test_what_the_machine_lacks_is_a_resource_error(ends, error, message):
+    code, said = ends(error)
+    assert code == 5
+    assert said.startswith(message)
+
+
+def test_a_bug_is_one_line_and_a_traceback_on_request(ends):
+    code, said = ends(ZeroDivisionError("a\nb"))
+    assert (code, said) == (
+        1,
+        "error: a bug in tx: ZeroDivisionError: a b\n"
+        "  hint: the same command with --traceback shows where; please report it.\n",
+    )
+    failures.show_tracebacks()
+    code, said = ends(ZeroDivisionError("a"))
+    assert code == 1
+    assert said.startswith("error: a bug in tx: ZeroDivisionError: a\nTraceback (most recent call last):\n")
+
+
+def test_ctrl_c_ends_with_130():
+    ended = failing("signal.raise_signal(signal.SIGINT)")
+    assert (ended.returncode, ended.stderr) == (130, "error: interrupted\n")
+
+
+def test_sigterm_unwinds_and_ends_with_143():
+    ended = failing(
+        """
+            try:
+                signal.raise_signal(signal.SIGTERM)
+            finally:
+                print("tidied up")
+        """.strip()
+    )
+    assert (ended.returncode, ended.stdout, ended.stderr) == (143, "tidied up\n", "error: terminated\n")
+
+
+@pytest.mark.parametrize("redirection", ["|", "2>&1 |"])
+def test_a_closed_pipe_ends_the_program_quietly(tmp_path, redirection):
+    program = tmp_path / "program.py"
+    program.write_text(
+        "import sys\n"
+        "from transformer_cli.cli import console, failures\n"
+        "def main():\n"
+        "    for n in range(100_000):\n"
+        "        console.result(str(n))\n"
+        "sys.exit(failures.exit_code(main))\n",
+        encoding="utf-8",
+    )
+    ended = subprocess.run(
+        ["bash", "-c", f"'{sys.executable}' '{program}' {redirection} head -1; echo ${{PIPESTATUS[0]}}"],
+        capture_output=True,
+        encoding="utf-8",
+        check=False,
+        cwd=Path(__file__).parents[2],
+        env={"PATH": os.environ["PATH"], "PYTHONPATH": str(Path(__file__).parents[2])},
+    )
+    assert (ended.stdout, ended.stderr) == ("0\n0\n", "")
+
+
+def test_closed_standard_streams_are_no_bug():
+    ended = subprocess.run(["bash", "-c", f"'{sys.executable}' -m transformer_cli --version >&- 2>&-"], check=False)
+    assert ended.returncode == 0
+
+
+# --- the console --------------------------------------------------------------------------------------------------
+
+
+@pytest.mark.parametrize("locale", [{"LC_ALL": "C"}, {"PYTHONIOENCODING": "latin-1", "PYTHONUTF8": "0"}])
+def test_output_is_utf8_whatever_the_locale(locale):
+    ended = failing("console.result('möchte 日本'); console.say('schön')", **locale)
+    assert (ended.stdout, ended.stderr) == ("möchte 日本\n", "schön\n")
+
+
+def test_quiet_leaves_results_and_errors():
+    ended = failing(
+        "console.be_quiet(); console.say('s'); console.warn('w'); console.result('r'); console.error('e', hint='h')"
+    )
+    assert (ended.stdout, ended.stderr) == ("r\n", "error: e\n  hint: h\n")
+
+
+class Terminal:
+    """A stream that a person looks at."""
+
+    def __init__(self) -> None:
+        self.text = ""
+
+    def isatty(self) -> bool:
+        return True
+
+    def write(self, text: str) -> None:
+        self.text += text
+
+    def flush(self) -> None:
+        pass
+
+
+def on_a_terminal(monkeypatch, speak, **environment: str) -> str:
+    """What a person sees when `speak` is called; pytest's own streams come and go, so only for that long."""
+    terminal = Terminal()
+    with monkeypatch.context() as patch:
+        for name in ("NO_COLOR", "TERM"):
+            patch.delenv(name, raising=False)
+        for name, value in environment.items():
+            patch.setenv(name, value)
+        for name in ("stdout", "stderr"):
+            patch.setattr(sys, name, terminal)
+        speak()
+    return terminal.text
+
+
+@pytest.mark.parametrize(
+    ("environment", "seen"),
+    [
+        ({}, "\x1b[33mwarning:\x1b[0m w\n"),
+        ({"NO_COLOR": "1"}, "warning: w\n"),
+        ({"TERM": "dumb"}, "warning: w\n"),
+    ],
+)
+def test_colours_are_for_terminals_that_want_them(monkeypatch, environment, seen):
+    assert on_a_terminal(monkeypatch, lambda: console.warn("w"), **environment) == seen
+
+
+def test_a_result_is_escaped_on_a_terminal_and_untouched_in_a_pipe(monkeypatch):
+    seen = on_a_terminal(monkeypatch, lambda: console.result("a\x1b]0;title\x07\u202eb\tc"))
+    assert seen == "a\\x1b]0;title\\x07\\u202eb\tc\n"
+    ended = failing("console.result('a\\x1b\\u202eb')")
+    assert ended.stdout == "a\x1b\u202eb\n"
+
+
+@given(st.text())
+def test_visible_text_drives_no_terminal(text):
+    shown = console.visible(text)
+    assert all(char in "\n\t" or char >= " " for char in shown)
+    assert not any("\x7f" <= char <= "\x9f" or char in console.BIDIRECTIONAL for char in shown)
+    shown.encode("utf-8")
+    if text.isprintable() and not set(text) & console.BIDIRECTIONAL:
+        assert shown == text

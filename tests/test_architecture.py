@@ -1,0 +1,217 @@
+"""The map of the house, held: who imports whom, what start-up costs, which names are forbidden."""
+
+from __future__ import annotations
+
+import ast
+import subprocess
+import sys
+from collections.abc import Iterator
+from dataclasses import dataclass
+from functools import cache
+from pathlib import Path
+
+import pytest
+
+PACKAGE = Path(__file__).parents[1] / "transformer_cli"
+MODULES = sorted(PACKAGE.rglob("*.py"))
+MAX_LINES = 400
+
+EVERYONE_MAY = {"config", "errors", "files"}
+MAY_IMPORT = {
+    "config": {"errors"},
+    "errors": set(),
+    "files": {"errors"},
+    "machine": EVERYONE_MAY,
+    "tokenizer": EVERYONE_MAY,
+    "evaluation": EVERYONE_MAY,
+    "accounting": EVERYONE_MAY,
+    "model": EVERYONE_MAY,
+    "data": EVERYONE_MAY | {"tokenizer"},
+    "decoding": EVERYONE_MAY | {"machine", "model", "tokenizer", "data"},
+    "checkpoints": EVERYONE_MAY | {"machine", "model", "tokenizer"},
+}
+ABOVE = set(MAY_IMPORT)
+MAY_IMPORT |= dict.fromkeys(("training", "export", "attention_maps", "loading"), ABOVE)
+"""Who may import whom; `cli` and the package itself, which open everything lazily, are free."""
+FREE = {"cli", "__main__", "__init__"}
+
+TORCH_FREE = [
+    "config",
+    "evaluation",
+    "tokenizer",
+    "data/phrasebook",
+    "data/corpus.py",
+    "data/batching.py",
+    "data/binary.py",
+    "accounting",
+    "errors.py",
+    "files.py",
+]
+FORBIDDEN_CALLS = {"eval", "exec", "compile", "__import__"}
+FORBIDDEN_NAMES = {"torch.load", "yaml.load", "yaml.unsafe_load", "yaml.full_load", "os.system"}
+FORBIDDEN_MODULES = {"pickle", "cPickle", "dill", "joblib", "shelve", "marshal"}
+FORBIDDEN_OPTIONS = {"shell", "allow_pickle"}
+
+
+@dataclass(frozen=True)
+class Import:
+    """One import: the full name of the module, and whether it happens when the importing module is imported."""
+
+    module: str
+    at_start: bool
+
+
+def dotted(path: Path) -> str:
+    """transformer_cli/data/corpus.py -> transformer_cli.data.corpus."""
+    parts = path.relative_to(PACKAGE.parent).with_suffix("").parts
+    return ".".join(parts[:-1] if parts[-1] == "__init__" else parts)
+
+
+def room(module: str) -> str:
+    """transformer_cli.data.corpus -> data."""
+    parts = module.split(".")
+    return parts[1] if len(parts) > 1 else "__init__"
+
+
+@cache
+def tree(path: Path) -> ast.Module:
+    return ast.parse(path.read_text(encoding="utf-8"))
+
+
+NAMES = {dotted(path) for path in MODULES}
+
+
+@cache
+def imports(path: Path) -> tuple[Import, ...]:
+    """All imports of a module, those inside functions and for type checking included."""
+    return tuple(_imports(tree(path), dotted(path), is_package=path.name == "__init__.py", at_start=True))
+
+
+def _imports(node: ast.AST, name: str, *, is_package: bool, at_start: bool) -> Iterator[Import]:
+    for child in ast.iter_child_nodes(node):
+        if isinstance(child, ast.Import):
+            yield from (Import(alias.name, at_start) for alias in child.names)
+        elif isinstance(child, ast.ImportFrom):
+            base = child.module or ""
+            if child.level:
+                above = name.split(".")[: len(name.split(".")) - child.level + is_package]
+                base = ".".join([*above, base] if base else above)
+            for alias in child.names:
+                inner = f"{base}.{alias.name}"
+                yield Import(inner if inner in NAMES else base, at_start)
+        else:
+            lazily = isinstance(child, ast.FunctionDef | ast.AsyncFunctionDef | ast.Lambda) or _is_for_types(child)
+            yield from _imports(child, name, is_package=is_package, at_start=at_start and not lazily)
+
+
+def _is_for_types(node: ast.AST) -> bool:
+    return isinstance(node, ast.If) and isinstance(node.test, ast.Name) and node.test.id == "TYPE_CHECKING"
+
+
+def named(path: Path) -> str:
+    return str(path.relative_to(PACKAGE.parent))
+
+
+def test_the_reader_of_imports_sees_what_is_there():
+    """A test of the test: nested, relative and aliased imports are all found."""
+    source = ast.parse("import a.b as c\nfrom .. import files\nfrom .x import y\ndef f():\n    from torch import nn\n")
+    found = list(_imports(source, "transformer_cli.data.corpus", is_package=False, at_start=True))
+    assert found == [
+        Import("a.b", True),
+        Import("transformer_cli.files", True),
+        Import("transformer_cli.data.x", True),
+        Import("torch", False),
+    ]
+
+
+@pytest.mark.parametrize("path", MODULES, ids=named)
+def test_a_room_imports_only_what_the_map_allows(path):
+    here = room(dotted(path))
+    if here in FREE:
+        return
+    assert here in MAY_IMPORT, f"{here} is not on the map: add it here and in CONTRIBUTING.md"
+    ours = {room(used.module) for used in imports(path) if used.module.split(".")[0] == PACKAGE.name}
+    assert ours - {here} - MAY_IMPORT[here] - {"__init__"} == set()
+
+
+def test_no_imports_run_in_a_circle():
+    graph = {dotted(path): {used.module for used in imports(path) if used.at_start} & NAMES for path in MODULES}
+    done: set[str] = set()
+
+    def visit(module: str, trail: tuple[str, ...]) -> None:
+        assert module not in trail, " -> ".join((*trail, module))
+        if module not in done:
+            for used in sorted(graph[module] - {PACKAGE.name}):
+                visit(used, (*trail, module))
+            done.add(module)
+
+    for module in sorted(graph):
+        visit(module, ())
+    assert done == NAMES
+
+
+def test_no_rooms_import_each_other():
+    graph: dict[str, set[str]] = {}
+    for path in MODULES:
+        here = room(dotted(path))
+        ours = {room(used.module) for used in imports(path) if used.module.split(".")[0] == PACKAGE.name}
+        graph.setdefault(here, set()).update(ours - {here, "__init__"})
+    mutual = {tuple(sorted((a, b))) for a in graph for b in graph[a] if a in graph.get(b, set()) and a != b}
+    assert mutual == set()
+
+
+@pytest.mark.parametrize("path", MODULES, ids=named)
+def test_no_module_is_crowded_or_called_utils(path):
+    assert path.read_text(encoding="utf-8").count("\n") <= MAX_LINES
+    assert not set(path.with_suffix("").parts) & {"utils", "util", "helpers", "common", "misc"}
+
+
+@pytest.mark.parametrize("path", MODULES, ids=named)
+def test_no_forbidden_name_is_used(path):
+    """Nothing read from disk or from a user may become code, and lines end at a line feed alone."""
+    assert not {used.module.split(".")[0] for used in imports(path)} & FORBIDDEN_MODULES
+    for node in ast.walk(tree(path)):
+        if isinstance(node, ast.Call) and isinstance(node.func, ast.Name):
+            assert node.func.id not in FORBIDDEN_CALLS, node.lineno
+        if isinstance(node, ast.Attribute):
+            assert ast.unparse(node) not in FORBIDDEN_NAMES, node.lineno
+            assert node.attr != "splitlines", node.lineno
+        if isinstance(node, ast.keyword) and node.arg in FORBIDDEN_OPTIONS:
+            assert ast.unparse(node.value) == "False", node.lineno
+
+
+@pytest.mark.parametrize("path", MODULES, ids=named)
+def test_text_files_are_opened_in_utf8(path):
+    for node in ast.walk(tree(path)):
+        if isinstance(node, ast.Call) and ast.unparse(node.func) in ("open", "io.open", "gzip.open", "os.fdopen"):
+            keywords = {keyword.arg: ast.unparse(keyword.value) for keyword in node.keywords}
+            mode = ast.unparse(node.args[1]) if len(node.args) > 1 else keywords.get("mode", "'r'")
+            assert "b" in mode or keywords.get("encoding") == "'utf-8'", node.lineno
+
+
+@pytest.mark.parametrize("place", TORCH_FREE)
+def test_declarations_text_and_metrics_never_import_torch(place):
+    for path in MODULES:
+        if path.relative_to(PACKAGE).as_posix().startswith(place):
+            assert "torch" not in {used.module.split(".")[0] for used in imports(path)}, named(path)
+
+
+def test_importing_the_package_and_the_app_imports_nothing_heavy():
+    code = (
+        "import sys, transformer_cli, transformer_cli.cli.app\n"
+        "heavy = {'torch', 'numpy', 'pydantic', 'yaml', 'sentencepiece', 'sacrebleu', 'rich', 'tqdm'}\n"
+        "print(sorted(heavy & set(sys.modules)))"
+    )
+    shown = subprocess.run([sys.executable, "-c", code], capture_output=True, encoding="utf-8", check=True)
+    assert shown.stdout == "[]\n"
+
+
+def test_a_configuration_is_checked_before_torch_is_imported():
+    code = (
+        "import sys\n"
+        "from transformer_cli.config.source import load_config\n"
+        "load_config('tiny')\n"
+        "print('torch' in sys.modules, 'numpy' in sys.modules)"
+    )
+    shown = subprocess.run([sys.executable, "-c", code], capture_output=True, encoding="utf-8", check=True)
+    assert shown.stdout == "False False\n"
