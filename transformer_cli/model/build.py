@@ -6,6 +6,8 @@ import torch
 from torch import nn
 
 from transformer_cli.config.model import ModelConfig
+from transformer_cli.model.attention import CrossAttention, MultiHeadAttention, SelfAttention
+from transformer_cli.model.blocks import FeedForward
 from transformer_cli.model.transformer import Transformer
 
 
@@ -25,22 +27,29 @@ def build_model(
 
 @torch.no_grad()
 def initialise(model: Transformer) -> None:
-    """Xavier uniform (Glorot & Bengio 2010) for the matrices, each of W^Q, W^K, W^V by its own shape; biases 0;
-    embeddings N(0, 1/D), that of padding 0."""
-    d_model = model.config.d_model
-    for name, module in model.named_modules():
+    """Xavier uniform (Glorot & Bengio 2010) for the matrices, each of W^Q, W^K, W^V by its own shape; biases 0.
+
+    What a sublayer adds to the residual stream starts smaller by the square root of the number of sublayers in its
+    stack (Radford et al. 2019, section 2.3). Embeddings are normal, that of padding 0: of variance 1/D where they are
+    scaled by sqrt(D) or are the output projection, too, else of variance 1, so that what enters the first layer has
+    unit variance.
+    """
+    blocks = {m.query_key_value: 3 for m in model.modules() if isinstance(m, SelfAttention)}
+    blocks |= {m.key_value: 2 for m in model.modules() if isinstance(m, CrossAttention)}
+    for module in model.modules():
         if isinstance(module, nn.Linear):
-            for block in module.weight.split(_fan_out(name, module)):
+            for block in module.weight.chunk(blocks.get(module, 1)):
                 nn.init.xavier_uniform_(block)
             if module.bias is not None:
                 nn.init.zeros_(module.bias)
         elif isinstance(module, nn.Embedding):
-            nn.init.normal_(module.weight, std=d_model**-0.5)
+            wide = not model.config.embedding_scale and module.padding_idx is not None and module is not model.output
+            nn.init.normal_(module.weight, std=1.0 if wide else model.config.d_model**-0.5)
             if module.padding_idx is not None:
                 module.weight[module.padding_idx].zero_()
-
-
-def _fan_out(name: str, module: nn.Linear) -> int:
-    """Rows of one of the matrices that were joined into one."""
-    joined = {"query_key_value": 3, "key_value": 2}.get(name.rsplit(".", 1)[-1], 1)
-    return module.out_features // joined
+    for stack in (model.encoder, model.decoder):
+        sublayers = [sublayer for layer in stack.layers for sublayer in layer.children()]
+        outputs = [s.output for s in sublayers if isinstance(s, MultiHeadAttention)]
+        outputs += [s.down for s in sublayers if isinstance(s, FeedForward)]
+        for output in outputs:
+            output.weight.mul_(len(outputs) ** -0.5)

@@ -98,7 +98,7 @@ def fit(learner: Learner, progress: Progress, epoch_of: Epoch, after_update: Cal
                 progress.finished = end_epoch(progress, options)
             if progress.step >= options.max_steps:
                 progress.finished = progress.finished or f"max_steps {options.max_steps} reached"
-            if after_update(update):
+            if after_update(update) or progress.finished:
                 return
 
 

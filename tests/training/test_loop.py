@@ -1,0 +1,184 @@
+"""One update, many batches; what padding, accumulation and weight decay may and may not change."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator, Sequence
+from typing import Any
+
+import numpy as np
+import pytest
+import torch
+
+from transformer_cli.config.model import ModelConfig
+from transformer_cli.config.training import TrainingConfig
+from transformer_cli.data.loader import Batch, collate
+from transformer_cli.errors import DivergedError
+from transformer_cli.model.build import build_model
+from transformer_cli.training.loop import Learner, Progress, Update, fit, is_over, train_step, windows
+from transformer_cli.training.optimizers import build_optimizer, load_state_tensors, state_tensors
+from transformer_cli.training.parallel import World
+
+
+def learner(*, double: bool = False, model: dict[str, Any] | None = None, **options: Any) -> Learner:
+    torch.manual_seed(0)
+    shape: dict[str, Any] = {"d_model": 16, "n_heads": 2, "d_ff": 32, "n_layers": 1, "dropout": 0.0} | (model or {})
+    module = build_model(ModelConfig(**shape), source_vocab=30, target_vocab=30)
+    module = module.double() if double else module
+    training = TrainingConfig.model_validate({"warmup_steps": 10, "label_smoothing": 0.1} | options)
+    return Learner(module, build_optimizer(module, training), training, seed=5, world=World())
+
+
+def pairs(n: int, *, seed: int = 0) -> list[tuple[np.ndarray, np.ndarray]]:
+    chance = np.random.default_rng(seed)
+    return [tuple(chance.integers(4, 30, size=chance.integers(1, 9)) for _ in range(2)) for _ in range(n)]  # type: ignore[misc]
+
+
+def batch(some: Sequence[tuple[np.ndarray, np.ndarray]]) -> Batch:
+    return collate([source for source, _ in some], [target for _, target in some])
+
+
+def parameters(of: Learner) -> torch.Tensor:
+    return torch.cat([p.detach().flatten().clone() for p in of.model.parameters()])
+
+
+def test_accumulated_unequal_batches_equal_one_big_batch() -> None:
+    text = pairs(12)
+    whole, parts = learner(double=True), learner(double=True, accumulation=3)
+    for step in (1, 2, 3):
+        one = train_step(whole, [batch(text)], step=step)
+        three = train_step(parts, [batch(text[:1]), batch(text[1:4]), batch(text[4:])], step=step)
+        assert three.loss == pytest.approx(one.loss, rel=1e-12)
+        assert three.gradient_norm == pytest.approx(one.gradient_norm, rel=1e-10)
+    torch.testing.assert_close(parameters(parts), parameters(whole), rtol=1e-9, atol=1e-11)
+
+
+def test_the_last_window_of_an_epoch_may_be_shorter() -> None:
+    batches = [batch(pairs(1, seed=n)) for n in range(7)]
+    assert [len(window) for window in windows(iter(batches), 3)] == [3, 3, 1]
+
+
+@pytest.mark.parametrize("tied", ["all", "decoder", "none"])
+def test_the_vector_of_padding_stays_zero(tied: str) -> None:
+    subject = learner(model={"tied": tied}, weight_decay=0.1, optimizer="adamw")
+    for step in range(1, 4):
+        train_step(subject, [batch(pairs(8))], step=step)
+    assert not subject.model.source_embedding.table.weight[0].any()
+    assert not subject.model.target_embedding.table.weight[0].any()
+
+
+def test_dropout_depends_on_seed_step_and_batch_alone() -> None:
+    first, second, other = (learner(model={"dropout": 0.3}) for _ in range(3))
+    torch.manual_seed(1)
+    one = train_step(first, [batch(pairs(8))], step=7)
+    torch.manual_seed(2)
+    two = train_step(second, [batch(pairs(8))], step=7)
+    three = train_step(other, [batch(pairs(8))], step=8)
+    assert one.loss == two.loss
+    assert torch.equal(parameters(first), parameters(second))
+    assert three.loss != one.loss
+
+
+def test_numbers_that_are_not_finite_stop_training_before_the_update() -> None:
+    subject = learner()
+    with torch.no_grad():
+        subject.model.decoder.layers[0].feed_forward.down.weight[0, 0] = float("nan")
+    before = parameters(subject)
+    with pytest.raises(DivergedError, match="update 3"):
+        train_step(subject, [batch(pairs(4))], step=3)
+    assert torch.equal(before.nan_to_num(), parameters(subject).nan_to_num())
+
+
+def test_an_update_equals_torchs_adam_on_the_same_gradient() -> None:
+    ours, theirs = learner(double=True, clip_norm=0.5, schedule="constant", warmup_steps=0), learner(double=True)
+    reference = torch.optim.Adam(theirs.model.parameters(), lr=1e-3, betas=(0.9, 0.98), eps=1e-9)
+    for step in (1, 2, 3):
+        some = batch(pairs(6, seed=step))
+        train_step(ours, [some], step=step)
+        hidden = theirs.model(some.source_BS, some.source_lengths_B, some.target_in_BT)
+        loss = torch.nn.functional.cross_entropy(
+            theirs.model.project(hidden).flatten(0, 1),
+            some.target_out_BT.flatten(),
+            ignore_index=0,
+            label_smoothing=0.1,
+        )
+        reference.zero_grad()
+        loss.backward()
+        gradient = theirs.model.target_embedding.table.weight.grad
+        assert gradient is not None
+        gradient[0] = 0
+        torch.nn.utils.clip_grad_norm_(theirs.model.parameters(), 0.5)
+        reference.step()
+    torch.testing.assert_close(parameters(ours), parameters(theirs), rtol=1e-9, atol=1e-11)
+
+
+def test_weight_decay_leaves_biases_norms_and_embeddings_alone() -> None:
+    subject = learner(optimizer="adamw", weight_decay=0.5)
+    decayed = {id(p) for group in subject.optimizer.param_groups if group["weight_decay"] for p in group["params"]}
+    names = {name for name, p in subject.model.named_parameters() if id(p) in decayed}
+    assert names == {
+        name
+        for name, p in subject.model.named_parameters()
+        if p.dim() == 2 and "embedding" not in name and "norm" not in name
+    }
+
+
+def test_the_optimizers_state_goes_out_and_in_unchanged() -> None:
+    one, two = learner(), learner()
+    train_step(one, [batch(pairs(8))], step=1)
+    two.model.load_state_dict(one.model.state_dict())
+    load_state_tensors(
+        two.optimizer, two.model, {k: v.clone() for k, v in state_tensors(one.optimizer, one.model).items()}
+    )
+    for subject in (one, two):
+        train_step(subject, [batch(pairs(8, seed=3))], step=2)
+    assert torch.equal(parameters(one), parameters(two))
+
+
+def epochs(n_batches: int) -> Any:
+    def epoch_of(epoch: int, first: int) -> tuple[int, Iterator[Batch]]:
+        return n_batches, iter([batch(pairs(2, seed=100 * epoch + n)) for n in range(first, n_batches)])
+
+    return epoch_of
+
+
+@pytest.mark.parametrize(
+    ("options", "steps", "reason"),
+    [
+        ({"max_steps": 5}, 5, "max_steps 5 reached"),
+        ({"max_epochs": 2}, 4, "max_epochs 2 reached"),
+        ({"max_steps": 4, "max_epochs": 2}, 4, "max_epochs 2 reached"),
+        ({"stop_loss": 1000.0}, 2, "mean loss"),
+    ],
+)
+def test_training_ends_where_the_options_say(options: dict[str, Any], steps: int, reason: str) -> None:
+    progress = Progress()
+    fit(learner(accumulation=2, **options), progress, epochs(3), lambda update: False)
+    assert progress.step == steps
+    assert reason in (progress.finished or "")
+
+
+def test_stopping_after_each_update_and_going_on_sees_every_batch_once() -> None:
+    straight: list[float] = []
+    fit(learner(max_steps=9, accumulation=2), Progress(), epochs(5), lambda update: bool(straight.append(update.loss)))
+    stopped: list[float] = []
+
+    def stop(update: Update) -> bool:
+        stopped.append(update.loss)
+        return True
+
+    subject, progress = learner(max_steps=9, accumulation=2), Progress()
+    while progress.finished is None:
+        fit(subject, progress, epochs(5), stop)
+    assert stopped == straight
+
+
+def test_a_finished_run_goes_on_only_where_the_new_options_allow_more() -> None:
+    progress = Progress(step=10, epoch=2, stale=3, finished="max_steps 10 reached")
+    assert is_over(progress, TrainingConfig(max_steps=10))
+    assert not is_over(progress, TrainingConfig(max_steps=11))
+    progress.finished = "patience: no better validation in 3"
+    assert is_over(progress, TrainingConfig(patience=3))
+    assert not is_over(progress, TrainingConfig(patience=4))
+    progress.finished = "max_epochs 2 reached"
+    assert is_over(progress, TrainingConfig(max_epochs=2))
+    assert not is_over(progress, TrainingConfig())
