@@ -34,7 +34,7 @@ def initialise(model: Transformer) -> None:
     scaled by sqrt(D) or are the output projection, too, else of variance 1, so that what enters the first layer has
     unit variance.
     """
-    blocks = {m.query_key_value: 3 for m in model.modules() if isinstance(m, SelfAttention)}
+    blocks: dict[nn.Module, int] = {m.query_key_value: 3 for m in model.modules() if isinstance(m, SelfAttention)}
     blocks |= {m.key_value: 2 for m in model.modules() if isinstance(m, CrossAttention)}
     for module in model.modules():
         if isinstance(module, nn.Linear):

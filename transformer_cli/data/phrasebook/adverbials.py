@@ -60,14 +60,22 @@ FAMILY = frozenset(
 """Lemmas that share a stem with another one and differ by un-, -lich, -ig, -heit, -keit: un-, -ly, -ness."""
 
 
-def time(random: Random, *, past: bool) -> Adverbial:
-    """A time that goes with the tense."""
+def time(random: Random, *, past: bool, negated: bool = False) -> Adverbial:
+    """A time that goes with the tense; nobody says that he doesn't get up every day."""
     fitting = _PAST if past else _PRESENT
-    return fitting[int(random.random() * len(fitting))]
+    drawn = fitting[int(random.random() * len(fitting))]
+    return TIMES[0] if negated and drawn.german_text == "jeden|tag" else drawn
 
 
 _PAST = tuple(adverbial for adverbial in TIMES if adverbial.past is not False)
 _PRESENT = tuple(adverbial for adverbial in TIMES if adverbial.past is not True)
+
+
+def moment(random: Random, *, past: bool) -> Adverbial:
+    """A time at which something has a property."""
+    fitting = ("heute", "gestern", "letzte|woche") if past else ("heute", "jetzt", "heute abend")
+    name = fitting[int(random.random() * len(fitting))]
+    return next(adverbial for adverbial in TIMES if adverbial.german_text == name)
 
 
 def clock(random: Random) -> Adverbial:

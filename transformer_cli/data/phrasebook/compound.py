@@ -97,19 +97,21 @@ def _predicate(adjective: str, intensifier: tuple[str, str] | None) -> Adverbial
 
 def copula(random: Random) -> Sentence:
     """gestern war die suppe nicht sehr kalt."""
-    subject = subject_of(random, pick(random, _DESCRIBED), indefinite=0)
+    kinds = pick(random, _DESCRIBED)
+    subject = subject_of(random, kinds, indefinite=0)
     if isinstance(subject, NounPhrase):
         subject = replace(subject, adjective=None)
         adjective = adjective_for(random, subject.noun).german
     else:
         adjective = pick(random, adverbials.FEELINGS)
-    intensifier = pick(random, _INTENSIFIERS) if chance(random, 0.6) else None
+    about_person = "person" in kinds
+    intensifier = pick(random, _INTENSIFIERS[about_person * 2 :]) if chance(random, 0.6) else None
     past = subject.person != DU and chance(random, 0.5)
     clause = Clause(subject, VERBS["sein"], manner=_predicate(adjective, intensifier), past=past)
     clause = replace(clause, negated=chance(random, 0.25))
     if chance(random, 0.6):
         front = "time" if chance(random, 0.6) else "subject"
-        clause = replace(clause, time=adverbials.time(random, past=past), front=front)
+        clause = replace(clause, time=adverbials.moment(random, past=past), front=front)
     if clause.front == "subject" and not clause.negated and chance(random, 0.25):
         clause = replace(clause, front="nothing")
     return from_clause(clause, joins=frozenset((adjective, lemma) for lemma in subject.lemmas[-1:]))

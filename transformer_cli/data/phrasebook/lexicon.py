@@ -113,22 +113,20 @@ finden      | findest findet fand          | find: found       | person animal |
 brauchen    | -                            | need              | person        | thing light mood
 haben       | hast hat hatte               | have: had         | person        | thing animal pet
 sehen       | siehst sieht sah             | see: saw          | person animal | thing animal person way
-kennen      | kennst kennt kannte          | know: knew        | person        | person town word text
+kennen      | kennst kennt kannte          | know: knew        | person        | person town word text wide
 besuchen    | -                            | visit             | person        | person town
 lieben      | -                            | love              | person        | animal person town mood
 lesen       | liest liest !                | read              | person        | text
 schreiben   | schreibst schreibt schrieb   | write: wrote      | person        | written word
 verstehen   | verstehst versteht verstand  | understand: understood | person   | person text word mood
 trinken     | trinkst trinkt trank         | drink: drank      | person        | drink
-bestellen   | -                            | order             | person        | drink food
 essen       | isst isst aß                 | eat: ate          | person        | food
 tragen      | trägst trägt trug            | carry             | person        | light heavy
 waschen     | wäschst wäscht wusch         | wash              | person        | washable
 reparieren  | -                            | repair            | person        | machine
-malen       | -                            | paint             | person        | animal person place
+malen       | -                            | paint             | person        | animal person place wide
 überqueren  | -                            | cross             | person animal | way
 betreten    | betrittst betritt betrat     | enter             | person animal | site
-treffen     | triffst trifft traf          | meet: met         | person animal | person animal
 an+rufen    | rufst ruft rief              | call              | person        | person
 ein+laden   | lädst lädt lud               | invite            | person        | person
 ab+holen    | -                            | pick up           | person        | person light
@@ -197,13 +195,13 @@ schwach       | weak      | person animal
 faul          | lazy      | person animal
 traurig       | sad       | person animal
 glücklich     | happy     | person
-unglücklich   | unhappy   | person
+unglücklich   | unhappy   |
 freundlich    | kind      | person
 unfreundlich  | unkind    | person
 """
 
 
-@dataclass(frozen=True)
+@dataclass(frozen=True, eq=False)
 class Noun:
     """A noun of both languages; gender is m, f or n, and `weak` the declension of `der junge, den jungen`."""
 
@@ -223,7 +221,7 @@ class Noun:
         return "he" if self.gender == "m" else "she"
 
 
-@dataclass(frozen=True)
+@dataclass(frozen=True, eq=False)
 class Verb:
     """A verb of both languages; German present in the order of `PERSONS`, German past without `du`."""
 
@@ -244,7 +242,7 @@ class Verb:
         return self.german.removeprefix(self.prefix)
 
 
-@dataclass(frozen=True)
+@dataclass(frozen=True, eq=False)
 class Adjective:
     """An adjective of both languages; `stem` carries the German endings."""
 

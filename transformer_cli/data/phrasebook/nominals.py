@@ -67,7 +67,7 @@ def subject_of(random: Random, kinds: Sequence[str], *, pronouns: float = 0.5, i
     noun = pick(random, _nouns(tuple(kinds)))
     plural = noun.german_plural is not None and chance(random, 0.2)
     determiner = _determiner(random, noun, indefinite=0.0 if plural else indefinite)
-    return NounPhrase(noun, determiner, _adjective(random, noun, 0.25), plural)
+    return NounPhrase(noun, determiner, _adjective(random, noun, 0.3), plural)
 
 
 def _determiner(random: Random, noun: Noun, *, indefinite: float) -> str:
@@ -88,7 +88,7 @@ def object_of(
     subject: Nominal,
     pronouns: float = 0.12,
     indefinite: float = 0.4,
-    adjectives: float = 0.4,
+    adjectives: float = 0.45,
     singular: bool = False,
 ) -> Nominal:
     """An object that is not the subject: a pronoun for a person, a counted plural, or a singular noun phrase."""

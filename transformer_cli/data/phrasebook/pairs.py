@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Callable, Iterator, Sequence
 from dataclasses import dataclass, field, replace
+from itertools import permutations
 from random import Random
 
 from transformer_cli.data.phrasebook import compound, simple
@@ -26,12 +27,12 @@ _KINDS: tuple[tuple[float, Callable[[Random], Sentence]], ...] = (
     (4, simple.resting),
     (4, simple.helping),
     (5, simple.giving),
-    (3, simple.feeling),
-    (3, simple.mannered),
-    (3, simple.about_words),
+    (2.2, simple.feeling),
+    (2.6, simple.mannered),
+    (1.7, simple.about_words),
     (3, compound.contrast),
     (8, compound.reason),
-    (4, compound.copula),
+    (6, compound.copula),
 )
 
 
@@ -166,11 +167,14 @@ def _pair(sentence: Sentence) -> Pair:
 
 
 def _alignment(german: Words, english: Words) -> tuple[tuple[int, int], ...]:
+    expressed: dict[str, list[int]] = {}
+    for index, word in enumerate(english):
+        for link in word.links:
+            expressed.setdefault(link, []).append(index)
     return tuple(
-        (i, j)
-        for i, word in enumerate(german)
-        for j, other in enumerate(english)
-        if not set(word.links).isdisjoint(other.links)
+        (index, other)
+        for index, word in enumerate(german)
+        for other in sorted({other for link in word.links for other in expressed.get(link, ())})
     )
 
 
@@ -207,4 +211,4 @@ def _held_out_joins(random: Random) -> frozenset[tuple[str, str]]:
 
 
 def _contains(lemmas: frozenset[str], joins: frozenset[tuple[str, str]]) -> bool:
-    return any((first, second) in joins for first in lemmas for second in lemmas)
+    return any(pair in joins for pair in permutations(lemmas, 2))

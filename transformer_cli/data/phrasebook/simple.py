@@ -31,7 +31,7 @@ from transformer_cli.data.phrasebook.sentences import Sentence, from_clause
 
 TRANSITIVE = verbs(
     "kaufen verkaufen suchen finden brauchen haben sehen kennen besuchen lieben lesen schreiben verstehen trinken "
-    "bestellen essen tragen waschen reparieren malen überqueren betreten treffen anrufen einladen abholen mitbringen "
+    "essen tragen waschen reparieren malen überqueren betreten anrufen einladen abholen mitbringen "
     "aufmachen zumachen aufräumen wegwerfen"
 )
 _INTRANSITIVE = verbs("schlafen arbeiten warten spielen")
@@ -40,10 +40,11 @@ _MOVING = verbs("gehen fahren laufen")
 _HELPING = verbs("helfen danken folgen")
 _GIVING = verbs("geben zeigen schicken")
 _MANNERED = verbs("lächeln antworten sprechen")
-_LASTING = verbs("brauchen kennen lieben haben verstehen machen helfen")
-"""Verbs of no particular hour."""
-_NOWHERE = (*_LASTING, *verbs("überqueren betreten besuchen aufräumen einladen"))
-_FOR_SOMEBODY = verbs("kaufen bestellen malen schreiben reparieren mitbringen tragen")
+_LASTING = verbs("kennen lieben haben verstehen")
+"""Verbs of no particular time."""
+_HOURLESS = (*_LASTING, *verbs("brauchen machen helfen"))
+_NOWHERE = (*_LASTING, *verbs("brauchen überqueren betreten besuchen aufräumen einladen"))
+_FOR_SOMEBODY = verbs("kaufen malen schreiben reparieren mitbringen tragen")
 
 
 def statement(random: Random) -> Sentence:
@@ -79,11 +80,11 @@ def _finish(random: Random, clause: Clause, *, fronting: float, negation: float 
     """Negation or adverbs of time, and what stands first."""
     clause = _negate(clause) if chance(random, negation) else clause
     full = clause.place is not None or clause.companion is not None
-    if chance(random, 0.35 if full else 0.6):
-        clause = replace(clause, time=adverbials.time(random, past=clause.past))
+    if clause.verb not in _LASTING and chance(random, 0.35 if full else 0.6):
+        clause = replace(clause, time=adverbials.time(random, past=clause.past, negated=clause.negated))
     elif not clause.negated and chance(random, 0.3):
         clause = replace(clause, frequency=pick(random, adverbials.FREQUENCIES))
-    elif not clause.negated and clause.verb not in _LASTING and chance(random, 0.3):
+    elif not clause.negated and clause.verb not in _HOURLESS and chance(random, 0.3):
         clause = replace(clause, clock=adverbials.clock(random))
     fronts = [name for name in ("time", "clock", "place") if getattr(clause, name) is not None]
     if fronts and chance(random, fronting):
@@ -134,7 +135,7 @@ def order(random: Random) -> Sentence:
 
 _WANTED = (("drink",), ("drink",), ("food",), ("thing",))
 _WITH = {
-    "drink": ("trinken", "trinken", "bestellen"),
+    "drink": ("trinken", "trinken", "kaufen"),
     "food": ("essen", "essen", "kaufen"),
     "thing": ("kaufen", "haben"),
 }
@@ -144,7 +145,7 @@ def question(random: Random) -> Sentence:
     clause = _transitive(random) if chance(random, 0.7) else _anything_else(random)
     asked = random.random()
     timed = clause
-    if chance(random, 0.4):
+    if clause.verb not in _LASTING and chance(random, 0.4):
         timed = replace(clause, time=adverbials.time(random, past=clause.past))
     if asked < 0.3:
         return from_clause(replace(timed, front="nothing"))
@@ -175,7 +176,7 @@ def _rising_clause(random: Random) -> Clause:
 def rising(random: Random) -> Sentence:
     """Separable verbs without object, mostly with a clock time."""
     clause = _finish(random, _rising_clause(random), fronting=0.4, negation=0.15)
-    if chance(random, 0.7) and clause.frequency is None:
+    if chance(random, 0.8) and clause.frequency is None and not clause.negated:
         clause = replace(clause, clock=clause.clock or adverbials.clock(random))
     return from_clause(clause)
 
@@ -240,7 +241,7 @@ def giving(random: Random) -> Sentence:
 
 def feeling(random: Random) -> Sentence:
     """seine freundlichkeit macht die lehrerin glücklich."""
-    subject = noun_phrase(random, ("mood",), ("der", "mein", "dein", "sein", "ihr", "unser"), adjectives=0)
+    subject = subject_of(random, ("mood",))
     if chance(random, 0.3):
         clause = Clause(subject, VERBS["helfen"], dative=_dative(random, ("person",), subject))
         return from_clause(_finish(random, replace(clause, past=chance(random, 0.4)), fronting=0.5))
