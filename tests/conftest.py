@@ -44,5 +44,5 @@ def trained_run(tmp_path_factory: pytest.TempPathFactory) -> Path:
     arguments = [f"--set={key}={json.dumps(value)}" for key, value in overrides.items()]
     with pytest.MonkeyPatch.context() as patch:
         patch.chdir(folder)
-        assert main(["train", "-c", "tiny.yaml", "--quiet", *arguments]) == 0
+        assert main(["train", "-c", "tiny.yaml", *arguments]) == 0
     return folder / "runs" / "tiny"

@@ -1,0 +1,184 @@
+"""Every command of the README is one that works.
+
+A block of commands is fenced as ```console (lines that begin with `$ ` are commands, the others what they print) or
+```bash (every line is a command). `<!-- slow -->` on the line before the fence keeps a block from being executed; it is
+parsed all the same. A ```yaml block is a configuration; where its first line is a comment with a file name, such as
+`# mine.yaml`, the commands find it under that name.
+"""
+
+from __future__ import annotations
+
+import os
+import re
+import shlex
+import shutil
+import subprocess
+import sys
+from dataclasses import dataclass, field
+from pathlib import Path
+
+import pytest
+import typer
+from typer.main import get_command
+
+from transformer_cli.cli import console
+from transformer_cli.cli.app import app
+from transformer_cli.config.source import load_config
+
+REPOSITORY = Path(__file__).parents[1]
+README = (REPOSITORY / "README.md").read_text(encoding="utf-8")
+COMMON = {"cat", "cd", "echo", "git", "head", "pip", "printf", "python", "source"}
+FENCE = re.compile(r"(?P<slow><!-- slow -->\n)?^```(?P<kind>\w+)\n(?P<text>.*?)^```$", re.MULTILINE | re.DOTALL)
+
+
+@dataclass
+class Readme:
+    """What the README shows: the shell blocks, slow or not, and the configurations by file name."""
+
+    commands: list[str] = field(default_factory=list)
+    quick: list[str] = field(default_factory=list)
+    files: dict[str, str] = field(default_factory=dict)
+
+
+def read(markdown):
+    readme = Readme()
+    for block in FENCE.finditer(markdown):
+        lines = block["text"].replace("\\\n", " ").split("\n")
+        if block["kind"] == "yaml":
+            name = re.fullmatch(r"# (\S+\.yaml)", lines[0])
+            readme.files[name[1] if name else f"block{len(readme.files)}.yaml"] = block["text"]
+        if block["kind"] in ("console", "bash"):
+            shell = block["kind"] == "bash"
+            commands = [line.removeprefix("$ ") for line in lines if line.startswith("$ ") or (shell and line.strip())]
+            readme.commands += commands
+            readme.quick += [] if block["slow"] else ["\n".join(commands)]
+    return readme
+
+
+def programs(command):
+    """The programs of a pipeline, each with its arguments."""
+    words = shlex.shlex(command, posix=True, punctuation_chars="|;&<>")
+    words.whitespace_split = True
+    pipeline = [[]]
+    for word in words:
+        if set(word) <= set("|;&"):
+            pipeline.append([])
+        else:
+            pipeline[-1].append(word)
+    return [
+        part[: next((i for i, word in enumerate(part) if word in ("<", ">", ">>")), None)] for part in pipeline if part
+    ]
+
+
+def parsed(arguments):
+    """What the real command line makes of arguments: the parameters of the command; nothing runs."""
+    group = get_command(app)
+    context = group.make_context("tx", list(arguments))
+    rest = [*context._protected_args, *context.args]
+    name, command, rest = group.resolve_command(context, rest)
+    return command.make_context(name, rest, parent=context).params
+
+
+def check(command):
+    """Raise unless every program of a command line exists and understands its arguments."""
+    for program, *arguments in programs(command):
+        if program == "tx":
+            try:
+                params = parsed(arguments)
+            except typer.Exit:  # --help and --version end here
+                continue
+            if params.get("config"):
+                load_config(params["config"], params.get("overrides") or [])
+        elif program.startswith(("scripts/", ".ci/")):
+            assert os.access(REPOSITORY / program, os.X_OK), f"{program} cannot be run"
+        else:
+            assert program in COMMON, f"what is {program}?"
+
+
+@pytest.fixture
+def folder(tmp_path, monkeypatch):
+    """Where a reader would be: the files that the README shows are there."""
+    monkeypatch.chdir(tmp_path)
+    monkeypatch.setattr(console, "_quiet", False)
+    return tmp_path
+
+
+def lay_out(readme, folder):
+    for name, text in readme.files.items():
+        (folder / name).write_text(text, encoding="utf-8")
+
+
+def test_every_configuration_is_one(folder):
+    readme = read(README)
+    lay_out(readme, folder)
+    for name in readme.files:
+        load_config(name)
+
+
+def test_every_command_is_understood_and_its_configuration_resolves(folder):
+    readme = read(README)
+    lay_out(readme, folder)
+    for command in readme.commands:
+        check(command)
+    shown = [program[:2] for command in readme.commands for program in programs(command)]
+    for needed in (["scripts/demo"], ["scripts/test"], ["tx", "train"], ["tx", "translate"]):
+        assert needed in shown
+
+
+def test_every_block_that_is_not_slow_runs(folder, trained_run):
+    """In order and in one folder, as a reader would, with a trained run there."""
+    readme = read(README)
+    lay_out(readme, folder)
+    shutil.copytree(trained_run.parent, folder / "runs")
+    environment = {**os.environ, "PATH": f"{Path(sys.executable).parent}:{os.environ['PATH']}", "OMP_NUM_THREADS": "1"}
+    for block in readme.quick:
+        done = subprocess.run(
+            ["bash", "-euo", "pipefail", "-c", block], env=environment, capture_output=True, text=True, check=False
+        )
+        assert done.returncode == 0, f"{block}\n{done.stdout}{done.stderr}"
+
+
+SAMPLE = """
+<!-- slow -->
+```console
+$ scripts/demo
+$ tx train -c tiny.yaml \\
+    --set training.max_steps=2
+step 1
+```
+```bash
+echo "ein | hund" | tx translate > out.txt
+```
+```yaml
+# mine.yaml
+extends: base.yaml
+```
+"""
+
+
+def test_blocks_are_told_apart():
+    readme = read(SAMPLE)
+    assert [line.split() for line in readme.commands][:2] == [
+        ["scripts/demo"],
+        ["tx", "train", "-c", "tiny.yaml", "--set", "training.max_steps=2"],
+    ]
+    assert readme.quick == ['echo "ein | hund" | tx translate > out.txt']
+    assert programs(readme.quick[0]) == [["echo", "ein | hund"], ["tx", "translate"]]
+    assert list(readme.files) == ["mine.yaml"]
+
+
+@pytest.mark.parametrize(
+    "command",
+    [
+        "tx trian -c tiny.yaml",
+        "tx train --confg tiny.yaml",
+        "tx train -c tyni.yaml",
+        "tx train -c tiny.yaml --set modle.d_model=4",
+        "tx translate --beam-size many x",
+        "scripts/domo",
+        "teh command",
+    ],
+)
+def test_a_command_that_would_fail_is_found(folder, command):
+    with pytest.raises(Exception, match=r".+"):
+        check(command)
