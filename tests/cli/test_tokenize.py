@@ -1,0 +1,237 @@
+from __future__ import annotations
+
+import json
+import os
+import sys
+from collections.abc import Callable
+from contextlib import ExitStack
+from pathlib import Path
+
+import pytest
+
+from transformer_cli.cli.app import main
+from transformer_cli.errors import DataError, ModelError, UsageError
+from transformer_cli.tokenizer import Tokenizer
+
+PAIRS = [
+    ["das glück", "happiness"],
+    ["das unglück", "unhappiness"],
+    ["glücklich", "happy"],
+    ["die güte", "kindness"],
+    ["unfreundlich", "unkind"],
+]
+CONFIG = f"""
+name: small
+tokenizer: {{vocab_size: 50}}
+data:
+  train: {{pairs: {json.dumps(PAIRS, ensure_ascii=False)}}}
+  valid: {{pairs: [[glücklich, happy]]}}
+"""
+
+
+@pytest.fixture(autouse=True)
+def home(tmp_path, monkeypatch) -> Path:
+    """An empty current folder but for a configuration; nobody at the keyboard and nothing in a pipe."""
+    monkeypatch.chdir(tmp_path)
+    (tmp_path / "small.yaml").write_text(CONFIG, encoding="utf-8")
+    with open(os.devnull, encoding="utf-8") as nothing:
+        monkeypatch.setattr(sys, "stdin", nothing)
+        yield tmp_path
+
+
+@pytest.fixture
+def trained(home, capsys) -> Tokenizer:
+    main(["tokenize", "-c", "small.yaml"])
+    capsys.readouterr()
+    return Tokenizer.load("runs/small/tokenizer")
+
+
+def output(capsys, *arguments: str) -> list[str]:
+    main(["tokenize", *arguments])
+    return capsys.readouterr().out.removesuffix("\n").split("\n")
+
+
+@pytest.fixture
+def feed(home, monkeypatch) -> Callable[[bytes], None]:
+    """Puts a file of these bytes in the place of stdin."""
+    with ExitStack() as opened:
+
+        def put(data: bytes) -> None:
+            (home / "fed").write_bytes(data)
+            monkeypatch.setattr(sys, "stdin", opened.enter_context(open(home / "fed", encoding="utf-8")))
+
+        yield put
+
+
+def test_a_configuration_without_text_trains_and_says_how_it_went(home, capsys):
+    main(["tokenize", "-c", "small.yaml"])
+    said = capsys.readouterr()
+    tokenizer = Tokenizer.load("runs/small/tokenizer")
+    assert f"bpe, joint: {tokenizer.source_size} pieces" in said.err
+    assert "tokens per word: de " in said.err
+    assert "lines used: 10, skipped: 0" in said.err
+    assert "saved in runs/small/tokenizer" in said.err
+    assert said.out == ""
+
+
+def test_training_reports_as_json_too(home, capsys):
+    [report] = map(json.loads, output(capsys, "-c", "small.yaml", "--json", "--set", "tokenizer.vocab_size=5000"))
+    tokenizer = Tokenizer.load("runs/small/tokenizer")
+    assert report["fingerprint"] == tokenizer.fingerprint
+    assert report["asked"] == {"joint": 5000}
+    assert report["pieces"] == {"joint": tokenizer.source_size}
+    assert report["fitted"] is True
+    assert report["lines_used"] == 10
+
+
+def test_a_fitted_vocabulary_and_skipped_lines_are_said(home, capsys):
+    (home / "t.de").write_text("a\u2585\nein hund\n\n", encoding="utf-8", newline="\n")
+    (home / "t.en").write_text("b\na dog\r\nc\n", encoding="utf-8", newline="\n")
+    main(["tokenize", "-c", "small.yaml", "--set", "data.train=t", "--set", "tokenizer.vocab_size=500"])
+    said = capsys.readouterr().err
+    assert "fitted: the text has no more, 500 were asked for" in said
+    assert "skipped: 1 x reserved character U+2585" in said
+    assert "text: 1 x empty source" in said
+    assert "text: 1 x carriage return stripped" in said
+
+
+def test_the_run_directory_holds_the_configuration_it_was_trained_with(trained, home):
+    from transformer_cli.config.source import load_config
+
+    assert load_config("runs/small/config.yaml") == load_config("small.yaml")
+
+
+def test_training_again_before_there_is_a_model_replaces_the_tokenizer(trained):
+    main(["tokenize", "-c", "small.yaml", "--set", "tokenizer.kind=unigram", "--set", "tokenizer.vocab_size=40"])
+    assert Tokenizer.load("runs/small/tokenizer").fingerprint != trained.fingerprint
+    assert not list(Path("runs/small").glob(".*"))
+
+
+def test_the_tokenizer_of_a_trained_model_is_not_replaced(trained, home):
+    (home / "runs/small/run.json").write_text("{}", encoding="utf-8")
+    main(["tokenize", "-c", "small.yaml"])
+    with pytest.raises(UsageError, match="was trained with another tokenizer"):
+        main(["tokenize", "-c", "small.yaml", "--set", "tokenizer.kind=word"])
+    assert Tokenizer.load("runs/small/tokenizer").fingerprint == trained.fingerprint
+
+
+def test_text_gives_pieces_a_tab_and_ids(trained, capsys):
+    [line] = output(capsys, "unhappiness kind")
+    pieces, ids = (half.split(" ") for half in line.split("\t"))
+    assert "".join(pieces) == "▁unhappiness▁kind"
+    assert [trained.source.piece(int(id)) for id in ids] == pieces
+
+
+@pytest.mark.parametrize("chosen", [[], ["-m", "runs/small"], ["-c", "small.yaml"], ["--run-dir", "runs/small"]])
+def test_the_run_can_be_named_in_every_way(trained, capsys, chosen):
+    [line] = output(capsys, "happy", "--ids", *chosen)
+    assert line == " ".join(map(str, trained.encode_source(["happy"])[0]))
+
+
+def test_ids_decode_to_the_text(trained, capsys):
+    lines = ["unhappiness", "", "das glück"]
+    ids = output(capsys, "--ids", *lines)
+    assert output(capsys, "--decode", *ids) == lines
+
+
+def test_json_is_one_object_per_line(trained, capsys):
+    [first, second] = map(json.loads, output(capsys, "--json", "unkind", "das glück"))
+    assert first == {
+        "text": "unkind",
+        "pieces": trained.source.pieces(["unkind"])[0],
+        "ids": trained.encode_source(["unkind"])[0],
+    }
+    assert second["text"] == "das glück"
+    [decoded] = map(json.loads, output(capsys, "--json", "--decode", " ".join(map(str, first["ids"]))))
+    assert decoded == first
+
+
+def test_a_pipe_gives_a_line_for_each_line(trained, capsys, feed):
+    feed("happy\u2028kind\n\n  \nun\rkind\r\nx".encode())
+    lines = output(capsys, "--ids")
+    expected = trained.encode_source(["happy\u2028kind", "", "  ", "un\rkind", "x"])
+    assert lines == [" ".join(map(str, ids)) for ids in expected]
+
+
+def test_a_pipe_and_a_configuration_tokenize_with_that_run(trained, capsys, feed):
+    feed(b"happy\n")
+    assert output(capsys, "-c", "small.yaml", "--ids") == output(capsys, "-m", "runs/small", "--ids", "happy")
+
+
+def test_a_real_pipe_is_read(trained, capsys, monkeypatch):
+    read, write = os.pipe()
+    os.write(write, b"happy\n")
+    os.close(write)
+    with os.fdopen(read, encoding="utf-8") as pipe:
+        monkeypatch.setattr(sys, "stdin", pipe)
+        assert len(output(capsys, "--ids")) == 1
+
+
+def test_a_file_is_read_and_what_was_touched_is_said(trained, capsys, home):
+    (home / "in.txt").write_bytes(b"\xef\xbb\xbfhappy\r\nkind\n")
+    main(["tokenize", "-i", "in.txt"])
+    said = capsys.readouterr()
+    assert len(said.out.split("\n")) == 3
+    assert "1 x byte order mark removed" in said.err
+    assert "1 x carriage return stripped" in said.err
+
+
+def test_counts_are_the_last_object_of_the_json(trained, capsys, home):
+    (home / "in.txt").write_bytes(b"happy\r\n")
+    *_, last = map(json.loads, output(capsys, "--json", "-i", "in.txt"))
+    assert last == {"counts": {"carriage return stripped": 1}}
+
+
+def test_each_side_has_its_own_vocabulary_where_they_are_not_joint(home, capsys):
+    settings = ["tokenizer.joint=false", "tokenizer.vocab_size=30", "model.tied=none"]
+    main(["tokenize", "-c", "small.yaml", *(f"--set={setting}" for setting in settings)])
+    said = capsys.readouterr().err
+    assert "bpe, source: 30 pieces" in said
+    assert "bpe, target: 30 pieces" in said
+    tokenizer = Tokenizer.load("runs/small/tokenizer")
+    [source], [target] = output(capsys, "--ids", "happy"), output(capsys, "--ids", "--target", "happy")
+    assert source == " ".join(map(str, tokenizer.encode_source(["happy"])[0]))
+    assert target == " ".join(map(str, tokenizer.encode_target(["happy"])[0]))
+    assert source != target
+
+
+@pytest.mark.parametrize("word", ["x", "-1", "1.5", "99999", "٣", "9" * 30])
+def test_what_is_no_id_is_a_data_error_with_its_line(trained, word):
+    with pytest.raises(DataError, match=r"line 2: .* is not an id of this tokenizer, which has 0 to "):
+        main(["tokenize", "--decode", "5 6", f"7 {word}"])
+
+
+def test_ids_of_a_line_break_do_not_break_the_line(home, capsys):
+    main(["tokenize", "-c", "small.yaml", "--set", "tokenizer.byte_fallback=true", "--set", "tokenizer.vocab_size=300"])
+    newline = Tokenizer.load("runs/small/tokenizer").encode_source(["\n"])  # NFKC makes a space of it: no piece
+    assert newline == [[]]
+    spelled = next(id for id in range(300) if Tokenizer.load("runs/small/tokenizer").source.piece(id) == "<0x0A>")
+    capsys.readouterr()
+    main(["tokenize", "--decode", f"{spelled} {spelled}", "5"])
+    said = capsys.readouterr()
+    assert len(said.out.split("\n")) == 3
+    assert "line 1: the ids of line breaks are shown as spaces" in said.err
+
+
+def test_nothing_given_says_what_to_type(home):
+    for arguments in ([], ["--ids"], ["-c", "small.yaml", "--ids"]):
+        with pytest.raises(UsageError, match="no text to tokenize") as caught:
+            main(["tokenize", *arguments])
+        assert "tx tokenize -c tiny.yaml" in caught.value.hint
+
+
+def test_without_any_run_the_error_says_what_to_type(home):
+    with pytest.raises(ModelError) as caught:
+        main(["tokenize", "unhappiness"])
+    assert "tx train -c" in caught.value.hint
+
+
+def test_options_that_contradict_each_other_are_refused(trained, home):
+    for arguments in (["--ids", "--decode", "5"], ["-m", "runs/small", "-c", "small.yaml", "x"], ["x", "-i", "f"]):
+        with pytest.raises(UsageError):
+            main(["tokenize", *arguments])
+
+
+def test_an_argument_that_is_not_utf8_is_a_data_error(trained):
+    with pytest.raises(DataError, match="bytes that are not UTF-8"):
+        main(["tokenize", b"sch\xf6n".decode("utf-8", "surrogateescape")])

@@ -1,0 +1,199 @@
+"""`tx tokenize`: text as pieces and ids, and the training of a tokenizer."""
+
+from __future__ import annotations
+
+import json
+from dataclasses import dataclass
+from pathlib import Path
+from typing import TYPE_CHECKING, Annotated
+
+import typer
+
+from transformer_cli.cli import console
+from transformer_cli.cli.lines import given_lines
+from transformer_cli.cli.options import Config, Input, Json, Model, Overrides, Quiet, RunDir, Traceback
+from transformer_cli.errors import DataError, UsageError
+
+if TYPE_CHECKING:
+    from transformer_cli.config.run import RunConfig
+    from transformer_cli.data.corpus import Lines
+    from transformer_cli.tokenizer import Tokenizer, TokenizerReport, Vocabulary
+
+EXAMPLE = 'for example: tx tokenize "unhappiness", or tx tokenize -c tiny.yaml to train a tokenizer'
+
+
+def tokenize(
+    text: Annotated[list[str] | None, typer.Argument(metavar="[TEXT]...", help="Lines, one per argument.")] = None,
+    input_file: Input = None,
+    model: Model = None,
+    config: Config = None,
+    overrides: Overrides = None,
+    run_dir: RunDir = None,
+    ids: Annotated[bool, typer.Option("--ids", help="Only the ids.")] = False,
+    decode: Annotated[bool, typer.Option("--decode", help="The other way round: the text that ids stand for.")] = False,
+    target: Annotated[
+        bool, typer.Option("--target", help="The target's vocabulary, where each side has its own.")
+    ] = False,
+    json_output: Json = False,
+    quiet: Quiet = False,
+    traceback: Traceback = False,
+) -> None:
+    """Show text as pieces and ids; with a configuration (-c) and no text, train the SentencePiece model of its run.
+
+    Text, a file (-i) or what comes in through a pipe is cut by the tokenizer of the latest run, of the one that -m
+    names, or of the run of a configuration: a line out for each line in, pieces, a tab, ids. `▁` is a space. With
+    --json each line is an object with text, pieces and ids.
+
+    Example:
+      tx tokenize "unhappiness"
+    """
+    if ids and decode:
+        raise UsageError("--ids and --decode are both given", hint="give one of them")
+    lines = given_lines(text, input_file)
+    if lines is not None and (lines.lines or config is None):
+        show = _Decoding() if decode else _Cutting(ids_only=ids)
+        _show_lines(lines, _vocabulary(model, config, overrides, run_dir, target=target), show, as_json=json_output)
+    elif config is not None and model is None and not (ids or decode):
+        _train(config, overrides or [], run_dir, as_json=json_output)
+    else:
+        raise UsageError("there is no text to tokenize", hint=EXAMPLE)
+
+
+@dataclass(frozen=True)
+class _Cutting:
+    """Text to pieces and ids."""
+
+    ids_only: bool
+
+    def as_json(self, line: str, vocabulary: Vocabulary, number: int) -> dict[str, object]:
+        [pieces], [ids] = vocabulary.pieces([line]), vocabulary.encode([line])
+        return {"text": line, "ids": ids} if self.ids_only else {"text": line, "pieces": pieces, "ids": ids}
+
+    def as_text(self, line: str, vocabulary: Vocabulary, number: int) -> str:
+        ids = " ".join(map(str, vocabulary.encode([line])[0]))
+        return ids if self.ids_only else f"{' '.join(vocabulary.pieces([line])[0])}\t{ids}"
+
+
+@dataclass(frozen=True)
+class _Decoding:
+    """Ids to text."""
+
+    def as_json(self, line: str, vocabulary: Vocabulary, number: int) -> dict[str, object]:
+        ids = _ids(line, vocabulary.size, number)
+        return {"ids": ids, "pieces": [vocabulary.piece(id) for id in ids], "text": vocabulary.decode([ids])[0]}
+
+    def as_text(self, line: str, vocabulary: Vocabulary, number: int) -> str:
+        text = str(vocabulary.decode([_ids(line, vocabulary.size, number)])[0])
+        if "\n" in text:
+            console.warn(f"line {number:,}: the ids of line breaks are shown as spaces")
+        return text.replace("\n", " ")
+
+
+def _show_lines(lines: Lines, vocabulary: Vocabulary, show: _Cutting | _Decoding, *, as_json: bool) -> None:
+    for number, line in enumerate(lines.lines, start=1):
+        if as_json:
+            console.result(json.dumps(show.as_json(line, vocabulary, number), ensure_ascii=False))
+        else:
+            console.result(show.as_text(line, vocabulary, number))
+    if as_json and lines.counts:
+        console.result(json.dumps({"counts": lines.counts}, ensure_ascii=False))
+    for reason, n in lines.counts.items():
+        console.warn(f"{n:,} x {reason}")
+
+
+def _ids(line: str, size: int, number: int) -> list[int]:
+    ids = []
+    for word in line.split():
+        if not (word.isascii() and word.isdigit() and len(word) < 19 and int(word) < size):
+            raise DataError(
+                f"line {number:,}: `{word}` is not an id of this tokenizer, which has 0 to {size - 1}",
+                hint='`tx tokenize --ids "some text"` shows what ids look like',
+            )
+        ids.append(int(word))
+    return ids
+
+
+def _vocabulary(
+    model: str | None, config: str | None, overrides: list[str] | None, run_dir: Path | None, *, target: bool
+) -> Vocabulary:
+    """One side of the tokenizer of the run that is meant."""
+    from transformer_cli.checkpoints.find import find_run
+    from transformer_cli.config.source import load_config
+    from transformer_cli.tokenizer import Tokenizer
+
+    if model is not None and config is not None:
+        raise UsageError("--model and --config both name a run", hint="give one of them")
+    named = None if config is None else load_config(config, overrides or [])
+    only = None if model is not None or named is not None else _only_tokenizer()
+    place = run_dir or only or find_run(model, config=named, config_path=config)
+    tokenizer = Tokenizer.load(place / "tokenizer")
+    return tokenizer.target if target else tokenizer.source
+
+
+def _only_tokenizer() -> Path | None:
+    """The one run that has a tokenizer, where no model was trained yet, so that none is the latest."""
+    from transformer_cli.checkpoints.find import RUNS
+    from transformer_cli.tokenizer.tokenizer import DESCRIPTION_FILE
+
+    if (RUNS / "latest").exists():
+        return None
+    found = [path.parents[1] for path in RUNS.glob(f"*/tokenizer/{DESCRIPTION_FILE}")]
+    return found[0] if len(found) == 1 else None
+
+
+def _train(config_path: str, overrides: list[str], run_dir: Path | None, *, as_json: bool) -> None:
+    """The tokenizer of a run, trained into its directory."""
+    from transformer_cli.checkpoints.find import RUNS
+    from transformer_cli.config.source import load_config
+    from transformer_cli.data.corpus import load_training
+    from transformer_cli.tokenizer import train_tokenizer
+
+    config = load_config(config_path, overrides)
+    place = run_dir or RUNS / (config.name or "")
+    text = load_training(config.data)
+    tokenizer, report = train_tokenizer(config.tokenizer, text.source, text.target, seed=config.seed)
+    _save(tokenizer, place, config)
+    if as_json:
+        summary = {"tokenizer": str(place / "tokenizer"), "fingerprint": tokenizer.fingerprint, **report.as_json()}
+        console.result(json.dumps(summary | {"text": text.counts}, ensure_ascii=False))
+    _tell(report, text.counts, config, place)
+
+
+def _save(tokenizer: Tokenizer, run_dir: Path, config: RunConfig) -> None:
+    """Put the tokenizer and the configuration into a run directory, unless a model was trained with another one.
+
+    The configuration is part of it: it is what `tx train` compares, so that it never takes a tokenizer of other text.
+    """
+    from transformer_cli import files
+    from transformer_cli.config.source import dump_config
+    from transformer_cli.tokenizer import Tokenizer
+
+    if (run_dir / "run.json").exists() or (run_dir / "checkpoints").exists():
+        if Tokenizer.load(run_dir / "tokenizer").fingerprint == tokenizer.fingerprint:
+            return
+        raise UsageError(
+            f"{files.shown(run_dir)} is a run that was trained with another tokenizer",
+            hint="give the new run another name (--set name=... or --run-dir), or delete the old one",
+        )
+    files.make_directory(run_dir)
+    files.remove(run_dir / "tokenizer")
+    files.write_text(run_dir / "config.yaml", dump_config(config))
+    tokenizer.save(run_dir / "tokenizer")
+
+
+def _tell(report: TokenizerReport, counts: dict[str, int], config: RunConfig, run_dir: Path) -> None:
+    """How it went, on stderr."""
+    for name, n_pieces in report.pieces.items():
+        asked = report.asked.get(name, n_pieces)
+        fitted = "" if n_pieces == asked else f", fitted: the text has no more, {asked:,} were asked for"
+        console.say(f"{report.kind}, {name}: {n_pieces:,} pieces{fitted}")
+    source, target = report.tokens_per_word["source"], report.tokens_per_word["target"]
+    console.say(f"tokens per word: {config.data.source} {source:.2f}, {config.data.target} {target:.2f}")
+    n_skipped = sum(report.lines_skipped.values())
+    console.say(f"lines used: {report.lines_used:,}, skipped: {n_skipped:,}")
+    for reason, n in report.lines_skipped.items():
+        console.warn(f"skipped: {n:,} x {reason}")
+    for reason, n in counts.items():
+        console.warn(f"text: {n:,} x {reason}")
+    console.say(f"saved in {run_dir / 'tokenizer'}")
+    console.say(f'next: tx tokenize -m {run_dir} "unhappiness"')
