@@ -214,6 +214,15 @@ def test_file_names_in_presets_and_overrides_are_relative_to_the_current_folder(
     assert config.data.test == f"{folder}/mine/test"
 
 
+def test_a_tilde_is_the_home_where_there_is_one(folder, monkeypatch):
+    """pathlib's expanduser raises RuntimeError for a user who does not exist."""
+    monkeypatch.setenv("HOME", "/home/me")
+    write("sub/a.yaml", "data: {train: ~/t, valid: ~nobody-here/v}")
+    data = load_config("sub/a.yaml").data
+    assert (data.train, data.valid) == ("/home/me/t", f"{folder}/sub/~nobody-here/v")
+    assert "no configuration ~nobody-here" in message("~nobody-here")
+
+
 def test_phrasebook_is_a_word_not_a_file_name(folder):
     write("sub/a.yaml", "data: {train: phrasebook}")
     assert load_config("sub/a.yaml").data.train == "phrasebook"

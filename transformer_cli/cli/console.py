@@ -4,9 +4,7 @@ from __future__ import annotations
 
 import io
 import os
-import shutil
 import sys
-from collections.abc import Sequence
 from typing import TextIO
 
 _quiet = False
@@ -55,22 +53,6 @@ def error(message: str, *, hint: str | None = None) -> None:
     if hint:
         lines.append(f"  {_styled('hint:', '36')} {visible(hint)}")
     _write(sys.stderr, "\n".join(lines))
-
-
-def table(rows: Sequence[Sequence[str]], *, header: Sequence[str] | None = None) -> None:
-    """Columns of conversation; all but the first are set flush right, the last column is cut where it is too wide."""
-    if _quiet or not rows:
-        return
-    everything = [list(map(visible, row)) for row in ([header, *rows] if header else rows)]
-    first, *others = [max(len(row[column]) for row in everything) for column in range(len(everything[0]))]
-    for row in everything:
-        cells = [row[0].ljust(first), *(cell.rjust(size) for cell, size in zip(row[1:], others, strict=True))]
-        _write(sys.stderr, "  ".join(cells).rstrip()[: width()])
-
-
-def width() -> int:
-    """Columns of the terminal; 80 where there is none."""
-    return max(20, shutil.get_terminal_size((80, 24)).columns)
 
 
 def is_terminal(stream: TextIO) -> bool:

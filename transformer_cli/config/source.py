@@ -73,7 +73,7 @@ def preset_names() -> list[str]:
 
 def find_config(name_or_path: str | Path) -> Path:
     """The path where it exists, else the packaged preset of that name; raises ConfigError with both places tried."""
-    path = Path(name_or_path).expanduser()
+    path = _at_home(str(name_or_path))
     if path.exists() and not path.is_dir():
         return path
     if preset := _preset(str(name_or_path)):
@@ -137,7 +137,7 @@ def _find_parent(extends: Node, path: Path) -> Path:
     name = extends.value
     if not isinstance(name, str) or not name:
         raise refusal(Refused(extends.place, "`extends` names one file or preset, such as base.yaml"))
-    beside = path.parent / Path(name).expanduser()
+    beside = path.parent / _at_home(name)
     if beside.is_file():
         return beside
     if preset := _preset(name):
@@ -194,7 +194,12 @@ def _absolute(node: Node, folder: Path) -> Node:
         return replace(node, value=sides)
     if not isinstance(node.value, str) or node.value in ("", PHRASEBOOK) or "\0" in node.value:
         return node
-    return replace(node, value=os.path.abspath(folder / Path(node.value).expanduser()))
+    return replace(node, value=os.path.abspath(folder / _at_home(node.value)))
+
+
+def _at_home(name: str) -> Path:
+    """`~/x` as a shell would take it; pathlib's own raises where there is no such home, this keeps the `~`."""
+    return Path(os.path.expanduser(name))
 
 
 def _display(path: Path) -> str:
