@@ -125,6 +125,14 @@ def test_every_command_is_understood_and_its_configuration_resolves(folder):
         assert needed in shown
 
 
+def test_the_demo_types_commands_that_are_understood(folder):
+    lines = (REPOSITORY / "scripts" / "demo").read_text(encoding="utf-8").split("\n")
+    typed = [re.sub(r"   .*", "", line.strip()) for line in lines if re.match(r" *tx [a-z]", line)]
+    for command in typed:
+        check(command)
+    assert [command.split()[1] for command in typed][:3] == ["train", "evaluate", "translate"]
+
+
 def test_every_block_that_is_not_slow_runs(folder, trained_run):
     """In order and in one folder, as a reader would, with a trained run there."""
     readme = read(README)
