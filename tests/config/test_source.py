@@ -160,12 +160,20 @@ def test_set_overrides_files_and_earlier_sets(folder):
             "model.n_layers.decoder=9",
             "training.clip_norm=",
             "evaluation.metrics=[bleu]",
-            "name=x=y".replace("=y", "-y"),
+            "name=x-y",
         ],
     )
     assert (config.model.d_ff, config.model.d_model, config.training.learning_rate) == (2, 8, 1e-4)
     assert config.model.n_layers == Depths(encoder=2, decoder=9)
     assert (config.training.clip_norm, config.evaluation.metrics, config.name) == (None, ["bleu"], "x-y")
+
+
+def test_set_replaces_a_value_whole_and_enters_one_by_its_key(folder):
+    write("a.yaml", "data: {train: {source: x, target: y}, valid: v}")
+    whole = load_config("a.yaml", ["data.train={pairs: [[a, b]]}"])
+    assert whole.data.train == InlinePairs(pairs=[["a", "b"]])
+    inside = load_config("a.yaml", ["data.train.target=z"])
+    assert inside.data.train == ParallelFiles(source=f"{folder}/x", target=f"{folder}/z")
 
 
 def test_set_has_its_own_place_and_caret(folder):
