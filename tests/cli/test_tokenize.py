@@ -107,6 +107,13 @@ def test_training_again_before_there_is_a_model_replaces_the_tokenizer(trained):
     assert not list(Path("runs/small").glob(".*"))
 
 
+def test_a_tokenizer_of_another_kind_leaves_nothing_of_the_old_one(trained):
+    settings = ["tokenizer.joint=false", "tokenizer.vocab_size=30", "model.tied=none"]
+    main(["tokenize", "-c", "small.yaml", *(f"--set={setting}" for setting in settings)])
+    names = {path.name for path in Path("runs/small/tokenizer").iterdir()}
+    assert names == {"source.model", "target.model", "tokenizer.json"}
+
+
 def test_the_tokenizer_of_a_trained_model_is_not_replaced(trained, home):
     (home / "runs/small/run.json").write_text("{}", encoding="utf-8")
     main(["tokenize", "-c", "small.yaml"])

@@ -97,6 +97,10 @@ def test_the_limit_counts_the_end_marks(tmp_path, tokenizer):
     assert len(put(tmp_path, tokenizer, corpus, max_length=n, source_eos=False)) == 1
     with pytest.raises(DataError, match="no sentence pair is left"):
         put(tmp_path, tokenizer, corpus, max_length=n)
+    turned = Corpus(corpus.target, corpus.source)
+    assert len(put(tmp_path, tokenizer, turned, max_length=n + 1)) == 1
+    with pytest.raises(DataError, match="no sentence pair is left"):
+        put(tmp_path, tokenizer, turned, max_length=n)
 
 
 def test_pairs_without_a_piece_are_left_out_of_training_and_kept_elsewhere(tmp_path, tokenizer):

@@ -40,8 +40,8 @@ class TokenizerConfig(Section):
     """nfkc: Unicode NFKC with SentencePiece's whitespace rules; identity: the text as it is."""
     byte_fallback: bool = False
     """Spell characters outside the vocabulary as UTF-8 bytes instead of `<unk>`."""
-    character_coverage: Annotated[float, Field(gt=0.9, le=1)] = 1.0
-    """Share of the characters of the training text that get a piece of their own."""
+    character_coverage: Annotated[float, Field(ge=0.98, le=1)] = 1.0
+    """Share of the characters of the training text that get a piece of their own; SentencePiece takes 0.98 or more."""
     sampling: Probability = 0.0
     """BPE-dropout (Provilkov et al. 2020): the chance to skip a merge in training; for unigram, the sampling's alpha.
     0: off."""
