@@ -28,21 +28,24 @@ WHEN, WHY = Adverbial("wann", "when"), Adverbial("warum", "why")
 # English has one word for both; the verb of movement tells them apart.
 WHERE, WHITHER = Adverbial("wo", "where"), Adverbial("wohin", "where")
 
+# Where a word stands more than once, it is drawn more often. The words around unhappy are rare, and happy is often
+# spoken about: so byte pair encoding learns that un-, happ-, -y and -iness are parts.
 MANNERS = (
-    Adverbial("glücklich", "happily"),
+    *(Adverbial("glücklich", "happily"),) * 3,
+    *(Adverbial("freundlich", "kindly"),) * 3,
+    *(Adverbial("unfreundlich", "unkindly"),) * 3,
+    *(Adverbial("traurig", "sadly"),) * 3,
     Adverbial("unglücklich", "unhappily"),
-    Adverbial("unglücklich", "unhappily"),
-    Adverbial("freundlich", "kindly"),
-    Adverbial("unfreundlich", "unkindly"),
-    Adverbial("traurig", "sadly"),
 )
-FEELINGS = ("glücklich", "unglücklich", "traurig", "müde", "krank", "schwach")
+FEELINGS = (*("glücklich", "traurig", "müde", "krank", "schwach") * 2, "unglücklich")
 QUOTED = (
-    ("glück", "happiness"),
-    ("glück", "happiness"),
+    *(("glücklich", "happy"),) * 4,
+    *(("glück", "happiness"),) * 2,
+    ("unglücklich", "unhappy"),
     ("unglück", "unhappiness"),
     ("freundlichkeit", "kindness"),
     ("unfreundlichkeit", "unkindness"),
+    ("traurigkeit", "sadness"),
     ("krankheit", "illness"),
 )
 FAMILY = frozenset(
@@ -52,6 +55,7 @@ FAMILY = frozenset(
         ("freundlich", "unfreundlich", "freundlichkeit", "unfreundlichkeit"),
         ("traurig", "traurigkeit"),
         ("krank", "krankheit"),
+        ("faul", "faulheit"),
         ("müde", "müdigkeit"),
         ("dunkel", "dunkelheit"),
     )

@@ -15,7 +15,10 @@ from transformer_cli.data.phrasebook.phrases import DU, ER, ICH, Adverbial, Nomi
 
 @dataclass(frozen=True)
 class Modal:
-    """A modal verb; `full` says that English uses a full verb, with do-support: want to, have to."""
+    """A modal verb, and its English negated form (None: there is no such sentence).
+
+    full: English has a full verb, with do-support: want to, don't want to.
+    """
 
     german: tuple[str, ...]
     english: str
@@ -156,9 +159,7 @@ def english(clause: Clause) -> Words:
         core = (*subject, *frequency, *helper, *verbs)
     if clause.interrogative:
         core = (*helper, *subject, *frequency, *verbs)
-    order = ["dative", "accusative", "manner", "companion", "place", "time", "clock"]
-    if not clause.accusative and not clause.dative:
-        order = ["manner", "place", "companion", "clock", "time"]
+    order = ("dative", "accusative", "manner", "place", "companion", "clock", "time")
     rest = (word for name in order for word in fields.get(name, ()))
     return (*asked, *before, *core, *rest)
 

@@ -42,14 +42,14 @@ def _again(nominal: Nominal) -> Nominal:
 _REASONS = """
 überqueren | straße brücke                       | eng lang gefährlich breit
 überqueren | platz wiese feld fluss              | breit gefährlich
-betreten   | haus garten küche zimmer wald laden hotel | dunkel kalt klein schmutzig
+betreten   | haus garten küche zimmer wald keller hotel | dunkel kalt klein schmutzig
 essen      | suppe ei fisch tomate birne         | kalt alt
 essen      | apfel kuchen birne brötchen         | klein alt
 trinken    | bier wein limonade saft kaffee tee  | warm kalt
-trinken    | wein limonade saft kuchen kaffee    | süß
+trinken    | wein limonade saft kaffee           | süß
 tragen     | tasche koffer kiste tisch stuhl paket | schwer groß
 kaufen     | auto fahrrad hemd hut jacke lampe tasche bild stuhl haus | teuer alt klein groß
-verkaufen  | auto fahrrad bild lampe tisch uhr   | alt schön
+verkaufen  | auto fahrrad bild lampe tisch       | alt schön
 waschen    | auto hemd jacke fahrrad             | alt groß
 reparieren | auto fahrrad lampe fenster tür      | alt schmutzig
 """
@@ -58,14 +58,12 @@ _ACTOR = ("müde", "krank", "schwach", "faul", "traurig", "jung")
 
 def _reasons() -> list[tuple[str, tuple[str, ...], tuple[str, ...]]]:
     rows = (line.split("|") for line in _REASONS.strip().split("\n"))
-    return [
-        (verb.strip(), tuple(noun for noun in nouns.split() if noun in NOUNS), tuple(adjectives.split()))
-        for verb, nouns, adjectives in rows
-    ]
+    return [(verb.strip(), tuple(nouns.split()), tuple(adjectives.split())) for verb, nouns, adjectives in rows]
 
 
 _TABLE = _reasons()
-_INTENSIFIERS = (("zu", "too"), ("zu", "too"), ("sehr", "very"))
+_TOO, _VERY = ("zu", "too"), ("sehr", "very")
+_INTENSIFIERS = (_TOO, _TOO, _VERY)
 
 
 def reason(random: Random) -> Sentence:
@@ -98,17 +96,18 @@ def _predicate(adjective: str, intensifier: tuple[str, str] | None) -> Adverbial
 def copula(random: Random) -> Sentence:
     """gestern war die suppe nicht sehr kalt."""
     kinds = pick(random, _DESCRIBED)
-    subject = subject_of(random, kinds, indefinite=0)
+    subject = subject_of(random, kinds, pronouns=0.6, indefinite=0)
     if isinstance(subject, NounPhrase):
         subject = replace(subject, adjective=None)
         adjective = adjective_for(random, subject.noun).german
     else:
         adjective = pick(random, adverbials.FEELINGS)
-    about_person = "person" in kinds
-    intensifier = pick(random, _INTENSIFIERS[about_person * 2 :]) if chance(random, 0.6) else None
+    intensifier = pick(random, _INTENSIFIERS) if chance(random, 0.6) else None
+    if "person" in kinds and intensifier:
+        intensifier = _VERY  # nobody is too happy
     past = subject.person != DU and chance(random, 0.5)
     clause = Clause(subject, VERBS["sein"], manner=_predicate(adjective, intensifier), past=past)
-    clause = replace(clause, negated=chance(random, 0.25))
+    clause = replace(clause, negated=chance(random, 0.3))
     if chance(random, 0.6):
         front = "time" if chance(random, 0.6) else "subject"
         clause = replace(clause, time=adverbials.moment(random, past=past), front=front)

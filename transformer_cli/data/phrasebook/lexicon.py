@@ -10,8 +10,8 @@ from __future__ import annotations
 from dataclasses import dataclass
 
 # gender, singular, plural, English [irregular plural] : what it is. w is a masculine noun of the weak declension
-# (der junge, den jungen); - says that there is no plural. "kin" may be somebody's, "person" alone may not;
-# a "relative" is never just anybody.
+# (der kollege, den kollegen); - says that there is no plural. "kin" may be somebody's, "person" alone may not;
+# a "relative" is never just anybody; the "common" are drawn twice as often.
 _NOUNS = """
 m mann männer man/men : person
 m bruder brüder brother : person kin relative
@@ -21,14 +21,14 @@ m arzt ärzte doctor : person kin
 m freund freunde friend : person kin
 w nachbar nachbarn neighbor : person kin
 w student studenten student : person
-w junge jungen boy : person
+w kollege kollegen colleague : person kin
 f frau frauen woman/women : person
 f schwester schwestern sister : person kin relative
 f mutter - mother : person kin relative
 f tochter töchter daughter : person kin relative
 f lehrerin lehrerinnen teacher : person kin
-n kind kinder child/children : person kin
-n mädchen mädchen girl : person
+n kind kinder child/children : person kin common
+n mädchen mädchen girl : person common
 n tier tiere animal : animal
 n pferd pferde horse : animal washable
 n schwein schweine pig : animal washable
@@ -39,7 +39,7 @@ f katze katzen cat : animal pet
 f maus mäuse mouse/mice : animal pet
 f kuh kühe cow : animal washable
 f ente enten duck : animal pet
-n bier biere beer : drink
+n bier biere beer : drink common
 m saft säfte juice : drink
 m wein weine wine : drink
 m kaffee kaffees coffee : drink
@@ -51,7 +51,7 @@ m fisch - fish : food
 f birne birnen pear : food sweet
 f suppe suppen soup : food
 f tomate tomaten tomato/tomatoes : food
-n ei eier egg : food
+n ei eier egg : food common
 n brötchen brötchen roll : food
 n auto autos car : thing machine washable
 n fahrrad fahrräder bicycle : thing machine washable
@@ -69,38 +69,39 @@ f jacke jacken jacket : thing light washable
 n paket pakete package : light heavy openable
 n fenster fenster window : openable machine
 f tür türen door : openable machine
-n buch bücher book : thing light text
+n buch bücher book : thing light text common
 m brief briefe letter : light text written
 f geschichte geschichten story : text written
 f zeitung zeitungen newspaper : thing light text
 n wort - word : word
-n haus - house : place site
-n zimmer - room : place tidy site
+n haus - house : place site common
+n zimmer - room : place tidy site common
 n hotel - hotel : place goal site
 m garten - garden : place tidy site
 m park - park : place goal
 m wald - forest : place site
-m laden - shop : place tidy site
+m keller - basement : place tidy site
 f küche - kitchen : place tidy site
 f schule - school : place goal site
 f stadt - city : place town
 n dorf - village : place town
 m bahnhof - station : goal
 m markt - market : goal
-f straße - street : way street wide
-f brücke - bridge : way street goal wide
+f straße - street : way wide common
+f brücke - bridge : way goal wide
 f wiese - meadow : way
-m platz - square : way street wide
+m platz - square : way wide
 m fluss - river : way goal wide
-n feld - field : way
-n glück - happiness : mood own
+n feld - field : way common
+n glück - happiness : mood own felt
 n unglück - unhappiness : mood own
-f freundlichkeit - kindness : mood own
-f unfreundlichkeit - unkindness : mood own
-f traurigkeit - sadness : mood own
-f krankheit - illness : mood own
-f müdigkeit - tiredness : mood own
-f dunkelheit - darkness : mood
+f freundlichkeit - kindness : mood own felt
+f unfreundlichkeit - unkindness : mood own felt
+f traurigkeit - sadness : mood own felt
+f faulheit - laziness : mood own felt
+f krankheit - illness : mood own felt
+f müdigkeit - tiredness : mood own felt
+f dunkelheit - darkness : mood felt
 """
 
 # [prefix+]infinitive | du, er, past | English: past | who does it | what it is done to. - is what the rules give;
@@ -110,15 +111,15 @@ kaufen      | -                            | buy: bought       | person        |
 verkaufen   | -                            | sell: sold        | person        | thing animal
 suchen      | -                            | look for          | person animal | thing animal person light
 finden      | findest findet fand          | find: found       | person animal | thing animal light
-brauchen    | -                            | need              | person        | thing light mood
+brauchen    | -                            | need              | person        | thing light felt
 haben       | hast hat hatte               | have: had         | person        | thing animal pet
 sehen       | siehst sieht sah             | see: saw          | person animal | thing animal person way
 kennen      | kennst kennt kannte          | know: knew        | person        | person town word text wide
 besuchen    | -                            | visit             | person        | person town
-lieben      | -                            | love              | person        | animal person town mood
+lieben      | -                            | love              | person        | animal person town felt
 lesen       | liest liest !                | read              | person        | text
 schreiben   | schreibst schreibt schrieb   | write: wrote      | person        | written word
-verstehen   | verstehst versteht verstand  | understand: understood | person   | person text word mood
+verstehen   | verstehst versteht verstand  | understand: understood | person   | person text word felt
 trinken     | trinkst trinkt trank         | drink: drank      | person        | drink
 essen       | isst isst aß                 | eat: ate          | person        | food
 tragen      | trägst trägt trug            | carry             | person        | light heavy
@@ -167,7 +168,7 @@ _ADJECTIVES = """
 neu           | new       | thing text place
 alt           | old       | person animal thing text place
 jung          | young     | person animal
-klein         | small     | person animal thing drink food place light way
+klein         | small     | thing drink food place light way
 groß          | big       | thing drink food place light way
 schön         | beautiful | place thing way
 teuer/teur    | expensive | thing drink
@@ -175,18 +176,18 @@ billig        | cheap     | thing drink
 rot           | red       | thing
 blau          | blue      | thing
 grün          | green     | thing
-weiß          | white     | thing
-schwarz       | black     | thing
+weiß          | white     | thing common
+schwarz       | black     | thing common
 schwer        | heavy     | light heavy
 schmutzig     | dirty     | thing place
 kalt          | cold      | drink food
-warm          | warm      | drink food
+warm          | warm      | drink food common
 frisch        | fresh     | food
-süß           | sweet     | sweet
-lang          | long      | text wide
-breit         | wide      | wide
-eng           | narrow    | street
-gefährlich    | dangerous | wide
+süß           | sweet     | sweet common
+lang          | long      | wide
+breit         | wide      | wide common
+eng           | narrow    |
+gefährlich    | dangerous | wide common
 dunkel/dunkl  | dark      | place
 hungrig       | hungry    | person animal
 müde/müd      | tired     | person animal
@@ -197,13 +198,13 @@ traurig       | sad       | person animal
 glücklich     | happy     | person
 unglücklich   | unhappy   |
 freundlich    | kind      | person
-unfreundlich  | unkind    | person
+unfreundlich  | unkind    | person common
 """
 
 
 @dataclass(frozen=True, eq=False)
 class Noun:
-    """A noun of both languages; gender is m, f or n, and `weak` the declension of `der junge, den jungen`."""
+    """A noun of both languages; gender is m, f or n, and `weak` the declension of `der kollege, den kollegen`."""
 
     german: str
     german_plural: str | None

@@ -18,6 +18,7 @@ from transformer_cli.data.phrasebook.phrases import (
 
 T = TypeVar("T")
 
+_COMMON = frozenset(("common",))
 _OWNED = frozenset(("kin", "pet", "thing", "light", "tidy"))
 _POSSESSIVES = ("mein", "dein", "sein", "ihr", "unser")
 
@@ -34,12 +35,14 @@ def pick(random: Random, options: Sequence[T]) -> T:
 
 @cache
 def _nouns(kinds: tuple[str, ...]) -> tuple[Noun, ...]:
-    return tuple(noun for noun in NOUNS.values() if noun.kinds & set(kinds))
+    fitting = [noun for noun in NOUNS.values() if noun.kinds & set(kinds)]
+    return (*fitting, *(noun for noun in fitting if noun.kinds & _COMMON))
 
 
 @cache
 def _adjectives(noun: Noun) -> tuple[Adjective, ...]:
-    return tuple(adjective for adjective in ADJECTIVES.values() if adjective.kinds & noun.kinds)
+    fitting = [adjective for adjective in ADJECTIVES.values() if (adjective.kinds & noun.kinds) - _COMMON]
+    return (*fitting, *(adjective for adjective in fitting if adjective.kinds & _COMMON))
 
 
 def noun_phrase(
@@ -87,7 +90,7 @@ def object_of(
     *,
     subject: Nominal,
     pronouns: float = 0.12,
-    indefinite: float = 0.4,
+    indefinite: float = 0.45,
     adjectives: float = 0.45,
     singular: bool = False,
 ) -> Nominal:

@@ -15,8 +15,11 @@ _NOUN_FORMS = frozenset(
 ) | frozenset(("abend", "montag", "freitag", "sonntag", "tag", "woche", "uhr", "viertel"))
 _CAPITALS = {"de": _NOUN_FORMS, "en": frozenset(("i", "monday", "friday", "sunday"))}
 
-_STRIPPED = str.maketrans({"ä": "a", "ö": "o", "ü": "u", "ß": "ss"})
-_SPELLED = str.maketrans({"ä": "ae", "ö": "oe", "ü": "ue", "ß": "ss"})
+_UMLAUTS = {
+    "kept": str.maketrans({}),
+    "stripped": str.maketrans({"ä": "a", "ö": "o", "ü": "u", "ß": "ss"}),
+    "spelled": str.maketrans({"ä": "ae", "ö": "oe", "ü": "ue", "ß": "ss"}),
+}
 
 
 @dataclass(frozen=True)
@@ -45,35 +48,28 @@ def draw_style(*, seed: int, index: int) -> Style:
 def dress(text: str, *, language: str, style: Style, question: bool) -> str:
     """A plain sentence as it is typed in this style."""
     words = text.split()
-    if style.punctuated:
-        words = [
-            word + "," if following in _AFTER_COMMA[language] else word
-            for word, following in zip(words, [*words[1:], ""], strict=True)
-        ]
-        words[-1] += "?" if question else "."
+    typed = [word.translate(_UMLAUTS[style.umlauts]) for word in words]
     if style.case == "sentence":
-        words = [_capital(word) if word.strip('".,?') in _CAPITALS[language] else word for word in words]
-        words[0] = _capital(words[0])
-    dressed = " ".join(words)
-    if style.case == "upper":
-        dressed = dressed.replace("ß", "ss").upper()
-    if style.umlauts == "kept":
-        return dressed
-    table = _STRIPPED if style.umlauts == "stripped" else _SPELLED
-    if style.case == "upper":
-        return dressed.lower().translate(table).upper()
-    return dressed[0] + dressed[1:].translate(table) if dressed[0].isupper() else dressed.translate(table)
+        capitals = _CAPITALS[language]
+        typed = [
+            _capital(word) if index == 0 or plain.strip('"') in capitals else word
+            for index, (plain, word) in enumerate(zip(words, typed, strict=True))
+        ]
+    if style.punctuated:
+        following = [*words[1:], ""]
+        typed = [word + "," * (after in _AFTER_COMMA[language]) for word, after in zip(typed, following, strict=True)]
+        typed[-1] += "?" if question else "."
+    dressed = " ".join(typed)
+    return dressed.upper() if style.case == "upper" else dressed
 
 
 _AFTER_COMMA = {"de": ("weil", "aber"), "en": ("but",)}
 
 
 def _capital(word: str) -> str:
-    if word.startswith('"'):
-        return '"' + _capital(word[1:])
-    return word[0].upper() + word[1:]
+    return '"' + _capital(word[1:]) if word.startswith('"') else word[0].upper() + word[1:]
 
 
 def undressed(text: str) -> str:
     """What all styles of a sentence have in common: lower case, stripped umlauts, no marks at the ends of words."""
-    return " ".join(word.strip(".,?") for word in text.lower().translate(_STRIPPED).split())
+    return " ".join(word.strip(".,?") for word in text.lower().translate(_UMLAUTS["stripped"]).split())

@@ -1,0 +1,240 @@
+"""Hand-written sentences of every kind, with the alignment that a person would draw."""
+
+from __future__ import annotations
+
+import pytest
+
+from transformer_cli.data.phrasebook.adverbials import WHEN
+from transformer_cli.data.phrasebook.clauses import MODALS, MOECHTE, Clause
+from transformer_cli.data.phrasebook.compound import because
+from transformer_cli.data.phrasebook.lexicon import ADJECTIVES, NOUNS, VERBS
+from transformer_cli.data.phrasebook.pairs import _pair
+from transformer_cli.data.phrasebook.phrases import Adverbial, NounPhrase, Prepositional, Pronoun, Quoted
+from transformer_cli.data.phrasebook.sentences import Sentence, from_clause, joined
+
+
+def phrase(determiner: str, noun: str, adjective: str | None = None, *, plural: bool = False) -> NounPhrase:
+    return NounPhrase(NOUNS[noun], determiner, ADJECTIVES[adjective] if adjective else None, plural)
+
+
+ICH, ER, WIR, THEY = (Pronoun(name) for name in ("ich", "er", "wir", "they"))
+HALF_PAST_SEVEN = Adverbial("um|halb|acht", "at|half past|seven")
+TODAY, YESTERDAY = Adverbial("heute", "today"), Adverbial("gestern", "yesterday")
+TIER, STRASSE = phrase("der", "tier"), phrase("der", "straße")
+CROSSING = Clause(TIER, VERBS["überqueren"], STRASSE, past=True, negated=True)
+CAN = MODALS[0]
+
+GOLDEN = [
+    (
+        from_clause(Clause(phrase("der", "hund"), VERBS["suchen"], phrase("ein", "kollege", "traurig"))),
+        "der hund sucht einen traurigen kollegen",
+        "the dog looks for a sad colleague",
+        "0-0 1-1 2-2 2-3 3-4 4-5 5-6",
+    ),
+    (
+        from_clause(Clause(ICH, VERBS["trinken"], phrase("ein", "bier"), modal=MOECHTE)),
+        "ich möchte ein bier trinken",
+        "i want to drink a beer",
+        "0-0 1-1 2-4 3-5 4-2 4-3",
+    ),
+    (
+        from_clause(
+            Clause(ICH, VERBS["aufstehen"], time=TODAY, clock=HALF_PAST_SEVEN, front="time")
+        ),
+        "heute stehe ich um halb acht auf",
+        "today i get up at half past seven",
+        "0-0 1-2 1-3 2-1 3-4 4-5 4-6 5-7 6-2 6-3",
+    ),
+    (
+        from_clause(Clause(WIR, VERBS["anrufen"], phrase("unser", "bruder"), modal=CAN, negated=True)),
+        "wir können unseren bruder nicht anrufen",
+        "we can't call our brother",
+        "0-0 1-1 2-3 3-4 4-1 5-2",
+    ),
+    (
+        from_clause(Clause(ER, VERBS["kaufen"], phrase("kein", "apfel", "rot"), past=True, negated=True)),
+        "er kaufte keinen roten apfel",
+        "he didn't buy a red apple",
+        "0-0 1-2 2-1 2-3 3-4 4-5",
+    ),
+    (
+        from_clause(
+            Clause(THEY, VERBS["helfen"], dative=phrase("der", "nachbar"), past=True, time=YESTERDAY, front="time")
+        ),
+        "gestern halfen sie dem nachbarn",
+        "yesterday they helped the neighbor",
+        "0-0 1-2 2-1 3-3 4-4",
+    ),
+    (
+        from_clause(Clause(phrase("ein", "mann", "alt"), VERBS["geben"], phrase("ein", "buch"), phrase("der", "kind"))),
+        "ein alter mann gibt dem kind ein buch",
+        "an old man gives the child a book",
+        "0-0 1-1 2-2 3-3 4-4 5-5 6-6 7-7",
+    ),
+    (
+        from_clause(Clause(phrase("der", "frau"), VERBS["lesen"], phrase("der", "brief"), asked=WHEN, front="asked")),
+        "wann liest die frau den brief",
+        "when does the woman read the letter",
+        "0-0 1-1 1-4 2-2 3-3 4-5 5-6",
+    ),
+    (
+        from_clause(Clause(Pronoun("wer"), VERBS["einladen"], phrase("mein", "schwester"), time=TODAY)),
+        "wer lädt heute meine schwester ein",
+        "who invites my sister today",
+        "0-0 1-1 2-4 3-2 4-3 5-1",
+    ),
+    (
+        from_clause(
+            Clause(Pronoun("du"), VERBS["kaufen"], phrase("wie viele", "ei", plural=True), front="accusative")
+        ),
+        "wie viele eier kaufst du",
+        "how many eggs do you buy",
+        "0-0 0-1 1-0 1-1 2-2 3-3 3-5 4-4",
+    ),
+    (
+        from_clause(
+            Clause(ER, VERBS["gehen"], place=Prepositional("zu", "to", "dat", phrase("der", "schule")), negated=True)
+        ),
+        "er geht nicht zur schule",
+        "he doesn't go to the school",
+        "0-0 1-2 2-1 3-3 3-4 4-5",
+    ),
+    (
+        from_clause(
+            Clause(phrase("der", "katze", plural=True), VERBS["schlafen"],
+                   place=Prepositional("in", "in", "dat", phrase("der", "garten", "schön")), front="place")
+        ),
+        "im schönen garten schlafen die katzen",
+        "in the beautiful garden the cats sleep",
+        "0-0 0-1 1-2 2-3 3-6 4-4 5-5",
+    ),
+    (
+        because(CROSSING, TIER, "müde", ("zu", "too")),
+        "das tier überquerte die straße nicht weil es zu müde war",
+        "the animal didn't cross the street because it was too tired",
+        "0-0 1-1 2-3 3-4 4-5 5-2 6-6 7-7 8-9 9-10 10-8",
+    ),
+    (
+        because(CROSSING, STRASSE, "eng", ("zu", "too")),
+        "das tier überquerte die straße nicht weil sie zu eng war",
+        "the animal didn't cross the street because it was too narrow",
+        "0-0 1-1 2-3 3-4 4-5 5-2 6-6 7-7 8-9 9-10 10-8",
+    ),
+    (
+        joined(
+            from_clause(Clause(ICH, VERBS["kennen"], phrase("der", "hund"), front="accusative")),
+            ("aber", "but"),
+            from_clause(Clause(ICH, VERBS["kennen"], phrase("der", "katze"), front="accusative", negated=True)),
+        ),
+        "den hund kenne ich aber die katze kenne ich nicht",
+        "i know the dog but i don't know the cat",
+        "0-2 1-3 2-1 3-0 4-4 5-8 6-9 7-7 8-5 9-6",
+    ),
+    (
+        from_clause(
+            Clause(phrase("sein", "freundlichkeit"), VERBS["machen"], phrase("der", "lehrerin"), past=True,
+                   manner=Adverbial("unglücklich", "unhappy"))
+        ),
+        "seine freundlichkeit machte die lehrerin unglücklich",
+        "his kindness made the teacher unhappy",
+        "0-0 1-1 2-2 3-3 4-4 5-5",
+    ),
+    (
+        from_clause(
+            Clause(ICH, VERBS["verstehen"], Quoted(phrase("der", "wort"), "unglück", "unhappiness"), negated=True)
+        ),
+        'ich verstehe das wort "unglück" nicht',
+        'i don\'t understand the word "unhappiness"',
+        "0-0 1-2 2-3 3-4 4-5 5-1",
+    ),
+    (
+        from_clause(Clause(ICH, VERBS["sein"], manner=Adverbial("sehr|glücklich", "very|happy"), negated=True)),
+        "ich bin nicht sehr glücklich",
+        "i am not very happy",
+        "0-0 1-1 2-2 3-3 4-4",
+    ),
+    (
+        from_clause(
+            Clause(Pronoun("sie"), VERBS["finden"], phrase("zwölf", "schlüssel", "alt", plural=True), past=True,
+                   frequency=Adverbial("oft", "often"))
+        ),
+        "sie fand oft zwölf alte schlüssel",
+        "she often found twelve old keys",
+        "0-0 1-2 2-1 3-3 4-4 5-5",
+    ),
+]  # fmt: skip
+
+
+@pytest.mark.parametrize(("sentence", "german", "english", "alignment"), GOLDEN, ids=[row[1] for row in GOLDEN])
+def test_a_sentence_is_what_a_person_would_write(sentence: Sentence, german: str, english: str, alignment: str) -> None:
+    pair = _pair(sentence)
+    assert (pair.german, pair.english) == (german, english)
+    assert " ".join(f"{i}-{j}" for i, j in pair.alignment) == alignment
+
+
+@pytest.mark.parametrize(
+    ("determiner", "nominative", "accusative", "dative"),
+    [
+        ("der", "der alte kollege", "den alten kollegen", "dem alten kollegen"),
+        ("ein", "ein alter kollege", "einen alten kollegen", "einem alten kollegen"),
+        ("kein", "kein alter kollege", "keinen alten kollegen", "keinem alten kollegen"),
+        ("unser", "unser alter kollege", "unseren alten kollegen", "unserem alten kollegen"),
+    ],
+)
+def test_determiner_adjective_and_weak_noun_are_declined(
+    determiner: str, nominative: str, accusative: str, dative: str
+) -> None:
+    nominal = phrase(determiner, "kollege", "alt")
+    said = [" ".join(word.text for word in nominal.german(case, "")) for case in ("nom", "acc", "dat")]
+    assert said == [nominative, accusative, dative]
+
+
+@pytest.mark.parametrize(
+    ("nominal", "said"),
+    [
+        (phrase("ein", "frau", "müde"), ["eine müde frau", "eine müde frau", "einer müden frau"]),
+        (phrase("der", "haus", "dunkel"), ["das dunkle haus", "das dunkle haus", "dem dunklen haus"]),
+        (phrase("mein", "haus", "dunkel"), ["mein dunkles haus", "mein dunkles haus", "meinem dunklen haus"]),
+        (phrase("ein", "auto", "teuer"), ["ein teures auto", "ein teures auto", "einem teuren auto"]),
+        (
+            phrase("der", "kind", "klein", plural=True),
+            ["die kleinen kinder", "die kleinen kinder", "den kleinen kindern"],
+        ),
+        (phrase("mein", "hund", plural=True), ["meine hunde", "meine hunde", "meinen hunden"]),
+        (phrase("drei", "apfel", "rot", plural=True), ["drei rote äpfel", "drei rote äpfel", "drei roten äpfeln"]),
+    ],
+    ids=lambda value: value[0] if isinstance(value, list) else "",
+)
+def test_noun_phrases_are_declined(nominal: NounPhrase, said: list[str]) -> None:
+    assert [" ".join(word.text for word in nominal.german(case, "")) for case in ("nom", "acc", "dat")] == said
+
+
+@pytest.mark.parametrize(
+    ("verb", "present", "past"),
+    [
+        ("kaufen", "kaufe kaufst kauft kaufen kaufen", "kaufte kauften"),
+        ("arbeiten", "arbeite arbeitest arbeitet arbeiten arbeiten", "arbeitete arbeiteten"),
+        ("lächeln", "lächle lächelst lächelt lächeln lächeln", "lächelte lächelten"),
+        ("essen", "esse isst isst essen essen", "aß aßen"),
+        ("finden", "finde findest findet finden finden", "fand fanden"),
+        ("einladen", "lade lädst lädt laden laden", "lud luden"),
+        ("mitbringen", "bringe bringst bringt bringen bringen", "brachte brachten"),
+        ("reparieren", "repariere reparierst repariert reparieren reparieren", "reparierte reparierten"),
+        ("sein", "bin bist ist sind sind", "war waren"),
+    ],
+)
+def test_verbs_are_conjugated(verb: str, present: str, past: str) -> None:
+    assert " ".join(VERBS[verb].present) == present
+    assert " ".join(VERBS[verb].past or ()) == past
+
+
+def test_no_noun_is_spelled_like_another_word() -> None:
+    """Capitals are given by form alone, so a noun's form must not be a verb's or an adjective's."""
+    nouns = {form for noun in NOUNS.values() for form in (noun.german, noun.german_plural)}
+    verbs = {form for verb in VERBS.values() for form in (verb.german, verb.prefix, *verb.present, *(verb.past or ()))}
+    adjectives = {
+        adjective.stem.removesuffix("e") + ending
+        for adjective in ADJECTIVES.values()
+        for ending in ("", "e", "en", "er", "es")
+    }
+    assert nouns & (verbs | adjectives) == set()
