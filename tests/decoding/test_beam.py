@@ -54,20 +54,33 @@ def test_a_wide_beam_finds_the_best_of_all_sequences(vocab: int, limit: int, alp
     beam_size=st.integers(1, 7),
     alpha=st.sampled_from(ALPHAS),
     n_best=st.integers(1, 7),
+    spread=st.sampled_from([1.0, 3.0, 9.0]),
     mark=st.sampled_from([-6.0, -2.0, 0.0, 2.0]),
     limits=st.lists(st.integers(0, 9), min_size=1, max_size=9),
 )
 def test_fast_search_finds_what_the_definition_says(
-    seed: int, vocab: int, beam_size: int, alpha: float, n_best: int, mark: float, limits: list[int]
+    seed: int, vocab: int, beam_size: int, alpha: float, n_best: int, spread: float, mark: float, limits: list[int]
 ) -> None:
     """Also: stopping early changes nothing, for the definition never does."""
     n_best = min(n_best, beam_size)
-    logits = random_logits(seed, vocab=vocab, mark=mark)
+    logits = random_logits(seed, vocab=vocab, spread=spread, mark=mark)
     numbers = list(range(len(limits)))
     found = search(logits, numbers, limits=limits, beam_size=beam_size, alpha=alpha, n_best=n_best)
     for number, limit, hypotheses in zip(numbers, limits, found, strict=True):
         slow = slow_beam_search(logits, number, limit=limit, beam_size=beam_size, alpha=alpha)
         same(hypotheses, slow[:n_best])
+
+
+@pytest.mark.parametrize(("alpha", "better"), [(-1.0, (2,)), (0.0, (2,)), (1.0, (2,) * 8)])
+def test_a_hypothesis_that_is_better_only_later_is_waited_for(alpha: float, better: tuple[int, ...]) -> None:
+    """An end mark comes first, with a middling score; what beats it goes on for one token, or to the limit."""
+
+    def logits(sentence: int, tokens: tuple[int, ...]) -> list[float]:
+        ends = 1.0 if tokens == better else 0.2 if not tokens else 0.0
+        return [math.log(max(p, 1e-30)) for p in (ends, 0.0, 1.0 - ends, 0.0)]
+
+    [[found]] = search(logits, [0], limits=[8], beam_size=3, alpha=alpha)
+    assert found.ids == better
 
 
 @settings(max_examples=100, deadline=None, derandomize=True)

@@ -70,7 +70,7 @@ def likeliest(logits_BWV: Tensor, symbols: Symbols, n: int) -> tuple[Tensor, Ten
     are no numbers, the result is NaN.
     """
     dtype = torch.promote_types(logits_BWV.dtype, torch.float32)
-    logp_BWV = logits_BWV.log_softmax(-1, dtype=dtype)
+    logp_BWV = logits_BWV.to(dtype).log_softmax(-1)
     logp_BWV[..., list(symbols.banned)] = -torch.inf
     logp_BWK, ids_BWK = logp_BWV.topk(min(n, logp_BWV.size(-1)))
     # Rounding may lift a certainty above probability one, and early stopping relies on sums that never grow.
