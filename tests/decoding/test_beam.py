@@ -83,6 +83,15 @@ def test_a_hypothesis_that_is_better_only_later_is_waited_for(alpha: float, bett
     assert found.ids == better
 
 
+@pytest.mark.parametrize(("alpha", "n_best", "n_steps"), [(-1.0, 1, 1), (0.0, 1, 1), (0.0, 2, 2), (2.0, 1, 4)])
+def test_a_search_ends_as_soon_as_nothing_can_become_better(alpha: float, n_best: int, n_steps: int) -> None:
+    """The end mark has 9 of 10 parts of the probability at each step, so each hypothesis is worse than the one before;
+    a strong length penalty could still let one win, until k log(0.06) / 9^2 < log(0.9), for k tokens: until k is 4."""
+    model = TableModel(lambda *_: [math.log(p) for p in (0.9, 1e-30, 0.06, 0.04)])
+    beam_search(model, *sources([0]), limits=[8], symbols=SYMBOLS, beam_size=20, length_penalty=alpha, n_best=n_best)
+    assert len(model.steps) == n_steps
+
+
 @settings(max_examples=100, deadline=None, derandomize=True)
 @given(seed=st.integers(0, 10**6), alpha=st.sampled_from(ALPHAS), mark=st.sampled_from([-4.0, 0.0]))
 def test_a_beam_of_one_is_greedy_search_in_tokens_and_scores(seed: int, alpha: float, mark: float) -> None:
