@@ -1,0 +1,284 @@
+"""Whole runs: stopped anywhere they end in the same bits; what must not differ is refused; what was said is kept."""
+
+from __future__ import annotations
+
+import json
+import os
+import shutil
+import signal
+import subprocess
+import sys
+import time
+from collections.abc import Iterator
+from pathlib import Path
+from typing import Any
+
+import pytest
+import torch
+
+from transformer_cli.checkpoints.store import list_checkpoints, load_checkpoint
+from transformer_cli.config.run import RunConfig
+from transformer_cli.config.source import dump_config
+from transformer_cli.errors import DataError, Interrupted, UsageError
+from transformer_cli.training import run as run_module
+from transformer_cli.training.run import Listener, Outcome, train
+from transformer_cli.training.signals import StopRequest
+
+WORDS = {
+    "der": "the",
+    "hund": "dog",
+    "katze": "cat",
+    "schläft": "sleeps",
+    "trinkt": "drinks",
+    "große": "big",
+    "gern": "gladly",
+}
+
+
+@pytest.fixture(autouse=True)
+def _own_folder(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Iterator[None]:
+    monkeypatch.chdir(tmp_path)
+    threads = torch.get_num_threads()
+    yield
+    torch.set_num_threads(threads)
+
+
+def settings(**training: Any) -> RunConfig:
+    """Everything random is on: dropout, subword sampling, shuffled batches; several epochs of a few batches."""
+    german = list(WORDS)
+    pairs = [[" ".join(german[(i * k) % 7] for k in range(1, 2 + i % 5)) for i in range(40)]]
+    text = [[line, " ".join(WORDS[word] for word in line.split())] for line in pairs[0]]
+    options = {"budget_tokens": 128, "max_steps": 12, "validate_every": 5, "log_every": 2, "warmup_steps": 4}
+    return RunConfig.model_validate(
+        {
+            "name": "x",
+            "device": "cpu",
+            "precision": "fp32",
+            "threads": 1,
+            "tokenizer": {"vocab_size": 60, "sampling": 0.3},
+            "data": {"train": {"pairs": text}, "valid": {"pairs": text[:6]}, "max_length": 64},
+            "model": {"d_model": 16, "n_heads": 2, "d_ff": 32, "n_layers": 1, "dropout": 0.2},
+            "training": {**options, **training},
+        }
+    )
+
+
+def final_state(run_dir: Path) -> tuple[dict[str, torch.Tensor], dict[str, torch.Tensor], dict[str, Any]]:
+    last = load_checkpoint(list_checkpoints(run_dir)[-1], with_optimizer=True)
+    return last.model, last.optimizer or {}, {k: v for k, v in last.state.items() if k != "elapsed_s"}
+
+
+def assert_same_bits(one: Path, two: Path) -> None:
+    for left, right in zip(final_state(one)[:2], final_state(two)[:2], strict=True):
+        assert left.keys() == right.keys()
+        assert [name for name in left if not torch.equal(left[name], right[name])] == []
+    assert final_state(one)[2] == final_state(two)[2]
+    assert events(one) == events(two)
+
+
+def events(run_dir: Path) -> list[dict[str, Any]]:
+    """metrics.jsonl without what a clock says."""
+    lines = (run_dir / "metrics.jsonl").read_text(encoding="utf-8").split("\n")[:-1]
+    return [{k: v for k, v in json.loads(line).items() if k not in ("tokens_per_s", "elapsed_s")} for line in lines]
+
+
+def stop_at(step: int, monkeypatch: pytest.MonkeyPatch) -> None:
+    """A SIGINT that arrives while update number `step` is being made."""
+    original = run_module.Run._after_update
+
+    def after_update(self: run_module.Run, *arguments: Any) -> bool:
+        if self.progress.step == step:
+            os.kill(os.getpid(), signal.SIGINT)
+        return original(self, *arguments)
+
+    monkeypatch.setattr(run_module.Run, "_after_update", after_update)
+
+
+@pytest.mark.parametrize("accumulation", [1, 3])
+def test_stopped_at_any_update_it_ends_in_the_bits_of_an_uninterrupted_run(
+    accumulation: int, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    config = settings(accumulation=accumulation)
+    train(config, Path("straight"))
+    assert final_state(Path("straight"))[2]["epoch"] >= 1  # epoch edges are among the updates
+    for step in range(1, 12):
+        run_dir = Path(f"stopped-{step}")
+        with monkeypatch.context() as patch:
+            stop_at(step, patch)
+            with pytest.raises(Interrupted) as caught:
+                train(config, run_dir)
+        assert caught.value.exit_code == 130
+        assert f"after step {step}" in caught.value.message
+        train(config, run_dir)
+        assert_same_bits(Path("straight"), run_dir)
+
+
+@pytest.mark.parametrize("step", [3, 5, 7, 10])
+def test_killed_without_warning_it_goes_back_to_its_last_checkpoint_and_ends_in_the_same_bits(
+    step: int, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    config = settings(checkpoint_every=2)
+    train(config, Path("straight"))
+
+    def lose_power(self: run_module.Run, *arguments: Any) -> bool:
+        if self.progress.step == step:
+            raise MemoryError("the power went out")
+        return original(self, *arguments)
+
+    original = run_module.Run._after_update
+    with monkeypatch.context() as patch:
+        patch.setattr(run_module.Run, "_after_update", lose_power)
+        with pytest.raises(MemoryError):
+            train(config, Path("killed"))
+    assert len(final_state(Path("killed"))[0])
+    train(config, Path("killed"))
+    assert_same_bits(Path("straight"), Path("killed"))
+
+
+def test_a_process_killed_at_an_update_is_continued_by_the_same_command(tmp_path: Path) -> None:
+    config = settings(checkpoint_every=3, max_steps=40, validate_every=20)
+    (tmp_path / "x.yaml").write_text(dump_config(config), encoding="utf-8")
+    command = [sys.executable, "-m", "transformer_cli", "train", "-c", "x.yaml", "--run-dir"]
+    subprocess.run([*command, "straight"], check=True, capture_output=True)
+    process = subprocess.Popen([*command, "killed"], stdout=subprocess.DEVNULL, stderr=subprocess.DEVNULL)
+    while len(list_checkpoints("killed")) == 0:
+        assert process.poll() is None
+        time.sleep(0.01)
+    process.kill()
+    process.wait()
+    assert int(list_checkpoints("killed")[-1].name[5:]) < 40
+    subprocess.run([*command, "killed"], check=True, capture_output=True)
+    assert_same_bits(Path("straight"), Path("killed"))
+
+
+@pytest.mark.parametrize(("number", "exit_code"), [(signal.SIGINT, 130), (signal.SIGTERM, 143)])
+def test_a_signal_ends_the_program_with_its_exit_code_and_everything_saved(
+    number: int, exit_code: int, tmp_path: Path
+) -> None:
+    (tmp_path / "x.yaml").write_text(dump_config(settings(max_steps=100_000, log_every=1)), encoding="utf-8")
+    process = subprocess.Popen(
+        [sys.executable, "-m", "transformer_cli", "train", "-c", "x.yaml"], stderr=subprocess.PIPE, text=True
+    )
+    assert process.stderr is not None
+    for line in process.stderr:
+        if line.startswith("step"):
+            break
+    process.send_signal(number)
+    said = process.stderr.read()
+    assert process.wait() == exit_code
+    assert "everything is saved" in said
+    assert "Traceback" not in said
+    step = json.loads((tmp_path / "runs/x/metrics.jsonl").read_text(encoding="utf-8").split("\n")[-2])["step"]
+    assert list_checkpoints("runs/x")[-1].name == f"step-{step:08d}"
+
+
+def test_a_second_signal_ends_it_at_once() -> None:
+    with StopRequest() as stop:
+        os.kill(os.getpid(), signal.SIGTERM)
+        assert stop.is_made
+        with pytest.raises(Interrupted) as caught:
+            os.kill(os.getpid(), signal.SIGTERM)
+    assert caught.value.exit_code == 143
+    assert signal.getsignal(signal.SIGINT) is signal.default_int_handler
+
+
+def test_the_same_seed_gives_the_same_bits_and_another_seed_others() -> None:
+    train(settings(), Path("one"))
+    train(settings(), Path("two"))
+    assert_same_bits(Path("one"), Path("two"))
+    train(settings().model_copy(update={"seed": 2}), Path("three"))
+    assert final_state(Path("one"))[2]["epoch_loss"] != final_state(Path("three"))[2]["epoch_loss"]
+
+
+def test_validating_more_often_does_not_touch_training() -> None:
+    train(settings(validate_every=12), Path("seldom"))
+    train(settings(validate_every=1), Path("often"))
+    seldom, often = final_state(Path("seldom"))[0], final_state(Path("often"))[0]
+    assert all(torch.equal(seldom[name], often[name]) for name in seldom)
+
+
+def test_a_finished_run_says_so_and_changes_nothing() -> None:
+    train(settings(), Path("x"))
+    before = {path: path.read_bytes() for path in Path("x").rglob("*") if path.is_file() and path.name != "run.json"}
+    outcome = train(settings(), Path("x"))
+    assert outcome.was_finished
+    assert outcome.reason == "max_steps 12 reached"
+    assert {path: path.read_bytes() for path in before} == before
+
+
+def test_a_longer_run_goes_on_where_the_shorter_one_ended() -> None:
+    train(settings(max_steps=24), Path("straight"))
+    train(settings(max_steps=12), Path("longer"))
+    outcome = train(settings(max_steps=24), Path("longer"))
+    assert (outcome.steps, outcome.was_finished) == (24, False)
+    assert all(torch.equal(final_state(Path("straight"))[0][k], v) for k, v in final_state(Path("longer"))[0].items())
+
+
+def test_another_configuration_is_refused_by_the_names_of_its_differences() -> None:
+    train(settings(), Path("x"))
+    other = settings(learning_rate=0.5, log_every=7).model_copy(update={"seed": 9})
+    with pytest.raises(UsageError) as caught:
+        train(other, Path("x"))
+    assert "training.learning_rate: 0.001 in the run, 0.5 now" in caught.value.message
+    assert "seed: 1 in the run, 9 now" in caught.value.message
+    assert "log_every" not in caught.value.message
+    outcome = train(other, Path("x"), overwrite=True)
+    assert not outcome.was_finished
+
+
+def test_changed_training_text_is_refused() -> None:
+    train(settings(), Path("x"))
+    changed = settings().model_dump()
+    changed["data"]["train"]["pairs"][0][0] += " hund"
+    with pytest.raises(DataError, match=r"data\.train is no longer the text"):
+        train(RunConfig.model_validate(changed), Path("x"))
+
+
+def test_overwriting_deletes_the_run_and_nothing_else() -> None:
+    train(settings(), Path("x"))
+    Path("x/notes.txt").write_text("mine", encoding="utf-8")
+    outcome = train(settings(max_steps=6), Path("x"), overwrite=True)
+    assert outcome.steps == 6
+    assert Path("x/notes.txt").read_text(encoding="utf-8") == "mine"
+    assert max(event["step"] for event in events(Path("x"))) == 6
+
+
+def test_patience_ends_training_after_validations_without_a_new_best() -> None:
+    config = settings(validate_every=1, patience=3, max_steps=400, best_by="loss", learning_rate=10.0, clip_norm=None)
+    outcome = train(config, Path("x"))
+    assert outcome.reason.startswith("patience")
+    losses = {event["step"]: event["loss"] for event in events(Path("x")) if event["event"] == "validation"}
+    best = min(losses, key=lambda step: losses[step])
+    assert outcome.best.name == f"step-{best:08d}"
+    assert max(losses) == best + 3
+
+
+def test_the_best_and_the_newest_checkpoints_are_kept_and_no_others() -> None:
+    outcome = train(settings(validate_every=1, keep_best=2, keep_last=3, best_by="loss"), Path("x"))
+    losses = {event["step"]: event["loss"] for event in events(Path("x")) if event["event"] == "validation"}
+    best_two = sorted(losses, key=lambda step: losses[step])[:2]
+    kept = {int(path.name[5:]) for path in list_checkpoints("x")}
+    assert kept == {10, 11, 12, *best_two}
+    assert outcome.score == -min(losses.values())
+
+
+def test_a_run_is_recorded() -> None:
+    said: list[str] = []
+    train(settings(), Path("runs/x"), listener=Listener(say=said.append, warn=said.append))
+    record = json.loads(Path("runs/x/run.json").read_text(encoding="utf-8"))
+    assert record["machine"]["precision"] == "fp32"
+    assert record["machine"]["threads"] == 1
+    assert record["data"]["train"]["pairs"] == 40
+    assert record["finished"] == "max_steps 12 reached"
+    assert record["versions"]["torch"] == torch.__version__
+    assert Path("runs/latest").read_text(encoding="utf-8") == "x\n"
+    assert any(line.startswith("step ") and "tokens/s" in line and "left" in line for line in said)
+    steps = [event["step"] for event in events(Path("runs/x")) if event["event"] == "update"]
+    assert steps == [2, 4, 6, 8, 10, 12]
+
+
+def test_a_run_that_was_moved_goes_on() -> None:
+    train(settings(max_steps=6), Path("runs/x"))
+    shutil.move("runs/x", "elsewhere")
+    outcome: Outcome = train(settings(max_steps=8), Path("elsewhere"))
+    assert outcome.steps == 8
