@@ -8,7 +8,7 @@ from transformer_cli.data.phrasebook.adverbials import WHEN
 from transformer_cli.data.phrasebook.clauses import MODALS, MOECHTE, Clause
 from transformer_cli.data.phrasebook.compound import because
 from transformer_cli.data.phrasebook.lexicon import ADJECTIVES, NOUNS, VERBS
-from transformer_cli.data.phrasebook.pairs import _pair
+from transformer_cli.data.phrasebook.pairs import pair_of
 from transformer_cli.data.phrasebook.phrases import Adverbial, NounPhrase, Prepositional, Pronoun, Quoted
 from transformer_cli.data.phrasebook.sentences import Sentence, from_clause, joined
 
@@ -167,7 +167,7 @@ GOLDEN = [
 
 @pytest.mark.parametrize(("sentence", "german", "english", "alignment"), GOLDEN, ids=[row[1] for row in GOLDEN])
 def test_a_sentence_is_what_a_person_would_write(sentence: Sentence, german: str, english: str, alignment: str) -> None:
-    pair = _pair(sentence)
+    pair = pair_of(sentence)
     assert (pair.german, pair.english) == (german, english)
     assert " ".join(f"{i}-{j}" for i, j in pair.alignment) == alignment
 

@@ -29,7 +29,8 @@ WHEN, WHY = Adverbial("wann", "when"), Adverbial("warum", "why")
 WHERE, WHITHER = Adverbial("wo", "where"), Adverbial("wohin", "where")
 
 # Where a word stands more than once, it is drawn more often. The words around unhappy are rare, and happy is often
-# spoken about: so byte pair encoding learns that un-, happ-, -y and -iness are parts.
+# spoken about: so byte pair encoding learns that un-, happ-, -y and -iness are parts. (Not happi- and -ness: "in" is
+# among its first merges in any text of these languages, and takes the i and the n.)
 MANNERS = (
     *(Adverbial("glücklich", "happily"),) * 3,
     *(Adverbial("freundlich", "kindly"),) * 3,

@@ -1,8 +1,8 @@
 """The words of the phrasebook: one line per lemma, German and English side by side.
 
 Ambiguity is decided here. One German word has one English word and the other way round (only `du` for "you", only
-`möchte` for "want", only `lehrerin` for "teacher"), and no two German forms differ by nothing but an umlaut, so that
-`mochte` can only be `möchte`.
+`möchte` for "want", only `lehrerin` for "teacher"), and of two forms that differ by an umlaut alone only one is here
+(`mochte` can only be `möchte`), or the words around them tell (`meine tochter`, `zwei töchter`).
 """
 
 from __future__ import annotations
@@ -182,9 +182,9 @@ schwer        | heavy     | light heavy
 schmutzig     | dirty     | thing place
 kalt          | cold      | drink food
 warm          | warm      | drink food common
-frisch        | fresh     | food
+frisch        | fresh     | food common
 süß           | sweet     | sweet common
-lang          | long      | wide
+lang          | long      | wide common
 breit         | wide      | wide common
 eng           | narrow    |
 gefährlich    | dangerous | wide common

@@ -18,7 +18,7 @@ from transformer_cli.errors import DataError
 N_HELD_OUT = 500
 """Pairs in each of the four held-out sets."""
 
-_KINDS: tuple[tuple[float, Callable[[Random], Sentence]], ...] = (
+KINDS: tuple[tuple[float, Callable[[Random], Sentence]], ...] = (
     (28, simple.statement),
     (8, simple.order),
     (16, simple.question),
@@ -89,7 +89,7 @@ def phrasebook(*, n_pairs: int = 40_000, seed: int = 1) -> Phrasebook:
     held_out = _held_out_joins(random)
     partners = _partners(held_out)
     drawn = _Drawn()
-    train = [_pair(sentence) for sentence in _always()]
+    train = [pair_of(sentence) for sentence in always_taught()]
     for pair in train:
         drawn.add(pair)
     unseen: list[Pair] = []
@@ -127,12 +127,12 @@ _MISSES = 2_000
 
 
 def _distinct(random: Random, drawn: _Drawn) -> Iterator[tuple[Pair, Sentence]]:
-    kinds = [kind for _, kind in _KINDS]
-    weights = list(accumulate(weight for weight, _ in _KINDS))
+    kinds = [kind for _, kind in KINDS]
+    weights = list(accumulate(weight for weight, _ in KINDS))
     misses = 0
     while misses < _MISSES:
         sentence = random.choices(kinds, cum_weights=weights)[0](random)
-        pair = _pair(sentence)
+        pair = pair_of(sentence)
         if drawn.add(pair):
             misses = 0
             yield pair, sentence
@@ -157,7 +157,7 @@ class _Drawn:
         return is_new
 
 
-def _pair(sentence: Sentence) -> Pair:
+def pair_of(sentence: Sentence) -> Pair:
     return Pair(
         " ".join(word.text for word in sentence.german),
         " ".join(word.text for word in sentence.english),
@@ -178,7 +178,7 @@ def _alignment(german: Words, english: Words) -> tuple[tuple[int, int], ...]:
     )
 
 
-def _always() -> list[Sentence]:
+def always_taught() -> list[Sentence]:
     """Sentences that every corpus teaches, because the documentation shows them."""
     beer = Clause(Pronoun("ich"), VERBS["möchten"], NounPhrase(NOUNS["bier"], "ein"))
     animal, street = NounPhrase(NOUNS["tier"], "der"), NounPhrase(NOUNS["straße"], "der")
@@ -205,7 +205,7 @@ def _held_out_joins(random: Random) -> frozenset[tuple[str, str]]:
         for noun in NOUNS.values()
         if not noun.kinds.isdisjoint(set(kinds) - {"common"})
     ]
-    needed = frozenset(lemma for sentence in _always() for lemma in sentence.lemmas)
+    needed = frozenset(lemma for sentence in always_taught() for lemma in sentence.lemmas)
     free = [join for join in joins if needed.isdisjoint(join)]
     return frozenset(random.sample(free, int(_SHARE_HELD_OUT * len(joins))))
 
