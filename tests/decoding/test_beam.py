@@ -185,6 +185,19 @@ def test_logits_that_are_no_numbers_name_the_sentence(beam_size: int, bad: float
     assert caught.value.row == 3
 
 
+def test_what_a_finished_sentence_would_go_on_with_does_not_matter() -> None:
+    """It stays in the batch until removing it pays; the numbers it gets meanwhile are nobody's."""
+
+    def logits(sentence: int, tokens: tuple[int, ...]) -> list[float]:
+        if sentence == 0:
+            return [math.nan] * 5 if tokens else [9.0, 0.0, 1.0, 2.0, 3.0]
+        return random_logits(8, vocab=5, mark=-20)(sentence, tokens)
+
+    numbers = list(range(20))
+    found = search(logits, numbers, limits=[5] * 20, beam_size=3, alpha=0.0)
+    assert (found[0][0].ids, found[0][0].truncated) == ((), False)
+
+
 def test_n_best_are_distinct_sorted_and_begin_with_the_best() -> None:
     logits = random_logits(5, vocab=9)
     numbers, limits = list(range(20)), [8] * 20

@@ -73,8 +73,7 @@ def likeliest(logits_BWV: Tensor, symbols: Symbols, n: int) -> tuple[Tensor, Ten
     logp_BWV = logits_BWV.to(dtype).log_softmax(-1)
     logp_BWV[..., list(symbols.banned)] = -torch.inf
     logp_BWK, ids_BWK = logp_BWV.topk(min(n, logp_BWV.size(-1)))
-    # Rounding may lift a certainty above probability one, and early stopping relies on sums that never grow.
-    return logp_BWK.cpu().double().clamp_(max=0), ids_BWK.cpu()
+    return logp_BWK.cpu().double(), ids_BWK.cpu()
 
 
 def refuse_nan(logp_BWK: Tensor, rows: Tensor) -> None:
