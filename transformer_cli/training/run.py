@@ -22,28 +22,13 @@ from transformer_cli.errors import DataError, Interrupted, UsageError
 from transformer_cli.machine import Machine, decide
 from transformer_cli.model.build import build_model
 from transformer_cli.tokenizer import Tokenizer, train_tokenizer
+from transformer_cli.training.directory import check_same, discard
 from transformer_cli.training.loop import Learner, Progress, Update, fit, is_over
 from transformer_cli.training.optimizers import build_optimizer, load_state_tensors, state_tensors
 from transformer_cli.training.parallel import World, join, leave
-from transformer_cli.training.reporting import METRICS, Reporter
+from transformer_cli.training.reporting import Reporter
 from transformer_cli.training.signals import StopRequest
 from transformer_cli.training.validation import Validation
-
-MAY_DIFFER = {
-    "name",
-    "device",
-    "data.train",
-    "data.valid",
-    "data.test",
-    "training.max_steps",
-    "training.max_epochs",
-    "training.stop_loss",
-    "training.patience",
-    "training.log_every",
-    "training.keep_best",
-    "training.keep_last",
-}
-"""What may change when a run continues: its length, logging, retention, device, and where the same text lies."""
 
 
 @dataclass(frozen=True)
@@ -206,8 +191,7 @@ class Run:
         """A checkpoint, the pointers to it, and no more old ones than asked for."""
         if self.world.is_main:
             options, progress = self.config.training, self.progress
-            ranked = sorted(progress.scores, key=lambda step: (-progress.scores[step], int(step)))
-            progress.scores = {step: progress.scores[step] for step in ranked[: options.keep_best]}
+            progress.scores = {step: progress.scores[step] for step in ranked(progress)[: options.keep_best]}
             store.save_checkpoint(
                 self.run_dir,
                 step=progress.step,
@@ -217,12 +201,10 @@ class Run:
                 config=self.config.model,
                 tokenizer=self.tokenizer.fingerprint,
             )
-            if ranked:
-                store.point(self.run_dir, "best", int(ranked[0]))
+            self._point(progress)
             recent = store.list_checkpoints(self.run_dir)[-options.keep_last :]
             keep = {int(step) for step in progress.scores} | {int(path.name.rsplit("-", 1)[1]) for path in recent}
             store.prune(self.run_dir, keep)
-            store.mark_latest(self.run_dir)
         self.world.wait()
 
     def _machine(self) -> Machine:
@@ -291,7 +273,16 @@ class Run:
         progress = Progress(**saved.state)
         if not is_over(progress, learner.options):
             progress.finished = None
+        if self.world.is_main:
+            self._point(progress)  # a kill may have come between a checkpoint and its pointers
         return progress
+
+    def _point(self, progress: Progress) -> None:
+        """Let `best` and `last`, and `runs/latest`, name what they should."""
+        store.point(self.run_dir, "last", progress.step)
+        if progress.scores:
+            store.point(self.run_dir, "best", int(ranked(progress)[0]))
+        store.mark_latest(self.run_dir)
 
     def _encode(self, text: corpus.Corpus, split: str, *, epoch: int | None = None) -> binary.EncodedCorpus:
         """The text as ids; with subword sampling, those of this epoch. epoch None: for validation."""
@@ -362,31 +353,6 @@ class Run:
         )
 
 
-def check_same(saved: RunConfig, now: RunConfig, run_dir: Path) -> None:
-    """UsageError, naming every key, where a run would continue under another configuration."""
-    before, after = flat(saved.model_dump()), flat(now.model_dump())
-    keys = [key for key in before | after if not any(key == free or key.startswith(f"{free}.") for free in MAY_DIFFER)]
-    differences = [
-        f"  {key}: {before.get(key)} in the run, {after.get(key)} now"
-        for key in keys
-        if before.get(key) != after.get(key)
-    ]
-    if differences:
-        raise UsageError(
-            f"{files.shown(run_dir)} is a run with another configuration:\n" + "\n".join(differences),
-            hint="give the new run another name (--set name=... or --run-dir), or start this one anew with --overwrite",
-        )
-
-
-def flat(tree: dict[str, Any], prefix: str = "") -> dict[str, Any]:
-    """Nested sections as one mapping of dotted keys."""
-    leaves: dict[str, Any] = {}
-    for key, value in tree.items():
-        leaves |= flat(value, f"{prefix}{key}.") if isinstance(value, dict) else {f"{prefix}{key}": value}
-    return leaves
-
-
-def discard(run_dir: Path) -> None:
-    """Delete what a run consists of, and nothing else that may lie there."""
-    for name in ("config.yaml", "run.json", METRICS, "tokenizer", "data", "checkpoints", "best", "last"):
-        files.remove(run_dir / name)
+def ranked(progress: Progress) -> list[str]:
+    """The steps with a score, best first, the earlier of equals first."""
+    return sorted(progress.scores, key=lambda step: (-progress.scores[step], int(step)))
