@@ -109,6 +109,18 @@ GOLDEN = [
         "0-0 0-1 1-2 2-3 3-6 4-4 5-5",
     ),
     (
+        from_clause(Clause(ER, VERBS["sehen"], Pronoun("ich"), time=TODAY)),
+        "er sieht mich heute",
+        "he sees me today",
+        "0-0 1-1 2-2 3-3",
+    ),
+    (
+        from_clause(Clause(ER, VERBS["kaufen"], phrase("der", "hut"), negated=True, time=TODAY)),
+        "er kauft den hut heute nicht",
+        "he doesn't buy the hat today",
+        "0-0 1-2 2-3 3-4 4-5 5-1",
+    ),
+    (
         because(CROSSING, TIER, "müde", ("zu", "too")),
         "das tier überquerte die straße nicht weil es zu müde war",
         "the animal didn't cross the street because it was too tired",
