@@ -1,6 +1,6 @@
 """What every search shares: which symbols there are, what a hypothesis is, which tokens are likeliest.
 
-B sentences, W beams, V target vocabulary, K candidates per beam
+B sentences, W beams, R rows (beams of any sentence), V target vocabulary, K candidates per beam
 """
 
 from __future__ import annotations
@@ -9,6 +9,8 @@ from dataclasses import dataclass
 
 import torch
 from torch import Tensor
+
+CACHED_BEAMS = 32
 
 
 @dataclass(frozen=True)
@@ -69,11 +71,19 @@ def likeliest(logits_BWV: Tensor, symbols: Symbols, n: int) -> tuple[Tensor, Ten
     sentence's score is what the model gives it however it was found. Sums are fp64, hence this dtype. Where logits
     are no numbers, the result is NaN.
     """
-    dtype = torch.promote_types(logits_BWV.dtype, torch.float32)
-    logp_BWV = logits_BWV.to(dtype).log_softmax(-1)
-    logp_BWV[..., list(symbols.banned)] = -torch.inf
-    logp_BWK, ids_BWK = logp_BWV.topk(min(n, logp_BWV.size(-1)))
-    return logp_BWK.cpu().double(), ids_BWK.cpu()
+    B, W, _ = logits_BWV.shape
+    # On a CPU, a few beams at a time stay in its caches: several times as fast as all of them in bf16.
+    n_rows = CACHED_BEAMS if logits_BWV.device.type == "cpu" else B * W
+    found = [_likeliest(rows, symbols, n) for rows in logits_BWV.flatten(0, 1).split(n_rows)]
+    logp_BWK, ids_BWK = (torch.cat(parts).unflatten(0, (B, W)).cpu() for parts in zip(*found, strict=True))
+    return logp_BWK.double(), ids_BWK
+
+
+def _likeliest(logits_RV: Tensor, symbols: Symbols, n: int) -> tuple[Tensor, Tensor]:
+    dtype = torch.promote_types(logits_RV.dtype, torch.float32)
+    logp_RV = logits_RV.to(dtype).log_softmax(-1)
+    logp_RV[:, list(symbols.banned)] = -torch.inf
+    return logp_RV.topk(min(n, logp_RV.size(-1)))
 
 
 def refuse_nan(logp_BWK: Tensor, rows: Tensor) -> None:
