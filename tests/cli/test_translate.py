@@ -74,10 +74,16 @@ def test_a_file_gives_a_file_with_as_many_lines(here: Path, tmp_path: Path, capf
     assert "3 of 7 lines have no text" in captured.err
 
 
-def test_an_empty_file_gives_an_empty_file(here: Path, tmp_path: Path) -> None:
+def test_an_empty_file_gives_an_empty_file(
+    here: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch, capfd: pytest.CaptureFixture[str]
+) -> None:
     (tmp_path / "empty").write_bytes(b"")
     assert tx("-i", str(tmp_path / "empty"), "-o", str(tmp_path / "out")) == 0
     assert (tmp_path / "out").read_bytes() == b""
+    with open(os.devnull, encoding="utf-8") as nothing:
+        monkeypatch.setattr(sys, "stdin", nothing)
+        assert tx() == 0
+    assert capfd.readouterr().out == ""
 
 
 def test_a_pipe_is_a_filter_and_only_results_go_to_stdout(here: Path) -> None:
@@ -144,6 +150,8 @@ def test_translations_that_were_cut_are_counted(here: Path, capfd: pytest.Captur
         (["hallo", "-i", "x"], 2, "both given"),
         (["--n-best", "9", "hallo"], 2, "--beam-size"),
         (["-b", "0", "hallo"], 2, "--beam-size"),
+        (["--length-penalty", "nan", "hallo"], 2, "length penalty of nan"),
+        (["--length-penalty", "-1e6", "hallo"], 2, "between -10 and 10"),
         (["--set", "model.d_model=8", "hallo"], 2, "this model is trained"),
         (["--set", "decoding.beam=8", "hallo"], 2, "beam_size"),
         (["-i", "no-such-file"], 3, "no-such-file does not exist"),

@@ -12,7 +12,7 @@ import typer
 
 from transformer_cli.cli import console
 from transformer_cli.cli.options import Config, Input, Json, Model, Output, Overrides, Quiet, Traceback
-from transformer_cli.errors import DataError, UsageError
+from transformer_cli.errors import DataError
 
 if TYPE_CHECKING:
     from transformer_cli.data.corpus import Lines
@@ -106,22 +106,13 @@ def progress_bar(total: int) -> Iterator[Callable[[int], object]]:
 
 def _lines(text: list[str] | None, input_file: str | None, output_file: str | None) -> Lines | None:
     """What is to be translated; None where somebody sits at a terminal and will type it."""
-    from transformer_cli.data.corpus import Lines, check_line, read_lines, split_lines
+    from transformer_cli.cli.lines import given_lines
 
-    if text and input_file is not None:
-        raise UsageError("text and --input are both given", hint="give one of them")
-    if text:
-        lines = [line for argument in text for line in argument.split("\n")]
-        for number, line in enumerate(lines, start=1):
-            check_line(line, place=f"line {number} of the text")
-        return Lines(lines, {})
-    if input_file is not None and input_file != "-":
-        return read_lines(input_file)
-    if sys.stdin is None:
-        raise UsageError("there is nothing to translate", hint='for example: tx translate "ich mochte ein bier"')
-    if input_file is None and output_file is None and console.is_terminal(sys.stdin):
-        return None
-    return split_lines(sys.stdin.buffer.read(), "stdin")
+    if not text and input_file is None:
+        if output_file is None and sys.stdin is not None and console.is_terminal(sys.stdin):
+            return None
+        input_file = "-"
+    return given_lines(text, input_file)
 
 
 @contextmanager

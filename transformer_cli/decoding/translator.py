@@ -18,6 +18,9 @@ from transformer_cli.errors import DataError, DivergedError, UsageError
 from transformer_cli.model.transformer import Transformer
 from transformer_cli.tokenizer import BOS, EOS, PAD, Tokenizer
 
+MAX_PENALTY = 10
+"""Of either sign: far beyond any use, and powers of lengths stay finite."""
+
 
 @dataclass(frozen=True)
 class Candidate:
@@ -87,7 +90,7 @@ class Translator:
         """The translations with their scores, one per line, in order; a line without text gives an empty one.
 
         beam_size, length_penalty: those of the configuration when not given. progress: called with the number of
-        lines that are newly done. Raises UsageError for more n_best than beams, DataError for a line that is longer
+        lines that are newly done. Raises UsageError for more n_best than beams or a wild penalty, DataError for a line that is longer
         than the model's table of positions, DivergedError where the model computes no numbers, both naming the line.
         """
         beam_size = self.config.beam_size if beam_size is None else beam_size
@@ -97,6 +100,8 @@ class Translator:
                 f"{n_best} translations per line were asked of a beam of {beam_size}",
                 hint="a beam holds as many as its size: raise --beam-size, or lower --n-best",
             )
+        if not abs(alpha) <= MAX_PENALTY:
+            raise UsageError(f"a length penalty of {alpha} is not between -{MAX_PENALTY} and {MAX_PENALTY}")
         sources = self._encode(lines)
         found = [NOTHING] * len(lines)
         was_training = self.model.training
