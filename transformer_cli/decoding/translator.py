@@ -90,8 +90,8 @@ class Translator:
         """The translations with their scores, one per line, in order; a line without text gives an empty one.
 
         beam_size, length_penalty: those of the configuration when not given. progress: called with the number of
-        lines that are newly done. Raises UsageError for more n_best than beams or a wild penalty, DataError for a line that is longer
-        than the model's table of positions, DivergedError where the model computes no numbers, both naming the line.
+        lines that are newly done. Raises UsageError for more n_best than beams or a wild penalty; DataError for a line
+        longer than the model's table of positions and DivergedError where it computes no numbers, naming the line.
         """
         beam_size = self.config.beam_size if beam_size is None else beam_size
         alpha = self.config.length_penalty if length_penalty is None else length_penalty
