@@ -8,8 +8,9 @@ one, and with `nfkc` runs of white space become one space.
 from __future__ import annotations
 
 import hashlib
-import threading
+import random
 from collections.abc import Sequence
+from functools import cached_property
 from pathlib import Path
 from typing import Any
 
@@ -17,6 +18,7 @@ import sentencepiece
 
 from transformer_cli import files
 from transformer_cli.errors import ModelError
+from transformer_cli.tokenizer.sampling import Sampler
 
 PAD, UNK, BOS, EOS = 0, 1, 2, 3
 SPECIALS = ("<pad>", "<unk>", "<s>", "</s>")
@@ -25,7 +27,6 @@ SPECIALS = ("<pad>", "<unk>", "<s>", "</s>")
 MAX_MODEL_BYTES = 1 << 29
 
 sentencepiece.set_min_log_level(2)  # what it has to say reaches the user as an error or in a report of ours
-_sampling = threading.Lock()
 
 
 class Vocabulary:
@@ -74,37 +75,19 @@ class Vocabulary:
 
         rate: the chance to skip a merge, or the unigram model's alpha; 0 is `encode`. key: names the draw. first: the
         index of the first line. A line's ids depend on (rate, key, its index, its text) and nothing else.
+        In any process: the generator is Python's, whose draws do not change between versions.
         Raises ModelError for models of whole words.
         """
         if rate == 0:
             return self.encode(lines)
-        return [self._sample(line, rate, _seed(key, index)) for index, line in enumerate(lines, start=first)]
+        return [
+            self._sampler.sample(line, rate=rate, generator=random.Random(f"{key} {index}"))
+            for index, line in enumerate(lines, start=first)
+        ]
 
-    def _sample(self, line: str, rate: float, seed: int) -> list[int]:
-        # SentencePiece draws from a generator per thread, made at the thread's first draw out of one global seed. So a
-        # fresh thread is what it takes for a draw of one's own; it costs some 70 microseconds.
-        drawn: list[list[int]] = []
-        failures: list[RuntimeError] = []
-
-        def draw() -> None:
-            try:
-                drawn.append(
-                    self._processor.encode(line, out_type=int, enable_sampling=True, alpha=rate, nbest_size=-1)
-                )
-            except RuntimeError as failure:
-                failures.append(failure)
-
-        with _sampling:
-            sentencepiece.set_random_generator_seed(seed)
-            thread = threading.Thread(target=draw)
-            thread.start()
-            thread.join()
-        if failures:
-            raise ModelError(
-                f"this tokenizer cannot sample: {_reason(failures[0])}",
-                hint="set tokenizer.sampling to 0, or tokenizer.kind to bpe or unigram",
-            )
-        return drawn[0]
+    @cached_property
+    def _sampler(self) -> Sampler:
+        return Sampler(self.model)
 
     def _is_banned(self, id: int) -> bool:
         processor = self._processor
@@ -155,9 +138,3 @@ def _reason(failure: RuntimeError) -> str:
     """SentencePiece's message without the place in its source."""
     text = str(failure).strip()
     return text.split("] ", 1)[1] if "] " in text else text or type(failure).__name__
-
-
-def _seed(key: str, index: int) -> int:
-    """31 bits, for SentencePiece takes the largest 32-bit number to mean that there is no seed."""
-    digest = hashlib.blake2b(f"{key} {index}".encode(), digest_size=4).digest()
-    return int.from_bytes(digest, "big") >> 1
