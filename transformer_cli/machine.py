@@ -31,6 +31,11 @@ class Machine:
         return torch.bfloat16 if self.precision == "bf16" else torch.float32
 
     @property
+    def kind(self) -> str:
+        """The device without its number."""
+        return self.device.split(":")[0]
+
+    @property
     def fused_attention(self) -> bool:
         return self.attention == "fused"
 
@@ -58,7 +63,7 @@ def decide(config: RunConfig) -> Machine:
     torch.set_num_threads(threads)
     precision, reason = _precision(config.precision, device)
     # Measured for short sentences on CPUs: written out is several times as fast there; on GPUs it is the reverse.
-    attention = "fused" if device == "cuda" else "written-out"
+    attention = "fused" if device.startswith("cuda") else "written-out"
     return Machine(device=device, precision=precision, attention=attention, threads=threads, reason=reason)
 
 
@@ -77,10 +82,10 @@ def product_rate(dtype: torch.dtype, *, size: int = 1024, seconds: float = 0.05)
 def _device(wanted: str) -> str:
     there = {"cpu": True, "cuda": torch.cuda.is_available(), "mps": torch.backends.mps.is_available()}
     if wanted == "auto":
-        return next(name for name in ("cuda", "mps", "cpu") if there[name])
+        wanted = next(name for name in ("cuda", "mps", "cpu") if there[name])
     if not there[wanted]:
         raise ResourceError(f"device {wanted} is not available here", hint="`device: auto` takes what there is")
-    # One GPU per process under torchrun.
+    # Under torchrun each process has a GPU of its own.
     return f"cuda:{os.environ['LOCAL_RANK']}" if wanted == "cuda" and "LOCAL_RANK" in os.environ else wanted
 
 

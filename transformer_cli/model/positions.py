@@ -55,7 +55,7 @@ class Learned(PositionEncoding):
 
     def __init__(self, config: ModelConfig) -> None:
         super().__init__(config)
-        self.table = nn.Embedding(config.max_positions, config.d_model)
+        self.table = nn.Embedding.from_pretrained(torch.empty(config.max_positions, config.d_model), freeze=False)
 
     def add(self, x_BTD: Tensor, *, offset: int = 0) -> Tensor:
         start = self.first + offset

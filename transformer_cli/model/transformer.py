@@ -113,7 +113,8 @@ class Embedding(nn.Module):
 
     def __init__(self, vocab: int, config: ModelConfig) -> None:
         super().__init__()
-        self.table = nn.Embedding(vocab, config.d_model, padding_idx=0)
+        # Initialised in build.py; PyTorch's own draw would cost a second on the meta device.
+        self.table = nn.Embedding.from_pretrained(torch.empty(vocab, config.d_model), freeze=False, padding_idx=0)
         self.scale = math.sqrt(config.d_model) if config.embedding_scale else 1.0
 
     def forward(self, ids: Tensor) -> Tensor:

@@ -11,7 +11,7 @@ from dataclasses import dataclass
 
 import torch
 import torch.distributed as dist
-from torch import Tensor, nn
+from torch import nn
 
 
 @dataclass(frozen=True)
@@ -53,11 +53,18 @@ class World:
         if self.size > 1:
             dist.barrier(group=_control())
 
-    def broadcast(self, tensors: Iterable[Tensor]) -> None:
-        """The main process's values, on all."""
-        if self.size > 1:
-            for tensor in tensors:
-                dist.broadcast(tensor, src=0)
+    def share(self, text: str) -> str:
+        """The main process's text, on all."""
+        if self.size == 1:
+            return text
+        data = text.encode("utf-8")
+        length = torch.tensor([len(data)])
+        dist.broadcast(length, src=0, group=_control())
+        received = torch.zeros(int(length), dtype=torch.uint8)
+        if self.is_main:
+            received = torch.frombuffer(bytearray(data), dtype=torch.uint8)
+        dist.broadcast(received, src=0, group=_control())
+        return received.numpy().tobytes().decode("utf-8")
 
 
 def join() -> World:

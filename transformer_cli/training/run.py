@@ -2,10 +2,11 @@
 
 from __future__ import annotations
 
+import json
 import platform
 import sys
 from collections.abc import Callable, Iterator
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
 from importlib.metadata import version
 from pathlib import Path
 from typing import Any
@@ -208,16 +209,15 @@ class Run:
         self.world.wait()
 
     def _machine(self) -> Machine:
-        """The choices that the run keeps, if it continues on the same kind of device; else new ones."""
-        kept = self.record.get("machine")
-        decided = decide(self.config)
-        if kept is None:
-            return decided
-        machine = Machine.from_dict(kept)
-        if machine.device.split(":")[0] != decided.device.split(":")[0]:
+        """The choices that the run keeps, if it continues on the same kind of device; else new ones. The first process
+        chooses for all, but for the number of its GPU."""
+        kept, decided = self.record.get("machine"), decide(self.config)
+        machine = decided if kept is None else Machine.from_dict(kept)
+        if machine.kind != decided.kind:
             self.listener.warn(f"the run began on {machine.device} and continues on {decided.device}: bits will differ")
-            return decided
-        return machine
+            machine = decided
+        shared = Machine.from_dict(json.loads(self.world.share(json.dumps(machine.as_dict()))))
+        return replace(shared, device=decided.device)
 
     def _texts(self) -> tuple[corpus.Corpus, corpus.Corpus]:
         """Training and validation text, the same as when the run began."""
