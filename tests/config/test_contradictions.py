@@ -133,16 +133,6 @@ FORMS = "model: {tied: none}\n"
             "decoding: {max_length_factor: 0, max_length_extra: 1}",
         ),
         (
-            "training: {schedule: cosine, max_steps: «4000»}",
-            "cosine falls from the end of the warm-up to max_steps",
-            "training: {schedule: cosine, max_steps: 4001}",
-        ),
-        (
-            "training: {schedule: linear, warmup_steps: «100000»}",
-            "linear falls from the end",
-            "training: {schedule: constant, warmup_steps: 100000}",
-        ),
-        (
             "training: {schedule: noam, warmup_steps: «0»}",
             "noam divides by warmup_steps",
             "training: {schedule: noam, warmup_steps: 1}",

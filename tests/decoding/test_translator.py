@@ -36,6 +36,9 @@ def untrained(tokenizer: Tokenizer, *, decoding: DecodingConfig | None = None, *
         source_vocab=tokenizer.source_size,
         target_vocab=tokenizer.target_size,
     )
+    with torch.no_grad():  # louder than fresh weights are, so that its nonsense varies
+        for parameter in model.parameters():
+            parameter.mul_(2.5)
     return Translator(model, tokenizer, decoding or DecodingConfig(), source_eos=True)
 
 

@@ -156,16 +156,15 @@ def test_a_signal_ends_the_program_with_its_exit_code_and_everything_saved(
     number: int, exit_code: int, tmp_path: Path
 ) -> None:
     (tmp_path / "x.yaml").write_text(dump_config(settings(max_steps=100_000, log_every=1)), encoding="utf-8")
-    process = subprocess.Popen(
-        [sys.executable, "-m", "transformer_cli", "train", "-c", "x.yaml"], stderr=subprocess.PIPE, text=True
-    )
-    assert process.stderr is not None
-    for line in process.stderr:
-        if line.startswith("step"):
-            break
-    process.send_signal(number)
-    said = process.stderr.read()
-    assert process.wait() == exit_code
+    command = [sys.executable, "-m", "transformer_cli", "train", "-c", "x.yaml"]
+    with subprocess.Popen(command, stderr=subprocess.PIPE, text=True) as process:
+        assert process.stderr is not None
+        for line in process.stderr:
+            if line.startswith("step"):
+                break
+        process.send_signal(number)
+        said = process.stderr.read()
+    assert process.returncode == exit_code
     assert "everything is saved" in said
     assert "Traceback" not in said
     step = json.loads((tmp_path / "runs/x/metrics.jsonl").read_text(encoding="utf-8").split("\n")[-2])["step"]

@@ -200,14 +200,6 @@ def _lengths(config: RunConfig) -> Iterator[Contradiction]:
 
 def _schedule(config: RunConfig) -> Iterator[Contradiction]:
     training = config.training
-    if training.schedule in ("cosine", "linear") and training.warmup_steps >= training.max_steps:
-        yield _contradiction(
-            f"{training.schedule} falls from the end of the warm-up to max_steps: "
-            f"warmup_steps {training.warmup_steps:,} must be below max_steps {training.max_steps:,}",
-            "training.warmup_steps",
-            "training.max_steps",
-            "training.schedule",
-        )
     if training.schedule == "noam" and training.warmup_steps == 0:
         yield _contradiction(
             "noam divides by warmup_steps: it must be above 0", "training.warmup_steps", "training.schedule"
