@@ -173,6 +173,13 @@ def test_a_place_that_cannot_be_written_says_why(tmp_path, name, words):
     assert caught.value.exit_code == 5
 
 
+def test_a_directory_is_refused_before_the_work_that_would_fill_the_file(tmp_path):
+    """`tx translate -i long.de -o FOLDER` translated everything, then said "Is a directory"."""
+    with pytest.raises(ResourceError, match="it is a directory"), files.atomic_file(tmp_path):
+        pytest.fail("the work began")
+    assert list(tmp_path.iterdir()) == []
+
+
 def test_a_full_disk_is_named_with_the_room_that_is_left(tmp_path, monkeypatch):
     monkeypatch.setattr(files, "disk", Saboteur(1, OSError(errno.ENOSPC, "No space left on device")))
     with pytest.raises(ResourceError, match=r"No space left on device \([0-9,]+ bytes free\)") as caught:

@@ -75,6 +75,8 @@ def atomic_file(path: str | Path) -> Iterator[BinaryIO]:
     Raises ResourceError where the disk refuses; then, as after an error in the block, nothing has changed.
     """
     path = Path(path)
+    if os.path.isdir(path):  # said before the work, not after it
+        raise ResourceError(f"cannot write {shown(path)}: it is a directory")
     make_directory(path.parent)
     aside = _aside(path)
     try:
