@@ -57,6 +57,7 @@ from transformer_cli.tokenizer import Tokenizer
 __all__ = [
     "Checkpoint",
     "OpenedRun",
+    "check_belongs",
     "find_checkpoint",
     "list_checkpoints",
     "load_checkpoint",
@@ -171,17 +172,7 @@ def open_run(checkpoint: str | Path) -> OpenedRun:
             raise ModelError(f"{shown(needed)} does not exist", hint=whole)
     config = load_config(run_dir / "config.yaml")
     tokenizer = Tokenizer.load(run_dir / "tokenizer")
-    if tokenizer.fingerprint != loaded.tokenizer:
-        raise ModelError(
-            f"{shown(run_dir / 'tokenizer')} is not the tokenizer that {shown(checkpoint)} was trained with",
-            hint="restore the run's tokenizer directory from where the run was trained",
-        )
-    if config.model != loaded.config:
-        raise ModelError(
-            f"{shown(run_dir / 'config.yaml')}, section model, is not what {shown(checkpoint)} was trained with:\n"
-            + "\n".join(f"  {line}" for line in _differences(config.model, loaded.config)),
-            hint="restore that section; another model is another run",
-        )
+    check_belongs(loaded, config.model, tokenizer)
     build = partial(build_model, config.model, source_vocab=tokenizer.source_size, target_vocab=tokenizer.target_size)
     origin = shown(checkpoint / MODEL)
     if not _could_hold(config.model, loaded.model):
@@ -190,6 +181,22 @@ def open_run(checkpoint: str | Path) -> OpenedRun:
     model = build()
     load_weights(model, loaded.model, origin=origin)
     return OpenedRun(path=run_dir, checkpoint=checkpoint, config=config, tokenizer=tokenizer, model=model.eval())
+
+
+def check_belongs(checkpoint: Checkpoint, config: ModelConfig, tokenizer: Tokenizer) -> None:
+    """ModelError unless the checkpoint was trained with this model and this tokenizer: equal sizes prove nothing."""
+    run_dir = run_of(checkpoint.path)
+    if tokenizer.fingerprint != checkpoint.tokenizer:
+        raise ModelError(
+            f"{shown(run_dir / 'tokenizer')} is not the tokenizer that {shown(checkpoint.path)} was trained with",
+            hint="restore the run's tokenizer directory from where the run was trained",
+        )
+    if config != checkpoint.config:
+        raise ModelError(
+            f"{shown(run_dir / 'config.yaml')}, section model, is not what {shown(checkpoint.path)} was trained with:\n"
+            + "\n".join(f"  {line}" for line in _differences(config, checkpoint.config)),
+            hint="restore that section; another model is another run",
+        )
 
 
 def point(run_dir: str | Path, pointer: str, step: int) -> None:

@@ -192,11 +192,11 @@ def _show(result: Result, *, json_output: bool) -> None:
 
 def _keep(opened: OpenedRun, results: Sequence[Result], search: dict[str, Any]) -> None:
     """Write the scores of the run's own test set into its run.json."""
-    from transformer_cli.errors import ModelError
-    from transformer_cli.files import read_json, write_json
+    from transformer_cli.files import write_json
+    from transformer_cli.training.directory import read_record
 
     path = opened.path / "run.json"
-    record = read_json(path, error=ModelError) if path.exists() else {}
+    record = read_record(opened.path)
     kept = record.setdefault("scores", {})
     for result in results:
         kept[result.name] = {"checkpoint": opened.checkpoint.name, **search, **result.as_json()}

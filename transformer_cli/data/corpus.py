@@ -68,9 +68,16 @@ def load_training(data: DataConfig) -> Corpus:
 
 
 def load_validation(data: DataConfig) -> Corpus | None:
-    """The pairs to validate with, all of them; None where the configuration names none."""
+    """The pairs to validate with, all of them; None where the configuration names none, DataError where it has none."""
     split = _evaluation_split(data.valid, data)
-    return None if split is None else _load(split, data, "valid")
+    if split is None:
+        return None
+    corpus = _load(split, data, "valid")
+    if not len(corpus):
+        raise DataError(
+            "the validation text has no pair to validate with", hint="look at the files that `data.valid` names"
+        )
+    return corpus
 
 
 def load_tests(data: DataConfig) -> dict[str, Corpus]:

@@ -108,13 +108,24 @@ class Reporter:
 
 
 def forget_after(path: Path, step: int) -> None:
-    """Drop the events of updates that a stopped run made after its last checkpoint; they will come again."""
+    """Drop the events of updates that a stopped run made after its last checkpoint, which will come again, and lines
+    that are no event: a crash leaves half of one.
+    """
     if not path.exists():
         return
-    lines = files.read_text(path).split("\n")
-    kept = [line for line in lines if line.endswith("}") and json.loads(line)["step"] <= step]
-    if kept != lines[:-1]:
-        files.write_text(path, "".join(f"{line}\n" for line in kept))
+    text = files.read_text(path)
+    kept = "".join(f"{line}\n" for line in text.split("\n") if (found := _step(line)) is not None and found <= step)
+    if kept != text:
+        files.write_text(path, kept)
+
+
+def _step(line: str) -> int | None:
+    """The step of an event, None for a line that is none."""
+    try:
+        step = json.loads(line)["step"]
+    except (ValueError, KeyError, TypeError):
+        return None
+    return step if isinstance(step, int) else None
 
 
 def duration(seconds: float) -> str:

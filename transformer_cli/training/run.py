@@ -6,6 +6,7 @@ import json
 import platform
 import sys
 from collections.abc import Callable, Iterator
+from contextlib import nullcontext
 from dataclasses import dataclass, field, replace
 from importlib.metadata import version
 from pathlib import Path
@@ -17,13 +18,13 @@ from transformer_cli import __version__, files
 from transformer_cli.checkpoints import store
 from transformer_cli.checkpoints.tensors import load_weights, weights
 from transformer_cli.config.run import RunConfig
-from transformer_cli.config.source import dump_config, load_config
+from transformer_cli.config.source import dump_config
 from transformer_cli.data import batching, binary, corpus, loader
 from transformer_cli.errors import DataError, Interrupted, UsageError
 from transformer_cli.machine import Machine, decide
 from transformer_cli.model.build import build_model
 from transformer_cli.tokenizer import Tokenizer, train_tokenizer
-from transformer_cli.training.directory import check_same, discard
+from transformer_cli.training.directory import check_same, claimed, discard, refuse_foreign
 from transformer_cli.training.loop import Learner, Progress, Update, fit, is_over
 from transformer_cli.training.optimizers import build_optimizer, load_state_tensors, state_tensors
 from transformer_cli.training.parallel import World, join, leave
@@ -68,15 +69,17 @@ def train(config: RunConfig, run_dir: Path, *, overwrite: bool = False, listener
     """Train, or continue where a stopped run was saved. The same configuration and text give the same weights, bit for
     bit, on the same machine, however often the run was stopped.
 
-    Raises UsageError where the run directory holds another run's configuration, DataError where its text changed,
+    Raises UsageError where the run directory holds another run's configuration or is in use, DataError where its text
+    changed, ModelError where its tokenizer is not what its checkpoint was trained with,
     DivergedError before an update that would not be finite, Interrupted after a signal, with everything saved.
     """
     world = join()
     try:
         with StopRequest() as stop:
             run = Run(config, run_dir, listener or Listener(), world, stop)
-            run.open(overwrite=overwrite)
-            return run.train()
+            with claimed(run_dir) if world.is_main else nullcontext():
+                run.open(overwrite=overwrite)
+                return run.train()
     finally:
         leave()
 
@@ -93,25 +96,24 @@ class Run:
         self.record: dict[str, Any] = {}
 
     def open(self, *, overwrite: bool) -> None:
-        """Start the directory, or check that what is there is this run."""
-        saved = self.run_dir / "config.yaml"
-        if overwrite and self.run_dir.exists() and self.world.is_main:
-            discard(self.run_dir)
-        self.world.wait()
-        if saved.exists():
-            check_same(load_config(saved), self.config, self.run_dir)
-        if (self.run_dir / "run.json").exists():
-            self.record = files.read_json(self.run_dir / "run.json")
+        """Check that what is there is this run, or delete it; not before text and device are known to be there."""
+        refuse_foreign(self.run_dir)
+        if not overwrite:
+            self.record = check_same(self.config, self.run_dir)
+        self.machine = self._machine().use()
+        self.texts = self._texts()
         self.world.wait()
         if self.world.is_main:
+            if overwrite:
+                discard(self.run_dir)
             files.make_directory(self.run_dir)
-            files.write_text(saved, dump_config(self.config))
+            files.write_text(self.run_dir / "config.yaml", dump_config(self.config))
+        self.world.wait()
 
     def train(self) -> Outcome:
-        """Text, tokenizer, model, loop."""
+        """Tokenizer, model, loop."""
         config, say = self.config, self.listener.say
-        self.machine = self._machine().use()
-        train_text, valid_text = self._texts()
+        train_text, valid_text = self.texts
         self.tokenizer = self._tokenizer(train_text)
         learner = self._learner()
         self.progress = self._resume(learner)
@@ -267,7 +269,10 @@ class Run:
         checkpoints = store.list_checkpoints(self.run_dir)
         if not checkpoints:
             return Progress()
+        if "versions" not in self.record:
+            self.listener.warn("run.json is missing: the run's choices are made anew, and its text is not checked")
         saved = store.load_checkpoint(checkpoints[-1], with_optimizer=True)
+        store.check_belongs(saved, self.config.model, self.tokenizer)
         load_weights(learner.model, saved.model, origin=files.shown(saved.path))
         load_state_tensors(learner.optimizer, learner.model, saved.optimizer or {})
         progress = Progress(**saved.state)

@@ -1,0 +1,154 @@
+"""A run directory that other hands have touched: nothing of anybody's is lost, nothing wrong is trained on."""
+
+from __future__ import annotations
+
+import json
+import shutil
+import subprocess
+import sys
+from collections.abc import Iterator
+from pathlib import Path
+from typing import Any
+
+import pytest
+import torch
+
+from transformer_cli.checkpoints.find import list_checkpoints
+from transformer_cli.config.run import RunConfig
+from transformer_cli.config.source import dump_config, load_config
+from transformer_cli.errors import ConfigError, DataError, ModelError, UsageError
+from transformer_cli.training.directory import claimed
+from transformer_cli.training.run import Listener, train
+
+RUN = Path("runs/tiny")
+
+
+@pytest.fixture(autouse=True)
+def _own_copy(trained_run: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Iterator[None]:
+    shutil.copytree(trained_run, tmp_path / RUN)
+    monkeypatch.chdir(tmp_path)
+    threads = torch.get_num_threads()
+    yield
+    torch.set_num_threads(threads)
+
+
+def settings(**sections: Any) -> RunConfig:
+    """The run's own configuration, and what differs from it; a few updates more."""
+    tree = load_config(RUN / "config.yaml").model_dump()
+    tree["training"]["max_steps"] = 152
+    for name, values in sections.items():
+        tree[name] |= values
+    return RunConfig.model_validate(tree)
+
+
+def contents(folder: Path) -> dict[Path, bytes]:
+    return {path: path.read_bytes() for path in folder.rglob("*") if path.is_file()}
+
+
+@pytest.mark.parametrize(
+    ("wrong", "error"),
+    [
+        ({"data": {"train": "nowhere"}}, DataError),
+        ({"data": {"valid": {"source": "empty", "target": "empty"}}}, DataError),
+    ],
+)
+def test_overwriting_deletes_nothing_before_the_text_is_there(wrong: dict[str, Any], error: type[Exception]) -> None:
+    """`--overwrite` with a mistyped data.train deleted the trained model, then said that there was no such file."""
+    Path("empty").touch()
+    before = contents(RUN)
+    with pytest.raises(error):
+        train(settings(**wrong), RUN, overwrite=True)
+    assert contents(RUN) == before
+
+
+def test_overwriting_leaves_the_files_of_others_in_the_folders_of_a_run() -> None:
+    """`--run-dir . --overwrite` in a project deleted its whole `data/`."""
+    others = [RUN / "data" / "corpus" / "train.de", RUN / "tokenizer" / "notes.txt", RUN / "checkpoints" / "mine"]
+    for path in others:
+        path.parent.mkdir(exist_ok=True)
+        path.write_text("mine", encoding="utf-8")
+    train(settings(training={"max_steps": 2}), RUN, overwrite=True)
+    assert [path.name for path in list_checkpoints(RUN)] == ["step-00000002"]
+    assert [path.read_text(encoding="utf-8") for path in others] == ["mine"] * len(others)
+
+
+@pytest.mark.parametrize("overwrite", [False, True])
+def test_a_config_yaml_that_is_not_of_a_run_is_not_replaced(overwrite: bool) -> None:
+    """`tx train -c config.yaml --run-dir .` put the resolved configuration into the file that was given."""
+    text = "extends: tiny.yaml # my notes\n"
+    Path("config.yaml").write_text(text, encoding="utf-8")
+    with pytest.raises(UsageError, match="which a run would replace"):
+        train(settings(), Path(), overwrite=overwrite)
+    assert Path("config.yaml").read_text(encoding="utf-8") == text
+
+
+def test_a_tokenizer_of_the_same_size_is_refused() -> None:
+    """Training went on with a model that had learned other pieces: it checked neither name nor content."""
+    other = settings(data={"train": {"pairs": [["zwei alte autos fahren vorbei", "two old cars drive past"]] * 3}})
+    train(other.model_copy(update={"training": other.training.model_copy(update={"max_steps": 1})}), Path("other"))
+    shutil.rmtree(RUN / "tokenizer")
+    shutil.copytree("other/tokenizer", RUN / "tokenizer")
+    with pytest.raises(ModelError, match="is not the tokenizer that"):
+        train(settings(), RUN)
+
+
+def test_another_model_is_refused_even_where_its_configuration_is_lost() -> None:
+    """Without config.yaml a run went on with another number of heads: all shapes agree."""
+    other = settings(model={"n_heads": 4})
+    (RUN / "config.yaml").unlink()
+    with pytest.raises(ModelError, match="n_heads: 4 "):
+        train(other, RUN)
+
+
+def test_what_failed_before_it_trained_can_be_mended() -> None:
+    """A first attempt with a wrong setting bound the directory to it: the right one was refused."""
+    with pytest.raises(DataError, match="no sentence pair is left"):
+        train(settings(data={"max_length": 1}), Path("new"))
+    with pytest.raises(ConfigError, match="vocab_size"):
+        train(settings(tokenizer={"vocab_size": 5}), Path("newer"))
+    for name in ("new", "newer"):
+        assert train(settings(training={"max_steps": 1}), Path(name)).steps == 1
+
+
+def test_until_it_is_trained_a_run_still_holds_to_its_tokenizer() -> None:
+    with pytest.raises(DataError):
+        train(settings(data={"max_length": 1}), Path("new"))
+    with pytest.raises(UsageError, match="vocab_size: 100 in the run, 90 now"):
+        train(settings(tokenizer={"vocab_size": 90}), Path("new"))
+
+
+def test_two_at_once_do_not_train_in_one_directory() -> None:
+    """Both did, by turns; whoever encoded the text later ended with "Directory not empty"."""
+    Path("c.yaml").write_text(dump_config(settings()), encoding="utf-8")
+    command = [sys.executable, "-m", "transformer_cli", "train", "-c", "c.yaml", "--run-dir", str(RUN)]
+    before = contents(RUN)
+    with claimed(RUN):
+        second = subprocess.run(command, capture_output=True, text=True, check=False)
+    assert (second.returncode, contents(RUN)) == (2, before)
+    assert "another `tx train` is at work in runs/tiny" in second.stderr
+    assert subprocess.run(command, capture_output=True, check=False).returncode == 0
+
+
+@pytest.mark.parametrize("text", ["[]", '{"a', '{"machine": 3}', '{"data": [1]}', '{"data": {"train": 3}}'])
+def test_a_damaged_record_is_a_damaged_run(text: str) -> None:
+    """They ended in AttributeError and TypeError, or with the exit code of wrong text."""
+    (RUN / "run.json").write_text(text, encoding="utf-8")
+    with pytest.raises(ModelError, match=r"run\.json"):
+        train(settings(), RUN)
+
+
+def test_a_lost_record_is_said() -> None:
+    (RUN / "run.json").unlink()
+    warnings: list[str] = []
+    train(settings(), RUN, listener=Listener(warn=warnings.append))
+    assert any("run.json is missing" in line for line in warnings)
+
+
+@pytest.mark.parametrize("rest", ['{"event": "upd', '{"event": "upd\n', '{"event": {}\n', '{"event": {}}\n', "[]}\n"])
+def test_half_an_event_does_not_keep_a_run_from_going_on(rest: str) -> None:
+    """Half a line without its end was kept, and the next event written behind it; others ended in JSONDecodeError."""
+    with (RUN / "metrics.jsonl").open("a", encoding="utf-8") as file:
+        file.write(rest)
+    train(settings(), RUN)
+    lines = (RUN / "metrics.jsonl").read_text(encoding="utf-8").split("\n")
+    assert [json.loads(line)["step"] for line in lines[:-1]][-1] == 152
