@@ -14,6 +14,7 @@ import pytest
 import torch
 
 from transformer_cli.checkpoints.find import list_checkpoints
+from transformer_cli.cli.app import main
 from transformer_cli.config.run import RunConfig
 from transformer_cli.config.source import dump_config, load_config
 from transformer_cli.errors import ConfigError, DataError, ModelError, UsageError
@@ -115,6 +116,16 @@ def test_until_it_is_trained_a_run_still_holds_to_its_tokenizer() -> None:
         train(settings(data={"max_length": 1}), Path("new"))
     with pytest.raises(UsageError, match="vocab_size: 100 in the run, 90 now"):
         train(settings(tokenizer={"vocab_size": 90}), Path("new"))
+
+
+def test_a_tokenizer_of_other_text_is_not_taken() -> None:
+    """`tx tokenize`, another text, `tx train`: it used the first text's pieces without a word."""
+    other = settings(data={"train": {"pairs": [["zwei alte autos fahren vorbei", "two old cars drive past"]] * 3}})
+    Path("c.yaml").write_text(dump_config(other), encoding="utf-8")
+    assert main(["tokenize", "-c", "c.yaml", "--run-dir", "new"]) == 0
+    with pytest.raises(DataError, match=r"data\.train is no longer the text"):
+        train(settings(), Path("new"))
+    assert train(other.model_copy(update={"name": "moved"}), Path("new")).steps == 152
 
 
 def test_two_at_once_do_not_train_in_one_directory() -> None:

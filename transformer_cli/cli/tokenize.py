@@ -12,11 +12,11 @@ import typer
 from transformer_cli.cli import console
 from transformer_cli.cli.lines import given_lines
 from transformer_cli.cli.options import Config, Input, Json, Model, Overrides, Quiet, RunDir, Traceback
-from transformer_cli.errors import DataError, UsageError
+from transformer_cli.errors import DataError, ModelError, UsageError
 
 if TYPE_CHECKING:
     from transformer_cli.config.run import RunConfig
-    from transformer_cli.data.corpus import Lines
+    from transformer_cli.data.corpus import Corpus, Lines
     from transformer_cli.tokenizer import Tokenizer, TokenizerReport, Vocabulary
 
 EXAMPLE = 'for example: tx tokenize "unhappiness", or tx tokenize -c tiny.yaml to train a tokenizer'
@@ -152,23 +152,26 @@ def _train(config_path: str, overrides: list[str], run_dir: Path | None, *, as_j
     place = run_dir or RUNS / (config.name or "")
     text = load_training(config.data)
     tokenizer, report = train_tokenizer(config.tokenizer, text.source, text.target, seed=config.seed)
-    _save(tokenizer, place, config)
+    _save(tokenizer, place, config, text)
     if as_json:
         summary = {"tokenizer": str(place / "tokenizer"), "fingerprint": tokenizer.fingerprint, **report.as_json()}
         console.result(json.dumps(summary | {"text": text.counts}, ensure_ascii=False))
     _tell(report, text.counts, config, place)
 
 
-def _save(tokenizer: Tokenizer, run_dir: Path, config: RunConfig) -> None:
+def _save(tokenizer: Tokenizer, run_dir: Path, config: RunConfig, text: Corpus) -> None:
     """Put the tokenizer and the configuration into a run directory, unless a model was trained with another one.
 
-    The configuration is part of it: it is what `tx train` compares, so that it never takes a tokenizer of other text.
+    The configuration and the text's hash are part of it: `tx train` compares them, so that it never takes a tokenizer
+    of other text.
     """
     from transformer_cli import files
     from transformer_cli.config.source import dump_config
     from transformer_cli.tokenizer import Tokenizer
 
-    if (run_dir / "run.json").exists() or (run_dir / "checkpoints").exists():
+    record_file = run_dir / "run.json"
+    record = files.read_json(record_file, error=ModelError) if record_file.exists() else {}
+    if not isinstance(record, dict) or record.keys() - {"data"} or (run_dir / "checkpoints").exists():
         if Tokenizer.load(run_dir / "tokenizer").fingerprint == tokenizer.fingerprint:
             return
         raise UsageError(
@@ -178,6 +181,7 @@ def _save(tokenizer: Tokenizer, run_dir: Path, config: RunConfig) -> None:
     files.make_directory(run_dir)
     files.remove(run_dir / "tokenizer")
     files.write_text(run_dir / "config.yaml", dump_config(config))
+    files.write_json(record_file, {"data": {"train": text.as_json()}})
     tokenizer.save(run_dir / "tokenizer")
 
 

@@ -14,7 +14,7 @@ from collections.abc import Iterable, Sequence
 from dataclasses import dataclass, field
 from functools import cached_property, lru_cache
 from pathlib import Path
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, Any
 
 from transformer_cli import files
 from transformer_cli.config.data import PHRASEBOOK, DataConfig, InlinePairs, ParallelFiles, Split
@@ -48,6 +48,10 @@ class Corpus:
         for line in (*self.source, *self.target):  # both have as many, so the middle tells them apart
             digest.update(line.encode("utf-8") + b"\n")
         return digest.hexdigest()
+
+    def as_json(self) -> dict[str, Any]:
+        """What run.json keeps of a text, to know it again."""
+        return {"pairs": len(self), "sha256": self.sha256, "counts": self.counts}
 
 
 @dataclass(frozen=True)

@@ -228,9 +228,7 @@ class Run:
             raise UsageError("there is no validation text", hint="name it in data.valid")
         known = self.record.get("data", {})
         texts = {"train": train_text, "valid": valid_text}
-        self.record["data"] = known | {
-            name: {"pairs": len(text), "sha256": text.sha256, "counts": text.counts} for name, text in texts.items()
-        }
+        self.record["data"] = known | {name: text.as_json() for name, text in texts.items()}
         for name, text in texts.items():
             if name in known and known[name]["sha256"] != text.sha256:
                 raise DataError(
