@@ -16,23 +16,24 @@ FREE = {"decoding", "evaluation", "device", "precision", "threads"}
 """What may be set anew for a model that is trained; data.test too."""
 
 
-def load(run: str | Path | None = None, *, device: str = "auto", precision: str = "auto") -> Translator:
+def load(run: str | Path | None = None, *, device: str | None = None, precision: str | None = None) -> Translator:
     """The translator of a run, of a checkpoint directory, or of the latest run; it does what `tx translate` does.
 
-    device: cpu, cuda, mps, or auto. precision: fp32, bf16, or auto, which for translating is fp32.
+    device: cpu, cuda, mps, or auto. precision: fp32, bf16, or auto. The run's own configuration where not given.
     Raises ModelError where there is no such run, or where it is damaged.
     """
     opened = open_run(find_checkpoint(None if run is None else str(run)))
-    return translator_of(opened, opened.config.model_copy(update={"device": device, "precision": precision}))
+    given = {"device": device, "precision": precision}
+    changes = {name: value for name, value in given.items() if value is not None}
+    return translator_of(opened, opened.config.model_copy(update=changes))
 
 
 def translator_of(opened: OpenedRun, settings: RunConfig) -> Translator:
     """The translator of an opened run, under these settings.
 
-    precision auto is fp32 here, whatever the run was trained in: in bf16 a translation may depend on its neighbours.
+    In bf16 the last digits of a sentence's scores may depend on its neighbours in the batch; `precision: fp32` is there
+    for whoever needs them.
     """
-    if settings.precision == "auto":
-        settings = settings.model_copy(update={"precision": "fp32"})
     machine = decide(settings).use()
     opened.model.compute_in(machine.dtype, training=False)
     opened.model.use_attention(fused=machine.fused_attention)

@@ -119,12 +119,13 @@ def decode(config: RunConfig, options: argparse.Namespace) -> None:
     """The whole test set, by turns; tokenizing and detokenizing included, loading not."""
     tokenizer, _, _ = text(config)
     test = corpus.load_tests(config.data)["test"]
-    translator = load(options.run)
+    translators = {precision: load(options.run, precision=precision) for precision in ("bf16", "fp32")}
     model = MarianMTModel.from_pretrained(options.marian).eval()
     rough = MarianMTModel.from_pretrained(options.marian, dtype=torch.bfloat16).eval()
     size = {"beam": options.beam, "batch": options.batch}
     contestants: dict[str, Callable[[], list[str]]] = {
-        "tx": lambda: translator.translate(test.source, beam_size=options.beam),
+        "tx bf16": lambda: translators["bf16"].translate(test.source, beam_size=options.beam),
+        "tx fp32": lambda: translators["fp32"].translate(test.source, beam_size=options.beam),
         "Marian bf16": lambda: generate(rough, tokenizer, test.source, bf16=True, **size),
         "Marian fp32": lambda: generate(model, tokenizer, test.source, bf16=False, **size),
     }
@@ -145,10 +146,9 @@ def decode(config: RunConfig, options: argparse.Namespace) -> None:
                 bleu=round(bleu, 2),
             )
     best = min(("Marian bf16", "Marian fp32"), key=lambda name: statistics.median(seconds[name]))
-    ratios = [theirs / ours for ours, theirs in zip(seconds["tx"], seconds[best], strict=True)]
-    tell(
-        ratio=f"tx / {best}, sentences/s", median=round(statistics.median(ratios), 2), all=[round(r, 2) for r in ratios]
-    )
+    for name in ("tx bf16", "tx fp32"):
+        ratios = [theirs / ours for ours, theirs in zip(seconds[name], seconds[best], strict=True)]
+        tell(ratio=f"{name} / {best}", median=round(statistics.median(ratios), 2), all=[round(r, 2) for r in ratios])
 
 
 def text(config: RunConfig) -> tuple[Tokenizer, binary.EncodedCorpus, corpus.Corpus]:

@@ -122,6 +122,7 @@ def test_unequal_files_are_refused_with_both_counts(
         (["--hypotheses", "a"], "need a --reference"),
         (["--hypotheses", "a", "--reference", "b", "--source", "c"], "translations already"),
         (["--hypotheses", "a", "--reference", "b", "-m", "c"], "translations already"),
+        (["--hypotheses", "a", "--reference", "b", "-b", "3"], "translations already"),
     ],
 )
 def test_flags_that_do_not_go_together_are_refused(

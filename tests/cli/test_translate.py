@@ -15,6 +15,7 @@ from conftest import PAIRS
 
 from transformer_cli.cli import console, failures
 from transformer_cli.cli.app import main
+from transformer_cli.errors import UsageError
 
 SOURCES = [source for source, _ in PAIRS]
 TARGETS = [target for _, target in PAIRS]
@@ -235,3 +236,10 @@ def test_a_bare_terminal_gets_a_prompt(here: Path) -> None:
     assert out.decode().splitlines() == [TARGETS[0], TARGETS[7]]
     assert "Ctrl-D" in err.decode()
     assert process.returncode == 0
+
+
+def test_two_names_for_a_run_are_refused(trained_run: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    """`-c` was once left out of account where `-m` was given."""
+    monkeypatch.chdir(trained_run.parents[1])
+    with pytest.raises(UsageError, match="both name a run"):
+        main(["translate", "-m", "runs/tiny", "-c", "tiny.yaml", "x"])

@@ -54,9 +54,9 @@ def evaluate(
       tx evaluate
     """
     if hypotheses:
-        if source is not None or model is not None:
+        if any(option is not None for option in (source, model, beam_size, length_penalty)):
             raise UsageError(
-                "--hypotheses are translations already: neither --source nor --model goes with them",
+                "--hypotheses are translations already: no --source, no --model and no search goes with them",
                 hint="for example: tx evaluate --hypotheses out.en --reference test.en",
             )
         _score_files(hypotheses, reference, config, overrides, json_output=json_output)

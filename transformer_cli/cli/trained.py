@@ -6,6 +6,7 @@ from collections.abc import Sequence
 from typing import TYPE_CHECKING
 
 from transformer_cli.cli import console
+from transformer_cli.errors import UsageError
 
 if TYPE_CHECKING:
     from transformer_cli.checkpoints.store import OpenedRun
@@ -15,11 +16,14 @@ if TYPE_CHECKING:
 def open_trained(model: str | None, config: str | None, overrides: Sequence[str] | None) -> tuple[OpenedRun, RunConfig]:
     """The run with its best weights, and its configuration with the overrides on top.
 
-    Raises ModelError, saying what to type, before torch is imported where there is no such run.
+    Raises UsageError for both -m and -c; ModelError, saying what to type and before torch is imported, where there is
+    no such run.
     """
     from transformer_cli.checkpoints.find import find_checkpoint
     from transformer_cli.config.source import load_config
 
+    if model is not None and config is not None:
+        raise UsageError("--model and --config both name a run", hint="give one of them")
     wanted = load_config(config, overrides or ()) if config is not None else None
     checkpoint = find_checkpoint(model, config=wanted, config_path=config)
 

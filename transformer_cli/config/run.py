@@ -27,7 +27,7 @@ class RunConfig(Section):
     device: Literal["auto", "cpu", "cuda", "mps"] = "auto"
     """auto: CUDA, then MPS, then CPU."""
     precision: Literal["auto", "fp32", "bf16"] = "auto"
-    """auto: training in bf16 where it was measured to be faster on this machine, else in fp32; translating in fp32."""
+    """auto: bf16 where it was measured to be faster on this machine, else fp32."""
     threads: Annotated[int, Field(gt=0, le=1024)] | None = None
     """CPU threads; PyTorch's choice when not given."""
     tokenizer: TokenizerConfig = TokenizerConfig()

@@ -51,6 +51,11 @@ class Progress:
     finished: str | None = None
     """Why training ended, once it has."""
 
+    @property
+    def epoch_number(self) -> int:
+        """The epoch of the last update, counted from 1."""
+        return self.epoch + (self.batch > 0)
+
     def as_dict(self) -> dict[str, Any]:
         return asdict(self)
 

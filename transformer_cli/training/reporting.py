@@ -68,7 +68,7 @@ class Reporter:
         self._write(
             event="update",
             step=progress.step,
-            epoch=progress.epoch,
+            epoch=progress.epoch_number,
             loss=loss,
             learning_rate=update.learning_rate,
             gradient_norm=update.gradient_norm,
@@ -76,14 +76,14 @@ class Reporter:
             elapsed_s=round(progress.elapsed_s, 3),
         )
         self._say(
-            f"step {progress.step:>6,}  epoch {progress.epoch + 1:>3}  loss {loss:6.3f}  {rate:>8,.0f} tokens/s  "
+            f"step {progress.step:>6,}  epoch {progress.epoch_number:>3}  loss {loss:6.3f}  {rate:>8,.0f} tokens/s  "
             f"{duration(progress.elapsed_s)} passed, at most {duration(left)} left"
         )
         progress.log_loss, progress.log_tokens, self.tokens, self.seconds = 0.0, 0, 0, 0.0
 
     def validation(self, progress: Progress, results: dict[str, Any], *, is_best: bool) -> None:
         """Report a validation; the time it took does not count as training."""
-        self._write(event="validation", step=progress.step, epoch=progress.epoch, **results)
+        self._write(event="validation", step=progress.step, epoch=progress.epoch_number, **results)
         bleu = f"  BLEU {results['bleu']:5.2f}" if results.get("bleu") is not None else ""
         best = "  best so far" if is_best else ""
         self._say(f"  validation at step {progress.step:,}: loss {results['loss']:.3f}{bleu}{best}")

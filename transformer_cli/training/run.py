@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import json
 import platform
+import signal
 import sys
 from collections.abc import Callable, Iterator
 from contextlib import nullcontext
@@ -153,11 +154,10 @@ class Run:
         finally:
             self.reporter.close()
         if self.progress.finished is None:
-            assert self.stop.signal_number is not None
             raise Interrupted(
                 f"stopped after step {self.progress.step:,}; everything is saved in {files.shown(self.run_dir)}, "
                 "and the same command continues",
-                signal_number=self.stop.signal_number,
+                signal_number=self.stop.signal_number or signal.SIGTERM,  # none: another process was asked
             )
         self._write_record(learner)
         return self._outcome(was_finished=False)
