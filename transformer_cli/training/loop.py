@@ -186,7 +186,7 @@ def end_epoch(progress: Progress, options: TrainingConfig) -> str | None:
     progress.epoch += 1
     progress.batch, progress.epoch_loss, progress.epoch_tokens = 0, 0.0, 0
     if options.stop_loss is not None and mean < options.stop_loss:
-        return f"mean loss {mean:.3g} of epoch {progress.epoch} is below stop_loss {options.stop_loss:g}"
+        return f"mean loss {mean:.4g} of epoch {progress.epoch} is below stop_loss {options.stop_loss:g}"
     if options.max_epochs is not None and progress.epoch >= options.max_epochs:
         return f"max_epochs {options.max_epochs} reached"
     return None
