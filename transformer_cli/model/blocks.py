@@ -5,6 +5,7 @@ B batch, T length, D d_model, F d_ff
 
 from __future__ import annotations
 
+from abc import ABC, abstractmethod
 from collections.abc import Callable
 
 import torch
@@ -15,7 +16,7 @@ from torch.autograd.function import FunctionCtx
 from transformer_cli.config.model import ModelConfig
 
 
-class Residual(nn.Module):
+class Residual(nn.Module, ABC):
     """Section 3.1: a sublayer inside a residual connection with a norm; PreNorm or PostNorm."""
 
     def __init__(self, config: ModelConfig) -> None:
@@ -23,8 +24,9 @@ class Residual(nn.Module):
         self.norm = NORMS[config.norm](config.d_model)
         self.dropout = Dropout(config.dropout)
 
+    @abstractmethod
     def forward(self, x: Tensor, sublayer: Callable[[Tensor], Tensor]) -> Tensor:
-        raise NotImplementedError
+        """x and what the sublayer makes of it."""
 
 
 class PreNorm(Residual):
