@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import json
+import os
 from pathlib import Path
 
 import pytest
@@ -46,3 +47,60 @@ def trained_run(tmp_path_factory: pytest.TempPathFactory) -> Path:
         patch.chdir(folder)
         assert main(["train", "-c", "tiny.yaml", *arguments]) == 0
     return folder / "runs" / "tiny"
+
+
+@pytest.fixture
+def here(trained_run: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
+    """The folder whose latest run is the trained one is the current one."""
+    from transformer_cli.cli import console
+
+    monkeypatch.chdir(trained_run.parent.parent)
+    monkeypatch.setattr(console, "_quiet", False)
+    return trained_run.parent.parent
+
+
+@pytest.fixture(scope="session")
+def multi30k() -> Path:
+    """The folder with the Multi30k files, which no repository may hold; tests on them are skipped without it."""
+    folder = Path(os.environ.get("TX_MULTI30K", Path(__file__).parents[2] / "shared" / "data" / "multi30k"))
+    if not (folder / "train.de").exists():
+        pytest.skip("no Multi30k here: set TX_MULTI30K to the folder with train.de and train.en")
+    return folder
+
+
+@pytest.fixture(scope="session")
+def browser():
+    from browser import Browser
+
+    started = Browser()
+    yield started
+    started.close()
+
+
+@pytest.fixture(scope="session")
+def pages(tmp_path_factory):
+    from pages import PAGES
+
+    from transformer_cli.attention_maps.page import page
+
+    folder = tmp_path_factory.mktemp("pages")
+    for name, maps in PAGES.items():
+        (folder / f"{name}.html").write_text(page(maps, words=name == "words"), encoding="utf-8")
+    return folder
+
+
+@pytest.fixture
+def opened(browser, pages):
+    """open(fragment, name): a page in the browser; the console has to stay empty, the network untouched."""
+    browser.console()
+    browser.requests()
+
+    def open_page(fragment="", name="ordinary"):
+        browser.open(pages / f"{name}.html", fragment)
+        return browser
+
+    yield open_page
+    assert browser.console() == []
+    assert {address.split("#")[0] for address in browser.requests()} <= {path.as_uri() for path in pages.iterdir()}
+    browser.size(1200, 900)
+    browser.media()

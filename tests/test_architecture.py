@@ -41,6 +41,8 @@ TORCH_FREE = [
     "tokenizer",
     "data/phrasebook",
     "data/corpus.py",
+    "data/checks.py",
+    "data/shifts.py",
     "data/batching.py",
     "data/binary.py",
     "accounting",

@@ -146,6 +146,19 @@ def test_every_byte_is_on_the_disk_before_the_rename_and_the_name_after_it(tmp_p
     assert log[rename + 1 :] == [("sync", folder)]
 
 
+def test_the_real_disk_flushes_the_file_and_then_its_directory(tmp_path, monkeypatch):
+    """The order is held on the seam above; that the seam asks the operating system, here."""
+    flushed, fsync = [], os.fsync
+
+    def noted(descriptor):
+        flushed.append(os.fstat(descriptor).st_ino)
+        fsync(descriptor)
+
+    monkeypatch.setattr(os, "fsync", noted)
+    files.write_text(tmp_path / "a", "text")
+    assert flushed == [(tmp_path / "a").stat().st_ino, tmp_path.stat().st_ino]
+
+
 def test_a_file_that_outgrows_the_limit_of_the_system_is_an_error_and_not_half_a_file(tmp_path):
     """RLIMIT_FSIZE is a real fault of the kernel, not one of ours."""
     program = f"""

@@ -9,41 +9,67 @@ from transformer_cli.checkpoints.store import OpenedRun, find_checkpoint, open_r
 from transformer_cli.config.run import RunConfig
 from transformer_cli.config.source import load_config
 from transformer_cli.decoding.translator import Translator
-from transformer_cli.errors import UsageError
+from transformer_cli.errors import ModelError, UsageError
+from transformer_cli.files import shown
 from transformer_cli.machine import decide
 
-FREE = {"decoding", "evaluation", "device", "precision", "threads"}
+FREE = {"decoding", "evaluation", "device", "precision", "seed", "threads"}
 """What may be set anew for a model that is trained; data.test too."""
 
 
-def load(run: str | Path | None = None, *, device: str | None = None, precision: str | None = None) -> Translator:
+def load(
+    run: str | Path | Sequence[str | Path] | None = None, *, device: str | None = None, precision: str | None = None
+) -> Translator:
     """The translator of a run, of a checkpoint directory, or of the latest run; it does what `tx translate` does.
 
-    device: cpu, cuda, mps, or auto. precision: fp32, bf16, or auto. The run's own configuration where not given.
-    Raises ModelError where there is no such run, or where it is damaged.
+    run: several translate together, as an ensemble. device: cpu, cuda, mps, or auto. precision: fp32, bf16, or auto.
+    The (first) run's own configuration where not given.
+    Raises ModelError where there is no such run, where it is damaged, or where runs do not fit together.
     """
-    opened = open_run(find_checkpoint(None if run is None else str(run)))
+    runs = [run] if run is None or isinstance(run, str | Path) else run
+    opened = [open_run(find_checkpoint(None if one is None else str(one))) for one in runs]
     given = {"device": device, "precision": precision}
     changes = {name: value for name, value in given.items() if value is not None}
-    return translator_of(opened, opened.config.model_copy(update=changes))
+    return translator_of(opened, opened[0].config.model_copy(update=changes))
 
 
-def translator_of(opened: OpenedRun, settings: RunConfig) -> Translator:
-    """The translator of an opened run, under these settings.
+def translator_of(opened: OpenedRun | Sequence[OpenedRun], settings: RunConfig) -> Translator:
+    """The translator of an opened run, or of several as an ensemble, under these settings.
 
     In bf16 the last digits of a sentence's scores may depend on its neighbours in the batch; `precision: fp32` is there
-    for whoever needs them.
+    for whoever needs them. Raises ModelError for runs that do not share their vocabulary.
     """
+    runs = [opened] if isinstance(opened, OpenedRun) else opened
+    _check_same_text(runs)
     machine = decide(settings).use()
-    opened.model.compute_in(machine.dtype, training=False)
-    opened.model.use_attention(fused=machine.fused_attention)
+    for run in runs:
+        run.model.compute_in(machine.dtype, training=False)
+        run.model.use_attention(fused=machine.fused_attention)
     return Translator(
-        opened.model,
-        opened.tokenizer,
+        [run.model for run in runs],
+        runs[0].tokenizer,
         settings.decoding,
-        source_eos=opened.config.data.source_eos,
+        source_eos=runs[0].config.data.source_eos,
+        max_length=min(run.config.data.max_length for run in runs),
+        seed=settings.seed,
         device=machine.device,
     )
+
+
+def _check_same_text(runs: Sequence[OpenedRun]) -> None:
+    """ModelError unless all runs read and write the same ids."""
+    first = runs[0]
+    for run in runs[1:]:
+        if run.tokenizer.fingerprint != first.tokenizer.fingerprint:
+            raise ModelError(
+                f"{shown(run.path)} has another vocabulary than {shown(first.path)}: an ensemble needs one for all",
+                hint="train them with the same tokenizer: tokenizer: {model: FILE}, or the same text and seed",
+            )
+        if run.config.data.source_eos != first.config.data.source_eos:
+            raise ModelError(
+                f"of {shown(first.path)} and {shown(run.path)}, one was trained on sources that end in </s>",
+                hint="an ensemble needs the same data.source_eos for all",
+            )
 
 
 def settings_of(opened: OpenedRun, overrides: Sequence[str]) -> RunConfig:

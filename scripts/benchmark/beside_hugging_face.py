@@ -2,11 +2,10 @@
 
     python beside_hugging_face.py train                                        tokens/s, by turns, as ratios
     python beside_hugging_face.py learn --minutes 10 --out DIR                 a plain loop: validation BLEU by time
-    python beside_hugging_face.py decode --marian DIR --run RUN                the test set, beam 5, batch 64
 
 Needs an environment with tx, `transformers>=5,<6` and the Multi30k files in TX_MULTI30K or data/multi30k. Tokens are
 real ones, source and target, end marks included, padding not. Machines drift, so only ratios of one run mean much;
-each line also gives the rate of a matrix product measured at that moment.
+each line also gives the rate of a matrix product measured at that moment. decoding.py measures translating.
 """
 
 from __future__ import annotations
@@ -30,9 +29,8 @@ from transformers import MarianConfig, MarianMTModel
 from transformer_cli.config.run import RunConfig
 from transformer_cli.config.source import load_config
 from transformer_cli.data import batching, binary, corpus, loader
-from transformer_cli.loading import load
 from transformer_cli.machine import product_rate
-from transformer_cli.model.build import build_model
+from transformer_cli.model.build import build_transformer
 from transformer_cli.tokenizer import BOS, EOS, PAD, Tokenizer, train_tokenizer
 from transformer_cli.training.loop import Learner, train_step
 from transformer_cli.training.optimizers import build_optimizer
@@ -43,7 +41,7 @@ Step = Callable[[loader.Batch], None]
 
 def main() -> None:
     parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
-    parser.add_argument("what", choices=["train", "learn", "decode"])
+    parser.add_argument("what", choices=["train", "learn"])
     parser.add_argument("--threads", type=int, default=os.cpu_count())
     parser.add_argument("--config", default="multi30k-de-en.yaml")
     parser.add_argument("--set", action="append", default=[])
@@ -51,16 +49,12 @@ def main() -> None:
     parser.add_argument("--steps", type=int, default=8, help="updates per turn (train)")
     parser.add_argument("--minutes", type=float, default=10)
     parser.add_argument("--out", type=Path)
-    parser.add_argument("--marian", type=Path)
-    parser.add_argument("--run", type=Path)
-    parser.add_argument("--beam", type=int, default=5)
-    parser.add_argument("--batch", type=int, default=64)
     options = parser.parse_args()
     torch.set_num_threads(options.threads)
     folder = os.environ.get("TX_MULTI30K", "data/multi30k")
-    places = {"train": "train", "valid": "val", "test": "test_2016_flickr"}
+    places = {"train": "train", "valid": "val"}
     config = load_config(options.config, [f"data.{key}={folder}/{name}" for key, name in places.items()] + options.set)
-    {"train": train, "learn": learn, "decode": decode}[options.what](config, options)
+    {"train": train, "learn": learn}[options.what](config, options)
 
 
 def train(config: RunConfig, options: argparse.Namespace) -> None:
@@ -115,42 +109,6 @@ def learn(config: RunConfig, options: argparse.Namespace) -> None:
         model.save_pretrained(options.out)
 
 
-def decode(config: RunConfig, options: argparse.Namespace) -> None:
-    """The whole test set, by turns; tokenizing and detokenizing included, loading not."""
-    tokenizer, _, _ = text(config)
-    test = corpus.load_tests(config.data)["test"]
-    translators = {precision: load(options.run, precision=precision) for precision in ("bf16", "fp32")}
-    model = MarianMTModel.from_pretrained(options.marian).eval()
-    rough = MarianMTModel.from_pretrained(options.marian, dtype=torch.bfloat16).eval()
-    size = {"beam": options.beam, "batch": options.batch}
-    contestants: dict[str, Callable[[], list[str]]] = {
-        "tx bf16": lambda: translators["bf16"].translate(test.source, beam_size=options.beam),
-        "tx fp32": lambda: translators["fp32"].translate(test.source, beam_size=options.beam),
-        "Marian bf16": lambda: generate(rough, tokenizer, test.source, bf16=True, **size),
-        "Marian fp32": lambda: generate(model, tokenizer, test.source, bf16=False, **size),
-    }
-    seconds: dict[str, list[float]] = {name: [] for name in contestants}
-    for number in range(options.rounds):
-        for name, run in contestants.items():
-            start = time.perf_counter()
-            translations = run()
-            seconds[name].append(time.perf_counter() - start)
-            bleu = sacrebleu.corpus_bleu(translations, [test.target]).score
-            pieces = sum(map(len, tokenizer.encode_target(translations))) + len(translations)
-            tell(
-                round=number + 1,
-                who=name,
-                s=round(seconds[name][-1], 2),
-                sentences_per_s=round(len(test) / seconds[name][-1], 1),
-                pieces_per_s=round(pieces / seconds[name][-1]),
-                bleu=round(bleu, 2),
-            )
-    best = min(("Marian bf16", "Marian fp32"), key=lambda name: statistics.median(seconds[name]))
-    for name in ("tx bf16", "tx fp32"):
-        ratios = [theirs / ours for ours, theirs in zip(seconds[name], seconds[best], strict=True)]
-        tell(ratio=f"{name} / {best}", median=round(statistics.median(ratios), 2), all=[round(r, 2) for r in ratios])
-
-
 def text(config: RunConfig) -> tuple[Tokenizer, binary.EncodedCorpus, corpus.Corpus]:
     """The tokenizer, the training text as ids, the validation text; kept in runs/benchmark."""
     training, valid = corpus.load_training(config.data), corpus.load_validation(config.data)
@@ -163,7 +121,7 @@ def text(config: RunConfig) -> tuple[Tokenizer, binary.EncodedCorpus, corpus.Cor
 
 def tx_step(config: RunConfig, tokenizer: Tokenizer, dtype: torch.dtype) -> Step:
     torch.manual_seed(1)
-    model = build_model(config.model, source_vocab=tokenizer.source_size, target_vocab=tokenizer.target_size)
+    model = build_transformer(config.model, source_vocab=tokenizer.source_size, target_vocab=tokenizer.target_size)
     model.compute_in(dtype, training=True)
     learner = Learner(model, build_optimizer(model, config.training), config.training, 1, World())
     count = iter(range(1, 10**9))

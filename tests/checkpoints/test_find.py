@@ -111,7 +111,7 @@ def test_a_best_checkpoint_deleted_by_hand_is_not_replaced_by_another_in_silence
     shutil.rmtree(runs / "first/checkpoints" / step_name(5))
     message = message_of("runs/first")
     assert "runs/first/best names step-00000005, which is not there" in message
-    assert f"-m runs/first/checkpoints/{step_name(10)}" in message
+    assert f"name one, for example runs/first/checkpoints/{step_name(10)}" in message
 
 
 @pytest.mark.parametrize("text", ["", "../../etc", "step-5", "step-00000005 step-00000010", "\x1b[31m"])

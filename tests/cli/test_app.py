@@ -69,8 +69,9 @@ def failing(body: str, **environment: str) -> subprocess.CompletedProcess[str]:
 def test_help_lists_every_command_and_ends_with_an_example():
     shown = tx("--help")
     assert (shown.returncode, shown.stderr) == (0, "")
+    width = max(map(len, app.COMMANDS)) + 2
     for name, entry in app.COMMANDS.items():
-        assert f"  {name:<11}{entry.summary}\n" in shown.stdout
+        assert f"  {name:<{width}}{entry.summary}\n" in shown.stdout
     assert shown.stdout.endswith("Example:\n    tx train -c tiny.yaml\n")
     assert load_config("tiny.yaml").name == "tiny"
 

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import json
+import os
 import shutil
 import subprocess
 import sys
@@ -10,6 +11,7 @@ from pathlib import Path
 
 import pytest
 from conftest import PAIRS
+from sacrebleu.metrics.chrf import CHRF
 
 from transformer_cli.cli import console, failures
 from transformer_cli.cli.app import main
@@ -40,14 +42,20 @@ def test_the_test_set_of_a_run_is_scored_and_kept_with_it(run: Path, capfd: pyte
     assert tx("-m", "tiny", "-b", "3") == 0
     lines = capfd.readouterr().out.splitlines()
     assert lines[0] == "test (12 lines)"
-    assert [line.split()[:2] for line in lines[1:]] == [["BLEU", "100.00"], ["chrF2", "100.00"], ["TER", "0.00"]]
-    assert all("|version:" in line for line in lines[1:])
+    assert [line.split()[:4] for line in lines[3:7]] == [
+        ["BLEU", "100.00", "±", "0.00"],
+        ["chrF2", "100.00", "±", "0.00"],
+        ["chrF2++", "100.00", "±", "0.00"],
+        ["TER", "0.00", "±", "0.00"],
+    ]
+    assert all("|bs:1000|seed:12345|" in line for line in lines[3:7])
     after = json.loads((run / "run.json").read_text(encoding="utf-8"))
     kept = after.pop("scores")["test"]
     assert after == before
     assert (kept["beam_size"], kept["checkpoint"][:5], kept["lines"]) == (3, "step-", 12)
-    assert [round(score["value"], 6) for score in kept["scores"]] == [100, 100, 0]
-    assert kept["scores"][0]["signature"].startswith("nrefs:1|case:mixed")
+    assert [round(score["value"], 6) for score in kept["scores"]] == [100, 100, 100, 0]
+    assert [score["margin"] for score in kept["scores"]] == [0] * 4
+    assert kept["scores"][0]["signature"].startswith("nrefs:1|bs:1000|seed:12345|case:mixed")
 
 
 def test_files_are_translated_and_scored_and_nothing_is_kept(
@@ -98,7 +106,7 @@ def test_metrics_and_their_options_come_from_the_settings(
     upper, lower = write(tmp_path / "u", [t.upper() for t in TARGETS]), write(tmp_path / "l", TARGETS)
     options = ("--set", "evaluation.lowercase=true", "--set", "evaluation.metrics=[chrf, bleu]")
     assert tx("--hypotheses", upper, "--reference", lower, *options) == 0
-    assert [line.split()[:2] for line in capfd.readouterr().out.splitlines()[1:]] == [
+    assert [line.split()[:2] for line in capfd.readouterr().out.splitlines()[3:5]] == [
         ["chrF2", "100.00"],
         ["BLEU", "100.00"],
     ]
@@ -120,8 +128,9 @@ def test_unequal_files_are_refused_with_both_counts(
         (["--source", "a"], "need each other"),
         (["--reference", "a"], "need each other"),
         (["--hypotheses", "a"], "need a --reference"),
-        (["--hypotheses", "a", "--reference", "b", "--source", "c"], "translations already"),
-        (["--hypotheses", "a", "--reference", "b", "-m", "c"], "translations already"),
+        (["--hypotheses", "a", "--reference", "b", "-m", "c", "-c", "tiny"], "both name a run"),
+        (["--hypotheses", "a", "--reference", "b", "--check-batching"], "translations already"),
+        (["--json", "--markdown"], "two formats"),
         (["--hypotheses", "a", "--reference", "b", "-b", "3"], "translations already"),
     ],
 )
@@ -143,3 +152,210 @@ def test_without_any_run_the_error_says_what_to_type(
     monkeypatch.chdir(tmp_path)
     assert tx() == 4
     assert "tx train -c tiny.yaml" in capfd.readouterr().err
+
+
+@pytest.fixture
+def texts(tmp_path: Path) -> dict[str, str]:
+    """Files: what PAIRS say, and two translations of it, the second without its last words."""
+    return {
+        "source": write(tmp_path / "in.de", SOURCES),
+        "reference": write(tmp_path / "ref.en", TARGETS),
+        "good": write(tmp_path / "good.en", [*TARGETS[:-1], "happy the dog"]),
+        "bad": write(tmp_path / "bad.en", [" ".join(line.split()[:-1]) for line in TARGETS]),
+    }
+
+
+FEW = ("--set", "evaluation.resamples=40", "--set", "evaluation.trials=40")
+
+
+def test_systems_are_compared_with_the_first(texts: dict[str, str], capfd: pytest.CaptureFixture[str]) -> None:
+    arguments = ("--hypotheses", texts["good"], "--hypotheses", texts["bad"], "--reference", texts["reference"])
+    assert tx(*arguments, *FEW, "--json") == 0
+    good, bad = map(json.loads, capfd.readouterr().out.splitlines())
+    assert (good["set"], good["differences"]) == (texts["good"], [])
+    bleu = bad["differences"][0]
+    assert bleu["value"] == bad["scores"][0]["value"] - good["scores"][0]["value"]
+    assert 0 < bleu["p_randomization"] < 0.05
+    assert 0 < bleu["p_bootstrap"] < 1
+    assert tx(*arguments, *FEW) == 0
+    shown = capfd.readouterr().out
+    assert "2 systems (12 lines)" in shown
+    assert "40 resamples" in shown
+    assert f"{bleu['value']:+.2f}" in shown
+
+
+def test_a_tie_is_not_called_significant(texts: dict[str, str], capfd: pytest.CaptureFixture[str]) -> None:
+    arguments = ("--hypotheses", texts["good"], "--hypotheses", texts["good"], "--reference", texts["reference"])
+    assert tx(*arguments, *FEW) == 0
+    rows = [line.split() for line in capfd.readouterr().out.splitlines() if line.strip().startswith(texts["good"])]
+    assert [row[-1] for row in rows[:4]] == ["0.00"] * 4
+    assert tx(*arguments, *FEW, "--json") == 0
+    shown = capfd.readouterr()
+    assert f"{texts['good']} is given 2 times" in shown.err
+    for one in json.loads(shown.out.splitlines()[1])["differences"]:
+        assert (one["value"], one["p_bootstrap"], one["p_randomization"]) == (0, None, None)
+
+
+@pytest.mark.parametrize("with_source", [False, True])
+def test_what_reading_any_file_had_to_change_is_told_and_counted(
+    tmp_path: Path, with_source: bool, capfd: pytest.CaptureFixture[str]
+) -> None:
+    paths = {name: tmp_path / name for name in ("source", "reference", "first", "second")}
+    for path in paths.values():
+        path.write_bytes(b"\xef\xbb\xbfder hund\r\nund die katze\n")
+    paths["second"].write_bytes(b"der hund\nund die katze\n")
+    arguments = [f"--{side}={paths[side]}" for side in ("source", "reference") if with_source or side != "source"]
+    arguments += [f"--hypotheses={paths[system]}" for system in ("first", "second")]
+    assert tx(*arguments, *FEW, "--json") == 0
+    shown = capfd.readouterr()
+    told = [line for line in shown.err.splitlines() if "byte order mark removed" in line]
+    assert [any(str(path) in line for line in told) for path in paths.values()] == [with_source, True, True, False]
+    first, second = (json.loads(line)["counts"] for line in shown.out.splitlines())
+    of_sides = 1 + with_source
+    assert first == {"byte order mark removed": of_sides + 1, "carriage return stripped": of_sides + 1}
+    assert second == {"byte order mark removed": of_sides, "carriage return stripped": of_sides}
+    assert tx(*arguments, *FEW, "--strict") == 3
+
+
+@pytest.mark.parametrize("arguments", [(), ("--check-batching",)])
+def test_files_without_lines_are_refused_before_a_model_is_looked_for(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, arguments: tuple[str, ...], capfd: pytest.CaptureFixture[str]
+) -> None:
+    monkeypatch.chdir(tmp_path)  # without any run
+    nothing = write(tmp_path / "nothing", [])
+    assert tx("--source", nothing, "--reference", nothing, *arguments) == 3
+    assert "there is nothing to translate: nothing has no lines" in capfd.readouterr().err
+
+
+@pytest.mark.parametrize(("differing", "told"), [(0, False), (1, True), (9, True), (10, False)])
+def test_a_comparison_over_a_handful_of_lines_says_so(
+    tmp_path: Path, capfd: pytest.CaptureFixture[str], differing: int, told: bool
+) -> None:
+    lines = [f"one two three four five {number}" for number in range(12)]
+    other = [f"{line} more" if number < differing else line for number, line in enumerate(lines)]
+    files = [write(tmp_path / "lines", lines), write(tmp_path / "other", other)]
+    assert tx("--hypotheses", files[0], "--hypotheses", files[1], "--reference", files[0], *FEW) == 0
+    expected = f"other: lines that differ from the baseline's: {differing} of 12"
+    assert (expected in capfd.readouterr().err) == told
+
+
+def test_a_pipe_is_refused_with_what_to_do(tmp_path: Path, capfd: pytest.CaptureFixture[str]) -> None:
+    os.mkfifo(tmp_path / "pipe")
+    assert tx("--hypotheses", str(tmp_path / "pipe"), "--reference", write(tmp_path / "ref", TARGETS)) == 3
+    error = capfd.readouterr().err
+    assert "pipe is a pipe, not a file" in error
+    assert "save what it gives to a file first" in error
+
+
+def test_that_bleu_says_nothing_of_short_lines_is_told(tmp_path: Path, capfd: pytest.CaptureFixture[str]) -> None:
+    short, longer = write(tmp_path / "short", ["i do", "so it is"]), write(tmp_path / "longer", ["i do", "so it is ok"])
+    assert tx("--hypotheses", short, "--reference", short, *FEW) == 0
+    assert "BLEU is 0, since no translation has four words" in capfd.readouterr().err
+    assert tx("--hypotheses", longer, "--reference", short, *FEW) == 0
+    assert "BLEU is 0" not in capfd.readouterr().err
+
+
+def test_the_worst_sentences_are_shown_with_their_sides(
+    texts: dict[str, str], capfd: pytest.CaptureFixture[str]
+) -> None:
+    arguments = ("--hypotheses", texts["good"], "--reference", texts["reference"], "--source", texts["source"])
+    assert tx(*arguments, *FEW, "--worst", "2") == 0
+    shown = capfd.readouterr().out
+    assert [" ".join(line.split()) for line in shown.split("Worst sentences")[1].splitlines()[1:]] == [
+        f"line 12: {CHRF().sentence_score('happy the dog', [TARGETS[-1]]).score:.1f}",
+        f"source {SOURCES[-1]}",
+        f"reference {TARGETS[-1]}",
+        "translation happy the dog",
+    ]
+    assert tx(*arguments, *FEW, "--worst", "0") == 0
+    assert "Worst" not in capfd.readouterr().out
+
+
+def test_markdown_is_made_of_tables(texts: dict[str, str], capfd: pytest.CaptureFixture[str]) -> None:
+    arguments = ("--hypotheses", texts["good"], "--reference", texts["reference"], "--source", texts["source"])
+    assert tx(*arguments, *FEW, "--markdown") == 0
+    lines = [line for line in capfd.readouterr().out.splitlines() if line]
+    assert lines[0].startswith("**")
+    assert lines[0].endswith("good.en (12 lines)**")
+    assert "| translation | happy the dog |" in lines[-1]
+    assert all(line.startswith(("|", "**")) for line in lines)
+
+
+def test_a_run_tells_finished_translations_which_words_it_has_seen(
+    run: Path, texts: dict[str, str], tmp_path: Path
+) -> None:
+    """And needs no torch for it."""
+    new = write(tmp_path / "new.de", ["eine Giraffe", *SOURCES[1:]])
+    code = (
+        "import sys; from transformer_cli.cli.app import main;"
+        f"code = main(['evaluate', '--json', '-m', 'tiny', '--hypotheses', {texts['good']!r}, '--source', {new!r},"
+        f" '--reference', {texts['reference']!r}, *{FEW!r}]); sys.exit(code or 'torch' in sys.modules)"
+    )
+    done = subprocess.run([sys.executable, "-c", code], capture_output=True, cwd=tmp_path, check=False)
+    assert done.returncode == 0, done.stderr
+    slices = {part["name"]: part for part in json.loads(done.stdout)["slices"]}
+    assert (slices["unseen word in source"]["lines"], slices["unseen word in source"]["examples"]) == (1, [1])
+    assert "pairs that the training text has, too: 11" in done.stderr.decode()
+
+
+def test_a_run_that_keeps_no_word_counts_says_so(run: Path, capfd: pytest.CaptureFixture[str]) -> None:
+    (run / "words.tsv.gz").unlink()
+    assert tx("-m", "tiny", "-b", "1", "--json") == 0
+    shown = capfd.readouterr()
+    assert "keeps no word counts" in shown.err
+    assert not any("unseen" in part["name"] for part in json.loads(shown.out)["slices"])
+
+
+def test_a_test_that_training_saw_is_told_and_with_strict_refused_before_the_work(
+    run: Path, capfd: pytest.CaptureFixture[str]
+) -> None:
+    assert tx("-m", "tiny", "-b", "1", "--json") == 0
+    shown = capfd.readouterr()
+    [finding] = json.loads(shown.out)["findings"]
+    assert (finding["n"], finding["lines"]) == (12, [1, 2, 3, 4, 5])
+    assert "test, pairs that the training text has, too: 12 (line 1, 2, 3, 4, 5, ...)" in shown.err
+    assert tx("-m", "tiny", "-b", "1", "--strict") == 3
+    shown = capfd.readouterr()
+    assert shown.out == ""
+    assert "lines translated" not in shown.err
+
+
+def test_text_that_looks_tokenised_is_scored_with_a_warning_and_with_strict_ends_in_exit_code_3(
+    tmp_path: Path, capfd: pytest.CaptureFixture[str]
+) -> None:
+    lines = [f"The {noun} sleeps." for noun in ("dog", "cat", "bird", "fish", "cow", "horse")]
+    reference = write(tmp_path / "ref", lines)
+    hypotheses = write(tmp_path / "hyp", [line.replace(".", " .") for line in lines])
+    assert tx("--hypotheses", hypotheses, "--reference", reference, *FEW) == 0
+    shown = capfd.readouterr()
+    assert "the translations look tokenised, the reference is not: detokenise the translations" in shown.err
+    assert tx("--hypotheses", hypotheses, "--reference", reference, *FEW, "--strict") == 3
+    assert capfd.readouterr().out == shown.out
+
+
+def test_a_training_text_that_is_gone_is_told_and_not_an_error(
+    tmp_path: Path, texts: dict[str, str], capfd: pytest.CaptureFixture[str]
+) -> None:
+    run = tmp_path / "run"
+    (run / "checkpoints").mkdir(parents=True)
+    (run / "config.yaml").write_text("data: {train: gone, valid: gone, source: de, target: en}\n", encoding="utf-8")
+    arguments = ("--hypotheses", texts["good"], "--reference", texts["reference"], "--source", texts["source"])
+    assert tx(*arguments, *FEW, "-m", str(run)) == 0
+    assert "nobody looked whether training saw the test" in capfd.readouterr().err
+
+
+def test_an_ensemble_is_scored_and_kept_in_no_run(run: Path, capfd: pytest.CaptureFixture[str]) -> None:
+    record = (run / "run.json").read_bytes()
+    assert tx("-m", "tiny", "-m", "tiny", "-b", "2", "--json", *FEW) == 0
+    assert json.loads(capfd.readouterr().out)["scores"][0]["value"] == pytest.approx(100)
+    assert (run / "run.json").read_bytes() == record
+
+
+def test_that_ter_of_long_lines_takes_long_is_said_before_the_wait(
+    tmp_path: Path, capfd: pytest.CaptureFixture[str]
+) -> None:
+    text = write(tmp_path / "text", ["so " * 501])
+    assert tx("--hypotheses", text, "--reference", text, *FEW) == 0
+    assert "TER takes long for lines as long as these, of up to 501 words" in capfd.readouterr().err
+    assert tx("--hypotheses", text, "--reference", text, *FEW, "--set", "evaluation.metrics=[bleu,chrf]") == 0
+    assert "TER" not in capfd.readouterr().err

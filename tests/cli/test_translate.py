@@ -13,20 +13,12 @@ from pathlib import Path
 import pytest
 from conftest import PAIRS
 
-from transformer_cli.cli import console, failures
+from transformer_cli.cli import failures
 from transformer_cli.cli.app import main
 from transformer_cli.errors import UsageError
 
 SOURCES = [source for source, _ in PAIRS]
 TARGETS = [target for _, target in PAIRS]
-
-
-@pytest.fixture
-def here(trained_run: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
-    """The folder whose latest run is the trained one is the current one."""
-    monkeypatch.chdir(trained_run.parent.parent)
-    monkeypatch.setattr(console, "_quiet", False)
-    return trained_run.parent.parent
 
 
 def tx(*arguments: str) -> int:
@@ -72,7 +64,7 @@ def test_a_file_gives_a_file_with_as_many_lines(here: Path, tmp_path: Path, capf
     assert captured.out == ""
     assert "1 x byte order mark removed" in captured.err
     assert "1 x carriage return stripped" in captured.err
-    assert "3 of 7 lines have no text" in captured.err
+    assert "the translation is empty: 3 of 7 lines" in captured.err
 
 
 def test_an_empty_file_gives_an_empty_file(
@@ -142,7 +134,7 @@ def test_translations_that_were_cut_are_counted(here: Path, capfd: pytest.Captur
     assert tx(*limits, "-b", "1", "--json", SOURCES[0]) == 0
     captured = capfd.readouterr()
     assert json.loads(captured.out)["truncated"] is True
-    assert "1 of 1 translations did not end" in captured.err
+    assert "did not end and were cut at the longest length: 1 of 1 translations" in captured.err
 
 
 @pytest.mark.parametrize(
@@ -243,3 +235,12 @@ def test_two_names_for_a_run_are_refused(trained_run: Path, monkeypatch: pytest.
     monkeypatch.chdir(trained_run.parents[1])
     with pytest.raises(UsageError, match="both name a run"):
         main(["translate", "-m", "runs/tiny", "-c", "tiny.yaml", "x"])
+
+
+def test_the_help_says_which_row_an_alignment_is_read_from_and_how_to_read_the_other(
+    capfd: pytest.CaptureFixture[str],
+) -> None:
+    assert tx("--help") == 0
+    said = " ".join(capfd.readouterr().out.split())
+    assert "from the row that a word comes out of" in said
+    assert "decoding.alignment_reading=shifted" in said

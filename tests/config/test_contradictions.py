@@ -16,10 +16,10 @@ def told(tmp_path, monkeypatch):
     """What is said about a configuration: the characters under the carets, and the words. None: nothing is wrong."""
     monkeypatch.chdir(tmp_path)
 
-    def told(text: str) -> tuple[str, str] | None:
+    def told(text: str, **options: bool) -> tuple[str, str] | None:
         Path("x.yaml").write_text(text, encoding="utf-8")
         try:
-            load_config("x.yaml")
+            load_config("x.yaml", **options)
         except ConfigError as error:
             line, shown, carets = error.message.split("\n")
             marked = shown[carets.index("^") : carets.rindex("^") + 1]
@@ -56,17 +56,88 @@ FORMS = "model: {tied: none}\n"
             "model: {d_model: 9, n_heads: 3, positions: none}",
         ),
         (
+            "model: {n_heads: 8, n_kv_heads: «3»}",
+            "8 heads of queries cannot share 3 heads of keys and values evenly",
+            "model: {n_heads: 8, n_kv_heads: 2}",
+        ),
+        ("model: {n_kv_heads: «16»}", "8 heads of queries cannot share 16", "model: {n_kv_heads: 8}"),
+        (
+            "model: {d_model: «24», positions: {encoder: none, decoder: rotary}}",
+            "rotary positions turn pairs",
+            "model: {d_model: 24, positions: {encoder: rotary, decoder: none}, architecture: decoder-only}",
+        ),
+        (
+            "model: {d_model: «9», n_heads: 3, positions: {encoder: none, decoder: sinusoidal-table}}",
+            "sinusoidal positions are pairs",
+            "model: {architecture: encoder-only, d_model: 9, n_heads: 1, positions: {encoder: none, decoder: rotary}}",
+        ),
+        (
+            "model: {positions: learned, first_position: «8», max_positions: 8}",
+            "positions begin with 8, but the encoder's table ends before",
+            "model: {positions: learned, first_position: 7, max_positions: 8}",
+        ),
+        (
             "model: {n_layers: {encoder: «0», decoder: 2}}",
-            "an encoder-decoder needs at least one encoder layer",
+            "an encoder-decoder needs at least one encoder layer; architecture: decoder-only goes without",
             "model: {n_layers: {encoder: 1, decoder: 2}}",
         ),
         (
             "model: {n_layers: {encoder: 1, decoder: «0»}}",
-            "an encoder-decoder needs at least one decoder layer",
+            "an encoder-decoder needs at least one decoder layer; architecture: encoder-only goes without",
             "model: {n_layers: {encoder: 1, decoder: 1}}",
+        ),
+        (
+            "model: {architecture: decoder-only, n_layers: {encoder: «1», decoder: 1}}",
+            "a model of architecture decoder-only has no encoder layers, not 1",
+            "model: {architecture: decoder-only, n_layers: {encoder: 0, decoder: 1}}",
+        ),
+        (
+            "model: {architecture: encoder-only, n_layers: {encoder: «0», decoder: 0}}",
+            "a model of architecture encoder-only needs at least one layer",
+            "model: {architecture: encoder-only, n_layers: {encoder: 1, decoder: 0}}",
+        ),
+        (
+            "model: {architecture: decoder-only, tied: «decoder»}",
+            "a decoder-only model has one embedding",
+            "model: {architecture: decoder-only, tied: none}",
+        ),
+        (
+            "model: {architecture: encoder-only, tied: «none»}",
+            "an encoder-only model has one embedding and no output",
+            "model: {architecture: encoder-only, tied: all}",
+        ),
+        (
+            "model: {architecture: encoder-only, «vocab»: {source: 9, target: 9}}",
+            "a model of architecture encoder-only has one vocabulary",
+            "model: {architecture: encoder-only, vocab: 9}",
+        ),
+        (
+            "model: {tied: «all», vocab: {source: 5, target: 7}}",
+            "one matrix for everything (model.tied: all) needs one vocabulary, not 5 and 7 pieces",
+            "model: {tied: none, vocab: {source: 5, target: 7}}",
+        ),
+        (
+            "model: {tied: «embeddings», vocab: {source: 0, target: 7}}",
+            "one matrix for both embeddings (model.tied: embeddings) needs one vocabulary, not 0 and 7",
+            "model: {tied: embeddings, vocab: 0}",
+        ),
+        (
+            "model: {bias: {attention: «[key, key]»}}",
+            "a projection is named twice",
+            "model: {bias: {attention: [key, query]}}",
+        ),
+        (
+            "model: {extra: [{name: a, shape: [1]}, {name: «a», shape: [2]}]}",
+            "two extras are called a",
+            "model: {extra: [{name: a, shape: [1]}, {name: b, shape: [2]}]}",
         ),
         ("tokenizer: {joint: «false»}", "one matrix for everything (model.tied: all)", f"{FORMS}{BOTH}}}"),
         (f"model: {{tied: «all»}}\n{BOTH}}}", "one matrix", f"model: {{tied: decoder}}\n{BOTH}}}"),
+        (
+            f"model: {{tied: «embeddings»}}\n{BOTH}}}",
+            "one matrix for both embeddings (model.tied: embeddings) needs one vocabulary (tokenizer.joint: true)",
+            f"model: {{tied: all, vocab: 9}}\n{BOTH}}}",
+        ),
         (
             "tokenizer: {«vocab_size»: {source: 8, target: 8}}",
             "a size for each side needs a tokenizer for each side",
@@ -123,14 +194,14 @@ FORMS = "model: {tied: none}\n"
         ),
         ("data: {max_length: «4097»}", "a sentence of data.max_length 4,097", "data: {max_length: 4096}"),
         (
-            "model: {positions: learned, max_positions: «256», first_position: 1}",
-            "sentences of up to data.max_length 256 need 257 learned positions",
-            "model: {positions: learned, max_positions: 257, first_position: 1}",
-        ),
-        (
             "decoding: {max_length_factor: «0», max_length_extra: 0}",
             "factor and extra are both 0",
             "decoding: {max_length_factor: 0, max_length_extra: 1}",
+        ),
+        (
+            "decoding: {min_length: «8», max_length: 7}",
+            "a translation of at least 8 pieces cannot have at most 7",
+            "decoding: {min_length: 7, max_length: 7}",
         ),
         (
             "training: {schedule: noam, warmup_steps: «0»}",
@@ -151,6 +222,48 @@ def test_a_contradiction_is_told_and_its_neighbour_is_fine(told, wrong, expected
     assert marked == culprit
     assert words.startswith(expected)
     assert told(right) is None
+
+
+@pytest.mark.parametrize(
+    ("wrong", "expected", "right"),
+    [
+        (
+            "model: {architecture: «decoder-only»}",
+            "tx trains encoder-decoder models; one that is decoder-only it only builds and counts",
+            "model: {architecture: encoder-decoder}",
+        ),
+        (
+            "model: {vocab: «9»}",
+            "a model is trained with the vocabulary of its tokenizer (tokenizer.vocab_size)",
+            "model: {vocab: null}",
+        ),
+        ("model: {extra: «[{name: a, shape: [1]}]»}", "extras are counted, not built", "model: {extra: []}"),
+        (
+            "model: {bias: {attention: «[query, value, output]»}}",
+            "biases for some projections only are counted, not built",
+            "model: {bias: {attention: [output, value, key, query]}}",
+        ),
+        (
+            "model: {positions: learned, max_positions: «256», first_position: 1}",
+            "the encoder has positions for 255 pieces (model.max_positions), but sentences may have ",
+            "model: {positions: learned, max_positions: 257, first_position: 1}",
+        ),
+        (
+            "model: {positions: {encoder: rotary, decoder: sinusoidal-table}}\ndata: {max_length: «1025»}",
+            "the decoder has positions for 1,024 pieces",
+            "model: {positions: {encoder: sinusoidal-table, decoder: rotary}}\ndata: {max_length: 1024}",
+        ),
+    ],
+)
+def test_what_cannot_be_trained_is_told_and_can_be_counted(told, wrong, expected, right):
+    """«» mark what is blamed."""
+    culprit = wrong[wrong.index("«") + 1 : wrong.index("»")]
+    text = wrong.replace("«", "").replace("»", "")
+    marked, words = told(text, to_train=True)
+    assert marked == culprit
+    assert words.startswith(expected)
+    assert told(text) is None
+    assert told(right, to_train=True) is None
 
 
 def test_a_contradiction_with_a_wrong_setting_waits_until_that_is_mended(told):

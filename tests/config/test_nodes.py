@@ -124,9 +124,9 @@ def test_a_duplicate_key_names_both_places():
 @pytest.mark.parametrize(
     ("data", "message"),
     [
-        (b"", "f.yaml is empty"),
-        (b" \n\n", "f.yaml is empty"),
-        (b"\xef\xbb\xbf", "f.yaml is empty"),
+        (b"", "f.yaml:1:1: the file is empty"),
+        (b" \n\n", "f.yaml:1:1: the file is empty"),
+        (b"\xef\xbb\xbf", "f.yaml:1:1: the file is empty"),
         (b"a: 1\nb: \xff", "f.yaml:2: byte 9 (0xff) is not valid UTF-8"),
         (b"a" * (MAX_BYTES + 1), f"f.yaml is larger than {MAX_BYTES:,} bytes: too large for a configuration"),
     ],

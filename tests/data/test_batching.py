@@ -1,6 +1,5 @@
 from __future__ import annotations
 
-import os
 from pathlib import Path
 
 import numpy as np
@@ -123,11 +122,8 @@ def test_padding_is_what_the_rectangles_hold_beyond_the_sentences():
     assert padding_share(lengths, batches) == pytest.approx(1 - (3 + 4 + 1 + 2 + 5 + 5) / computed)
 
 
-def test_at_most_six_percent_of_multi30k_is_padding_at_the_default_budget(tmp_path):
-    folder = Path(os.environ.get("TX_MULTI30K", REPOSITORY.parent / "shared" / "data" / "multi30k"))
-    if not (folder / "train.de").exists():
-        pytest.skip("no Multi30k here: set TX_MULTI30K to the folder with train.de and train.en")
-    corpus = load_training(DataConfig(train=str(folder / "train")))
+def test_at_most_six_percent_of_multi30k_is_padding_at_the_default_budget(tmp_path, multi30k):
+    corpus = load_training(DataConfig(train=str(multi30k / "train")))
     tokenizer, _ = train_tokenizer(TokenizerConfig(), corpus.source, corpus.target, seed=1)
     encoded = encode(corpus, tokenizer, tmp_path, split="train", source_eos=True, max_length=256)
     batches = plan(encoded.lengths, budget=4096, seed=1, epoch=1)

@@ -151,6 +151,11 @@ def test_a_folder_is_not_text(tmp_path):
         read_lines(tmp_path)
 
 
+def test_one_file_may_be_both_sides(tmp_path):
+    corpus = parallel(*[write(tmp_path / "corpus", "a\nb\n")] * 2)
+    assert corpus.source == corpus.target == ["a", "b"]
+
+
 def test_files_of_unequal_length_are_refused_with_both_counts(tmp_path):
     source = write(tmp_path / "corpus.de", "a\n" * 1200)
     target = write(tmp_path / "corpus.en", "a\n" * 1199)

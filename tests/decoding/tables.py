@@ -1,8 +1,8 @@
-"""A model that is a table, and searches that are slow and plain: what the fast ones are held against."""
+"""A model that is a table: logits by look-up, and a state that is nothing but what was read."""
 
 from __future__ import annotations
 
-import itertools
+import functools
 import math
 import random
 from collections.abc import Callable
@@ -11,24 +11,27 @@ from dataclasses import dataclass
 import torch
 from torch import Tensor
 
-from transformer_cli.decoding.search import Hypothesis, Symbols
+from transformer_cli.decoding.candidates import Symbols
 
 BOS, EOS = 1, 0
 """Marks of the tables' small vocabularies; bos is banned, as in the real ones."""
-SYMBOLS = Symbols(bos=BOS, eos=EOS, banned=(BOS,))
+BANNED = (BOS,)
+SYMBOLS = Symbols(bos=BOS, eos=EOS, banned=BANNED)
 
 Logits = Callable[[int, tuple[int, ...]], list[float]]
 """(sentence, tokens so far) to the next token's logits."""
 
 
-def random_logits(seed: int, *, vocab: int, spread: float = 2.0, mark: float = 0.0) -> Logits:
-    """Independent normal logits for every prefix; `mark` is added to the end mark's."""
+def random_logits(seed: int, *, vocab: int, spread: float = 2.0, mark: float = 0.0, holes: float = 0.0) -> Logits:
+    """Independent normal logits for every prefix; `mark` is added to the end mark's, and a share of them is -inf."""
 
+    @functools.cache
     def logits(sentence: int, tokens: tuple[int, ...]) -> list[float]:
         draw = random.Random(f"{seed} {sentence} {tokens}")
         row = [draw.gauss(0, spread) for _ in range(vocab)]
         row[EOS] += mark
-        return row
+        whole = draw.randrange(vocab)
+        return [-math.inf if draw.random() < holes and id != whole else x for id, x in enumerate(row)]
 
     return logits
 
@@ -79,51 +82,3 @@ class TableModel:
 def sources(numbers: list[int]) -> tuple[Tensor, Tensor]:
     """What the tables take for a batch of sentences."""
     return torch.tensor(numbers)[:, None], torch.ones(len(numbers), dtype=torch.int64)
-
-
-def log_softmax(row: list[float]) -> list[float]:
-    top = max(row)
-    total = top + math.log(sum(math.exp(x - top) for x in row))
-    return [x - total for x in row]
-
-
-def slow_beam_search(
-    logits: Logits, sentence: int, *, limit: int, beam_size: int, alpha: float, symbols: Symbols = SYMBOLS
-) -> list[Hypothesis]:
-    """The definition, with lists and without stopping early: every slot is followed to its end.
-
-    Returns all hypotheses, best first.
-    """
-    open_ones: list[tuple[float, tuple[int, ...]]] = [(0.0, ())]
-    ended: list[Hypothesis] = []
-    while True:
-        candidates = []
-        for total, tokens in open_ones:
-            for token, logp in enumerate(log_softmax(logits(sentence, tokens))):
-                if token not in symbols.banned:
-                    candidates.append((total + logp, (*tokens, token)))
-        candidates = [c for c in sorted(candidates, key=lambda c: -c[0]) if c[0] > -math.inf]
-        following = []
-        for total, tokens in candidates[: beam_size - len(ended)]:
-            if tokens[-1] == symbols.eos:
-                ended.append(Hypothesis(tokens[:-1], total))
-            else:
-                following.append((total, tokens))
-        cut = (not following and not ended) or (bool(following) and len(following[0][1]) > limit)
-        if cut:
-            known = {hypothesis.ids for hypothesis in ended}
-            ended += [Hypothesis(tokens, total, truncated=True) for total, tokens in open_ones if tokens not in known]
-        if cut or not following:
-            return sorted(ended, key=lambda hypothesis: hypothesis.rank(alpha))
-        open_ones = following
-
-
-def best_of_all(logits: Logits, sentence: int, *, vocab: int, limit: int, alpha: float) -> Hypothesis:
-    """Every sequence of at most `limit` tokens, scored; the best."""
-    letters = [token for token in range(vocab) if token not in (BOS, EOS)]
-    found = []
-    for length in range(limit + 1):
-        for ids in itertools.product(letters, repeat=length):
-            total = sum(log_softmax(logits(sentence, ids[:t]))[token] for t, token in enumerate((*ids, EOS)))
-            found.append(Hypothesis(ids, total))
-    return min(found, key=lambda hypothesis: hypothesis.rank(alpha))

@@ -1,4 +1,4 @@
-"""Beam search against brute force, and against its own definition written with lists."""
+"""Beam search and greedy search where it matters when they stop, what is possible, and who is in the batch."""
 
 from __future__ import annotations
 
@@ -9,11 +9,12 @@ import pytest
 import torch
 from hypothesis import given, settings
 from hypothesis import strategies as st
-from tables import BOS, EOS, SYMBOLS, Logits, TableModel, best_of_all, random_logits, slow_beam_search, sources
+from tables import BOS, EOS, SYMBOLS, Logits, TableModel, random_logits, sources
 
 from transformer_cli.decoding.beam import beam_search
+from transformer_cli.decoding.candidates import NotFinite, Symbols
 from transformer_cli.decoding.greedy import greedy_search
-from transformer_cli.decoding.search import Hypothesis, NotFinite, Symbols
+from transformer_cli.decoding.hypothesis import Hypothesis, LengthPenalty
 
 ALPHAS = [-1.0, -0.3, 0.0, 0.6, 1.0, 2.0]
 
@@ -27,48 +28,9 @@ def search(
         limits=limits,
         symbols=SYMBOLS,
         beam_size=beam_size,
-        length_penalty=alpha,
+        penalty=LengthPenalty(alpha),
         n_best=n_best,
     )
-
-
-def same(found: list[Hypothesis], wanted: list[Hypothesis]) -> None:
-    assert [(h.ids, h.truncated) for h in found] == [(h.ids, h.truncated) for h in wanted]
-    for one, other in zip(found, wanted, strict=True):
-        assert one.log_probability == pytest.approx(other.log_probability, abs=1e-12)
-
-
-@pytest.mark.parametrize("alpha", ALPHAS)
-@pytest.mark.parametrize(("vocab", "limit"), [(4, 5), (5, 4), (6, 3)])
-def test_a_wide_beam_finds_the_best_of_all_sequences(vocab: int, limit: int, alpha: float) -> None:
-    for seed in range(8):
-        logits = random_logits(seed, vocab=vocab)
-        [[found]] = search(logits, [seed], limits=[limit], beam_size=(vocab - 1) ** (limit + 1), alpha=alpha)
-        same([found], [best_of_all(logits, seed, vocab=vocab, limit=limit, alpha=alpha)])
-
-
-@settings(max_examples=300, deadline=None, derandomize=True)
-@given(
-    seed=st.integers(0, 10**6),
-    vocab=st.integers(3, 9),
-    beam_size=st.integers(1, 7),
-    alpha=st.sampled_from(ALPHAS),
-    n_best=st.integers(1, 7),
-    spread=st.sampled_from([1.0, 3.0, 9.0]),
-    mark=st.sampled_from([-6.0, -2.0, 0.0, 2.0]),
-    limits=st.lists(st.integers(0, 9), min_size=1, max_size=9),
-)
-def test_fast_search_finds_what_the_definition_says(
-    seed: int, vocab: int, beam_size: int, alpha: float, n_best: int, spread: float, mark: float, limits: list[int]
-) -> None:
-    """Also: stopping early changes nothing, for the definition never does."""
-    n_best = min(n_best, beam_size)
-    logits = random_logits(seed, vocab=vocab, spread=spread, mark=mark)
-    numbers = list(range(len(limits)))
-    found = search(logits, numbers, limits=limits, beam_size=beam_size, alpha=alpha, n_best=n_best)
-    for number, limit, hypotheses in zip(numbers, limits, found, strict=True):
-        slow = slow_beam_search(logits, number, limit=limit, beam_size=beam_size, alpha=alpha)
-        same(hypotheses, slow[:n_best])
 
 
 @pytest.mark.parametrize(("alpha", "better"), [(-1.0, (2,)), (0.0, (2,)), (1.0, (2,) * 8)])
@@ -88,7 +50,9 @@ def test_a_search_ends_as_soon_as_nothing_can_become_better(alpha: float, n_best
     """The end mark has 9 of 10 parts of the probability at each step, so each hypothesis is worse than the one before;
     a strong length penalty could still let one win, until k log(0.06) / 9^2 < log(0.9), for k tokens: until k is 4."""
     model = TableModel(lambda *_: [math.log(p) for p in (0.9, 1e-30, 0.06, 0.04)])
-    beam_search(model, *sources([0]), limits=[8], symbols=SYMBOLS, beam_size=20, length_penalty=alpha, n_best=n_best)
+    beam_search(
+        model, *sources([0]), limits=[8], symbols=SYMBOLS, beam_size=20, penalty=LengthPenalty(alpha), n_best=n_best
+    )
     assert len(model.steps) == n_steps
 
 
@@ -125,7 +89,13 @@ def test_banned_tokens_are_never_generated_however_likely_and_keep_their_probabi
 
     model = TableModel(logits)
     found = beam_search(
-        model, *sources([1, 2, 3]), limits=[6, 6, 6], symbols=symbols, beam_size=beam_size, length_penalty=1.0, n_best=1
+        model,
+        *sources([1, 2, 3]),
+        limits=[6, 6, 6],
+        symbols=symbols,
+        beam_size=beam_size,
+        penalty=LengthPenalty(1.0),
+        n_best=1,
     )
     for [hypothesis] in found:
         assert not set(hypothesis.ids) & {BOS, 2, 5}
@@ -148,7 +118,7 @@ def test_what_ended_by_itself_comes_before_what_was_cut() -> None:
     [found] = search(logits, [0], limits=[4], beam_size=3, alpha=1.0, n_best=3)
     assert [hypothesis.truncated for hypothesis in found] == [False, True, True]
     assert found[0].ids == ()
-    assert found[0].score(1.0) < found[1].score(1.0)
+    assert found[0].score(LengthPenalty(1.0)) < found[1].score(LengthPenalty(1.0))
 
 
 @pytest.mark.parametrize("beam_size", [1, 3])
@@ -168,7 +138,7 @@ def test_where_no_token_is_possible_what_there_is_comes_back_finite(beam_size: i
 
     found = search(logits, [0, 1], limits=[9, 9], beam_size=beam_size, alpha=1.0, n_best=1)
     assert [[(h.ids, h.truncated) for h in n_best] for n_best in found] == [[((), True)], [((3, 3), True)]]
-    assert all(math.isfinite(h.score(1.0)) for n_best in found for h in n_best)
+    assert all(math.isfinite(h.score(LengthPenalty(1.0))) for n_best in found for h in n_best)
 
 
 @pytest.mark.parametrize("bad", [math.nan, math.inf])
@@ -185,19 +155,6 @@ def test_logits_that_are_no_numbers_name_the_sentence(beam_size: int, bad: float
     assert caught.value.row == 3
 
 
-def test_what_a_finished_sentence_would_go_on_with_does_not_matter() -> None:
-    """It stays in the batch until removing it pays; the numbers it gets meanwhile are nobody's."""
-
-    def logits(sentence: int, tokens: tuple[int, ...]) -> list[float]:
-        if sentence == 0:
-            return [math.nan] * 5 if tokens else [9.0, 0.0, 1.0, 2.0, 3.0]
-        return random_logits(8, vocab=5, mark=-20)(sentence, tokens)
-
-    numbers = list(range(20))
-    found = search(logits, numbers, limits=[5] * 20, beam_size=3, alpha=0.0)
-    assert (found[0][0].ids, found[0][0].truncated) == ((), False)
-
-
 def test_n_best_are_distinct_sorted_and_begin_with_the_best() -> None:
     logits = random_logits(5, vocab=9)
     numbers, limits = list(range(20)), [8] * 20
@@ -207,19 +164,28 @@ def test_n_best_are_distinct_sorted_and_begin_with_the_best() -> None:
     ):
         assert several[0] == one
         assert len({h.ids for h in several}) == len(several) == 6
-        assert several == sorted(several, key=lambda h: h.rank(0.6))
+        assert several == sorted(several, key=lambda h: h.rank(LengthPenalty(0.6)))
 
 
 def test_finished_sentences_leave_the_batch_and_used_up_slots_the_beam() -> None:
     model = TableModel(random_logits(4, vocab=8, mark=1))
     numbers = list(range(32))
-    beam_search(model, *sources(numbers), limits=[12] * 32, symbols=SYMBOLS, beam_size=4, length_penalty=1.0)
+    beam_search(model, *sources(numbers), limits=[12] * 32, symbols=SYMBOLS, beam_size=4, penalty=LengthPenalty(1.0))
     sentences, widths = zip(*model.steps, strict=True)
     assert list(sentences) == sorted(sentences, reverse=True)
     assert sentences[-1] < 32 / 4
     assert widths[0] == 1
     assert list(widths[1:]) == sorted(widths[1:], reverse=True)
     assert widths[-1] < 4
+
+
+def test_finished_sentences_leave_the_batch_of_greedy_search_and_its_beam_is_one_wide() -> None:
+    model = TableModel(random_logits(4, vocab=8, mark=1))
+    greedy_search(model, *sources(list(range(32))), limits=[12] * 32, symbols=SYMBOLS)
+    sentences, widths = zip(*model.steps, strict=True)
+    assert list(sentences) == sorted(sentences, reverse=True)
+    assert sentences[-1] < 32 / 4
+    assert set(widths) == {1}
 
 
 def test_ties_are_broken_the_same_way_every_time() -> None:

@@ -5,6 +5,7 @@ from __future__ import annotations
 import random
 import subprocess
 import sys
+from dataclasses import replace
 from pathlib import Path
 
 import pytest
@@ -12,12 +13,16 @@ import torch
 from conftest import PAIRS
 
 import transformer_cli as tx
+from transformer_cli.checkpoints.store import find_checkpoint, open_run
 from transformer_cli.config.decoding import DecodingConfig
 from transformer_cli.config.model import ModelConfig
+from transformer_cli.decoding import translator as module
+from transformer_cli.decoding.hypothesis import Hypothesis
 from transformer_cli.decoding.translator import NOTHING, Translator
 from transformer_cli.errors import DataError, DivergedError, ModelError, UsageError
+from transformer_cli.loading import translator_of
 from transformer_cli.model.build import build_model
-from transformer_cli.tokenizer import BOS, EOS, Tokenizer
+from transformer_cli.tokenizer import BOS, EOS, SPECIALS, Tokenizer
 
 SOURCES = [source for source, _ in PAIRS]
 TARGETS = [target for _, target in PAIRS]
@@ -128,14 +133,173 @@ def test_no_more_pieces_come_out_than_factor_times_source_plus_extra(trained_run
     assert beam_size > 1 or n_cut > len(SOURCES) // 2
 
 
-def test_learned_positions_refuse_a_longer_line_by_its_number(trained_run: Path) -> None:
-    tokenizer = tx.load(trained_run).tokenizer
-    short = untrained(tokenizer, positions="learned", max_positions=12)
-    lines = [SOURCES[0], "", " ".join(SOURCES)]
-    with pytest.raises(DataError, match=r"line 3 has \d+ pieces, .* 12 positions"):
-        short.translate(lines)
-    translations = short.translate_all(lines[:2])
-    assert len(translations[0].ids) < 12
+SENTENCES = [SOURCES[0], SOURCES[5], SOURCES[7]]
+LONG = "\u2028".join(SENTENCES)
+
+
+def with_options(translator: Translator, **options: object) -> Translator:
+    """The same model, decoded in another way."""
+    config = DecodingConfig.model_validate(options)
+    return Translator(translator.models, translator.tokenizer, config, source_eos=True)
+
+
+@pytest.mark.parametrize("beam_size", [1, 4])
+def test_a_long_line_is_translated_by_sentences_and_joined(translator: Translator, beam_size: int) -> None:
+    longest = max(len(ids) for ids in translator.encode_source(SENTENCES))
+    short = with_options(translator, max_source_length=longest, beam_size=beam_size)
+    each = short.translate_all(SENTENCES)
+    [found] = short.translate_all([LONG])
+    assert "split" not in {flag for one in each for flag in one.flags}
+    assert found.flags[-1] == "split"
+    assert found.text == " ".join(one.text for one in each)
+    assert found.ids == sum((one.ids for one in each), ())
+    assert found.log_probability == pytest.approx(sum(one.log_probability for one in each), abs=1e-4)
+    assert found.score == pytest.approx(found.log_probability / (len(found.ids) + 3))
+    assert [part.source for part in found.parts] == SENTENCES
+    assert [(part.source_ids, part.ids) for part in found.parts] == [
+        (tuple(ids[:-1]), one.ids) for ids, one in zip(short.encode_source(SENTENCES), each, strict=True)
+    ]
+
+
+def test_the_longest_lines_of_training_are_the_limit_unless_another_is_set(trained_run: Path) -> None:
+    translator = tx.load(trained_run)
+    assert translator.max_source_length == translator.max_length == 256
+    long_line = " ".join(SENTENCES * 40)
+    assert "split" in translator.translate_all([long_line], beam_size=1)[0].flags
+    wider = Translator(
+        translator.model, translator.tokenizer, DecodingConfig(max_source_length=5000), source_eos=True, max_length=256
+    )
+    assert "split" not in wider.translate_all([long_line], beam_size=1)[0].flags
+
+
+@pytest.mark.parametrize("positions", ["learned", "sinusoidal-table"])
+def test_no_line_is_longer_than_a_table_of_positions(trained_run: Path, positions: str) -> None:
+    asked_for_more = DecodingConfig(max_source_length=100)
+    short = untrained(tx.load(trained_run).tokenizer, decoding=asked_for_more, positions=positions, max_positions=12)
+    found = short.translate_all([SOURCES[0], "", " ".join(SOURCES), "h" * 300, SOURCES[0] + " 日本語" * 30])
+    assert [one.flags[-1:] for one in found[2:]] == [("split",)] * 3
+    for one in found:
+        assert all(len(part.source_ids) < 12 and len(part.ids) < 12 for part in one.parts)
+
+
+def test_a_long_line_can_be_refused(translator: Translator) -> None:
+    longest = max(len(ids) for ids in translator.encode_source(SENTENCES))
+    strict = with_options(translator, long="refuse", max_source_length=longest)
+    found = strict.translate_all([SOURCES[0], LONG, "", SOURCES[7]])
+    assert [one.text for one in found] == [TARGETS[0], "", "", TARGETS[7]]
+    assert [one.flags for one in found] == [(), ("refused",), (), ()]
+
+
+def test_a_line_with_a_piece_that_cannot_fit_is_refused_not_cut(trained_run: Path) -> None:
+    """Two pieces for a blank and a letter, and room for none of them beside the end mark."""
+    narrow = untrained(tx.load(trained_run).tokenizer, decoding=DecodingConfig(max_source_length=2))
+    found = narrow.translate_all(["日本", "hundhund"])
+    assert [one.flags[-1] for one in found] == ["refused", "split"]
+
+
+def test_the_n_best_of_a_long_line_are_sorted(translator: Translator, monkeypatch: pytest.MonkeyPatch) -> None:
+    """The best of each part need not make the best of the whole: lengths weigh."""
+    parts = [
+        [Hypothesis((5,) * 1, -0.2), Hypothesis((6,) * 19, -3.0)],  # scores -0.1 and -0.15
+        [Hypothesis((5,) * 19, -18.0), Hypothesis((6,) * 1, -1.9)],  # scores -0.9 and -0.95
+    ]
+    monkeypatch.setattr(module, "search", lambda *_, lines, **__: [parts[line >> 40] for line in lines])
+    [found] = with_options(translator, max_source_length=9).translate_all(["\u2028".join(SOURCES[:2])], n_best=2)
+    assert [one.log_probability for one in found.n_best] == pytest.approx([-4.9, -18.2])
+    assert [one.score for one in found.n_best] == pytest.approx([-4.9 / 22, -18.2 / 22])
+    assert found.ids == found.n_best[0].ids == (6,) * 20
+    assert [part.ids for part in found.parts] == [(6,) * 19, (6,)]
+
+
+@pytest.mark.parametrize("cut", [(True, False), (False, True)])
+def test_a_long_line_is_cut_if_one_of_its_parts_is(
+    translator: Translator, cut: tuple[bool, bool], monkeypatch: pytest.MonkeyPatch
+) -> None:
+    parts = [[Hypothesis((5,), -1.0, truncated)] for truncated in cut]
+    monkeypatch.setattr(module, "search", lambda *_, lines, **__: [parts[line >> 40] for line in lines])
+    [found] = with_options(translator, max_source_length=9).translate_all(["\u2028".join(SOURCES[:2])])
+    assert found.truncated
+    assert tuple(part.truncated for part in found.parts) == cut
+    assert found.score == pytest.approx(-2 / 3)  # two pieces and one end mark
+
+
+def test_signs_of_a_bad_translation_are_flags(trained_run: Path) -> None:
+    loud = untrained(tx.load(trained_run).tokenizer)
+    flags = {flag for found in loud.translate_all([*SOURCES, *SENTENCES], beam_size=1) for flag in found.flags}
+    assert flags <= {"looped", "copied", "short"}
+    assert "looped" in flags
+
+
+def test_a_translation_begins_as_it_must(translator: Translator) -> None:
+    prefixes = ["the dog", "", "i want a", "the"]
+    found = translator.translate_all([SOURCES[0], SOURCES[1], SOURCES[2], ""], prefixes=prefixes)
+    assert found[0].text.startswith("the dog")
+    assert [one.text for one in found[1:]] == [TARGETS[1], TARGETS[2], ""]
+    with pytest.raises(DataError, match="line 12: the prefix"):
+        translator.translate_all(["a", SOURCES[0]], prefixes=["", "日本"], lines_before=10)
+
+
+def test_a_beginning_without_room_is_refused(trained_run: Path) -> None:
+    short = untrained(tx.load(trained_run).tokenizer, positions="learned", max_positions=12)
+    with pytest.raises(DataError, match=r"line 1: the prefix has \d+ pieces; there is room for 11"):
+        short.translate_all(SOURCES[:1], prefixes=["the dog " * 10])
+
+
+def test_only_the_first_part_of_a_long_line_begins_as_it_must(translator: Translator) -> None:
+    short = with_options(translator, max_source_length=9)
+    [free], [forced] = short.translate_all([LONG]), short.translate_all([LONG], prefixes=["the unhappy"])
+    assert forced.text.startswith("the unhappy")
+    assert [part.ids for part in forced.parts[1:]] == [part.ids for part in free.parts[1:]]
+
+
+def test_equal_parts_of_a_line_are_drawn_apart(translator: Translator) -> None:
+    hot = with_options(translator, max_source_length=9, sample=True, temperature=5)
+    [found] = hot.translate_all(["\u2028".join([SOURCES[0]] * 4)])
+    assert len({part.ids for part in found.parts}) == 4
+
+
+def test_banned_pieces_are_not_written(translator: Translator) -> None:
+    [piece] = translator.translate_all([SOURCES[0]])[0].tokens[:1]
+    banned = with_options(translator, banned=[piece])
+    assert all(piece not in one.tokens for one in banned.translate_all(SOURCES, n_best=3)[0].n_best)
+    with pytest.raises(UsageError, match="no piece 'beerr'"):
+        with_options(translator, banned=["beerr"])
+
+
+@pytest.mark.parametrize("mark", SPECIALS)
+def test_marks_cannot_be_banned(translator: Translator, mark: str) -> None:
+    """Without the end mark no translation would end; it was accepted, and all were cut."""
+    with pytest.raises(UsageError, match=f"decoding.banned: '{mark}' is a mark"):
+        with_options(translator, banned=[mark])
+
+
+@pytest.mark.parametrize("batch_size", [1, 5])
+def test_what_is_drawn_for_a_line_depends_on_its_number_alone(translator: Translator, batch_size: int) -> None:
+    lines = [*SOURCES, LONG]
+    options = {"sample": True, "temperature": 3.0, "max_source_length": 9}
+    expected = with_options(translator, **options).translate(lines)
+    drawer = with_options(translator, batch_size=batch_size, **options)
+    assert drawer.translate(lines) == expected
+    later = [one.text for one in drawer.translate_all(lines[4:], lines_before=4)]
+    assert later == expected[4:]
+    assert drawer.translate(lines[1:]) != expected[1:]
+
+
+def test_a_model_beside_itself_is_itself(trained_run: Path) -> None:
+    alone, twice = tx.load(trained_run), tx.load([trained_run, trained_run])
+    for one, two in zip(alone.translate_all(SOURCES), twice.translate_all(SOURCES), strict=True):
+        assert one.text == two.text
+        assert one.log_probability == pytest.approx(two.log_probability, abs=1e-5)
+
+
+def test_an_ensemble_needs_one_vocabulary(trained_run: Path, tmp_path: Path) -> None:
+    one, other = (open_run(find_checkpoint(str(trained_run))) for _ in range(2))
+    changed = Tokenizer(other.tokenizer.source, other.tokenizer.source)
+    with pytest.raises(ModelError, match="another vocabulary"):
+        translator_of([one, replace(other, tokenizer=changed)], one.config)
+    config = other.config.model_copy(update={"data": other.config.data.model_copy(update={"source_eos": False})})
+    with pytest.raises(ModelError, match="end in </s>"):
+        translator_of([one, replace(other, config=config)], one.config)
 
 
 @pytest.mark.parametrize("beam_size", [1, 3])
@@ -160,8 +324,10 @@ def test_the_model_is_left_in_the_mode_it_was_in(trained_run: Path) -> None:
 
 def test_progress_counts_every_line_once(translator: Translator) -> None:
     done: list[int] = []
-    translator.translate_all([*SOURCES, "", " "], progress=done.append)
-    assert sum(done) == len(SOURCES) + 2
+    short = with_options(translator, max_source_length=9, batch_size=2)
+    short.translate_all([*SOURCES, LONG, "", " "], progress=done.append)
+    assert sum(done) == len(SOURCES) + 3
+    assert min(done) >= 0
 
 
 def test_what_is_typed_as_a_mark_is_plain_text(translator: Translator) -> None:

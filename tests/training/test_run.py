@@ -17,9 +17,12 @@ import pytest
 import torch
 
 from transformer_cli.checkpoints.store import list_checkpoints, load_checkpoint
+from transformer_cli.config.data import InlinePairs
+from transformer_cli.config.model import SidePositions
 from transformer_cli.config.run import RunConfig
 from transformer_cli.config.source import dump_config
 from transformer_cli.errors import DataError, Interrupted, UsageError
+from transformer_cli.model.positions import sinusoids
 from transformer_cli.training import run as run_module
 from transformer_cli.training.run import Listener, Outcome, train
 from transformer_cli.training.signals import StopRequest
@@ -196,6 +199,15 @@ def test_validating_more_often_does_not_touch_training() -> None:
     assert all(torch.equal(seldom[name], often[name]) for name in seldom)
 
 
+def test_validation_is_greedy_where_translations_are_to_be_samples() -> None:
+    """It drew samples once, so that the best checkpoint was a matter of luck."""
+    greedy, sampling = settings(), settings()
+    wild = sampling.decoding.model_copy(update={"sample": True, "temperature": 100.0})
+    train(greedy, Path("greedy"))
+    train(sampling.model_copy(update={"decoding": wild}), Path("sampling"))
+    assert events(Path("greedy")) == events(Path("sampling"))
+
+
 def test_a_finished_run_says_so_and_changes_nothing() -> None:
     train(settings(), Path("x"))
     before = {path: path.read_bytes() for path in Path("x").rglob("*") if path.is_file() and path.name != "run.json"}
@@ -231,6 +243,34 @@ def test_changed_training_text_is_refused() -> None:
     changed["data"]["train"]["pairs"][0][0] += " hund"
     with pytest.raises(DataError, match=r"data\.train is no longer the text"):
         train(RunConfig.model_validate(changed), Path("x"))
+
+
+@pytest.mark.parametrize(("kind", "side"), [("learned", "source"), ("sinusoidal-table", "target")])
+def test_a_validation_pair_beyond_the_last_position_is_named(kind: str, side: str) -> None:
+    config = settings()
+    positions = {"encoder": kind, "decoder": kind} if side == "source" else {"encoder": "none", "decoder": kind}
+    model = config.model.model_copy(update={"positions": SidePositions(**positions), "max_positions": 64})
+    long = ["der hund " * 40, "the dog " * 40]
+    data = config.data.model_copy(update={"valid": InlinePairs(pairs=[["der", "the"], long])})
+    with pytest.raises(DataError, match=rf"the {side} of validation pair 2 has \d+ pieces, but the .* 64 positions"):
+        train(config.model_copy(update={"model": model, "data": data}), Path("run"))
+
+
+def test_a_table_of_sinusoids_is_trained_around_and_goes_on_after_a_stop(monkeypatch: pytest.MonkeyPatch) -> None:
+    config = settings()
+    model = config.model.model_copy(update={"positions": "sinusoidal-table", "max_positions": 64, "n_kv_heads": 1})
+    config = config.model_copy(update={"model": model})
+    train(config, Path("straight"))
+    with monkeypatch.context() as patch:
+        stop_at(5, patch)
+        with pytest.raises(Interrupted):
+            train(config, Path("stopped"))
+    train(config, Path("stopped"))
+    assert_same_bits(Path("straight"), Path("stopped"))
+    weights, moments, _ = final_state(Path("straight"))
+    table = "decoder.positions.table.weight"
+    torch.testing.assert_close(weights[table], sinusoids(64, 16).float(), rtol=0, atol=0)
+    assert not any(name.startswith(table) for name in moments)
 
 
 def test_overwriting_deletes_the_run_and_nothing_else() -> None:

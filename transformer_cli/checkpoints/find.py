@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import re
 from pathlib import Path
+from typing import Final
 
 from transformer_cli.config.run import RunConfig
 from transformer_cli.errors import ModelError
@@ -12,6 +13,7 @@ from transformer_cli.files import read_text, shown
 RUNS = Path("runs")
 CHECKPOINTS = "checkpoints"
 MANIFEST = "manifest.json"
+WEIGHTS: Final = "model.safetensors"
 POINTERS = ("best", "last")
 
 _STEP = re.compile(r"step-(\d{8,18})")
@@ -106,6 +108,23 @@ def run_of(checkpoint: Path) -> Path:
     return checkpoint.parent.parent
 
 
+def whole_run_of(checkpoint: Path) -> Path:
+    """The same; ModelError unless the run has what a model needs besides its weights."""
+    run_dir = run_of(checkpoint)
+    missing = [path for path in (run_dir / "config.yaml", run_dir / "tokenizer") if not path.exists()]
+    if len(missing) == 2 and checkpoint.resolve().parent.name != CHECKPOINTS:
+        raise ModelError(
+            f"{shown(checkpoint)} lies in no run, whose config.yaml and tokenizer it needs",
+            hint=f"name a run, or a checkpoint in one: {RUNS / 'NAME' / CHECKPOINTS / checkpoint.resolve().name}",
+        )
+    if missing:
+        whole = (
+            f"a checkpoint needs its run: copy the whole directory {shown(run_dir)}, with config.yaml and tokenizer/"
+        )
+        raise ModelError(f"{shown(missing[0])} does not exist", hint=whole)
+    return run_dir
+
+
 def _is_checkpoint(path: Path) -> bool:
     return path.is_dir() and (step_of(path.resolve().name) is not None or (path / MANIFEST).is_file())
 
@@ -147,6 +166,4 @@ def _offer(runs_dir: Path) -> str:
 def _choose(checkpoints: list[Path]) -> str:
     if not checkpoints:
         return "this run has no complete checkpoint: train it again"
-    return (
-        f"there is {', '.join(path.name for path in checkpoints)}: choose one with -m, for example -m {checkpoints[-1]}"
-    )
+    return f"there is {', '.join(path.name for path in checkpoints)}: name one, for example {checkpoints[-1]}"

@@ -27,15 +27,17 @@ from transformer_cli.checkpoints.find import (
     MANIFEST,
     POINTERS,
     RUNS,
+    WEIGHTS,
     find_checkpoint,
     list_checkpoints,
     pointed,
     run_of,
     step_name,
     step_of,
+    whole_run_of,
 )
 from transformer_cli.checkpoints.tensors import check_fit, from_bytes, load_weights, to_bytes
-from transformer_cli.config.model import ModelConfig
+from transformer_cli.config.model import TABLES, ModelConfig
 from transformer_cli.config.run import RunConfig
 from transformer_cli.config.source import load_config
 from transformer_cli.errors import ModelError
@@ -50,7 +52,7 @@ from transformer_cli.files import (
     sweep,
     write_text,
 )
-from transformer_cli.model.build import build_model
+from transformer_cli.model.build import build_transformer
 from transformer_cli.model.transformer import Transformer
 from transformer_cli.tokenizer import Tokenizer
 
@@ -71,7 +73,7 @@ __all__ = [
 
 FORMAT = 1
 _Name = Literal["model.safetensors", "optimizer.safetensors", "state.json"]
-MODEL: _Name = "model.safetensors"
+MODEL: _Name = WEIGHTS
 OPTIMIZER: _Name = "optimizer.safetensors"
 STATE: _Name = "state.json"
 
@@ -165,15 +167,13 @@ def open_run(checkpoint: str | Path) -> OpenedRun:
     """
     checkpoint = Path(checkpoint)
     loaded = load_checkpoint(checkpoint, with_optimizer=False)
-    run_dir = run_of(checkpoint)
-    whole = f"a checkpoint needs its run: copy the whole directory {shown(run_dir)}, with config.yaml and tokenizer/"
-    for needed in (run_dir / "config.yaml", run_dir / "tokenizer"):
-        if not needed.exists():
-            raise ModelError(f"{shown(needed)} does not exist", hint=whole)
+    run_dir = whole_run_of(checkpoint)
     config = load_config(run_dir / "config.yaml")
     tokenizer = Tokenizer.load(run_dir / "tokenizer")
     check_belongs(loaded, config.model, tokenizer)
-    build = partial(build_model, config.model, source_vocab=tokenizer.source_size, target_vocab=tokenizer.target_size)
+    build = partial(
+        build_transformer, config.model, source_vocab=tokenizer.source_size, target_vocab=tokenizer.target_size
+    )
     origin = shown(checkpoint / MODEL)
     if not _could_hold(config.model, loaded.model):
         raise ModelError(f"{origin} is smaller than the model of its configuration", hint=_way_out(checkpoint))
@@ -329,9 +329,8 @@ def _write(path: Path, data: bytes) -> None:
 def _could_hold(config: ModelConfig, tensors: Mapping[str, Tensor]) -> bool:
     """Whether so many tensors and numbers are enough: asked before anything of the configured size is made."""
     n_numbers = sum(tensor.numel() for tensor in tensors.values())
-    widest = max(
-        config.d_ff, config.n_heads * config.head_width, config.max_positions * (config.positions == "learned")
-    )
+    rows = [config.max_positions_of(side) for side in config.sides if config.positions_of(side) in TABLES]
+    widest = max(config.d_ff, config.n_heads * config.head_width, *rows)
     return config.depths.encoder + config.depths.decoder <= len(tensors) and config.d_model * widest <= n_numbers
 
 

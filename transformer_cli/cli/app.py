@@ -40,7 +40,10 @@ COMMANDS = {
     "tokenize": _entry("tokenize", "Show text as pieces, or train the SentencePiece model."),
     "train": _entry("train", "Train a model: tokenizer, data, training, checkpoints."),
     "translate": _entry("translate", "Translate text, a file or stdin."),
+    "score": _entry("score", "Score given translations by the model's probability."),
     "evaluate": _entry("evaluate", "Score translations: BLEU, chrF, TER."),
+    "visualize-attention": _entry("visualize_attention", "Show where a model looks while it translates."),
+    "count-params": _entry("count_params", "Count parameters, every number explained."),
 }
 EXAMPLE = "Example:\n  tx train -c tiny.yaml"
 

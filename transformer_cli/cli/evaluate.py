@@ -4,30 +4,38 @@ from __future__ import annotations
 
 import json
 import time
-from collections.abc import Sequence
-from dataclasses import asdict, dataclass
+from collections import Counter
+from collections.abc import Iterable, Mapping, Sequence
+from dataclasses import dataclass, replace
 from pathlib import Path
 from typing import TYPE_CHECKING, Annotated, Any
 
 import typer
 
 from transformer_cli.cli import console
-from transformer_cli.cli.options import Config, Json, Model, Overrides, Quiet, Traceback
-from transformer_cli.cli.translate import BeamSize, LengthPenalty, progress_bar, tell
+from transformer_cli.cli.options import Config, Json, Models, Overrides, Quiet, Strict, Traceback
+from transformer_cli.cli.results import Tally
+from transformer_cli.cli.translate import BeamSize, LengthPenalty, progress_bar
 from transformer_cli.errors import DataError, UsageError
 
 if TYPE_CHECKING:
     from transformer_cli.checkpoints.store import OpenedRun
+    from transformer_cli.config.data import DataConfig
     from transformer_cli.config.evaluation import EvaluationConfig
-    from transformer_cli.data.corpus import Lines
-    from transformer_cli.decoding.translator import Translation
-    from transformer_cli.evaluation.metrics import Score
+    from transformer_cli.config.run import RunConfig
+    from transformer_cli.data.checks import Finding
+    from transformer_cli.data.corpus import Corpus, Lines
+    from transformer_cli.decoding.translator import Translator
+    from transformer_cli.evaluation.report import System
+    from transformer_cli.evaluation.words import WordCounts
 
 Files = list[str] | None
+SLOW_WORDS = 500
+"""In a line, from which on its TER takes noticeably long: sacreBLEU tries to move every stretch of it."""
 
 
 def evaluate(
-    model: Model = None,
+    models: Models = None,
     config: Config = None,
     overrides: Overrides = None,
     source: Annotated[
@@ -37,101 +45,167 @@ def evaluate(
         Files, typer.Option("--reference", metavar="FILE", help="What it should say; repeatable.")
     ] = None,
     hypotheses: Annotated[
-        Files, typer.Option("--hypotheses", metavar="FILE", help="Score this translation; repeatable; needs no model.")
+        Files,
+        typer.Option(
+            "--hypotheses", metavar="FILE", help="Score this translation; repeatable, the first is the baseline."
+        ),
     ] = None,
     beam_size: BeamSize = None,
     length_penalty: LengthPenalty = None,
+    worst: Annotated[int, typer.Option("--worst", min=0, metavar="N", help="Show so many of the worst sentences.")] = 3,
+    check_batching: Annotated[
+        bool,
+        typer.Option(
+            "--check-batching", help="Check that no translation depends on its batch; scores nothing, takes long."
+        ),
+    ] = False,
+    strict: Strict = False,
     json_output: Json = False,
+    markdown: Annotated[bool, typer.Option("--markdown", help="Tables to paste into a document.")] = False,
     quiet: Quiet = False,
     traceback: Traceback = False,
 ) -> None:
-    """Score translations: BLEU, chrF and TER, with sacreBLEU's signatures.
+    """Score translations: BLEU, chrF, chrF++ and TER, with sacreBLEU's signatures and 95 % intervals.
 
     Translates the test set of a run, whose scores are then kept in its run.json; or --source, scored against each
-    --reference; or takes finished translations (--hypotheses).
+    --reference; or takes finished translations (--hypotheses) and compares each with the first: how likely is such a
+    difference by chance? These need no model; with --source, or -m for the words it has seen, they are looked at more
+    closely.
 
     Example:
       tx evaluate
     """
+    if json_output and markdown:
+        raise UsageError("--json and --markdown are two formats", hint="give one of them")
+    output = Output(as_json=json_output, markdown=markdown, strict=strict, n_worst=worst)
     if hypotheses:
-        if any(option is not None for option in (source, model, beam_size, length_penalty)):
+        if beam_size is not None or length_penalty is not None or check_batching:
             raise UsageError(
-                "--hypotheses are translations already: no --source, no --model and no search goes with them",
+                "--hypotheses are translations already: no search goes with them",
                 hint="for example: tx evaluate --hypotheses out.en --reference test.en",
             )
-        _score_files(hypotheses, reference, config, overrides, json_output=json_output)
+        _score_files(hypotheses, reference, source, known=_known(models, config, overrides), output=output)
         return
-    if (source is None) != (not reference):
+    if (source is None) != (not reference) and not (check_batching and source):
         raise UsageError(
             "--source and --reference need each other", hint="without both, the run's own test set is translated"
         )
     texts = [] if source is None else [_read_text(source, reference or [])]
+    _refuse_nothing(texts)
 
-    from transformer_cli.cli.trained import open_trained
+    from transformer_cli.cli.trained import open_several
 
-    opened, settings = open_trained(model, config, overrides)
+    opened, settings = open_several(models, config, overrides)
     if source is None:
-        texts = _own_tests(opened, settings.data)
+        texts = _own_tests(opened[0], settings.data)
+        _refuse_nothing(texts)
+    search = {"beam_size": beam_size, "length_penalty": length_penalty}
+    if check_batching:
+        from transformer_cli.cli.batching_check import check
+
+        check(opened, settings, {text.name: text.source or [] for text in texts}, search, as_json=json_output)
+        return
+    known = _run(opened[0].path, settings)
+    findings = [_check(text, known, strict=strict) for text in texts]
 
     from transformer_cli.loading import translator_of
 
     translator = translator_of(opened, settings)
-    results = []
-    for text in texts:
-        start = time.perf_counter()
-        with progress_bar(len(text.source.lines)) as progress:
-            found = translator.translate_all(
-                text.source.lines, beam_size=beam_size, length_penalty=length_penalty, progress=progress
-            )
-        seconds = time.perf_counter() - start
-        console.say(f"{text.name}: {len(found):,} lines translated in {seconds:.1f} s")
-        tell(text.source, found)
-        result = _result(text, found, settings.evaluation)
-        _show(result, json_output=json_output)
-        results.append(result)
-    if source is None and settings.data.test == opened.config.data.test:
-        search = {
-            "beam_size": beam_size or settings.decoding.beam_size,
-            "length_penalty": settings.decoding.length_penalty if length_penalty is None else length_penalty,
-        }
-        _keep(opened, results, search)
+    results: list[dict[str, Any]] = []
+    for text, suspicious in zip(texts, findings, strict=True):
+        system, n_truncated = _translate(text, translator, search)
+        facts = {"counts": _counts(text.changed), "truncated": n_truncated, "findings": suspicious}
+        if results and not json_output:
+            console.result("")
+        results += _judge(text, [system], known, output, [facts])
+    if source is None and settings.data.test == opened[0].config.data.test and len(opened) == 1:
+        given = {name: value for name, value in search.items() if value is not None}
+        used = settings.decoding.model_dump(include={"beam_size", "length_penalty"}) | given
+        _keep(opened[0], results, used)
+
+
+@dataclass(frozen=True)
+class Output:
+    """How results are shown. strict: what is suspicious is an error."""
+
+    as_json: bool
+    markdown: bool
+    strict: bool
+    n_worst: int
+
+
+@dataclass(frozen=True)
+class Known:
+    """What translations are judged by: how they are scored, and, where a run is known, what it learned from."""
+
+    options: EvaluationConfig
+    data: DataConfig | None = None
+    counts: WordCounts | None = None
 
 
 @dataclass(frozen=True)
 class Text:
-    """What is translated, and what it should say."""
+    """What is translated, where that is known, and what it should say.
+
+    changed: what reading had to change. is_own: tx wrote the text itself, without capitals.
+    """
 
     name: str
-    source: Lines
+    source: list[str] | None
     references: list[list[str]]
+    changed: list[Finding]
+    is_own: bool = False
 
 
-@dataclass(frozen=True)
-class Result:
-    """The scores of one text."""
+def _translate(text: Text, translator: Translator, search: dict[str, Any]) -> tuple[System, int]:
+    """The translated text, and how many of its lines were cut at the longest length."""
+    from transformer_cli.evaluation.report import System
 
-    name: str
-    n_lines: int
-    scores: list[Score]
-    truncated: int | None
-    counts: dict[str, int]
-
-    def as_json(self) -> dict[str, Any]:
-        fields = {"set": self.name, "lines": self.n_lines, "scores": [asdict(score) for score in self.scores]}
-        if self.truncated is not None:
-            fields["truncated"] = self.truncated
-        return fields | {"counts": self.counts}
+    lines = text.source or []
+    start = time.perf_counter()
+    with progress_bar(len(lines)) as progress:
+        found = translator.translate_all(lines, **search, progress=progress)
+    seconds = time.perf_counter() - start
+    console.say(f"{text.name}: {len(found):,} lines translated in {seconds:.1f} s")
+    tally = Tally()
+    tally.add(found)
+    tally.tell({})
+    return System(text.name, [one.text for one in found], [one.flags for one in found]), tally.n_truncated
 
 
 def _read_text(source: str, references: Sequence[str]) -> Text:
     """Files, refused before anything is translated unless they match line by line."""
-    from transformer_cli.data.corpus import parallel, read_lines
+    from transformer_cli.data.corpus import read_parallel
 
-    pairs = [parallel(source, reference) for reference in references]
-    return Text(Path(source).name, read_lines(source), [pair.target for pair in pairs])
+    read = read_parallel([source, *references])
+    return Text(
+        Path(source).name, read[source].lines, [read[reference].lines for reference in references], _changed(read)
+    )
 
 
-def _own_tests(opened: OpenedRun, data: Any) -> list[Text]:
+def _changed(read: Mapping[str, Lines]) -> list[Finding]:
+    """What reading files had to change."""
+    from transformer_cli.data.checks import Finding
+
+    return [Finding(path, reason, n) for path, lines in read.items() for reason, n in lines.counts.items()]
+
+
+def _counts(changed: Iterable[Finding]) -> dict[str, int]:
+    """How many lines of all files were changed, by reason."""
+    counts: Counter[str] = Counter()
+    for finding in changed:
+        counts[finding.what] += finding.n
+    return dict(counts)
+
+
+def _refuse_nothing(texts: Iterable[Text]) -> None:
+    for text in texts:
+        if not text.source:
+            raise DataError(f"there is nothing to translate: {text.name} has no lines")
+
+
+def _own_tests(opened: OpenedRun, data: DataConfig) -> list[Text]:
+    from transformer_cli.config.data import PHRASEBOOK
     from transformer_cli.data.corpus import Lines, load_tests
 
     tests = load_tests(data)
@@ -140,57 +214,141 @@ def _own_tests(opened: OpenedRun, data: Any) -> list[Text]:
             f"{opened.path} has no test set",
             hint="name one with --set data.test=PREFIX, or give --source and --reference",
         )
-    return [Text(name, Lines(corpus.source, corpus.counts), [corpus.target]) for name, corpus in tests.items()]
+    is_own = data.train == PHRASEBOOK and data.test in (None, PHRASEBOOK)
+    return [
+        Text(name, corpus.source, [corpus.target], _changed({name: Lines([], corpus.counts)}), is_own=is_own)
+        for name, corpus in tests.items()
+    ]
 
 
-def _result(text: Text, found: Sequence[Translation], options: EvaluationConfig) -> Result:
-    from transformer_cli.evaluation.metrics import score
+def _known(models: Sequence[str] | None, config: str | None, overrides: Sequence[str] | None) -> Known:
+    """For finished translations: a run tells which words it has seen; nothing of it needs torch."""
+    from transformer_cli.checkpoints.find import find_run
+    from transformer_cli.config.source import load_config
 
-    return Result(
-        name=text.name,
-        n_lines=len(found),
-        scores=score([translation.text for translation in found], text.references, options),
-        truncated=sum(translation.truncated for translation in found),
-        counts=text.source.counts,
-    )
+    if not models:
+        return Known(load_config(config or "base.yaml", overrides or ()).evaluation)
+    if config is not None:
+        raise UsageError("--model and --config both name a run", hint="give one of them")
+    run_dir = find_run(models[0])
+    return _run(run_dir, load_config(run_dir / "config.yaml", overrides or ()))
+
+
+def _run(run_dir: Path, settings: RunConfig) -> Known:
+    from transformer_cli.evaluation.words import load_word_counts
+
+    counts = load_word_counts(run_dir)
+    if counts is None:
+        console.say(
+            f"{run_dir} keeps no word counts: rare and unseen words are not looked for; "
+            "`tx train` with the same configuration adds them"
+        )
+    return Known(settings.evaluation, settings.data, counts)
 
 
 def _score_files(
-    hypotheses: Sequence[str],
-    references: Sequence[str] | None,
-    config: str | None,
-    overrides: Sequence[str] | None,
-    *,
-    json_output: bool,
+    hypotheses: Sequence[str], references: Files, source: str | None, *, known: Known, output: Output
 ) -> None:
-    """Finished translations against references."""
-    from transformer_cli.config.source import load_config
-    from transformer_cli.data.corpus import parallel, read_lines
-    from transformer_cli.evaluation.metrics import score
+    """Finished translations against references, and against each other."""
+    from transformer_cli.data.corpus import read_parallel
+    from transformer_cli.decoding import quality
+    from transformer_cli.evaluation.report import System
 
     if not references:
         raise UsageError("--hypotheses need a --reference", hint="for example: --reference test.en")
-    options = load_config(config or "base.yaml", overrides or ()).evaluation
+    sides = [*references, *([] if source is None else [source])]
+    read = read_parallel([*hypotheses, *sides])
+    for path, n in Counter(hypotheses).items():
+        if n > 1:
+            console.say(f"{path} is given {n} times: it is compared with itself")
+    text = Text(
+        name=Path(references[0]).name,
+        source=None if source is None else read[source].lines,
+        references=[read[reference].lines for reference in references],
+        changed=_changed(read),
+    )
+    systems, facts = [], []
+    findings = _check(text, known, strict=output.strict)
     for path in hypotheses:
-        pairs = [parallel(path, reference) for reference in references]
-        lines = read_lines(path)
-        scores = score(lines.lines, [pair.target for pair in pairs], options)
-        for reason, n in lines.counts.items():
-            console.warn(f"{path}: {n:,} x {reason}")
-        _show(Result(path, len(lines.lines), scores, None, lines.counts), json_output=json_output)
+        lines = read[path].lines
+        flags = None
+        if text.source is not None:
+            flags = [quality.flags(*pair) for pair in zip(text.source, lines, strict=True)]
+        systems.append(System(path, lines, flags))
+        counts = _counts(change for change in text.changed if change.text in (path, *sides))
+        facts.append({"counts": counts, "findings": findings})
+    _judge(text, systems, known, output, facts)
 
 
-def _show(result: Result, *, json_output: bool) -> None:
-    """One text: a line with its name, then a metric, its score and its signature per line."""
-    if json_output:
-        console.result(json.dumps(result.as_json(), ensure_ascii=False))
-        return
-    console.result(f"{result.name} ({result.n_lines:,} lines)")
-    for score in result.scores:
-        console.result(f"  {score.name:<6}{score.value:>7.2f}  {score.signature}")
+def _check(text: Text, known: Known, *, strict: bool) -> list[dict[str, Any]]:
+    """What is suspicious about a test, as JSON: told, or with `strict` refused."""
+    from transformer_cli.data import checks
+    from transformer_cli.data.corpus import Corpus
+
+    found = list(text.changed)
+    if text.source is not None and not text.is_own:
+        corpus = Corpus(text.source, text.references[0])
+        found += checks.check(text.name, corpus)
+        if (learned := _learned(known)) is not None:
+            found += checks.overlap(text.name, corpus, "the training text", learned)
+    _tell(map(str, found), strict=strict)
+    return [finding.as_json() for finding in found]
 
 
-def _keep(opened: OpenedRun, results: Sequence[Result], search: dict[str, Any]) -> None:
+def _learned(known: Known) -> Corpus | None:
+    """The text that the run learned from, where that is still there."""
+    from transformer_cli.data.corpus import load_training
+
+    if known.data is None:
+        return None
+    try:
+        return load_training(known.data)
+    except DataError as failure:
+        console.say(f"nobody looked whether training saw the test: {failure.message}")
+        return None
+
+
+def _judge(
+    text: Text, systems: Sequence[System], known: Known, output: Output, facts: Sequence[dict[str, Any]]
+) -> list[dict[str, Any]]:
+    """Scores, slices and the rest: shown, and returned as JSON; facts: what else there is to say of each system."""
+    from transformer_cli.evaluation import report
+
+    longest = max((len(line.split()) for system in systems for line in system.lines), default=0)
+    if longest > SLOW_WORDS and "ter" in known.options.metrics:
+        console.say(
+            f"TER takes long for lines as long as these, of up to {longest:,} words; "
+            "--set evaluation.metrics=[bleu,chrf] leaves it out"
+        )
+    judged = report.Text(text.references, text.source, known.counts)
+    found = report.reports(systems, judged, known.options, n_worst=output.n_worst)
+    if text.is_own:
+        found = [replace(one, warnings=[]) for one in found]
+    results = [{**one.as_json(), **more} for one, more in zip(found, facts, strict=True)]
+    if output.as_json:
+        for result in results:
+            console.result(json.dumps(result, ensure_ascii=False))
+    else:
+        from transformer_cli.cli.evaluation_tables import show_reports
+
+        show_reports(found, known.options, markdown=output.markdown)
+    _tell([f"{one.name}: {warning}" for one in found for warning in one.warnings], strict=output.strict)
+    return results
+
+
+def _tell(suspicions: Iterable[str], *, strict: bool) -> None:
+    """Warnings, or with `strict` a DataError."""
+    said = list(suspicions)
+    if strict and said:
+        raise DataError(
+            "the text is suspicious:\n" + "\n".join(f"  {line}" for line in said),
+            hint="mend it, or go without --strict",
+        )
+    for line in said:
+        console.warn(line)
+
+
+def _keep(opened: OpenedRun, results: Sequence[dict[str, Any]], search: dict[str, Any]) -> None:
     """Write the scores of the run's own test set into its run.json."""
     from transformer_cli.files import write_json
     from transformer_cli.training.directory import read_record
@@ -199,6 +357,7 @@ def _keep(opened: OpenedRun, results: Sequence[Result], search: dict[str, Any]) 
     record = read_record(opened.path)
     kept = record.setdefault("scores", {})
     for result in results:
-        kept[result.name] = {"checkpoint": opened.checkpoint.name, **search, **result.as_json()}
+        brief = {key: result[key] for key in ("set", "lines", "scores", "truncated", "counts")}
+        kept[result["set"]] = {"checkpoint": opened.checkpoint.name, **search, **brief}
     write_json(path, record)
     console.say(f"kept in {path}")

@@ -63,7 +63,8 @@ def _report(error: Exception) -> int:
         # The command line library's own error; recognised by shape, since its class moves between versions.
         context = getattr(error, "ctx", None)
         hint = f"`{context.command_path} --help` shows what is possible." if context else None
-        console.error(error.format_message(), hint=hint)
+        message = error.format_message().replace("Value error, ", "").replace("Input should be", "must be")
+        console.error(message, hint=hint)
         return USAGE
     if _is_out_of_memory(error):
         console.error("not enough memory", hint="a smaller training.budget_tokens or decoding.batch_size needs less.")

@@ -2,35 +2,177 @@
 
 from __future__ import annotations
 
+import json
+import math
 import os
 import stat
 import sys
-from typing import TYPE_CHECKING
+from collections.abc import Iterable, Iterator, Mapping
+from contextlib import contextmanager, suppress
+from dataclasses import dataclass, field
+from pathlib import Path
+from typing import TYPE_CHECKING, Any, cast
 
-from transformer_cli.errors import UsageError
+from transformer_cli.errors import DataError, UsageError
 
 if TYPE_CHECKING:
+    from gzip import GzipFile
+    from io import BufferedReader
+
     from transformer_cli.data.corpus import Lines
+
+
+@dataclass(frozen=True)
+class Incoming:
+    """Lines that come in block by block. counts: those that were touched so far, by reason. total: if it is known."""
+
+    blocks: Iterable[list[str]]
+    counts: Mapping[str, int]
+    total: int | None = None
+
+
+@dataclass(frozen=True)
+class Request:
+    """A line to translate, what its translation begins with, and what came with it and goes out with it."""
+
+    source: str
+    prefix: str = ""
+    fields: dict[str, Any] = field(default_factory=dict)
 
 
 def given_lines(text: list[str] | None, input_file: str | None) -> Lines | None:
     """The lines of the arguments, of a file (`-` is stdin), or of stdin where something is fed to it; None if nothing
     is given. Raises UsageError for text and a file together, DataError for what cannot be read.
     """
-    from transformer_cli.data.corpus import Lines, check_line, read_lines, split_lines
+    from transformer_cli.data.corpus import Lines, read_lines, split_lines
 
-    if text and input_file is not None:
-        raise UsageError("text and --input are both given", hint="give one of them")
+    _refuse_both(text, input_file)
     if text:
-        lines = [line for argument in text for line in argument.split("\n")]
-        for number, line in enumerate(lines, start=1):
-            check_line(line, place=f"line {number} of the text")
-        return Lines(lines, {})
+        return Lines(_arguments(text), {})
     if input_file is not None and input_file != "-":
         return read_lines(input_file)
     if input_file is None and not _is_fed():
         return None
     return split_lines(sys.stdin.buffer.read() if sys.stdin is not None else b"", "stdin")
+
+
+@contextmanager
+def incoming_lines(text: list[str] | None, input_file: str | None) -> Iterator[Incoming]:
+    """The lines of the arguments, of a file of any kind, or of stdin (`-` or nothing), without waiting for the last.
+
+    Raises UsageError for text and a file together, DataError for what cannot be read, at once or while it is read.
+    """
+    from transformer_cli.data.stream import LineStream
+
+    _refuse_both(text, input_file)
+    if text:
+        lines = _arguments(text)
+        yield Incoming([lines], {}, len(lines))
+    elif input_file is not None and input_file != "-":
+        from transformer_cli.files import shown
+
+        with _opened(Path(input_file)) as file:
+            stream = LineStream(file, shown(input_file))
+            yield Incoming(stream, stream.counts)
+    elif sys.stdin is None:
+        yield Incoming([], {}, 0)
+    else:
+        with suppress(OSError, ValueError):  # no file at all
+            # Whoever started us may have left it so that a read without data would look like the end.
+            os.set_blocking(sys.stdin.fileno(), True)
+        stream = LineStream(cast("BufferedReader", sys.stdin.buffer), "stdin")
+        yield Incoming(stream, stream.counts)
+
+
+def as_request(line: str, place: str) -> Request:
+    """A plain line; DataError, naming the place, for what is no text."""
+    from transformer_cli.data.corpus import check_line
+
+    check_line(line, place=place)
+    return Request(line)
+
+
+def parse_request(line: str, place: str) -> Request:
+    """A JSON object with a `source` and possibly a `prefix`; DataError, naming the place, for anything else."""
+    from transformer_cli.data.corpus import check_line
+
+    try:
+        fields = json.loads(
+            line, parse_constant=_number, parse_float=_number, parse_int=_integer, object_pairs_hook=_object
+        )
+    except json.JSONDecodeError as failure:
+        raise _not_json(place, f"{failure.msg} at character {failure.pos + 1:,}") from None
+    except ValueError as failure:
+        raise _not_json(place, str(failure)) from None
+    except RecursionError:
+        raise _not_json(place, "it is nested too deeply") from None
+    if not isinstance(fields, dict) or not isinstance(fields.get("source"), str):
+        raise DataError(f"{place} is no object with a text called `source`", hint='expected: {"source": "..."}')
+    source, prefix = fields.pop("source"), fields.pop("prefix", "")
+    if not isinstance(prefix, str):
+        raise DataError(f"{place}: `prefix` is not a text")
+    check_line(source, place=f"{place}, source")
+    check_line(prefix, place=f"{place}, prefix")
+    check_line(json.dumps(fields, ensure_ascii=False), place=place)
+    return Request(source, prefix, fields)
+
+
+def _refuse_both(text: list[str] | None, input_file: str | None) -> None:
+    if text and input_file is not None:
+        raise UsageError("text and --input are both given", hint="give one of them")
+
+
+def _arguments(text: list[str]) -> list[str]:
+    from transformer_cli.data.corpus import check_line
+
+    lines = [line for argument in text for line in argument.split("\n")]
+    for number, line in enumerate(lines, start=1):
+        check_line(line, place=f"line {number} of the text")
+    return lines
+
+
+def _opened(path: Path) -> BufferedReader | GzipFile:
+    """A file, or a pipe that has a name."""
+    import gzip
+
+    from transformer_cli.data.corpus import nearest
+    from transformer_cli.files import shown
+
+    if path.is_dir():
+        raise DataError(f"{shown(path)} is not a file")
+    try:
+        return gzip.open(path, "rb") if path.suffix == ".gz" else path.open("rb")
+    except FileNotFoundError:
+        raise DataError(f"{shown(path)} does not exist", hint=nearest(path)) from None
+    except OSError as failure:
+        raise DataError(f"{shown(path)} cannot be read: {failure.strerror or failure}") from failure
+
+
+def _not_json(place: str, reason: str) -> DataError:
+    return DataError(f"{place} is not JSON that can be read: {reason}", hint='expected: {"source": "..."}')
+
+
+def _number(text: str) -> float:
+    """One that can be written again: JSON has no infinity, and 1e999 would become one."""
+    if not math.isfinite(number := float(text)):
+        raise ValueError(f"{text} is not a JSON number that can be kept")
+    return number
+
+
+def _integer(text: str) -> int:
+    try:
+        return int(text)
+    except ValueError:  # Python's own limit
+        raise ValueError(f"a number of {len(text):,} digits is too long") from None
+
+
+def _object(pairs: list[tuple[str, Any]]) -> dict[str, Any]:
+    fields: dict[str, Any] = {}
+    for name, value in pairs:
+        if name in fields:
+            raise ValueError(f"{name!r} is there twice in one object")
+        fields[name] = value
+    return fields
 
 
 def _is_fed() -> bool:

@@ -41,6 +41,15 @@ Model = Annotated[
         "--model", "-m", metavar="RUN", help="A run or a checkpoint directory; the latest run when not given."
     ),
 ]
+Models = Annotated[
+    list[str] | None,
+    typer.Option(
+        "--model",
+        "-m",
+        metavar="RUN",
+        help="A run or a checkpoint directory; the latest run when not given; repeated, an ensemble.",
+    ),
+]
 RunDir = Annotated[
     Path | None, typer.Option("--run-dir", metavar="DIR", help="The run's directory; runs/NAME when not given.")
 ]
@@ -49,6 +58,9 @@ Input = Annotated[
 ]
 Output = Annotated[str | None, typer.Option("--output", "-o", metavar="FILE", help="Write to this file; - is stdout.")]
 Json = Annotated[bool, typer.Option("--json", help="Machine-readable results, one JSON object per line.")]
+Strict = Annotated[
+    bool, typer.Option("--strict", help="Stop with exit code 3 where text is suspicious, instead of a warning.")
+]
 Quiet = Annotated[bool, typer.Option("--quiet", "-q", help="Results and errors only.", callback=_set_quiet)]
 Traceback = Annotated[
     bool, typer.Option("--traceback", help="Show Python's traceback when something fails.", callback=_set_traceback)

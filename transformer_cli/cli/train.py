@@ -4,14 +4,19 @@ from __future__ import annotations
 
 import json
 import sys
+from collections.abc import Sequence
 from pathlib import Path
-from typing import Annotated
+from typing import TYPE_CHECKING, Annotated
 
 import typer
 
 from transformer_cli.cli import console
-from transformer_cli.cli.options import Config, Json, Overrides, Quiet, RunDir, Traceback
-from transformer_cli.errors import UsageError
+from transformer_cli.cli.options import Config, Json, Overrides, Quiet, RunDir, Strict, Traceback
+from transformer_cli.errors import DataError, UsageError
+
+if TYPE_CHECKING:
+    from transformer_cli.data.checks import Finding
+    from transformer_cli.training.forecast import Forecast
 
 
 def train(
@@ -21,6 +26,10 @@ def train(
     overwrite: Annotated[
         bool, typer.Option("--overwrite", help="Delete what the run directory holds of a run, and start anew.")
     ] = False,
+    dry_run: Annotated[
+        bool, typer.Option("--dry-run", help="Check configuration and text and say what would happen; train nothing.")
+    ] = False,
+    strict: Strict = False,
     json_output: Json = False,
     quiet: Quiet = False,
     traceback: Traceback = False,
@@ -28,7 +37,8 @@ def train(
     """Train a model, or continue one that was stopped: the same command does both.
 
     Trains the tokenizer if there is none, encodes the text, trains, validates by loss and by BLEU of real translations,
-    and keeps the best and the last checkpoints.
+    and keeps the best and the last checkpoints. With --dry-run or --strict the text is checked first: for pairs that
+    are repeated, shifted, alike, of odd lengths or in two texts at once, and for characters nobody sees.
 
     Example:
       tx train -c tiny.yaml
@@ -37,8 +47,18 @@ def train(
 
     if config is None:
         raise UsageError("which configuration?", hint="for example: tx train -c tiny.yaml")
-    loaded = load_config(config, overrides or [])
+    loaded = load_config(config, overrides or [], to_train=True)
     directory = run_dir or Path("runs") / (loaded.name or "")
+
+    if dry_run:
+        from transformer_cli.training.forecast import forecast
+
+        _show(forecast(loaded, directory, overwrite=overwrite), as_json=json_output, strict=strict)
+        return
+    if strict:
+        from transformer_cli.data import checks, corpus
+
+        _refuse(checks.check_all(corpus.load_all(loaded.data)))
 
     from transformer_cli.training.run import Listener, train
 
@@ -59,3 +79,51 @@ def train(
     console.say(f"best checkpoint: {outcome.best}")
     console.say(f"next: tx evaluate -m {directory}")
     console.say(f'      tx translate -m {directory} "ich mochte ein bier"')
+
+
+def _show(found: Forecast, *, as_json: bool, strict: bool) -> None:
+    """What would happen, and what is suspicious."""
+    from transformer_cli.cli.tables import Column, Table, show
+
+    if as_json:
+        console.result(json.dumps(found.as_json(), ensure_ascii=False))
+    else:
+        sizes = tuple(
+            (name, f"{size.pairs:,}", f"{size.source_words:,}", f"{size.target_words:,}")
+            for name, size in found.texts.items()
+        )
+        headings = ("pairs", "source words", "target words")
+        show([Table("", (Column("text"), *(Column(name, "right") for name in headings)), sizes)])
+        source, target = found.pieces
+        pieces = f"{source:,}" if source == target else f"{source:,} + {target:,}"
+        facts = {
+            "tokenizer": f"{found.tokenizer}, {pieces} pieces",
+            "parameters": f"{found.parameters:,}",
+            "machine": ", ".join(f"{key} {value}" for key, value in found.machine.items() if key != "reason"),
+            "run": f"{found.run}: {_would(found)}",
+        }
+        console.result("")
+        for name, fact in facts.items():
+            console.result(f"{name:<11} {fact}")
+        console.result(f"suspicious  {len(found.findings) or 'nothing'}")
+        for finding in found.findings:
+            console.result(f"  {finding}")
+    if strict:
+        _refuse(found.findings)
+
+
+def _would(found: Forecast) -> str:
+    if found.replaces:
+        return "would be deleted, and a new one trained"
+    if found.finished:
+        return f"finished after step {found.step:,} ({found.finished}); nothing would be done"
+    return f"would continue after step {found.step:,}" if found.step else "would be trained anew"
+
+
+def _refuse(findings: Sequence[Finding]) -> None:
+    """DataError where there is anything suspicious."""
+    if findings:
+        raise DataError(
+            "the text is suspicious:\n" + "\n".join(f"  {finding}" for finding in findings),
+            hint="mend it, or train without --strict",
+        )

@@ -19,17 +19,28 @@ def open_trained(model: str | None, config: str | None, overrides: Sequence[str]
     Raises UsageError for both -m and -c; ModelError, saying what to type and before torch is imported, where there is
     no such run.
     """
+    [opened], settings = open_several(None if model is None else [model], config, overrides)
+    return opened, settings
+
+
+def open_several(
+    models: Sequence[str] | None, config: str | None, overrides: Sequence[str] | None
+) -> tuple[list[OpenedRun], RunConfig]:
+    """The runs with their best weights, and the first one's configuration with the overrides on top; see above."""
     from transformer_cli.checkpoints.find import find_checkpoint
     from transformer_cli.config.source import load_config
 
-    if model is not None and config is not None:
+    if models and config is not None:
         raise UsageError("--model and --config both name a run", hint="give one of them")
     wanted = load_config(config, overrides or ()) if config is not None else None
-    checkpoint = find_checkpoint(model, config=wanted, config_path=config)
+    names: Sequence[str | None] = models or [None]
+    checkpoints = [find_checkpoint(model, config=wanted, config_path=config) for model in names]
 
     from transformer_cli.checkpoints.store import open_run
     from transformer_cli.loading import settings_of
 
-    console.say(f"model: {checkpoint}")
-    opened = open_run(checkpoint)
-    return opened, settings_of(opened, overrides or ())
+    opened = []
+    for checkpoint in checkpoints:
+        console.say(f"model: {checkpoint}")
+        opened.append(open_run(checkpoint))
+    return opened, settings_of(opened[0], overrides or ())

@@ -4,33 +4,44 @@ from __future__ import annotations
 
 import json
 import sys
-from collections.abc import Callable, Iterator
-from contextlib import contextmanager
-from typing import TYPE_CHECKING, Annotated, Any
+from collections import Counter
+from collections.abc import Callable, Iterator, Sequence
+from contextlib import contextmanager, suppress
+from dataclasses import replace
+from typing import TYPE_CHECKING, Annotated
 
 import typer
 
 from transformer_cli.cli import console
-from transformer_cli.cli.options import Config, Input, Json, Model, Output, Overrides, Quiet, Traceback
-from transformer_cli.errors import DataError
+from transformer_cli.cli.lines import Incoming, Request, as_request, incoming_lines, parse_request
+from transformer_cli.cli.options import Config, Input, Json, Models, Output, Overrides, Quiet, Traceback
+from transformer_cli.cli.results import JSON_FIELDS, Tally, as_json, as_moses, as_text, writer
+from transformer_cli.errors import DataError, UsageError
 
 if TYPE_CHECKING:
-    from transformer_cli.data.corpus import Lines
-    from transformer_cli.decoding.translator import Candidate, Translation
+    from transformer_cli.decoding.translator import Translation, Translator
 
 BeamSize = Annotated[
     int | None, typer.Option("--beam-size", "-b", min=1, help="Hypotheses kept per sentence; 1 is greedy search.")
 ]
 LengthPenalty = Annotated[
-    float | None, typer.Option("--length-penalty", help="Scores are divided by length^this; 0 disables.")
+    float | None,
+    typer.Option("--length-penalty", help="Exponent of the length that scores are divided by; 0 disables."),
 ]
+Progress = Callable[[int], object] | None
+Run = Callable[[Sequence[Request], int, Progress], "list[Translation]"]
+"""Requests, how many lines came before them, and whom to tell of each that is done."""
+Parse = Callable[[str, str], Request]
+"""A line, and what an error calls it."""
+Show = Callable[[int, Request, "Translation"], list[str]]
+"""The lines that say a translation, whose line has this number, counted from 0."""
 
 
 def translate(
     text: Annotated[list[str] | None, typer.Argument(metavar="[TEXT]...", help="Sentences, one per argument.")] = None,
     input_file: Input = None,
     output_file: Output = None,
-    model: Model = None,
+    models: Models = None,
     config: Config = None,
     overrides: Overrides = None,
     beam_size: BeamSize = None,
@@ -38,152 +49,150 @@ def translate(
         int, typer.Option("--n-best", min=1, help="Translations per line, at most the beam's size; in Moses' format.")
     ] = 1,
     length_penalty: LengthPenalty = None,
+    sample: Annotated[
+        bool, typer.Option("--sample", help="Draw translations at random; --set seed=2 draws others.")
+    ] = False,
+    alignments: Annotated[
+        bool, typer.Option("--alignments", help="Say which word translates which: TEXT ||| 0-0 1-2, source-target.")
+    ] = False,
+    jsonl: Annotated[
+        bool,
+        typer.Option("--jsonl", help='Lines are objects: {"source": ..., "prefix": ...}; other fields go out again.'),
+    ] = False,
     json_output: Json = False,
     quiet: Quiet = False,
     traceback: Traceback = False,
 ) -> None:
     """Translate text, a file (-i, -o), what comes in through a pipe, or what you type.
 
-    As many lines come out as go in, in the same order; an empty line stays empty. The model is the latest run, the one
-    that -m names, or the run of a configuration (-c). With --json each line is an object with source, translation,
-    score, tokens, n_best and truncated; if lines had to be touched (a byte order mark, carriage returns), a last object
+    As many lines come out as go in, in the same order, as soon as they are there; an empty line stays empty. The model
+    is the latest run, the one that -m names, several as an ensemble (-m A -m B), or the run of a configuration (-c).
+    How to search is a matter of --set decoding.KEY=VALUE: temperature, top_k, top_p, no_repeat_ngram, min_length, ...
+
+    With --json each line is an object with source, translation, score, tokens, n_best, truncated and flags: looped (the
+    same words four times in a row), copied (three in four words are the source's), short (less than a third of the
+    source's words), split (too long for the model, so translated by sentences), refused (too long, with
+    decoding.long=refuse; exit code 3). If lines had to be touched (a byte order mark, carriage returns), a last object
     says so in counts.
+
+    --alignments come from cross-attention: from the row that a word comes out of, which was better in every model
+    measured here (docs/attention.md); --set decoding.alignment_reading=shifted reads the one it goes into, as Chen et
+    al. 2020 do. Words are those between white space. In --json they are `alignment`.
 
     Example:
       tx translate "ich mochte ein bier"
     """
-    lines = _lines(text, input_file, output_file)  # a missing file is said before torch is imported
+    if alignments and n_best > 1 and not (json_output or jsonl):
+        raise UsageError("--alignments belong to the best translation: they go with --n-best only in --json")
+    with _incoming(text, input_file, output_file) as source:  # a missing file is said before torch is imported
+        from transformer_cli.cli.trained import open_several
 
-    from transformer_cli.cli.trained import open_trained
+        opened, settings = open_several(models, config, overrides)
 
-    opened, settings = open_trained(model, config, overrides)
+        from transformer_cli.loading import translator_of
 
-    from transformer_cli.loading import translator_of
+        translator = translator_of(opened, settings)
 
-    translator = translator_of(opened, settings)
-
-    def run(lines: list[str]) -> list[Translation]:
-        with progress_bar(len(lines)) as progress:
-            return translator.translate_all(
-                lines, beam_size=beam_size, length_penalty=length_penalty, n_best=n_best, progress=progress
+        def run(requests: Sequence[Request], lines_before: int, progress: Progress = None) -> list[Translation]:
+            found = translator.translate_all(
+                [request.source for request in requests],
+                beam_size=beam_size,
+                length_penalty=length_penalty,
+                sample=sample or None,
+                n_best=n_best,
+                prefixes=[request.prefix for request in requests],
+                lines_before=lines_before,
+                progress=progress,
             )
+            return _aligned(translator, found) if alignments else found
 
-    show = _as_json if json_output else _as_text if n_best == 1 else _as_moses
-    if lines is None:
-        _converse(run, show)
-        return
-    with _writer(output_file) as write:
-        found = run(lines.lines)
-        for number, (source, translation) in enumerate(zip(lines.lines, found, strict=True)):
-            for line in show(number, source, translation):
-                write(line)
-        if json_output and lines.counts:
-            write(json.dumps({"counts": lines.counts}, ensure_ascii=False))
-    tell(lines, found)
+        parse = parse_request if jsonl else as_request
+        show = as_json if json_output or jsonl else as_text if n_best == 1 else as_moses
+        if source is None:
+            _converse(run, parse, show)
+            return
+        tally = _filter(source, run, parse, show, output_file)
+    if n_refused := tally.flags["refused"]:
+        raise DataError(
+            f"{n_refused:,} of {tally.n_lines:,} lines have more pieces than the model translates at once "
+            f"({translator.max_source_length:,}); their translations are empty",
+            hint="--set decoding.long=split translates them in parts" if settings.decoding.long == "refuse" else None,
+        )
 
 
-def tell(lines: Lines, found: list[Translation]) -> None:
-    """On stderr: what happened to which number of lines."""
-    for reason, n in lines.counts.items():
-        console.warn(f"{n:,} x {reason}")
-    from transformer_cli.decoding.translator import NOTHING
+def _aligned(translator: Translator, found: list[Translation]) -> list[Translation]:
+    from transformer_cli.attention_maps.aligner import alignments
 
-    if n_empty := found.count(NOTHING):
-        console.say(f"{n_empty:,} of {len(found):,} lines have no text; their translations are empty")
-    if n_truncated := sum(translation.truncated for translation in found):
-        console.warn(f"{n_truncated:,} of {len(found):,} translations did not end and were cut at the longest length")
+    links = alignments(translator, found)
+    return [replace(translation, alignment=one) for translation, one in zip(found, links, strict=True)]
+
+
+def _filter(source: Incoming, run: Run, parse: Parse, show: Show, output_file: str | None) -> Tally:
+    """Translate what comes in, as it comes in; returns what happened to it."""
+    tally, touched = Tally(), Counter[str]()
+    with writer(output_file) as write, progress_bar(source.total) as progress:
+        for block in source.blocks:
+            requests = [parse(line, f"line {number:,}") for number, line in enumerate(block, start=tally.n_lines + 1)]
+            found = run(requests, tally.n_lines, progress)
+            for number, (request, translation) in enumerate(zip(requests, found, strict=True), start=tally.n_lines):
+                for line in show(number, request, translation):
+                    write(line)
+                touched.update(f"field `{name}` of the input replaced" for name in JSON_FIELDS & request.fields.keys())
+                touched["prefix of an empty source left out"] += bool(request.prefix and not request.source.strip())
+            tally.add(found)
+        counts = {**source.counts, **+touched}
+        if show is as_json and counts:
+            write(json.dumps({"counts": counts}, ensure_ascii=False))
+    tally.tell(counts)
+    return tally
 
 
 @contextmanager
-def progress_bar(total: int) -> Iterator[Callable[[int], object]]:
-    """A bar on stderr for more than a few lines, where a person looks at it."""
+def progress_bar(total: int | None) -> Iterator[Callable[[int], object]]:
+    """A bar on stderr for more than a few lines, where a person looks at it; total: None where nobody knows it."""
     from tqdm import tqdm
 
-    hidden = total < 2 or console.is_quiet() or not console.is_terminal(sys.stderr)
+    few = total is not None and total < 2
+    hidden = few or console.is_quiet() or not console.is_terminal(sys.stderr)
     with tqdm(total=total, unit=" lines", disable=hidden, file=sys.stderr, leave=False) as bar:
         yield bar.update
 
 
-def _lines(text: list[str] | None, input_file: str | None, output_file: str | None) -> Lines | None:
-    """What is to be translated; None where somebody sits at a terminal and will type it."""
-    from transformer_cli.cli.lines import given_lines
-
-    if not text and input_file is None:
-        if output_file is None and sys.stdin is not None and console.is_terminal(sys.stdin):
-            return None
-        input_file = "-"
-    return given_lines(text, input_file)
-
-
 @contextmanager
-def _writer(output_file: str | None) -> Iterator[Callable[[str], None]]:
-    """Takes one line at a time; a file appears only when all of them are there."""
-    if output_file is None or output_file == "-":
-        yield console.result
-        return
-    from transformer_cli.files import atomic_file
-
-    with atomic_file(output_file) as file:
-
-        def write(line: str) -> None:
-            file.write(f"{line}\n".encode())
-
-        yield write
+def _incoming(text: list[str] | None, input_file: str | None, output_file: str | None) -> Iterator[Incoming | None]:
+    """What is to be translated; None where somebody sits at a terminal and will type it."""
+    nothing_given = not text and input_file is None and output_file is None
+    if nothing_given and sys.stdin is not None and console.is_terminal(sys.stdin):
+        yield None
+    else:
+        with incoming_lines(text, input_file) as source:
+            yield source
 
 
-def _converse(
-    run: Callable[[list[str]], list[Translation]],
-    show: Callable[[int, str, Translation], list[str]],
-) -> None:
+def _converse(run: Run, parse: Parse, show: Show) -> None:
     """Read a line, translate it, until the end of the input."""
-    from transformer_cli.data.corpus import check_line
-
     console.say("Type a sentence; an empty line or Ctrl-D ends.")
     number = 0
     while line := _ask():
         try:
-            check_line(line, place="what was typed")
-            [translation] = run([line])
+            request = parse(line, "what was typed")
+            [translation] = run([request], number, None)
         except DataError as failure:
             console.error(failure.message, hint=failure.hint)
             continue
-        for shown in show(number, line, translation):
+        for shown in show(number, request, translation):
             console.result(shown)
+        if translation.flags:
+            console.warn(f"this translation is {', '.join(translation.flags)}")
         number += 1
 
 
 def _ask() -> str:
     """One line without its end; "" at the end of the input."""
-    import readline  # noqa: F401  (gives `input` editing and a history)
+    with suppress(ImportError):  # not everywhere
+        import readline  # noqa: F401  (gives `input` editing and a history)
 
     try:
         return input("> " if console.is_terminal(sys.stdout) else "")
     except EOFError:
         return ""
-
-
-def _as_text(number: int, source: str, translation: Translation) -> list[str]:
-    return [translation.text]
-
-
-def _as_moses(number: int, source: str, translation: Translation) -> list[str]:
-    """Moses' format: line ||| text ||| features ||| score; lines are numbered from 0."""
-    return [
-        f"{number} ||| {one.text} ||| LogProbability= {one.log_probability:.6f} ||| {one.score:.6f}"
-        for one in translation.n_best
-    ]
-
-
-def _as_json(number: int, source: str, translation: Translation) -> list[str]:
-    fields = {"source": source, **_fields(translation), "n_best": [_fields(one) for one in translation.n_best]}
-    return [json.dumps(fields, ensure_ascii=False)]
-
-
-def _fields(one: Candidate) -> dict[str, Any]:
-    return {
-        "translation": one.text,
-        "score": one.score,
-        "log_probability": one.log_probability,
-        "tokens": list(one.tokens),
-        "truncated": one.truncated,
-    }

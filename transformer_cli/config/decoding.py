@@ -2,19 +2,59 @@
 
 from __future__ import annotations
 
-from transformer_cli.config.section import NonNegativeFloat, NonNegativeInt, PositiveInt, Section
+from typing import Annotated, Literal
+
+from pydantic import Field
+
+from transformer_cli.config.section import NonNegativeFloat, NonNegativeInt, PositiveFloat, PositiveInt, Section
+
+PenaltyFamily = Literal["power", "gnmt"]
+MAX_BEAM = 1000
+"""Memory grows with the square of the beam."""
+MAX_PENALTY = 10
+"""Of either sign: far beyond any use, and powers of lengths stay finite."""
 
 
 class DecodingConfig(Section):
-    """Beam search, or greedy with a beam of one."""
+    """Beam search, greedy with a beam of one, or sampling."""
 
-    beam_size: PositiveInt = 5
+    beam_size: Annotated[int, Field(gt=0, le=MAX_BEAM)] = 5
     """Hypotheses kept per sentence; 1 is greedy search."""
-    length_penalty: float = 1.0
-    """Scores are divided by length^length_penalty, the end mark counted; 0 disables."""
+    length_penalty: Annotated[float, Field(ge=-MAX_PENALTY, le=MAX_PENALTY)] = 1.0
+    """Scores are divided by a power of the length, and this is the exponent: 0 disables, below 0 favours the short."""
+    length_penalty_family: PenaltyFamily = "power"
+    """power: length^length_penalty. gnmt: ((5 + length) / 6)^length_penalty. The end mark is counted."""
+    min_length: NonNegativeInt = 0
+    """Pieces that a translation has at least; of a line that is split, each part."""
+    max_length: PositiveInt | None = None
+    """Pieces that a translation has at most, however long its source is; of a line that is split, each part."""
     max_length_factor: NonNegativeFloat = 2.0
     """A translation has at most factor x source pieces + extra pieces."""
     max_length_extra: NonNegativeInt = 10
     """The extra pieces of that limit."""
+    no_repeat_ngram: NonNegativeInt = 0
+    """No run of so many pieces comes twice in a translation, of a split line in a part of it; 0 lets all repeat."""
+    banned: list[str] = Field(default=[])
+    """Pieces of the target vocabulary that are never written, such as "▁the"; marks such as </s> cannot be banned."""
+    sample: bool = False
+    """Draw translations at random, by the run's seed, instead of searching for the likeliest."""
+    temperature: PositiveFloat = 1.0
+    """Of sampling: below 1 prefers the likely, above 1 levels all."""
+    top_k: NonNegativeInt = 0
+    """Sampling draws from so many of the likeliest pieces; 0 is all."""
+    top_p: Annotated[float, Field(gt=0, le=1)] = 1.0
+    """Sampling draws from the fewest likeliest pieces that have this share of the probability together; 1 is all."""
+    alignment_layer: PositiveInt | None = None
+    """The decoder layer that `tx translate --alignments` reads; the last but one when not given, of two the last."""
+    alignment_reading: Literal["raw", "shifted"] = "raw"
+    """raw: a word is aligned by the row that it comes out of; shifted: by the row that it goes into (Chen et al.)."""
     batch_size: PositiveInt = 64
-    """Sentences translated together."""
+    """Sentences translated together, at most."""
+    budget_tokens: PositiveInt = 8192
+    """Padded source tokens translated together, at most, so that long sentences keep to memory; one always may."""
+    long: Literal["split", "refuse"] = "split"
+    """A line of more than max_source_length pieces is split at sentence ends, translated in parts and joined again; or
+    it is refused: its translation is empty, and the command ends with exit code 3."""
+    max_source_length: Annotated[int, Field(ge=2, le=10**12)] | None = None
+    """Source pieces, end mark included, that are translated at once; data.max_length when not given, in no case more
+    than the model has positions."""

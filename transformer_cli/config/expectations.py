@@ -17,7 +17,9 @@ from transformer_cli.config.nodes import Node, shorten
 from transformer_cli.config.section import Section
 
 HUGE = 10**12
-"""The schema's limit for counts that have none of their own; not worth a word unless it is exceeded."""
+"""The schema's limit for counts that have none of their own."""
+FAR = 10**5
+"""From here on a limit is not worth a word unless it is exceeded."""
 
 
 @dataclass(frozen=True)
@@ -65,10 +67,12 @@ class Accepted:
             return self.choices[0] if len(self.choices) == 1 else f"one of {', '.join(self.choices)}"
         if self.section:
             names = list(self.section.model_fields)
-            return f"{{{', '.join(names)}}}" if len(names) <= 2 else "`key: value` lines"
+            return f"{{{', '.join(names)}}}" if len(names) <= 4 else "`key: value` lines"
         if get_origin(self.annotation) is list:
             item = self.inside(0)
             assert item is not None
+            if item.choices:
+                return f"a list of {self._count() or 'any '}of {', '.join(item.choices)}"
             return f"a list of {self._count()}{_plural(item.in_words())}"
         if self.annotation is bool:
             return "true or false"
@@ -90,7 +94,7 @@ class Accepted:
                 words.append(f"of at least {item.ge}")
             elif isinstance(item, limit.Lt):
                 words.append(f"below {item.lt}")
-            elif isinstance(item, limit.Le) and (item.le != HUGE or (isinstance(found, int) and found > HUGE)):
+            elif isinstance(item, limit.Le) and _is_worth_a_word(item.le, found):
                 words.append(f"up to {item.le:,}")
         return "".join(f" {'and ' if index else ''}{word}" for index, word in enumerate(words))
 
@@ -99,7 +103,7 @@ class Accepted:
         most = next((item.max_length for item in self.limits if isinstance(item, limit.MaxLen)), None)
         if most is None:
             return f"at least {least} " if least else ""
-        return f"{least} "
+        return f"{least} " if most == least else f"{least} to {most} "
 
 
 def accepted(annotation: Any, *limits: Any) -> Accepted:
@@ -160,6 +164,10 @@ def _as_number(text: str) -> str | None:
     if not digits.isascii() or not digits.isdecimal():
         return None
     return digits.lstrip("0") or "0"
+
+
+def _is_worth_a_word(most: Any, found: object) -> bool:
+    return most < FAR or (isinstance(found, int) and found > most)
 
 
 def _plural(words: str) -> str:

@@ -101,17 +101,24 @@ def _place(node: Node) -> Place:
 
 def explain(error: ValidationError, root: Node, schema: type[Section]) -> list[Mistake]:
     """Pydantic's errors as mistakes at their places; what the members of a union say becomes one mistake."""
-    everything = accepted(schema)
+    complaints = [(entry["loc"], entry["type"]) for entry in error.errors(include_url=False, include_context=False)]
+    return _explain(complaints, root, accepted(schema))
+
+
+def _explain(
+    complaints: Iterable[tuple[Path, str]], root: Node, wanted: Accepted, *, prefix: Path = ()
+) -> list[Mistake]:
+    """The paths start at root, which `wanted` describes; prefix only completes the settings' names."""
     unions: dict[Path, list[tuple[Path, str]]] = {}
     mistakes: list[Mistake] = []
-    for entry in error.errors(include_url=False, include_context=False):
-        path, within = _split_at_union(entry["loc"], everything)
+    for loc, kind in complaints:
+        path, within = _split_at_union(loc, wanted)
         if within:
-            unions.setdefault(path, []).append((within, entry["type"]))
+            unions.setdefault(path, []).append((within, kind))
         else:
-            mistakes.append(_mistake(path, entry["type"], root, everything))
-    for path, complaints in unions.items():
-        mistakes += _union_mistakes(path, complaints, root, everything)
+            mistakes.append(_mistake(path, kind, root, wanted, prefix=prefix))
+    for path, inner in unions.items():
+        mistakes += _union_mistakes(path, inner, root, wanted, prefix=prefix)
     return mistakes
 
 
@@ -128,25 +135,22 @@ def _split_at_union(loc: Path, wanted: Accepted) -> tuple[Path, Path]:
 
 
 def _union_mistakes(
-    path: Path, complaints: list[tuple[Path, str]], root: Node, everything: Accepted
-) -> Iterable[Mistake]:
+    path: Path, complaints: list[tuple[Path, str]], root: Node, wanted: Accepted, *, prefix: Path
+) -> list[Mistake]:
     """A mapping is judged as the form it comes nearest to; anything else by all that the union accepts."""
     node = _existing(root, path)
-    forms = {member.section.__name__: member for member in _at(everything, path).members if member.section}
+    forms = {member.section.__name__: member for member in _at(wanted, path).members if member.section}
     related = [
         name for name, form in forms.items() if isinstance(node.value, dict) and any(map(form.inside, node.value))
     ]
     if not related:
-        yield _mistake(path, "union", root, everything)
-        return
+        return [_mistake(path, "union", root, wanted, prefix=prefix)]
     meant = min(related, key=lambda name: sum(within[0] == name for within, _ in complaints))
-    for within, kind in complaints:
-        if within[0] == meant:
-            yield _mistake(within[1:], kind, node, forms[meant], prefix=path)
+    of_the_form = [(within[1:], kind) for within, kind in complaints if within[0] == meant]
+    return _explain(of_the_form, node, forms[meant], prefix=(*prefix, *path))
 
 
-def _mistake(path: Path, kind: str, root: Node, wanted: Accepted, *, prefix: Path = ()) -> Mistake:
-    """path starts at root, which `wanted` describes; prefix only completes the setting's name."""
+def _mistake(path: Path, kind: str, root: Node, wanted: Accepted, *, prefix: Path) -> Mistake:
     full = (*prefix, *path)
     name = _dotted(full)
     if kind == "extra_forbidden":

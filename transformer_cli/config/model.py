@@ -6,32 +6,100 @@ from typing import Annotated, Literal
 
 from pydantic import Field
 
-from transformer_cli.config.section import NonNegativeInt, PositiveInt, Probability, Section
+from transformer_cli.config.section import Probability, Section
 
-LayerCount = Annotated[int, Field(ge=0, le=10_000)]
+# Far above any known model, and still small enough that every matrix has a size PyTorch can name.
+Width = Annotated[int, Field(gt=0, le=10**6)]
+Heads = Annotated[int, Field(gt=0, le=10**5)]
+Layers = Annotated[int, Field(gt=0, le=1000)]
+LayersOrNone = Annotated[int, Field(ge=0, le=1000)]
+Rows = Annotated[int, Field(gt=0, le=10**9)]
+RowsOrNone = Annotated[int, Field(ge=0, le=10**9)]
+
+Side = Literal["encoder", "decoder"]
+Position = Literal["sinusoidal", "sinusoidal-table", "learned", "rotary", "none"]
+Projection = Literal["query", "key", "value", "output"]
+PROJECTIONS: tuple[Projection, ...] = ("query", "key", "value", "output")
+TABLES: tuple[Position, ...] = ("sinusoidal-table", "learned")
+"""The positions that have as many rows as `max_positions` says."""
 
 
 class Depths(Section):
     """Separate depths of encoder and decoder."""
 
-    encoder: LayerCount
-    decoder: LayerCount
+    encoder: LayersOrNone
+    decoder: LayersOrNone
+
+
+class SidePositions(Section):
+    """Separate positions of encoder and decoder."""
+
+    encoder: Position
+    decoder: Position
+
+
+class SideMaxPositions(Section):
+    """Separate tables of encoder and decoder."""
+
+    encoder: Rows
+    decoder: Rows
+
+
+class Biases(Section):
+    """Which parts have biases."""
+
+    attention: bool | list[Projection] = True
+    """The projections of attention; those of a list alone can be counted, not built."""
+    feed_forward: bool = True
+    """The feed-forward network."""
+    norm: bool = True
+    """LayerNorm's; RMSNorm has none."""
+
+    @property
+    def projections(self) -> tuple[Projection, ...]:
+        """The projections of attention that have one."""
+        if isinstance(self.attention, bool):
+            return PROJECTIONS if self.attention else ()
+        return tuple(name for name in PROJECTIONS if name in self.attention)
+
+
+class Vocabularies(Section):
+    """Separate vocabularies of source and target."""
+
+    source: RowsOrNone
+    target: RowsOrNone
+
+
+class Extra(Section):
+    """Parameters of something that tx does not build."""
+
+    name: Annotated[str, Field(pattern=r"^[A-Za-z0-9][A-Za-z0-9._-]*$", max_length=100)]
+    """Its name in the table."""
+    shape: Annotated[list[Rows], Field(min_length=1, max_length=8)]
+    """Its weight, outputs first."""
+    bias: bool = False
+    """As many numbers more as it has outputs."""
+    trainable: bool = True
+    """Whether training changes it."""
 
 
 class ModelConfig(Section):
     """The paper's section 3; names are the paper's."""
 
-    architecture: Literal["encoder-decoder"] = "encoder-decoder"
-    """What is built."""
-    d_model: PositiveInt = 512
+    architecture: Literal["encoder-decoder", "decoder-only", "encoder-only"] = "encoder-decoder"
+    """What is built. tx trains the first; the others, GPT's and BERT's kind, it builds and counts."""
+    d_model: Width = 512
     """Width of the residual stream."""
-    n_heads: PositiveInt = 8
+    n_heads: Heads = 8
     """Attention heads per layer."""
-    d_ff: PositiveInt = 2048
+    n_kv_heads: Heads | None = None
+    """Heads of keys and values, each shared by as many heads of queries (Ainslie et al. 2023); n_heads when not
+    given."""
+    d_ff: Width = 2048
     """Width inside the feed-forward network."""
-    n_layers: Annotated[int, Field(gt=0, le=10_000)] | Depths = 6
+    n_layers: Layers | Depths = 6
     """Layers of encoder and decoder: a number, or {encoder: 12, decoder: 3}."""
-    d_head: PositiveInt | None = None
+    d_head: Width | None = None
     """Width of a head; d_model / n_heads when not given."""
     norm: Literal["layer-norm", "rms-norm"] = "layer-norm"
     """LayerNorm (Ba et al. 2016) or RMSNorm (Zhang & Sennrich 2019)."""
@@ -39,18 +107,20 @@ class ModelConfig(Section):
     """pre: normalise what enters a sublayer (Xiong et al. 2020); post: what leaves it, as in the paper."""
     final_norm: bool | None = None
     """A norm after the last layer; when not given, true for pre and false for post."""
-    activation: Literal["relu", "gelu", "silu", "swiglu"] = "relu"
-    """Inside the feed-forward network; swiglu (Shazeer 2020) has a third matrix, the gate."""
-    positions: Literal["sinusoidal", "learned", "rotary", "none"] = "sinusoidal"
-    """How order enters: added sinusoids, an added table, rotated queries and keys (Su et al. 2021), or not at all."""
-    max_positions: PositiveInt = 1024
-    """Rows of the table of `positions: learned`; the others have no limit."""
-    first_position: NonNegativeInt = 0
+    activation: Literal["relu", "gelu", "silu", "swiglu", "geglu"] = "relu"
+    """Inside the feed-forward network; swiglu and geglu (Shazeer 2020) have a third matrix, the gate."""
+    positions: Position | SidePositions = "sinusoidal"
+    """How order enters: added sinusoids, the same from a stored table, an added table that is trained, rotated queries
+    and keys (Su et al. 2021), or not at all; one for both stacks, or {encoder, decoder}."""
+    max_positions: Rows | SideMaxPositions = 1024
+    """Rows of each stack's table for positions learned and sinusoidal-table; the others have no limit."""
+    first_position: RowsOrNone = 0
     """The number of the first position."""
-    bias: bool = True
-    """Biases in the linear layers of attention and feed-forward; the output projection never has one."""
-    tied: Literal["all", "decoder", "none"] = "all"
-    """One matrix for source embedding, target embedding and output (all), for the last two (decoder), or three."""
+    bias: bool | Biases = True
+    """Biases in attention and feed-forward, or {attention, feed_forward, norm}; the output projection has none."""
+    tied: Literal["all", "embeddings", "decoder", "none"] = "all"
+    """What is one matrix: source embedding, target embedding and output (all), the first two (embeddings), the last
+    two (decoder), or nothing (none)."""
     embedding_scale: bool = True
     """Multiply embeddings by sqrt(d_model), as in the paper."""
     dropout: Probability = 0.1
@@ -59,6 +129,11 @@ class ModelConfig(Section):
     """On the attention weights."""
     activation_dropout: Probability = 0.0
     """Inside the feed-forward network, after the activation."""
+    vocab: RowsOrNone | Vocabularies | None = None
+    """To count with another vocabulary than the tokenizer's: a number, or {source, target}; 0: vectors come from
+    elsewhere."""
+    extra: list[Extra] = Field(default_factory=list)
+    """Counted, never built: what only some models have, such as {name: pooler, shape: [768, 768], bias: true}."""
 
     @property
     def head_width(self) -> int:
@@ -66,13 +141,51 @@ class ModelConfig(Section):
         return self.d_head if self.d_head is not None else self.d_model // self.n_heads
 
     @property
+    def kv_heads(self) -> int:
+        """n_kv_heads, given or derived."""
+        return self.n_kv_heads if self.n_kv_heads is not None else self.n_heads
+
+    @property
     def depths(self) -> Depths:
-        """Encoder and decoder layers, however they were written."""
+        """Encoder and decoder layers, however they were written; 0 for a stack that the architecture lacks."""
         if isinstance(self.n_layers, Depths):
             return self.n_layers
-        return Depths(encoder=self.n_layers, decoder=self.n_layers)
+        return Depths(
+            encoder=0 if self.architecture == "decoder-only" else self.n_layers,
+            decoder=0 if self.architecture == "encoder-only" else self.n_layers,
+        )
+
+    @property
+    def sides(self) -> tuple[Side, ...]:
+        """The stacks that the architecture has."""
+        only: dict[str, tuple[Side, ...]] = {"encoder-only": ("encoder",), "decoder-only": ("decoder",)}
+        return only.get(self.architecture, ("encoder", "decoder"))
 
     @property
     def ends_in_norm(self) -> bool:
         """Whether a final norm follows the last layer."""
         return self.final_norm if self.final_norm is not None else self.norm_position == "pre"
+
+    @property
+    def gated(self) -> bool:
+        """Whether the feed-forward network has a gate."""
+        return self.activation in ("swiglu", "geglu")
+
+    @property
+    def biases(self) -> Biases:
+        """Which parts have biases, however that was written."""
+        if isinstance(self.bias, Biases):
+            return self.bias
+        return Biases(attention=self.bias, feed_forward=self.bias)
+
+    def positions_of(self, side: Side) -> Position:
+        """The positions of a stack."""
+        return self.positions if isinstance(self.positions, str) else getattr(self.positions, side)
+
+    def max_positions_of(self, side: Side) -> int:
+        """The rows that a stack's table has if it has one."""
+        return self.max_positions if isinstance(self.max_positions, int) else getattr(self.max_positions, side)
+
+    def room(self, side: Side) -> int | None:
+        """How many positions a stack can tell apart; None without limit."""
+        return self.max_positions_of(side) - self.first_position if self.positions_of(side) in TABLES else None

@@ -120,7 +120,9 @@ def decode(data: bytes, *, name: str) -> str:
             hint="save the file as UTF-8.",
         ) from None
     if not text.strip():
-        raise ConfigError(f"{name} is empty", hint="`extends: base.yaml` is the smallest useful configuration.")
+        raise ConfigError(
+            f"{name}:1:1: the file is empty", hint="`extends: base.yaml` is the smallest useful configuration."
+        )
     return text
 
 

@@ -11,7 +11,7 @@ from pydantic import Field
 from transformer_cli.config.data import PHRASEBOOK, DataConfig
 from transformer_cli.config.decoding import DecodingConfig
 from transformer_cli.config.evaluation import EvaluationConfig
-from transformer_cli.config.model import ModelConfig
+from transformer_cli.config.model import PROJECTIONS, ModelConfig, Vocabularies
 from transformer_cli.config.section import NonNegativeInt, Section
 from transformer_cli.config.tokenizer import SideModels, SideVocabSizes, TokenizerConfig
 from transformer_cli.config.training import TrainingConfig
@@ -38,6 +38,12 @@ class RunConfig(Section):
     evaluation: EvaluationConfig = EvaluationConfig()
 
 
+def vocab_sizes(config: RunConfig) -> tuple[int, int]:
+    """Source and target vocabulary: the model's own, else those that the tokenizer is to have."""
+    sizes = config.tokenizer.vocab_size if config.model.vocab is None else config.model.vocab
+    return (sizes, sizes) if isinstance(sizes, int) else (sizes.source, sizes.target)
+
+
 SPECIALS = 4
 BYTES = 256
 
@@ -47,12 +53,13 @@ class Contradiction:
     """Settings that are each fine but do not go together. paths: the settings, the likeliest culprit first."""
 
     message: str
-    paths: tuple[tuple[str, ...], ...]
+    paths: tuple[tuple[str | int, ...], ...]
 
 
 def contradictions(config: RunConfig) -> Iterator[Contradiction]:
     """Everything in a configuration that contradicts something else in it."""
     yield from _run(config)
+    yield from _architecture(config)
     yield from _shape(config)
     yield from _vocabulary(config)
     yield from _sentences(config)
@@ -60,8 +67,42 @@ def contradictions(config: RunConfig) -> Iterator[Contradiction]:
     yield from _schedule(config)
 
 
+def untrainable(config: RunConfig) -> Iterator[Contradiction]:
+    """What can be counted but not trained."""
+    model, data = config.model, config.data
+    if model.architecture != "encoder-decoder":
+        yield _contradiction(
+            f"tx trains encoder-decoder models; one that is {model.architecture} it only builds and counts",
+            "model.architecture",
+        )
+    if model.vocab is not None:
+        yield _contradiction(
+            "a model is trained with the vocabulary of its tokenizer (tokenizer.vocab_size); model.vocab only counts",
+            "model.vocab",
+        )
+    if model.extra:
+        yield _contradiction("extras are counted, not built: a model to train has none", "model.extra")
+    if model.biases.projections not in ((), PROJECTIONS):
+        yield _contradiction(
+            "biases for some projections only are counted, not built: attention is true or false in a model to train",
+            "model.bias.attention",
+        )
+    for side in model.sides:
+        room = model.room(side)
+        if room is not None and 0 < room < data.max_length:
+            yield _contradiction(
+                f"the {side} has positions for {room:,} pieces (model.max_positions), "
+                f"but sentences may have data.max_length {data.max_length:,}",
+                "model.max_positions",
+                "data.max_length",
+                "model.positions",
+            )
+            break
+
+
 def _contradiction(message: str, *settings: str) -> Contradiction:
-    return Contradiction(message, tuple(tuple(setting.split(".")) for setting in settings))
+    paths = (setting.split(".") for setting in settings)
+    return Contradiction(message, tuple(tuple(int(key) if key.isdecimal() else key for key in path) for path in paths))
 
 
 def _run(config: RunConfig) -> Iterator[Contradiction]:
@@ -69,42 +110,102 @@ def _run(config: RunConfig) -> Iterator[Contradiction]:
         yield _contradiction("a run cannot be named `latest`: runs/latest names the last run", "name")
 
 
+def _architecture(config: RunConfig) -> Iterator[Contradiction]:
+    model = config.model
+    alone = len(model.sides) == 1
+    for side, other in (("encoder", "decoder-only"), ("decoder", "encoder-only")):
+        depth, place = getattr(model.depths, side), f"model.n_layers.{side}"
+        if side not in model.sides and depth:
+            words = f"a model of architecture {model.architecture} has no {side} layers, not {depth:,}"
+            yield _contradiction(words, place, "model.architecture")
+        elif side in model.sides and not depth and alone:
+            yield _contradiction(f"a model of architecture {model.architecture} needs at least one layer", place)
+        elif side in model.sides and not depth:
+            words = f"an encoder-decoder needs at least one {side} layer; architecture: {other} goes without"
+            yield _contradiction(words, place)
+    if model.architecture == "decoder-only" and model.tied not in ("all", "none"):
+        yield _contradiction(
+            "a decoder-only model has one embedding: the output is that matrix, too (tied: all), or its own (none)",
+            "model.tied",
+            "model.architecture",
+        )
+    if model.architecture == "encoder-only" and model.tied != "all":
+        yield _contradiction(
+            "an encoder-only model has one embedding and no output: there is nothing to tie or not",
+            "model.tied",
+            "model.architecture",
+        )
+
+
 def _shape(config: RunConfig) -> Iterator[Contradiction]:
     model = config.model
-    if model.d_head is None and model.d_model % model.n_heads:
+    divisible = model.d_head is not None or model.d_model % model.n_heads == 0
+    if not divisible:
         yield _contradiction(
             f"d_model {model.d_model:,} is not divisible by {model.n_heads:,} heads; give d_head to choose their width",
             "model.n_heads",
             "model.d_model",
         )
-    elif model.positions == "rotary" and model.head_width % 2:
+    if model.n_heads % model.kv_heads:
         yield _contradiction(
-            f"rotary positions turn pairs, but a head is {model.head_width} wide: an odd number",
+            f"{model.n_heads:,} heads of queries cannot share {model.kv_heads:,} heads of keys and values evenly",
+            "model.n_kv_heads",
+            "model.n_heads",
+        )
+    kinds = {model.positions_of(side) for side in model.sides}
+    if "rotary" in kinds and divisible and model.head_width % 2:
+        yield _contradiction(
+            f"rotary positions turn pairs, but a head is {model.head_width:,} wide: an odd number",
             "model.d_head",
             "model.n_heads",
             "model.d_model",
             "model.positions",
         )
-    if model.positions == "sinusoidal" and model.d_model % 2:
+    if kinds & {"sinusoidal", "sinusoidal-table"} and model.d_model % 2:
         yield _contradiction(
             f"sinusoidal positions are pairs of sine and cosine, but d_model {model.d_model:,} is odd",
             "model.d_model",
             "model.positions",
         )
-    for side in ("encoder", "decoder"):
-        if getattr(model.depths, side) < 1:
-            yield _contradiction(f"an encoder-decoder needs at least one {side} layer", f"model.n_layers.{side}")
+    for side in model.sides:
+        room = model.room(side)
+        if room is not None and room < 1:
+            yield _contradiction(
+                f"positions begin with {model.first_position:,}, but the {side}'s table ends before",
+                "model.first_position",
+                "model.max_positions",
+                "model.positions",
+            )
+            break
+    attention = model.biases.attention
+    if isinstance(attention, list) and len(set(attention)) < len(attention):
+        yield _contradiction("a projection is named twice", "model.bias.attention")
+    names: set[str] = set()
+    for index, extra in enumerate(model.extra):
+        if extra.name in names:
+            yield _contradiction(f"two extras are called {extra.name}", f"model.extra.{index}.name")
+        names.add(extra.name)
 
 
 def _vocabulary(config: RunConfig) -> Iterator[Contradiction]:
     tokenizer, model = config.tokenizer, config.model
-    if model.tied == "all" and not tokenizer.joint:
-        yield _contradiction(
-            "one matrix for everything (model.tied: all) needs one vocabulary (tokenizer.joint: true); "
-            "tied: decoder or none goes with two",
-            "model.tied",
-            "tokenizer.joint",
-        )
+    one_matrix = {"all": "one matrix for everything", "embeddings": "one matrix for both embeddings"}
+    if model.architecture != "encoder-decoder":
+        if isinstance(model.vocab, Vocabularies):
+            yield _contradiction(f"a model of architecture {model.architecture} has one vocabulary", "model.vocab")
+    elif model.tied in one_matrix:
+        needs = f"{one_matrix[model.tied]} (model.tied: {model.tied}) needs one vocabulary"
+        source, target = vocab_sizes(config)
+        if model.vocab is None and not tokenizer.joint:
+            yield _contradiction(
+                f"{needs} (tokenizer.joint: true); tied: decoder or none goes with two", "model.tied", "tokenizer.joint"
+            )
+        elif model.vocab is not None and source != target:
+            yield _contradiction(
+                f"{needs}, not {source:,} and {target:,} pieces; tied: decoder or none goes with two",
+                "model.tied",
+                "model.vocab",
+            )
     if tokenizer.joint and isinstance(tokenizer.vocab_size, SideVocabSizes):
         yield _contradiction(
             "a size for each side needs a tokenizer for each side (tokenizer.joint: false)",
@@ -173,7 +274,7 @@ def _sentences(config: RunConfig) -> Iterator[Contradiction]:
 
 
 def _lengths(config: RunConfig) -> Iterator[Contradiction]:
-    data, model, training, decoding = config.data, config.model, config.training, config.decoding
+    data, training, decoding = config.data, config.training, config.decoding
     if data.max_length > training.budget_tokens:
         yield _contradiction(
             f"a sentence of data.max_length {data.max_length:,} does not fit into a batch of "
@@ -181,20 +282,17 @@ def _lengths(config: RunConfig) -> Iterator[Contradiction]:
             "training.budget_tokens",
             "data.max_length",
         )
-    needed = model.first_position + data.max_length
-    if model.positions == "learned" and model.max_positions < needed:
-        yield _contradiction(
-            f"sentences of up to data.max_length {data.max_length:,} need {needed:,} learned positions, "
-            f"model.max_positions is {model.max_positions:,}",
-            "model.max_positions",
-            "data.max_length",
-            "model.positions",
-        )
     if decoding.max_length_factor == 0 and decoding.max_length_extra == 0:
         yield _contradiction(
             "factor and extra are both 0: a translation could not have a single piece",
             "decoding.max_length_factor",
             "decoding.max_length_extra",
+        )
+    if decoding.max_length is not None and decoding.min_length > decoding.max_length:
+        yield _contradiction(
+            f"a translation of at least {decoding.min_length:,} pieces cannot have at most {decoding.max_length:,}",
+            "decoding.min_length",
+            "decoding.max_length",
         )
 
 

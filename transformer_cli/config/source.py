@@ -26,7 +26,7 @@ from transformer_cli.config.nodes import (
     read_scalar,
     shorten,
 )
-from transformer_cli.config.run import RunConfig, contradictions
+from transformer_cli.config.run import Contradiction, RunConfig, contradictions, untrainable
 from transformer_cli.config.section import Section
 from transformer_cli.errors import ConfigError
 
@@ -35,13 +35,13 @@ PATHS = (("data", "train"), ("data", "valid"), ("data", "test"), ("tokenizer", "
 """Settings that name files: a string, or {source, target}."""
 
 
-def load_config(name_or_path: str | Path, overrides: Sequence[str] = ()) -> RunConfig:
+def load_config(name_or_path: str | Path, overrides: Sequence[str] = (), *, to_train: bool = False) -> RunConfig:
     """The configuration of a file or preset, with `--set` overrides such as `model.d_model=64` on top.
 
     Sections merge key by key along `extends`; any other value, {source, target} and {pairs} included, replaces the
     one it inherits. File names come out absolute: they are relative to the file that writes them, and to the current
     folder in a preset or an override. `name` is not inherited; it defaults to the file's stem.
-    Raises ConfigError, which lists every mistake.
+    Raises ConfigError, which lists every mistake; to_train: also what can be counted but not trained.
     """
     path = find_config(name_or_path)
     tree = _read_chain(path)
@@ -54,7 +54,7 @@ def load_config(name_or_path: str | Path, overrides: Sequence[str] = ()) -> RunC
             mistakes.append(Mistake(refused.message, refused.place, also=refused.also))
     if mistakes:
         raise config_error(mistakes)
-    config = _validated(tree)
+    config = _validated(tree, to_train=to_train)
     return config if config.name is not None else config.model_copy(update={"name": _as_name(path.stem)})
 
 
@@ -88,7 +88,7 @@ def find_config(name_or_path: str | Path) -> Path:
 def _nearest_preset(name: str) -> str:
     """`did you mean base.yaml?`, or all presets."""
     names = preset_names()
-    close = nearest(name.removesuffix(".yaml"), names)
+    close = nearest(name.removesuffix(".yaml").removesuffix(".yml"), names)
     return f"did you mean {close}.yaml?" if close else f"presets: {', '.join(names)}"
 
 
@@ -269,9 +269,10 @@ def _override(override: str) -> tuple[Node, int]:
 # --- checking -----------------------------------------------------------------------------------------------------
 
 
-def _validated(tree: Node) -> RunConfig:
+def _validated(tree: Node, *, to_train: bool) -> RunConfig:
     """The typed configuration; raises one ConfigError for wrong settings and for settings that contradict."""
     mistakes: list[Mistake] = []
+    found: list[Contradiction] = []
     config: RunConfig | None = None
     try:
         config = RunConfig.model_validate(tree.plain())
@@ -280,7 +281,9 @@ def _validated(tree: Node) -> RunConfig:
         with contextlib.suppress(ValidationError):  # what is left may still contradict itself
             config = RunConfig.model_validate(_without(tree, mistakes).plain())
     wrong = [mistake.path for mistake in mistakes]
-    for contradiction in contradictions(config) if config else ():
+    if config:
+        found += [*contradictions(config), *(untrainable(config) if to_train else ())]
+    for contradiction in found:
         if not any(_touch(path, bad) for path in contradiction.paths for bad in wrong):
             written = [path for path in contradiction.paths if find(tree, path)]
             path = (written or contradiction.paths)[0]

@@ -8,6 +8,7 @@ from __future__ import annotations
 import difflib
 import gzip
 import hashlib
+import textwrap
 import zlib
 from collections import Counter
 from collections.abc import Iterable, Sequence
@@ -26,6 +27,8 @@ if TYPE_CHECKING:
 BOM = b"\xef\xbb\xbf"
 BOM_REMOVED = "byte order mark removed"
 CR_STRIPPED = "carriage return stripped"
+WIDTH_SHOWN = 70
+"""Characters of a line that an error shows."""
 EMPTY_SOURCE, EMPTY_TARGET, EMPTY_BOTH = "empty source", "empty target", "both sides empty"
 
 
@@ -68,7 +71,14 @@ def load_training(data: DataConfig) -> Corpus:
 
     Raises DataError: what cannot be read, does not match line by line, or leaves nothing to learn from.
     """
-    return _without_empty(_load(data.train, data, "train"), name="the training text")
+    return learnable(_load(data.train, data, "train"))
+
+
+def load_all(data: DataConfig) -> dict[str, Corpus]:
+    """Every text by name - train, valid, test and what else there is to test with - as it is, nothing left out."""
+    valid = load_validation(data)
+    texts = {"train": _load(data.train, data, "train")} | ({} if valid is None else {"valid": valid})
+    return texts | load_tests(data)
 
 
 def load_validation(data: DataConfig) -> Corpus | None:
@@ -102,7 +112,9 @@ def read_lines(path: str | Path) -> Lines:
     """
     path = Path(path)
     if not path.exists():
-        raise DataError(f"{files.shown(path)} does not exist", hint=_nearest(path))
+        raise DataError(f"{files.shown(path)} does not exist", hint=nearest(path))
+    if path.is_fifo():
+        raise DataError(f"{files.shown(path)} is a pipe, not a file", hint="save what it gives to a file first")
     data = files.read_bytes(path)
     if path.suffix == ".gz":
         try:
@@ -112,20 +124,21 @@ def read_lines(path: str | Path) -> Lines:
     return split_lines(data, files.shown(path))
 
 
-def split_lines(data: bytes, name: str) -> Lines:
+def split_lines(data: bytes, name: str, *, lines_before: int = 0, bytes_before: int = 0) -> Lines:
     """Bytes to lines; `name` is what an error calls them. One "\\r" before each end, and a BOM at the start, go.
 
-    Raises DataError for bytes that are not UTF-8.
+    lines_before, bytes_before: what of the same text came earlier. Raises DataError for bytes that are not UTF-8.
     """
     counts: Counter[str] = Counter()
     skipped = 0
-    if data.startswith(BOM):
+    if not bytes_before and data.startswith(BOM):
         counts[BOM_REMOVED] = 1
         skipped = len(BOM)
     try:
         text = data[skipped:].decode("utf-8")
     except UnicodeDecodeError as failure:
-        raise _not_utf8(data, failure.start + skipped, name) from None
+        position = failure.start + skipped
+        raise _not_utf8(data, position, name, lines_before=lines_before, bytes_before=bytes_before) from None
     lines = text.split("\n")
     if lines[-1] == "":
         lines.pop()
@@ -138,15 +151,44 @@ def split_lines(data: bytes, name: str) -> Lines:
 
 def parallel(source: str | Path, target: str | Path) -> Corpus:
     """Two files that match line by line, or DataError with both counts."""
-    left, right = read_lines(source), read_lines(target)
-    if len(left.lines) != len(right.lines):
-        raise DataError(
-            f"{Path(source).name} has {len(left.lines):,} lines, {Path(target).name} has {len(right.lines):,}: "
-            "parallel files must match line by line.\n"
-            f"  first file: {files.shown(Path(source))}   second file: {files.shown(Path(target))}",
-            hint="an empty last line is the usual cause; compare with `wc -l`.",
-        )
+    read = read_parallel([str(source), str(target)])
+    left, right = read[str(source)], read[str(target)]
     return Corpus(left.lines, right.lines, dict(Counter(left.counts) + Counter(right.counts)))
+
+
+def read_parallel(paths: Iterable[str]) -> dict[str, Lines]:
+    """Files that match line by line, each read once, or DataError with the counts of the first two that do not."""
+    read: dict[str, Lines] = {}
+    for path in paths:
+        if path not in read:
+            read[path] = read_lines(path)
+            first = next(iter(read))
+            if len(read[first].lines) != len(read[path].lines):
+                raise _unequal(Path(first), Path(path), read[first].lines, read[path].lines)
+    return read
+
+
+def _unequal(source: Path, target: Path, left: Sequence[str], right: Sequence[str]) -> DataError:
+    """Both counts, and the place where a line seems to be missing."""
+    from transformer_cli.data.shifts import partings  # brings NumPy
+
+    message = (
+        f"{source.name} has {len(left):,} lines, {target.name} has {len(right):,}: parallel files must match line by "
+        f"line.\n  first file: {files.shown(source)}   second file: {files.shown(target)}"
+    )
+    places = [place for place in partings(left, right) if place < min(len(left), len(right))]
+    if not places:
+        return DataError(message, hint="an empty last line is the usual cause; compare with `wc -l`.")
+    place, *others = places
+    number = f"{place + 1:,}"
+    message += f"\n  They seem to match up to about line {number}, and no longer from there on:"
+    for lines in (left, right):
+        message += f"\n    {number}: {textwrap.shorten(lines[place], WIDTH_SHOWN, placeholder=' ...')}"
+    if others:
+        message += f"\n  More lines seem to be missing at about line {', '.join(f'{other + 1:,}' for other in others)}."
+    return DataError(
+        message, hint="look around that line for one that is missing in one file, or too much in the other"
+    )
 
 
 def _evaluation_split(split: Split | None, data: DataConfig) -> Split | None:
@@ -225,8 +267,8 @@ def _book(n_pairs: int, seed: int) -> Phrasebook:
     return phrasebook(n_pairs=n_pairs, seed=seed)
 
 
-def _without_empty(corpus: Corpus, *, name: str) -> Corpus:
-    """The pairs that have text on both sides, in order."""
+def learnable(corpus: Corpus) -> Corpus:
+    """The pairs of a training text that have text on both sides, in order; DataError where there is none."""
     counts = Counter(corpus.counts)
     kept: list[int] = []
     for index, (source, target) in enumerate(zip(corpus.source, corpus.target, strict=True)):
@@ -237,7 +279,7 @@ def _without_empty(corpus: Corpus, *, name: str) -> Corpus:
             counts[reason] += 1
     if not kept:
         raise DataError(
-            f"{name} has no pair to learn from: of {len(corpus):,} pairs, none has text on both sides",
+            f"the training text has no pair to learn from: of {len(corpus):,} pairs, none has text on both sides",
             hint="look at the files that `data.train` names",
         )
     return Corpus([corpus.source[i] for i in kept], [corpus.target[i] for i in kept], dict(counts))
@@ -249,22 +291,22 @@ def _why_empty(source: str, target: str) -> str | None:
     return EMPTY_SOURCE if target.strip() else EMPTY_BOTH
 
 
-def _not_utf8(data: bytes, position: int, name: str) -> DataError:
+def _not_utf8(data: bytes, position: int, name: str, *, lines_before: int, bytes_before: int) -> DataError:
     """position: index of the first byte that is wrong."""
-    line = data.count(b"\n", 0, position) + 1
+    line = lines_before + data.count(b"\n", 0, position) + 1
     column = position - (data.rfind(b"\n", 0, position) + 1) + 1
     if data[:2] in (b"\xff\xfe", b"\xfe\xff"):
         hint = "it looks like UTF-16: `iconv -f utf-16 -t utf-8 OLD > NEW` converts it"
     else:
         hint = "if it is Latin-1, `iconv -f latin1 -t utf-8 OLD > NEW` converts it"
     return DataError(
-        f"{name}, line {line:,}: byte {column:,} of the line (0x{data[position]:02x}, byte {position:,} of the file, "
-        "counted from 0) is not UTF-8",
+        f"{name}, line {line:,}: byte {column:,} of the line (0x{data[position]:02x}, byte "
+        f"{bytes_before + position:,} of the file, counted from 0) is not UTF-8",
         hint=hint,
     )
 
 
-def _nearest(path: Path) -> str:
+def nearest(path: Path) -> str:
     """What is there instead of a missing file."""
     folder = path.parent
     if not folder.is_dir():

@@ -10,14 +10,9 @@ from collections.abc import Sequence
 import torch
 from torch import Tensor
 
-from transformer_cli.decoding.search import (
-    Hypothesis,
-    Symbols,
-    length_penalty,
-    likeliest,
-    refuse_nan,
-    worth_removing,
-)
+from transformer_cli.decoding.candidates import Symbols, forbidden, likeliest, refuse_nan, worth_removing
+from transformer_cli.decoding.constraints import Constraint
+from transformer_cli.decoding.hypothesis import Hypothesis, LengthPenalty
 from transformer_cli.decoding.stepper import S, Stepper
 
 
@@ -29,8 +24,9 @@ def beam_search(
     limits: Sequence[int],
     symbols: Symbols,
     beam_size: int,
-    length_penalty: float,
+    penalty: LengthPenalty,
     n_best: int = 1,
+    constraints: Sequence[Constraint] = (),
 ) -> list[list[Hypothesis]]:
     """The n_best hypotheses of each sentence, best first.
 
@@ -39,11 +35,12 @@ def beam_search(
     pieces, or as soon as no open slot can reach the n_best any more, which changes nothing but the time it takes.
     limits: most pieces per sentence, end mark not counted. Raises NotFinite.
     """
-    beams = _Beams(limits, symbols, beam_size=beam_size, alpha=length_penalty, n_best=n_best)
+    beams = _Beams(limits, symbols, beam_size=beam_size, penalty=penalty, n_best=n_best)
     state = stepper.start(source_BS, source_lengths_B)
     while not beams.done_B.all():
         logits_BWV = stepper.step(beams.tokens_BW.to(source_BS.device), state)
-        parents_BW = beams.extend(*likeliest(logits_BWV, symbols, beams.width))
+        forbidden_BWV = forbidden(constraints, logits_BWV, beams.prefixes_BWT, beams.rows_B)
+        parents_BW = beams.extend(*likeliest(logits_BWV, symbols, beams.width, forbidden_BWV))
         if worth_removing(beams.done_B):
             stay = (~beams.done_B).nonzero().flatten()
             beams.keep(stay)
@@ -59,9 +56,11 @@ class _Beams:
     A beam whose total is -inf is empty. Everything here is small and lies on the CPU.
     """
 
-    def __init__(self, limits: Sequence[int], symbols: Symbols, *, beam_size: int, alpha: float, n_best: int) -> None:
+    def __init__(
+        self, limits: Sequence[int], symbols: Symbols, *, beam_size: int, penalty: LengthPenalty, n_best: int
+    ) -> None:
         B = len(limits)
-        self.symbols, self.alpha, self.n_best = symbols, alpha, n_best
+        self.symbols, self.penalty, self.n_best = symbols, penalty, n_best
         self.found: list[list[Hypothesis]] = [[] for _ in limits]
         self.rows_B = torch.arange(B)
         self.done_B = torch.zeros(B, dtype=torch.bool)
@@ -72,8 +71,7 @@ class _Beams:
         self.tokens_BW = torch.full((B, 1), symbols.bos)
         self.totals_BW = torch.zeros(B, 1, dtype=torch.float64)
         self.prefixes_BWT = torch.empty(B, 1, 0, dtype=torch.int64)
-        lengths = range(max(limits, default=0) + 2)
-        self.divisors = torch.tensor([length_penalty(length, alpha) for length in lengths], dtype=torch.float64)
+        self.last_divisors_B = torch.tensor([penalty(limit + 1) for limit in limits], dtype=torch.float64)
 
     def extend(self, logp_BWK: Tensor, ids_BWK: Tensor) -> Tensor:
         """Give each open beam its next token; returns the beams' parents."""
@@ -103,7 +101,8 @@ class _Beams:
 
     def keep(self, sentences: Tensor) -> None:
         """Forget all sentences but these."""
-        for name in ("rows_B", "done_B", "limits_B", "slots_B", "to_beat_B", "tokens_BW", "totals_BW", "prefixes_BWT"):
+        per_sentence = ("rows_B", "done_B", "limits_B", "last_divisors_B", "slots_B", "to_beat_B")
+        for name in (*per_sentence, "tokens_BW", "totals_BW", "prefixes_BWT"):
             setattr(self, name, getattr(self, name)[sentences])
 
     def best(self) -> list[list[Hypothesis]]:
@@ -117,18 +116,18 @@ class _Beams:
             ids = self.prefixes_BWT[b, parents_BW[b, w]].tolist()
             found.append(Hypothesis(tuple(ids), float(totals_BW[b, w])))
             if len(found) >= self.n_best:
-                self.to_beat_B[b] = self._ranked(found)[self.n_best - 1].score(self.alpha)
+                self.to_beat_B[b] = self._ranked(found)[self.n_best - 1].score(self.penalty)
         self.slots_B -= ended_BW.sum(1)
 
     def _decided(self, totals_BW: Tensor) -> Tensor:
         """Which sentences are over: at their limit, or with no open hypothesis that can still be among the best.
 
         An open hypothesis has at most its total, and ends at the next token at the earliest and at the limit at the
-        latest; the penalty is monotonic, so the larger of the two divisors bounds its score for either sign of alpha.
+        latest; the penalty is monotonic, so the larger of the two divisors bounds its score for either sign of its
+        exponent.
         """
         length = self.prefixes_BWT.size(2) + 1
-        earliest = self.divisors[min(length + 1, len(self.divisors) - 1)]
-        bound_B = totals_BW.amax(1) / self.divisors[self.limits_B + 1].clamp(min=earliest)
+        bound_B = totals_BW.amax(1) / self.last_divisors_B.clamp(min=self.penalty(length + 1))
         return (length > self.limits_B) | (bound_B <= self.to_beat_B)
 
     def _close(self, done_B: Tensor) -> None:
@@ -144,4 +143,4 @@ class _Beams:
                         found.append(Hypothesis(tuple(ids), total, truncated=True))
 
     def _ranked(self, found: list[Hypothesis]) -> list[Hypothesis]:
-        return sorted(found, key=lambda hypothesis: hypothesis.rank(self.alpha))
+        return sorted(found, key=lambda hypothesis: hypothesis.rank(self.penalty))

@@ -1,97 +1,128 @@
-"""What every search shares: which symbols there are, what a hypothesis is, which tokens are likeliest.
+"""One door to every search: greedy, beam or sampling, under whatever constraints are asked for.
 
-B sentences, W beams, R rows (beams of any sentence), V target vocabulary, K candidates per beam
+B sentences, S source length
 """
 
 from __future__ import annotations
 
+from collections.abc import Sequence
 from dataclasses import dataclass
 
-import torch
 from torch import Tensor
 
-CACHED_BEAMS = 32
+from transformer_cli.config.decoding import MAX_BEAM, MAX_PENALTY, DecodingConfig
+from transformer_cli.decoding.beam import beam_search
+from transformer_cli.decoding.candidates import Symbols
+from transformer_cli.decoding.constraints import Constraint, ForcedPrefix, MinLength, NoRepeat
+from transformer_cli.decoding.greedy import greedy_search
+from transformer_cli.decoding.hypothesis import PER_TOKEN, Hypothesis, LengthPenalty
+from transformer_cli.decoding.sampling import Sampling, sample
+from transformer_cli.decoding.stepper import S, Stepper
+from transformer_cli.errors import UsageError
 
 
 @dataclass(frozen=True)
-class Hypothesis:
-    """A finished translation, in ids.
+class SearchOptions:
+    """How to search, for all sentences of a call. Raises UsageError for what cannot be.
 
-    ids: without marks. log_probability: natural logarithm, under the model's own softmax over its whole vocabulary,
-    the end mark counted if there is one. truncated: it did not end by itself but at the limit.
+    beam_size: 1 is greedy. n_best: hypotheses per sentence; draws, where there is `sampling`, which has no beam.
+    min_length: pieces, end mark not counted. no_repeat_ngram: 0 lets all repeat.
     """
 
-    ids: tuple[int, ...]
-    log_probability: float
-    truncated: bool = False
+    beam_size: int = 5
+    n_best: int = 1
+    penalty: LengthPenalty = PER_TOKEN
+    min_length: int = 0
+    no_repeat_ngram: int = 0
+    sampling: Sampling | None = None
 
-    @property
-    def length(self) -> int:
-        """Generated tokens, end mark counted."""
-        return len(self.ids) + (not self.truncated)
+    def __post_init__(self) -> None:
+        if not 1 <= self.beam_size <= MAX_BEAM:
+            raise UsageError(f"a beam of {self.beam_size:,} is not between 1 and {MAX_BEAM:,}")
+        if self.sampling is None and not 1 <= self.n_best <= self.beam_size:
+            raise UsageError(
+                f"{self.n_best:,} translations per line were asked of a beam of {self.beam_size}",
+                hint="a beam holds as many as its size: raise --beam-size, or lower --n-best",
+            )
+        if not 1 <= self.n_best <= MAX_BEAM:
+            raise UsageError(f"{self.n_best:,} translations per line were to be drawn, not 1 to {MAX_BEAM:,}")
+        if not abs(self.penalty.alpha) <= MAX_PENALTY:
+            raise UsageError(
+                f"a length penalty of {self.penalty.alpha} is not between -{MAX_PENALTY} and {MAX_PENALTY}"
+            )
 
-    def score(self, alpha: float) -> float:
-        """What hypotheses of one sentence are ranked by."""
-        return self.log_probability / length_penalty(self.length, alpha)
+    @staticmethod
+    def of(
+        config: DecodingConfig,
+        *,
+        seed: int,
+        beam_size: int | None = None,
+        length_penalty: float | None = None,
+        sample: bool | None = None,
+        n_best: int = 1,
+    ) -> SearchOptions:
+        """What the configuration says, but for what is given here. seed: what sampling draws by."""
+        sampling = Sampling(seed, temperature=config.temperature, top_k=config.top_k, top_p=config.top_p)
+        return SearchOptions(
+            beam_size=config.beam_size if beam_size is None else beam_size,
+            n_best=n_best,
+            penalty=LengthPenalty(
+                config.length_penalty if length_penalty is None else length_penalty, config.length_penalty_family
+            ),
+            min_length=config.min_length,
+            no_repeat_ngram=config.no_repeat_ngram,
+            sampling=sampling if (config.sample if sample is None else sample) else None,
+        )
 
-    def rank(self, alpha: float) -> tuple[bool, float]:
-        """Sorts the best first: whatever ended by itself comes before whatever did not."""
-        return self.truncated, -self.score(alpha)
 
+def search(
+    stepper: Stepper[S],
+    source_BS: Tensor,
+    source_lengths_B: Tensor,
+    *,
+    limits: Sequence[int],
+    symbols: Symbols,
+    options: SearchOptions,
+    lines: Sequence[int],
+    prefixes: Sequence[Sequence[int]] | None = None,
+) -> list[list[Hypothesis]]:
+    """The n_best hypotheses of each sentence, best first; of sampling, in the order in which they were drawn.
 
-def length_penalty(length: int, alpha: float) -> float:
-    """Divisor that lets long hypotheses compete with short ones: length^alpha, and 1 for an empty one.
-
-    alpha: 0 disables, 1 gives the mean per token; below 0 favours short ones.
+    limits: most pieces per sentence, end mark not counted; a prefix always fits, and the least length gives way.
+    lines: each sentence's number in the input, which sampling draws by. prefixes: the ids that each sentence's
+    translation begins with, possibly none; nothing that is banned is in them. Raises NotFinite.
     """
-    return float(max(length, 1) ** alpha)
-
-
-@dataclass(frozen=True)
-class Symbols:
-    """The ids that mean something to a search; `banned` are never generated."""
-
-    bos: int
-    eos: int
-    banned: tuple[int, ...]
-
-
-class NotFinite(ArithmeticError):
-    """The model gave no probabilities; `row` is the sentence's place in the batch."""
-
-    def __init__(self, row: int) -> None:
-        super().__init__(f"the logits of sentence {row} of the batch are not finite")
-        self.row = row
-
-
-def likeliest(logits_BWV: Tensor, symbols: Symbols, n: int) -> tuple[Tensor, Tensor]:
-    """The log-probabilities and ids of the n likeliest tokens per beam, best first, both (B, W, K) on the CPU.
-
-    Banned tokens keep their share of the probability but get no log-probability of their own (-inf), so that a
-    sentence's score is what the model gives it however it was found. Sums are fp64, hence this dtype. Where logits
-    are no numbers, the result is NaN.
-    """
-    B, W, _ = logits_BWV.shape
-    # On a CPU, a few beams at a time stay in its caches: several times as fast as all of them in bf16.
-    n_rows = CACHED_BEAMS if logits_BWV.device.type == "cpu" else B * W
-    found = [_likeliest(rows, symbols, n) for rows in logits_BWV.flatten(0, 1).split(n_rows)]
-    logp_BWK, ids_BWK = (torch.cat(parts).unflatten(0, (B, W)).cpu() for parts in zip(*found, strict=True))
-    return logp_BWK.double(), ids_BWK
-
-
-def _likeliest(logits_RV: Tensor, symbols: Symbols, n: int) -> tuple[Tensor, Tensor]:
-    dtype = torch.promote_types(logits_RV.dtype, torch.float32)
-    logp_RV = logits_RV.to(dtype).log_softmax(-1)
-    logp_RV[:, list(symbols.banned)] = -torch.inf
-    return logp_RV.topk(min(n, logp_RV.size(-1)))
-
-
-def refuse_nan(logp_BWK: Tensor, rows: Tensor) -> None:
-    """Raise NotFinite, with the number in `rows`, for the first sentence that has a NaN."""
-    if bool((bad := logp_BWK.isnan()).any()):
-        raise NotFinite(int(rows[bad.flatten(1).any(1)][0]))
-
-
-def worth_removing(done_B: Tensor) -> bool:
-    """Whether copying what the open sentences need costs less than carrying the finished ones along."""
-    return 0 < len(done_B) <= 8 * int(done_B.sum()) < 8 * len(done_B)
+    if prefixes is not None:
+        limits = [max(limit, len(prefix)) for limit, prefix in zip(limits, prefixes, strict=True)]
+    constraints: list[Constraint] = []
+    if options.min_length:
+        constraints.append(MinLength([min(options.min_length, limit) for limit in limits], eos=symbols.eos))
+    if options.no_repeat_ngram:
+        constraints.append(NoRepeat(options.no_repeat_ngram))
+    if prefixes is not None and any(prefixes):
+        constraints.append(ForcedPrefix(prefixes))
+    batch = (source_BS, source_lengths_B)
+    if options.sampling is not None:
+        return sample(
+            stepper,
+            *batch,
+            limits=limits,
+            symbols=symbols,
+            sampling=options.sampling,
+            lines=lines,
+            constraints=constraints,
+            n_draws=options.n_best,
+        )
+    if options.beam_size == 1:
+        found = greedy_search(stepper, *batch, limits=limits, symbols=symbols, constraints=constraints)
+        return [[hypothesis] for hypothesis in found]
+    return beam_search(
+        stepper,
+        *batch,
+        limits=limits,
+        symbols=symbols,
+        beam_size=options.beam_size,
+        penalty=options.penalty,
+        n_best=options.n_best,
+        constraints=constraints,
+    )

@@ -5,21 +5,30 @@ B batch, S source length
 
 from __future__ import annotations
 
-from collections.abc import Callable, Sequence
+import difflib
+from collections import Counter
+from collections.abc import Callable, Iterator, Sequence
+from contextlib import contextmanager
 from dataclasses import dataclass
+from itertools import groupby
+from typing import Any
 
 import torch
+from torch import Tensor
 
 from transformer_cli.config.decoding import DecodingConfig
-from transformer_cli.decoding.beam import beam_search
-from transformer_cli.decoding.greedy import greedy_search
-from transformer_cli.decoding.search import Hypothesis, NotFinite, Symbols
+from transformer_cli.config.model import Side
+from transformer_cli.decoding import batches, long_lines, quality
+from transformer_cli.decoding.candidates import NotFinite, Symbols
+from transformer_cli.decoding.ensemble import Ensemble
+from transformer_cli.decoding.hypothesis import Hypothesis
+from transformer_cli.decoding.search import SearchOptions, search
+from transformer_cli.decoding.stepper import Stepper
 from transformer_cli.errors import DataError, DivergedError, UsageError
 from transformer_cli.model.transformer import Transformer
-from transformer_cli.tokenizer import BOS, EOS, PAD, Tokenizer
+from transformer_cli.tokenizer import BOS, EOS, PAD, UNK, Tokenizer
 
-MAX_PENALTY = 10
-"""Of either sign: far beyond any use, and powers of lengths stay finite."""
+SPLIT, REFUSED = "split", "refused"
 
 
 @dataclass(frozen=True)
@@ -39,42 +48,84 @@ class Candidate:
 
 
 @dataclass(frozen=True)
+class Part:
+    """What went through the model at once: a line, or a part of one that was too long; ids without marks."""
+
+    source: str
+    source_ids: tuple[int, ...]
+    ids: tuple[int, ...]
+    truncated: bool
+
+
+@dataclass(frozen=True)
 class Translation(Candidate):
-    """The best translation of a line, and `n_best`: as many as were asked for, best first, itself included."""
+    """The best translation of a line, and `n_best`: as many as were asked for, best first, itself included.
+
+    flags: signs that something is wrong with it (see quality.py); `split`, where the line was translated in parts;
+    `refused`, where it was too long for that to be allowed. parts: of the best translation. alignment: pairs of a
+    source word and a target word, counted from 0, where somebody asked.
+    """
 
     n_best: tuple[Candidate, ...]
+    flags: tuple[str, ...] = ()
+    parts: tuple[Part, ...] = ()
+    alignment: frozenset[tuple[int, int]] | None = None
 
 
 _NO_TEXT = Candidate(text="", score=0.0, log_probability=0.0, ids=(), tokens=(), truncated=False)
 NOTHING = Translation(**vars(_NO_TEXT), n_best=(_NO_TEXT,))
 """The translation of a line without text; the model never sees it."""
+TOO_LONG = Translation(**vars(_NO_TEXT), n_best=(_NO_TEXT,), flags=(REFUSED,))
+"""The translation of a line that is too long and must not be split, or cannot be."""
 
 
 class Translator:
-    """A model with its tokenizer: lines to lines."""
+    """A model, or several, with their tokenizer: lines to lines."""
 
     def __init__(
         self,
-        model: Transformer,
+        models: Transformer | Sequence[Transformer],
         tokenizer: Tokenizer,
         config: DecodingConfig,
         *,
         source_eos: bool,
+        max_length: int | None = None,
+        seed: int = 1,
         device: str | torch.device = "cpu",
     ) -> None:
-        """model: in the precision it is to compute in. source_eos: whether the sources it learned from end in eos."""
-        self.model = model.to(device)
+        """models: in the precision they are to compute in; several translate as an ensemble. source_eos: whether the
+        sources they learned from end in eos. max_length: the pieces that these had at most. seed: what sampling draws
+        by. Raises UsageError for a banned piece that does not exist, or is a mark."""
+        self.models = [model.to(device) for model in ([models] if isinstance(models, Transformer) else models)]
         self.tokenizer = tokenizer
         self.config = config
         self.source_eos = source_eos
+        self.max_length = max_length
+        self.seed = seed
         self.device = torch.device(device)
-        self.symbols = Symbols(bos=BOS, eos=EOS, banned=tokenizer.banned_target_ids)
+        self.symbols = Symbols(bos=BOS, eos=EOS, banned=(*tokenizer.banned_target_ids, *self._banned()))
+
+    @property
+    def model(self) -> Transformer:
+        """The model, or the first of several."""
+        return self.models[0]
+
+    @property
+    def max_source_length(self) -> int | None:
+        """The most pieces of a source, end mark included, that are translated at once; None where there is no limit."""
+        limits = (self.config.max_source_length or self.max_length, self.room("encoder"))
+        return min((limit for limit in limits if limit is not None), default=None)
 
     def translate(
-        self, lines: Sequence[str], *, beam_size: int | None = None, length_penalty: float | None = None
+        self,
+        lines: Sequence[str],
+        *,
+        beam_size: int | None = None,
+        length_penalty: float | None = None,
+        sample: bool | None = None,
     ) -> list[str]:
         """One translation per line, in order; see `translate_all`."""
-        found = self.translate_all(lines, beam_size=beam_size, length_penalty=length_penalty)
+        found = self.translate_all(lines, beam_size=beam_size, length_penalty=length_penalty, sample=sample)
         return [translation.text for translation in found]
 
     @torch.inference_mode()
@@ -84,110 +135,213 @@ class Translator:
         *,
         beam_size: int | None = None,
         length_penalty: float | None = None,
+        sample: bool | None = None,
         n_best: int = 1,
+        prefixes: Sequence[str] | None = None,
+        lines_before: int = 0,
         progress: Callable[[int], object] | None = None,
     ) -> list[Translation]:
         """The translations with their scores, one per line, in order; a line without text gives an empty one.
 
-        beam_size, length_penalty: those of the configuration when not given. progress: called with the number of
-        lines that are newly done. Raises UsageError for more n_best than beams or a wild penalty; DataError for a line
-        longer than the model's table of positions and DivergedError where it computes no numbers, naming the line.
+        beam_size, length_penalty, sample: those of the configuration when not given. prefixes: what each translation
+        begins with, whole words. lines_before: how many lines of the same text came earlier; they are counted in what
+        sampling draws by and in what errors say. progress: called with the number of lines that are newly done.
+        Raises UsageError for more n_best than beams or a wild penalty; DataError for a prefix that cannot be written;
+        DivergedError where the model computes no numbers, naming the line.
         """
-        beam_size = self.config.beam_size if beam_size is None else beam_size
-        alpha = self.config.length_penalty if length_penalty is None else length_penalty
-        if not 1 <= n_best <= beam_size:
-            raise UsageError(
-                f"{n_best} translations per line were asked of a beam of {beam_size}",
-                hint="a beam holds as many as its size: raise --beam-size, or lower --n-best",
-            )
-        if not abs(alpha) <= MAX_PENALTY:
-            raise UsageError(f"a length penalty of {alpha} is not between -{MAX_PENALTY} and {MAX_PENALTY}")
-        sources = self._encode(lines)
+        options = SearchOptions.of(
+            self.config,
+            seed=self.seed,
+            beam_size=beam_size,
+            length_penalty=length_penalty,
+            sample=sample,
+            n_best=n_best,
+        )
         found = [NOTHING] * len(lines)
-        was_training = self.model.training
-        self.model.eval()
-        try:
-            for batch in self._batches(sources):
-                hypotheses = self._search(sources, batch, beam_size=beam_size, alpha=alpha, n_best=n_best)
-                for index, several in zip(batch, hypotheses, strict=True):
-                    found[index] = self._read(several, alpha)
-                if progress is not None:
-                    progress(len(batch))
-        finally:
-            self.model.train(was_training)
+        pieces = self._pieces(lines, found, prefixes, lines_before)
+        waiting = Counter(piece.line for piece in pieces)
+        hypotheses: list[list[Hypothesis]] = [[]] * len(pieces)
         if progress is not None:
-            progress(sum(not ids for ids in sources))
+            progress(len(lines) - len(waiting))
+        plan = batches.plan(
+            [len(piece.ids) for piece in pieces],
+            batch_size=self.config.batch_size,
+            budget_tokens=self.config.budget_tokens,
+        )
+        with self.evaluating():
+            for batch in plan:
+                results = self._search([pieces[index] for index in batch], options, lines_before)
+                for index, several in zip(batch, results, strict=True):
+                    hypotheses[index] = several
+                if progress is not None:
+                    waiting -= (now := Counter(pieces[index].line for index in batch))
+                    progress(sum(line not in waiting for line in now))
+        for line, group in groupby(range(len(pieces)), key=lambda index: pieces[index].line):
+            indices = list(group)
+            found[line] = self._read(
+                lines[line], [pieces[index] for index in indices], [hypotheses[index] for index in indices], options
+            )
         return found
 
-    def _encode(self, lines: Sequence[str]) -> list[list[int]]:
-        """Source ids per line, end mark included; none for a line without text."""
-        end = [EOS] if self.source_eos else []
-        sources = [ids + end if ids else [] for ids in self.tokenizer.encode_source(lines)]
-        for number, ids in enumerate(sources, start=1):
-            if len(ids) > self._room:
-                raise DataError(
-                    f"line {number:,} has {len(ids):,} pieces, but the model has learned {self._room:,} positions",
-                    hint="split the line; a model with `positions: sinusoidal` or `rotary` has no such limit",
-                )
-        return sources
+    def encode_source(self, lines: Sequence[str]) -> list[list[int]]:
+        """Source ids per line as the model reads them, end mark included; none for a line without text."""
+        end = [EOS] * self.source_eos
+        return [ids + end if ids else [] for ids in self.tokenizer.encode_source(lines)]
 
-    @property
-    def _room(self) -> int:
-        """Positions that the model can tell apart; far too many to matter, but for a table of learned ones."""
-        config = self.model.config
-        return config.max_positions - config.first_position if config.positions == "learned" else 10**9
+    def pad(self, sources: Sequence[Sequence[int]]) -> tuple[Tensor, Tensor]:
+        """The sources as one batch (B, S) on the device, and their lengths (B) on the CPU."""
+        lengths_B = torch.tensor([len(ids) for ids in sources])
+        source_BS = torch.full((len(sources), int(lengths_B.max())), PAD)
+        for row, ids in zip(source_BS, sources, strict=True):
+            row[: len(ids)] = torch.tensor(ids)
+        return source_BS.to(self.device), lengths_B
 
-    def _batches(self, sources: Sequence[Sequence[int]]) -> list[list[int]]:
-        """Indices of the lines that have text, the longest first, so that neighbours need little padding."""
-        order = sorted((i for i, ids in enumerate(sources) if ids), key=lambda i: -len(sources[i]))
-        size = self.config.batch_size
-        return [order[start : start + size] for start in range(0, len(order), size)]
+    def room(self, side: Side) -> int | None:
+        """Positions that all of the models can tell apart; None where there is no limit."""
+        rooms = [room for model in self.models if (room := model.config.room(side)) is not None]
+        return min(rooms, default=None)
 
-    def _search(
-        self, sources: Sequence[Sequence[int]], batch: Sequence[int], *, beam_size: int, alpha: float, n_best: int
-    ) -> list[list[Hypothesis]]:
-        lengths_B = torch.tensor([len(sources[i]) for i in batch])
-        source_BS = torch.full((len(batch), int(lengths_B.max())), PAD)
-        for row, i in enumerate(batch):
-            source_BS[row, : len(sources[i])] = torch.tensor(sources[i])
-        source_BS = source_BS.to(self.device)
-        limits = [self._limit(len(sources[i]) - self.source_eos) for i in batch]
+    @contextmanager
+    def evaluating(self) -> Iterator[None]:
+        """No dropout; afterwards the models are as they were."""
+        were_training = [model.training for model in self.models]
+        for model in self.models:
+            model.eval()
         try:
-            if beam_size == 1:
-                greedy = greedy_search(self.model, source_BS, lengths_B, limits=limits, symbols=self.symbols)
-                return [[hypothesis] for hypothesis in greedy]
-            return beam_search(
-                self.model,
-                source_BS,
-                lengths_B,
-                limits=limits,
+            yield
+        finally:
+            for model, was_training in zip(self.models, were_training, strict=True):
+                model.train(was_training)
+
+    def _pieces(
+        self, lines: Sequence[str], found: list[Translation], prefixes: Sequence[str] | None, lines_before: int
+    ) -> list[_Piece]:
+        """What is to be translated; lines that must not be are marked as such in `found`."""
+        sources = self.encode_source(lines)
+        targets = self._prefixes(prefixes or [""] * len(lines), lines_before)
+        pieces = []
+        for line, (text, ids, prefix) in enumerate(zip(lines, sources, targets, strict=True)):
+            if not ids:
+                continue
+            if self._fits(ids):
+                pieces.append(_Piece(line, 0, text, ids, prefix))
+                continue
+            found[line] = TOO_LONG
+            if self.config.long == "split":
+                texts = long_lines.split(text, lambda part: self._fits(*self.encode_source([part])))
+                parts = [(text, ids) for text, ids in zip(texts, self.encode_source(texts), strict=True) if ids]
+                if all(self._fits(ids) for _, ids in parts):
+                    pieces += [_Piece(line, n, *part, [] if n else prefix) for n, part in enumerate(parts)]
+        return pieces
+
+    def _fits(self, ids: Sequence[int]) -> bool:
+        return self.max_source_length is None or len(ids) <= self.max_source_length
+
+    def _prefixes(self, prefixes: Sequence[str], lines_before: int) -> list[list[int]]:
+        """Target ids of the beginnings that are forced."""
+        targets = self.tokenizer.encode_target(prefixes)
+        room = self.room("decoder")
+        for line, ids in enumerate(targets, start=lines_before + 1):
+            if not set(ids).isdisjoint(self.symbols.banned):
+                raise DataError(f"line {line:,}: the prefix has characters or pieces that must not be written")
+            if room is not None and len(ids) >= room:
+                raise DataError(f"line {line:,}: the prefix has {len(ids):,} pieces; there is room for {room - 1:,}")
+        return targets
+
+    def _search(self, pieces: Sequence[_Piece], options: SearchOptions, lines_before: int) -> list[list[Hypothesis]]:
+        stepper: Stepper[Any] = self.model if len(self.models) == 1 else Ensemble(self.models)
+        try:
+            return search(
+                stepper,
+                *self.pad([piece.ids for piece in pieces]),
+                limits=[self._limit(len(piece.ids) - self.source_eos) for piece in pieces],
                 symbols=self.symbols,
-                beam_size=beam_size,
-                length_penalty=alpha,
-                n_best=n_best,
+                options=options,
+                lines=[drawn_as(lines_before + piece.line, piece.place) for piece in pieces],
+                prefixes=[piece.prefix for piece in pieces],
             )
         except NotFinite as failure:
             raise DivergedError(
-                f"line {batch[failure.row] + 1:,}: the model's scores are not finite numbers",
+                f"line {lines_before + pieces[failure.row].line + 1:,}: the model's scores are not finite numbers",
                 hint="the weights have diverged or overflow in this precision: try another checkpoint, or fp32",
             ) from failure
 
     def _limit(self, n_pieces: int) -> int:
         """Most pieces of a translation, for so many of the source; the end mark comes on top."""
         limit = int(self.config.max_length_factor * n_pieces + self.config.max_length_extra)
-        return min(limit, self._room - 1)
+        limit = max(min(limit, self.config.max_length or limit), self.config.min_length)
+        room = self.room("decoder")
+        return limit if room is None else min(limit, room - 1)
 
-    def _read(self, hypotheses: Sequence[Hypothesis], alpha: float) -> Translation:
-        texts = self.tokenizer.decode_target([hypothesis.ids for hypothesis in hypotheses])
-        candidates = tuple(
-            Candidate(
-                text=text,
-                score=hypothesis.score(alpha),
-                log_probability=hypothesis.log_probability,
-                ids=hypothesis.ids,
-                tokens=tuple(self.tokenizer.target.piece(id) for id in hypothesis.ids),
-                truncated=hypothesis.truncated,
-            )
-            for text, hypothesis in zip(texts, hypotheses, strict=True)
+    def _read(
+        self, line: str, pieces: Sequence[_Piece], hypotheses: Sequence[Sequence[Hypothesis]], options: SearchOptions
+    ) -> Translation:
+        """The translation of a line out of those of its parts; its n-th best is made of their n-th best."""
+        ranks = list(zip(*hypotheses, strict=False))
+        several = [(self._candidate(parts, options), parts) for parts in ranks]
+        if options.sampling is None:
+            several.sort(key=lambda one: (one[0].truncated, -one[0].score))
+        best, parts = several[0]
+        split = (SPLIT,) if len(pieces) > 1 else ()
+        return Translation(
+            **vars(best),
+            n_best=tuple(candidate for candidate, _ in several),
+            flags=quality.flags(line, best.text) + split,
+            parts=tuple(
+                Part(
+                    piece.text,
+                    tuple(piece.ids[: len(piece.ids) - self.source_eos]),
+                    hypothesis.ids,
+                    hypothesis.truncated,
+                )
+                for piece, hypothesis in zip(pieces, parts, strict=True)
+            ),
         )
-        return Translation(**vars(candidates[0]), n_best=candidates)
+
+    def _candidate(self, parts: Sequence[Hypothesis], options: SearchOptions) -> Candidate:
+        ids = tuple(id for part in parts for id in part.ids)
+        log_probability = sum(part.log_probability for part in parts)
+        return Candidate(
+            text=long_lines.join(self.tokenizer.decode_target([part.ids for part in parts])),
+            score=log_probability / options.penalty(sum(part.length for part in parts)),
+            log_probability=log_probability,
+            ids=ids,
+            tokens=tuple(self.tokenizer.target.piece(id) for id in ids),
+            truncated=any(part.truncated for part in parts),
+        )
+
+    def _banned(self) -> list[int]:
+        """Ids of the pieces that the configuration bans."""
+        if not self.config.banned:
+            return []
+        target = self.tokenizer.target
+        known = {target.piece(id): id for id in range(target.size)}
+        for piece in self.config.banned:
+            if piece not in known:
+                close = difflib.get_close_matches(piece, [f"▁{piece}", *known], n=1)
+                raise UsageError(
+                    f"decoding.banned: the target vocabulary has no piece {piece!r}",
+                    hint=f"did you mean {close[0]!r}?" if close and close[0] in known else "`tx tokenize` shows pieces",
+                )
+            if known[piece] in (PAD, UNK, BOS, EOS):
+                raise UsageError(
+                    f"decoding.banned: {piece!r} is a mark, not a piece of text",
+                    hint=f"a translation ends with {target.piece(EOS)}; the other marks are never written anyway",
+                )
+        return [known[piece] for piece in self.config.banned]
+
+
+def drawn_as(line: int, place: int) -> int:
+    """The line that sampling takes a part of a line for: each draws differently, and by nothing but its place."""
+    return line + (place << 40)
+
+
+@dataclass(frozen=True)
+class _Piece:
+    """A line, or the part of it at this place; ids as the model reads them, and what its translation begins with."""
+
+    line: int
+    place: int
+    text: str
+    ids: list[int]
+    prefix: list[int]

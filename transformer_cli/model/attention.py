@@ -1,11 +1,14 @@
 """Section 3.2: scaled dot-product attention and multi-head attention.
 
-B batch, T queries, S keys, D d_model, H heads, K d_head, N cached keys
+B batch, T queries, S keys, D d_model, H heads, G heads of keys and values, K d_head, N cached keys
 """
 
 from __future__ import annotations
 
 import math
+from collections.abc import Callable
+from functools import partial
+from typing import ClassVar
 
 import torch.nn.functional as F
 from torch import Tensor, nn
@@ -23,6 +26,8 @@ class ScaledDotProductAttention(nn.Module):
     softmax is a module of its own, whose output is the weights.
     """
 
+    kernel: ClassVar[Callable[..., Tensor]] = staticmethod(F.scaled_dot_product_attention)
+
     def __init__(self, config: ModelConfig) -> None:
         super().__init__()
         self.softmax = nn.Softmax(dim=-1)
@@ -33,11 +38,41 @@ class ScaledDotProductAttention(nn.Module):
         """bias: what masks.as_bias made, broadcastable to (B, H, T, S). Returns (B, H, T, K)."""
         if self.fused:
             p = self.dropout.p if self.training else 0.0
-            return F.scaled_dot_product_attention(query_BHTK, key_BHSK, value_BHSK, bias, dropout_p=p)
-        scores_BHTS = (query_BHTK / math.sqrt(query_BHTK.size(-1))) @ key_BHSK.transpose(-2, -1)
+            return self.kernel(query_BHTK, key_BHSK, value_BHSK, bias, dropout_p=p)
+        scores_BHTS = self.scores(query_BHTK / math.sqrt(query_BHTK.size(-1)), key_BHSK)
         if bias is not None:
             scores_BHTS = scores_BHTS + bias
-        return self.dropout(self.softmax(scores_BHTS)) @ value_BHSK
+        return self.average(self.dropout(self.softmax(scores_BHTS)), value_BHSK)
+
+    def scores(self, query_BHTK: Tensor, key_BHSK: Tensor) -> Tensor:
+        """(B, H, T, S)."""
+        return query_BHTK @ key_BHSK.transpose(-2, -1)
+
+    def average(self, weights_BHTS: Tensor, value_BHSK: Tensor) -> Tensor:
+        """(B, H, T, K)."""
+        return weights_BHTS @ value_BHSK
+
+
+class GroupedAttention(ScaledDotProductAttention):
+    """H heads of queries over G of keys and values, which H / G neighbours share (Ainslie et al. 2023).
+
+    Written out, the queries of a group stand below each other as if they were one head's; nothing is copied per head.
+    """
+
+    kernel = staticmethod(partial(F.scaled_dot_product_attention, enable_gqa=True))
+
+    def scores(self, query_BHTK: Tensor, key_BGSK: Tensor) -> Tensor:
+        return super().scores(_regrouped(query_BHTK, key_BGSK.size(1)), key_BGSK).view(*query_BHTK.shape[:3], -1)
+
+    def average(self, weights_BHTS: Tensor, value_BGSK: Tensor) -> Tensor:
+        return (
+            super().average(_regrouped(weights_BHTS, value_BGSK.size(1)), value_BGSK).view(*weights_BHTS.shape[:3], -1)
+        )
+
+
+def _regrouped(x_BHTX: Tensor, n_groups: int) -> Tensor:
+    """(B, H, T, ...) to (B, G, H / G * T, ...)."""
+    return x_BHTX.reshape(x_BHTX.size(0), n_groups, -1, x_BHTX.size(3))
 
 
 class MultiHeadAttention(nn.Module):
@@ -45,14 +80,16 @@ class MultiHeadAttention(nn.Module):
 
     def __init__(self, config: ModelConfig) -> None:
         super().__init__()
-        self.n_heads, self.d_head = config.n_heads, config.head_width
-        self.width = config.n_heads * config.head_width
-        self.attend = ScaledDotProductAttention(config)
-        self.output = Linear(self.width, config.d_model, bias=config.bias)
+        self.d_head = config.head_width
+        self.width, self.kv_width = config.n_heads * config.head_width, config.kv_heads * config.head_width
+        self.attend = (
+            GroupedAttention(config) if config.kv_heads < config.n_heads else ScaledDotProductAttention(config)
+        )
+        self.output = Linear(self.width, config.d_model, bias=bool(config.biases.projections))
 
     def split(self, x_BTD: Tensor) -> Tensor:
-        """(B, T, H * K) to (B, H, T, K)."""
-        return x_BTD.unflatten(-1, (self.n_heads, self.d_head)).transpose(1, 2)
+        """(B, T, H * K) to (B, H, T, K), for as many heads as there are."""
+        return x_BTD.unflatten(-1, (-1, self.d_head)).transpose(1, 2)
 
     def merge(self, x_BHTK: Tensor) -> Tensor:
         """(B, H, T, K) to (B, T, D), through W^O."""
@@ -64,7 +101,8 @@ class SelfAttention(MultiHeadAttention):
 
     def __init__(self, config: ModelConfig, positions: PositionEncoding) -> None:
         super().__init__(config)
-        self.query_key_value = Linear(config.d_model, 3 * self.width, bias=config.bias)
+        self.widths = (self.width, self.kv_width, self.kv_width)
+        self.query_key_value = Linear(config.d_model, sum(self.widths), bias=bool(config.biases.projections))
         self.rotate = positions.rotate
 
     def forward(self, x_BTD: Tensor, bias: Tensor | None) -> Tensor:
@@ -77,12 +115,12 @@ class SelfAttention(MultiHeadAttention):
         bias: (B, 1, W, N), which of the N cached keys are a beam's own past, its new one included.
         """
         query, key, value = self.project(x_BWD)
-        key_BHNK, value_BHNK = cache.append(self._at(key, position), value)
-        return self.merge(self.attend(self._at(query, position), key_BHNK, value_BHNK, bias))
+        key_BGNK, value_BGNK = cache.append(self._at(key, position), value)
+        return self.merge(self.attend(self._at(query, position), key_BGNK, value_BGNK, bias))
 
     def project(self, x_BTD: Tensor) -> tuple[Tensor, Tensor, Tensor]:
-        """Queries, keys, values, each (B, H, T, K)."""
-        query, key, value = self.query_key_value(x_BTD).split(self.width, dim=-1)
+        """Queries (B, H, T, K), keys and values, each (B, G, T, K)."""
+        query, key, value = self.query_key_value(x_BTD).split(self.widths, dim=-1)
         return self.split(query), self.split(key), self.split(value)
 
     def _at(self, x_BHWK: Tensor, position: int) -> Tensor:
@@ -99,14 +137,15 @@ class CrossAttention(MultiHeadAttention):
 
     def __init__(self, config: ModelConfig) -> None:
         super().__init__(config)
-        self.query = Linear(config.d_model, self.width, bias=config.bias)
-        self.key_value = Linear(config.d_model, 2 * self.width, bias=config.bias)
+        bias = bool(config.biases.projections)
+        self.query = Linear(config.d_model, self.width, bias=bias)
+        self.key_value = Linear(config.d_model, 2 * self.kv_width, bias=bias)
 
     def forward(self, x_BTD: Tensor, memory: tuple[Tensor, Tensor], bias: Tensor | None) -> Tensor:
         """memory: keys and values, made once by `remember`; T may also be the beams of one step."""
         return self.merge(self.attend(self.split(self.query(x_BTD)), *memory, bias))
 
     def remember(self, memory_BSD: Tensor) -> tuple[Tensor, Tensor]:
-        """Keys and values of the memory, each (B, H, S, K)."""
-        key, value = self.key_value(memory_BSD).split(self.width, dim=-1)
+        """Keys and values of the memory, each (B, G, S, K)."""
+        key, value = self.key_value(memory_BSD).split(self.kv_width, dim=-1)
         return self.split(key), self.split(value)

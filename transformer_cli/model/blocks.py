@@ -21,7 +21,7 @@ class Residual(nn.Module, ABC):
 
     def __init__(self, config: ModelConfig) -> None:
         super().__init__()
-        self.norm = NORMS[config.norm](config.d_model)
+        self.norm = NORMS[config.norm](config)
         self.dropout = Dropout(config.dropout)
 
     @abstractmethod
@@ -54,7 +54,8 @@ class LayerNorm(nn.LayerNorm):
     """Ba et al. 2016; statistics in fp32 whatever x's dtype."""
 
     def forward(self, x: Tensor) -> Tensor:
-        return F.layer_norm(x, self.normalized_shape, self.weight.to(x.dtype), self.bias.to(x.dtype), self.eps)
+        bias = None if self.bias is None else self.bias.to(x.dtype)
+        return F.layer_norm(x, self.normalized_shape, self.weight.to(x.dtype), bias, self.eps)
 
 
 class RMSNorm(nn.RMSNorm):
@@ -69,8 +70,8 @@ class FeedForward(nn.Module):
 
     def __init__(self, config: ModelConfig) -> None:
         super().__init__()
-        self.up = Linear(config.d_model, config.d_ff, bias=config.bias)
-        self.down = Linear(config.d_ff, config.d_model, bias=config.bias)
+        self.up = Linear(config.d_model, config.d_ff, bias=config.biases.feed_forward)
+        self.down = Linear(config.d_ff, config.d_model, bias=config.biases.feed_forward)
         self.dropout = Dropout(config.activation_dropout)
         self.activation = ACTIVATIONS[config.activation]
 
@@ -83,11 +84,11 @@ class FeedForward(nn.Module):
 
 
 class GatedFeedForward(FeedForward):
-    """FFN(x) = (activation(x W1) * (x V)) W2 (Shazeer 2020, section 2); swiglu is the gate with SiLU."""
+    """FFN(x) = (activation(x W1) * (x V)) W2 (Shazeer 2020, section 2); SiLU makes it SwiGLU, GELU GEGLU."""
 
     def __init__(self, config: ModelConfig) -> None:
         super().__init__(config)
-        self.gate = Linear(config.d_model, config.d_ff, bias=config.bias)
+        self.gate = Linear(config.d_model, config.d_ff, bias=config.biases.feed_forward)
 
     def inner(self, x_BTD: Tensor) -> Tensor:
         return self.activation(self.gate(x_BTD)) * self.up(x_BTD)
@@ -158,18 +159,19 @@ class _MaskedAdd(torch.autograd.Function):
 
 
 RESIDUALS: dict[str, type[Residual]] = {"pre": PreNorm, "post": PostNorm}
-NORMS: dict[str, Callable[[int], nn.Module]] = {
-    "layer-norm": lambda width: LayerNorm(width, eps=1e-5),
-    "rms-norm": lambda width: RMSNorm(width, eps=1e-6),
+NORMS: dict[str, Callable[[ModelConfig], nn.Module]] = {
+    "layer-norm": lambda config: LayerNorm(config.d_model, eps=1e-5, bias=config.biases.norm),
+    "rms-norm": lambda config: RMSNorm(config.d_model, eps=1e-6),
 }
 ACTIVATIONS: dict[str, Callable[[Tensor], Tensor]] = {
     "relu": F.relu,
     "gelu": F.gelu,
     "silu": F.silu,
     "swiglu": F.silu,
+    "geglu": F.gelu,
 }
 
 
 def feed_forward(config: ModelConfig) -> FeedForward:
     """Plain or gated, as the activation's name says."""
-    return GatedFeedForward(config) if config.activation == "swiglu" else FeedForward(config)
+    return GatedFeedForward(config) if config.gated else FeedForward(config)

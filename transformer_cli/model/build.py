@@ -5,28 +5,65 @@ from __future__ import annotations
 import torch
 from torch import nn
 
-from transformer_cli.config.model import ModelConfig
+from transformer_cli.config.model import PROJECTIONS, ModelConfig
+from transformer_cli.errors import ConfigError
 from transformer_cli.model.attention import CrossAttention, MultiHeadAttention, SelfAttention
 from transformer_cli.model.blocks import FeedForward
-from transformer_cli.model.transformer import Transformer
+from transformer_cli.model.positions import Table
+from transformer_cli.model.transformer import (
+    Decoder,
+    DecoderOnly,
+    Embedding,
+    Encoder,
+    EncoderOnly,
+    Model,
+    Transformer,
+)
 
 
 def build_model(
     config: ModelConfig, *, source_vocab: int, target_vocab: int, device: str | torch.device = "cpu"
-) -> Transformer:
+) -> Model:
     """The module, in fp32; on "meta" it has shapes and takes no memory.
 
-    Fresh weights come from PyTorch's default generator: seed it before.
+    One half alone has the vocabulary of its side. Fresh weights come from PyTorch's default generator: seed it before.
+    Raises ConfigError for what can only be counted.
     """
+    _refuse_what_is_only_counted(config, source_vocab=source_vocab, target_vocab=target_vocab)
     with torch.device(device):
-        model = Transformer(config, source_vocab=source_vocab, target_vocab=target_vocab)
+        model: Model
+        if config.architecture == "encoder-decoder":
+            model = Transformer(config, source_vocab=source_vocab, target_vocab=target_vocab)
+        elif config.architecture == "decoder-only":
+            model = DecoderOnly(config, vocab=target_vocab)
+        else:
+            model = EncoderOnly(config, vocab=source_vocab)
     if str(device) != "meta":
         initialise(model)
     return model
 
 
+def build_transformer(
+    config: ModelConfig, *, source_vocab: int, target_vocab: int, device: str | torch.device = "cpu"
+) -> Transformer:
+    """The same for an encoder-decoder, which is what tx trains."""
+    model = build_model(config, source_vocab=source_vocab, target_vocab=target_vocab, device=device)
+    assert isinstance(model, Transformer)
+    return model
+
+
+def _refuse_what_is_only_counted(config: ModelConfig, *, source_vocab: int, target_vocab: int) -> None:
+    counted = {
+        "model.extra": bool(config.extra),
+        "biases for some projections of attention only": config.biases.projections not in ((), PROJECTIONS),
+        "a vocabulary of 0 pieces": 0 in (source_vocab, target_vocab),
+    }
+    if found := [name for name, is_there in counted.items() if is_there]:
+        raise ConfigError(f"counted, but never built: {', '.join(found)}")
+
+
 @torch.no_grad()
-def initialise(model: Transformer) -> None:
+def initialise(model: Model) -> None:
     """Xavier uniform (Glorot & Bengio 2010) for the matrices, each of W^Q, W^K, W^V by its own shape; biases 0.
 
     What a sublayer adds to the residual stream starts smaller by the square root of the number of sublayers in its
@@ -34,20 +71,27 @@ def initialise(model: Transformer) -> None:
     scaled by sqrt(D) or are the output projection, too, else of variance 1, so that what enters the first layer has
     unit variance.
     """
-    blocks: dict[nn.Module, int] = {m.query_key_value: 3 for m in model.modules() if isinstance(m, SelfAttention)}
-    blocks |= {m.key_value: 2 for m in model.modules() if isinstance(m, CrossAttention)}
+    blocks: dict[nn.Module, tuple[int, ...]] = {}
+    for module in model.modules():
+        if isinstance(module, SelfAttention):
+            blocks[module.query_key_value] = module.widths
+        elif isinstance(module, CrossAttention):
+            blocks[module.key_value] = (module.kv_width, module.kv_width)
     for module in model.modules():
         if isinstance(module, nn.Linear):
-            for block in module.weight.chunk(blocks.get(module, 1)):
+            for block in module.weight.split(blocks.get(module, module.out_features)):
                 nn.init.xavier_uniform_(block)
             if module.bias is not None:
                 nn.init.zeros_(module.bias)
-        elif isinstance(module, nn.Embedding):
-            wide = not model.config.embedding_scale and module.padding_idx is not None and module is not model.output
-            nn.init.normal_(module.weight, std=1.0 if wide else model.config.d_model**-0.5)
-            if module.padding_idx is not None:
-                module.weight[module.padding_idx].zero_()
-    for stack in (model.encoder, model.decoder):
+        elif isinstance(module, Embedding):
+            wide = not model.config.embedding_scale and module.table is not getattr(model, "output", None)
+            nn.init.normal_(module.table.weight, std=1.0 if wide else model.config.d_model**-0.5)
+            module.table.weight[module.table.padding_idx].zero_()
+        elif isinstance(module, Table):
+            module.initialise()
+    for stack in model.children():
+        if not isinstance(stack, Encoder | Decoder):
+            continue
         sublayers = [sublayer for layer in stack.layers for sublayer in layer.children()]
         outputs = [s.output for s in sublayers if isinstance(s, MultiHeadAttention)]
         outputs += [s.down for s in sublayers if isinstance(s, FeedForward)]

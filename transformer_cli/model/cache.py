@@ -1,6 +1,6 @@
 """What the decoder remembers from one step to the next.
 
-B sentences, W beams, N cached keys, H heads, K d_head, S source length
+B sentences, W beams, N cached keys, G heads of keys and values, K d_head, S source length
 
 Keys and values of self-attention are written once and never moved. All beams of a sentence share one row of them,
 and a table says which of them are whose past: following a parent copies a row of that table, not the keys.
@@ -17,27 +17,27 @@ class SelfKeys:
 
     def __init__(self) -> None:
         self.length = 0
-        self.key_BHNK = self.value_BHNK = torch.empty(0)
+        self.key_BGNK = self.value_BGNK = torch.empty(0)
 
-    def append(self, key_BHWK: Tensor, value_BHWK: Tensor) -> tuple[Tensor, Tensor]:
-        """Write one step's keys and values behind the earlier ones; returns all of them, each (B, H, N, K)."""
-        end = self.length + key_BHWK.size(2)
-        if self.key_BHNK.numel() == 0 or end > self.key_BHNK.size(2):
-            self._grow(key_BHWK, max(2 * end, 16))
-        self.key_BHNK[:, :, self.length : end] = key_BHWK
-        self.value_BHNK[:, :, self.length : end] = value_BHWK
+    def append(self, key_BGWK: Tensor, value_BGWK: Tensor) -> tuple[Tensor, Tensor]:
+        """Write one step's keys and values behind the earlier ones; returns all of them, each (B, G, N, K)."""
+        end = self.length + key_BGWK.size(2)
+        if self.key_BGNK.numel() == 0 or end > self.key_BGNK.size(2):
+            self._grow(key_BGWK, max(2 * end, 16))
+        self.key_BGNK[:, :, self.length : end] = key_BGWK
+        self.value_BGNK[:, :, self.length : end] = value_BGWK
         self.length = end
-        return self.key_BHNK[:, :, :end], self.value_BHNK[:, :, :end]
+        return self.key_BGNK[:, :, :end], self.value_BGNK[:, :, :end]
 
     def keep(self, sentences: Tensor) -> None:
         """Forget all sentences but these."""
-        self.key_BHNK = self.key_BHNK.index_select(0, sentences)
-        self.value_BHNK = self.value_BHNK.index_select(0, sentences)
+        self.key_BGNK = self.key_BGNK.index_select(0, sentences)
+        self.value_BGNK = self.value_BGNK.index_select(0, sentences)
 
-    def _grow(self, like_BHWK: Tensor, room: int) -> None:
-        B, H, _, K = like_BHWK.shape
-        for name in ("key_BHNK", "value_BHNK"):
-            table = like_BHWK.new_empty(B, H, room, K)
+    def _grow(self, like_BGWK: Tensor, room: int) -> None:
+        B, G, _, K = like_BGWK.shape
+        for name in ("key_BGNK", "value_BGNK"):
+            table = like_BGWK.new_empty(B, G, room, K)
             if self.length:
                 table[:, :, : self.length] = getattr(self, name)[:, :, : self.length]
             setattr(self, name, table)
@@ -46,7 +46,7 @@ class SelfKeys:
 class DecoderState:
     """Everything a decoding step needs: the memory's keys and values per sentence, and each beam's past.
 
-    memory: keys and values per layer, each (B, H, S, K), untouched by `reorder`. memory_bias: what hides the
+    memory: keys and values per layer, each (B, G, S, K), untouched by `reorder`. memory_bias: what hides the
     source's padding. position: tokens read so far.
     """
 

@@ -6,17 +6,19 @@ B batch, T length, D d_model, H heads, K d_head
 from __future__ import annotations
 
 import math
+from abc import ABC, abstractmethod
+from typing import ClassVar
 
 import torch
 from torch import Tensor, nn
 
-from transformer_cli.config.model import ModelConfig
+from transformer_cli.config.model import ModelConfig, Position, Side
 
 
 class PositionEncoding(nn.Module):
-    """No positions; the base of the others, each of which replaces `add` or `rotate`."""
+    """No positions; the base of the others, each of which replaces `add` or `rotate`. One per stack."""
 
-    def __init__(self, config: ModelConfig) -> None:
+    def __init__(self, config: ModelConfig, side: Side) -> None:
         super().__init__()
         self.first = config.first_position
 
@@ -32,37 +34,53 @@ class PositionEncoding(nn.Module):
 class Sinusoidal(PositionEncoding):
     """PE(pos, 2i) = sin(pos / 10000^(2i/D)), PE(pos, 2i+1) = cos(pos / 10000^(2i/D)); no limit on length."""
 
-    def __init__(self, config: ModelConfig) -> None:
-        super().__init__(config)
-        self.d_model = config.d_model
-        self.table_TD = torch.empty(0, config.d_model)
+    def __init__(self, config: ModelConfig, side: Side) -> None:
+        super().__init__(config, side)
+        self.waves = Waves(config.d_model)
 
     def add(self, x_BTD: Tensor, *, offset: int = 0) -> Tensor:
         start = self.first + offset
-        return x_BTD + self._rows(start + x_BTD.size(1), like=x_BTD)[start:]
-
-    def _rows(self, n_rows: int, *, like: Tensor) -> Tensor:
-        """The first rows of a table that grows by doubling; it follows the dtype and device of its use."""
-        table = self.table_TD
-        if table.size(0) < n_rows or table.dtype != like.dtype or table.device != like.device:
-            table = sinusoids(max(n_rows, 2 * table.size(0), 128), self.d_model).to(like)
-            self.table_TD = table
-        return table[:n_rows]
+        return x_BTD + self.waves.rows(start, start + x_BTD.size(1), like=x_BTD)
 
 
-class Learned(PositionEncoding):
-    """One trained vector per position (Gehring et al. 2017); `max_positions` of them."""
+class Table(PositionEncoding, ABC):
+    """One vector per position, `max_positions` of them, kept with the weights."""
 
-    def __init__(self, config: ModelConfig) -> None:
-        super().__init__(config)
-        self.table = nn.Embedding.from_pretrained(torch.empty(config.max_positions, config.d_model), freeze=False)
+    is_trained: ClassVar[bool]
+
+    def __init__(self, config: ModelConfig, side: Side) -> None:
+        super().__init__(config, side)
+        rows = torch.empty(config.max_positions_of(side), config.d_model)
+        self.table = nn.Embedding.from_pretrained(rows, freeze=not self.is_trained)
 
     def add(self, x_BTD: Tensor, *, offset: int = 0) -> Tensor:
         start = self.first + offset
         end = start + x_BTD.size(1)
         if end > self.table.num_embeddings:
-            raise IndexError(f"position {end} of a table of {self.table.num_embeddings} learned positions")
+            raise IndexError(f"position {end} of a table of {self.table.num_embeddings} positions")
         return x_BTD + self.table.weight[start:end]
+
+    @abstractmethod
+    def initialise(self) -> None:
+        """Fill the table."""
+
+
+class Learned(Table):
+    """Trained vectors (Gehring et al. 2017)."""
+
+    is_trained = True
+
+    def initialise(self) -> None:
+        nn.init.normal_(self.table.weight, std=self.table.embedding_dim**-0.5)
+
+
+class SinusoidalTable(Table):
+    """The sinusoids, kept like weights and never trained."""
+
+    is_trained = False
+
+    def initialise(self) -> None:
+        self.table.weight.copy_(sinusoids(*self.table.weight.shape))
 
 
 class Rotary(PositionEncoding):
@@ -72,24 +90,48 @@ class Rotary(PositionEncoding):
     depends on their distance alone.
     """
 
-    def __init__(self, config: ModelConfig) -> None:
-        super().__init__(config)
-        self.d_head = config.head_width
+    def __init__(self, config: ModelConfig, side: Side) -> None:
+        super().__init__(config, side)
+        self.waves = Waves(config.head_width)
 
     def rotate(self, x_BHTK: Tensor, *, offset: int = 0) -> Tensor:
         start = self.first + offset
-        table_TK = sinusoids(start + x_BHTK.size(2), self.d_head)[start:].to(x_BHTK)
+        table_TK = self.waves.rows(start, start + x_BHTK.size(2), like=x_BHTK)
         sin, cos = table_TK[:, 0::2], table_TK[:, 1::2]
         even, odd = x_BHTK[..., 0::2], x_BHTK[..., 1::2]
         return torch.stack((even * cos - odd * sin, even * sin + odd * cos), dim=-1).flatten(-2)
 
 
-POSITIONS: dict[str, type[PositionEncoding]] = {
+POSITIONS: dict[Position, type[PositionEncoding]] = {
     "sinusoidal": Sinusoidal,
+    "sinusoidal-table": SinusoidalTable,
     "learned": Learned,
     "rotary": Rotary,
     "none": PositionEncoding,
 }
+
+
+def positions_for(config: ModelConfig, side: Side) -> PositionEncoding:
+    """The positions of a stack."""
+    return POSITIONS[config.positions_of(side)](config, side)
+
+
+class Waves:
+    """The sinusoids up to the last position that was asked for; they follow the dtype and device of their use."""
+
+    def __init__(self, width: int) -> None:
+        self.table = torch.empty(0, width)
+
+    def rows(self, start: int, end: int, *, like: Tensor) -> Tensor:
+        """Those of the positions from start to end."""
+        table = self.table
+        if table.size(0) < end or table.dtype != like.dtype or table.device != like.device:
+            # Doubling, so that decoding step by step computes few tables. A table made in inference mode would be of
+            # no use to the next backward pass.
+            with torch.inference_mode(False):
+                table = sinusoids(max(end, 2 * table.size(0), 128), table.size(1)).to(like.device, like.dtype)
+            self.table = table
+        return table[start:end]
 
 
 def sinusoids(length: int, width: int) -> Tensor:

@@ -1,4 +1,4 @@
-"""Sections 3, 3.1, 3.3 and 3.4: the encoder-decoder Transformer.
+"""Sections 3, 3.1, 3.3 and 3.4: the encoder-decoder Transformer; and each of its halves alone.
 
 B batch, S source length, T target length, D d_model, V vocabulary, W beams
 
@@ -9,37 +9,88 @@ from every key; on the target side the causal mask already hides it, for it come
 from __future__ import annotations
 
 import math
+from typing import Self
 
 import torch
 import torch.nn.functional as F
 from torch import Tensor, nn
 
-from transformer_cli.config.model import ModelConfig
+from transformer_cli.config.model import ModelConfig, Side
 from transformer_cli.model import masks
 from transformer_cli.model.attention import CrossAttention, ScaledDotProductAttention, SelfAttention
 from transformer_cli.model.blocks import NORMS, RESIDUALS, Dropout, feed_forward
 from transformer_cli.model.cache import DecoderState, SelfKeys
-from transformer_cli.model.positions import POSITIONS, PositionEncoding
+from transformer_cli.model.positions import PositionEncoding, positions_for
 
 
-class Transformer(nn.Module):
+class Model(nn.Module):
+    """What every architecture shares: from ids to vectors, and how to compute."""
+
+    def __init__(self, config: ModelConfig) -> None:
+        super().__init__()
+        self.config = config
+        self.dropout = Dropout(config.dropout)
+        self.dtype: torch.dtype | None = None
+
+    def use_attention(self, *, fused: bool) -> None:
+        """Choose the path of every attention: PyTorch's fused kernel, or written out."""
+        for module in self.modules():
+            if isinstance(module, ScaledDotProductAttention):
+                module.fused = fused
+
+    def compute_in(self, dtype: torch.dtype, *, training: bool) -> Self:
+        """Let activations and products have this dtype. Weights stay as they are for an optimiser; without one
+        (training false) the matrices are cast once, for good."""
+        self.dtype = dtype
+        if not training:
+            for module in self.modules():
+                if isinstance(module, nn.Linear):
+                    module.to(dtype)
+        return self
+
+    def _embed(self, embedding: Embedding, positions: PositionEncoding, ids_BT: Tensor) -> Tensor:
+        return self.dropout(self._cast(positions.add(embedding(ids_BT))))
+
+    def _cast(self, x: Tensor) -> Tensor:
+        return x if self.dtype is None else x.to(self.dtype)
+
+    def _padding_bias(self, lengths_B: Tensor, x_BSD: Tensor) -> Tensor | None:
+        mask = masks.padding(lengths_B, x_BSD.size(1))
+        return None if mask is None else masks.as_bias(mask, like=x_BSD)
+
+    def _causal_bias(self, x_BTD: Tensor) -> Tensor:
+        return masks.as_bias(masks.causal(x_BTD.size(1), x_BTD.device), like=x_BTD)
+
+
+class Writer(Model):
+    """A model that writes: what its last layer says becomes logits."""
+
+    target_embedding: Embedding
+    output: nn.Embedding | nn.Linear
+
+    def project(self, hidden: Tensor) -> Tensor:
+        """Logits over the target vocabulary: (..., D) to (..., V)."""
+        return F.linear(hidden, self.output.weight.to(hidden.dtype))
+
+    def _make_output(self) -> nn.Embedding | nn.Linear:
+        table = self.target_embedding.table
+        if self.config.tied in ("all", "decoder"):
+            return table
+        return nn.Linear(table.embedding_dim, table.num_embeddings, bias=False)
+
+
+class Transformer(Writer):
     """Figure 1: an encoder reads the source, a decoder writes the target, one token after the other."""
 
     def __init__(self, config: ModelConfig, *, source_vocab: int, target_vocab: int) -> None:
-        super().__init__()
-        self.config = config
-        self.positions = POSITIONS[config.positions](config)
+        super().__init__(config)
         self.target_embedding = Embedding(target_vocab, config)
         self.source_embedding = self.target_embedding
-        if config.tied != "all":
+        if config.tied not in ("all", "embeddings"):
             self.source_embedding = Embedding(source_vocab, config)
-        self.encoder = Encoder(config, self.positions)
-        self.decoder = Decoder(config, self.positions)
-        self.output: nn.Embedding | nn.Linear = self.target_embedding.table
-        if config.tied == "none":
-            self.output = nn.Linear(config.d_model, target_vocab, bias=False)
-        self.dropout = Dropout(config.dropout)
-        self.dtype: torch.dtype | None = None
+        self.encoder = Encoder(config, "encoder")
+        self.decoder = Decoder(config)
+        self.output = self._make_output()
 
     def forward(self, source_BS: Tensor, source_lengths_B: Tensor, target_BT: Tensor) -> Tensor:
         """Teacher forcing: all target positions at once, each seeing its past. Returns hidden states (B, T, D).
@@ -48,18 +99,13 @@ class Transformer(nn.Module):
         """
         memory_BSD = self.encode(source_BS, source_lengths_B)
         memory_bias = self._padding_bias(source_lengths_B, memory_BSD)
-        x_BTD = self._embed(self.target_embedding, target_BT)
-        causal_bias = masks.as_bias(masks.causal(target_BT.size(1), x_BTD.device), like=x_BTD)
-        return self.decoder(x_BTD, self.decoder.remember(memory_BSD), causal_bias, memory_bias)
+        x_BTD = self._embed(self.target_embedding, self.decoder.positions, target_BT)
+        return self.decoder(x_BTD, self.decoder.remember(memory_BSD), self._causal_bias(x_BTD), memory_bias)
 
     def encode(self, source_BS: Tensor, source_lengths_B: Tensor) -> Tensor:
         """The memory (B, S, D); what lies beyond a sentence's length is without meaning."""
-        x_BSD = self._embed(self.source_embedding, source_BS)
+        x_BSD = self._embed(self.source_embedding, self.encoder.positions, source_BS)
         return self.encoder(x_BSD, self._padding_bias(source_lengths_B, x_BSD))
-
-    def project(self, hidden: Tensor) -> Tensor:
-        """Logits over the target vocabulary: (..., D) to (..., V)."""
-        return F.linear(hidden, self.output.weight.to(hidden.dtype))
 
     def start(self, source_BS: Tensor, source_lengths_B: Tensor) -> DecoderState:
         """Read the source; the state lets `step` write the target. Every sentence starts with one beam."""
@@ -77,35 +123,39 @@ class Transformer(nn.Module):
         hidden_BWD = self.decoder.step(x_BWD, state, bias, position=position)
         return self.project(hidden_BWD)
 
-    def use_attention(self, *, fused: bool) -> None:
-        """Choose the path of every attention: PyTorch's fused kernel, or written out."""
-        for module in self.modules():
-            if isinstance(module, ScaledDotProductAttention):
-                module.fused = fused
-
-    def compute_in(self, dtype: torch.dtype, *, training: bool) -> Transformer:
-        """Let activations and products have this dtype. Weights stay as they are for an optimiser; without one
-        (training false) the matrices are cast once, for good."""
-        self.dtype = dtype
-        if not training:
-            for module in self.modules():
-                if isinstance(module, nn.Linear):
-                    module.to(dtype)
-        return self
-
-    def _embed(self, embedding: Embedding, ids_BT: Tensor) -> Tensor:
-        return self.dropout(self._cast(self.positions.add(embedding(ids_BT))))
-
     def _embed_step(self, tokens_BW: Tensor, position: int) -> Tensor:
         x_BWD = self.target_embedding(tokens_BW)
-        return self._cast(self.positions.add(x_BWD.flatten(0, 1).unsqueeze(1), offset=position).view_as(x_BWD))
+        vectors = self.decoder.positions.add(x_BWD.flatten(0, 1).unsqueeze(1), offset=position)
+        return self._cast(vectors.view_as(x_BWD))
 
-    def _cast(self, x: Tensor) -> Tensor:
-        return x if self.dtype is None else x.to(self.dtype)
 
-    def _padding_bias(self, lengths_B: Tensor, x_BSD: Tensor) -> Tensor | None:
-        mask = masks.padding(lengths_B, x_BSD.size(1))
-        return None if mask is None else masks.as_bias(mask, like=x_BSD)
+class DecoderOnly(Writer):
+    """A decoder without a source, such as GPT (Radford et al. 2018): each token is written from those before it."""
+
+    def __init__(self, config: ModelConfig, *, vocab: int) -> None:
+        super().__init__(config)
+        self.target_embedding = Embedding(vocab, config)
+        self.decoder = Encoder(config, "decoder")
+        self.output = self._make_output()
+
+    def forward(self, target_BT: Tensor) -> Tensor:
+        """All positions at once, each seeing its past. Returns hidden states (B, T, D)."""
+        x_BTD = self._embed(self.target_embedding, self.decoder.positions, target_BT)
+        return self.decoder(x_BTD, self._causal_bias(x_BTD))
+
+
+class EncoderOnly(Model):
+    """A reader, such as BERT (Devlin et al. 2018): every token is seen in the light of all others."""
+
+    def __init__(self, config: ModelConfig, *, vocab: int) -> None:
+        super().__init__(config)
+        self.source_embedding = Embedding(vocab, config)
+        self.encoder = Encoder(config, "encoder")
+
+    def forward(self, source_BS: Tensor, source_lengths_B: Tensor) -> Tensor:
+        """Hidden states (B, S, D); what lies beyond a sentence's length is without meaning."""
+        x_BSD = self._embed(self.source_embedding, self.encoder.positions, source_BS)
+        return self.encoder(x_BSD, self._padding_bias(source_lengths_B, x_BSD))
 
 
 class Embedding(nn.Module):
@@ -128,12 +178,17 @@ class Embedding(nn.Module):
 
 
 class Encoder(nn.Module):
-    """A stack of layers and, where the config says so, a final norm."""
+    """A stack of layers and, where the config says so, a final norm.
 
-    def __init__(self, config: ModelConfig, positions: PositionEncoding) -> None:
+    Under a causal mask it is also what remains of a decoder that has no source to attend to; side says which it is.
+    """
+
+    def __init__(self, config: ModelConfig, side: Side) -> None:
         super().__init__()
-        self.layers = nn.ModuleList(EncoderLayer(config, positions) for _ in range(config.depths.encoder))
-        self.norm = NORMS[config.norm](config.d_model) if config.ends_in_norm else nn.Identity()
+        self.positions = positions_for(config, side)
+        depth = getattr(config.depths, side)
+        self.layers = nn.ModuleList(EncoderLayer(config, self.positions) for _ in range(depth))
+        self.norm = NORMS[config.norm](config) if config.ends_in_norm else nn.Identity()
 
     def forward(self, x_BSD: Tensor, bias: Tensor | None) -> Tensor:
         for layer in self.layers:
@@ -159,13 +214,14 @@ class EncoderLayer(nn.Module):
 class Decoder(nn.Module):
     """Like the encoder, with cross-attention to its output in each layer."""
 
-    def __init__(self, config: ModelConfig, positions: PositionEncoding) -> None:
+    def __init__(self, config: ModelConfig) -> None:
         super().__init__()
-        self.layers = nn.ModuleList(DecoderLayer(config, positions) for _ in range(config.depths.decoder))
-        self.norm = NORMS[config.norm](config.d_model) if config.ends_in_norm else nn.Identity()
+        self.positions = positions_for(config, "decoder")
+        self.layers = nn.ModuleList(DecoderLayer(config, self.positions) for _ in range(config.depths.decoder))
+        self.norm = NORMS[config.norm](config) if config.ends_in_norm else nn.Identity()
 
     def remember(self, memory_BSD: Tensor) -> list[tuple[Tensor, Tensor]]:
-        """Each layer's keys and values of the memory, each (B, H, S, K)."""
+        """Each layer's keys and values of the memory, each (B, G, S, K)."""
         return [layer.cross_attention.remember(memory_BSD) for layer in self.layers]  # type: ignore[union-attr, operator]
 
     def forward(

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import os
 import re
-from collections.abc import Iterator
+from collections.abc import Iterator, Mapping
 from contextlib import contextmanager, suppress
 from pathlib import Path
 from typing import Any
@@ -13,7 +13,9 @@ from transformer_cli import files
 from transformer_cli.checkpoints.find import list_checkpoints
 from transformer_cli.config.run import RunConfig
 from transformer_cli.config.source import dump_config, load_config
-from transformer_cli.errors import ModelError, TxError, UsageError
+from transformer_cli.data.corpus import Corpus
+from transformer_cli.errors import DataError, ModelError, TxError, UsageError
+from transformer_cli.evaluation.words import WORD_COUNTS
 from transformer_cli.training.reporting import METRICS
 
 MAY_DIFFER = {
@@ -29,8 +31,13 @@ MAY_DIFFER = {
     "training.log_every",
     "training.keep_best",
     "training.keep_last",
+    "evaluation.metrics",
+    "evaluation.resamples",
+    "evaluation.trials",
+    "evaluation.seed",
 }
-"""What may change when a run continues: its length, logging, retention, device, and where the same text lies."""
+"""What may change when a run continues: its length, logging, retention, device, where the same text lies, what
+`tx evaluate` computes."""
 
 UNTIL_TRAINED = {
     "precision",
@@ -104,6 +111,16 @@ def check_same(now: RunConfig, run_dir: Path) -> dict[str, Any]:
     return record if is_trained else {"data": record.get("data", {})}
 
 
+def check_text(run_dir: Path, known: Mapping[str, Any], texts: Mapping[str, Corpus]) -> None:
+    """DataError where a text is no longer the one of that name that the run recorded as known."""
+    for name, text in texts.items():
+        if name in known and known[name]["sha256"] != text.sha256:
+            raise DataError(
+                f"data.{name} is no longer the text that {files.shown(run_dir)} began with",
+                hint="restore it, or start anew with --overwrite or another name",
+            )
+
+
 def read_record(run_dir: Path) -> dict[str, Any]:
     """The content of run.json, {} where there is none; ModelError where it is damaged."""
     path = run_dir / "run.json"
@@ -154,7 +171,7 @@ def refuse_foreign(run_dir: Path) -> None:
 
 def discard(run_dir: Path) -> None:
     """Delete what a run consists of, and nothing else that may lie there."""
-    for name in ("run.json", METRICS, "best", "last"):
+    for name in ("run.json", METRICS, WORD_COUNTS, "best", "last"):
         files.remove(run_dir / name)
     for folder, names in CONTENTS.items():
         there = run_dir / folder

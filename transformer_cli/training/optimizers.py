@@ -14,9 +14,9 @@ MOMENTS = ("exp_avg", "exp_avg_sq", "step")
 
 
 def build_optimizer(model: nn.Module, options: TrainingConfig) -> torch.optim.Optimizer:
-    """Adam or AdamW over all parameters; weight decay applies to the matrices of linear layers alone."""
+    """Adam or AdamW over all that is trained; weight decay applies to the matrices of linear layers alone."""
     decayed = {id(module.weight) for module in model.modules() if isinstance(module, nn.Linear)}
-    parameters = list(model.parameters())
+    parameters = [parameter for parameter in model.parameters() if parameter.requires_grad]
     groups = [
         {"params": [p for p in parameters if id(p) in decayed], "weight_decay": options.weight_decay},
         {"params": [p for p in parameters if id(p) not in decayed], "weight_decay": 0.0},
@@ -40,6 +40,8 @@ def state_tensors(optimizer: torch.optim.Optimizer, model: nn.Module) -> dict[st
 def load_state_tensors(optimizer: torch.optim.Optimizer, model: nn.Module, tensors: Mapping[str, Tensor]) -> None:
     """Put back what `state_tensors` took. Raises ModelError where a tensor is missing or of another shape."""
     for name, parameter in model.named_parameters():
+        if not parameter.requires_grad:
+            continue
         state = {}
         for moment in MOMENTS:
             tensor = tensors.get(f"{name}.{moment}")

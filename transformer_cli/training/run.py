@@ -21,11 +21,12 @@ from transformer_cli.checkpoints.tensors import load_weights, weights
 from transformer_cli.config.run import RunConfig
 from transformer_cli.config.source import dump_config
 from transformer_cli.data import batching, binary, corpus, loader
-from transformer_cli.errors import DataError, Interrupted, UsageError
+from transformer_cli.errors import Interrupted, UsageError
+from transformer_cli.evaluation.words import WORD_COUNTS, count_words, save_word_counts
 from transformer_cli.machine import Machine, decide
-from transformer_cli.model.build import build_model
+from transformer_cli.model.build import build_transformer
 from transformer_cli.tokenizer import Tokenizer, train_tokenizer
-from transformer_cli.training.directory import check_same, claimed, discard, refuse_foreign
+from transformer_cli.training.directory import check_same, check_text, claimed, discard, refuse_foreign
 from transformer_cli.training.loop import Learner, Progress, Update, fit, is_over
 from transformer_cli.training.optimizers import build_optimizer, load_state_tensors, state_tensors
 from transformer_cli.training.parallel import World, join, leave
@@ -116,6 +117,8 @@ class Run:
         config, say = self.config, self.listener.say
         train_text, valid_text = self.texts
         self.tokenizer = self._tokenizer(train_text)
+        if self.world.is_main and not (self.run_dir / WORD_COUNTS).exists():
+            save_word_counts(self.run_dir, count_words(train_text.source, train_text.target))
         learner = self._learner()
         self.progress = self._resume(learner)
         self._write_record(learner)
@@ -229,12 +232,8 @@ class Run:
         known = self.record.get("data", {})
         texts = {"train": train_text, "valid": valid_text}
         self.record["data"] = known | {name: text.as_json() for name, text in texts.items()}
+        check_text(self.run_dir, known, texts)
         for name, text in texts.items():
-            if name in known and known[name]["sha256"] != text.sha256:
-                raise DataError(
-                    f"data.{name} is no longer the text that {files.shown(self.run_dir)} began with",
-                    hint="restore it, or start anew with --overwrite or another name",
-                )
             self._tell_counts({"train": "training", "valid": "validation"}[name] + " text", text.counts)
         return train_text, valid_text
 
@@ -255,7 +254,7 @@ class Run:
     def _learner(self) -> Learner:
         config = self.config
         torch.manual_seed(config.seed)
-        model = build_model(
+        model = build_transformer(
             config.model, source_vocab=self.tokenizer.source_size, target_vocab=self.tokenizer.target_size
         ).to(self.machine.device)
         model.compute_in(self.machine.dtype, training=True)

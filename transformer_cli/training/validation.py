@@ -8,11 +8,13 @@ from typing import Any
 
 import torch
 
+from transformer_cli.config.model import Side
 from transformer_cli.config.run import RunConfig
 from transformer_cli.data import batching, loader
 from transformer_cli.data.binary import EncodedCorpus
 from transformer_cli.data.corpus import Corpus
 from transformer_cli.decoding.translator import Translator
+from transformer_cli.errors import DataError
 from transformer_cli.evaluation import metrics
 from transformer_cli.machine import Machine
 from transformer_cli.model.transformer import Transformer
@@ -32,6 +34,19 @@ class Validation:
     tokenizer: Tokenizer
     config: RunConfig
     machine: Machine
+
+    def __post_init__(self) -> None:
+        """Raise DataError where the model lacks positions for a pair: of validation none is left out."""
+        stacks: tuple[Side, ...] = ("encoder", "decoder")
+        for text, stack, lengths in zip(("source", "target"), stacks, self.encoded.lengths.T, strict=True):
+            room, longest = self.config.model.room(stack), int(lengths.argmax())
+            if room is not None and lengths[longest] > room:
+                pair = self.encoded.pairs[longest] + 1
+                raise DataError(
+                    f"the {text} of validation pair {pair:,} has {lengths[longest]:,} pieces, "
+                    f"but the {stack} has {room:,} positions",
+                    hint="raise model.max_positions, or leave that pair out of data.valid",
+                )
 
     def results(self, model: Transformer) -> dict[str, Any]:
         """loss (nats per target token, no smoothing), perplexity, bleu with its signature, and a few translations.
@@ -69,8 +84,9 @@ class Validation:
             self.config.decoding,
             device=self.machine.device,
             source_eos=self.config.data.source_eos,
+            max_length=self.config.data.max_length,
         )
-        translations = translator.translate(self.corpus.source, beam_size=1)
+        translations = translator.translate(self.corpus.source, beam_size=1, sample=False)
         options = self.config.evaluation.model_copy(update={"metrics": ["bleu"]})
         (score,) = metrics.score(translations, [self.corpus.target], options)
         samples = [

@@ -1,0 +1,238 @@
+"""Bytes by closed form, against what autograd keeps, what caches hold, what Adam remembers, and published numbers."""
+
+from __future__ import annotations
+
+import random
+from collections.abc import Callable, Iterable
+
+import pytest
+import torch
+
+from transformer_cli.accounting import memory
+from transformer_cli.accounting.flops import Work
+from transformer_cli.accounting.memory import Storage
+from transformer_cli.accounting.parameters import count
+from transformer_cli.config.model import ModelConfig
+from transformer_cli.config.training import TrainingConfig
+from transformer_cli.model.build import build_model
+from transformer_cli.model.transformer import DecoderOnly, EncoderOnly, Model
+from transformer_cli.training import loss
+from transformer_cli.training.optimizers import build_optimizer, state_tensors
+
+GPT2 = ModelConfig(architecture="decoder-only", d_model=768, n_heads=12, d_ff=3072, n_layers=12)
+GPT3 = ModelConfig(architecture="decoder-only", d_model=12288, n_heads=96, d_ff=49152, n_layers=96)
+LLAMA2_7B = ModelConfig(architecture="decoder-only", d_model=4096, n_heads=32, d_ff=11008, n_layers=32)
+LLAMA3_8B = ModelConfig(architecture="decoder-only", d_model=4096, n_heads=32, n_kv_heads=8, d_ff=14336, n_layers=32)
+BASE = ModelConfig(d_model=512, n_heads=8, d_ff=2048, n_layers=6)
+CPU, BF16 = Storage(), Storage("bf16")
+CUDA_WRITTEN_OUT = Storage(device="mps")
+"""Masks of one byte as on every GPU, attention written out."""
+
+
+@pytest.mark.parametrize(
+    ("activation", "expected"),
+    [("gelu", 1378304), ("relu", 1116160)],
+)
+def test_an_encoder_layer_keeps_the_known_bytes(activation, expected):
+    """Counted with autograd's saved tensors."""
+    model = ModelConfig(d_model=128, n_heads=4, d_ff=512, activation=activation, attention_dropout=0.1)
+    assert memory.encoder_layer(model, CUDA_WRITTEN_OUT, batch=2, source=64) == expected
+
+
+@pytest.mark.parametrize(("source", "d_ff", "expected"), [(64, 512, 1887232), (96, 256, 2001920)])
+@pytest.mark.parametrize("norm_position", ["pre", "post"])
+def test_a_decoder_layer_keeps_the_known_bytes(source, d_ff, expected, norm_position):
+    model = ModelConfig(d_model=128, n_heads=4, d_ff=d_ff, attention_dropout=0.1, norm_position=norm_position)
+    layer = memory.decoder_layer(model, CUDA_WRITTEN_OUT, batch=2, source=source, target=64)
+    the_memory = 4 * 2 * source * 128  # once for all layers, which in the known numbers are one
+    assert layer + the_memory == expected
+
+
+def test_an_encoder_layer_keeps_what_korthikanti_and_others_say():
+    """Section 4.1 of "Reducing activation recomputation in large transformer models": s b h (34 + 5 a s / h) bytes in
+    half precision with masks of one byte; statistics, which they leave out, come on top."""
+    draw = random.Random(1)
+    for _ in range(200):
+        a, b, s = (draw.randint(2, 64) for _ in range(3))
+        h = a * draw.randint(1, 64)
+        model = ModelConfig(d_model=h, n_heads=a, d_ff=4 * h, activation="gelu", attention_dropout=0.1)
+        kept = memory.encoder_layer(model, Storage("bf16", "mps"), batch=b, source=s)
+        assert kept - 16 * b * s == s * b * h * 34 + 5 * a * s * s * b
+
+
+# Against the built model: everything that autograd keeps, each storage once, parameters left out.
+
+
+SIDES = ("encoder", "decoder")
+STACKS = {"encoder-decoder": SIDES, "decoder-only": ("decoder",), "encoder-only": ("encoder",)}
+
+
+def drawn(seed: int) -> tuple[ModelConfig, Work, int]:
+    """A small model over all options that change what is kept, and work for it. Heads and tokens are never alone, for
+    PyTorch does without some copies then."""
+    draw = random.Random(seed)
+    architecture = draw.choice(["encoder-decoder", "encoder-decoder", "decoder-only", "encoder-only"])
+    n_kv_heads = draw.choice([2, 3])
+    n_heads = n_kv_heads * draw.choice([1, 2])
+    model = ModelConfig.model_validate(
+        {
+            "d_model": n_heads * 2 * draw.randint(1, 5),
+            "n_heads": n_heads,
+            "n_kv_heads": n_kv_heads,
+            "d_head": draw.choice([None, 2, 6]),
+            "d_ff": draw.randint(2, 40),
+            "architecture": architecture,
+            "n_layers": {side: draw.randint(1, 3) if side in STACKS[architecture] else 0 for side in SIDES},
+            "norm": draw.choice(["layer-norm", "rms-norm"]),
+            "norm_position": draw.choice(["pre", "post"]),
+            "final_norm": draw.choice([True, False, None]),
+            "activation": draw.choice(["relu", "gelu", "silu", "swiglu", "geglu"]),
+            "positions": draw.choice(["sinusoidal", "sinusoidal-table", "learned", "rotary", "none"]),
+            "max_positions": 32,
+            "bias": draw.choice([True, False]),
+            "tied": draw.choice(
+                ["all", "embeddings", "decoder", "none"] if len(STACKS[architecture]) > 1 else ["all", "none"]
+            ),
+            "embedding_scale": draw.choice([True, False]),
+            **{name: draw.choice([0.0, 0.3]) for name in ("dropout", "attention_dropout", "activation_dropout")},
+        }
+    )
+    return model, Work(draw.randint(1, 3), draw.randint(2, 12), draw.randint(2, 12)), draw.randint(5, 30)
+
+
+def kept_by(run: Callable[[], torch.Tensor], network: torch.nn.Module) -> int:
+    own = {tensor.untyped_storage().data_ptr() for tensor in (*network.parameters(), *network.buffers())}
+    kept: dict[int, torch.Tensor] = {}
+
+    def pack(tensor: torch.Tensor) -> torch.Tensor:
+        kept[tensor.untyped_storage().data_ptr()] = tensor
+        return tensor
+
+    with torch.autograd.graph.saved_tensors_hooks(pack, lambda tensor: tensor):
+        result = run()
+    assert result.requires_grad
+    return sum(tensor.untyped_storage().nbytes() for pointer, tensor in kept.items() if pointer not in own)
+
+
+@pytest.mark.parametrize("seed", range(14))
+@pytest.mark.parametrize("storage", [CPU, BF16, Storage(fused=True)], ids=["fp32", "bf16", "fused"])
+def test_a_training_pass_keeps_the_bytes_that_autograd_saves(seed, storage):
+    torch.manual_seed(0)
+    model, work, vocab = drawn(seed)
+    if storage.fused:  # on the CPU PyTorch's kernel does without dropout
+        model = model.model_copy(update={"attention_dropout": 0.0})
+    network = build_model(model, source_vocab=vocab, target_vocab=vocab).train()
+    network.use_attention(fused=storage.fused)
+    if storage.precision == "bf16":
+        network.compute_in(torch.bfloat16, training=True)
+    found = of_purpose(model, work, storage, vocab=vocab)
+    states = ("weights", "gradients", "optimizer", "logits")
+    kept = sum(n for name, n in found.items() if name not in states)
+    assert kept == kept_by(lambda: loss_of(network, work), network)
+
+
+def loss_of(network: Model, work: Work) -> torch.Tensor:
+    sources = torch.full((work.batch_size, work.source_length), 4)
+    targets = torch.full((work.batch_size, work.target_length), 4)
+    lengths = torch.full((work.batch_size,), work.source_length)
+    if isinstance(network, EncoderOnly):
+        return network(sources, lengths).sum()
+    hidden = network(targets) if isinstance(network, DecoderOnly) else network(sources, lengths, targets)
+    value, _ = loss.cross_entropy(hidden, network.output.weight, targets)
+    return value
+
+
+def test_the_weights_of_training_are_those_of_the_module_and_adam_keeps_two_moments_of_what_is_trained():
+    model = ModelConfig(d_model=16, n_heads=2, d_ff=8, n_layers=1, positions="sinusoidal-table", max_positions=9)
+    network = build_model(model, source_vocab=20, target_vocab=20)
+    items = of_purpose(model, Work(2, 3, 4), CPU, vocab=20)
+    optimizer = build_optimizer(network, TrainingConfig())
+    loss_of(network, Work(2, 3, 4)).backward()
+    optimizer.step()
+    moments = [t for name, t in state_tensors(optimizer, network).items() if not name.endswith("step")]
+    assert items["weights"] == n_bytes(network.parameters())
+    assert items["gradients"] == n_bytes(p.grad for p in network.parameters() if p.grad is not None)
+    assert items["optimizer"] == n_bytes(moments)
+    assert items["gradients"] < items["weights"]
+
+
+def n_bytes(tensors: Iterable[torch.Tensor]) -> int:
+    return sum(tensor.numel() * tensor.element_size() for tensor in tensors)
+
+
+def of_purpose(model: ModelConfig, work: Work, storage: Storage, *, vocab: int) -> dict[str, int]:
+    counted = count(model, source_vocab=vocab, target_vocab=vocab)
+    return {item.name: item.bytes for item in memory.training(counted, work, storage, target_vocab=vocab)}
+
+
+def test_attention_that_never_holds_its_weights_keeps_what_autograd_saves():
+    """Queries, keys, values, output, and the logarithm of each row's sum: PyTorch's kernel without a mask."""
+    model = ModelConfig(d_model=24, n_heads=3, d_ff=8, n_layers=1, dropout=0.0, positions="none", n_kv_heads=3)
+    attention = build_model(model, source_vocab=9, target_vocab=9).encoder.layers[0].self_attention
+    attention.attend.fused = True
+    x = torch.randn(2, 7, 24, requires_grad=True)
+    fused = Storage(fused=True)
+    assert memory.attention(model, fused, batch=2, queries=7, keys=7) == kept_by(lambda: attention(x, None), attention)
+
+
+@pytest.mark.parametrize(
+    ("n_vocab", "n_tokens"), [(1000, 50), (loss.PIECE_ELEMENTS // 100, 250), (loss.PIECE_ELEMENTS * 2, 3)]
+)
+def test_the_loss_holds_as_many_logits_at_a_time_as_is_said(n_vocab, n_tokens, monkeypatch):
+    made = []
+    softmax_of = torch.Tensor.amax
+    monkeypatch.setattr(torch.Tensor, "amax", lambda x, *a, **k: made.append(x.numel()) or softmax_of(x, *a, **k))
+    hidden, weight = torch.zeros(n_tokens, 1), torch.zeros(n_vocab, 1)
+    loss.cross_entropy(hidden, weight, torch.ones(n_tokens, dtype=torch.long))
+    model = ModelConfig(d_model=1, n_heads=1, d_ff=1, n_layers=1)
+    assert of_purpose(model, Work(1, 1, n_tokens), CPU, vocab=n_vocab)["logits"] == 4 * max(made)
+
+
+# Decoding.
+
+
+@pytest.mark.parametrize(
+    ("model", "storage", "tokens", "expected"),
+    [
+        # 2 x layers x heads of keys and values x width x bytes, per token
+        (LLAMA2_7B, BF16, 1, 524288),
+        (LLAMA2_7B, BF16, 4096, 2147483648),
+        (LLAMA3_8B, BF16, 8192, 1073741824),
+        (GPT3, BF16, 2048, 9663676416),
+        (GPT2, CPU, 1024, 75497472),
+    ],
+)
+def test_the_caches_of_known_models_have_the_known_sizes(model, storage, tokens, expected):
+    [cache] = memory.caches(model, Work(1, 0, tokens), storage)
+    assert (cache.name, cache.bytes) == ("self_cache", expected)
+
+
+def test_beams_share_the_cache_of_the_source():
+    """Transformer base in fp32, four beams, a hundred tokens a side."""
+    found = {item.name: item.bytes for item in memory.caches(BASE, Work(1, 100, 100, beam_size=4), CPU)}
+    assert found == {"self_cache": 9830400, "cross_cache": 2457600}
+
+
+@pytest.mark.parametrize("seed", range(10))
+def test_caches_are_as_large_as_the_real_ones(seed):
+    model, work, vocab = drawn(seed)
+    if model.architecture != "encoder-decoder":
+        return
+    network = build_model(model, source_vocab=vocab, target_vocab=vocab).eval()
+    with torch.inference_mode():
+        lengths = torch.full((work.batch_size,), work.source_length)
+        state = network.start(torch.full((work.batch_size, work.source_length), 4), lengths)
+        for _ in range(work.target_length):
+            network.step(torch.full((work.batch_size, 1), 4), state)
+    found = {item.name: item.bytes for item in memory.caches(model, work, CPU)}
+    written = [table[:, :, : keys.length] for keys in state.self_keys for table in (keys.key_BGNK, keys.value_BGNK)]
+    assert found["self_cache"] == n_bytes(written)
+    assert found["cross_cache"] == n_bytes(tensor for pair in state.memory for tensor in pair)
+
+
+@pytest.mark.parametrize("tied", ["all", "embeddings", "decoder", "none"])
+def test_translating_in_bf16_holds_the_weights_that_the_module_holds(tied):
+    model = ModelConfig(d_model=16, n_heads=2, d_ff=8, n_layers=2, tied=tied)
+    network = build_model(model, source_vocab=20, target_vocab=20).eval().compute_in(torch.bfloat16, training=False)
+    [weights, *_] = memory.decoding(count(model, source_vocab=20, target_vocab=20), Work(1, 1, 1), Storage("bf16"))
+    assert weights.bytes == n_bytes(network.parameters())

@@ -1,0 +1,42 @@
+"""The maps that the tests open in a browser; where there is none, who imports them is skipped."""
+
+from __future__ import annotations
+
+from dataclasses import replace
+
+import browser  # noqa: F401
+from synthetic import synthetic_maps
+
+VIEWS = ["sentences", "matrix", "grid", "lines", "steps", "heads", "table"]
+SOURCE = ["▁Ein", "▁klein", "er", "▁Junge", "▁spring", "t", "."]
+TARGET = ["▁A", "▁little", "▁boy", "▁jump", "s", "."]
+MAPS = synthetic_maps(SOURCE, TARGET, layers=(2, 3), heads=3, n_padding=2)
+HOSTILE = [
+    *(
+        "▁</script>",
+        "<!--<script >",
+        "▁<script>window.hit=1</script>",
+        "▁<img src=x onerror=window.hit=1>",
+        "▁ab\u202ecd",
+    ),
+    *(
+        "▁zero\u200bwidth",
+        "▁" + "x" * 200,
+        "▁👩‍👩‍👧",
+        "▁猫が",
+        "▁مرحبا",
+        "▁{{script}}",
+        "\x00",
+        "▁&amp;",
+        "\u00a0",
+        "▁",
+    ),
+]
+PAGES = {
+    "ordinary": MAPS,
+    "hostile": synthetic_maps(HOSTILE, HOSTILE[::-1], n_padding=1),
+    "long": synthetic_maps(127, 127, layers=(2, 2), heads=2),
+    "cross": replace(MAPS, blocks=MAPS.of("cross")[1:2]),
+    "words": MAPS,
+    "deep": synthetic_maps(SOURCE, TARGET, layers=(6, 3), heads=2),
+}

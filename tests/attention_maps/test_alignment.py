@@ -1,0 +1,107 @@
+"""Which word translates which, and how often that is wrong."""
+
+from __future__ import annotations
+
+from dataclasses import replace
+
+import numpy as np
+import pytest
+from conftest import PAIRS
+from synthetic import synthetic_maps
+
+from transformer_cli.attention_maps.aligner import align_parts, alignments, split_words
+from transformer_cli.attention_maps.alignment import Gold, align, best_layer, error_rate, pharaoh, read_gold
+from transformer_cli.attention_maps.capture import attention_maps, source_side
+from transformer_cli.errors import DataError
+from transformer_cli.loading import load
+
+
+def links(text):
+    return frozenset((int(a), int(b)) for a, b in (link.split("-") for link in text.split()))
+
+
+def with_cross(maps, weights):
+    """The maps with these weights in every head of the cross-attention, each row scaled to 1."""
+    weights = np.array(weights, dtype=np.float64)
+    weights = (weights / weights.sum(-1, keepdims=True)).astype(np.float32)
+    blocks = (
+        replace(block, weights_HQK=np.stack([weights] * len(block.heads))) if block.kind == "cross" else block
+        for block in maps.blocks
+    )
+    return replace(maps, blocks=tuple(blocks))
+
+
+MAPS = with_cross(
+    synthetic_maps(["▁der", "▁Mann", "▁schlä", "ft"], ["▁the", "▁man", "▁sleeps"]),
+    [[8, 1, 1, 1, 9], [1, 8, 1, 1, 9], [1, 1, 1, 8, 9], [1, 1, 8, 1, 9]],
+)
+
+
+def test_the_raw_row_is_the_one_a_word_comes_out_of_the_shifted_one_it_goes_into():
+    assert align(MAPS, reading="raw") == links("0-0 1-1 2-2")
+    assert align(MAPS, reading="shifted") == links("1-0 2-1 2-2")
+
+
+def test_marks_are_never_linked():
+    """Half of the weight is on the end mark in every row."""
+    assert max(source for source, _ in align(MAPS)) == 2
+
+
+def test_pharaoh_is_sorted():
+    assert pharaoh(links("2-1 0-10 0-2")) == "0-2 0-10 2-1"
+    assert pharaoh(frozenset()) == ""
+
+
+@pytest.mark.parametrize(("n_layers", "layer"), [(1, 1), (2, 2), (3, 2), (6, 5), (12, 11)])
+def test_the_layer_that_is_read_is_the_last_but_one_but_not_the_first_of_two(n_layers, layer):
+    assert best_layer(n_layers) == layer
+
+
+def test_error_rates_by_hand():
+    same, other = links("0-0 1-1"), links("0-1 1-0")
+    assert error_rate([same], [Gold(same, same)]) == 0
+    assert error_rate([same], [Gold(other, other)]) == 1
+    gold = Gold(sure=links("0-0"), possible=links("0-0 1-1 2-2"))
+    # |A| = 3, |S| = 1; of A one is sure and two are possible.
+    assert error_rate([links("0-0 1-1 3-3")], [gold]) == pytest.approx(1 - (1 + 2) / (3 + 1))
+
+
+def test_a_gold_file_has_sure_and_possible_links(tmp_path):
+    (tmp_path / "gold").write_text("0-0 1p2 2?1\n\n3-4\n")
+    first, empty, last = read_gold(tmp_path / "gold")
+    assert first == Gold(links("0-0"), links("0-0 1-2 2-1"))
+    assert (empty, last) == (Gold(frozenset(), frozenset()), Gold(links("3-4"), links("3-4")))
+    (tmp_path / "gold").write_text("0-0\n0:1\n")
+    with pytest.raises(DataError, match=r"line 2: expected links such as 0-1 .* found '0:1'"):
+        read_gold(tmp_path / "gold")
+
+
+@pytest.fixture(scope="module")
+def translator(trained_run):
+    return load(trained_run)
+
+
+def test_many_sentences_are_aligned_as_each_alone(translator):
+    sources = [source for source, _ in PAIRS]
+    found = alignments(translator, translator.translate_all(sources))
+    assert found == [align(attention_maps(translator, source), layer=1) for source in sources]
+    assert all(found)
+
+
+def test_links_are_between_the_words_of_the_text_also_where_the_tokenizer_sees_others(translator):
+    """NFKC makes two words of a diaeresis between letters, and one space of several."""
+    line = "  ein \u3000 bier¨x kaffee"
+    numbers = split_words(source_side(translator, line), line, translator.tokenizer.source)
+    assert (min(numbers), max(numbers)) == (0, 2)
+    assert numbers == sorted(numbers)
+
+
+def test_a_line_without_text_has_no_links_and_a_split_one_counts_on(translator):
+    [nothing, whole] = translator.translate_all(["", "der hund schläft"])
+    part = whole.parts[0]
+    twice = replace(whole, parts=(part, part))
+    [none, once, both] = alignments(translator, [nothing, whole, twice])
+    assert none == frozenset()
+    words = len(whole.text.split())
+    assert both == once | {(source + 3, target + words) for source, target in once}
+    assert align_parts(translator, [replace(part, ids=())]) == [frozenset()]

@@ -1,0 +1,149 @@
+"""Figures: colours are weights, labels are right in any script, files are reproducible."""
+
+from __future__ import annotations
+
+import io
+import re
+import xml.etree.ElementTree as ElementTree
+
+import matplotlib
+import numpy as np
+import pytest
+from matplotlib.font_manager import findfont, get_font
+from matplotlib.image import imread
+from synthetic import synthetic_maps
+
+from transformer_cli.attention_maps import figure as module
+from transformer_cli.attention_maps import fonts
+from transformer_cli.attention_maps.figure import figure
+from transformer_cli.attention_maps.views import view
+from transformer_cli.errors import ResourceError, UsageError
+
+MAPS = synthetic_maps(["▁ich", "▁trinke", "▁$x_1$"], ["▁i", "▁drink"], layers=(2, 2), heads=3, n_padding=1)
+
+
+def views(maps=MAPS, *, mean=True, blocks=None):
+    found = [view(maps, block) for block in (maps.of("cross")[:1] if blocks is None else blocks)]
+    return [one.mean() for one in found] if mean else found
+
+
+def is_coloured(picture):
+    return picture.max(axis=-1) - picture.min(axis=-1) > 0.1
+
+
+def texts(svg):
+    """What an SVG says, in order: with text kept as text."""
+    return [element.text for element in ElementTree.fromstring(svg).iter() if element.tag.endswith("}text")]
+
+
+@pytest.fixture
+def text_stays_text():
+    with matplotlib.rc_context({"svg.fonttype": "none"}):
+        yield
+
+
+@pytest.mark.parametrize("limit", [module.MAX_SHAPES, 0], ids=["shapes", "a picture"])
+def test_each_cell_has_the_colour_of_its_weight(monkeypatch, limit):
+    monkeypatch.setattr(module, "MAX_SHAPES", limit)
+    shown = views(synthetic_maps(29, 29, layers=(1, 1), heads=1))  # too many for numbers in the cells
+    data, _ = figure(shown, "", suffix=".png")
+    picture = imread(io.BytesIO(data), format="png")[:, :, :3]
+    is_frame = picture.max(axis=-1) < 0.1
+    rows, columns = (np.flatnonzero(is_frame.sum(axis=axis) > 29 * module.CELL * module.DPI * 0.9) for axis in (1, 0))
+    ys, xs = (np.linspace(line[0], line[-1], 61)[1::2].round().astype(int) for line in (rows, columns))
+    expected = matplotlib.colormaps["viridis"](shown[0].weights_HQK[0])[:, :, :3]
+    np.testing.assert_allclose(picture[np.ix_(ys, xs)], expected, atol=0.02)
+
+
+def test_rows_and_columns_are_named_and_numbers_stand_in_the_cells(text_stays_text):
+    svg, remarks = figure(views(), "a caption", suffix=".svg")
+    said = texts(svg)
+    for name in ("ich", "trinke", "$x_1$", "</s>", "<pad>", "<s> → i", "i → drink", "drink → </s>", "a caption"):
+        assert name in said
+    assert "cross-attention, layer 1, mean of 3 heads" in said
+    weights = views()[0].weights_HQK[0]
+    assert [text for text in said if re.fullmatch(r"\.\d\d", text)] == [
+        f"{weight:.2f}"[1:] for weight in weights.ravel() if weight >= 0.005
+    ]
+    assert remarks == []
+
+
+def test_a_grid_names_its_edges_and_every_head(text_stays_text):
+    svg, _ = figure(views(mean=False, blocks=MAPS.blocks), "", suffix=".svg")
+    said = texts(svg)
+    for block in MAPS.blocks:
+        for head in block.heads:
+            assert f"{block.kind} {block.layer}, head {head}" in said
+    assert said.count("<s> → i") == 4  # decoder and cross, two layers each
+    assert said.count("ich") == 2 + 3 + 3  # rows of the encoder's layers; columns of each of its heads and of cross's
+
+
+@pytest.mark.parametrize("suffix", [".png", ".svg", ".pdf"])
+def test_the_same_maps_give_the_same_bytes(suffix):
+    first, second = (figure(views(), "tiny, beam 5", suffix=suffix)[0] for _ in range(2))
+    assert first == second
+    assert first.startswith({".png": b"\x89PNG", ".svg": b"<?xml", ".pdf": b"%PDF"}[suffix])
+
+
+@pytest.mark.parametrize("n_padding", [0, 2])
+def test_hidden_cells_and_no_others_show_the_hatched_ground(n_padding):
+    maps = synthetic_maps(5, 4, n_padding=n_padding)
+    data, _ = figure(views(maps), "", suffix=".png")
+    picture = imread(io.BytesIO(data), format="png")[:, :, :3]
+    is_ground = (np.abs(picture - 0.93) < 0.004).all(axis=-1)
+    share = is_ground.mean() / is_coloured(picture).mean()  # the hatching covers a part, edges mix colours
+    assert 0.6 * n_padding / 6 <= share <= n_padding / 6 + 0.01
+
+
+def test_any_script_finds_a_font_or_the_missing_character_is_named(monkeypatch):
+    only = [font for font in fonts._installed() if font[0] == "DejaVu Sans"]
+    monkeypatch.setattr(fonts, "_installed", lambda: iter(only))
+    assert fonts.fonts_for(["ich möchte", "→"]) == (["DejaVu Sans"], "")
+    _, remarks = figure(views(synthetic_maps(["▁猫", "▁x"], ["▁cat"])), "", suffix=".png")
+    assert remarks == ["no installed font has 猫 (U+732B); install one, such as Noto Sans CJK, or look at the .html"]
+
+
+def test_hostile_text_is_drawn():
+    maps = synthetic_maps(
+        ["▁</script>", "\u202e", "\u200b", "x" * 200, "▁😀", "▁$\\frac$", "\x00", "\ud800"], ["▁مرحبا", "\u0301"]
+    )
+    for suffix in (".png", ".svg", ".pdf"):
+        figure(views(maps), "\x1b[31m </svg> $", suffix=suffix)
+
+
+def test_what_was_read_stands_left_of_the_arrow_in_any_script():
+    """Hebrew and Arabic used to turn the row around and leave the arrow pointing right."""
+    svg, _ = figure(views(synthetic_maps(1, ["▁\u05d0", "▁\u05d3", "▁\u0628"])), "", suffix=".svg")
+    font = get_font(findfont("DejaVu Sans"))
+    for read, written in (("\u05d0", "\u05d3"), ("\u05d3", "\u0628")):
+        row = re.split(f"{read}\u2069? → ", svg.decode())[1].split("<!--")[0]
+        glyphs = re.findall(r'href="#DejaVuSans-(\w+)"(?: transform="translate\((\S+))?', row)
+        places = {int(name, 16): float(x or 0) for name, x in glyphs}
+        left, arrow, right = (places[font.get_char_index(ord(char))] for char in (read, "→", written))
+        assert left < arrow < right
+
+
+@pytest.mark.parametrize("heads", [1, 4])
+def test_the_scale_of_colours_is_smaller_than_what_it_explains(heads):
+    """In a grid of small matrices it used to be half as wide as one of them, and as tall as all."""
+    maps = synthetic_maps(4, 4, layers=(3, 3), heads=heads)
+    data, _ = figure(views(maps, mean=False, blocks=maps.blocks), "", suffix=".png")
+    picture = imread(io.BytesIO(data), format="png")[:, :, :3]
+    yellow = (np.abs(picture - matplotlib.colormaps["viridis"](1.0)[:3]) < 0.01).all(axis=-1)
+    columns = np.flatnonzero(yellow.any(axis=0))
+    assert 0.08 * module.DPI < (np.diff(columns)[::-1] > 1).argmax() + 1 < 0.15 * module.DPI
+
+
+def test_a_long_sentence_is_named_in_part_and_said_so():
+    maps = synthetic_maps(130, 3, layers=(1, 1), heads=1)
+    _, remarks = figure(views(maps), "", suffix=".png")
+    assert remarks == ["only one in 3 of 131 pieces is named"]
+
+
+def test_too_many_matrices_and_no_matplotlib_are_refused(monkeypatch):
+    maps = synthetic_maps(1, 1, layers=(1, 8), heads=60)
+    with pytest.raises(UsageError, match="cannot show 480 matrices"):
+        figure(views(maps, mean=False, blocks=maps.of("cross")), "", suffix=".png")
+    monkeypatch.setattr(module.importlib.util, "find_spec", lambda name: None)
+    with pytest.raises(ResourceError, match="matplotlib is not installed"):
+        module.require_matplotlib()

@@ -1,0 +1,68 @@
+from __future__ import annotations
+
+import json
+from pathlib import Path
+
+import pytest
+
+from transformer_cli.cli import console, failures
+from transformer_cli.cli.app import main
+from transformer_cli.decoding import invariance
+from transformer_cli.decoding.invariance import BatchingReport, Difference
+
+
+@pytest.fixture
+def run(trained_run: Path, monkeypatch: pytest.MonkeyPatch) -> str:
+    monkeypatch.setattr(console, "_quiet", False)
+    return str(trained_run)
+
+
+def tx(*arguments: str) -> int:
+    return failures.exit_code(lambda: main(["evaluate", "--check-batching", *arguments]))
+
+
+def test_the_test_set_of_a_run_is_checked_and_nothing_is_kept(run: str, capfd: pytest.CaptureFixture[str]) -> None:
+    record = Path(run, "run.json").read_bytes()
+    assert tx("-m", run, "-b", "2") == 0
+    assert capfd.readouterr().out.splitlines() == [
+        "test: 12 lines, one by one and in batches of 7, batches of 64, batches of 64, shuffled",
+        "  0 differences, 0 ties",
+    ]
+    assert Path(run, "run.json").read_bytes() == record
+
+
+def test_a_file_needs_no_reference(run: str, tmp_path: Path, capfd: pytest.CaptureFixture[str]) -> None:
+    (tmp_path / "in.de").write_text("der hund trinkt\n\nich mochte ein bier\n", encoding="utf-8")
+    assert tx("-m", run, "--source", str(tmp_path / "in.de"), "--json") == 0
+    found = json.loads(capfd.readouterr().out)
+    assert (found["set"], found["n_lines"], found["differences"], found["ties"]) == ("in.de", 3, [], [])
+
+
+def test_it_is_samples_that_are_checked_where_samples_are_drawn(run: str, capfd: pytest.CaptureFixture[str]) -> None:
+    assert tx("-m", run, "--set", "decoding.sample=true") == 0
+    assert capfd.readouterr().out.splitlines() == [
+        "test: 12 samples, one by one and in batches of 7, batches of 64",
+        "  0 differences, 0 ties",
+    ]
+
+
+@pytest.mark.parametrize(("precision", "code"), [("auto", 1), ("fp32", 1), ("bf16", 0)])
+def test_a_broken_promise_is_shown_and_in_fp32_an_error(
+    run: str, precision: str, code: int, monkeypatch: pytest.MonkeyPatch, capfd: pytest.CaptureFixture[str]
+) -> None:
+    difference = Difference(3, "batches of 7", ("a beer", "the beer"), (-0.5, -0.75))
+    tie = Difference(4, "batches of 7", ("so", "thus"), (-0.5, -0.5))
+    report = BatchingReport(12, ("batches of 7",), (difference,), (tie,))
+    monkeypatch.setattr(invariance, "check_batching", lambda *_, **__: report)
+    assert tx("-m", run, "--set", f"precision={precision}") == code
+    shown = capfd.readouterr()
+    assert shown.out.splitlines()[1:] == [
+        "  1 differences, 1 ties",
+        "  difference in line 3, batches of 7",
+        "    -0.500000  a beer",
+        "    -0.750000  the beer",
+        "  tie in line 4, batches of 7",
+        "    -0.500000  so",
+        "    -0.500000  thus",
+    ]
+    assert "1 translations depend on their batch" in shown.err

@@ -1,0 +1,246 @@
+"""The sections that `tx count-params` adds: as tables, as JSON, and refused where they make no sense."""
+
+from __future__ import annotations
+
+import json
+import re
+import subprocess
+import sys
+
+import pytest
+
+from transformer_cli.cli import app, console
+from transformer_cli.cli.cost_tables import duration
+from transformer_cli.errors import UsageError
+
+LLAMA2_7B = (
+    "model: {architecture: decoder-only, d_model: 4096, n_heads: 32, d_ff: 11008, n_layers: 32, norm: rms-norm, "
+    "activation: swiglu, positions: rotary, bias: false, tied: none, vocab: 32000}\n"
+)
+EVERYTHING = ("--shapes", "--flops", "--memory", "--hardware", "h100-sxm")
+
+
+@pytest.fixture(autouse=True)
+def _as_loud_as_before(monkeypatch):
+    monkeypatch.setattr(console, "_quiet", False)
+
+
+def counted(capsys, *arguments):
+    assert app.main(["count-params", *arguments, "--json"]) == 0
+    [line] = capsys.readouterr().out.splitlines()
+    return json.loads(line)
+
+
+def test_flops_are_exact_integers_per_part_with_the_products_that_give_them(capsys):
+    found = counted(capsys, "transformer-base.yaml", "--flops", "--source-length=25", "--target-length=25", "-b1")[
+        "flops"
+    ]
+    training = found["training"]
+    assert training["forward_flops"] == 3172249600
+    assert training["flops"] == 3 * training["forward_flops"] == 6 * training["macs"]
+    for name in ("training", "prefill", "step"):
+        assert sum(part["macs"] for part in found[name]["parts"]) == found[name]["macs"]
+    assert found["step"]["parts"][0] == {
+        "part": "decoder_self.query",
+        "product": "1 token x 512 x 64 x 8 heads x 6 layers",
+        "macs": 1572864,
+        "flops": 3145728,
+    }
+
+
+def test_the_table_of_flops_adds_up_and_backward_is_twice_forward(capsys):
+    assert app.main(["count-params", "gpt3.yaml", "--convention=exact", "--flops"]) == 0
+    table = capsys.readouterr().out.replace(",", "").split("TFLOP for")[1]
+    found = re.findall(r"^ *(\w+) +([\d.]+) +([\d.]+) +([\d.]+) +([\d.]+)$", table, re.MULTILINE)
+    *parts, (name, *total) = [(name, *map(float, numbers)) for name, *numbers in found]
+    assert (name, len(parts)) == ("total", 9)
+    assert [sum(part[column] for part in parts) for column in (1, 2, 3, 4)] == pytest.approx(total, abs=0.05)
+    assert [part[2] for part in parts] == pytest.approx([2 * part[1] for part in parts], abs=0.02)
+
+
+def test_the_tutorials_attention_is_the_lectures_number_without_being_asked(capsys):
+    assert app.main(["count-params", "tutorial.yaml", "--flops"]) == 0
+    assert "= 10,536,960" in " ".join(capsys.readouterr().out.split())
+
+
+def test_gpt2_reads_as_many_tokens_as_it_has_positions(capsys):
+    """karpathy/nanoGPT counts 291,648,307,200 for them."""
+    found = counted(capsys, "gpt2.yaml", "--flops")
+    assert found["work"] == {"batch_size": 1, "source_length": 0, "target_length": 1024, "beam_size": 1}
+    assert found["flops"]["training"]["forward_flops"] == 291648307200
+
+
+def test_memory_adds_up_and_beams_share_the_source(capsys):
+    found = counted(
+        capsys, "transformer-base.yaml", "--memory", "--source-length=100", "--target-length=100", "--beam-size=4"
+    )["memory"]
+    assert found["decoding"]["self_cache_bytes"] == 9830400
+    assert found["decoding"]["cross_cache_bytes"] == 2457600
+    assert found["training"]["weights_bytes"] == 4 * 63045632
+    assert found["training"]["optimizer_bytes"] == 8 * 63045632
+    for items in (found["training"], found["decoding"]):
+        total = items.pop("total_bytes")
+        assert total == sum(items.values())
+
+
+def test_llama_2_on_an_h100(capsys, tmp_path):
+    path = tmp_path / "llama2.yaml"
+    path.write_text(LLAMA2_7B)
+    found = counted(capsys, str(path), "--hardware=h100-sxm", "--target-length=1", "--tokens=2e12", "--utilisation=0.5")
+    found = found["hardware"]
+    assert found["precision"] == "bf16"
+    assert found["step"]["seconds"] == pytest.approx(2 * (6738415616 - 32000 * 4096) / 3.35e12, rel=1e-3)
+    assert found["step"]["bound_by"] == "memory"
+    training = found["training"]
+    assert training["rule_of_thumb_flops"] == 80860987392000000000000
+    assert training["seconds"] == pytest.approx(training["flops"] / (0.5 * 989e12))
+    assert training["seconds"] == pytest.approx(2e12 / training["tokens_per_s"])
+    assert found["sources"]["bf16_tflops"]["date"] == "2026-08-22"
+
+
+def test_what_tx_trains_is_trained_as_long_as_it_is_configured(capsys):
+    found = counted(capsys, "base.yaml", "--hardware=a100-sxm-80gb", "--set=training.max_steps=10")["hardware"]
+    assert found["training"]["tokens"] == 10 * 2048
+    assert found["training"]["utilisation"] == 0.35
+
+
+def test_hardware_decides_how_numbers_are_kept_unless_the_configuration_does(capsys):
+    of = lambda *arguments: counted(capsys, "base.yaml", "--memory", *arguments)["memory"]  # noqa: E731
+    assert of()["precision"] == "fp32"
+    assert of("--hardware=l40s")["precision"] == "bf16"
+    assert of("--hardware=v100")["precision"] == "fp32"
+    assert of("--hardware=l40s", "--set=precision=fp32")["precision"] == "fp32"
+    assert (of()["device"], of("--hardware=l40s")["device"]) == ("cpu", "cuda")
+
+
+@pytest.mark.parametrize("preset", ["gpt3.yaml", "bert-base.yaml", "tutorial.yaml", "time-series.yaml", "whisper-base"])
+@pytest.mark.parametrize("form", ["--json", "--markdown", "--quiet"])
+def test_every_kind_of_model_has_every_section_in_every_form(capsys, preset, form):
+    assert app.main(["count-params", preset, *EVERYTHING, form]) == 0
+    out = capsys.readouterr().out
+    if form == "--json":
+        assert set(json.loads(out)) >= {"work", "shapes", "flops", "memory", "hardware"}
+    else:
+        assert all(word in out for word in ("way through", "FLOP for", "training", "H100"))
+
+
+def test_the_tables_fit_into_80_columns(capsys):
+    for preset in ("transformer-base.yaml", "gpt3.yaml", "llama-3-8b.yaml"):
+        assert app.main(["count-params", preset, "--convention=exact", *EVERYTHING]) == 0
+        lines = capsys.readouterr().out.split("\n")
+        assert [line for line in lines if len(line) > 80] == []
+
+
+def shown(capsys, *arguments):
+    assert app.main(["count-params", *arguments]) == 0
+    return " ".join(capsys.readouterr().out.split())
+
+
+def test_tables_name_what_they_count(capsys):
+    """A step has its own unit, for next to training it came to 0.00; tokens are of a side."""
+    two = shown(capsys, "base.yaml", "--flops", "--hardware=p100")
+    one = shown(capsys, "gpt3.yaml", "--flops", "--hardware=h100-sxm", "--tokens=300e9")
+    assert "Step, kFLOP" in two
+    assert "Step, MFLOP" in one
+    assert "Self-attention of one decoder layer" in two
+    assert re.search(r"target tokens 204,800,000 .* 6 \(N_enc S \+ N_dec T\): [0-9]", two)
+    assert " tokens 300,000,000,000 as given" in one
+    assert "target token" not in one
+    assert " 6 N D: 3.143e+23" in one
+    assert "5 beams" in two
+    assert "1 beam" not in one
+    assert "encoder layer" in shown(capsys, "bert-base", "--flops")
+
+
+def test_a_bound_on_what_does_not_fit_says_so(capsys):
+    assert "but decoding does not fit into 80 GB" in shown(capsys, "gpt3.yaml", "--hardware=h100-sxm")
+    assert "but decoding" not in shown(capsys, "gpt2.yaml", "--hardware=h100-sxm")
+
+
+def test_only_what_has_logits_is_told_about_them(capsys):
+    assert "Logits are made" in shown(capsys, "gpt2.yaml", "--memory")
+    assert "Logits are made" not in shown(capsys, "bert-base.yaml", "--memory")
+
+
+@pytest.mark.parametrize(
+    ("arguments", "message", "hint"),
+    [
+        (["gpt3.yaml", "--hardware=h100-smx"], "no hardware preset: h100-smx", "did you mean h100-sxm?"),
+        (["gpt3.yaml", "--hardware="], "no hardware preset", "presets: b200-sxm"),
+        (["gpt3.yaml", "--flops", "--source-length=5"], "--source-length: gpt3 is decoder-only", "the other side"),
+        (
+            ["bert-base.yaml", "--flops", "--target-length=5"],
+            "--target-length: bert-base is encoder-only",
+            "other side",
+        ),
+        (["bert-base.yaml", "--memory", "--beam-size=5"], "--beam-size: bert-base is encoder-only", None),
+        (["gpt3.yaml", "--flops", "--target-length=2049"], "knows 2,048 positions", "max_positions"),
+        (["gpt3.yaml", "--batch-size=5"], "--batch-size says how much", "or --hardware NAME"),
+        (["gpt3.yaml", "--flops", "--tokens=5"], "--tokens is about training on hardware", "--hardware"),
+        (["gpt3.yaml", "--utilisation=0.5"], "--utilisation is about training on hardware", "--hardware"),
+        (["gpt3.yaml", "--hardware=v100", "--set=precision=bf16"], "is not known to compute in bf16", "precision=fp32"),
+        (["gpt3.yaml", "--flops", "--compare=gpt2.yaml"], "those of one model", "--compare"),
+        (["--list", "--flops"], "those of one model", "--list"),
+    ],
+)
+def test_what_makes_no_sense_is_refused(arguments, message, hint):
+    with pytest.raises(UsageError) as refused:
+        app.main(["count-params", *arguments])
+    assert message in refused.value.message
+    assert hint is None or hint in refused.value.hint
+    assert refused.value.exit_code == 2
+
+
+@pytest.mark.parametrize(
+    "argument",
+    [
+        "--batch-size=0",
+        "--source-length=-1",
+        "--target-length=1.5",
+        "--beam-size=true",
+        "--batch-size=99999999999999999999",
+        "--utilisation=0",
+        "--utilisation=1.1",
+        "--utilisation=nan",
+        "--tokens=0",
+        "--tokens=-5",
+        "--tokens=1.5",
+        "--tokens=many",
+        "--tokens=nan",
+        "--tokens=inf",
+        "--tokens=1e999999999",
+        "--tokens=1e-5",
+    ],
+)
+def test_numbers_that_are_none_end_in_a_message_and_exit_code_2(argument):
+    with pytest.raises(Exception) as refused:  # noqa: PT011 - the class is the command line library's own
+        app.main(["count-params", "base.yaml", "--hardware=l40s", argument])
+    assert refused.value.exit_code == 2
+    assert argument.split("=")[0] in refused.value.format_message()
+
+
+def test_nothing_of_it_imports_torch():
+    code = (
+        "import sys\n"
+        "from transformer_cli.cli.app import main\n"
+        f"main(['count-params', 'gpt3.yaml', '--quiet', *{EVERYTHING!r}])\n"
+        "print('torch' in sys.modules, 'numpy' in sys.modules)"
+    )
+    shown = subprocess.run([sys.executable, "-c", code], capture_output=True, encoding="utf-8", check=True)
+    assert shown.stdout.endswith("False False\n")
+
+
+@pytest.mark.parametrize(
+    ("seconds", "words"),
+    [
+        (4.0229e-3, "4.02 ms"),
+        (2e-6, "2 µs"),
+        (1.5, "1.5 s"),
+        (119, "1.98 minutes"),
+        (7200, "2 hours"),
+        (86400 * 5, "5 days"),
+        (86400 * 365.25 * 1500, "1,500 years"),
+    ],
+)
+def test_durations_are_said_in_the_unit_that_suits_them(seconds, words):
+    assert duration(seconds) == words

@@ -1,0 +1,140 @@
+"""`tx train --dry-run` and `--strict`: what would happen, and what is suspicious."""
+
+from __future__ import annotations
+
+import json
+import shutil
+from pathlib import Path
+from typing import Any
+
+import pytest
+from conftest import PAIRS
+
+from transformer_cli.cli import console, failures
+from transformer_cli.cli.app import main
+from transformer_cli.training.run import Outcome
+
+SMALL = ("--set", "model={d_model: 32, n_heads: 2, d_ff: 64, n_layers: 1}", "--set", "tokenizer.vocab_size=100")
+
+
+@pytest.fixture
+def folder(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
+    """The current folder, with clean texts: twelve pairs to learn from, and others to validate with."""
+    monkeypatch.chdir(tmp_path)
+    monkeypatch.setattr(console, "_quiet", False)
+    write("train", PAIRS)
+    write("dev", [["wo ist er", "where is he"], ["wer ist das", "who is that"]])
+    Path("mine.yaml").write_text("data: {train: train, valid: dev, source: de, target: en}\n", encoding="utf-8")
+    return tmp_path
+
+
+def write(name: str, pairs: list[list[str]]) -> None:
+    for side, language in enumerate(("de", "en")):
+        Path(f"{name}.{language}").write_text("".join(f"{pair[side]}\n" for pair in pairs), encoding="utf-8")
+
+
+def tx(*arguments: str) -> int:
+    return failures.exit_code(lambda: main(["train", "-c", "mine.yaml", *SMALL, *arguments]))
+
+
+def dry(capfd: pytest.CaptureFixture[str], *arguments: str) -> dict[str, Any]:
+    capfd.readouterr()
+    assert tx("--dry-run", "--json", *arguments) == 0
+    found: dict[str, Any] = json.loads(capfd.readouterr().out)
+    return found
+
+
+def test_a_dry_run_says_what_would_happen_and_writes_nothing(folder: Path, capfd: pytest.CaptureFixture[str]) -> None:
+    before = sorted(folder.rglob("*"))
+    assert tx("--dry-run") == 0
+    shown = capfd.readouterr().out
+    words = [str(sum(len(pair[side].split()) for pair in PAIRS)) for side in (0, 1)]
+    assert ["train", "12", *words] in [line.split() for line in shown.splitlines()]
+    assert "runs/mine: would be trained anew" in shown
+    assert "bpe, to be trained, 100 pieces" in shown
+    assert "suspicious  nothing" in shown
+    assert sorted(folder.rglob("*")) == before
+
+
+def test_the_parameters_of_a_dry_run_are_those_of_the_model_that_training_builds(
+    folder: Path, trained_run: Path, capfd: pytest.CaptureFixture[str]
+) -> None:
+    """And a run that is there is known: its step, its tokenizer, that nothing is left to do."""
+    shutil.copytree(trained_run, folder / "runs" / "tiny")
+    shutil.copy(trained_run / "config.yaml", folder / "mine.yaml")
+    record = json.loads((trained_run / "run.json").read_text(encoding="utf-8"))
+    arguments = ("--run-dir", "runs/tiny")
+    found = dry(capfd, *arguments)
+    assert found["parameters"] == record["parameters"]
+    assert (found["step"], found["finished"], found["tokenizer"]) == (150, "max_steps 150 reached", "of the run")
+    longer = dry(capfd, *arguments, "--set", "training.max_steps=200")
+    assert (longer["step"], longer["finished"], longer["replaces"]) == (150, None, False)
+    anew = dry(capfd, *arguments, "--overwrite")
+    assert (anew["step"], anew["finished"], anew["replaces"]) == (0, None, True)
+
+
+def test_what_is_suspicious_is_told_with_its_lines(folder: Path, capfd: pytest.CaptureFixture[str]) -> None:
+    write("train", [*PAIRS, ["", "nobody"], PAIRS[3], ["ein\u200bHund", "a dog"]])
+    write("dev", [PAIRS[7], ["ich", "i"]])
+    found = dry(capfd)
+    assert found["texts"]["train"]["pairs"] == len(PAIRS) + 2
+    assert [(one["text"], one["what"], one["n"], one["lines"]) for one in found["findings"]] == [
+        ("train", "empty source", 1, [13]),
+        ("train", "zero-width characters", 1, [15]),
+        ("train", "repeated pairs", 1, [14]),
+        ("valid", "pairs that train has, too", 1, [1]),
+    ]
+    assert tx("--dry-run") == 0
+    assert "  train, repeated pairs: 1 (line 14)" in capfd.readouterr().out.splitlines()
+
+
+def test_strict_refuses_suspicious_text_with_exit_code_3_and_trains_nothing(
+    folder: Path, capfd: pytest.CaptureFixture[str]
+) -> None:
+    write("dev", [PAIRS[7]])
+    for arguments in (["--strict"], ["--strict", "--dry-run"]):
+        assert tx(*arguments) == 3
+        assert "valid, pairs that train has, too: 1 (line 1)" in capfd.readouterr().err
+    assert not (folder / "runs").exists()
+
+
+def test_strict_trains_on_text_without_suspicion(folder: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    outcome = Outcome(Path("runs/mine"), 1, "", Path("x"), None, was_finished=False)
+    monkeypatch.setattr("transformer_cli.training.run.train", lambda *_, **__: outcome)
+    assert tx("--strict") == 0
+    assert tx("--strict", "--dry-run") == 0
+
+
+@pytest.mark.parametrize(
+    ("arguments", "code", "words"),
+    [
+        (["--set", "data.train=gone"], 3, "gone.de does not exist"),
+        (["--set", "tokenizer.model=gone.model"], 4, "gone.model"),
+        (["--set", "device=mps"], 5, "mps"),
+        (["--set", "model.d_model=33"], 2, "33"),
+    ],
+)
+def test_a_dry_run_fails_as_training_would(
+    folder: Path, arguments: list[str], code: int, words: str, capfd: pytest.CaptureFixture[str]
+) -> None:
+    assert tx("--dry-run", *arguments) == code
+    assert words in capfd.readouterr().err
+
+
+def test_a_dry_run_refuses_a_folder_that_is_somebody_else_s(folder: Path, capfd: pytest.CaptureFixture[str]) -> None:
+    (folder / "other").mkdir()
+    (folder / "other" / "config.yaml").write_text("mine: true\n", encoding="utf-8")
+    assert tx("--dry-run", "--run-dir", "other") == 2
+    assert "is not a run" in capfd.readouterr().err
+
+
+def test_a_dry_run_refuses_what_an_existing_run_would_refuse(
+    folder: Path, trained_run: Path, capfd: pytest.CaptureFixture[str]
+) -> None:
+    shutil.copytree(trained_run, folder / "runs" / "tiny")
+    shutil.copy(trained_run / "config.yaml", folder / "mine.yaml")
+    assert tx("--dry-run", "--run-dir", "runs/tiny", "--set", "seed=7") == 2
+    assert "seed: 1 in the run, 7 now" in capfd.readouterr().err
+    other = json.dumps({"pairs": PAIRS[:-1]})
+    assert tx("--dry-run", "--run-dir", "runs/tiny", "--set", f"data.train={other}") == 3
+    assert "data.train is no longer the text" in capfd.readouterr().err

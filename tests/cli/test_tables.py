@@ -1,0 +1,90 @@
+"""Tables as people and programs see them."""
+
+from __future__ import annotations
+
+import re
+from dataclasses import replace
+
+import pytest
+
+from transformer_cli.cli.tables import Column, Table, as_drawing, as_markdown, as_text, bar
+
+TABLE = Table(
+    title="a model",
+    columns=(Column("Component"), Column("Product"), Column("Parameters", "right"), Column("Share", "right")),
+    rows=(
+        ("decoder_self", "", "57,982,058,496", "33.2 %"),
+        ("  query", "128 x 12,288 x 96 heads x 96 layers", "14,495,514,624", "8.3 %"),
+        ("  a|b", "", "1", "0.0 %"),
+    ),
+    totals=(("total", "", "174,604,259,328", "100.0 %"),),
+    shares=(0.332, 0.083, 0.0),
+    notes=("what there is to say about all of this " * 4,),
+)
+CELLS = [cell for row in (*TABLE.rows, *TABLE.totals) for cell in row]
+
+
+def test_text_is_aligned_and_leaves_no_blanks_at_the_end():
+    lines = as_text(TABLE).split("\n")
+    ends = {
+        line.index(number) + len(number)
+        for line, row in zip(lines[3:6], TABLE.rows, strict=True)
+        for number in [row[2]]
+    }
+    assert len(ends) == 1
+    assert all(line == line.rstrip() and len(line) <= 80 for line in lines)
+
+
+@pytest.mark.parametrize("width", [60, 80, 81, 100, 200])
+def test_a_drawing_keeps_to_the_width_of_the_terminal(width):
+    assert max(map(len, as_drawing(TABLE, width=width, colour=False).split("\n"))) <= width
+
+
+@pytest.mark.parametrize("width", [1, 20, 40, 60, 80, 120])
+def test_however_narrow_the_terminal_every_number_is_whole(width):
+    drawn = as_drawing(TABLE, width=width, colour=False)
+    for cell in CELLS:
+        assert all(word in drawn for word in cell.split())
+    assert all(row[2] in drawn for row in TABLE.rows)
+
+
+def test_a_narrow_terminal_has_whole_names_without_the_optional_columns_and_notes_as_narrow():
+    """Names used to break within words, and notes were as wide as the table."""
+    columns = tuple(replace(column, optional=column.name in ("Product", "Share")) for column in TABLE.columns)
+    table = replace(TABLE, columns=columns)
+    narrow, middle = (as_drawing(table, width=width, colour=False) for width in (36, 56))
+    assert max(map(len, narrow.split("\n"))) <= 36
+    assert "decoder_self" in narrow
+    assert "Product" not in narrow
+    assert "Product" in middle
+    broken = as_drawing(TABLE, width=36, colour=False).split("\n")
+    assert max(map(len, broken[:1] + broken[-4:])) <= 36
+
+
+def test_colours_are_codes_and_nothing_else():
+    plain, coloured = (as_drawing(TABLE, width=100, colour=colour) for colour in (False, True))
+    assert "\x1b" not in plain
+    without = re.sub(r"\x1b\[[0-9;]*m", "", coloured)
+    assert [line.rstrip() for line in without.split("\n")] == plain.split("\n")
+
+
+def test_what_could_drive_a_terminal_is_shown_as_an_escape():
+    wild = Table("\x1b[2J", (Column("name"),), (("\x1b]0;x\x07",),), notes=("\x9b",))
+    assert not re.search("[\x1b\x07\x9b]", as_drawing(wild, width=80, colour=False))
+
+
+def test_markdown_rows_have_as_many_cells_as_the_heading():
+    lines = [line for line in as_markdown(TABLE).split("\n") if line.startswith("|")]
+    assert {len(re.findall(r"(?<!\\)\|", line)) for line in lines} == {5}
+    assert lines[1] == "| --- | --- | ---: | ---: |"
+
+
+def test_bars_grow_with_the_share_and_show_whatever_is_there():
+    assert [bar(share, 2) for share in (0, 1e-9, 0.5, 0.75, 1)] == ["", "▏", "█", "█▌", "██"]
+    lengths = [len(bar(n / 100, 10)) for n in range(101)]
+    assert lengths == sorted(lengths)
+
+
+def test_bars_are_left_out_where_there_is_no_room():
+    assert TABLE.bars(70) == []
+    assert len(TABLE.bars(90)) == 3

@@ -1,0 +1,255 @@
+"""`tx visualize-attention` from outside: what it shows, writes and refuses."""
+
+from __future__ import annotations
+
+import json
+import os
+import pty
+import shutil
+import subprocess
+import sys
+from pathlib import Path
+
+import pytest
+from conftest import PAIRS
+
+from transformer_cli.attention_maps import fonts
+from transformer_cli.cli import console, failures
+from transformer_cli.cli.app import main
+from transformer_cli.tokenizer import Tokenizer
+
+SOURCE, TARGET = PAIRS[0]
+
+
+@pytest.fixture
+def here(trained_run, monkeypatch, tmp_path):
+    """A new folder with the trained run's parent as `runs`."""
+    (tmp_path / "runs").symlink_to(trained_run.parent)
+    monkeypatch.chdir(tmp_path)
+    monkeypatch.setattr(console, "_quiet", False)
+    return tmp_path
+
+
+def tx(*arguments):
+    return failures.exit_code(lambda: main(["visualize-attention", *arguments]))
+
+
+def program(*arguments, stdin=None, **environment):
+    """The program as a process of its own."""
+    command = [sys.executable, "-m", "transformer_cli", "visualize-attention", *arguments]
+    path = {"OMP_NUM_THREADS": "1", "PYTHONPATH": str(Path(__file__).parents[2])}
+    return subprocess.run(command, input=stdin, capture_output=True, env=os.environ | path | environment, check=False)
+
+
+def test_a_picture_on_stdout_and_the_conversation_on_stderr(here, capfd):
+    assert tx(SOURCE) == 0
+    shown = capfd.readouterr()
+    assert "cross-attention, layer 1, mean of 2 heads" in shown.out
+    assert f"target: {TARGET} (beam 5, score -" in shown.err
+    assert "source: ▁" in shown.err
+
+
+def test_every_kind_of_file_is_written_and_twice_the_same(here, capfd):
+    names = [f"a{suffix}" for suffix in (".html", ".png", ".svg", ".pdf", ".npz", ".json")]
+    contents = []
+    for _ in range(2):
+        assert tx(SOURCE, *[f"-o{name}" for name in names]) == 0
+        contents.append([Path(name).read_bytes() for name in names])
+    assert contents[0] == contents[1]
+    assert capfd.readouterr().out == ""
+
+
+def test_saved_numbers_draw_the_same_without_a_model(here, tmp_path, capfd):
+    assert tx(SOURCE, "-o", "a.png", "-o", "a.npz", "-o", "a.json", "-o", "a.html") == 0
+    Path("runs").unlink()
+    for saved in ("a.npz", "a.json"):
+        assert tx("--from", saved, "-o", "b.png", "-o", "b.html", "-o", "b.npz") == 0
+        for suffix in (".png", ".html", ".npz"):
+            assert Path(f"b{suffix}").read_bytes() == Path(f"a{suffix}").read_bytes()
+
+
+def test_json_is_one_line_on_stdout(here, capfd):
+    assert tx(SOURCE, "--json", "--quiet", "--layers", "cross:1", "--heads", "2") == 0
+    shown = capfd.readouterr()
+    fields = json.loads(shown.out)
+    assert (fields["target"]["text"], fields["schema"], shown.err) == (TARGET, 1, "")
+    assert [(block["kind"], block["heads"]) for block in fields["blocks"]] == [("cross", [2])]
+
+
+def test_a_sentence_may_come_through_a_pipe_and_the_target_be_given(here):
+    shown = program("--target", "the dog", "--layers", "1", "--heads", "all", stdin=SOURCE.encode())
+    assert shown.returncode == 0
+    assert b"target: the dog (forced)" in shown.stderr
+    assert shown.stdout.count(b"self-attention, layer 1, head") == 4
+    assert b"\x1b" not in shown.stdout
+
+
+def test_words_and_padding_are_shown(here, capfd):
+    assert tx("die unglückliche katze", "--words", "--pad-to", "20") == 0
+    shown = capfd.readouterr().out
+    assert "unhappy" in shown
+    assert "<pad>" in shown
+    assert "×" in shown
+
+
+@pytest.mark.parametrize(
+    ("environment", "escapes"),
+    [
+        ({"COLORTERM": "truecolor"}, b"48;2;"),
+        ({"TERM": "xterm-256color", "COLORTERM": ""}, b"48;5;"),
+        ({"NO_COLOR": "1", "COLORTERM": "truecolor"}, None),
+        ({"TERM": "dumb", "COLORTERM": ""}, None),
+    ],
+    ids=["true colours", "256", "NO_COLOR", "dumb"],
+)
+def test_a_terminal_gets_the_colours_it_has(here, monkeypatch, capfd, environment, escapes):
+    monkeypatch.delenv("NO_COLOR", raising=False)
+    for name, value in environment.items():
+        monkeypatch.setenv(name, value)
+    assert tx(SOURCE, "-o", "a.npz") == 0
+    leader, follower = pty.openpty()
+    with os.fdopen(follower, "w", encoding="utf-8", newline="\n") as terminal:
+        monkeypatch.setattr(sys, "stdout", terminal)
+        assert tx("--from", "a.npz") == 0
+        monkeypatch.undo()
+    shown = os.read(leader, 1 << 16)
+    os.close(leader)
+    assert (b"\x1b" in shown) == (escapes is not None)
+    assert escapes is None or escapes in shown
+
+
+@pytest.mark.parametrize(
+    ("arguments", "code", "message"),
+    [
+        ([""], 2, "the source is empty"),
+        (["  \t"], 2, "the source is empty"),
+        (["one", "two"], 2, "2 lines were given, but one sentence is shown at a time"),
+        ([SOURCE, "--layers", "7"], 2, "no layer 7: this model has encoder 1, decoder 1, cross 1"),
+        ([SOURCE, "--heads", "3"], 2, "no head 3: encoder 1 has 1-2"),
+        ([SOURCE, "-o", "a.gif"], 2, "expected a name that ends in .html, .png"),
+        ([SOURCE, "-o", "-"], 2, "expected a name that ends in"),
+        ([SOURCE, "--pad-to", "1"], 2, "more than --pad-to 1"),
+        ([SOURCE, "--pad-to", "0"], 2, "--pad-to"),
+        ([SOURCE, "-o", "runs/a.png"], 0, "wrote"),
+        (["--from", "a.npz", SOURCE], 2, "it goes without a sentence"),
+        (["--from", "a.npz", "-m", "runs/tiny"], 2, "it goes without -m"),
+        (["--from", "a.png"], 2, "neither .npz nor .json"),
+        (["--from", "none.npz"], 4, "none.npz does not exist"),
+        (["\udcff"], 3, "not text"),
+        ([SOURCE, "--target", "\udcff"], 3, "--target: character 1 is not text"),
+        ([SOURCE, "-m", "nowhere"], 4, "nowhere"),
+        ([SOURCE, "--set", "model.d_model=8"], 2, "this model is trained"),
+    ],
+)
+def test_what_cannot_be_done_is_said_with_its_code(here, trained_run, capfd, arguments, code, message):
+    assert tx(*arguments) == code
+    assert message in capfd.readouterr().err
+    (trained_run.parent / "a.png").unlink(missing_ok=True)
+
+
+def test_bad_utf8_in_a_pipe_names_the_byte(here):
+    shown = program(stdin=b"ein b\xffer\n")
+    assert shown.returncode == 3
+    assert b"stdin" in shown.stderr
+
+
+@pytest.mark.parametrize(
+    ("path", "old", "new", "message"),
+    [
+        ("tokenizer/spm.model", "", "", "is damaged: its content is not what was saved there"),
+        ("config.yaml", "n_heads: 2", "n_heads: 4", "section model, is not what"),
+        ("checkpoints/step-00000050/manifest.json", "step", "stop", "is damaged"),
+    ],
+)
+def test_a_damaged_or_contradicting_run_has_code_4(here, trained_run, capfd, path, old, new, message):
+    shutil.copytree(trained_run, "copy")
+    data = (Path("copy") / path).read_bytes()
+    (Path("copy") / path).write_bytes(data.replace(old.encode(), new.encode()) if old else data + b"x")
+    assert tx(SOURCE, "-m", "copy") == 4
+    assert message in capfd.readouterr().err
+
+
+def test_another_tokenizer_than_the_models_is_refused(here, trained_run, capfd):
+    shutil.copytree(trained_run, "copy")
+    joint = Tokenizer.load("copy/tokenizer").source
+    shutil.rmtree("copy/tokenizer")
+    Tokenizer(joint, joint).save("copy/tokenizer")
+    assert tx(SOURCE, "-m", "copy") == 4
+    assert "is not the tokenizer that" in capfd.readouterr().err
+
+
+def test_saved_weights_that_are_not_finite_are_refused_and_nothing_is_drawn(here, capfd):
+    assert tx(SOURCE, "-o", "a.json") == 0
+    fields = json.loads(Path("a.json").read_text(encoding="utf-8"))
+    fields["blocks"][1]["weights"][0][1][0] = float("inf")
+    Path("a.json").write_text(json.dumps(fields), encoding="utf-8")
+    assert tx("--from", "a.json", "-o", "a.png") == 4
+    assert "a.json: decoder 1, head 1, row 2: the weights are not finite numbers" in capfd.readouterr().err
+    assert not Path("a.png").exists()
+
+
+def test_several_files_are_written_or_none(here, monkeypatch, capfd):
+    """The page used to be there when the figure after it had failed."""
+    monkeypatch.setattr("transformer_cli.attention_maps.figure.MAX_MATRICES", 0)
+    assert tx(SOURCE, "-o", "a.html", "-o", "a.png") == 2
+    assert list(here.iterdir()) == [here / "runs"]
+
+
+def test_saved_text_cannot_forge_a_line_of_the_conversation(here, capfd):
+    assert tx(SOURCE, "-o", "a.json") == 0
+    fields = json.loads(Path("a.json").read_text(encoding="utf-8"))
+    forged = "\nerror: call 555\x1b[31m"
+    fields["origin"] = fields["target"]["text"] = fields["source"]["pieces"][0] = forged
+    fields["source"]["ids"][0] = 1
+    Path("a.json").write_text(json.dumps(fields), encoding="utf-8")
+    capfd.readouterr()
+    assert tx("--from", "a.json") == 0
+    shown = capfd.readouterr()
+    assert [line.split(":")[0] for line in shown.err.splitlines()] == ["source", "target", "warning"]
+    assert "\nerror" not in shown.out
+
+
+def test_a_page_opens_in_words_and_numbers_say_that_they_have_none(here, capfd):
+    """`--words` used to be ignored by all but pictures, in silence."""
+    assert tx(SOURCE, "--words", "-o", "a.html") == 0
+    assert '"unit":"words"' in Path("a.html").read_text(encoding="utf-8")
+    assert "warning" not in capfd.readouterr().err
+    assert tx(SOURCE, "--words", "-o", "a.npz") == 0
+    assert "--words joins pieces in pictures; numbers are saved by pieces" in capfd.readouterr().err
+
+
+def test_an_unknown_character_is_shown_and_said(here, capfd):
+    assert tx("ein 猫 bier", "--words") == 0
+    shown = capfd.readouterr()
+    assert "pieces that the model does not know: 猫" in shown.err
+    assert "猫" in shown.out
+
+
+def test_a_missing_font_is_a_warning_and_missing_matplotlib_code_5(here, monkeypatch, capfd):
+    only = [font for font in fonts._installed() if font[0] == "DejaVu Sans"]
+    monkeypatch.setattr(fonts, "_installed", lambda: iter(only))
+    assert tx("ein 猫 bier", "-o", "a.png") == 0
+    assert "a.png: no installed font has 猫 (U+732B)" in capfd.readouterr().err
+    monkeypatch.setattr("importlib.util.find_spec", lambda name: None)
+    assert tx(SOURCE, "-o", "b.png") == 5
+    assert "matplotlib is not installed" in capfd.readouterr().err
+    assert not Path("b.png").exists()
+
+
+def test_too_many_weights_for_a_page_are_refused_and_no_file_is_left(here, monkeypatch, capfd):
+    monkeypatch.setattr("transformer_cli.cli.visualize_attention.MAX_WEIGHTS", 100)
+    assert tx(SOURCE, "-o", "a.html") == 2
+    assert "weights are too many for .html, which holds 100" in capfd.readouterr().err
+    assert list(here.iterdir()) == [here / "runs"]
+    assert tx(SOURCE, "-o", "a.html", "--layers", "cross:1", "--heads", "1") == 0
+
+
+def test_help_imports_nothing_heavy():
+    code = (
+        "import sys\n"
+        "from transformer_cli.cli.app import main\n"
+        "main(['visualize-attention', '--help'])\n"
+        "print(sorted({'torch', 'numpy', 'matplotlib', 'sentencepiece'} & set(sys.modules)))"
+    )
+    shown = subprocess.run([sys.executable, "-c", code], capture_output=True, encoding="utf-8", check=True)
+    assert shown.stdout.endswith("[]\n")

@@ -1,0 +1,121 @@
+"""What is planted in a clean text is found, in its line, and nothing else."""
+
+from __future__ import annotations
+
+import pytest
+from hypothesis import given
+from hypothesis import strategies as st
+
+from transformer_cli.config.data import DataConfig
+from transformer_cli.data.checks import EXAMPLES, Finding, check, check_all, overlap
+from transformer_cli.data.corpus import Corpus, load_all, load_tests
+
+BOOK = load_tests(DataConfig())["test"]
+
+
+def planted(pairs: dict[int, tuple[str, str]]) -> Corpus:
+    """The phrasebook's test with other pairs at some places."""
+    source, target = list(BOOK.source), list(BOOK.target)
+    for place, pair in pairs.items():
+        source[place], target[place] = pair
+    return Corpus(source, target)
+
+
+def test_nothing_is_wrong_with_the_phrasebook_nor_told_of_it() -> None:
+    assert check_all(load_all(DataConfig())) == []
+
+
+@pytest.mark.parametrize(
+    ("what", "pair"),
+    [
+        ("empty source", ("", "a dog")),
+        ("empty target", ("ein Hund", " \u3000")),
+        ("both sides empty", ("", "")),
+        ("tabs", ("ein\tHund", "a dog")),
+        ("control characters", ("ein Hund", "a \0 dog")),
+        ("control characters", ("ein Hund\x85", "a dog")),
+        ("control characters", ("ein Hund", "a\u2028dog")),
+        ("zero-width characters", ("ein\u200b Hund", "a dog")),
+        ("zero-width characters", ("ein Hund", "\ufeffa dog")),
+        ("zero-width characters", ("ein Hu\u00adnd", "a dog")),
+        ("zero-width characters", ("ein Hund", "a d\u200dog")),
+        ("zero-width characters", ("\u200cein Hund", "a dog")),
+        ("characters lost in decoding (U+FFFD)", ("ein H\ufffdnd", "a dog")),
+        ("source and target alike", ("a dog", "a dog")),
+        (
+            "lengths unlike the other side's",
+            ("ein Hund", "a dog that went on and on and on and never came to an end here"),
+        ),
+        ("lengths unlike the other side's", ("ein Hund, der immer weiter lief und niemals an ein Ende kam", "a dog")),
+    ],
+)
+def test_what_is_suspicious_is_found_in_its_line(what: str, pair: tuple[str, str]) -> None:
+    assert check("x", planted({41: pair})) == [Finding("x", what, 1, (42,))]
+
+
+@pytest.mark.parametrize(
+    "pair",
+    [
+        ("2014", "2014"),
+        ("un ami\u00a0!", "a friend!"),
+        ("می\u200cخواهم یک نوشیدنی", "i want a drink"),
+        ("die Familie 👨\u200d👩\u200d👧 lacht", "the family laughs"),
+    ],
+    ids=["the same number", "no-break space", "Persian joiner", "emoji"],
+)
+def test_what_belongs_into_text_is_not_suspicious(pair: tuple[str, str]) -> None:
+    assert check("x", planted({41: pair})) == []
+
+
+def test_all_are_counted_and_the_first_few_are_named() -> None:
+    [finding] = check("x", planted({place: (f"ein\tHund {place}", f"a dog {place}") for place in range(7, 27)}))
+    assert finding == Finding("x", "tabs", 20, tuple(range(8, 8 + EXAMPLES)))
+    assert str(finding) == "x, tabs: 20 (line 8, 9, 10, 11, 12, ...)"
+
+
+def test_what_reading_had_to_change_is_told_too() -> None:
+    found = check("x", Corpus(BOOK.source, BOOK.target, {"byte order mark removed": 1}))
+    assert found == [Finding("x", "byte order mark removed", 1)]
+
+
+def test_a_stretch_that_is_off_by_a_line_is_found() -> None:
+    source, target = ([f"{line} {i % 9}" for i, line in enumerate(side)] for side in (BOOK.source, BOOK.target))
+    *_, finding = check("x", Corpus(source, target[:100] + target[101:400] + ["i do"] + target[400:]))
+    assert finding.what == "lines that seem to be translated one line further up"
+    assert 290 < finding.n < 310
+    assert 95 < finding.lines[0] < 107
+
+
+SIDES = st.lists(st.tuples(st.sampled_from(["", " ", "a", "b", "c"]), st.sampled_from(["", "x", "y"])))
+
+
+@given(SIDES, SIDES)
+def test_repeated_and_shared_pairs_are_those_that_a_search_finds(
+    pairs: list[tuple[str, str]], others: list[tuple[str, str]]
+) -> None:
+    """Brute force; a pair without a source is counted as empty, not as repeated."""
+    corpus, other = (Corpus([s for s, _ in text], [t for _, t in text]) for text in (pairs, others))
+    repeated = [i + 1 for i, pair in enumerate(pairs) if pair[0].strip() and pair in pairs[:i]]
+    shared = [i + 1 for i, pair in enumerate(pairs) if pair[0].strip() and pair in others]
+    sources = [i + 1 for i, (s, t) in enumerate(pairs) if s.strip() and s in other.source and (s, t) not in others]
+    found = {finding.what: finding for finding in (*check("x", corpus), *overlap("x", corpus, "y", other))}
+    for what, lines in {
+        "repeated pairs": repeated,
+        "pairs that y has, too": shared,
+        "sources that y has, with another target": sources,
+    }.items():
+        assert (what in found) == bool(lines)
+        if lines:
+            assert found[what] == Finding("x", what, len(lines), tuple(lines[:EXAMPLES]))
+
+
+def test_every_text_is_compared_with_those_before_it() -> None:
+    def corpus(*words: str) -> Corpus:
+        return Corpus([f"der {word}" for word in words], [f"the {word}" for word in words])
+
+    found = check_all({"train": corpus("a", "b"), "valid": corpus("b", "c"), "test": corpus("c", "a", "d")})
+    assert [(one.text, one.what, one.lines) for one in found] == [
+        ("valid", "pairs that train has, too", (1,)),
+        ("test", "pairs that train has, too", (2,)),
+        ("test", "pairs that valid has, too", (1,)),
+    ]

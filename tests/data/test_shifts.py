@@ -1,0 +1,147 @@
+"""Missing lines are planted, and found again."""
+
+from __future__ import annotations
+
+import itertools
+import random
+from pathlib import Path
+
+import pytest
+from hypothesis import given, settings
+from hypothesis import strategies as st
+
+from transformer_cli.config.data import DataConfig
+from transformer_cli.data import shifts
+from transformer_cli.data.corpus import load_tests, parallel
+from transformer_cli.data.shifts import Evidence, Shift, partings, shifted
+from transformer_cli.errors import DataError
+
+BOOK = load_tests(DataConfig())["test"]
+SOURCE = [f"{line} ({number % 97})" if number % 5 == 0 else line for number, line in enumerate(BOOK.source)]
+TARGET = [f"{line} ({number % 97})" if number % 5 == 0 else line for number, line in enumerate(BOOK.target)]
+"""Five hundred pairs; every fifth has a number."""
+NEAR = 6
+"""Lines that a place may be off by: neighbours can match as well as what is missing."""
+
+
+@given(st.integers(20, 480), st.integers(1, 3), st.booleans())
+@settings(max_examples=40, deadline=None)
+def test_the_place_where_lines_are_missing_is_found(place: int, n_missing: int, in_source: bool) -> None:
+    rest = [*range(place), *range(place + n_missing, 500)]
+    source = [SOURCE[i] for i in rest] if in_source else SOURCE
+    target = TARGET if in_source else [TARGET[i] for i in rest]
+    found = partings(source, target)
+    assert found
+    assert all(abs(one - place) <= NEAR for one in found)
+
+
+def test_every_one_of_several_places_is_found() -> None:
+    missing = [100, 250, 400]
+    found = partings(SOURCE, [line for i, line in enumerate(TARGET) if i not in missing])
+    gone = range(3)  # from the shorter text, before each
+    assert all(abs(one + n - place) <= NEAR for one, n, place in zip(found, gone, missing, strict=True))
+
+
+def test_more_missing_lines_than_are_told_apart_are_found_at_one_place() -> None:
+    [found] = partings(SOURCE, TARGET[:200] + TARGET[260:])
+    assert abs(found - 200) <= NEAR
+
+
+def test_lines_that_are_missing_at_the_end_part_there() -> None:
+    assert partings(SOURCE, TARGET[:-2]) == [498]
+
+
+@pytest.mark.parametrize("n_missing", [1, 2, 3])
+def test_the_place_is_that_of_the_best_way_to_leave_lines_out(n_missing: int, monkeypatch: pytest.MonkeyPatch) -> None:
+    """Brute force over all ways to leave lines out of the longer text."""
+    monkeypatch.setattr(shifts, "SURE", float("-inf"))
+    draw = random.Random(n_missing)
+    for _ in range(20):
+        start = draw.randrange(400)
+        source = SOURCE[start : start + 12]
+        target = TARGET[start : start + 12]
+        for _ in range(n_missing):
+            target.pop(draw.randrange(len(target)))
+        evidence = Evidence(source, target)
+        table = {
+            (i, j): float(evidence.of(slice(i, i + 1), slice(j, j + 1))[0])
+            for i, j in itertools.product(range(12), range(len(target)))
+        }
+        ways = {
+            left_out: sum(table[i, j] for j, i in enumerate(i for i in range(12) if i not in left_out))
+            for left_out in itertools.combinations(range(12), n_missing)
+        }
+        most = max(ways.values())
+        places = [
+            sorted({line - before for before, line in enumerate(left_out)})
+            for left_out, sure in ways.items()
+            if sure > most - 1e-9
+        ]
+        assert partings(source, target) in places
+
+
+def test_texts_that_are_no_translations_of_each_other_part_nowhere() -> None:
+    others = random.Random(1).sample(TARGET, 490)
+    assert partings(SOURCE, others) == partings([], ["a"]) == partings(["a"], []) == []
+    assert shifted(SOURCE[:490], others) is None
+
+
+@given(st.integers(0, 400), st.integers(100, 150), st.sampled_from([1, -1, 2, -2, 3, -3]))
+@settings(max_examples=60, deadline=None)
+def test_a_stretch_that_is_off_by_a_few_lines_is_found_although_the_counts_agree(start: int, n: int, by: int) -> None:
+    """Lines are missing at one end of the stretch, and as many are too many at the other end."""
+    end = min(start + n, 500)
+    part, new = TARGET[start:end], ["so it is"] * abs(by)
+    moved = [*new, *part[:-by]] if by > 0 else [*part[-by:], *new]
+    found = shifted(SOURCE, TARGET[:start] + moved + TARGET[end:])
+    assert isinstance(found, Shift)
+    assert found.by == by
+    assert abs(found.first - start) <= NEAR
+    assert abs(found.last - end) <= NEAR
+
+
+@given(st.permutations(range(500)))
+@settings(max_examples=20, deadline=None)
+def test_text_in_order_is_not_called_shifted(order: list[int]) -> None:
+    assert shifted([SOURCE[i] for i in order], [TARGET[i] for i in order]) is None
+
+
+@pytest.mark.parametrize("lines", [[], ["a"], [""] * 9, ["the same line"] * 999, [str(n) for n in range(999)]])
+def test_monotonous_text_is_not_called_shifted(lines: list[str]) -> None:
+    assert shifted(lines, lines) is None
+
+
+@pytest.mark.parametrize("n_lines", [9, 999])
+def test_pages_that_are_numbered_anew_are_not_called_shifted(n_lines: int) -> None:
+    source, target = ([f"{word} {n + offset}." for n in range(n_lines)] for word, offset in (("Seite", 0), ("Page", 1)))
+    assert shifted(source, target) is None
+
+
+def test_real_text_is_not_called_shifted(multi30k: Path) -> None:
+    pairs = parallel(multi30k / "train.de", multi30k / "train.en")
+    assert shifted(pairs.source, pairs.target) is None
+    by_two = [*pairs.target[:2000], "So it is.", "What?", *pairs.target[2000:4998]]
+    found = shifted(pairs.source[:5000], by_two)
+    assert found is not None
+    assert found.by == 2
+    assert abs(found.first - 2000) <= NEAR
+
+
+def test_unequal_files_are_refused_with_the_place_and_what_stands_there(tmp_path: Path) -> None:
+    (tmp_path / "a.de").write_text("".join(f"{line}\n" for line in SOURCE), encoding="utf-8")
+    (tmp_path / "a.en").write_text("".join(f"{line}\n" for line in TARGET[:50] + TARGET[51:]), encoding="utf-8")
+    with pytest.raises(DataError) as caught:
+        parallel(tmp_path / "a.de", tmp_path / "a.en")
+    assert "a.de has 500 lines, a.en has 499" in caught.value.message
+    assert "line 51," in caught.value.message
+    assert f"51: {SOURCE[50]}" in caught.value.message
+    assert f"51: {TARGET[51]}" in caught.value.message
+    assert "More lines" not in caught.value.message
+
+
+def test_a_second_place_is_told_too(tmp_path: Path) -> None:
+    (tmp_path / "a.de").write_text("".join(f"{line}\n" for line in SOURCE), encoding="utf-8")
+    rest = TARGET[:50] + TARGET[51:300] + TARGET[301:]
+    (tmp_path / "a.en").write_text("".join(f"{line}\n" for line in rest), encoding="utf-8")
+    with pytest.raises(DataError, match=r"More lines seem to be missing at about line (29\d|30\d)\."):
+        parallel(tmp_path / "a.de", tmp_path / "a.en")

@@ -1,0 +1,95 @@
+"""What is too long is cut where it hurts least, and nothing of it is lost."""
+
+from __future__ import annotations
+
+import random
+
+import pytest
+
+from transformer_cli.decoding.long_lines import join, sentences, split
+
+CHARACTERS = 'abcÄß0 .,;!?…。，「」한今\u0301\u200d\u2028😀"”)'
+
+
+def at_most(n: int):
+    return lambda text: len(text) <= n
+
+
+@pytest.mark.parametrize(
+    "parts",
+    [
+        ["Ein Hund.", "Zwei Katzen!", "Wirklich?", "Ja…", "Ende"],
+        ['Er sagte: "Nein."', "(Das war alles.)", "Gut."],
+        ["Am 3. Oktober kam Dr. Meier.", "Er sah z. B. nichts.", "J. S. Bach spielte."],
+        ["Er ging... weg.", "Sie blieb."],
+        ["今天天气很好。", "我们去公园吧！", "「好。」", "他说？"],
+        ["これはペンです。", "OK.", "Next"],
+        ["هل أنت بخير؟", "نعم."],
+        ["वह घर गया।", "वह सो गया।"],
+    ],
+)
+def test_sentences_end_at_their_marks(parts: list[str]) -> None:
+    unspaced = any(ord(part[-1]) >= 0x3000 for part in parts)
+    text = ("" if unspaced else " ").join(parts).replace("OK.Next", "OK. Next")
+    assert sentences(text) == parts
+
+
+def test_a_paragraph_separator_ends_a_sentence() -> None:
+    assert sentences("eins\u2029zwei\u2028 drei\x0cvier\x85fünf") == ["eins", "zwei", "drei", "vier", "fünf"]
+
+
+@pytest.mark.parametrize("seed", range(300))
+def test_parts_fit_and_put_together_are_the_line(seed: int) -> None:
+    chance = random.Random(seed)
+    text = "".join(chance.choices(CHARACTERS, k=chance.randint(0, 400)))
+    limit = chance.randint(1, 50)
+    parts = split(text, at_most(limit))
+    assert all(0 < len(part) <= limit for part in parts)
+    assert "".join("".join(parts).split()) == "".join(text.split())
+
+
+def test_a_long_sentence_is_cut_at_a_clause_else_at_a_space_else_anywhere() -> None:
+    assert split("eins zwei drei vier, fünf sechs sieben acht neun", at_most(30)) == [
+        "eins zwei drei vier,",
+        "fünf sechs sieben acht neun",
+    ]
+    assert split("eins zwei drei vier fünf sechs", at_most(20)) == ["eins zwei drei", "vier fünf sechs"]
+    assert split("x" * 64, at_most(20)) == ["x" * 16] * 4
+
+
+def test_a_sentence_that_fits_is_not_cut_though_others_are() -> None:
+    parts = split("Kurz, aber gut. " + "Lang " * 20, at_most(20))
+    assert parts[0] == "Kurz, aber gut."
+    assert " ".join(parts[1:]) == ("Lang " * 20).strip()
+
+
+def test_what_is_written_on_a_letter_stays_with_it() -> None:
+    parts = split("e\u0301" * 40, at_most(21))
+    assert all(part.startswith("e") for part in parts)
+
+
+def test_ten_thousand_words_without_an_end_are_cut_evenly() -> None:
+    words = [str(number) for number in range(10_000)]
+    parts = split(" ".join(words), at_most(500))
+    assert " ".join(parts).split() == words
+    assert min(map(len, parts)) > 100
+
+
+def test_a_character_that_does_not_fit_stays_whole() -> None:
+    assert split("ab", lambda text: False) == ["a", "b"]
+
+
+@pytest.mark.parametrize(
+    ("parts", "line"),
+    [
+        ([], ""),
+        (["", "a"], "a"),
+        (["A dog.", "", "Two cats."], "A dog. Two cats."),
+        (["今天。", "我们！", "好"], "今天。我们！好"),
+        (["他说「好。」", "「是」"], "他说「好。」 「是」"),
+        (["好。", "OK", "fine"], "好。 OK fine"),
+        (["개가 있다.", "고양이"], "개가 있다. 고양이"),
+    ],
+)
+def test_joined_parts_have_a_space_where_their_script_has(parts: list[str], line: str) -> None:
+    assert join(parts) == line

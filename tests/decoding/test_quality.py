@@ -1,0 +1,70 @@
+"""Loops, copies and stumps are seen; plain translations are left alone."""
+
+from __future__ import annotations
+
+from pathlib import Path
+
+import pytest
+from conftest import PAIRS
+
+from transformer_cli.data.corpus import parallel
+from transformer_cli.decoding.quality import flags, words
+
+
+@pytest.mark.parametrize(
+    ("source", "translation", "expected"),
+    [
+        ("ein hund", "a dog", ()),
+        ("ein hund", "a dog a dog a dog a dog", ("looped",)),
+        ("ein hund", "a dog a dog a dog a", ()),
+        ("der hund bellt", "the the the the dog barks", ("looped",)),
+        ("der hund bellt", "the Dog dog dog DOG barks", ("looped",)),
+        ("nein nein nein nein", "no no no no", ()),
+        ("nein nein nein nein", "no no no no no", ("looped",)),
+        ("unglücklich", "un" * 4 + "happy", ("looped",)),
+        ("eine million", "1000000", ()),
+        ("ein hund", "狗狗狗狗", ("looped",)),
+        ("das ist ein haus", "das ist ein haus", ("copied",)),
+        ("das ist ein haus", "Das ist EIN house", ("copied",)),
+        ("das ist ein haus", "das is a house", ()),
+        ("das haus haus", "haus haus haus in", ()),  # each counted as often as it stands in the source
+        ("new york", "new york", ()),
+        ("1 2 3 4 5", "1 2 3 4 5", ()),
+        ("我们去公园", "我们去公园", ("copied",)),
+        ("eins zwei drei vier fünf sechs", "one", ("short",)),
+        ("eins zwei drei vier fünf sechs", "one two", ()),
+        ("コンピューター", "computer", ()),
+        ("ขอบคุณมากครับ", "thanks", ()),
+        ("我们昨天下午和朋友们一起去公园里踢足球然后回家吃饭", "we", ("short",)),
+        ("Inhalt ..... 3", "Contents ........... 3", ()),
+        ("Inhalt . . . . 3", "Contents . . . . . . . . 3", ()),
+        ("Unterschrift: ____", "Signature: ______________", ()),
+        ("Inhalt ..... 3", "the the the the ... 3", ("looped",)),
+        ("der hund bellt", "the dog . . . . . .", ("looped",)),
+        ("der hund bellt", "the dog.............", ("looped",)),
+        ("John Smith, New York, USA 2010", "John Smith, New York, USA 2010", ()),
+        ("DAS IST EIN HAUS", "DAS IST EIN HAUS", ("copied",)),
+        ("Der Hund bellt laut", "Der Hund bellt laut", ("copied",)),
+        ("eins zwei drei vier fünf", "one", ()),
+        ("eins", "", ("short",)),
+        ("eins", "  ", ("short",)),
+        ("", "", ()),
+        (" \u3000", "", ()),
+        ("a b c d " + "x " * 5, "a b c d " + "x " * 7, ("looped", "copied")),
+    ],
+)
+def test_signs(source: str, translation: str, expected: tuple[str, ...]) -> None:
+    assert flags(source, translation) == expected
+
+
+def test_words_are_characters_where_nobody_writes_spaces() -> None:
+    assert words("Ein Hund, 我们 ok好 한국 말") == ["ein", "hund,", "我", "们", "ok", "好", "한국", "말"]
+
+
+def test_what_people_wrote_has_no_signs() -> None:
+    assert [flags(*pair) for pair in PAIRS] == [()] * len(PAIRS)
+
+
+def test_among_real_translations_signs_are_rarer_than_one_in_a_thousand(multi30k: Path) -> None:
+    pairs = parallel(multi30k / "train.de", multi30k / "train.en")
+    assert sum(bool(flags(*pair)) for pair in zip(pairs.source, pairs.target, strict=True)) < len(pairs) / 1000

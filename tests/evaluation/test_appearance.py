@@ -1,0 +1,68 @@
+from __future__ import annotations
+
+import pytest
+from sacrebleu_cli import REFERENCE
+
+from transformer_cli.config.evaluation import EvaluationConfig
+from transformer_cli.evaluation.appearance import IN_PIECES, LOWERCASED, TOKENISED, signs, warnings
+
+FRENCH = [
+    "Qui est là ? Personne, hélas !",
+    "Il dit : oui.",
+    "Un chien, deux chats ; rien.",
+    "Quoi ? Non ! Si ! Ah ?",
+] * 5
+
+
+def tokenised(lines: list[str]) -> list[str]:
+    """What sacreBLEU's own tokenizer for BLEU makes of them."""
+    from sacrebleu.tokenizers.tokenizer_13a import Tokenizer13a
+
+    return [Tokenizer13a()(line) for line in lines]
+
+
+def test_ordinary_text_has_no_sign() -> None:
+    assert signs(REFERENCE) == signs(FRENCH) == signs([]) == signs(["", "ok"]) == set()
+
+
+@pytest.mark.parametrize("lines", [REFERENCE, FRENCH], ids=["English", "French"])
+def test_tokenised_text_is_recognised(lines: list[str]) -> None:
+    assert signs(tokenised(lines)) == {TOKENISED}
+
+
+def test_the_escapes_and_marks_of_tokenizers_are_recognised() -> None:
+    assert signs([*REFERENCE, "that &apos;s it"]) == {TOKENISED}
+    assert signs([*REFERENCE, "hand @-@ made"]) == {TOKENISED}
+    assert signs([*REFERENCE, "un@@ happy"]) == {IN_PIECES}
+    assert signs([*REFERENCE, "▁un happy"]) == {IN_PIECES}
+
+
+def test_text_without_capitals_is_recognised_where_there_is_enough_of_it_and_it_has_case() -> None:
+    assert signs([line.lower() for line in REFERENCE]) == {LOWERCASED}
+    assert signs(["i do", "so it is"]) == set()
+    assert signs(["私は学生です" * 100]) == set()
+
+
+def test_a_warning_says_which_side_it_is() -> None:
+    bare, options = [line.lower() for line in REFERENCE], EvaluationConfig()
+    assert warnings(REFERENCE, [REFERENCE], options) == []
+    [both] = warnings(bare, [bare], options)
+    assert both.startswith("translations and reference look lower-cased")
+    [ours] = warnings(bare, [REFERENCE], options)
+    assert ours.startswith("the translations look lower-cased, the reference is not: restore the case")
+    [theirs] = warnings(REFERENCE, [REFERENCE, tokenised(REFERENCE)], options)
+    assert theirs.startswith("the reference looks tokenised, the translations are not: detokenise")
+
+
+def test_sides_without_any_text_are_told() -> None:
+    found = warnings(["", " "], [["", ""], ["", "\t"]], EvaluationConfig())
+    assert [line.split(":")[0] for line in found] == [
+        "the translations have no text at all",
+        "the reference has no text at all",
+    ]
+    assert warnings(["", "a"], [["", ""], ["", "a"]], EvaluationConfig()) == []
+
+
+def test_case_does_not_matter_where_it_is_ignored() -> None:
+    bare = [line.lower() for line in REFERENCE]
+    assert warnings(bare, [REFERENCE], EvaluationConfig(lowercase=True)) == []

@@ -1,0 +1,67 @@
+from __future__ import annotations
+
+import pytest
+from sacrebleu.metrics.chrf import CHRF
+from sacrebleu_cli import REFERENCE, damaged
+
+from transformer_cli.config.evaluation import EvaluationConfig
+from transformer_cli.evaluation.metrics import score
+from transformer_cli.evaluation.report import LEAST, Report, System, Text, reports
+from transformer_cli.evaluation.words import WordCounts
+
+OPTIONS = EvaluationConfig(resamples=40, trials=40)
+REFERENCES = [REFERENCE * 3, damaged(REFERENCE * 3, seed=5)]
+SOURCE = [f"Quelle {number}" for number in range(len(REFERENCES[0]))]
+
+
+def report(lines: list[str], **known: object) -> Report:
+    [only] = reports([System("s", lines)], Text(REFERENCES, **known), OPTIONS, n_worst=4)  # type: ignore[arg-type]
+    return only
+
+
+def test_the_worst_sentences_are_those_of_the_lowest_chrf() -> None:
+    lines = damaged(REFERENCES[0], seed=1)
+    several = list(zip(*REFERENCES, strict=True))
+    scores = [CHRF().sentence_score(line, list(some)).score for line, some in zip(lines, several, strict=True)]
+    wrong = [line for line in range(len(lines)) if lines[line] not in several[line]]
+    expected = sorted(wrong, key=lambda line: (scores[line], line))[:4]
+    worst = report(lines, source=SOURCE).worst
+    assert [one.line - 1 for one in worst] == expected
+    for one, line in zip(worst, expected, strict=True):
+        assert one.score == scores[line]
+        assert (one.source, one.translation, tuple(one.references)) == (SOURCE[line], lines[line], several[line])
+
+
+def test_a_perfect_translation_has_no_worst_sentence() -> None:
+    assert report(REFERENCES[0]).worst == []
+
+
+def test_a_slice_scores_what_its_lines_score_alone() -> None:
+    lines = damaged(REFERENCES[0], seed=1)
+    counts = WordCounts({}, {"beer": 9, "want": 1, "a": 9, "i": 9})
+    parts = {part.name: part for part in report(lines, source=SOURCE, counts=counts).slices}
+    assert parts["rare word in reference"].examples == (6, 13, 20)
+    assert parts["unseen word in source"].lines == len(lines)
+    chosen = [5, 12, 19]
+    alone = score([lines[i] for i in chosen], [[text[i] for i in chosen] for text in REFERENCES], OPTIONS)
+    assert parts["rare word in reference"].scores == alone
+
+
+@pytest.mark.parametrize("n", [LEAST - 1, LEAST])
+def test_a_slice_of_few_lines_pretends_no_interval(n: int) -> None:
+    lines = [f"{i} beers" for i in range(n)]
+    [found] = reports([System("s", lines)], Text([["2 beers"] * n]), OPTIONS, n_worst=0)
+    assert {one.margin is None for part in found.slices if part.lines < LEAST for one in part.scores} <= {True}
+    assert {one.margin is None for part in found.slices if part.lines >= LEAST for one in part.scores} <= {False}
+    assert max(part.lines for part in found.slices) == n
+
+
+def test_all_but_the_first_system_are_compared_with_it() -> None:
+    systems = [System(str(seed), damaged(REFERENCES[0], seed=seed)) for seed in (1, 2, 3)]
+    found = reports(systems, Text(REFERENCES), OPTIONS, n_worst=0)
+    assert [one.name for one in found] == ["1", "2", "3"]
+    assert found[0].differences == []
+    for one in found[1:]:
+        assert [difference.value for difference in one.differences] == [
+            mine.value - baseline.value for mine, baseline in zip(one.scores, found[0].scores, strict=True)
+        ]

@@ -1,0 +1,83 @@
+from __future__ import annotations
+
+import gzip
+import shutil
+from pathlib import Path
+
+import pytest
+from hypothesis import given
+from hypothesis import strategies as st
+
+from transformer_cli.cli.app import main
+from transformer_cli.errors import ModelError
+from transformer_cli.evaluation.words import WORD_COUNTS, count_words, load_word_counts, save_word_counts, words
+from transformer_cli.training.directory import discard
+
+
+@pytest.mark.parametrize(
+    ("text", "expected"),
+    [
+        ("Ein Bier, bitte!", ["ein", "bier", "bitte"]),
+        ("U-Bahn 2 Uhr", ["u", "bahn", "2", "uhr"]),
+        ("STRASSE straße", ["strasse", "strasse"]),
+        ("私は学生です", list("私は学生です")),
+        ("맥주 한 잔", ["맥주", "한", "잔"]),
+        (" \t…", []),
+    ],
+)
+def test_a_word_is_a_run_of_letters_and_digits_without_case(text: str, expected: list[str]) -> None:
+    assert words(text) == expected
+
+
+@given(st.lists(st.text()), st.lists(st.text()))
+def test_what_a_run_keeps_is_what_was_counted(
+    tmp_path_factory: pytest.TempPathFactory, source: list[str], target: list[str]
+) -> None:
+    folder = tmp_path_factory.mktemp("run")
+    counts = count_words(source, target)
+    assert counts.source == {word: sum(words(line).count(word) for line in source) for word in counts.source}
+    assert set(counts.target) == {word for line in target for word in words(line)}
+    save_word_counts(folder, counts)
+    assert load_word_counts(folder) == counts
+
+
+def test_equal_counts_are_kept_in_equal_bytes_the_most_frequent_first(tmp_path: Path) -> None:
+    for folder, lines in ((tmp_path / "a", ["b a", "a"]), (tmp_path / "b", ["a", "a b"])):
+        folder.mkdir()
+        save_word_counts(folder, count_words(lines, ["c"]))
+    kept = (tmp_path / "a" / WORD_COUNTS).read_bytes()
+    assert kept == (tmp_path / "b" / WORD_COUNTS).read_bytes()
+    assert gzip.decompress(kept).decode() == "a\t2\t0\nb\t1\t0\nc\t0\t1\n"
+
+
+def test_a_run_without_counts_has_none(tmp_path: Path) -> None:
+    assert load_word_counts(tmp_path) is None
+
+
+@pytest.mark.parametrize(
+    "data", [b"", b"a\t1\t1\n", gzip.compress(b"a\t1\n"), gzip.compress(b"a\t1\tx\n"), gzip.compress(b"\xff")]
+)
+def test_damaged_counts_are_refused_by_name(tmp_path: Path, data: bytes) -> None:
+    (tmp_path / WORD_COUNTS).write_bytes(data)
+    with pytest.raises(ModelError, match=WORD_COUNTS):
+        load_word_counts(tmp_path)
+
+
+def test_a_run_that_starts_anew_does_not_keep_the_counts_of_another_text(tmp_path: Path) -> None:
+    save_word_counts(tmp_path, count_words(["a"], ["b"]))
+    discard(tmp_path)
+    assert load_word_counts(tmp_path) is None
+
+
+def test_training_keeps_the_counts_of_its_text(trained_run: Path) -> None:
+    counts = load_word_counts(trained_run)
+    assert counts is not None
+    assert (counts.source["hund"], counts.target["the"], counts.target.get("hund")) == (4, 7, None)
+
+
+def test_a_finished_run_without_counts_gets_them_from_the_same_command(trained_run: Path, tmp_path: Path) -> None:
+    run = Path(shutil.copytree(trained_run, tmp_path / "tiny"))
+    kept = (run / WORD_COUNTS).read_bytes()
+    (run / WORD_COUNTS).unlink()
+    assert main(["train", "-c", str(run / "config.yaml"), "--run-dir", str(run)]) == 0
+    assert (run / WORD_COUNTS).read_bytes() == kept

@@ -1,0 +1,62 @@
+"""scripts/test brings a browser where it may, and only there; on a machine of our making, whose tools do nothing."""
+
+from __future__ import annotations
+
+import shutil
+import subprocess
+from pathlib import Path
+
+import pytest
+
+REPOSITORY = Path(__file__).parents[1]
+
+
+@pytest.fixture
+def run(tmp_path):
+    """run(user id, CI, chromedriver there): what apt-get was asked for, and how the script ended."""
+    shutil.copytree(REPOSITORY / "scripts", tmp_path / "scripts")
+    programs = tmp_path / "bin"
+    programs.mkdir()
+    for name in ("bash", "dirname"):
+        (programs / name).symlink_to(shutil.which(name))
+
+    def program(path, text="exit 0"):
+        path.parent.mkdir(parents=True, exist_ok=True)
+        path.write_text(f"#!/bin/bash\n{text}\n")
+        path.chmod(0o755)
+
+    program(tmp_path / "scripts" / "setup")
+    for name in ("ruff", "mypy", "python"):
+        program(tmp_path / ".venv" / "bin" / name)
+
+    def run_script(user, *, ci, has_driver, apt="exit 0"):
+        program(programs / "id", f"echo {user}")
+        program(programs / "apt-get", f'echo "$*" >>"{tmp_path}/asked"; {apt}')
+        if has_driver:
+            program(programs / "chromedriver")
+        environment = {"PATH": str(programs), **({"CI": "true"} if ci else {})}
+        done = subprocess.run(["bash", "scripts/test"], cwd=tmp_path, env=environment, capture_output=True, text=True)
+        asked = tmp_path / "asked"
+        return asked.read_text() if asked.exists() else "", done
+
+    return run_script
+
+
+def test_in_ci_root_gets_chromium_and_its_driver(run):
+    asked, done = run(0, ci=True, has_driver=False)
+    assert asked == "update\ninstall -y --no-install-recommends chromium chromium-driver\n"
+    assert done.returncode == 0, done.stderr
+
+
+@pytest.mark.parametrize(("user", "ci", "has_driver"), [(0, False, False), (1000, True, False), (0, True, True)])
+def test_elsewhere_nothing_is_installed(run, user, ci, has_driver):
+    asked, done = run(user, ci=ci, has_driver=has_driver)
+    assert asked == ""
+    assert done.returncode == 0, done.stderr
+
+
+def test_a_browser_that_cannot_be_installed_fails_the_run_after_the_tests(run):
+    _, done = run(0, ci=True, has_driver=False, apt="exit 100")
+    assert done.returncode == 1
+    assert "failed: Chromium" in done.stderr
+    assert "pytest: " in done.stderr

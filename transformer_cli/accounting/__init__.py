@@ -1,0 +1,1 @@
+"""A configuration's numbers, in closed form and without torch."""

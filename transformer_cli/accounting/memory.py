@@ -1,0 +1,259 @@
+"""How many bytes training and translating take, by purpose, as tx goes about them.
+
+Training keeps weights, gradients and Adam's moments in fp32, whatever the precision; activations are those values that
+autograd keeps for the way back. What an allocator adds, and what lives for a moment only, is left out. Proved on CPUs,
+in both paths of attention; that GPUs keep masks of one byte and statistics in fp32 is what PyTorch's kernels say.
+
+B batch, S source length, T target length, D d_model, H heads, K d_head, F d_ff; p bytes of a value, m of a mask's.
+"""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+from typing import Literal
+
+from transformer_cli.accounting.flops import Pass, Work, meets_source, prefill, step
+from transformer_cli.accounting.parameters import Count, Part, product
+from transformer_cli.config.model import ModelConfig, Side
+
+FP32, BF16, INT64 = 4, 2, 8
+LOGITS_AT_A_TIME = 4 * 1024 * 1024
+"""Of what the loss holds: training/loss.py never makes all logits at once."""
+FEWEST_ROWS = 128
+"""Of a table of rotary angles, see model/positions.py."""
+
+
+@dataclass(frozen=True)
+class Storage:
+    """How numbers are kept where a model runs; see machine.py for how a run decides."""
+
+    precision: Literal["fp32", "bf16"] = "fp32"
+    device: Literal["cpu", "cuda", "mps"] = "cpu"
+    fused: bool = False
+    """Whether attention never holds its weights."""
+
+    @property
+    def value(self) -> int:
+        """Bytes of an activation."""
+        return BF16 if self.precision == "bf16" else FP32
+
+    @property
+    def mask(self) -> int:
+        """Bytes of an element of a dropout mask; on the CPU it is a factor, in the width of the values."""
+        return self.value if self.device == "cpu" else 1
+
+    @property
+    def statistic(self) -> int:
+        """Bytes of a mean or deviation that LayerNorm keeps."""
+        return self.value if self.device == "cpu" else FP32
+
+
+@dataclass(frozen=True)
+class Item:
+    """Bytes for one purpose, and what they come from."""
+
+    name: str
+    bytes: int
+    how: str = ""
+
+
+def training(count: Count, work: Work, storage: Storage, *, target_vocab: int) -> list[Item]:
+    """One update from one batch. An upper bound: gradients are made while activations are let go."""
+    return [
+        Item("weights", FP32 * count.total, f"{FP32} x {count.total:,}"),
+        Item("gradients", FP32 * count.trainable, f"{FP32} x {count.trainable:,}"),
+        Item("optimizer", 2 * FP32 * count.trainable, f"2 moments x {FP32} x {count.trainable:,}"),
+        *(_casts(count) if storage.precision == "bf16" else ()),
+        *activations(count.model, work, storage),
+        *_loss(count.model, work, storage, target_vocab),
+    ]
+
+
+def decoding(count: Count, work: Work, storage: Storage) -> list[Item]:
+    """Weights, and the keys and values that are kept while a batch of targets is written."""
+    linear = sum(part.parameters for part in count.chosen("exact") if _is_linear(part))
+    other = count.total - linear
+    how = f"{storage.value} x {linear:,} + {FP32} x {other:,}" if storage.value != FP32 else f"{FP32} x {count.total:,}"
+    return [Item("weights", storage.value * linear + FP32 * other, how), *caches(count.model, work, storage)]
+
+
+def caches(model: ModelConfig, work: Work, storage: Storage) -> list[Item]:
+    """Keys and values of what was written, for each beam, and of the source, once for all beams of a sentence.
+
+    Counted is what is needed; tx's tables grow by doubling, so up to twice as much is reserved for what was written.
+    """
+    layers, beams = model.depths.decoder, work.batch_size * work.beam_size
+    each = (2, storage.value, layers, model.kv_heads, model.head_width)
+    written = product(*each, (beams, "beams"), (work.target_length, "tokens"))
+    read = product(*each, (work.batch_size, "sentences"), (work.source_length, "tokens"))
+    items = [Item("self_cache", written.value, written.text), Item("cross_cache", read.value, read.text)]
+    return [item for item in items if item.bytes]
+
+
+def read_by_prefill(count: Count, work: Work, storage: Storage) -> int:
+    """Bytes of weights that reading takes: the source's side of an encoder-decoder, everything of one stack."""
+    return read(count, prefill(count.model, work), storage)
+
+
+def read_by_step(count: Count, work: Work, storage: Storage) -> int:
+    """Bytes that one more token per beam takes: weights, and all keys and values."""
+    return read(count, step(work), storage) + sum(cache.bytes for cache in caches(count.model, work, storage))
+
+
+def read(count: Count, a_pass: Pass, storage: Storage) -> int:
+    """Bytes of weights that a pass takes, as translating keeps them: what its tokens go through, and of a table that is
+    no output as well the rows that they look up. Extras and positions are left out."""
+    output = {part.shares for part in count.parts if part.component == "unembedding" and a_pass.projected}
+    parts = (part for part in count.parts if part.component not in output)
+    widths = ((storage.value if _is_linear(part) else FP32, part) for part in parts)
+    return sum(width * _numbers_read(part, a_pass, count.model.d_model) for width, part in widths)
+
+
+def _numbers_read(part: Part, a_pass: Pass, d_model: int) -> int:
+    sources, targets = a_pass.encoded, a_pass.decoded
+    rows = {"embedding.source": sources, "embedding.target": targets, "embedding.tokens": sources + targets}
+    if part.component in rows:
+        return 0 if part.shares else min(rows[part.component] * d_model, part.parameters)
+    if part.component == "norm.final":
+        return part.each.value * ((sources > 0) + (targets > 0))
+    if part.component == "unembedding":
+        return part.parameters if a_pass.projected else 0
+    through = sources if meets_source(part) else targets
+    return part.parameters if part.stack and through else 0
+
+
+def activations(model: ModelConfig, work: Work, storage: Storage) -> list[Item]:
+    """What autograd keeps between forward and backward, the loss left out."""
+    B, S, T = work.batch_size, work.source_length, work.target_length
+    encoder, decoder = model.depths.encoder, model.depths.decoder
+    items = []
+    if encoder:
+        layer = encoder_layer(model, storage, batch=B, source=S)
+        entrance = _entrance(model, storage, "encoder", batch=B, length=S)
+        items.append(Item("encoder_embedding", entrance, product((B * S, "tokens")).text))
+        items.append(Item("encoder_layers", encoder * layer, product((encoder, "layers"), layer).text))
+    if decoder:
+        memory = S if encoder else 0
+        layer = decoder_layer(model, storage, batch=B, source=memory, target=T)
+        entrance = _entrance(model, storage, "decoder", batch=B, length=T)
+        items.append(Item("decoder_embedding", entrance, product((B * T, "tokens")).text))
+        items.append(Item("decoder_layers", decoder * layer, product((decoder, "layers"), layer).text))
+        if storage.fused:
+            items.append(Item("causal_mask", storage.value * T * T, f"{T:,} x {T:,}"))
+        if encoder:
+            items.append(Item("memory", storage.value * B * S * model.d_model, f"{B * S:,} x {model.d_model:,}"))
+    if model.ends_in_norm:
+        tokens = B * S * (encoder > 0) + B * T * (decoder > 0)
+        items.append(Item("final_norms", _norm(model, storage, tokens), product((tokens, "tokens")).text))
+    return items
+
+
+def encoder_layer(model: ModelConfig, storage: Storage, *, batch: int, source: int) -> int:
+    """Self-attention and feed-forward: with biases or without, pre-norm and post-norm alike.
+
+    With ReLU, LayerNorm, dropout around sublayers and on attention weights, and H K = D, this is
+    B S D (p (8 + F / D) + 2 m) + B H S^2 (2 p + m) + 4 p' B S, where p' is the width of a statistic.
+    Source: Korthikanti et al. 2022, section 4.1, generalised.
+    """
+    return (
+        _self_attention(model, storage, "encoder", batch=batch, length=source)
+        + _feed_forward(model, storage, batch * source)
+        + 2 * _norm(model, storage, batch * source)
+    )
+
+
+def decoder_layer(model: ModelConfig, storage: Storage, *, batch: int, source: int, target: int) -> int:
+    """The same with cross-attention, unless the source has no token; the memory itself is counted once, elsewhere."""
+    crosses = source > 0
+    cross = attention(model, storage, batch=batch, queries=target, keys=source) if crosses else 0
+    return (
+        _self_attention(model, storage, "decoder", batch=batch, length=target)
+        + cross
+        + _feed_forward(model, storage, batch * target)
+        + (2 + crosses) * _norm(model, storage, batch * target)
+    )
+
+
+def _self_attention(model: ModelConfig, storage: Storage, side: Side, *, batch: int, length: int) -> int:
+    """Queries, keys and values come out of one product, which is kept whole where values aren't copied from it.
+
+    That is so in the fused path, and for a single sentence. What was turned by its position is then kept twice; and so
+    are, written out, the scaled queries, and fused, the result, in two layouts.
+    """
+    wide, narrow = model.n_heads * model.head_width, model.kv_heads * model.head_width
+    rotary = model.positions_of(side) == "rotary"
+    twice = rotary * (2 * wide + narrow) if storage.fused else (batch == 1) * (wide + rotary * narrow)
+    kept = attention(model, storage, batch=batch, queries=length, keys=length)
+    return kept + storage.value * batch * length * twice
+
+
+def attention(model: ModelConfig, storage: Storage, *, batch: int, queries: int, keys: int) -> int:
+    """What enters, queries, keys, values, weights, what enters the output projection, and the mask of the residual."""
+    p, m = storage.value, storage.mask
+    wide, narrow = model.n_heads * model.head_width, model.kv_heads * model.head_width
+    vectors = p * batch * (queries * (model.d_model + 2 * wide) + keys * 2 * narrow)
+    if storage.fused:
+        weights = FP32 * batch * model.n_heads * queries  # the logarithm of each row's sum
+    else:
+        per_weight = 2 * p + m if model.attention_dropout else p
+        weights = per_weight * batch * model.n_heads * queries * keys
+    return vectors + weights + _mask(model, storage, batch * queries)
+
+
+def _feed_forward(model: ModelConfig, storage: Storage, tokens: int) -> int:
+    """What enters, what the activation needs, what enters the second product, and the mask of the residual."""
+    p, m = storage.value, storage.mask
+    kept = {"relu": 1, "gelu": 2, "silu": 2, "swiglu": 4, "geglu": 4}[model.activation] * p
+    if model.activation_dropout:
+        # ReLU needs what comes out of it, which without dropout is what enters the second product.
+        kept += m + (p if model.activation == "relu" else 0)
+    return p * tokens * model.d_model + kept * tokens * model.d_ff + _mask(model, storage, tokens)
+
+
+def _norm(model: ModelConfig, storage: Storage, tokens: int) -> int:
+    """What enters and its statistics; PyTorch's RMSNorm on the CPU works in fp32 and keeps what it scales, too."""
+    if model.norm == "layer-norm":
+        return tokens * (storage.value * model.d_model + 2 * storage.statistic)
+    if storage.device == "cpu":
+        return tokens * (2 * FP32 * model.d_model + FP32)
+    return tokens * (storage.value * model.d_model + FP32)
+
+
+def _entrance(model: ModelConfig, storage: Storage, side: Side, *, batch: int, length: int) -> int:
+    """The ids, for the gradient of their rows; the mask of the dropout; the sines and cosines of rotary positions."""
+    rotary = model.positions_of(side) == "rotary"
+    table = storage.value * model.head_width * max(FEWEST_ROWS, model.first_position + length) if rotary else 0
+    return INT64 * batch * length + _mask(model, storage, batch * length) + table
+
+
+def _mask(model: ModelConfig, storage: Storage, tokens: int) -> int:
+    return storage.mask * tokens * model.d_model if model.dropout else 0
+
+
+def _loss(model: ModelConfig, work: Work, storage: Storage, vocab: int) -> list[Item]:
+    """The gradients that the loss makes while it has the logits, and as many logits as there are at a time."""
+    tokens = work.batch_size * work.target_length
+    if not (model.depths.decoder and vocab):
+        return []
+    rows = min(tokens, max(1, LOGITS_AT_A_TIME // vocab))
+    whole = (2 * FP32 + storage.value) * tokens * vocab
+    return [
+        Item("logits", storage.value * rows * vocab, f"{rows:,} x {vocab:,} (whole: {whole:,})"),
+        Item("loss", storage.value * tokens * model.d_model + FP32 * vocab * model.d_model, "its gradients"),
+    ]
+
+
+def _casts(count: Count) -> tuple[Item]:
+    """Copies of the weights in the layers, in the precision of the products; biases are not needed again."""
+    cast = sum(part.parameters for part in count.chosen("exact") if _is_cast(part))
+    return (Item("bf16_weights", BF16 * cast, f"{BF16} x {cast:,}"),)
+
+
+def _is_cast(part: Part) -> bool:
+    return (part.stack is not None or part.component == "norm.final") and not part.component.endswith("_bias")
+
+
+def _is_linear(part: Part) -> bool:
+    """Whether it is in a linear layer, which translating in bf16 casts for good."""
+    is_output = part.component == "unembedding" and not part.shares
+    return part.block != "norm" and (part.stack is not None or is_output)

@@ -1,0 +1,121 @@
+"""The word alignment of many translations: forced passes in batches, one layer's cross-attention read.
+
+B batch, H heads, S source length, T target positions
+"""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+
+import torch
+
+from transformer_cli.attention_maps.alignment import Links, Reading, best_layer, linked, read_pieces
+from transformer_cli.attention_maps.capture import capture, source_side, target_side
+from transformer_cli.attention_maps.maps import Side, words_of
+from transformer_cli.decoding import batches
+from transformer_cli.decoding.translator import Part, Translation, Translator
+from transformer_cli.errors import UsageError
+from transformer_cli.tokenizer import Vocabulary
+
+
+def alignments(translator: Translator, translations: Sequence[Translation]) -> list[Links]:
+    """Links between the words, as `split()` finds them, of each line and its best translation; see `align_parts`.
+
+    What is read, the translator's configuration says.
+    """
+    parts = [part for translation in translations for part in translation.parts]
+    links = iter(_align(translator, parts))
+    found = []
+    for translation in translations:
+        whole: set[tuple[int, int]] = set()
+        sources = targets = 0
+        for part in translation.parts:
+            whole |= {(sources + source, targets + target) for source, target in next(links)}
+            sources += len(part.source.split())
+            targets += len(translator.tokenizer.decode_target([part.ids])[0].split())
+        found.append(frozenset(whole))
+    return found
+
+
+def align_texts(translator: Translator, sources: Sequence[str], targets: Sequence[str]) -> list[Links]:
+    """The links of translations that are there already, as `alignments`."""
+    ids = zip(translator.tokenizer.encode_source(sources), translator.tokenizer.encode_target(targets), strict=True)
+    parts = [
+        Part(text, tuple(source), tuple(target), truncated=False)
+        for text, (source, target) in zip(sources, ids, strict=True)
+    ]
+    return _align(translator, parts)
+
+
+def _align(translator: Translator, parts: Sequence[Part]) -> list[Links]:
+    config = translator.config
+    return align_parts(translator, parts, layer=config.alignment_layer, reading=config.alignment_reading)
+
+
+def align_parts(
+    translator: Translator, parts: Sequence[Part], *, layer: int | None = None, reading: Reading = "raw"
+) -> list[Links]:
+    """The links of each part; none where its pieces cannot be counted off in words.
+
+    layer: of the decoder, from 1; see `best_layer`. Raises UsageError for one that it does not have.
+    """
+    depth = translator.model.config.depths.decoder
+    if layer is not None and layer > depth:
+        raise UsageError(f"decoding.alignment_layer is {layer}, but the decoder has {depth} layers")
+    found: list[Links] = [frozenset()] * len(parts)
+    filled = [index for index, part in enumerate(parts) if part.source_ids and part.ids]
+    config = translator.config
+    lengths = [max(len(parts[index].source_ids), len(parts[index].ids)) + 1 for index in filled]
+    for batch in batches.plan(lengths, batch_size=config.batch_size, budget_tokens=config.budget_tokens):
+        indices = [filled[place] for place in batch]
+        for index, links in zip(
+            indices, _align_batch(translator, [parts[i] for i in indices], layer, reading), strict=True
+        ):
+            found[index] = links
+    return found
+
+
+@torch.inference_mode()
+def _align_batch(translator: Translator, parts: Sequence[Part], layer: int | None, reading: Reading) -> list[Links]:
+    vocabularies, model = translator.tokenizer, translator.model
+    texts = vocabularies.decode_target([part.ids for part in parts])
+    sources = [source_side(translator, part.source) for part in parts]
+    targets = [target_side(translator, text, part.ids) for part, text in zip(parts, texts, strict=True)]
+    source_BS, lengths_B = translator.pad([side.ids for side in sources])
+    target_BT, _ = translator.pad([side.ids[:-1] for side in targets])
+    depth = model.config.depths.decoder
+    wanted = best_layer(depth) if layer is None else layer
+    name = f"decoder.layers.{wanted - 1}.cross_attention.attend"
+    with capture(model, only=name) as weights:
+        model(source_BS, lengths_B, target_BT)
+    cross_BTS = weights[name].float().mean(dim=1).cpu().numpy()
+    found = []
+    for b, (source, target, part, text) in enumerate(zip(sources, targets, parts, texts, strict=True)):
+        weights_TS = cross_BTS[b, : len(target.ids) - 1, : len(source.ids)]
+        left = split_words(source, part.source, vocabularies.source)
+        right = split_words(target, text, vocabularies.target)
+        found.append(linked(read_pieces(weights_TS, source, reading), left, right) if left and right else frozenset())
+    return found
+
+
+def split_words(side: Side, text: str, vocabulary: Vocabulary) -> list[int]:
+    """For each piece of text, which word of `text.split()` it is in; empty where that cannot be told.
+
+    The tokenizer's normalisation can make several words out of one; each is then normalised by itself and counted.
+    """
+    ids = [(piece, id) for piece, id, is_mark in zip(side.pieces, side.ids, side.marks, strict=True) if not is_mark]
+    numbers = words_of(*zip(*ids, strict=True)) if ids else ()
+    words = text.split()
+    n_numbers = max(numbers, default=-1) + 1
+    if n_numbers == len(words):
+        return list(numbers)
+    counts = [_n_words(vocabulary, word) for word in words]
+    if sum(counts) != n_numbers:
+        return []
+    owners = [number for number, count in enumerate(counts) for _ in range(count)]
+    return [owners[number] for number in numbers]
+
+
+def _n_words(vocabulary: Vocabulary, word: str) -> int:
+    [ids], [pieces] = vocabulary.encode([word]), vocabulary.pieces([word])
+    return max(words_of(tuple(pieces), tuple(ids)), default=-1) + 1

@@ -1,0 +1,184 @@
+"""Attention as PNG, SVG or PDF, fit for a paper: one matrix, or a grid. Drawn by matplotlib."""
+
+from __future__ import annotations
+
+import importlib.util
+import io
+import unicodedata
+import warnings
+from collections.abc import Sequence
+from typing import TYPE_CHECKING, Any
+
+import numpy as np
+
+from transformer_cli.attention_maps.fonts import fonts_for
+from transformer_cli.attention_maps.maps import ARROW
+from transformer_cli.attention_maps.views import View, label
+from transformer_cli.errors import ResourceError, UsageError
+
+if TYPE_CHECKING:
+    from matplotlib.axes import Axes
+    from matplotlib.figure import Figure
+
+CELL, SMALL_CELL = 0.3, 0.09
+"""Inches per weight, at least, where a few matrices are shown, and in a grid of many."""
+FEW = 6
+BAR_WIDTH, BAR_HEIGHT = 0.12, 2.5
+"""Inches of the scale of colours, at most."""
+WIDEST = 20.0
+"""Inches of a matrix at most; one of more pieces has smaller cells."""
+MAX_LABELS = 60
+"""Of more pieces than this only every n-th is named."""
+MAX_VALUES = 400
+"""Up to so many weights in all are written into their cells, too."""
+MAX_SHAPES = 5000
+"""Up to so many weights in all are drawn as shapes, which stay sharp; more are a picture."""
+MAX_MATRICES = 400
+DPI = 200
+
+
+def require_matplotlib() -> None:
+    """ResourceError where matplotlib is not installed."""
+    if importlib.util.find_spec("matplotlib") is None:
+        raise ResourceError("matplotlib is not installed", hint="pip install matplotlib; .html does without it")
+
+
+def figure(views: Sequence[View], caption: str, *, suffix: str) -> tuple[bytes, list[str]]:
+    """The file, the same bytes for the same views and fonts, and what whoever looks at it should know.
+
+    suffix: .png, .svg or .pdf. Raises UsageError for no matrices or more than can be drawn.
+    """
+    import matplotlib
+    from matplotlib.figure import Figure
+
+    rows = _layout([single for view in views for single in view.single()])
+    n_matrices = sum(map(len, rows))
+    if not 0 < n_matrices <= MAX_MATRICES:
+        raise UsageError(
+            f"a figure cannot show {n_matrices:,} matrices, but 1 to {MAX_MATRICES}",
+            hint="choose with --layers and --heads",
+        )
+    fonts, missing = fonts_for([caption, *(text for view in views for text in (*view.columns, *sum(view.rows, ())))])
+    settings: Any = {
+        "font.family": fonts,
+        "svg.hashsalt": "tx",
+        "pdf.fonttype": 42,
+        "hatch.linewidth": 0.5,
+        "hatch.color": "0.6",
+        "text.parse_math": False,
+    }
+    # A creation date would make every file another one.
+    dates = {".svg": {"Date": None}, ".pdf": {"CreationDate": None}}
+    file = io.BytesIO()
+    with matplotlib.rc_context(settings), warnings.catch_warnings():
+        warnings.filterwarnings("ignore", "Glyph .* missing")  # told by us, once
+        drawing = Figure(layout="constrained")
+        remarks = _draw(drawing, rows, label(caption, width=80))
+        drawing.savefig(
+            file, format=suffix[1:], dpi=200, metadata=dates.get(suffix), bbox_inches="tight", pad_inches=0.05
+        )
+    if missing:
+        named = ", ".join(f"{char} (U+{ord(char):04X})" for char in missing[:8])
+        more = f" and {len(missing) - 8} more" if len(missing) > 8 else ""
+        remarks.append(f"no installed font has {named}{more}; install one, such as Noto Sans CJK, or look at the .html")
+    return file.getvalue(), remarks
+
+
+def _layout(singles: Sequence[View]) -> list[list[View]]:
+    """Which matrices stand side by side: kinds where a layer has one matrix of each, heads where it has several."""
+    kinds = list(dict.fromkeys(view.kind for view in singles))
+    places = [(view.kind, view.layer) for view in singles]
+    if len(set(places)) < len(places):
+        return [[view for view in singles if (view.kind, view.layer) == place] for place in dict.fromkeys(places)]
+    if len(kinds) > 1:
+        layers = sorted({view.layer for view in singles})
+        return [[view for view in singles if view.layer == layer] for layer in layers]
+    across = max(1, round(len(singles) ** 0.5 + 0.49))
+    return [list(singles[first : first + across]) for first in range(0, len(singles), across)]
+
+
+def _draw(drawing: Figure, rows: list[list[View]], caption: str) -> list[str]:
+    n_matrices, n_columns = sum(map(len, rows)), max(map(len, rows))
+    few = n_matrices <= FEW
+    longest = max(max(len(view.rows), len(view.columns)) for row in rows for view in row)
+    cell = min(CELL if few else SMALL_CELL, WIDEST / longest)
+    size = min(9.0, 72 * cell * 0.8) if few else max(72 * cell * 0.75, 3.0)
+    widths = [max(len(row[c].columns) for row in rows if c < len(row)) for c in range(n_columns)]
+    heights = [max(len(view.rows) for view in row) for row in rows]
+    # Room for labels; what is too much is cut off when the figure is saved.
+    margin = 1.6 if few else 0.5
+    drawing.set_size_inches(
+        cell * sum(widths) + margin * n_columns + 1.2, cell * sum(heights) + margin * len(rows) + 0.6
+    )
+    axes = drawing.subplots(len(rows), n_columns, squeeze=False, width_ratios=widths, height_ratios=heights)
+    n_weights = sum(view.visible_QK.size for row in rows for view in row)
+    mesh = None
+    for r, row in enumerate(rows):
+        for c in range(n_columns):
+            if c >= len(row):
+                axes[r, c].set_axis_off()
+                continue
+            mesh = _matrix(axes[r, c], row[c], n_weights)
+            above = r > 0 and c < len(rows[r - 1]) and rows[r - 1][c].columns == row[c].columns
+            beside = c > 0 and row[c - 1].rows == row[c].rows
+            _labels(axes[r, c], row[c], size, columns=few or not above, rows=few or not beside)
+            axes[r, c].set_title(row[c].title if few else _short_title(row[c]), fontsize=9 if few else size + 1)
+    assert mesh is not None
+    height = drawing.get_figheight()
+    tall = min(BAR_HEIGHT, height)
+    bar = drawing.colorbar(mesh, ax=axes, shrink=tall / height, aspect=tall / BAR_WIDTH, pad=0.02)
+    bar.set_label("attention weight; a row's sum is 1", fontsize=8 if few else size + 1)
+    bar.ax.tick_params(labelsize=7 if few else size)
+    drawing.suptitle(caption, fontsize=8, color="0.35")
+    return [f"only one in {_stride(longest)} of {longest:,} pieces is named"] if longest > MAX_LABELS else []
+
+
+def _matrix(axes: Axes, view: View, n_weights: int) -> Any:
+    """The weights as colours; where a key is hidden the hatched background shows."""
+    weights_QK = np.ma.array(view.weights_HQK[0], mask=~view.visible_QK)
+    axes.set_anchor("N")
+    axes.patch.set(facecolor="0.93", hatch="/////")
+    if n_weights <= MAX_SHAPES:
+        mesh: Any = axes.pcolormesh(weights_QK, vmin=0, vmax=1, cmap="viridis", edgecolors="face", linewidth=0.2)
+        axes.set_aspect("equal")
+        axes.invert_yaxis()
+    else:
+        n_queries, n_keys = weights_QK.shape
+        mesh = axes.imshow(
+            weights_QK, vmin=0, vmax=1, cmap="viridis", interpolation="none", extent=(0, n_keys, n_queries, 0)
+        )
+    if n_weights <= MAX_VALUES:
+        for (q, k), weight in np.ndenumerate(weights_QK):
+            if weight is not np.ma.masked and weight >= 0.005:
+                ink = "black" if weight > 0.55 else "white"
+                axes.text(
+                    k + 0.5, q + 0.5, f"{weight:.2f}".lstrip("0"), ha="center", va="center", fontsize=6, color=ink
+                )
+    return mesh
+
+
+def _labels(axes: Axes, view: View, size: float, *, columns: bool, rows: bool) -> None:
+    names = (view.columns if columns else (), [_row_name(row) for row in view.rows] if rows else ())
+    for axis, labels, n in zip((axes.xaxis, axes.yaxis), names, (len(view.columns), len(view.rows)), strict=True):
+        places = range(0, n, _stride(n))
+        axis.set_ticks([place + 0.5 for place in places], [labels[place] for place in places] if labels else [])
+    crowded = len(view.columns) > 6 or max(map(len, view.columns)) > (6 if size > 8 else 2)
+    axes.xaxis.tick_top()
+    axes.tick_params(axis="x", labelsize=size, rotation=90 if crowded else 0, length=2)
+    axes.tick_params(axis="y", labelsize=size, length=2)
+
+
+def _row_name(row: tuple[str, ...]) -> str:
+    """What was read, an arrow, what was written; from left to right even where the script is not."""
+    if any(unicodedata.bidirectional(char) in ("R", "AL") for name in row for char in name):
+        return "\u200e" + ARROW.join(f"\u2068{name}\u2069" for name in row)
+    return ARROW.join(row)
+
+
+def _stride(n: int) -> int:
+    return -(-n // MAX_LABELS)
+
+
+def _short_title(view: View) -> str:
+    which = f"head {view.heads[0]}" if len(view.heads) == 1 else "mean"
+    return f"{view.kind} {view.layer}, {which}"

@@ -1,0 +1,116 @@
+"""One interactive page of attention maps: a single file that asks for nothing, from the network or from the disk.
+
+The parts lie in page/, one file per concept; the browser may run and wear exactly those, by their hashes.
+"""
+
+from __future__ import annotations
+
+import base64
+import hashlib
+import html
+import json
+import re
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+from numpy.typing import NDArray
+
+from transformer_cli.attention_maps.heads import Head, describe
+from transformer_cli.attention_maps.maps import ARROW, AttentionMaps, Block, Side
+from transformer_cli.attention_maps.views import label, view, word_texts
+
+PARTS = Path(__file__).with_name("page")
+SCRIPTS = (
+    *("dom", "tokens", "matrices", "colour", "heatmap", "state", "telling", "controls", "sentence"),
+    *("sentences", "matrix", "grid", "lines", "steps", "heads", "numbers", "main"),
+)
+"""In the order in which each may use what came before."""
+POLICY = "default-src 'none'; script-src '{script}'; style-src '{style}'; base-uri 'none'; form-action 'none'"
+UNIT = 65535
+"""The whole number that stands for a weight of 1."""
+UNKNOWN_ID = 1
+STRONGEST = 3
+"""Source pieces named per target position for browsers without JavaScript."""
+
+
+def page(maps: AttentionMaps, *, words: bool = False) -> str:
+    """The whole file; the same maps give the same text. words: it opens with pieces joined to words."""
+    script, style = "\n".join(_part(f"{name}.js") for name in SCRIPTS), _part("page.css")
+    parts = {
+        "policy": POLICY.format(script=_hash(script), style=_hash(style)),
+        "title": html.escape(label(maps.model, width=80)),
+        "style": style,
+        "without_script": _without_script(maps),
+        "maps": _data(maps, "words" if words else "pieces"),
+        "script": script,
+    }
+    # In one pass, so that no text of the maps is ever taken for a place to fill.
+    return re.sub(r"\{\{(\w+)\}\}", lambda place: parts[place[1]], _part("page.html"))
+
+
+def quantised(weights: NDArray[np.float32]) -> bytes:
+    """Weights from 0 to 1 as little-endian 16-bit integers; off by half of 1/65535 at most."""
+    return np.rint(weights.astype(np.float64) * UNIT).clip(0, UNIT).astype("<u2").tobytes()
+
+
+def _part(name: str) -> str:
+    return (PARTS / name).read_text(encoding="utf-8")
+
+
+def _hash(text: str) -> str:
+    return "sha256-" + base64.b64encode(hashlib.sha256(text.encode("utf-8")).digest()).decode("ascii")
+
+
+def _data(maps: AttentionMaps, unit: str) -> str:
+    """JSON that ends no script element and no line: what HTML could read as markup is escaped."""
+    text = json.dumps(
+        {
+            "model": maps.model,
+            "unit": unit,
+            "origin": maps.origin,
+            "score": maps.score,
+            "source": _side(maps.source),
+            "target": _side(maps.target),
+            "steps": [{"best": step.best, "probability": step.probability} for step in maps.steps],
+            "heads": [_head(head) for head in describe(maps)],
+            "blocks": [_block(block) for block in maps.blocks],
+        },
+        separators=(",", ":"),
+    )
+    return text.replace("&", "\\u0026").replace("<", "\\u003c").replace(">", "\\u003e")
+
+
+def _side(side: Side) -> dict[str, Any]:
+    return {
+        "pieces": side.pieces,
+        "ids": side.ids,
+        "words": side.words,
+        "word_texts": word_texts(side),
+        "marks": [int(mark) for mark in side.marks],
+        "unknown": [place for place, id in enumerate(side.ids) if id == UNKNOWN_ID],
+        "padding": side.n_padding,
+    }
+
+
+def _head(head: Head) -> dict[str, Any]:
+    return {name: round(value, 6) if isinstance(value, float) else value for name, value in vars(head).items()}
+
+
+def _block(block: Block) -> dict[str, Any]:
+    weights = base64.b64encode(quantised(block.weights_HQK)).decode("ascii")
+    return {"kind": block.kind, "layer": block.layer, "heads": block.heads, "weights": weights}
+
+
+def _without_script(maps: AttentionMaps) -> str:
+    """For each step of the translation, where its cross-attention goes, averaged over all layers and heads."""
+    shown = [view(maps, block) for block in maps.of("cross")]
+    if not shown:
+        return ""
+    mean_QK = np.mean([one.mean_QK for one in shown], axis=0)
+    rows = []
+    for row, weights_K in zip(shown[0].rows, mean_QK, strict=True):
+        best = np.argsort(-weights_K, kind="stable")[:STRONGEST]
+        seen = ", ".join(f"{shown[0].columns[key]} {weights_K[key]:.2f}" for key in best)
+        rows.append(f"<tr><th scope=row>{html.escape(ARROW.join(row))}</th><td>{html.escape(seen)}</td></tr>")
+    return "\n".join(rows)

@@ -1,0 +1,45 @@
+// A token as a reader sees it: the space mark faint, invisible characters by name, specials set apart.
+
+const SPACE_MARK = "\u2581";
+// Controls, bidirectional and zero-width marks, unpaired surrogates, private use, spaces other than the space, blank
+// letters; but the joiner between two pictures is a part of the emoji.
+const INVISIBLE = new RegExp(
+  "((?<![\\p{Extended_Pictographic}\\p{Emoji_Modifier}\\ufe0f])\\u200d|\\u200d(?!\\p{Extended_Pictographic})" +
+    "|(?!\\u200d)[\\p{Cc}\\p{Cf}\\p{Cs}\\p{Co}\\p{Zl}\\p{Zp}\\u115f\\u1160\\u2800\\u3164\\uffa0]|(?! )\\p{Zs})",
+  "u",
+);
+
+function codePoint(character) {
+  return "U+" + character.codePointAt(0).toString(16).toUpperCase().padStart(4, "0");
+}
+
+/** The text as it can be spoken or put into an attribute: without the space mark, invisible characters by name. */
+function plain(token) {
+  const text = token.text.replaceAll(SPACE_MARK, " ").trim();
+  const parts = text.split(INVISIBLE).map((part, index) => (index % 2 ? codePoint(part) : part));
+  return parts.join("") || "space";
+}
+
+/** What plain() says, drawn. */
+function tokenNode(token, { mark = false } = {}) {
+  if (token.special) return element("span", { class: "special" }, token.text.replace(/^<(.*)>$/u, "$1"));
+  const alone = token.text === SPACE_MARK;
+  const spaceMark = () => element("span", { class: "space-mark", "aria-hidden": alone ? null : "true" }, "\u2423");
+  const parts = token.text.split(INVISIBLE).map((part, index) => {
+    if (index % 2) return element("span", { class: "code-point" }, codePoint(part));
+    if (!mark && !alone) return part.replaceAll(SPACE_MARK, "");
+    return part.split(/(\u2581)/u).map((piece) => (piece === SPACE_MARK ? spaceMark() : piece));
+  });
+  return element("bdi", { class: token.unknown ? "unknown" : null }, parts);
+}
+
+/** A row of the decoder reads one piece and writes the next. */
+function rowText(row) {
+  return row.writes ? `${plain(row.reads)} \u2192 ${plain(row.writes)}` : plain(row.reads);
+}
+
+function rowNode(row, options) {
+  if (!row.writes) return tokenNode(row.reads, options);
+  const arrow = element("span", { class: "arrow" }, "\u2192");
+  return element("span", { class: "pair" }, tokenNode(row.reads, options), arrow, tokenNode(row.writes, options));
+}

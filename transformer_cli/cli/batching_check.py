@@ -1,0 +1,62 @@
+"""`tx evaluate --check-batching`: does a translation depend on who else is in its batch?"""
+
+from __future__ import annotations
+
+import json
+from collections.abc import Mapping, Sequence
+from dataclasses import asdict
+from typing import TYPE_CHECKING, Any
+
+from transformer_cli.cli import console
+from transformer_cli.cli.translate import progress_bar
+from transformer_cli.errors import TxError
+
+if TYPE_CHECKING:
+    from transformer_cli.checkpoints.store import OpenedRun
+    from transformer_cli.config.run import RunConfig
+    from transformer_cli.decoding.invariance import Difference
+
+
+def check(
+    opened: Sequence[OpenedRun],
+    settings: RunConfig,
+    texts: Mapping[str, Sequence[str]],
+    search: dict[str, Any],
+    *,
+    as_json: bool,
+) -> None:
+    """Translate each text in several ways, and show which lines came out differently: in fp32, which the promise is
+    about, unless the settings name another precision. TxError where it is broken: an error of ours.
+    """
+    from transformer_cli.decoding.invariance import check_batching
+    from transformer_cli.loading import translator_of
+
+    if settings.precision == "auto":
+        settings = settings.model_copy(update={"precision": "fp32"})
+    translator = translator_of(opened, settings)
+    n = 0
+    for name, lines in texts.items():
+        with progress_bar(None) as progress:
+            report = check_batching(translator, lines, **search, progress=progress)
+        n += len(report.differences)
+        if as_json:
+            console.result(json.dumps({"set": name, **asdict(report)}, ensure_ascii=False))
+            continue
+        what = "samples" if settings.decoding.sample else "lines"
+        console.result(f"{name}: {report.n_lines:,} {what}, one by one and in {', '.join(report.batchings)}")
+        console.result(f"  {len(report.differences):,} differences, {len(report.ties):,} ties")
+        for one in (*report.differences, *report.ties):
+            _show(one)
+    if n and settings.precision != "fp32":
+        console.warn(f"{n:,} translations depend on their batch, as they may in {settings.precision}")
+    elif n:
+        raise TxError(
+            f"{n:,} translations depend on their batch, which in fp32 they must not",
+            hint="this is a bug in tx or a fault of the machine; please report it with the lines above",
+        )
+
+
+def _show(one: Difference) -> None:
+    console.result(f"  {'tie' if one.is_tie else 'difference'} in line {one.line:,}, {one.batching}")
+    for score, text in zip(one.scores, one.texts, strict=True):
+        console.result(f"    {score:.6f}  {text}")

@@ -1,0 +1,358 @@
+"""What a model costs, as tables and as JSON."""
+
+from __future__ import annotations
+
+from collections.abc import Iterable, Iterator
+from dataclasses import asdict, dataclass
+from itertools import groupby
+from typing import TYPE_CHECKING, Any
+
+from transformer_cli.accounting import flops, memory
+from transformer_cli.accounting.flops import Term, Work
+from transformer_cli.accounting.hardware import Bound, Hardware, roofline
+from transformer_cli.accounting.memory import Item, Storage
+from transformer_cli.accounting.parameters import Count
+from transformer_cli.accounting.shapes import Stage, journeys
+from transformer_cli.cli.parameter_tables import binary
+from transformer_cli.cli.tables import Column, Table
+from transformer_cli.config.model import Side
+from transformer_cli.config.run import untrainable
+
+if TYPE_CHECKING:
+    from transformer_cli.cli.subject import Subject
+
+UTILISATION = 0.35
+"""Of the peak, where nothing better is known: what training that is done well reaches on a data centre's GPUs."""
+
+
+@dataclass(frozen=True)
+class Section:
+    """One part of the answer, for people and for programs."""
+
+    name: str
+    tables: tuple[Table, ...]
+    fields: dict[str, Any]
+
+
+@dataclass(frozen=True)
+class Costs:
+    """A model, its work, and how its numbers are kept; each method makes one section."""
+
+    subject: Subject
+    count: Count
+    work: Work
+    storage: Storage
+
+    def shapes(self) -> Section:
+        """The way of one token."""
+        found = journeys(
+            self.count.model,
+            vocabs=(self.subject.source_vocab, self.subject.target_vocab),
+            source_length=self.work.source_length,
+            target_length=self.work.target_length,
+        )
+        tables = tuple(self._journey(side, stages) for side, stages in found.items())
+        return Section("shapes", tables, {side: [asdict(stage) for stage in found[side]] for side in found})
+
+    def flops(self) -> Section:
+        """Training, prefill and one step, per part."""
+        passes = self._passes()
+        fields: dict[str, Any] = {name: _pass_json(terms, name) for name, terms in passes.items()}
+        fields["training"]["hidden_by_mask_flops"] = flops.hidden_by_mask(self.count.model, self.work)
+        return Section("flops", (self._flops_table(passes),), fields)
+
+    def memory(self) -> Section:
+        """Training and translating, per purpose."""
+        items = self._items()
+        tables = tuple(self._memory_table(name, items[name]) for name in items)
+        fields = {name: {f"{i.name}_bytes": i.bytes for i in items[name]} for name in items}
+        for name, of_purpose in fields.items():
+            of_purpose["total_bytes"] = sum(i.bytes for i in items[name])
+        return Section("memory", tables, asdict(self.storage) | fields)
+
+    def hardware(self, device: Hardware, *, tokens: int | None, utilisation: float | None) -> Section:
+        """The roofline, and how long training takes; tokens are those that training sees, as configured when None."""
+        passes = self._passes()
+        training = passes.pop("training")
+        bounds = {name: self._bound(device, name, terms) for name, terms in (passes or {"forward": training}).items()}
+        cost = self._training_cost(device, tokens=tokens, utilisation=utilisation)
+        needed = {f"{name}_bytes": sum(item.bytes for item in items) for name, items in self._items().items()}
+        fields = {
+            **{key: value for key, value in asdict(device).items() if key != "sources"},
+            "sources": {name: {"what": s.what, "date": str(s.date)} for name, s in device.sources.items()},
+            "precision": self.storage.precision,
+            "ridge_flops_per_byte": device.ridge(self.storage.precision),
+            **{name: _bound_json(bound) for name, bound in bounds.items()},
+            **({"tokens_per_s": self.work.batch_size / bounds["step"].seconds} if "step" in bounds else {}),
+            "training": cost,
+            "needed": needed,
+        }
+        return Section(
+            "hardware", (self._roofline(device, bounds, needed), self._training(device, cost, needed)), fields
+        )
+
+    # --- the numbers
+
+    @property
+    def _is_trained(self) -> bool:
+        """Whether `tx train` would take the configuration, so that its settings of training mean something."""
+        return not any(untrainable(self.subject.config))
+
+    def _passes(self) -> dict[str, list[Term]]:
+        model = self.count.model
+        passes = {"training": flops.training(self.work)}
+        if "decoder" in model.sides:
+            passes |= {"prefill": flops.prefill(model, self.work), "step": flops.step(self.work)}
+        vocab = self.subject.target_vocab
+        return {name: flops.terms(model, a_pass, target_vocab=vocab) for name, a_pass in passes.items()}
+
+    def _items(self) -> dict[str, list[Item]]:
+        vocab = self.subject.target_vocab
+        items = {"training": memory.training(self.count, self.work, self.storage, target_vocab=vocab)}
+        if "decoder" in self.count.model.sides:
+            items["decoding"] = memory.decoding(self.count, self.work, self.storage)
+        return items
+
+    def _bound(self, device: Hardware, name: str, terms: list[Term]) -> Bound:
+        read = READ[name](self.count, self.work, self.storage)
+        return roofline(device, self.storage.precision, flops=sum(term.flops for term in terms), bytes_moved=read)
+
+    def _training_cost(self, device: Hardware, *, tokens: int | None, utilisation: float | None) -> dict[str, Any]:
+        options = self.subject.config.training
+        rate = (utilisation or UTILISATION) * device.peak_flops_per_s[self.storage.precision]
+        cost: dict[str, Any] = {
+            "utilisation": utilisation or UTILISATION,
+            "utilisation_is_assumed": utilisation is None,
+            "tokens_per_s": rate * 10**6 / self._training_flops(10**6),
+        }
+        configured = tokens is None
+        if configured and self._is_trained:
+            tokens = options.max_steps * options.accumulation * options.budget_tokens
+        if tokens is None:
+            return cost
+        total = self._training_flops(tokens)
+        thumb = flops.rule_of_thumb(self.count, self.work, tokens=tokens)
+        return cost | {
+            "tokens": tokens,
+            "tokens_are_configured": configured,
+            "flops": total,
+            "rule_of_thumb_flops": thumb,
+            "seconds": total / rate,
+        }
+
+    def _training_flops(self, tokens: int) -> int:
+        vocab = self.subject.target_vocab
+        return flops.training_flops(self.count.model, self.work, tokens=tokens, target_vocab=vocab)
+
+    # --- the tables
+
+    def _journey(self, side: Side, stages: list[Stage]) -> Table:
+        rows: list[tuple[str, ...]] = []
+        for layers, members in groupby(stages, key=lambda stage: stage.layers):
+            if layers:
+                rows.append((f"{_counted(layers, 'layer')}, each", "", ""))
+            rows += [("  " * bool(layers) + s.name, _shape(s), s.how) for s in members]
+        return Table(
+            title=f"{self.subject.name}: a token's way through the {side}",
+            columns=(Column("Stage"), Column("Numbers", "right"), Column("Made by")),
+            rows=tuple(rows),
+        )
+
+    def _flops_table(self, passes: dict[str, list[Term]]) -> Table:
+        totals = {name: sum(term.flops for term in terms) for name, terms in passes.items()}
+        forward = totals["training"]
+        unit, size = _unit(3 * forward)
+        step_unit, step_size = _unit(totals.get("step", 0))
+        by_part = {name: {term.part: term.flops for term in terms} for name, terms in passes.items()}
+
+        def cells(of: dict[str, int]) -> tuple[str, ...]:
+            forward, *others = (of.get(name, 0) for name in passes)
+            numbers = zip((forward, 2 * forward, *others), (size, size, size, step_size), strict=False)
+            return tuple(f"{n / unit_size:,.2f}" if n else "0" for n, unit_size in numbers)
+
+        parts = dict.fromkeys(term.part for terms in passes.values() for term in terms)
+        lines = ((part, cells({name: by_part[name].get(part, 0) for name in passes})) for part in parts)
+        return Table(
+            title=f"{self.subject.name}: {unit} for {self._amount()}",
+            columns=(
+                Column("Part"),
+                *(
+                    Column(name, "right")
+                    for name in ("Forward", "Backward", "Prefill", f"Step, {step_unit}")[: 1 + len(passes)]
+                ),
+            ),
+            rows=tuple(_tree(lines)),
+            totals=(("total", *cells(totals)),),
+            notes=tuple(self._flops_notes(totals)),
+        )
+
+    def _flops_notes(self, totals: dict[str, int]) -> Iterator[str]:
+        model, work = self.count.model, self.work
+        forward = totals["training"]
+        yield f"Training: {forward:,} FLOPs forward + {2 * forward:,} backward = {3 * forward:,}."
+        if "step" in totals:
+            read = "the source" if "encoder" in model.sides else "a prompt"
+            yield (
+                f"Prefill, reading {read}: {totals['prefill']:,} FLOPs. One step, token {work.target_length:,} of "
+                f"every beam: {totals['step']:,}."
+            )
+        yield "A multiply-add is two FLOPs. Norms, biases, softmax, activations, dropout and look-ups are not counted."
+        if hidden := flops.hidden_by_mask(model, work):
+            yield (
+                f"The causal mask throws {hidden:,} of the forward FLOPs away: scores with later tokens. They are "
+                "computed, and counted."
+            )
+        side, length = ("decoder", work.target_length) if work.target_length else ("encoder", work.source_length)
+        if model.kv_heads == model.n_heads and model.n_heads * model.head_width == model.d_model:
+            total = 4 * work.batch_size * model.d_model * length * (2 * model.d_model + length)
+            yield (
+                f"Self-attention of one {side} layer, 4 x B x d x L x (2 x d + L): 4 x {work.batch_size:,} x "
+                f"{model.d_model:,} x {length:,} x (2 x {model.d_model:,} + {length:,}) = {total:,}."
+            )
+        if model.extra:
+            yield f"Not counted, for tx does not build them: {', '.join(extra.name for extra in model.extra)}."
+
+    def _memory_table(self, name: str, items: list[Item]) -> Table:
+        total = sum(item.bytes for item in items)
+        where = f"{self.storage.precision} on {self.storage.device}"
+        return Table(
+            title=f"{self.subject.name}: {name}, {self._amount(beams=name == 'decoding')}, {where}",
+            columns=(Column("Purpose"), Column("Bytes", "right"), Column("From", optional=True)),
+            rows=tuple((item.name.replace("_", " "), f"{item.bytes:,}", item.how) for item in items),
+            totals=(("total", f"{total:,}", binary(total)),),
+            notes=tuple(self._memory_notes(name, has_logits=any(item.name == "logits" for item in items))),
+        )
+
+    def _memory_notes(self, name: str, *, has_logits: bool) -> Iterator[str]:
+        config = self.subject.config
+        if name == "decoding":
+            yield "Keys and values as needed; tx reserves up to twice as much for written ones, as tables double."
+            return
+        if has_logits:
+            yield "Logits are made a few rows at a time; in brackets what all would take, with softmax and gradient."
+        if config.precision == "auto" and self.storage.precision == "fp32":
+            yield "precision: auto may be bf16 where it is faster: --set precision=bf16."
+        if self._is_trained:
+            length, budget = max(self.work.source_length, self.work.target_length), config.training.budget_tokens
+            yield f"tx train fills batches to {budget:,} tokens a side: --batch-size {max(1, budget // length):,} here."
+        yield "An upper bound: gradients are made while activations are let go. The allocator's own is not in it."
+
+    def _roofline(self, device: Hardware, bounds: dict[str, Bound], needed: dict[str, int]) -> Table:
+        precision = self.storage.precision
+        peak, bandwidth = device.peak_flops_per_s[precision], device.bandwidth_bytes_per_s
+        notes = [
+            f"{peak / 1e12:,.4g} TFLOP/s in {precision}, {bandwidth / 1e9:,.0f} GB/s: below "
+            f"{device.ridge(precision):,.0f} FLOPs per byte reading takes longer than computing."
+        ]
+        if "step" in bounds:
+            per_s = self.work.batch_size / bounds["step"].seconds
+            fits = _fits(needed["decoding_bytes"], device)
+            but = f"; but decoding {fits}" if "not" in fits else ""
+            notes.append(f"At best {per_s:,.1f} tokens per second, {self.work.batch_size:,} at a time{but}.")
+        sources = dict.fromkeys(f"{source.what} ({source.date})" for source in device.sources.values())
+        return Table(
+            title=f"{self.subject.name} on {device.name}, {self._amount()}",
+            columns=(
+                Column("Pass"),
+                *(Column(name, "right") for name in ("FLOPs", "Bytes read", "FLOP/byte", "At least")),
+                Column("Bound by"),
+            ),
+            rows=tuple(
+                (name, f"{b.flops:,}", f"{b.bytes:,}", f"{b.intensity:,.1f}", duration(b.seconds), b.by)
+                for name, b in bounds.items()
+            ),
+            notes=(*notes, f"Sources: {'; '.join(sources)}."),
+        )
+
+    def _training(self, device: Hardware, cost: dict[str, Any], needed: dict[str, int]) -> Table:
+        peak = device.peak_flops_per_s[self.storage.precision]
+        share = f"{cost['utilisation']:.0%} of {peak / 1e12:,.4g} TFLOP/s"
+        tokens, rule = (
+            ("target tokens", "6 (N_enc S + N_dec T)") if len(self.count.model.sides) == 2 else ("tokens", "6 N D")
+        )
+        rows = [
+            ("utilisation", share, "assumed" if cost["utilisation_is_assumed"] else "as given"),
+            (f"{tokens} per second", f"{cost['tokens_per_s']:,.0f}", ""),
+        ]
+        if "tokens" in cost:
+            origin = "full batches, as configured" if cost["tokens_are_configured"] else "as given"
+            rows += [
+                (tokens, f"{cost['tokens']:,}", origin),
+                ("FLOPs", f"{cost['flops']:.3e}", f"{rule}: {cost['rule_of_thumb_flops']:.3e}"),
+                ("time", duration(cost["seconds"]), ""),
+            ]
+        for name, n_bytes in needed.items():
+            rows.append((f"memory, {name.removesuffix('_bytes')}", binary(n_bytes), _fits(n_bytes, device)))
+        columns = (Column("Quantity"), Column("Value", "right"), Column("Note"))
+        return Table(f"{self.subject.name}: training on one {device.name}", columns, tuple(rows))
+
+    def _amount(self, *, beams: bool = True) -> str:
+        """`1 sentence of 25 source and 25 target tokens, 5 beams`."""
+        work, sides = self.work, self.count.model.sides
+        if len(sides) == 2:
+            lengths = f"{work.source_length:,} source and {_counted(work.target_length, 'target token')}"
+        else:
+            lengths = _counted(work.source_length + work.target_length, "token")
+        searched = f", {work.beam_size:,} beams" if beams and work.beam_size > 1 else ""
+        return f"{_counted(work.batch_size, 'sentence')} of {lengths}{searched}"
+
+
+READ = {"forward": memory.read_by_prefill, "prefill": memory.read_by_prefill, "step": memory.read_by_step}
+
+
+def duration(seconds: float) -> str:
+    """`4.02 ms`, `3.1 hours`."""
+    for size, unit in ((86400 * 365.25, "years"), (86400, "days"), (3600, "hours"), (60, "minutes"), (1, "s")):
+        if seconds >= size:
+            return f"{seconds / size:,.3g} {unit}" if seconds / size < 1000 else f"{seconds / size:,.0f} {unit}"
+    return f"{seconds * 1e3:.3g} ms" if seconds >= 1e-3 else f"{seconds * 1e6:.3g} µs"
+
+
+def _fits(n_bytes: int, device: Hardware) -> str:
+    verb = "fits into" if n_bytes <= device.memory_bytes else "does not fit into"
+    return f"{verb} {device.memory_bytes / 1e9:,.0f} GB"
+
+
+def _unit(largest: int) -> tuple[str, int]:
+    """The unit in which a number has three to six digits before the point."""
+    power = max(0, min(6, (len(str(largest)) - 4) // 3))
+    return f"{['', 'k', 'M', 'G', 'T', 'P', 'E'][power]}FLOP", 1000**power
+
+
+def _shape(stage: Stage) -> str:
+    return " x ".join(f"{n:,}" for n in stage.shape) or "1"
+
+
+def _counted(n: int, what: str) -> str:
+    return f"{n:,} {what}{'s' * (n != 1)}"
+
+
+def _tree(lines: Iterable[tuple[str, tuple[str, ...]]]) -> Iterator[tuple[str, ...]]:
+    """Rows in which names such as `cross.query` are indented under a row of their own, `cross`."""
+    for family, members in groupby(lines, key=lambda line: line[0].partition(".")[0]):
+        for index, (name, cells) in enumerate(members):
+            if name != family and index == 0:
+                yield (family, *[""] * len(cells))
+            yield (name if name == family else f"  {name.removeprefix(f'{family}.')}", *cells)
+
+
+def _pass_json(terms: list[Term], name: str) -> dict[str, Any]:
+    def numbers(macs: int) -> dict[str, int]:
+        if name != "training":
+            return {"macs": macs, "flops": 2 * macs}
+        return {"macs": macs, "forward_flops": 2 * macs, "backward_flops": 4 * macs}
+
+    total = sum(term.macs.value for term in terms)
+    parts = [{"part": t.part, "product": t.macs.text, **numbers(t.macs.value)} for t in terms]
+    together = {"flops": 6 * total} if name == "training" else {}
+    return {**numbers(total), **together, "parts": parts}
+
+
+def _bound_json(bound: Bound) -> dict[str, Any]:
+    return {
+        "flops": bound.flops,
+        "read_bytes": bound.bytes,
+        "flops_per_byte": bound.intensity,
+        "seconds": bound.seconds,
+        "bound_by": bound.by,
+    }

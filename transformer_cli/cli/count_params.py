@@ -1,0 +1,157 @@
+"""`tx count-params`: where a model's parameters are, with the product that gives each number."""
+
+from __future__ import annotations
+
+import json
+from typing import TYPE_CHECKING, Annotated, Any
+
+import typer
+
+from transformer_cli.accounting.parameters import By, Convention, Count
+from transformer_cli.cli import console, count_costs
+from transformer_cli.cli.options import Config, Json, Overrides, Quiet, Traceback
+from transformer_cli.cli.tables import show
+from transformer_cli.errors import UsageError
+
+if TYPE_CHECKING:
+    from transformer_cli.cli.subject import Subject
+
+EXAMPLE = "for example: tx count-params gpt3.yaml"
+
+
+def count_params(
+    model: Annotated[
+        str | None,
+        typer.Argument(metavar="MODEL", help="A preset such as gpt3.yaml, a YAML file, a run or a checkpoint."),
+    ] = None,
+    config: Config = None,
+    overrides: Overrides = None,
+    by: Annotated[By | None, typer.Option("--by", help="What is counted together; components when not given.")] = None,
+    convention: Annotated[
+        Convention | None, typer.Option("--convention", help="One way to count; both when not given.")
+    ] = None,
+    compare: Annotated[
+        str | None,
+        typer.Option("--compare", metavar="OTHER", help="The difference to another model, which --set leaves alone."),
+    ] = None,
+    check: Annotated[
+        bool, typer.Option("--check", help="Build the module, without memory, and count it, too: both must agree.")
+    ] = False,
+    list_presets: Annotated[bool, typer.Option("--list", help="The presets with their totals.")] = False,
+    shapes: count_costs.Shapes = False,
+    flops: count_costs.Flops = False,
+    memory: count_costs.Memory = False,
+    hardware: count_costs.On = None,
+    batch_size: count_costs.BatchSize = None,
+    source_length: count_costs.SourceLength = None,
+    target_length: count_costs.TargetLength = None,
+    beam_size: count_costs.BeamSize = None,
+    tokens: count_costs.Tokens = None,
+    utilisation: count_costs.Utilisation = None,
+    markdown: Annotated[bool, typer.Option("--markdown", help="Tables to paste into a document.")] = False,
+    json_output: Json = False,
+    quiet: Quiet = False,
+    traceback: Traceback = False,
+) -> None:
+    """Count parameters: every number with the product that gives it.
+
+    Two conventions: exact is what the network holds; weights-only counts each matrix where it is used, and no biases,
+    norms and positions. Without --convention the table leads from one to the other. What the model does and costs
+    comes after it: --shapes, --flops, --memory, --hardware.
+
+    Example:
+      tx count-params gpt3.yaml
+    """
+    request = count_costs.Request(
+        shapes, flops, memory, hardware, batch_size, source_length, target_length, beam_size, tokens, utilisation
+    )
+    request.check()
+    if (list_presets or compare is not None) and not request.is_empty:
+        raise UsageError(
+            "shapes, FLOPs, memory and hardware are those of one model", hint="leave --list or --compare out"
+        )
+    if markdown and json_output:
+        raise UsageError("--json and --markdown are two formats", hint="give one of them")
+    if list_presets:
+        if any(given is not None for given in (model, config, compare, by, convention)) or overrides or check:
+            raise UsageError("--list shows the totals of every preset", hint="it goes with --json or --markdown only")
+        _show_presets(markdown=markdown, json_output=json_output)
+        return
+    if model is not None and config is not None:
+        raise UsageError(f"{model} and --config {config} are two models", hint="--compare shows the difference of two")
+    model = config if model is None else model
+    if not model:
+        raise UsageError("there is no model to count", hint=f"{EXAMPLE}; --list shows the presets")
+    if compare == "":
+        raise UsageError("--compare names no model", hint="--list shows the presets")
+    by = by or "component"
+
+    from transformer_cli.cli import parameter_tables as tables
+    from transformer_cli.cli.subject import find_subject
+
+    subject = find_subject(model, overrides or ())
+    count = _count(subject)
+    notes = _checks(subject, built=check)
+    costs = count_costs.sections(subject, count, request)
+    if compare is not None:
+        other = find_subject(compare)
+        notes = [f"{subject.name}: {note}" for note in notes]
+        notes += [f"{other.name}: {note}" for note in _checks(other, built=check)]
+        comparison = tables.Comparison(subject, count, other, _count(other), by=by, convention=convention or "exact")
+        if json_output:
+            _print_json(comparison.as_json(notes))
+        else:
+            show([comparison.as_table(notes)], markdown=markdown)
+    elif json_output:
+        counted = tables.count_json(subject, count, by=by, convention=convention, notes=notes)
+        _print_json(counted | {section.name: section.fields for section in costs})
+    else:
+        counted_table = tables.count_table(subject, count, by=by, convention=convention, notes=notes)
+        show([counted_table, *(table for section in costs for table in section.tables)], markdown=markdown)
+
+
+def _show_presets(*, markdown: bool, json_output: bool) -> None:
+    from transformer_cli.cli import parameter_tables as tables
+    from transformer_cli.cli.subject import find_subject
+    from transformer_cli.config.source import preset_names
+
+    subjects = [find_subject(f"{name}.yaml") for name in preset_names()]
+    counts = [(subject, _count(subject)) for subject in subjects]
+    if json_output:
+        for subject, count in counts:
+            _print_json(tables.preset_json(subject, count))
+    else:
+        show([tables.presets_table(counts)], markdown=markdown)
+
+
+def _count(subject: Subject) -> Count:
+    from transformer_cli.accounting.parameters import count
+
+    return count(subject.config.model, source_vocab=subject.source_vocab, target_vocab=subject.target_vocab)
+
+
+def _checks(subject: Subject, *, built: bool) -> list[str]:
+    """What agrees with a count, in words; what does not is raised. built: whether the built module is asked."""
+    found = _check_weights(subject)
+    if built:
+        from transformer_cli.cli.parameter_check import check
+
+        found.append(str(check(subject)))
+    return found
+
+
+def _check_weights(subject: Subject) -> list[str]:
+    """What the weights of a trained model say to its count; ModelError where they contradict it."""
+    if subject.checkpoint is None:
+        return []
+    from transformer_cli.accounting.weights import check_file, stored
+    from transformer_cli.checkpoints.find import WEIGHTS
+
+    model = subject.config.model
+    path = subject.checkpoint / WEIGHTS
+    check_file(path, stored(model, source_vocab=subject.source_vocab, target_vocab=subject.target_vocab))
+    return [f"The tensors of {path} are those of this configuration."]
+
+
+def _print_json(fields: dict[str, Any]) -> None:
+    console.result(json.dumps(fields, ensure_ascii=False))

@@ -1,0 +1,100 @@
+"""What `tx evaluate` prints: scores with their doubt, systems beside each other, slices, the worst sentences."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator, Sequence
+
+from transformer_cli.cli import console
+from transformer_cli.cli.tables import Column, Table, show
+from transformer_cli.config.evaluation import EvaluationConfig
+from transformer_cli.evaluation.metrics import Score
+from transformer_cli.evaluation.report import Report, Sentence
+from transformer_cli.evaluation.significance import Difference
+
+
+def show_reports(reports: Sequence[Report], options: EvaluationConfig, *, markdown: bool) -> None:
+    """Everything on stdout: a report by itself, or several, of systems that translated the same text."""
+    scores = _scores(reports[0]) if len(reports) == 1 else _systems(reports, options)
+    slices = [_slices(report) for report in reports if report.slices]
+    if markdown:
+        show([scores, *slices, *(_worst(report) for report in reports if report.worst)], markdown=True)
+        return
+    show([scores, *slices])
+    for report in reports:
+        if report.worst:
+            console.result(f"\n{_worst_title(report)}")
+            for sentence in report.worst:
+                console.result(f"  line {sentence.line:,}: {sentence.score:.1f}")
+                for side, text in _sides(sentence):
+                    console.result(f"    {side:<12} {text}")
+
+
+def _scores(report: Report) -> Table:
+    columns = (Column("metric"), Column("score", "right"), Column("95 %", "right"), Column("signature"))
+    rows = tuple((one.name, f"{one.value:.2f}", _margin(one), one.signature) for one in report.scores)
+    return Table(f"{report.name} ({_lines(report)})", columns, rows)
+
+
+def _systems(reports: Sequence[Report], options: EvaluationConfig) -> Table:
+    """Metric by metric, every system beside the baseline."""
+    headings = ("score", "95 %", "difference", "p bootstrap", "p randomized")
+    columns = (Column("metric"), Column("system"), *(Column(name, "right") for name in headings))
+    rows: list[tuple[str, ...]] = []
+    for place, metric in enumerate(reports[0].scores):
+        rows += [()] * bool(rows)
+        for number, report in enumerate(reports):
+            score = report.scores[place]
+            compared = _compared(report.differences[place]) if report.differences else ("", "", "")
+            rows.append(
+                (metric.name if not number else "", report.name, f"{score.value:.2f}", _margin(score), *compared)
+            )
+    notes = [
+        f"Differences are from {reports[0].name}. p: how likely one of this size would be if both systems were equally "
+        f"good, by paired bootstrap ({options.resamples:,} resamples) and by approximate randomization "
+        f"({options.trials:,} trials). TER counts errors: less is better.",
+        *(f"{score.name}: {score.signature}" for score in reports[0].scores),
+    ]
+    return Table(f"{len(reports)} systems ({_lines(reports[0])})", columns, tuple(rows), notes=tuple(notes))
+
+
+def _compared(difference: Difference) -> tuple[str, str, str]:
+    if difference.p_bootstrap is None or difference.p_randomization is None:
+        return "0.00", "", ""
+    return f"{difference.value:+.2f}", f"{difference.p_bootstrap:.4f}", f"{difference.p_randomization:.4f}"
+
+
+def _slices(report: Report) -> Table:
+    columns = (Column("slice"), Column("lines", "right"), *(Column(score.name, "right") for score in report.scores))
+    rows = (
+        (part.name, f"{part.lines:,}", *(f"{score.value:.1f} {_margin(score, digits=1)}" for score in part.scores))
+        for part in report.slices
+    )
+    return Table(f"Slices of {report.name}", columns, tuple(rows))
+
+
+def _worst(report: Report) -> Table:
+    columns = (Column("line", "right"), Column("chrF", "right"), Column(""), Column("text"))
+    rows: list[tuple[str, ...]] = []
+    for sentence in report.worst:
+        first = (f"{sentence.line:,}", f"{sentence.score:.1f}")
+        rows += [(*(("", "") if number else first), *side) for number, side in enumerate(_sides(sentence))]
+    return Table(_worst_title(report), columns, tuple(rows))
+
+
+def _worst_title(report: Report) -> str:
+    return f"Worst sentences of {report.name}, by the chrF of each"
+
+
+def _sides(sentence: Sentence) -> Iterator[tuple[str, str]]:
+    if sentence.source is not None:
+        yield "source", sentence.source
+    yield from (("reference", reference) for reference in sentence.references)
+    yield "translation", sentence.translation
+
+
+def _lines(report: Report) -> str:
+    return f"{report.lines:,} line{'s' * (report.lines != 1)}"
+
+
+def _margin(score: Score, *, digits: int = 2) -> str:
+    return "" if score.margin is None else f"± {score.margin:.{digits}f}"

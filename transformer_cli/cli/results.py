@@ -1,0 +1,121 @@
+"""Results as they are written: where to, as text, JSON or in Moses' format; and what is said of them in the end."""
+
+from __future__ import annotations
+
+import json
+import os
+from collections import Counter
+from collections.abc import Callable, Iterator, Mapping, Sequence
+from contextlib import contextmanager
+from dataclasses import replace
+from pathlib import Path
+from typing import TYPE_CHECKING, Any
+
+from transformer_cli.cli import console
+
+if TYPE_CHECKING:
+    from transformer_cli.cli.lines import Request
+    from transformer_cli.decoding.translator import Candidate, Translation
+
+
+@contextmanager
+def writer(output_file: str | None) -> Iterator[Callable[[str], None]]:
+    """Takes one line at a time; a file appears only when all of them are there, a pipe or device has them at once."""
+    if output_file is None or output_file == "-":
+        yield console.result
+        return
+    from transformer_cli.errors import ResourceError
+    from transformer_cli.files import atomic_file, shown
+
+    path = Path(output_file)
+    is_special = path.exists() and not path.is_file() and not path.is_dir()
+    # Of a file, what a link names is replaced, and not the link.
+    with path.open("wb", buffering=0) if is_special else atomic_file(os.path.realpath(path)) as file:
+
+        def write(line: str) -> None:
+            try:
+                file.write(f"{line}\n".encode())
+            except BrokenPipeError:
+                raise
+            except OSError as failure:
+                raise ResourceError(f"cannot write {shown(path)}: {failure.strerror or failure}") from failure
+
+        yield write
+
+
+class Tally:
+    """What happened to how many lines."""
+
+    def __init__(self) -> None:
+        self.n_lines = self.n_empty = self.n_truncated = 0
+        self.flags: Counter[str] = Counter()
+
+    def add(self, found: Sequence[Translation]) -> None:
+        from transformer_cli.decoding.translator import NOTHING
+
+        self.n_lines += len(found)
+        self.n_empty += sum(replace(translation, alignment=None) == NOTHING for translation in found)
+        self.n_truncated += sum(translation.truncated for translation in found)
+        self.flags.update(flag for translation in found for flag in translation.flags)
+
+    def tell(self, counts: Mapping[str, int]) -> None:
+        """On stderr; counts: lines that were touched, by reason."""
+        for reason, n in counts.items():
+            console.warn(f"{n:,} x {reason}")
+        of_all = f"of {self.n_lines:,}"
+        if self.n_empty:
+            console.say(f"without text, so the translation is empty: {self.n_empty:,} {of_all} lines")
+        if n := self.flags["split"]:
+            console.warn(f"too long for the model, so translated in parts and joined: {n:,} {of_all} lines")
+        if n := self.flags["refused"]:
+            console.warn(f"too long for the model, so the translation is empty: {n:,} {of_all} lines")
+        if self.n_truncated:
+            console.warn(f"did not end and were cut at the longest length: {self.n_truncated:,} {of_all} translations")
+        signs = [f"{self.flags[flag]:,} {flag}" for flag in ("looped", "copied", "short") if self.flags[flag]]
+        if signs:
+            console.warn(f"look wrong, {of_all} translations: {', '.join(signs)} (--json says which)")
+
+
+def as_text(number: int, request: Request, translation: Translation) -> list[str]:
+    if translation.alignment is None:
+        return [translation.text]
+    from transformer_cli.attention_maps.alignment import pharaoh
+
+    return [f"{translation.text} ||| {pharaoh(translation.alignment)}"]
+
+
+def as_moses(number: int, request: Request, translation: Translation) -> list[str]:
+    """Moses' format: line ||| text ||| features ||| score; lines are numbered from 0."""
+    return [
+        f"{number} ||| {one.text} ||| LogProbability= {one.log_probability:.6f} ||| {one.score:.6f}"
+        for one in translation.n_best
+    ]
+
+
+def as_json(number: int, request: Request, translation: Translation) -> list[str]:
+    """One object; fields that came with the line stay, unless they have the name of one of ours."""
+    fields = {
+        **request.fields,
+        "source": request.source,
+        **_fields(translation),
+        "flags": list(translation.flags),
+        **({} if translation.alignment is None else {"alignment": sorted(translation.alignment)}),
+        "n_best": [_fields(one) for one in translation.n_best],
+    }
+    return [json.dumps(fields, ensure_ascii=False)]
+
+
+JSON_FIELDS = frozenset(
+    {"source", "translation", "score", "log_probability", "tokens", "truncated", "flags", "n_best", "alignment"}
+)
+"""Names that the input's own fields cannot keep."""
+
+
+def _fields(one: Candidate) -> dict[str, Any]:
+    return {
+        "translation": one.text,
+        "score": one.score,
+        "log_probability": one.log_probability,
+        "tokens": list(one.tokens),
+        "truncated": one.truncated,
+    }

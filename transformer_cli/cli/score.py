@@ -1,0 +1,168 @@
+"""`tx score`: what a model gives to translations that are there already."""
+
+from __future__ import annotations
+
+import json
+from collections.abc import Sequence
+from dataclasses import dataclass
+from pathlib import Path
+from typing import TYPE_CHECKING, Annotated, Any
+
+import typer
+
+from transformer_cli.cli import console
+from transformer_cli.cli.options import Config, Json, Models, Output, Overrides, Quiet, Traceback
+from transformer_cli.cli.results import writer
+from transformer_cli.cli.translate import progress_bar
+from transformer_cli.errors import DataError
+
+if TYPE_CHECKING:
+    from transformer_cli.attention_maps.alignment import Gold
+    from transformer_cli.config.run import RunConfig
+    from transformer_cli.data.corpus import Corpus
+    from transformer_cli.decoding.scoring import Score
+    from transformer_cli.decoding.translator import Translator
+
+
+def score(
+    source: Annotated[str, typer.Option("--source", metavar="FILE", help="The text that was translated.")],
+    target: Annotated[str, typer.Option("--target", metavar="FILE", help="Its translation, line by line.")],
+    gold: Annotated[
+        Path | None,
+        typer.Option("--gold", metavar="FILE", help="True alignments of these lines; says the model's error rate."),
+    ] = None,
+    output_file: Output = None,
+    models: Models = None,
+    config: Config = None,
+    overrides: Overrides = None,
+    json_output: Json = False,
+    quiet: Quiet = False,
+    traceback: Traceback = False,
+) -> None:
+    """Score translations: the log-probability that the model gives to each line of --target, its --source given.
+
+    A line of the result is the log-probability (natural, of the whole sentence), the number of pieces with the end
+    mark, and the perplexity per piece, separated by tabs. The numbers are those of a search that writes the same
+    pieces with --set precision=fp32, which is what scoring takes unless it is set; bf16 has three digits at best. (A
+    search now and then writes a text in other pieces than the tokenizer's, which are what is scored.) A line
+    without source has no score and does not count in the sums, which are said on stderr.
+
+    With --json each line is an object with source, target, log_probability, perplexity, tokens, log_probabilities (one
+    per piece, the end mark last) and unknown (pieces that the vocabulary does not have); the last one has the sums.
+
+    --gold has a line of links per pair, source-target, words counted from 0: `0-0` is sure, `1p2` possible.
+
+    Example:
+      tx score --source test.de --target test.en
+    """
+    from transformer_cli.data.corpus import parallel
+
+    corpus = parallel(source, target)  # before torch is imported
+    links = None if gold is None else _gold(gold, n_lines=len(corpus))
+
+    from transformer_cli.cli.trained import open_several
+
+    opened, settings = open_several(models, config, overrides)
+
+    from transformer_cli.decoding.scoring import score_texts
+    from transformer_cli.loading import translator_of
+
+    translator = translator_of(opened, _precise(settings))
+    with writer(output_file) as write:
+        with progress_bar(len(corpus)) as progress:
+            found = score_texts(translator, corpus.source, corpus.target, progress=progress)
+        for pair, one in zip(zip(corpus.source, corpus.target, strict=True), found, strict=True):
+            write(_as_json(*pair, one) if json_output else _as_text(one))
+        sums = Sums.of(found)
+        rate = None if links is None else {"alignment_error_rate": _error_rate(translator, corpus, links)}
+        if json_output:
+            write(json.dumps({"sums": sums.as_json() | (rate or {}), "counts": corpus.counts}, ensure_ascii=False))
+    for reason, n in corpus.counts.items():
+        console.warn(f"{n:,} x {reason}")
+    sums.tell()
+    if rate is not None:
+        console.say(f"alignment error rate {100 * rate['alignment_error_rate']:.1f} %")
+
+
+def _gold(path: Path, *, n_lines: int) -> list[Gold]:
+    from transformer_cli.attention_maps.alignment import read_gold
+
+    links = read_gold(path)
+    if len(links) != n_lines:
+        raise DataError(f"{path} has {len(links):,} lines, the text has {n_lines:,}: they must match line by line")
+    return links
+
+
+def _error_rate(translator: Translator, corpus: Corpus, gold: Sequence[Gold]) -> float:
+    from transformer_cli.attention_maps.aligner import align_texts
+    from transformer_cli.attention_maps.alignment import error_rate
+
+    return error_rate(align_texts(translator, corpus.source, corpus.target), gold)
+
+
+@dataclass(frozen=True)
+class Sums:
+    """All scored lines together; `unscored` had no source."""
+
+    lines: int
+    unscored: int
+    pieces: int
+    unknown: int
+    log_probability: float
+
+    @staticmethod
+    def of(found: Sequence[Score | None]) -> Sums:
+        scored = [one for one in found if one is not None]
+        return Sums(
+            lines=len(found),
+            unscored=len(found) - len(scored),
+            pieces=sum(len(one.log_probabilities) for one in scored),
+            unknown=sum(one.n_unknown for one in scored),
+            log_probability=sum(one.log_probability for one in scored),
+        )
+
+    def as_json(self) -> dict[str, Any]:
+        from transformer_cli.decoding.scoring import perplexity
+
+        return {**vars(self), "perplexity": _finite(perplexity(self.log_probability, self.pieces))}
+
+    def tell(self) -> None:
+        """On stderr."""
+        from transformer_cli.decoding.scoring import perplexity
+
+        console.say(
+            f"{self.lines:,} lines, {self.pieces:,} pieces: log-probability {self.log_probability:.4f}, perplexity "
+            f"{perplexity(self.log_probability, self.pieces):.4f} per piece"
+        )
+        if self.unscored:
+            console.warn(f"{self.unscored:,} of {self.lines:,} lines have a target but no source, so no score")
+        if self.unknown:
+            console.warn(f"{self.unknown:,} of {self.pieces:,} pieces are unknown to the vocabulary")
+
+
+def _precise(settings: RunConfig) -> RunConfig:
+    return settings if settings.precision != "auto" else settings.model_copy(update={"precision": "fp32"})
+
+
+def _as_text(one: Score | None) -> str:
+    if one is None:
+        return ""
+    return f"{one.log_probability:.6f}\t{len(one.log_probabilities)}\t{one.perplexity:.6g}"
+
+
+def _as_json(source: str, target: str, one: Score | None) -> str:
+    fields: dict[str, Any] = {"source": source, "target": target, "log_probability": None}
+    if one is not None:
+        fields |= {
+            "log_probability": one.log_probability,
+            "perplexity": _finite(one.perplexity),
+            "tokens": list(one.tokens),
+            "log_probabilities": list(one.log_probabilities),
+            "unknown": one.n_unknown,
+        }
+    return json.dumps(fields, ensure_ascii=False)
+
+
+def _finite(value: float) -> float | None:
+    """JSON knows no infinity."""
+    return value if value < float("inf") else None

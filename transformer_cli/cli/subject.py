@@ -1,0 +1,67 @@
+"""What is counted: a preset, a file, a run or a checkpoint, with the vocabularies that its model has."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from dataclasses import dataclass
+from pathlib import Path
+
+from transformer_cli.checkpoints.find import CHECKPOINTS, MANIFEST, find_checkpoint, whole_run_of
+from transformer_cli.config.run import RunConfig, vocab_sizes
+from transformer_cli.config.source import load_config
+from transformer_cli.errors import UsageError
+
+
+@dataclass(frozen=True)
+class Subject:
+    """A model to count."""
+
+    config: RunConfig
+    source_vocab: int
+    target_vocab: int
+    vocabulary: str
+    """Where the vocabularies' sizes come from: model.vocab, tokenizer.vocab_size (a wish), or tokenizer (trained)."""
+    checkpoint: Path | None = None
+
+    @property
+    def name(self) -> str:
+        return self.config.name or "model"
+
+
+def find_subject(name: str, overrides: Sequence[str] = ()) -> Subject:
+    """The model of a preset, a file, a run (its best checkpoint), or a checkpoint.
+
+    Raises ConfigError where there is no such thing or it contradicts itself, ModelError for a damaged run, UsageError
+    for overrides of a trained model.
+    """
+    path = Path(name)
+    if path.is_dir() and any((path / part).exists() for part in ("config.yaml", CHECKPOINTS, MANIFEST)):
+        if overrides:
+            raise UsageError(
+                f"{name} is trained: --set cannot change it any more",
+                hint=f"count its configuration: {path / 'config.yaml'}",
+            )
+        return _trained(find_checkpoint(name))
+    config = load_config(name, overrides)
+    if config.model.vocab is None and config.tokenizer.model is not None:
+        return _existing_tokenizer(config)
+    origin = "tokenizer.vocab_size" if config.model.vocab is None else "model.vocab"
+    return Subject(config, *vocab_sizes(config), origin)
+
+
+def _trained(checkpoint: Path) -> Subject:
+    from transformer_cli.tokenizer import Tokenizer
+
+    run = whole_run_of(checkpoint)
+    tokenizer = Tokenizer.load(run / "tokenizer")
+    config = load_config(run / "config.yaml")
+    return Subject(config, tokenizer.source_size, tokenizer.target_size, "tokenizer", checkpoint)
+
+
+def _existing_tokenizer(config: RunConfig) -> Subject:
+    from transformer_cli.tokenizer.tokenizer import read_tokenizer
+
+    model = config.tokenizer.model
+    assert model is not None
+    tokenizer = read_tokenizer(model) if isinstance(model, str) else read_tokenizer(model.source, model.target)
+    return Subject(config, tokenizer.source_size, tokenizer.target_size, "tokenizer")

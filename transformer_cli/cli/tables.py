@@ -1,0 +1,190 @@
+"""Tables on stdout: drawn on a terminal, plain aligned text in a pipe, Markdown on request."""
+
+from __future__ import annotations
+
+import io
+import shutil
+import sys
+import textwrap
+from collections.abc import Sequence
+from dataclasses import dataclass, replace
+from itertools import zip_longest
+from typing import Literal
+
+from transformer_cli.cli import console
+
+PIPE_WIDTH = 80
+WIDEST_BAR = 20
+FIRST = 24
+"""Of what a narrow terminal leaves of a name."""
+GAP = "  "
+TOTAL = "bold green"
+INDENT = "\N{NO-BREAK SPACE}" * 4
+EIGHTHS = " ▏▎▍▌▋▊▉█"
+
+
+@dataclass(frozen=True)
+class Column:
+    """A column's heading, the side that its cells lean to, and whether a narrow terminal can do without it."""
+
+    name: str
+    align: Literal["left", "right"] = "left"
+    optional: bool = False
+
+
+@dataclass(frozen=True)
+class Table:
+    """Rows of text under headings.
+
+    rows: one whose first cell is indented is a part of the row above it; () is a rule, what stands between two rules a
+    subtotal. totals: rows under a rule, the first the one that counts. shares: one number per row, drawn as bars where
+    there is room. notes: lines below.
+    """
+
+    title: str
+    columns: tuple[Column, ...]
+    rows: tuple[tuple[str, ...], ...]
+    totals: tuple[tuple[str, ...], ...] = ()
+    shares: tuple[float, ...] = ()
+    notes: tuple[str, ...] = ()
+
+    def widths(self) -> list[int]:
+        """The widest cell of each column."""
+        heading = tuple(column.name for column in self.columns)
+        return [max(map(len, cells)) for cells in zip(heading, *filter(None, self.rows), *self.totals, strict=True)]
+
+    def least(self) -> list[int]:
+        """The widths below which numbers and names would break."""
+        most = [FIRST, *[12] * len(self.columns)]
+        return [
+            size if column.align == "right" else min(size, limit)
+            for column, size, limit in zip(self.columns, self.widths(), most, strict=False)
+        ]
+
+    def without(self, index: int) -> Table:
+        """The same with a column less."""
+        rows, totals = (
+            tuple(cells[:index] + cells[index + 1 :] for cells in lines) for lines in (self.rows, self.totals)
+        )
+        return replace(self, columns=self.columns[:index] + self.columns[index + 1 :], rows=rows, totals=totals)
+
+    def bars(self, width: int) -> list[str]:
+        """A bar per row, the largest share as wide as `width` columns leave room for; none where they leave little."""
+        largest = max(self.shares, default=0)
+        room = min(WIDEST_BAR, width - sum(self.widths()) - len(GAP) * len(self.columns))
+        return [bar(share / largest, room) for share in self.shares] if largest > 0 and room > 2 else []
+
+
+def show(tables: Sequence[Table], *, markdown: bool = False) -> None:
+    """Print tables as suits stdout."""
+    if markdown:
+        text = "\n\n".join(map(as_markdown, tables))
+    elif console.is_terminal(sys.stdout):
+        width = shutil.get_terminal_size().columns
+        text = "\n\n".join(as_drawing(table, width=width, colour=console.has_colour(sys.stdout)) for table in tables)
+    else:
+        text = "\n\n".join(map(as_text, tables))
+    sys.stdout.write(text + "\n")
+
+
+def as_markdown(table: Table) -> str:
+    """A pipe table, its title in bold above it, its notes below."""
+
+    def line(cells: Sequence[str]) -> str:
+        escaped = [cell.replace("\\", "\\\\").replace("|", "\\|") for cell in cells]
+        # Blanks at the start of a cell would get lost, and with them what belongs to what.
+        return f"| {' | '.join(INDENT * cell.startswith(' ') + cell.strip() for cell in escaped)} |"
+
+    rule = ["---:" if column.align == "right" else "---" for column in table.columns]
+    totals = [[f"**{cell}**" if cell else "" for cell in cells] for cells in table.totals]
+    lines = [line([column.name for column in table.columns]), f"| {' | '.join(rule)} |"]
+    lines += [line(cells) for cells in (*table.rows, *totals) if cells]
+    title = [f"**{table.title}**"] if table.title else []
+    return "\n\n".join([*title, "\n".join(lines), *table.notes])
+
+
+def as_text(table: Table, *, width: int = PIPE_WIDTH) -> str:
+    """Aligned columns; rows are as long as their cells, bars and notes keep to the width."""
+    widths = table.widths()
+
+    def line(cells: Sequence[str], bar: str = "") -> str:
+        padded = [
+            f"{cell:{'>' if column.align == 'right' else '<'}{size}}"
+            for cell, column, size in zip(cells, table.columns, widths, strict=True)
+        ]
+        return GAP.join([*padded, bar]).rstrip()
+
+    rule = GAP.join("-" * size for size in widths)
+    lines = _wrapped(table.title, width)
+    lines += [line([column.name for column in table.columns]), rule]
+    bars = table.bars(width)
+    lines += [line(cells, bar) if cells else rule for cells, bar in zip_longest(table.rows, bars, fillvalue="")]
+    lines += [rule, *map(line, table.totals)] if table.totals else []
+    lines += [""] if table.notes else []
+    for note in table.notes:
+        lines += _wrapped(note, width)
+    return "\n".join(lines)
+
+
+def as_drawing(table: Table, *, width: int, colour: bool) -> str:
+    """For a terminal of so many columns: where it is narrow, words move to the next line; numbers stay whole."""
+    from rich import box
+    from rich.console import Console
+    from rich.table import Table as Grid
+    from rich.text import Text
+
+    table = _narrowed(table, width)
+    least = table.least()
+    grid = Grid(box=box.SIMPLE_HEAD, padding=(0, 1, 0, 0), show_edge=False, pad_edge=False, header_style="bold")
+    for column, size in zip(table.columns, least, strict=True):
+        whole = column.align == "right"
+        grid.add_column(column.name, justify=column.align, overflow="fold", no_wrap=whole, min_width=size)
+    bars = table.bars(width)
+    if bars:
+        grid.add_column("", width=max(map(len, bars)), style="cyan")
+    for index, (cells, bar) in enumerate(zip_longest(table.rows, bars, fillvalue="")):
+        if not cells:
+            grid.add_section()
+            continue
+        is_subtotal = () in table.rows[max(0, index - 1) : index] and () in table.rows[index + 1 : index + 2]
+        style = TOTAL if is_subtotal else "" if any(cells[1:]) else "bold"
+        grid.add_row(*[Text(console.visible(cell)) for cell in cells], *[bar] * bool(bars), style=style)
+    if table.totals:
+        grid.add_section()
+    for index, cells in enumerate(table.totals):
+        grid.add_row(*[Text(console.visible(cell)) for cell in cells], style="" if index else TOTAL)
+
+    file = io.StringIO()
+    system: Literal["standard"] | None = "standard" if colour else None
+    drawn = max(width, _least_width(table))
+    output = Console(file=file, width=drawn, force_terminal=True, color_system=system, highlight=False)
+    if table.title:
+        output.print(Text(console.visible(table.title), style="bold"), width=width)
+    output.print(grid)
+    if table.notes:
+        output.print()
+    for note in table.notes:
+        output.print(Text(console.visible(note)), width=width)
+    return "\n".join(line.rstrip() for line in file.getvalue().rstrip("\n").split("\n"))
+
+
+def _narrowed(table: Table, width: int) -> Table:
+    """The table without its optional columns, from the right, as many as are too wide."""
+    spare = [index for index, column in enumerate(table.columns) if column.optional]
+    while spare and _least_width(table) > width:
+        table = table.without(spare.pop())
+    return table
+
+
+def _least_width(table: Table) -> int:
+    return sum(table.least()) + len(GAP) * len(table.columns)
+
+
+def _wrapped(text: str, width: int) -> list[str]:
+    return textwrap.wrap(text, width, break_long_words=False, break_on_hyphens=False)
+
+
+def bar(share: float, width: int) -> str:
+    """A bar of so many columns at most, drawn to an eighth of one; something is drawn for whatever is above 0."""
+    eighths = min(8 * width, max(round(8 * width * share), share > 0))
+    return EIGHTHS[8] * (eighths // 8) + EIGHTHS[eighths % 8].strip()

@@ -1,0 +1,140 @@
+"""What is suspicious in parallel text: counted, with the lines where it is. Nothing is changed or left out here."""
+
+from __future__ import annotations
+
+import re
+from collections.abc import Callable, Hashable, Iterable, Iterator, Mapping, Sequence
+from dataclasses import asdict, dataclass
+from typing import Any
+
+import numpy as np
+import numpy.typing as npt
+
+from transformer_cli.data.corpus import EMPTY_BOTH, EMPTY_SOURCE, EMPTY_TARGET, Corpus
+from transformer_cli.data.shifts import shifted
+
+EXAMPLES = 5
+"""Lines that a finding names."""
+MOST_RATIO = 2.5
+"""Of the two lengths of a pair, beside the usual one of its text."""
+SMOOTHING = 20
+"""Characters added to lengths before they are compared: short lines vary most."""
+
+Hashes = npt.NDArray[np.int64]
+
+_CONTROL = re.compile("[\x00-\x08\x0a-\x1f\x7f-\x9f\u2028\u2029]")
+# Joiners do their work in Persian, in Indian scripts and in emoji; first, or behind a Latin letter, they have none.
+_ZERO_WIDTH = re.compile("[\u00ad\u180e\u200b\u2060\ufeff]|(?:^|[\x00-\u024f])[\u200c\u200d]")
+
+
+@dataclass(frozen=True)
+class Finding:
+    """Something suspicious. text: in which one. n: lines that are so. lines: the first of them, counted from 1; none
+    where the text as a whole is meant.
+    """
+
+    text: str
+    what: str
+    n: int
+    lines: tuple[int, ...] = ()
+
+    def __str__(self) -> str:
+        numbers = ", ".join(f"{line:,}" for line in self.lines) + ", ..." * (self.n > len(self.lines))
+        return f"{self.text}, {self.what}: {self.n:,}" + f" (line {numbers})" * bool(self.lines)
+
+    def as_json(self) -> dict[str, Any]:
+        return asdict(self)
+
+
+def check_all(texts: Mapping[str, Corpus]) -> list[Finding]:
+    """Each text by itself, and beside every one before it: what is learned from must not be tested with."""
+    names = list(texts)
+    found = [finding for name in names for finding in check(name, texts[name])]
+    for index, name in enumerate(names):
+        for earlier in names[:index]:
+            found += overlap(name, texts[name], earlier, texts[earlier])
+    return found
+
+
+def check(name: str, corpus: Corpus) -> list[Finding]:
+    """What is suspicious within one text."""
+    found = [Finding(name, reason, n) for reason, n in corpus.counts.items()]
+    for what, is_so in PAIRS.items():
+        found += _finding(name, what, [line for line, pair in enumerate(_pairs(corpus)) if is_so(*pair)])
+    found += _finding(name, "lengths unlike the other side's", _misfits(corpus))
+    found += _finding(name, "repeated pairs", _repeated(_hashes(_pairs(corpus)), _with_text(corpus.source)))
+    if stretch := shifted(corpus.source, corpus.target):
+        where = "down" if stretch.by > 0 else "up"
+        lines = ("one line", "two lines", "three lines")[abs(stretch.by) - 1]
+        what = f"lines that seem to be translated {lines} further {where}"
+        found += _finding(name, what, range(stretch.first, stretch.last + 1))
+    return found
+
+
+def overlap(name: str, corpus: Corpus, other_name: str, other: Corpus) -> list[Finding]:
+    """The lines of a text that another one has, too: as a pair, or with another translation."""
+    with_text = _with_text(corpus.source)
+    pairs = with_text & np.isin(_hashes(_pairs(corpus)), _hashes(_pairs(other)))
+    sources = with_text & np.isin(_hashes(corpus.source), _hashes(other.source))
+    return [
+        *_finding(name, f"pairs that {other_name} has, too", np.flatnonzero(pairs)),
+        *_finding(name, f"sources that {other_name} has, with another target", np.flatnonzero(sources & ~pairs)),
+    ]
+
+
+def _has(pattern: re.Pattern[str]) -> Callable[[str, str], bool]:
+    def found(source: str, target: str) -> bool:
+        # Python knows most lines to be harmless without a search.
+        return any(not text.isprintable() and pattern.search(text) is not None for text in (source, target))
+
+    return found
+
+
+PAIRS: dict[str, Callable[[str, str], bool]] = {
+    EMPTY_SOURCE: lambda source, target: not source.strip() and bool(target.strip()),
+    EMPTY_TARGET: lambda source, target: not target.strip() and bool(source.strip()),
+    EMPTY_BOTH: lambda source, target: not source.strip() and not target.strip(),
+    "control characters": _has(_CONTROL),
+    "tabs": lambda source, target: "\t" in source or "\t" in target,
+    "zero-width characters": _has(_ZERO_WIDTH),
+    "characters lost in decoding (U+FFFD)": lambda source, target: "\ufffd" in source or "\ufffd" in target,
+    "source and target alike": lambda source, target: source == target and any(map(str.isalpha, source)),
+}
+"""What can be told from a pair alone; a check is one line here."""
+
+
+def _misfits(corpus: Corpus) -> npt.NDArray[np.intp]:
+    """Pairs of which one side is more than two and a half times as long as the other makes one expect."""
+    lengths = [np.array([len(line) for line in side]) + SMOOTHING for side in (corpus.source, corpus.target)]
+    full = _with_text(corpus.source) & _with_text(corpus.target)
+    if not full.any():
+        return np.flatnonzero(full)
+    ratios = lengths[1] / lengths[0]
+    ratios /= np.median(ratios[full])
+    return np.flatnonzero(full & ((ratios > MOST_RATIO) | (ratios < 1 / MOST_RATIO)))
+
+
+def _pairs(corpus: Corpus) -> Iterator[tuple[str, str]]:
+    return zip(corpus.source, corpus.target, strict=True)
+
+
+def _hashes(items: Iterable[Hashable]) -> Hashes:
+    """64 bits of each, so that a million lines take eight megabytes; two in so many are never the same by chance."""
+    return np.fromiter(map(hash, items), dtype=np.int64)
+
+
+def _repeated(hashes: Hashes, counted: npt.NDArray[np.bool_]) -> npt.NDArray[np.intp]:
+    """All but the first of each kind."""
+    order = np.argsort(hashes, kind="stable")
+    again = np.concatenate([[False], hashes[order][1:] == hashes[order][:-1]]) if len(order) else order.astype(bool)
+    repeated = np.sort(order[again])
+    return repeated[counted[repeated]]
+
+
+def _with_text(lines: Sequence[str]) -> npt.NDArray[np.bool_]:
+    return np.array([bool(line.strip()) for line in lines], dtype=bool)
+
+
+def _finding(text: str, what: str, lines: Sequence[int] | npt.NDArray[np.intp]) -> list[Finding]:
+    """A list of one, or of none where there are no lines."""
+    return [Finding(text, what, len(lines), tuple(int(i) + 1 for i in lines[:EXAMPLES]))] if len(lines) else []

@@ -1,0 +1,63 @@
+"""Lines as they come in: from a file or a pipe of any size, without waiting for its end."""
+
+from __future__ import annotations
+
+import gzip
+import zlib
+from collections import Counter
+from collections.abc import Iterator
+from typing import Protocol
+
+from transformer_cli.data.corpus import split_lines
+from transformer_cli.errors import DataError
+
+BLOCK_BYTES = 1 << 20
+BLOCK_LINES = 4096
+"""What is handed on at once is no more than this, but for a line that is longer."""
+
+
+class Source(Protocol):
+    """Bytes that may not be there yet: a buffered file, a pipe, a compressed file."""
+
+    def read1(self, size: int, /) -> bytes:
+        """Some bytes as soon as there are any, at most so many; none at the end."""
+
+
+class LineStream:
+    """Blocks of lines: whatever lines are there by now, as soon as there is one.
+
+    name: what an error calls the source. The text rules are those of `corpus.split_lines`. Raises DataError: not UTF-8,
+    damaged, unreadable.
+    """
+
+    def __init__(self, source: Source, name: str) -> None:
+        self.source, self.name = source, name
+        self.counts: Counter[str] = Counter()
+        """Lines that were touched so far, by reason."""
+
+    def __iter__(self) -> Iterator[list[str]]:
+        unfinished: list[bytes] = []
+        n_lines = n_bytes = 0
+        at_end = False
+        while not at_end:
+            data = self._read()
+            at_end = not data
+            whole, end, rest = data.rpartition(b"\n")
+            if not end and not at_end:
+                unfinished.append(data)
+                continue
+            block = b"".join((*unfinished, whole, end))
+            unfinished = [rest]
+            found = split_lines(block, self.name, lines_before=n_lines, bytes_before=n_bytes)
+            self.counts.update(found.counts)
+            n_lines, n_bytes = n_lines + len(found.lines), n_bytes + len(block)
+            for start in range(0, len(found.lines), BLOCK_LINES):
+                yield found.lines[start : start + BLOCK_LINES]
+
+    def _read(self) -> bytes:
+        try:
+            return self.source.read1(BLOCK_BYTES)
+        except (EOFError, zlib.error, gzip.BadGzipFile) as failure:
+            raise DataError(f"{self.name} is damaged: {failure}", hint="test it with `gzip -t`") from None
+        except OSError as failure:
+            raise DataError(f"{self.name} cannot be read: {failure.strerror or failure}") from failure

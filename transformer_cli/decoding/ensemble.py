@@ -1,0 +1,45 @@
+"""Several models as one, by the mean of the probabilities that they give the next token.
+
+B sentences, S source length, W beams, V target vocabulary, M models
+"""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from typing import Generic
+
+import torch
+from torch import Tensor
+
+from transformer_cli.decoding.stepper import S, Stepper
+
+
+class Ensemble(Generic[S]):
+    """A stepper over steppers that share both vocabularies."""
+
+    def __init__(self, models: Sequence[Stepper[S]]) -> None:
+        self.models = models
+
+    def start(self, source_BS: Tensor, source_lengths_B: Tensor) -> States[S]:
+        return States([model.start(source_BS, source_lengths_B) for model in self.models])
+
+    def step(self, tokens_BW: Tensor, states: States[S]) -> Tensor:
+        """The logarithm of the probabilities' mean, but for a constant, which no softmax sees."""
+        logits = [model.step(tokens_BW, state) for model, state in zip(self.models, states.states, strict=True)]
+        logits_MBWV = torch.stack([one.to(torch.promote_types(one.dtype, torch.float32)) for one in logits])
+        return logits_MBWV.log_softmax(-1).logsumexp(0)
+
+
+class States(Generic[S]):
+    """What each model remembers."""
+
+    def __init__(self, states: Sequence[S]) -> None:
+        self.states = states
+
+    def reorder(self, parents_BW: Tensor) -> None:
+        for state in self.states:
+            state.reorder(parents_BW)
+
+    def keep(self, sentences: Tensor) -> None:
+        for state in self.states:
+            state.keep(sentences)

@@ -1,0 +1,92 @@
+"""Signs that a translation is none, read off the two texts alone; no sign is a proof.
+
+Words here are what white space separates and, in scripts that write without it, single characters.
+"""
+
+from __future__ import annotations
+
+import re
+from collections import Counter
+from collections.abc import Sequence
+
+LOOPED, COPIED, SHORT = "looped", "copied", "short"
+
+LOOP = 4
+"""So many times in a row, and more often than in the source, something must stand to be a loop."""
+LONGEST_PERIOD = 32
+"""Words, or characters inside one, that are looked for again at most."""
+COPY_WORDS, COPY_SHARE = 4, 0.75
+"""A copy has so many words at least, and this share of them stands in the source, too."""
+SHORT_WORDS, SHORT_SHARE = 6, 1 / 3
+"""Short is what has less than this share of the words of a source that has so many at least."""
+
+CHARACTERS_PER_WORD = 4
+"""Rather too many for Han, too few for kana and Thai: a source is rather called short than its translation."""
+
+# Thai to Myanmar, Khmer, kana, Han: written without spaces. Korean is not.
+UNSPACED = "\u0e00-\u0eff\u1000-\u109f\u1780-\u17ff\u3040-\u30ff\u3400-\u4dbf\u4e00-\u9fff\uf900-\ufaff"
+_WITHOUT_SPACES = re.compile(rf"[{UNSPACED}\U00020000-\U0003ffff]")
+_WORD = re.compile(rf"{_WITHOUT_SPACES.pattern}|[^\s{UNSPACED}\U00020000-\U0003ffff]+")
+_LEADER = re.compile(r"((?!\s)[\W_] ?)\1{2,}")
+
+
+def flags(source: str, translation: str) -> tuple[str, ...]:
+    """Those of looped, copied, short that fit, in this order; none for a source without text.
+
+    looped: the same words, up to 32, stand four times in a row, or the same two or more characters inside a word, and
+    the source has no such row as long; dot leaders and rules are no loops where the source has one, too. copied: of
+    four or more words with a letter, three in four are words of the source, each counted as often as it stands there;
+    a text all of names is no copy. short: less than a third of the words of a source of six or more, where four
+    characters of a script without spaces are a word, or no text.
+    """
+    if not source.strip():
+        return ()
+    if _LEADER.search(source):
+        source, translation = (_LEADER.sub(r"\1", text) for text in (source, translation))
+    signs = {LOOPED: _is_looped, COPIED: _is_copied, SHORT: _is_short}
+    if _is_all_names(source):
+        del signs[COPIED]
+    both = words(source), words(translation)
+    return tuple(name for name, holds in signs.items() if holds(*both))
+
+
+def words(text: str) -> list[str]:
+    """The words of a text, without regard to case; see above for what a word is."""
+    return _WORD.findall(text.casefold())
+
+
+def _is_looped(source: list[str], translation: list[str]) -> bool:
+    return _longest_row(translation) >= max(LOOP, _longest_row(source) + 1)
+
+
+def _is_copied(source: list[str], translation: list[str]) -> bool:
+    kept = [word for word in translation if any(map(str.isalpha, word))]
+    shared = (Counter(kept) & Counter(source)).total()
+    return len(kept) >= COPY_WORDS and shared >= COPY_SHARE * len(kept)
+
+
+def _is_all_names(text: str) -> bool:
+    """Every word begins with a capital, and not because all letters are capitals."""
+    first = [word[0] for word in text.split() if word[0].isalpha()]
+    return all(map(str.isupper, first)) and not text.isupper()
+
+
+def _is_short(source: list[str], translation: list[str]) -> bool:
+    n_source = sum(1 / CHARACTERS_PER_WORD if _WITHOUT_SPACES.match(word) else 1 for word in source)
+    return not translation or (n_source >= SHORT_WORDS and len(translation) < SHORT_SHARE * n_source)
+
+
+def _longest_row(words: list[str]) -> int:
+    """How often something stands in a row, at most: words, or characters inside one."""
+    return max(_repeats(words, shortest=1), *(_repeats(word, shortest=2) for word in set(words)), 1)
+
+
+def _repeats(items: Sequence[str], *, shortest: int) -> int:
+    """The most copies in a row that any stretch of at least `shortest` items has; 1 where none is a loop."""
+    most = 1
+    for period in range(shortest, min(LONGEST_PERIOD, len(items) // LOOP) + 1):
+        run = 0  # items in a row that equal the one a period earlier
+        for here, before in zip(items[period:], items, strict=False):
+            run = run + 1 if here == before else 0
+            most = max(most, run // period + 1)
+    return most

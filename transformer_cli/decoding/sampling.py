@@ -1,0 +1,113 @@
+"""Sampling: each token drawn at random, by the probability that the model gives it.
+
+B sentences, S source length, W draws, V target vocabulary, K likeliest
+
+A line's translation depends on (seed, line, draw) alone, not on who shares its batch: each token's number is a function
+of these, the step and the token. That of the largest probability / number is drawn, which is Gumbel's trick with the
+logarithm undone (Gumbel 1954, Maddison et al. 2014). So the rounding errors of a batch matter only where two tokens are
+level but for these; an interval cut into thousands of shares would move with all of their errors together.
+"""
+
+from __future__ import annotations
+
+import itertools
+from collections.abc import Sequence
+from dataclasses import dataclass
+
+import numpy as np
+import torch
+from torch import Tensor
+
+from transformer_cli.decoding.candidates import Symbols, log_probabilities
+from transformer_cli.decoding.constraints import Constraint
+from transformer_cli.decoding.greedy import follow
+from transformer_cli.decoding.hypothesis import Hypothesis
+from transformer_cli.decoding.stepper import S, Stepper
+
+
+@dataclass(frozen=True)
+class Sampling:
+    """From what is drawn: all tokens, or the likeliest.
+
+    temperature: what log-probabilities are divided by. top_k: so many of the likeliest; 0 is all. top_p: the fewest of
+    the likeliest that have this share of the probability (Holtzman et al. 2020); of what temperature and top_k left.
+    """
+
+    seed: int
+    temperature: float = 1.0
+    top_k: int = 0
+    top_p: float = 1.0
+
+    def weights(self, logp_BWV: Tensor) -> Tensor:
+        """What tokens are drawn with (B, W, V), fp64, not normalised; the likeliest has 1."""
+        logp_BWV = logp_BWV.double()
+        weights_BWV = ((logp_BWV - logp_BWV.amax(-1, keepdim=True)) / self.temperature).exp()
+        if not self.top_k and self.top_p == 1:
+            return weights_BWV
+        # Stable: of equals the first ids come first.
+        sorted_BWV, order_BWV = weights_BWV.sort(dim=-1, descending=True, stable=True)
+        if self.top_k:
+            sorted_BWV[..., self.top_k :] = 0
+        before_BWV = sorted_BWV.cumsum(-1) - sorted_BWV
+        enough_BWV = before_BWV >= self.top_p * sorted_BWV.sum(-1, keepdim=True)
+        return torch.zeros_like(weights_BWV).scatter_(-1, order_BWV, sorted_BWV.masked_fill(enough_BWV, 0))
+
+
+def sample(
+    stepper: Stepper[S],
+    source_BS: Tensor,
+    source_lengths_B: Tensor,
+    *,
+    limits: Sequence[int],
+    symbols: Symbols,
+    sampling: Sampling,
+    lines: Sequence[int],
+    constraints: Sequence[Constraint] = (),
+    n_draws: int = 1,
+) -> list[list[Hypothesis]]:
+    """n_draws hypotheses per sentence, in the order in which they were drawn; two may be the same.
+
+    limits: most pieces per sentence, end mark not counted. lines: what, with the seed, a sentence's draws depend on.
+    Raises NotFinite.
+    """
+    steps = itertools.count()
+
+    def choose(logits_BWV: Tensor, forbidden_BWV: Tensor | None, rows_B: Tensor) -> tuple[Tensor, Tensor]:
+        logp_BWV = log_probabilities(logits_BWV, symbols, forbidden_BWV)
+        if logp_BWV.device.type == "mps":  # has no fp64
+            logp_BWV = logp_BWV.cpu()
+        drawn_by = {"seed": sampling.seed, "step": next(steps), "vocab": logp_BWV.size(-1)}
+        numbers_BWV = torch.stack(
+            [
+                torch.stack([exponentials(line=lines[row], draw=draw, **drawn_by) for draw in range(n_draws)])
+                for row in rows_B.tolist()
+            ]
+        )
+        tokens_BW1 = (sampling.weights(logp_BWV) / numbers_BWV.to(logp_BWV.device)).argmax(-1, keepdim=True)
+        # Where nothing can be drawn, the highest says why: -inf, no token is possible; NaN, there are no numbers.
+        top_BW1 = logp_BWV.amax(-1, keepdim=True)
+        logp_BW1 = logp_BWV.gather(2, tokens_BW1).where(top_BW1.isfinite(), top_BW1)
+        return logp_BW1.squeeze(2).double().cpu(), tokens_BW1.squeeze(2).cpu()
+
+    return follow(
+        stepper,
+        source_BS,
+        source_lengths_B,
+        limits=limits,
+        symbols=symbols,
+        constraints=constraints,
+        choose=choose,
+        n_paths=n_draws,
+    )
+
+
+def exponentials(*, seed: int, line: int, draw: int, step: int, vocab: int) -> Tensor:
+    """Independent exponential numbers of mean 1, one for each token (V), fp64 and above 0.
+
+    From Philox (Salmon et al. 2011), whose stream NumPy does not change between versions: the seed is its key, all else
+    where its counter begins.
+    """
+    generator = np.random.Philox(key=seed, counter=line << 192 | draw << 128 | step << 64)
+    # In the middle of 2^52 equal parts: neither 0 nor 1 comes out.
+    uniforms_V = ((generator.random_raw(vocab) >> np.uint64(12)) + 0.5) * 2.0**-52
+    return torch.from_numpy(-np.log(uniforms_V))

@@ -1,0 +1,154 @@
+"""What a model thinks of a translation that somebody else wrote: teacher forcing, all pieces of it at once.
+
+The numbers are those that a search gives to the same pieces: natural logarithms under the model's own softmax over its
+whole vocabulary, the end mark counted.
+
+B batch, T target length with its end mark, R positions of any sentence, D d_model, V target vocabulary, M models
+"""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Callable, Sequence
+from dataclasses import dataclass
+
+import torch
+from torch import Tensor
+
+from transformer_cli.decoding import batches
+from transformer_cli.decoding.translator import Translator
+from transformer_cli.errors import DataError, DivergedError
+from transformer_cli.model.transformer import Transformer
+from transformer_cli.tokenizer import BOS, EOS, PAD, UNK
+
+CACHED_LOGITS = 1 << 22
+"""Logits that exist at once."""
+
+
+@dataclass(frozen=True)
+class Pair:
+    """A source as the model reads it, end mark included if it has one, and a target without marks, in ids.
+
+    ended: whether the target's end mark is counted; not for a hypothesis that was cut.
+    """
+
+    source: Sequence[int]
+    target: Sequence[int]
+    ended: bool = True
+
+
+@dataclass(frozen=True)
+class Score:
+    """The log-probabilities of a target's pieces; the end mark, if it is counted, is the last of them."""
+
+    tokens: tuple[str, ...]
+    log_probabilities: tuple[float, ...]
+    n_unknown: int = 0
+    """Pieces among them that the vocabulary does not have."""
+
+    @property
+    def log_probability(self) -> float:
+        """Of the whole target."""
+        return math.fsum(self.log_probabilities)
+
+    @property
+    def perplexity(self) -> float:
+        """Per piece."""
+        return perplexity(self.log_probability, len(self.log_probabilities))
+
+
+def perplexity(log_probability: float, n_pieces: int) -> float:
+    """exp of the mean negative log-probability; infinite where that is beyond all numbers, 1 where there is nothing."""
+    mean = -log_probability / max(n_pieces, 1)
+    return math.exp(mean) if mean < 700 else math.inf
+
+
+def score_texts(
+    translator: Translator,
+    sources: Sequence[str],
+    targets: Sequence[str],
+    *,
+    progress: Callable[[int], object] | None = None,
+) -> list[Score | None]:
+    """One score per pair of lines, in order; none where a source has no text but its target has, for the model is never
+    asked about those. Two lines without text agree by agreement: nothing is scored, and nothing lost.
+
+    progress: called with the number of pairs that are newly done. Raises DataError for a line that is too long, naming
+    it.
+    """
+    pairs = [
+        Pair(source, target)
+        for source, target in zip(
+            translator.encode_source(sources), translator.tokenizer.encode_target(targets), strict=True
+        )
+    ]
+    limit = translator.max_source_length
+    for number, pair in enumerate(pairs, start=1):
+        for side, length in (("source", len(pair.source)), ("target", len(pair.target) + 1)):
+            if limit is not None and length > limit:
+                raise DataError(
+                    f"line {number:,}: the {side} has {length:,} pieces, end mark included, and {limit:,} are the most",
+                    hint="score its sentences one by one, or raise decoding.max_source_length if the model has room",
+                )
+    asked = [index for index, pair in enumerate(pairs) if pair.source]
+    found: list[Score | None] = [None if pair.target else Score((), ()) for pair in pairs]
+    if progress is not None:
+        progress(len(pairs) - len(asked))
+    scored = score_ids(translator, [pairs[index] for index in asked], progress=progress)
+    for index, score in zip(asked, scored, strict=True):
+        if any(math.isnan(one) for one in score.log_probabilities):
+            raise DivergedError(
+                f"line {index + 1:,}: the model's scores are not finite numbers",
+                hint="the weights have diverged or overflow in this precision: try another checkpoint, or fp32",
+            )
+        found[index] = score
+    return found
+
+
+@torch.inference_mode()
+def score_ids(
+    translator: Translator, pairs: Sequence[Pair], *, progress: Callable[[int], object] | None = None
+) -> list[Score]:
+    """One score per pair, in order."""
+    found = [Score((), ())] * len(pairs)
+    plan = batches.plan(
+        [max(len(pair.source), len(pair.target) + 1) for pair in pairs],
+        batch_size=translator.config.batch_size,
+        budget_tokens=translator.config.budget_tokens,
+    )
+    piece = translator.tokenizer.target.piece
+    with translator.evaluating():
+        for batch in plan:
+            chosen = [pairs[index] for index in batch]
+            for index, pair, logp_T in zip(batch, chosen, _log_probabilities(translator, chosen).tolist(), strict=True):
+                ids = [*pair.target, EOS][: len(pair.target) + pair.ended]
+                found[index] = Score(tuple(map(piece, ids)), tuple(logp_T[: len(ids)]), ids.count(UNK))
+            if progress is not None:
+                progress(len(batch))
+    return found
+
+
+def _log_probabilities(translator: Translator, pairs: Sequence[Pair]) -> Tensor:
+    """Of each target's pieces and of its end mark: (B, T), fp64, without meaning beyond a target's length."""
+    source_BS, lengths_B = translator.pad([pair.source for pair in pairs])
+    T = max(len(pair.target) for pair in pairs) + 1
+    marked = torch.tensor([[BOS, *pair.target, EOS, *[PAD] * (T - len(pair.target) - 1)] for pair in pairs])
+    marked = marked.to(translator.device)
+    logp_MBT = torch.stack(
+        [
+            _chosen(model, model(source_BS, lengths_B, marked[:, :-1]), marked[:, 1:]).double().cpu()
+            for model in translator.models
+        ]
+    )
+    return logp_MBT.logsumexp(0) - math.log(len(translator.models))
+
+
+def _chosen(model: Transformer, hidden_BTD: Tensor, ids_BT: Tensor) -> Tensor:
+    """The log-probability of each id (B, T) after what was read: a few positions at a time, for logits are large."""
+    parts = []
+    rows = max(1, CACHED_LOGITS // model.output.weight.size(0))
+    for hidden_RD, ids_R in zip(hidden_BTD.flatten(0, 1).split(rows), ids_BT.flatten().split(rows), strict=True):
+        logits_RV = model.project(hidden_RD)
+        logp_RV = logits_RV.to(torch.promote_types(logits_RV.dtype, torch.float32)).log_softmax(-1)
+        parts.append(logp_RV.gather(1, ids_R[:, None]).flatten())
+    return torch.cat(parts).view_as(ids_BT)

@@ -1,0 +1,67 @@
+"""Whether a text looks tokenised, cut into pieces or lower-cased: then its scores say less than they seem to."""
+
+from __future__ import annotations
+
+import re
+from collections.abc import Sequence
+
+from transformer_cli.config.evaluation import EvaluationConfig
+
+TOKENISED, IN_PIECES, LOWERCASED = "tokenised", "cut into pieces", "lower-cased"
+REMEDY = {
+    TOKENISED: "detokenise",
+    IN_PIECES: "join the pieces of",
+    LOWERCASED: "restore the case of",
+}
+LEAST_MARKS, LEAST_LETTERS = 5, 200
+"""Full stops and commas, and letters that have a case, below which a text tells nothing."""
+
+# Not before ! ? : ; - the French write a space there.
+_SPACED = re.compile(r"(?<=\w) [.,](?=\s|$)", re.MULTILINE)
+_GLUED = re.compile(r"(?<=\w)[.,](?=\s|$)", re.MULTILINE)
+_ESCAPED = re.compile(r"&(?:apos|quot|#91|#93|#124);|(?<=\s)@[-/.,]@(?=\s)")  # the Moses tokenizer's
+_PIECES = re.compile("\u2581|@@(?=\\s|$)", re.MULTILINE)
+
+
+def signs(lines: Sequence[str]) -> set[str]:
+    """What a text looks like.
+
+    tokenised: at least five spaces between a word and a full stop or comma, and more with the space than without; or
+    the Moses tokenizer's escapes in one line of a hundred. cut into pieces: the marks of SentencePiece or subword-nmt
+    in one line of a hundred. lower-cased: two hundred letters that have a case, and not one capital among a thousand.
+    """
+    text = "\n".join(lines)
+    n_spaced = len(_SPACED.findall(text))
+    found = set()
+    if (n_spaced >= LEAST_MARKS and n_spaced > len(_GLUED.findall(text))) or _is_common(_ESCAPED, lines):
+        found.add(TOKENISED)
+    if _is_common(_PIECES, lines):
+        found.add(IN_PIECES)
+    n_upper, n_lower = sum(map(str.isupper, text)), sum(map(str.islower, text))
+    if n_upper + n_lower >= LEAST_LETTERS and n_upper * 1000 < n_upper + n_lower:
+        found.add(LOWERCASED)
+    return found
+
+
+def warnings(hypotheses: Sequence[str], references: Sequence[Sequence[str]], options: EvaluationConfig) -> list[str]:
+    """What to say about the looks of both sides."""
+    theirs, ours = signs(hypotheses), set().union(*map(signs, references))
+    ignored = {LOWERCASED} if options.lowercase else set()
+    sides = {"translations have": hypotheses, "reference has": [line for lines in references for line in lines]}
+    said = [
+        f"the {side} no text at all: no score means anything"
+        for side, lines in sides.items()
+        if not any(map(str.strip, lines))
+    ]
+    for sign in sorted((theirs | ours) - ignored):
+        if sign in theirs and sign in ours:
+            said.append(f"translations and reference look {sign}: scores of such text compare with no others")
+        else:
+            side, other = ("translations", "reference") if sign in theirs else ("reference", "translations")
+            verb, was = ("look", "is") if sign in theirs else ("looks", "are")
+            said.append(f"the {side} {verb} {sign}, the {other} {was} not: {REMEDY[sign]} the {side} before scoring")
+    return said
+
+
+def _is_common(pattern: re.Pattern[str], lines: Sequence[str]) -> bool:
+    return sum(bool(pattern.search(line)) for line in lines) * 100 >= max(len(lines), 1)

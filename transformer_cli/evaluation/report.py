@@ -1,0 +1,162 @@
+"""Everything about one test: scores with their doubt, systems compared, slices, the worst sentences."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from dataclasses import asdict, dataclass
+from typing import Any
+
+from transformer_cli.config.evaluation import EvaluationConfig
+from transformer_cli.evaluation.appearance import warnings
+from transformer_cli.evaluation.metrics import METRICS, Measured, Score, count, measure
+from transformer_cli.evaluation.significance import Difference, compare, with_intervals
+from transformer_cli.evaluation.slices import slices
+from transformer_cli.evaluation.words import WordCounts
+
+EXAMPLES = 5
+"""Lines of a slice that are named."""
+LEAST = 10
+"""Lines of a slice below which resampling them would only look like an interval."""
+WORST_BY = "chrf"
+
+
+@dataclass(frozen=True)
+class Text:
+    """What systems translate. references: whole texts. counts: of the words in the text that was learned from."""
+
+    references: Sequence[Sequence[str]]
+    source: Sequence[str] | None = None
+    counts: WordCounts | None = None
+
+
+@dataclass(frozen=True)
+class System:
+    """A translated text. flags: of each line, such as `looped`; None where nobody looked."""
+
+    name: str
+    lines: Sequence[str]
+    flags: Sequence[Sequence[str]] | None = None
+
+
+@dataclass(frozen=True)
+class SliceScores:
+    """A slice: how many lines it has, the first few of them, counted from 1, and its scores; few lines give these no
+    interval.
+    """
+
+    name: str
+    lines: int
+    examples: tuple[int, ...]
+    scores: list[Score]
+
+
+@dataclass(frozen=True)
+class Sentence:
+    """A translated sentence. line: counted from 1. score: chrF of this sentence alone."""
+
+    line: int
+    score: float
+    source: str | None
+    references: list[str]
+    translation: str
+
+
+@dataclass(frozen=True)
+class Report:
+    """What there is to say about a system. differences: from the baseline, empty for the baseline itself."""
+
+    name: str
+    lines: int
+    scores: list[Score]
+    differences: list[Difference]
+    slices: list[SliceScores]
+    worst: list[Sentence]
+    warnings: list[str]
+
+    def as_json(self) -> dict[str, Any]:
+        fields = asdict(self)
+        return {"set": fields.pop("name"), **fields}
+
+
+def reports(systems: Sequence[System], text: Text, options: EvaluationConfig, *, n_worst: int) -> list[Report]:
+    """One per system, the first of several being the baseline; DataError for texts of unequal length."""
+    measured = [measure(system.lines, text.references, options) for system in systems]
+    compared: list[list[Difference]] = []
+    if len(systems) == 1:
+        scores = [with_intervals(measured[0].counts, options)]
+    else:
+        scores, compared = compare([one.counts for one in measured], options)
+    return [
+        Report(
+            name=system.name,
+            lines=len(system.lines),
+            scores=score,
+            differences=difference,
+            slices=_slices(system, one, text, options),
+            worst=_worst(system, text, options, n_worst),
+            warnings=[
+                *warnings(system.lines, text.references, options),
+                *_too_short(one, system.lines),
+                *_too_few(systems[0].lines, system.lines),
+                *(f"sacreBLEU: {line}" for line in one.advice),
+            ],
+        )
+        for system, one, score, difference in zip(systems, measured, scores, [[], *compared], strict=True)
+    ]
+
+
+def _too_short(measured: Measured, lines: Sequence[str]) -> list[str]:
+    """BLEU is a mean of the shares of one to four words in a row that are right: without any four it is 0."""
+    for counts in measured.counts:
+        has_text = any(map(str.strip, lines))
+        if counts.name == "BLEU" and has_text and not any(row[-1] for row in counts.rows):  # how many fours there are
+            return ["BLEU is 0, since no translation has four words in a row; chrF tells short lines apart"]
+    return []
+
+
+def _too_few(baseline: Sequence[str], lines: Sequence[str]) -> list[str]:
+    """A test of significance asks what other sentences would show; a handful that differ cannot say."""
+    differing = sum(one != other for one, other in zip(baseline, lines, strict=True))
+    if 0 < differing < LEAST:
+        return [f"lines that differ from the baseline's: {differing} of {len(lines):,}; p says little about so few"]
+    return []
+
+
+def _slices(system: System, measured: Measured, text: Text, options: EvaluationConfig) -> list[SliceScores]:
+    def scores(lines: Sequence[int]) -> list[Score]:
+        chosen = [counts.of(lines) for counts in measured.counts]
+        if len(lines) < LEAST:
+            return [Score(counts.name, counts.value(), counts.signature()) for counts in chosen]
+        return with_intervals(chosen, options)
+
+    parts = slices(system.lines, text.references, source=text.source, flags=system.flags, counts=text.counts)
+    return [
+        SliceScores(
+            name=part.name,
+            lines=len(part.lines),
+            examples=tuple(line + 1 for line in part.lines[:EXAMPLES]),
+            scores=scores(part.lines),
+        )
+        for part in parts
+    ]
+
+
+def _worst(system: System, text: Text, options: EvaluationConfig, n_worst: int) -> list[Sentence]:
+    """The sentences with the lowest chrF, the earlier of equals first; what equals a reference is not among them."""
+    if not n_worst:
+        return []
+    counts = count(METRICS[WORST_BY](options), system.lines, text.references)
+    scored = []
+    for line, (translation, *references) in enumerate(zip(system.lines, *text.references, strict=True)):
+        if translation not in references:
+            scored.append((counts.of([line]).value(), line))
+    return [
+        Sentence(
+            line=line + 1,
+            score=score,
+            source=None if text.source is None else text.source[line],
+            references=[reference[line] for reference in text.references],
+            translation=system.lines[line],
+        )
+        for score, line in sorted(scored)[:n_worst]
+    ]

@@ -1,0 +1,83 @@
+"""What a word is, and how often the training text has it: kept in the run, so that a test can be told what is new."""
+
+from __future__ import annotations
+
+import gzip
+import re
+import zlib
+from collections import Counter
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass
+from pathlib import Path
+
+from transformer_cli import files
+from transformer_cli.errors import ModelError
+
+WORD_COUNTS = "words.tsv.gz"
+"""In a run directory: word, times in the source, times in the target; the most frequent first."""
+CHUNK = 4096
+
+# Kana and Han are written without spaces: every character counts by itself.
+_UNSPACED = "\u3040-\u30ff\u3400-\u4dbf\u4e00-\u9fff\uf900-\ufaff"
+_WORD = re.compile(rf"[{_UNSPACED}]|[^\W{_UNSPACED}]+")
+
+
+@dataclass(frozen=True)
+class WordCounts:
+    """How often each word stands in either side of the training text."""
+
+    source: Mapping[str, int]
+    target: Mapping[str, int]
+
+
+def words(text: str) -> list[str]:
+    """Runs of letters and digits, without regard to case."""
+    return _WORD.findall(text.casefold())
+
+
+def count_words(source: Sequence[str], target: Sequence[str]) -> WordCounts:
+    """Of a parallel text."""
+    return WordCounts(_count(source), _count(target))
+
+
+def save_word_counts(run_dir: Path, counts: WordCounts) -> None:
+    """Keep them in a run; ResourceError where the disk refuses."""
+    every = counts.source.keys() | counts.target.keys()
+    rows = [(word, counts.source.get(word, 0), counts.target.get(word, 0)) for word in every]
+    rows.sort(key=lambda row: (-row[1] - row[2], row[0]))
+    table = "".join(f"{word}\t{n_source}\t{n_target}\n" for word, n_source, n_target in rows)
+    with files.atomic_file(run_dir / WORD_COUNTS) as file:
+        file.write(gzip.compress(table.encode("utf-8"), mtime=0))
+
+
+def load_word_counts(run_dir: Path) -> WordCounts | None:
+    """What a run keeps, None where it keeps none; ModelError where that is damaged."""
+    path = run_dir / WORD_COUNTS
+    if not path.exists():
+        return None
+    source: dict[str, int] = {}
+    target: dict[str, int] = {}
+    data = files.read_bytes(path, error=ModelError)
+    try:
+        if not data:
+            raise EOFError("it is empty")
+        table = gzip.decompress(data).decode("utf-8")
+        for row in table.removesuffix("\n").split("\n") if table else ():
+            word, n_source, n_target = row.split("\t")
+            if int(n_source):
+                source[word] = int(n_source)
+            if int(n_target):
+                target[word] = int(n_target)
+    except (EOFError, zlib.error, OSError, ValueError) as failure:
+        raise ModelError(
+            f"{files.shown(path)} is damaged: {failure}",
+            hint="delete it; `tx train` with the run's configuration makes it again",
+        ) from None
+    return WordCounts(source, target)
+
+
+def _count(lines: Sequence[str]) -> Counter[str]:
+    counts: Counter[str] = Counter()
+    for start in range(0, len(lines), CHUNK):
+        counts.update(words("\n".join(lines[start : start + CHUNK])))
+    return counts

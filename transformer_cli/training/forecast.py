@@ -1,0 +1,99 @@
+"""What `tx train` would do, found out without doing it: nothing is written, nothing is trained."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from dataclasses import asdict, dataclass
+from pathlib import Path
+from typing import Any
+
+from transformer_cli.accounting.parameters import count
+from transformer_cli.checkpoints import store
+from transformer_cli.config.run import RunConfig
+from transformer_cli.config.tokenizer import SideModels, SideVocabSizes, TokenizerConfig
+from transformer_cli.data import corpus
+from transformer_cli.data.checks import Finding, check_all
+from transformer_cli.evaluation.words import count_words
+from transformer_cli.machine import decide
+from transformer_cli.tokenizer import Tokenizer, read_tokenizer
+from transformer_cli.training.directory import check_same, check_text, refuse_foreign
+from transformer_cli.training.loop import Progress, is_over
+
+
+@dataclass(frozen=True)
+class TextSize:
+    """A text as it would be used. pairs: training leaves out those with an empty side."""
+
+    pairs: int
+    source_words: int
+    target_words: int
+
+
+@dataclass(frozen=True)
+class Forecast:
+    """What would happen.
+
+    step: of the checkpoint that training would continue after, 0 for a new run. finished: why nothing would be left to
+    do. replaces: a run that is there would be deleted. pieces: of source and target; at most, where `tokenizer` would
+    still be trained. findings: what is suspicious in the texts.
+    """
+
+    run: str
+    step: int
+    finished: str | None
+    replaces: bool
+    texts: Mapping[str, TextSize]
+    tokenizer: str
+    pieces: tuple[int, int]
+    parameters: int
+    machine: dict[str, Any]
+    findings: list[Finding]
+
+    def as_json(self) -> dict[str, Any]:
+        return asdict(self)
+
+
+def forecast(config: RunConfig, run_dir: Path, *, overwrite: bool = False) -> Forecast:
+    """Everything that `train` checks before it begins, and the data check; raises what it would raise."""
+    refuse_foreign(run_dir)
+    record = {} if overwrite else check_same(config, run_dir)
+    checkpoints = store.list_checkpoints(run_dir)
+    machine = decide(config)
+    texts = corpus.load_all(config.data)
+    used = texts | {"train": corpus.learnable(texts["train"])}
+    check_text(run_dir, record.get("data", {}), {name: used[name] for name in ("train", "valid") if name in used})
+    progress = Progress()
+    if checkpoints and not overwrite:
+        progress = Progress(**store.load_checkpoint(checkpoints[-1], with_optimizer=False).state)
+    tokenizer, pieces = _tokenizer(config.tokenizer, None if overwrite else run_dir / "tokenizer")
+    return Forecast(
+        run=str(run_dir),
+        step=progress.step,
+        finished=progress.finished if is_over(progress, config.training) else None,
+        replaces=overwrite and bool(checkpoints),
+        texts={name: _size(text) for name, text in used.items()},
+        tokenizer=tokenizer,
+        pieces=pieces,
+        parameters=count(config.model, source_vocab=pieces[0], target_vocab=pieces[1]).total,
+        machine=machine.as_dict(),
+        findings=check_all(texts),
+    )
+
+
+def _tokenizer(config: TokenizerConfig, place: Path | None) -> tuple[str, tuple[int, int]]:
+    """Where the tokenizer would come from, and the pieces of source and target."""
+    if place is not None and (place / "tokenizer.json").exists():
+        there = Tokenizer.load(place)
+        return "of the run", (there.source_size, there.target_size)
+    if config.model is not None:
+        paths = (config.model.source, config.model.target) if isinstance(config.model, SideModels) else (config.model,)
+        given = read_tokenizer(*paths)
+        return "given", (given.source_size, given.target_size)
+    sizes = config.vocab_size
+    both = (sizes.source, sizes.target) if isinstance(sizes, SideVocabSizes) else (sizes, sizes)
+    return f"{config.kind}, to be trained", both
+
+
+def _size(text: corpus.Corpus) -> TextSize:
+    words = count_words(text.source, text.target)
+    return TextSize(len(text), sum(words.source.values()), sum(words.target.values()))
