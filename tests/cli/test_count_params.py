@@ -331,6 +331,16 @@ def test_a_run_without_a_tokenizer_or_a_checkpoint_says_what_is_missing(capfd, r
     failure(capfd, 4, "runs/tiny")
 
 
+def test_a_run_whose_tokenizer_alone_is_trained_is_counted_with_it(capfd, run):
+    trained = json.loads(result(capfd, "runs/tiny", "--json"))
+    shutil.rmtree(run / "checkpoints")
+    assert "best" in failure(capfd, 4, "runs/tiny")  # checkpoints are lost
+    for pointer in ("best", "last"):
+        (run / pointer).unlink()
+    fields = json.loads(result(capfd, "runs/tiny", "--json"))
+    assert (fields["parameters"], fields["vocabulary"]) == (trained["parameters"], trained["vocabulary"])
+
+
 def test_a_run_without_its_configuration_is_damaged(capfd, run):
     (run / "config.yaml").unlink()
     assert "runs/tiny/config.yaml does not exist" in failure(capfd, 4, "runs/tiny")

@@ -6,7 +6,14 @@ from collections.abc import Sequence
 from dataclasses import dataclass
 from pathlib import Path
 
-from transformer_cli.checkpoints.find import CHECKPOINTS, MANIFEST, find_checkpoint, whole_run_of
+from transformer_cli.checkpoints.find import (
+    CHECKPOINTS,
+    MANIFEST,
+    POINTERS,
+    find_checkpoint,
+    list_checkpoints,
+    whole_run_of,
+)
 from transformer_cli.config.run import RunConfig, vocab_sizes
 from transformer_cli.config.source import load_config
 from transformer_cli.errors import UsageError
@@ -29,7 +36,7 @@ class Subject:
 
 
 def find_subject(name: str, overrides: Sequence[str] = ()) -> Subject:
-    """The model of a preset, a file, a run (its best checkpoint), or a checkpoint.
+    """The model of a preset, a file, a run (its best checkpoint, if there is one yet), or a checkpoint.
 
     Raises ConfigError where there is no such thing or it contradicts itself, ModelError for a damaged run, UsageError
     for overrides of a trained model.
@@ -41,7 +48,10 @@ def find_subject(name: str, overrides: Sequence[str] = ()) -> Subject:
                 f"{name} is trained: --set cannot change it any more",
                 hint=f"count its configuration: {path / 'config.yaml'}",
             )
-        return _trained(find_checkpoint(name))
+        if _has_only_a_tokenizer(path):
+            return _counted_as(path, None)
+        checkpoint = find_checkpoint(name)
+        return _counted_as(whole_run_of(checkpoint), checkpoint)
     config = load_config(name, overrides)
     if config.model.vocab is None and config.tokenizer.model is not None:
         return _existing_tokenizer(config)
@@ -49,10 +59,15 @@ def find_subject(name: str, overrides: Sequence[str] = ()) -> Subject:
     return Subject(config, *vocab_sizes(config), origin)
 
 
-def _trained(checkpoint: Path) -> Subject:
+def _has_only_a_tokenizer(run: Path) -> bool:
+    """Whether `tx tokenize` was here, and `tx train` saved nothing yet."""
+    saved = list_checkpoints(run) or any((run / pointer).exists() for pointer in POINTERS)
+    return (run / "config.yaml").exists() and (run / "tokenizer" / "tokenizer.json").exists() and not saved
+
+
+def _counted_as(run: Path, checkpoint: Path | None) -> Subject:
     from transformer_cli.tokenizer import Tokenizer
 
-    run = whole_run_of(checkpoint)
     tokenizer = Tokenizer.load(run / "tokenizer")
     config = load_config(run / "config.yaml")
     return Subject(config, tokenizer.source_size, tokenizer.target_size, "tokenizer", checkpoint)
