@@ -161,6 +161,13 @@ def test_an_unknown_option_is_a_usage_error():
     assert shown.stderr.endswith("  hint: `tx --help` shows what is possible.\n")
 
 
+def test_a_configuration_without_its_option_is_told_where_it_belongs():
+    shown = tx("train", "--quiet", "mine.yaml")
+    assert shown.returncode == 2
+    assert shown.stderr.endswith("  hint: a configuration is named by -c: tx train -c mine.yaml\n")
+    assert tx("train", "mine").stderr.endswith("  hint: `tx train --help` shows what is possible.\n")
+
+
 # --- how it ends --------------------------------------------------------------------------------------------------
 
 

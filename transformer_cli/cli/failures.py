@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import errno
 import os
+import re
 import signal
 import sys
 import traceback
@@ -61,10 +62,8 @@ def _report(error: Exception) -> int:
         return error.exit_code
     if hasattr(error, "format_message") and hasattr(error, "exit_code"):
         # The command line library's own error; recognised by shape, since its class moves between versions.
-        context = getattr(error, "ctx", None)
-        hint = f"`{context.command_path} --help` shows what is possible." if context else None
         message = error.format_message().replace("Value error, ", "").replace("Input should be", "must be")
-        console.error(message, hint=hint)
+        console.error(message, hint=_usage_hint(message, getattr(error, "ctx", None)))
         return USAGE
     if _is_out_of_memory(error):
         console.error("not enough memory", hint="a smaller training.budget_tokens or decoding.batch_size needs less.")
@@ -83,6 +82,16 @@ def _report(error: Exception) -> int:
         hint=None if _traceback_wanted else "the same command with --traceback shows where; please report it.",
     )
     return BUG
+
+
+def _usage_hint(message: str, context: typer.Context | None) -> str | None:
+    """What to type instead; a configuration among the arguments is what most people mean by one too many."""
+    if context is None:
+        return None
+    stray = re.search(r"unexpected extra argument.*?([^\s()]+\.ya?ml)\b", message)
+    if stray and any("--config" in parameter.opts for parameter in context.command.params):
+        return f"a configuration is named by -c: {context.command_path} -c {stray[1]}"
+    return f"`{context.command_path} --help` shows what is possible."
 
 
 def _is_out_of_memory(error: Exception) -> bool:
