@@ -51,7 +51,7 @@ def test_a_dry_run_says_what_would_happen_and_writes_nothing(folder: Path, capfd
     words = [str(sum(len(pair[side].split()) for pair in PAIRS)) for side in (0, 1)]
     assert ["train", "12", *words] in [line.split() for line in shown.splitlines()]
     assert "runs/mine: would be trained anew" in shown
-    assert "bpe, to be trained, 100 pieces" in shown
+    assert "bpe, to be trained, at most 100 pieces" in shown
     assert "suspicious  nothing" in shown
     assert sorted(folder.rglob("*")) == before
 

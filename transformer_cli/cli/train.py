@@ -78,7 +78,8 @@ def train(
         console.say(f"finished after step {outcome.steps:,}: {outcome.reason}")
     console.say(f"best checkpoint: {outcome.best}")
     console.say(f"next: tx evaluate -m {directory}")
-    console.say(f'      tx translate -m {directory} "ich mochte ein bier"')
+    sentence = {"de": "ich mochte ein bier", "en": "i want a beer"}.get(loaded.data.source)
+    console.say(f"      tx translate -m {directory} " + (f'"{sentence}"' if sentence else "-i FILE"))
 
 
 def _show(found: Forecast, *, as_json: bool, strict: bool) -> None:
@@ -96,9 +97,10 @@ def _show(found: Forecast, *, as_json: bool, strict: bool) -> None:
         show([Table("", (Column("text"), *(Column(name, "right") for name in headings)), sizes)])
         source, target = found.pieces
         pieces = f"{source:,}" if source == target else f"{source:,} + {target:,}"
+        at_most = "at most " * found.tokenizer.endswith("to be trained")
         facts = {
-            "tokenizer": f"{found.tokenizer}, {pieces} pieces",
-            "parameters": f"{found.parameters:,}",
+            "tokenizer": f"{found.tokenizer}, {at_most}{pieces} pieces",
+            "parameters": f"{at_most}{found.parameters:,}",
             "machine": ", ".join(f"{key} {value}" for key, value in found.machine.items() if key != "reason"),
             "run": f"{found.run}: {_would(found)}",
         }
