@@ -29,6 +29,8 @@ from transformer_cli.model.transformer import Transformer
 from transformer_cli.tokenizer import BOS, EOS, PAD, UNK, Tokenizer
 
 SPLIT, REFUSED = "split", "refused"
+ENDLESS = 10**12
+"""More pieces than a translation ever has: a factor may be so large that its product is no number."""
 
 
 @dataclass(frozen=True)
@@ -268,7 +270,7 @@ class Translator:
 
     def _limit(self, n_pieces: int) -> int:
         """Most pieces of a translation, for so many of the source; the end mark comes on top."""
-        limit = int(self.config.max_length_factor * n_pieces + self.config.max_length_extra)
+        limit = int(min(self.config.max_length_factor * n_pieces + self.config.max_length_extra, ENDLESS))
         limit = max(min(limit, self.config.max_length or limit), self.config.min_length)
         room = self.room("decoder")
         return limit if room is None else min(limit, room - 1)
