@@ -230,6 +230,26 @@ def test_a_bare_terminal_gets_a_prompt(here: Path) -> None:
     assert process.returncode == 0
 
 
+def test_bytes_that_are_no_text_do_not_end_a_conversation(here: Path) -> None:
+    """In a UTF-8 locale (en_US.UTF-8, not C.UTF-8) they were once called a bug in tx, which ended."""
+    environment = os.environ | {"PYTHONPATH": str(Path(__file__).parents[2]), "PYTHONIOENCODING": "utf-8:strict"}
+    ours, theirs = pty.openpty()
+    with subprocess.Popen(
+        [sys.executable, "-m", "transformer_cli", "translate"],
+        stdin=theirs,
+        stdout=subprocess.PIPE,
+        stderr=subprocess.PIPE,
+        cwd=here,
+        env=environment,
+    ) as process:
+        os.write(ours, b"\xff\n" + f"{SOURCES[0]}\n\n".encode())
+        out, err = process.communicate(timeout=60)
+    os.close(ours)
+    os.close(theirs)
+    assert (process.returncode, out.decode()) == (0, f"{TARGETS[0]}\n")
+    assert "what was typed: character 1 is not text" in err.decode()
+
+
 def test_two_names_for_a_run_are_refused(trained_run: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     """`-c` was once left out of account where `-m` was given."""
     monkeypatch.chdir(trained_run.parents[1])

@@ -8,6 +8,7 @@ from collections import Counter
 from collections.abc import Callable, Iterator, Sequence
 from contextlib import contextmanager, suppress
 from dataclasses import replace
+from io import TextIOWrapper
 from typing import TYPE_CHECKING, Annotated
 
 import typer
@@ -171,6 +172,8 @@ def _incoming(text: list[str] | None, input_file: str | None, output_file: str |
 
 def _converse(run: Run, parse: Parse, show: Show) -> None:
     """Read a line, translate it, until the end of the input."""
+    if isinstance(sys.stdin, TextIOWrapper):  # UTF-8 whatever the locale says, and a bad byte ends nothing
+        sys.stdin.reconfigure(encoding="utf-8", errors="surrogateescape")
     console.say("Type a sentence; an empty line or Ctrl-D ends.")
     number = 0
     while line := _ask():
