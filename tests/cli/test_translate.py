@@ -250,6 +250,15 @@ def test_bytes_that_are_no_text_do_not_end_a_conversation(here: Path) -> None:
     assert "what was typed: character 1 is not text" in err.decode()
 
 
+def test_what_cannot_be_searched_for_is_said_before_a_line_is_waited_for(
+    here: Path, tmp_path: Path, capfd: pytest.CaptureFixture[str]
+) -> None:
+    """It once took a first sentence to hear it, and an empty file never heard of it."""
+    (tmp_path / "in").touch()
+    assert tx("--n-best", "9", "-i", str(tmp_path / "in")) == 2
+    assert "9 translations per line were asked of a beam of 5" in capfd.readouterr().err
+
+
 def test_two_names_for_a_run_are_refused(trained_run: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     """`-c` was once left out of account where `-m` was given."""
     monkeypatch.chdir(trained_run.parents[1])

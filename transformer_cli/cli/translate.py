@@ -107,6 +107,7 @@ def translate(
             )
             return _aligned(translator, found) if alignments else found
 
+        run([], 0)  # what cannot be searched for is said before anybody waits for a line
         parse = parse_request if jsonl else as_request
         show = as_json if json_output or jsonl else as_text if n_best == 1 else as_moses
         if source is None:
