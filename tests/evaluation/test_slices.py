@@ -3,7 +3,7 @@ from __future__ import annotations
 from hypothesis import given
 from hypothesis import strategies as st
 
-from transformer_cli.evaluation.slices import LENGTHS, LONGEST, slices
+from transformer_cli.evaluation.slices import EMPTY_REFERENCE, LENGTHS, LONGEST, slices
 from transformer_cli.evaluation.words import WordCounts, words
 
 TEXTS = st.text(st.sampled_from("ab 12.\u3000"), max_size=20)
@@ -24,6 +24,14 @@ def test_every_line_with_words_is_in_the_slice_of_its_length(lengths: list[int])
     for name, (least, most) in bounds.items():
         expected = [i for i, n in enumerate(lengths) if least <= n <= most]
         assert [list(part.lines) for part in found if part.name == name] == [expected] * bool(expected)
+
+
+@given(st.lists(TEXTS, min_size=1))
+def test_lengths_and_empty_references_have_every_line_once(references: list[str]) -> None:
+    """A reference of punctuation alone was once in no slice."""
+    found = slices(["x"] * len(references), [references])
+    parts = [part.lines for part in found if part.name in (*LENGTHS.values(), LONGEST, EMPTY_REFERENCE)]
+    assert sorted(line for lines in parts for line in lines) == list(range(len(references)))
 
 
 @given(st.lists(st.tuples(TEXTS, TEXTS, TEXTS), min_size=1))
@@ -71,4 +79,4 @@ def test_a_flag_is_a_slice() -> None:
 
 def test_length_is_that_of_words_as_they_are_counted() -> None:
     assert len(words("A, b - c.")) == 3
-    assert slices(["x"], [["a - " * 10]])[0].name == "1 to 10 words"
+    assert slices(["x"], [["a - " * 10]])[0].name == "up to 10 words"

@@ -8,7 +8,7 @@ from dataclasses import dataclass
 
 from transformer_cli.evaluation.words import WordCounts, words
 
-LENGTHS = {10: "1 to 10 words", 20: "11 to 20 words", 30: "21 to 30 words", 50: "31 to 50 words"}
+LENGTHS = {10: "up to 10 words", 20: "11 to 20 words", 30: "21 to 30 words", 50: "31 to 50 words"}
 LONGEST = "over 50 words"
 RARE = 5
 """A rare word stands so many times in the training text, at most."""
@@ -36,7 +36,7 @@ def slices(
     flags: Sequence[Sequence[str]] | None = None,
     counts: WordCounts | None = None,
 ) -> list[Slice]:
-    """The slices that have a line; they overlap, but for the lengths.
+    """The slices that have a line; they overlap, but for the lengths and the empty references, which have each once.
 
     By the first reference: its number of words, a number in it. By the translation: numbers unlike those of every
     reference, no text where a reference has some, its flags. By source and first reference: words that the training
@@ -56,11 +56,9 @@ def slices(
 
 
 def _of_reference(reference: str) -> Iterator[str]:
-    n_words = len(words(reference))
-    if n_words:
-        yield next((name for longest, name in LENGTHS.items() if n_words <= longest), LONGEST)
-    if not reference.strip():
-        yield EMPTY_REFERENCE
+    n_words = len(words(reference))  # none in a line of dots, say, which is short but not empty
+    length = next((name for longest, name in LENGTHS.items() if n_words <= longest), LONGEST)
+    yield length if reference.strip() else EMPTY_REFERENCE
     if _DIGITS.search(reference):
         yield NUMBER
 
