@@ -52,10 +52,17 @@ def test_the_test_set_of_a_run_is_scored_and_kept_with_it(run: Path, capfd: pyte
     after = json.loads((run / "run.json").read_text(encoding="utf-8"))
     kept = after.pop("scores")["test"]
     assert after == before
-    assert (kept["beam_size"], kept["checkpoint"][:5], kept["lines"]) == (3, "step-", 12)
+    assert (kept["decoding"]["beam_size"], kept["checkpoint"][:5], kept["lines"]) == (3, "step-", 12)
     assert [round(score["value"], 6) for score in kept["scores"]] == [100, 100, 100, 0]
     assert [score["margin"] for score in kept["scores"]] == [0] * 4
     assert kept["scores"][0]["signature"].startswith("nrefs:1|bs:1000|seed:12345|case:mixed")
+
+
+def test_how_the_test_set_was_translated_is_kept_with_its_scores(run: Path) -> None:
+    """Scores of samples were once kept as those of a beam of five."""
+    assert tx("-q", "-m", "tiny", "--set", "decoding.sample=true", "--set", "decoding.top_k=2", "--set", "seed=7") == 0
+    kept = json.loads((run / "run.json").read_text(encoding="utf-8"))["scores"]["test"]
+    assert (kept["decoding"]["sample"], kept["decoding"]["top_k"], kept["seed"]) == (True, 2, 7)
 
 
 def test_files_are_translated_and_scored_and_nothing_is_kept(

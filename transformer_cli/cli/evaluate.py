@@ -120,8 +120,8 @@ def evaluate(
         results += _judge(text, [system], known, output, [facts])
     if source is None and settings.data.test == opened[0].config.data.test and len(opened) == 1:
         given = {name: value for name, value in search.items() if value is not None}
-        used = settings.decoding.model_dump(include={"beam_size", "length_penalty"}) | given
-        _keep(opened[0], results, used)
+        how = {"decoding": settings.decoding.model_dump() | given, "seed": settings.seed}
+        _keep(opened[0], results, how)
 
 
 @dataclass(frozen=True)
@@ -348,8 +348,8 @@ def _tell(suspicions: Iterable[str], *, strict: bool) -> None:
         console.warn(line)
 
 
-def _keep(opened: OpenedRun, results: Sequence[dict[str, Any]], search: dict[str, Any]) -> None:
-    """Write the scores of the run's own test set into its run.json."""
+def _keep(opened: OpenedRun, results: Sequence[dict[str, Any]], how: dict[str, Any]) -> None:
+    """Write the scores of the run's own test set into its run.json, and how it was translated."""
     from transformer_cli.files import write_json
     from transformer_cli.training.directory import read_record
 
@@ -358,6 +358,6 @@ def _keep(opened: OpenedRun, results: Sequence[dict[str, Any]], search: dict[str
     kept = record.setdefault("scores", {})
     for result in results:
         brief = {key: result[key] for key in ("set", "lines", "scores", "truncated", "counts")}
-        kept[result["set"]] = {"checkpoint": opened.checkpoint.name, **search, **brief}
+        kept[result["set"]] = {"checkpoint": opened.checkpoint.name, **how, **brief}
     write_json(path, record)
     console.say(f"kept in {path}")
