@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import io
 import json
+import re
 import zipfile
 
 import numpy as np
@@ -13,7 +14,7 @@ from synthetic import synthetic_maps
 from transformer_cli.attention_maps.saved import as_json, as_npz, read_maps
 from transformer_cli.errors import ModelError, UsageError
 
-MAPS = synthetic_maps(["▁a", "\u202e", "▁</script>", "猫", "▁" + "x" * 200], 3, layers=(1, 2), n_padding=1)
+MAPS = synthetic_maps(["▁a", "\u202e", "▁</script>", "猫\ud800", "▁" + "x" * 200], 3, layers=(1, 2), n_padding=1)
 
 
 def write(path, maps):
@@ -57,6 +58,15 @@ def archive(**members):
         for name, data in members.items():
             file.writestr(f"{name}.npy", data)
     return buffer.getvalue()
+
+
+def rezipped(field, value):
+    """What as_npz writes, with one field of the archive's headers, by its place in the local ones, set otherwise."""
+    data = bytearray(as_npz(MAPS))
+    for signature, at in ((b"PK\x03\x04", field), (b"PK\x01\x02", field + 2)):
+        for match in re.finditer(re.escape(signature), bytes(data)):
+            data[match.start() + at] = value
+    return bytes(data)
 
 
 def put(*path, value):
@@ -109,6 +119,9 @@ def put(*path, value):
         ("a.npz", as_npz(MAPS)[:-500], "not a file of attention maps"),
         ("a.npz", archive(x=b"no array"), "meta"),
         ("a.npz", archive(meta=b"\x93NUMPY\x01\x00\x06\x00{}    "), "not a file of attention maps"),
+        ("a.npz", rezipped(6, 1), "not a file of attention maps: .* is encrypted"),
+        ("a.npz", rezipped(8, 8).replace(b"\x93NUMPY", b"\xffNUMPY"), "not a file of attention maps: Error -3"),
+        ("a.npz", rezipped(8, 99), "not a file of attention maps: That compression method is not supported"),
     ],
 )
 def test_another_file_is_refused_with_its_name_and_the_reason(tmp_path, name, data, message):

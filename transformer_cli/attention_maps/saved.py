@@ -9,6 +9,7 @@ from __future__ import annotations
 import io
 import json
 import zipfile
+import zlib
 from pathlib import Path
 from typing import Any
 
@@ -22,6 +23,8 @@ from transformer_cli.errors import ModelError, UsageError
 
 SCHEMA = 1
 MAX_BYTES = 1 << 30
+_UNREADABLE = (KeyError, ValueError, EOFError, OSError, MemoryError, RuntimeError, zipfile.BadZipFile, zlib.error)
+"""What numpy and zipfile raise for archives that are damaged, encrypted or packed in ways that they do not know."""
 _HINT = "give a .npz or .json that tx visualize-attention -o wrote"
 
 
@@ -56,7 +59,8 @@ def as_json(maps: AttentionMaps) -> str:
     for block, saved in zip(maps.blocks, fields["blocks"], strict=True):
         digits = [float(str(weight)) for weight in block.weights_HQK.ravel()]
         saved["weights"] = np.array(digits).reshape(block.weights_HQK.shape).tolist()
-    return json.dumps(fields, ensure_ascii=False, allow_nan=False)
+    text = json.dumps(fields, ensure_ascii=False, allow_nan=False)
+    return text.encode("utf-8", "backslashreplace").decode("utf-8")  # half a surrogate pair stays the escape it was
 
 
 def as_npz(maps: AttentionMaps) -> bytes:
@@ -100,7 +104,7 @@ def _from_npz(path: Path) -> AttentionMaps:
         with np.load(io.BytesIO(data), allow_pickle=False) as arrays:
             saved = _checked(json.loads(str(arrays["meta"])), path)
             return _maps(saved, [arrays[f"{block.kind}_{block.layer}"] for block in saved.blocks])
-    except (KeyError, ValueError, EOFError, OSError, MemoryError, RecursionError, zipfile.BadZipFile) as failure:
+    except _UNREADABLE as failure:
         reason = f"{failure.args[0]}" if failure.args else type(failure).__name__
         raise ModelError(f"not a file of attention maps: {reason}") from None
 
