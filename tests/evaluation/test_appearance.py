@@ -54,6 +54,16 @@ def test_a_warning_says_which_side_it_is() -> None:
     assert theirs.startswith("the reference looks tokenised, the translations are not: detokenise")
 
 
+def test_a_side_too_short_to_tell_is_not_called_the_other_way_round() -> None:
+    """Both all in small letters, the reference not 200 of them: it was told not to be lower-cased."""
+    short, long = ["a small dog sleeps ."], ["a small dog sleeps and sleeps ."] * 20
+    for said in (warnings(long, [short], EvaluationConfig()), warnings(short, [long], EvaluationConfig())):
+        assert [line.split(":")[0] for line in said] == [
+            "translations and reference look lower-cased",
+            "translations and reference look tokenised",
+        ]
+
+
 def test_sides_without_any_text_are_told() -> None:
     found = warnings(["", " "], [["", ""], ["", "\t"]], EvaluationConfig())
     assert [line.split(":")[0] for line in found] == [

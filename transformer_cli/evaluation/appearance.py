@@ -14,7 +14,7 @@ REMEDY = {
     LOWERCASED: "restore the case of",
 }
 LEAST_MARKS, LEAST_LETTERS = 5, 200
-"""Full stops and commas, and letters that have a case, below which a text tells nothing."""
+"""Full stops and commas, and letters that have a case, below which a text tells nothing by itself."""
 
 # Not before ! ? : ; - the French write a space there.
 _SPACED = re.compile(r"(?<=\w) [.,](?=\s|$)", re.MULTILINE)
@@ -23,29 +23,34 @@ _ESCAPED = re.compile(r"&(?:apos|quot|#91|#93|#124);|(?<=\s)@[-/.,]@(?=\s)")  # 
 _PIECES = re.compile("\u2581|@@(?=\\s|$)", re.MULTILINE)
 
 
-def signs(lines: Sequence[str]) -> set[str]:
+def signs(lines: Sequence[str], *, however_short: bool = False) -> set[str]:
     """What a text looks like.
 
     tokenised: at least five spaces between a word and a full stop or comma, and more with the space than without; or
     the Moses tokenizer's escapes in one line of a hundred. cut into pieces: the marks of SentencePiece or subword-nmt
     in one line of a hundred. lower-cased: two hundred letters that have a case, and not one capital among a thousand.
+    however_short: without regard to how few marks and letters there are.
     """
+    least_marks, least_letters = (1, 1) if however_short else (LEAST_MARKS, LEAST_LETTERS)
     text = "\n".join(lines)
     n_spaced = len(_SPACED.findall(text))
     found = set()
-    if (n_spaced >= LEAST_MARKS and n_spaced > len(_GLUED.findall(text))) or _is_common(_ESCAPED, lines):
+    if (n_spaced >= least_marks and n_spaced > len(_GLUED.findall(text))) or _is_common(_ESCAPED, lines):
         found.add(TOKENISED)
     if _is_common(_PIECES, lines):
         found.add(IN_PIECES)
     n_upper, n_lower = sum(map(str.isupper, text)), sum(map(str.islower, text))
-    if n_upper + n_lower >= LEAST_LETTERS and n_upper * 1000 < n_upper + n_lower:
+    if n_upper + n_lower >= least_letters and n_upper * 1000 < n_upper + n_lower:
         found.add(LOWERCASED)
     return found
 
 
 def warnings(hypotheses: Sequence[str], references: Sequence[Sequence[str]], options: EvaluationConfig) -> list[str]:
     """What to say about the looks of both sides."""
-    theirs, ours = signs(hypotheses), set().union(*map(signs, references))
+    sure = signs(hypotheses).union(*map(signs, references))
+    # That a side is otherwise is said of no text that looks the same, though it be too short to be sure.
+    theirs = signs(hypotheses, however_short=True)
+    ours = set().union(*(signs(lines, however_short=True) for lines in references))
     ignored = {LOWERCASED} if options.lowercase else set()
     sides = {"translations have": hypotheses, "reference has": [line for lines in references for line in lines]}
     said = [
@@ -53,7 +58,7 @@ def warnings(hypotheses: Sequence[str], references: Sequence[Sequence[str]], opt
         for side, lines in sides.items()
         if not any(map(str.strip, lines))
     ]
-    for sign in sorted((theirs | ours) - ignored):
+    for sign in sorted(sure - ignored):
         if sign in theirs and sign in ours:
             said.append(f"translations and reference look {sign}: scores of such text compare with no others")
         else:
