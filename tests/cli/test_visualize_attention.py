@@ -133,6 +133,7 @@ def test_a_terminal_gets_the_colours_it_has(here, monkeypatch, capfd, environmen
         ([SOURCE, "-o", "runs/a.png"], 0, "wrote"),
         (["--from", "a.npz", SOURCE], 2, "it goes without a sentence"),
         (["--from", "a.npz", "-m", "runs/tiny"], 2, "it goes without -m"),
+        (["--from", "a.npz", "--set", "decoding.beam_size=1"], 2, "it goes without --set"),
         (["--from", "a.png"], 2, "neither .npz nor .json"),
         (["--from", "none.npz"], 4, "none.npz does not exist"),
         (["\udcff"], 3, "not text"),

@@ -76,7 +76,7 @@ def visualize_attention(
         require_matplotlib()  # said before the work, not after it
     if from_file is not None:
         others = {"a sentence": text, "-m": model, "-c": config, "--target": target, "--pad-to": pad_to}
-        if clashing := [name for name, value in others.items() if value is not None]:
+        if clashing := [name for name, value in (others | {"--set": overrides or None}).items() if value is not None]:
             raise UsageError(f"--from draws what was saved: it goes without {' and '.join(clashing)}")
         from transformer_cli.attention_maps.saved import read_maps
 
