@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import random
+import time
 
 import pytest
 
@@ -73,6 +74,13 @@ def test_ten_thousand_words_without_an_end_are_cut_evenly() -> None:
     parts = split(" ".join(words), at_most(500))
     assert " ".join(parts).split() == words
     assert min(map(len, parts)) > 100
+
+
+def test_a_row_of_marks_is_read_once() -> None:
+    """It was tried from each of them to its end: minutes of work for a hundred thousand."""
+    start = time.process_time()
+    assert sentences("Da!" + "!" * 30_000) == ["Da!" + "!" * 30_000]
+    assert time.process_time() - start < 5
 
 
 def test_a_character_that_does_not_fit_stays_whole() -> None:

@@ -13,8 +13,10 @@ from transformer_cli.decoding.quality import UNSPACED
 
 _CLOSERS = "\"'»«”’›‹)\\]}」』）】〉》"
 # Marks that a space follows (Latin, Greek, Arabic, Devanagari, ...), marks that need none, ends of paragraphs.
-_SENTENCE_END = re.compile(
-    rf"(?P<spaced>[.!?…\u037e؟۔।॥։።]+[{_CLOSERS}]*)\s+|[。！？｡．]+[{_CLOSERS}]*\s*|[\v\f\x85\u2028\u2029]+\s*"
+_SPACED = ".!?…\u037e؟۔।॥։።"
+_SENTENCE_END = re.compile(  # looks behind, lest a row of marks is tried from each of them
+    rf"(?P<spaced>(?<![{_SPACED}])[{_SPACED}]+[{_CLOSERS}]*)\s+"
+    rf"|[。！？｡．]+[{_CLOSERS}]*\s*|[\v\f\x85\u2028\u2029]+\s*"
 )
 _CLAUSE_END = re.compile(rf"[,;:،؛–—][{_CLOSERS}]*\s+|\s[–—-]\s|[、，；：]+\s*")
 _SPACE = re.compile(r"\s+")
