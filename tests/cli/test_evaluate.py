@@ -224,6 +224,18 @@ def test_what_reading_any_file_had_to_change_is_told_and_counted(
     assert tx(*arguments, *FEW, "--strict") == 3
 
 
+def test_every_reference_is_checked_and_what_the_source_alone_has_is_told_once(
+    tmp_path: Path, capfd: pytest.CaptureFixture[str]
+) -> None:
+    """A second reference was taken on trust."""
+    source = write(tmp_path / "in.de", ["a\x07", *SOURCES])
+    first, second = write(tmp_path / "1.en", ["b", *TARGETS]), write(tmp_path / "2.en", ["b", "", *TARGETS[1:]])
+    files = ("--source", source, "--hypotheses", first, "--reference", first, "--reference", second)
+    assert tx(*files, "--set", "evaluation.metrics=[chrf]", "--json") == 0
+    found = [(one["text"], one["what"], one["lines"]) for one in json.loads(capfd.readouterr().out)["findings"]]
+    assert found == [("1.en", "control characters", [1]), ("1.en with reference 2", "empty target", [2])]
+
+
 @pytest.mark.parametrize("arguments", [(), ("--check-batching",)])
 def test_files_without_lines_are_refused_before_a_model_is_looked_for(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch, arguments: tuple[str, ...], capfd: pytest.CaptureFixture[str]

@@ -287,8 +287,11 @@ def _check(text: Text, known: Known, *, strict: bool) -> list[dict[str, Any]]:
 
     found = list(text.changed)
     if text.source is not None and not text.is_own:
-        corpus = Corpus(text.source, text.references[0])
+        corpus, *others = (Corpus(text.source, reference) for reference in text.references)
         found += checks.check(text.name, corpus)
+        for number, other in enumerate(others, start=2):
+            name = f"{text.name} with reference {number}"
+            found += [one for one in checks.check(name, other) if replace(one, text=text.name) not in found]
         if (learned := _learned(known)) is not None:
             found += checks.overlap(text.name, corpus, "the training text", learned)
     _tell(map(str, found), strict=strict)
