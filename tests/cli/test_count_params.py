@@ -142,6 +142,17 @@ def test_layers_are_counted_once_and_multiplied(capfd):
     assert re.search(r"decoder layers +4,204,032 x 6 layers +25,224,192", shown)
 
 
+def test_tensors_alike_outside_of_layers_are_counted_together(capfd):
+    """The seven convolutions of wav2vec 2.0 used to make the table 113 columns wide."""
+    sizes = [(1, 10), *[(512, 3)] * 4, *[(512, 2)] * 2]
+    extras = [f"{{name: features.{i}, shape: [512, {', '.join(map(str, size))}]}}" for i, size in enumerate(sizes)]
+    arguments = ["bert-base", "--set", f"model.extra=[{', '.join(extras)}]"]
+    for by in ("layer", "block"):
+        shown = result(capfd, *arguments, "--by", by)
+        assert re.search(r"features +5,120 \+ 4 x 786,432 \+ 2 x 524,288 +4,199,424 ", shown)
+        assert max(map(len, shown.split("\n"))) <= 80
+
+
 def test_markdown_is_a_table_that_pastes(capfd):
     lines = result(capfd, "gpt3.yaml", "--markdown").split("\n")
     rows = [line for line in lines if line.startswith("|")]

@@ -7,6 +7,7 @@ where it is used, tied or not, and no biases, norms and positions.
 from __future__ import annotations
 
 import math
+from collections import Counter
 from collections.abc import Iterable, Iterator
 from dataclasses import dataclass, replace
 from functools import cached_property
@@ -295,4 +296,5 @@ def _per_layer(parts: list[Part], model: ModelConfig) -> Iterator[str]:
     if len(outside) == 1 and len(parts) == 1:
         yield from _alike(outside, model)
     else:
-        yield from (f"{part.parameters:,}" for part in outside)
+        sizes = Counter(part.parameters for part in outside)
+        yield from (f"{n:,} x {size:,}" if n > 1 else f"{size:,}" for size, n in sizes.items())
