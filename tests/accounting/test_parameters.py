@@ -10,7 +10,7 @@ import research
 import yaml
 
 from transformer_cli.accounting.parameters import count
-from transformer_cli.accounting.remarks import percent
+from transformer_cli.accounting.remarks import percent, reading
 from transformer_cli.config.model import ModelConfig
 from transformer_cli.config.run import RunConfig, contradictions, vocab_sizes
 
@@ -220,3 +220,11 @@ def test_the_number_of_heads_alone_changes_nothing(n_heads):
 def test_percentages_are_exact_however_large_the_numbers():
     assert percent(10**30, 3 * 10**30) == "33.3%"
     assert [percent(n, 2000) for n in (0, 1, 2000)] == ["0.0%", "0.1%", "100.0%"]
+
+
+def test_what_lies_in_a_thousand_small_places_is_still_read():
+    """It used to end in an IndexError: no place had a thousandth."""
+    extras = [{"name": f"part{index}", "shape": [1000]} for index in range(1500)]
+    small = {"d_model": 2, "n_heads": 1, "d_ff": 1, "n_layers": 1, "extra": extras}
+    found = count(ModelConfig(**small), source_vocab=1, target_vocab=1)
+    assert reading(found).startswith("0.1% of the parameters are in part0, ")

@@ -27,7 +27,8 @@ def reading(count: Count) -> str:
         place = PLACES.get(group.name, group.name)
         held[place] = held.get(place, 0) + group.parameters
     ordered = sorted(held.items(), key=lambda item: -item[1])
-    shares = [f"{percent(n, count.total)} in {place}" for place, n in ordered[:3] if 1000 * n >= count.total]
+    least = min(count.total, 1000 * ordered[0][1])
+    shares = [f"{percent(n, count.total)} in {place}" for place, n in ordered[:3] if 1000 * n >= least]
     text = f"{', '.join(shares[:-1])} and {shares[-1]}" if len(shares) > 1 else shares[0]
     return text.replace(" in", " of the parameters are in", 1) + "."
 
