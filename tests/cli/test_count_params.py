@@ -127,6 +127,13 @@ def test_a_family_of_components_is_in_one_place(capfd, preset):
     assert len(names) == len(set(names))
 
 
+def test_a_part_called_like_a_family_is_not_its_heading(capfd):
+    """The positions of gpt2 used to stand under an extra called embedding, as if they were in it."""
+    extra = ["--set", "model.extra=[{name: embedding, shape: [5, 5]}]"]
+    shown = result(capfd, "t5-small", *extra, "--compare", "gpt2")
+    assert re.search(r"embedding\n  tokens .*\n  positions .*\nembedding +25 ", shown)
+
+
 def test_one_is_singular_and_one_attention_per_layer_is_counted_by_layers(capfd):
     one = ["--set", "model.n_layers=1", "--set", "model.n_heads=1"]
     shown = " ".join(result(capfd, "gpt2", *one).split())

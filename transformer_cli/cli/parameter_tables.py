@@ -197,10 +197,13 @@ def _lines(
 
 
 def _tree(lines: Iterable[tuple[str, Row, float]]) -> Iterator[tuple[Row, float]]:
-    """Rows in which names such as `cross.query` are together, indented under a row of their own, `cross`."""
+    """Rows in which names such as `cross.query` are together, indented under a row of their own, `cross`.
+
+    What is itself called `cross` comes after them, or they would seem to be parts of it.
+    """
     lines = list(lines)
     families = [_family(name) for name, *_ in lines]
-    lines.sort(key=lambda line: families.index(_family(line[0])))
+    lines.sort(key=lambda line: (families.index(_family(line[0])), _family(line[0]) == line[0]))
     for family, members in groupby(lines, key=lambda line: _family(line[0])):
         for index, (name, cells, share) in enumerate(members):
             inner = name.removeprefix(f"{family}.")
