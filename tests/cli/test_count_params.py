@@ -260,6 +260,16 @@ def test_a_comparison_says_of_both_models_which_vocabulary_they_have_and_what_ag
     assert all(note in shown for note in notes)
 
 
+def test_a_model_and_what_set_makes_of_it_can_be_told_apart(capfd):
+    shown = result(capfd, "gpt2", "--set", "model.vocab=50304", "--compare", "gpt2", "--check")
+    assert shown.startswith("gpt2, compared with gpt2 (other)\n")
+    assert re.search(r"\nComponent +gpt2 +gpt2 \(other\) +Difference\n", shown)
+    assert "Vocabulary of gpt2: 50,304" in shown
+    assert "Vocabulary of gpt2 (other): 50,257" in shown
+    assert "\ngpt2: Checked" in shown
+    assert "\ngpt2 (other): Checked" in shown
+
+
 def test_a_component_of_one_model_only_is_compared_with_nothing(capfd):
     fields = json.loads(result(capfd, "gpt2", "--compare", "bert-base", "--json"))
     by_name = {part["name"]: part for part in fields["components"]}

@@ -95,9 +95,8 @@ def count_params(
     costs = count_costs.sections(subject, count, request)
     if compare is not None:
         other = find_subject(compare)
-        notes = [f"{subject.name}: {note}" for note in notes]
-        notes += [f"{other.name}: {note}" for note in _checks(other, built=check)]
         comparison = tables.Comparison(subject, count, other, _count(other), by=by, convention=convention or "exact")
+        notes = comparison.told_apart(notes, _checks(other, built=check))
         if json_output:
             _print_json(comparison.as_json(notes))
         else:

@@ -95,15 +95,29 @@ class Comparison:
     by: By
     convention: Convention
 
+    @property
+    def names(self) -> tuple[str, str]:
+        """What the two are called; a model that is compared with what --set makes of it has one name for both."""
+        name, other = self.subject.name, self.other.name
+        return name, f"{other} (other)" if other == name else other
+
+    def told_apart(self, *notes: Sequence[str]) -> list[str]:
+        """Notes on the one and notes on the other, with their names."""
+        return [f"{name}: {note}" for name, of_one in zip(self.names, notes, strict=True) for note in of_one]
+
     def as_table(self, notes: Sequence[str] = ()) -> Table:
         """The difference is what the first has more."""
-        columns = (self.subject.name, self.other.name, "Difference")
+        name, other = self.names
+        vocabularies = (
+            f"Vocabulary of {name}: {vocabulary(self.subject)}",
+            f"Vocabulary of {other}: {vocabulary(self.other)}",
+        )
         return Table(
-            title=f"{self.subject.name}, compared with {self.other.name}",
-            columns=(Column(self.by.capitalize()), *(Column(name, "right") for name in columns)),
+            title=f"{name}, compared with {other}",
+            columns=(Column(self.by.capitalize()), *(Column(name, "right") for name in (*self.names, "Difference"))),
             rows=tuple(row for row, _ in _tree((name, self._cells(name, *n), 0) for name, n in self._parts().items())),
             totals=tuple((name.replace("-", " "), *_side_by_side(*n)) for name, n in self._totals().items()),
-            notes=(*(f"Vocabulary of {one.name}: {vocabulary(one)}" for one in (self.subject, self.other)), *notes),
+            notes=(*vocabularies, *notes),
         )
 
     def as_json(self, notes: Sequence[str] = ()) -> dict[str, Any]:
