@@ -210,6 +210,7 @@ def test_what_makes_no_sense_is_refused(arguments, message, hint):
         "--tokens=inf",
         "--tokens=1e999999999",
         "--tokens=1e-5",
+        "--tokens=٣",
     ],
 )
 def test_numbers_that_are_none_end_in_a_message_and_exit_code_2(argument):

@@ -26,7 +26,7 @@ def _whole_number(text: str) -> int:
     """`300_000_000_000`, `300e9`."""
     try:
         value = Decimal(text)
-        whole = int(value) if value.is_finite() and 0 <= value.adjusted() <= 18 else 0
+        whole = int(value) if text.isascii() and value.is_finite() and 0 <= value.adjusted() <= 18 else 0
     except InvalidOperation:
         whole = 0
     if whole < 1 or whole != value:
