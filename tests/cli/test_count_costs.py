@@ -162,6 +162,13 @@ def test_only_what_has_logits_is_told_about_them(capsys):
     assert "Logits are made" not in shown(capsys, "bert-base.yaml", "--memory")
 
 
+def test_bf16_is_recommended_only_where_nothing_is_known_to_lack_it(capsys):
+    """The T4's memory came with advice that the same command then refused."""
+    assert "--set precision=bf16" in shown(capsys, "gpt2.yaml", "--memory")
+    assert "--set precision=bf16" not in shown(capsys, "gpt2.yaml", "--memory", "--hardware=t4")
+    assert "--set precision=bf16" not in shown(capsys, "gpt2.yaml", "--memory", "--set=precision=fp32")
+
+
 @pytest.mark.parametrize(
     ("arguments", "message", "hint"),
     [

@@ -36,12 +36,13 @@ class Section:
 
 @dataclass(frozen=True)
 class Costs:
-    """A model, its work, and how its numbers are kept; each method makes one section."""
+    """A model, its work, how its numbers are kept, and where if that was said; each method makes one section."""
 
     subject: Subject
     count: Count
     work: Work
     storage: Storage
+    device: Hardware | None = None
 
     def shapes(self) -> Section:
         """The way of one token."""
@@ -70,8 +71,10 @@ class Costs:
             of_purpose["total_bytes"] = sum(i.bytes for i in items[name])
         return Section("memory", tables, asdict(self.storage) | fields)
 
-    def hardware(self, device: Hardware, *, tokens: int | None, utilisation: float | None) -> Section:
+    def hardware(self, *, tokens: int | None, utilisation: float | None) -> Section:
         """The roofline, and how long training takes; tokens are those that training sees, as configured when None."""
+        device = self.device
+        assert device is not None
         passes = self._passes()
         training = passes.pop("training")
         bounds = {name: self._bound(device, name, terms) for name, terms in (passes or {"forward": training}).items()}
@@ -230,7 +233,7 @@ class Costs:
             return
         if has_logits:
             yield "Logits are made a few rows at a time; in brackets what all would take, with softmax and gradient."
-        if config.precision == "auto" and self.storage.precision == "fp32":
+        if config.precision == "auto" and self.device is None:
             yield "precision: auto may be bf16 where it is faster: --set precision=bf16."
         if self._is_trained:
             length, budget = max(self.work.source_length, self.work.target_length), config.training.budget_tokens

@@ -100,11 +100,11 @@ def sections(subject: Subject, count: Count, request: Request) -> list[Section]:
     from transformer_cli.cli.cost_tables import Costs, Section
 
     device = None if request.hardware is None else find(request.hardware)
-    costs = Costs(subject, count, _work(subject, request), _storage(subject, device))
+    costs = Costs(subject, count, _work(subject, request), _storage(subject, device), device)
     found = [costs.shapes()] if request.shapes else []
     found += [costs.flops()] if request.flops else []
     found += [costs.memory()] if request.memory else []
-    found += [costs.hardware(device, tokens=request.tokens, utilisation=request.utilisation)] if device else []
+    found += [costs.hardware(tokens=request.tokens, utilisation=request.utilisation)] if device else []
     return [Section("work", (), asdict(costs.work)), *found]
 
 
