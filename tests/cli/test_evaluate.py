@@ -65,6 +65,19 @@ def test_how_the_test_set_was_translated_is_kept_with_its_scores(run: Path) -> N
     assert (kept["decoding"]["sample"], kept["decoding"]["top_k"], kept["seed"]) == (True, 2, 7)
 
 
+def test_lines_that_are_refused_are_scored_as_empty_end_with_3_and_keep_no_score(
+    run: Path, capfd: pytest.CaptureFixture[str]
+) -> None:
+    """The command once ended with 0 and the scores were kept as the run's."""
+    record = (run / "run.json").read_bytes()
+    short = ("--set", "decoding.long=refuse", "--set", "decoding.max_source_length=4")
+    assert tx("-m", "tiny", *short) == 3
+    captured = capfd.readouterr()
+    assert "empty translation" in captured.out
+    assert "of 12 lines have more pieces than the model translates at once (4)" in captured.err
+    assert (run / "run.json").read_bytes() == record
+
+
 def test_files_are_translated_and_scored_and_nothing_is_kept(
     run: Path, tmp_path: Path, capfd: pytest.CaptureFixture[str]
 ) -> None:

@@ -112,12 +112,16 @@ def evaluate(
 
     translator = translator_of(opened, settings)
     results: list[dict[str, Any]] = []
+    tallies: list[Tally] = []
     for text, suspicious in zip(texts, findings, strict=True):
-        system, n_truncated = _translate(text, translator, search)
-        facts = {"counts": _counts(text.changed), "truncated": n_truncated, "findings": suspicious}
+        system, tally = _translate(text, translator, search)
+        facts = {"counts": _counts(text.changed), "truncated": tally.n_truncated, "findings": suspicious}
         if results and not json_output:
             console.result("")
         results += _judge(text, [system], known, output, [facts])
+        tallies.append(tally)
+    for tally in tallies:
+        tally.refuse(translator.max_source_length, splits=settings.decoding.long == "split")
     if source is None and settings.data.test == opened[0].config.data.test and len(opened) == 1:
         given = {name: value for name, value in search.items() if value is not None}
         how = {"decoding": settings.decoding.model_dump() | given, "seed": settings.seed}
@@ -157,8 +161,8 @@ class Text:
     is_own: bool = False
 
 
-def _translate(text: Text, translator: Translator, search: dict[str, Any]) -> tuple[System, int]:
-    """The translated text, and how many of its lines were cut at the longest length."""
+def _translate(text: Text, translator: Translator, search: dict[str, Any]) -> tuple[System, Tally]:
+    """The translated text, and what happened to its lines."""
     from transformer_cli.evaluation.report import System
 
     lines = text.source or []
@@ -170,7 +174,7 @@ def _translate(text: Text, translator: Translator, search: dict[str, Any]) -> tu
     tally = Tally()
     tally.add(found)
     tally.tell({})
-    return System(text.name, [one.text for one in found], [one.flags for one in found]), tally.n_truncated
+    return System(text.name, [one.text for one in found], [one.flags for one in found]), tally
 
 
 def _read_text(source: str, references: Sequence[str]) -> Text:

@@ -12,6 +12,7 @@ from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 from transformer_cli.cli import console
+from transformer_cli.errors import DataError
 
 if TYPE_CHECKING:
     from transformer_cli.cli.lines import Request
@@ -74,6 +75,15 @@ class Tally:
         signs = [f"{self.flags[flag]:,} {flag}" for flag in ("looped", "copied", "short") if self.flags[flag]]
         if signs:
             console.warn(f"look wrong, {of_all} translations: {', '.join(signs)} (--json says which)")
+
+    def refuse(self, limit: int | None, *, splits: bool) -> None:
+        """DataError where a line was refused. limit: pieces of a source; splits: whether long lines are to be split."""
+        if n := self.flags["refused"]:
+            raise DataError(
+                f"{n:,} of {self.n_lines:,} lines have more pieces than the model translates at once ({limit:,}); "
+                "their translations are empty",
+                hint=None if splits else "--set decoding.long=split translates them in parts",
+            )
 
 
 def as_text(number: int, request: Request, translation: Translation) -> list[str]:

@@ -114,12 +114,7 @@ def translate(
             _converse(run, parse, show)
             return
         tally = _filter(source, run, parse, show, output_file)
-    if n_refused := tally.flags["refused"]:
-        raise DataError(
-            f"{n_refused:,} of {tally.n_lines:,} lines have more pieces than the model translates at once "
-            f"({translator.max_source_length:,}); their translations are empty",
-            hint="--set decoding.long=split translates them in parts" if settings.decoding.long == "refuse" else None,
-        )
+    tally.refuse(translator.max_source_length, splits=settings.decoding.long == "split")
 
 
 def _aligned(translator: Translator, found: list[Translation]) -> list[Translation]:
