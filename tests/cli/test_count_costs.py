@@ -162,6 +162,26 @@ def test_only_what_has_logits_is_told_about_them(capsys):
     assert "Logits are made" not in shown(capsys, "bert-base.yaml", "--memory")
 
 
+DROPOUTS = {
+    # On sublayers, on attention weights, after the activation: those of the published configurations.
+    "gpt2": (0.1, 0.1, 0),
+    "bert-base": (0.1, 0.1, 0),
+    "t5-small": (0.1, 0.1, 0.1),
+    "bart-base": (0.1, 0.1, 0.1),
+    "opus-mt": (0.1, 0, 0),
+    "llama-3-8b": (0, 0, 0),
+    "whisper-base": (0, 0, 0),
+    "time-series": (0.1, 0.1, 0.1),
+}
+
+
+@pytest.mark.parametrize("preset", DROPOUTS)
+def test_a_known_model_keeps_the_masks_of_its_own_dropouts(capsys, preset):
+    """Llama's memory had masks in it, though it has no dropout; of BERT's attention they were missing."""
+    model = counted(capsys, preset)["config"]["model"]
+    assert (model["dropout"], model["attention_dropout"], model["activation_dropout"]) == DROPOUTS[preset]
+
+
 def test_bf16_is_recommended_only_where_nothing_is_known_to_lack_it(capsys):
     """The T4's memory came with advice that the same command then refused."""
     assert "--set precision=bf16" in shown(capsys, "gpt2.yaml", "--memory")
