@@ -140,6 +140,16 @@ def test_a_long_sentence_is_named_in_part_and_said_so():
     assert remarks == ["only one in 3 of 131 pieces is named"]
 
 
+@pytest.mark.parametrize(("layers", "most"), [(3, 25), (7, 45)], ids=["few", "a grid"])
+def test_a_figure_is_no_larger_than_can_be_looked_at(layers, most):
+    """Only a single matrix used to have a limit: 6 of 60 pieces were five feet wide, and some grids 65,536 dots."""
+    maps = synthetic_maps(3, 199, layers=(1, layers), heads=1)
+    svg, remarks = figure(views(maps, blocks=maps.of("cross")), "", suffix=".svg")
+    root = ElementTree.fromstring(svg)
+    assert max(float(root.get(side).removesuffix("pt")) for side in ("width", "height")) < 72 * most
+    assert remarks == ["only one in 4 of 200 pieces is named"]
+
+
 def test_too_many_matrices_and_no_matplotlib_are_refused(monkeypatch):
     maps = synthetic_maps(1, 1, layers=(1, 8), heads=60)
     with pytest.raises(UsageError, match="cannot show 480 matrices"):

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import importlib.util
 import io
+import math
 import unicodedata
 import warnings
 from collections.abc import Sequence
@@ -25,10 +26,12 @@ CELL, SMALL_CELL = 0.3, 0.09
 FEW = 6
 BAR_WIDTH, BAR_HEIGHT = 0.12, 2.5
 """Inches of the scale of colours, at most."""
-WIDEST = 20.0
-"""Inches of a matrix at most; one of more pieces has smaller cells."""
+WIDEST, WIDEST_GRID = 20.0, 40.0
+"""Inches at most, either way, of all cells of a few matrices and of a grid: where there are more, they are smaller."""
+LARGEST, SMALLEST = 9.0, 4.8
+"""Points of the names of pieces; those of a grid have the smallest."""
 MAX_LABELS = 60
-"""Of more pieces than this only every n-th is named."""
+"""Of more pieces than this, or than fit, only every n-th is named."""
 MAX_VALUES = 400
 """Up to so many weights in all are written into their cells, too."""
 MAX_SHAPES = 5000
@@ -101,10 +104,13 @@ def _draw(drawing: Figure, rows: list[list[View]], caption: str) -> list[str]:
     n_matrices, n_columns = sum(map(len, rows)), max(map(len, rows))
     few = n_matrices <= FEW
     longest = max(max(len(view.rows), len(view.columns)) for row in rows for view in row)
-    cell = min(CELL if few else SMALL_CELL, WIDEST / longest)
-    size = min(9.0, 72 * cell * 0.8) if few else max(72 * cell * 0.75, 3.0)
     widths = [max(len(row[c].columns) for row in rows if c < len(row)) for c in range(n_columns)]
     heights = [max(len(view.rows) for view in row) for row in rows]
+    n_cells = max(sum(widths), sum(heights))
+    cell = min(CELL, WIDEST / n_cells) if few else min(SMALL_CELL, WIDEST_GRID / n_cells)
+    fits = 72 * cell * 0.8  # points of a name in one row of cells
+    every = math.ceil(SMALLEST / fits)
+    size = min(LARGEST if few else SMALLEST, fits * every)
     # Room for labels; what is too much is cut off when the figure is saved.
     margin = 1.6 if few else 0.5
     drawing.set_size_inches(
@@ -121,7 +127,7 @@ def _draw(drawing: Figure, rows: list[list[View]], caption: str) -> list[str]:
             mesh = _matrix(axes[r, c], row[c], n_weights)
             above = r > 0 and c < len(rows[r - 1]) and rows[r - 1][c].columns == row[c].columns
             beside = c > 0 and row[c - 1].rows == row[c].rows
-            _labels(axes[r, c], row[c], size, columns=few or not above, rows=few or not beside)
+            _labels(axes[r, c], row[c], size, every, columns=few or not above, rows=few or not beside)
             axes[r, c].set_title(row[c].title if few else _short_title(row[c]), fontsize=9 if few else size + 1)
     assert mesh is not None
     height = drawing.get_figheight()
@@ -130,7 +136,8 @@ def _draw(drawing: Figure, rows: list[list[View]], caption: str) -> list[str]:
     bar.set_label("attention weight; a row's sum is 1", fontsize=8 if few else size + 1)
     bar.ax.tick_params(labelsize=7 if few else size)
     drawing.suptitle(caption, fontsize=8, color="0.35")
-    return [f"only one in {_stride(longest)} of {longest:,} pieces is named"] if longest > MAX_LABELS else []
+    stride = _stride(longest, every)
+    return [f"only one in {stride} of {longest:,} pieces is named"] if stride > 1 else []
 
 
 def _matrix(axes: Axes, view: View, n_weights: int) -> Any:
@@ -157,10 +164,10 @@ def _matrix(axes: Axes, view: View, n_weights: int) -> Any:
     return mesh
 
 
-def _labels(axes: Axes, view: View, size: float, *, columns: bool, rows: bool) -> None:
+def _labels(axes: Axes, view: View, size: float, every: int, *, columns: bool, rows: bool) -> None:
     names = (view.columns if columns else (), [_row_name(row) for row in view.rows] if rows else ())
     for axis, labels, n in zip((axes.xaxis, axes.yaxis), names, (len(view.columns), len(view.rows)), strict=True):
-        places = range(0, n, _stride(n))
+        places = range(0, n, _stride(n, every))
         axis.set_ticks([place + 0.5 for place in places], [labels[place] for place in places] if labels else [])
     crowded = len(view.columns) > 6 or max(map(len, view.columns)) > (6 if size > 8 else 2)
     axes.xaxis.tick_top()
@@ -175,8 +182,8 @@ def _row_name(row: tuple[str, ...]) -> str:
     return ARROW.join(row)
 
 
-def _stride(n: int) -> int:
-    return -(-n // MAX_LABELS)
+def _stride(n: int, every: int) -> int:
+    return max(every, math.ceil(n / MAX_LABELS))
 
 
 def _short_title(view: View) -> str:
