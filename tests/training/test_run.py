@@ -316,6 +316,22 @@ def test_a_run_is_recorded() -> None:
     assert steps == [2, 4, 6, 8, 10, 12]
 
 
+def test_scores_that_come_while_a_run_is_trained_are_kept() -> None:
+    """The end of training used to write what it knew at the beginning over them."""
+    path = Path("runs/x/run.json")
+    scores = {"test": {"lines": 2}}
+
+    def evaluate(line: str) -> None:
+        if line.startswith("step "):
+            path.write_text(json.dumps(json.loads(path.read_text(encoding="utf-8")) | {"scores": scores}), "utf-8")
+
+    train(settings(), Path("runs/x"), listener=Listener(say=evaluate, warn=evaluate))
+    record = json.loads(path.read_text(encoding="utf-8"))
+    assert (record["scores"], record["steps"]) == (scores, 12)
+    train(settings(), Path("runs/x"), overwrite=True)
+    assert "scores" not in json.loads(path.read_text(encoding="utf-8"))
+
+
 def test_a_run_that_was_moved_goes_on() -> None:
     train(settings(max_steps=6), Path("runs/x"))
     shutil.move("runs/x", "elsewhere")

@@ -26,7 +26,7 @@ from transformer_cli.evaluation.words import WORD_COUNTS, count_words, save_word
 from transformer_cli.machine import Machine, decide
 from transformer_cli.model.build import build_transformer
 from transformer_cli.tokenizer import Tokenizer, train_tokenizer
-from transformer_cli.training.directory import check_same, check_text, claimed, discard, refuse_foreign
+from transformer_cli.training.directory import check_same, check_text, claimed, discard, read_record, refuse_foreign
 from transformer_cli.training.loop import Learner, Progress, Update, fit, is_over
 from transformer_cli.training.optimizers import build_optimizer, load_state_tensors, state_tensors
 from transformer_cli.training.parallel import World, join, leave
@@ -162,6 +162,8 @@ class Run:
                 "and the same command continues",
                 signal_number=self.stop.signal_number or signal.SIGTERM,  # none: another process was asked
             )
+        if scores := read_record(self.run_dir).get("scores"):  # `tx evaluate` may have been here meanwhile
+            self.record["scores"] = scores
         self._write_record(learner)
         return self._outcome(was_finished=False)
 
