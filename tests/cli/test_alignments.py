@@ -72,4 +72,4 @@ def test_gold_of_another_length_a_broken_link_and_a_layer_that_is_not_there_are_
     assert tx(*score) == 3
     assert "gold, line 13: expected links such as 0-1" in capfd.readouterr().err
     assert tx("translate", "--alignments", "--set=decoding.alignment_layer=2", SOURCES[1]) == 2
-    assert "alignment_layer is 2, but the decoder has 1" in capfd.readouterr().err
+    assert "alignments cannot be read from decoder layer 2 of 1" in capfd.readouterr().err

@@ -204,6 +204,11 @@ FORMS = "model: {tied: none}\n"
             "decoding: {min_length: 7, max_length: 7}",
         ),
         (
+            "decoding: {alignment_layer: «5»}\nmodel: {n_layers: {encoder: 6, decoder: 4}}",
+            "alignments cannot be read from decoder layer 5 of 4",
+            "decoding: {alignment_layer: 4}\nmodel: {n_layers: {encoder: 6, decoder: 4}}",
+        ),
+        (
             "training: {schedule: noam, warmup_steps: «0»}",
             "noam divides by warmup_steps",
             "training: {schedule: noam, warmup_steps: 1}",

@@ -294,6 +294,13 @@ def _lengths(config: RunConfig) -> Iterator[Contradiction]:
             "decoding.min_length",
             "decoding.max_length",
         )
+    layer, depth = decoding.alignment_layer, config.model.depths.decoder
+    if layer is not None and layer > depth:
+        yield _contradiction(
+            f"alignments cannot be read from decoder layer {layer:,} of {depth:,}",
+            "decoding.alignment_layer",
+            "model.n_layers",
+        )
 
 
 def _schedule(config: RunConfig) -> Iterator[Contradiction]:
