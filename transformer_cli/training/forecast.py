@@ -54,7 +54,8 @@ class Forecast:
 
 
 def forecast(config: RunConfig, run_dir: Path, *, overwrite: bool = False) -> Forecast:
-    """Everything that `train` checks before it begins, and the data check; raises what it would raise."""
+    """What `train` checks of configuration, run, device and text before it cuts pieces, and the data check; raises what
+    it would raise. Whether all pairs have room in a table of positions only pieces can tell."""
     refuse_foreign(run_dir)
     record = {} if overwrite else check_same(config, run_dir)
     checkpoints = store.list_checkpoints(run_dir)
