@@ -102,3 +102,14 @@ def test_each_head_has_its_line_and_tags_elsewhere_are_named():
 def test_nothing_that_steers_a_terminal_comes_through():
     assert "\u202e" not in drawn()
     assert "aU+202Eb" in drawn(width=120)
+
+
+@pytest.mark.parametrize("width", [40, 120])
+def test_arabic_turns_no_row_around(width):
+    """Terminals that write it from right to left did the same to the numbers and the names after it."""
+    maps = synthetic_maps(["▁مرحبا", "▁שלום", "▁tea"], ["▁بالعالم", "▁tea"], layers=(1, 1), heads=1)
+    text = drawn(maps, width=width)
+    found = re.findall(r"(.)([\u0590-\u06ff]+)(.)", text)
+    assert {name for _, name, _ in found} == {"مرحبا", "שלום", "بالعالم"}
+    assert {around for before, _, after in found for around in (before, after)} == {"\u200e"}
+    assert max(map(cell_len, text.split("\n"))) <= width

@@ -5,7 +5,6 @@ from __future__ import annotations
 import importlib.util
 import io
 import math
-import unicodedata
 import warnings
 from collections.abc import Sequence
 from typing import TYPE_CHECKING, Any
@@ -14,7 +13,7 @@ import numpy as np
 
 from transformer_cli.attention_maps.fonts import fonts_for
 from transformer_cli.attention_maps.maps import ARROW
-from transformer_cli.attention_maps.views import View, label
+from transformer_cli.attention_maps.views import View, is_leftward, label
 from transformer_cli.errors import ResourceError, UsageError
 
 if TYPE_CHECKING:
@@ -177,7 +176,7 @@ def _labels(axes: Axes, view: View, size: float, every: int, *, columns: bool, r
 
 def _row_name(row: tuple[str, ...]) -> str:
     """What was read, an arrow, what was written; from left to right even where the script is not."""
-    if any(unicodedata.bidirectional(char) in ("R", "AL") for name in row for char in name):
+    if any(map(is_leftward, row)):
         return "\u200e" + ARROW.join(f"\u2068{name}\u2069" for name in row)
     return ARROW.join(row)
 

@@ -14,7 +14,7 @@ from rich.text import Text
 
 from transformer_cli.attention_maps.heads import TAGS, Head
 from transformer_cli.attention_maps.maps import ARROW, Kind
-from transformer_cli.attention_maps.views import View, label
+from transformer_cli.attention_maps.views import View, is_leftward, label
 
 ColourSystem = Literal["truecolor", "256"]
 CELL = 4
@@ -67,7 +67,8 @@ def _matrix(view: View, width: int, colours: ColourSystem | None) -> Iterator[Te
     widest = max(CELL, *(cell_len(column) + 1 for column in view.columns))
     fits = margin + widest * len(view.columns) <= width
     cell = widest if fits else max(CELL, len(str(len(view.columns))) + 1)
-    headings = list(view.columns) if fits else [str(number) for number in range(1, len(view.columns) + 1)]
+    names = [_in_place(column) for column in view.columns]
+    headings = names if fits else [str(number) for number in range(1, len(names) + 1)]
     yield from _wrapped("", view.title.split(" "), width, separator=" ", style="bold")
     n_across = (width - margin) // cell
     for first in range(0, len(view.columns), n_across):
@@ -79,7 +80,7 @@ def _matrix(view: View, width: int, colours: ColourSystem | None) -> Iterator[Te
                 line.append_text(_cell(float(view.weights_HQK[0, q, k]), bool(view.visible_QK[q, k]), cell, colours))
             yield line
     if not fits:
-        yield from _key(view.columns, width)
+        yield from _key(names, width)
     note = f"rows look at columns; per cent, {NOTHING} below 0.5" + (f", {HIDDEN} hidden" * (not view.visible_QK.all()))
     yield from _wrapped("", note.split(" "), width, separator=" ", style="dim")
     yield Text()
@@ -111,7 +112,12 @@ def _row_labels(view: View, width: int) -> list[str]:
     """Short enough to leave half of the width to the cells."""
     parts = len(view.rows[0])
     room = (width // 2 - 1 - len(ARROW) * (parts - 1)) // parts
-    return [ARROW.join(label(part, width=room) for part in row) for row in view.rows]
+    return [ARROW.join(_in_place(label(part, width=room)) for part in row) for row in view.rows]
+
+
+def _in_place(name: str) -> str:
+    """Between marks without width where it is Arabic, say, and terminals would turn the numbers beside it around."""
+    return f"\u200e{name}\u200e" if is_leftward(name) else name
 
 
 def _key(columns: Sequence[str], width: int) -> Iterator[Text]:

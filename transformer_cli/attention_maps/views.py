@@ -146,6 +146,11 @@ def plain(text: str) -> str:
     return "".join(f"U+{ord(char):04X}" if unicodedata.category(char) in ESCAPED else char for char in text)
 
 
+def is_leftward(text: str) -> bool:
+    """Whether some of it is written from right to left, which turns around what stands on the same line."""
+    return any(unicodedata.bidirectional(char) in ("R", "AL") for char in text)
+
+
 def _first_of_words(side: Side) -> list[int]:
     return [i for i, word in enumerate(side.words) if i == 0 or word != side.words[i - 1]]
 
