@@ -154,6 +154,22 @@ def test_a_phone_needs_no_sideways_scrolling_of_the_page(opened, browser, which)
         ), name
 
 
+def test_a_phone_shows_the_whole_title_of_a_table(opened, browser):
+    """It used to be as wide as the table, and to end at the edge of the screen."""
+    browser.size(360, 740)
+    opened("view=table")
+    assert browser.run("return document.querySelector('caption').getBoundingClientRect().right") <= 360
+
+
+def test_bars_and_what_is_marked_are_seen_in_forced_colours(opened, browser):
+    """They were backgrounds and shadows, which such a system removes."""
+    browser.media(forced_colors="active")
+    opened("row=2")
+    style = "return getComputedStyle(document.querySelector(arguments[0]))[arguments[1]]"
+    assert browser.run(style, ".bar i", "forcedColorAdjust") == "none"
+    assert browser.run(style, ".token.marked", "outlineStyle") == "solid"
+
+
 @pytest.mark.parametrize("theme", ["light", "dark"])
 def test_text_is_readable_in_both_themes(opened, theme):
     """Contrast of 4.5 : 1 of each text with what lies behind it, decoration aside."""

@@ -28,6 +28,19 @@ def test_it_opens_on_the_two_sentences(opened):
     assert browser.texts(".sentence") == ["EinkleinerJungespringt./spadpad", "Alittleboyjumps./s"]
 
 
+@pytest.mark.parametrize("view", ["sentences", "steps"])
+def test_a_line_ends_where_a_word_does(opened, browser, view):
+    """A piece that did not fit used to begin the next line, and words looked torn."""
+    for width in range(320, 600, 20):
+        browser.size(width, 740)
+        opened(f"view={view}&step=6")
+        tops = browser.run(
+            "const tops = [...document.querySelectorAll('.token')].map(e => [e.textContent, e.offsetTop]);"
+            "return Object.fromEntries(tops)"
+        )
+        assert (tops["klein"], tops["spring"], tops["jump"]) == (tops["er"], tops["t"], tops["s"])
+
+
 def test_links_are_drawn_in_front_of_the_text_that_they_cross(opened):
     """They used to run behind the words of a sentence of several lines, and showed as stray dashes."""
     browser = opened("row=3")

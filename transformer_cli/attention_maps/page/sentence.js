@@ -5,7 +5,8 @@ class Sentence {
   constructor(tokens, { label, onpoint, onpick, start = 0 }) {
     this.tokens = tokens;
     this.items = tokens.map((token, index) => this.item(token, index, { onpoint, onpick }));
-    this.text = element("p", { class: "sentence" }, this.items);
+    const words = Object.values(Object.groupBy(this.items, (_, index) => tokens[index].group));
+    this.text = element("p", { class: "sentence" }, words.map((items) => element("span", { class: "word" }, items)));
     const name = element("p", { class: "label" }, label);
     this.node = element("section", { class: "side", "aria-label": label }, this.text, name);
     if (onpoint) this.text.addEventListener("pointerleave", () => onpoint(null));
