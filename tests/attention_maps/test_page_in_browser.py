@@ -33,7 +33,7 @@ def test_a_line_ends_where_a_word_does(opened, view):
     """A piece that did not fit used to begin the next line, and words looked torn."""
     torn = opened(f"view={view}&step=6").run(
         "const tokens = [...document.querySelectorAll('.token')];"
-        "const top = text => tokens.find(e => e.textContent === text).offsetTop;"
+        "const top = text => tokens.findLast(e => e.textContent === text).offsetTop;"
         "const pairs = [['klein', 'er'], ['spring', 't'], ['jump', 's']], torn = [];"
         "for (let width = 120; width < 400; width += 2) {"
         "  for (const e of document.querySelectorAll('.sentence')) e.style.width = `${width}px`;"
