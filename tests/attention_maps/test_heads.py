@@ -50,6 +50,11 @@ def test_a_head_on_the_end_mark_is_a_sink_without_entropy_or_confidence():
     assert (head.entropy, head.confidence, head.marks) == (0, 0, 1)
 
 
+def test_a_head_that_sees_nothing_but_marks_is_no_sink():
+    """Of an empty translation every decoder head was called one, without having had a choice."""
+    assert [head.tags for head in describe(synthetic_maps(3, 0)) if head.kind == "decoder"] == [()] * 4
+
+
 @pytest.mark.parametrize("kind", ["encoder", "decoder", "cross"])
 def test_equal_weights_are_diffuse_with_all_the_entropy(kind):
     head = described(kind, np.ones((7, 7)))

@@ -93,7 +93,7 @@ def _head(maps: AttentionMaps, block: Block, head: int, whole_QK: NDArray[np.flo
         "previous": (previous or 0) >= POSITIONAL,
         "self": (itself or 0) >= POSITIONAL,
         "next": (after or 0) >= POSITIONAL,
-        "sink": marks >= SINK,
+        "sink": marks >= SINK and bool(sees_text_Q.any()),
         "diffuse": entropy >= DIFFUSE,
         "aligner": one_to_one is not None and one_to_one >= best,
     }
