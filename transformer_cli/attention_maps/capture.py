@@ -179,7 +179,7 @@ def _check_room(model: Transformer, source: Side, target: Side) -> None:
     if n_weights > MAX_WEIGHTS:
         raise UsageError(
             f"the attention of {S:,} + {T:,} pieces has {n_weights:,} weights; {MAX_WEIGHTS:,} are the most",
-            hint="show a part of the sentence",
+            hint="show a part of the sentence" + (", or pad it less" if source.n_padding else ""),
         )
     needs = (("source", S), ("target", T))
     rooms = (model.config.room("encoder"), model.config.room("decoder"))

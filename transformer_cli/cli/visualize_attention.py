@@ -51,7 +51,8 @@ def visualize_attention(
         typer.Option("--from", metavar="FILE", help="Draw what a .npz or .json holds; no model is needed."),
     ] = None,
     pad_to: Annotated[
-        int | None, typer.Option("--pad-to", metavar="N", min=1, help="Pad the source to N positions, and show it.")
+        int | None,
+        typer.Option("--pad-to", metavar="N", min=1, max=10_000, help="Pad the source to N positions, and show it."),
     ] = None,
     overrides: Overrides = None,
     json_output: Json = False,
