@@ -88,3 +88,26 @@ def test_bars_grow_with_the_share_and_show_whatever_is_there():
 def test_bars_are_left_out_where_there_is_no_room():
     assert TABLE.bars(70) == []
     assert len(TABLE.bars(90)) == 3
+
+
+WIDE = Table(
+    "",
+    (Column("Part"), Column("Product", optional=True), Column("Numbers", "right")),
+    (("norm", " + ".join(["4,096 x 12 layers"] * 5), "245,760"), ("  final", "4,096", "4,096")),
+)
+
+
+def test_in_a_pipe_a_long_product_moves_to_the_next_line():
+    """That of mBART's norms used to make the table 93 columns wide."""
+    lines = as_text(WIDE, width=60).split("\n")
+    assert max(map(len, lines)) <= 60
+    assert re.search(r"^norm +4,096 x 12 layers .* \+ +245,760$", lines[2])
+    assert " ".join(line[9:51].strip() for line in lines[2:-1]) == WIDE.rows[0][1]
+    assert lines[-1].split() == ["final", "4,096", "4,096"]
+
+
+@pytest.mark.parametrize("width", range(20, 60))
+def test_no_width_of_a_terminal_cuts_a_word(width):
+    """A T4 used to have 16 G: Rich took from a column that had its least width already, and cut the last."""
+    table = Table("", (Column("a"), Column("b", "right"), Column("c")), (("x" * 16, "1" * 26, "fits into 16 GB"),))
+    assert as_drawing(table, width=width, colour=False).split()[-1] == "GB"

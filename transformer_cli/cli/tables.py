@@ -104,10 +104,20 @@ def as_markdown(table: Table) -> str:
 
 
 def as_text(table: Table, *, width: int = PIPE_WIDTH) -> str:
-    """Aligned columns; rows are as long as their cells, bars and notes keep to the width."""
+    """Aligned columns; where they are too wide, words of optional ones move to the next line, and numbers stay whole."""
     widths = table.widths()
+    for index, column in enumerate(table.columns):
+        spare = width - sum(widths) - len(GAP) * (len(widths) - 1)
+        if column.optional and column.align == "left" and spare < 0:
+            widths[index] = max(min(FIRST, widths[index]), widths[index] + spare)
 
-    def line(cells: Sequence[str], bar: str = "") -> str:
+    def row(cells: Sequence[str], bar: str = "") -> list[str]:
+        folded = [
+            [cell] if len(cell) <= size else _wrapped(cell, size) for cell, size in zip(cells, widths, strict=True)
+        ]
+        return [line(parts, bar * (not index)) for index, parts in enumerate(zip_longest(*folded, fillvalue=""))]
+
+    def line(cells: Sequence[str], bar: str) -> str:
         padded = [
             f"{cell:{'>' if column.align == 'right' else '<'}{size}}"
             for cell, column, size in zip(cells, table.columns, widths, strict=True)
@@ -116,10 +126,12 @@ def as_text(table: Table, *, width: int = PIPE_WIDTH) -> str:
 
     rule = GAP.join("-" * size for size in widths)
     lines = _wrapped(table.title, width)
-    lines += [line([column.name for column in table.columns]), rule]
-    bars = table.bars(width)
-    lines += [line(cells, bar) if cells else rule for cells, bar in zip_longest(table.rows, bars, fillvalue="")]
-    lines += [rule, *map(line, table.totals)] if table.totals else []
+    lines += [*row([column.name for column in table.columns]), rule]
+    for cells, bar in zip_longest(table.rows, table.bars(width), fillvalue=""):
+        lines += row(cells, bar) if cells else [rule]
+    lines += [rule] if table.totals else []
+    for cells in table.totals:
+        lines += row(cells)
     lines += [""] if table.notes else []
     for note in table.notes:
         lines += _wrapped(note, width)
@@ -136,9 +148,9 @@ def as_drawing(table: Table, *, width: int, colour: bool) -> str:
     table = _narrowed(table, width)
     least = table.least()
     grid = Grid(box=box.SIMPLE_HEAD, padding=(0, 1, 0, 0), show_edge=False, pad_edge=False, header_style="bold")
-    for column, size in zip(table.columns, least, strict=True):
-        whole = column.align == "right"
-        grid.add_column(column.name, justify=column.align, overflow="fold", no_wrap=whole, min_width=size)
+    for column, size, full in zip(table.columns, least, table.widths(), strict=True):
+        # What has its full width anyway must not be asked to give, or Rich cuts another column.
+        grid.add_column(column.name, justify=column.align, overflow="fold", no_wrap=size == full, min_width=size)
     bars = table.bars(width)
     if bars:
         grid.add_column("", width=max(map(len, bars)), style="cyan")
