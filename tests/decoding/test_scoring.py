@@ -11,10 +11,13 @@ from conftest import PAIRS
 from torch.nn import functional as F
 
 import transformer_cli as tx
+from transformer_cli.config.decoding import DecodingConfig
+from transformer_cli.config.model import ModelConfig
 from transformer_cli.decoding import scoring
 from transformer_cli.decoding.scoring import Pair, Score, perplexity, score_ids, score_texts
 from transformer_cli.decoding.translator import Translator
 from transformer_cli.errors import DataError, DivergedError
+from transformer_cli.model.build import build_model
 from transformer_cli.tokenizer import BOS, EOS
 
 SOURCES = [source for source, _ in PAIRS]
@@ -99,25 +102,76 @@ def test_unknown_pieces_are_counted(translator: Translator) -> None:
     assert math.isfinite(score.log_probability)
 
 
-@pytest.mark.parametrize("side", ["source", "target"])
-def test_a_line_that_is_too_long_is_named_not_cut(translator: Translator, side: str) -> None:
+def untrained(translator: Translator, *, max_source_length: int | None = None, **options: object) -> Translator:
+    """Another model for the same text."""
+    shape = {"d_model": 16, "n_heads": 2, "d_ff": 32, "n_layers": 1}
+    torch.manual_seed(1)
+    model = build_model(
+        ModelConfig.model_validate(shape | options),
+        source_vocab=translator.tokenizer.source_size,
+        target_vocab=translator.tokenizer.target_size,
+    )
+    config = DecodingConfig(max_source_length=max_source_length)
+    return Translator(model, translator.tokenizer, config, source_eos=True, max_length=translator.max_length)
+
+
+LONG = " ".join(SOURCES * 20)
+NARROW_DECODER = {"positions": {"encoder": "sinusoidal", "decoder": "learned"}, "max_positions": 40}
+NARROW_ENCODER = {"positions": {"encoder": "learned", "decoder": "sinusoidal"}, "max_positions": 40}
+
+
+@pytest.mark.parametrize(
+    ("side", "model", "limit", "hint"),
+    [
+        ("source", {}, 256, "or raise decoding.max_source_length"),
+        ("source", NARROW_ENCODER, 40, "the model has no more positions"),
+        ("target", NARROW_DECODER, 40, "the model has no more positions"),
+    ],
+)
+def test_a_line_that_is_too_long_is_named_not_cut(
+    translator: Translator, side: str, model: dict[str, object], limit: int, hint: str
+) -> None:
     sources, targets = list(SOURCES), list(TARGETS)
-    {"source": sources, "target": targets}[side][3] = " ".join(SOURCES * 20)
-    with pytest.raises(DataError, match=rf"line 4: the {side} has [\d,]+ pieces, .* 256 are the most"):
-        score_texts(translator, sources, targets)
+    {"source": sources, "target": targets}[side][3] = LONG
+    with pytest.raises(DataError, match=rf"line 4: the {side} has [\d,]+ pieces, .* {limit} are the most") as caught:
+        score_texts(untrained(translator, **model), sources, targets)
+    assert hint in (caught.value.hint or "")
 
 
-@pytest.mark.parametrize("side", ["source", "target"])
-def test_the_end_mark_counts_in_the_length(translator: Translator, side: str) -> None:
-    lengths = [len(ids) + 1 for ids in translator.tokenizer.encode_source(["hund katze hund", "ein"])]
-    config = translator.config.model_copy(update={"max_source_length": lengths[0] - 1})
-    narrow = Translator(translator.model, translator.tokenizer, config, source_eos=True)
-    texts = ["hund katze hund", "ein"] if side == "source" else ["ein", "hund katze hund"]
-    with pytest.raises(DataError, match=f"line 1: the {side} has {lengths[0]} pieces"):
-        score_texts(narrow, texts[:1], texts[1:])
-    config = translator.config.model_copy(update={"max_source_length": lengths[0]})
-    wide = Translator(translator.model, translator.tokenizer, config, source_eos=True)
-    assert score_texts(wide, texts[:1], texts[1:]) != [None]
+def test_room_for_sources_is_no_room_for_targets(translator: Translator) -> None:
+    """With decoding.max_source_length above the decoder's positions, a long target was an IndexError."""
+    narrow = untrained(translator, max_source_length=200, **NARROW_DECODER)
+    with pytest.raises(DataError, match="line 1: the target has"):
+        score_texts(narrow, SOURCES[:1], [" ".join(TARGETS[:10])])
+
+
+def test_a_target_may_have_the_pieces_that_a_search_writes(translator: Translator) -> None:
+    """With a small decoding.max_source_length, tx wrote translations whose score it then refused."""
+    [source] = translator.encode_source(["x"])
+    short = untrained(translator, max_source_length=len(source))
+    [found] = short.translate_all(["x"], beam_size=1)
+    assert len(found.ids) > len(source)
+    assert score_texts(short, ["x"], [found.text]) != [None]
+
+
+def test_what_is_never_read_may_be_long(translator: Translator) -> None:
+    assert score_texts(untrained(translator, **NARROW_DECODER), [" "], [LONG]) == [None]
+
+
+@pytest.mark.parametrize(
+    ("side", "model"), [("source", {}), ("source", NARROW_ENCODER), ("target", NARROW_DECODER)], ids=str
+)
+def test_the_end_mark_counts_in_the_length(translator: Translator, side: str, model: dict[str, object]) -> None:
+    long_text, short_text = "hund katze hund", "ein"
+    length = len(translator.encode_source([long_text])[0])
+    source, target = (long_text, short_text) if side == "source" else (short_text, long_text)
+
+    def limited(limit: int) -> Translator:
+        return untrained(translator, **(model | {"max_positions": limit}), max_source_length=None if model else limit)
+
+    with pytest.raises(DataError, match=f"line 1: the {side} has {length} pieces"):
+        score_texts(limited(length - 1), [source], [target])
+    assert score_texts(limited(length), [source], [target]) != [None]
 
 
 def test_numbers_that_are_none_name_their_line(trained_run: Path) -> None:

@@ -73,23 +73,9 @@ def score_texts(
     """One score per pair of lines, in order; none where a source has no text but its target has, for the model is never
     asked about those. Two lines without text agree by agreement: nothing is scored, and nothing lost.
 
-    progress: called with the number of pairs that are newly done. Raises DataError for a line that is too long, naming
-    it.
+    progress: called with the number of pairs that are newly done. Raises DataError as `pairs_of` does.
     """
-    pairs = [
-        Pair(source, target)
-        for source, target in zip(
-            translator.encode_source(sources), translator.tokenizer.encode_target(targets), strict=True
-        )
-    ]
-    limit = translator.max_source_length
-    for number, pair in enumerate(pairs, start=1):
-        for side, length in (("source", len(pair.source)), ("target", len(pair.target) + 1)):
-            if limit is not None and length > limit:
-                raise DataError(
-                    f"line {number:,}: the {side} has {length:,} pieces, end mark included, and {limit:,} are the most",
-                    hint="score its sentences one by one, or raise decoding.max_source_length if the model has room",
-                )
+    pairs = pairs_of(translator, sources, targets)
     asked = [index for index, pair in enumerate(pairs) if pair.source]
     found: list[Score | None] = [None if pair.target else Score((), ()) for pair in pairs]
     if progress is not None:
@@ -103,6 +89,33 @@ def score_texts(
             )
         found[index] = score
     return found
+
+
+def pairs_of(translator: Translator, sources: Sequence[str], targets: Sequence[str]) -> list[Pair]:
+    """The lines in ids, as the model can read them. Raises DataError for one that is too long, naming it.
+
+    A source has the limit of sources that are translated at once; a target only that of the decoder's positions, since
+    a search may write more pieces than training has seen. Where the source has no text, nothing is read.
+    """
+    pairs = [
+        Pair(source, target)
+        for source, target in zip(
+            translator.encode_source(sources), translator.tokenizer.encode_target(targets), strict=True
+        )
+    ]
+    rooms = {"source": translator.room("encoder"), "target": translator.room("decoder")}
+    limits = rooms | {"source": translator.max_source_length}
+    for number, pair in enumerate(pairs, start=1):
+        for side, length in (("source", len(pair.source)), ("target", len(pair.target) + 1)):
+            limit = limits[side]
+            if pair.source and limit is not None and length > limit:
+                is_room = limit == rooms[side]
+                way_out = ": the model has no more positions" if is_room else ", or raise decoding.max_source_length"
+                raise DataError(
+                    f"line {number:,}: the {side} has {length:,} pieces, end mark included, and {limit:,} are the most",
+                    hint=f"score its sentences one by one{way_out}",
+                )
+    return pairs
 
 
 @torch.inference_mode()
