@@ -104,7 +104,7 @@ def as_markdown(table: Table) -> str:
 
 
 def as_text(table: Table, *, width: int = PIPE_WIDTH) -> str:
-    """Aligned columns; where they are too wide, words of optional ones move to the next line, and numbers stay whole."""
+    """Aligned columns; where they are too wide, words of optional ones move to the next line."""
     widths = table.widths()
     for index, column in enumerate(table.columns):
         spare = width - sum(widths) - len(GAP) * (len(widths) - 1)
