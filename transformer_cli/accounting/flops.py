@@ -138,7 +138,8 @@ def rule_of_thumb(count: Count, work: Work, *, tokens: int) -> int:
     """6 N D: six FLOPs for each parameter and token, scores of attention left out.
 
     With two stacks N is split, for a token meets the matrices of its own side only; keys and values of the memory
-    belong to the source. With one, N is every parameter, as Kaplan et al. 2020 and Brown et al. 2020 put it.
+    belong to the source. With one, N is every parameter, as in Brown et al. 2020, appendix D; Kaplan et al. 2020, whose
+    rule it is, leave embeddings and positions out.
     """
     if not (count.model.depths.encoder and count.model.depths.decoder):
         return 6 * count.total * tokens
