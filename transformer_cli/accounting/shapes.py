@@ -5,6 +5,7 @@ from __future__ import annotations
 from collections.abc import Iterator
 from dataclasses import dataclass
 
+from transformer_cli.accounting.parameters import product
 from transformer_cli.config.model import ModelConfig, Side
 
 
@@ -55,7 +56,7 @@ def _decoder(model: ModelConfig, vocab: int, source_length: int, target_length: 
     if model.ends_in_norm:
         yield Stage("norm", (model.d_model,))
     if vocab:
-        yield Stage("logits", (vocab,), _product(model.d_model, vocab))
+        yield Stage("logits", (vocab,), product(model.d_model, vocab).text)
         yield Stage("probabilities", (vocab,), "softmax; the next token is one of them")
 
 
@@ -64,12 +65,12 @@ def _entrance(model: ModelConfig, side: Side, vocab: int) -> Iterator[Stage]:
     if vocab:
         scaled = f", times sqrt({model.d_model:,})" if model.embedding_scale else ""
         yield Stage("id", (), f"one of {vocab:,}")
-        yield Stage("embedding", width, f"a row of {_product(vocab, model.d_model)}{scaled}")
+        yield Stage("embedding", width, f"a row of {product(vocab, model.d_model).text}{scaled}")
     else:
         yield Stage("vector", width, "made elsewhere")
     positions = model.positions_of(side)
     if positions in ("learned", "sinusoidal-table"):
-        yield Stage("+ position", width, f"a row of {_product(model.max_positions_of(side), model.d_model)}")
+        yield Stage("+ position", width, f"a row of {product(model.max_positions_of(side), model.d_model).text}")
     elif positions == "sinusoidal":
         yield Stage("+ position", width, "sines and cosines")
 
@@ -84,12 +85,12 @@ def _attention(
     turned = ", turned by the position" if rotary else ""
     if model.norm_position == "pre":
         yield Stage("norm", (d_model,), layers=layers)
-    yield Stage(f"{prefix}query", wide, _product(d_model, *wide) + turned, layers)
-    yield Stage(f"{prefix}key", narrow, _product(d_model, *narrow) + turned + origin, layers)
-    yield Stage(f"{prefix}value", narrow, _product(d_model, *narrow) + origin, layers)
+    yield Stage(f"{prefix}query", wide, product(d_model, *wide).text + turned, layers)
+    yield Stage(f"{prefix}key", narrow, product(d_model, *narrow).text + turned + origin, layers)
+    yield Stage(f"{prefix}value", narrow, product(d_model, *narrow).text + origin, layers)
     yield Stage(f"{prefix}weights", (model.n_heads, keys), "query times keys, softmax", layers)
     yield Stage(f"{prefix}mixture", wide, "weights times values", layers)
-    yield Stage(f"{prefix}output", (d_model,), _product(*wide, d_model), layers)
+    yield Stage(f"{prefix}output", (d_model,), product(*wide, d_model).text, layers)
     yield from _residual(model, layers)
 
 
@@ -98,11 +99,11 @@ def _feed_forward(model: ModelConfig, layers: int) -> Iterator[Stage]:
     if model.norm_position == "pre":
         yield Stage("norm", (d_model,), layers=layers)
     if model.gated:
-        yield Stage("gate", (d_ff,), f"{_product(d_model, d_ff)}, then {GATES[model.activation]}", layers)
-        yield Stage("up", (d_ff,), f"{_product(d_model, d_ff)}, times the gate", layers)
+        yield Stage("gate", (d_ff,), f"{product(d_model, d_ff).text}, then {GATES[model.activation]}", layers)
+        yield Stage("up", (d_ff,), f"{product(d_model, d_ff).text}, times the gate", layers)
     else:
-        yield Stage("up", (d_ff,), f"{_product(d_model, d_ff)}, then {model.activation}", layers)
-    yield Stage("down", (d_model,), _product(d_ff, d_model), layers)
+        yield Stage("up", (d_ff,), f"{product(d_model, d_ff).text}, then {model.activation}", layers)
+    yield Stage("down", (d_model,), product(d_ff, d_model).text, layers)
     yield from _residual(model, layers)
 
 
@@ -113,7 +114,3 @@ def _residual(model: ModelConfig, layers: int) -> Iterator[Stage]:
     yield Stage("+ what entered", (model.d_model,), layers=layers)
     if model.norm_position == "post":
         yield Stage("norm", (model.d_model,), layers=layers)
-
-
-def _product(*numbers: int) -> str:
-    return " x ".join(f"{number:,}" for number in numbers)

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Iterator
+from collections.abc import Iterator
 from dataclasses import asdict, dataclass
 from itertools import groupby
 from typing import TYPE_CHECKING, Any
@@ -11,10 +11,10 @@ from transformer_cli.accounting import flops, memory
 from transformer_cli.accounting.flops import Term, Work
 from transformer_cli.accounting.hardware import Bound, Hardware, roofline
 from transformer_cli.accounting.memory import Item, Storage
-from transformer_cli.accounting.parameters import Count
+from transformer_cli.accounting.parameters import Count, counted, product
 from transformer_cli.accounting.shapes import Stage, journeys
 from transformer_cli.cli.parameter_tables import binary
-from transformer_cli.cli.tables import Column, Table
+from transformer_cli.cli.tables import Column, Table, tree
 from transformer_cli.config.model import Side
 from transformer_cli.config.run import untrainable
 
@@ -153,8 +153,8 @@ class Costs:
         rows: list[tuple[str, ...]] = []
         for layers, members in groupby(stages, key=lambda stage: stage.layers):
             if layers:
-                rows.append((f"{_counted(layers, 'layer')}, each", "", ""))
-            rows += [("  " * bool(layers) + s.name, _shape(s), s.how) for s in members]
+                rows.append((f"{counted(layers, 'layers')}, each", "", ""))
+            rows += [("  " * bool(layers) + s.name, product(*s.shape).text or "1", s.how) for s in members]
         return Table(
             title=f"{self.subject.name}: a token's way through the {side}",
             columns=(Column("Stage"), Column("Numbers", "right"), Column("Made by")),
@@ -174,7 +174,7 @@ class Costs:
             return tuple(f"{n / unit_size:,.2f}" if n else "0" for n, unit_size in numbers)
 
         parts = dict.fromkeys(term.part for terms in passes.values() for term in terms)
-        lines = ((part, cells({name: by_part[name].get(part, 0) for name in passes})) for part in parts)
+        lines = ((part, cells({name: by_part[name].get(part, 0) for name in passes}), 0) for part in parts)
         return Table(
             title=f"{self.subject.name}: {unit} for {self._amount()}",
             columns=(
@@ -184,7 +184,7 @@ class Costs:
                     for name in ("Forward", "Backward", "Prefill", f"Step, {step_unit}")[: 1 + len(passes)]
                 ),
             ),
-            rows=tuple(_tree(lines)),
+            rows=tuple(row for row, _ in tree(lines)),
             totals=(("total", *cells(totals)),),
             notes=tuple(self._flops_notes(totals)),
         )
@@ -293,11 +293,11 @@ class Costs:
         """`1 sentence of 25 source and 25 target tokens, 5 beams`."""
         work, sides = self.work, self.count.model.sides
         if len(sides) == 2:
-            lengths = f"{work.source_length:,} source and {_counted(work.target_length, 'target token')}"
+            lengths = f"{work.source_length:,} source and {counted(work.target_length, 'target tokens')}"
         else:
-            lengths = _counted(work.source_length + work.target_length, "token")
+            lengths = counted(work.source_length + work.target_length, "tokens")
         searched = f", {work.beam_size:,} beams" if beams and work.beam_size > 1 else ""
-        return f"{_counted(work.batch_size, 'sentence')} of {lengths}{searched}"
+        return f"{counted(work.batch_size, 'sentences')} of {lengths}{searched}"
 
 
 READ = {"forward": memory.read_by_prefill, "prefill": memory.read_by_prefill, "step": memory.read_by_step}
@@ -320,23 +320,6 @@ def _unit(largest: int) -> tuple[str, int]:
     """The unit in which a number has three to six digits before the point."""
     power = max(0, min(6, (len(str(largest)) - 4) // 3))
     return f"{['', 'k', 'M', 'G', 'T', 'P', 'E'][power]}FLOP", 1000**power
-
-
-def _shape(stage: Stage) -> str:
-    return " x ".join(f"{n:,}" for n in stage.shape) or "1"
-
-
-def _counted(n: int, what: str) -> str:
-    return f"{n:,} {what}{'s' * (n != 1)}"
-
-
-def _tree(lines: Iterable[tuple[str, tuple[str, ...]]]) -> Iterator[tuple[str, ...]]:
-    """Rows in which names such as `cross.query` are indented under a row of their own, `cross`."""
-    for family, members in groupby(lines, key=lambda line: line[0].partition(".")[0]):
-        for index, (name, cells) in enumerate(members):
-            if name != family and index == 0:
-                yield (family, *[""] * len(cells))
-            yield (name if name == family else f"  {name.removeprefix(f'{family}.')}", *cells)
 
 
 def _pass_json(terms: list[Term], name: str) -> dict[str, Any]:

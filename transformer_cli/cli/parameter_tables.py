@@ -4,18 +4,16 @@ from __future__ import annotations
 
 from collections.abc import Iterable, Iterator, Sequence
 from dataclasses import dataclass
-from itertools import groupby
 from typing import Any
 
 from transformer_cli import __version__
 from transformer_cli.accounting.parameters import By, Convention, Count, Group, counted
 from transformer_cli.accounting.remarks import footnotes, percent, reading
 from transformer_cli.cli.subject import Subject
-from transformer_cli.cli.tables import Column, Table
+from transformer_cli.cli.tables import Column, Row, Table, tree
 from transformer_cli.config.model import ModelConfig
 
 BYTES = {"fp32": 4, "bf16": 2}
-Row = tuple[str, ...]
 
 
 def count_table(
@@ -28,10 +26,10 @@ def count_table(
     both = convention is None and by == "component"
     chosen: Convention = "weights-only" if both else convention or "exact"
     whole: Convention = convention or "exact"
-    lines = list(_tree(_lines(count.groups(by, chosen), count, whole)))
+    lines = list(tree(_lines(count.groups(by, chosen), count, whole)))
     if both:
         subtotal = ("weights only", "each matrix where it is used", f"{count.weights_only:,}", "")
-        corrections = _tree(_lines(count.corrections(), count, whole, sign="+"))
+        corrections = tree(_lines(count.corrections(), count, whole, sign="+"))
         lines += [((), 0), (subtotal, 0), ((), 0), *corrections]
     remarks = [] if whole == "weights-only" else [reading(count), *footnotes(count)]
     remarks += ["Shares are of the exact total."] if both else []
@@ -115,7 +113,7 @@ class Comparison:
         return Table(
             title=f"{name}, compared with {other}",
             columns=(Column(self.by.capitalize()), *(Column(name, "right") for name in (*self.names, "Difference"))),
-            rows=tuple(row for row, _ in _tree((name, self._cells(name, *n), 0) for name, n in self._parts().items())),
+            rows=tuple(row for row, _ in tree((name, self._cells(name, *n), 0) for name, n in self._parts().items())),
             totals=tuple((name.replace("-", " "), *_side_by_side(*n)) for name, n in self._totals().items()),
             notes=(*vocabularies, *notes),
         )
@@ -208,27 +206,6 @@ def _lines(
         share = 0 if group.shares and convention == "exact" else group.parameters
         cells = (product, f"{group.parameters:{sign},}", percent(share, whole) if share else "")
         yield group.name, cells, share
-
-
-def _tree(lines: Iterable[tuple[str, Row, float]]) -> Iterator[tuple[Row, float]]:
-    """Rows in which names such as `cross.query` are together, indented under a row of their own, `cross`.
-
-    What is itself called `cross` comes after them, or they would seem to be parts of it.
-    """
-    lines = list(lines)
-    families = [_family(name) for name, *_ in lines]
-    lines.sort(key=lambda line: (families.index(_family(line[0])), _family(line[0]) == line[0]))
-    for family, members in groupby(lines, key=lambda line: _family(line[0])):
-        for index, (name, cells, share) in enumerate(members):
-            inner = name.removeprefix(f"{family}.")
-            if inner != name and index == 0:
-                yield (family, *[""] * len(cells)), 0
-            yield (name if inner == name else f"  {inner}", *cells), share
-
-
-def _family(name: str) -> str:
-    """cross.query -> cross."""
-    return name.partition(".")[0]
 
 
 def _totals(count: Count, convention: Convention | None) -> Iterator[Row]:

@@ -6,9 +6,9 @@ import io
 import shutil
 import sys
 import textwrap
-from collections.abc import Sequence
+from collections.abc import Iterable, Iterator, Sequence
 from dataclasses import dataclass, replace
-from itertools import zip_longest
+from itertools import groupby, zip_longest
 from typing import Literal
 
 from transformer_cli.cli import console
@@ -21,6 +21,7 @@ GAP = "  "
 TOTAL = "bold green"
 INDENT = "\N{NO-BREAK SPACE}" * 4
 EIGHTHS = " ▏▎▍▌▋▊▉█"
+Row = tuple[str, ...]
 
 
 @dataclass(frozen=True)
@@ -43,8 +44,8 @@ class Table:
 
     title: str
     columns: tuple[Column, ...]
-    rows: tuple[tuple[str, ...], ...]
-    totals: tuple[tuple[str, ...], ...] = ()
+    rows: tuple[Row, ...]
+    totals: tuple[Row, ...] = ()
     shares: tuple[float, ...] = ()
     notes: tuple[str, ...] = ()
 
@@ -200,3 +201,24 @@ def bar(share: float, width: int) -> str:
     """A bar of so many columns at most, drawn to an eighth of one; something is drawn for whatever is above 0."""
     eighths = min(8 * width, max(round(8 * width * share), share > 0))
     return EIGHTHS[8] * (eighths // 8) + EIGHTHS[eighths % 8].strip()
+
+
+def tree(lines: Iterable[tuple[str, Row, float]]) -> Iterator[tuple[Row, float]]:
+    """Rows, with their shares, in which names such as `cross.query` are together, indented under a row `cross`.
+
+    What is itself called `cross` comes after them, or they would seem to be parts of it.
+    """
+    lines = list(lines)
+    families = [_family(name) for name, *_ in lines]
+    lines.sort(key=lambda line: (families.index(_family(line[0])), _family(line[0]) == line[0]))
+    for family, members in groupby(lines, key=lambda line: _family(line[0])):
+        for index, (name, cells, share) in enumerate(members):
+            inner = name.removeprefix(f"{family}.")
+            if inner != name and index == 0:
+                yield (family, *[""] * len(cells)), 0
+            yield (name if inner == name else f"  {inner}", *cells), share
+
+
+def _family(name: str) -> str:
+    """cross.query -> cross."""
+    return name.partition(".")[0]
