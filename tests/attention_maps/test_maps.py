@@ -128,4 +128,4 @@ def test_padding_of_the_target_contradicting_parts_and_impossible_weights_are_re
     with pytest.raises(ModelError, match="the source has 6 pieces, 5 ids"):
         replace(TUTORIAL, source=replace(TUTORIAL.source, ids=TUTORIAL.source.ids[1:]))
     with pytest.raises(ModelError, match="the target has padding"):
-        replace(TUTORIAL, target=replace(TUTORIAL.target, n_padding=1))
+        replace(TUTORIAL, target=replace(TUTORIAL.target, n_padding=1, ids=(*TUTORIAL.target.ids[:-1], 0)))

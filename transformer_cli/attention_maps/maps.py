@@ -92,8 +92,8 @@ class AttentionMaps:
             _check_side(name, side)
         if self.target.n_padding:
             raise ModelError("the target has padding: no target position could see it")
-        if self.target.ids[0] != _BOS:
-            raise ModelError("the target does not begin with <s>")
+        if (self.target.ids[0], self.target.ids[-1]) != (_BOS, _EOS):
+            raise ModelError("the target does not begin with <s> and end with </s>")
         if len(self.steps) != self.shape("cross")[0]:
             raise ModelError(f"{len(self.steps)} steps for {self.shape('cross')[0]} target positions")
         for number, step in enumerate(self.steps, start=1):
@@ -137,8 +137,8 @@ class AttentionMaps:
         return self.target.pieces[:-1] if kind == "decoder" else self.source.pieces
 
 
-_BOS = 2
-_MARKS = {0, _BOS, 3}
+_PAD, _BOS, _EOS = 0, 2, 3
+_MARKS = {_PAD, _BOS, _EOS}
 """Padding, `<s>`, `</s>`."""
 
 
@@ -169,6 +169,8 @@ def _check_side(name: str, side: Side) -> None:
         )
     if min(side.ids) < 0 or not all(side.pieces):
         raise ModelError(f"the {name} has a negative id or an empty piece")
+    if [id == _PAD for id in side.ids] != [place >= n - side.n_padding for place in range(n)]:
+        raise ModelError(f"the {name} has {side.n_padding} pieces of padding, but its ids say otherwise")
     if side.words[0] != 0 or any(b - a not in (0, 1) for a, b in zip(side.words, side.words[1:], strict=False)):
         raise ModelError(f"the {name}'s word numbers do not count 0, 1, 2, ...")
 
