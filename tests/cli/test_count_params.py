@@ -173,6 +173,7 @@ def test_markdown_is_a_table_that_pastes(capfd):
     [
         ("tokenizer.vocab_size=500", "500 pieces, a wish (tokenizer.vocab_size)"),
         ("model.vocab=500", "500 pieces, as model.vocab says"),
+        ("model.vocab=1", "1 piece, as model.vocab says"),
         ("model.vocab=0", "0 pieces, as model.vocab says. Where there are 0, vectors come from elsewhere."),
     ],
 )

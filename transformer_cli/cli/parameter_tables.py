@@ -170,14 +170,15 @@ def described(model: ModelConfig) -> str:
 def vocabulary(subject: Subject) -> str:
     """How large the vocabulary is, and says who."""
     source, target = subject.source_vocab, subject.target_vocab
-    sizes = f"{source:,}" if source == target else f"{source:,} source and {target:,} target"
+    sizes = counted(target, "pieces" if source == target else "target pieces")
+    sizes = sizes if source == target else f"{source:,} source and {sizes}"
     origin = {
         "model.vocab": "as model.vocab says",
         "tokenizer.vocab_size": "a wish (tokenizer.vocab_size) until a tokenizer is trained",
         "tokenizer": "those of the trained tokenizer",
     }[subject.vocabulary]
     none = " Where there are 0, vectors come from elsewhere." if 0 in (source, target) else ""
-    return f"{sizes} pieces, {origin}.{none}"
+    return f"{sizes}, {origin}.{none}"
 
 
 def binary(n_bytes: int) -> str:
