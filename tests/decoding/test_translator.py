@@ -244,6 +244,12 @@ def test_a_translation_begins_as_it_must(translator: Translator) -> None:
         translator.translate_all(["a", SOURCES[0]], prefixes=["", "日本"], lines_before=10)
 
 
+def test_the_beginning_of_nothing_is_not_looked_at(trained_run: Path) -> None:
+    """It was counted as left out, but one that cannot be written ended the whole stream."""
+    short = untrained(tx.load(trained_run).tokenizer, positions="learned", max_positions=12)
+    assert short.translate_all([" ", ""], prefixes=["日本", "the dog " * 10]) == [NOTHING] * 2
+
+
 def test_a_beginning_without_room_is_refused(trained_run: Path) -> None:
     short = untrained(tx.load(trained_run).tokenizer, positions="learned", max_positions=12)
     with pytest.raises(DataError, match=r"line 1: the prefix has \d+ pieces; there is room for 11"):

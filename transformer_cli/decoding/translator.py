@@ -220,7 +220,8 @@ class Translator:
     ) -> list[_Piece]:
         """What is to be translated; lines that must not be are marked as such in `found`."""
         sources = self.encode_source(lines)
-        targets = self._prefixes(prefixes or [""] * len(lines), lines_before)
+        asked = zip(prefixes or [""] * len(lines), sources, strict=True)
+        targets = self._prefixes([prefix if ids else "" for prefix, ids in asked], lines_before)
         pieces = []
         for line, (text, ids, prefix) in enumerate(zip(lines, sources, targets, strict=True)):
             if not ids:
