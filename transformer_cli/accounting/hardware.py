@@ -11,9 +11,15 @@ from typing import Any, Literal
 
 import yaml
 
+from transformer_cli.accounting import memory
+from transformer_cli.accounting.flops import Term, Work, rule_of_thumb, training_flops
+from transformer_cli.accounting.memory import Storage
+from transformer_cli.accounting.parameters import Count
 from transformer_cli.errors import UsageError
 
 GIGA, TERA = 10**9, 10**12
+UTILISATION = 0.35
+"""Of the peak, where nothing better is known: what training that is done well reaches on a data centre's GPUs."""
 
 
 @dataclass(frozen=True)
@@ -73,6 +79,46 @@ def roofline(hardware: Hardware, precision: str, *, flops: int, bytes_moved: int
         compute_s=flops / hardware.peak_flops_per_s[precision],
         memory_s=bytes_moved / hardware.bandwidth_bytes_per_s,
     )
+
+
+def bounds(
+    hardware: Hardware, count: Count, work: Work, storage: Storage, *, passes: dict[str, list[Term]]
+) -> dict[str, Bound]:
+    """The least time of a prefill and of a step, or of a pass forward where nothing is written."""
+    read = {"prefill": memory.read_by_prefill, "step": memory.read_by_step}
+    if "step" not in passes:
+        read, passes = {"forward": memory.read_by_prefill}, {"forward": passes["training"]}
+    return {
+        name: roofline(
+            hardware,
+            storage.precision,
+            flops=sum(term.flops for term in passes[name]),
+            bytes_moved=of_pass(count, work, storage),
+        )
+        for name, of_pass in read.items()
+    }
+
+
+@dataclass(frozen=True)
+class Cost:
+    """What training on so many tokens takes; they are those of the target, where there is one."""
+
+    tokens: int
+    flops: int
+    rule_of_thumb_flops: int
+    seconds: float
+
+
+def training_speed(flops_per_s: float, count: Count, work: Work, *, target_vocab: int) -> float:
+    """Tokens trained on per second, of the target where there is one."""
+    million = training_flops(count.model, work, tokens=10**6, target_vocab=target_vocab)
+    return flops_per_s * 10**6 / million
+
+
+def training_cost(flops_per_s: float, count: Count, work: Work, *, tokens: int, target_vocab: int) -> Cost:
+    """What so many tokens, in sentences as long as work says, cost at this speed of computing."""
+    total = training_flops(count.model, work, tokens=tokens, target_vocab=target_vocab)
+    return Cost(tokens, total, rule_of_thumb(count, work, tokens=tokens), total / flops_per_s)
 
 
 def find(name: str) -> Hardware:

@@ -7,9 +7,9 @@ from dataclasses import asdict, dataclass
 from itertools import groupby
 from typing import TYPE_CHECKING, Any
 
-from transformer_cli.accounting import flops, memory
+from transformer_cli.accounting import flops, hardware, memory
 from transformer_cli.accounting.flops import Term, Work
-from transformer_cli.accounting.hardware import Bound, Hardware, roofline
+from transformer_cli.accounting.hardware import UTILISATION, Bound, Hardware
 from transformer_cli.accounting.memory import Item, Storage
 from transformer_cli.accounting.parameters import Count, counted, product
 from transformer_cli.accounting.shapes import Stage, journeys
@@ -20,9 +20,6 @@ from transformer_cli.config.run import untrainable
 
 if TYPE_CHECKING:
     from transformer_cli.cli.subject import Subject
-
-UTILISATION = 0.35
-"""Of the peak, where nothing better is known: what training that is done well reaches on a data centre's GPUs."""
 
 
 @dataclass(frozen=True)
@@ -75,9 +72,7 @@ class Costs:
         """The roofline, and how long training takes; tokens are those that training sees, as configured when None."""
         device = self.device
         assert device is not None
-        passes = self._passes()
-        training = passes.pop("training")
-        bounds = {name: self._bound(device, name, terms) for name, terms in (passes or {"forward": training}).items()}
+        bounds = hardware.bounds(device, self.count, self.work, self.storage, passes=self._passes())
         cost = self._training_cost(device, tokens=tokens, utilisation=utilisation)
         needed = {f"{name}_bytes": sum(item.bytes for item in items) for name, items in self._items().items()}
         fields = {
@@ -116,36 +111,23 @@ class Costs:
             items["decoding"] = memory.decoding(self.count, self.work, self.storage)
         return items
 
-    def _bound(self, device: Hardware, name: str, terms: list[Term]) -> Bound:
-        read = READ[name](self.count, self.work, self.storage)
-        return roofline(device, self.storage.precision, flops=sum(term.flops for term in terms), bytes_moved=read)
-
     def _training_cost(self, device: Hardware, *, tokens: int | None, utilisation: float | None) -> dict[str, Any]:
-        options = self.subject.config.training
-        rate = (utilisation or UTILISATION) * device.peak_flops_per_s[self.storage.precision]
-        cost: dict[str, Any] = {
-            "utilisation": utilisation or UTILISATION,
+        """Speed, and cost where it is known how many tokens there are."""
+        options, vocab = self.subject.config.training, self.subject.target_vocab
+        share = utilisation or UTILISATION
+        flops_per_s = share * device.peak_flops_per_s[self.storage.precision]
+        speed = {
+            "utilisation": share,
             "utilisation_is_assumed": utilisation is None,
-            "tokens_per_s": rate * 10**6 / self._training_flops(10**6),
+            "tokens_per_s": hardware.training_speed(flops_per_s, self.count, self.work, target_vocab=vocab),
         }
         configured = tokens is None
         if configured and self._is_trained:
             tokens = options.max_steps * options.accumulation * options.budget_tokens
         if tokens is None:
-            return cost
-        total = self._training_flops(tokens)
-        thumb = flops.rule_of_thumb(self.count, self.work, tokens=tokens)
-        return cost | {
-            "tokens": tokens,
-            "tokens_are_configured": configured,
-            "flops": total,
-            "rule_of_thumb_flops": thumb,
-            "seconds": total / rate,
-        }
-
-    def _training_flops(self, tokens: int) -> int:
-        vocab = self.subject.target_vocab
-        return flops.training_flops(self.count.model, self.work, tokens=tokens, target_vocab=vocab)
+            return speed
+        cost = hardware.training_cost(flops_per_s, self.count, self.work, tokens=tokens, target_vocab=vocab)
+        return speed | {"tokens": tokens, "tokens_are_configured": configured} | asdict(cost)
 
     # --- the tables
 
@@ -298,9 +280,6 @@ class Costs:
             lengths = counted(work.source_length + work.target_length, "tokens")
         searched = f", {work.beam_size:,} beams" if beams and work.beam_size > 1 else ""
         return f"{counted(work.batch_size, 'sentences')} of {lengths}{searched}"
-
-
-READ = {"forward": memory.read_by_prefill, "prefill": memory.read_by_prefill, "step": memory.read_by_step}
 
 
 def duration(seconds: float) -> str:
