@@ -147,6 +147,8 @@ def test_translations_that_were_cut_are_counted(here: Path, capfd: pytest.Captur
         (["--length-penalty", "-1e6", "hallo"], 2, "between -10 and 10"),
         (["--set", "model.d_model=8", "hallo"], 2, "this model is trained"),
         (["--set", "decoding.beam=8", "hallo"], 2, "beam_size"),
+        (["--sample", "-b", "5", "hallo"], 2, "hint: without --beam-size they are drawn"),
+        (["-b", "5", "--set", "decoding.sample=true", "hallo"], 2, "a beam of 5 was asked for"),
         (["-i", "no-such-file"], 3, "no-such-file does not exist"),
         (["-m", "runs/tina", "hallo"], 4, "runs/tiny"),
         (["a\udcffb"], 3, "character 2"),

@@ -144,6 +144,7 @@ def test_a_wide_beam_finds_the_best_of_all_sequences(
         ({"beam_size": 1001}, "a beam of 1,001 is not between 1 and 1,000"),
         ({"n_best": 0}, "0 translations per line were asked of a beam of 5"),
         ({"beam_size": 3, "n_best": 4}, "4 translations per line were asked of a beam of 3"),
+        ({"sample": True, "beam_size": 5}, "a beam of 5 was asked for, but translations are drawn"),
         ({"sample": True, "n_best": 0}, "0 translations per line were to be drawn, not 1 to 1,000"),
         ({"sample": True, "n_best": 1001}, "1,001 translations per line were to be drawn, not 1 to 1,000"),
         ({"length_penalty": math.nan}, "a length penalty of nan is not between -10 and 10"),

@@ -47,7 +47,12 @@ def translate(
     overrides: Overrides = None,
     beam_size: BeamSize = None,
     n_best: Annotated[
-        int, typer.Option("--n-best", min=1, help="Translations per line, at most the beam's size; in Moses' format.")
+        int,
+        typer.Option(
+            "--n-best",
+            min=1,
+            help="Translations per line, in Moses' format: at most the beam's size; draws, with --sample.",
+        ),
     ] = 1,
     length_penalty: LengthPenalty = None,
     sample: Annotated[

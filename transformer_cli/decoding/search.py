@@ -61,7 +61,15 @@ class SearchOptions:
         sample: bool | None = None,
         n_best: int = 1,
     ) -> SearchOptions:
-        """What the configuration says, but for what is given here. seed: what sampling draws by."""
+        """What the configuration says, but for what is given here. seed: what sampling draws by.
+
+        Raises UsageError also for a beam_size that is given where samples are drawn.
+        """
+        if (draws := config.sample if sample is None else sample) and beam_size is not None:
+            raise UsageError(
+                f"a beam of {beam_size:,} was asked for, but translations are drawn: sampling has no beam",
+                hint="without --beam-size they are drawn; without --sample and decoding.sample they are searched for",
+            )
         sampling = Sampling(seed, temperature=config.temperature, top_k=config.top_k, top_p=config.top_p)
         return SearchOptions(
             beam_size=config.beam_size if beam_size is None else beam_size,
@@ -71,7 +79,7 @@ class SearchOptions:
             ),
             min_length=config.min_length,
             no_repeat_ngram=config.no_repeat_ngram,
-            sampling=sampling if (config.sample if sample is None else sample) else None,
+            sampling=sampling if draws else None,
         )
 
 

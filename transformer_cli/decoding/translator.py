@@ -148,8 +148,8 @@ class Translator:
         beam_size, length_penalty, sample: those of the configuration when not given. prefixes: what each translation
         begins with, whole words. lines_before: how many lines of the same text came earlier; they are counted in what
         sampling draws by and in what errors say. progress: called with the number of lines that are newly done.
-        Raises UsageError for more n_best than beams or a wild penalty; DataError for a prefix that cannot be written;
-        DivergedError where the model computes no numbers, naming the line.
+        Raises UsageError for more n_best than beams, a beam_size where samples are drawn, or a wild penalty; DataError
+        for a prefix that cannot be written; DivergedError where the model computes no numbers, naming the line.
         """
         options = SearchOptions.of(
             self.config,
