@@ -37,8 +37,8 @@ ENDLESS = 10**12
 class Candidate:
     """One translation of a line.
 
-    score: log_probability / length^length_penalty. tokens: the pieces of text. truncated: it did not end by itself
-    but at the longest length allowed.
+    score: log_probability divided by the length penalty. tokens: the pieces of text. truncated: it did not end by
+    itself but at the longest length allowed.
     """
 
     text: str
@@ -61,7 +61,8 @@ class Part:
 
 @dataclass(frozen=True)
 class Translation(Candidate):
-    """The best translation of a line, and `n_best`: as many as were asked for, best first, itself included.
+    """The best translation of a line, or the first one drawn, and `n_best`: as many as were asked for, in that order,
+    itself included.
 
     flags: signs that something is wrong with it (see quality.py); `split`, where the line was translated in parts;
     `refused`, where it was too long for that to be allowed. parts: of the best translation. alignment: pairs of a
