@@ -157,6 +157,13 @@ def test_a_bound_on_what_does_not_fit_says_so(capsys):
     assert "but decoding" not in shown(capsys, "gpt2.yaml", "--hardware=h100-sxm")
 
 
+def test_a_small_utilisation_is_shown(capsys):
+    """0.001 used to be 0%."""
+    of = lambda share: shown(capsys, "gpt2", "--hardware=h100-sxm", f"--utilisation={share}")  # noqa: E731
+    assert "utilisation 0.1% of 989 TFLOP/s" in of("0.001")
+    assert "utilisation 100% of 989 TFLOP/s" in of("1")
+
+
 def test_only_what_has_logits_is_told_about_them(capsys):
     assert "Logits are made" in shown(capsys, "gpt2.yaml", "--memory")
     assert "Logits are made" not in shown(capsys, "bert-base.yaml", "--memory")
@@ -263,11 +270,19 @@ def test_nothing_of_it_imports_torch():
     [
         (4.0229e-3, "4.02 ms"),
         (2e-6, "2 µs"),
+        (2e-7, "0.2 µs"),
+        (0.9994e-3, "999 µs"),
+        (0.9999, "1 s"),
         (1.5, "1.5 s"),
+        (59.9996, "1 minute"),
+        (3595.1, "59.9 minutes"),
+        (86350, "1 day"),
         (119, "1.98 minutes"),
         (7200, "2 hours"),
         (86400 * 5, "5 days"),
-        (86400 * 365.25 * 1500, "1,500 years"),
+        (86400 * 365.25, "1 year"),
+        (86400 * 365.25 * 999.9, "1,000 years"),
+        (86400 * 365.25 * 1523, "1,523 years"),
     ],
 )
 def test_durations_are_said_in_the_unit_that_suits_them(seconds, words):

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Iterator
 from dataclasses import asdict, dataclass
-from itertools import groupby
+from itertools import groupby, pairwise
 from typing import TYPE_CHECKING, Any
 
 from transformer_cli.accounting import flops, hardware, memory
@@ -74,7 +74,7 @@ class Costs:
         assert device is not None
         bounds = hardware.bounds(device, self.count, self.work, self.storage, passes=self._passes())
         cost = self._training_cost(device, tokens=tokens, utilisation=utilisation)
-        needed = {f"{name}_bytes": sum(item.bytes for item in items) for name, items in self._items().items()}
+        needed = {name: sum(item.bytes for item in items) for name, items in self._items().items()}
         fields = {
             **{key: value for key, value in asdict(device).items() if key != "sources"},
             "sources": {name: {"what": s.what, "date": str(s.date)} for name, s in device.sources.items()},
@@ -83,7 +83,7 @@ class Costs:
             **{name: _bound_json(bound) for name, bound in bounds.items()},
             **({"tokens_per_s": self.work.batch_size / bounds["step"].seconds} if "step" in bounds else {}),
             "training": cost,
-            "needed": needed,
+            "needed": {f"{name}_bytes": n_bytes for name, n_bytes in needed.items()},
         }
         return Section(
             "hardware", (self._roofline(device, bounds, needed), self._training(device, cost, needed)), fields
@@ -92,7 +92,7 @@ class Costs:
     # --- the numbers
 
     @property
-    def _is_trained(self) -> bool:
+    def _is_trainable(self) -> bool:
         """Whether `tx train` would take the configuration, so that its settings of training mean something."""
         return not any(untrainable(self.subject.config))
 
@@ -122,7 +122,7 @@ class Costs:
             "tokens_per_s": hardware.training_speed(flops_per_s, self.count, self.work, target_vocab=vocab),
         }
         configured = tokens is None
-        if configured and self._is_trained:
+        if configured and self._is_trainable:
             tokens = options.max_steps * options.accumulation * options.budget_tokens
         if tokens is None:
             return speed
@@ -144,30 +144,21 @@ class Costs:
         )
 
     def _flops_table(self, passes: dict[str, list[Term]]) -> Table:
-        totals = {name: sum(term.flops for term in terms) for name, terms in passes.items()}
-        forward = totals["training"]
-        unit, size = _unit(3 * forward)
-        step_unit, step_size = _unit(totals.get("step", 0))
         by_part = {name: {term.part: term.flops for term in terms} for name, terms in passes.items()}
+        totals = {name: sum(numbers.values()) for name, numbers in by_part.items()}
+        forward = by_part["training"]
+        unit, size = _unit(3 * totals["training"])
+        columns = [("Forward", size, forward), ("Backward", size, {part: 2 * n for part, n in forward.items()})]
+        if "step" in passes:
+            step_unit, step_size = _unit(totals["step"])
+            columns += [("Prefill", size, by_part["prefill"]), (f"Step, {step_unit}", step_size, by_part["step"])]
 
-        def cells(of: dict[str, int]) -> tuple[str, ...]:
-            forward, *others = (of.get(name, 0) for name in passes)
-            numbers = zip((forward, 2 * forward, *others), (size, size, size, step_size), strict=False)
-            return tuple(f"{n / unit_size:,.2f}" if n else "0" for n, unit_size in numbers)
-
-        parts = dict.fromkeys(term.part for terms in passes.values() for term in terms)
-        lines = ((part, cells({name: by_part[name].get(part, 0) for name in passes}), 0) for part in parts)
+        lines = [(part, tuple(_in(size, of.get(part, 0)) for _, size, of in columns), 0) for part in forward]
         return Table(
             title=f"{self.subject.name}: {unit} for {self._amount()}",
-            columns=(
-                Column("Part"),
-                *(
-                    Column(name, "right")
-                    for name in ("Forward", "Backward", "Prefill", f"Step, {step_unit}")[: 1 + len(passes)]
-                ),
-            ),
+            columns=(Column("Part"), *(Column(heading, "right") for heading, *_ in columns)),
             rows=tuple(row for row, _ in tree(lines)),
-            totals=(("total", *cells(totals)),),
+            totals=(("total", *(_in(size, sum(of.values())) for _, size, of in columns)),),
             notes=tuple(self._flops_notes(totals)),
         )
 
@@ -217,7 +208,7 @@ class Costs:
             yield "Logits are made a few rows at a time; in brackets what all would take, with softmax and gradient."
         if config.precision == "auto" and self.device is None:
             yield "precision: auto may be bf16 where it is faster: --set precision=bf16."
-        if self._is_trained:
+        if self._is_trainable:
             length, budget = max(self.work.source_length, self.work.target_length), config.training.budget_tokens
             yield f"tx train fills batches to {budget:,} tokens a side: --batch-size {max(1, budget // length):,} here."
         yield "An upper bound: gradients are made while activations are let go. The allocator's own is not in it."
@@ -231,8 +222,8 @@ class Costs:
         ]
         if "step" in bounds:
             per_s = self.work.batch_size / bounds["step"].seconds
-            fits = _fits(needed["decoding_bytes"], device)
-            but = f"; but decoding {fits}" if "not" in fits else ""
+            too_large = needed["decoding"] > device.memory_bytes
+            but = f"; but decoding {_fits(needed['decoding'], device)}" if too_large else ""
             notes.append(f"At best {per_s:,.1f} tokens per second, {self.work.batch_size:,} at a time{but}.")
         sources = dict.fromkeys(f"{source.what} ({source.date})" for source in device.sources.values())
         return Table(
@@ -251,7 +242,7 @@ class Costs:
 
     def _training(self, device: Hardware, cost: dict[str, Any], needed: dict[str, int]) -> Table:
         peak = device.peak_flops_per_s[self.storage.precision]
-        share = f"{cost['utilisation']:.0%} of {peak / 1e12:,.4g} TFLOP/s"
+        share = f"{100 * cost['utilisation']:.3g}% of {peak / 1e12:,.4g} TFLOP/s"
         tokens, rule = (
             ("target tokens", "6 (N_enc S + N_dec T)") if len(self.count.model.sides) == 2 else ("tokens", "6 N D")
         )
@@ -267,7 +258,7 @@ class Costs:
                 ("time", duration(cost["seconds"]), ""),
             ]
         for name, n_bytes in needed.items():
-            rows.append((f"memory, {name.removesuffix('_bytes')}", binary(n_bytes), _fits(n_bytes, device)))
+            rows.append((f"memory, {name}", binary(n_bytes), _fits(n_bytes, device)))
         columns = (Column("Quantity"), Column("Value", "right"), Column("Note"))
         return Table(f"{self.subject.name}: training on one {device.name}", columns, tuple(rows))
 
@@ -282,12 +273,22 @@ class Costs:
         return f"{counted(work.batch_size, 'sentences')} of {lengths}{searched}"
 
 
+UNITS = ((1e-6, "µs"), (1e-3, "ms"), (1, "s"), (60, "minute"), (3600, "hour"), (86400, "day"), (86400 * 365.25, "year"))
+
+
 def duration(seconds: float) -> str:
-    """`4.02 ms`, `3.1 hours`."""
-    for size, unit in ((86400 * 365.25, "years"), (86400, "days"), (3600, "hours"), (60, "minutes"), (1, "s")):
-        if seconds >= size:
-            return f"{seconds / size:,.3g} {unit}" if seconds / size < 1000 else f"{seconds / size:,.0f} {unit}"
-    return f"{seconds * 1e3:.3g} ms" if seconds >= 1e-3 else f"{seconds * 1e6:.3g} µs"
+    """`4.02 ms`, `3.1 hours`: in the first unit in which three digits come to less than one of the next."""
+    for (size, unit), (larger, _) in pairwise(UNITS):
+        number = f"{seconds / size:.3g}"
+        if seconds < larger and float(number) < round(larger / size, 3):
+            return _of(number, unit)
+        seconds = max(seconds, larger)
+    size, unit = UNITS[-1]
+    return _of(f"{seconds / size:.3g}" if seconds < 999.5 * size else f"{seconds / size:,.0f}", unit)
+
+
+def _of(number: str, unit: str) -> str:
+    return f"{number} {unit}{'s' * (len(unit) > 2 and number != '1')}"
 
 
 def _fits(n_bytes: int, device: Hardware) -> str:
@@ -299,6 +300,10 @@ def _unit(largest: int) -> tuple[str, int]:
     """The unit in which a number has three to six digits before the point."""
     power = max(0, min(6, (len(str(largest)) - 4) // 3))
     return f"{['', 'k', 'M', 'G', 'T', 'P', 'E'][power]}FLOP", 1000**power
+
+
+def _in(size: int, flops: int) -> str:
+    return f"{flops / size:,.2f}" if flops else "0"
 
 
 def _pass_json(terms: list[Term], name: str) -> dict[str, Any]:
