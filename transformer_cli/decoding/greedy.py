@@ -63,7 +63,7 @@ def follow(
     n_paths: int,
 ) -> list[list[Hypothesis]]:
     """n_paths hypotheses per sentence, none of which knows of the others: each goes on with the token chosen for it."""
-    found: list[list[Hypothesis | None]] = [[None] * n_paths for _ in limits]
+    found: list[dict[int, Hypothesis]] = [{} for _ in limits]
     rows_B = torch.arange(len(limits))
     limits_B = torch.as_tensor(limits)
     totals_BW = torch.zeros(len(limits), n_paths, dtype=torch.float64)
@@ -92,4 +92,4 @@ def follow(
             rows_B, limits_B, done_BW, tokens_BW = rows_B[stay], limits_B[stay], done_BW[stay], tokens_BW[stay]
             totals_BW, prefixes_BWT = totals_BW[stay], prefixes_BWT[stay]
             state.keep(stay)
-    return [[path for path in paths if path is not None] for paths in found]
+    return [[paths[w] for w in range(n_paths)] for paths in found]
