@@ -104,6 +104,25 @@ def test_what_tx_trains_is_trained_as_long_as_it_is_configured(capsys):
     assert found["training"]["utilisation"] == 0.35
 
 
+def test_passes_over_a_text_of_unknown_size_are_no_number_of_tokens(capsys):
+    """tutorial.yaml, a hundred passes over five tokens, was said to train on 409,600,000."""
+    found = counted(capsys, "tutorial.yaml", "--hardware=a100-sxm-80gb")["hardware"]
+    assert set(found["training"]) == {"utilisation", "utilisation_is_assumed", "tokens_per_s"}
+    assert "--tokens N adds the time" in shown(capsys, "tutorial.yaml", "--hardware=a100-sxm-80gb")
+    given = shown(capsys, "tutorial.yaml", "--hardware=a100-sxm-80gb", "--tokens=500")
+    assert "target tokens 500 as given" in given
+    assert "--tokens N" not in given
+
+
+def test_what_may_end_training_earlier_is_named(capsys):
+    base = ("base.yaml", "--hardware=a100-sxm-80gb")
+    assert "204,800,000 full batches, as configured" in shown(capsys, *base)
+    assert "At most: training.stop_loss may end it" in shown(capsys, *base)
+    assert "At most: training.patience may end it" in shown(capsys, *base)
+    assert "At most:" not in shown(capsys, *base, "--set=training.stop_loss=null", "--set=training.patience=null")
+    assert "At most:" not in shown(capsys, *base, "--tokens=500")
+
+
 def test_hardware_decides_how_numbers_are_kept_unless_the_configuration_does(capsys):
     of = lambda *arguments: counted(capsys, "base.yaml", "--memory", *arguments)["memory"]  # noqa: E731
     assert of()["precision"] == "fp32"
@@ -125,7 +144,7 @@ def test_every_kind_of_model_has_every_section_in_every_form(capsys, preset, for
 
 
 def test_the_tables_fit_into_80_columns(capsys):
-    for preset in ("transformer-base.yaml", "gpt3.yaml", "llama-3-8b.yaml"):
+    for preset in ("base.yaml", "transformer-base.yaml", "gpt3.yaml", "llama-3-8b.yaml"):
         assert app.main(["count-params", preset, "--convention=exact", *EVERYTHING]) == 0
         lines = capsys.readouterr().out.split("\n")
         assert [line for line in lines if len(line) > 80] == []

@@ -122,7 +122,7 @@ class Costs:
             "tokens_per_s": hardware.training_speed(flops_per_s, self.count, self.work, target_vocab=vocab),
         }
         configured = tokens is None
-        if configured and self._is_trainable:
+        if configured and self._is_trainable and options.max_epochs is None:
             tokens = options.max_steps * options.accumulation * options.budget_tokens
         if tokens is None:
             return speed
@@ -260,7 +260,17 @@ class Costs:
         for name, n_bytes in needed.items():
             rows.append((f"memory, {name}", binary(n_bytes), _fits(n_bytes, device)))
         columns = (Column("Quantity"), Column("Value", "right"), Column("Note"))
-        return Table(f"{self.subject.name}: training on one {device.name}", columns, tuple(rows))
+        title = f"{self.subject.name}: training on one {device.name}"
+        return Table(title, columns, tuple(rows), notes=tuple(self._training_notes(cost)))
+
+    def _training_notes(self, cost: dict[str, Any]) -> Iterator[str]:
+        options = self.subject.config.training
+        if "tokens" not in cost:
+            yield "How many tokens there are is not configured: --tokens N adds the time."
+        elif cost["tokens_are_configured"]:
+            for name in ("stop_loss", "patience"):
+                if getattr(options, name) is not None:
+                    yield f"At most: training.{name} may end it earlier."
 
     def _amount(self, *, beams: bool = True) -> str:
         """`1 sentence of 25 source and 25 target tokens, 5 beams`."""
