@@ -8,7 +8,7 @@ import pytest
 from conftest import PAIRS
 
 from transformer_cli.data.corpus import parallel
-from transformer_cli.decoding.quality import flags, words
+from transformer_cli.decoding.quality import flags
 
 
 @pytest.mark.parametrize(
@@ -55,10 +55,6 @@ from transformer_cli.decoding.quality import flags, words
 )
 def test_signs(source: str, translation: str, expected: tuple[str, ...]) -> None:
     assert flags(source, translation) == expected
-
-
-def test_words_are_characters_where_nobody_writes_spaces() -> None:
-    assert words("Ein Hund, 我们 ok好 한국 말") == ["ein", "hund,", "我", "们", "ok", "好", "한국", "말"]
 
 
 def test_what_people_wrote_has_no_signs() -> None:

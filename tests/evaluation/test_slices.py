@@ -4,7 +4,8 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from transformer_cli.evaluation.slices import EMPTY_REFERENCE, LENGTHS, LONGEST, slices
-from transformer_cli.evaluation.words import WordCounts, words
+from transformer_cli.evaluation.words import WordCounts
+from transformer_cli.writing import words
 
 TEXTS = st.text(st.sampled_from("ab 12.\u3000"), max_size=20)
 

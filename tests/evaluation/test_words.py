@@ -10,23 +10,9 @@ from hypothesis import strategies as st
 
 from transformer_cli.cli.app import main
 from transformer_cli.errors import ModelError
-from transformer_cli.evaluation.words import WORD_COUNTS, count_words, load_word_counts, save_word_counts, words
+from transformer_cli.evaluation.words import WORD_COUNTS, count_words, load_word_counts, save_word_counts
 from transformer_cli.training.directory import discard
-
-
-@pytest.mark.parametrize(
-    ("text", "expected"),
-    [
-        ("Ein Bier, bitte!", ["ein", "bier", "bitte"]),
-        ("U-Bahn 2 Uhr", ["u", "bahn", "2", "uhr"]),
-        ("STRASSE straße", ["strasse", "strasse"]),
-        ("私は学生です", list("私は学生です")),
-        ("맥주 한 잔", ["맥주", "한", "잔"]),
-        (" \t…", []),
-    ],
-)
-def test_a_word_is_a_run_of_letters_and_digits_without_case(text: str, expected: list[str]) -> None:
-    assert words(text) == expected
+from transformer_cli.writing import words
 
 
 @given(st.lists(st.text()), st.lists(st.text()))

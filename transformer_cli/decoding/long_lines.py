@@ -9,7 +9,7 @@ import re
 import unicodedata
 from collections.abc import Callable, Iterator, Sequence
 
-from transformer_cli.decoding.quality import UNSPACED
+from transformer_cli.writing import begins_unspaced
 
 _CLOSERS = "\"'»«”’›‹)\\]}」』）】〉》"
 # Marks that a space follows (Latin, Greek, Arabic, Devanagari, ...), marks that need none, ends of paragraphs.
@@ -20,7 +20,6 @@ _SENTENCE_END = re.compile(  # looks behind, lest a row of marks is tried from e
 )
 _CLAUSE_END = re.compile(rf"[,;:،؛–—][{_CLOSERS}]*\s+|\s[–—-]\s|[、，；：]+\s*")
 _SPACE = re.compile(r"\s+")
-_UNSPACED = re.compile(f"[{UNSPACED}]")
 
 
 def split(text: str, fits: Callable[[str], bool]) -> list[str]:
@@ -35,7 +34,7 @@ def join(parts: Sequence[str]) -> str:
     """One line again: a space between parts, but none between scripts that write without it."""
     line = ""
     for part in filter(None, parts):
-        unspaced = line and _ends_unspaced(line) and _UNSPACED.match(part)
+        unspaced = line and _ends_unspaced(line) and begins_unspaced(part)
         line += part if not line or unspaced else f" {part}"
     return line
 
@@ -84,7 +83,7 @@ def _continues(char: str) -> bool:
 
 def _ends_unspaced(line: str) -> bool:
     last = line.rstrip("。！？｡．…" + _CLOSERS.replace("\\", ""))[-1:]
-    return bool(_UNSPACED.match(last))
+    return begins_unspaced(last)
 
 
 def _cut(text: str, ends: Sequence[int]) -> Iterator[str]:

@@ -1,6 +1,6 @@
 """Signs that a translation is none, read off the two texts alone; no sign is a proof.
 
-Words here are what white space separates and, in scripts that write without it, single characters.
+Words here are chunks: what white space separates and, in scripts that write without it, single characters.
 """
 
 from __future__ import annotations
@@ -8,6 +8,8 @@ from __future__ import annotations
 import re
 from collections import Counter
 from collections.abc import Sequence
+
+from transformer_cli.writing import begins_unspaced, chunks
 
 LOOPED, COPIED, SHORT = "looped", "copied", "short"
 
@@ -23,10 +25,6 @@ SHORT_WORDS, SHORT_SHARE = 6, 1 / 3
 CHARACTERS_PER_WORD = 4
 """Rather too many for Han, too few for kana and Thai: a source is rather called short than its translation."""
 
-# Thai to Myanmar, Khmer, kana, Han: written without spaces. Korean is not.
-UNSPACED = "\u0e00-\u0eff\u1000-\u109f\u1780-\u17ff\u3040-\u30ff\u3400-\u4dbf\u4e00-\u9fff\uf900-\ufaff"
-_WITHOUT_SPACES = re.compile(rf"[{UNSPACED}\U00020000-\U0003ffff]")
-_WORD = re.compile(rf"{_WITHOUT_SPACES.pattern}|[^\s{UNSPACED}\U00020000-\U0003ffff]+")
 _LEADER = re.compile(r"((?!\s)[\W_] ?)\1{2,}")
 
 
@@ -46,13 +44,8 @@ def flags(source: str, translation: str) -> tuple[str, ...]:
     signs = {LOOPED: _is_looped, COPIED: _is_copied, SHORT: _is_short}
     if _is_all_names(source):
         del signs[COPIED]
-    both = words(source), words(translation)
+    both = chunks(source), chunks(translation)
     return tuple(name for name, holds in signs.items() if holds(*both))
-
-
-def words(text: str) -> list[str]:
-    """The words of a text, without regard to case; see above for what a word is."""
-    return _WORD.findall(text.casefold())
 
 
 def _is_looped(source: list[str], translation: list[str]) -> bool:
@@ -72,7 +65,7 @@ def _is_all_names(text: str) -> bool:
 
 
 def _is_short(source: list[str], translation: list[str]) -> bool:
-    n_source = sum(1 / CHARACTERS_PER_WORD if _WITHOUT_SPACES.match(word) else 1 for word in source)
+    n_source = sum(1 / CHARACTERS_PER_WORD if begins_unspaced(word) else 1 for word in source)
     return not translation or (n_source >= SHORT_WORDS and len(translation) < SHORT_SHARE * n_source)
 
 

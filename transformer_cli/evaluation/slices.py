@@ -6,7 +6,8 @@ import re
 from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass
 
-from transformer_cli.evaluation.words import WordCounts, words
+from transformer_cli.evaluation.words import WordCounts
+from transformer_cli.writing import words
 
 LENGTHS = {10: "up to 10 words", 20: "11 to 20 words", 30: "21 to 30 words", 50: "31 to 50 words"}
 LONGEST = "over 50 words"

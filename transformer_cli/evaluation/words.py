@@ -1,9 +1,8 @@
-"""What a word is, and how often the training text has it: kept in the run, so that a test can be told what is new."""
+"""How often the training text has a word: kept in the run, so that a test can be told what is new."""
 
 from __future__ import annotations
 
 import gzip
-import re
 import zlib
 from collections import Counter
 from collections.abc import Mapping, Sequence
@@ -12,14 +11,11 @@ from pathlib import Path
 
 from transformer_cli import files
 from transformer_cli.errors import ModelError
+from transformer_cli.writing import words
 
 WORD_COUNTS = "words.tsv.gz"
 """In a run directory: word, times in the source, times in the target; the most frequent first."""
 CHUNK = 4096
-
-# Kana and Han are written without spaces: every character counts by itself.
-_UNSPACED = "\u3040-\u30ff\u3400-\u4dbf\u4e00-\u9fff\uf900-\ufaff"
-_WORD = re.compile(rf"[{_UNSPACED}]|[^\W{_UNSPACED}]+")
 
 
 @dataclass(frozen=True)
@@ -28,11 +24,6 @@ class WordCounts:
 
     source: Mapping[str, int]
     target: Mapping[str, int]
-
-
-def words(text: str) -> list[str]:
-    """Runs of letters and digits, without regard to case."""
-    return _WORD.findall(text.casefold())
 
 
 def count_words(source: Sequence[str], target: Sequence[str]) -> WordCounts:

@@ -1,0 +1,69 @@
+"""Words hold what is written on their letters, and every script without spaces is known."""
+
+from __future__ import annotations
+
+import sys
+import unicodedata
+
+import pytest
+
+from transformer_cli.writing import begins_unspaced, chunks, words
+
+EVERY_CHARACTER = [char for char in map(chr, range(sys.maxunicode + 1)) if unicodedata.category(char) != "Cs"]
+WITHOUT_SPACES = (
+    *("CJK UNIFIED IDEOGRAPH", "CJK COMPATIBILITY IDEOGRAPH", "IDEOGRAPHIC ITERATION", "IDEOGRAPHIC NUMBER"),
+    *("HIRAGANA", "KATAKANA", "HALFWIDTH KATAKANA"),
+    *("THAI", "LAO", "KHMER", "MYANMAR"),
+)
+"""How the names of their letters begin."""
+
+
+@pytest.mark.parametrize(
+    ("text", "expected"),
+    [
+        ("Ein Bier, bitte!", ["ein", "bier", "bitte"]),
+        ("U-Bahn 2 Uhr", ["u", "bahn", "2", "uhr"]),
+        ("STRASSE straße", ["strasse", "strasse"]),
+        ("私は学生です", list("私は学生です")),
+        ("𠮷野家、人々", list("𠮷野家人々")),
+        ("맥주 한 잔", ["맥주", "한", "잔"]),
+        ("हिन्दी में लिखा है।", ["हिन्दी", "में", "लिखा", "है"]),
+        ("สวัสดี", ["ส", "วั", "ส", "ดี"]),
+        ("re\u0301sume\u0301 re\u0301sume\u0301", ["re\u0301sume\u0301"] * 2),
+        ("مُحَمَّدٌ", ["مُحَمَّدٌ"]),
+        ("می\u200cخواهم", ["می\u200cخواهم"]),
+        ("İstanbul", ["i\u0307stanbul"]),
+        ("葛\U000e0100城", ["葛\U000e0100", "城"]),
+        (" \t…", []),
+        ("\u0301 \u200d", []),
+    ],
+)
+def test_a_word_is_a_run_of_letters_and_digits_with_their_marks_and_without_case(
+    text: str, expected: list[str]
+) -> None:
+    """Hindi fell apart at its vowels, NFD at its accents, Istanbul at its dot: Python's word characters have no
+    marks.
+    """
+    assert words(text) == expected
+
+
+def test_no_mark_ends_a_word() -> None:
+    marks = [char for char in EVERY_CHARACTER if unicodedata.category(char).startswith("M")]
+    assert [mark for mark in marks if words(f"a{mark}b") != [f"a{mark}b".casefold()]] == []
+
+
+def test_no_letter_or_digit_is_outside_of_words() -> None:
+    outside = [char for char in EVERY_CHARACTER if char.isalnum() and "".join(words(char)) != char.casefold()]
+    assert outside == []
+
+
+def test_every_letter_of_a_script_without_spaces_is_known() -> None:
+    letters = [char for char in EVERY_CHARACTER if unicodedata.name(char, "").startswith(WITHOUT_SPACES)]
+    missing = [char for char in letters if char.isalpha() and not begins_unspaced(char)]
+    assert missing == []
+    assert not any(map(begins_unspaced, "aßжאعह한."))
+
+
+def test_chunks_keep_their_punctuation_and_are_characters_where_nobody_writes_spaces() -> None:
+    found = chunks("Ein Hund, 我们 ok好 한국 말 ดี।")
+    assert found == ["ein", "hund,", "我", "们", "ok", "好", "한국", "말", "ดี", "।"]
