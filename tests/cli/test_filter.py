@@ -200,7 +200,7 @@ def test_objects_come_in_and_go_out_with_what_they_carry(
 ) -> None:
     requests = [
         {"id": 7, "source": SOURCES[0], "nested": {"ä": [None, 1.5]}},
-        {"source": "", "prefix": "the"},
+        {"source": "\u200b", "prefix": "the"},
         {"source": SOURCES[5], "prefix": "the cat", "score": "mine"},
     ]
     (tmp_path / "in").write_text("".join(f"{json.dumps(one)}\n" for one in requests), encoding="utf-8")

@@ -78,6 +78,7 @@ def test_lines_without_text_are_empty_and_never_reach_the_model(
     found = translator.translate_all(lines)
     assert [one.text for one in found] == ["", "", "", TARGETS[0], "", "", ""]
     assert found.count(NOTHING) == 6
+    assert [one.is_of_nothing for one in found] == [one == NOTHING for one in found]
     assert [shape[0] for shape in seen] == [1]
     assert translator.translate([]) == []
 
@@ -193,6 +194,7 @@ def test_a_long_line_can_be_refused(translator: Translator) -> None:
     found = strict.translate_all([SOURCES[0], LONG, "", SOURCES[7]])
     assert [one.text for one in found] == [TARGETS[0], "", "", TARGETS[7]]
     assert [one.flags for one in found] == [(), ("refused",), (), ()]
+    assert [one.is_of_nothing for one in found] == [False, False, True, False]
 
 
 def test_a_line_with_a_piece_that_cannot_fit_is_refused_not_cut(trained_run: Path) -> None:

@@ -7,7 +7,6 @@ import os
 from collections import Counter
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from contextlib import contextmanager
-from dataclasses import replace
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
@@ -52,10 +51,8 @@ class Tally:
         self.flags: Counter[str] = Counter()
 
     def add(self, found: Sequence[Translation]) -> None:
-        from transformer_cli.decoding.translator import NOTHING
-
         self.n_lines += len(found)
-        self.n_empty += sum(replace(translation, alignment=None) == NOTHING for translation in found)
+        self.n_empty += sum(translation.is_of_nothing for translation in found)
         self.n_truncated += sum(translation.truncated for translation in found)
         self.flags.update(flag for translation in found for flag in translation.flags)
 

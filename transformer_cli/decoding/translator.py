@@ -74,6 +74,11 @@ class Translation(Candidate):
     parts: tuple[Part, ...] = ()
     alignment: frozenset[tuple[int, int]] | None = None
 
+    @property
+    def is_of_nothing(self) -> bool:
+        """Whether the line had no text, so that the model never saw it."""
+        return not self.parts and REFUSED not in self.flags
+
 
 _NO_TEXT = Candidate(text="", score=0.0, log_probability=0.0, ids=(), tokens=(), truncated=False)
 NOTHING = Translation(**vars(_NO_TEXT), n_best=(_NO_TEXT,))
