@@ -149,6 +149,7 @@ def test_unequal_files_are_refused_with_both_counts(
         (["--reference", "a"], "need each other"),
         (["--hypotheses", "a"], "need a --reference"),
         (["--hypotheses", "a", "--reference", "b", "-m", "c", "-c", "tiny"], "both name a run"),
+        (["--hypotheses", "a", "--reference", "b", "-m", "tiny", "-m", "nonsense"], "words of one run"),
         (["--hypotheses", "a", "--reference", "b", "--check-batching"], "translations already"),
         (["--json", "--markdown"], "two formats"),
         (["--hypotheses", "a", "--reference", "b", "-b", "3"], "translations already"),

@@ -232,6 +232,11 @@ def _known(models: Sequence[str] | None, config: str | None, overrides: Sequence
 
     if not models:
         return Known(load_config(config or "base.yaml", overrides or ()).evaluation)
+    if len(models) > 1:
+        raise UsageError(
+            f"--hypotheses are looked at with the words of one run, but --model names {len(models)}",
+            hint="name one of them",
+        )
     if config is not None:
         raise UsageError("--model and --config both name a run", hint="give one of them")
     run_dir = find_run(models[0])
