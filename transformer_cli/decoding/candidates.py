@@ -66,14 +66,19 @@ def likeliest(
 
 
 def log_probabilities(logits_RV: Tensor, symbols: Symbols, forbidden_RV: Tensor | None) -> Tensor:
-    """Of every token, in fp32 at least.
+    """Of every token, as `log_softmax`.
 
     Tokens that may not come next keep their share of the probability but get no log-probability of their own (-inf),
     so that a sentence's score is what the model gives it however it was found.
     """
-    logp_RV = logits_RV.to(torch.promote_types(logits_RV.dtype, torch.float32)).log_softmax(-1)
+    logp_RV = log_softmax(logits_RV)
     logp_RV[..., list(symbols.banned)] = -torch.inf
     return logp_RV if forbidden_RV is None else logp_RV.masked_fill_(forbidden_RV, -torch.inf)
+
+
+def log_softmax(logits_RV: Tensor) -> Tensor:
+    """The model's own log-probabilities, in fp32 at least."""
+    return logits_RV.to(torch.promote_types(logits_RV.dtype, torch.float32)).log_softmax(-1)
 
 
 def refuse_nan(logp_BWK: Tensor, rows: Tensor) -> None:

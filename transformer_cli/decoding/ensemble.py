@@ -11,6 +11,7 @@ from typing import Generic
 import torch
 from torch import Tensor
 
+from transformer_cli.decoding.candidates import log_softmax
 from transformer_cli.decoding.stepper import S, Stepper
 
 
@@ -25,9 +26,9 @@ class Ensemble(Generic[S]):
 
     def step(self, tokens_BW: Tensor, states: States[S]) -> Tensor:
         """The logarithm of the probabilities' mean, but for a constant, which no softmax sees."""
-        logits = [model.step(tokens_BW, state) for model, state in zip(self.models, states.states, strict=True)]
-        logits_MBWV = torch.stack([one.to(torch.promote_types(one.dtype, torch.float32)) for one in logits])
-        return logits_MBWV.log_softmax(-1).logsumexp(0)
+        pairs = zip(self.models, states.states, strict=True)
+        logp_MBWV = torch.stack([log_softmax(model.step(tokens_BW, state)) for model, state in pairs])
+        return logp_MBWV.logsumexp(0)
 
 
 class States(Generic[S]):

@@ -16,6 +16,7 @@ import torch
 from torch import Tensor
 
 from transformer_cli.decoding import batches
+from transformer_cli.decoding.candidates import log_softmax
 from transformer_cli.decoding.translator import Translator
 from transformer_cli.errors import DataError, DivergedError
 from transformer_cli.model.transformer import Transformer
@@ -161,7 +162,6 @@ def _chosen(model: Transformer, hidden_BTD: Tensor, ids_BT: Tensor) -> Tensor:
     parts = []
     rows = max(1, CACHED_LOGITS // model.output.weight.size(0))
     for hidden_RD, ids_R in zip(hidden_BTD.flatten(0, 1).split(rows), ids_BT.flatten().split(rows), strict=True):
-        logits_RV = model.project(hidden_RD)
-        logp_RV = logits_RV.to(torch.promote_types(logits_RV.dtype, torch.float32)).log_softmax(-1)
+        logp_RV = log_softmax(model.project(hidden_RD))
         parts.append(logp_RV.gather(1, ids_R[:, None]).flatten())
     return torch.cat(parts).view_as(ids_BT)
