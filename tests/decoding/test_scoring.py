@@ -19,6 +19,7 @@ from transformer_cli.decoding.translator import Translator
 from transformer_cli.errors import DataError, DivergedError
 from transformer_cli.model.build import build_model
 from transformer_cli.tokenizer import BOS, EOS
+from transformer_cli.training import loss
 
 SOURCES = [source for source, _ in PAIRS]
 TARGETS = [target for _, target in PAIRS]
@@ -76,7 +77,7 @@ def test_partners_and_chunks_do_not_matter(
 ) -> None:
     """Whatever N modulo the batch's size is, N scores come back in order."""
     expected = score_texts(translator, SOURCES, TARGETS)
-    monkeypatch.setattr(scoring, "CACHED_LOGITS", 300)
+    monkeypatch.setattr(scoring, "LOGITS_AT_A_TIME", 300)
     config = translator.config.model_copy(update={"batch_size": batch_size})
     other = Translator(translator.model, translator.tokenizer, config, source_eos=True)
     for one, two in zip(expected, score_texts(other, SOURCES, TARGETS), strict=True):
@@ -84,6 +85,10 @@ def test_partners_and_chunks_do_not_matter(
         assert two is not None
         assert one.tokens == two.tokens
         assert one.log_probabilities == pytest.approx(two.log_probabilities, abs=1e-5)
+
+
+def test_scoring_holds_as_many_logits_at_a_time_as_training() -> None:
+    assert scoring.LOGITS_AT_A_TIME == loss.PIECE_ELEMENTS
 
 
 def test_lines_without_text(translator: Translator) -> None:

@@ -22,8 +22,8 @@ from transformer_cli.errors import DataError, DivergedError
 from transformer_cli.model.transformer import Transformer
 from transformer_cli.tokenizer import BOS, EOS, PAD, UNK
 
-CACHED_LOGITS = 1 << 22
-"""Logits that exist at once."""
+LOGITS_AT_A_TIME = 4 * 1024 * 1024
+"""As many as in the loss of training."""
 
 
 @dataclass(frozen=True)
@@ -160,7 +160,7 @@ def _log_probabilities(translator: Translator, pairs: Sequence[Pair]) -> Tensor:
 def _chosen(model: Transformer, hidden_BTD: Tensor, ids_BT: Tensor) -> Tensor:
     """The log-probability of each id (B, T) after what was read: a few positions at a time, for logits are large."""
     parts = []
-    rows = max(1, CACHED_LOGITS // model.output.weight.size(0))
+    rows = max(1, LOGITS_AT_A_TIME // model.output.weight.size(0))
     for hidden_RD, ids_R in zip(hidden_BTD.flatten(0, 1).split(rows), ids_BT.flatten().split(rows), strict=True):
         logp_RV = log_softmax(model.project(hidden_RD))
         parts.append(logp_RV.gather(1, ids_R[:, None]).flatten())
