@@ -47,6 +47,8 @@ TORCH_FREE = [
     "data/batching.py",
     "data/binary.py",
     "accounting",
+    "checkpoints/find.py",
+    "checkpoints/fit.py",
     "errors.py",
     "files.py",
     "writing.py",

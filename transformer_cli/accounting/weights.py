@@ -1,18 +1,12 @@
-"""The weights as tx stores them: every tensor by name, without making one; and what a file's header says of them."""
+"""The weights as tx stores them: every tensor by name, without making one."""
 
 from __future__ import annotations
 
-import json
 from collections.abc import Iterator
 from dataclasses import dataclass
-from pathlib import Path
 
 from transformer_cli.config.model import ModelConfig, Side
-from transformer_cli.errors import ModelError
-from transformer_cli.files import shown
 
-MAX_HEADER_BYTES = 100_000_000
-"""The format's own limit."""
 DTYPE = "F32"
 """What the format calls the numbers that tx saves."""
 
@@ -90,61 +84,3 @@ def _norm(model: ModelConfig, name: str, component: str) -> Iterator[tuple[str, 
     yield f"{name}.weight", Stored(((component, model.d_model),))
     if model.norm == "layer-norm" and model.biases.norm:
         yield f"{name}.bias", Stored(((component, model.d_model),))
-
-
-# --- files --------------------------------------------------------------------------------------------------------
-
-
-def check_file(path: Path, expected: dict[str, Stored]) -> None:
-    """Raise ModelError, naming what differs, unless a safetensors file holds just these tensors; its header is read.
-
-    Source: https://github.com/huggingface/safetensors#format.
-    """
-    found = _header(path)
-    wrong = [f"{name} is missing" for name in expected if name not in found]
-    wrong += [f"{name} is not part of the model" for name in found if name not in expected]
-    known = {name: tensor for name, tensor in found.items() if name in expected}
-    wrong += [
-        f"{name} is {_described(shape)}, the configuration says {_described(expected[name].shape)}"
-        for name, (_, shape) in known.items()
-        if shape != expected[name].shape
-    ]
-    wrong += [f"{name} is kept as {kept}, tx keeps {DTYPE}" for name, (kept, _) in known.items() if kept != DTYPE]
-    if wrong:
-        rest = [f"... and {len(wrong) - 5:,} more"] if len(wrong) > 5 else []
-        lines = "\n".join(f"  {line}" for line in sorted(wrong)[:5] + rest)
-        raise ModelError(
-            f"{shown(path)} contradicts the configuration of its run:\n{lines}",
-            hint="restore the run's config.yaml, or choose another checkpoint",
-        )
-
-
-def _header(path: Path) -> dict[str, tuple[str, tuple[int, ...]]]:
-    """The kind of numbers and the shape of each tensor in a safetensors file."""
-    damaged = ModelError(
-        f"{shown(path)} is damaged: it is not what was saved",
-        hint="restore it from a copy, or choose another checkpoint",
-    )
-    try:
-        with open(path, "rb") as file:
-            size = int.from_bytes(file.read(8), "little")
-            text = file.read(min(size, MAX_HEADER_BYTES))
-            n_bytes = file.seek(0, 2) - 8 - size
-    except OSError as error:
-        raise ModelError(f"cannot read {shown(path)}: {error.strerror or error}") from None
-    try:
-        entries = json.loads(text)
-        entries.pop("__metadata__", None)
-        tensors = {
-            name: (str(entry["dtype"]), tuple(int(n) for n in entry["shape"])) for name, entry in entries.items()
-        }
-        end = max((int(entry["data_offsets"][1]) for entry in entries.values()), default=0)
-    except (ValueError, RecursionError, AttributeError, TypeError, KeyError, IndexError):
-        raise damaged from None
-    if size > MAX_HEADER_BYTES or end != n_bytes:
-        raise damaged
-    return tensors
-
-
-def _described(shape: tuple[int, ...]) -> str:
-    return " x ".join(f"{n:,}" for n in shape) or "one number"

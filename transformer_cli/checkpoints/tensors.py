@@ -9,7 +9,8 @@ from safetensors import SafetensorError
 from safetensors import torch as safetensors
 from torch import Tensor, nn
 
-from transformer_cli.errors import DivergedError, ModelError
+from transformer_cli.checkpoints.fit import Kind, check_kinds
+from transformer_cli.errors import DivergedError
 
 
 def weights(model: nn.Module) -> dict[str, Tensor]:
@@ -46,20 +47,7 @@ def from_bytes(data: bytes) -> dict[str, Tensor]:
 
 def check_fit(model: nn.Module, tensors: Mapping[str, Tensor], *, origin: str) -> None:
     """Raise ModelError, naming what differs, unless these are the weights of such a model, be it on the meta device."""
-    expected = weights(model)
-    wrong = [f"{name} is missing" for name in expected if name not in tensors]
-    wrong += [f"{name} is not part of the model" for name in tensors if name not in expected]
-    for name in expected.keys() & tensors.keys():
-        ours, theirs = expected[name], tensors[name]
-        if ours.shape != theirs.shape or ours.dtype != theirs.dtype:
-            wrong.append(f"{name} is {_described(theirs)}, the configuration says {_described(ours)}")
-    if wrong:
-        rest = [f"... and {len(wrong) - 5} more"] if len(wrong) > 5 else []
-        lines = "\n".join(f"  {line}" for line in sorted(wrong)[:5] + rest)
-        raise ModelError(
-            f"{origin} does not hold the weights of the model that its run's configuration describes:\n{lines}",
-            hint="restore the run's config.yaml, or choose another checkpoint with -m",
-        )
+    check_kinds(_kinds(tensors), _kinds(weights(model)), origin=origin)
 
 
 def load_weights(model: nn.Module, tensors: Mapping[str, Tensor], *, origin: str) -> None:
@@ -69,9 +57,8 @@ def load_weights(model: nn.Module, tensors: Mapping[str, Tensor], *, origin: str
         tensor.copy_(tensors[name])
 
 
-def _described(tensor: Tensor) -> str:
-    shape = " x ".join(f"{n:,}" for n in tensor.shape) or "one number"
-    return f"{shape} ({str(tensor.dtype).removeprefix('torch.')})"
+def _kinds(tensors: Mapping[str, Tensor]) -> dict[str, Kind]:
+    return {name: (str(tensor.dtype).removeprefix("torch."), tuple(tensor.shape)) for name, tensor in tensors.items()}
 
 
 def _count_non_finite(tensor: Tensor) -> str:

@@ -12,6 +12,7 @@ from transformer_cli.cli import console, count_costs
 from transformer_cli.cli.options import Config, Json, Overrides, Quiet, Traceback
 from transformer_cli.cli.tables import show
 from transformer_cli.errors import UsageError
+from transformer_cli.files import shown
 
 if TYPE_CHECKING:
     from transformer_cli.cli.subject import Subject
@@ -143,12 +144,14 @@ def _check_weights(subject: Subject) -> list[str]:
     """What the weights of a trained model say to its count; ModelError where they contradict it."""
     if subject.checkpoint is None:
         return []
-    from transformer_cli.accounting.weights import check_file, stored
+    from transformer_cli.accounting.weights import DTYPE, stored
     from transformer_cli.checkpoints.find import WEIGHTS
+    from transformer_cli.checkpoints.fit import check_kinds, kinds_of_file
 
-    model = subject.config.model
     path = subject.checkpoint / WEIGHTS
-    check_file(path, stored(model, source_vocab=subject.source_vocab, target_vocab=subject.target_vocab))
+    tensors = stored(subject.config.model, source_vocab=subject.source_vocab, target_vocab=subject.target_vocab)
+    expected = {name: (DTYPE, tensor.shape) for name, tensor in tensors.items()}
+    check_kinds(kinds_of_file(path), expected, origin=shown(path))
     return [f"The tensors of {path} are those of this configuration."]
 
 
