@@ -76,6 +76,16 @@ def test_a_line_without_score_is_an_empty_line(here: Path, tmp_path: Path, capfd
     assert capfd.readouterr().out == "\n0.000000\t0\t1\n"
 
 
+def test_the_score_of_nothing_is_that_of_translating_it(
+    here: Path, tmp_path: Path, capfd: pytest.CaptureFixture[str]
+) -> None:
+    assert tx("translate", "--json", "") == 0
+    said = json.loads(capfd.readouterr().out)
+    assert tx("score", "--json", *files(tmp_path, [""], [said["translation"]])) == 0
+    scored = json.loads(capfd.readouterr().out.split("\n")[0])
+    assert (scored["log_probability"], scored["tokens"]) == (said["log_probability"], said["tokens"])
+
+
 @pytest.mark.parametrize(
     ("source", "target", "code", "words"),
     [

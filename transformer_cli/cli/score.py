@@ -44,8 +44,11 @@ def score(
     A line of the result is the log-probability (natural, of the whole sentence), the number of pieces with the end
     mark, and the perplexity per piece, separated by tabs. The numbers are those of a search that writes the same
     pieces with --set precision=fp32, which is what scoring takes unless it is set; bf16 has three digits at best. (A
-    search now and then writes a text in other pieces than the tokenizer's, which are what is scored.) A line
-    without source has no score and does not count in the sums, which are said on stderr.
+    search now and then writes a text in other pieces than the tokenizer's, which are what is scored.)
+
+    Of an empty target, the end mark is scored. A source without text is never shown to a model: it translates to
+    nothing, so an empty target is certain (0, of no pieces), and any other has no score and does not count in the sums,
+    which are said on stderr.
 
     With --json each line is an object with source, target, log_probability, perplexity, tokens, log_probabilities (one
     per piece, the end mark last) and unknown (pieces that the vocabulary does not have); the last one has the sums.
@@ -102,7 +105,7 @@ def _error_rate(translator: Translator, corpus: Corpus, gold: Sequence[Gold]) ->
 
 @dataclass(frozen=True)
 class Sums:
-    """All scored lines together; `unscored` had no source."""
+    """All scored lines together; `unscored` had a target but no source."""
 
     lines: int
     unscored: int

@@ -71,9 +71,10 @@ def score_texts(
     *,
     progress: Callable[[int], object] | None = None,
 ) -> list[Score | None]:
-    """One score per pair of lines, in order; none where a source has no text but its target has, for the model is never
-    asked about those. Two lines without text agree by agreement: nothing is scored, and nothing lost.
+    """One score per pair of lines, in order.
 
+    A source without text is never shown to a model, for it translates to nothing: an empty target is certain then, its
+    score without pieces; any other has none. Of the empty target of another source, the end mark is scored.
     progress: called with the number of pairs that are newly done. Raises DataError as `pairs_of` does.
     """
     pairs = pairs_of(translator, sources, targets)
