@@ -278,6 +278,10 @@ def test_a_component_of_one_model_only_is_compared_with_nothing(capfd):
     assert by_name["pooler"]["difference_parameters"] == -590_592
 
 
+def test_a_name_too_long_for_a_file_is_no_model(capfd):
+    assert "neither a file nor a preset" in failure(capfd, 2, "x" * 5000)
+
+
 # --- runs ---------------------------------------------------------------------------------------------------------
 
 

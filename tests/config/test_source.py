@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import contextlib
 import os
+import re
 import typing
 from pathlib import Path
 
@@ -249,6 +250,22 @@ def test_a_name_is_not_inherited(folder):
     write("a.yaml", "name: first")
     write("b.yaml", "extends: a.yaml")
     assert (load_config("a.yaml").name, load_config("b.yaml").name) == ("first", "b")
+
+
+@pytest.mark.parametrize("text", ["{}", "model:", "model: {}", "model:\ndata: {phrasebook: {}}", "# none\n{}"])
+def test_a_file_without_a_setting_is_refused_like_an_empty_one(folder, text):
+    """The defaults used to be counted for it, though a file of comments was refused."""
+    write("a.yaml", text)
+    assert re.match(r"a\.yaml:\d:1: there are no settings in this file", message("a.yaml"))
+
+
+@pytest.mark.parametrize("name", ["x" * 5000, "x" * 5000 + ".yaml", "y/" * 5000])
+def test_a_name_too_long_for_a_file_names_nothing_in_few_words(folder, name):
+    """It used to be a failure of the machine."""
+    assert message(name).startswith(f"no configuration {name[:10]}")
+    assert len(message(name)) < 500
+    write("a.yaml", f"extends: {name}")
+    assert "names neither a file beside this one nor a preset" in message("a.yaml")
 
 
 def test_what_cannot_be_read_is_said(folder):

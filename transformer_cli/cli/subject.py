@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import os
 from collections.abc import Sequence
 from dataclasses import dataclass
 from pathlib import Path
@@ -42,7 +43,7 @@ def find_subject(name: str, overrides: Sequence[str] = ()) -> Subject:
     for overrides of a trained model.
     """
     path = Path(name)
-    if path.is_dir() and any((path / part).exists() for part in ("config.yaml", CHECKPOINTS, MANIFEST)):
+    if os.path.isdir(path) and any((path / part).exists() for part in ("config.yaml", CHECKPOINTS, MANIFEST)):
         if overrides:
             raise UsageError(
                 f"{name} is trained: --set cannot change it any more",

@@ -73,16 +73,16 @@ def preset_names() -> list[str]:
 
 def find_config(name_or_path: str | Path) -> Path:
     """The path where it exists, else the packaged preset of that name; raises ConfigError with both places tried."""
-    path = _at_home(str(name_or_path))
-    if path.exists() and not path.is_dir():
+    name = str(name_or_path)
+    path = _at_home(name)
+    # pathlib's own questions raise for a name that is too long.
+    if os.path.exists(path) and not os.path.isdir(path):
         return path
-    if preset := _preset(str(name_or_path)):
+    if preset := _preset(name):
         return preset
-    if path.is_dir():
-        raise ConfigError(f"{name_or_path} is a directory, not a configuration")
-    raise ConfigError(
-        f"no configuration {name_or_path}: neither a file nor a preset", hint=_nearest_preset(str(name_or_path))
-    )
+    if os.path.isdir(path):
+        raise ConfigError(f"{name} is a directory, not a configuration")
+    raise ConfigError(f"no configuration {shorten(name, 255)}: neither a file nor a preset", hint=_nearest_preset(name))
 
 
 def _nearest_preset(name: str) -> str:
@@ -104,7 +104,7 @@ def _preset(name: str) -> Path | None:
     if folder is None or not re.fullmatch(r"[A-Za-z0-9][A-Za-z0-9._-]*", stem):
         return None
     path = folder / f"{stem}.yaml"
-    return path if path.is_file() else None
+    return path if os.path.isfile(path) else None
 
 
 # --- reading ------------------------------------------------------------------------------------------------------
@@ -114,6 +114,8 @@ def _read_chain(path: Path, below: tuple[Path, ...] = ()) -> Node:
     """A file on top of what it extends."""
     tree = _without_empty_sections(_read_file(path), RunConfig)
     assert isinstance(tree.value, dict)
+    if not tree.value:
+        raise refusal(Refused(tree.place, "there are no settings in this file; `extends: base.yaml` is the fewest"))
     chain = (*below, path)
     entries = dict(tree.value)
     extends = entries.pop("extends", None)
@@ -138,7 +140,7 @@ def _find_parent(extends: Node, path: Path) -> Path:
     if not isinstance(name, str) or not name:
         raise refusal(Refused(extends.place, "`extends` names one file or preset, such as base.yaml"))
     beside = path.parent / _at_home(name)
-    if beside.is_file():
+    if os.path.isfile(beside):
         return beside
     if preset := _preset(name):
         return preset
@@ -239,8 +241,8 @@ def _without_empty_sections(node: Node, schema: type[Section]) -> Node:
     for key, child in node.value.items():
         inner = _section(schema, key)
         if inner and isinstance(child.value, dict):
-            entries[key] = _without_empty_sections(child, inner)
-        elif not inner or child.value is not None:
+            child = _without_empty_sections(child, inner)
+        if not inner or child.value not in (None, {}):
             entries[key] = child
     return replace(node, value=entries)
 
