@@ -311,7 +311,7 @@ def test_a_run_is_recorded() -> None:
     assert record["finished"] == "max_steps 12 reached"
     assert record["versions"]["torch"] == torch.__version__
     assert Path("runs/latest").read_text(encoding="utf-8") == "x\n"
-    assert any(line.startswith("step ") and "tokens/s" in line and "left" in line for line in said)
+    assert any(line.startswith("step ") and "tokens/s" in line and "to step 12" in line for line in said)
     steps = [event["step"] for event in events(Path("runs/x")) if event["event"] == "update"]
     assert steps == [2, 4, 6, 8, 10, 12]
 

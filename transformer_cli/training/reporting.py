@@ -14,6 +14,8 @@ from transformer_cli import files
 from transformer_cli.training.loop import Progress, Update
 
 METRICS = "metrics.jsonl"
+SILENCE_S = 60.0
+"""Without a bar a line comes at least this often, so that a slow run does not look like a dead one."""
 
 
 class Reporter:
@@ -42,7 +44,7 @@ class Reporter:
         self.seconds = 0.0
         self.session_steps = 0
         self.session_seconds = 0.0
-        self.since = time.perf_counter()
+        self.since = self.said = time.perf_counter()
         self.bar = tqdm(
             total=total_steps, initial=progress.step, unit="step", dynamic_ncols=True, leave=False, disable=not bar
         )
@@ -62,9 +64,11 @@ class Reporter:
         progress.log_tokens += update.target_tokens
         self.bar.update()
         if progress.step % self.log_every and progress.finished is None:
+            if self.bar.disable and now - self.said >= SILENCE_S:
+                self._tell(progress)
             return
+        self._tell(progress)
         loss, rate = progress.log_loss / progress.log_tokens, self.tokens / self.seconds
-        left = (self.total_steps - progress.step) * self.session_seconds / self.session_steps
         self._write(
             event="update",
             step=progress.step,
@@ -75,11 +79,16 @@ class Reporter:
             tokens_per_s=round(rate, 1),
             elapsed_s=round(progress.elapsed_s, 3),
         )
+        progress.log_loss, progress.log_tokens, self.tokens, self.seconds = 0.0, 0, 0, 0.0
+
+    def _tell(self, progress: Progress) -> None:
+        """Loss and rate since the last event, and when the last update would come at the pace so far."""
+        loss, rate = progress.log_loss / progress.log_tokens, self.tokens / self.seconds
+        left = (self.total_steps - progress.step) * self.session_seconds / self.session_steps
         self._say(
             f"step {progress.step:>6,}  epoch {progress.epoch_number:>3}  loss {loss:6.3f}  {rate:>8,.0f} tokens/s  "
-            f"{duration(progress.elapsed_s)} passed, at most {duration(left)} left"
+            f"{duration(progress.elapsed_s)} passed, about {duration(left)} to step {self.total_steps:,}"
         )
-        progress.log_loss, progress.log_tokens, self.tokens, self.seconds = 0.0, 0, 0, 0.0
 
     def validation(self, progress: Progress, results: dict[str, Any], *, is_best: bool) -> None:
         """Report a validation; the time it took does not count as training."""
@@ -99,6 +108,7 @@ class Reporter:
         self.bar.close()
 
     def _say(self, line: str) -> None:
+        self.said = time.perf_counter()
         with tqdm.external_write_mode():
             self.say(line)
 

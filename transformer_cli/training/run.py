@@ -134,7 +134,7 @@ class Run:
         say(
             f"{len(encoded):,} sentence pairs, {n_batches:,} batches an epoch; "
             f"{sum(p.numel() for p in learner.model.parameters()):,} parameters; "
-            f"{self.machine.device}, {self.machine.precision} ({self.machine.reason}), {self.machine.threads} threads"
+            f"{self.machine.device}, {self.machine.precision} ({self.machine.reason}), threads: {self.machine.threads}"
         )
         if self.progress.step:
             say(f"continuing after step {self.progress.step:,}")
