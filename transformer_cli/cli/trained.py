@@ -41,6 +41,6 @@ def open_several(
 
     opened = []
     for checkpoint in checkpoints:
-        console.say(f"model: {checkpoint}")
-        opened.append(open_run(checkpoint))
+        opened.append(run := open_run(checkpoint))
+        console.say(f"model: {checkpoint}, {run.config.data.source} to {run.config.data.target}")
     return opened, settings_of(opened[0], overrides or ())
