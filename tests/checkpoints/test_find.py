@@ -80,9 +80,13 @@ def test_a_configuration_that_was_never_trained_says_how_to_train_it(runs):
 
 def test_where_nothing_was_ever_trained_the_error_is_the_command_to_type(tmp_path, monkeypatch):
     monkeypatch.chdir(tmp_path)
-    assert message_of(None) == "there is no trained model here | train one: tx train -c tiny.yaml"
+    nothing = (
+        "there is no trained model in runs/ | "
+        "train one: tx train -c tiny.yaml; or name one that lies elsewhere: -m FOLDER/runs/NAME"
+    )
+    assert message_of(None) == nothing
     Path("runs/empty").mkdir(parents=True)
-    assert message_of(None) == "there is no trained model here | train one: tx train -c tiny.yaml"
+    assert message_of(None) == nothing
 
 
 @pytest.mark.parametrize("name", ["runs/thrid", "nowhere", "runs", "runs/latest"])

@@ -141,7 +141,11 @@ def _existing(path: Path, runs_dir: Path) -> Path:
 def _latest(runs_dir: Path) -> Path:
     pointer = runs_dir / "latest"
     if not pointer.exists():
-        found = "there is no trained model here" if not _runs(runs_dir) else f"{shown(pointer)} does not exist"
+        found = (
+            f"there is no trained model in {shown(runs_dir)}/"
+            if not _runs(runs_dir)
+            else f"{shown(pointer)} does not exist"
+        )
         raise ModelError(found, hint=_offer(runs_dir))
     name = read_text(pointer, error=ModelError).strip()
     if not name or not (runs_dir / name).is_dir():
@@ -158,7 +162,7 @@ def _offer(runs_dir: Path) -> str:
     """What to type, from what there is."""
     runs = _runs(runs_dir)
     if not runs:
-        return "train one: tx train -c tiny.yaml"
+        return "train one: tx train -c tiny.yaml; or name one that lies elsewhere: -m FOLDER/runs/NAME"
     shown_runs = ", ".join(shown(path) for path in runs[:10]) + (", ..." if len(runs) > 10 else "")
     return f"there is {shown_runs}: choose one with -m, for example -m {runs[-1]}"
 
