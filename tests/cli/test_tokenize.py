@@ -101,10 +101,11 @@ def test_the_run_directory_holds_the_configuration_it_was_trained_with(trained, 
     assert load_config("runs/small/config.yaml") == load_config("small.yaml")
 
 
-def test_training_again_before_there_is_a_model_replaces_the_tokenizer(trained):
+def test_training_again_before_there_is_a_model_replaces_the_tokenizer_and_says_so(trained, capsys):
     main(["tokenize", "-c", "small.yaml", "--set", "tokenizer.kind=unigram", "--set", "tokenizer.vocab_size=40"])
     assert Tokenizer.load("runs/small/tokenizer").fingerprint != trained.fingerprint
     assert not list(Path("runs/small").glob(".*"))
+    assert "replacing the tokenizer that was in runs/small" in capsys.readouterr().err
 
 
 def test_a_tokenizer_of_another_kind_leaves_nothing_of_the_old_one(trained):

@@ -179,6 +179,8 @@ def _save(tokenizer: Tokenizer, run_dir: Path, config: RunConfig, text: Corpus) 
             hint="give the new run another name (--set name=... or --run-dir), or delete the old one",
         )
     files.make_directory(run_dir)
+    if (run_dir / "tokenizer").exists():
+        console.say(f"replacing the tokenizer that was in {files.shown(run_dir)}")
     files.remove(run_dir / "tokenizer")
     files.write_text(run_dir / "config.yaml", dump_config(config))
     files.write_json(record_file, {"data": {"train": text.as_json()}})
