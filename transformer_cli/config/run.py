@@ -248,7 +248,7 @@ def _sentences(config: RunConfig) -> Iterator[Contradiction]:
             )
     else:
         if data.valid is None:
-            yield _contradiction("sentences to learn from need others to validate with: data.valid", "data.train")
+            yield _contradiction("sentences to learn from need others to validate with: add data.valid", "data.train")
         for split in ("valid", "test"):
             if getattr(data, split) == PHRASEBOOK:
                 yield _contradiction(
