@@ -278,9 +278,29 @@ def test_a_closed_pipe_ends_the_program_quietly(tmp_path, redirection):
     assert (ended.stdout, ended.stderr) == ("0\n0\n", "")
 
 
-def test_closed_standard_streams_are_no_bug():
-    ended = subprocess.run(["bash", "-c", f"'{sys.executable}' -m transformer_cli --version >&- 2>&-"], check=False)
-    assert ended.returncode == 0
+@pytest.mark.parametrize(
+    ("line", "code", "error"),
+    [
+        ("--version >&-", 5, "error: stdout is closed: there is nowhere to write the result to\n"),
+        ("--version >&- 2>&-", 5, ""),
+        ("--version 2>&-", 0, ""),
+    ],
+)
+def test_a_result_is_not_lost_in_silence_where_stdout_is_closed(line, code, error):
+    """It used to be, with exit code 0."""
+    ended = subprocess.run(
+        ["bash", "-c", f"'{sys.executable}' -m transformer_cli {line}"],
+        check=False,
+        capture_output=True,
+        encoding="utf-8",
+    )
+    assert (ended.returncode, ended.stderr) == (code, error)
+
+
+def test_what_goes_into_a_file_needs_no_stdout(trained_run, tmp_path):
+    translate = f"'{sys.executable}' -m transformer_cli translate -m '{trained_run}' -o '{tmp_path / 'out'}' hello >&-"
+    assert subprocess.run(["bash", "-c", translate], check=False).returncode == 0
+    assert (tmp_path / "out").read_text("utf-8").count("\n") == 1
 
 
 # --- the console --------------------------------------------------------------------------------------------------

@@ -7,6 +7,8 @@ import os
 import sys
 from typing import TextIO
 
+from transformer_cli.errors import ResourceError
+
 _quiet = False
 
 
@@ -23,7 +25,7 @@ def is_quiet() -> bool:
 
 def speak_utf8() -> None:
     """Standard streams in UTF-8 whatever the locale says, "\\n" alone as the line end, and there even when closed."""
-    sys.stdout = sys.stdout or os.fdopen(os.open(os.devnull, os.O_WRONLY), "w", encoding="utf-8")
+    sys.stdout = sys.stdout or _Nowhere(os.fdopen(os.open(os.devnull, os.O_WRONLY), "wb"))
     sys.stderr = sys.stderr or os.fdopen(os.open(os.devnull, os.O_WRONLY), "w", encoding="utf-8")
     for stream, errors in ((sys.stdout, "strict"), (sys.stderr, "backslashreplace")):
         if isinstance(stream, io.TextIOWrapper):
@@ -80,6 +82,13 @@ def _is_harmless(char: str) -> bool:
 
 
 BIDIRECTIONAL = frozenset("\u061c\u200e\u200f\u202a\u202b\u202c\u202d\u202e\u2066\u2067\u2068\u2069")
+
+
+class _Nowhere(io.TextIOWrapper):
+    """What stands for a stdout that is closed, and keeps its number from the next file that is opened."""
+
+    def write(self, text: str) -> int:
+        raise ResourceError("stdout is closed: there is nowhere to write the result to")
 
 
 def _styled(text: str, code: str) -> str:
