@@ -69,6 +69,14 @@ def rezipped(field, value):
     return bytes(data)
 
 
+def overwritten(member, at, new):
+    """What as_npz writes, with other bytes at a place of one array's header."""
+    with zipfile.ZipFile(io.BytesIO(as_npz(MAPS))) as file:
+        members = {name.removesuffix(".npy"): file.read(name) for name in file.namelist()}
+    data = members[member]
+    return archive(**members | {member: data[:at] + new + data[at + len(new) :]})
+
+
 def put(*path, value):
     def change(fields):
         for key in path[:-1]:
@@ -106,6 +114,7 @@ def put(*path, value):
             "the target has a negative id or an empty piece",
         ),
         ("a.json", damaged_json(put("blocks", 0, "weights", 0, 0, 0, value=1e300)), "not finite"),
+        ("a.json", damaged_json(put("blocks", 0, "weights", 0, 0, 0, value=10**400)), "not arrays of numbers: int too"),
         ("a.json", damaged_json(put("source", "ids", value=[1])), "the source has 7 pieces, 1 ids"),
         ("a.json", damaged_json(put("source", "ids", value="x")), r"source\.ids"),
         ("a.json", damaged_json(put("surplus", value=1)), "surplus: Extra inputs"),
@@ -122,6 +131,9 @@ def put(*path, value):
         ("a.npz", as_npz(MAPS)[:-500], "not a file of attention maps"),
         ("a.npz", archive(x=b"no array"), "meta"),
         ("a.npz", archive(meta=b"\x93NUMPY\x01\x00\x06\x00{}    "), "not a file of attention maps"),
+        ("a.npz", overwritten("cross_1", 0, b"r"), "cross 1: expected float32 weights of shape .*, found .S"),
+        ("a.npz", overwritten("cross_1", 99, b"("), "not a file of attention maps: EOF in multi-line statement"),
+        ("a.npz", overwritten("cross_1", 21, b"<04"), "not a file of attention maps: leading zeros"),
         ("a.npz", rezipped(6, 1), "not a file of attention maps: .* is encrypted"),
         ("a.npz", rezipped(8, 8).replace(b"\x93NUMPY", b"\xffNUMPY"), "not a file of attention maps: Error -3"),
         ("a.npz", rezipped(8, 99), "not a file of attention maps: That compression method is not supported"),

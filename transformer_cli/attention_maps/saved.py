@@ -9,7 +9,6 @@ from __future__ import annotations
 import io
 import json
 import zipfile
-import zlib
 from pathlib import Path
 from typing import Any
 
@@ -23,8 +22,6 @@ from transformer_cli.errors import ModelError, UsageError
 
 SCHEMA = 1
 MAX_BYTES = 1 << 30
-_UNREADABLE = (KeyError, ValueError, EOFError, OSError, MemoryError, RuntimeError, zipfile.BadZipFile, zlib.error)
-"""What numpy and zipfile raise for archives that are damaged, encrypted or packed in ways that they do not know."""
 _HINT = "give a .npz or .json that tx visualize-attention -o wrote"
 
 
@@ -91,7 +88,7 @@ def _from_json(path: Path) -> AttentionMaps:
         with np.errstate(over="ignore"):  # what is too large becomes infinite, and that is refused
             weights = [np.array(block.weights, dtype=np.float32) for block in saved.blocks]
         return _maps(saved, weights)
-    except (TypeError, ValueError) as failure:
+    except (TypeError, ValueError, OverflowError) as failure:
         raise ModelError(f"the weights are not arrays of numbers: {failure}") from None
 
 
@@ -103,10 +100,14 @@ def _from_npz(path: Path) -> AttentionMaps:
                 raise ModelError(f"more than {MAX_BYTES:,} bytes of arrays")
         with np.load(io.BytesIO(data), allow_pickle=False) as arrays:
             saved = _checked(json.loads(str(arrays["meta"])), path)
-            return _maps(saved, [arrays[f"{block.kind}_{block.layer}"] for block in saved.blocks])
-    except _UNREADABLE as failure:
+            # What does not begin like an array comes as bytes.
+            weights = [np.asarray(arrays[f"{block.kind}_{block.layer}"]) for block in saved.blocks]
+    except ModelError:
+        raise
+    except Exception as failure:  # what numpy and zipfile raise for damage is no closed list: they parse Python, too
         reason = f"{failure.args[0]}" if failure.args else type(failure).__name__
         raise ModelError(f"not a file of attention maps: {reason}") from None
+    return _maps(saved, weights)
 
 
 def _checked(fields: object, path: Path) -> _Saved:
