@@ -69,7 +69,15 @@ def test_a_mistyped_preset_is_named(folder):
     assert message("x/y.yaml").endswith(f"presets: {', '.join(preset_names())}")
 
 
-@pytest.mark.parametrize("name", ["../configs/tiny", "", ".", "/etc", "a\0b"])
+@pytest.mark.parametrize("typed", ["mien.yaml", "mine", "mine.yml", "Mine.yaml"])
+def test_a_mistyped_file_is_named(folder, typed):
+    write("mine.yaml", "seed: 1")
+    write("sub/mine.yaml", "seed: 1")
+    assert message(typed).endswith("\ndid you mean mine.yaml?")
+    assert message(f"sub/{typed}").endswith("\ndid you mean sub/mine.yaml?")
+
+
+@pytest.mark.parametrize("name", ["../configs/tiny", "", ".", "/etc", "a\0b", "a\0b/c"])
 def test_a_preset_is_a_bare_name(folder, name):
     assert "no configuration" in message(name) or "is a directory" in message(name)
 

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import contextlib
+import glob
 import os
 import re
 from collections.abc import Sequence
@@ -82,14 +83,22 @@ def find_config(name_or_path: str | Path) -> Path:
         return preset
     if os.path.isdir(path):
         raise ConfigError(f"{name} is a directory, not a configuration")
-    raise ConfigError(f"no configuration {shorten(name, 255)}: neither a file nor a preset", hint=_nearest_preset(name))
+    raise ConfigError(
+        f"no configuration {shorten(name, 255)}: neither a file nor a preset",
+        hint=_nearest_config(name, os.path.dirname(path) or "."),
+    )
 
 
-def _nearest_preset(name: str) -> str:
-    """`did you mean base.yaml?`, or all presets."""
-    names = preset_names()
-    close = nearest(name.removesuffix(".yaml").removesuffix(".yml"), names)
-    return f"did you mean {close}.yaml?" if close else f"presets: {', '.join(names)}"
+def _nearest_config(name: str, folder: str) -> str:
+    """`did you mean base.yaml?` of what lies in the folder and the presets, or all presets."""
+    there = glob.glob("*.yaml", root_dir=folder) if os.path.isdir(folder) else []
+    files = {file.removesuffix(".yaml"): file for file in sorted(there)}
+    presets = preset_names()
+    stem = os.path.basename(name).removesuffix(".yaml").removesuffix(".yml")
+    close = nearest(stem, [*files, *presets])
+    if close is None:
+        return f"presets: {', '.join(presets)}"
+    return f"did you mean {os.path.join(os.path.dirname(name), files[close]) if close in files else f'{close}.yaml'}?"
 
 
 def _preset_folder() -> Path | None:
@@ -145,7 +154,7 @@ def _find_parent(extends: Node, path: Path) -> Path:
     if preset := _preset(name):
         return preset
     words = f"`extends: {shorten(name)}` names neither a file beside this one nor a preset"
-    raise refusal(Refused(extends.place, f"{words}; {_nearest_preset(name)}"))
+    raise refusal(Refused(extends.place, f"{words}; {_nearest_config(name, os.path.dirname(beside))}"))
 
 
 def _read_file(path: Path) -> Node:
