@@ -305,6 +305,18 @@ def test_a_model_beside_itself_is_itself(trained_run: Path) -> None:
         assert one.log_probability == pytest.approx(two.log_probability, abs=1e-5)
 
 
+@pytest.mark.parametrize("lengths", [(256, 9), (9, 256)])
+def test_an_ensemble_takes_sources_that_all_of_it_have_learned_from(
+    trained_run: Path, lengths: tuple[int, int]
+) -> None:
+    one = open_run(find_checkpoint(str(trained_run)))
+    runs = []
+    for length in lengths:
+        data = one.config.data.model_copy(update={"max_length": length})
+        runs.append(replace(one, config=one.config.model_copy(update={"data": data})))
+    assert translator_of(runs, one.config).max_source_length == 9
+
+
 def test_an_ensemble_needs_one_vocabulary(trained_run: Path, tmp_path: Path) -> None:
     one, other = (open_run(find_checkpoint(str(trained_run))) for _ in range(2))
     changed = Tokenizer(other.tokenizer.source, other.tokenizer.source)
