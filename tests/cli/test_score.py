@@ -9,6 +9,7 @@ from pathlib import Path
 import pytest
 from conftest import PAIRS
 
+from transformer_cli import loading
 from transformer_cli.cli import failures
 from transformer_cli.cli.app import main
 
@@ -69,6 +70,19 @@ def test_json_has_a_number_per_piece_and_the_sums_last(
     assert last["counts"] == {"carriage return stripped": 1}
     for words in ("1 x carriage return stripped", "1 of 4 lines have a target but no source", "pieces are unknown"):
         assert words in captured.err
+
+
+@pytest.mark.parametrize(("precision", "computed"), [("auto", "fp32"), ("fp32", "fp32"), ("bf16", "bf16")])
+def test_scores_are_computed_in_fp32_unless_another_precision_is_set(
+    here: Path, tmp_path: Path, precision: str, computed: str, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    seen = []
+    translator_of = loading.translator_of
+    monkeypatch.setattr(
+        loading, "translator_of", lambda runs, config: seen.append(config.precision) or translator_of(runs, config)
+    )
+    assert tx("score", *files(tmp_path, ["a"], ["b"]), "--set", f"precision={precision}") == 0
+    assert seen == [computed]
 
 
 def test_a_line_without_score_is_an_empty_line(here: Path, tmp_path: Path, capfd: pytest.CaptureFixture[str]) -> None:

@@ -29,10 +29,9 @@ def check(
     about, unless the settings name another precision. TxError where it is broken: an error of ours.
     """
     from transformer_cli.decoding.invariance import check_batching
-    from transformer_cli.loading import translator_of
+    from transformer_cli.loading import precise, translator_of
 
-    if settings.precision == "auto":
-        settings = settings.model_copy(update={"precision": "fp32"})
+    settings = precise(settings)
     translator = translator_of(opened, settings)
     n = 0
     for name, lines in texts.items():

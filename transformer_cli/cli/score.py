@@ -18,7 +18,6 @@ from transformer_cli.errors import DataError
 
 if TYPE_CHECKING:
     from transformer_cli.attention_maps.alignment import Gold
-    from transformer_cli.config.run import RunConfig
     from transformer_cli.data.corpus import Corpus
     from transformer_cli.decoding.scoring import Score
     from transformer_cli.decoding.translator import Translator
@@ -68,9 +67,9 @@ def score(
     opened, settings = open_several(models, config, overrides)
 
     from transformer_cli.decoding.scoring import score_texts
-    from transformer_cli.loading import translator_of
+    from transformer_cli.loading import precise, translator_of
 
-    translator = translator_of(opened, _precise(settings))
+    translator = translator_of(opened, precise(settings))
     with writer(output_file) as write:
         with progress_bar(len(corpus)) as progress:
             found = score_texts(translator, corpus.source, corpus.target, progress=progress)
@@ -141,10 +140,6 @@ class Sums:
             console.warn(f"{self.unscored:,} of {self.lines:,} lines have a target but no source, so no score")
         if self.unknown:
             console.warn(f"{self.unknown:,} of {self.pieces:,} pieces are unknown to the vocabulary")
-
-
-def _precise(settings: RunConfig) -> RunConfig:
-    return settings if settings.precision != "auto" else settings.model_copy(update={"precision": "fp32"})
 
 
 def _as_text(one: Score | None) -> str:
