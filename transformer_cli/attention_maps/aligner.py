@@ -9,9 +9,10 @@ from collections.abc import Sequence
 
 import torch
 
-from transformer_cli.attention_maps.alignment import Links, Reading, best_layer, linked, read_pieces
+from transformer_cli.attention_maps.alignment import Links, best_layer, linked, read_pieces
 from transformer_cli.attention_maps.capture import capture, source_side, target_side
 from transformer_cli.attention_maps.maps import Side, words_of
+from transformer_cli.config.decoding import Reading
 from transformer_cli.decoding import batches
 from transformer_cli.decoding.translator import Part, Translation, Translator
 from transformer_cli.errors import UsageError

@@ -9,18 +9,17 @@ import re
 from collections.abc import Iterable, Sequence
 from dataclasses import dataclass
 from pathlib import Path
-from typing import Literal
 
 import numpy as np
 from numpy.typing import NDArray
 
 from transformer_cli import files
 from transformer_cli.attention_maps.maps import AttentionMaps, Side
+from transformer_cli.config.decoding import Reading
 from transformer_cli.errors import DataError
 
 Links = frozenset[tuple[int, int]]
 """Pairs of a source word and a target word."""
-Reading = Literal["shifted", "raw"]
 
 
 def best_layer(n_layers: int) -> int:

@@ -9,6 +9,8 @@ from pydantic import Field
 from transformer_cli.config.section import NonNegativeFloat, NonNegativeInt, PositiveFloat, PositiveInt, Section
 
 PenaltyFamily = Literal["power", "gnmt"]
+Reading = Literal["raw", "shifted"]
+"""Which row of cross-attention aligns a word."""
 MAX_BEAM = 1000
 """Memory grows with the square of the beam."""
 MAX_PENALTY = 10
@@ -46,7 +48,7 @@ class DecodingConfig(Section):
     """Sampling draws from the fewest likeliest pieces that have this share of the probability together; 1 is all."""
     alignment_layer: PositiveInt | None = None
     """The decoder layer that `tx translate --alignments` reads; the last but one when not given, of two the last."""
-    alignment_reading: Literal["raw", "shifted"] = "raw"
+    alignment_reading: Reading = "raw"
     """raw: a word is aligned by the row that it comes out of; shifted: by the row that it goes into (Chen et al.)."""
     batch_size: PositiveInt = 64
     """Sentences translated together, at most."""
