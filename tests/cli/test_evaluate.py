@@ -151,6 +151,9 @@ def test_unequal_files_are_refused_with_both_counts(
         (["--hypotheses", "a", "--reference", "b", "-m", "c", "-c", "tiny"], "both name a run"),
         (["--hypotheses", "a", "--reference", "b", "-m", "tiny", "-m", "nonsense"], "words of one run"),
         (["--hypotheses", "a", "--reference", "b", "--check-batching"], "translations already"),
+        (["--check-batching", "--markdown"], "scores nothing and takes no --markdown"),
+        (["--check-batching", "--strict", "--worst", "3"], "takes no --strict or --worst"),
+        (["--check-batching", "--source", "a", "--reference", "b"], "takes no --reference"),
         (["--json", "--markdown"], "two formats"),
         (["--hypotheses", "a", "--reference", "b", "-b", "3"], "translations already"),
     ],
@@ -250,13 +253,13 @@ def test_every_reference_is_checked_and_what_the_source_alone_has_is_told_once(
     assert found == [("1.en", "control characters", [1]), ("1.en with reference 2", "empty target", [2])]
 
 
-@pytest.mark.parametrize("arguments", [(), ("--check-batching",)])
+@pytest.mark.parametrize("what_for", ["--reference=nothing", "--check-batching"])
 def test_files_without_lines_are_refused_before_a_model_is_looked_for(
-    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, arguments: tuple[str, ...], capfd: pytest.CaptureFixture[str]
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, what_for: str, capfd: pytest.CaptureFixture[str]
 ) -> None:
     monkeypatch.chdir(tmp_path)  # without any run
     nothing = write(tmp_path / "nothing", [])
-    assert tx("--source", nothing, "--reference", nothing, *arguments) == 3
+    assert tx("--source", nothing, what_for) == 3
     assert "there is nothing to translate: nothing has no lines" in capfd.readouterr().err
 
 

@@ -30,6 +30,8 @@ if TYPE_CHECKING:
     from transformer_cli.evaluation.words import WordCounts
 
 Files = list[str] | None
+WORST = 3
+"""Sentences that are shown unless the command says how many."""
 SLOW_WORDS = 500
 """In a line, from which on its TER takes noticeably long: sacreBLEU tries to move every stretch of it."""
 
@@ -52,7 +54,9 @@ def evaluate(
     ] = None,
     beam_size: BeamSize = None,
     length_penalty: LengthPenalty = None,
-    worst: Annotated[int, typer.Option("--worst", min=0, metavar="N", help="Show so many of the worst sentences.")] = 3,
+    worst: Annotated[
+        int | None, typer.Option("--worst", min=0, metavar="N", help="Show so many of the worst sentences; 3.")
+    ] = None,
     check_batching: Annotated[
         bool,
         typer.Option(
@@ -77,7 +81,7 @@ def evaluate(
     """
     if json_output and markdown:
         raise UsageError("--json and --markdown are two formats", hint="give one of them")
-    output = Output(as_json=json_output, markdown=markdown, strict=strict, n_worst=worst)
+    output = Output(as_json=json_output, markdown=markdown, strict=strict, n_worst=WORST if worst is None else worst)
     if hypotheses:
         if beam_size is not None or length_penalty is not None or check_batching:
             raise UsageError(
@@ -86,7 +90,14 @@ def evaluate(
             )
         _score_files(hypotheses, reference, source, known=_known(models, config, overrides), output=output)
         return
-    if (source is None) != (not reference) and not (check_batching and source):
+    if check_batching:
+        idle = {"--reference": reference, "--markdown": markdown, "--strict": strict, "--worst": worst is not None}
+        if any(idle.values()):
+            named = " or ".join(option for option, is_there in idle.items() if is_there)
+            raise UsageError(
+                f"--check-batching scores nothing and takes no {named}", hint="check first, then score without it"
+            )
+    elif (source is None) != (not reference):
         raise UsageError(
             "--source and --reference need each other", hint="without both, the run's own test set is translated"
         )
