@@ -209,6 +209,11 @@ FORMS = "model: {tied: none}\n"
             "decoding: {alignment_layer: 4}\nmodel: {n_layers: {encoder: 6, decoder: 4}}",
         ),
         (
+            "evaluation: {metrics: [bleu, chrf, «bleu»]}",
+            "bleu is named twice",
+            "evaluation: {metrics: [bleu, chrf]}",
+        ),
+        (
             "training: {schedule: noam, warmup_steps: «0»}",
             "noam divides by warmup_steps",
             "training: {schedule: noam, warmup_steps: 1}",

@@ -65,6 +65,7 @@ def contradictions(config: RunConfig) -> Iterator[Contradiction]:
     yield from _sentences(config)
     yield from _lengths(config)
     yield from _schedule(config)
+    yield from _metrics(config)
 
 
 def untrainable(config: RunConfig) -> Iterator[Contradiction]:
@@ -315,3 +316,10 @@ def _schedule(config: RunConfig) -> Iterator[Contradiction]:
             "training.validation_bleu",
             "training.best_by",
         )
+
+
+def _metrics(config: RunConfig) -> Iterator[Contradiction]:
+    metrics = config.evaluation.metrics
+    for index, name in enumerate(metrics):
+        if name in metrics[:index]:
+            yield _contradiction(f"{name} is named twice", f"evaluation.metrics.{index}")
