@@ -11,7 +11,8 @@ from hypothesis import strategies as st
 from rich.cells import cell_len
 from synthetic import BOS, EOS, side, synthetic_maps
 
-from transformer_cli.attention_maps.maps import KINDS, words_of
+from transformer_cli import tokenizer
+from transformer_cli.attention_maps.maps import KINDS, Side, words_of
 from transformer_cli.attention_maps.views import label, merged, piece_labels, view, word_labels, word_texts
 from transformer_cli.errors import ModelError
 
@@ -48,6 +49,11 @@ def test_a_word_begins_with_a_space_and_a_mark_is_one(pieces, words):
     ids = {"<s>": 2, "</s>": 3, "<pad>": 0}
     names = tuple(pieces.split(" "))
     assert words_of(names, tuple(ids.get(name, 9) for name in names)) == words
+
+
+def test_marks_and_unknown_pieces_have_the_ids_of_the_tokenizer():
+    specials = Side("", tokenizer.SPECIALS, (tokenizer.PAD, tokenizer.UNK, tokenizer.BOS, tokenizer.EOS), (0, 1, 2, 3))
+    assert (specials.marks, specials.unknown) == ((True, False, True, True), (1,))
 
 
 @given(st.integers(1, 9), st.integers(1, 9), st.data())

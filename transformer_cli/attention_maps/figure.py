@@ -77,7 +77,7 @@ def figure(views: Sequence[View], caption: str, *, suffix: str) -> tuple[bytes, 
         drawing = Figure(layout="constrained")
         remarks = _draw(drawing, rows, label(caption, width=80))
         drawing.savefig(
-            file, format=suffix[1:], dpi=200, metadata=dates.get(suffix), bbox_inches="tight", pad_inches=0.05
+            file, format=suffix[1:], dpi=DPI, metadata=dates.get(suffix), bbox_inches="tight", pad_inches=0.05
         )
     if missing:
         named = ", ".join(f"{char} (U+{ord(char):04X})" for char in missing[:8])

@@ -40,6 +40,11 @@ class Side:
         """For each piece, whether it is a mark or padding, not text."""
         return tuple(id in _MARKS for id in self.ids)
 
+    @property
+    def unknown(self) -> tuple[int, ...]:
+        """The places of pieces that the vocabulary does not have."""
+        return tuple(place for place, id in enumerate(self.ids) if id == _UNK)
+
 
 @dataclass(frozen=True)
 class Step:
@@ -137,7 +142,7 @@ class AttentionMaps:
         return self.target.pieces[:-1] if kind == "decoder" else self.source.pieces
 
 
-_PAD, _BOS, _EOS = 0, 2, 3
+_PAD, _UNK, _BOS, _EOS = range(4)  # as in tokenizer, whose import would bring SentencePiece
 _MARKS = {_PAD, _BOS, _EOS}
 """Padding, `<s>`, `</s>`."""
 

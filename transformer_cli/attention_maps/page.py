@@ -29,7 +29,6 @@ SCRIPTS = (
 POLICY = "default-src 'none'; script-src '{script}'; style-src '{style}'; base-uri 'none'; form-action 'none'"
 UNIT = 65535
 """The whole number that stands for a weight of 1."""
-UNKNOWN_ID = 1
 STRONGEST = 3
 """Source pieces named per target position for browsers without JavaScript."""
 
@@ -88,7 +87,7 @@ def _side(side: Side) -> dict[str, Any]:
         "words": side.words,
         "word_texts": word_texts(side),
         "marks": [int(mark) for mark in side.marks],
-        "unknown": [place for place, id in enumerate(side.ids) if id == UNKNOWN_ID],
+        "unknown": side.unknown,
         "padding": side.n_padding,
     }
 

@@ -159,8 +159,8 @@ def _tell(maps: AttentionMaps) -> None:
     console.say(plain(f"source: {' '.join(maps.source.pieces)}"))
     console.say(plain(f"target: {maps.target.text} ({maps.origin}{score})"))
     for name, side in (("source", maps.source), ("target", maps.target)):
-        if unknown := [piece for piece, id in zip(side.pieces, side.ids, strict=True) if id == 1]:
-            console.warn(plain(f"the {name} has pieces that the model does not know: {' '.join(unknown)}"))
+        if unknown := " ".join(side.pieces[place] for place in side.unknown):
+            console.warn(plain(f"the {name} has pieces that the model does not know: {unknown}"))
 
 
 def _views(maps: AttentionMaps, *, layers: str | None, heads: str | None, words: bool) -> list[View]:
