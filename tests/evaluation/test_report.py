@@ -56,6 +56,18 @@ def test_a_slice_of_few_lines_pretends_no_interval(n: int) -> None:
     assert max(part.lines for part in found.slices) == n
 
 
+@pytest.mark.parametrize(
+    ("n", "told"), [(LEAST - 1, ["lines: 9; neither interval nor p says much about so few"]), (LEAST, [])]
+)
+def test_that_the_interval_of_a_few_lines_says_little_is_told(n: int, told: list[str]) -> None:
+    """Of two lines, one right and one wrong, a bare `50 ± 50` was printed."""
+    lines, wrong = ["I want a small beer."] * n, ["You drank the whole one."] * n
+    [right, other] = reports([System("a", lines), System("b", wrong)], Text([lines]), OPTIONS, n_worst=0)
+    assert right.warnings == told
+    assert [line for line in other.warnings if line.startswith("lines")] == told
+    assert all(one.margin is not None for one in right.scores)
+
+
 def test_all_but_the_first_system_are_compared_with_it() -> None:
     systems = [System(str(seed), damaged(REFERENCES[0], seed=seed)) for seed in (1, 2, 3)]
     found = reports(systems, Text(REFERENCES), OPTIONS, n_worst=0)

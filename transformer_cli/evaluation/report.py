@@ -16,7 +16,7 @@ from transformer_cli.evaluation.words import WordCounts
 EXAMPLES = 5
 """Lines of a slice that are named."""
 LEAST = 10
-"""Lines of a slice below which resampling them would only look like an interval."""
+"""Lines below which resampling them only looks like an interval: a slice is given none, a whole test a warning."""
 WORST_BY = "chrf"
 
 
@@ -115,7 +115,9 @@ def _too_short(measured: Measured, lines: Sequence[str]) -> list[str]:
 
 
 def _too_few(baseline: Sequence[str], lines: Sequence[str]) -> list[str]:
-    """A test of significance asks what other sentences would show; a handful that differ cannot say."""
+    """An interval, like a test of significance, asks what other sentences would show; a handful cannot say."""
+    if len(lines) < LEAST:
+        return [f"lines: {len(lines)}; neither interval nor p says much about so few"]
     differing = sum(one != other for one, other in zip(baseline, lines, strict=True))
     if 0 < differing < LEAST:
         return [f"lines that differ from the baseline's: {differing} of {len(lines):,}; p says little about so few"]
