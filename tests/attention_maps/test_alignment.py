@@ -7,11 +7,14 @@ from dataclasses import replace
 import numpy as np
 import pytest
 from conftest import PAIRS
+from hypothesis import given
+from hypothesis import strategies as st
 from synthetic import synthetic_maps
 
-from transformer_cli.attention_maps.aligner import align_parts, alignments, split_words
+from transformer_cli.attention_maps.aligner import align_parts, alignments, first_words, split_words
 from transformer_cli.attention_maps.alignment import Gold, align, best_layer, error_rate, pharaoh, read_gold
 from transformer_cli.attention_maps.capture import attention_maps, source_side
+from transformer_cli.decoding import long_lines
 from transformer_cli.errors import DataError
 from transformer_cli.loading import load
 
@@ -83,7 +86,7 @@ def translator(trained_run):
 
 def test_many_sentences_are_aligned_as_each_alone(translator):
     sources = [source for source, _ in PAIRS]
-    found = alignments(translator, translator.translate_all(sources))
+    found = alignments(translator, sources, translator.translate_all(sources))
     assert found == [align(attention_maps(translator, source), layer=1) for source in sources]
     assert all(found)
 
@@ -97,11 +100,35 @@ def test_links_are_between_the_words_of_the_text_also_where_the_tokenizer_sees_o
 
 
 def test_a_line_without_text_has_no_links_and_a_split_one_counts_on(translator):
-    [nothing, whole] = translator.translate_all(["", "der hund schläft"])
+    line = "der hund schläft"
+    [nothing, whole] = translator.translate_all(["", line])
     part = whole.parts[0]
-    twice = replace(whole, parts=(part, part))
-    [none, once, both] = alignments(translator, [nothing, whole, twice])
+    twice = replace(whole, text=f"{whole.text} {whole.text}", parts=(part, part))
+    [none, once, both] = alignments(translator, ["", line, f"{line} {line}"], [nothing, whole, twice])
     assert none == frozenset()
     words = len(whole.text.split())
     assert both == once | {(source + 3, target + words) for source, target in once}
     assert align_parts(translator, [replace(part, ids=())]) == [frozenset()]
+
+
+def test_a_word_that_was_cut_is_one_word_still(trained_run):
+    """Each part used to count as words of its own: links went to words that the line does not have."""
+    translator = load(trained_run)
+    translator.config = translator.config.model_copy(update={"max_source_length": 8})
+    line = "ichmochteeinbierundeinenkaffee schläft"
+    [found] = translator.translate_all([line])
+    assert len(found.parts) > 2
+    [links] = alignments(translator, [line], [found])
+    assert {source for source, _ in links} == {0, 1}
+    assert {target for _, target in links} == set(range(len(found.text.split())))
+
+
+@given(st.text("ab .。你\u3000\x85", max_size=30), st.integers(1, 6))
+def test_parts_begin_in_the_words_that_hold_their_first_letters(line, limit):
+    """Parts lose white space alone, so counting the letters before one tells its place; once for the line that was cut,
+    once for what was joined again, which may have other words."""
+    parts = long_lines.split(line, lambda part: len(part) <= limit)
+    for whole in (line, long_lines.join(parts)):
+        owners = [number for number, word in enumerate(whole.split()) for _ in word]
+        letters = ["".join(part.split()) for part in parts]
+        assert first_words(whole, parts) == [owners[sum(map(len, letters[:n]))] for n in range(len(parts))]

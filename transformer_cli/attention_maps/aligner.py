@@ -5,7 +5,10 @@ B batch, H heads, S source length, T target positions
 
 from __future__ import annotations
 
+import re
+from bisect import bisect_right
 from collections.abc import Sequence
+from itertools import islice
 
 import torch
 
@@ -19,22 +22,37 @@ from transformer_cli.errors import UsageError
 from transformer_cli.tokenizer import Vocabulary
 
 
-def alignments(translator: Translator, translations: Sequence[Translation]) -> list[Links]:
+def alignments(translator: Translator, lines: Sequence[str], translations: Sequence[Translation]) -> list[Links]:
     """Links between the words, as `split()` finds them, of each line and its best translation; see `align_parts`.
 
     What is read, the translator's configuration says.
     """
     parts = [part for translation in translations for part in translation.parts]
-    links = iter(_align(translator, parts))
+    texts = translator.tokenizer.decode_target([part.ids for part in parts])
+    several = zip(parts, texts, _align(translator, parts), strict=True)
     found = []
-    for translation in translations:
-        whole: set[tuple[int, int]] = set()
-        sources = targets = 0
-        for part in translation.parts:
-            whole |= {(sources + source, targets + target) for source, target in next(links)}
-            sources += len(part.source.split())
-            targets += len(translator.tokenizer.decode_target([part.ids])[0].split())
-        found.append(frozenset(whole))
+    for line, translation in zip(lines, translations, strict=True):
+        mine = list(islice(several, len(translation.parts)))
+        sources = first_words(line, [part.source for part, _, _ in mine])
+        targets = first_words(translation.text, [text for _, text, _ in mine])
+        found.append(
+            frozenset(
+                (first_source + source, first_target + target)
+                for first_source, first_target, (_, _, links) in zip(sources, targets, mine, strict=True)
+                for source, target in links
+            )
+        )
+    return found
+
+
+def first_words(line: str, parts: Sequence[str]) -> list[int]:
+    """For each of the parts of a line, in order, the number of the word of `line.split()` that it begins in."""
+    ends = [word.end() for word in re.finditer(r"\S+", line)]
+    found, place = [], 0
+    for part in parts:
+        place = line.index(part, place)
+        found.append(bisect_right(ends, place))
+        place += len(part)
     return found
 
 

@@ -110,7 +110,7 @@ def translate(
                 lines_before=lines_before,
                 progress=progress,
             )
-            return _aligned(translator, found) if alignments else found
+            return _aligned(translator, [request.source for request in requests], found) if alignments else found
 
         run([], 0)  # what cannot be searched for is said before anybody waits for a line
         parse = parse_request if jsonl else as_request
@@ -122,10 +122,10 @@ def translate(
     tally.refuse(translator.max_source_length, splits=settings.decoding.long == "split")
 
 
-def _aligned(translator: Translator, found: list[Translation]) -> list[Translation]:
+def _aligned(translator: Translator, lines: Sequence[str], found: list[Translation]) -> list[Translation]:
     from transformer_cli.attention_maps.aligner import alignments
 
-    links = alignments(translator, found)
+    links = alignments(translator, lines, found)
     return [replace(translation, alignment=one) for translation, one in zip(found, links, strict=True)]
 
 
