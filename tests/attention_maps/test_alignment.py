@@ -17,6 +17,7 @@ from transformer_cli.attention_maps.capture import attention_maps, source_side
 from transformer_cli.decoding import long_lines
 from transformer_cli.errors import DataError
 from transformer_cli.loading import load
+from transformer_cli.tokenizer import Vocabulary
 
 
 def links(text):
@@ -94,9 +95,19 @@ def test_many_sentences_are_aligned_as_each_alone(translator):
 def test_links_are_between_the_words_of_the_text_also_where_the_tokenizer_sees_others(translator):
     """NFKC makes two words of a diaeresis between letters, and one space of several."""
     line = "  ein \u3000 bier¨x kaffee"
-    numbers = split_words(source_side(translator, line), line, translator.tokenizer.source)
+    numbers = split_words(source_side(translator, line), translator.tokenizer.source)
     assert (min(numbers), max(numbers)) == (0, 2)
     assert numbers == sorted(numbers)
+
+
+def test_text_that_has_ids_is_not_encoded_again(trained_run, monkeypatch):
+    """Each source used to be, twice, in a call of its own."""
+    translator, [source, _] = load(trained_run), PAIRS[0]
+    found = translator.translate_all([source])
+    expected = alignments(translator, [source], found)
+    for name in ("encode", "pieces"):
+        monkeypatch.setattr(Vocabulary, name, None)
+    assert alignments(translator, [source], found) == expected
 
 
 def test_a_line_without_text_has_no_links_and_a_split_one_counts_on(translator):

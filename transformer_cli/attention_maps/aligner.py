@@ -12,14 +12,14 @@ from itertools import islice
 
 import torch
 
-from transformer_cli.attention_maps.alignment import Links, best_layer, linked, read_pieces
-from transformer_cli.attention_maps.capture import capture, source_side, target_side
+from transformer_cli.attention_maps.alignment import Links, best_layer, linked, read_pieces, text_words
+from transformer_cli.attention_maps.capture import capture, target_side
 from transformer_cli.attention_maps.maps import Side, words_of
 from transformer_cli.config.decoding import Reading
 from transformer_cli.decoding import batches
 from transformer_cli.decoding.translator import Part, Translation, Translator
 from transformer_cli.errors import UsageError
-from transformer_cli.tokenizer import Vocabulary
+from transformer_cli.tokenizer import EOS, Vocabulary
 
 
 def alignments(translator: Translator, lines: Sequence[str], translations: Sequence[Translation]) -> list[Links]:
@@ -98,7 +98,7 @@ def align_parts(
 def _align_batch(translator: Translator, parts: Sequence[Part], layer: int | None, reading: Reading) -> list[Links]:
     vocabularies, model = translator.tokenizer, translator.model
     texts = vocabularies.decode_target([part.ids for part in parts])
-    sources = [source_side(translator, part.source) for part in parts]
+    sources = [_source_side(translator, part) for part in parts]
     targets = [target_side(translator, text, part.ids) for part, text in zip(parts, texts, strict=True)]
     source_BS, lengths_B = translator.pad([side.ids for side in sources])
     target_BT, _ = translator.pad([side.ids[:-1] for side in targets])
@@ -109,25 +109,30 @@ def _align_batch(translator: Translator, parts: Sequence[Part], layer: int | Non
         model(source_BS, lengths_B, target_BT)
     cross_BTS = weights[name].float().mean(dim=1).cpu().numpy()
     found = []
-    for b, (source, target, part, text) in enumerate(zip(sources, targets, parts, texts, strict=True)):
+    for b, (source, target) in enumerate(zip(sources, targets, strict=True)):
         weights_TS = cross_BTS[b, : len(target.ids) - 1, : len(source.ids)]
-        left = split_words(source, part.source, vocabularies.source)
-        right = split_words(target, text, vocabularies.target)
+        left = split_words(source, vocabularies.source)
+        right = split_words(target, vocabularies.target)
         found.append(linked(read_pieces(weights_TS, source, reading), left, right) if left and right else frozenset())
     return found
 
 
-def split_words(side: Side, text: str, vocabulary: Vocabulary) -> list[int]:
-    """For each piece of text, which word of `text.split()` it is in; empty where that cannot be told.
+def _source_side(translator: Translator, part: Part) -> Side:
+    vocabulary = translator.tokenizer.source
+    ids = (*part.source_ids, *[EOS] * translator.source_eos)
+    pieces = tuple(map(vocabulary.piece, ids))
+    return Side(part.source, pieces, ids, words_of(pieces, ids))
+
+
+def split_words(side: Side, vocabulary: Vocabulary) -> list[int]:
+    """For each piece of text, which word of `side.text.split()` it is in; empty where that cannot be told.
 
     The tokenizer's normalisation can make several words out of one; each is then normalised by itself and counted.
     """
-    ids = [(piece, id) for piece, id, is_mark in zip(side.pieces, side.ids, side.marks, strict=True) if not is_mark]
-    numbers = words_of(*zip(*ids, strict=True)) if ids else ()
-    words = text.split()
+    numbers, words = text_words(side), side.text.split()
     n_numbers = max(numbers, default=-1) + 1
     if n_numbers == len(words):
-        return list(numbers)
+        return numbers
     counts = [_n_words(vocabulary, word) for word in words]
     if sum(counts) != n_numbers:
         return []
