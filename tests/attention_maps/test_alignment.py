@@ -14,6 +14,7 @@ from synthetic import synthetic_maps
 from transformer_cli.attention_maps.aligner import align_parts, alignments, first_words, split_words
 from transformer_cli.attention_maps.alignment import Gold, align, best_layer, error_rate, pharaoh, read_gold
 from transformer_cli.attention_maps.capture import attention_maps, source_side
+from transformer_cli.attention_maps.maps import Side
 from transformer_cli.decoding import long_lines
 from transformer_cli.errors import DataError
 from transformer_cli.loading import load
@@ -98,6 +99,12 @@ def test_links_are_between_the_words_of_the_text_also_where_the_tokenizer_sees_o
     numbers = split_words(source_side(translator, line), translator.tokenizer.source)
     assert (min(numbers), max(numbers)) == (0, 2)
     assert numbers == sorted(numbers)
+
+
+def test_where_words_of_the_tokenizer_and_of_the_text_cannot_be_matched_there_are_none(translator):
+    """A piece may hold a space, if its vocabulary was learned so: two words, and one that the pieces show."""
+    side = Side("ein bier", ("▁ein▁bier", "</s>"), (9, 3), (0, 1))
+    assert split_words(side, translator.tokenizer.source) == []
 
 
 def test_text_that_has_ids_is_not_encoded_again(trained_run, monkeypatch):
