@@ -29,6 +29,7 @@ def test_nothing_is_wrong_with_the_phrasebook_nor_told_of_it() -> None:
     ("what", "pair"),
     [
         ("empty source", ("", "a dog")),
+        ("empty source", (" \u3000", "a dog")),
         ("empty target", ("ein Hund", " \u3000")),
         ("both sides empty", ("", "")),
         ("tabs", ("ein\tHund", "a dog")),

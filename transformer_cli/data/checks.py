@@ -10,7 +10,7 @@ from typing import Any
 import numpy as np
 import numpy.typing as npt
 
-from transformer_cli.data.corpus import EMPTY_BOTH, EMPTY_SOURCE, EMPTY_TARGET, Corpus
+from transformer_cli.data.corpus import EMPTY_BOTH, EMPTY_SOURCE, EMPTY_TARGET, Corpus, why_empty
 from transformer_cli.data.shifts import shifted
 
 EXAMPLES = 5
@@ -82,6 +82,10 @@ def overlap(name: str, corpus: Corpus, other_name: str, other: Corpus) -> list[F
     ]
 
 
+def _is(reason: str) -> Callable[[str, str], bool]:
+    return lambda source, target: why_empty(source, target) == reason
+
+
 def _has(pattern: re.Pattern[str]) -> Callable[[str, str], bool]:
     def found(source: str, target: str) -> bool:
         # Python knows most lines to be harmless without a search.
@@ -91,9 +95,9 @@ def _has(pattern: re.Pattern[str]) -> Callable[[str, str], bool]:
 
 
 PAIRS: dict[str, Callable[[str, str], bool]] = {
-    EMPTY_SOURCE: lambda source, target: not source.strip() and bool(target.strip()),
-    EMPTY_TARGET: lambda source, target: not target.strip() and bool(source.strip()),
-    EMPTY_BOTH: lambda source, target: not source.strip() and not target.strip(),
+    EMPTY_SOURCE: _is(EMPTY_SOURCE),
+    EMPTY_TARGET: _is(EMPTY_TARGET),
+    EMPTY_BOTH: _is(EMPTY_BOTH),
     "control characters": _has(_CONTROL),
     "tabs": lambda source, target: "\t" in source or "\t" in target,
     "zero-width characters": _has(_ZERO_WIDTH),

@@ -272,7 +272,7 @@ def learnable(corpus: Corpus) -> Corpus:
     counts = Counter(corpus.counts)
     kept: list[int] = []
     for index, (source, target) in enumerate(zip(corpus.source, corpus.target, strict=True)):
-        reason = _why_empty(source, target)
+        reason = why_empty(source, target)
         if reason is None:
             kept.append(index)
         else:
@@ -285,7 +285,8 @@ def learnable(corpus: Corpus) -> Corpus:
     return Corpus([corpus.source[i] for i in kept], [corpus.target[i] for i in kept], dict(counts))
 
 
-def _why_empty(source: str, target: str) -> str | None:
+def why_empty(source: str, target: str) -> str | None:
+    """Which of its sides lack text; None where both have some."""
     if source.strip():
         return None if target.strip() else EMPTY_TARGET
     return EMPTY_SOURCE if target.strip() else EMPTY_BOTH
