@@ -239,6 +239,9 @@ def test_what_reading_any_file_had_to_change_is_told_and_counted(
     assert first == {"byte order mark removed": of_sides + 1, "carriage return stripped": of_sides + 1}
     assert second == {"byte order mark removed": of_sides, "carriage return stripped": of_sides}
     assert tx(*arguments, *FEW, "--strict") == 3
+    assert tx("--hypotheses", str(paths["first"]), "--reference", str(paths["first"]), *FEW, "--json") == 0
+    once = json.loads(capfd.readouterr().out)["counts"]
+    assert once == {"byte order mark removed": 1, "carriage return stripped": 1}
 
 
 def test_every_reference_is_checked_and_what_the_source_alone_has_is_told_once(

@@ -23,8 +23,7 @@ if TYPE_CHECKING:
     from transformer_cli.config.data import DataConfig
     from transformer_cli.config.evaluation import EvaluationConfig
     from transformer_cli.config.run import RunConfig
-    from transformer_cli.data.checks import Finding
-    from transformer_cli.data.corpus import Corpus, Lines
+    from transformer_cli.data.corpus import Corpus
     from transformer_cli.decoding.translator import Translator
     from transformer_cli.evaluation.report import System
     from transformer_cli.evaluation.words import WordCounts
@@ -126,7 +125,7 @@ def evaluate(
     tallies: list[Tally] = []
     for text, suspicious in zip(texts, findings, strict=True):
         system, tally = _translate(text, translator, search)
-        facts = {"counts": _counts(text.changed), "truncated": tally.n_truncated, "findings": suspicious}
+        facts = {"counts": _total(text.counts.values()), "truncated": tally.n_truncated, "findings": suspicious}
         if results and not json_output:
             console.result("")
         results += _judge(text, [system], known, output, [facts])
@@ -162,13 +161,13 @@ class Known:
 class Text:
     """What is translated, where that is known, and what it should say.
 
-    changed: what reading had to change. is_own: tx wrote the text itself, without capitals.
+    counts: lines that reading had to change, by file and reason. is_own: tx wrote the text itself, without capitals.
     """
 
     name: str
     source: list[str] | None
     references: list[list[str]]
-    changed: list[Finding]
+    counts: Mapping[str, Mapping[str, int]]
     is_own: bool = False
 
 
@@ -194,23 +193,16 @@ def _read_text(source: str, references: Sequence[str]) -> Text:
 
     read = read_parallel([source, *references])
     return Text(
-        Path(source).name, read[source].lines, [read[reference].lines for reference in references], _changed(read)
+        name=Path(source).name,
+        source=read[source].lines,
+        references=[read[reference].lines for reference in references],
+        counts={path: lines.counts for path, lines in read.items()},
     )
 
 
-def _changed(read: Mapping[str, Lines]) -> list[Finding]:
-    """What reading files had to change."""
-    from transformer_cli.data.checks import Finding
-
-    return [Finding(path, reason, n) for path, lines in read.items() for reason, n in lines.counts.items()]
-
-
-def _counts(changed: Iterable[Finding]) -> dict[str, int]:
-    """How many lines of all files were changed, by reason."""
-    counts: Counter[str] = Counter()
-    for finding in changed:
-        counts[finding.what] += finding.n
-    return dict(counts)
+def _total(counts: Iterable[Mapping[str, int]]) -> dict[str, int]:
+    """How many lines of several files were changed, by reason."""
+    return dict(sum(map(Counter, counts), Counter()))
 
 
 def _refuse_nothing(texts: Iterable[Text]) -> None:
@@ -221,7 +213,7 @@ def _refuse_nothing(texts: Iterable[Text]) -> None:
 
 def _own_tests(opened: OpenedRun, data: DataConfig) -> list[Text]:
     from transformer_cli.config.data import PHRASEBOOK
-    from transformer_cli.data.corpus import Lines, load_tests
+    from transformer_cli.data.corpus import load_tests
 
     tests = load_tests(data)
     if not tests:
@@ -231,7 +223,7 @@ def _own_tests(opened: OpenedRun, data: DataConfig) -> list[Text]:
         )
     is_own = data.train == PHRASEBOOK and data.test in (None, PHRASEBOOK)
     return [
-        Text(name, corpus.source, [corpus.target], _changed({name: Lines([], corpus.counts)}), is_own=is_own)
+        Text(name, corpus.source, [corpus.target], {name: corpus.counts}, is_own=is_own)
         for name, corpus in tests.items()
     ]
 
@@ -285,7 +277,7 @@ def _score_files(
         name=Path(references[0]).name,
         source=None if source is None else read[source].lines,
         references=[read[reference].lines for reference in references],
-        changed=_changed(read),
+        counts={path: lines.counts for path, lines in read.items()},
     )
     systems, facts = [], []
     findings = _check(text, known, strict=output.strict)
@@ -295,7 +287,7 @@ def _score_files(
         if text.source is not None:
             flags = [quality.flags(*pair) for pair in zip(text.source, lines, strict=True)]
         systems.append(System(path, lines, flags))
-        counts = _counts(change for change in text.changed if change.text in (path, *sides))
+        counts = _total(text.counts[file] for file in dict.fromkeys((path, *sides)))
         facts.append({"counts": counts, "findings": findings})
     _judge(text, systems, known, output, facts)
 
@@ -305,7 +297,7 @@ def _check(text: Text, known: Known, *, strict: bool) -> list[dict[str, Any]]:
     from transformer_cli.data import checks
     from transformer_cli.data.corpus import Corpus
 
-    found = list(text.changed)
+    found = [change for file, counts in text.counts.items() for change in checks.changes(file, counts)]
     if text.source is not None and not text.is_own:
         corpus, *others = (Corpus(text.source, reference) for reference in text.references)
         found += checks.check(text.name, corpus)

@@ -58,7 +58,7 @@ def check_all(texts: Mapping[str, Corpus]) -> list[Finding]:
 
 def check(name: str, corpus: Corpus) -> list[Finding]:
     """What is suspicious within one text."""
-    found = [Finding(name, reason, n) for reason, n in corpus.counts.items()]
+    found = changes(name, corpus.counts)
     for what, is_so in PAIRS.items():
         found += _finding(name, what, [line for line, pair in enumerate(_pairs(corpus)) if is_so(*pair)])
     found += _finding(name, "lengths unlike the other side's", _misfits(corpus))
@@ -69,6 +69,11 @@ def check(name: str, corpus: Corpus) -> list[Finding]:
         what = f"lines that seem to be translated {lines} further {where}"
         found += _finding(name, what, range(stretch.first, stretch.last + 1))
     return found
+
+
+def changes(text: str, counts: Mapping[str, int]) -> list[Finding]:
+    """What reading a text had to change. counts: lines, by reason."""
+    return [Finding(text, reason, n) for reason, n in counts.items()]
 
 
 def overlap(name: str, corpus: Corpus, other_name: str, other: Corpus) -> list[Finding]:
