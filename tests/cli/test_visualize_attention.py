@@ -140,6 +140,7 @@ def test_a_terminal_gets_the_colours_it_has(here, monkeypatch, capfd, environmen
         (["--from", "none.npz"], 4, "none.npz does not exist"),
         (["\udcff"], 3, "not text"),
         ([SOURCE, "--target", "\udcff"], 3, "--target: character 1 is not text"),
+        ([SOURCE, "--set", "precision=bf16"], 2, "taken in fp32, but this model computes in torch.bfloat16"),
         ([SOURCE, "-m", "nowhere"], 4, "nowhere"),
         ([SOURCE, "--set", "model.d_model=8"], 2, "this model is trained"),
     ],

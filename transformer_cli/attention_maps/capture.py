@@ -67,7 +67,10 @@ def attention_maps(
     for more pieces than the model has positions; ModelError where it computes no finite numbers.
     """
     if translator.model.dtype not in (None, torch.float32):
-        raise UsageError(f"attention is taken in fp32, but this model computes in {translator.model.dtype}")
+        raise UsageError(
+            f"attention is taken in fp32, but this model computes in {translator.model.dtype}",
+            hint="--set precision=fp32",
+        )
     source = source_side(translator, line, pad_to=pad_to)
     if target is None:
         try:

@@ -144,9 +144,9 @@ def _translated(
     opened, settings = open_trained(model, config, overrides)
 
     from transformer_cli.attention_maps.capture import attention_maps
-    from transformer_cli.loading import translator_of
+    from transformer_cli.loading import precise, translator_of
 
-    translator = translator_of(opened, settings.model_copy(update={"precision": "fp32"}))
+    translator = translator_of(opened, precise(settings))
     name = f"{opened.path.resolve().name}, {opened.checkpoint.name}"
     return attention_maps(translator, sentence, model=name, target=target, pad_to=pad_to)
 
