@@ -121,6 +121,15 @@ def test_mistakes_end_with_their_code_and_their_place(
     assert not (tmp_path / "out").exists()
 
 
+def test_a_result_does_not_replace_what_it_is_made_from(
+    here: Path, tmp_path: Path, capfd: pytest.CaptureFixture[str]
+) -> None:
+    arguments = files(tmp_path, SOURCES, TARGETS)
+    assert tx("score", *arguments, "-o", str(tmp_path / "target")) == 2
+    assert "is read and would be replaced" in capfd.readouterr().err
+    assert (tmp_path / "target").read_text(encoding="utf-8").split("\n")[:-1] == TARGETS
+
+
 def test_both_files_are_needed(here: Path, capfd: pytest.CaptureFixture[str]) -> None:
     assert tx("score", "--source", "x") == 2
     assert "--target" in capfd.readouterr().err

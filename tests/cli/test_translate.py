@@ -38,6 +38,31 @@ def test_text_is_translated_one_argument_one_line(here: Path, capfd: pytest.Capt
     assert capfd.readouterr().out == f"{TARGETS[0]}\n{TARGETS[7]}\n"
 
 
+@pytest.mark.parametrize("name", ["in.de", "./in.de", "linked"])
+def test_a_file_is_not_replaced_by_its_translation(
+    here: Path, tmp_path: Path, name: str, capfd: pytest.CaptureFixture[str]
+) -> None:
+    source = tmp_path / "in.de"
+    source.write_text(f"{SOURCES[0]}\n", encoding="utf-8")
+    (tmp_path / "linked").symlink_to(source)
+    assert tx("-i", str(source), "-o", f"{tmp_path}/{name}") == 2
+    assert f"{name} is read and would be replaced" in capfd.readouterr().err
+    assert source.read_text(encoding="utf-8") == f"{SOURCES[0]}\n"
+
+
+def test_text_that_was_meant_otherwise_is_translated_with_a_warning(
+    here: Path, tmp_path: Path, capfd: pytest.CaptureFixture[str]
+) -> None:
+    (tmp_path / "in.de").touch()
+    assert tx(str(tmp_path / "in.de")) == 0
+    assert "in.de is taken for text; a file of that name is read by -i" in capfd.readouterr().err
+    assert tx(*SOURCES[0].split()) == 0
+    n_words = len(SOURCES[0].split())
+    assert f"{n_words} arguments are {n_words} lines; quotes make one of them" in capfd.readouterr().err
+    assert tx(SOURCES[0], SOURCES[1]) == 0
+    assert "warning" not in capfd.readouterr().err
+
+
 @pytest.mark.parametrize("name", ["runs/tiny", "runs/tiny/checkpoints/step-00000150"])
 def test_a_run_or_a_checkpoint_may_be_named(here: Path, name: str, capfd: pytest.CaptureFixture[str]) -> None:
     assert tx("-m", name, SOURCES[2]) == 0

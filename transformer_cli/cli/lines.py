@@ -13,6 +13,7 @@ from dataclasses import dataclass, field
 from pathlib import Path
 from typing import TYPE_CHECKING, Any, cast
 
+from transformer_cli.cli import console
 from transformer_cli.errors import DataError, UsageError
 
 if TYPE_CHECKING:
@@ -128,6 +129,11 @@ def _arguments(text: list[str]) -> list[str]:
     lines = [line for argument in text for line in argument.split("\n")]
     for number, line in enumerate(lines, start=1):
         check_line(line, place=f"line {number} of the text")
+    for argument in text:
+        if os.path.isfile(argument):
+            console.warn(f"{argument} is taken for text; a file of that name is read by -i")
+    if len(text) > 1 and all(len(argument.split()) == 1 for argument in text):
+        console.warn(f"{len(text):,} arguments are {len(text):,} lines; quotes make one of them")
     return lines
 
 

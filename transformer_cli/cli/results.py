@@ -11,11 +11,19 @@ from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 from transformer_cli.cli import console
-from transformer_cli.errors import DataError
+from transformer_cli.errors import DataError, UsageError
 
 if TYPE_CHECKING:
     from transformer_cli.cli.lines import Request
     from transformer_cli.decoding.translator import Candidate, Translation
+
+
+def refuse_own_input(output_file: str | None, *inputs: str | Path | None) -> None:
+    """UsageError where the result would replace what it is made from."""
+    if output_file is None or not os.path.isfile(output_file):
+        return
+    if any(os.path.isfile(name) and os.path.samefile(name, output_file) for name in inputs if name is not None):
+        raise UsageError(f"{output_file} is read and would be replaced", hint="give -o another name")
 
 
 @contextmanager

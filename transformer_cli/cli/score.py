@@ -12,7 +12,7 @@ import typer
 
 from transformer_cli.cli import console
 from transformer_cli.cli.options import Config, Json, Models, Output, Overrides, Quiet, Traceback
-from transformer_cli.cli.results import writer
+from transformer_cli.cli.results import refuse_own_input, writer
 from transformer_cli.cli.translate import progress_bar
 from transformer_cli.errors import DataError
 
@@ -59,6 +59,7 @@ def score(
     """
     from transformer_cli.data.corpus import parallel
 
+    refuse_own_input(output_file, source, target, gold)
     corpus = parallel(source, target)  # before torch is imported
     links = None if gold is None else _gold(gold, n_lines=len(corpus))
 

@@ -16,7 +16,7 @@ import typer
 from transformer_cli.cli import console
 from transformer_cli.cli.lines import Incoming, Request, as_request, incoming_lines, parse_request
 from transformer_cli.cli.options import Config, Input, Json, Models, Output, Overrides, Quiet, Traceback
-from transformer_cli.cli.results import JSON_FIELDS, Tally, as_json, as_moses, as_text, writer
+from transformer_cli.cli.results import JSON_FIELDS, Tally, as_json, as_moses, as_text, refuse_own_input, writer
 from transformer_cli.errors import DataError, UsageError
 
 if TYPE_CHECKING:
@@ -88,6 +88,7 @@ def translate(
     Example:
       tx translate "ich mochte ein bier"
     """
+    refuse_own_input(output_file, input_file)
     if alignments and n_best > 1 and not (json_output or jsonl):
         raise UsageError("--alignments belong to the best translation: they go with --n-best only in --json")
     with _incoming(text, input_file, output_file) as source:  # a missing file is said before torch is imported
