@@ -156,7 +156,10 @@ class Translator:
         sampling draws by and in what errors say. progress: called with the number of lines that are newly done.
         Raises UsageError for more n_best than beams, a beam_size where samples are drawn, or a wild penalty; DataError
         for a prefix that cannot be written; DivergedError where the model computes no numbers, naming the line.
+        TypeError for one text in place of lines.
         """
+        if isinstance(lines, str):  # it would be taken for a line per character
+            raise TypeError(f"expected a list of lines, not a text: [{lines[:40]!r}]")
         options = SearchOptions.of(
             self.config,
             seed=self.seed,
