@@ -94,7 +94,9 @@ def test_strict_refuses_suspicious_text_with_exit_code_3_and_trains_nothing(
     write("dev", [PAIRS[7]])
     for arguments in (["--strict"], ["--strict", "--dry-run"]):
         assert tx(*arguments) == 3
-        assert "valid, pairs that train has, too: 1 (line 1)" in capfd.readouterr().err
+        error = capfd.readouterr().err
+        assert "the text is suspicious:\n  valid, pairs that train has, too: 1 (line 1)\n" in error
+        assert "go without --strict" in error
     assert not (folder / "runs").exists()
 
 

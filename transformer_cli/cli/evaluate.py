@@ -306,7 +306,7 @@ def _check(text: Text, known: Known, *, strict: bool) -> list[dict[str, Any]]:
             found += [one for one in checks.check(name, other) if replace(one, text=text.name) not in found]
         if (learned := _learned(known)) is not None:
             found += checks.overlap(text.name, corpus, "the training text", learned)
-    _tell(map(str, found), strict=strict)
+    _tell(found, strict=strict)
     return [finding.as_json() for finding in found]
 
 
@@ -351,16 +351,14 @@ def _judge(
     return results
 
 
-def _tell(suspicions: Iterable[str], *, strict: bool) -> None:
+def _tell(suspicions: Sequence[object], *, strict: bool) -> None:
     """Warnings, or with `strict` a DataError."""
-    said = list(suspicions)
-    if strict and said:
-        raise DataError(
-            "the text is suspicious:\n" + "\n".join(f"  {line}" for line in said),
-            hint="mend it, or go without --strict",
-        )
-    for line in said:
-        console.warn(line)
+    from transformer_cli.data.checks import refuse
+
+    if strict:
+        refuse(suspicions)
+    for suspicion in suspicions:
+        console.warn(str(suspicion))
 
 
 def _keep(opened: OpenedRun, results: Sequence[dict[str, Any]], how: dict[str, Any]) -> None:

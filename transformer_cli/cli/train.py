@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import json
 import sys
-from collections.abc import Sequence
 from pathlib import Path
 from typing import TYPE_CHECKING, Annotated
 
@@ -12,10 +11,9 @@ import typer
 
 from transformer_cli.cli import console
 from transformer_cli.cli.options import Config, Json, Overrides, Quiet, RunDir, Strict, Traceback
-from transformer_cli.errors import DataError, UsageError
+from transformer_cli.errors import UsageError
 
 if TYPE_CHECKING:
-    from transformer_cli.data.checks import Finding
     from transformer_cli.training.forecast import Forecast
 
 
@@ -58,7 +56,7 @@ def train(
     if strict:
         from transformer_cli.data import checks, corpus
 
-        _refuse(checks.check_all(corpus.load_all(loaded.data)))
+        checks.refuse(checks.check_all(corpus.load_all(loaded.data)))
 
     from transformer_cli.training.run import Listener, train
 
@@ -85,6 +83,7 @@ def train(
 def _show(found: Forecast, *, as_json: bool, strict: bool) -> None:
     """What would happen, and what is suspicious."""
     from transformer_cli.cli.tables import Column, Table, show
+    from transformer_cli.data.checks import refuse
 
     if as_json:
         console.result(json.dumps(found.as_json(), ensure_ascii=False))
@@ -111,7 +110,7 @@ def _show(found: Forecast, *, as_json: bool, strict: bool) -> None:
         for finding in found.findings:
             console.result(f"  {finding}")
     if strict:
-        _refuse(found.findings)
+        refuse(found.findings)
 
 
 def _would(found: Forecast) -> str:
@@ -120,12 +119,3 @@ def _would(found: Forecast) -> str:
     if found.finished:
         return f"finished after step {found.step:,} ({found.finished}); nothing would be done"
     return f"would continue after step {found.step:,}" if found.step else "would be trained anew"
-
-
-def _refuse(findings: Sequence[Finding]) -> None:
-    """DataError where there is anything suspicious."""
-    if findings:
-        raise DataError(
-            "the text is suspicious:\n" + "\n".join(f"  {finding}" for finding in findings),
-            hint="mend it, or train without --strict",
-        )

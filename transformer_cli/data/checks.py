@@ -12,6 +12,7 @@ import numpy.typing as npt
 
 from transformer_cli.data.corpus import EMPTY_BOTH, EMPTY_SOURCE, EMPTY_TARGET, Corpus, why_empty
 from transformer_cli.data.shifts import shifted
+from transformer_cli.errors import DataError
 
 EXAMPLES = 5
 """Lines that a finding names."""
@@ -44,6 +45,12 @@ class Finding:
 
     def as_json(self) -> dict[str, Any]:
         return asdict(self)
+
+
+def refuse(found: Iterable[object]) -> None:
+    """DataError that lists what is suspicious, where anything is."""
+    if lines := [f"  {one}" for one in found]:
+        raise DataError("\n".join(["the text is suspicious:", *lines]), hint="mend it, or go without --strict")
 
 
 def check_all(texts: Mapping[str, Corpus]) -> list[Finding]:
