@@ -158,7 +158,7 @@ class Known:
 
 
 @dataclass(frozen=True)
-class Text:
+class TestSet:
     """What is translated, where that is known, and what it should say.
 
     counts: lines that reading had to change, by file and reason. is_own: tx wrote the text itself, without capitals.
@@ -171,7 +171,7 @@ class Text:
     is_own: bool = False
 
 
-def _translate(text: Text, translator: Translator, search: dict[str, Any]) -> tuple[System, Tally]:
+def _translate(text: TestSet, translator: Translator, search: dict[str, Any]) -> tuple[System, Tally]:
     """The translated text, and what happened to its lines."""
     from transformer_cli.evaluation.report import System
 
@@ -187,12 +187,12 @@ def _translate(text: Text, translator: Translator, search: dict[str, Any]) -> tu
     return System(text.name, [one.text for one in found], [one.flags for one in found]), tally
 
 
-def _read_text(source: str, references: Sequence[str]) -> Text:
+def _read_text(source: str, references: Sequence[str]) -> TestSet:
     """Files, refused before anything is translated unless they match line by line."""
     from transformer_cli.data.corpus import read_parallel
 
     read = read_parallel([source, *references])
-    return Text(
+    return TestSet(
         name=Path(source).name,
         source=read[source].lines,
         references=[read[reference].lines for reference in references],
@@ -205,13 +205,13 @@ def _total(counts: Iterable[Mapping[str, int]]) -> dict[str, int]:
     return dict(sum(map(Counter, counts), Counter()))
 
 
-def _refuse_nothing(texts: Iterable[Text]) -> None:
+def _refuse_nothing(texts: Iterable[TestSet]) -> None:
     for text in texts:
         if not text.source:
             raise DataError(f"there is nothing to translate: {text.name} has no lines")
 
 
-def _own_tests(opened: OpenedRun, data: DataConfig) -> list[Text]:
+def _own_tests(opened: OpenedRun, data: DataConfig) -> list[TestSet]:
     from transformer_cli.config.data import PHRASEBOOK
     from transformer_cli.data.corpus import load_tests
 
@@ -223,7 +223,7 @@ def _own_tests(opened: OpenedRun, data: DataConfig) -> list[Text]:
         )
     is_own = data.train == PHRASEBOOK and data.test in (None, PHRASEBOOK)
     return [
-        Text(name, corpus.source, [corpus.target], {name: corpus.counts}, is_own=is_own)
+        TestSet(name, corpus.source, [corpus.target], {name: corpus.counts}, is_own=is_own)
         for name, corpus in tests.items()
     ]
 
@@ -273,7 +273,7 @@ def _score_files(
     for path, n in Counter(hypotheses).items():
         if n > 1:
             console.say(f"{path} is given {n} times: it is compared with itself")
-    text = Text(
+    text = TestSet(
         name=Path(references[0]).name,
         source=None if source is None else read[source].lines,
         references=[read[reference].lines for reference in references],
@@ -292,7 +292,7 @@ def _score_files(
     _judge(text, systems, known, output, facts)
 
 
-def _check(text: Text, known: Known, *, strict: bool) -> list[dict[str, Any]]:
+def _check(text: TestSet, known: Known, *, strict: bool) -> list[dict[str, Any]]:
     """What is suspicious about a test, as JSON: told, or with `strict` refused."""
     from transformer_cli.data import checks
     from transformer_cli.data.corpus import Corpus
@@ -324,7 +324,7 @@ def _learned(known: Known) -> Corpus | None:
 
 
 def _judge(
-    text: Text, systems: Sequence[System], known: Known, output: Output, facts: Sequence[dict[str, Any]]
+    text: TestSet, systems: Sequence[System], known: Known, output: Output, facts: Sequence[dict[str, Any]]
 ) -> list[dict[str, Any]]:
     """Scores, slices and the rest: shown, and returned as JSON; facts: what else there is to say of each system."""
     from transformer_cli.evaluation import report
