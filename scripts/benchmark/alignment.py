@@ -11,11 +11,10 @@ from __future__ import annotations
 
 import argparse
 
-from transformer_cli.attention_maps.aligner import align_parts
+from transformer_cli.attention_maps.aligner import align_texts
 from transformer_cli.attention_maps.alignment import Gold, error_rate
 from transformer_cli.checkpoints.store import find_checkpoint, open_run
 from transformer_cli.data.phrasebook import phrasebook
-from transformer_cli.decoding.translator import Part
 from transformer_cli.loading import translator_of
 
 
@@ -25,21 +24,23 @@ def main() -> None:
     parser.add_argument("--pairs", type=int, default=500)
     arguments = parser.parse_args()
     opened = open_run(find_checkpoint(arguments.run))
-    data, tokenizer = opened.config.data, opened.tokenizer
+    data = opened.config.data
     translator = translator_of(opened, opened.config.model_copy(update={"precision": "fp32"}))
     book = phrasebook(n_pairs=data.phrasebook.n_pairs, seed=data.phrasebook.seed)
-    parts, gold = [], []
+    sources, targets, gold = [], [], []
     for pair in book.test[: arguments.pairs]:
         source, target = pair.as_source_target(source=data.source)
-        [source_ids], [target_ids] = tokenizer.encode_source([source]), tokenizer.encode_target([target])
-        parts.append(Part(source, tuple(source_ids), tuple(target_ids), truncated=False))
+        sources.append(source)
+        targets.append(target)
         links = frozenset(pair.alignment if data.source == "de" else ((en, de) for de, en in pair.alignment))
         gold.append(Gold(sure=links, possible=links))
     n_layers = opened.config.model.depths.decoder
-    print(f"{opened.checkpoint}, {len(parts)} pairs {data.source}-{data.target}")
+    print(f"{opened.checkpoint}, {len(gold)} pairs {data.source}-{data.target}")
     for layer in range(1, n_layers + 1):
         for reading in ("raw", "shifted"):
-            rate = error_rate(align_parts(translator, parts, layer=layer, reading=reading), gold)
+            chosen = {"alignment_layer": layer, "alignment_reading": reading}
+            translator.config = translator.config.model_copy(update=chosen)
+            rate = error_rate(align_texts(translator, sources, targets), gold)
             print(f"layer {layer} of {n_layers}, {reading:<8} alignment error rate {100 * rate:.1f} %")
 
 

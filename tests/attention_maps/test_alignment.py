@@ -11,13 +11,14 @@ from hypothesis import given
 from hypothesis import strategies as st
 from synthetic import synthetic_maps
 
-from transformer_cli.attention_maps.aligner import align_parts, alignments, first_words, split_words
+from transformer_cli.attention_maps.aligner import align_texts, alignments, first_words, split_words
 from transformer_cli.attention_maps.alignment import Gold, align, best_layer, error_rate, pharaoh, read_gold
 from transformer_cli.attention_maps.capture import attention_maps, source_side
 from transformer_cli.attention_maps.maps import Side
 from transformer_cli.decoding import long_lines
 from transformer_cli.errors import DataError
 from transformer_cli.loading import load
+from transformer_cli.model.build import build_transformer
 from transformer_cli.tokenizer import Vocabulary
 
 
@@ -126,7 +127,23 @@ def test_a_line_without_text_has_no_links_and_a_split_one_counts_on(translator):
     assert none == frozenset()
     words = len(whole.text.split())
     assert both == once | {(source + 3, target + words) for source, target in once}
-    assert align_parts(translator, [replace(part, ids=())]) == [frozenset()]
+    assert align_texts(translator, [line, ""], ["", "the dog"]) == [frozenset(), frozenset()]
+
+
+def test_words_of_a_target_that_is_given_are_those_of_its_text(translator):
+    """They were those of what its pieces say, which puts spaces around what the vocabulary does not have."""
+    [links] = align_texts(translator, ["der hund schläft"], ["the猫dog sleeps"])
+    assert {target for _, target in links} == {0, 1}
+
+
+def test_a_target_with_more_pieces_than_the_model_has_positions_is_refused(trained_run):
+    """A bare IndexError came out of the table of positions."""
+    translator = load(trained_run)
+    config, sizes = translator.model.config, translator.tokenizer
+    few = config.model_copy(update={"positions": "learned", "max_positions": 8})
+    translator.models = [build_transformer(few, source_vocab=sizes.source.size, target_vocab=sizes.target.size)]
+    with pytest.raises(DataError, match="line 2: the target has 10 pieces, end mark included, and 8 are the most"):
+        align_texts(translator, ["hund", "hund"], ["dog", " ".join(["a"] * 9)])
 
 
 def test_a_word_that_was_cut_is_one_word_still(trained_run):

@@ -15,21 +15,22 @@ import torch
 from transformer_cli.attention_maps.alignment import Links, best_layer, linked, read_pieces, text_words
 from transformer_cli.attention_maps.capture import capture, target_side
 from transformer_cli.attention_maps.maps import Side, words_of
-from transformer_cli.config.decoding import Reading
 from transformer_cli.decoding import batches
+from transformer_cli.decoding.scoring import pairs_of
 from transformer_cli.decoding.translator import Part, Translation, Translator
 from transformer_cli.errors import UsageError
 from transformer_cli.tokenizer import EOS, Vocabulary
 
 
 def alignments(translator: Translator, lines: Sequence[str], translations: Sequence[Translation]) -> list[Links]:
-    """Links between the words, as `split()` finds them, of each line and its best translation; see `align_parts`.
+    """Links between the words, as `split()` finds them, of each line and its best translation.
 
-    What is read, the translator's configuration says.
+    What is read, the translator's configuration says; see `best_layer`. A line has none where the pieces of a part
+    cannot be counted off in words. Raises UsageError for a layer that the decoder does not have.
     """
     parts = [part for translation in translations for part in translation.parts]
     texts = translator.tokenizer.decode_target([part.ids for part in parts])
-    several = zip(parts, texts, _align(translator, parts), strict=True)
+    several = zip(parts, texts, _align(translator, parts, texts), strict=True)
     found = []
     for line, translation in zip(lines, translations, strict=True):
         mine = list(islice(several, len(translation.parts)))
@@ -57,54 +58,38 @@ def first_words(line: str, parts: Sequence[str]) -> list[int]:
 
 
 def align_texts(translator: Translator, sources: Sequence[str], targets: Sequence[str]) -> list[Links]:
-    """The links of translations that are there already, as `alignments`."""
-    ids = zip(translator.tokenizer.encode_source(sources), translator.tokenizer.encode_target(targets), strict=True)
+    """The links of translations that are there already, as `alignments`. Raises DataError as `pairs_of` does."""
     parts = [
-        Part(text, tuple(source), tuple(target), truncated=False)
-        for text, (source, target) in zip(sources, ids, strict=True)
+        Part(text, tuple(pair.source[: len(pair.source) - translator.source_eos]), tuple(pair.target), truncated=False)
+        for text, pair in zip(sources, pairs_of(translator, sources, targets), strict=True)
     ]
-    return _align(translator, parts)
+    return _align(translator, parts, targets)
 
 
-def _align(translator: Translator, parts: Sequence[Part]) -> list[Links]:
-    config = translator.config
-    return align_parts(translator, parts, layer=config.alignment_layer, reading=config.alignment_reading)
-
-
-def align_parts(
-    translator: Translator, parts: Sequence[Part], *, layer: int | None = None, reading: Reading = "raw"
-) -> list[Links]:
-    """The links of each part; none where its pieces cannot be counted off in words.
-
-    layer: of the decoder, from 1; see `best_layer`. Raises UsageError for one that it does not have.
-    """
-    depth = translator.model.config.depths.decoder
-    if layer is not None and layer > depth:
-        raise UsageError(f"decoding.alignment_layer is {layer}, but the decoder has {depth} layers")
+def _align(translator: Translator, parts: Sequence[Part], texts: Sequence[str]) -> list[Links]:
+    """The links of each part and the text of its translation."""
+    config, depth = translator.config, translator.model.config.depths.decoder
+    if config.alignment_layer is not None and config.alignment_layer > depth:
+        raise UsageError(f"decoding.alignment_layer is {config.alignment_layer}, but the decoder has {depth} layers")
     found: list[Links] = [frozenset()] * len(parts)
     filled = [index for index, part in enumerate(parts) if part.source_ids and part.ids]
-    config = translator.config
     lengths = [max(len(parts[index].source_ids), len(parts[index].ids)) + 1 for index in filled]
     for batch in batches.plan(lengths, batch_size=config.batch_size, budget_tokens=config.budget_tokens):
         indices = [filled[place] for place in batch]
-        for index, links in zip(
-            indices, _align_batch(translator, [parts[i] for i in indices], layer, reading), strict=True
-        ):
+        sources = [_source_side(translator, parts[index]) for index in indices]
+        targets = [target_side(translator, texts[index], parts[index].ids) for index in indices]
+        for index, links in zip(indices, _align_batch(translator, sources, targets), strict=True):
             found[index] = links
     return found
 
 
 @torch.inference_mode()
-def _align_batch(translator: Translator, parts: Sequence[Part], layer: int | None, reading: Reading) -> list[Links]:
-    vocabularies, model = translator.tokenizer, translator.model
-    texts = vocabularies.decode_target([part.ids for part in parts])
-    sources = [_source_side(translator, part) for part in parts]
-    targets = [target_side(translator, text, part.ids) for part, text in zip(parts, texts, strict=True)]
+def _align_batch(translator: Translator, sources: Sequence[Side], targets: Sequence[Side]) -> list[Links]:
+    vocabularies, model, config = translator.tokenizer, translator.model, translator.config
     source_BS, lengths_B = translator.pad([side.ids for side in sources])
     target_BT, _ = translator.pad([side.ids[:-1] for side in targets])
-    depth = model.config.depths.decoder
-    wanted = best_layer(depth) if layer is None else layer
-    name = f"decoder.layers.{wanted - 1}.cross_attention.attend"
+    layer = config.alignment_layer or best_layer(model.config.depths.decoder)
+    name = f"decoder.layers.{layer - 1}.cross_attention.attend"
     with capture(model, only=name) as weights:
         model(source_BS, lengths_B, target_BT)
     cross_BTS = weights[name].float().mean(dim=1).cpu().numpy()
@@ -113,7 +98,8 @@ def _align_batch(translator: Translator, parts: Sequence[Part], layer: int | Non
         weights_TS = cross_BTS[b, : len(target.ids) - 1, : len(source.ids)]
         left = split_words(source, vocabularies.source)
         right = split_words(target, vocabularies.target)
-        found.append(linked(read_pieces(weights_TS, source, reading), left, right) if left and right else frozenset())
+        places = read_pieces(weights_TS, source, config.alignment_reading)
+        found.append(linked(places, left, right) if left and right else frozenset())
     return found
 
 
