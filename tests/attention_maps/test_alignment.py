@@ -6,6 +6,7 @@ from dataclasses import replace
 
 import numpy as np
 import pytest
+import torch
 from conftest import PAIRS
 from hypothesis import given
 from hypothesis import strategies as st
@@ -16,7 +17,7 @@ from transformer_cli.attention_maps.alignment import Gold, align, best_layer, er
 from transformer_cli.attention_maps.capture import attention_maps, source_side
 from transformer_cli.attention_maps.maps import Side
 from transformer_cli.decoding import long_lines
-from transformer_cli.errors import DataError
+from transformer_cli.errors import DataError, UsageError
 from transformer_cli.loading import load
 from transformer_cli.model.build import build_transformer
 from transformer_cli.tokenizer import Vocabulary
@@ -167,3 +168,32 @@ def test_parts_begin_in_the_words_that_hold_their_first_letters(line, limit):
         owners = [number for number, word in enumerate(whole.split()) for _ in word]
         letters = ["".join(part.split()) for part in parts]
         assert first_words(whole, parts) == [owners[sum(map(len, letters[:n]))] for n in range(len(parts))]
+
+
+def test_an_ensemble_is_aligned_by_the_mean_of_its_models(trained_run):
+    """It used to be aligned by its first model alone."""
+    one, other, both = load(trained_run), load(trained_run), load([trained_run] * 2)
+    with torch.no_grad():
+        noise = torch.Generator().manual_seed(1)
+        for model in (other.model, both.models[1]):
+            for parameter in model.decoder.parameters():
+                parameter += torch.randn(parameter.shape, generator=noise.manual_seed(1))
+    found = align_texts(both, *zip(*PAIRS, strict=True))
+    expected = []
+    for source, target in PAIRS:
+        maps = [attention_maps(translator, source, target=target) for translator in (one, other)]
+        mean = np.mean([one_maps.of("cross")[0].weights_HQK.mean(axis=0) for one_maps in maps], axis=0)
+        expected.append(align(with_cross(maps[0], mean)))
+    assert found == expected
+    assert found not in [align_texts(translator, *zip(*PAIRS, strict=True)) for translator in (one, other)]
+
+
+def test_a_layer_that_one_model_of_an_ensemble_lacks_is_refused(trained_run):
+    translator = load([trained_run] * 2)
+    config, sizes = translator.model.config, translator.tokenizer
+    deep = config.model_copy(update={"n_layers": 2})
+    model = build_transformer(deep, source_vocab=sizes.source.size, target_vocab=sizes.target.size)
+    translator.models.insert(0, model)
+    translator.config = translator.config.model_copy(update={"alignment_layer": 2})
+    with pytest.raises(UsageError, match="alignment_layer is 2, but a model's decoder has 1 layers"):
+        align_texts(translator, ["hund"], ["dog"])

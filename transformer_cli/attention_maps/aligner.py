@@ -1,6 +1,6 @@
 """The word alignment of many translations: forced passes in batches, one layer's cross-attention read.
 
-B batch, H heads, S source length, T target positions
+B batch, S source length, T target positions
 """
 
 from __future__ import annotations
@@ -25,8 +25,9 @@ from transformer_cli.tokenizer import EOS, Vocabulary
 def alignments(translator: Translator, lines: Sequence[str], translations: Sequence[Translation]) -> list[Links]:
     """Links between the words, as `split()` finds them, of each line and its best translation.
 
-    What is read, the translator's configuration says; see `best_layer`. A line has none where the pieces of a part
-    cannot be counted off in words. Raises UsageError for a layer that the decoder does not have.
+    What is read, the translator's configuration says; see `best_layer`. Several models are read together, as the mean
+    of all of their heads. A line has none where the pieces of a part cannot be counted off in words. Raises UsageError
+    for a layer that one of the decoders does not have.
     """
     parts = [part for translation in translations for part in translation.parts]
     texts = translator.tokenizer.decode_target([part.ids for part in parts])
@@ -68,9 +69,11 @@ def align_texts(translator: Translator, sources: Sequence[str], targets: Sequenc
 
 def _align(translator: Translator, parts: Sequence[Part], texts: Sequence[str]) -> list[Links]:
     """The links of each part and the text of its translation."""
-    config, depth = translator.config, translator.model.config.depths.decoder
+    config, depth = translator.config, min(model.config.depths.decoder for model in translator.models)
     if config.alignment_layer is not None and config.alignment_layer > depth:
-        raise UsageError(f"decoding.alignment_layer is {config.alignment_layer}, but the decoder has {depth} layers")
+        raise UsageError(
+            f"decoding.alignment_layer is {config.alignment_layer}, but a model's decoder has {depth} layers"
+        )
     found: list[Links] = [frozenset()] * len(parts)
     filled = [index for index, part in enumerate(parts) if part.source_ids and part.ids]
     lengths = [max(len(parts[index].source_ids), len(parts[index].ids)) + 1 for index in filled]
@@ -85,20 +88,23 @@ def _align(translator: Translator, parts: Sequence[Part], texts: Sequence[str]) 
 
 @torch.inference_mode()
 def _align_batch(translator: Translator, sources: Sequence[Side], targets: Sequence[Side]) -> list[Links]:
-    vocabularies, model, config = translator.tokenizer, translator.model, translator.config
+    vocabularies, reading = translator.tokenizer, translator.config.alignment_reading
     source_BS, lengths_B = translator.pad([side.ids for side in sources])
     target_BT, _ = translator.pad([side.ids[:-1] for side in targets])
-    layer = config.alignment_layer or best_layer(model.config.depths.decoder)
-    name = f"decoder.layers.{layer - 1}.cross_attention.attend"
-    with capture(model, only=name) as weights:
-        model(source_BS, lengths_B, target_BT)
-    cross_BTS = weights[name].float().mean(dim=1).cpu().numpy()
+    several = []
+    for model in translator.models:
+        layer = translator.config.alignment_layer or best_layer(model.config.depths.decoder)
+        name = f"decoder.layers.{layer - 1}.cross_attention.attend"
+        with capture(model, only=name) as weights:
+            model(source_BS, lengths_B, target_BT)
+        several.append(weights[name].float().mean(dim=1))
+    cross_BTS = torch.stack(several).mean(dim=0).cpu().numpy()
     found = []
     for b, (source, target) in enumerate(zip(sources, targets, strict=True)):
         weights_TS = cross_BTS[b, : len(target.ids) - 1, : len(source.ids)]
         left = split_words(source, vocabularies.source)
         right = split_words(target, vocabularies.target)
-        places = read_pieces(weights_TS, source, config.alignment_reading)
+        places = read_pieces(weights_TS, source, reading)
         found.append(linked(places, left, right) if left and right else frozenset())
     return found
 
