@@ -75,7 +75,8 @@ def test_error_rates_by_hand():
 
 def test_a_gold_file_has_sure_and_possible_links(tmp_path):
     (tmp_path / "gold").write_text("0-0 1p2 2?1\n\n3-4\n")
-    first, empty, last = read_gold(tmp_path / "gold")
+    (first, empty, last), counts = read_gold(tmp_path / "gold")
+    assert counts == {}
     assert first == Gold(links("0-0"), links("0-0 1-2 2-1"))
     assert (empty, last) == (Gold(frozenset(), frozenset()), Gold(links("3-4"), links("3-4")))
     (tmp_path / "gold").write_text("0-0\n0:1\n")

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import gzip
 import json
 from pathlib import Path
 
@@ -61,6 +62,17 @@ def test_what_the_model_itself_says_has_no_errors_and_the_other_reading_is_anoth
         assert tx(*gold, f"--set=decoding.alignment_reading={reading}") == 0
         rates.append(json.loads(capfd.readouterr().out.split("\n")[-2])["sums"]["alignment_error_rate"])
     assert rates[0] == 0 < rates[1]
+
+
+def test_a_byte_order_mark_in_gold_is_removed_and_counted_with_those_of_the_text(texts, capfd):
+    """It used to be refused as a broken link."""
+    Path("a.en").write_bytes(b"\xef\xbb\xbf" + Path("a.en").read_bytes())
+    Path("gold.gz").write_bytes(gzip.compress(b"\xef\xbb\xbf0-0\r\n" + b"0-0\n" * 12))
+    assert tx("score", "--source", "a.de", "--target", "a.en", "--gold", "gold.gz", "--json") == 0
+    shown = capfd.readouterr()
+    counts = json.loads(shown.out.split("\n")[-2])["counts"]
+    assert counts == {"byte order mark removed": 2, "carriage return stripped": 1}
+    assert "2 x byte order mark removed" in shown.err
 
 
 def test_gold_of_another_length_a_broken_link_and_a_layer_that_is_not_there_are_refused(texts, capfd):

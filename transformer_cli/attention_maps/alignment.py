@@ -16,6 +16,7 @@ from numpy.typing import NDArray
 from transformer_cli import files
 from transformer_cli.attention_maps.maps import AttentionMaps, Side
 from transformer_cli.config.decoding import Reading
+from transformer_cli.data.corpus import read_lines
 from transformer_cli.errors import DataError
 
 Links = frozenset[tuple[int, int]]
@@ -74,10 +75,13 @@ class Gold:
     possible: Links
 
 
-def read_gold(path: str | Path) -> list[Gold]:
-    """One sentence pair per line: `0-1` is sure, `0p1` or `0?1` possible; DataError with the line for anything else."""
-    text = files.read_text(path).removesuffix("\n")
-    return [_gold(line, f"{files.shown(path)}, line {number}") for number, line in enumerate(text.split("\n"), start=1)]
+def read_gold(path: str | Path) -> tuple[list[Gold], dict[str, int]]:
+    """One sentence pair per line: `0-1` is sure, `0p1` or `0?1` possible; and the lines that were touched, by reason.
+
+    Raises DataError with the line for anything else.
+    """
+    read = read_lines(path)
+    return [_gold(line, f"{files.shown(path)}, line {n}") for n, line in enumerate(read.lines, start=1)], read.counts
 
 
 def _gold(line: str, place: str) -> Gold:

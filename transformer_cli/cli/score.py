@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import json
+from collections import Counter
 from collections.abc import Sequence
 from dataclasses import dataclass
 from pathlib import Path
@@ -61,7 +62,7 @@ def score(
 
     refuse_own_input(output_file, source, target, gold)
     corpus = parallel(source, target)  # before torch is imported
-    links = None if gold is None else _gold(gold, n_lines=len(corpus))
+    links, counts = (None, Counter(corpus.counts)) if gold is None else _gold(gold, corpus)
 
     from transformer_cli.cli.trained import open_several
 
@@ -79,21 +80,22 @@ def score(
         sums = Sums.of(found)
         rate = None if links is None else {"alignment_error_rate": _error_rate(translator, corpus, links)}
         if json_output:
-            write(json.dumps({"sums": sums.as_json() | (rate or {}), "counts": corpus.counts}, ensure_ascii=False))
-    for reason, n in corpus.counts.items():
+            write(json.dumps({"sums": sums.as_json() | (rate or {}), "counts": counts}, ensure_ascii=False))
+    for reason, n in counts.items():
         console.warn(f"{n:,} x {reason}")
     sums.tell()
     if rate is not None:
         console.say(f"alignment error rate {100 * rate['alignment_error_rate']:.1f} %")
 
 
-def _gold(path: Path, *, n_lines: int) -> list[Gold]:
+def _gold(path: Path, corpus: Corpus) -> tuple[list[Gold], Counter[str]]:
+    """The links, and what was touched in all three texts."""
     from transformer_cli.attention_maps.alignment import read_gold
 
-    links = read_gold(path)
-    if len(links) != n_lines:
-        raise DataError(f"{path} has {len(links):,} lines, the text has {n_lines:,}: they must match line by line")
-    return links
+    links, counts = read_gold(path)
+    if len(links) != len(corpus):
+        raise DataError(f"{path} has {len(links):,} lines, the text has {len(corpus):,}: they must match line by line")
+    return links, Counter(corpus.counts) + Counter(counts)
 
 
 def _error_rate(translator: Translator, corpus: Corpus, gold: Sequence[Gold]) -> float:
