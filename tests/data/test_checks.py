@@ -31,6 +31,7 @@ def test_nothing_is_wrong_with_the_phrasebook_nor_told_of_it() -> None:
         ("empty source", ("", "a dog")),
         ("empty source", (" \u3000", "a dog")),
         ("empty target", ("ein Hund", " \u3000")),
+        ("empty target", ("ein Hund, der immer weiter lief und niemals an ein Ende kam", "")),
         ("both sides empty", ("", "")),
         ("tabs", ("ein\tHund", "a dog")),
         ("control characters", ("ein Hund", "a \0 dog")),

@@ -30,6 +30,20 @@ def test_tokenised_text_is_recognised(lines: list[str]) -> None:
     assert signs(tokenised(lines)) == {TOKENISED}
 
 
+@pytest.mark.parametrize(
+    ("spaced", "glued", "expected"), [(5, 4, {TOKENISED}), (5, 5, set()), (4, 0, set()), (6, 5, {TOKENISED})]
+)
+def test_five_spaces_before_a_stop_and_more_than_without_are_a_sign(
+    spaced: int, glued: int, expected: set[str]
+) -> None:
+    assert signs(["it rains ."] * spaced + ["it rains."] * glued) == expected
+
+
+@pytest.mark.parametrize(("others", "expected"), [(99, {IN_PIECES}), (100, set())])
+def test_one_line_of_a_hundred_is_a_sign(others: int, expected: set[str]) -> None:
+    assert signs(["un@@ happy", *["so it is"] * others]) - {LOWERCASED} == expected
+
+
 def test_the_escapes_and_marks_of_tokenizers_are_recognised() -> None:
     assert signs([*REFERENCE, "that &apos;s it"]) == {TOKENISED}
     assert signs([*REFERENCE, "hand @-@ made"]) == {TOKENISED}

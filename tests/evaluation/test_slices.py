@@ -57,8 +57,9 @@ def test_numbers_are_compared_with_every_reference() -> None:
 
 
 def test_words_are_rare_or_unseen_by_the_counts_of_their_side() -> None:
-    counts = WordCounts({"hund": 5, "der": 900}, {"dog": 6, "the": 900})
+    counts = WordCounts({"hund": 5, "der": 900, "kuh": 1}, {"dog": 6, "the": 900})
     assert names("x", "The dog", source=["Der Hund!"], counts=counts) == {"rare word in source"}
+    assert names("x", "the dog", source=["der Kuh"], counts=counts) == {"rare word in source"}
     assert names("x", "the hund", source=["der dog"], counts=counts) == {
         "unseen word in source",
         "unseen word in reference",
