@@ -110,6 +110,29 @@ def test_the_address_restores_what_was_seen(opened, view):
     assert seen[1] == "#" + (known.replace("block=encoder&", "") if view == "steps" else known)
 
 
+PRESS = (
+    "const press = key => document.body.dispatchEvent(new KeyboardEvent('keydown', {key, bubbles: true}));"
+    "let written = 0;"
+    "const write = history.replaceState;"
+    "history.replaceState = (...given) => { written++; write.apply(history, given); };"
+)
+
+
+def test_a_reload_right_after_a_key_shows_what_the_key_chose(opened):
+    """The second of two quick changes used to be lost: it was written after a pause, or when the page was left, which
+    is too late for a reload."""
+    browser = opened("view=matrix")
+    browser.run(PRESS + "press('b'); press('b');")
+    browser.driver.refresh()
+    assert browser.run("return location.hash") == "#view=matrix&block=decoder"
+
+
+def test_a_key_that_is_held_down_does_not_write_the_address_each_time(opened):
+    """Safari takes 100 in half a minute."""
+    browser = opened("view=matrix")
+    assert browser.run(PRESS + "for (let n = 0; n < 300; n++) press('n'); return written") < 40
+
+
 def test_an_address_from_elsewhere_is_made_one_that_can_be_drawn(opened):
     browser = opened(
         "view=nonsense&layer=99&head=-1&row=5000&mass=1&__proto__=x&constructor=x&step=1e9&theme=<b>&sort=7"

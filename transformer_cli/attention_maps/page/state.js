@@ -59,7 +59,8 @@ function change(wanted) {
   for (const listener of listeners) listener(changes);
 }
 
-// Browsers refuse an address that changes too often, as it would while an arrow key is held down.
+// Browsers refuse an address that changes too often, as it would while an arrow key is held down. A reload takes the
+// address as it is, before any event: so the first few changes are written at once.
 const ADDRESS_PAUSE_MS = 400;
 let rememberedAt = 0;
 let reminder = null;
@@ -72,7 +73,7 @@ function remember() {
 }
 
 function writeAddress() {
-  rememberedAt = Date.now();
+  rememberedAt = Math.max(rememberedAt + ADDRESS_PAUSE_MS, Date.now() - 20 * ADDRESS_PAUSE_MS);
   history.replaceState(null, "", "#" + address());
 }
 
