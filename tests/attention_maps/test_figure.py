@@ -68,6 +68,13 @@ def test_rows_and_columns_are_named_and_numbers_stand_in_the_cells(text_stays_te
     assert remarks == []
 
 
+def test_caption_and_title_stand_above_the_middle_of_a_single_matrix(text_stays_text):
+    """The caption used to stand in the middle of the sheet, labels and scale of colours included."""
+    svg, _ = figure(views(), "a caption", suffix=".svg")
+    places = {element.text: element.get("x") for element in ElementTree.fromstring(svg).iter()}
+    assert places["a caption"] == places["cross-attention, layer 1, mean of 3 heads"] is not None
+
+
 def test_a_grid_names_its_edges_and_every_head(text_stays_text):
     svg, _ = figure(views(mean=False, blocks=MAPS.blocks), "", suffix=".svg")
     said = texts(svg)

@@ -100,6 +100,8 @@ def _layout(singles: Sequence[View]) -> list[list[View]]:
 
 
 def _draw(drawing: Figure, rows: list[list[View]], caption: str) -> list[str]:
+    from matplotlib.transforms import blended_transform_factory
+
     n_matrices, n_columns = sum(map(len, rows)), max(map(len, rows))
     few = n_matrices <= FEW
     longest = max(max(len(view.rows), len(view.columns)) for row in rows for view in row)
@@ -134,7 +136,10 @@ def _draw(drawing: Figure, rows: list[list[View]], caption: str) -> list[str]:
     bar = drawing.colorbar(mesh, ax=axes, shrink=tall / height, aspect=tall / BAR_WIDTH, pad=0.02)
     bar.set_label("attention weight; a row's sum is 1", fontsize=8 if few else size + 1)
     bar.ax.tick_params(labelsize=7 if few else size)
-    drawing.suptitle(caption, fontsize=8, color="0.35")
+    middle = axes[0, 0].transAxes if n_matrices == 1 else drawing.transFigure
+    drawing.suptitle(
+        caption, fontsize=8, color="0.35", transform=blended_transform_factory(middle, drawing.transFigure)
+    )
     stride = _stride(longest, every)
     return [f"only one in {stride} of {longest:,} pieces is named"] if stride > 1 else []
 
