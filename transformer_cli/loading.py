@@ -85,8 +85,3 @@ def settings_of(opened: OpenedRun, overrides: Sequence[str]) -> RunConfig:
                 hint="another model is another run: tx train -c ... --set ...",
             )
     return settings
-
-
-def precise(settings: RunConfig) -> RunConfig:
-    """The settings, in fp32 unless they name a precision: for numbers whose last digits are looked at."""
-    return settings if settings.precision != "auto" else settings.model_copy(update={"precision": "fp32"})

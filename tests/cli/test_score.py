@@ -4,6 +4,8 @@ from __future__ import annotations
 
 import json
 import math
+import re
+import shutil
 from pathlib import Path
 
 import pytest
@@ -72,16 +74,21 @@ def test_json_has_a_number_per_piece_and_the_sums_last(
         assert words in captured.err
 
 
-@pytest.mark.parametrize(("precision", "computed"), [("auto", "fp32"), ("fp32", "fp32"), ("bf16", "bf16")])
-def test_scores_are_computed_in_fp32_unless_another_precision_is_set(
-    here: Path, tmp_path: Path, precision: str, computed: str, monkeypatch: pytest.MonkeyPatch
+@pytest.mark.parametrize(("asked", "computed"), [([], "fp32"), (["--set", "precision=bf16"], "bf16")])
+@pytest.mark.parametrize("of_the_run", ["auto", "bf16"])
+def test_scores_are_computed_in_fp32_unless_another_precision_is_asked_for(
+    trained_run: Path, tmp_path: Path, of_the_run: str, asked: list[str], computed: str, monkeypatch: pytest.MonkeyPatch
 ) -> None:
+    run = Path(shutil.copytree(trained_run, tmp_path / "run"))
+    config = (run / "config.yaml").read_text(encoding="utf-8")
+    changed = re.sub("^precision: .*$", f"precision: {of_the_run}", config, flags=re.MULTILINE)
+    (run / "config.yaml").write_text(changed, encoding="utf-8")
     seen = []
     translator_of = loading.translator_of
     monkeypatch.setattr(
         loading, "translator_of", lambda runs, config: seen.append(config.precision) or translator_of(runs, config)
     )
-    assert tx("score", *files(tmp_path, ["a"], ["b"]), "--set", f"precision={precision}") == 0
+    assert tx("score", "-m", str(run), *files(tmp_path, ["a"], ["b"]), *asked) == 0
     assert seen == [computed]
 
 

@@ -25,13 +25,12 @@ def check(
     *,
     as_json: bool,
 ) -> None:
-    """Translate each text in several ways, and show which lines came out differently: in fp32, which the promise is
-    about, unless the settings name another precision. TxError where it is broken: an error of ours.
+    """Translate each text in several ways, and show which lines came out differently. TxError where the promise is
+    broken, which is about fp32: an error of ours.
     """
     from transformer_cli.decoding.invariance import check_batching
-    from transformer_cli.loading import precise, translator_of
+    from transformer_cli.loading import translator_of
 
-    settings = precise(settings)
     translator = translator_of(opened, settings)
     n = 0
     for name, lines in texts.items():

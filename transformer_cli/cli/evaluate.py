@@ -105,7 +105,7 @@ def evaluate(
 
     from transformer_cli.cli.trained import open_several
 
-    opened, settings = open_several(models, config, overrides)
+    opened, settings = open_several(models, config, overrides, precise=check_batching)
     if source is None:
         texts = _own_tests(opened[0], settings.data)
         _refuse_nothing(texts)

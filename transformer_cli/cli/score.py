@@ -66,12 +66,12 @@ def score(
 
     from transformer_cli.cli.trained import open_several
 
-    opened, settings = open_several(models, config, overrides)
+    opened, settings = open_several(models, config, overrides, precise=True)
 
     from transformer_cli.decoding.scoring import score_texts
-    from transformer_cli.loading import precise, translator_of
+    from transformer_cli.loading import translator_of
 
-    translator = translator_of(opened, precise(settings))
+    translator = translator_of(opened, settings)
     with writer(output_file) as write:
         with progress_bar(len(corpus)) as progress:
             found = score_texts(translator, corpus.source, corpus.target, progress=progress)

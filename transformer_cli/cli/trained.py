@@ -13,18 +13,20 @@ if TYPE_CHECKING:
     from transformer_cli.config.run import RunConfig
 
 
-def open_trained(model: str | None, config: str | None, overrides: Sequence[str] | None) -> tuple[OpenedRun, RunConfig]:
+def open_trained(
+    model: str | None, config: str | None, overrides: Sequence[str] | None, *, precise: bool = False
+) -> tuple[OpenedRun, RunConfig]:
     """The run with its best weights, and its configuration with the overrides on top.
 
-    Raises UsageError for both -m and -c; ModelError, saying what to type and before torch is imported, where there is
-    no such run.
+    precise: in fp32 whatever the run says, unless the overrides name a precision. Raises UsageError for both -m and -c;
+    ModelError, saying what to type and before torch is imported, where there is no such run.
     """
-    [opened], settings = open_several(None if model is None else [model], config, overrides)
+    [opened], settings = open_several(None if model is None else [model], config, overrides, precise=precise)
     return opened, settings
 
 
 def open_several(
-    models: Sequence[str] | None, config: str | None, overrides: Sequence[str] | None
+    models: Sequence[str] | None, config: str | None, overrides: Sequence[str] | None, *, precise: bool = False
 ) -> tuple[list[OpenedRun], RunConfig]:
     """The runs with their best weights, and the first one's configuration with the overrides on top; see above."""
     from transformer_cli.checkpoints.find import find_checkpoint
@@ -43,4 +45,4 @@ def open_several(
     for checkpoint in checkpoints:
         opened.append(run := open_run(checkpoint))
         console.say(f"model: {checkpoint}, {run.config.data.source} to {run.config.data.target}")
-    return opened, settings_of(opened[0], overrides or ())
+    return opened, settings_of(opened[0], [*(["precision=fp32"] if precise else []), *(overrides or ())])

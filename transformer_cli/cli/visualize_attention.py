@@ -141,12 +141,12 @@ def _translated(
         from transformer_cli.data.corpus import check_line
 
         check_line(target, place="--target")
-    opened, settings = open_trained(model, config, overrides)
+    opened, settings = open_trained(model, config, overrides, precise=True)
 
     from transformer_cli.attention_maps.capture import attention_maps
-    from transformer_cli.loading import precise, translator_of
+    from transformer_cli.loading import translator_of
 
-    translator = translator_of(opened, precise(settings))
+    translator = translator_of(opened, settings)
     name = f"{opened.path.resolve().name}, {opened.checkpoint.name}"
     return attention_maps(translator, sentence, model=name, target=target, pad_to=pad_to)
 
