@@ -7,7 +7,7 @@ from sacrebleu_cli import REFERENCE, damaged
 from transformer_cli.config.evaluation import EvaluationConfig
 from transformer_cli.evaluation.metrics import score
 from transformer_cli.evaluation.report import LEAST, Report, System, Text, reports
-from transformer_cli.evaluation.words import WordCounts
+from transformer_cli.evaluation.words import WordCounts, count_words
 
 OPTIONS = EvaluationConfig(resamples=40, trials=40)
 REFERENCES = [REFERENCE * 3, damaged(REFERENCE * 3, seed=5)]
@@ -45,6 +45,23 @@ def test_a_slice_scores_what_its_lines_score_alone() -> None:
     chosen = [5, 12, 19]
     alone = score([lines[i] for i in chosen], [[text[i] for i in chosen] for text in REFERENCES], OPTIONS)
     assert parts["rare word in reference"].scores == alone
+
+
+def test_a_text_in_a_language_that_was_not_learned_is_noticed() -> None:
+    german, english = ["ein großer hund trinkt", "der hund schläft"] * 5, ["a big dog drinks", "the dog sleeps"] * 5
+    counts = count_words(german, english)
+
+    def said(source: list[str], reference: list[str]) -> list[str]:
+        text = Text([reference], source, counts)
+        [found] = reports([System("s", english)], text, OPTIONS, n_worst=0)
+        return [line for line in found.warnings if "never seen" in line]
+
+    assert said(german, english) == []
+    assert said([*german[:7], *english[:3]], english) == []  # 11 of 36 words
+    [both, other] = said(english, german)
+    assert both.startswith("100 % of the source's words were never seen in training: is this the language")
+    assert other.startswith("100 % of the reference's words")
+    assert len(said([*german[:6], *english[:4]], english)) == 1  # 14 of 35
 
 
 @pytest.mark.parametrize("n", [LEAST - 1, LEAST])
