@@ -44,6 +44,7 @@ def main() -> None:
     parser.add_argument("--who", nargs="+", default=CONTESTANTS, choices=CONTESTANTS)
     parser.add_argument("--alone", action="store_true", help=argparse.SUPPRESS)
     options = parser.parse_args()
+    options.run = str(Path(options.run).resolve())  # processes of their own begin in another folder
     if options.alone:
         alone(options)
         return
@@ -64,8 +65,8 @@ def compare(options: argparse.Namespace, *, beam: int, batch: int) -> None:
     ours = next((results[name][0]["translations"] for name in options.who if name == "tx fp32"), None)
     for name, runs in results.items():
         translations = runs[0].pop("translations")
-        facts: dict[str, Any] = {"beam": beam, "batch": batch, "lines": options.lines, "who": name}
-        facts["sentences_per_s"] = round(options.lines / statistics.median(run["seconds"] for run in runs), 1)
+        facts: dict[str, Any] = {"beam": beam, "batch": batch, "lines": len(translations), "who": name}
+        facts["sentences_per_s"] = round(len(translations) / statistics.median(run["seconds"] for run in runs), 1)
         facts |= {"seconds": [run["seconds"] for run in runs], "peak_mib": max(run["peak_mib"] for run in runs)}
         if ours is not None:
             facts["same"] = sum(a == b for a, b in zip(ours, translations, strict=True))
