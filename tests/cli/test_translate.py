@@ -236,45 +236,37 @@ def test_a_closed_pipe_ends_the_program_quietly(here: Path) -> None:
     assert (done.returncode, done.stderr) == (0, b"")
 
 
-def test_a_bare_terminal_gets_a_prompt(here: Path) -> None:
-    """Line by line: a translation, then the next prompt; an empty line ends."""
-    environment = os.environ | {"PYTHONPATH": str(Path(__file__).parents[2]), "OMP_NUM_THREADS": "1"}
+def conversation(typed: bytes, *, cwd: Path, **environment: str) -> tuple[int, str, str]:
+    """What is answered on a terminal where this is typed: exit code, stdout, stderr."""
     ours, theirs = pty.openpty()
     with subprocess.Popen(
         [sys.executable, "-m", "transformer_cli", "translate"],
         stdin=theirs,
         stdout=subprocess.PIPE,
         stderr=subprocess.PIPE,
-        cwd=here,
-        env=environment,
+        cwd=cwd,
+        env=os.environ | {"PYTHONPATH": str(Path(__file__).parents[2]), "OMP_NUM_THREADS": "1"} | environment,
     ) as process:
-        os.write(ours, f"{SOURCES[0]}\n{SOURCES[7]}\n\n".encode())
+        os.write(ours, typed)
         out, err = process.communicate(timeout=60)
     os.close(ours)
     os.close(theirs)
-    assert out.decode().splitlines() == [TARGETS[0], TARGETS[7]]
-    assert "Ctrl-D" in err.decode()
-    assert process.returncode == 0
+    return process.returncode, out.decode(), err.decode()
+
+
+def test_a_bare_terminal_gets_a_prompt(here: Path) -> None:
+    """Line by line: a translation, then the next prompt; an empty line ends."""
+    code, out, err = conversation(f"{SOURCES[0]}\n{SOURCES[7]}\n\n".encode(), cwd=here)
+    assert (code, out.splitlines()) == (0, [TARGETS[0], TARGETS[7]])
+    assert "Ctrl-D" in err
 
 
 def test_bytes_that_are_no_text_do_not_end_a_conversation(here: Path) -> None:
     """In a UTF-8 locale (en_US.UTF-8, not C.UTF-8) they were once called a bug in tx, which ended."""
-    environment = os.environ | {"PYTHONPATH": str(Path(__file__).parents[2]), "PYTHONIOENCODING": "utf-8:strict"}
-    ours, theirs = pty.openpty()
-    with subprocess.Popen(
-        [sys.executable, "-m", "transformer_cli", "translate"],
-        stdin=theirs,
-        stdout=subprocess.PIPE,
-        stderr=subprocess.PIPE,
-        cwd=here,
-        env=environment,
-    ) as process:
-        os.write(ours, b"\xff\n" + f"{SOURCES[0]}\n\n".encode())
-        out, err = process.communicate(timeout=60)
-    os.close(ours)
-    os.close(theirs)
-    assert (process.returncode, out.decode()) == (0, f"{TARGETS[0]}\n")
-    assert "what was typed: character 1 is not text" in err.decode()
+    typed = b"\xff\n" + f"{SOURCES[0]}\n\n".encode()
+    code, out, err = conversation(typed, cwd=here, PYTHONIOENCODING="utf-8:strict")
+    assert (code, out) == (0, f"{TARGETS[0]}\n")
+    assert "what was typed: character 1 is not text" in err
 
 
 def test_what_cannot_be_searched_for_is_said_before_a_line_is_waited_for(
