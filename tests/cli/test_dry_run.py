@@ -52,6 +52,7 @@ def test_a_dry_run_says_what_would_happen_and_writes_nothing(folder: Path, capfd
     assert ["train", "12", *words] in [line.split() for line in shown.splitlines()]
     assert "runs/mine: would be trained anew" in shown
     assert "bpe, to be trained, at most 100 pieces" in shown
+    assert "rate        0.001 at its peak, at step 4,000" in shown
     assert "suspicious  nothing" in shown
     assert sorted(folder.rglob("*")) == before
 
@@ -66,6 +67,7 @@ def test_the_parameters_of_a_dry_run_are_those_of_the_model_that_training_builds
     arguments = ("--run-dir", "runs/tiny")
     found = dry(capfd, *arguments)
     assert found["parameters"] == record["parameters"]
+    assert (found["peak_step"], found["peak_rate"]) == (20, 0.01)
     assert (found["step"], found["finished"], found["tokenizer"]) == (150, "max_steps 150 reached", "of the run")
     longer = dry(capfd, *arguments, "--set", "training.max_steps=200")
     assert (longer["step"], longer["finished"], longer["replaces"]) == (150, None, False)

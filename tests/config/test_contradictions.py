@@ -214,9 +214,24 @@ FORMS = "model: {tied: none}\n"
             "evaluation: {metrics: [bleu, chrf]}",
         ),
         (
-            "training: {schedule: noam, warmup_steps: «0»}",
+            "training: {schedule: noam, learning_rate: null, warmup_steps: «0»}",
             "noam divides by warmup_steps",
-            "training: {schedule: noam, warmup_steps: 1}",
+            "training: {schedule: noam, learning_rate: null, warmup_steps: 1}",
+        ),
+        (
+            "training: {schedule: noam, learning_rate: «1.0»}",
+            "noam is the paper's rate, (d_model * warmup_steps)^-0.5 at its peak: it takes no learning_rate (null)",
+            "training: {schedule: inverse-sqrt, learning_rate: 1.0}",
+        ),
+        (
+            "training: {schedule: «noam»}",
+            "noam is the paper's rate",
+            "training: {schedule: noam, learning_rate: null}",
+        ),
+        (
+            "training: {learning_rate: «null»}",
+            "inverse-sqrt needs a learning_rate to rise to; only noam has its own",
+            "training: {learning_rate: 1e-3}",
         ),
         (
             "training: {validation_bleu: «false»}",

@@ -85,6 +85,26 @@ def events(run_dir: Path) -> list[dict[str, Any]]:
     return [{k: v for k, v in json.loads(line).items() if k not in ("tokens_per_s", "elapsed_s")} for line in lines]
 
 
+@pytest.mark.parametrize(
+    "options",
+    [{"max_steps": 6}, {"max_steps": 6, "warmup_steps": 9}, {"max_epochs": 1, "warmup_steps": 99}],
+    ids=["past the warm-up", "within it", "within it by epochs"],
+)
+@pytest.mark.parametrize(
+    "schedule", [{"schedule": "linear", "learning_rate": 0.00321}, {"schedule": "noam", "learning_rate": None}]
+)
+def test_the_start_tells_the_highest_rate_of_the_run_and_when_it_comes(
+    schedule: dict[str, Any], options: dict[str, Any]
+) -> None:
+    """`noam` used to scale the paper's rate by another schedule's learning_rate: 5e-6, and not a word."""
+    said: list[str] = []
+    train(settings(log_every=1, **schedule, **options), Path("x"), listener=Listener(say=said.append))
+    rates = {one["step"]: one["learning_rate"] for one in events(Path("x")) if one["event"] == "update"}
+    step = max(rates, key=lambda step: rates[step])
+    expected = f"learning rate: {schedule['schedule']}, {rates[step]:.3g} at its peak, at step {step}"
+    assert [line for line in said if line.startswith("learning rate")] == [expected]
+
+
 def stop_at(step: int, monkeypatch: pytest.MonkeyPatch) -> None:
     """A SIGINT that arrives while update number `step` is being made."""
     original = run_module.Run._after_update

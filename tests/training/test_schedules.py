@@ -7,8 +7,9 @@ import math
 import pytest
 import torch
 
+from transformer_cli.config.source import load_config
 from transformer_cli.config.training import TrainingConfig
-from transformer_cli.training.schedules import DECAYS, learning_rate
+from transformer_cli.training.schedules import DECAYS, learning_rate, peak
 
 
 def options(**changes: object) -> TrainingConfig:
@@ -18,15 +19,16 @@ def options(**changes: object) -> TrainingConfig:
 def test_noam_is_equation_3_of_the_paper() -> None:
     for step in (1, 39, 40, 41, 1000):
         expected = 512**-0.5 * min(step**-0.5, step * 40**-1.5)
-        assert learning_rate(step, options(schedule="noam", learning_rate=1.0), d_model=512) == pytest.approx(expected)
+        assert learning_rate(step, options(schedule="noam"), d_model=512) == pytest.approx(expected, rel=1e-12)
 
 
-def test_inverse_sqrt_is_noam_scaled_to_its_peak() -> None:
-    peak = learning_rate(40, options(schedule="noam"), d_model=16)
-    for step in range(1, 300):
-        noam = learning_rate(step, options(schedule="noam"), d_model=16)
-        ours = learning_rate(step, options(schedule="inverse-sqrt"), d_model=16)
-        assert ours == pytest.approx(0.01 * noam / peak, rel=1e-12)
+@pytest.mark.parametrize(("preset", "d_model"), [("transformer-base", 512), ("transformer-big", 1024)])
+def test_the_presets_of_the_paper_have_its_rate(preset: str, d_model: int) -> None:
+    config = load_config(preset)
+    for step in (1, 3999, 4000, 4001, 100_000):
+        expected = d_model**-0.5 * min(step**-0.5, step * 4000**-1.5)
+        rate = learning_rate(step, config.training, d_model=config.model.d_model)
+        assert rate == pytest.approx(expected, rel=1e-12)
 
 
 @pytest.mark.parametrize("schedule", ["cosine", "linear"])
@@ -47,12 +49,22 @@ def test_cosine_and_linear_equal_torchs_after_the_warm_up(schedule: str) -> None
 
 
 @pytest.mark.parametrize("warmup", [0, 1, 40])
-@pytest.mark.parametrize("schedule", [*DECAYS, "noam"])
+@pytest.mark.parametrize("schedule", DECAYS)
 def test_it_rises_linearly_then_never_again(schedule: str, warmup: int) -> None:
     rates = [learning_rate(s, options(schedule=schedule, warmup_steps=warmup), d_model=16) for s in range(1, 201)]
     for step in range(1, warmup):
         assert rates[step - 1] == pytest.approx(rates[warmup - 1] * step / warmup)
     assert all(a >= b for a, b in zip(rates[max(warmup - 1, 0) :], rates[max(warmup, 1) :], strict=False))
     assert all(math.isfinite(rate) and rate >= 0 for rate in rates)
-    if schedule != "noam":
-        assert max(rates) == pytest.approx(0.01, rel=0.02)
+
+
+@pytest.mark.parametrize("total_steps", [1, 39, 40, 200])
+@pytest.mark.parametrize("warmup", [0, 1, 40])
+@pytest.mark.parametrize("schedule", DECAYS)
+def test_the_peak_is_the_highest_rate_of_the_run(schedule: str, warmup: int, total_steps: int) -> None:
+    chosen = options(schedule=schedule, warmup_steps=warmup)
+    rates = {step: learning_rate(step, chosen, d_model=16) for step in range(1, total_steps + 1)}
+    step, rate = peak(chosen, d_model=16, total_steps=total_steps)
+    assert rate == rates[step] == max(rates.values())
+    if schedule != "noam" and 0 < warmup <= total_steps:
+        assert rate == 0.01

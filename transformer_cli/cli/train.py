@@ -100,6 +100,7 @@ def _show(found: Forecast, *, as_json: bool, strict: bool) -> None:
         facts = {
             "tokenizer": f"{found.tokenizer}, {at_most}{pieces} pieces",
             "parameters": f"{at_most}{found.parameters:,}",
+            "rate": f"{found.peak_rate:.3g} at its peak, at step {found.peak_step:,}",
             "machine": ", ".join(f"{key} {value}" for key, value in found.machine.items() if key != "reason"),
             "run": f"{found.run}: {_would(found)}",
         }

@@ -310,6 +310,19 @@ def _schedule(config: RunConfig) -> Iterator[Contradiction]:
         yield _contradiction(
             "noam divides by warmup_steps: it must be above 0", "training.warmup_steps", "training.schedule"
         )
+    if training.schedule == "noam" and training.learning_rate is not None:
+        yield _contradiction(
+            "noam is the paper's rate, (d_model * warmup_steps)^-0.5 at its peak: it takes no learning_rate (null); "
+            "inverse-sqrt is the same curve up to any other",
+            "training.learning_rate",
+            "training.schedule",
+        )
+    if training.schedule != "noam" and training.learning_rate is None:
+        yield _contradiction(
+            f"{training.schedule} needs a learning_rate to rise to; only noam has its own",
+            "training.learning_rate",
+            "training.schedule",
+        )
     if training.best_by == "bleu" and not training.validation_bleu:
         yield _contradiction(
             "best_by: bleu needs validation_bleu: true; best_by: loss goes without",

@@ -33,8 +33,8 @@ class TrainingConfig(Section):
     """End after this many validations in a row without a new best."""
     optimizer: Literal["adam", "adamw"] = "adam"
     """Adam (Kingma & Ba 2015) or AdamW (Loshchilov & Hutter 2019)."""
-    learning_rate: PositiveFloat = 1e-3
-    """The peak, reached at the end of the warm-up; for `noam`, the factor before d_model^-0.5."""
+    learning_rate: PositiveFloat | None = 1e-3
+    """The peak, reached at the end of the warm-up; null for `noam`, whose peak is (d_model * warmup_steps)^-0.5."""
     betas: list[Probability] = Field(default=[0.9, 0.98], min_length=2, max_length=2)
     """Adam's decay rates of the two moments."""
     eps: PositiveFloat = 1e-9
@@ -42,7 +42,7 @@ class TrainingConfig(Section):
     weight_decay: NonNegativeFloat = 0.0
     """L2 (adam) or decoupled (adamw) decay of the matrices; biases, norms and embeddings are left alone."""
     schedule: Literal["inverse-sqrt", "noam", "cosine", "linear", "constant"] = "inverse-sqrt"
-    """The learning rate after the warm-up; cosine and linear end at zero at `max_steps`."""
+    """The learning rate after the warm-up; cosine and linear end at zero at `max_steps`, noam is the paper's."""
     warmup_steps: NonNegativeInt = 4000
     """Updates in which the learning rate rises linearly."""
     clip_norm: PositiveFloat | None = 1.0

@@ -18,6 +18,7 @@ from transformer_cli.machine import decide
 from transformer_cli.tokenizer import Tokenizer, read_tokenizer
 from transformer_cli.training.directory import check_same, check_text, refuse_foreign
 from transformer_cli.training.loop import Progress, is_over
+from transformer_cli.training.schedules import peak
 
 
 @dataclass(frozen=True)
@@ -35,7 +36,8 @@ class Forecast:
 
     step: of the checkpoint that training would continue after, 0 for a new run. finished: why nothing would be left to
     do. replaces: a run that is there would be deleted. pieces: of source and target; at most, where `tokenizer` would
-    still be trained. findings: what is suspicious in the texts.
+    still be trained. peak_step, peak_rate: the update with the highest learning rate in a run of max_steps. findings:
+    what is suspicious in the texts.
     """
 
     run: str
@@ -46,6 +48,8 @@ class Forecast:
     tokenizer: str
     pieces: tuple[int, int]
     parameters: int
+    peak_step: int
+    peak_rate: float
     machine: dict[str, Any]
     findings: list[Finding]
 
@@ -67,6 +71,7 @@ def forecast(config: RunConfig, run_dir: Path, *, overwrite: bool = False) -> Fo
     if checkpoints and not overwrite:
         progress = Progress(**store.load_checkpoint(checkpoints[-1], with_optimizer=False).state)
     tokenizer, pieces = _tokenizer(config.tokenizer, None if overwrite else run_dir / "tokenizer")
+    peak_step, peak_rate = peak(config.training, d_model=config.model.d_model, total_steps=config.training.max_steps)
     return Forecast(
         run=str(run_dir),
         step=progress.step,
@@ -76,6 +81,8 @@ def forecast(config: RunConfig, run_dir: Path, *, overwrite: bool = False) -> Fo
         tokenizer=tokenizer,
         pieces=pieces,
         parameters=count(config.model, source_vocab=pieces[0], target_vocab=pieces[1]).total,
+        peak_step=peak_step,
+        peak_rate=peak_rate,
         machine=machine.as_dict(),
         findings=check_all(texts),
     )

@@ -24,7 +24,8 @@ def build_optimizer(model: nn.Module, options: TrainingConfig) -> torch.optim.Op
     kind = torch.optim.AdamW if options.optimizer == "adamw" else torch.optim.Adam
     fused = parameters[0].device.type in ("cpu", "cuda")
     beta1, beta2 = options.betas
-    return kind(groups, lr=options.learning_rate, betas=(beta1, beta2), eps=options.eps, fused=fused)
+    # The loop sets the rate before each update.
+    return kind(groups, lr=0.0, betas=(beta1, beta2), eps=options.eps, fused=fused)
 
 
 def state_tensors(optimizer: torch.optim.Optimizer, model: nn.Module) -> dict[str, Tensor]:

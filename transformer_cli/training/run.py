@@ -31,6 +31,7 @@ from transformer_cli.training.loop import Learner, Progress, Update, fit, is_ove
 from transformer_cli.training.optimizers import build_optimizer, load_state_tensors, state_tensors
 from transformer_cli.training.parallel import World, join, leave
 from transformer_cli.training.reporting import Reporter
+from transformer_cli.training.schedules import peak
 from transformer_cli.training.signals import StopRequest
 from transformer_cli.training.validation import Validation
 
@@ -136,6 +137,9 @@ class Run:
             f"{sum(p.numel() for p in learner.model.parameters()):,} parameters; "
             f"{self.machine.device}, {self.machine.precision} ({self.machine.reason}), threads: {self.machine.threads}"
         )
+        total_steps = self._total_steps(n_batches)
+        peak_step, peak_rate = peak(config.training, d_model=config.model.d_model, total_steps=total_steps)
+        say(f"learning rate: {config.training.schedule}, {peak_rate:.3g} at its peak, at step {peak_step:,}")
         if self.progress.step:
             say(f"continuing after step {self.progress.step:,}")
         self.reporter = Reporter(
@@ -143,7 +147,7 @@ class Run:
             say=say,
             bar=self.listener.bar and self.world.is_main,
             log_every=config.training.log_every,
-            total_steps=self._total_steps(n_batches),
+            total_steps=total_steps,
             progress=self.progress,
         )
 

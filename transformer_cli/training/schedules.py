@@ -11,15 +11,26 @@ from transformer_cli.config.training import TrainingConfig
 def learning_rate(step: int, options: TrainingConfig, *, d_model: int) -> float:
     """The rate of update number `step`, counted from 1.
 
-    It rises linearly over the warm-up, then follows the schedule. noam: Vaswani et al. 2017, eq. 3, times
-    `learning_rate`; inverse-sqrt is the same curve, scaled to peak at `learning_rate`.
+    It rises linearly over the warm-up, then follows the schedule and never rises again.
     """
-    if options.schedule == "noam":
-        warmup = max(options.warmup_steps, 1)
-        return options.learning_rate * d_model**-0.5 * min(step**-0.5, step * warmup**-1.5)
+    height = _height(options, d_model=d_model)
     if step <= options.warmup_steps:
-        return options.learning_rate * step / options.warmup_steps
-    return options.learning_rate * DECAYS[options.schedule](step, options)
+        return height * step / options.warmup_steps
+    return height * DECAYS[options.schedule](step, options)
+
+
+def peak(options: TrainingConfig, *, d_model: int, total_steps: int) -> tuple[int, float]:
+    """The update with the highest rate in a run of so many, and that rate."""
+    step = min(max(options.warmup_steps, 1), total_steps)
+    return step, learning_rate(step, options, d_model=d_model)
+
+
+def _height(options: TrainingConfig, *, d_model: int) -> float:
+    """The rate at the end of the warm-up. noam's follows from Vaswani et al. 2017, eq. 3."""
+    if options.schedule == "noam":
+        return float((d_model * max(options.warmup_steps, 1)) ** -0.5)
+    assert options.learning_rate is not None
+    return options.learning_rate
 
 
 def _progress(step: int, options: TrainingConfig) -> float:
@@ -27,8 +38,13 @@ def _progress(step: int, options: TrainingConfig) -> float:
     return min(1.0, (step - options.warmup_steps) / max(1, options.max_steps - options.warmup_steps))
 
 
+def _inverse_sqrt(step: int, options: TrainingConfig) -> float:
+    return math.sqrt(max(options.warmup_steps, 1) / step)
+
+
 DECAYS: dict[str, Callable[[int, TrainingConfig], float]] = {
-    "inverse-sqrt": lambda step, options: math.sqrt(max(options.warmup_steps, 1) / step),
+    "inverse-sqrt": _inverse_sqrt,
+    "noam": _inverse_sqrt,
     "cosine": lambda step, options: 0.5 * (1 + math.cos(math.pi * _progress(step, options))),
     "linear": lambda step, options: 1 - _progress(step, options),
     "constant": lambda step, options: 1.0,
