@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import re
 from dataclasses import replace
 
 import numpy as np
@@ -16,6 +17,7 @@ from transformer_cli.attention_maps.aligner import align_texts, alignments, firs
 from transformer_cli.attention_maps.alignment import Gold, align, best_layer, error_rate, pharaoh, read_gold
 from transformer_cli.attention_maps.capture import attention_maps, source_side
 from transformer_cli.attention_maps.maps import Side
+from transformer_cli.data.corpus import Corpus
 from transformer_cli.decoding import long_lines
 from transformer_cli.errors import DataError, UsageError
 from transformer_cli.loading import load
@@ -75,13 +77,31 @@ def test_error_rates_by_hand():
 
 def test_a_gold_file_has_sure_and_possible_links(tmp_path):
     (tmp_path / "gold").write_text("0-0 1p2 2?1\n\n3-4\n")
-    (first, empty, last), counts = read_gold(tmp_path / "gold")
+    text = Corpus(["a b c", "d", "e f g h"], ["i j k", "l", "m n o p q"])
+    (first, empty, last), counts = read_gold(tmp_path / "gold", text)
     assert counts == {}
     assert first == Gold(links("0-0"), links("0-0 1-2 2-1"))
     assert (empty, last) == (Gold(frozenset(), frozenset()), Gold(links("3-4"), links("3-4")))
-    (tmp_path / "gold").write_text("0-0\n0:1\n")
+    (tmp_path / "gold").write_text("0-0\n0:1\n\n")
     with pytest.raises(DataError, match=r"line 2: expected links such as 0-1 .* found '0:1'"):
-        read_gold(tmp_path / "gold")
+        read_gold(tmp_path / "gold", text)
+
+
+@pytest.mark.parametrize(
+    ("line", "words"),
+    [
+        ("0-99", "0-99 links word 99 of the target, which has 4"),
+        ("0-0 4-0", "4-0 links word 4 of the source, which has 4"),
+        ("1-1 3p4", "3p4 links word 4 of the target, which has 4"),
+        ("3?3 999999-0", "999999-0 links word 999999 of the source, which has 4"),
+    ],
+)
+def test_gold_links_between_words_that_are_not_there_are_refused(line, words, tmp_path):
+    """They counted as links that the model had missed, and an error rate was printed."""
+    (tmp_path / "gold").write_text(f"0-0 3-3\n{line}\n")
+    with pytest.raises(DataError, match=re.escape(f"gold, line 2: {words}")) as caught:
+        read_gold(tmp_path / "gold", Corpus(["a b\u3000c  d"] * 2, ["e f g h"] * 2))
+    assert "counted from 0" in str(caught.value.hint)
 
 
 @pytest.fixture(scope="module")

@@ -67,7 +67,7 @@ def test_what_the_model_itself_says_has_no_errors_and_the_other_reading_is_anoth
 def test_a_byte_order_mark_in_gold_is_removed_and_counted_with_those_of_the_text(texts, capfd):
     """It used to be refused as a broken link."""
     Path("a.en").write_bytes(b"\xef\xbb\xbf" + Path("a.en").read_bytes())
-    Path("gold.gz").write_bytes(gzip.compress(b"\xef\xbb\xbf0-0\r\n" + b"0-0\n" * 12))
+    Path("gold.gz").write_bytes(gzip.compress(b"\xef\xbb\xbf\r\n" + b"0-0\n" * 12))
     assert tx("score", "--source", "a.de", "--target", "a.en", "--gold", "gold.gz", "--json") == 0
     shown = capfd.readouterr()
     counts = json.loads(shown.out.split("\n")[-2])["counts"]
@@ -80,7 +80,7 @@ def test_gold_of_another_length_a_broken_link_and_a_layer_that_is_not_there_are_
     Path("gold").write_text("0-0\n")
     assert tx(*score) == 3
     assert "gold has 1 lines, the text has 13" in capfd.readouterr().err
-    Path("gold").write_text("0-0\n" * 12 + "0:0\n")
+    Path("gold").write_text("\n" + "0-0\n" * 11 + "0:0\n")
     assert tx(*score) == 3
     assert "gold, line 13: expected links such as 0-1" in capfd.readouterr().err
     assert tx("translate", "--alignments", "--set=decoding.alignment_layer=2", SOURCES[1]) == 2

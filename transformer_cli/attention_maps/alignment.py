@@ -16,7 +16,7 @@ from numpy.typing import NDArray
 from transformer_cli import files
 from transformer_cli.attention_maps.maps import AttentionMaps, Side
 from transformer_cli.config.decoding import Reading
-from transformer_cli.data.corpus import read_lines
+from transformer_cli.data.corpus import Corpus, read_lines
 from transformer_cli.errors import DataError
 
 Links = frozenset[tuple[int, int]]
@@ -75,22 +75,38 @@ class Gold:
     possible: Links
 
 
-def read_gold(path: str | Path) -> tuple[list[Gold], dict[str, int]]:
-    """One sentence pair per line: `0-1` is sure, `0p1` or `0?1` possible; and the lines that were touched, by reason.
+def read_gold(path: str | Path, text: Corpus) -> tuple[list[Gold], dict[str, int]]:
+    """The true links of a text, one line per pair: `0-1` is sure, `0p1` or `0?1` possible; words are those between
+    white space. Also the lines that were touched, by reason.
 
-    Raises DataError with the line for anything else.
+    Raises DataError, with the line, for anything else and for words that the pair does not have.
     """
-    read = read_lines(path)
-    return [_gold(line, f"{files.shown(path)}, line {n}") for n, line in enumerate(read.lines, start=1)], read.counts
+    read, name = read_lines(path), files.shown(path)
+    if len(read.lines) != len(text):
+        raise DataError(
+            f"{name} has {len(read.lines):,} lines, the text has {len(text):,}: they must match line by line"
+        )
+    found: list[Gold] = []
+    for line, source, target in zip(read.lines, text.source, text.target, strict=True):
+        found.append(_gold(line, source, target, f"{name}, line {len(found) + 1:,}"))
+    return found, read.counts
 
 
-def _gold(line: str, place: str) -> Gold:
+def _gold(line: str, source: str, target: str, place: str) -> Gold:
     found: dict[str, set[tuple[int, int]]] = {"-": set(), "p": set()}
+    n_words = {"source": len(source.split()), "target": len(target.split())}
     for word in line.split():
         match = re.fullmatch(r"(\d{1,6})([-p?])(\d{1,6})", word)
         if match is None:
             raise DataError(f"{place}: expected links such as 0-1 or, for possible ones, 0p1; found {word[:40]!r}")
-        found[match[2].replace("?", "p")].add((int(match[1]), int(match[3])))
+        link = int(match[1]), int(match[3])
+        for side, number in zip(n_words, link, strict=True):
+            if number >= n_words[side]:
+                raise DataError(
+                    f"{place}: {word} links word {number} of the {side}, which has {n_words[side]:,}",
+                    hint="words are those between white space, counted from 0 on both sides, the source's first",
+                )
+        found[match[2].replace("?", "p")].add(link)
     return Gold(frozenset(found["-"]), frozenset(found["-"] | found["p"]))
 
 

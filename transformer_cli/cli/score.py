@@ -15,7 +15,6 @@ from transformer_cli.cli import console
 from transformer_cli.cli.options import Config, Json, Models, Output, Overrides, Quiet, Traceback
 from transformer_cli.cli.results import refuse_own_input, writer
 from transformer_cli.cli.translate import progress_bar
-from transformer_cli.errors import DataError
 
 if TYPE_CHECKING:
     from transformer_cli.attention_maps.alignment import Gold
@@ -92,9 +91,7 @@ def _gold(path: Path, corpus: Corpus) -> tuple[list[Gold], Counter[str]]:
     """The links, and what was touched in all three texts."""
     from transformer_cli.attention_maps.alignment import read_gold
 
-    links, counts = read_gold(path)
-    if len(links) != len(corpus):
-        raise DataError(f"{path} has {len(links):,} lines, the text has {len(corpus):,}: they must match line by line")
+    links, counts = read_gold(path, corpus)
     return links, Counter(corpus.counts) + Counter(counts)
 
 
