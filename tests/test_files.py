@@ -268,9 +268,22 @@ def test_removing_a_tree_follows_no_link_and_sweeping_touches_nothing_else(tmp_p
     (run / "link").symlink_to(outside)
     files.remove(run)
     files.remove(run)
-    (tmp_path / f"{files.ASIDE}x").symlink_to(outside)
-    assert files.sweep(tmp_path) == [f"{files.ASIDE}x"]
-    assert content(tmp_path) == {"outside/kept": b""}
+    left = f"{files.ASIDE}x-0123abcd"
+    (tmp_path / left).symlink_to(outside)
+    (tmp_path / f"{files.ASIDE}mine").write_bytes(b"")
+    assert files.sweep(tmp_path) == [left]
+    assert content(tmp_path) == {"outside/kept": b"", f"{files.ASIDE}mine": b""}
+
+
+def test_of_a_directory_that_somebody_else_uses_too_only_what_was_named_is_removed(tmp_path):
+    for folder in ("ours", "shared"):
+        (tmp_path / folder).mkdir()
+        (tmp_path / folder / "a.npy").write_bytes(b"")
+    (tmp_path / "shared" / "notes.npy.txt").write_bytes(b"mine")
+    for folder in ("ours", "shared"):
+        files.remove_only(tmp_path / folder, r"\w\.npy")
+    assert content(tmp_path) == {"shared/notes.npy.txt": b"mine"}
+    assert not (tmp_path / "ours").exists()
 
 
 def test_the_seam_is_free_of_heavy_imports():

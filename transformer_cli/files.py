@@ -26,6 +26,8 @@ ASIDE = ".tmp-"
 DOOMED = ".del-"
 """Prefix of what is being deleted, so that a kill half-way leaves nothing that looks valid."""
 
+_LEFT_BEHIND = re.compile(rf"({re.escape(ASIDE)}|{re.escape(DOOMED)}).+-[0-9a-f]{{8}}")
+
 _HINTS = {
     errno.ENOSPC: "free some space on that disk, then run the same command again",
     errno.EDQUOT: "your quota is used up: free some space, then run the same command again",
@@ -232,13 +234,21 @@ def remove(path: str | Path) -> None:
     _sync_directory(path.parent)
 
 
+def remove_only(directory: str | Path, names: str) -> None:
+    """Delete what has such a name (a pattern) in a directory, and the directory itself if nothing else is there."""
+    inside = sorted(Path(directory).iterdir())
+    ours = [path for path in inside if re.fullmatch(names, path.name)]
+    for path in ours if len(ours) < len(inside) else [Path(directory)]:
+        remove(path)
+
+
 def sweep(directory: str | Path) -> list[str]:
     """Delete what killed processes left in `directory`, half-written or half-deleted; returns those names."""
     directory = Path(directory)
     if not directory.is_dir():
         return []
     with _writing(directory, verb="clean up"):
-        left = sorted(path for path in directory.iterdir() if path.name.startswith((ASIDE, DOOMED)))
+        left = sorted(path for path in directory.iterdir() if _LEFT_BEHIND.fullmatch(path.name))
         for path in left:
             _delete(path)
     return [path.name for path in left]

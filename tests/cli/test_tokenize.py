@@ -116,7 +116,7 @@ def test_a_tokenizer_of_another_kind_leaves_nothing_of_the_old_one(trained):
 
 
 def test_the_tokenizer_of_a_trained_model_is_not_replaced(trained, home):
-    (home / "runs/small/run.json").write_text('{"versions": {}}', encoding="utf-8")
+    (home / "runs/small/run.json").write_text('{"versions": {"tx": "1"}}', encoding="utf-8")
     main(["tokenize", "-c", "small.yaml"])
     with pytest.raises(UsageError, match="was trained with another tokenizer"):
         main(["tokenize", "-c", "small.yaml", "--set", "tokenizer.kind=word"])

@@ -7,17 +7,22 @@ import shutil
 import subprocess
 import sys
 from collections.abc import Iterator
+from contextlib import suppress
 from pathlib import Path
 from typing import Any
 
 import pytest
 import torch
+from faults import Saboteur
 
+from transformer_cli import files
 from transformer_cli.checkpoints.find import list_checkpoints
+from transformer_cli.cli import failures
 from transformer_cli.cli.app import main
 from transformer_cli.config.run import RunConfig
 from transformer_cli.config.source import dump_config, load_config
-from transformer_cli.errors import ConfigError, DataError, ModelError, UsageError
+from transformer_cli.errors import ConfigError, DataError, ModelError, ResourceError, UsageError
+from transformer_cli.training import directory
 from transformer_cli.training.directory import claimed
 from transformer_cli.training.run import Listener, train
 
@@ -73,14 +78,88 @@ def test_overwriting_leaves_the_files_of_others_in_the_folders_of_a_run() -> Non
     assert [path.read_text(encoding="utf-8") for path in others] == ["mine"] * len(others)
 
 
-@pytest.mark.parametrize("overwrite", [False, True])
-def test_a_config_yaml_that_is_not_of_a_run_is_not_replaced(overwrite: bool) -> None:
-    """`tx train -c config.yaml --run-dir .` put the resolved configuration into the file that was given."""
-    text = "extends: tiny.yaml # my notes\n"
-    Path("config.yaml").write_text(text, encoding="utf-8")
-    with pytest.raises(UsageError, match="which a run would replace"):
-        train(settings(), Path(), overwrite=overwrite)
-    assert Path("config.yaml").read_text(encoding="utf-8") == text
+FOREIGN = {
+    "config.yaml": "extends: tiny.yaml # my notes\n",
+    "run.json": '{"name": "my run", "data": {}}',
+    "metrics.jsonl": '{"step": 1, "loss": 2.0}\n',
+    "best": "the best of my life\n",
+    "last": "step-00000001\n",
+    "words.tsv.gz": "",
+    "tokenizer/tokenizer.json": '{"version": "1.0", "model": {"type": "BPE"}}',
+    "tokenizer/spm.model": "",
+    "data/train-0123456789abcdef": "",
+    "checkpoints/step-00000001/manifest.json": '{"model": "mine"}',
+    "checkpoints": "a list of them",
+}
+"""What others may have under the names of a run's parts; a folder's file is made with its folder."""
+
+
+@pytest.mark.parametrize("command", [["train"], ["train", "--overwrite"], ["train", "--dry-run"], ["tokenize"]])
+@pytest.mark.parametrize("name", FOREIGN)
+def test_in_a_directory_that_is_no_run_nothing_is_deleted_or_replaced(
+    name: str, command: list[str], capfd: pytest.CaptureFixture[str]
+) -> None:
+    """`--run-dir .` replaced `best`, `metrics.jsonl` and the like; `tx tokenize` deleted a whole `tokenizer/`."""
+    Path("c.yaml").write_text(dump_config(settings()), encoding="utf-8")
+    path = Path("mine", name)
+    path.parent.mkdir(parents=True)
+    path.write_text(FOREIGN[name], encoding="utf-8")
+    assert failures.exit_code(lambda: main([*command, "-c", "c.yaml", "--run-dir", "mine"])) == 2
+    said = capfd.readouterr().err
+    assert "mine is not a run, but has" in said
+    assert name.split("/")[0] in said
+    assert contents(Path("mine")) == {path: FOREIGN[name].encode()}
+
+
+def test_a_run_that_was_broken_off_before_its_record_is_still_a_run(monkeypatch: pytest.MonkeyPatch) -> None:
+    """All that lies there is what tx itself put there first."""
+    for nth in range(1, 100):
+        saboteur = Saboteur(nth, OSError(5, "the disk is gone"))
+        with monkeypatch.context() as patch:
+            patch.setattr(files, "disk", saboteur)
+            with suppress(ResourceError):
+                train(settings(training={"max_steps": 1}), Path("new"))
+        directory.check_ours(Path("new"))
+        if directory.is_run(Path("new")):
+            break
+    assert nth > 4
+
+
+def test_beside_the_files_of_others_a_run_is_made() -> None:
+    for name in ("notes.txt", "data/train.de", "tokenizer/notes.txt", "checkpoints/mine/best"):
+        Path("mine", name).parent.mkdir(parents=True, exist_ok=True)
+        Path("mine", name).write_text("mine", encoding="utf-8")
+    theirs = contents(Path("mine"))
+    for overwrite in (False, True):
+        train(settings(training={"max_steps": 1}), Path("mine"), overwrite=overwrite)
+        assert {path: path.read_bytes() for path in theirs} == theirs
+
+
+def test_notes_in_a_checkpoint_outlive_it() -> None:
+    notes = list_checkpoints(RUN)[0] / "notes.txt"
+    notes.write_text("mine", encoding="utf-8")
+    train(settings(training={"max_steps": 2}), RUN, overwrite=True)
+    assert [path.name for path in notes.parent.iterdir()] == ["notes.txt"]
+
+
+@pytest.mark.parametrize("folder", ["tokenizer", "data", "checkpoints"])
+def test_what_a_link_leads_to_is_not_deleted(folder: str) -> None:
+    """With `checkpoints` a link, `--overwrite` deleted the record and went on from the old weights."""
+    (RUN / folder).rename("elsewhere")
+    (RUN / folder).symlink_to(Path("elsewhere").absolute())
+    before = contents(Path())
+    with pytest.raises(UsageError, match=f"{folder} is a symbolic link"):
+        train(settings(), RUN, overwrite=True)
+    assert contents(Path()) == before
+
+
+@pytest.mark.parametrize("command", [["train"], ["tokenize"], ["tokenize", "--ids", "a"]])
+def test_an_empty_run_dir_is_refused(command: list[str], capfd: pytest.CaptureFixture[str]) -> None:
+    """`--run-dir "$UNSET"` trained in the current folder."""
+    before = contents(Path())
+    assert failures.exit_code(lambda: main([*command, "-c", "tiny.yaml", "--run-dir", ""])) == 2
+    assert "--run-dir is empty" in capfd.readouterr().err
+    assert contents(Path()) == before
 
 
 def test_a_tokenizer_of_the_same_size_is_refused() -> None:

@@ -13,6 +13,7 @@ from typing import Annotated
 import typer
 
 from transformer_cli.cli import console, failures
+from transformer_cli.errors import UsageError
 
 
 def _set_quiet(value: bool) -> bool:
@@ -25,6 +26,13 @@ def _set_traceback(value: bool) -> bool:
     if value:
         failures.show_tracebacks()
     return value
+
+
+def _directory(text: str) -> Path:
+    """For pathlib an empty name, which an unset variable of the shell gives, is the current folder."""
+    if not text.strip():
+        raise UsageError("--run-dir is empty", hint="name a directory, or leave the option out for runs/NAME")
+    return Path(text)
 
 
 Config = Annotated[
@@ -51,7 +59,8 @@ Models = Annotated[
     ),
 ]
 RunDir = Annotated[
-    Path | None, typer.Option("--run-dir", metavar="DIR", help="The run's directory; runs/NAME when not given.")
+    Path | None,
+    typer.Option("--run-dir", metavar="DIR", parser=_directory, help="The run's directory; runs/NAME when not given."),
 ]
 Input = Annotated[
     str | None, typer.Option("--input", "-i", metavar="FILE", help="Read lines from this file; - is stdin.")

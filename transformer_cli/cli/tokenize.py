@@ -147,9 +147,11 @@ def _train(config_path: str, overrides: list[str], run_dir: Path | None, *, as_j
     from transformer_cli.config.source import load_config
     from transformer_cli.data.corpus import load_training
     from transformer_cli.tokenizer import train_tokenizer
+    from transformer_cli.training.directory import check_ours
 
     config = load_config(config_path, overrides)
     place = run_dir or RUNS / (config.name or "")
+    check_ours(place)
     text = load_training(config.data)
     tokenizer, report = train_tokenizer(config.tokenizer, text.source, text.target, seed=config.seed)
     _save(tokenizer, place, config, text)
@@ -168,23 +170,24 @@ def _save(tokenizer: Tokenizer, run_dir: Path, config: RunConfig, text: Corpus) 
     from transformer_cli import files
     from transformer_cli.config.source import dump_config
     from transformer_cli.tokenizer import Tokenizer
+    from transformer_cli.training.directory import claimed, discard
 
     record_file = run_dir / "run.json"
-    record = files.read_json(record_file, error=ModelError) if record_file.exists() else {}
-    if not isinstance(record, dict) or record.keys() - {"data"} or (run_dir / "checkpoints").exists():
-        if Tokenizer.load(run_dir / "tokenizer").fingerprint == tokenizer.fingerprint:
-            return
-        raise UsageError(
-            f"{files.shown(run_dir)} is a run that was trained with another tokenizer",
-            hint="give the new run another name (--set name=... or --run-dir), or delete the old one",
-        )
-    files.make_directory(run_dir)
-    if (run_dir / "tokenizer").exists():
-        console.say(f"replacing the tokenizer that was in {files.shown(run_dir)}")
-    files.remove(run_dir / "tokenizer")
-    files.write_text(run_dir / "config.yaml", dump_config(config))
-    files.write_json(record_file, {"data": {"train": text.as_json()}})
-    tokenizer.save(run_dir / "tokenizer")
+    with claimed(run_dir):
+        record = files.read_json(record_file, error=ModelError) if record_file.exists() else {}
+        if not isinstance(record, dict) or record.keys() - {"data"} or (run_dir / "checkpoints").exists():
+            if Tokenizer.load(run_dir / "tokenizer").fingerprint == tokenizer.fingerprint:
+                return
+            raise UsageError(
+                f"{files.shown(run_dir)} is a run that was trained with another tokenizer",
+                hint="give the new run another name (--set name=... or --run-dir), or delete the old one",
+            )
+        if (run_dir / "tokenizer").exists():
+            console.say(f"replacing the tokenizer that was in {files.shown(run_dir)}")
+        discard(run_dir)
+        files.write_json(record_file, {"data": {"train": text.as_json()}})
+        files.write_text(run_dir / "config.yaml", dump_config(config))
+        tokenizer.save(run_dir / "tokenizer")
 
 
 def _tell(report: TokenizerReport, counts: dict[str, int], config: RunConfig, run_dir: Path) -> None:

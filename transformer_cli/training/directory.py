@@ -4,19 +4,20 @@ from __future__ import annotations
 
 import os
 import re
-from collections.abc import Iterator, Mapping
+from collections.abc import Callable, Iterator, Mapping
 from contextlib import contextmanager, suppress
 from pathlib import Path
 from typing import Any
 
 from transformer_cli import files
-from transformer_cli.checkpoints.find import list_checkpoints
+from transformer_cli.checkpoints.find import MANIFEST, list_checkpoints
 from transformer_cli.config.run import RunConfig
 from transformer_cli.config.source import dump_config, load_config
 from transformer_cli.data.corpus import Corpus
 from transformer_cli.errors import DataError, ModelError, TxError, UsageError
 from transformer_cli.evaluation.words import WORD_COUNTS
-from transformer_cli.training.reporting import METRICS
+
+METRICS = "metrics.jsonl"
 
 MAY_DIFFER = {
     "name",
@@ -51,12 +52,15 @@ UNTIL_TRAINED = {
 }
 """What may change too while there is no checkpoint: all that a tokenizer does not depend on."""
 
-CONTENTS = {
-    "tokenizer": r"(spm|source|target)\.model|tokenizer\.json",
-    "data": r"[a-z-]+-[0-9a-f]{16}",
-    "checkpoints": r"step-\d{8,18}",
+FILES = ("config.yaml", "run.json", METRICS, WORD_COUNTS, "best", "last")
+"""The files of a run."""
+
+FOLDERS = {
+    "tokenizer": (r"(spm|source|target)\.model|tokenizer\.json", ""),
+    "data": (r"(train|valid)(-sampled)?-[0-9a-f]{16}", r"(pairs|(source|target)(_offsets)?)\.npy|index\.json"),
+    "checkpoints": (r"step-\d{8,18}", r"(model|optimizer)\.safetensors|(state|manifest)\.json"),
 }
-"""The folders of a run, and the names of what tx puts there."""
+"""The folders of a run: the names of what tx puts there, and the names in that, where it is a folder itself."""
 
 
 @contextmanager
@@ -152,31 +156,83 @@ def flat(tree: dict[str, Any], prefix: str = "") -> dict[str, Any]:
     return leaves
 
 
-def refuse_foreign(run_dir: Path) -> None:
-    """UsageError where there is no run but a config.yaml that somebody wrote: a run would replace it by its own."""
-    path = run_dir / "config.yaml"
-    traces = ("run.json", "checkpoints", "tokenizer/tokenizer.json")
-    if not path.exists() or any((run_dir / trace).exists() for trace in traces):
+def check_ours(run_dir: Path) -> None:
+    """UsageError where the directory is no run, and yet holds something of a name that a run would write."""
+    if is_run(run_dir):
         return
-    try:
-        is_ours = files.read_text(path) == dump_config(load_config(path))
-    except TxError:
-        is_ours = False
-    if not is_ours:
+    theirs = [name for name in _taken(run_dir) if name != "config.yaml" or not _is_dumped(run_dir / name)]
+    if theirs:
+        listed = ", ".join(theirs[:5]) + (f" and {len(theirs) - 5:,} more" if len(theirs) > 5 else "")
         raise UsageError(
-            f"{files.shown(run_dir)} is not a run, but has a config.yaml, which a run would replace",
-            hint="choose another --run-dir, or move that file away",
+            f"{files.shown(run_dir)} is not a run, but has {listed}, which a run would replace",
+            hint="choose another --run-dir, or move that away",
         )
 
 
+def is_run(run_dir: Path) -> bool:
+    """Whether tx made this directory, told by what only tx writes: the record of a run, or a checkpoint's manifest."""
+    return _is_ours(run_dir / "run.json", _tells_of_a_run) or any(
+        _is_ours(path / MANIFEST, lambda value: {"tx", "step", "tokenizer", "files", "sha256"} <= value.keys())
+        for path in list_checkpoints(run_dir)
+    )
+
+
 def discard(run_dir: Path) -> None:
-    """Delete what a run consists of, and nothing else that may lie there."""
-    for name in ("run.json", METRICS, WORD_COUNTS, "best", "last"):
-        files.remove(run_dir / name)
-    for folder, names in CONTENTS.items():
+    """Delete what a run consists of, and nothing else that may lie there. UsageError for a folder that is a link."""
+    for folder in FOLDERS:
+        if (run_dir / folder).is_symlink():
+            raise UsageError(
+                f"{files.shown(run_dir / folder)} is a symbolic link: what it leads to is not deleted",
+                hint="remove the link, or choose another --run-dir",
+            )
+    for name in FILES:
+        if not (run_dir / name).is_dir():  # of those, tx writes none
+            files.remove(run_dir / name)
+    for folder, (names, inner_names) in FOLDERS.items():
         there = run_dir / folder
-        for path in sorted(there.iterdir()) if there.is_dir() and not there.is_symlink() else ():
-            if re.fullmatch(names, path.name):
+        for path in sorted(there.iterdir()) if there.is_dir() else ():
+            if not re.fullmatch(names, path.name):
+                continue
+            if path.is_dir() and not path.is_symlink():
+                files.remove_only(path, inner_names)
+            else:
                 files.remove(path)
         with suppress(OSError):  # something else lies in it
             there.rmdir()
+
+
+def _taken(run_dir: Path) -> list[str]:
+    """What is there under the names of a run's parts."""
+    found = [name for name in FILES if os.path.lexists(run_dir / name)]
+    for folder, (names, _) in FOLDERS.items():
+        there = run_dir / folder
+        if there.is_dir():
+            found += [f"{folder}/{path.name}" for path in sorted(there.iterdir()) if re.fullmatch(names, path.name)]
+        elif os.path.lexists(there):
+            found.append(folder)
+    return found
+
+
+def _is_ours(path: Path, shape: Callable[[dict[str, Any]], bool]) -> bool:
+    """Whether a file holds a JSON object of this shape."""
+    try:
+        value = files.read_json(path)
+    except TxError:
+        return False
+    return isinstance(value, dict) and shape(value)
+
+
+def _tells_of_a_run(record: dict[str, Any]) -> bool:
+    """Whether it is a run.json: of a run that was trained, or of one that has its text so far."""
+    versions, texts = record.get("versions"), record.get("data")
+    if isinstance(versions, dict):
+        return "tx" in versions
+    return record.keys() == {"data"} and isinstance(texts, dict) and bool(texts) and _is_record(record)
+
+
+def _is_dumped(path: Path) -> bool:
+    """Whether a configuration is one that tx wrote out, and nobody changed since."""
+    try:
+        return files.read_text(path) == dump_config(load_config(path))
+    except TxError:
+        return False

@@ -16,7 +16,7 @@ from transformer_cli.data.checks import Finding, check_all
 from transformer_cli.evaluation.words import count_words
 from transformer_cli.machine import decide
 from transformer_cli.tokenizer import Tokenizer, read_tokenizer
-from transformer_cli.training.directory import check_same, check_text, refuse_foreign
+from transformer_cli.training.directory import check_ours, check_same, check_text
 from transformer_cli.training.loop import Progress, is_over
 from transformer_cli.training.schedules import peak
 
@@ -60,7 +60,7 @@ class Forecast:
 def forecast(config: RunConfig, run_dir: Path, *, overwrite: bool = False) -> Forecast:
     """What `train` checks of configuration, run, device and text before it cuts pieces, and the data check; raises what
     it would raise. Whether all pairs have room in a table of positions only pieces can tell."""
-    refuse_foreign(run_dir)
+    check_ours(run_dir)
     record = {} if overwrite else check_same(config, run_dir)
     checkpoints = store.list_checkpoints(run_dir)
     machine = decide(config)

@@ -26,7 +26,7 @@ from transformer_cli.evaluation.words import WORD_COUNTS, count_words, save_word
 from transformer_cli.machine import Machine, decide
 from transformer_cli.model.build import build_transformer
 from transformer_cli.tokenizer import Tokenizer, train_tokenizer
-from transformer_cli.training.directory import check_same, check_text, claimed, discard, read_record, refuse_foreign
+from transformer_cli.training.directory import check_ours, check_same, check_text, claimed, discard, read_record
 from transformer_cli.training.loop import Learner, Progress, Update, fit, is_over
 from transformer_cli.training.optimizers import build_optimizer, load_state_tensors, state_tensors
 from transformer_cli.training.parallel import World, join, leave
@@ -100,7 +100,7 @@ class Run:
 
     def open(self, *, overwrite: bool) -> None:
         """Check that what is there is this run, or delete it; not before text and device are known to be there."""
-        refuse_foreign(self.run_dir)
+        check_ours(self.run_dir)
         if not overwrite:
             self.record = check_same(self.config, self.run_dir)
         self.machine = self._machine().use()
@@ -109,7 +109,7 @@ class Run:
         if self.world.is_main:
             if overwrite:
                 discard(self.run_dir)
-            files.make_directory(self.run_dir)
+            files.write_json(self.run_dir / "run.json", self.record)  # first: it proves whose the directory is
             files.write_text(self.run_dir / "config.yaml", dump_config(self.config))
         self.world.wait()
 
