@@ -89,6 +89,11 @@ def test_what_would_break_a_line_or_end_a_sentence_unasked_is_banned():
     assert banned == {"<pad>", "<unk>", "<s>", "<mask>", "<0x0A>", "<0x0D>", "\r", "\n"}
 
 
+def test_what_must_not_be_generated_is_found_once(bpe):
+    """Each validation used to ask four questions about every piece: a quarter of a second for 32,000 pieces."""
+    assert bpe.banned_ids is bpe.banned_ids
+
+
 @given(data=st.data())
 def test_no_ids_that_may_be_generated_break_a_line(literal, data):
     allowed = sorted(set(range(literal.size)) - set(literal.banned_ids))

@@ -50,7 +50,7 @@ class Vocabulary:
     def sha256(self) -> str:
         return hashlib.sha256(self.model).hexdigest()
 
-    @property
+    @cached_property
     def banned_ids(self) -> tuple[int, ...]:
         """What a translation must never contain: unk, control symbols but eos, and whatever would break a line."""
         return tuple(id for id in range(self.size) if id != EOS and self._is_banned(id))
