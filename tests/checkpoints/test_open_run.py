@@ -7,6 +7,7 @@ import shutil
 
 import pytest
 import torch
+from torch.utils._python_dispatch import TorchDispatchMode
 
 from transformer_cli.checkpoints import store
 from transformer_cli.checkpoints.tensors import load_weights, to_bytes, weights
@@ -65,7 +66,7 @@ def test_a_run_can_be_moved_and_opened_elsewhere(run, tmp_path, monkeypatch):
 
 
 @pytest.mark.parametrize("tied", ["all", "decoder", "none"])
-@pytest.mark.parametrize("positions", ["sinusoidal", "learned", "rotary", "none"])
+@pytest.mark.parametrize("positions", ["sinusoidal", "sinusoidal-table", "learned", "rotary", "none"])
 def test_every_tying_comes_back_with_one_stored_copy(tmp_path, tied, positions):
     """T26: what is stored has as many numbers as the model has parameters, and the ties are ties again."""
     config = CONFIG.model_copy(update={"model": CONFIG.model.model_copy(update={"tied": tied, "positions": positions})})
@@ -77,6 +78,33 @@ def test_every_tying_comes_back_with_one_stored_copy(tmp_path, tied, positions):
     assert (opened.source_embedding.table.weight is opened.target_embedding.table.weight) == (tied == "all")
     for name, tensor in model.state_dict().items():
         torch.testing.assert_close(opened.state_dict()[name], tensor, rtol=0, atol=0)
+    trained = [{name for name, one in each.named_parameters() if one.requires_grad} for each in (opened, model)]
+    assert trained[0] == trained[1]
+    ids, lengths = torch.tensor([[4, 5, 6]]), torch.tensor([3])
+    assert torch.equal(opened(ids, lengths, ids), model.eval()(ids, lengths, ids))
+
+
+class Draws(TorchDispatchMode):
+    """What is drawn at random, apart from tensors that have no numbers."""
+
+    def __init__(self) -> None:
+        super().__init__()
+        self.found: list[str] = []
+
+    def __torch_dispatch__(self, func, types, args=(), kwargs=None):
+        result = func(*args, **(kwargs or {}))
+        if torch.Tag.nondeterministic_seeded in func.tags and result.device.type != "meta":
+            self.found.append(str(func))
+        return result
+
+
+def test_a_run_is_opened_without_a_draw(run):
+    """Random weights used to be made first, from the caller's generator, to be overwritten."""
+    before = torch.get_rng_state()
+    with Draws() as draws:
+        store.open_run(store.find_checkpoint(str(run)))
+    assert draws.found == []
+    assert torch.equal(torch.get_rng_state(), before)
 
 
 def test_the_same_weights_make_the_same_file_whatever_order_they_come_in(run):

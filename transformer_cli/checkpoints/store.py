@@ -14,7 +14,6 @@ import json
 import os
 from collections.abc import Mapping
 from dataclasses import dataclass
-from functools import partial
 from pathlib import Path
 from typing import Any, Literal
 
@@ -36,7 +35,7 @@ from transformer_cli.checkpoints.find import (
     step_of,
     whole_run_of,
 )
-from transformer_cli.checkpoints.tensors import check_fit, from_bytes, load_weights, to_bytes
+from transformer_cli.checkpoints.tensors import assign_weights, from_bytes, to_bytes
 from transformer_cli.config.model import TABLES, ModelConfig
 from transformer_cli.config.run import RunConfig
 from transformer_cli.config.source import load_config
@@ -171,15 +170,13 @@ def open_run(checkpoint: str | Path) -> OpenedRun:
     config = load_config(run_dir / "config.yaml")
     tokenizer = Tokenizer.load(run_dir / "tokenizer")
     check_belongs(loaded, config.model, tokenizer)
-    build = partial(
-        build_transformer, config.model, source_vocab=tokenizer.source_size, target_vocab=tokenizer.target_size
-    )
     origin = shown(checkpoint / MODEL)
     if not _could_hold(config.model, loaded.model):
         raise ModelError(f"{origin} is smaller than the model of its configuration", hint=_way_out(checkpoint))
-    check_fit(build(device="meta"), loaded.model, origin=origin)
-    model = build()
-    load_weights(model, loaded.model, origin=origin)
+    model = build_transformer(
+        config.model, source_vocab=tokenizer.source_size, target_vocab=tokenizer.target_size, device="meta"
+    )
+    assign_weights(model, loaded.model, origin=origin)
     return OpenedRun(path=run_dir, checkpoint=checkpoint, config=config, tokenizer=tokenizer, model=model.eval())
 
 

@@ -57,6 +57,14 @@ def load_weights(model: nn.Module, tensors: Mapping[str, Tensor], *, origin: str
         tensor.copy_(tensors[name])
 
 
+def assign_weights(model: nn.Module, tensors: Mapping[str, Tensor], *, origin: str) -> None:
+    """Give a model on the meta device its weights; what is tied stays tied. Raises ModelError unless they fit."""
+    check_fit(model, tensors, origin=origin)
+    # Copied, because a file's tensors lie at any address, and products of matrices want PyTorch's own. A tied tensor
+    # has one name of several, so that the others seem to be missing.
+    model.load_state_dict({name: tensor.clone() for name, tensor in tensors.items()}, strict=False, assign=True)
+
+
 def _kinds(tensors: Mapping[str, Tensor]) -> dict[str, Kind]:
     return {name: (str(tensor.dtype).removeprefix("torch."), tuple(tensor.shape)) for name, tensor in tensors.items()}
 
