@@ -4,9 +4,11 @@ from __future__ import annotations
 
 import json
 import os
+from collections.abc import Iterator
 from pathlib import Path
 
 import pytest
+from checkout import contents, left_behind
 
 PAIRS = [
     ["ich mochte ein bier", "i want a beer"],
@@ -22,6 +24,21 @@ PAIRS = [
     ["die unglückliche katze", "the unhappy cat"],
     ["der glückliche hund", "the happy dog"],
 ]
+
+
+@pytest.fixture(scope="session", autouse=True)
+def _nothing_is_left_behind() -> Iterator[None]:
+    """The checkout is, after the last test, as it was before the first one."""
+    before = contents()
+    yield
+    left = left_behind(before, contents())
+    assert left == [], "the tests wrote this into the checkout, where `tx` would find it"
+
+
+@pytest.fixture(autouse=True)
+def _a_folder_of_its_own(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    """Where every test is, and every process that it starts; what they leave there is nobody's."""
+    monkeypatch.chdir(tmp_path)
 
 
 @pytest.fixture(scope="session")

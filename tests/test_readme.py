@@ -98,7 +98,6 @@ def check(command):
 @pytest.fixture
 def folder(tmp_path, monkeypatch):
     """Where a reader would be: the files that the README shows are there."""
-    monkeypatch.chdir(tmp_path)
     monkeypatch.setattr(console, "_quiet", False)
     return tmp_path
 

@@ -15,9 +15,8 @@ from transformer_cli.errors import ModelError
 
 
 @pytest.fixture
-def runs(tmp_path, monkeypatch):
+def runs(tmp_path):
     """Two runs, the second the latest; the first has a best that is not its last."""
-    monkeypatch.chdir(tmp_path)
     for name, steps in {"first": [5, 10], "second": [7]}.items():
         for step in steps:
             folder = Path("runs", name, "checkpoints", step_name(step))
@@ -78,8 +77,7 @@ def test_a_configuration_that_was_never_trained_says_how_to_train_it(runs):
     assert "tx train -c third.yaml" in message_of(None, config=RunConfig(name="third"))
 
 
-def test_where_nothing_was_ever_trained_the_error_is_the_command_to_type(tmp_path, monkeypatch):
-    monkeypatch.chdir(tmp_path)
+def test_where_nothing_was_ever_trained_the_error_is_the_command_to_type(tmp_path):
     nothing = (
         "there is no trained model in runs/ | "
         "train one: tx train -c tiny.yaml; or name one that lies elsewhere: -m FOLDER/runs/NAME"

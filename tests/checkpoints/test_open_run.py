@@ -183,8 +183,7 @@ def test_loading_refuses_missing_and_foreign_names_and_changes_nothing(run):
     torch.testing.assert_close(weights(model), before, rtol=0, atol=0)
 
 
-def test_the_latest_run_is_named_by_its_path_from_the_runs_directory(tmp_path, monkeypatch):
-    monkeypatch.chdir(tmp_path)
+def test_the_latest_run_is_named_by_its_path_from_the_runs_directory(tmp_path):
     path, _ = make_run(tmp_path / "elsewhere" / "x")
     store.mark_latest("runs/y")
     assert (tmp_path / "runs/latest").read_text() == "y\n"

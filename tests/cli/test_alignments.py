@@ -21,7 +21,6 @@ def texts(trained_run, monkeypatch, tmp_path):
     (tmp_path / "runs").symlink_to(trained_run.parent)
     for name, lines in (("a.de", SOURCES), ("a.en", TARGETS)):
         (tmp_path / name).write_text("".join(f"{line}\n" for line in lines), encoding="utf-8")
-    monkeypatch.chdir(tmp_path)
     monkeypatch.setattr(console, "_quiet", False)
     return tmp_path
 

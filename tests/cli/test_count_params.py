@@ -26,7 +26,6 @@ TUTORIAL = "model.vocab={source: 5, target: 7}"
 
 @pytest.fixture(autouse=True)
 def folder(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
-    monkeypatch.chdir(tmp_path)
     monkeypatch.setattr(console, "_quiet", False)
     return tmp_path
 

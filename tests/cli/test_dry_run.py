@@ -20,7 +20,6 @@ SMALL = ("--set", "model={d_model: 32, n_heads: 2, d_ff: 64, n_layers: 1}", "--s
 @pytest.fixture
 def folder(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
     """The current folder, with clean texts: twelve pairs to learn from, and others to validate with."""
-    monkeypatch.chdir(tmp_path)
     monkeypatch.setattr(console, "_quiet", False)
     write("train", PAIRS)
     write("dev", [["wo ist er", "where is he"], ["wer ist das", "who is that"]])

@@ -23,7 +23,6 @@ TARGETS = [target for _, target in PAIRS]
 @pytest.fixture
 def run(trained_run: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
     """A copy of the trained run, in the current folder: `tiny`."""
-    monkeypatch.chdir(tmp_path)
     monkeypatch.setattr(console, "_quiet", False)
     return Path(shutil.copytree(trained_run, tmp_path / "tiny"))
 
@@ -170,10 +169,7 @@ def test_a_run_without_a_test_set_says_how_to_name_one(run: Path, capfd: pytest.
     assert "data.test" in capfd.readouterr().err
 
 
-def test_without_any_run_the_error_says_what_to_type(
-    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, capfd: pytest.CaptureFixture[str]
-) -> None:
-    monkeypatch.chdir(tmp_path)
+def test_without_any_run_the_error_says_what_to_type(tmp_path: Path, capfd: pytest.CaptureFixture[str]) -> None:
     assert tx() == 4
     assert "tx train -c tiny.yaml" in capfd.readouterr().err
 
@@ -258,9 +254,8 @@ def test_every_reference_is_checked_and_what_the_source_alone_has_is_told_once(
 
 @pytest.mark.parametrize("what_for", ["--reference=nothing", "--check-batching"])
 def test_files_without_lines_are_refused_before_a_model_is_looked_for(
-    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, what_for: str, capfd: pytest.CaptureFixture[str]
+    tmp_path: Path, what_for: str, capfd: pytest.CaptureFixture[str]
 ) -> None:
-    monkeypatch.chdir(tmp_path)  # without any run
     nothing = write(tmp_path / "nothing", [])
     assert tx("--source", nothing, what_for) == 3
     assert "there is nothing to translate: nothing has no lines" in capfd.readouterr().err

@@ -32,7 +32,6 @@ data:
 @pytest.fixture(autouse=True)
 def home(tmp_path, monkeypatch) -> Path:
     """An empty current folder but for a configuration; nobody at the keyboard and nothing in a pipe."""
-    monkeypatch.chdir(tmp_path)
     (tmp_path / "small.yaml").write_text(CONFIG, encoding="utf-8")
     with open(os.devnull, encoding="utf-8") as nothing:
         monkeypatch.setattr(sys, "stdin", nothing)

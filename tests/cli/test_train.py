@@ -18,7 +18,6 @@ SMALL = ("--set", "model={d_model: 16, n_heads: 1, d_ff: 16, n_layers: 1}", "--s
 def test_the_next_command_speaks_the_source_language_and_a_model_says_its_direction(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch, capfd: pytest.CaptureFixture[str], source: str, what: str
 ) -> None:
-    monkeypatch.chdir(tmp_path)
     monkeypatch.setattr(console, "_quiet", False)
     pairs = f"{{pairs: {PAIRS[:4]}}}"
     text = f"data: {{source: {source}, target: xx, train: {pairs}, valid: {pairs}}}\n"

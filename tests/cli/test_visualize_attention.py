@@ -25,7 +25,6 @@ SOURCE, TARGET = PAIRS[0]
 def here(trained_run, monkeypatch, tmp_path):
     """A new folder with the trained run's parent as `runs`."""
     (tmp_path / "runs").symlink_to(trained_run.parent)
-    monkeypatch.chdir(tmp_path)
     monkeypatch.setattr(console, "_quiet", False)
     return tmp_path
 

@@ -12,9 +12,8 @@ from transformer_cli.errors import ConfigError
 
 
 @pytest.fixture
-def told(tmp_path, monkeypatch):
+def told(tmp_path):
     """What is said about a configuration: the characters under the carets, and the words. None: nothing is wrong."""
-    monkeypatch.chdir(tmp_path)
 
     def told(text: str, **options: bool) -> tuple[str, str] | None:
         Path("x.yaml").write_text(text, encoding="utf-8")

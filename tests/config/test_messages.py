@@ -13,9 +13,8 @@ from transformer_cli.errors import ConfigError
 
 
 @pytest.fixture
-def message(tmp_path, monkeypatch):
+def message(tmp_path):
     """The message for a configuration that is wrong."""
-    monkeypatch.chdir(tmp_path)
 
     def message(text: str) -> str:
         Path("x.yaml").write_text(text, encoding="utf-8")

@@ -24,9 +24,8 @@ PRESETS = Path(__file__).parents[2] / "configs"
 
 
 @pytest.fixture
-def folder(tmp_path, monkeypatch):
+def folder(tmp_path):
     """An empty current folder."""
-    monkeypatch.chdir(tmp_path)
     return tmp_path
 
 

@@ -365,8 +365,7 @@ def test_what_is_typed_as_a_mark_is_plain_text(translator: Translator) -> None:
     assert isinstance(translator.translate(["</s>"])[0], str)
 
 
-def test_load_says_what_to_type_where_there_is_no_run(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.chdir(tmp_path)
+def test_load_says_what_to_type_where_there_is_no_run(tmp_path: Path) -> None:
     with pytest.raises(ModelError) as caught:
         tx.load()
     assert "tx train -c tiny.yaml" in (caught.value.hint or "")

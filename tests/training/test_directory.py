@@ -30,9 +30,8 @@ RUN = Path("runs/tiny")
 
 
 @pytest.fixture(autouse=True)
-def _own_copy(trained_run: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Iterator[None]:
+def _own_copy(trained_run: Path, tmp_path: Path) -> Iterator[None]:
     shutil.copytree(trained_run, tmp_path / RUN)
-    monkeypatch.chdir(tmp_path)
     threads = torch.get_num_threads()
     yield
     torch.set_num_threads(threads)
