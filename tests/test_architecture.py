@@ -187,6 +187,16 @@ def test_no_forbidden_name_is_used(path):
 
 
 @pytest.mark.parametrize("path", MODULES, ids=named)
+def test_json_is_never_written_with_numbers_that_json_does_not_have(path):
+    """`files.json_line` and `json_text` write it; whoever needs another layout says what happens to infinity."""
+    for node in ast.walk(tree(path)):
+        if isinstance(node, ast.Call) and ast.unparse(node.func) in ("json.dumps", "json.dump"):
+            assert ("allow_nan", "False") in {(word.arg, ast.unparse(word.value)) for word in node.keywords}, (
+                node.lineno
+            )
+
+
+@pytest.mark.parametrize("path", MODULES, ids=named)
 def test_text_files_are_opened_in_utf8(path):
     for node in ast.walk(tree(path)):
         if isinstance(node, ast.Call) and ast.unparse(node.func) in ("open", "io.open", "gzip.open", "os.fdopen"):

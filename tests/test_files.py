@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import errno
 import json
+import math
 import os
 import subprocess
 import sys
@@ -242,6 +243,21 @@ def test_text_and_json_come_back_as_they_were(tmp_path):
     with pytest.raises(ValueError, match="not JSON compliant"):
         files.write_json(tmp_path / "j", float("nan"))
     assert json.loads((tmp_path / "j").read_text("utf-8"))["ü"][0] == 1
+
+
+def test_a_line_of_json_has_null_where_a_number_is_not_finite():
+    value = {"a": [math.inf, 1.5, (-math.inf, {"b": math.nan})], "ü": True, "c": None}
+    line = files.json_line(value)
+
+    def refuse(constant: str):
+        raise AssertionError(constant)
+
+    assert json.loads(line, parse_constant=refuse) == {
+        "a": [None, 1.5, [None, {"b": None}]],
+        "ü": True,
+        "c": None,
+    }
+    assert '"ü": true' in line
 
 
 def test_sha256_is_that_of_the_empty_file_where_the_file_is_empty(tmp_path):

@@ -10,11 +10,12 @@ import errno
 import hashlib
 import io
 import json
+import math
 import os
 import re
 import secrets
 import shutil
-from collections.abc import Iterator
+from collections.abc import Iterator, Mapping
 from contextlib import contextmanager, suppress
 from pathlib import Path
 from typing import Any, BinaryIO, cast
@@ -157,6 +158,19 @@ def append_line(path: str | Path, line: str) -> None:
 def json_text(value: Any) -> str:
     """The one way in which this program lays out a JSON file."""
     return json.dumps(value, ensure_ascii=False, allow_nan=False, indent=2) + "\n"
+
+
+def json_line(value: Any) -> str:
+    """A result or an event on one line. JSON has no infinity: a number that is not finite becomes null."""
+    return json.dumps(_finite(value), ensure_ascii=False, allow_nan=False)
+
+
+def _finite(value: Any) -> Any:
+    if isinstance(value, Mapping):
+        return {key: _finite(item) for key, item in value.items()}
+    if isinstance(value, list | tuple):
+        return [_finite(item) for item in value]
+    return None if isinstance(value, float) and not math.isfinite(value) else value
 
 
 def read_bytes(path: str | Path, *, error: type[TxError] = DataError, hint: str | None = None) -> bytes:

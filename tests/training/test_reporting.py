@@ -3,7 +3,9 @@
 from __future__ import annotations
 
 import itertools
+import math
 import time
+from pathlib import Path
 
 import pytest
 
@@ -38,3 +40,11 @@ def test_a_line_comes_every_so_many_updates(monkeypatch: pytest.MonkeyPatch) -> 
 def test_a_slow_run_is_not_silent(monkeypatch: pytest.MonkeyPatch) -> None:
     steps = [int(line.split()[1]) for line in lines_of(SILENCE_S / 20, monkeypatch)]
     assert steps == [20, 40, 50, 70, 90, 100]
+
+
+def test_an_infinite_perplexity_is_null_in_the_metrics(tmp_path: Path) -> None:
+    """It was written as `Infinity`, which is no JSON."""
+    reporter = Reporter(tmp_path, say=str, bar=False, log_every=50, total_steps=1000, progress=Progress())
+    reporter.validation(Progress(step=50), {"loss": 800.0, "perplexity": math.inf}, is_best=True)
+    text = (tmp_path / "metrics.jsonl").read_text(encoding="utf-8")
+    assert '"loss": 800.0, "perplexity": null' in text

@@ -76,6 +76,7 @@ def _data(maps: AttentionMaps, unit: str) -> str:
             "blocks": [_block(block) for block in maps.blocks],
         },
         separators=(",", ":"),
+        allow_nan=False,
     )
     return text.replace("&", "\\u0026").replace("<", "\\u003c").replace(">", "\\u003e")
 

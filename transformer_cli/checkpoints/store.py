@@ -270,7 +270,7 @@ def _read_manifest(checkpoint: Path) -> _Manifest:
             hint="use a newer tx",
         )
     try:
-        manifest = _Manifest.model_validate_json(json.dumps(fields))
+        manifest = _Manifest.model_validate_json(json.dumps(fields, allow_nan=False))
     except pydantic.ValidationError as failure:
         raise _damaged(path) from failure
     named = step_of(checkpoint.resolve().name)

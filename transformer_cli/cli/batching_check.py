@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import json
 from collections.abc import Mapping, Sequence
 from dataclasses import asdict
 from typing import TYPE_CHECKING, Any
@@ -10,6 +9,7 @@ from typing import TYPE_CHECKING, Any
 from transformer_cli.cli import console
 from transformer_cli.cli.translate import progress_bar
 from transformer_cli.errors import TxError
+from transformer_cli.files import json_line
 
 if TYPE_CHECKING:
     from transformer_cli.checkpoints.store import OpenedRun
@@ -38,7 +38,7 @@ def check(
             report = check_batching(translator, lines, **search, progress=progress)
         n += len(report.differences)
         if as_json:
-            console.result(json.dumps({"set": name, **asdict(report)}, ensure_ascii=False))
+            console.result(json_line({"set": name, **asdict(report)}))
             continue
         what = "samples" if settings.decoding.sample else "lines"
         console.result(f"{name}: {report.n_lines:,} {what}, one by one and in {', '.join(report.batchings)}")

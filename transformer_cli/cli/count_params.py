@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import json
 from typing import TYPE_CHECKING, Annotated, Any
 
 import typer
@@ -12,7 +11,7 @@ from transformer_cli.cli import console, count_costs
 from transformer_cli.cli.options import Config, Json, Overrides, Quiet, Traceback
 from transformer_cli.cli.tables import show
 from transformer_cli.errors import UsageError
-from transformer_cli.files import shown
+from transformer_cli.files import json_line, shown
 
 if TYPE_CHECKING:
     from transformer_cli.cli.subject import Subject
@@ -156,4 +155,4 @@ def _check_weights(subject: Subject) -> list[str]:
 
 
 def _print_json(fields: dict[str, Any]) -> None:
-    console.result(json.dumps(fields, ensure_ascii=False))
+    console.result(json_line(fields))

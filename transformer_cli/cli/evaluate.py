@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import json
 import time
 from collections import Counter
 from collections.abc import Iterable, Mapping, Sequence
@@ -17,6 +16,7 @@ from transformer_cli.cli.options import Config, Json, Models, Overrides, Quiet, 
 from transformer_cli.cli.results import Tally
 from transformer_cli.cli.translate import BeamSize, LengthPenalty, progress_bar
 from transformer_cli.errors import DataError, UsageError
+from transformer_cli.files import json_line
 
 if TYPE_CHECKING:
     from transformer_cli.checkpoints.store import OpenedRun
@@ -342,7 +342,7 @@ def _judge(
     results = [{**one.as_json(), **more} for one, more in zip(found, facts, strict=True)]
     if output.as_json:
         for result in results:
-            console.result(json.dumps(result, ensure_ascii=False))
+            console.result(json_line(result))
     else:
         from transformer_cli.cli.evaluation_tables import show_reports
 

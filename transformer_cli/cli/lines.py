@@ -15,6 +15,7 @@ from typing import TYPE_CHECKING, Any, cast
 
 from transformer_cli.cli import console
 from transformer_cli.errors import DataError, UsageError
+from transformer_cli.files import json_line
 
 if TYPE_CHECKING:
     from gzip import GzipFile
@@ -114,7 +115,7 @@ def parse_request(line: str, place: str) -> Request:
         raise DataError(f"{place}: `prefix` is not a text")
     check_line(source, place=f"{place}, source")
     check_line(prefix, place=f"{place}, prefix")
-    check_line(json.dumps(fields, ensure_ascii=False), place=place)
+    check_line(json_line(fields), place=place)
     return Request(source, prefix, fields)
 
 

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import json
 import os
 from collections import Counter
 from collections.abc import Callable, Iterator, Mapping, Sequence
@@ -12,6 +11,7 @@ from typing import TYPE_CHECKING, Any
 
 from transformer_cli.cli import console
 from transformer_cli.errors import DataError, UsageError
+from transformer_cli.files import json_line
 
 if TYPE_CHECKING:
     from transformer_cli.cli.lines import Request
@@ -117,7 +117,7 @@ def as_json(number: int, request: Request, translation: Translation) -> list[str
         **({} if translation.alignment is None else {"alignment": sorted(translation.alignment)}),
         "n_best": [_fields(one) for one in translation.n_best],
     }
-    return [json.dumps(fields, ensure_ascii=False)]
+    return [json_line(fields)]
 
 
 JSON_FIELDS = frozenset(

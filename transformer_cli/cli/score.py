@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import json
 from collections import Counter
 from collections.abc import Sequence
 from dataclasses import dataclass
@@ -15,6 +14,7 @@ from transformer_cli.cli import console
 from transformer_cli.cli.options import Config, Json, Models, Output, Overrides, Quiet, Traceback
 from transformer_cli.cli.results import refuse_own_input, writer
 from transformer_cli.cli.translate import progress_bar
+from transformer_cli.files import json_line
 
 if TYPE_CHECKING:
     from transformer_cli.attention_maps.alignment import Gold
@@ -79,7 +79,7 @@ def score(
         sums = Sums.of(found)
         rate = None if links is None else {"alignment_error_rate": _error_rate(translator, corpus, links)}
         if json_output:
-            write(json.dumps({"sums": sums.as_json() | (rate or {}), "counts": counts}, ensure_ascii=False))
+            write(json_line({"sums": sums.as_json() | (rate or {}), "counts": counts}))
     for reason, n in counts.items():
         console.warn(f"{n:,} x {reason}")
     sums.tell()
@@ -126,7 +126,7 @@ class Sums:
     def as_json(self) -> dict[str, Any]:
         from transformer_cli.decoding.scoring import perplexity
 
-        return {**vars(self), "perplexity": _finite(perplexity(self.log_probability, self.pieces))}
+        return {**vars(self), "perplexity": perplexity(self.log_probability, self.pieces)}
 
     def tell(self) -> None:
         """On stderr."""
@@ -153,14 +153,9 @@ def _as_json(source: str, target: str, one: Score | None) -> str:
     if one is not None:
         fields |= {
             "log_probability": one.log_probability,
-            "perplexity": _finite(one.perplexity),
+            "perplexity": one.perplexity,
             "tokens": list(one.tokens),
             "log_probabilities": list(one.log_probabilities),
             "unknown": one.n_unknown,
         }
-    return json.dumps(fields, ensure_ascii=False)
-
-
-def _finite(value: float) -> float | None:
-    """JSON knows no infinity."""
-    return value if value < float("inf") else None
+    return json_line(fields)

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import json
 from dataclasses import dataclass
 from pathlib import Path
 from typing import TYPE_CHECKING, Annotated
@@ -13,6 +12,7 @@ from transformer_cli.cli import console
 from transformer_cli.cli.lines import given_lines
 from transformer_cli.cli.options import Config, Input, Json, Model, Overrides, Quiet, RunDir, Traceback
 from transformer_cli.errors import DataError, ModelError, UsageError
+from transformer_cli.files import json_line
 
 if TYPE_CHECKING:
     from transformer_cli.config.run import RunConfig
@@ -92,11 +92,11 @@ class _Decoding:
 def _show_lines(lines: Lines, vocabulary: Vocabulary, show: _Cutting | _Decoding, *, as_json: bool) -> None:
     for number, line in enumerate(lines.lines, start=1):
         if as_json:
-            console.result(json.dumps(show.as_json(line, vocabulary, number), ensure_ascii=False))
+            console.result(json_line(show.as_json(line, vocabulary, number)))
         else:
             console.result(show.as_text(line, vocabulary, number))
     if as_json and lines.counts:
-        console.result(json.dumps({"counts": lines.counts}, ensure_ascii=False))
+        console.result(json_line({"counts": lines.counts}))
     for reason, n in lines.counts.items():
         console.warn(f"{n:,} x {reason}")
 
@@ -157,7 +157,7 @@ def _train(config_path: str, overrides: list[str], run_dir: Path | None, *, as_j
     _save(tokenizer, place, config, text)
     if as_json:
         summary = {"tokenizer": str(place / "tokenizer"), "fingerprint": tokenizer.fingerprint, **report.as_json()}
-        console.result(json.dumps(summary | {"text": text.counts}, ensure_ascii=False))
+        console.result(json_line(summary | {"text": text.counts}))
     _tell(report, text.counts, config, place)
 
 

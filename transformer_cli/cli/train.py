@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import json
 import sys
 from pathlib import Path
 from typing import TYPE_CHECKING, Annotated
@@ -12,6 +11,7 @@ import typer
 from transformer_cli.cli import console
 from transformer_cli.cli.options import Config, Json, Overrides, Quiet, RunDir, Strict, Traceback
 from transformer_cli.errors import UsageError
+from transformer_cli.files import json_line
 
 if TYPE_CHECKING:
     from transformer_cli.training.forecast import Forecast
@@ -66,7 +66,7 @@ def train(
     )
     outcome = train(loaded, directory, overwrite=overwrite, listener=listener)
     if json_output:
-        console.result(json.dumps(outcome.as_json()))
+        console.result(json_line(outcome.as_json()))
         return
     if outcome.was_finished:
         console.say(
@@ -86,7 +86,7 @@ def _show(found: Forecast, *, as_json: bool, strict: bool) -> None:
     from transformer_cli.data.checks import refuse
 
     if as_json:
-        console.result(json.dumps(found.as_json(), ensure_ascii=False))
+        console.result(json_line(found.as_json()))
     else:
         sizes = tuple(
             (name, f"{size.pairs:,}", f"{size.source_words:,}", f"{size.target_words:,}")

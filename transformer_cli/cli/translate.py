@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import json
 import sys
 from collections import Counter
 from collections.abc import Callable, Iterator, Sequence
@@ -18,6 +17,7 @@ from transformer_cli.cli.lines import Incoming, Request, as_request, incoming_li
 from transformer_cli.cli.options import Config, Input, Json, Models, Output, Overrides, Quiet, Traceback
 from transformer_cli.cli.results import JSON_FIELDS, Tally, as_json, as_moses, as_text, refuse_own_input, writer
 from transformer_cli.errors import DataError, UsageError
+from transformer_cli.files import json_line
 
 if TYPE_CHECKING:
     from transformer_cli.decoding.translator import Translation, Translator
@@ -145,7 +145,7 @@ def _filter(source: Incoming, run: Run, parse: Parse, show: Show, output_file: s
             tally.add(found)
         counts = {**source.counts, **+touched}
         if show is as_json and counts:
-            write(json.dumps({"counts": counts}, ensure_ascii=False))
+            write(json_line({"counts": counts}))
     tally.tell(counts)
     return tally
 

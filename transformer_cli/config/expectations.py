@@ -131,7 +131,7 @@ def describe(node: Node) -> str:
     if isinstance(value, list):
         return f"a list of {len(value)}" if value else "an empty list"
     if isinstance(value, str):
-        return f"the text {json.dumps(shorten(value), ensure_ascii=False)}"
+        return f"the text {json.dumps(shorten(value), ensure_ascii=False, allow_nan=False)}"
     return shorten(written.strip()) or "empty"
 
 

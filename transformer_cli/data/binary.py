@@ -100,7 +100,7 @@ def encode(
         "max_length": max_length,
         "sampling": None if sampling is None else asdict(sampling),
     }
-    key = hashlib.sha256(json.dumps(decisive, sort_keys=True).encode()).hexdigest()[:16]
+    key = hashlib.sha256(json.dumps(decisive, sort_keys=True, allow_nan=False).encode()).hexdigest()[:16]
     stem = split if sampling is None else f"{split}-sampled"
     place = directory / f"{stem}-{key}"
     if not place.is_dir():

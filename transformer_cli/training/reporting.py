@@ -114,7 +114,7 @@ class Reporter:
 
     def _write(self, **event: Any) -> None:
         if self.path is not None:
-            files.append_line(self.path, json.dumps(event, ensure_ascii=False))
+            files.append_line(self.path, files.json_line(event))
 
 
 def forget_after(path: Path, step: int) -> None:

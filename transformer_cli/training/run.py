@@ -227,7 +227,7 @@ class Run:
         if machine.kind != decided.kind:
             self.listener.warn(f"the run began on {machine.device} and continues on {decided.device}: bits will differ")
             machine = decided
-        shared = Machine.from_dict(json.loads(self.world.share(json.dumps(machine.as_dict()))))
+        shared = Machine.from_dict(json.loads(self.world.share(files.json_line(machine.as_dict()))))
         return replace(shared, device=decided.device)
 
     def _texts(self) -> tuple[corpus.Corpus, corpus.Corpus]:

@@ -13,6 +13,7 @@ from transformer_cli.config.run import RunConfig
 from transformer_cli.data import batching, loader
 from transformer_cli.data.binary import EncodedCorpus
 from transformer_cli.data.corpus import Corpus
+from transformer_cli.decoding.scoring import perplexity
 from transformer_cli.decoding.translator import Translator
 from transformer_cli.errors import DataError
 from transformer_cli.evaluation import metrics
@@ -54,7 +55,7 @@ class Validation:
         The model's weights and the randomness of training are left as they are.
         """
         loss = self.loss(model)
-        results: dict[str, Any] = {"loss": loss, "perplexity": float(torch.tensor(loss).exp())}
+        results: dict[str, Any] = {"loss": loss, "perplexity": perplexity(-loss, 1)}
         if self.config.training.validation_bleu:
             results |= self.bleu(model)
         return results
