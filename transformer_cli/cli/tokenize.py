@@ -146,7 +146,7 @@ def _train(config_path: str, overrides: list[str], run_dir: Path | None, *, as_j
     from transformer_cli.checkpoints.find import RUNS
     from transformer_cli.config.source import load_config
     from transformer_cli.data.corpus import load_training
-    from transformer_cli.tokenizer import train_tokenizer
+    from transformer_cli.tokenizer import tokens_per_word, train_tokenizer
     from transformer_cli.training.directory import check_ours
 
     config = load_config(config_path, overrides)
@@ -155,10 +155,12 @@ def _train(config_path: str, overrides: list[str], run_dir: Path | None, *, as_j
     text = load_training(config.data)
     tokenizer, report = train_tokenizer(config.tokenizer, text.source, text.target, seed=config.seed)
     _save(tokenizer, place, config, text)
+    ratios = tokens_per_word(tokenizer, text.source, text.target)
     if as_json:
         summary = {"tokenizer": str(place / "tokenizer"), "fingerprint": tokenizer.fingerprint, **report.as_json()}
-        console.result(json_line(summary | {"text": text.counts}))
-    _tell(report, text.counts, config, place)
+        summary |= {"tokens_per_word": ratios, "text": text.counts}
+        console.result(json_line(summary))
+    _tell(report, ratios, text.counts, config, place)
 
 
 def _save(tokenizer: Tokenizer, run_dir: Path, config: RunConfig, text: Corpus) -> None:
@@ -190,14 +192,16 @@ def _save(tokenizer: Tokenizer, run_dir: Path, config: RunConfig, text: Corpus) 
         tokenizer.save(run_dir / "tokenizer")
 
 
-def _tell(report: TokenizerReport, counts: dict[str, int], config: RunConfig, run_dir: Path) -> None:
+def _tell(
+    report: TokenizerReport, ratios: dict[str, float], counts: dict[str, int], config: RunConfig, run_dir: Path
+) -> None:
     """How it went, on stderr."""
     for name, n_pieces in report.pieces.items():
         asked = report.asked.get(name, n_pieces)
         fitted = "" if n_pieces == asked else f", fitted: the text has no more, {asked:,} were asked for"
         console.say(f"{report.kind}, {name}: {n_pieces:,} pieces{fitted}")
-    source, target = report.tokens_per_word["source"], report.tokens_per_word["target"]
-    console.say(f"tokens per word: {config.data.source} {source:.2f}, {config.data.target} {target:.2f}")
+    source, target = config.data.source, config.data.target
+    console.say(f"tokens per word: {source} {ratios['source']:.2f}, {target} {ratios['target']:.2f}")
     n_skipped = sum(report.lines_skipped.values())
     console.say(f"lines used: {report.lines_used:,}, skipped: {n_skipped:,}")
     for reason, n in report.lines_skipped.items():

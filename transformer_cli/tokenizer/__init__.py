@@ -1,6 +1,6 @@
 """Text to piece ids and back: learn a tokenizer, encode, decode, sample, save, load."""
 
-from transformer_cli.tokenizer.learning import TokenizerReport, train_tokenizer
+from transformer_cli.tokenizer.learning import TokenizerReport, tokens_per_word, train_tokenizer
 from transformer_cli.tokenizer.tokenizer import Tokenizer, read_tokenizer
 from transformer_cli.tokenizer.vocabulary import BOS, EOS, PAD, SPECIALS, UNK, Vocabulary
 
@@ -14,5 +14,6 @@ __all__ = [
     "TokenizerReport",
     "Vocabulary",
     "read_tokenizer",
+    "tokens_per_word",
     "train_tokenizer",
 ]

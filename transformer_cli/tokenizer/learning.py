@@ -38,8 +38,6 @@ class TokenizerReport:
     """Pieces asked for, by vocabulary: joint, or source and target."""
     pieces: dict[str, int]
     """Pieces there are, specials included; fewer than asked for where the text has no more."""
-    tokens_per_word: dict[str, float]
-    """By side; words are what white space separates. Zero where there is none."""
     lines_used: int
     """Lines of both sides that were learned from."""
     lines_skipped: dict[str, int]
@@ -77,21 +75,24 @@ def train_tokenizer(
         texts = [usable["source"] + usable["target"]] if config.joint else list(usable.values())
         models = [_train(text, config, size) for text, size in zip(texts, asked.values(), strict=True)]
         tokenizer = Tokenizer(*(Vocabulary(model) for model in models))
-        # A line without a piece has nothing but white space or what NFKC removes: SentencePiece skips it, too.
-        blank = _count(tokenizer.source, usable["source"])[2] + _count(tokenizer.target, usable["target"])[2]
+        blank = _n_blank(tokenizer.source, usable["source"]) + _n_blank(tokenizer.target, usable["target"])
         skipped["blank"] = blank
         used = sum(len(lines) for lines in usable.values()) - blank
     return tokenizer, TokenizerReport(
         kind="given" if config.model is not None else config.kind,
         asked=asked,
         pieces=_pieces(tokenizer),
-        tokens_per_word={
-            "source": _tokens_per_word(tokenizer.source, source),
-            "target": _tokens_per_word(tokenizer.target, target),
-        },
         lines_used=used,
         lines_skipped={reason: n for reason, n in skipped.items() if n},
     )
+
+
+def tokens_per_word(tokenizer: Tokenizer, source: Sequence[str], target: Sequence[str]) -> dict[str, float]:
+    """Pieces per word by side; words are what white space separates. Zero where there is none."""
+    return {
+        "source": _tokens_per_word(tokenizer.source, source),
+        "target": _tokens_per_word(tokenizer.target, target),
+    }
 
 
 def _asked(config: TokenizerConfig) -> dict[str, int]:
@@ -189,18 +190,15 @@ def _explained(failure: RuntimeError, size: int) -> ConfigError | DataError:
     return DataError(f"SentencePiece cannot learn from this text: {message}")
 
 
+def _n_blank(vocabulary: Vocabulary, lines: Sequence[str]) -> int:
+    """Lines without a piece, of nothing but white space or what NFKC removes: SentencePiece skips them, too."""
+    # No letter and no digit is removed: nearly every line is known to have pieces by its first character.
+    doubtful = [line for line in lines if not any(map(str.isalnum, line))]
+    return sum(not ids for ids in vocabulary.encode(doubtful))
+
+
 def _tokens_per_word(vocabulary: Vocabulary, lines: Sequence[str]) -> float:
-    n_tokens, n_words, _ = _count(vocabulary, lines)
+    n_words = sum(len(line.split()) for line in lines)
+    chunks = (lines[start : start + CHUNK] for start in range(0, len(lines), CHUNK))
+    n_tokens = sum(len(ids) for chunk in chunks for ids in vocabulary.encode(chunk))
     return n_tokens / n_words if n_words else 0.0
-
-
-def _count(vocabulary: Vocabulary, lines: Sequence[str]) -> tuple[int, int, int]:
-    """Pieces, words, and lines without a piece."""
-    n_tokens = n_words = n_blank = 0
-    for start in range(0, len(lines), CHUNK):
-        chunk = lines[start : start + CHUNK]
-        ids = vocabulary.encode(chunk)
-        n_tokens += sum(map(len, ids))
-        n_words += sum(len(line.split()) for line in chunk)
-        n_blank += sum(not sequence for sequence in ids)
-    return n_tokens, n_words, n_blank
