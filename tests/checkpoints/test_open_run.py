@@ -9,6 +9,7 @@ import pytest
 import torch
 from torch.utils._python_dispatch import TorchDispatchMode
 
+from transformer_cli import files
 from transformer_cli.checkpoints import store
 from transformer_cli.checkpoints.tensors import load_weights, to_bytes, weights
 from transformer_cli.config.model import ModelConfig
@@ -40,7 +41,7 @@ def make_run(run_dir, config=CONFIG, *, target=TARGET):
         model=weights(model),
         optimizer={},
         state={},
-        config=config.model,
+        config=config,
         tokenizer=tokenizer.fingerprint,
     )
     return path, model
@@ -141,6 +142,30 @@ def test_a_model_section_changed_after_training_is_named(run):
     assert "activation: gelu (trained: relu)" in message_of(run)
 
 
+@pytest.mark.parametrize(
+    ("line", "other", "named"),
+    [
+        ("source_eos: true", "source_eos: false", "data.source_eos: False (trained: True)"),
+        ("max_length: 256", "max_length: 9", "data.max_length: 9 (trained: 256)"),
+        ("source: de\n  target: en", "source: en\n  target: de", "data.source: en (trained: de)"),
+    ],
+)
+def test_a_setting_that_changes_what_weights_mean_is_sealed_with_them(run, line, other, named):
+    """With `source_eos` flipped a run translated differently, and said nothing."""
+    text = (run / "config.yaml").read_text(encoding="utf-8")
+    assert f"  {line}\n" in text
+    (run / "config.yaml").write_text(text.replace(f"  {line}\n", f"  {other}\n"), encoding="utf-8")
+    assert named in message_of(run)
+
+
+def test_a_checkpoint_of_before_these_were_sealed_opens(run):
+    path = store.find_checkpoint(str(run)) / "manifest.json"
+    fields = files.unsealed(path.read_bytes())
+    del fields["data"]
+    path.write_bytes(files.sealed(fields | {"format": 1}))
+    assert store.open_run(path.parent).config == CONFIG
+
+
 def forge(run, **model):
     """A run whose configuration and manifest agree with each other, and not with its tensors."""
     path = store.find_checkpoint(str(run))
@@ -154,7 +179,7 @@ def forge(run, **model):
         model=loaded.model,
         optimizer={},
         state={},
-        config=config.model,
+        config=config,
         tokenizer=loaded.tokenizer,
     )
 

@@ -18,6 +18,7 @@ from hypothesis import strategies as st
 from transformer_cli import files
 from transformer_cli.checkpoints import store
 from transformer_cli.config.model import Depths, ModelConfig
+from transformer_cli.config.run import RunConfig
 from transformer_cli.errors import DivergedError, ModelError, ResourceError
 
 CONFIG = ModelConfig(d_model=8, n_heads=2, d_ff=16, n_layers=Depths(encoder=1, decoder=2), dropout=0.3)
@@ -40,7 +41,7 @@ def save(run, step, **changes):
         "model": tensors_of(step),
         "optimizer": {"moment": torch.full((4,), float(step))},
         "state": {"epoch": 1, "best": None, "loss": step / 3, "text": "ü\u2028"},
-        "config": CONFIG,
+        "config": RunConfig(model=CONFIG),
         "tokenizer": "f1ngerprint",
     }
     return store.save_checkpoint(run, step=step, **{**arguments, **changes})
@@ -217,7 +218,7 @@ def reseal(path, *, contents=None, **changes):
         (path / name).write_bytes(data)
         manifest["files"][name] = {"bytes": len(data), "sha256": hashlib.sha256(data).hexdigest()}
     manifest.update(changes)
-    (path / "manifest.json").write_bytes(store._sealed(manifest))
+    (path / "manifest.json").write_bytes(files.sealed(manifest))
 
 
 class Canary:
@@ -296,8 +297,8 @@ def test_a_pipe_in_the_place_of_a_file_is_refused_without_waiting(tmp_path):
 def test_a_checkpoint_of_a_newer_tx_says_so(tmp_path):
     """T24."""
     path = save(tmp_path, 1)
-    reseal(path, format=2, tx="99.0", files={"weights.new": {}})
-    with pytest.raises(ModelError, match=r"written by tx '99\.0' in format 2") as caught:
+    reseal(path, format=3, tx="99.0", files={"weights.new": {}})
+    with pytest.raises(ModelError, match=r"written by tx '99\.0' in format 3") as caught:
         store.load_checkpoint(path, with_optimizer=False)
     assert caught.value.hint == "use a newer tx"
 

@@ -160,7 +160,7 @@ def test_bad_utf8_in_a_pipe_names_the_byte(here):
     ("path", "old", "new", "message"),
     [
         ("tokenizer/spm.model", "", "", "is damaged: its content is not what was saved there"),
-        ("config.yaml", "n_heads: 2", "n_heads: 4", "section model, is not what"),
+        ("config.yaml", "n_heads: 2", "n_heads: 4", "config.yaml is not what"),
         ("checkpoints/step-00000050/manifest.json", "step", "stop", "is damaged"),
     ],
 )

@@ -2,7 +2,7 @@
 
     runs/NAME/checkpoints/step-00001200/
         model.safetensors  optimizer.safetensors  state.json
-        manifest.json      size and sha256 of each, written last, then its own
+        manifest.json      size and sha256 of each, and the settings that change what weights mean; then its own
 
 A checkpoint is written aside and renamed once it is whole; after that no file of it is ever changed.
 """
@@ -36,6 +36,7 @@ from transformer_cli.checkpoints.find import (
     whole_run_of,
 )
 from transformer_cli.checkpoints.tensors import assign_weights, from_bytes, to_bytes
+from transformer_cli.config.data import DataConfig
 from transformer_cli.config.model import TABLES, ModelConfig
 from transformer_cli.config.run import RunConfig
 from transformer_cli.config.source import load_config
@@ -47,8 +48,10 @@ from transformer_cli.files import (
     parse_json,
     read_bytes,
     remove,
+    sealed,
     shown,
     sweep,
+    unsealed,
     write_text,
 )
 from transformer_cli.model.build import build_transformer
@@ -70,11 +73,28 @@ __all__ = [
     "save_checkpoint",
 ]
 
-FORMAT = 1
+FORMAT = 2
+READABLE = (1, 2)
+"""Format 1 had no `data` in its manifest."""
 _Name = Literal["model.safetensors", "optimizer.safetensors", "state.json"]
 MODEL: _Name = WEIGHTS
 OPTIMIZER: _Name = "optimizer.safetensors"
 STATE: _Name = "state.json"
+
+
+class DataSettings(pydantic.BaseModel):
+    """What of `data:` changes what weights mean."""
+
+    model_config = pydantic.ConfigDict(extra="forbid", frozen=True)
+
+    source: str
+    target: str
+    source_eos: bool
+    max_length: int
+
+    @classmethod
+    def of(cls, config: DataConfig) -> DataSettings:
+        return cls(**{name: getattr(config, name) for name in cls.model_fields})
 
 
 @dataclass(frozen=True)
@@ -87,6 +107,8 @@ class Checkpoint:
     optimizer: dict[str, Tensor] | None
     state: dict[str, Any]
     config: ModelConfig
+    data: DataSettings | None
+    """None for a checkpoint of format 1."""
     tokenizer: str
     """The fingerprint of the tokenizer it was trained with."""
 
@@ -109,7 +131,7 @@ def save_checkpoint(
     model: Mapping[str, Tensor],
     optimizer: Mapping[str, Tensor],
     state: Mapping[str, Any],
-    config: ModelConfig,
+    config: RunConfig,
     tokenizer: str,
 ) -> Path:
     """Write `checkpoints/step-...`, make `last` name it, and return its path.
@@ -136,7 +158,10 @@ def save_checkpoint(
             files = {
                 name: _File(bytes=len(data), sha256=hashlib.sha256(data).hexdigest()) for name, data in contents.items()
             }
-            _write(aside / MANIFEST, _Manifest(step=step, tokenizer=tokenizer, model=config, files=files).render())
+            manifest = _Manifest(
+                step=step, tokenizer=tokenizer, model=config.model, data=DataSettings.of(config.data), files=files
+            )
+            _write(aside / MANIFEST, sealed(manifest.model_dump(mode="json")))
     point(run_dir, "last", step)
     return path
 
@@ -155,6 +180,7 @@ def load_checkpoint(path: str | Path, *, with_optimizer: bool) -> Checkpoint:
         optimizer=moments,
         state=state,
         config=manifest.model,
+        data=manifest.data,
         tokenizer=manifest.tokenizer,
     )
 
@@ -169,7 +195,7 @@ def open_run(checkpoint: str | Path) -> OpenedRun:
     run_dir = whole_run_of(checkpoint)
     config = load_config(run_dir / "config.yaml")
     tokenizer = Tokenizer.load(run_dir / "tokenizer")
-    check_belongs(loaded, config.model, tokenizer)
+    check_belongs(loaded, config, tokenizer)
     origin = shown(checkpoint / MODEL)
     if not _could_hold(config.model, loaded.model):
         raise ModelError(f"{origin} is smaller than the model of its configuration", hint=_way_out(checkpoint))
@@ -180,19 +206,29 @@ def open_run(checkpoint: str | Path) -> OpenedRun:
     return OpenedRun(path=run_dir, checkpoint=checkpoint, config=config, tokenizer=tokenizer, model=model.eval())
 
 
-def check_belongs(checkpoint: Checkpoint, config: ModelConfig, tokenizer: Tokenizer) -> None:
-    """ModelError unless the checkpoint was trained with this model and this tokenizer: equal sizes prove nothing."""
+def check_belongs(checkpoint: Checkpoint, config: RunConfig, tokenizer: Tokenizer) -> None:
+    """ModelError unless it was trained with these settings and this tokenizer: equal sizes prove nothing."""
     run_dir = run_of(checkpoint.path)
     if tokenizer.fingerprint != checkpoint.tokenizer:
         raise ModelError(
             f"{shown(run_dir / 'tokenizer')} is not the tokenizer that {shown(checkpoint.path)} was trained with",
             hint="restore the run's tokenizer directory from where the run was trained",
         )
-    if config != checkpoint.config:
+    sections: dict[str, tuple[pydantic.BaseModel, pydantic.BaseModel | None]] = {
+        "model": (config.model, checkpoint.config),
+        "data": (DataSettings.of(config.data), checkpoint.data),
+    }
+    differences = [
+        f"  {section}.{key}: {ours} (trained: {getattr(theirs, key)})"
+        for section, (now, theirs) in sections.items()
+        for key, ours in now
+        if theirs is not None and ours != getattr(theirs, key)
+    ]
+    if differences:
         raise ModelError(
-            f"{shown(run_dir / 'config.yaml')}, section model, is not what {shown(checkpoint.path)} was trained with:\n"
-            + "\n".join(f"  {line}" for line in _differences(config, checkpoint.config)),
-            hint="restore that section; another model is another run",
+            f"{shown(run_dir / 'config.yaml')} is not what {shown(checkpoint.path)} was trained with:\n"
+            + "\n".join(differences),
+            hint="restore those settings; with others it is another run",
         )
 
 
@@ -238,35 +274,20 @@ class _Manifest(pydantic.BaseModel):
     step: int
     tokenizer: str
     model: ModelConfig
+    data: DataSettings | None = None
     files: dict[_Name, _File]
-
-    def render(self) -> bytes:
-        """The file: these fields, and the sha256 of the file without that last one."""
-        return _sealed(self.model_dump(mode="json"))
-
-
-def _sealed(fields: dict[str, Any]) -> bytes:
-    digest = hashlib.sha256(json_text(fields).encode("utf-8")).hexdigest()
-    return json_text({**fields, "sha256": digest}).encode("utf-8")
 
 
 def _read_manifest(checkpoint: Path) -> _Manifest:
     path = checkpoint / MANIFEST
-    data = read_bytes(path, error=ModelError, hint=_way_out(checkpoint))
-    try:
-        fields = json.loads(data)
-        seal = fields.pop("sha256", None) if isinstance(fields, dict) else None
-        # The seal alone would let through what JSON does not see, such as a changed blank.
-        intact = seal is not None and _sealed(fields) == data
-    except (ValueError, RecursionError):
-        intact = False
-    if not intact:
+    fields = unsealed(read_bytes(path, error=ModelError, hint=_way_out(checkpoint)))
+    if fields is None:
         raise _damaged(path)
-    if fields.get("format") != FORMAT:
+    if fields.get("format") not in READABLE:
         version = str(fields.get("tx"))[:40]
         raise ModelError(
             f"{shown(checkpoint)} was written by tx {version!r} in format {str(fields.get('format'))[:40]}; this is tx"
-            f" {__version__}, which reads format {FORMAT}",
+            f" {__version__}, which reads formats {READABLE[0]} to {READABLE[-1]}",
             hint="use a newer tx",
         )
     try:
@@ -329,9 +350,3 @@ def _could_hold(config: ModelConfig, tensors: Mapping[str, Tensor]) -> bool:
     rows = [config.max_positions_of(side) for side in config.sides if config.positions_of(side) in TABLES]
     widest = max(config.d_ff, config.n_heads * config.head_width, *rows)
     return config.depths.encoder + config.depths.decoder <= len(tensors) and config.d_model * widest <= n_numbers
-
-
-def _differences(ours: ModelConfig, theirs: ModelConfig) -> list[str]:
-    """The keys whose values differ."""
-    now, then = ours.model_dump(), theirs.model_dump()
-    return [f"{key}: {now[key]} (trained: {then[key]})" for key in now if now[key] != then[key]]

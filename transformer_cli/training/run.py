@@ -210,7 +210,7 @@ class Run:
                 model=weights(learner.model),
                 optimizer=state_tensors(learner.optimizer, learner.model),
                 state=progress.as_dict(),
-                config=self.config.model,
+                config=self.config,
                 tokenizer=self.tokenizer.fingerprint,
             )
             self._point(progress)
@@ -275,7 +275,7 @@ class Run:
         if "versions" not in self.record:
             self.listener.warn("run.json is missing: the run's choices are made anew, and its text is not checked")
         saved = store.load_checkpoint(checkpoints[-1], with_optimizer=True)
-        store.check_belongs(saved, self.config.model, self.tokenizer)
+        store.check_belongs(saved, self.config, self.tokenizer)
         load_weights(learner.model, saved.model, origin=files.shown(saved.path))
         load_state_tensors(learner.optimizer, learner.model, saved.optimizer or {})
         progress = Progress(**saved.state)
