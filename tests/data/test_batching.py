@@ -56,10 +56,14 @@ def test_a_batch_is_empty_only_where_sentences_are_fewer_than_places(lengths, wo
 
 @given(lengths=corpora, budget=budgets, seed=st.integers(0, 2**40), epoch=st.integers(0, 1000))
 def test_a_plan_depends_on_its_arguments_alone(lengths, budget, seed, epoch):
+    """On no plan before it, no generator of others, no dtype; and it leaves the lengths as they are."""
+    given_lengths = lengths.copy()
     first = plan(lengths, budget=budget, seed=seed, epoch=epoch)
     np.random.seed(7)
-    again = plan(lengths, budget=budget, seed=seed, epoch=epoch)
+    plan(lengths[::-1], budget=budget + 1, seed=seed, epoch=epoch)
+    again = plan(lengths.astype(np.int32, order="F"), budget=budget, seed=seed, epoch=epoch)
     assert [batch.tolist() for batch in first] == [batch.tolist() for batch in again]
+    assert np.array_equal(lengths, given_lengths)
 
 
 @pytest.mark.parametrize("other", [{"seed": 2, "epoch": 1}, {"seed": 1, "epoch": 2}])

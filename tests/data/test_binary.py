@@ -1,5 +1,7 @@
 from __future__ import annotations
 
+import os
+
 import numpy as np
 import pytest
 
@@ -146,10 +148,18 @@ def test_an_empty_corpus_can_be_encoded_where_nothing_may_be_dropped(tmp_path, t
     assert as_lists(blank) == [([], [])]
 
 
-def test_ids_are_mapped_not_loaded(tmp_path, tokenizer):
+@pytest.mark.parametrize("side", ["source", "target"])
+def test_ids_are_read_from_the_disk_when_they_are_asked_for_and_cannot_be_written(tmp_path, tokenizer, side):
     encoded = put(tmp_path, tokenizer)
-    assert isinstance(encoded.source(0).base, np.memmap)
-    assert not encoded.source(0).flags.writeable
+    last = len(encoded) - 1
+    assert getattr(encoded, side)(last)[-1] != 77
+    with (encoded.directory / f"{side}.npy").open("r+b") as file:
+        file.seek(-4, os.SEEK_END)
+        file.write(np.int32(77).tobytes())
+    ids = getattr(encoded, side)(last)
+    assert ids[-1] == 77
+    with pytest.raises(ValueError, match="read-only"):
+        ids[-1] = 1
 
 
 @pytest.mark.parametrize("name", ["source.npy", "target_offsets.npy", "index.json"])

@@ -188,9 +188,17 @@ def test_finished_sentences_leave_the_batch_of_greedy_search_and_its_beam_is_one
     assert set(widths) == {1}
 
 
-def test_ties_are_broken_the_same_way_every_time() -> None:
-    runs = [search(lambda *_: [0.0] * 7, [1, 2], limits=[3, 4], beam_size=5, alpha=0.0, n_best=5) for _ in range(3)]
-    assert runs[0] == runs[1] == runs[2]
+@pytest.mark.parametrize("beam_size", [1, 2, 5])
+def test_ties_are_broken_the_same_way_whoever_is_in_the_batch(beam_size: int) -> None:
+    """All continuations are alike, or there are two sorts of them; nothing but their order can decide."""
+
+    def logits(sentence: int, tokens: tuple[int, ...]) -> list[float]:
+        return [0.0] * 40 if sentence % 2 else [-9.0] + [float(token % 2) for token in range(1, 40)]
+
+    options = {"beam_size": beam_size, "alpha": 0.0, "n_best": beam_size}
+    limits = [number % 5 for number in range(40)]
+    alone = [search(logits, [number], limits=limits[number : number + 1], **options)[0] for number in range(40)]
+    assert search(logits, list(range(40)), limits=limits, **options) == alone
 
 
 @pytest.mark.parametrize("dtype", [torch.bfloat16, torch.float32])

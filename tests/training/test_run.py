@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import itertools
 import json
 import os
 import shutil
@@ -9,12 +10,14 @@ import signal
 import subprocess
 import sys
 import time
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator
+from contextlib import contextmanager
 from pathlib import Path
 from typing import Any
 
 import pytest
 import torch
+from torch.optim.optimizer import register_optimizer_step_post_hook
 
 from transformer_cli.checkpoints.store import list_checkpoints, load_checkpoint
 from transformer_cli.config.data import InlinePairs
@@ -23,7 +26,6 @@ from transformer_cli.config.run import RunConfig
 from transformer_cli.config.source import dump_config
 from transformer_cli.errors import DataError, Interrupted, UsageError
 from transformer_cli.model.positions import sinusoids
-from transformer_cli.training import run as run_module
 from transformer_cli.training.run import Listener, Outcome, train
 from transformer_cli.training.signals import StopRequest
 
@@ -104,31 +106,34 @@ def test_the_start_tells_the_highest_rate_of_the_run_and_when_it_comes(
     assert [line for line in said if line.startswith("learning rate")] == [expected]
 
 
-def stop_at(step: int, monkeypatch: pytest.MonkeyPatch) -> None:
-    """A SIGINT that arrives while update number `step` is being made."""
-    original = run_module.Run._after_update
+@contextmanager
+def at_update(number: int, action: Callable[[], None]) -> Iterator[None]:
+    """Within, `action` happens while that update, counted from here, is being made: behind the optimiser's step."""
+    updates = itertools.count(1)
+    hook = register_optimizer_step_post_hook(lambda *_: action() if next(updates) == number else None)
+    try:
+        yield
+    finally:
+        hook.remove()
 
-    def after_update(self: run_module.Run, *arguments: Any) -> bool:
-        if self.progress.step == step:
-            os.kill(os.getpid(), signal.SIGINT)
-        return original(self, *arguments)
 
-    monkeypatch.setattr(run_module.Run, "_after_update", after_update)
+def interrupt() -> None:
+    os.kill(os.getpid(), signal.SIGINT)
+
+
+def lose_power() -> None:
+    raise MemoryError("the power went out")
 
 
 @pytest.mark.parametrize("accumulation", [1, 3])
-def test_stopped_at_any_update_it_ends_in_the_bits_of_an_uninterrupted_run(
-    accumulation: int, monkeypatch: pytest.MonkeyPatch
-) -> None:
+def test_stopped_at_any_update_it_ends_in_the_bits_of_an_uninterrupted_run(accumulation: int) -> None:
     config = settings(accumulation=accumulation)
     train(config, Path("straight"))
     assert final_state(Path("straight"))[2]["epoch"] >= 1  # epoch edges are among the updates
     for step in range(1, 12):
         run_dir = Path(f"stopped-{step}")
-        with monkeypatch.context() as patch:
-            stop_at(step, patch)
-            with pytest.raises(Interrupted) as caught:
-                train(config, run_dir)
+        with at_update(step, interrupt), pytest.raises(Interrupted) as caught:
+            train(config, run_dir)
         assert caught.value.exit_code == 130
         assert f"after step {step}" in caught.value.message
         train(config, run_dir)
@@ -136,22 +141,11 @@ def test_stopped_at_any_update_it_ends_in_the_bits_of_an_uninterrupted_run(
 
 
 @pytest.mark.parametrize("step", [3, 5, 7, 10])
-def test_killed_without_warning_it_goes_back_to_its_last_checkpoint_and_ends_in_the_same_bits(
-    step: int, monkeypatch: pytest.MonkeyPatch
-) -> None:
+def test_killed_without_warning_it_goes_back_to_its_last_checkpoint_and_ends_in_the_same_bits(step: int) -> None:
     config = settings(checkpoint_every=2)
     train(config, Path("straight"))
-
-    def lose_power(self: run_module.Run, *arguments: Any) -> bool:
-        if self.progress.step == step:
-            raise MemoryError("the power went out")
-        return original(self, *arguments)
-
-    original = run_module.Run._after_update
-    with monkeypatch.context() as patch:
-        patch.setattr(run_module.Run, "_after_update", lose_power)
-        with pytest.raises(MemoryError):
-            train(config, Path("killed"))
+    with at_update(step, lose_power), pytest.raises(MemoryError):
+        train(config, Path("killed"))
     assert len(final_state(Path("killed"))[0])
     train(config, Path("killed"))
     assert_same_bits(Path("straight"), Path("killed"))
@@ -275,15 +269,13 @@ def test_a_validation_pair_beyond_the_last_position_is_named(kind: str, side: st
         train(config.model_copy(update={"model": model, "data": data}), Path("run"))
 
 
-def test_a_table_of_sinusoids_is_trained_around_and_goes_on_after_a_stop(monkeypatch: pytest.MonkeyPatch) -> None:
+def test_a_table_of_sinusoids_is_trained_around_and_goes_on_after_a_stop() -> None:
     config = settings()
     model = config.model.model_copy(update={"positions": "sinusoidal-table", "max_positions": 64, "n_kv_heads": 1})
     config = config.model_copy(update={"model": model})
     train(config, Path("straight"))
-    with monkeypatch.context() as patch:
-        stop_at(5, patch)
-        with pytest.raises(Interrupted):
-            train(config, Path("stopped"))
+    with at_update(5, interrupt), pytest.raises(Interrupted):
+        train(config, Path("stopped"))
     train(config, Path("stopped"))
     assert_same_bits(Path("straight"), Path("stopped"))
     weights, moments, _ = final_state(Path("straight"))
