@@ -185,7 +185,18 @@ FORMS = "model: {tied: none}\n"
             "data: {train: {pairs: [[a, b]]}, valid: {pairs: [[a, b]]}, source: en}",
         ),
         (f"data: {{{FILES}, target: «''»}}", "a language is the last part", f"data: {{{FILES}, target: x}}"),
-        (f"data: {{{FILES}, test: «''»}}", "an empty file name", f"data: {{{FILES}, test: null}}"),
+        (f"data: {{{FILES}, test: «''»}}", "the file's name is empty", f"data: {{{FILES}, test: null}}"),
+        (
+            f"data: {{{FILES}, test: {{source: a, target: «''»}}}}",
+            "the file's name is empty",
+            f"data: {{{FILES}, test: {{source: a, target: b}}}}",
+        ),
+        ("tokenizer: {model: «''»}", "the file's name is empty", "tokenizer: {model: a}"),
+        (
+            "tokenizer: {joint: false, model: {source: a, target: «''»}}\nmodel: {tied: none}",
+            "the file's name is empty",
+            "tokenizer: {joint: false, model: {source: a, target: b}}\nmodel: {tied: none}",
+        ),
         (
             "training: {budget_tokens: «255»}",
             "a sentence of data.max_length 256 does not fit into a batch of training.budget_tokens 255",

@@ -6,6 +6,7 @@ import contextlib
 import os
 import re
 import typing
+from concurrent.futures import ThreadPoolExecutor
 from pathlib import Path
 
 import pytest
@@ -210,6 +211,16 @@ def test_a_set_that_is_none_is_refused(folder, override):
     assert "--set" in message("tiny", [override])
 
 
+def test_a_set_that_is_nested_too_deeply_or_long_is_refused_in_few_words(folder):
+    """500 keys were a RecursionError, and 5,000 characters were echoed whole."""
+    write("a.yaml", "extends: base.yaml")
+    with pytest.raises(ConfigError, match="nested more than 16 levels deep") as deep:
+        load_config("a.yaml", ["a." * 500 + "b=1"])
+    with pytest.raises(ConfigError, match="expected letters, digits") as long:
+        load_config("a.yaml", ["name=" + "x y" * 2000])
+    assert len(deep.value.message) < 500 > len(long.value.message)
+
+
 def test_file_names_are_relative_to_the_file_that_writes_them(folder):
     write(
         "deep/er/a.yaml",
@@ -222,6 +233,25 @@ def test_file_names_are_relative_to_the_file_that_writes_them(folder):
     assert config.data.valid == ParallelFiles(source=f"{here}/deep/er/v.de", target="/abs/v.en")
     assert config.data.test == f"{here}/t/x"
     assert config.tokenizer.model == f"{here}/deep/er/spm.model"
+
+
+@pytest.mark.parametrize("setting", ["data.test=%", "data.test={source: a, target: %}", "tokenizer.model=%"])
+@pytest.mark.parametrize(
+    ("name", "reason"), [("x" * 256, "is too long"), ("/x" * 3000, "is too long"), ("circle/x", "is .*a circle")]
+)
+def test_a_file_name_that_is_impossible_is_told_in_few_words(folder, setting, name, reason):
+    os.symlink("circle", "circle")
+    with pytest.raises(ConfigError, match=f"the file's name {reason}") as failure:
+        load_config("tiny.yaml", [setting.replace("%", name)])
+    assert len(failure.value.message) < 500
+
+
+def test_a_folder_that_is_not_utf8_is_told(folder, monkeypatch):
+    """The configuration keeps whole paths, and could not have been written."""
+    os.mkdir("a\udcff")
+    monkeypatch.chdir("a\udcff")
+    with pytest.raises(ConfigError, match="the file's name has bytes that are not UTF-8"):
+        load_config("tiny.yaml", ["data.test=x"])
 
 
 def test_file_names_in_presets_and_overrides_are_relative_to_the_current_folder(folder):
@@ -273,6 +303,21 @@ def test_a_name_too_long_for_a_file_names_nothing_in_few_words(folder, name):
     assert len(message(name)) < 500
     write("a.yaml", f"extends: {name}")
     assert "names neither a file beside this one nor a preset" in message("a.yaml")
+
+
+def test_a_pipe_that_nobody_writes_into_is_empty_and_not_waited_for(folder):
+    os.mkfifo("a.yaml")
+    assert message("a.yaml").startswith("a.yaml:1:1: the file is empty")
+
+
+def test_a_pipe_is_read_to_its_end(folder):
+    """As in `-c <(sed ...)`: its writer is there, but has not written yet."""
+    reader, writer = os.pipe()
+    with ThreadPoolExecutor() as threads, open(reader, "rb"), open(writer, "wb") as file:
+        loaded = threads.submit(load_config, f"/dev/fd/{reader}")
+        file.write(b"extends: base.yaml\nseed: 7\n")
+        file.close()
+        assert loaded.result().seed == 7
 
 
 def test_what_cannot_be_read_is_said(folder):

@@ -157,7 +157,7 @@ def test_an_empty_run_dir_is_refused(command: list[str], capfd: pytest.CaptureFi
     """`--run-dir "$UNSET"` trained in the current folder."""
     before = contents(Path())
     assert failures.exit_code(lambda: main([*command, "-c", "tiny.yaml", "--run-dir", ""])) == 2
-    assert "--run-dir is empty" in capfd.readouterr().err
+    assert "--run-dir: the name is empty" in capfd.readouterr().err
     assert contents(Path()) == before
 
 

@@ -14,7 +14,7 @@ import typer
 from typer.core import TyperGroup
 from typer.main import get_command
 
-from transformer_cli.cli import console, failures
+from transformer_cli.cli import console, failures, options
 from transformer_cli.errors import UsageError
 
 
@@ -80,7 +80,11 @@ def command(name: str, function: Callable[..., object]) -> Any:
     # \b keeps the lines of a paragraph as they are.
     epilog = f"\b\nExample:\n{example}" if mark else None
     single.command(name, help=about.strip(), epilog=epilog)(function)
-    return get_command(single)
+    made = get_command(single)
+    for parameter in made.params:
+        if parameter.metavar in options.NAMES:
+            parameter.callback = options.refuse_impossible
+    return made
 
 
 def _version(wanted: bool) -> None:

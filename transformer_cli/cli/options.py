@@ -7,8 +7,7 @@ Every command takes `quiet` and `traceback`; it need not look at them, they act 
 
 from __future__ import annotations
 
-from pathlib import Path
-from typing import Annotated
+from typing import Annotated, Any
 
 import typer
 
@@ -28,11 +27,20 @@ def _set_traceback(value: bool) -> bool:
     return value
 
 
-def _directory(text: str) -> Path:
-    """For pathlib an empty name, which an unset variable of the shell gives, is the current folder."""
-    if not text.strip():
-        raise UsageError("--run-dir is empty", hint="name a directory, or leave the option out for runs/NAME")
-    return Path(text)
+NAMES = {"FILE", "RUN", "DIR", "NAME_OR_PATH", "MODEL", "OTHER"}
+"""The metavars of what names a file or a run: `refuse_impossible` sees to them in every command."""
+
+
+def refuse_impossible(context: Any, parameter: Any, value: Any) -> Any:
+    """The value; UsageError for a name that no file can have, before anything is looked for or done."""
+    from transformer_cli.config.names import shorten, why_impossible
+
+    for name in value if isinstance(value, list) else [value]:
+        if name is not None and (reason := why_impossible(str(name))):
+            said = f" {shorten(str(name), 60)!r}" if name else ""
+            hint = None if name else "an unset variable of the shell is an empty name"
+            raise UsageError(f"{max(parameter.opts, key=len)}: the name{said} {reason}", hint=hint)
+    return value
 
 
 Config = Annotated[
@@ -59,8 +67,7 @@ Models = Annotated[
     ),
 ]
 RunDir = Annotated[
-    Path | None,
-    typer.Option("--run-dir", metavar="DIR", parser=_directory, help="The run's directory; runs/NAME when not given."),
+    str | None, typer.Option("--run-dir", metavar="DIR", help="The run's directory; runs/NAME when not given.")
 ]
 Input = Annotated[
     str | None, typer.Option("--input", "-i", metavar="FILE", help="Read lines from this file; - is stdin.")

@@ -5,7 +5,6 @@ from __future__ import annotations
 from collections import Counter
 from collections.abc import Sequence
 from dataclasses import dataclass
-from pathlib import Path
 from typing import TYPE_CHECKING, Annotated, Any
 
 import typer
@@ -27,7 +26,7 @@ def score(
     source: Annotated[str, typer.Option("--source", metavar="FILE", help="The text that was translated.")],
     target: Annotated[str, typer.Option("--target", metavar="FILE", help="Its translation, line by line.")],
     gold: Annotated[
-        Path | None,
+        str | None,
         typer.Option("--gold", metavar="FILE", help="True alignments of these lines; says the model's error rate."),
     ] = None,
     output_file: Output = None,
@@ -87,7 +86,7 @@ def score(
         console.say(f"alignment error rate {100 * rate['alignment_error_rate']:.1f} %")
 
 
-def _gold(path: Path, corpus: Corpus) -> tuple[list[Gold], Counter[str]]:
+def _gold(path: str, corpus: Corpus) -> tuple[list[Gold], Counter[str]]:
     """The links, and what was touched in all three texts."""
     from transformer_cli.attention_maps.alignment import read_gold
 

@@ -114,7 +114,7 @@ def _ids(line: str, size: int, number: int) -> list[int]:
 
 
 def _vocabulary(
-    model: str | None, config: str | None, overrides: list[str] | None, run_dir: Path | None, *, target: bool
+    model: str | None, config: str | None, overrides: list[str] | None, run_dir: str | None, *, target: bool
 ) -> Vocabulary:
     """One side of the tokenizer of the run that is meant."""
     from transformer_cli.checkpoints.find import find_run
@@ -125,7 +125,7 @@ def _vocabulary(
         raise UsageError("--model and --config both name a run", hint="give one of them")
     named = None if config is None else load_config(config, overrides or [])
     only = None if model is not None or named is not None else _only_tokenizer()
-    place = run_dir or only or find_run(model, config=named, config_path=config)
+    place = Path(run_dir) if run_dir else only or find_run(model, config=named, config_path=config)
     tokenizer = Tokenizer.load(place / "tokenizer")
     return tokenizer.target if target else tokenizer.source
 
@@ -141,7 +141,7 @@ def _only_tokenizer() -> Path | None:
     return found[0] if len(found) == 1 else None
 
 
-def _train(config_path: str, overrides: list[str], run_dir: Path | None, *, as_json: bool) -> None:
+def _train(config_path: str, overrides: list[str], run_dir: str | None, *, as_json: bool) -> None:
     """The tokenizer of a run, trained into its directory."""
     from transformer_cli.checkpoints.find import RUNS
     from transformer_cli.config.source import load_config
@@ -150,7 +150,7 @@ def _train(config_path: str, overrides: list[str], run_dir: Path | None, *, as_j
     from transformer_cli.training.directory import check_ours
 
     config = load_config(config_path, overrides)
-    place = run_dir or RUNS / (config.name or "")
+    place = Path(run_dir or RUNS / (config.name or ""))
     check_ours(place)
     text = load_training(config.data)
     tokenizer, report = train_tokenizer(config.tokenizer, text.source, text.target, seed=config.seed)

@@ -46,7 +46,7 @@ def train(
     if config is None:
         raise UsageError("which configuration?", hint="for example: tx train -c tiny.yaml")
     loaded = load_config(config, overrides or [], to_train=True)
-    directory = run_dir or Path("runs") / (loaded.name or "")
+    directory = Path(run_dir or f"runs/{loaded.name}")
 
     if dry_run:
         from transformer_cli.training.forecast import forecast

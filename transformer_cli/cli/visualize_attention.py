@@ -33,7 +33,7 @@ def visualize_attention(
     model: Model = None,
     config: Config = None,
     output_files: Annotated[
-        list[Path] | None,
+        list[str] | None,
         typer.Option("--output", "-o", metavar="FILE", help=f"Write a file, by its suffix: {' '.join(SUFFIXES)}."),
     ] = None,
     target: Annotated[
@@ -47,7 +47,7 @@ def visualize_attention(
     ] = None,
     words: Annotated[bool, typer.Option("--words", help="Join pieces to words in pictures.")] = False,
     from_file: Annotated[
-        Path | None,
+        str | None,
         typer.Option("--from", metavar="FILE", help="Draw what a .npz or .json holds; no model is needed."),
     ] = None,
     pad_to: Annotated[
@@ -68,10 +68,11 @@ def visualize_attention(
     Example:
       tx visualize-attention "ich mochte ein bier" -o beer.html -o beer.png
     """
-    for path in output_files or ():
+    paths = [Path(name) for name in output_files or ()]
+    for path in paths:
         if path.suffix.lower() not in SUFFIXES:
             raise UsageError(f"-o {path}: expected a name that ends in {', '.join(SUFFIXES)}")
-    if any(path.suffix.lower() in FIGURES for path in output_files or ()):
+    if any(path.suffix.lower() in FIGURES for path in paths):
         from transformer_cli.attention_maps.figure import require_matplotlib
 
         require_matplotlib()  # said before the work, not after it
@@ -93,7 +94,6 @@ def visualize_attention(
     def views() -> list[View]:
         return _views(chosen, layers=layers, heads=heads, words=words)
 
-    paths = output_files or []
     if words and (paths or json_output) and all(path.suffix.lower() in DATA for path in paths):
         console.warn("--words joins pieces in pictures; numbers are saved by pieces")
     contents = [_content(path, chosen, views, words=words) for path in paths]
@@ -104,7 +104,7 @@ def visualize_attention(
 
         _check_size(chosen, "JSON")
         console.result(as_json(chosen))
-    elif not output_files:
+    elif not paths:
         from transformer_cli.attention_maps.heads import describe
         from transformer_cli.attention_maps.terminal import draw
 

@@ -13,7 +13,8 @@ from typing import Annotated, Any, Literal, Union, get_args, get_origin
 import annotated_types as limit
 from pydantic.fields import FieldInfo
 
-from transformer_cli.config.nodes import Node, shorten
+from transformer_cli.config.names import shorten
+from transformer_cli.config.nodes import Node
 from transformer_cli.config.section import Section
 
 HUGE = 10**12

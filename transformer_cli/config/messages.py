@@ -9,7 +9,8 @@ from dataclasses import dataclass
 from pydantic import ValidationError
 
 from transformer_cli.config.expectations import Accepted, accepted, advice, describe, nearest
-from transformer_cli.config.nodes import Node, Place, Refused, shorten
+from transformer_cli.config.names import shorten
+from transformer_cli.config.nodes import Node, Place, Refused
 from transformer_cli.config.section import Section
 from transformer_cli.errors import ConfigError
 

@@ -14,6 +14,7 @@ from functools import cached_property
 
 import yaml
 
+from transformer_cli.config.names import shorten
 from transformer_cli.errors import ConfigError
 
 MAX_BYTES = 256_000
@@ -240,13 +241,6 @@ def read_scalar(text: str) -> Scalar:
     if SPECIAL_FLOAT.fullmatch(text):
         return float(text.lower().replace(".", ""))
     return text
-
-
-def shorten(text: str, length: int = 40) -> str:
-    """The text on one line, its middle left out where it is long, control characters escaped."""
-    if len(text) > length:
-        text = f"{text[: length // 2]}...{text[-length // 4 :]}"
-    return "".join(char if char.isprintable() else char.encode("unicode_escape").decode() for char in text)
 
 
 def _name(char: str) -> str:

@@ -2,16 +2,18 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterator
+from collections.abc import Iterator, Sequence
 from dataclasses import dataclass
+from itertools import islice
 from typing import Annotated, Literal
 
 from pydantic import Field
 
-from transformer_cli.config.data import PHRASEBOOK, DataConfig
+from transformer_cli.config.data import PHRASEBOOK, DataConfig, ParallelFiles
 from transformer_cli.config.decoding import DecodingConfig
 from transformer_cli.config.evaluation import EvaluationConfig
 from transformer_cli.config.model import PROJECTIONS, ModelConfig, Vocabularies
+from transformer_cli.config.names import why_impossible
 from transformer_cli.config.section import NonNegativeInt, Section
 from transformer_cli.config.tokenizer import SideModels, SideVocabSizes, TokenizerConfig
 from transformer_cli.config.training import TrainingConfig
@@ -63,6 +65,7 @@ def contradictions(config: RunConfig) -> Iterator[Contradiction]:
     yield from _shape(config)
     yield from _vocabulary(config)
     yield from _sentences(config)
+    yield from _files(config)
     yield from _lengths(config)
     yield from _schedule(config)
     yield from _metrics(config)
@@ -257,12 +260,8 @@ def _sentences(config: RunConfig) -> Iterator[Contradiction]:
                     f"data.{split}",
                     "data.train",
                 )
-    splits = {split: getattr(data, split) for split in ("train", "valid", "test")}
-    prefixes = {split: value for split, value in splits.items() if isinstance(value, str) and value != PHRASEBOOK}
-    for split, prefix in prefixes.items():
-        if not prefix:
-            yield _contradiction("an empty file name", f"data.{split}")
-    if prefixes and data.source == data.target:
+    has_prefix = any(isinstance(split, str) and split != PHRASEBOOK for split in (data.train, data.valid, data.test))
+    if has_prefix and data.source == data.target:
         yield _contradiction(
             f"source and target are both {data.source}: the two sides would be the same file",
             "data.target",
@@ -272,6 +271,30 @@ def _sentences(config: RunConfig) -> Iterator[Contradiction]:
         language = getattr(data, side)
         if not language or "/" in language or any(char.isspace() for char in language):
             yield _contradiction("a language is the last part of a file name, such as de", f"data.{side}")
+
+
+def _files(config: RunConfig) -> Iterator[Contradiction]:
+    data, model = config.data, config.tokenizer.model
+    for split in ("train", "valid", "test"):
+        value = getattr(data, split)
+        if isinstance(value, str) and value != PHRASEBOOK:
+            # Of a prefix that is empty, the file would have a name.
+            names = [value and f"{value}.{language}" for language in (data.source, data.target)]
+            yield from _impossible(names, f"data.{split}")
+        elif isinstance(value, ParallelFiles):
+            yield from _impossible([value.source], f"data.{split}.source")
+            yield from _impossible([value.target], f"data.{split}.target")
+    if isinstance(model, SideModels):
+        yield from _impossible([model.source], "tokenizer.model.source")
+        yield from _impossible([model.target], "tokenizer.model.target")
+    elif model is not None:
+        yield from _impossible([model], "tokenizer.model")
+
+
+def _impossible(names: Sequence[str], setting: str) -> Iterator[Contradiction]:
+    """At most one: a name that no file can have."""
+    reasons = filter(None, map(why_impossible, names))
+    yield from (_contradiction(f"the file's name {reason}", setting) for reason in islice(reasons, 1))
 
 
 def _lengths(config: RunConfig) -> Iterator[Contradiction]:

@@ -16,8 +16,10 @@ from pydantic import ValidationError
 from transformer_cli.config.data import PHRASEBOOK
 from transformer_cli.config.expectations import accepted, nearest
 from transformer_cli.config.messages import Mistake, config_error, explain, find, place_of, refusal
+from transformer_cli.config.names import shorten
 from transformer_cli.config.nodes import (
     MAX_BYTES,
+    MAX_DEPTH,
     Node,
     Place,
     Refused,
@@ -25,7 +27,6 @@ from transformer_cli.config.nodes import (
     decode,
     read_nodes,
     read_scalar,
-    shorten,
 )
 from transformer_cli.config.run import Contradiction, RunConfig, contradictions, untrainable
 from transformer_cli.config.section import Section
@@ -160,11 +161,18 @@ def _find_parent(extends: Node, path: Path) -> Path:
 def _read_file(path: Path) -> Node:
     name = _display(path)
     try:
-        with open(path, "rb") as file:
+        with open(path, "rb", opener=_without_waiting) as file:
             data = file.read(MAX_BYTES + 1)
     except OSError as error:
         raise ConfigError(f"cannot read {name}: {error.strerror or error}") from None
     return _mapping(Source(name, decode(data, name=name)))
+
+
+def _without_waiting(path: str, flags: int) -> int:
+    """A pipe that nobody writes into is at its end, and not waited for."""
+    descriptor = os.open(path, flags | getattr(os, "O_NONBLOCK", 0))
+    os.set_blocking(descriptor, True)
+    return descriptor
 
 
 def _mapping(source: Source) -> Node:
@@ -259,13 +267,15 @@ def _without_empty_sections(node: Node, schema: type[Section]) -> Node:
 def _override(override: str) -> tuple[Node, int]:
     """`a.b=value` as the tree {a: {b: value}} and its depth; the value is YAML."""
     name, equals, written = override.partition("=")
-    source = Source(f"--set {override}", override, is_file=False)
+    source = Source(f"--set {shorten(override, 120)}", override, is_file=False)
     whole = Place(source, 0, len(name))
     keys = name.split(".")
     if not equals or not all(re.fullmatch(r"[A-Za-z0-9_-]+", key) for key in keys):
         raise Refused(whole, "expected a setting and its value, such as model.d_model=64")
     if name == "extends":
         raise Refused(whole, "`extends` belongs into a file")
+    if len(keys) > MAX_DEPTH:
+        raise Refused(whole, f"nested more than {MAX_DEPTH} levels deep")
     value = Place(source, len(name) + 1, len(override))
     node = read_nodes(source, start=value.start) if written.strip() else Node(None, value)
     end = len(name)

@@ -1,0 +1,63 @@
+"""Names of files and runs that nothing can have: refused by every command, in few words, before anything is done."""
+
+from __future__ import annotations
+
+import os
+from pathlib import Path
+
+import pytest
+
+from transformer_cli.cli import app, options
+from transformer_cli.errors import UsageError
+
+NAMED = [
+    (command, max(parameter.opts, key=len))
+    for command, entry in app.COMMANDS.items()
+    for parameter in app.command(command, entry.load()).params
+    if parameter.metavar in options.NAMES
+]
+
+
+def test_every_option_that_names_a_file_is_known_by_its_metavar():
+    """Who adds one and calls it otherwise has to say here that it names none."""
+    metavars = {
+        parameter.metavar
+        for command, entry in app.COMMANDS.items()
+        for parameter in app.command(command, entry.load()).params
+    }
+    others = {None, "KEY=VALUE", "LAYERS", "HEADS", "N", "NAME", "TEXT", "[SENTENCE]", "[TEXT]..."}
+    assert metavars == options.NAMES | others
+    assert len(NAMED) > 20
+
+
+@pytest.mark.parametrize(("command", "option"), NAMED)
+@pytest.mark.parametrize(
+    ("name", "reason"),
+    [
+        ("", "the name is empty"),
+        (" ", "the name ' ' is empty"),
+        ("x" * 5000, "is too long, with 5,000 characters"),
+        ("ä" * 200, "is too long, with 200 characters"),
+        ("y/" * 3000, "is too long, with 6,000 characters"),
+        ("a\udcff", "has bytes that are not UTF-8"),
+        ("circle", "leads round in a circle"),
+        ("circle/x", "leads round in a circle"),
+    ],
+)
+def test_a_name_that_nothing_can_have_is_a_usage_error(tmp_path, monkeypatch, command, option, name, reason):
+    """`-i ''` was `.`, 5,000 characters were a failure of the machine, and a run named in Latin-1 was a bug of ours."""
+    monkeypatch.chdir(tmp_path)
+    os.symlink("circle", "circle")
+    with pytest.raises(UsageError, match=f"^{option}: the name .*{reason}|^{option}: {reason}") as failure:
+        app.main([command, name] if option == "model" else [command, option, name])
+    assert len(failure.value.message) < 200
+    assert os.listdir() == ["circle"]
+
+
+@pytest.mark.parametrize("name", ["x" * 255, "~", " x ", "-", "a\nb", "\x1b[31m", "ä" * 127, "y/" * 2047])
+def test_a_name_that_is_odd_is_no_worse_than_missing(tmp_path, monkeypatch, name):
+    from transformer_cli.config.names import why_impossible
+
+    monkeypatch.chdir(tmp_path)
+    assert why_impossible(name) is None
+    assert not Path(name).exists()
