@@ -138,8 +138,7 @@ def loss_of(network: Model, work: Work) -> torch.Tensor:
     if isinstance(network, EncoderOnly):
         return network(sources, lengths).sum()
     hidden = network(targets) if isinstance(network, DecoderOnly) else network(sources, lengths, targets)
-    value, _ = loss.cross_entropy(hidden, network.output.weight, targets)
-    return value
+    return loss.cross_entropy(hidden, network.output.weight, targets)
 
 
 def test_the_weights_of_training_are_those_of_the_module_and_adam_keeps_two_moments_of_what_is_trained():
@@ -176,15 +175,16 @@ def test_attention_that_never_holds_its_weights_keeps_what_autograd_saves():
 
 
 @pytest.mark.parametrize(
-    ("n_vocab", "n_tokens"), [(1000, 50), (loss.PIECE_ELEMENTS // 100, 250), (loss.PIECE_ELEMENTS * 2, 3)]
+    ("n_vocab", "n_tokens", "d_model"),
+    [(1000, 50, 1), (loss.PIECE_ELEMENTS // 100, 250, 1), (loss.PIECE_ELEMENTS * 2, 3, 1), (4000, 50, 40)],
 )
-def test_the_loss_holds_as_many_logits_at_a_time_as_is_said(n_vocab, n_tokens, monkeypatch):
+def test_the_loss_holds_as_many_logits_at_a_time_as_is_said(n_vocab, n_tokens, d_model, monkeypatch):
     made = []
     softmax_of = torch.Tensor.amax
     monkeypatch.setattr(torch.Tensor, "amax", lambda x, *a, **k: made.append(x.numel()) or softmax_of(x, *a, **k))
-    hidden, weight = torch.zeros(n_tokens, 1), torch.zeros(n_vocab, 1)
+    hidden, weight = torch.zeros(n_tokens, d_model), torch.zeros(n_vocab, d_model)
     loss.cross_entropy(hidden, weight, torch.ones(n_tokens, dtype=torch.long))
-    model = ModelConfig(d_model=1, n_heads=1, d_ff=1, n_layers=1)
+    model = ModelConfig(d_model=d_model, n_heads=1, d_ff=1, n_layers=1)
     assert of_purpose(model, Work(1, 1, n_tokens), CPU, vocab=n_vocab)["logits"] == 4 * max(made)
 
 

@@ -2,11 +2,16 @@
 
 from __future__ import annotations
 
+from collections.abc import Callable
+from typing import Any
+
 import pytest
 import torch
 import torch.nn.functional as F
 from hypothesis import given, settings
 from hypothesis import strategies as st
+from torch import Tensor
+from torch.utils.flop_counter import FlopCounterMode
 
 from transformer_cli.tokenizer import PAD
 from transformer_cli.training import loss as loss_module
@@ -22,7 +27,7 @@ def test_value_and_gradients_equal_torchs(n: int, d: int, vocab: int, smoothing:
     hidden = torch.randn(2, n, d, dtype=torch.float64, generator=generator).requires_grad_()
     weight = (3 * torch.randn(vocab, d, dtype=torch.float64, generator=generator)).requires_grad_()
     targets = torch.randint(0, vocab, (2, n), generator=generator)  # id 0, padding, among them
-    total, n_tokens = cross_entropy(hidden, weight, targets, smoothing=smoothing)
+    total = cross_entropy(hidden, weight, targets, smoothing=smoothing)
     (total * 0.7).backward()
     ours = (total.detach(), hidden.grad, weight.grad)
     hidden.grad = weight.grad = None
@@ -34,7 +39,6 @@ def test_value_and_gradients_equal_torchs(n: int, d: int, vocab: int, smoothing:
         reduction="sum",
     )
     (reference * 0.7).backward()
-    assert n_tokens == int((targets != PAD).sum())
     for mine, theirs in zip(ours, (reference.detach(), hidden.grad, weight.grad), strict=True):
         torch.testing.assert_close(mine, theirs, rtol=1e-10, atol=1e-10)
 
@@ -43,9 +47,9 @@ def test_working_in_pieces_changes_nothing(monkeypatch: pytest.MonkeyPatch) -> N
     torch.manual_seed(0)
     hidden, weight = torch.randn(37, 6, dtype=torch.float64), torch.randn(11, 6, dtype=torch.float64)
     targets = torch.randint(0, 11, (37,))
-    whole, _ = cross_entropy(hidden, weight, targets, smoothing=0.1)
+    whole = cross_entropy(hidden, weight, targets, smoothing=0.1)
     monkeypatch.setattr(loss_module, "PIECE_ELEMENTS", 33)
-    pieces, _ = cross_entropy(hidden, weight, targets, smoothing=0.1)
+    pieces = cross_entropy(hidden, weight, targets, smoothing=0.1)
     torch.testing.assert_close(pieces, whole, rtol=1e-12, atol=0)
 
 
@@ -58,7 +62,7 @@ def test_what_padding_holds_moves_neither_loss_nor_gradient() -> None:
     results = []
     for states in (hidden, other):
         states, matrix = states.clone().requires_grad_(), weight.clone().requires_grad_()
-        total, _ = cross_entropy(states, matrix, targets, smoothing=0.1)
+        total = cross_entropy(states, matrix, targets, smoothing=0.1)
         total.backward()
         assert states.grad is not None
         assert not states.grad[:, 2:].any()
@@ -70,26 +74,50 @@ def test_what_padding_holds_moves_neither_loss_nor_gradient() -> None:
 def test_huge_logits_stay_finite() -> None:
     hidden = torch.full((2, 3), 300.0).requires_grad_()
     weight = torch.tensor([[0.0] * 3, [100.0] * 3, [-100.0] * 3]).requires_grad_()
-    total, _ = cross_entropy(hidden, weight, torch.tensor([1, 2]))
+    total = cross_entropy(hidden, weight, torch.tensor([1, 2]))
     total.backward()
     assert total.item() == pytest.approx(180_000)
     assert hidden.grad is not None
     assert hidden.grad.isfinite().all()
 
 
-def test_in_bf16_value_and_gradient_stay_near_those_of_fp64() -> None:
+@pytest.mark.parametrize("smoothing", [0.0, 0.1])
+@pytest.mark.parametrize("sure", [1 / 500, 0.3, 0.94, 0.999])
+def test_in_bf16_the_gradient_is_as_near_to_fp64_as_torchs_however_sure_the_model_is(
+    sure: float, smoothing: float
+) -> None:
+    """The target's own part of the gradient was once taken from the softmax in bf16, where the two cancel: at a
+    probability of 0.94 a twenty-fifth of the gradient was noise."""
     torch.manual_seed(0)
-    hidden, weight = torch.randn(300, 64), torch.randn(500, 64) / 8
-    targets = torch.randint(1, 500, (300,))
-    exact_hidden, exact_weight = hidden.double().requires_grad_(), weight.double().requires_grad_()
-    exact, n = cross_entropy(exact_hidden, exact_weight, targets, smoothing=0.1)
-    exact.backward()
-    rough_hidden, rough_weight = hidden.bfloat16().requires_grad_(), weight.clone().requires_grad_()
-    rough, _ = cross_entropy(rough_hidden, rough_weight, targets, smoothing=0.1)
-    rough.backward()
-    assert rough.dtype == torch.float32
-    assert rough.item() / n == pytest.approx(exact.item() / n, rel=2e-3)
-    for rough_grad, exact_grad in ((rough_hidden.grad, exact_hidden.grad), (rough_weight.grad, exact_weight.grad)):
-        assert rough_grad is not None
-        assert exact_grad is not None
-        assert F.cosine_similarity(rough_grad.double().flatten(), exact_grad.flatten(), dim=0) > 0.999
+    vocab, width = 500, 64
+    targets = torch.randint(1, vocab, (300,))
+    weight = F.normalize(torch.randn(vocab, width)) * 8
+    # Along its target's row a hidden state is as long as gives the target about that share of the probability.
+    logit = torch.tensor(sure * (vocab - 1) / (1 - sure)).log()
+    hidden = (weight[targets] / 64 * logit + torch.randn(300, width) / 100).bfloat16()
+
+    def gradients(loss: Callable[[Tensor, Tensor], Tensor], dtype: torch.dtype) -> tuple[Tensor, list[Tensor]]:
+        states, matrix = hidden.to(dtype).requires_grad_(), weight.bfloat16().to(dtype).requires_grad_()
+        total = loss(states, matrix)
+        return total.detach(), [one.double() for one in torch.autograd.grad(total, (states, matrix))]
+
+    def torchs(states: Tensor, matrix: Tensor) -> Tensor:
+        logits = (states @ matrix.T).to(torch.promote_types(states.dtype, torch.float32))
+        return F.cross_entropy(logits, targets, label_smoothing=smoothing, reduction="sum")
+
+    exact, exact_gradients = gradients(torchs, torch.float64)
+    _, torchs_gradients = gradients(torchs, torch.bfloat16)
+    total, ours = gradients(lambda *to: cross_entropy(*to, targets, smoothing=smoothing), torch.bfloat16)
+    assert total.dtype == torch.float32
+    assert total.item() == pytest.approx(exact.item(), rel=5e-3)
+    for mine, theirs, right in zip(ours, torchs_gradients, exact_gradients, strict=True):
+        assert (mine - right).norm() <= 1.2 * (theirs - right).norm() + 0.002 * right.norm()
+
+
+@pytest.mark.parametrize("without_gradient", [torch.no_grad, torch.inference_mode])
+def test_without_gradients_only_the_logits_are_computed(without_gradient: Callable[[], Any]) -> None:
+    """Validation once computed the gradients, too, and threw them away."""
+    hidden, weight = torch.randn(50, 8, requires_grad=True), torch.randn(30, 8, requires_grad=True)
+    with without_gradient(), FlopCounterMode(display=False) as counter:
+        cross_entropy(hidden, weight, torch.ones(50, dtype=torch.long))
+    assert counter.get_total_flops() == 2 * 50 * 8 * 30

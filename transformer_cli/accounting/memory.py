@@ -235,7 +235,7 @@ def _loss(model: ModelConfig, work: Work, storage: Storage, vocab: int) -> list[
     tokens = work.batch_size * work.target_length
     if not (model.depths.decoder and vocab):
         return []
-    rows = min(tokens, max(1, LOGITS_AT_A_TIME // vocab))
+    rows = min(tokens, max(model.d_model, LOGITS_AT_A_TIME // vocab))
     whole = (2 * FP32 + storage.value) * tokens * vocab
     return [
         Item("logits", storage.value * rows * vocab, f"{rows:,} x {vocab:,} (whole: {whole:,})"),

@@ -152,8 +152,7 @@ def loss_of(model: Transformer, batch: Batch, *, smoothing: float) -> Tensor:
         ids.to(device, non_blocking=True) for ids in (batch.source_BS, batch.target_in_BT, batch.target_out_BT)
     )
     hidden_BTD = model(source_BS, batch.source_lengths_B, target_in_BT)
-    loss, _ = cross_entropy(hidden_BTD, model.output.weight, target_out_BT, smoothing=smoothing)
-    return loss
+    return cross_entropy(hidden_BTD, model.output.weight, target_out_BT, smoothing=smoothing)
 
 
 def windows(batches: Iterator[Batch], size: int) -> Iterator[list[Batch]]:

@@ -12,20 +12,22 @@ from torch.autograd.function import FunctionCtx
 from transformer_cli.tokenizer import PAD
 
 PIECE_ELEMENTS = 4 * 1024 * 1024
-"""Logits in memory at a time."""
+"""Logits in memory at a time; as many as the output projection has numbers, whose gradient is held anyway, if it has
+more."""
 
 
-def cross_entropy(hidden: Tensor, weight_VD: Tensor, targets: Tensor, *, smoothing: float = 0.0) -> tuple[Tensor, int]:
-    """Summed loss of the real targets, and how many they are; padding counts for nothing.
+def cross_entropy(hidden: Tensor, weight_VD: Tensor, targets: Tensor, *, smoothing: float = 0.0) -> Tensor:
+    """Summed loss of the real targets; padding counts for nothing.
 
     hidden: (..., D). weight_VD: the output projection. targets: (...), ids, PAD where there is none.
     Each target's distribution gives 1 - smoothing to the target and spreads the rest evenly over all V ids, the target
     included, as torch.nn.functional.cross_entropy does.
     Source: Szegedy et al. 2016, section 7; Vaswani et al. 2017, section 5.4.
     """
-    targets_N = targets.flatten()
-    total = _LinearCrossEntropy.apply(hidden.flatten(0, -2), weight_VD, targets_N, smoothing)
-    return total, int((targets_N != PAD).sum())
+    if not torch.is_grad_enabled():  # which the function below would not know
+        hidden, weight_VD = hidden.detach(), weight_VD.detach()
+    loss: Tensor = _LinearCrossEntropy.apply(hidden.flatten(0, -2), weight_VD, targets.flatten(), smoothing)
+    return loss
 
 
 class _LinearCrossEntropy(torch.autograd.Function):
@@ -38,7 +40,7 @@ class _LinearCrossEntropy(torch.autograd.Function):
 
     @staticmethod
     def forward(ctx: FunctionCtx, hidden_ND: Tensor, weight_VD: Tensor, targets_N: Tensor, smoothing: float) -> Tensor:
-        n_vocab = weight_VD.size(0)
+        n_vocab, d_model = weight_VD.shape
         needs_gradient = any(ctx.needs_input_grad[:2])  # type: ignore[attr-defined]
         wide = torch.float64 if hidden_ND.dtype == torch.float64 else torch.float32
         weight = weight_VD.to(hidden_ND.dtype)
@@ -48,8 +50,9 @@ class _LinearCrossEntropy(torch.autograd.Function):
         grad_hidden_ND = torch.empty_like(hidden_ND) if needs_gradient else None
         grad_weight_VD = torch.zeros_like(weight_VD, dtype=wide) if needs_gradient else None
 
-        for rows in torch.arange(hidden_ND.size(0)).split(max(1, PIECE_ELEMENTS // n_vocab)):
-            piece = slice(int(rows[0]), int(rows[-1]) + 1)
+        n_rows = max(d_model, PIECE_ELEMENTS // n_vocab)
+        for start in range(0, hidden_ND.size(0), n_rows):
+            piece = slice(start, start + n_rows)
             hidden_RD, targets_R1 = hidden_ND[piece], targets_N[piece, None]
             real_R1 = (targets_R1 != PAD).to(wide)
             scores_RV = hidden_RD @ weight.T
@@ -63,14 +66,16 @@ class _LinearCrossEntropy(torch.autograd.Function):
             total += (loss_R1 * real_R1).sum()
             if grad_hidden_ND is None or grad_weight_VD is None:
                 continue
-            # From here on e_RV is s times (softmax minus the target's own part).
-            e_RV.scatter_add_(1, targets_R1, ((smoothing - 1) * sum_R1).to(e_RV.dtype))
+            # From here on e_RV is s times (softmax minus the target's own part). For a token that the model is sure of
+            # the two are nearly the same, so that in bf16 most digits of their difference would be lost.
+            own_R1 = e_RV.gather(1, targets_R1).to(wide) - (1 - smoothing) * sum_R1
+            e_RV.scatter_(1, targets_R1, own_R1.to(e_RV.dtype))
             share_R1 = real_R1 / sum_R1
             grad_hidden_ND[piece] = (e_RV @ weight) * share_R1 - even * real_R1 * weight_sum_D
             grad_weight_VD += e_RV.T @ (hidden_wide_RD * share_R1).to(e_RV.dtype)
-            grad_weight_VD -= even * (hidden_wide_RD * real_R1).sum(0)
 
         if grad_hidden_ND is not None and grad_weight_VD is not None:
+            grad_weight_VD -= even * (hidden_ND * (targets_N[:, None] != PAD)).sum(0, dtype=wide)
             ctx.save_for_backward(grad_hidden_ND, grad_weight_VD.to(weight_VD.dtype))
         return total
 
