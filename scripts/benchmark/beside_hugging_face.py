@@ -30,7 +30,7 @@ from transformer_cli.config.run import RunConfig
 from transformer_cli.config.source import load_config
 from transformer_cli.data import batching, binary, corpus, loader
 from transformer_cli.machine import product_rate
-from transformer_cli.model.build import build_transformer
+from transformer_cli.model.build import build_model
 from transformer_cli.tokenizer import BOS, EOS, PAD, Tokenizer, train_tokenizer
 from transformer_cli.training.loop import Learner, train_step
 from transformer_cli.training.optimizers import build_optimizer
@@ -121,7 +121,7 @@ def text(config: RunConfig) -> tuple[Tokenizer, binary.EncodedCorpus, corpus.Cor
 
 def tx_step(config: RunConfig, tokenizer: Tokenizer, dtype: torch.dtype) -> Step:
     torch.manual_seed(1)
-    model = build_transformer(config.model, source_vocab=tokenizer.source_size, target_vocab=tokenizer.target_size)
+    model = build_model(config.model, source_vocab=tokenizer.source_size, target_vocab=tokenizer.target_size)
     model.compute_in(dtype, training=True)
     learner = Learner(model, build_optimizer(model, config.training), config.training, 1, World())
     count = iter(range(1, 10**9))

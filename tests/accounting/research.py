@@ -37,12 +37,13 @@ def merged(below, above):
 
 
 def adapted(config):
-    """`model:` as tx would have it, of a record's `config`."""
+    """`accounting:` and `model:` together, as tx would have them, of a record's `config`."""
     layers = {"encoder": config["encoder_layers"], "decoder": config["decoder_layers"]}
     sides = [side for side, depth in layers.items() if depth]
     embedding, norm, attention = config["embedding"], config["norm"], config["attention"]
     kinds = {side: config["positions"].get(side, {"kind": "none"}) for side in layers}
     stored = config["positions"].get("stored", False)
+    biased = [p for p in ("query", "key", "value", "output") if attention[f"bias_{p[0]}"]]
     model = {key: config[key] for key in ("d_model", "n_heads", "n_kv_heads", "d_head", "d_ff") if key in config}
     return model | {
         "architecture": "encoder-decoder" if len(sides) == 2 else f"{sides[0]}-only",
@@ -52,10 +53,11 @@ def adapted(config):
         "norm_position": norm["placement"],
         "final_norm": norm["final"],
         "bias": {
-            "attention": [p for p in ("query", "key", "value", "output") if attention[f"bias_{p[0]}"]],
+            "attention": bool(biased),
             "feed_forward": config["ffn"]["bias"],
             "norm": norm.get("bias", True),
         },
+        "attention_biases": biased if len(biased) in (1, 2, 3) else None,
         "positions": {side: _kind(position["kind"], stored) for side, position in kinds.items()},
         "max_positions": {side: position.get("length", 1) for side, position in kinds.items()},
         "tied": "decoder" if _hears(config) else _tied(embedding, len(sides)),

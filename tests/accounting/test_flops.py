@@ -11,34 +11,34 @@ from torch.utils.flop_counter import FlopCounterMode
 
 from transformer_cli.accounting import flops
 from transformer_cli.accounting.flops import Pass, Work
-from transformer_cli.config.model import ModelConfig
-from transformer_cli.model.build import build_model
+from transformer_cli.accounting.halves import build_counted
+from transformer_cli.config.accounting import CountedModel
 from transformer_cli.training.loss import cross_entropy
 
 # From the literature, or counted with torch.utils.flop_counter on other people's models.
-GPT2 = ModelConfig(
+GPT2 = CountedModel(
     architecture="decoder-only", d_model=768, n_heads=12, d_ff=3072, n_layers=12, activation="gelu", positions="learned"
 )
-LLAMA2_7B = ModelConfig(
+LLAMA2_7B = CountedModel(
     architecture="decoder-only", d_model=4096, n_heads=32, d_ff=11008, n_layers=32, activation="swiglu"
 )
-BASE = ModelConfig(d_model=512, n_heads=8, d_ff=2048, n_layers=6)
-BIG = ModelConfig(d_model=1024, n_heads=16, d_ff=4096, n_layers=6)
+BASE = CountedModel(d_model=512, n_heads=8, d_ff=2048, n_layers=6)
+BIG = CountedModel(d_model=1024, n_heads=16, d_ff=4096, n_layers=6)
 THREE_AND_TWO = {"encoder": 3, "decoder": 2}
-MARIAN = ModelConfig.model_validate({"d_model": 48, "n_heads": 4, "d_ff": 160, "n_layers": THREE_AND_TWO})
-T5 = ModelConfig.model_validate(
+MARIAN = CountedModel.model_validate({"d_model": 48, "n_heads": 4, "d_ff": 160, "n_layers": THREE_AND_TWO})
+T5 = CountedModel.model_validate(
     {"d_model": 48, "n_heads": 5, "d_head": 16, "d_ff": 160, "activation": "geglu", "n_layers": THREE_AND_TWO}
 )
-LLAMA = ModelConfig(
+LLAMA = CountedModel(
     architecture="decoder-only", d_model=64, n_heads=8, n_kv_heads=2, d_ff=176, activation="swiglu", n_layers=3
 )
 
 
-def forward(model: ModelConfig, work: Work, target_vocab: int) -> int:
+def forward(model: CountedModel, work: Work, target_vocab: int) -> int:
     return total(model, flops.training(work), target_vocab)
 
 
-def total(model: ModelConfig, a_pass: Pass, target_vocab: int) -> int:
+def total(model: CountedModel, a_pass: Pass, target_vocab: int) -> int:
     return sum(term.flops for term in flops.terms(model, a_pass, target_vocab=target_vocab))
 
 
@@ -86,14 +86,16 @@ def test_multi_head_attention_costs_4_b_d_l_times_2_d_plus_l():
 
 
 def multi_head_attention(batch: int, length: int, d_model: int, n_heads: int) -> int:
-    model = ModelConfig(architecture="encoder-only", d_model=d_model, n_heads=n_heads, n_layers=1)
+    model = CountedModel(architecture="encoder-only", d_model=d_model, n_heads=n_heads, n_layers=1)
     found = flops.terms(model, flops.training(Work(batch, length, 0)), target_vocab=7)
     return sum(term.flops for term in found if term.part.startswith("encoder_self"))
 
 
 def test_cross_attention_costs_what_the_counter_saw():
     """Two sentences, 9 queries of 13 keys, width 512: keys and values are made of source tokens, queries of targets."""
-    found = flops.terms(ModelConfig(d_model=512, n_heads=8, n_layers=1), flops.training(Work(2, 13, 9)), target_vocab=0)
+    found = flops.terms(
+        CountedModel(d_model=512, n_heads=8, n_layers=1), flops.training(Work(2, 13, 9)), target_vocab=0
+    )
     assert sum(term.flops for term in found if term.part.startswith("cross")) == 46616576
 
 
@@ -107,14 +109,14 @@ def test_products_say_their_factors():
 # computed.
 
 
-def drawn(seed: int) -> tuple[ModelConfig, Work, int]:
+def drawn(seed: int) -> tuple[CountedModel, Work, int]:
     """A small model over all options that change a product, and work for it; sizes are all different, so that none
     can stand in for another."""
     draw = random.Random(seed)
     n_kv_heads, group = draw.choice([1, 2, 3]), draw.choice([1, 2])
     d_head = draw.choice([None, 2, 6, 10])
     n_heads = n_kv_heads * group
-    model = ModelConfig.model_validate(
+    model = CountedModel.model_validate(
         {
             "architecture": draw.choice(["encoder-decoder", "encoder-decoder", "decoder-only", "encoder-only"]),
             "d_model": n_heads * 2 * draw.randint(1, 8),
@@ -135,7 +137,7 @@ def drawn(seed: int) -> tuple[ModelConfig, Work, int]:
     )
     if model.architecture == "encoder-decoder":
         layers = {"encoder": draw.randint(1, 3), "decoder": draw.randint(1, 3)}
-        model = ModelConfig.model_validate({**model.model_dump(), "n_layers": layers})
+        model = CountedModel.model_validate({**model.model_dump(), "n_layers": layers})
     work = Work(draw.randint(1, 4), draw.randint(1, 20), draw.randint(1, 20), 1)
     return model, work, draw.randint(2, 99)
 
@@ -150,11 +152,11 @@ def ids(batch: int, length: int) -> torch.Tensor:
     return torch.ones(batch, length, dtype=torch.long, device="meta")
 
 
-def built(model: ModelConfig, vocab: int) -> torch.nn.Module:
-    return build_model(model, source_vocab=vocab, target_vocab=vocab, device="meta")
+def built(model: CountedModel, vocab: int) -> torch.nn.Module:
+    return build_counted(model, source_vocab=vocab, target_vocab=vocab, device="meta")
 
 
-def run_forward(network: torch.nn.Module, model: ModelConfig, work: Work) -> torch.Tensor:
+def run_forward(network: torch.nn.Module, model: CountedModel, work: Work) -> torch.Tensor:
     """What the whole network makes of all tokens at once: logits, or an encoder's output."""
     lengths = torch.full((work.batch_size,), work.source_length)
     sources, targets = ids(work.batch_size, work.source_length), ids(work.batch_size, work.target_length)

@@ -10,10 +10,10 @@ from transformer_cli.accounting import flops, hardware, memory
 from transformer_cli.accounting.flops import Work
 from transformer_cli.accounting.memory import Storage
 from transformer_cli.accounting.parameters import Count, count
-from transformer_cli.config.model import ModelConfig
+from transformer_cli.config.accounting import CountedModel
 from transformer_cli.errors import UsageError
 
-GPT3 = ModelConfig(
+GPT3 = CountedModel(
     architecture="decoder-only",
     d_model=12288,
     n_heads=96,
@@ -22,7 +22,7 @@ GPT3 = ModelConfig(
     positions="learned",
     max_positions=2048,
 )
-LLAMA2_7B = ModelConfig(
+LLAMA2_7B = CountedModel(
     architecture="decoder-only",
     d_model=4096,
     n_heads=32,
@@ -35,11 +35,11 @@ LLAMA2_7B = ModelConfig(
     tied="none",
 )
 PAPER = {"norm_position": "post", "n_layers": 6, "bias": {"attention": False, "feed_forward": True}}
-BASE = ModelConfig.model_validate({"d_model": 512, "n_heads": 8, "d_ff": 2048, **PAPER})
-BIG = ModelConfig.model_validate({"d_model": 1024, "n_heads": 16, "d_ff": 4096, **PAPER})
+BASE = CountedModel.model_validate({"d_model": 512, "n_heads": 8, "d_ff": 2048, **PAPER})
+BIG = CountedModel.model_validate({"d_model": 1024, "n_heads": 16, "d_ff": 4096, **PAPER})
 
 
-def counted(model: ModelConfig, vocab: int) -> Count:
+def counted(model: CountedModel, vocab: int) -> Count:
     return count(model, source_vocab=vocab, target_vocab=vocab)
 
 

@@ -10,20 +10,20 @@ import torch
 
 from transformer_cli.accounting import memory
 from transformer_cli.accounting.flops import Work
+from transformer_cli.accounting.halves import DecoderOnly, EncoderOnly, build_counted
 from transformer_cli.accounting.memory import Storage
 from transformer_cli.accounting.parameters import count
-from transformer_cli.config.model import ModelConfig
+from transformer_cli.config.accounting import CountedModel
 from transformer_cli.config.training import TrainingConfig
-from transformer_cli.model.build import build_model
-from transformer_cli.model.transformer import DecoderOnly, EncoderOnly, Model
+from transformer_cli.model.transformer import Model
 from transformer_cli.training import loss
 from transformer_cli.training.optimizers import build_optimizer, state_tensors
 
-GPT2 = ModelConfig(architecture="decoder-only", d_model=768, n_heads=12, d_ff=3072, n_layers=12)
-GPT3 = ModelConfig(architecture="decoder-only", d_model=12288, n_heads=96, d_ff=49152, n_layers=96)
-LLAMA2_7B = ModelConfig(architecture="decoder-only", d_model=4096, n_heads=32, d_ff=11008, n_layers=32)
-LLAMA3_8B = ModelConfig(architecture="decoder-only", d_model=4096, n_heads=32, n_kv_heads=8, d_ff=14336, n_layers=32)
-BASE = ModelConfig(d_model=512, n_heads=8, d_ff=2048, n_layers=6)
+GPT2 = CountedModel(architecture="decoder-only", d_model=768, n_heads=12, d_ff=3072, n_layers=12)
+GPT3 = CountedModel(architecture="decoder-only", d_model=12288, n_heads=96, d_ff=49152, n_layers=96)
+LLAMA2_7B = CountedModel(architecture="decoder-only", d_model=4096, n_heads=32, d_ff=11008, n_layers=32)
+LLAMA3_8B = CountedModel(architecture="decoder-only", d_model=4096, n_heads=32, n_kv_heads=8, d_ff=14336, n_layers=32)
+BASE = CountedModel(d_model=512, n_heads=8, d_ff=2048, n_layers=6)
 CPU, BF16 = Storage(), Storage("bf16")
 CUDA_WRITTEN_OUT = Storage(device="mps")
 """Masks of one byte as on every GPU, attention written out."""
@@ -35,14 +35,14 @@ CUDA_WRITTEN_OUT = Storage(device="mps")
 )
 def test_an_encoder_layer_keeps_the_known_bytes(activation, expected):
     """Counted with autograd's saved tensors."""
-    model = ModelConfig(d_model=128, n_heads=4, d_ff=512, activation=activation, attention_dropout=0.1)
+    model = CountedModel(d_model=128, n_heads=4, d_ff=512, activation=activation, attention_dropout=0.1)
     assert memory.encoder_layer(model, CUDA_WRITTEN_OUT, batch=2, source=64) == expected
 
 
 @pytest.mark.parametrize(("source", "d_ff", "expected"), [(64, 512, 1887232), (96, 256, 2001920)])
 @pytest.mark.parametrize("norm_position", ["pre", "post"])
 def test_a_decoder_layer_keeps_the_known_bytes(source, d_ff, expected, norm_position):
-    model = ModelConfig(d_model=128, n_heads=4, d_ff=d_ff, attention_dropout=0.1, norm_position=norm_position)
+    model = CountedModel(d_model=128, n_heads=4, d_ff=d_ff, attention_dropout=0.1, norm_position=norm_position)
     layer = memory.decoder_layer(model, CUDA_WRITTEN_OUT, batch=2, source=source, target=64)
     the_memory = 4 * 2 * source * 128  # once for all layers, which in the known numbers are one
     assert layer + the_memory == expected
@@ -55,7 +55,7 @@ def test_an_encoder_layer_keeps_what_korthikanti_and_others_say():
     for _ in range(200):
         a, b, s = (draw.randint(2, 64) for _ in range(3))
         h = a * draw.randint(1, 64)
-        model = ModelConfig(d_model=h, n_heads=a, d_ff=4 * h, activation="gelu", attention_dropout=0.1)
+        model = CountedModel(d_model=h, n_heads=a, d_ff=4 * h, activation="gelu", attention_dropout=0.1)
         kept = memory.encoder_layer(model, Storage("bf16", "mps"), batch=b, source=s)
         assert kept - 16 * b * s == s * b * h * 34 + 5 * a * s * s * b
 
@@ -67,14 +67,14 @@ SIDES = ("encoder", "decoder")
 STACKS = {"encoder-decoder": SIDES, "decoder-only": ("decoder",), "encoder-only": ("encoder",)}
 
 
-def drawn(seed: int) -> tuple[ModelConfig, Work, int]:
+def drawn(seed: int) -> tuple[CountedModel, Work, int]:
     """A small model over all options that change what is kept, and work for it. Heads and tokens are never alone, for
     PyTorch does without some copies then."""
     draw = random.Random(seed)
     architecture = draw.choice(["encoder-decoder", "encoder-decoder", "decoder-only", "encoder-only"])
     n_kv_heads = draw.choice([2, 3])
     n_heads = n_kv_heads * draw.choice([1, 2])
-    model = ModelConfig.model_validate(
+    model = CountedModel.model_validate(
         {
             "d_model": n_heads * 2 * draw.randint(1, 5),
             "n_heads": n_heads,
@@ -121,7 +121,7 @@ def test_a_training_pass_keeps_the_bytes_that_autograd_saves(seed, storage):
     model, work, vocab = drawn(seed)
     if storage.fused:  # on the CPU PyTorch's kernel does without dropout
         model = model.model_copy(update={"attention_dropout": 0.0})
-    network = build_model(model, source_vocab=vocab, target_vocab=vocab).train()
+    network = build_counted(model, source_vocab=vocab, target_vocab=vocab).train()
     network.use_attention(fused=storage.fused)
     if storage.precision == "bf16":
         network.compute_in(torch.bfloat16, training=True)
@@ -142,8 +142,8 @@ def loss_of(network: Model, work: Work) -> torch.Tensor:
 
 
 def test_the_weights_of_training_are_those_of_the_module_and_adam_keeps_two_moments_of_what_is_trained():
-    model = ModelConfig(d_model=16, n_heads=2, d_ff=8, n_layers=1, positions="sinusoidal-table", max_positions=9)
-    network = build_model(model, source_vocab=20, target_vocab=20)
+    model = CountedModel(d_model=16, n_heads=2, d_ff=8, n_layers=1, positions="sinusoidal-table", max_positions=9)
+    network = build_counted(model, source_vocab=20, target_vocab=20)
     items = of_purpose(model, Work(2, 3, 4), CPU, vocab=20)
     optimizer = build_optimizer(network, TrainingConfig())
     loss_of(network, Work(2, 3, 4)).backward()
@@ -159,15 +159,15 @@ def n_bytes(tensors: Iterable[torch.Tensor]) -> int:
     return sum(tensor.numel() * tensor.element_size() for tensor in tensors)
 
 
-def of_purpose(model: ModelConfig, work: Work, storage: Storage, *, vocab: int) -> dict[str, int]:
+def of_purpose(model: CountedModel, work: Work, storage: Storage, *, vocab: int) -> dict[str, int]:
     counted = count(model, source_vocab=vocab, target_vocab=vocab)
     return {item.name: item.bytes for item in memory.training(counted, work, storage, target_vocab=vocab)}
 
 
 def test_attention_that_never_holds_its_weights_keeps_what_autograd_saves():
     """Queries, keys, values, output, and the logarithm of each row's sum: PyTorch's kernel without a mask."""
-    model = ModelConfig(d_model=24, n_heads=3, d_ff=8, n_layers=1, dropout=0.0, positions="none", n_kv_heads=3)
-    attention = build_model(model, source_vocab=9, target_vocab=9).encoder.layers[0].self_attention
+    model = CountedModel(d_model=24, n_heads=3, d_ff=8, n_layers=1, dropout=0.0, positions="none", n_kv_heads=3)
+    attention = build_counted(model, source_vocab=9, target_vocab=9).encoder.layers[0].self_attention
     attention.attend.fused = True
     x = torch.randn(2, 7, 24, requires_grad=True)
     fused = Storage(fused=True)
@@ -184,7 +184,7 @@ def test_the_loss_holds_as_many_logits_at_a_time_as_is_said(n_vocab, n_tokens, d
     monkeypatch.setattr(torch.Tensor, "amax", lambda x, *a, **k: made.append(x.numel()) or softmax_of(x, *a, **k))
     hidden, weight = torch.zeros(n_tokens, d_model), torch.zeros(n_vocab, d_model)
     loss.cross_entropy(hidden, weight, torch.ones(n_tokens, dtype=torch.long))
-    model = ModelConfig(d_model=d_model, n_heads=1, d_ff=1, n_layers=1)
+    model = CountedModel(d_model=d_model, n_heads=1, d_ff=1, n_layers=1)
     assert of_purpose(model, Work(1, 1, n_tokens), CPU, vocab=n_vocab)["logits"] == 4 * max(made)
 
 
@@ -218,7 +218,7 @@ def test_caches_are_as_large_as_the_real_ones(seed):
     model, work, vocab = drawn(seed)
     if model.architecture != "encoder-decoder":
         return
-    network = build_model(model, source_vocab=vocab, target_vocab=vocab).eval()
+    network = build_counted(model, source_vocab=vocab, target_vocab=vocab).eval()
     with torch.inference_mode():
         lengths = torch.full((work.batch_size,), work.source_length)
         state = network.start(torch.full((work.batch_size, work.source_length), 4), lengths)
@@ -232,7 +232,7 @@ def test_caches_are_as_large_as_the_real_ones(seed):
 
 @pytest.mark.parametrize("tied", ["all", "embeddings", "decoder", "none"])
 def test_translating_in_bf16_holds_the_weights_that_the_module_holds(tied):
-    model = ModelConfig(d_model=16, n_heads=2, d_ff=8, n_layers=2, tied=tied)
-    network = build_model(model, source_vocab=20, target_vocab=20).eval().compute_in(torch.bfloat16, training=False)
+    model = CountedModel(d_model=16, n_heads=2, d_ff=8, n_layers=2, tied=tied)
+    network = build_counted(model, source_vocab=20, target_vocab=20).eval().compute_in(torch.bfloat16, training=False)
     [weights, *_] = memory.decoding(count(model, source_vocab=20, target_vocab=20), Work(1, 1, 1), Storage("bf16"))
     assert weights.bytes == n_bytes(network.parameters())

@@ -11,6 +11,7 @@ import yaml
 
 from transformer_cli.accounting.parameters import count
 from transformer_cli.accounting.remarks import percent, reading
+from transformer_cli.config.accounting import AccountingConfig, CountedModel
 from transformer_cli.config.model import ModelConfig
 from transformer_cli.config.run import RunConfig, contradictions, vocab_sizes
 
@@ -21,11 +22,14 @@ PAPER = {"norm_position": "post", "bias": {"attention": False}, "vocab": 37_000}
 """The paper's base model: 63,045,632."""
 
 
-def counted(model):
-    config = RunConfig(model=ModelConfig.model_validate(model))
+def counted(settings):
+    """settings: those of `accounting:` and of `model:` together."""
+    only_counted = {key: value for key, value in settings.items() if key in AccountingConfig.model_fields}
+    model = {key: value for key, value in settings.items() if key not in only_counted}
+    config = RunConfig(accounting=AccountingConfig(**only_counted), model=ModelConfig(**model))
     assert list(contradictions(config)) == []
     source, target = vocab_sizes(config)
-    return count(config.model, source_vocab=source, target_vocab=target)
+    return count(config.counted, source_vocab=source, target_vocab=target)
 
 
 def compare(found, record):
@@ -206,7 +210,7 @@ def test_both_conventions_count_gpt3_tied_or_not():
 
 @pytest.mark.parametrize("record", VARIED, ids=lambda record: record["name"])
 def test_twice_the_layers_have_twice_the_parameters_and_nothing_else_changes(record):
-    model = ModelConfig.model_validate(record["model"])
+    model = CountedModel.model_validate(record["model"])
     doubled = record["model"] | {"n_layers": {side: 2 * n for side, n in model.depths.model_dump().items()}}
     once, twice = ({g.name: g.parameters for g in counted(m).groups("layer")} for m in (record["model"], doubled))
     assert twice == {name: n * (2 if name.endswith(" layers") else 1) for name, n in once.items()}
@@ -226,5 +230,5 @@ def test_what_lies_in_a_thousand_small_places_is_still_read():
     """It used to end in an IndexError: no place had a thousandth."""
     extras = [{"name": f"part{index}", "shape": [1000]} for index in range(1500)]
     small = {"d_model": 2, "n_heads": 1, "d_ff": 1, "n_layers": 1, "extra": extras}
-    found = count(ModelConfig(**small), source_vocab=1, target_vocab=1)
+    found = count(CountedModel(**small), source_vocab=1, target_vocab=1)
     assert reading(found).startswith("0.1% of the parameters are in part0, ")

@@ -7,12 +7,12 @@ import random
 import pytest
 import torch
 
+from transformer_cli.accounting.halves import build_counted
 from transformer_cli.accounting.shapes import Stage, journeys
-from transformer_cli.config.model import ModelConfig
-from transformer_cli.model.build import build_model
+from transformer_cli.config.accounting import CountedModel
 from transformer_cli.model.transformer import Transformer
 
-GPT3 = ModelConfig(
+GPT3 = CountedModel(
     architecture="decoder-only",
     d_model=12288,
     n_heads=96,
@@ -58,7 +58,7 @@ def test_the_lectures_journey_through_gpt_3():
 
 
 def test_the_memory_enters_every_layer_of_the_decoder():
-    model = ModelConfig.model_validate(
+    model = CountedModel.model_validate(
         {"d_model": 8, "n_heads": 2, "d_ff": 24, "n_layers": {"encoder": 3, "decoder": 5}, "norm_position": "post"}
     )
     found = journeys(model, vocabs=(30, 40), source_length=6, target_length=7)
@@ -80,14 +80,14 @@ def test_the_memory_enters_every_layer_of_the_decoder():
 
 
 def test_an_encoder_alone_ends_in_its_vectors():
-    model = ModelConfig(architecture="encoder-only", d_model=8, n_heads=2, n_layers=1)
+    model = CountedModel(architecture="encoder-only", d_model=8, n_heads=2, n_layers=1)
     found = journeys(model, vocabs=(30, 30), source_length=6, target_length=0)
     assert list(found) == ["encoder"]
     assert shapes(found["encoder"])[-1] == ("norm", (8,))
 
 
 def test_without_a_vocabulary_vectors_come_from_elsewhere():
-    found = journeys(ModelConfig(), vocabs=(0, 0), source_length=6, target_length=7)
+    found = journeys(CountedModel(), vocabs=(0, 0), source_length=6, target_length=7)
     assert shapes(found["decoder"])[0] == ("vector", (512,))
     assert "logits" not in dict(shapes(found["decoder"]))
 
@@ -97,7 +97,7 @@ def test_the_shapes_are_those_that_the_built_model_makes(seed):
     draw = random.Random(seed)
     n_kv_heads = draw.choice([1, 2, 3])
     n_heads = n_kv_heads * draw.choice([1, 2])
-    model = ModelConfig(
+    model = CountedModel(
         d_model=n_heads * 2 * draw.randint(1, 5),
         n_heads=n_heads,
         n_kv_heads=n_kv_heads,
@@ -109,7 +109,7 @@ def test_the_shapes_are_those_that_the_built_model_makes(seed):
         norm_position=draw.choice(["pre", "post"]),
     )
     B, S, T, V = 2, 5, 7, 31
-    network = build_model(model, source_vocab=V, target_vocab=V).eval()
+    network = build_counted(model, source_vocab=V, target_vocab=V).eval()
     assert isinstance(network, Transformer)
     made: dict[str, tuple[int, ...]] = {}
     layer = network.decoder.layers[0]

@@ -7,17 +7,17 @@ import random
 import pytest
 import torch
 
+from transformer_cli.accounting.halves import build_counted
 from transformer_cli.accounting.parameters import count
 from transformer_cli.accounting.weights import stored
 from transformer_cli.cli import parameter_check
 from transformer_cli.cli.subject import Subject
-from transformer_cli.config.model import ModelConfig
+from transformer_cli.config.accounting import AccountingConfig, CountedModel, Extra
 from transformer_cli.config.run import RunConfig, contradictions, vocab_sizes
-from transformer_cli.model.build import build_model
 
 
 def random_model(rng):
-    """Any choice of everything that tx can build; d_head makes any width and number of heads go together."""
+    """`accounting:` and `model:` of anything tx can build; d_head lets any width and number of heads go together."""
     kinds = ["sinusoidal", "sinusoidal-table", "learned", "rotary", "none"]
     kv_heads, groups = rng.choice([1, 1, 2, 3]), rng.choice([1, 1, 2, 4])
     architecture = rng.choice(["encoder-decoder", "encoder-decoder", "decoder-only", "encoder-only"])
@@ -25,8 +25,8 @@ def random_model(rng):
     tied = rng.choice(ties.get(architecture, ["all", "embeddings", "decoder", "none"]))
     depths = {"encoder": rng.randint(1, 3), "decoder": rng.randint(1, 3)}
     vocab = {"source": rng.randint(1, 50), "target": rng.randint(1, 50)}
-    return {
-        "architecture": architecture,
+    vocab = vocab if tied in ("decoder", "none") and architecture == "encoder-decoder" else vocab["target"]
+    return {"architecture": architecture, "vocab": vocab}, {
         "d_model": 2 * rng.randint(1, 20),
         "n_heads": kv_heads * groups,
         "n_kv_heads": rng.choice([kv_heads, kv_heads, None]),
@@ -41,7 +41,6 @@ def random_model(rng):
         "max_positions": rng.choice([rng.randint(1, 40), {side: rng.randint(1, 40) for side in depths}]),
         "bias": rng.choice([True, False, {name: rng.random() < 0.5 for name in ("attention", "feed_forward", "norm")}]),
         "tied": tied,
-        "vocab": vocab if tied in ("decoder", "none") and architecture == "encoder-decoder" else vocab["target"],
     }
 
 
@@ -50,19 +49,22 @@ def test_the_closed_form_is_what_is_built_for_any_configuration(seed):
     """300 of them: total, trainable, every component, and every tensor by name and shape."""
     rng = random.Random(seed)
     for _ in range(30):
-        config = RunConfig(model=ModelConfig.model_validate(random_model(rng)))
+        accounting, model = random_model(rng)
+        config = RunConfig.model_validate({"accounting": accounting, "model": model})
         assert list(contradictions(config)) == []
-        agreement = parameter_check.check(Subject(config, *vocab_sizes(config), "model.vocab"))
+        agreement = parameter_check.check(Subject(config, *vocab_sizes(config), "accounting.vocab"))
         assert agreement.not_built == ()
         assert agreement.n_components > 5
 
 
 def test_the_property_sees_every_option():
     """A test of the test: each choice of each option is among the 300."""
-    models = [random_model(rng) for rng in map(random.Random, range(10)) for _ in range(30)]
+    pairs = [random_model(rng) for rng in map(random.Random, range(10)) for _ in range(30)]
+    models = [{**accounting, **model} for accounting, model in pairs]
+    assert len({model["architecture"] for model in models}) == 3
     for option, annotation in {"tied": 4, "activation": 5, "norm": 2, "norm_position": 2, "final_norm": 3}.items():
         assert len({model[option] for model in models}) == annotation
-    parsed = [ModelConfig.model_validate(model) for model in models]
+    parsed = [CountedModel.model_validate(model) for model in models]
     for side in ("encoder", "decoder"):
         assert len({model.positions_of(side) for model in parsed}) == 5
     assert {model.kv_heads < model.n_heads for model in parsed} == {True, False}
@@ -72,7 +74,7 @@ def test_the_property_sees_every_option():
 def test_components_are_counted_from_tensors_that_know_nothing_of_the_closed_form():
     """PyTorch's own layers, put together by hand, have what the closed form says."""
     torch_layers = torch.nn.Transformer(device="meta", batch_first=True)
-    model = ModelConfig(norm_position="post", final_norm=True, vocab=0)
+    model = CountedModel(norm_position="post", final_norm=True, vocab=0)
     assert count(model, source_vocab=0, target_vocab=0).total == sum(p.numel() for p in torch_layers.parameters())
 
 
@@ -81,32 +83,30 @@ def test_a_module_that_is_another_is_a_disagreement(monkeypatch, wrong):
     change = {"n_kv_heads": 1, "tied": "none", "bias": False}[wrong]
 
     def build_another(model, **vocabs):
-        return build_model(model.model_copy(update={wrong: change}), **vocabs)
+        return build_counted(model.model_copy(update={wrong: change}), **vocabs)
 
-    monkeypatch.setattr(parameter_check, "build_model", build_another)
+    monkeypatch.setattr(parameter_check, "build_counted", build_another)
     with pytest.raises(parameter_check.Disagreement, match="total: closed form") as caught:
-        parameter_check.check(Subject(RunConfig(), 10, 10, "model.vocab"))
+        parameter_check.check(Subject(RunConfig(), 10, 10, "accounting.vocab"))
     assert caught.value.exit_code == 1
 
 
 def test_what_is_frozen_by_mistake_is_a_disagreement(monkeypatch):
     def build_frozen(model, **vocabs):
-        built = build_model(model, **vocabs)
+        built = build_counted(model, **vocabs)
         built.encoder.requires_grad_(False)
         return built
 
-    monkeypatch.setattr(parameter_check, "build_model", build_frozen)
+    monkeypatch.setattr(parameter_check, "build_counted", build_frozen)
     with pytest.raises(parameter_check.Disagreement, match="trainable: closed form"):
-        parameter_check.check(Subject(RunConfig(), 10, 10, "model.vocab"))
+        parameter_check.check(Subject(RunConfig(), 10, 10, "accounting.vocab"))
 
 
 def test_what_can_only_be_counted_is_named_and_the_rest_compared():
-    model = {
-        "bias": {"attention": ["query", "value"]},
-        "extra": [{"name": "pooler", "shape": [512, 512], "bias": True}],
-        "vocab": 0,
-    }
-    agreement = parameter_check.check(Subject(RunConfig(model=ModelConfig.model_validate(model)), 0, 0, "model.vocab"))
+    accounting = AccountingConfig(
+        attention_biases=["query", "value"], extra=[Extra(name="pooler", shape=[512, 512], bias=True)], vocab=0
+    )
+    agreement = parameter_check.check(Subject(RunConfig(accounting=accounting), 0, 0, "accounting.vocab"))
     assert "attention_bias of query, value alone" in str(agreement)
     assert "pooler" in str(agreement)
     assert "a vocabulary of 0 pieces" in str(agreement)
@@ -115,8 +115,8 @@ def test_what_can_only_be_counted_is_named_and_the_rest_compared():
 def test_stored_tensors_are_those_that_a_checkpoint_would_hold():
     from transformer_cli.checkpoints.tensors import weights
 
-    model = ModelConfig(d_model=8, n_heads=2, d_ff=16, n_layers=2, positions="learned", tied="none")
-    built = weights(build_model(model, source_vocab=5, target_vocab=7))
+    model = CountedModel(d_model=8, n_heads=2, d_ff=16, n_layers=2, positions="learned", tied="none")
+    built = weights(build_counted(model, source_vocab=5, target_vocab=7))
     assert {name: tuple(tensor.shape) for name, tensor in built.items()} == {
         name: tensor.shape for name, tensor in stored(model, source_vocab=5, target_vocab=7).items()
     }

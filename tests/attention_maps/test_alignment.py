@@ -21,7 +21,7 @@ from transformer_cli.data.corpus import Corpus
 from transformer_cli.decoding import long_lines
 from transformer_cli.errors import DataError, UsageError
 from transformer_cli.loading import load
-from transformer_cli.model.build import build_transformer
+from transformer_cli.model.build import build_model
 from transformer_cli.tokenizer import Vocabulary
 
 
@@ -163,7 +163,7 @@ def test_a_target_with_more_pieces_than_the_model_has_positions_is_refused(train
     translator = load(trained_run)
     config, sizes = translator.model.config, translator.tokenizer
     few = config.model_copy(update={"positions": "learned", "max_positions": 8})
-    translator.models = [build_transformer(few, source_vocab=sizes.source.size, target_vocab=sizes.target.size)]
+    translator.models = [build_model(few, source_vocab=sizes.source.size, target_vocab=sizes.target.size)]
     with pytest.raises(DataError, match="line 2: the target has 10 pieces, end mark included, and 8 are the most"):
         align_texts(translator, ["hund", "hund"], ["dog", " ".join(["a"] * 9)])
 
@@ -213,7 +213,7 @@ def test_a_layer_that_one_model_of_an_ensemble_lacks_is_refused(trained_run):
     translator = load([trained_run] * 2)
     config, sizes = translator.model.config, translator.tokenizer
     deep = config.model_copy(update={"n_layers": 2})
-    model = build_transformer(deep, source_vocab=sizes.source.size, target_vocab=sizes.target.size)
+    model = build_model(deep, source_vocab=sizes.source.size, target_vocab=sizes.target.size)
     translator.models.insert(0, model)
     translator.config = translator.config.model_copy(update={"alignment_layer": 2})
     with pytest.raises(UsageError, match="alignment_layer is 2, but a model's decoder has 1 layers"):

@@ -16,7 +16,7 @@ from transformer_cli.config.model import ModelConfig
 from transformer_cli.errors import ModelError, UsageError
 from transformer_cli.loading import load
 from transformer_cli.model.attention import ScaledDotProductAttention
-from transformer_cli.model.build import build_transformer
+from transformer_cli.model.build import build_model
 
 SOURCE = torch.tensor([[5, 6, 7, 8, 9, 3], [9, 4, 3, 0, 0, 0]])
 LENGTHS = torch.tensor([6, 3])
@@ -33,7 +33,7 @@ VARIANTS = {
 def model(name="plain", *, dtype=torch.float32, **more):
     torch.manual_seed(0)
     options = {"d_model": 16, "n_heads": 4, "d_ff": 32, "n_layers": 2, "dropout": 0.0, **VARIANTS[name], **more}
-    made = build_transformer(ModelConfig(**options), source_vocab=20, target_vocab=20)
+    made = build_model(ModelConfig(**options), source_vocab=20, target_vocab=20)
     with torch.no_grad():
         for parameter in made.parameters():  # large enough that attention is far from uniform
             parameter.mul_(3)
@@ -204,7 +204,7 @@ def test_a_model_trained_to_copy_shows_the_diagonal():
     """Of one layer: to write a token it has to look at that very token, in the row that the token comes out of."""
     torch.manual_seed(1)
     options = {"d_model": 32, "n_heads": 2, "d_ff": 32, "n_layers": 1, "dropout": 0.0}
-    made = build_transformer(ModelConfig(**options), source_vocab=24, target_vocab=24)
+    made = build_model(ModelConfig(**options), source_vocab=24, target_vocab=24)
     optimizer = torch.optim.Adam(made.parameters(), lr=3e-3)
     lengths, start = torch.full((64,), 8), torch.full((64, 1), 2)
     for _ in range(600):

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import json
 import os
 import shutil
 
@@ -134,6 +135,21 @@ def test_another_tokenizer_of_the_same_size_is_refused_by_content(run, tmp_path)
 def test_a_checkpoint_without_its_run_says_what_to_copy(run, name):
     (run / name).rename(run / "gone")
     assert f"{name} does not exist" in message_of(run)
+
+
+def test_a_run_from_before_counting_had_its_own_section_is_opened(run):
+    """What is only counted was part of `model:` then, in config.yaml and in the sealed manifest."""
+    counted = {"architecture": "encoder-decoder", "vocab": None, "extra": []}
+    text = (run / "config.yaml").read_text(encoding="utf-8")
+    assert "accounting" not in text
+    older = "model:\n  architecture: encoder-decoder\n  vocab: null\n  extra: []\n"
+    (run / "config.yaml").write_text(text.replace("model:\n", older), encoding="utf-8")
+    path = store.find_checkpoint(str(run)) / "manifest.json"
+    manifest = json.loads(path.read_bytes())
+    del manifest["sha256"]
+    assert manifest["model"].keys().isdisjoint(counted)
+    path.write_bytes(files.sealed({**manifest, "model": {**counted, **manifest["model"]}}))
+    assert store.open_run(path.parent).config == CONFIG
 
 
 def test_a_model_section_changed_after_training_is_named(run):

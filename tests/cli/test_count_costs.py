@@ -14,8 +14,9 @@ from transformer_cli.cli.cost_tables import duration
 from transformer_cli.errors import UsageError
 
 LLAMA2_7B = (
-    "model: {architecture: decoder-only, d_model: 4096, n_heads: 32, d_ff: 11008, n_layers: 32, norm: rms-norm, "
-    "activation: swiglu, positions: rotary, bias: false, tied: none, vocab: 32000}\n"
+    "accounting: {architecture: decoder-only, vocab: 32000}\n"
+    "model: {d_model: 4096, n_heads: 32, d_ff: 11008, n_layers: 32, norm: rms-norm, "
+    "activation: swiglu, positions: rotary, bias: false, tied: none}\n"
 )
 EVERYTHING = ("--shapes", "--flops", "--memory", "--hardware", "h100-sxm")
 

@@ -18,10 +18,10 @@ from transformer_cli.cli.app import main
 from transformer_cli.config.source import preset_names
 
 GPT3 = """
-model: {architecture: decoder-only, n_layers: 96, d_model: 12288, n_heads: 96, d_ff: 49152, vocab: 50257,
-  positions: learned, max_positions: 2048}
+accounting: {architecture: decoder-only, vocab: 50257}
+model: {n_layers: 96, d_model: 12288, n_heads: 96, d_ff: 49152, positions: learned, max_positions: 2048}
 """
-TUTORIAL = "model.vocab={source: 5, target: 7}"
+TUTORIAL = "accounting.vocab={source: 5, target: 7}"
 
 
 @pytest.fixture(autouse=True)
@@ -128,7 +128,7 @@ def test_a_family_of_components_is_in_one_place(capfd, preset):
 
 def test_a_part_called_like_a_family_is_not_its_heading(capfd):
     """The positions of gpt2 used to stand under an extra called embedding, as if they were in it."""
-    extra = ["--set", "model.extra=[{name: embedding, shape: [5, 5]}]"]
+    extra = ["--set", "accounting.extra=[{name: embedding, shape: [5, 5]}]"]
     shown = result(capfd, "t5-small", *extra, "--compare", "gpt2")
     assert re.search(r"embedding\n  tokens .*\n  positions .*\nembedding +25 ", shown)
 
@@ -152,7 +152,7 @@ def test_tensors_alike_outside_of_layers_are_counted_together(capfd):
     """The seven convolutions of wav2vec 2.0 used to make the table 113 columns wide."""
     sizes = [(1, 10), *[(512, 3)] * 4, *[(512, 2)] * 2]
     extras = [f"{{name: features.{i}, shape: [512, {', '.join(map(str, size))}]}}" for i, size in enumerate(sizes)]
-    arguments = ["bert-base", "--set", f"model.extra=[{', '.join(extras)}]"]
+    arguments = ["bert-base", "--set", f"accounting.extra=[{', '.join(extras)}]"]
     for by in ("layer", "block"):
         shown = result(capfd, *arguments, "--by", by)
         assert re.search(r"features +5,120 \+ 4 x 786,432 \+ 2 x 524,288 +4,199,424 ", shown)
@@ -171,9 +171,9 @@ def test_markdown_is_a_table_that_pastes(capfd):
     ("change", "words"),
     [
         ("tokenizer.vocab_size=500", "500 pieces, a wish (tokenizer.vocab_size)"),
-        ("model.vocab=500", "500 pieces, as model.vocab says"),
-        ("model.vocab=1", "1 piece, as model.vocab says"),
-        ("model.vocab=0", "0 pieces, as model.vocab says. Where there are 0, vectors come from elsewhere."),
+        ("accounting.vocab=500", "500 pieces, as accounting.vocab says"),
+        ("accounting.vocab=1", "1 piece, as accounting.vocab says"),
+        ("accounting.vocab=0", "0 pieces, as accounting.vocab says. Where there are 0, vectors come from elsewhere."),
     ],
 )
 def test_it_says_where_the_vocabulary_comes_from(capfd, change, words):
@@ -215,7 +215,7 @@ def test_json_has_integers_that_add_up_and_the_whole_configuration(capfd, by):
     steps = fields["from_weights_only_to_exact"]
     assert weights_only + sum(step["parameters"] for step in steps) == fields["parameters"]
     assert fields["config"]["model"]["d_model"] == 512
-    write("again.yaml", json.dumps({key: fields["config"][key] for key in ("model", "tokenizer")}))
+    write("again.yaml", json.dumps({key: fields["config"][key] for key in ("accounting", "model", "tokenizer")}))
     again = json.loads(result(capfd, "again.yaml", "--json", "--by", by))
     assert again | {"name": 0, "config": 0} == fields | {"name": 0, "config": 0}
     assert list(again) == list(fields)
@@ -254,14 +254,14 @@ def test_a_comparison_says_of_both_models_which_vocabulary_they_have_and_what_ag
     arguments = ["tiny", "--compare", "gpt2", "--check"]
     shown = " ".join(result(capfd, *arguments).split())
     assert "Vocabulary of tiny: 1,000 pieces, a wish" in shown
-    assert "Vocabulary of gpt2: 50,257 pieces, as model.vocab says" in shown
+    assert "Vocabulary of gpt2: 50,257 pieces, as accounting.vocab says" in shown
     notes = json.loads(result(capfd, *arguments, "--json"))["notes"]
     assert [note.partition(" the built")[0] for note in notes] == ["tiny: Checked:", "gpt2: Checked:"]
     assert all(note in shown for note in notes)
 
 
 def test_a_model_and_what_set_makes_of_it_can_be_told_apart(capfd):
-    shown = result(capfd, "gpt2", "--set", "model.vocab=50304", "--compare", "gpt2", "--check")
+    shown = result(capfd, "gpt2", "--set", "accounting.vocab=50304", "--compare", "gpt2", "--check")
     assert shown.startswith("gpt2, compared with gpt2 (other)\n")
     assert re.search(r"\nComponent +gpt2 +gpt2 \(other\) +Difference\n", shown)
     assert "Vocabulary of gpt2: 50,304" in shown
@@ -449,6 +449,10 @@ def model(text: str) -> str:
     return f"model: {{{text}}}"
 
 
+def accounting(text: str) -> str:
+    return f"accounting: {{{text}}}\n"
+
+
 MALFORMED = {
     "": "is empty",
     " \n\n": "is empty",
@@ -488,8 +492,8 @@ MALFORMED = {
     model("n_layers: {encoder: 0, decoder: 0}"): "at least one",
     model("n_layers: {encoder: 0, decoder: 6}"): "at least one encoder layer",
     model("n_layers: {encoder: 6, decoder: 6, middle: 1}"): "middle",
-    model("architecture: decoder-only, n_layers: {encoder: 1, decoder: 1}"): "no encoder layers",
-    model("architecture: mixture"): "one of encoder-decoder",
+    accounting("architecture: decoder-only") + model("n_layers: {encoder: 1, decoder: 1}"): "no encoder layers",
+    accounting("architecture: mixture"): "one of encoder-decoder",
     model("n_heads: 7"): "not divisible by 7",
     model("n_heads: 8, n_kv_heads: 3"): "evenly",
     model("n_kv_heads: 16"): "evenly",
@@ -497,21 +501,21 @@ MALFORMED = {
     model("d_model: 511, n_heads: 7"): "odd",
     model("positions: relative"): "positions",
     model("positions: learned, max_positions: 0"): "max_positions",
-    model("vocab: {source: 5, target: 7}"): "needs one vocabulary",
-    model("vocab: {source: 5, target: 7}, tied: embeddings"): "needs one vocabulary",
-    model("vocab: -1"): "vocab",
-    model("vocab: 50257.0"): "vocab",
+    accounting("vocab: {source: 5, target: 7}"): "needs one vocabulary",
+    accounting("vocab: {source: 5, target: 7}") + model("tied: embeddings"): "needs one vocabulary",
+    accounting("vocab: -1"): "vocab",
+    accounting("vocab: 50257.0"): "vocab",
     model("tied: some"): "tied",
-    model("architecture: decoder-only, tied: decoder"): "tied",
-    model("bias: {attention: [queries]}"): "attention",
+    accounting("architecture: decoder-only") + model("tied: decoder"): "tied",
+    accounting("attention_biases: [queries]"): "expected one of query, key",
     model("bias: 1"): "bias",
-    model("extra: {name: pooler}"): "extra",
-    model("extra: [{name: pooler}]"): "shape",
-    model("extra: [{name: pooler, shape: []}]"): "shape",
-    model("extra: [{name: pooler, shape: [0]}]"): "above 0",
-    model("extra: [{name: pooler, shape: [768, 7.5]}]"): "a whole number",
-    model("extra: [{name: 'a b', shape: [1]}]"): "name",
-    model("extra: [{name: a, shape: [1]}, {name: a, shape: [1]}]"): "two extras are called a",
+    accounting("extra: {name: pooler}"): "extra",
+    accounting("extra: [{name: pooler}]"): "shape",
+    accounting("extra: [{name: pooler, shape: []}]"): "shape",
+    accounting("extra: [{name: pooler, shape: [0]}]"): "above 0",
+    accounting("extra: [{name: pooler, shape: [768, 7.5]}]"): "a whole number",
+    accounting("extra: [{name: 'a b', shape: [1]}]"): "name",
+    accounting("extra: [{name: a, shape: [1]}, {name: a, shape: [1]}]"): "two extras are called a",
     "extends: nowhere.yaml": "neither a file",
     "tokenizer: {vocab_size: 4}": "above 4",
 }
@@ -531,7 +535,7 @@ def test_a_malformed_override_is_an_error_too(capfd, change):
 
 
 def test_an_extra_with_the_name_of_a_built_part_is_refused(capfd):
-    extra = "model.extra=[{name: pooler, shape: [2]}, {name: attention_bias, shape: [2]}]"
+    extra = "accounting.extra=[{name: pooler, shape: [2]}, {name: attention_bias, shape: [2]}]"
     message = failure(capfd, 2, "gpt2.yaml", "--set", extra)
     assert "attention_bias" in message
     assert "pooler" not in message

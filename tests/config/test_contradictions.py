@@ -63,12 +63,14 @@ FORMS = "model: {tied: none}\n"
         (
             "model: {d_model: «24», positions: {encoder: none, decoder: rotary}}",
             "rotary positions turn pairs",
-            "model: {d_model: 24, positions: {encoder: rotary, decoder: none}, architecture: decoder-only}",
+            "accounting: {architecture: decoder-only}\n"
+            "model: {d_model: 24, positions: {encoder: rotary, decoder: none}}",
         ),
         (
             "model: {d_model: «9», n_heads: 3, positions: {encoder: none, decoder: sinusoidal-table}}",
             "sinusoidal positions are pairs",
-            "model: {architecture: encoder-only, d_model: 9, n_heads: 1, positions: {encoder: none, decoder: rotary}}",
+            "accounting: {architecture: encoder-only}\n"
+            "model: {d_model: 9, n_heads: 1, positions: {encoder: none, decoder: rotary}}",
         ),
         (
             "model: {positions: learned, first_position: «8», max_positions: 8}",
@@ -77,38 +79,38 @@ FORMS = "model: {tied: none}\n"
         ),
         (
             "model: {n_layers: {encoder: «0», decoder: 2}}",
-            "an encoder-decoder needs at least one encoder layer; architecture: decoder-only goes without",
+            "an encoder-decoder needs at least one encoder layer; accounting.architecture: decoder-only goes without",
             "model: {n_layers: {encoder: 1, decoder: 2}}",
         ),
         (
             "model: {n_layers: {encoder: 1, decoder: «0»}}",
-            "an encoder-decoder needs at least one decoder layer; architecture: encoder-only goes without",
+            "an encoder-decoder needs at least one decoder layer; accounting.architecture: encoder-only goes without",
             "model: {n_layers: {encoder: 1, decoder: 1}}",
         ),
         (
-            "model: {architecture: decoder-only, n_layers: {encoder: «1», decoder: 1}}",
+            "accounting: {architecture: decoder-only}\nmodel: {n_layers: {encoder: «1», decoder: 1}}",
             "a model of architecture decoder-only has no encoder layers, not 1",
-            "model: {architecture: decoder-only, n_layers: {encoder: 0, decoder: 1}}",
+            "accounting: {architecture: decoder-only}\nmodel: {n_layers: {encoder: 0, decoder: 1}}",
         ),
         (
-            "model: {architecture: encoder-only, n_layers: {encoder: «0», decoder: 0}}",
+            "accounting: {architecture: encoder-only}\nmodel: {n_layers: {encoder: «0», decoder: 0}}",
             "a model of architecture encoder-only needs at least one layer",
-            "model: {architecture: encoder-only, n_layers: {encoder: 1, decoder: 0}}",
+            "accounting: {architecture: encoder-only}\nmodel: {n_layers: {encoder: 1, decoder: 0}}",
         ),
         (
-            "model: {architecture: decoder-only, tied: «decoder»}",
+            "accounting: {architecture: decoder-only}\nmodel: {tied: «decoder»}",
             "a decoder-only model has one embedding",
-            "model: {architecture: decoder-only, tied: none}",
+            "accounting: {architecture: decoder-only}\nmodel: {tied: none}",
         ),
         (
-            "model: {architecture: encoder-only, tied: «none»}",
+            "accounting: {architecture: encoder-only}\nmodel: {tied: «none»}",
             "an encoder-only model has one embedding and no output",
-            "model: {architecture: encoder-only, tied: all}",
+            "accounting: {architecture: encoder-only}\nmodel: {tied: all}",
         ),
         (
-            "model: {architecture: encoder-only, «vocab»: {source: 9, target: 9}}",
+            "accounting: {architecture: encoder-only, «vocab»: {source: 9, target: 9}}",
             "a model of architecture encoder-only has one vocabulary",
-            "model: {architecture: encoder-only, vocab: 9}",
+            "accounting: {architecture: encoder-only, vocab: 9}",
         ),
         (
             "model: {tied: «all», vocab: {source: 5, target: 7}}",
@@ -126,9 +128,9 @@ FORMS = "model: {tied: none}\n"
             "model: {bias: {attention: [key, query]}}",
         ),
         (
-            "model: {extra: [{name: a, shape: [1]}, {name: «a», shape: [2]}]}",
+            "accounting: {extra: [{name: a, shape: [1]}, {name: «a», shape: [2]}]}",
             "two extras are called a",
-            "model: {extra: [{name: a, shape: [1]}, {name: b, shape: [2]}]}",
+            "accounting: {extra: [{name: a, shape: [1]}, {name: b, shape: [2]}]}",
         ),
         ("tokenizer: {joint: «false»}", "one matrix for everything (model.tied: all)", f"{FORMS}{BOTH}}}"),
         (f"model: {{tied: «all»}}\n{BOTH}}}", "one matrix", f"model: {{tied: decoder}}\n{BOTH}}}"),
@@ -263,20 +265,20 @@ def test_a_contradiction_is_told_and_its_neighbour_is_fine(told, wrong, expected
     ("wrong", "expected", "right"),
     [
         (
-            "model: {architecture: «decoder-only»}",
+            "accounting: {architecture: «decoder-only»}",
             "tx trains encoder-decoder models; one that is decoder-only it only builds and counts",
-            "model: {architecture: encoder-decoder}",
+            "accounting: {architecture: encoder-decoder}",
         ),
         (
-            "model: {vocab: «9»}",
+            "accounting: {vocab: «9»}",
             "a model is trained with the vocabulary of its tokenizer (tokenizer.vocab_size)",
-            "model: {vocab: null}",
+            "accounting: {vocab: null}",
         ),
-        ("model: {extra: «[{name: a, shape: [1]}]»}", "extras are counted, not built", "model: {extra: []}"),
+        ("accounting: {extra: «[{name: a, shape: [1]}]»}", "extras are counted, not built", "accounting: {extra: []}"),
         (
-            "model: {bias: {attention: «[query, value, output]»}}",
+            "accounting: {attention_biases: «[query, value, output]»}",
             "biases for some projections only are counted, not built",
-            "model: {bias: {attention: [output, value, key, query]}}",
+            "model: {bias: {attention: true}}",
         ),
         (
             "model: {positions: learned, max_positions: «256», first_position: 1}",

@@ -81,7 +81,7 @@ tied: decoder or none goes with two
             "unknown setting `decoding.zzz`; valid are beam_size, length_penalty, length_penalty_family, min_length, "
             "max_length, ",
         ),
-        ("model: {1: 2}", "unknown setting `model.1`; valid are architecture, "),
+        ("model: {1: 2}", "unknown setting `model.1`; valid are d_model, "),
         # numbers
         ("model: {d_model: '512'}", '`model.d_model` is the text "512"; expected a whole number above 0; write 512'),
         ("model: {d_model: 1_000}", '`model.d_model` is the text "1_000"; expected a whole number above 0; write 1000'),
@@ -115,8 +115,8 @@ tied: decoder or none goes with two
         ("device: gpu", '`device` is the text "gpu"; expected one of auto, cpu, cuda, mps\n'),
         ("model: {norm: layernorm}", "expected one of layer-norm, rms-norm; did you mean layer-norm?"),
         (
-            "model: {architecture: x}",
-            '`model.architecture` is the text "x"; expected one of encoder-decoder, decoder-only',
+            "accounting: {architecture: x}",
+            '`accounting.architecture` is the text "x"; expected one of encoder-decoder, decoder-only',
         ),
         ("evaluation: {metrics: [bleu, blue]}", '`evaluation.metrics[1]` is the text "blue"; expected one of'),
         # lists
@@ -145,26 +145,26 @@ tied: decoder or none goes with two
         ("data: {train: {x: 1}}", "`data.train` is {x}; expected text, or {source, target}, or {pairs}"),
         ("model: {bias: 1}", "`model.bias` is 1; expected true or false, or {attention, feed_forward, norm}"),
         (
-            "model: {bias: {attention: [query, keys]}}",
-            "`model.bias.attention` is a list of 2; expected true or false, or a list of any of query, key",
+            "accounting: {attention_biases: [query, keys]}",
+            '`accounting.attention_biases[1]` is the text "keys"; expected one of query, key, value, output; did you',
         ),
-        ("model: {bias: {attention: 1.0}}", "`model.bias.attention` is 1.0; expected true or false, or a list of any"),
+        ("model: {bias: {attention: 1.0}}", "`model.bias.attention` is 1.0; expected true or false\n"),
         ("model: {bias: {norms: true}}", "`model.bias` is {norms}; expected true or false, or {attention, "),
         ("model: {bias: {norm: true, ffn: true}}", "unknown setting `model.bias.ffn`; valid are attention, feed_f"),
         ("model: {positions: {encoder: rotary, decoder: rotry}}", "`model.positions.decoder` is the text "),
         (
-            "model: {vocab: {source: -1, target: 5}}",
-            "`model.vocab.source` is -1; expected a whole number of at least 0",
+            "accounting: {vocab: {source: -1, target: 5}}",
+            "`accounting.vocab.source` is -1; expected a whole number of at least 0",
         ),
-        ("model: {vocab: 1e3}", "`model.vocab` is 1e3; expected a whole number of at least 0, or {source, target}"),
-        ("model: {extra: {name: x}}", "`model.extra` is {name}; expected a list of {name, shape, bias, trainable}"),
-        ("model: {extra: [{name: a b, shape: [1]}]}", '`model.extra[0].name` is the text "a b"; expected letters'),
-        ("model: {extra: [{name: a, shape: [2, 1.5]}]}", "`model.extra[0].shape[1]` is 1.5; expected a whole number"),
+        ("accounting: {vocab: 1e3}", "is 1e3; expected a whole number of at least 0, or {source, target}"),
+        ("accounting: {extra: {name: x}}", "is {name}; expected a list of {name, shape, bias, trainable}"),
+        ("accounting: {extra: [{name: a b, shape: [1]}]}", '`accounting.extra[0].name` is the text "a b"; '),
+        ("accounting: {extra: [{name: a, shape: [2, 1.5]}]}", "`accounting.extra[0].shape[1]` is 1.5; expected"),
         (
-            "model: {extra: [{name: a, shape: []}]}",
+            "accounting: {extra: [{name: a, shape: []}]}",
             "is an empty list; expected a list of 1 to 8 whole numbers above 0\n",
         ),
-        ("model: {extra: [{name: a}]}", "`model.extra[0].shape` is missing"),
+        ("accounting: {extra: [{name: a}]}", "`accounting.extra[0].shape` is missing"),
         ("tokenizer: {model: {source: 1, target: a}}", "`tokenizer.model.source` is 1; expected text; quote it"),
     ],
 )

@@ -27,7 +27,7 @@ TRAINED = {"base", "big", "multi30k-de-en", "tiny", "transformer-base", "transfo
 def total(name: str, *overrides: str) -> int:
     config = load_config(name, overrides)
     source, target = vocab_sizes(config)
-    return sum(count(config.model, source_vocab=source, target_vocab=target).by_component().values())
+    return sum(count(config.counted, source_vocab=source, target_vocab=target).by_component().values())
 
 
 @pytest.mark.parametrize(("name", "parameters"), ONLY_COUNTED.items())
@@ -54,4 +54,4 @@ def test_the_papers_models_have_its_matrices_and_37000_pieces(name: str, layers:
 
 
 def test_the_tutorial_with_its_own_vocabularies_counts_as_it_did() -> None:
-    assert total("tutorial", "model.vocab={source: 5, target: 7}") == 44_154_368
+    assert total("tutorial", "accounting.vocab={source: 5, target: 7}") == 44_154_368

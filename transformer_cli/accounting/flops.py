@@ -10,7 +10,7 @@ from collections.abc import Iterator
 from dataclasses import dataclass
 
 from transformer_cli.accounting.parameters import Count, Part, Product, product
-from transformer_cli.config.model import ModelConfig
+from transformer_cli.config.accounting import CountedModel
 
 
 @dataclass(frozen=True)
@@ -45,7 +45,7 @@ def training(work: Work) -> Pass:
     return Pass(work.source_length, work.target_length, encoded=sources, decoded=targets, projected=targets)
 
 
-def prefill(model: ModelConfig, work: Work) -> Pass:
+def prefill(model: CountedModel, work: Work) -> Pass:
     """What is read before the first token is written: the source; by a decoder alone, a prompt."""
     a_pass = training(work)
     if model.depths.encoder:
@@ -71,7 +71,7 @@ class Term:
         return 2 * self.macs.value
 
 
-def terms(model: ModelConfig, a_pass: Pass, *, target_vocab: int) -> list[Term]:
+def terms(model: CountedModel, a_pass: Pass, *, target_vocab: int) -> list[Term]:
     """Every product of a pass forward, in the order of the network.
 
     Backward takes twice as much: two products for each, one for the gradient of either factor.
@@ -91,7 +91,7 @@ def terms(model: ModelConfig, a_pass: Pass, *, target_vocab: int) -> list[Term]:
     return [term for term in found if term.macs.value]
 
 
-def attention(name: str, model: ModelConfig, *, layers: int, queries: int, memory: tuple[int, int]) -> Iterator[Term]:
+def attention(name: str, model: CountedModel, *, layers: int, queries: int, memory: tuple[int, int]) -> Iterator[Term]:
     """One attention per layer. queries: tokens that ask. memory: tokens whose keys and values are made, and how many
     of them a token asks.
 
@@ -112,13 +112,13 @@ def attention(name: str, model: ModelConfig, *, layers: int, queries: int, memor
     yield Term(f"{name}.output", product(asking, d_head, heads, d_model, depth))
 
 
-def feed_forward(name: str, model: ModelConfig, *, layers: int, tokens: int) -> Iterator[Term]:
+def feed_forward(name: str, model: CountedModel, *, layers: int, tokens: int) -> Iterator[Term]:
     """One feed-forward network per layer."""
     for matrix in ("gate", "up", "down") if model.gated else ("up", "down"):
         yield Term(f"{name}.{matrix}", product((tokens, "tokens"), model.d_model, model.d_ff, (layers, "layers")))
 
 
-def hidden_by_mask(model: ModelConfig, work: Work) -> int:
+def hidden_by_mask(model: CountedModel, work: Work) -> int:
     """FLOPs of scores and mixtures of the target with its future, which the causal mask throws away.
 
     They are in what `terms` counts, for they are computed: a token needs (T + 1) / 2 of T keys on average.
@@ -127,7 +127,7 @@ def hidden_by_mask(model: ModelConfig, work: Work) -> int:
     return 2 * 2 * pairs * model.head_width * model.n_heads * model.depths.decoder
 
 
-def training_flops(model: ModelConfig, work: Work, *, tokens: int, target_vocab: int) -> int:
+def training_flops(model: CountedModel, work: Work, *, tokens: int, target_vocab: int) -> int:
     """Forward and backward of so many tokens, in sentences as long as work says; they are target tokens where there is
     a target, and each brings its share of the source."""
     sentence = terms(model, training(Work(1, work.source_length, work.target_length)), target_vocab=target_vocab)

@@ -14,7 +14,8 @@ from typing import Literal
 
 from transformer_cli.accounting.flops import Pass, Work, meets_source, prefill, step
 from transformer_cli.accounting.parameters import Count, Part, product
-from transformer_cli.config.model import ModelConfig, Side
+from transformer_cli.config.accounting import CountedModel
+from transformer_cli.config.model import Side
 
 FP32, BF16, INT64 = 4, 2, 8
 LOGITS_AT_A_TIME = 4 * 1024 * 1024
@@ -77,7 +78,7 @@ def decoding(count: Count, work: Work, storage: Storage) -> list[Item]:
     return [Item("weights", storage.value * linear + FP32 * other, how), *caches(count.model, work, storage)]
 
 
-def caches(model: ModelConfig, work: Work, storage: Storage) -> list[Item]:
+def caches(model: CountedModel, work: Work, storage: Storage) -> list[Item]:
     """Keys and values of what was written, for each beam, and of the source, once for all beams of a sentence.
 
     Counted is what is needed; tx's tables grow by doubling, so up to twice as much is reserved for what was written.
@@ -122,7 +123,7 @@ def _numbers_read(part: Part, a_pass: Pass, d_model: int) -> int:
     return part.parameters if part.stack and through else 0
 
 
-def activations(model: ModelConfig, work: Work, storage: Storage) -> list[Item]:
+def activations(model: CountedModel, work: Work, storage: Storage) -> list[Item]:
     """What autograd keeps between forward and backward, the loss left out."""
     B, S, T = work.batch_size, work.source_length, work.target_length
     encoder, decoder = model.depths.encoder, model.depths.decoder
@@ -148,7 +149,7 @@ def activations(model: ModelConfig, work: Work, storage: Storage) -> list[Item]:
     return items
 
 
-def encoder_layer(model: ModelConfig, storage: Storage, *, batch: int, source: int) -> int:
+def encoder_layer(model: CountedModel, storage: Storage, *, batch: int, source: int) -> int:
     """Self-attention and feed-forward: with biases or without, pre-norm and post-norm alike.
 
     With ReLU, LayerNorm, dropout around sublayers and on attention weights, and H K = D, this is
@@ -162,7 +163,7 @@ def encoder_layer(model: ModelConfig, storage: Storage, *, batch: int, source: i
     )
 
 
-def decoder_layer(model: ModelConfig, storage: Storage, *, batch: int, source: int, target: int) -> int:
+def decoder_layer(model: CountedModel, storage: Storage, *, batch: int, source: int, target: int) -> int:
     """The same with cross-attention, unless the source has no token; the memory itself is counted once, elsewhere."""
     crosses = source > 0
     cross = attention(model, storage, batch=batch, queries=target, keys=source) if crosses else 0
@@ -174,7 +175,7 @@ def decoder_layer(model: ModelConfig, storage: Storage, *, batch: int, source: i
     )
 
 
-def _self_attention(model: ModelConfig, storage: Storage, side: Side, *, batch: int, length: int) -> int:
+def _self_attention(model: CountedModel, storage: Storage, side: Side, *, batch: int, length: int) -> int:
     """Queries, keys and values come out of one product, which is kept whole where values aren't copied from it.
 
     That is so in the fused path, and for a single sentence. What was turned by its position is then kept twice; and so
@@ -187,7 +188,7 @@ def _self_attention(model: ModelConfig, storage: Storage, side: Side, *, batch: 
     return kept + storage.value * batch * length * twice
 
 
-def attention(model: ModelConfig, storage: Storage, *, batch: int, queries: int, keys: int) -> int:
+def attention(model: CountedModel, storage: Storage, *, batch: int, queries: int, keys: int) -> int:
     """What enters, queries, keys, values, weights, what enters the output projection, and the mask of the residual."""
     p, m = storage.value, storage.mask
     wide, narrow = model.n_heads * model.head_width, model.kv_heads * model.head_width
@@ -200,7 +201,7 @@ def attention(model: ModelConfig, storage: Storage, *, batch: int, queries: int,
     return vectors + weights + _mask(model, storage, batch * queries)
 
 
-def _feed_forward(model: ModelConfig, storage: Storage, tokens: int) -> int:
+def _feed_forward(model: CountedModel, storage: Storage, tokens: int) -> int:
     """What enters, what the activation needs, what enters the second product, and the mask of the residual."""
     p, m = storage.value, storage.mask
     kept = {"relu": 1, "gelu": 2, "silu": 2, "swiglu": 4, "geglu": 4}[model.activation] * p
@@ -210,7 +211,7 @@ def _feed_forward(model: ModelConfig, storage: Storage, tokens: int) -> int:
     return p * tokens * model.d_model + kept * tokens * model.d_ff + _mask(model, storage, tokens)
 
 
-def _norm(model: ModelConfig, storage: Storage, tokens: int) -> int:
+def _norm(model: CountedModel, storage: Storage, tokens: int) -> int:
     """What enters and its statistics; PyTorch's RMSNorm on the CPU works in fp32 and keeps what it scales, too."""
     if model.norm == "layer-norm":
         return tokens * (storage.value * model.d_model + 2 * storage.statistic)
@@ -219,18 +220,18 @@ def _norm(model: ModelConfig, storage: Storage, tokens: int) -> int:
     return tokens * (storage.value * model.d_model + FP32)
 
 
-def _entrance(model: ModelConfig, storage: Storage, side: Side, *, batch: int, length: int) -> int:
+def _entrance(model: CountedModel, storage: Storage, side: Side, *, batch: int, length: int) -> int:
     """The ids, for the gradient of their rows; the mask of the dropout; the sines and cosines of rotary positions."""
     rotary = model.positions_of(side) == "rotary"
     table = storage.value * model.head_width * max(FEWEST_ROWS, model.first_position + length) if rotary else 0
     return INT64 * batch * length + _mask(model, storage, batch * length) + table
 
 
-def _mask(model: ModelConfig, storage: Storage, tokens: int) -> int:
+def _mask(model: CountedModel, storage: Storage, tokens: int) -> int:
     return storage.mask * tokens * model.d_model if model.dropout else 0
 
 
-def _loss(model: ModelConfig, work: Work, storage: Storage, vocab: int) -> list[Item]:
+def _loss(model: CountedModel, work: Work, storage: Storage, vocab: int) -> list[Item]:
     """The gradients that the loss makes while it has the logits, and as many logits as there are at a time."""
     tokens = work.batch_size * work.target_length
     if not (model.depths.decoder and vocab):

@@ -14,7 +14,8 @@ from functools import cached_property
 from itertools import groupby
 from typing import Literal
 
-from transformer_cli.config.model import PROJECTIONS, ModelConfig, Projection, Side
+from transformer_cli.config.accounting import PROJECTIONS, CountedModel, Projection
+from transformer_cli.config.model import Side
 from transformer_cli.errors import ConfigError
 
 Convention = Literal["exact", "weights-only"]
@@ -68,7 +69,7 @@ class Count:
     """All parts of a model. Totals are those of the exact convention."""
 
     parts: tuple[Part, ...]
-    model: ModelConfig
+    model: CountedModel
 
     @cached_property
     def total(self) -> int:
@@ -110,7 +111,7 @@ class Count:
         return {group.name: group.parameters for group in self.groups()}
 
 
-def count(model: ModelConfig, *, source_vocab: int, target_vocab: int) -> Count:
+def count(model: CountedModel, *, source_vocab: int, target_vocab: int) -> Count:
     """Every part of a model with vocabularies of these sizes; 0: no embedding, vectors come from elsewhere.
 
     Raises ConfigError for an extra that is called like a part of the network.
@@ -125,7 +126,8 @@ def count(model: ModelConfig, *, source_vocab: int, target_vocab: int) -> Count:
     built = {part.component for part in parts}
     if taken := [extra.name for extra in model.extra if extra.name in built]:
         raise ConfigError(
-            f"model.extra: the network has parts that are called {', '.join(taken)} already", hint="choose other names"
+            f"accounting.extra: the network has parts that are called {', '.join(taken)} already",
+            hint="choose other names",
         )
     parts += _extras(model)
     # The matrices first: the table goes from the weights-only count to the exact one.
@@ -136,7 +138,7 @@ def count(model: ModelConfig, *, source_vocab: int, target_vocab: int) -> Count:
 # --- the parts ----------------------------------------------------------------------------------------------------
 
 
-def _embeddings(model: ModelConfig, source_vocab: int, target_vocab: int) -> Iterator[Part]:
+def _embeddings(model: CountedModel, source_vocab: int, target_vocab: int) -> Iterator[Part]:
     def table(name: str, vocab: int, shares: str | None = None) -> Part:
         return Part(f"embedding.{name}", "embedding", product(model.d_model, vocab), shares=shares)
 
@@ -152,7 +154,7 @@ def _embeddings(model: ModelConfig, source_vocab: int, target_vocab: int) -> Ite
         yield table("target", target_vocab)
 
 
-def _output(model: ModelConfig, target_vocab: int) -> Iterator[Part]:
+def _output(model: CountedModel, target_vocab: int) -> Iterator[Part]:
     if model.architecture != "encoder-only":
         one = model.architecture == "decoder-only" or model.tied == "all"
         tied = model.tied in ("all", "decoder")
@@ -160,7 +162,7 @@ def _output(model: ModelConfig, target_vocab: int) -> Iterator[Part]:
         yield Part("unembedding", "unembedding", product(target_vocab, model.d_model), shares=shares)
 
 
-def _layers(model: ModelConfig, side: Side) -> Iterator[Part]:
+def _layers(model: CountedModel, side: Side) -> Iterator[Part]:
     """What the layers of a stack hold."""
     depth, d_model = getattr(model.depths, side), model.d_model
     crosses = side == "decoder" and "encoder" in model.sides
@@ -176,7 +178,7 @@ def _layers(model: ModelConfig, side: Side) -> Iterator[Part]:
 
     queries, keys = model.n_heads * model.head_width, model.kv_heads * model.head_width
     widths: dict[Projection, int] = {"query": queries, "key": keys, "value": keys, "output": d_model}
-    biased = [widths[name] for name in PROJECTIONS if name in model.biases.projections]
+    biased = [widths[name] for name in PROJECTIONS if name in model.projections]
     for block in blocks:
         unit = "attentions" if len(model.sides) == 2 else "layers"
         yield Part("attention_bias", block, added(biased), depth, unit, side, is_matrix=False)
@@ -187,7 +189,7 @@ def _layers(model: ModelConfig, side: Side) -> Iterator[Part]:
     yield Part("norm.layers", "norm", _norm(model), n_norms, "norms", side, is_matrix=False)
 
 
-def _projections(model: ModelConfig) -> dict[Projection, Product]:
+def _projections(model: CountedModel) -> dict[Projection, Product]:
     queries = (model.n_heads, "heads")
     keys = queries if model.kv_heads == model.n_heads else (model.kv_heads, "kv heads")
     return {
@@ -198,24 +200,24 @@ def _projections(model: ModelConfig) -> dict[Projection, Product]:
     }
 
 
-def _norm(model: ModelConfig) -> Product:
+def _norm(model: CountedModel) -> Product:
     """One norm: a scale per feature, and LayerNorm's bias."""
     return added([model.d_model] * (1 + (model.norm == "layer-norm" and model.biases.norm)))
 
 
-def _positions(model: ModelConfig, side: Side) -> Iterator[Part]:
+def _positions(model: CountedModel, side: Side) -> Iterator[Part]:
     names = {"learned": "embedding.positions", "sinusoidal-table": "embedding.positions_fixed"}
     if name := names.get(kind := model.positions_of(side)):
         table = product(model.max_positions_of(side), model.d_model)
         yield Part(name, "embedding", table, unit="tables", is_matrix=False, trainable=kind == "learned")
 
 
-def _final_norms(model: ModelConfig) -> Iterator[Part]:
+def _final_norms(model: CountedModel) -> Iterator[Part]:
     if model.ends_in_norm:
         yield Part("norm.final", "norm", _norm(model), len(model.sides), "norms", is_matrix=False)
 
 
-def _extras(model: ModelConfig) -> Iterator[Part]:
+def _extras(model: CountedModel) -> Iterator[Part]:
     """What tx does not build."""
     for extra in model.extra:
         block, is_matrix = extra.name.partition(".")[0], len(extra.shape) > 1
@@ -251,7 +253,7 @@ def counted(n: int, unit: str) -> str:
 # --- groups -------------------------------------------------------------------------------------------------------
 
 
-def grouped(parts: Iterable[Part], model: ModelConfig, by: By) -> tuple[Group, ...]:
+def grouped(parts: Iterable[Part], model: CountedModel, by: By) -> tuple[Group, ...]:
     """Parts counted together, in the order in which each group first appears."""
     together: dict[str, list[Part]] = {}
     for part in parts:
@@ -279,14 +281,14 @@ def _name(part: Part, by: By) -> str:
     return "final norms" if part.component == "norm.final" else part.block
 
 
-def _alike(parts: list[Part], model: ModelConfig) -> Iterator[str]:
+def _alike(parts: list[Part], model: CountedModel) -> Iterator[str]:
     """A product for each kind of tensor: `4 x 512 x 18 attentions`."""
     for (text, unit), alike in groupby(parts, key=lambda part: (part.each.text, part.unit)):
         copies = sum(part.copies for part in alike)
         yield f"{text} x {counted(copies, unit)}" if copies > 1 else text
 
 
-def _per_layer(parts: list[Part], model: ModelConfig) -> Iterator[str]:
+def _per_layer(parts: list[Part], model: CountedModel) -> Iterator[str]:
     """What one layer of each stack holds, times its layers, and the number of what lies outside of layers."""
     for side in model.sides:
         if inside := sum(part.parameters for part in parts if part.stack == side):

@@ -6,7 +6,8 @@ from collections.abc import Iterator
 from dataclasses import dataclass
 
 from transformer_cli.accounting.parameters import product
-from transformer_cli.config.model import ModelConfig, Side
+from transformer_cli.config.accounting import CountedModel
+from transformer_cli.config.model import Side
 
 
 @dataclass(frozen=True)
@@ -24,7 +25,7 @@ class Stage:
 
 
 def journeys(
-    model: ModelConfig, *, vocabs: tuple[int, int], source_length: int, target_length: int
+    model: CountedModel, *, vocabs: tuple[int, int], source_length: int, target_length: int
 ) -> dict[Side, list[Stage]]:
     """The way of a token through each stack that the model has; vocabs are those of source and target."""
     found: dict[Side, list[Stage]] = {}
@@ -35,7 +36,7 @@ def journeys(
     return found
 
 
-def _encoder(model: ModelConfig, vocab: int, length: int) -> Iterator[Stage]:
+def _encoder(model: CountedModel, vocab: int, length: int) -> Iterator[Stage]:
     layers = model.depths.encoder
     yield from _entrance(model, "encoder", vocab)
     yield from _attention(model, layers, keys=length, rotary=model.positions_of("encoder") == "rotary")
@@ -46,7 +47,7 @@ def _encoder(model: ModelConfig, vocab: int, length: int) -> Iterator[Stage]:
         yield Stage("memory", (length, model.d_model), "all source tokens: what the decoder looks at")
 
 
-def _decoder(model: ModelConfig, vocab: int, source_length: int, target_length: int) -> Iterator[Stage]:
+def _decoder(model: CountedModel, vocab: int, source_length: int, target_length: int) -> Iterator[Stage]:
     layers = model.depths.decoder
     yield from _entrance(model, "decoder", vocab)
     yield from _attention(model, layers, keys=target_length, rotary=model.positions_of("decoder") == "rotary")
@@ -60,7 +61,7 @@ def _decoder(model: ModelConfig, vocab: int, source_length: int, target_length: 
         yield Stage("probabilities", (vocab,), "softmax; the next token is one of them")
 
 
-def _entrance(model: ModelConfig, side: Side, vocab: int) -> Iterator[Stage]:
+def _entrance(model: CountedModel, side: Side, vocab: int) -> Iterator[Stage]:
     width = (model.d_model,)
     if vocab:
         scaled = f", times sqrt({model.d_model:,})" if model.embedding_scale else ""
@@ -76,7 +77,7 @@ def _entrance(model: ModelConfig, side: Side, vocab: int) -> Iterator[Stage]:
 
 
 def _attention(
-    model: ModelConfig, layers: int, *, keys: int, rotary: bool = False, memory: bool = False
+    model: CountedModel, layers: int, *, keys: int, rotary: bool = False, memory: bool = False
 ) -> Iterator[Stage]:
     """keys: how many tokens it looks at; those of the memory, or those of its own side."""
     d_model, d_head = model.d_model, model.head_width
@@ -94,7 +95,7 @@ def _attention(
     yield from _residual(model, layers)
 
 
-def _feed_forward(model: ModelConfig, layers: int) -> Iterator[Stage]:
+def _feed_forward(model: CountedModel, layers: int) -> Iterator[Stage]:
     d_model, d_ff = model.d_model, model.d_ff
     if model.norm_position == "pre":
         yield Stage("norm", (d_model,), layers=layers)
@@ -110,7 +111,7 @@ def _feed_forward(model: ModelConfig, layers: int) -> Iterator[Stage]:
 GATES = {"swiglu": "silu", "geglu": "gelu"}
 
 
-def _residual(model: ModelConfig, layers: int) -> Iterator[Stage]:
+def _residual(model: CountedModel, layers: int) -> Iterator[Stage]:
     yield Stage("+ what entered", (model.d_model,), layers=layers)
     if model.norm_position == "post":
         yield Stage("norm", (model.d_model,), layers=layers)

@@ -5,7 +5,8 @@ from __future__ import annotations
 from collections.abc import Iterator
 from dataclasses import dataclass
 
-from transformer_cli.config.model import ModelConfig, Side
+from transformer_cli.config.accounting import CountedModel
+from transformer_cli.config.model import Side
 
 DTYPE = "F32"
 """What the format calls the numbers that tx saves."""
@@ -23,12 +24,12 @@ class Stored:
         return (sum(n for _, n in self.rows), *self.row)
 
 
-def stored(model: ModelConfig, *, source_vocab: int, target_vocab: int) -> dict[str, Stored]:
+def stored(model: CountedModel, *, source_vocab: int, target_vocab: int) -> dict[str, Stored]:
     """Every tensor of a model that tx builds, a tied one once."""
     return dict(_stored(model, source_vocab, target_vocab))
 
 
-def _stored(model: ModelConfig, source_vocab: int, target_vocab: int) -> Iterator[tuple[str, Stored]]:
+def _stored(model: CountedModel, source_vocab: int, target_vocab: int) -> Iterator[tuple[str, Stored]]:
     vocabs = {"encoder": ("source", source_vocab), "decoder": ("target", target_vocab)}
     one_table = len(model.sides) == 1 or model.tied in ("all", "embeddings")
     for side in model.sides[-1:] if one_table else model.sides:
@@ -41,7 +42,7 @@ def _stored(model: ModelConfig, source_vocab: int, target_vocab: int) -> Iterato
         yield "output.weight", Stored((("unembedding", target_vocab),), (model.d_model,))
 
 
-def _stack(model: ModelConfig, side: Side) -> Iterator[tuple[str, Stored]]:
+def _stack(model: CountedModel, side: Side) -> Iterator[tuple[str, Stored]]:
     tables = {"learned": "embedding.positions", "sinusoidal-table": "embedding.positions_fixed"}
     if component := tables.get(model.positions_of(side)):
         rows = ((component, model.max_positions_of(side)),)
@@ -53,14 +54,14 @@ def _stack(model: ModelConfig, side: Side) -> Iterator[tuple[str, Stored]]:
         yield from _norm(model, f"{side}.norm", "norm.final")
 
 
-def _layer(model: ModelConfig, side: Side) -> Iterator[tuple[str, Stored]]:
+def _layer(model: CountedModel, side: Side) -> Iterator[tuple[str, Stored]]:
     queries, keys = model.n_heads * model.head_width, model.kv_heads * model.head_width
     widths = {"query": queries, "key": keys, "value": keys}
     blocks = {"self_attention": (f"{side}_self", [["query", "key", "value"]])}
     if side == "decoder" and "encoder" in model.sides:
         blocks["cross_attention"] = ("cross", [["query"], ["key", "value"]])
     for module, (block, matrices) in blocks.items():
-        bias = "attention_bias" if model.biases.projections else None
+        bias = "attention_bias" if model.projections else None
         for names in matrices:
             rows = tuple((f"{block}.{name}", widths[name]) for name in names)
             yield from _linear(f"{module}.{'_'.join(names)}", rows, model.d_model, bias)
@@ -80,7 +81,7 @@ def _linear(name: str, rows: tuple[tuple[str, int], ...], width: int, bias: str 
         yield f"{name}.bias", Stored(tuple((bias, n) for _, n in rows))
 
 
-def _norm(model: ModelConfig, name: str, component: str) -> Iterator[tuple[str, Stored]]:
+def _norm(model: CountedModel, name: str, component: str) -> Iterator[tuple[str, Stored]]:
     yield f"{name}.weight", Stored(((component, model.d_model),))
     if model.norm == "layer-norm" and model.biases.norm:
         yield f"{name}.bias", Stored(((component, model.d_model),))

@@ -36,6 +36,7 @@ from transformer_cli.checkpoints.find import (
     whole_run_of,
 )
 from transformer_cli.checkpoints.tensors import assign_weights, from_bytes, to_bytes
+from transformer_cli.config.accounting import MOVED
 from transformer_cli.config.data import DataConfig
 from transformer_cli.config.model import TABLES, ModelConfig
 from transformer_cli.config.run import RunConfig
@@ -54,7 +55,7 @@ from transformer_cli.files import (
     unsealed,
     write_text,
 )
-from transformer_cli.model.build import build_transformer
+from transformer_cli.model.build import build_model
 from transformer_cli.model.transformer import Transformer
 from transformer_cli.tokenizer import Tokenizer
 
@@ -199,7 +200,7 @@ def open_run(checkpoint: str | Path) -> OpenedRun:
     origin = shown(checkpoint / MODEL)
     if not _could_hold(config.model, loaded.model):
         raise ModelError(f"{origin} is smaller than the model of its configuration", hint=_way_out(checkpoint))
-    model = build_transformer(
+    model = build_model(
         config.model, source_vocab=tokenizer.source_size, target_vocab=tokenizer.target_size, device="meta"
     )
     assign_weights(model, loaded.model, origin=origin)
@@ -276,6 +277,12 @@ class _Manifest(pydantic.BaseModel):
     model: ModelConfig
     data: DataSettings | None = None
     files: dict[_Name, _File]
+
+    @pydantic.field_validator("model", mode="before")
+    @classmethod
+    def _without_what_is_only_counted(cls, model: Any) -> Any:
+        """It once was part of every sealed model, though it never says anything of a trained one."""
+        return {key: value for key, value in model.items() if key not in MOVED} if isinstance(model, dict) else model
 
 
 def _read_manifest(checkpoint: Path) -> _Manifest:

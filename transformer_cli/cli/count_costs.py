@@ -112,7 +112,7 @@ def _work(subject: Subject, request: Request) -> Work:
     """What was asked for; a side's length is that of its table of positions, else data.max_length."""
     from transformer_cli.accounting.flops import Work
 
-    config, model = subject.config, subject.config.model
+    config, model = subject.config, subject.config.counted
     asked: dict[Side, tuple[str, int | None]] = {
         "encoder": ("--source-length", request.source_length),
         "decoder": ("--target-length", request.target_length),

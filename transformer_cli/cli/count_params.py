@@ -126,7 +126,7 @@ def _show_presets(*, markdown: bool, json_output: bool) -> None:
 def _count(subject: Subject) -> Count:
     from transformer_cli.accounting.parameters import count
 
-    return count(subject.config.model, source_vocab=subject.source_vocab, target_vocab=subject.target_vocab)
+    return count(subject.config.counted, source_vocab=subject.source_vocab, target_vocab=subject.target_vocab)
 
 
 def _checks(subject: Subject, *, built: bool) -> list[str]:
@@ -148,7 +148,7 @@ def _check_weights(subject: Subject) -> list[str]:
     from transformer_cli.checkpoints.fit import check_kinds, kinds_of_file
 
     path = subject.checkpoint / WEIGHTS
-    tensors = stored(subject.config.model, source_vocab=subject.source_vocab, target_vocab=subject.target_vocab)
+    tensors = stored(subject.config.counted, source_vocab=subject.source_vocab, target_vocab=subject.target_vocab)
     expected = {name: (DTYPE, tensor.shape) for name, tensor in tensors.items()}
     check_kinds(kinds_of_file(path), expected, origin=shown(path))
     return [f"The tensors of {path} are those of this configuration."]

@@ -7,12 +7,12 @@ from dataclasses import dataclass
 
 from torch import Tensor
 
+from transformer_cli.accounting.halves import build_counted
 from transformer_cli.accounting.parameters import count
 from transformer_cli.accounting.weights import Stored, stored
 from transformer_cli.cli.subject import Subject
-from transformer_cli.config.model import PROJECTIONS, Biases, ModelConfig
+from transformer_cli.config.accounting import CountedModel
 from transformer_cli.errors import TxError
-from transformer_cli.model.build import build_model
 
 
 class Disagreement(TxError):
@@ -33,12 +33,12 @@ class Agreement:
 
 def check(subject: Subject) -> Agreement:
     """Build the subject on the meta device and compare total, trainable and every component; raise Disagreement."""
-    model, not_built = _buildable(subject.config.model)
+    model, not_built = _buildable(subject.config.counted)
     if 0 in (subject.source_vocab, subject.target_vocab):
         not_built = (*not_built, "a vocabulary of 0 pieces (one of a single piece was)")
     vocabs = {"source_vocab": subject.source_vocab or 1, "target_vocab": subject.target_vocab or 1}
     closed = count(model, **vocabs)
-    built = dict(build_model(model, **vocabs, device="meta").named_parameters())
+    built = dict(build_counted(model, **vocabs, device="meta").named_parameters())
     expected = stored(model, **vocabs)
 
     wrong = [f"{name} is only in one of them" for name in sorted(built.keys() ^ expected.keys())]
@@ -75,12 +75,9 @@ def _by_component(built: Mapping[str, Tensor], expected: Mapping[str, Stored]) -
     return found
 
 
-def _buildable(model: ModelConfig) -> tuple[ModelConfig, tuple[str, ...]]:
+def _buildable(model: CountedModel) -> tuple[CountedModel, tuple[str, ...]]:
     """The model without what can only be counted, and the names of that."""
-    not_built = tuple(extra.name for extra in model.extra)
-    model = model.model_copy(update={"extra": []})
-    if model.biases.projections not in ((), PROJECTIONS):
-        not_built = (f"attention_bias of {', '.join(model.biases.projections)} alone (that of all was)", *not_built)
-        biases = Biases(attention=True, feed_forward=model.biases.feed_forward, norm=model.biases.norm)
-        model = model.model_copy(update={"bias": biases})
-    return model, not_built
+    not_built = [extra.name for extra in model.extra]
+    if model.attention_biases is not None:
+        not_built.insert(0, f"attention_bias of {', '.join(model.projections)} alone (that of all was)")
+    return model.model_copy(update={"extra": [], "attention_biases": None}), tuple(not_built)

@@ -11,7 +11,7 @@ from transformer_cli.accounting.parameters import By, Convention, Count, Group, 
 from transformer_cli.accounting.remarks import footnotes, percent, reading
 from transformer_cli.cli.subject import Subject
 from transformer_cli.cli.tables import Column, Row, Table, tree
-from transformer_cli.config.model import ModelConfig
+from transformer_cli.config.accounting import CountedModel
 
 BYTES = {"fp32": 4, "bf16": 2}
 
@@ -160,7 +160,7 @@ class Comparison:
         }
 
 
-def described(model: ModelConfig) -> str:
+def described(model: CountedModel) -> str:
     """The model in a line: `decoder-only, 96 layers, d_model 12,288, 96 heads of 128, d_ff 49,152`."""
     shared = f" ({model.kv_heads:,} for keys and values)" if model.kv_heads != model.n_heads else ""
     heads = f"{counted(model.n_heads, 'heads')} of {model.head_width:,}"
@@ -173,7 +173,7 @@ def vocabulary(subject: Subject) -> str:
     sizes = counted(target, "pieces" if source == target else "target pieces")
     sizes = sizes if source == target else f"{source:,} source and {sizes}"
     origin = {
-        "model.vocab": "as model.vocab says",
+        "accounting.vocab": "as accounting.vocab says",
         "tokenizer.vocab_size": "a wish (tokenizer.vocab_size) until a tokenizer is trained",
         "tokenizer": "those of the trained tokenizer",
     }[subject.vocabulary]
@@ -187,7 +187,7 @@ def binary(n_bytes: int) -> str:
     return f"{n_bytes / 1024**power:,.2f} {'KMGTP'[power - 1]}iB"
 
 
-def _layers(model: ModelConfig) -> str:
+def _layers(model: CountedModel) -> str:
     depths = [getattr(model.depths, side) for side in model.sides]
     unit = "layer" if depths == [1] else "layers"
     return f"{model.architecture}, {' + '.join(f'{n:,}' for n in depths)} {unit}"

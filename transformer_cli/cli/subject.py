@@ -28,7 +28,7 @@ class Subject:
     source_vocab: int
     target_vocab: int
     vocabulary: str
-    """Where the vocabularies' sizes come from: model.vocab, tokenizer.vocab_size (a wish), or tokenizer (trained)."""
+    """Says who: accounting.vocab, tokenizer.vocab_size (a wish), or tokenizer (trained)."""
     checkpoint: Path | None = None
 
     @property
@@ -54,9 +54,9 @@ def find_subject(name: str, overrides: Sequence[str] = ()) -> Subject:
         checkpoint = find_checkpoint(name)
         return _counted_as(whole_run_of(checkpoint), checkpoint)
     config = load_config(name, overrides)
-    if config.model.vocab is None and config.tokenizer.model is not None:
+    if config.accounting.vocab is None and config.tokenizer.model is not None:
         return _existing_tokenizer(config)
-    origin = "tokenizer.vocab_size" if config.model.vocab is None else "model.vocab"
+    origin = "tokenizer.vocab_size" if config.accounting.vocab is None else "accounting.vocab"
     return Subject(config, *vocab_sizes(config), origin)
 
 

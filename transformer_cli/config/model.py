@@ -18,8 +18,6 @@ RowsOrNone = Annotated[int, Field(ge=0, le=10**9)]
 
 Side = Literal["encoder", "decoder"]
 Position = Literal["sinusoidal", "sinusoidal-table", "learned", "rotary", "none"]
-Projection = Literal["query", "key", "value", "output"]
-PROJECTIONS: tuple[Projection, ...] = ("query", "key", "value", "output")
 TABLES: tuple[Position, ...] = ("sinusoidal-table", "learned")
 """The positions that have as many rows as `max_positions` says."""
 
@@ -48,46 +46,17 @@ class SideMaxPositions(Section):
 class Biases(Section):
     """Which parts have biases."""
 
-    attention: bool | list[Projection] = True
-    """The projections of attention; those of a list alone can be counted, not built."""
+    attention: bool = True
+    """The projections of attention."""
     feed_forward: bool = True
     """The feed-forward network."""
     norm: bool = True
     """LayerNorm's; RMSNorm has none."""
 
-    @property
-    def projections(self) -> tuple[Projection, ...]:
-        """The projections of attention that have one."""
-        if isinstance(self.attention, bool):
-            return PROJECTIONS if self.attention else ()
-        return tuple(name for name in PROJECTIONS if name in self.attention)
-
-
-class Vocabularies(Section):
-    """Separate vocabularies of source and target."""
-
-    source: RowsOrNone
-    target: RowsOrNone
-
-
-class Extra(Section):
-    """Parameters of something that tx does not build."""
-
-    name: Annotated[str, Field(pattern=r"^[A-Za-z0-9][A-Za-z0-9._-]*$", max_length=100)]
-    """Its name in the table."""
-    shape: Annotated[list[Rows], Field(min_length=1, max_length=8)]
-    """Its weight, outputs first."""
-    bias: bool = False
-    """As many numbers more as it has outputs."""
-    trainable: bool = True
-    """Whether training changes it."""
-
 
 class ModelConfig(Section):
     """The paper's section 3; names are the paper's."""
 
-    architecture: Literal["encoder-decoder", "decoder-only", "encoder-only"] = "encoder-decoder"
-    """What is built. tx trains the first; the others, GPT's and BERT's kind, it builds and counts."""
     d_model: Width = 512
     """Width of the residual stream."""
     n_heads: Heads = 8
@@ -129,11 +98,6 @@ class ModelConfig(Section):
     """On the attention weights."""
     activation_dropout: Probability = 0.0
     """Inside the feed-forward network, after the activation."""
-    vocab: RowsOrNone | Vocabularies | None = None
-    """To count with another vocabulary than the tokenizer's: a number, or {source, target}; 0: vectors come from
-    elsewhere."""
-    extra: list[Extra] = Field(default_factory=list)
-    """Counted, never built: what only some models have, such as {name: pooler, shape: [768, 768], bias: true}."""
 
     @property
     def head_width(self) -> int:
@@ -147,19 +111,15 @@ class ModelConfig(Section):
 
     @property
     def depths(self) -> Depths:
-        """Encoder and decoder layers, however they were written; 0 for a stack that the architecture lacks."""
+        """Encoder and decoder layers, however they were written."""
         if isinstance(self.n_layers, Depths):
             return self.n_layers
-        return Depths(
-            encoder=0 if self.architecture == "decoder-only" else self.n_layers,
-            decoder=0 if self.architecture == "encoder-only" else self.n_layers,
-        )
+        return Depths(encoder=self.n_layers, decoder=self.n_layers)
 
     @property
     def sides(self) -> tuple[Side, ...]:
-        """The stacks that the architecture has."""
-        only: dict[str, tuple[Side, ...]] = {"encoder-only": ("encoder",), "decoder-only": ("decoder",)}
-        return only.get(self.architecture, ("encoder", "decoder"))
+        """The stacks."""
+        return ("encoder", "decoder")
 
     @property
     def ends_in_norm(self) -> bool:

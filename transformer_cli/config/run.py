@@ -9,10 +9,11 @@ from typing import Annotated, Literal
 
 from pydantic import Field
 
+from transformer_cli.config.accounting import AccountingConfig, CountedModel, Vocabularies
 from transformer_cli.config.data import PHRASEBOOK, DataConfig, ParallelFiles
 from transformer_cli.config.decoding import DecodingConfig
 from transformer_cli.config.evaluation import EvaluationConfig
-from transformer_cli.config.model import PROJECTIONS, ModelConfig, Vocabularies
+from transformer_cli.config.model import ModelConfig
 from transformer_cli.config.names import why_impossible
 from transformer_cli.config.section import NonNegativeInt, Section
 from transformer_cli.config.tokenizer import SideModels, SideVocabSizes, TokenizerConfig
@@ -38,11 +39,17 @@ class RunConfig(Section):
     training: TrainingConfig = TrainingConfig()
     decoding: DecodingConfig = DecodingConfig()
     evaluation: EvaluationConfig = EvaluationConfig()
+    accounting: AccountingConfig = AccountingConfig()
+
+    @property
+    def counted(self) -> CountedModel:
+        """The model with what of it is only counted."""
+        return CountedModel.model_validate({**dict(self.model), **dict(self.accounting)})
 
 
 def vocab_sizes(config: RunConfig) -> tuple[int, int]:
-    """Source and target vocabulary: the model's own, else those that the tokenizer is to have."""
-    sizes = config.tokenizer.vocab_size if config.model.vocab is None else config.model.vocab
+    """Source and target vocabulary: those to count with, else those that the tokenizer is to have."""
+    sizes = config.tokenizer.vocab_size if config.accounting.vocab is None else config.accounting.vocab
     return (sizes, sizes) if isinstance(sizes, int) else (sizes.source, sizes.target)
 
 
@@ -73,23 +80,25 @@ def contradictions(config: RunConfig) -> Iterator[Contradiction]:
 
 def untrainable(config: RunConfig) -> Iterator[Contradiction]:
     """What can be counted but not trained."""
-    model, data = config.model, config.data
-    if model.architecture != "encoder-decoder":
+    model, data, accounting = config.model, config.data, config.accounting
+    if accounting.architecture != "encoder-decoder":
         yield _contradiction(
-            f"tx trains encoder-decoder models; one that is {model.architecture} it only builds and counts",
-            "model.architecture",
+            f"tx trains encoder-decoder models; one that is {accounting.architecture} it only builds and counts",
+            "accounting.architecture",
         )
-    if model.vocab is not None:
+    if accounting.vocab is not None:
         yield _contradiction(
-            "a model is trained with the vocabulary of its tokenizer (tokenizer.vocab_size); model.vocab only counts",
-            "model.vocab",
+            "a model is trained with the vocabulary of its tokenizer (tokenizer.vocab_size); accounting.vocab only "
+            "counts",
+            "accounting.vocab",
         )
-    if model.extra:
-        yield _contradiction("extras are counted, not built: a model to train has none", "model.extra")
-    if model.biases.projections not in ((), PROJECTIONS):
+    if accounting.extra:
+        yield _contradiction("extras are counted, not built: a model to train has none", "accounting.extra")
+    if accounting.attention_biases is not None:
         yield _contradiction(
-            "biases for some projections only are counted, not built: attention is true or false in a model to train",
-            "model.bias.attention",
+            "biases for some projections only are counted, not built: a model to train has all or none of them "
+            "(model.bias)",
+            "accounting.attention_biases",
         )
     for side in model.sides:
         room = model.room(side)
@@ -115,34 +124,34 @@ def _run(config: RunConfig) -> Iterator[Contradiction]:
 
 
 def _architecture(config: RunConfig) -> Iterator[Contradiction]:
-    model = config.model
+    model = config.counted
     alone = len(model.sides) == 1
     for side, other in (("encoder", "decoder-only"), ("decoder", "encoder-only")):
         depth, place = getattr(model.depths, side), f"model.n_layers.{side}"
         if side not in model.sides and depth:
             words = f"a model of architecture {model.architecture} has no {side} layers, not {depth:,}"
-            yield _contradiction(words, place, "model.architecture")
+            yield _contradiction(words, place, "accounting.architecture")
         elif side in model.sides and not depth and alone:
             yield _contradiction(f"a model of architecture {model.architecture} needs at least one layer", place)
         elif side in model.sides and not depth:
-            words = f"an encoder-decoder needs at least one {side} layer; architecture: {other} goes without"
+            words = f"an encoder-decoder needs at least one {side} layer; accounting.architecture: {other} goes without"
             yield _contradiction(words, place)
     if model.architecture == "decoder-only" and model.tied not in ("all", "none"):
         yield _contradiction(
             "a decoder-only model has one embedding: the output is that matrix, too (tied: all), or its own (none)",
             "model.tied",
-            "model.architecture",
+            "accounting.architecture",
         )
     if model.architecture == "encoder-only" and model.tied != "all":
         yield _contradiction(
             "an encoder-only model has one embedding and no output: there is nothing to tie or not",
             "model.tied",
-            "model.architecture",
+            "accounting.architecture",
         )
 
 
 def _shape(config: RunConfig) -> Iterator[Contradiction]:
-    model = config.model
+    model = config.counted
     divisible = model.d_head is not None or model.d_model % model.n_heads == 0
     if not divisible:
         yield _contradiction(
@@ -181,22 +190,26 @@ def _shape(config: RunConfig) -> Iterator[Contradiction]:
                 "model.positions",
             )
             break
-    attention = model.biases.attention
-    if isinstance(attention, list) and len(set(attention)) < len(attention):
-        yield _contradiction("a projection is named twice", "model.bias.attention")
+    biased = model.attention_biases or []
+    if len(set(biased)) < len(biased):
+        yield _contradiction("a projection is named twice", "accounting.attention_biases")
+    if biased and not model.biases.attention:
+        yield _contradiction(
+            "model.bias says that no projection of attention has a bias", "accounting.attention_biases", "model.bias"
+        )
     names: set[str] = set()
     for index, extra in enumerate(model.extra):
         if extra.name in names:
-            yield _contradiction(f"two extras are called {extra.name}", f"model.extra.{index}.name")
+            yield _contradiction(f"two extras are called {extra.name}", f"accounting.extra.{index}.name")
         names.add(extra.name)
 
 
 def _vocabulary(config: RunConfig) -> Iterator[Contradiction]:
-    tokenizer, model = config.tokenizer, config.model
+    tokenizer, model = config.tokenizer, config.counted
     one_matrix = {"all": "one matrix for everything", "embeddings": "one matrix for both embeddings"}
     if model.architecture != "encoder-decoder":
         if isinstance(model.vocab, Vocabularies):
-            yield _contradiction(f"a model of architecture {model.architecture} has one vocabulary", "model.vocab")
+            yield _contradiction(f"a model of architecture {model.architecture} has one vocabulary", "accounting.vocab")
     elif model.tied in one_matrix:
         needs = f"{one_matrix[model.tied]} (model.tied: {model.tied}) needs one vocabulary"
         source, target = vocab_sizes(config)
@@ -208,7 +221,7 @@ def _vocabulary(config: RunConfig) -> Iterator[Contradiction]:
             yield _contradiction(
                 f"{needs}, not {source:,} and {target:,} pieces; tied: decoder or none goes with two",
                 "model.tied",
-                "model.vocab",
+                "accounting.vocab",
             )
     if tokenizer.joint and isinstance(tokenizer.vocab_size, SideVocabSizes):
         yield _contradiction(
@@ -318,7 +331,7 @@ def _lengths(config: RunConfig) -> Iterator[Contradiction]:
             "decoding.min_length",
             "decoding.max_length",
         )
-    layer, depth = decoding.alignment_layer, config.model.depths.decoder
+    layer, depth = decoding.alignment_layer, config.counted.depths.decoder
     if layer is not None and layer > depth:
         yield _contradiction(
             f"alignments cannot be read from decoder layer {layer:,} of {depth:,}",

@@ -13,6 +13,7 @@ from pathlib import Path
 import yaml
 from pydantic import ValidationError
 
+from transformer_cli.config.accounting import AccountingConfig, with_moved
 from transformer_cli.config.data import PHRASEBOOK
 from transformer_cli.config.expectations import accepted, nearest
 from transformer_cli.config.messages import Mistake, config_error, explain, find, place_of, refusal
@@ -61,9 +62,19 @@ def load_config(name_or_path: str | Path, overrides: Sequence[str] = (), *, to_t
 
 
 def dump_config(config: RunConfig) -> str:
-    """YAML of everything, defaults included; loading it gives an equal configuration."""
+    """YAML of everything, defaults included; loading it gives an equal configuration.
+
+    What is only counted is no part of a run: where there is nothing of it, its section is left out.
+    """
+    left_out = {"accounting"} if config.accounting == AccountingConfig() else set()
+    sections = config.model_dump(exclude=left_out)
     return yaml.dump(
-        config.model_dump(), Dumper=_Dumper, sort_keys=False, allow_unicode=True, default_flow_style=False, width=110
+        sections,
+        Dumper=_Dumper,
+        sort_keys=False,
+        allow_unicode=True,
+        default_flow_style=False,
+        width=110,
     )
 
 
@@ -122,7 +133,7 @@ def _preset(name: str) -> Path | None:
 
 def _read_chain(path: Path, below: tuple[Path, ...] = ()) -> Node:
     """A file on top of what it extends."""
-    tree = _without_empty_sections(_read_file(path), RunConfig)
+    tree = _without_empty_sections(with_moved(_read_file(path)), RunConfig)
     assert isinstance(tree.value, dict)
     if not tree.value:
         raise refusal(Refused(tree.place, "there are no settings in this file; `extends: base.yaml` is the fewest"))
@@ -283,6 +294,7 @@ def _override(override: str) -> tuple[Node, int]:
         place = Place(source, end - len(key), end)
         node = Node({key: replace(node, key=place)}, place)
         end = place.start - 1
+    node = with_moved(node)
     assert isinstance(node.value, dict)
     return replace(node, value=_with_paths(node.value, folder=Path.cwd())), len(keys)
 

@@ -85,7 +85,7 @@ class MultiHeadAttention(nn.Module):
         self.attend = (
             GroupedAttention(config) if config.kv_heads < config.n_heads else ScaledDotProductAttention(config)
         )
-        self.output = Linear(self.width, config.d_model, bias=bool(config.biases.projections))
+        self.output = Linear(self.width, config.d_model, bias=config.biases.attention)
 
     def split(self, x_BTD: Tensor) -> Tensor:
         """(B, T, H * K) to (B, H, T, K), for as many heads as there are."""
@@ -102,7 +102,7 @@ class SelfAttention(MultiHeadAttention):
     def __init__(self, config: ModelConfig, positions: PositionEncoding) -> None:
         super().__init__(config)
         self.widths = (self.width, self.kv_width, self.kv_width)
-        self.query_key_value = Linear(config.d_model, sum(self.widths), bias=bool(config.biases.projections))
+        self.query_key_value = Linear(config.d_model, sum(self.widths), bias=config.biases.attention)
         self.rotate = positions.rotate
 
     def forward(self, x_BTD: Tensor, bias: Tensor | None) -> Tensor:
@@ -137,7 +137,7 @@ class CrossAttention(MultiHeadAttention):
 
     def __init__(self, config: ModelConfig) -> None:
         super().__init__(config)
-        bias = bool(config.biases.projections)
+        bias = config.biases.attention
         self.query = Linear(config.d_model, self.width, bias=bias)
         self.key_value = Linear(config.d_model, 2 * self.kv_width, bias=bias)
 

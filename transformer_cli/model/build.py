@@ -5,61 +5,25 @@ from __future__ import annotations
 import torch
 from torch import nn
 
-from transformer_cli.config.model import PROJECTIONS, ModelConfig
-from transformer_cli.errors import ConfigError
+from transformer_cli.config.model import ModelConfig
 from transformer_cli.model.attention import CrossAttention, MultiHeadAttention, SelfAttention
 from transformer_cli.model.blocks import FeedForward
 from transformer_cli.model.positions import Table
-from transformer_cli.model.transformer import (
-    Decoder,
-    DecoderOnly,
-    Embedding,
-    Encoder,
-    EncoderOnly,
-    Model,
-    Transformer,
-)
+from transformer_cli.model.transformer import Decoder, Embedding, Encoder, Model, Transformer
 
 
 def build_model(
     config: ModelConfig, *, source_vocab: int, target_vocab: int, device: str | torch.device = "cpu"
-) -> Model:
+) -> Transformer:
     """The module, in fp32; on "meta" it has shapes and takes no memory.
 
-    One half alone has the vocabulary of its side. Fresh weights come from PyTorch's default generator: seed it before.
-    Raises ConfigError for what can only be counted.
+    Fresh weights come from PyTorch's default generator: seed it before.
     """
-    _refuse_what_is_only_counted(config, source_vocab=source_vocab, target_vocab=target_vocab)
     with torch.device(device):
-        model: Model
-        if config.architecture == "encoder-decoder":
-            model = Transformer(config, source_vocab=source_vocab, target_vocab=target_vocab)
-        elif config.architecture == "decoder-only":
-            model = DecoderOnly(config, vocab=target_vocab)
-        else:
-            model = EncoderOnly(config, vocab=source_vocab)
+        model = Transformer(config, source_vocab=source_vocab, target_vocab=target_vocab)
     if str(device) != "meta":
         initialise(model)
     return model
-
-
-def build_transformer(
-    config: ModelConfig, *, source_vocab: int, target_vocab: int, device: str | torch.device = "cpu"
-) -> Transformer:
-    """The same for an encoder-decoder, which is what tx trains."""
-    model = build_model(config, source_vocab=source_vocab, target_vocab=target_vocab, device=device)
-    assert isinstance(model, Transformer)
-    return model
-
-
-def _refuse_what_is_only_counted(config: ModelConfig, *, source_vocab: int, target_vocab: int) -> None:
-    counted = {
-        "model.extra": bool(config.extra),
-        "biases for some projections of attention only": config.biases.projections not in ((), PROJECTIONS),
-        "a vocabulary of 0 pieces": 0 in (source_vocab, target_vocab),
-    }
-    if found := [name for name, is_there in counted.items() if is_there]:
-        raise ConfigError(f"counted, but never built: {', '.join(found)}")
 
 
 @torch.no_grad()

@@ -1,4 +1,4 @@
-"""Sections 3, 3.1, 3.3 and 3.4: the encoder-decoder Transformer; and each of its halves alone.
+"""Sections 3, 3.1, 3.3 and 3.4: the encoder-decoder Transformer.
 
 B batch, S source length, T target length, D d_model, V vocabulary, W beams
 
@@ -15,7 +15,7 @@ import torch
 import torch.nn.functional as F
 from torch import Tensor, nn
 
-from transformer_cli.config.model import ModelConfig, Side
+from transformer_cli.config.model import ModelConfig
 from transformer_cli.model import masks
 from transformer_cli.model.attention import CrossAttention, ScaledDotProductAttention, SelfAttention
 from transformer_cli.model.blocks import NORMS, RESIDUALS, Dropout, feed_forward
@@ -24,7 +24,7 @@ from transformer_cli.model.positions import PositionEncoding, positions_for
 
 
 class Model(nn.Module):
-    """What every architecture shares: from ids to vectors, and how to compute."""
+    """What does not depend on the architecture: how to compute, and from ids to vectors."""
 
     def __init__(self, config: ModelConfig) -> None:
         super().__init__()
@@ -62,24 +62,7 @@ class Model(nn.Module):
         return masks.as_bias(masks.causal(x_BTD.size(1), x_BTD.device), like=x_BTD)
 
 
-class Writer(Model):
-    """A model that writes: what its last layer says becomes logits."""
-
-    target_embedding: Embedding
-    output: nn.Embedding | nn.Linear
-
-    def project(self, hidden: Tensor) -> Tensor:
-        """Logits over the target vocabulary: (..., D) to (..., V)."""
-        return F.linear(hidden, self.output.weight.to(hidden.dtype))
-
-    def _make_output(self) -> nn.Embedding | nn.Linear:
-        table = self.target_embedding.table
-        if self.config.tied in ("all", "decoder"):
-            return table
-        return nn.Linear(table.embedding_dim, table.num_embeddings, bias=False)
-
-
-class Transformer(Writer):
+class Transformer(Model):
     """Figure 1: an encoder reads the source, a decoder writes the target, one token after the other."""
 
     def __init__(self, config: ModelConfig, *, source_vocab: int, target_vocab: int) -> None:
@@ -88,9 +71,11 @@ class Transformer(Writer):
         self.source_embedding = self.target_embedding
         if config.tied not in ("all", "embeddings"):
             self.source_embedding = Embedding(source_vocab, config)
-        self.encoder = Encoder(config, "encoder")
+        self.encoder = Encoder(config)
         self.decoder = Decoder(config)
-        self.output = self._make_output()
+        self.output: nn.Embedding | nn.Linear = self.target_embedding.table
+        if config.tied not in ("all", "decoder"):
+            self.output = nn.Linear(config.d_model, target_vocab, bias=False)
 
     def forward(self, source_BS: Tensor, source_lengths_B: Tensor, target_BT: Tensor) -> Tensor:
         """Teacher forcing: all target positions at once, each seeing its past. Returns hidden states (B, T, D).
@@ -106,6 +91,10 @@ class Transformer(Writer):
         """The memory (B, S, D); what lies beyond a sentence's length is without meaning."""
         x_BSD = self._embed(self.source_embedding, self.encoder.positions, source_BS)
         return self.encoder(x_BSD, self._padding_bias(source_lengths_B, x_BSD))
+
+    def project(self, hidden: Tensor) -> Tensor:
+        """Logits over the target vocabulary: (..., D) to (..., V)."""
+        return F.linear(hidden, self.output.weight.to(hidden.dtype))
 
     def start(self, source_BS: Tensor, source_lengths_B: Tensor) -> DecoderState:
         """Read the source; the state lets `step` write the target. Every sentence starts with one beam."""
@@ -129,35 +118,6 @@ class Transformer(Writer):
         return self._cast(vectors.view_as(x_BWD))
 
 
-class DecoderOnly(Writer):
-    """A decoder without a source, such as GPT (Radford et al. 2018): each token is written from those before it."""
-
-    def __init__(self, config: ModelConfig, *, vocab: int) -> None:
-        super().__init__(config)
-        self.target_embedding = Embedding(vocab, config)
-        self.decoder = Encoder(config, "decoder")
-        self.output = self._make_output()
-
-    def forward(self, target_BT: Tensor) -> Tensor:
-        """All positions at once, each seeing its past. Returns hidden states (B, T, D)."""
-        x_BTD = self._embed(self.target_embedding, self.decoder.positions, target_BT)
-        return self.decoder(x_BTD, self._causal_bias(x_BTD))
-
-
-class EncoderOnly(Model):
-    """A reader, such as BERT (Devlin et al. 2018): every token is seen in the light of all others."""
-
-    def __init__(self, config: ModelConfig, *, vocab: int) -> None:
-        super().__init__(config)
-        self.source_embedding = Embedding(vocab, config)
-        self.encoder = Encoder(config, "encoder")
-
-    def forward(self, source_BS: Tensor, source_lengths_B: Tensor) -> Tensor:
-        """Hidden states (B, S, D); what lies beyond a sentence's length is without meaning."""
-        x_BSD = self._embed(self.source_embedding, self.encoder.positions, source_BS)
-        return self.encoder(x_BSD, self._padding_bias(source_lengths_B, x_BSD))
-
-
 class Embedding(nn.Module):
     """Section 3.4: a vector per piece, times sqrt(D); that of padding is the zero vector and stays it."""
 
@@ -178,16 +138,12 @@ class Embedding(nn.Module):
 
 
 class Encoder(nn.Module):
-    """A stack of layers and, where the config says so, a final norm.
+    """A stack of layers and, where the config says so, a final norm."""
 
-    Under a causal mask it is also what remains of a decoder that has no source to attend to; side says which it is.
-    """
-
-    def __init__(self, config: ModelConfig, side: Side) -> None:
+    def __init__(self, config: ModelConfig) -> None:
         super().__init__()
-        self.positions = positions_for(config, side)
-        depth = getattr(config.depths, side)
-        self.layers = nn.ModuleList(EncoderLayer(config, self.positions) for _ in range(depth))
+        self.positions = positions_for(config, "encoder")
+        self.layers = nn.ModuleList(EncoderLayer(config, self.positions) for _ in range(config.depths.encoder))
         self.norm = NORMS[config.norm](config) if config.ends_in_norm else nn.Identity()
 
     def forward(self, x_BSD: Tensor, bias: Tensor | None) -> Tensor:

@@ -80,7 +80,7 @@ def forecast(config: RunConfig, run_dir: Path, *, overwrite: bool = False) -> Fo
         texts={name: _size(text) for name, text in used.items()},
         tokenizer=tokenizer,
         pieces=pieces,
-        parameters=count(config.model, source_vocab=pieces[0], target_vocab=pieces[1]).total,
+        parameters=count(config.counted, source_vocab=pieces[0], target_vocab=pieces[1]).total,
         peak_step=peak_step,
         peak_rate=peak_rate,
         machine=machine.as_dict(),

@@ -24,7 +24,7 @@ from transformer_cli.data import batching, binary, corpus, loader
 from transformer_cli.errors import Interrupted, UsageError
 from transformer_cli.evaluation.words import WORD_COUNTS, count_words, save_word_counts
 from transformer_cli.machine import Machine, decide
-from transformer_cli.model.build import build_transformer
+from transformer_cli.model.build import build_model
 from transformer_cli.tokenizer import Tokenizer, train_tokenizer
 from transformer_cli.training.directory import check_ours, check_same, check_text, claimed, discard, read_record
 from transformer_cli.training.loop import Learner, Progress, Update, fit, is_over
@@ -260,7 +260,7 @@ class Run:
     def _learner(self) -> Learner:
         config = self.config
         torch.manual_seed(config.seed)
-        model = build_transformer(
+        model = build_model(
             config.model, source_vocab=self.tokenizer.source_size, target_vocab=self.tokenizer.target_size
         ).to(self.machine.device)
         model.compute_in(self.machine.dtype, training=True)

@@ -9,14 +9,14 @@ import pytest
 import torch
 from torch import Tensor, nn
 
-from transformer_cli.config.model import Biases, Extra, ModelConfig
+from transformer_cli.accounting.halves import DecoderOnly, EncoderOnly, build_counted
+from transformer_cli.config.accounting import CountedModel, Extra
 from transformer_cli.config.run import vocab_sizes
 from transformer_cli.config.source import load_config
 from transformer_cli.errors import ConfigError
 from transformer_cli.model import masks
-from transformer_cli.model.build import build_model
 from transformer_cli.model.positions import sinusoids
-from transformer_cli.model.transformer import DecoderOnly, Embedding, Encoder, EncoderOnly, Model
+from transformer_cli.model.transformer import Embedding, Encoder, Model
 
 VOCAB = 30
 EXACT: dict[str, float] = {"rtol": 0, "atol": 1e-10}  # fp64
@@ -27,7 +27,7 @@ LENGTHS = torch.tensor([7, 3, 5])
 def tiny(architecture: str, **options: Any) -> Any:
     torch.manual_seed(0)
     shape = {"architecture": architecture, "d_model": 16, "n_heads": 2, "d_ff": 24, "n_layers": 2, **options}
-    model = build_model(ModelConfig.model_validate(shape), source_vocab=VOCAB, target_vocab=VOCAB).double().eval()
+    model = build_counted(CountedModel.model_validate(shape), source_vocab=VOCAB, target_vocab=VOCAB).double().eval()
     for parameter in model.parameters():
         parameter.data.add_(0.1 * torch.randn_like(parameter))
     return model
@@ -120,15 +120,15 @@ def test_half_a_model_holds_nothing_of_the_other_half_and_learns_with_all_it_has
 def test_a_known_model_has_its_parameters_and_takes_no_memory(preset: str, kind: type[Model], parameters: int) -> None:
     config = load_config(preset)
     source, target = vocab_sizes(config)
-    model = build_model(config.model, source_vocab=source, target_vocab=target, device="meta")
+    model = build_counted(config.counted, source_vocab=source, target_vocab=target, device="meta")
     assert type(model) is kind
     assert {p.device.type for p in model.parameters()} == {"meta"}
     assert sum(p.numel() for p in model.parameters()) == parameters
 
 
 def test_bert_without_what_is_only_counted_is_an_encoder() -> None:
-    config = load_config("bert-base").model.model_copy(update={"extra": []})
-    model = build_model(config, source_vocab=30_522, target_vocab=30_522, device="meta")
+    config = load_config("bert-base").counted.model_copy(update={"extra": []})
+    model = build_counted(config, source_vocab=30_522, target_vocab=30_522, device="meta")
     assert type(model) is EncoderOnly
     pooler, segments_and_norm = 768 * 768 + 768, 4 * 768
     assert sum(p.numel() for p in model.parameters()) == 109_482_240 - pooler - segments_and_norm
@@ -137,11 +137,11 @@ def test_bert_without_what_is_only_counted_is_an_encoder() -> None:
 @pytest.mark.parametrize(
     ("options", "vocab", "named"),
     [
-        ({"extra": [Extra(name="pooler", shape=[3])]}, 9, "model.extra"),
-        ({"bias": Biases(attention=["query"])}, 9, "biases for some projections of attention only"),
+        ({"extra": [Extra(name="pooler", shape=[3])]}, 9, "accounting.extra"),
+        ({"attention_biases": ["query"]}, 9, "accounting.attention_biases"),
         ({}, 0, "a vocabulary of 0 pieces"),
     ],
 )
 def test_what_is_only_counted_is_not_built(options: dict[str, Any], vocab: int, named: str) -> None:
     with pytest.raises(ConfigError, match=f"never built: {named}$"):
-        build_model(ModelConfig(**options), source_vocab=vocab, target_vocab=9, device="meta")
+        build_counted(CountedModel(**options), source_vocab=vocab, target_vocab=9, device="meta")

@@ -1,0 +1,73 @@
+"""What is only counted has a section of its own; where it stood before, under `model:`, it is still understood."""
+
+from __future__ import annotations
+
+import pytest
+
+from transformer_cli.config.accounting import AccountingConfig, CountedModel
+from transformer_cli.config.model import ModelConfig
+from transformer_cli.config.source import dump_config, load_config
+from transformer_cli.errors import ConfigError
+
+
+@pytest.fixture
+def load(tmp_path):
+    def load(text, *overrides):
+        path = tmp_path / "x.yaml"
+        path.write_text(text, encoding="utf-8")
+        return load_config(path, overrides)
+
+    return load
+
+
+def test_the_model_that_is_trained_knows_nothing_of_what_is_only_counted():
+    assert ModelConfig.model_fields.keys().isdisjoint(AccountingConfig.model_fields)
+    assert CountedModel.model_fields.keys() == ModelConfig.model_fields.keys() | AccountingConfig.model_fields.keys()
+
+
+def test_a_run_carries_nothing_of_what_is_only_counted(load):
+    assert "accounting" not in dump_config(load("seed: 2"))
+    counted = load("accounting: {vocab: 7}")
+    assert load(dump_config(counted)) == counted
+
+
+@pytest.mark.parametrize(
+    ("before", "now"),
+    [
+        (
+            "model: {architecture: decoder-only, vocab: 9, d_ff: 8, extra: [{name: a, shape: [2]}]}",
+            "accounting: {architecture: decoder-only, vocab: 9, extra: [{name: a, shape: [2]}]}\nmodel: {d_ff: 8}",
+        ),
+        (
+            "model: {vocab: 9}\naccounting: {architecture: encoder-only}",
+            "accounting: {architecture: encoder-only, vocab: 9}",
+        ),
+        ("extends: gpt2\nmodel: {vocab: 9}", "extends: gpt2\naccounting: {vocab: 9}"),
+        (
+            "model: {bias: {attention: [query, value], norm: false}}",
+            "accounting: {attention_biases: [query, value]}\nmodel: {bias: {norm: false}}",
+        ),
+    ],
+)
+def test_what_once_was_part_of_the_model_is_still_understood_there(load, before, now):
+    assert load(before) == load(now)
+
+
+def test_an_override_may_name_the_former_place(load):
+    assert load("extends: gpt2", "model.vocab=9").accounting.vocab == 9
+    assert load("extends: whisper-base", "model.vocab.source=5").counted.vocab.source == 5
+
+
+def test_a_mistake_at_the_former_place_is_told_where_it_stands(load):
+    with pytest.raises(ConfigError, match=r"x\.yaml:1:16: `accounting\.vocab` is -3; expected a whole number"):
+        load("model: {vocab: -3}")
+
+
+def test_a_setting_at_both_places_is_refused(load):
+    with pytest.raises(ConfigError, match=r"unknown setting `model\.vocab`"):
+        load("model: {vocab: 7}\naccounting: {vocab: 9}")
+
+
+def test_some_biases_contradict_none_at_all(load):
+    with pytest.raises(ConfigError, match=r"model\.bias says that no projection of attention has a bias"):
+        load("accounting: {attention_biases: [query]}\nmodel: {bias: false}")

@@ -1,0 +1,102 @@
+"""`accounting:` - what is only counted, never trained."""
+
+from __future__ import annotations
+
+from dataclasses import replace
+from typing import Annotated, Literal
+
+from pydantic import Field
+
+from transformer_cli.config.model import Depths, ModelConfig, Rows, RowsOrNone, Side
+from transformer_cli.config.nodes import Node
+from transformer_cli.config.section import Section
+
+Projection = Literal["query", "key", "value", "output"]
+PROJECTIONS: tuple[Projection, ...] = ("query", "key", "value", "output")
+
+MOVED = ("architecture", "vocab", "extra")
+"""Settings that once were part of `model:`; there they are still understood."""
+
+
+class Vocabularies(Section):
+    """Separate vocabularies of source and target."""
+
+    source: RowsOrNone
+    target: RowsOrNone
+
+
+class Extra(Section):
+    """Parameters of something that tx does not build."""
+
+    name: Annotated[str, Field(pattern=r"^[A-Za-z0-9][A-Za-z0-9._-]*$", max_length=100)]
+    """Its name in the table."""
+    shape: Annotated[list[Rows], Field(min_length=1, max_length=8)]
+    """Its weight, outputs first."""
+    bias: bool = False
+    """As many numbers more as it has outputs."""
+    trainable: bool = True
+    """Whether training changes it."""
+
+
+class AccountingConfig(Section):
+    """What a model has, for `tx count-params` alone, that tx does not train."""
+
+    architecture: Literal["encoder-decoder", "decoder-only", "encoder-only"] = "encoder-decoder"
+    """tx trains the first; the others, GPT's and BERT's kind, it builds and counts."""
+    vocab: RowsOrNone | Vocabularies | None = None
+    """Another vocabulary than the tokenizer's: a number, or {source, target}; 0: vectors come from elsewhere."""
+    attention_biases: Annotated[list[Projection], Field(min_length=1)] | None = None
+    """The projections of attention that have a bias, where only some of them have."""
+    extra: list[Extra] = Field(default_factory=list)
+    """Counted, never built: what only some models have, such as {name: pooler, shape: [768, 768], bias: true}."""
+
+
+class CountedModel(ModelConfig, AccountingConfig):
+    """A model, and what of it is only counted."""
+
+    @property
+    def sides(self) -> tuple[Side, ...]:
+        """The stacks that the architecture has."""
+        only: dict[str, tuple[Side, ...]] = {"encoder-only": ("encoder",), "decoder-only": ("decoder",)}
+        return only.get(self.architecture, super().sides)
+
+    @property
+    def depths(self) -> Depths:
+        """Encoder and decoder layers, however they were written; 0 for a stack that the architecture lacks."""
+        if isinstance(self.n_layers, Depths):
+            return self.n_layers
+        depths = {side: self.n_layers if side in self.sides else 0 for side in super().sides}
+        return Depths.model_validate(depths)
+
+    @property
+    def projections(self) -> tuple[Projection, ...]:
+        """The projections of attention that have a bias."""
+        if self.attention_biases is None:
+            return PROJECTIONS if self.biases.attention else ()
+        return tuple(name for name in PROJECTIONS if name in self.attention_biases)
+
+
+def with_moved(tree: Node) -> Node:
+    """A configuration in which what once was part of `model:` stands under `accounting:`.
+
+    What stands there as well stays where it is, an unknown setting: nobody could tell which of the two is meant.
+    """
+    model, accounting = tree.child("model"), tree.child("accounting")
+    trained, counted = _entries(model), _entries(accounting)
+    found = {key: trained.pop(key) for key in MOVED if key in trained.keys() - counted.keys()}
+    biases = _entries(trained.get("bias"))
+    if "attention" in biases and isinstance(biases["attention"].value, list) and "attention_biases" not in counted:
+        found["attention_biases"] = biases.pop("attention")
+        trained["bias"] = replace(trained["bias"], value=biases)
+    if not found:
+        return tree
+    assert model is not None
+    sections = {
+        "model": replace(model, value=trained),
+        "accounting": replace(accounting or model, value=counted | found),
+    }
+    return replace(tree, value=_entries(tree) | sections)
+
+
+def _entries(node: Node | None) -> dict[str, Node]:
+    return dict(node.value) if node and isinstance(node.value, dict) else {}
