@@ -55,6 +55,7 @@ TORCH_FREE = [
     "accounting/weights.py",
     "checkpoints/find.py",
     "checkpoints/fit.py",
+    "checkpoints/record.py",
     "errors.py",
     "files.py",
     "writing.py",

@@ -11,7 +11,7 @@ from transformer_cli.config.source import load_config
 from transformer_cli.decoding.translator import Translator
 from transformer_cli.errors import ModelError, UsageError
 from transformer_cli.files import shown
-from transformer_cli.machine import decide
+from transformer_cli.machine import Machine, settle
 
 FREE = {"decoding", "evaluation", "device", "precision", "seed", "threads"}
 """What may be set anew for a model that is trained; data.test too."""
@@ -23,14 +23,15 @@ def load(
     """The translator of a run, of a checkpoint directory, or of the latest run; it does what `tx translate` does.
 
     run: several translate together, as an ensemble. device: cpu, cuda, mps, or auto. precision: fp32, bf16, or auto.
-    The (first) run's own configuration where not given.
-    Raises ModelError where there is no such run, where it is damaged, or where runs do not fit together.
+    The (first) run's own configuration where not given; auto is what the run chose, on the same kind of device.
+    Raises ConfigError for another device or precision; ModelError where there is no such run, where it is damaged, or
+    where runs do not fit together.
     """
     runs = [run] if run is None or isinstance(run, str | Path) else run
     opened = [open_run(find_checkpoint(None if one is None else str(one))) for one in runs]
     given = {"device": device, "precision": precision}
-    changes = {name: value for name, value in given.items() if value is not None}
-    return translator_of(opened, opened[0].config.model_copy(update=changes))
+    overrides = [f"{name}={value}" for name, value in given.items() if value is not None]
+    return translator_of(opened, settings_of(opened[0], overrides))
 
 
 def translator_of(opened: OpenedRun | Sequence[OpenedRun], settings: RunConfig) -> Translator:
@@ -41,7 +42,7 @@ def translator_of(opened: OpenedRun | Sequence[OpenedRun], settings: RunConfig) 
     """
     runs = [opened] if isinstance(opened, OpenedRun) else opened
     _check_same_text(runs)
-    machine = decide(settings).use()
+    machine = machine_of(runs[0], settings).use()
     for run in runs:
         run.model.compute_in(machine.dtype, training=False)
         run.model.use_attention(fused=machine.fused_attention)
@@ -54,6 +55,11 @@ def translator_of(opened: OpenedRun | Sequence[OpenedRun], settings: RunConfig) 
         seed=settings.seed,
         device=machine.device,
     )
+
+
+def machine_of(opened: OpenedRun, settings: RunConfig) -> Machine:
+    """Where and in which precision these settings let the run compute."""
+    return settle(settings, opened.record.get("machine"))
 
 
 def _check_same_text(runs: Sequence[OpenedRun]) -> None:

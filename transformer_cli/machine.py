@@ -1,16 +1,22 @@
-"""What `auto` means on this machine: device, precision, attention path, threads - decided once per run."""
+"""What `auto` means here: device, precision, attention path, threads - decided once, when a run begins."""
 
 from __future__ import annotations
 
 import os
 import time
+from collections.abc import Mapping
 from dataclasses import asdict, dataclass
+from typing import Literal
 
 import torch
+from pydantic import TypeAdapter, ValidationError
 
 from transformer_cli.config.run import RunConfig
 from transformer_cli.errors import ModelError, ResourceError
 
+Precision = Literal["fp32", "bf16"]
+Choice = tuple[Precision, str]
+"""A precision, and why."""
 WORTH_IT = 1.3
 """bf16 products must be this many times as fast as fp32 ones before `auto` takes them on a CPU."""
 
@@ -20,7 +26,7 @@ class Machine:
     """The choices of a run, and why the precision is what it is."""
 
     device: str
-    precision: str
+    precision: Precision
     attention: str
     threads: int
     reason: str
@@ -48,23 +54,47 @@ class Machine:
         return asdict(self)
 
     @classmethod
-    def from_dict(cls, choices: dict[str, str | int]) -> Machine:
-        """Choices that a run kept. Raises ModelError where they aren't complete."""
+    def from_dict(cls, choices: Mapping[str, str | int]) -> Machine:
+        """Choices that a run kept. Raises ModelError where they are not whole."""
         try:
-            return cls(**choices)  # type: ignore[arg-type]
-        except TypeError as error:
-            raise ModelError(f"the run's kept choices are damaged: {error}") from None
+            return TypeAdapter(cls).validate_python(choices)
+        except ValidationError as failure:
+            names = ", ".join(sorted({str(one["loc"][0]) for one in failure.errors()}))
+            raise ModelError(f"the choices that the run's run.json keeps (`machine`) are damaged: {names}") from None
 
 
 def decide(config: RunConfig) -> Machine:
-    """Turn every `auto` into a choice. Raises ResourceError for a device that isn't there."""
-    device = _device(config.device)
-    threads = config.threads or torch.get_num_threads()
+    """Turn every `auto` into a choice, for a run that begins. Raises ResourceError for a device that isn't there."""
+    device, threads = _device(config.device), _threads(config)
     torch.set_num_threads(threads)
-    precision, reason = _precision(config.precision, device)
+    precision, reason = _precision(config.precision, device) or _measured()
+    return _machine(device, precision, threads, reason)
+
+
+def settle(config: RunConfig, kept: Mapping[str, str | int] | None) -> Machine:
+    """The choices for a run that is trained: `precision: auto` is what it kept, if this is the same kind of device.
+
+    Nothing is measured, for a measurement depends on how busy the machine is, and translations on the precision. Raises
+    ResourceError for a device that isn't there, ModelError for kept choices that are damaged.
+    """
+    device = _device(config.device)
+    own = None if kept is None else Machine.from_dict(kept)
+    if config.precision == "auto" and own is not None and own.kind == device.split(":")[0]:
+        precision, reason = own.precision, own.reason
+    else:
+        unmeasured: Choice = ("fp32", "what is trained elsewhere is not measured here")
+        precision, reason = _precision(config.precision, device) or unmeasured
+    return _machine(device, precision, _threads(config), reason)
+
+
+def _machine(device: str, precision: Precision, threads: int, reason: str) -> Machine:
     # Measured for short sentences on CPUs: written out is several times as fast there; on GPUs it is the reverse.
     attention = "fused" if device.startswith("cuda") else "written-out"
     return Machine(device=device, precision=precision, attention=attention, threads=threads, reason=reason)
+
+
+def _threads(config: RunConfig) -> int:
+    return config.threads or torch.get_num_threads()
 
 
 def product_rate(dtype: torch.dtype, *, size: int = 1024, seconds: float = 0.05) -> float:
@@ -89,7 +119,8 @@ def _device(wanted: str) -> str:
     return f"cuda:{os.environ['LOCAL_RANK']}" if wanted == "cuda" and "LOCAL_RANK" in os.environ else wanted
 
 
-def _precision(wanted: str, device: str) -> tuple[str, str]:
+def _precision(wanted: Literal[Precision, "auto"], device: str) -> Choice | None:
+    """The precision and why; None where only a measurement could tell."""
     if wanted != "auto":
         return wanted, "as configured"
     if device.startswith("cuda"):
@@ -97,6 +128,10 @@ def _precision(wanted: str, device: str) -> tuple[str, str]:
         return ("bf16", "bf16 tensor cores") if native else ("fp32", "no bf16 tensor cores")
     if device == "mps":
         return "fp32", "bf16 is not used on MPS"
+    return None
+
+
+def _measured() -> Choice:
     fp32, bf16 = product_rate(torch.float32), product_rate(torch.bfloat16)
-    chosen = "bf16" if bf16 > WORTH_IT * fp32 else "fp32"
+    chosen: Precision = "bf16" if bf16 > WORTH_IT * fp32 else "fp32"
     return chosen, f"products measured at {bf16:.0f} GFLOP/s in bf16, {fp32:.0f} in fp32"

@@ -35,6 +35,7 @@ from transformer_cli.checkpoints.find import (
     step_of,
     whole_run_of,
 )
+from transformer_cli.checkpoints.record import read_record
 from transformer_cli.checkpoints.tensors import assign_weights, from_bytes, to_bytes
 from transformer_cli.config.accounting import MOVED
 from transformer_cli.config.data import DataConfig
@@ -123,6 +124,8 @@ class OpenedRun:
     config: RunConfig
     tokenizer: Tokenizer
     model: Transformer
+    record: dict[str, Any]
+    """What run.json says; {} where there is none."""
 
 
 def save_checkpoint(
@@ -204,7 +207,14 @@ def open_run(checkpoint: str | Path) -> OpenedRun:
         config.model, source_vocab=tokenizer.source_size, target_vocab=tokenizer.target_size, device="meta"
     )
     assign_weights(model, loaded.model, origin=origin)
-    return OpenedRun(path=run_dir, checkpoint=checkpoint, config=config, tokenizer=tokenizer, model=model.eval())
+    return OpenedRun(
+        path=run_dir,
+        checkpoint=checkpoint,
+        config=config,
+        tokenizer=tokenizer,
+        model=model.eval(),
+        record=read_record(run_dir),
+    )
 
 
 def check_belongs(checkpoint: Checkpoint, config: RunConfig, tokenizer: Tokenizer) -> None:

@@ -363,8 +363,8 @@ def _tell(suspicions: Sequence[object], *, strict: bool) -> None:
 
 def _keep(opened: OpenedRun, results: Sequence[dict[str, Any]], how: dict[str, Any]) -> None:
     """Write the scores of the run's own test set into its run.json, and how it was translated."""
+    from transformer_cli.checkpoints.record import read_record
     from transformer_cli.files import write_json
-    from transformer_cli.training.directory import read_record
 
     path = opened.path / "run.json"
     record = read_record(opened.path)

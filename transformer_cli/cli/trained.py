@@ -39,10 +39,15 @@ def open_several(
     checkpoints = [find_checkpoint(model, config=wanted, config_path=config) for model in names]
 
     from transformer_cli.checkpoints.store import open_run
-    from transformer_cli.loading import settings_of
+    from transformer_cli.loading import machine_of, settings_of
 
     opened = []
     for checkpoint in checkpoints:
         opened.append(run := open_run(checkpoint))
         console.say(f"model: {checkpoint}, {run.config.data.source} to {run.config.data.target}")
-    return opened, settings_of(opened[0], [*(["precision=fp32"] if precise else []), *(overrides or ())])
+    settings = settings_of(opened[0], [*(["precision=fp32"] if precise else []), *(overrides or ())])
+    machine, kept = machine_of(opened[0], settings), opened[0].record.get("machine", {})
+    if settings.precision == "auto" and machine.reason != kept.get("reason"):
+        trained = f"trained on {kept.get('device')} in {kept.get('precision')}, " if kept else ""
+        console.say(f"{trained}now on {machine.device} in {machine.precision}: {machine.reason}")
+    return opened, settings

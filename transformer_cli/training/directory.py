@@ -11,10 +11,11 @@ from typing import Any
 
 from transformer_cli import files
 from transformer_cli.checkpoints.find import MANIFEST, list_checkpoints
+from transformer_cli.checkpoints.record import is_record, read_record
 from transformer_cli.config.run import RunConfig
 from transformer_cli.config.source import dump_config, load_config
 from transformer_cli.data.corpus import Corpus
-from transformer_cli.errors import DataError, ModelError, TxError, UsageError
+from transformer_cli.errors import DataError, TxError, UsageError
 from transformer_cli.evaluation.words import WORD_COUNTS
 
 METRICS = "metrics.jsonl"
@@ -125,29 +126,6 @@ def check_text(run_dir: Path, known: Mapping[str, Any], texts: Mapping[str, Corp
             )
 
 
-def read_record(run_dir: Path) -> dict[str, Any]:
-    """The content of run.json, {} where there is none; ModelError where it is damaged."""
-    path = run_dir / "run.json"
-    if not path.exists():
-        return {}
-    hint = "restore it from a copy; without it the run goes on, but its choices are made anew"
-    record = files.read_json(path, error=ModelError, hint=hint)
-    if not _is_record(record):
-        raise ModelError(f"{files.shown(path)} is damaged: it does not describe a run", hint=hint)
-    return record
-
-
-def _is_record(value: Any) -> bool:
-    """Whether all that a run reads again has the right shape."""
-    if not isinstance(value, dict):
-        return False
-    data = value.get("data", {})
-    texts = data.values() if isinstance(data, dict) else [None]
-    return all(isinstance(text, dict) and "sha256" in text for text in texts) and all(
-        isinstance(value.get(key, {}), dict) for key in ("machine", "scores")
-    )
-
-
 def flat(tree: dict[str, Any], prefix: str = "") -> dict[str, Any]:
     """Nested sections as one mapping of dotted keys."""
     leaves: dict[str, Any] = {}
@@ -227,7 +205,7 @@ def _tells_of_a_run(record: dict[str, Any]) -> bool:
     versions, texts = record.get("versions"), record.get("data")
     if isinstance(versions, dict):
         return "tx" in versions
-    return record.keys() == {"data"} and isinstance(texts, dict) and bool(texts) and _is_record(record)
+    return record.keys() == {"data"} and isinstance(texts, dict) and bool(texts) and is_record(record)
 
 
 def _is_dumped(path: Path) -> bool:

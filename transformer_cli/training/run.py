@@ -17,6 +17,7 @@ import torch
 
 from transformer_cli import __version__, files
 from transformer_cli.checkpoints import store
+from transformer_cli.checkpoints.record import read_record
 from transformer_cli.checkpoints.tensors import load_weights, weights
 from transformer_cli.config.run import RunConfig
 from transformer_cli.config.source import dump_config
@@ -26,7 +27,7 @@ from transformer_cli.evaluation.words import WORD_COUNTS, count_words, save_word
 from transformer_cli.machine import Machine, decide
 from transformer_cli.model.build import build_model
 from transformer_cli.tokenizer import Tokenizer, train_tokenizer
-from transformer_cli.training.directory import check_ours, check_same, check_text, claimed, discard, read_record
+from transformer_cli.training.directory import check_ours, check_same, check_text, claimed, discard
 from transformer_cli.training.loop import Learner, Progress, Update, fit, is_over
 from transformer_cli.training.optimizers import build_optimizer, load_state_tensors, state_tensors
 from transformer_cli.training.parallel import World, join, leave

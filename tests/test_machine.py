@@ -1,0 +1,102 @@
+"""What a run chose for itself is what translates it, however busy the machine is."""
+
+from __future__ import annotations
+
+import json
+import shutil
+from pathlib import Path
+from typing import Any
+
+import pytest
+import torch
+
+import transformer_cli as tx
+from transformer_cli import machine
+from transformer_cli.cli import console, failures
+from transformer_cli.cli.app import main
+from transformer_cli.config.run import RunConfig
+from transformer_cli.errors import ConfigError, ModelError
+from transformer_cli.machine import Machine, settle
+
+KEPT = Machine(device="cpu", precision="bf16", attention="written-out", threads=1, reason="measured").as_dict()
+
+
+@pytest.fixture(autouse=True)
+def nothing_is_measured(monkeypatch: pytest.MonkeyPatch) -> None:
+    def refuse(*arguments: object, **options: object) -> float:
+        raise AssertionError("a measurement, which depends on how busy the machine is")
+
+    monkeypatch.setattr(machine, "product_rate", refuse)
+
+
+@pytest.fixture
+def run(trained_run: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
+    monkeypatch.setattr(console, "_quiet", False)
+    return Path(shutil.copytree(trained_run, tmp_path / "run"))
+
+
+def keep(run: Path, **choices: Any) -> None:
+    """Let the run have chosen so."""
+    record = json.loads((run / "run.json").read_text(encoding="utf-8"))
+    record["machine"] |= choices
+    (run / "run.json").write_text(json.dumps(record), encoding="utf-8")
+
+
+def settled(**settings: str) -> Machine:
+    return settle(RunConfig(**{"device": "cpu", **settings}), KEPT)
+
+
+def test_auto_is_what_the_run_kept() -> None:
+    assert settled().precision == "bf16"
+    assert settled(precision="fp32").precision == "fp32"
+
+
+def test_a_run_of_another_kind_of_device_computes_in_fp32_on_a_cpu() -> None:
+    elsewhere = KEPT | {"device": "cuda:3"}
+    assert settle(RunConfig(device="cpu"), elsewhere).precision == "fp32"
+    assert settle(RunConfig(device="cpu"), None).precision == "fp32"
+
+
+@pytest.mark.parametrize("damage", [{"precision": "fp16"}, {"threads": "many"}, {"device": None}])
+def test_damaged_choices_are_refused(damage: dict[str, Any]) -> None:
+    with pytest.raises(ModelError, match=f"run.json keeps .*: {next(iter(damage))}"):
+        settle(RunConfig(device="cpu"), KEPT | damage)
+    with pytest.raises(ModelError, match="attention, precision, reason, threads"):
+        settle(RunConfig(device="cpu"), {"device": "cpu"})
+
+
+@pytest.mark.parametrize("precision", ["fp32", "bf16"])
+def test_a_run_is_loaded_in_the_precision_that_it_kept(precision: str, run: Path) -> None:
+    """It was measured anew each time it was opened, and a busy machine has other results."""
+    config = (run / "config.yaml").read_text(encoding="utf-8")
+    (run / "config.yaml").write_text(config.replace("precision: fp32", "precision: auto"), encoding="utf-8")
+    keep(run, precision=precision)
+    assert tx.load(run).model.dtype in ((torch.bfloat16,) if precision == "bf16" else (None, torch.float32))
+
+
+def test_it_is_said_where_the_precision_is_not_the_one_of_training(run: Path, capfd: pytest.CaptureFixture) -> None:
+    keep(run, device="cuda:0", precision="bf16")
+    translate = ["translate", "-m", str(run), "--set=precision=auto", "--set=device=cpu", "ja"]
+    assert failures.exit_code(lambda: main(translate)) == 0
+    assert "trained on cuda:0 in bf16, now on cpu in fp32" in capfd.readouterr().err
+    keep(run, device="cpu", precision="fp32")
+    assert failures.exit_code(lambda: main(translate)) == 0
+    assert "trained on" not in capfd.readouterr().err
+
+
+@pytest.mark.parametrize(
+    ("options", "message"),
+    [
+        ({"precision": "fp16"}, '`precision` is the text "fp16"; expected one of auto, fp32, bf16'),
+        ({"device": "cuda:1"}, '`device` is the text "cuda:1"; expected one of auto, cpu, cuda, mps'),
+        ({"device": 3}, "`device` is 3; expected one of auto"),
+        ({"precision": torch.float16}, '`precision` is the text "torch.float16"'),
+    ],
+)
+def test_what_load_is_given_is_checked_like_a_configuration(
+    options: dict[str, Any], message: str, trained_run: Path
+) -> None:
+    """fp16 computed in fp32 without a word; cuda:1 was a KeyError."""
+    with pytest.raises(ConfigError) as caught:
+        tx.load(trained_run, **options)
+    assert message in caught.value.message
