@@ -56,7 +56,8 @@ def test_the_wheel_holds_every_module_and_preset_and_the_licence(wheel):
     presets = {f"transformer_cli/configs/{path.name}" for path in (REPOSITORY / "configs").glob("*.yaml")}
     parts = {str(path.relative_to(REPOSITORY)) for path in (REPOSITORY / "transformer_cli").rglob("page/*.*")}
     assert parts
-    assert names >= modules | presets | parts | {"transformer_cli/accounting/hardware.yaml"}
+    tables = {"transformer_cli/accounting/hardware.yaml", "transformer_cli/config/elsewhere.yaml"}
+    assert names >= modules | presets | parts | tables
     assert all(name.startswith(("transformer_cli/", f"transformer_cli-{__version__}.dist-info/")) for name in names)
     assert f"transformer_cli-{__version__}.dist-info/licenses/LICENSE" in names
 

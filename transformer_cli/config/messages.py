@@ -8,10 +8,11 @@ from dataclasses import dataclass
 
 from pydantic import ValidationError
 
-from transformer_cli.config.expectations import Accepted, accepted, advice, describe, nearest
+from transformer_cli.config.expectations import Accepted, accepted, advice, describe
 from transformer_cli.config.names import shorten
 from transformer_cli.config.nodes import Node, Place, Refused
 from transformer_cli.config.section import Section
+from transformer_cli.config.settings import suggestion
 from transformer_cli.errors import ConfigError
 
 MAX_SHOWN = 100
@@ -28,12 +29,17 @@ class Mistake:
     place: Place | None
     path: Path = ()
     also: tuple[str, Place] | None = None
+    valid: str = ""
 
-    def render(self) -> str:
-        """`file:line:column: message`, and the line with carets under what is meant."""
+    def render(self, *, lists: bool = True) -> str:
+        """`file:line:column: message`, and the line with carets under what is meant.
+
+        lists: say what is valid, too, if there is anything to say.
+        """
+        message = f"{self.message}; valid are {self.valid}" if lists and self.valid else self.message
         if self.place is None:
-            return self.message
-        lines = [f"{self.place}: {self.message}", excerpt(self.place)]
+            return message
+        lines = [f"{self.place}: {message}", excerpt(self.place)]
         if self.also:
             words, place = self.also
             lines += [f"  {words} at {place}", excerpt(place)]
@@ -43,12 +49,17 @@ class Mistake:
 def config_error(mistakes: Sequence[Mistake]) -> ConfigError:
     """One error for all mistakes, in the order in which they were written."""
     ordered = sorted(mistakes, key=lambda m: (m.place.source.name, m.place.start) if m.place else ("", -1))
-    blocks = [mistake.render() for mistake in ordered[:MAX_SHOWN]]
+    listed: set[str] = set()
+    blocks = []
+    for mistake in ordered[:MAX_SHOWN]:
+        blocks.append(mistake.render(lists=mistake.valid not in listed))
+        listed.add(mistake.valid)
     if len(ordered) > 1:
         blocks.insert(0, f"{len(ordered):,} mistakes in the configuration")
     if len(ordered) > MAX_SHOWN:
         blocks.append(f"... and {len(ordered) - MAX_SHOWN:,} more")
-    return ConfigError("\n".join(blocks))
+    hint = "`tx config` lists all settings, and `tx config NAME` explains one" if listed - {""} else None
+    return ConfigError("\n".join(blocks), hint=hint)
 
 
 def refusal(refused: Refused) -> ConfigError:
@@ -157,7 +168,9 @@ def _mistake(path: Path, kind: str, root: Node, wanted: Accepted, *, prefix: Pat
     if kind == "extra_forbidden":
         parent = _at(wanted, path[:-1]).section
         assert parent is not None
-        return Mistake(f"unknown setting `{name}`{_suggestion(str(path[-1]), parent)}", _existing(root, path).key, full)
+        meant = suggestion(tuple(map(str, full)), parent)
+        valid = "" if meant else ", ".join(parent.model_fields)
+        return Mistake(f"unknown setting `{name}`{meant}", _existing(root, path).key, full, valid=valid)
     if kind == "missing":
         around = _existing(root, path[:-1])
         return Mistake(f"`{name}` is missing", _place(around), full)
@@ -186,14 +199,3 @@ def _dotted(path: Path) -> str:
     for step in path:
         text += f"[{step}]" if isinstance(step, int) else f".{step}" if text else step
     return shorten(text, 100)
-
-
-def _suggestion(key: str, section: type[Section]) -> str:
-    """`; it belongs to x` for a name of another section, else the nearest name, else all of them."""
-    names = list(section.model_fields)
-    for name in names:
-        inner = accepted(section).inside(name)
-        if inner and inner.inside(key):
-            return f"; it belongs to `{name}`"
-    close = nearest(key, names)
-    return f"; did you mean `{close}`?" if close else f"; valid are {', '.join(names)}"
