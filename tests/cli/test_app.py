@@ -53,7 +53,7 @@ def failing(body: str, **environment: str) -> subprocess.CompletedProcess[str]:
         code=f"""
         import os, signal, sys
         from transformer_cli.cli import console, failures
-        console.speak_utf8()
+        console.open_streams()
         def main():
             {body}
             return 0
@@ -264,6 +264,7 @@ def test_a_closed_pipe_ends_the_program_quietly(tmp_path, redirection):
         "def main():\n"
         "    for n in range(100_000):\n"
         "        console.result(str(n))\n"
+        "console.open_streams()\n"
         "sys.exit(failures.exit_code(main))\n",
         encoding="utf-8",
     )

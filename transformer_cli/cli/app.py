@@ -130,7 +130,7 @@ def tx(
 
 def run() -> NoReturn:
     """The program: parse, run, report, exit."""
-    console.speak_utf8()
+    console.open_streams()
     sys.exit(failures.exit_code(lambda: main(sys.argv[1:])))
 
 

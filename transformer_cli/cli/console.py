@@ -2,10 +2,14 @@
 
 from __future__ import annotations
 
+import errno
 import io
 import os
+import select
 import sys
-from typing import TextIO
+from collections.abc import Callable
+from contextlib import suppress
+from typing import Any, TextIO
 
 from transformer_cli.errors import ResourceError
 
@@ -23,13 +27,20 @@ def is_quiet() -> bool:
     return _quiet
 
 
-def speak_utf8() -> None:
-    """Standard streams in UTF-8 whatever the locale says, "\\n" alone as the line end, and there even when closed."""
-    sys.stdout = sys.stdout or _Nowhere(os.fdopen(os.open(os.devnull, os.O_WRONLY), "wb"))
-    sys.stderr = sys.stderr or os.fdopen(os.open(os.devnull, os.O_WRONLY), "w", encoding="utf-8")
-    for stream, errors in ((sys.stdout, "strict"), (sys.stderr, "backslashreplace")):
-        if isinstance(stream, io.TextIOWrapper):
-            stream.reconfigure(encoding="utf-8", errors=errors, newline="\n")
+def open_streams() -> None:
+    """The standard streams anew: UTF-8 whatever the locale says, "\\n" alone as the line end, and there even when
+    closed. They wait where they were left non-blocking; a result that cannot be written is an error, conversation that
+    cannot be is not: nobody trains for the sake of the lines on stderr.
+    """
+    for descriptor in (0, 1, 2):
+        try:
+            os.fstat(descriptor)
+        except OSError:  # closed: the next file must not get its number
+            os.open(os.devnull, os.O_RDONLY)
+    if sys.stdin is not None:
+        sys.stdin = _as_text(io.BufferedReader(_Descriptor(0)), "surrogateescape")
+    sys.stdout = _as_text(io.BufferedWriter(Sink(1, "stdout")), "strict", line_buffering=is_terminal(sys.stdout))
+    sys.stderr = _as_text(io.BufferedWriter(_Conversation(2)), "backslashreplace", line_buffering=True)
 
 
 def result(text: str) -> None:
@@ -57,10 +68,10 @@ def error(message: str, *, hint: str | None = None) -> None:
     _write(sys.stderr, "\n".join(lines))
 
 
-def is_terminal(stream: TextIO) -> bool:
+def is_terminal(stream: TextIO | None) -> bool:
     """Whether a person looks at the stream, rather than a file or a program."""
     try:
-        return stream.isatty()
+        return stream is not None and stream.isatty()
     except ValueError:  # closed
         return False
 
@@ -84,11 +95,85 @@ def _is_harmless(char: str) -> bool:
 BIDIRECTIONAL = frozenset("\u061c\u200e\u200f\u202a\u202b\u202c\u202d\u202e\u2066\u2067\u2068\u2069")
 
 
-class _Nowhere(io.TextIOWrapper):
-    """What stands for a stdout that is closed, and keeps its number from the next file that is opened."""
+class ReaderIsGone(BrokenPipeError):
+    """Whoever read the results wants no more of them (`| head -1`): the program ends quietly."""
 
-    def write(self, text: str) -> int:
-        raise ResourceError("stdout is closed: there is nowhere to write the result to")
+
+class _Descriptor(io.RawIOBase):
+    """A stream that waits for its other end. Node, some shells and notebooks hand over pipes that do not wait; Python
+    then takes "nothing there yet" for the end, and drops what does not fit.
+    """
+
+    def __init__(self, descriptor: int) -> None:
+        self.descriptor = descriptor
+
+    def fileno(self) -> int:
+        return self.descriptor
+
+    def isatty(self) -> bool:
+        return os.isatty(self.descriptor)
+
+    def readable(self) -> bool:
+        return True
+
+    def writable(self) -> bool:
+        return True
+
+    def readinto(self, buffer: Any) -> int:
+        return self._patiently(select.POLLIN, os.readv, [buffer])
+
+    def write(self, data: Any) -> int:
+        rest = memoryview(data)
+        while rest:
+            rest = rest[self._patiently(select.POLLOUT, os.write, rest) :]
+        return len(data)
+
+    def _patiently(self, event: int, operation: Callable[[int, Any], int], argument: Any) -> int:
+        while True:
+            with suppress(BlockingIOError):
+                return operation(self.descriptor, argument)
+            waiting = select.poll()
+            waiting.register(self.descriptor, event)
+            waiting.poll()
+
+
+class Sink(_Descriptor):
+    """Where results go that no file holds: stdout, a pipe, a device.
+
+    Raises ReaderIsGone, or ResourceError with the name, once; whatever a buffer tries again after that is dropped.
+    """
+
+    def __init__(self, descriptor: int, name: str) -> None:
+        super().__init__(descriptor)
+        self.name = name
+        self.is_given_up = False
+
+    def write(self, data: Any) -> int:
+        if self.is_given_up:
+            return len(data)
+        try:
+            return super().write(data)
+        except OSError as failure:
+            self.is_given_up = True
+            if isinstance(failure, BrokenPipeError):
+                raise ReaderIsGone from None
+            if failure.errno == errno.EBADF:
+                raise ResourceError(f"{self.name} is closed: there is nowhere to write the result to") from None
+            raise ResourceError(f"cannot write {self.name}: {failure.strerror or failure}") from failure
+
+
+class _Conversation(_Descriptor):
+    """stderr, closed or full or not."""
+
+    def write(self, data: Any) -> int:
+        try:
+            return super().write(data)
+        except OSError:
+            return len(data)
+
+
+def _as_text(stream: Any, errors: str, *, line_buffering: bool = False) -> io.TextIOWrapper:
+    return io.TextIOWrapper(stream, encoding="utf-8", errors=errors, newline="\n", line_buffering=line_buffering)
 
 
 def _styled(text: str, code: str) -> str:

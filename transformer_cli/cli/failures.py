@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import errno
-import os
 import re
 import signal
 import sys
@@ -35,25 +34,22 @@ def exit_code(main: Callable[[], int]) -> int:
     """Runs the program and says how it ended; returns the exit code."""
     signal.signal(signal.SIGTERM, _terminate)
     try:
-        try:
-            code = main()
-            sys.stdout.flush()
-            return code
-        except (KeyboardInterrupt, typer.Abort):
-            console.error("interrupted")
-            return 128 + signal.SIGINT
-        except Terminated:
-            console.error("terminated")
-            return 128 + signal.SIGTERM
-        except BrokenPipeError:
-            raise
-        except Exception as error:
-            code = _report(error)
-            if _traceback_wanted:
-                traceback.print_exception(error)
-            return code
-    except BrokenPipeError:  # from the program, or from reporting its end
-        return _reader_is_gone()
+        code = main()
+        sys.stdout.flush()
+        return code
+    except (KeyboardInterrupt, typer.Abort):
+        console.error("interrupted")
+        return 128 + signal.SIGINT
+    except Terminated:
+        console.error("terminated")
+        return 128 + signal.SIGTERM
+    except console.ReaderIsGone:
+        return 0
+    except Exception as error:
+        code = _report(error)
+        if _traceback_wanted:
+            traceback.print_exception(error)
+        return code
 
 
 def _report(error: Exception) -> int:
@@ -98,14 +94,6 @@ def _is_out_of_memory(error: Exception) -> bool:
     """Python's and PyTorch's ways to say so; the latter without importing it."""
     name = type(error).__name__
     return isinstance(error, MemoryError) or name == "OutOfMemoryError" or "can't allocate memory" in str(error)
-
-
-def _reader_is_gone() -> int:
-    """Somebody closed our output (`| head -1`): stop without a word, and let Python's last flush find no pipe."""
-    nowhere = os.open(os.devnull, os.O_WRONLY)
-    for descriptor in (1, 2):
-        os.dup2(nowhere, descriptor)
-    return 0
 
 
 def _terminate(signal_number: int, frame: FrameType | None) -> None:

@@ -8,7 +8,7 @@ import os
 import stat
 import sys
 from collections.abc import Iterable, Iterator, Mapping
-from contextlib import contextmanager, suppress
+from contextlib import contextmanager
 from dataclasses import dataclass, field
 from pathlib import Path
 from typing import TYPE_CHECKING, Any, cast
@@ -79,9 +79,6 @@ def incoming_lines(text: list[str] | None, input_file: str | None) -> Iterator[I
     elif sys.stdin is None:
         yield Incoming([], {}, 0)
     else:
-        with suppress(OSError, ValueError):  # no file at all
-            # Whoever started us may have left it so that a read without data would look like the end.
-            os.set_blocking(sys.stdin.fileno(), True)
         stream = LineStream(cast("BufferedReader", sys.stdin.buffer), "stdin")
         yield Incoming(stream, stream.counts)
 

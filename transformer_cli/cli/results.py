@@ -27,28 +27,22 @@ def refuse_own_input(output_file: str | None, *inputs: str | Path | None) -> Non
 
 
 @contextmanager
-def writer(output_file: str | None) -> Iterator[Callable[[str], None]]:
+def writer(output_file: str | None) -> Iterator[Callable[[str], object]]:
     """Takes one line at a time; a file appears only when all of them are there, a pipe or device has them at once."""
     if output_file is None or output_file == "-":
         yield console.result
         return
-    from transformer_cli.errors import ResourceError
     from transformer_cli.files import atomic_file, shown
 
     path = Path(output_file)
-    is_special = path.exists() and not path.is_file() and not path.is_dir()
+    if path.exists() and not path.is_file() and not path.is_dir():  # a pipe or a device
+        with path.open("wb", buffering=0) as opened:
+            sink = console.Sink(opened.fileno(), shown(path))
+            yield lambda line: sink.write(f"{line}\n".encode())
+        return
     # Of a file, what a link names is replaced, and not the link.
-    with path.open("wb", buffering=0) if is_special else atomic_file(os.path.realpath(path)) as file:
-
-        def write(line: str) -> None:
-            try:
-                file.write(f"{line}\n".encode())
-            except BrokenPipeError:
-                raise
-            except OSError as failure:
-                raise ResourceError(f"cannot write {shown(path)}: {failure.strerror or failure}") from failure
-
-        yield write
+    with atomic_file(os.path.realpath(path)) as file:
+        yield lambda line: file.write(f"{line}\n".encode())
 
 
 class Tally:
