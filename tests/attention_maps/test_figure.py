@@ -130,10 +130,10 @@ def test_what_was_read_stands_left_of_the_arrow_in_any_script():
         assert left < arrow < right
 
 
-@pytest.mark.parametrize("heads", [1, 4])
-def test_the_scale_of_colours_is_smaller_than_what_it_explains(heads):
+@pytest.mark.parametrize(("layers", "heads"), [(3, 1), (2, 2)])
+def test_the_scale_of_colours_is_smaller_than_what_it_explains(layers, heads):
     """In a grid of small matrices it used to be half as wide as one of them, and as tall as all."""
-    maps = synthetic_maps(4, 4, layers=(3, 3), heads=heads)
+    maps = synthetic_maps(4, 4, layers=(layers, layers), heads=heads)
     data, _ = figure(views(maps, mean=False, blocks=maps.blocks), "", suffix=".png")
     picture = imread(io.BytesIO(data), format="png")[:, :, :3]
     yellow = (np.abs(picture - matplotlib.colormaps["viridis"](1.0)[:3]) < 0.01).all(axis=-1)
