@@ -8,7 +8,7 @@ import pytest
 from transformer_cli.cli import console, failures
 from transformer_cli.cli.app import main
 from transformer_cli.decoding import invariance
-from transformer_cli.decoding.invariance import BatchingReport, Difference
+from transformer_cli.decoding.invariance import BatchingReport, Deviation
 
 
 @pytest.fixture
@@ -50,8 +50,8 @@ def test_it_is_samples_that_are_checked_where_samples_are_drawn(run: str, capfd:
 def test_a_broken_promise_is_shown_and_in_fp32_an_error(
     run: str, precision: str, code: int, monkeypatch: pytest.MonkeyPatch, capfd: pytest.CaptureFixture[str]
 ) -> None:
-    difference = Difference(3, "batches of 7", ("a beer", "the beer"), (-0.5, -0.75))
-    tie = Difference(4, "batches of 7", ("so", "thus"), (-0.5, -0.5))
+    difference = Deviation(3, "batches of 7", ("a beer", "the beer"), (-0.5, -0.75))
+    tie = Deviation(4, "batches of 7", ("so", "thus"), (-0.5, -0.5))
     report = BatchingReport(12, ("batches of 7",), (difference,), (tie,))
     monkeypatch.setattr(invariance, "check_batching", lambda *_, **__: report)
     assert tx("-m", run, *(["--set", precision] if precision else [])) == code

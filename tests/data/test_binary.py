@@ -6,7 +6,7 @@ import numpy as np
 import pytest
 
 from transformer_cli.config.tokenizer import TokenizerConfig
-from transformer_cli.data.binary import NO_PIECES, SAMPLED_TOO_LONG, Sampling, encode
+from transformer_cli.data.binary import NO_PIECES, SAMPLED_TOO_LONG, SubwordDraw, encode
 from transformer_cli.data.corpus import Corpus
 from transformer_cli.errors import DataError
 from transformer_cli.tokenizer import EOS, Tokenizer, train_tokenizer
@@ -47,7 +47,7 @@ def test_ids_on_disk_are_those_of_the_tokenizer(tmp_path, tokenizer, source_eos)
 
 
 def test_the_second_time_nothing_is_encoded(tmp_path, tokenizer):
-    sampling = Sampling(rate=0.3, seed=1, epoch=1)
+    sampling = SubwordDraw(rate=0.3, seed=1, epoch=1)
     first = as_lists(put(tmp_path, tokenizer)), as_lists(put(tmp_path, tokenizer, sampling=sampling))
     again = as_lists(put(tmp_path, Unused(tokenizer))), as_lists(put(tmp_path, Unused(tokenizer), sampling=sampling))
     assert again == first
@@ -59,7 +59,7 @@ def test_the_second_time_nothing_is_encoded(tmp_path, tokenizer):
         {"corpus": Corpus(GERMAN, GERMAN)},
         {"source_eos": False},
         {"max_length": 99},
-        {"sampling": Sampling(rate=0.1, seed=1, epoch=1)},
+        {"sampling": SubwordDraw(rate=0.1, seed=1, epoch=1)},
     ],
 )
 def test_whatever_decides_the_ids_decides_the_name(tmp_path, tokenizer, other):
@@ -76,7 +76,7 @@ def test_only_the_latest_encoding_of_a_split_is_kept(tmp_path, tokenizer):
     put(tmp_path, tokenizer, max_length=50)
     put(tmp_path, tokenizer)
     for epoch in (1, 2, 3):
-        put(tmp_path, tokenizer, sampling=Sampling(rate=0.1, seed=1, epoch=epoch))
+        put(tmp_path, tokenizer, sampling=SubwordDraw(rate=0.1, seed=1, epoch=epoch))
     names = sorted(path.name.rsplit("-", 1)[0] for path in tmp_path.iterdir())
     assert names == ["train", "train-sampled", "valid"]
 
@@ -117,7 +117,7 @@ def test_pairs_without_a_piece_are_left_out_of_training_and_kept_elsewhere(tmp_p
 
 def test_an_epoch_is_cut_in_its_own_way_and_reads_the_same(tmp_path, tokenizer):
     plain = put(tmp_path, tokenizer)
-    epochs = [as_lists(put(tmp_path, tokenizer, sampling=Sampling(rate=0.5, seed=1, epoch=n))) for n in (1, 2, 1)]
+    epochs = [as_lists(put(tmp_path, tokenizer, sampling=SubwordDraw(rate=0.5, seed=1, epoch=n))) for n in (1, 2, 1)]
     assert epochs[0] == epochs[2] != epochs[1]
     for epoch in epochs:
         assert tokenizer.decode_target([target for _, target in epoch]) == CORPUS.target
@@ -126,7 +126,7 @@ def test_an_epoch_is_cut_in_its_own_way_and_reads_the_same(tmp_path, tokenizer):
 
 
 def test_a_sampled_epoch_does_not_depend_on_how_the_corpus_is_cut_into_chunks(tmp_path, tokenizer, monkeypatch):
-    sampling = Sampling(rate=0.5, seed=1, epoch=1)
+    sampling = SubwordDraw(rate=0.5, seed=1, epoch=1)
     whole = as_lists(put(tmp_path / "a", tokenizer, sampling=sampling))
     monkeypatch.setattr("transformer_cli.data.binary.CHUNK", 5)
     assert as_lists(put(tmp_path / "b", tokenizer, sampling=sampling)) == whole
@@ -134,7 +134,7 @@ def test_a_sampled_epoch_does_not_depend_on_how_the_corpus_is_cut_into_chunks(tm
 
 def test_a_pair_that_sampling_makes_too_long_keeps_its_plain_pieces(tmp_path, tokenizer):
     limit = int(put(tmp_path, tokenizer).lengths.max())
-    encoded = put(tmp_path, tokenizer, max_length=limit, sampling=Sampling(rate=0.9, seed=1, epoch=1))
+    encoded = put(tmp_path, tokenizer, max_length=limit, sampling=SubwordDraw(rate=0.9, seed=1, epoch=1))
     assert len(encoded) == len(CORPUS)
     assert encoded.lengths.max() <= limit
     plain = tokenizer.encode_source(CORPUS.source)

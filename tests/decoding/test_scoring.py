@@ -14,7 +14,7 @@ import transformer_cli as tx
 from transformer_cli.config.decoding import DecodingConfig
 from transformer_cli.config.model import ModelConfig
 from transformer_cli.decoding import scoring
-from transformer_cli.decoding.scoring import Pair, Score, perplexity, score_ids, score_texts
+from transformer_cli.decoding.scoring import Likelihood, Pair, perplexity, score_ids, score_texts
 from transformer_cli.decoding.translator import Translator
 from transformer_cli.errors import DataError, DivergedError
 from transformer_cli.model.build import build_model
@@ -93,7 +93,7 @@ def test_scoring_holds_as_many_logits_at_a_time_as_training() -> None:
 
 def test_lines_without_text(translator: Translator) -> None:
     both, no_target, no_source = score_texts(translator, ["", SOURCES[0], " "], [" ", "", "x"])
-    assert both == Score((), ())
+    assert both == Likelihood((), ())
     assert no_target is not None
     assert no_target.tokens == ("</s>",)
     assert no_source is None

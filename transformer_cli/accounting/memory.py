@@ -15,7 +15,7 @@ from typing import Literal
 from transformer_cli.accounting.flops import Pass, Work, meets_source, prefill, step
 from transformer_cli.accounting.parameters import Count, Part, product
 from transformer_cli.config.accounting import CountedModel
-from transformer_cli.config.model import Side
+from transformer_cli.config.model import Stack
 
 FP32, BF16, INT64 = 4, 2, 8
 LOGITS_AT_A_TIME = 4 * 1024 * 1024
@@ -175,7 +175,7 @@ def decoder_layer(model: CountedModel, storage: Storage, *, batch: int, source: 
     )
 
 
-def _self_attention(model: CountedModel, storage: Storage, side: Side, *, batch: int, length: int) -> int:
+def _self_attention(model: CountedModel, storage: Storage, side: Stack, *, batch: int, length: int) -> int:
     """Queries, keys and values come out of one product, which is kept whole where values aren't copied from it.
 
     That is so in the fused path, and for a single sentence. What was turned by its position is then kept twice; and so
@@ -220,7 +220,7 @@ def _norm(model: CountedModel, storage: Storage, tokens: int) -> int:
     return tokens * (storage.value * model.d_model + FP32)
 
 
-def _entrance(model: CountedModel, storage: Storage, side: Side, *, batch: int, length: int) -> int:
+def _entrance(model: CountedModel, storage: Storage, side: Stack, *, batch: int, length: int) -> int:
     """The ids, for the gradient of their rows; the mask of the dropout; the sines and cosines of rotary positions."""
     rotary = model.positions_of(side) == "rotary"
     table = storage.value * model.head_width * max(FEWEST_ROWS, model.first_position + length) if rotary else 0

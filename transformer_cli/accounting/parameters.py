@@ -15,7 +15,7 @@ from itertools import groupby
 from typing import Literal
 
 from transformer_cli.config.accounting import PROJECTIONS, CountedModel, Projection
-from transformer_cli.config.model import Side
+from transformer_cli.config.model import Stack
 from transformer_cli.errors import ConfigError
 
 Convention = Literal["exact", "weights-only"]
@@ -39,7 +39,7 @@ class Part:
     each: Product
     copies: int = 1
     unit: str = "layers"
-    stack: Side | None = None
+    stack: Stack | None = None
     """The stack in whose layers they lie; None outside of layers."""
     is_matrix: bool = True
     """Whether it counts in the weights-only convention."""
@@ -162,7 +162,7 @@ def _output(model: CountedModel, target_vocab: int) -> Iterator[Part]:
         yield Part("unembedding", "unembedding", product(target_vocab, model.d_model), shares=shares)
 
 
-def _layers(model: CountedModel, side: Side) -> Iterator[Part]:
+def _layers(model: CountedModel, side: Stack) -> Iterator[Part]:
     """What the layers of a stack hold."""
     depth, d_model = getattr(model.depths, side), model.d_model
     crosses = side == "decoder" and "encoder" in model.sides
@@ -205,7 +205,7 @@ def _norm(model: CountedModel) -> Product:
     return added([model.d_model] * (1 + (model.norm == "layer-norm" and model.biases.norm)))
 
 
-def _positions(model: CountedModel, side: Side) -> Iterator[Part]:
+def _positions(model: CountedModel, side: Stack) -> Iterator[Part]:
     names = {"learned": "embedding.positions", "sinusoidal-table": "embedding.positions_fixed"}
     if name := names.get(kind := model.positions_of(side)):
         table = product(model.max_positions_of(side), model.d_model)

@@ -7,7 +7,7 @@ from dataclasses import dataclass
 
 from transformer_cli.accounting.parameters import product
 from transformer_cli.config.accounting import CountedModel
-from transformer_cli.config.model import Side
+from transformer_cli.config.model import Stack
 
 
 @dataclass(frozen=True)
@@ -26,9 +26,9 @@ class Stage:
 
 def journeys(
     model: CountedModel, *, vocabs: tuple[int, int], source_length: int, target_length: int
-) -> dict[Side, list[Stage]]:
+) -> dict[Stack, list[Stage]]:
     """The way of a token through each stack that the model has; vocabs are those of source and target."""
-    found: dict[Side, list[Stage]] = {}
+    found: dict[Stack, list[Stage]] = {}
     if model.depths.encoder:
         found["encoder"] = list(_encoder(model, vocabs[0], source_length))
     if model.depths.decoder:
@@ -61,7 +61,7 @@ def _decoder(model: CountedModel, vocab: int, source_length: int, target_length:
         yield Stage("probabilities", (vocab,), "softmax; the next token is one of them")
 
 
-def _entrance(model: CountedModel, side: Side, vocab: int) -> Iterator[Stage]:
+def _entrance(model: CountedModel, side: Stack, vocab: int) -> Iterator[Stage]:
     width = (model.d_model,)
     if vocab:
         scaled = f", times sqrt({model.d_model:,})" if model.embedding_scale else ""

@@ -6,7 +6,7 @@ from collections.abc import Iterator
 from dataclasses import dataclass
 
 from transformer_cli.config.accounting import CountedModel
-from transformer_cli.config.model import Side
+from transformer_cli.config.model import Stack
 
 DTYPE = "F32"
 """What the format calls the numbers that tx saves."""
@@ -42,7 +42,7 @@ def _stored(model: CountedModel, source_vocab: int, target_vocab: int) -> Iterat
         yield "output.weight", Stored((("unembedding", target_vocab),), (model.d_model,))
 
 
-def _stack(model: CountedModel, side: Side) -> Iterator[tuple[str, Stored]]:
+def _stack(model: CountedModel, side: Stack) -> Iterator[tuple[str, Stored]]:
     tables = {"learned": "embedding.positions", "sinusoidal-table": "embedding.positions_fixed"}
     if component := tables.get(model.positions_of(side)):
         rows = ((component, model.max_positions_of(side)),)
@@ -54,7 +54,7 @@ def _stack(model: CountedModel, side: Side) -> Iterator[tuple[str, Stored]]:
         yield from _norm(model, f"{side}.norm", "norm.final")
 
 
-def _layer(model: CountedModel, side: Side) -> Iterator[tuple[str, Stored]]:
+def _layer(model: CountedModel, side: Stack) -> Iterator[tuple[str, Stored]]:
     queries, keys = model.n_heads * model.head_width, model.kv_heads * model.head_width
     widths = {"query": queries, "key": keys, "value": keys}
     blocks = {"self_attention": (f"{side}_self", [["query", "key", "value"]])}

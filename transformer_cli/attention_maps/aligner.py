@@ -77,7 +77,7 @@ def _align(translator: Translator, parts: Sequence[Part], texts: Sequence[str]) 
     found: list[Links] = [frozenset()] * len(parts)
     filled = [index for index, part in enumerate(parts) if part.source_ids and part.ids]
     lengths = [max(len(parts[index].source_ids), len(parts[index].ids)) + 1 for index in filled]
-    for batch in batches.plan(lengths, batch_size=config.batch_size, budget_tokens=config.budget_tokens):
+    for batch in batches.by_length(lengths, batch_size=config.batch_size, budget_tokens=config.budget_tokens):
         indices = [filled[place] for place in batch]
         sources = [_source_side(translator, parts[index]) for index in indices]
         targets = [target_side(translator, texts[index], parts[index].ids) for index in indices]

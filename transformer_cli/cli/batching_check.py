@@ -14,7 +14,7 @@ from transformer_cli.files import json_line
 if TYPE_CHECKING:
     from transformer_cli.checkpoints.store import OpenedRun
     from transformer_cli.config.run import RunConfig
-    from transformer_cli.decoding.invariance import Difference
+    from transformer_cli.decoding.invariance import Deviation
 
 
 def check(
@@ -54,7 +54,7 @@ def check(
         )
 
 
-def _show(one: Difference) -> None:
+def _show(one: Deviation) -> None:
     console.result(f"  {'tie' if one.is_tie else 'difference'} in line {one.line:,}, {one.batching}")
     for score, text in zip(one.scores, one.texts, strict=True):
         console.result(f"    {score:.6f}  {text}")

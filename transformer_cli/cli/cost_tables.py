@@ -15,7 +15,7 @@ from transformer_cli.accounting.parameters import Count, counted, product
 from transformer_cli.accounting.shapes import Stage, journeys
 from transformer_cli.cli.parameter_tables import binary
 from transformer_cli.cli.tables import Column, Table, tree
-from transformer_cli.config.model import Side
+from transformer_cli.config.model import Stack
 from transformer_cli.config.run import untrainable
 
 if TYPE_CHECKING:
@@ -131,7 +131,7 @@ class Costs:
 
     # --- the tables
 
-    def _journey(self, side: Side, stages: list[Stage]) -> Table:
+    def _journey(self, side: Stack, stages: list[Stage]) -> Table:
         rows: list[tuple[str, ...]] = []
         for layers, members in groupby(stages, key=lambda stage: stage.layers):
             if layers:

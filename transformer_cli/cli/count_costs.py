@@ -17,7 +17,7 @@ if TYPE_CHECKING:
     from transformer_cli.accounting.parameters import Count
     from transformer_cli.cli.cost_tables import Section
     from transformer_cli.cli.subject import Subject
-    from transformer_cli.config.model import Side
+    from transformer_cli.config.model import Stack
 
 MOST = 10**9
 
@@ -113,7 +113,7 @@ def _work(subject: Subject, request: Request) -> Work:
     from transformer_cli.accounting.flops import Work
 
     config, model = subject.config, subject.config.counted
-    asked: dict[Side, tuple[str, int | None]] = {
+    asked: dict[Stack, tuple[str, int | None]] = {
         "encoder": ("--source-length", request.source_length),
         "decoder": ("--target-length", request.target_length),
     }

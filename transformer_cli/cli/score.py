@@ -18,7 +18,7 @@ from transformer_cli.files import json_line
 if TYPE_CHECKING:
     from transformer_cli.attention_maps.alignment import Gold
     from transformer_cli.data.corpus import Corpus
-    from transformer_cli.decoding.scoring import Score
+    from transformer_cli.decoding.scoring import Likelihood
     from transformer_cli.decoding.translator import Translator
 
 
@@ -112,7 +112,7 @@ class Sums:
     log_probability: float
 
     @staticmethod
-    def of(found: Sequence[Score | None]) -> Sums:
+    def of(found: Sequence[Likelihood | None]) -> Sums:
         scored = [one for one in found if one is not None]
         return Sums(
             lines=len(found),
@@ -141,13 +141,13 @@ class Sums:
             console.warn(f"{self.unknown:,} of {self.pieces:,} pieces are unknown to the vocabulary")
 
 
-def _as_text(one: Score | None) -> str:
+def _as_text(one: Likelihood | None) -> str:
     if one is None:
         return ""
     return f"{one.log_probability:.6f}\t{len(one.log_probabilities)}\t{one.perplexity:.6g}"
 
 
-def _as_json(source: str, target: str, one: Score | None) -> str:
+def _as_json(source: str, target: str, one: Likelihood | None) -> str:
     fields: dict[str, Any] = {"source": source, "target": target, "log_probability": None}
     if one is not None:
         fields |= {

@@ -7,7 +7,7 @@ from typing import Annotated, Literal
 
 from pydantic import Field
 
-from transformer_cli.config.model import Depths, ModelConfig, Rows, RowsOrNone, Side
+from transformer_cli.config.model import Depths, ModelConfig, Rows, RowsOrNone, Stack
 from transformer_cli.config.nodes import Node
 from transformer_cli.config.section import Section
 
@@ -55,9 +55,9 @@ class CountedModel(ModelConfig, AccountingConfig):
     """A model, and what of it is only counted."""
 
     @property
-    def sides(self) -> tuple[Side, ...]:
+    def sides(self) -> tuple[Stack, ...]:
         """The stacks that the architecture has."""
-        only: dict[str, tuple[Side, ...]] = {"encoder-only": ("encoder",), "decoder-only": ("decoder",)}
+        only: dict[str, tuple[Stack, ...]] = {"encoder-only": ("encoder",), "decoder-only": ("decoder",)}
         return only.get(self.architecture, super().sides)
 
     @property

@@ -16,7 +16,7 @@ LayersOrNone = Annotated[int, Field(ge=0, le=1000)]
 Rows = Annotated[int, Field(gt=0, le=10**9)]
 RowsOrNone = Annotated[int, Field(ge=0, le=10**9)]
 
-Side = Literal["encoder", "decoder"]
+Stack = Literal["encoder", "decoder"]
 Position = Literal["sinusoidal", "sinusoidal-table", "learned", "rotary", "none"]
 TABLES: tuple[Position, ...] = ("sinusoidal-table", "learned")
 """The positions that have as many rows as `max_positions` says."""
@@ -117,7 +117,7 @@ class ModelConfig(Section):
         return Depths(encoder=self.n_layers, decoder=self.n_layers)
 
     @property
-    def sides(self) -> tuple[Side, ...]:
+    def sides(self) -> tuple[Stack, ...]:
         """The stacks."""
         return ("encoder", "decoder")
 
@@ -138,14 +138,14 @@ class ModelConfig(Section):
             return self.bias
         return Biases(attention=self.bias, feed_forward=self.bias)
 
-    def positions_of(self, side: Side) -> Position:
+    def positions_of(self, stack: Stack) -> Position:
         """The positions of a stack."""
-        return self.positions if isinstance(self.positions, str) else getattr(self.positions, side)
+        return self.positions if isinstance(self.positions, str) else getattr(self.positions, stack)
 
-    def max_positions_of(self, side: Side) -> int:
+    def max_positions_of(self, stack: Stack) -> int:
         """The rows that a stack's table has if it has one."""
-        return self.max_positions if isinstance(self.max_positions, int) else getattr(self.max_positions, side)
+        return self.max_positions if isinstance(self.max_positions, int) else getattr(self.max_positions, stack)
 
-    def room(self, side: Side) -> int | None:
+    def room(self, stack: Stack) -> int | None:
         """How many positions a stack can tell apart; None without limit."""
-        return self.max_positions_of(side) - self.first_position if self.positions_of(side) in TABLES else None
+        return self.max_positions_of(stack) - self.first_position if self.positions_of(stack) in TABLES else None

@@ -23,7 +23,7 @@ from transformer_cli.tokenizer import EOS, Tokenizer
 
 FORMAT = 1
 CHUNK = 8192
-"""Pairs whose ids lie in memory as Python objects at a time."""
+"""Pairs that are encoded at a time: their ids are lists before they are arrays, and those of all wait for the end."""
 NO_PIECES = "no pieces"
 SAMPLED_TOO_LONG = "sampled too long, plain pieces used"
 
@@ -65,7 +65,7 @@ class EncodedCorpus:
 
 
 @dataclass(frozen=True)
-class Sampling:
+class SubwordDraw:
     """One epoch's draw of subwords."""
 
     rate: float
@@ -81,7 +81,7 @@ def encode(
     split: str,
     source_eos: bool,
     max_length: int | None = None,
-    sampling: Sampling | None = None,
+    sampling: SubwordDraw | None = None,
 ) -> EncodedCorpus:
     """The corpus as ids, out of `directory` if it was encoded before, else encoded and put there.
 
@@ -128,7 +128,7 @@ class _Encoding:
         self.ids: dict[str, list[Array]] = {"source": [], "target": []}
         self.lengths: dict[str, list[int]] = {"source": [], "target": []}
 
-    def add(self, corpus: Corpus, tokenizer: Tokenizer, indices: range, sampling: Sampling | None) -> None:
+    def add(self, corpus: Corpus, tokenizer: Tokenizer, indices: range, sampling: SubwordDraw | None) -> None:
         """Encode the pairs of these indices."""
         source, target = corpus.source[indices.start : indices.stop], corpus.target[indices.start : indices.stop]
         plain = list(zip(tokenizer.encode_source(source), tokenizer.encode_target(target), strict=True))

@@ -150,7 +150,7 @@ def split_lines(data: bytes, name: str, *, lines_before: int = 0, bytes_before: 
 
 
 def parallel(source: str | Path, target: str | Path) -> Corpus:
-    """Two files that match line by line, or DataError with both counts."""
+    """Two files as a corpus; one may be both sides. Raises DataError where they do not match line by line."""
     read = read_parallel([str(source), str(target)])
     left, right = read[str(source)], read[str(target)]
     return Corpus(left.lines, right.lines, dict(Counter(left.counts) + Counter(right.counts)))

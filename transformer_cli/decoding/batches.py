@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections.abc import Sequence
 
 
-def plan(lengths: Sequence[int], *, batch_size: int, budget_tokens: int) -> list[list[int]]:
+def by_length(lengths: Sequence[int], *, batch_size: int, budget_tokens: int) -> list[list[int]]:
     """Indices of the sentences of each batch, the longest sentences first.
 
     A batch has at most batch_size sentences, and sentences x longest is at most budget_tokens, unless it is a sentence

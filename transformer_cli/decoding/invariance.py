@@ -16,7 +16,7 @@ from itertools import islice
 
 from transformer_cli.decoding.hypothesis import LengthPenalty
 from transformer_cli.decoding.sampling import exponentials
-from transformer_cli.decoding.scoring import Pair, Score, score_ids
+from transformer_cli.decoding.scoring import Likelihood, Pair, score_ids
 from transformer_cli.decoding.translator import Part, Translation, Translator, drawn_as
 from transformer_cli.tokenizer import EOS
 
@@ -25,7 +25,7 @@ TIE = 1e-4
 
 
 @dataclass(frozen=True)
-class Difference:
+class Deviation:
     """A line that was translated in two ways. line: counted from 1. batching: what the second way was."""
 
     line: int
@@ -46,9 +46,9 @@ class BatchingReport:
 
     n_lines: int
     batchings: tuple[str, ...]
-    differences: tuple[Difference, ...]
+    differences: tuple[Deviation, ...]
     """Ties left out."""
-    ties: tuple[Difference, ...]
+    ties: tuple[Deviation, ...]
 
 
 def check_batching(
@@ -100,7 +100,7 @@ def check_batching(
             after = _rescored(translator, [others[index] for index in changed], penalty)
             scores = list(zip(before, after, strict=True))
         found += [
-            Difference(index + 1, name, (alone[index].text, others[index].text), both)
+            Deviation(index + 1, name, (alone[index].text, others[index].text), both)
             for index, both in zip(changed, scores, strict=True)
         ]
     return BatchingReport(
@@ -118,7 +118,7 @@ def _rescored(translator: Translator, found: Sequence[Translation], penalty: Len
     return [_worth(list(islice(scores, len(one))), penalty) for one in pairs]
 
 
-def _worth(scores: Sequence[Score], penalty: LengthPenalty) -> float:
+def _worth(scores: Sequence[Likelihood], penalty: LengthPenalty) -> float:
     n_tokens = sum(len(score.log_probabilities) for score in scores)
     return sum(score.log_probability for score in scores) / penalty(n_tokens)
 

@@ -39,7 +39,7 @@ class Pair:
 
 
 @dataclass(frozen=True)
-class Score:
+class Likelihood:
     """The log-probabilities of a target's pieces; the end mark, if it is counted, is the last of them."""
 
     tokens: tuple[str, ...]
@@ -70,7 +70,7 @@ def score_texts(
     targets: Sequence[str],
     *,
     progress: Callable[[int], object] | None = None,
-) -> list[Score | None]:
+) -> list[Likelihood | None]:
     """One score per pair of lines, in order.
 
     A source without text is never shown to a model, for it translates to nothing: an empty target is certain then, its
@@ -79,7 +79,7 @@ def score_texts(
     """
     pairs = pairs_of(translator, sources, targets)
     asked = [index for index, pair in enumerate(pairs) if pair.source]
-    found: list[Score | None] = [None if pair.target else Score((), ()) for pair in pairs]
+    found: list[Likelihood | None] = [None if pair.target else Likelihood((), ()) for pair in pairs]
     if progress is not None:
         progress(len(pairs) - len(asked))
     scored = score_ids(translator, [pairs[index] for index in asked], progress=progress)
@@ -123,10 +123,10 @@ def pairs_of(translator: Translator, sources: Sequence[str], targets: Sequence[s
 @torch.inference_mode()
 def score_ids(
     translator: Translator, pairs: Sequence[Pair], *, progress: Callable[[int], object] | None = None
-) -> list[Score]:
+) -> list[Likelihood]:
     """One score per pair, in order."""
-    found = [Score((), ())] * len(pairs)
-    plan = batches.plan(
+    found = [Likelihood((), ())] * len(pairs)
+    plan = batches.by_length(
         [max(len(pair.source), len(pair.target) + 1) for pair in pairs],
         batch_size=translator.config.batch_size,
         budget_tokens=translator.config.budget_tokens,
@@ -137,7 +137,7 @@ def score_ids(
             chosen = [pairs[index] for index in batch]
             for index, pair, logp_T in zip(batch, chosen, _log_probabilities(translator, chosen).tolist(), strict=True):
                 ids = [*pair.target, EOS][: len(pair.target) + pair.ended]
-                found[index] = Score(tuple(map(piece, ids)), tuple(logp_T[: len(ids)]), ids.count(UNK))
+                found[index] = Likelihood(tuple(map(piece, ids)), tuple(logp_T[: len(ids)]), ids.count(UNK))
             if progress is not None:
                 progress(len(batch))
     return found

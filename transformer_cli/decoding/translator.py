@@ -17,7 +17,7 @@ import torch
 from torch import Tensor
 
 from transformer_cli.config.decoding import DecodingConfig
-from transformer_cli.config.model import Side
+from transformer_cli.config.model import Stack
 from transformer_cli.decoding import batches, long_lines, quality
 from transformer_cli.decoding.candidates import NotFinite, Symbols
 from transformer_cli.decoding.ensemble import Ensemble
@@ -169,28 +169,28 @@ class Translator:
             n_best=n_best,
         )
         found = [NOTHING] * len(lines)
-        pieces = self._pieces(lines, found, prefixes, lines_before)
-        waiting = Counter(piece.line for piece in pieces)
-        hypotheses: list[list[Hypothesis]] = [[]] * len(pieces)
+        inputs = self._inputs(lines, found, prefixes, lines_before)
+        waiting = Counter(one.line for one in inputs)
+        hypotheses: list[list[Hypothesis]] = [[]] * len(inputs)
         if progress is not None:
             progress(len(lines) - len(waiting))
-        plan = batches.plan(
-            [len(piece.ids) for piece in pieces],
+        plan = batches.by_length(
+            [len(one.ids) for one in inputs],
             batch_size=self.config.batch_size,
             budget_tokens=self.config.budget_tokens,
         )
         with self.evaluating():
             for batch in plan:
-                results = self._search([pieces[index] for index in batch], options, lines_before)
+                results = self._search([inputs[index] for index in batch], options, lines_before)
                 for index, several in zip(batch, results, strict=True):
                     hypotheses[index] = several
                 if progress is not None:
-                    waiting -= (now := Counter(pieces[index].line for index in batch))
+                    waiting -= (now := Counter(inputs[index].line for index in batch))
                     progress(sum(line not in waiting for line in now))
-        for line, group in groupby(range(len(pieces)), key=lambda index: pieces[index].line):
+        for line, group in groupby(range(len(inputs)), key=lambda index: inputs[index].line):
             indices = list(group)
             found[line] = self._read(
-                lines[line], [pieces[index] for index in indices], [hypotheses[index] for index in indices], options
+                lines[line], [inputs[index] for index in indices], [hypotheses[index] for index in indices], options
             )
         return found
 
@@ -207,9 +207,9 @@ class Translator:
             row[: len(ids)] = torch.tensor(ids)
         return source_BS.to(self.device), lengths_B
 
-    def room(self, side: Side) -> int | None:
+    def room(self, stack: Stack) -> int | None:
         """Positions that all of the models can tell apart; None where there is no limit."""
-        rooms = [room for model in self.models if (room := model.config.room(side)) is not None]
+        rooms = [room for model in self.models if (room := model.config.room(stack)) is not None]
         return min(rooms, default=None)
 
     @contextmanager
@@ -224,27 +224,27 @@ class Translator:
             for model, was_training in zip(self.models, were_training, strict=True):
                 model.train(was_training)
 
-    def _pieces(
+    def _inputs(
         self, lines: Sequence[str], found: list[Translation], prefixes: Sequence[str] | None, lines_before: int
-    ) -> list[_Piece]:
+    ) -> list[_Input]:
         """What is to be translated; lines that must not be are marked as such in `found`."""
         sources = self.encode_source(lines)
         asked = zip(prefixes or [""] * len(lines), sources, strict=True)
         targets = self._prefixes([prefix if ids else "" for prefix, ids in asked], lines_before)
-        pieces = []
+        inputs = []
         for line, (text, ids, prefix) in enumerate(zip(lines, sources, targets, strict=True)):
             if not ids:
                 continue
             if self._fits(ids):
-                pieces.append(_Piece(line, 0, text, ids, prefix))
+                inputs.append(_Input(line, 0, text, ids, prefix))
                 continue
             found[line] = TOO_LONG
             if self.config.long == "split":
                 texts = long_lines.split(text, lambda part: self._fits(*self.encode_source([part])))
                 parts = [(text, ids) for text, ids in zip(texts, self.encode_source(texts), strict=True) if ids]
                 if all(self._fits(ids) for _, ids in parts):
-                    pieces += [_Piece(line, n, *part, [] if n else prefix) for n, part in enumerate(parts)]
-        return pieces
+                    inputs += [_Input(line, n, *part, [] if n else prefix) for n, part in enumerate(parts)]
+        return inputs
 
     def _fits(self, ids: Sequence[int]) -> bool:
         return self.max_source_length is None or len(ids) <= self.max_source_length
@@ -260,21 +260,21 @@ class Translator:
                 raise DataError(f"line {line:,}: the prefix has {len(ids):,} pieces; there is room for {room - 1:,}")
         return targets
 
-    def _search(self, pieces: Sequence[_Piece], options: SearchOptions, lines_before: int) -> list[list[Hypothesis]]:
+    def _search(self, inputs: Sequence[_Input], options: SearchOptions, lines_before: int) -> list[list[Hypothesis]]:
         stepper: Stepper[Any] = self.model if len(self.models) == 1 else Ensemble(self.models)
         try:
             return search(
                 stepper,
-                *self.pad([piece.ids for piece in pieces]),
-                limits=[self._limit(len(piece.ids) - self.source_eos) for piece in pieces],
+                *self.pad([one.ids for one in inputs]),
+                limits=[self._limit(len(one.ids) - self.source_eos) for one in inputs],
                 symbols=self.symbols,
                 options=options,
-                lines=[drawn_as(lines_before + piece.line, piece.place) for piece in pieces],
-                prefixes=[piece.prefix for piece in pieces],
+                lines=[drawn_as(lines_before + one.line, one.place) for one in inputs],
+                prefixes=[one.prefix for one in inputs],
             )
         except NotFinite as failure:
             raise DivergedError(
-                f"line {lines_before + pieces[failure.row].line + 1:,}: the model's scores are not finite numbers",
+                f"line {lines_before + inputs[failure.row].line + 1:,}: the model's scores are not finite numbers",
                 hint="the weights have diverged or overflow in this precision: try another checkpoint, or fp32",
             ) from failure
 
@@ -286,7 +286,7 @@ class Translator:
         return limit if room is None else min(limit, room - 1)
 
     def _read(
-        self, line: str, pieces: Sequence[_Piece], hypotheses: Sequence[Sequence[Hypothesis]], options: SearchOptions
+        self, line: str, inputs: Sequence[_Input], hypotheses: Sequence[Sequence[Hypothesis]], options: SearchOptions
     ) -> Translation:
         """The translation of a line out of those of its parts; its n-th best is made of their n-th best."""
         ranks = list(zip(*hypotheses, strict=False))
@@ -294,19 +294,19 @@ class Translator:
         if options.sampling is None:
             several.sort(key=lambda one: (one[0].truncated, -one[0].score))
         best, parts = several[0]
-        split = (SPLIT,) if len(pieces) > 1 else ()
+        split = (SPLIT,) if len(inputs) > 1 else ()
         return Translation(
             **vars(best),
             n_best=tuple(candidate for candidate, _ in several),
             flags=quality.flags(line, best.text) + split,
             parts=tuple(
                 Part(
-                    piece.text,
-                    tuple(piece.ids[: len(piece.ids) - self.source_eos]),
+                    one.text,
+                    tuple(one.ids[: len(one.ids) - self.source_eos]),
                     hypothesis.ids,
                     hypothesis.truncated,
                 )
-                for piece, hypothesis in zip(pieces, parts, strict=True)
+                for one, hypothesis in zip(inputs, parts, strict=True)
             ),
         )
 
@@ -349,7 +349,7 @@ def drawn_as(line: int, place: int) -> int:
 
 
 @dataclass(frozen=True)
-class _Piece:
+class _Input:
     """A line, or the part of it at this place; ids as the model reads them, and what its translation begins with."""
 
     line: int

@@ -16,6 +16,7 @@ from transformer_cli.writing import words
 WORD_COUNTS = "words.tsv.gz"
 """In a run directory: word, times in the source, times in the target; the most frequent first."""
 CHUNK = 4096
+"""Lines that are cut into words at a time."""
 
 
 @dataclass(frozen=True)

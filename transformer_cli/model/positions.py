@@ -12,13 +12,13 @@ from typing import ClassVar
 import torch
 from torch import Tensor, nn
 
-from transformer_cli.config.model import ModelConfig, Position, Side
+from transformer_cli.config.model import ModelConfig, Position, Stack
 
 
 class PositionEncoding(nn.Module):
     """No positions; the base of the others, each of which replaces `add` or `rotate`. One per stack."""
 
-    def __init__(self, config: ModelConfig, side: Side) -> None:
+    def __init__(self, config: ModelConfig, stack: Stack) -> None:
         super().__init__()
         self.first = config.first_position
 
@@ -34,8 +34,8 @@ class PositionEncoding(nn.Module):
 class Sinusoidal(PositionEncoding):
     """PE(pos, 2i) = sin(pos / 10000^(2i/D)), PE(pos, 2i+1) = cos(pos / 10000^(2i/D)); no limit on length."""
 
-    def __init__(self, config: ModelConfig, side: Side) -> None:
-        super().__init__(config, side)
+    def __init__(self, config: ModelConfig, stack: Stack) -> None:
+        super().__init__(config, stack)
         self.waves = Waves(config.d_model)
 
     def add(self, x_BTD: Tensor, *, offset: int = 0) -> Tensor:
@@ -48,9 +48,9 @@ class Table(PositionEncoding, ABC):
 
     is_trained: ClassVar[bool]
 
-    def __init__(self, config: ModelConfig, side: Side) -> None:
-        super().__init__(config, side)
-        rows = torch.empty(config.max_positions_of(side), config.d_model)
+    def __init__(self, config: ModelConfig, stack: Stack) -> None:
+        super().__init__(config, stack)
+        rows = torch.empty(config.max_positions_of(stack), config.d_model)
         self.table = nn.Embedding.from_pretrained(rows, freeze=not self.is_trained)
 
     def add(self, x_BTD: Tensor, *, offset: int = 0) -> Tensor:
@@ -90,8 +90,8 @@ class Rotary(PositionEncoding):
     depends on their distance alone.
     """
 
-    def __init__(self, config: ModelConfig, side: Side) -> None:
-        super().__init__(config, side)
+    def __init__(self, config: ModelConfig, stack: Stack) -> None:
+        super().__init__(config, stack)
         self.waves = Waves(config.head_width)
 
     def rotate(self, x_BHTK: Tensor, *, offset: int = 0) -> Tensor:
@@ -111,9 +111,9 @@ POSITIONS: dict[Position, type[PositionEncoding]] = {
 }
 
 
-def positions_for(config: ModelConfig, side: Side) -> PositionEncoding:
+def positions_for(config: ModelConfig, stack: Stack) -> PositionEncoding:
     """The positions of a stack."""
-    return POSITIONS[config.positions_of(side)](config, side)
+    return POSITIONS[config.positions_of(stack)](config, stack)
 
 
 class Waves:

@@ -296,7 +296,7 @@ class Run:
     def _encode(self, text: corpus.Corpus, split: str, *, epoch: int | None = None) -> binary.EncodedCorpus:
         """The text as ids; with subword sampling, those of this epoch. epoch None: for validation."""
         rate = self.config.tokenizer.sampling
-        sampling = binary.Sampling(rate, self.config.seed, epoch) if rate and epoch is not None else None
+        sampling = binary.SubwordDraw(rate, self.config.seed, epoch) if rate and epoch is not None else None
 
         def encode() -> binary.EncodedCorpus:
             return binary.encode(

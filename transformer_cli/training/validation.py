@@ -8,7 +8,7 @@ from typing import Any
 
 import torch
 
-from transformer_cli.config.model import Side
+from transformer_cli.config.model import Stack
 from transformer_cli.config.run import RunConfig
 from transformer_cli.data import batching, loader
 from transformer_cli.data.binary import EncodedCorpus
@@ -38,7 +38,7 @@ class Validation:
 
     def __post_init__(self) -> None:
         """Raise DataError where the model lacks positions for a pair: of validation none is left out."""
-        stacks: tuple[Side, ...] = ("encoder", "decoder")
+        stacks: tuple[Stack, ...] = ("encoder", "decoder")
         for text, stack, lengths in zip(("source", "target"), stacks, self.encoded.lengths.T, strict=True):
             room, longest = self.config.model.room(stack), int(lengths.argmax())
             if room is not None and lengths[longest] > room:
