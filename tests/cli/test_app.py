@@ -51,7 +51,7 @@ def failing(body: str, **environment: str) -> subprocess.CompletedProcess[str]:
     """A program that ends as `body` does, reported as tx reports."""
     return tx(
         code=f"""
-        import os, signal, sys
+        import sys
         from transformer_cli.cli import console, failures
         console.open_streams()
         def main():
@@ -175,7 +175,6 @@ def test_a_configuration_without_its_option_is_told_where_it_belongs():
 def ends(monkeypatch, capsys):
     """The exit code and what is said when the program raises an error."""
     monkeypatch.setattr(failures, "_traceback_wanted", False)
-    before = signal.getsignal(signal.SIGTERM)
 
     def ends(error: BaseException) -> tuple[int, str]:
         def main() -> int:
@@ -184,8 +183,7 @@ def ends(monkeypatch, capsys):
         code = failures.exit_code(main)
         return code, capsys.readouterr().err
 
-    yield ends
-    signal.signal(signal.SIGTERM, before)
+    return ends
 
 
 @pytest.mark.parametrize(
@@ -236,23 +234,6 @@ def test_a_bug_is_one_line_and_a_traceback_on_request(ends):
     code, said = ends(ZeroDivisionError("a"))
     assert code == 1
     assert said.startswith("error: a bug in tx: ZeroDivisionError: a\nTraceback (most recent call last):\n")
-
-
-def test_ctrl_c_ends_with_130():
-    ended = failing("signal.raise_signal(signal.SIGINT)")
-    assert (ended.returncode, ended.stderr) == (130, "error: interrupted\n")
-
-
-def test_sigterm_unwinds_and_ends_with_143():
-    ended = failing(
-        """
-            try:
-                signal.raise_signal(signal.SIGTERM)
-            finally:
-                print("tidied up")
-        """.strip()
-    )
-    assert (ended.returncode, ended.stdout, ended.stderr) == (143, "tidied up\n", "error: terminated\n")
 
 
 @pytest.mark.parametrize("redirection", ["|", "2>&1 |"])

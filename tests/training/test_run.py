@@ -167,7 +167,7 @@ def test_a_process_killed_at_an_update_is_continued_by_the_same_command(tmp_path
     assert_same_bits(Path("straight"), Path("killed"))
 
 
-@pytest.mark.parametrize(("number", "exit_code"), [(signal.SIGINT, 130), (signal.SIGTERM, 143)])
+@pytest.mark.parametrize(("number", "exit_code"), [(signal.SIGINT, 130), (signal.SIGTERM, 143), (signal.SIGHUP, 129)])
 def test_a_signal_ends_the_program_with_its_exit_code_and_everything_saved(
     number: int, exit_code: int, tmp_path: Path
 ) -> None:

@@ -7,8 +7,6 @@ import io
 import os
 import select
 import sys
-from collections.abc import Callable
-from contextlib import suppress
 from typing import Any, TextIO
 
 from transformer_cli.errors import ResourceError
@@ -120,21 +118,23 @@ class _Descriptor(io.RawIOBase):
         return True
 
     def readinto(self, buffer: Any) -> int:
-        return self._patiently(select.POLLIN, os.readv, [buffer])
+        while True:
+            try:
+                data = os.read(self.descriptor, len(buffer))
+            except BlockingIOError:
+                select.select([self.descriptor], [], [])
+            else:
+                buffer[: len(data)] = data
+                return len(data)
 
     def write(self, data: Any) -> int:
         rest = memoryview(data)
         while rest:
-            rest = rest[self._patiently(select.POLLOUT, os.write, rest) :]
+            try:
+                rest = rest[os.write(self.descriptor, rest) :]
+            except BlockingIOError:
+                select.select([], [self.descriptor], [])
         return len(data)
-
-    def _patiently(self, event: int, operation: Callable[[int, Any], int], argument: Any) -> int:
-        while True:
-            with suppress(BlockingIOError):
-                return operation(self.descriptor, argument)
-            waiting = select.poll()
-            waiting.register(self.descriptor, event)
-            waiting.poll()
 
 
 class Sink(_Descriptor):

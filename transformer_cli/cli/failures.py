@@ -4,15 +4,13 @@ from __future__ import annotations
 
 import errno
 import re
-import signal
 import sys
 import traceback
 from collections.abc import Callable
-from types import FrameType
 
 import typer
 
-from transformer_cli.cli import console
+from transformer_cli.cli import console, signals
 from transformer_cli.errors import TxError
 
 BUG, USAGE, RESOURCE = 1, 2, 5
@@ -26,23 +24,22 @@ def show_tracebacks() -> None:
     _traceback_wanted = True
 
 
-class Terminated(BaseException):
-    """SIGTERM, unwinding the stack like Ctrl-C does, so that `finally` and `with` clean up."""
-
-
 def exit_code(main: Callable[[], int]) -> int:
     """Runs the program and says how it ended; returns the exit code."""
-    signal.signal(signal.SIGTERM, _terminate)
+    try:
+        code = _exit_code(main)
+        signals.die_by_signals()
+        return code
+    except signals.Ended as end:
+        console.error(signals.WORDS[end.number])
+        return 128 + end.number
+
+
+def _exit_code(main: Callable[[], int]) -> int:
     try:
         code = main()
         sys.stdout.flush()
         return code
-    except (KeyboardInterrupt, typer.Abort):
-        console.error("interrupted")
-        return 128 + signal.SIGINT
-    except Terminated:
-        console.error("terminated")
-        return 128 + signal.SIGTERM
     except console.ReaderIsGone:
         return 0
     except Exception as error:
@@ -94,7 +91,3 @@ def _is_out_of_memory(error: Exception) -> bool:
     """Python's and PyTorch's ways to say so; the latter without importing it."""
     name = type(error).__name__
     return isinstance(error, MemoryError) or name == "OutOfMemoryError" or "can't allocate memory" in str(error)
-
-
-def _terminate(signal_number: int, frame: FrameType | None) -> None:
-    raise Terminated

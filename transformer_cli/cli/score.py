@@ -70,9 +70,8 @@ def score(
     from transformer_cli.loading import translator_of
 
     translator = translator_of(opened, settings)
-    with writer(output_file) as write:
-        with progress_bar(len(corpus)) as progress:
-            found = score_texts(translator, corpus.source, corpus.target, progress=progress)
+    with progress_bar(len(corpus)) as progress, writer(output_file) as write:
+        found = score_texts(translator, corpus.source, corpus.target, progress=progress)
         for pair, one in zip(zip(corpus.source, corpus.target, strict=True), found, strict=True):
             write(_as_json(*pair, one) if json_output else _as_text(one))
         sums = Sums.of(found)

@@ -133,7 +133,7 @@ def _aligned(translator: Translator, lines: Sequence[str], found: list[Translati
 def _filter(source: Incoming, run: Run, parse: Parse, show: Show, output_file: str | None) -> Tally:
     """Translate what comes in, as it comes in; returns what happened to it."""
     tally, touched = Tally(), Counter[str]()
-    with writer(output_file) as write, progress_bar(source.total) as progress:
+    with progress_bar(source.total) as progress, writer(output_file) as write:
         for block in source.blocks:
             requests = [parse(line, f"line {number:,}") for number, line in enumerate(block, start=tally.n_lines + 1)]
             found = run(requests, tally.n_lines, progress)

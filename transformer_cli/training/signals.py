@@ -1,4 +1,4 @@
-"""Ctrl-C and SIGTERM ask training to stop; it does so after the update at hand, with everything saved."""
+"""Ctrl-C, SIGTERM and a closed terminal ask training to stop; it does so after the update at hand, everything saved."""
 
 from __future__ import annotations
 
@@ -8,7 +8,7 @@ from typing import Any, Self
 
 from transformer_cli.errors import Interrupted
 
-SIGNALS = (signal.SIGINT, signal.SIGTERM)
+SIGNALS = [getattr(signal, name) for name in ("SIGINT", "SIGTERM", "SIGHUP") if hasattr(signal, name)]
 
 
 class StopRequest:
@@ -21,7 +21,8 @@ class StopRequest:
     def __enter__(self) -> Self:
         try:
             for number in SIGNALS:
-                self._previous[number] = signal.signal(number, self._note)
+                if signal.getsignal(number) is not signal.SIG_IGN:  # `nohup`, or `&` in a script
+                    self._previous[number] = signal.signal(number, self._note)
         except ValueError:  # not in the main thread: whoever is there handles signals
             self._previous.clear()
         return self

@@ -1,0 +1,86 @@
+"""What Ctrl-C, SIGTERM and a closed terminal do, whenever they come."""
+
+from __future__ import annotations
+
+import os
+import signal
+import subprocess
+import sys
+from functools import partial
+from pathlib import Path
+
+import pytest
+
+ENDS = [
+    (signal.SIGINT, 130, "interrupted"),
+    (signal.SIGTERM, 143, "terminated"),
+    (signal.SIGHUP, 129, "the terminal was closed"),
+]
+each_signal = pytest.mark.parametrize(("number", "code", "words"), ENDS)
+START = """
+import os, signal, sys, time
+from transformer_cli.cli import console, failures, signals
+signals.end_by_signals()
+console.open_streams()
+sys.exit(failures.exit_code(main))
+"""
+
+
+def run(body: str, *folders: Path, ignored: int | None = None) -> subprocess.CompletedProcess[str]:
+    """A program that does what the body says, and ends as tx does; folders: where its modules are looked for first."""
+    path = os.pathsep.join(map(str, [*folders, Path(__file__).parents[2]]))
+    program = f"def main():\n    {body}\n    return 0\n{START}"
+    return subprocess.run(
+        [sys.executable, "-c", program],
+        capture_output=True,
+        encoding="utf-8",
+        check=False,
+        env={"PATH": os.environ["PATH"], "PYTHONPATH": path},
+        preexec_fn=None if ignored is None else partial(signal.signal, ignored, signal.SIG_IGN),
+    )
+
+
+@each_signal
+def test_a_signal_unwinds_and_has_its_exit_code(number: signal.Signals, code: int, words: str) -> None:
+    ended = run(f"try: signal.raise_signal({number:d})\n    finally: print('tidied up')")
+    assert (ended.returncode, ended.stdout, ended.stderr) == (code, "tidied up\n", f"error: {words}\n")
+
+
+@each_signal
+def test_what_is_to_be_ignored_is_ignored(number: signal.Signals, code: int, words: str) -> None:
+    """`nohup tx train ...` is told so that a closed terminal means nothing."""
+    ended = run(f"signal.raise_signal({number:d}); print('the end')", ignored=number)
+    assert (ended.returncode, ended.stdout) == (0, "the end\n")
+
+
+def test_a_second_signal_waits_for_nothing() -> None:
+    ended = run("try: signal.raise_signal(15)\n    finally: signal.raise_signal(15); print('still tidying up')")
+    assert (ended.returncode, ended.stdout) == (-signal.SIGTERM, "")
+
+
+@each_signal
+def test_a_module_that_is_being_imported_cannot_swallow_a_signal(
+    tmp_path: Path, number: signal.Signals, code: int, words: str
+) -> None:
+    """As torch does: three of 60 starts went on, one was aborted."""
+    text = f"import os\ntry: os.kill(os.getpid(), {number:d})\nexcept BaseException: pass\n"
+    (tmp_path / "heavy.py").write_text(text, encoding="utf-8")
+    ended = run("import heavy; print('it went on')", tmp_path)
+    assert (ended.returncode, ended.stdout, ended.stderr) == (code, "", f"error: {words}\n")
+
+
+@each_signal
+def test_a_signal_while_the_program_starts_leaves_no_traceback(
+    tmp_path: Path, number: signal.Signals, code: int, words: str
+) -> None:
+    """typer stands for the first module that takes time."""
+    (tmp_path / "typer.py").write_text(f"import os\nos.kill(os.getpid(), {number:d})\n", encoding="utf-8")
+    path = os.pathsep.join(map(str, [tmp_path, Path(__file__).parents[2]]))
+    ended = subprocess.run(
+        [sys.executable, "-m", "transformer_cli", "--help"],
+        capture_output=True,
+        encoding="utf-8",
+        check=False,
+        env={"PATH": os.environ["PATH"], "PYTHONPATH": path},
+    )
+    assert (ended.returncode, ended.stdout, ended.stderr) == (code, "", f"error: {words}\n")

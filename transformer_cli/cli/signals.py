@@ -1,0 +1,55 @@
+"""Ctrl-C, SIGTERM and a closed terminal end the program, from its first moment on."""
+
+from __future__ import annotations
+
+import os
+import signal
+from contextlib import suppress
+from types import FrameType
+
+WORDS = {
+    getattr(signal, name): word
+    for name, word in {"SIGINT": "interrupted", "SIGTERM": "terminated", "SIGHUP": "the terminal was closed"}.items()
+    if hasattr(signal, name)  # not everywhere
+}
+
+
+class Ended(BaseException):
+    """A signal, unwinding the stack so that `finally` and `with` clean up; a second one ends the program as it is."""
+
+    def __init__(self, number: int) -> None:
+        super().__init__(number)
+        self.number = number
+
+
+def end_by_signals() -> None:
+    """From now on; what whoever started us wants ignored (`nohup`, `&` in a script) still is."""
+    for number in WORDS:
+        if signal.getsignal(number) is not signal.SIG_IGN:
+            signal.signal(number, _end)
+
+
+def die_by_signals() -> None:
+    """From now on nothing is unwound."""
+    for number in WORDS:
+        if signal.getsignal(number) is _end:
+            signal.signal(number, signal.SIG_DFL)
+
+
+def _end(number: int, frame: FrameType | None) -> None:
+    die_by_signals()
+    if _is_importing(frame):
+        # A module in C++ that runs Python while it is loaded may swallow an exception, or abort; torch does both. No
+        # module is loaded while a result is half written, so there is nothing to tidy up.
+        with suppress(OSError):
+            os.write(2, f"error: {WORDS[number]}\n".encode())
+        os._exit(128 + number)
+    raise Ended(number)
+
+
+def _is_importing(frame: FrameType | None) -> bool:
+    while frame is not None:
+        if frame.f_code.co_filename.startswith("<frozen importlib"):
+            return True
+        frame = frame.f_back
+    return False
