@@ -43,6 +43,7 @@ COMMANDS = {
     "score": _entry("score", "Score given translations by the model's probability."),
     "evaluate": _entry("evaluate", "Score translations: BLEU, chrF, TER."),
     "visualize-attention": _entry("visualize_attention", "Show where a model looks while it translates."),
+    "config": _entry("config", "Look up settings: what they do, where a value comes from."),
     "count-params": _entry("count_params", "Count parameters, every number explained."),
 }
 EXAMPLE = "Example:\n  tx train -c tiny.yaml"

@@ -19,19 +19,19 @@ SCHEMA_ID = "https://json-schema.org/draft/2020-12/schema"
 
 @dataclass(frozen=True)
 class Setting:
-    """A key that takes a value. name: with its sections, `training.learning_rate`; `model.extra[].shape` in a list."""
+    """A key that takes a value.
+
+    name: with its sections, `training.learning_rate`; in a list `accounting.extra[].shape`. section: the innermost one
+    that it is in, "" at the top.
+    """
 
     name: str
+    section: str
     about: str
     takes: Accepted
     default: object
     is_required: bool
     may_be_null: bool
-
-    @property
-    def section(self) -> str:
-        """The sections it is in; "" at the top."""
-        return self.name.rpartition(".")[0]
 
     @property
     def key(self) -> str:
@@ -47,6 +47,10 @@ class Setting:
         """As it would be written into a file."""
         return "must be given" if self.is_required else written(self.default)
 
+    @property
+    def default_as_json(self) -> object:
+        return self.default.model_dump() if isinstance(self.default, Section) else self.default
+
 
 def sections() -> dict[str, str]:
     """The sections by name, with what each is about; the top, "", first."""
@@ -55,7 +59,7 @@ def sections() -> dict[str, str]:
 
 def settings() -> list[Setting]:
     """All settings, in the order in which they are declared; what a setting takes inside comes after it."""
-    return list(_settings(RunConfig, ""))
+    return list(_settings(RunConfig, "", section=""))
 
 
 def _sections(section: type[Section], prefix: str) -> Iterator[tuple[str, str]]:
@@ -65,15 +69,16 @@ def _sections(section: type[Section], prefix: str) -> Iterator[tuple[str, str]]:
             yield from _sections(inner, f"{prefix}{key}.")
 
 
-def _settings(section: type[Section], prefix: str) -> Iterator[Setting]:
-    for key, field in section.model_fields.items():
+def _settings(schema: type[Section], prefix: str, *, section: str) -> Iterator[Setting]:
+    for key, field in schema.model_fields.items():
         takes = accepted(field.annotation, *field.metadata)
         name = f"{prefix}{key}"
         if takes.section:
-            yield from _settings(takes.section, f"{name}.")
+            yield from _settings(takes.section, f"{name}.", section=name)
             continue
         yield Setting(
             name,
+            section,
             _help(field),
             takes,
             default=field.get_default(call_default_factory=True),
@@ -83,7 +88,7 @@ def _settings(section: type[Section], prefix: str) -> Iterator[Setting]:
         for form in takes.members:
             item = accepted(get_args(form.annotation)[0]) if get_origin(form.annotation) is list else form
             if item.section:
-                inner = _settings(item.section, f"{name}{'[]' if item is not form else ''}.")
+                inner = _settings(item.section, f"{name}{'[]' if item is not form else ''}.", section=section)
                 # Where a form's names say all, such as {encoder, decoder}, what the setting takes says it, too.
                 yield from (setting for setting in inner if setting.about)
 

@@ -46,6 +46,13 @@ def load_config(name_or_path: str | Path, overrides: Sequence[str] = (), *, to_t
     folder in a preset or an override. `name` is not inherited; it defaults to the file's stem.
     Raises ConfigError, which lists every mistake; to_train: also what can be counted but not trained.
     """
+    return load_with_places(name_or_path, overrides, to_train=to_train)[0]
+
+
+def load_with_places(
+    name_or_path: str | Path, overrides: Sequence[str] = (), *, to_train: bool = False
+) -> tuple[RunConfig, Node]:
+    """The configuration, and the tree of what was written, each value with its place."""
     path = find_config(name_or_path)
     tree = _read_chain(path)
     mistakes = []
@@ -58,7 +65,7 @@ def load_config(name_or_path: str | Path, overrides: Sequence[str] = (), *, to_t
     if mistakes:
         raise config_error(mistakes)
     config = _validated(tree, to_train=to_train)
-    return config if config.name is not None else config.model_copy(update={"name": _as_name(path.stem)})
+    return config if config.name is not None else config.model_copy(update={"name": _as_name(path.stem)}), tree
 
 
 def dump_config(config: RunConfig) -> str:

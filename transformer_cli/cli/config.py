@@ -1,0 +1,218 @@
+"""`tx config`: what can be set, what each setting does, and where its value comes from."""
+
+from __future__ import annotations
+
+import shutil
+import sys
+import textwrap
+from collections.abc import Sequence
+from dataclasses import dataclass
+from typing import TYPE_CHECKING, Annotated, Any
+
+import typer
+
+from transformer_cli.cli import console
+from transformer_cli.cli.options import Config, Json, Overrides, Quiet, Traceback
+from transformer_cli.errors import UsageError
+
+if TYPE_CHECKING:
+    from transformer_cli.cli.tables import Table
+    from transformer_cli.config.nodes import Node
+    from transformer_cli.config.settings import Setting
+
+ANYTHING = "base.yaml"
+"""Has everything that there is to look up."""
+GREATEST_WIDTH = 100
+"""Of lines to read."""
+INTRODUCTION = """\
+# Configuration
+
+Written by `tx config --markdown` from the schema, [transformer_cli/config](../transformer_cli/config); the same for
+programs, by `tx config --schema`, is [configuration.schema.json](configuration.schema.json). An editor that speaks
+YAML completes and checks a file whose first line is `# yaml-language-server: $schema=` and that file's path.
+
+A file names what is not as by default; `extends: base.yaml` puts it on top of another file, or of a preset. On the
+command line `--set training.learning_rate=3e-4` overrides. `tx config NAME` explains one setting, whatever toolkit
+calls it so, and `tx config -c mine.yaml` says what each is in a file, and which line says it."""
+
+
+def config(
+    name: Annotated[
+        str | None, typer.Argument(metavar="[NAME]", help="A setting or a section, by our name or another toolkit's.")
+    ] = None,
+    config: Config = None,
+    overrides: Overrides = None,
+    schema: Annotated[bool, typer.Option("--schema", help="All of it as a JSON schema, for editors.")] = False,
+    markdown: Annotated[bool, typer.Option("--markdown", help="All of it as a document.")] = False,
+    json_output: Json = False,
+    quiet: Quiet = False,
+    traceback: Traceback = False,
+) -> None:
+    """Look up settings: what each does, what it takes and what it is by default.
+
+    Without a name all of them, section by section. With -c or --set also what each is there, and which line of which
+    file says so.
+
+    Example:
+      tx config
+      tx config training.learning_rate
+      tx config -c tiny.yaml --set training.max_steps=10
+    """
+    from transformer_cli.config.settings import json_schema, look_up, settings
+    from transformer_cli.files import json_line, json_text
+
+    if schema or markdown:
+        if any((name, config, overrides, json_output, schema and markdown)):
+            raise UsageError("--schema and --markdown are of everything", hint="give one of them, and nothing else")
+        sys.stdout.write(json_text(json_schema()) if schema else document())
+        return
+    here = _read(config, overrides) if config or overrides else None
+    if name is None:
+        found = settings()
+    else:
+        lookup = look_up(name)
+        if not lookup.settings:
+            raise UsageError(lookup.remark, hint="`tx config` lists all settings")
+        if lookup.remark:
+            console.say(lookup.remark)
+        found = list(lookup.settings)
+    if json_output:
+        for setting in found:
+            console.result(json_line(_as_json(setting, here)))
+    elif name is not None and len({setting.name.partition("[]")[0] for setting in found}) <= 2:
+        console.result("\n\n".join(_explained(setting, here) for setting in found))
+    else:
+        from transformer_cli.cli.tables import show
+
+        show(_listed(found, here))
+
+
+@dataclass(frozen=True)
+class Here:
+    """A configuration: its values, and the places where they were written."""
+
+    values: dict[str, Any]
+    tree: Node
+
+    def value(self, name: str) -> tuple[str, str] | None:
+        """The value, and where it comes from; None for what does not apply, such as the parts of a plain number."""
+        from transformer_cli.config.messages import find, place_of
+        from transformer_cli.config.settings import written
+
+        value: Any = self.values
+        path = tuple(name.split("."))
+        for key in path:
+            if not isinstance(value, dict) or key not in value:
+                return None
+            value = value[key]
+        if find(self.tree, path) is not None:
+            return written(value), str(place_of(self.tree, path))
+        return written(value), "the file's name" if name == "name" else "default"
+
+
+def _read(config: str | None, overrides: Sequence[str] | None) -> Here:
+    from transformer_cli.config.source import load_with_places
+
+    loaded, tree = load_with_places(config or ANYTHING, overrides or ())
+    return Here(loaded.model_dump(), tree)
+
+
+def _as_json(setting: Setting, here: Here | None) -> dict[str, Any]:
+    from transformer_cli.config import elsewhere
+
+    fields: dict[str, Any] = {
+        "setting": setting.name,
+        "about": setting.about,
+        "takes": setting.takes_in_words,
+        "default": None if setting.is_required else setting.default_as_json,
+        "elsewhere": elsewhere.theirs(setting.name),
+    }
+    if here is not None and (found := here.value(setting.name)):
+        fields |= dict(zip(("value", "from"), found, strict=True))
+    return fields
+
+
+def _explained(setting: Setting, here: Here | None) -> str:
+    """One setting, everything about it."""
+    from transformer_cli.config import elsewhere
+
+    facts = {"takes": setting.takes_in_words, "default": setting.default_in_words}
+    if here is not None and (found := here.value(setting.name)):
+        facts |= {"here": found[0], "from": found[1]}
+    if theirs := elsewhere.theirs(setting.name):
+        facts["elsewhere"] = ", ".join(theirs)
+    width = min(GREATEST_WIDTH, shutil.get_terminal_size().columns)
+    lines = [setting.name, *_folded(setting.about, width, "  "), ""]
+    for fact, words in facts.items():
+        lines += _folded(words, width, f"  {fact:<11}")
+    return "\n".join(lines)
+
+
+def _folded(text: str, width: int, start: str) -> list[str]:
+    return textwrap.wrap(
+        text,
+        max(40, width),
+        initial_indent=start,
+        subsequent_indent=" " * len(start),
+        break_long_words=False,
+        break_on_hyphens=False,
+    )
+
+
+def _listed(found: Sequence[Setting], here: Here | None) -> list[Table]:
+    """A table for each section."""
+    from transformer_cli.cli.tables import Column, Table
+    from transformer_cli.config.settings import sections
+
+    tables = []
+    for section, about in sections().items():
+        inside = [setting for setting in found if setting.section == section]
+        rows: list[tuple[str, ...]] = []
+        for setting in inside:
+            name = setting.name.removeprefix(f"{section}.")
+            if here is None:
+                rows.append((name, setting.default_in_words, setting.about))
+            elif value := here.value(setting.name):
+                rows.append((name, *value))
+        columns = ("default", "what it does") if here is None else ("here", "from")
+        headings = (Column("setting"), Column(columns[0]), Column(columns[1], optional=here is None))
+        if rows:
+            tables.append(Table(f"{section}: {about}" if section else about, headings, tuple(rows)))
+    return tables
+
+
+def document() -> str:
+    """docs/configuration.md."""
+    from transformer_cli.cli.tables import Column, Table, as_markdown
+    from transformer_cli.config import elsewhere
+    from transformer_cli.config.settings import sections, settings
+
+    parts = [INTRODUCTION]
+    for section, about in sections().items():
+        rows = tuple(
+            (
+                f"`{setting.name.removeprefix(f'{section}.')}`",
+                f"`{setting.default_in_words}`" if not setting.is_required else setting.default_in_words,
+                setting.takes_in_words,
+                setting.about,
+            )
+            for setting in settings()
+            if setting.section == section
+        )
+        columns = tuple(map(Column, ("setting", "default", "takes", "what it does")))
+        parts += [f"## {section or 'At the top'}", about, as_markdown(Table("", columns, rows))]
+    table = elsewhere.table()
+    names = tuple((f"`{ours.replace('=', ': ')}`", _code(theirs)) for ours, theirs in table["names"].items())
+    others = tuple((_code(theirs), f"tx {words}") for words, theirs in table["instead"].items())
+    parts += [
+        "## Names of other toolkits",
+        "What JoeyNMT, fairseq, OpenNMT-py, Marian, Sockeye and Hugging Face call it. A name with a section has this "
+        "meaning there.",
+        as_markdown(Table("", (Column("here"), Column("elsewhere")), names)),
+        as_markdown(Table("", (Column("elsewhere"), Column("here")), others)),
+    ]
+    return "\n\n".join(parts) + "\n"
+
+
+def _code(names: str) -> str:
+    return ", ".join(f"`{name}`" for name in names.split())
