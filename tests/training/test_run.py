@@ -19,6 +19,7 @@ import pytest
 import torch
 from torch.optim.optimizer import register_optimizer_step_post_hook
 
+from transformer_cli import files
 from transformer_cli.checkpoints.store import list_checkpoints, load_checkpoint
 from transformer_cli.config.data import InlinePairs
 from transformer_cli.config.model import SidePositions
@@ -310,6 +311,24 @@ def test_the_best_and_the_newest_checkpoints_are_kept_and_no_others() -> None:
     kept = {int(path.name[5:]) for path in list_checkpoints("x")}
     assert kept == {10, 11, 12, *best_two}
     assert outcome.score == -min(losses.values())
+
+
+def test_each_checkpoint_is_pointed_at_once_and_again_where_that_was_lost(monkeypatch: pytest.MonkeyPatch) -> None:
+    """`last` used to be written, and waited for, twice for each of them."""
+    written: list[str] = []
+
+    class Disk(files.Disk):
+        def rename(self, old: Path, new: Path) -> None:
+            written.append(new.name)
+            super().rename(old, new)
+
+    monkeypatch.setattr(files, "disk", Disk())
+    train(settings(), Path("x"))
+    names = ("step-00000005", "step-00000010", "step-00000012")
+    assert [name for name in written if name == "last" or name in names] == [one for n in names for one in (n, "last")]
+    Path("x", "last").unlink()
+    train(settings(), Path("x"))
+    assert Path("x", "last").read_text(encoding="utf-8") == "step-00000012\n"
 
 
 def test_a_run_is_recorded() -> None:

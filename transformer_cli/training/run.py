@@ -283,12 +283,13 @@ class Run:
         if not is_over(progress, learner.options):
             progress.finished = None
         if self.world.is_main:
-            self._point(progress)  # a kill may have come between a checkpoint and its pointers
+            # A kill may have come between a checkpoint and its pointers.
+            store.point(self.run_dir, "last", progress.step)
+            self._point(progress)
         return progress
 
     def _point(self, progress: Progress) -> None:
-        """Let `best` and `last`, and `runs/latest`, name what they should."""
-        store.point(self.run_dir, "last", progress.step)
+        """Let `best` and `runs/latest` name what they should; `last` names a checkpoint since it is saved."""
         if progress.scores:
             store.point(self.run_dir, "best", int(ranked(progress)[0]))
         store.mark_latest(self.run_dir)
