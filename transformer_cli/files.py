@@ -173,25 +173,6 @@ def _finite(value: Any) -> Any:
     return None if isinstance(value, float) and not math.isfinite(value) else value
 
 
-def sealed(fields: dict[str, Any]) -> bytes:
-    """A JSON file that carries the sha256 of itself, without that last field."""
-    digest = hashlib.sha256(json_text(fields).encode("utf-8")).hexdigest()
-    return json_text({**fields, "sha256": digest}).encode("utf-8")
-
-
-def unsealed(data: bytes) -> dict[str, Any] | None:
-    """The fields of a file that `sealed` made; None where a bit of it is another."""
-    try:
-        fields = json.loads(data)
-        if isinstance(fields, dict) and "sha256" in fields:
-            del fields["sha256"]
-            # The digest alone would let through what JSON does not see, such as a changed blank.
-            return fields if sealed(fields) == data else None
-    except (ValueError, RecursionError):
-        pass
-    return None
-
-
 def read_bytes(path: str | Path, *, error: type[TxError] = DataError, hint: str | None = None) -> bytes:
     """The content of a regular file, or `error` with the path and the reason."""
     path = Path(path)
@@ -252,6 +233,13 @@ def make_directory(path: str | Path) -> None:
             if not path.is_dir():  # else somebody was faster, which is as good
                 raise
     _sync_directory(path.parent)
+
+
+def rename(old: Path, new: Path) -> None:
+    """Give a file or directory another name in its directory."""
+    with _writing(old, verb="rename"):
+        disk.rename(old, new)
+    _sync_directory(old.parent)
 
 
 def remove(path: str | Path) -> None:

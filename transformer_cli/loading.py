@@ -3,9 +3,10 @@
 from __future__ import annotations
 
 from collections.abc import Sequence
+from functools import partial
 from pathlib import Path
 
-from transformer_cli.checkpoints.store import OpenedRun, find_checkpoint, open_run
+from transformer_cli.checkpoints.store import OpenedRun, find_checkpoint, open_found
 from transformer_cli.config.run import RunConfig
 from transformer_cli.config.source import load_config
 from transformer_cli.decoding.translator import Translator
@@ -28,7 +29,7 @@ def load(
     where runs do not fit together.
     """
     runs = [run] if run is None or isinstance(run, str | Path) else run
-    opened = [open_run(find_checkpoint(None if one is None else str(one))) for one in runs]
+    opened = [open_found(partial(find_checkpoint, None if one is None else str(one))) for one in runs]
     given = {"device": device, "precision": precision}
     overrides = [f"{name}={value}" for name, value in given.items() if value is not None]
     return translator_of(opened, settings_of(opened[0], overrides))

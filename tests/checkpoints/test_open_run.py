@@ -10,7 +10,6 @@ import pytest
 import torch
 from torch.utils._python_dispatch import TorchDispatchMode
 
-from transformer_cli import files
 from transformer_cli.checkpoints import store
 from transformer_cli.checkpoints.tensors import load_weights, to_bytes, weights
 from transformer_cli.config.model import ModelConfig
@@ -19,6 +18,7 @@ from transformer_cli.config.source import dump_config
 from transformer_cli.config.tokenizer import TokenizerConfig
 from transformer_cli.errors import ModelError
 from transformer_cli.model.build import build_model
+from transformer_cli.sealing import sealed, unsealed
 from transformer_cli.tokenizer import train_tokenizer
 
 SOURCE = ["ein kleiner hund", "eine kleine katze", "der hund trinkt"]
@@ -148,7 +148,7 @@ def test_a_run_from_before_counting_had_its_own_section_is_opened(run):
     manifest = json.loads(path.read_bytes())
     del manifest["sha256"]
     assert manifest["model"].keys().isdisjoint(counted)
-    path.write_bytes(files.sealed({**manifest, "model": {**counted, **manifest["model"]}}))
+    path.write_bytes(sealed({**manifest, "model": {**counted, **manifest["model"]}}))
     assert store.open_run(path.parent).config == CONFIG
 
 
@@ -176,9 +176,9 @@ def test_a_setting_that_changes_what_weights_mean_is_sealed_with_them(run, line,
 
 def test_a_checkpoint_of_before_these_were_sealed_opens(run):
     path = store.find_checkpoint(str(run)) / "manifest.json"
-    fields = files.unsealed(path.read_bytes())
+    fields = unsealed(path.read_bytes())
     del fields["data"]
-    path.write_bytes(files.sealed(fields | {"format": 1}))
+    path.write_bytes(sealed(fields | {"format": 1}))
     assert store.open_run(path.parent).config == CONFIG
 
 

@@ -20,6 +20,7 @@ from transformer_cli.checkpoints import store
 from transformer_cli.config.model import Depths, ModelConfig
 from transformer_cli.config.run import RunConfig
 from transformer_cli.errors import DivergedError, ModelError, ResourceError
+from transformer_cli.sealing import sealed
 
 CONFIG = ModelConfig(d_model=8, n_heads=2, d_ff=16, n_layers=Depths(encoder=1, decoder=2), dropout=0.3)
 FILES = ["model.safetensors", "optimizer.safetensors", "state.json", "manifest.json"]
@@ -218,7 +219,7 @@ def reseal(path, *, contents=None, **changes):
         (path / name).write_bytes(data)
         manifest["files"][name] = {"bytes": len(data), "sha256": hashlib.sha256(data).hexdigest()}
     manifest.update(changes)
-    (path / "manifest.json").write_bytes(files.sealed(manifest))
+    (path / "manifest.json").write_bytes(sealed(manifest))
 
 
 class Canary:

@@ -14,9 +14,10 @@ from transformer_cli.config.training import TrainingConfig
 from transformer_cli.data.loader import Batch, collate
 from transformer_cli.errors import DivergedError
 from transformer_cli.model.build import build_model
-from transformer_cli.training.loop import Learner, Progress, Update, fit, is_over, train_step, windows
+from transformer_cli.training.loop import Learner, Update, fit, train_step, windows
 from transformer_cli.training.optimizers import build_optimizer, load_state_tensors, state_tensors
 from transformer_cli.training.parallel import World
+from transformer_cli.training.progress import Progress, is_over
 
 
 def learner(*, double: bool = False, model: dict[str, Any] | None = None, **options: Any) -> Learner:

@@ -86,15 +86,16 @@ def find_checkpoint(
     if model is not None and _is_checkpoint(Path(model)):
         return Path(model)
     run_dir = find_run(model, config=config, config_path=config_path, runs_dir=runs_dir)
-    complete = list_checkpoints(run_dir)
     for pointer in POINTERS:
         path = pointed(run_dir, pointer)
-        if path is not None and path not in complete:
-            raise ModelError(
-                f"{shown(run_dir / pointer)} names {path.name}, which is not there", hint=_choose(complete)
-            )
+        while path is not None and not (path / MANIFEST).is_file():
+            before, path = path, pointed(run_dir, pointer)  # training moves a pointer, then deletes what it named
+            if path == before:
+                found = f"{shown(run_dir / pointer)} names {path.name}, which is not there"
+                raise ModelError(found, hint=_choose(list_checkpoints(run_dir)))
         if path is not None:
             return path
+    complete = list_checkpoints(run_dir)
     if not complete:
         typed = config_path or f"{run_dir.name}.yaml"
         raise ModelError(f"{shown(run_dir)} has no checkpoint yet", hint=f"train it: tx train -c {typed}")

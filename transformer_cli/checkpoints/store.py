@@ -10,23 +10,21 @@ A checkpoint is written aside and renamed once it is whole; after that no file o
 from __future__ import annotations
 
 import hashlib
-import json
+import itertools
 import os
-from collections.abc import Mapping
+from collections.abc import Callable, Mapping
 from dataclasses import dataclass
 from pathlib import Path
-from typing import Any, Literal
+from typing import Any
 
 import pydantic
 from torch import Tensor
 
-from transformer_cli import __version__
 from transformer_cli.checkpoints.find import (
     CHECKPOINTS,
     MANIFEST,
     POINTERS,
     RUNS,
-    WEIGHTS,
     find_checkpoint,
     list_checkpoints,
     pointed,
@@ -35,10 +33,23 @@ from transformer_cli.checkpoints.find import (
     step_of,
     whole_run_of,
 )
+from transformer_cli.checkpoints.manifest import (
+    FILES,
+    MODEL,
+    OPTIMIZER,
+    STATE,
+    DamagedError,
+    DataSettings,
+    File,
+    Manifest,
+    Name,
+    damaged,
+    read_manifest,
+    read_verified,
+    way_out,
+)
 from transformer_cli.checkpoints.record import read_record
 from transformer_cli.checkpoints.tensors import assign_weights, from_bytes, to_bytes
-from transformer_cli.config.accounting import MOVED
-from transformer_cli.config.data import DataConfig
 from transformer_cli.config.model import TABLES, ModelConfig
 from transformer_cli.config.run import RunConfig
 from transformer_cli.config.source import load_config
@@ -48,55 +59,36 @@ from transformer_cli.files import (
     create_file,
     json_text,
     parse_json,
-    read_bytes,
-    remove,
-    sealed,
+    remove_only,
+    rename,
     shown,
     sweep,
-    unsealed,
     write_text,
 )
 from transformer_cli.model.build import build_model
 from transformer_cli.model.transformer import Transformer
+from transformer_cli.sealing import sealed
 from transformer_cli.tokenizer import Tokenizer
 
 __all__ = [
+    "STATE",
     "Checkpoint",
+    "DamagedError",
     "OpenedRun",
     "check_belongs",
     "find_checkpoint",
     "list_checkpoints",
     "load_checkpoint",
     "mark_latest",
+    "open_found",
     "open_run",
     "point",
     "pointed",
     "prune",
     "save_checkpoint",
+    "set_aside",
+    "step_name",
 ]
-
-FORMAT = 2
-READABLE = (1, 2)
-"""Format 1 had no `data` in its manifest."""
-_Name = Literal["model.safetensors", "optimizer.safetensors", "state.json"]
-MODEL: _Name = WEIGHTS
-OPTIMIZER: _Name = "optimizer.safetensors"
-STATE: _Name = "state.json"
-
-
-class DataSettings(pydantic.BaseModel):
-    """What of `data:` changes what weights mean."""
-
-    model_config = pydantic.ConfigDict(extra="forbid", frozen=True)
-
-    source: str
-    target: str
-    source_eos: bool
-    max_length: int
-
-    @classmethod
-    def of(cls, config: DataConfig) -> DataSettings:
-        return cls(**{name: getattr(config, name) for name in cls.model_fields})
 
 
 @dataclass(frozen=True)
@@ -145,7 +137,7 @@ def save_checkpoint(
     Raises DivergedError for NaN or infinity, ResourceError where the disk refuses; either way what was saved before
     is untouched.
     """
-    contents: dict[_Name, bytes] = {
+    contents: dict[Name, bytes] = {
         MODEL: to_bytes(model),
         OPTIMIZER: to_bytes(optimizer),
         STATE: json_text(dict(state)).encode("utf-8"),
@@ -155,14 +147,15 @@ def save_checkpoint(
     sweep(run_dir)
     sweep(folder)
     if not _is_intact(path):
-        remove(path)
+        if path.is_dir():
+            remove_only(path, FILES)
         with atomic_directory(path) as aside:
             for name, data in contents.items():
                 _write(aside / name, data)
             files = {
-                name: _File(bytes=len(data), sha256=hashlib.sha256(data).hexdigest()) for name, data in contents.items()
+                name: File(bytes=len(data), sha256=hashlib.sha256(data).hexdigest()) for name, data in contents.items()
             }
-            manifest = _Manifest(
+            manifest = Manifest(
                 step=step, tokenizer=tokenizer, model=config.model, data=DataSettings.of(config.data), files=files
             )
             _write(aside / MANIFEST, sealed(manifest.model_dump(mode="json")))
@@ -173,10 +166,10 @@ def save_checkpoint(
 def load_checkpoint(path: str | Path, *, with_optimizer: bool) -> Checkpoint:
     """Read and verify a checkpoint; ModelError names the file that is missing or damaged, and what to do."""
     path = Path(path)
-    manifest = _read_manifest(path)
-    weights = _tensors(path / MODEL, _read_verified(path, MODEL, manifest))
-    moments = _tensors(path / OPTIMIZER, _read_verified(path, OPTIMIZER, manifest)) if with_optimizer else None
-    state = parse_json(_read_verified(path, STATE, manifest).decode("utf-8"), path / STATE, error=ModelError)
+    manifest = read_manifest(path)
+    weights = _tensors(path / MODEL, read_verified(path, MODEL, manifest))
+    moments = _tensors(path / OPTIMIZER, read_verified(path, OPTIMIZER, manifest)) if with_optimizer else None
+    state = parse_json(read_verified(path, STATE, manifest).decode("utf-8"), path / STATE, error=ModelError)
     return Checkpoint(
         path=path,
         step=manifest.step,
@@ -187,6 +180,18 @@ def load_checkpoint(path: str | Path, *, with_optimizer: bool) -> Checkpoint:
         data=manifest.data,
         tokenizer=manifest.tokenizer,
     )
+
+
+def open_found(find: Callable[[], Path]) -> OpenedRun:
+    """Open the checkpoint that `find` finds: the next, where training saved a better one and deleted it meanwhile."""
+    checkpoint = find()
+    while True:
+        try:
+            return open_run(checkpoint)
+        except ModelError:
+            before, checkpoint = checkpoint, find()
+            if checkpoint == before:
+                raise
 
 
 def open_run(checkpoint: str | Path) -> OpenedRun:
@@ -202,7 +207,7 @@ def open_run(checkpoint: str | Path) -> OpenedRun:
     check_belongs(loaded, config, tokenizer)
     origin = shown(checkpoint / MODEL)
     if not _could_hold(config.model, loaded.model):
-        raise ModelError(f"{origin} is smaller than the model of its configuration", hint=_way_out(checkpoint))
+        raise ModelError(f"{origin} is smaller than the model of its configuration", hint=way_out(checkpoint))
     model = build_model(
         config.model, source_vocab=tokenizer.source_size, target_vocab=tokenizer.target_size, device="meta"
     )
@@ -254,6 +259,15 @@ def mark_latest(run_dir: str | Path, *, runs_dir: str | Path = RUNS) -> None:
     write_text(Path(runs_dir) / "latest", os.path.relpath(run_dir, runs_dir) + "\n")
 
 
+def set_aside(checkpoint: Path) -> Path:
+    """Give a checkpoint a name under which nobody looks for it, and return its new path."""
+    endings = itertools.chain([""], (f"-{n}" for n in itertools.count(2)))
+    names = (checkpoint.with_name(f"damaged-{checkpoint.name}{ending}") for ending in endings)
+    aside = next(path for path in names if not os.path.lexists(path))
+    rename(checkpoint, aside)
+    return aside
+
+
 def prune(run_dir: str | Path, keep: set[int]) -> list[int]:
     """Delete the complete checkpoints whose step is not in `keep`, and return those steps.
 
@@ -264,75 +278,14 @@ def prune(run_dir: str | Path, keep: set[int]) -> list[int]:
     kept |= {path.name for pointer in POINTERS if (path := pointed(run_dir, pointer)) is not None}
     removed = [path for path in checkpoints if path.name not in kept and not path.is_symlink()]
     for path in removed:
-        remove(path)
+        remove_only(path, FILES)
     return [step for path in removed if (step := step_of(path.name)) is not None]
-
-
-class _File(pydantic.BaseModel):
-    model_config = pydantic.ConfigDict(extra="forbid", frozen=True)
-
-    bytes: int
-    sha256: str
-
-
-class _Manifest(pydantic.BaseModel):
-    """The contents of manifest.json; nothing in it is a path."""
-
-    model_config = pydantic.ConfigDict(extra="forbid", frozen=True)
-
-    format: int = FORMAT
-    tx: str = __version__
-    step: int
-    tokenizer: str
-    model: ModelConfig
-    data: DataSettings | None = None
-    files: dict[_Name, _File]
-
-    @pydantic.field_validator("model", mode="before")
-    @classmethod
-    def _without_what_is_only_counted(cls, model: Any) -> Any:
-        """It once was part of every sealed model, though it never says anything of a trained one."""
-        return {key: value for key, value in model.items() if key not in MOVED} if isinstance(model, dict) else model
-
-
-def _read_manifest(checkpoint: Path) -> _Manifest:
-    path = checkpoint / MANIFEST
-    fields = unsealed(read_bytes(path, error=ModelError, hint=_way_out(checkpoint)))
-    if fields is None:
-        raise _damaged(path)
-    if fields.get("format") not in READABLE:
-        version = str(fields.get("tx"))[:40]
-        raise ModelError(
-            f"{shown(checkpoint)} was written by tx {version!r} in format {str(fields.get('format'))[:40]}; this is tx"
-            f" {__version__}, which reads formats {READABLE[0]} to {READABLE[-1]}",
-            hint="use a newer tx",
-        )
-    try:
-        manifest = _Manifest.model_validate_json(json.dumps(fields, allow_nan=False))
-    except pydantic.ValidationError as failure:
-        raise _damaged(path) from failure
-    named = step_of(checkpoint.resolve().name)
-    if named is not None and named != manifest.step:
-        raise ModelError(
-            f"{shown(checkpoint)} holds step {manifest.step}",
-            hint=f"somebody renamed it: give it its name back, {step_name(manifest.step)}",
-        )
-    return manifest
-
-
-def _read_verified(checkpoint: Path, name: _Name, manifest: _Manifest) -> bytes:
-    path = checkpoint / name
-    data = read_bytes(path, error=ModelError, hint=_way_out(checkpoint))
-    entry = manifest.files.get(name)
-    if entry is None or len(data) != entry.bytes or hashlib.sha256(data).hexdigest() != entry.sha256:
-        raise _damaged(path)
-    return data
 
 
 def _is_intact(checkpoint: Path) -> bool:
     try:
         load_checkpoint(checkpoint, with_optimizer=True)
-    except ModelError:
+    except DamagedError:
         return False
     return True
 
@@ -341,19 +294,7 @@ def _tensors(path: Path, data: bytes) -> dict[str, Tensor]:
     try:
         return from_bytes(data)
     except ValueError as failure:
-        raise _damaged(path) from failure
-
-
-def _damaged(path: Path) -> ModelError:
-    return ModelError(f"{shown(path)} is damaged: its content is not what was saved", hint=_way_out(path.parent))
-
-
-def _way_out(checkpoint: Path) -> str:
-    """What to do without this checkpoint."""
-    others = [path for path in list_checkpoints(run_of(checkpoint)) if path.name != checkpoint.resolve().name]
-    if not others:
-        return "restore the directory from a copy, or train again with --overwrite"
-    return f"use another checkpoint of this run, for example -m {shown(others[-1])}"
+        raise damaged(path) from failure
 
 
 def _write(path: Path, data: bytes) -> None:

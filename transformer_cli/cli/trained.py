@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Sequence
+from functools import partial
 from typing import TYPE_CHECKING
 
 from transformer_cli.cli import console
@@ -36,15 +37,17 @@ def open_several(
         raise UsageError("--model and --config both name a run", hint="give one of them")
     wanted = load_config(config, overrides or ()) if config is not None else None
     names: Sequence[str | None] = models or [None]
-    checkpoints = [find_checkpoint(model, config=wanted, config_path=config) for model in names]
+    finders = [partial(find_checkpoint, model, config=wanted, config_path=config) for model in names]
+    for find in finders:
+        find()  # an error that takes no torch to be told
 
-    from transformer_cli.checkpoints.store import open_run
+    from transformer_cli.checkpoints.store import open_found
     from transformer_cli.loading import machine_of, settings_of
 
     opened = []
-    for checkpoint in checkpoints:
-        opened.append(run := open_run(checkpoint))
-        console.say(f"model: {checkpoint}, {run.config.data.source} to {run.config.data.target}")
+    for find in finders:
+        opened.append(run := open_found(find))
+        console.say(f"model: {run.checkpoint}, {run.config.data.source} to {run.config.data.target}")
     settings = settings_of(opened[0], [*(["precision=fp32"] if precise else []), *(overrides or ())])
     machine, kept = machine_of(opened[0], settings), opened[0].record.get("machine", {})
     if settings.precision == "auto" and machine.reason != kept.get("reason"):

@@ -59,7 +59,10 @@ FILES = ("config.yaml", "run.json", METRICS, WORD_COUNTS, "best", "last")
 FOLDERS = {
     "tokenizer": (r"(spm|source|target)\.model|tokenizer\.json", ""),
     "data": (r"(train|valid)(-sampled)?-[0-9a-f]{16}", r"(pairs|(source|target)(_offsets)?)\.npy|index\.json"),
-    "checkpoints": (r"step-\d{8,18}", r"(model|optimizer)\.safetensors|(state|manifest)\.json"),
+    "checkpoints": (
+        r"step-\d{8,18}|damaged-step-\d{8,18}(-\d+)?",
+        r"(model|optimizer)\.safetensors|(state|manifest)\.json",
+    ),
 }
 """The folders of a run: the names of what tx puts there, and the names in that, where it is a folder itself."""
 

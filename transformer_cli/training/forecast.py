@@ -17,7 +17,8 @@ from transformer_cli.evaluation.words import count_words
 from transformer_cli.machine import decide
 from transformer_cli.tokenizer import Tokenizer, read_tokenizer
 from transformer_cli.training.directory import check_ours, check_same, check_text
-from transformer_cli.training.loop import Progress, is_over
+from transformer_cli.training.keeping import newest_whole
+from transformer_cli.training.progress import Progress, is_over, progress_of
 from transformer_cli.training.schedules import peak
 
 
@@ -67,9 +68,8 @@ def forecast(config: RunConfig, run_dir: Path, *, overwrite: bool = False) -> Fo
     texts = corpus.load_all(config.data)
     used = texts | {"train": corpus.learnable(texts["train"])}
     check_text(run_dir, record.get("data", {}), {name: used[name] for name in ("train", "valid") if name in used})
-    progress = Progress()
-    if checkpoints and not overwrite:
-        progress = Progress(**store.load_checkpoint(checkpoints[-1], with_optimizer=False).state)
+    newest, _ = (None, None) if overwrite else newest_whole(run_dir, with_optimizer=False)
+    progress = Progress() if newest is None else progress_of(newest)
     tokenizer, pieces = _tokenizer(config.tokenizer, None if overwrite else run_dir / "tokenizer")
     peak_step, peak_rate = peak(config.training, d_model=config.model.d_model, total_steps=config.training.max_steps)
     return Forecast(

@@ -8,8 +8,7 @@ from __future__ import annotations
 
 import math
 from collections.abc import Callable, Iterator, Sequence
-from dataclasses import asdict, dataclass, field
-from typing import Any
+from dataclasses import dataclass
 
 import numpy as np
 import torch
@@ -21,43 +20,8 @@ from transformer_cli.errors import DivergedError
 from transformer_cli.model.transformer import Transformer
 from transformer_cli.training.loss import cross_entropy
 from transformer_cli.training.parallel import World
+from transformer_cli.training.progress import Progress
 from transformer_cli.training.schedules import learning_rate
-
-
-@dataclass
-class Progress:
-    """How far training is: all that a checkpoint must know besides weights and moments."""
-
-    step: int = 0
-    """Updates made."""
-    epoch: int = 0
-    """The epoch that the next batch belongs to."""
-    batch: int = 0
-    """Batches of that epoch already used."""
-    epoch_loss: float = 0.0
-    """Summed loss of that epoch so far."""
-    epoch_tokens: int = 0
-    """Target tokens of that epoch so far."""
-    log_loss: float = 0.0
-    """Summed loss since the last line of progress."""
-    log_tokens: int = 0
-    """Target tokens since then."""
-    elapsed_s: float = 0.0
-    """Seconds of training, validations left out."""
-    stale: int = 0
-    """Validations in a row without a new best."""
-    scores: dict[str, float] = field(default_factory=dict)
-    """Validation score by step, of the checkpoints that are kept or were; higher is better."""
-    finished: str | None = None
-    """Why training ended, once it has."""
-
-    @property
-    def epoch_number(self) -> int:
-        """The epoch of the last update, counted from 1."""
-        return self.epoch + (self.batch > 0)
-
-    def as_dict(self) -> dict[str, Any]:
-        return asdict(self)
 
 
 @dataclass(frozen=True)
@@ -165,18 +129,6 @@ def windows(batches: Iterator[Batch], size: int) -> Iterator[list[Batch]]:
             window = []
     if window:
         yield window
-
-
-def is_over(progress: Progress, options: TrainingConfig) -> bool:
-    """Whether a finished run stays finished under these options, which may allow more than those it ended by."""
-    reason = progress.finished or ""
-    if reason.startswith("max_steps"):
-        return progress.step >= options.max_steps
-    if reason.startswith("max_epochs"):
-        return options.max_epochs is not None and progress.epoch >= options.max_epochs
-    if reason.startswith("patience"):
-        return options.patience is not None and progress.stale >= options.patience
-    return bool(reason)
 
 
 def end_epoch(progress: Progress, options: TrainingConfig) -> str | None:

@@ -12,7 +12,8 @@ from tqdm import tqdm
 
 from transformer_cli import files
 from transformer_cli.training.directory import METRICS
-from transformer_cli.training.loop import Progress, Update
+from transformer_cli.training.loop import Update
+from transformer_cli.training.progress import Progress
 
 SILENCE_S = 60.0
 """Without a bar a line comes at least this often, so that a slow run does not look like a dead one."""

@@ -22,15 +22,17 @@ from transformer_cli.checkpoints.tensors import load_weights, weights
 from transformer_cli.config.run import RunConfig
 from transformer_cli.config.source import dump_config
 from transformer_cli.data import batching, binary, corpus, loader
-from transformer_cli.errors import Interrupted, UsageError
+from transformer_cli.errors import Interrupted, ModelError, UsageError
 from transformer_cli.evaluation.words import WORD_COUNTS, count_words, save_word_counts
 from transformer_cli.machine import Machine, decide
 from transformer_cli.model.build import build_model
 from transformer_cli.tokenizer import Tokenizer, train_tokenizer
 from transformer_cli.training.directory import check_ours, check_same, check_text, claimed, discard
-from transformer_cli.training.loop import Learner, Progress, Update, fit, is_over
+from transformer_cli.training.keeping import Keeper
+from transformer_cli.training.loop import Learner, Update, fit
 from transformer_cli.training.optimizers import build_optimizer, load_state_tensors, state_tensors
 from transformer_cli.training.parallel import World, join, leave
+from transformer_cli.training.progress import Progress, is_over, progress_of
 from transformer_cli.training.reporting import Reporter
 from transformer_cli.training.schedules import peak
 from transformer_cli.training.signals import StopRequest
@@ -97,6 +99,7 @@ class Run:
         self.listener = listener if world.is_main else Listener()
         self.world = world
         self.stop = stop
+        self.keeper = Keeper(run_dir, config, world, warn=self.listener.warn)
         self.record: dict[str, Any] = {}
 
     def open(self, *, overwrite: bool) -> None:
@@ -133,6 +136,12 @@ class Run:
             valid_text, self._encode(valid_text, "valid"), self.tokenizer, config, self.machine
         )
         n_batches = len(self._plan(encoded, self.progress.epoch))
+        if self.progress.batch >= n_batches:
+            raise ModelError(
+                f"the last checkpoint of {files.shown(self.run_dir)} has used {self.progress.batch:,} batches of epoch "
+                f"{self.progress.epoch + 1:,}, which has {n_batches:,}",
+                hint="restore the run from a copy, or start anew with --overwrite",
+            )
         say(
             f"{len(encoded):,} sentence pairs, {n_batches:,} batches an epoch; "
             f"{sum(p.numel() for p in learner.model.parameters()):,} parameters; "
@@ -184,7 +193,12 @@ class Run:
         stops = self.world.agree(self.stop.is_made)
         every = options.checkpoint_every or options.validate_every
         if ends or stops or validates or step % every == 0:
-            self._save(learner)
+            self.keeper.save(
+                self.progress,
+                model=weights(learner.model),
+                optimizer=state_tensors(learner.optimizer, learner.model),
+                tokenizer=self.tokenizer.fingerprint,
+            )
         self.reporter.resume_clock()
         return stops or ends
 
@@ -199,26 +213,6 @@ class Run:
         if progress.finished is None and options.patience is not None and progress.stale >= options.patience:
             progress.finished = f"patience: no better validation in {progress.stale}"
         self.reporter.validation(progress, results, is_best=is_best)
-
-    def _save(self, learner: Learner) -> None:
-        """A checkpoint, the pointers to it, and no more old ones than asked for."""
-        if self.world.is_main:
-            options, progress = self.config.training, self.progress
-            progress.scores = {step: progress.scores[step] for step in ranked(progress)[: options.keep_best]}
-            store.save_checkpoint(
-                self.run_dir,
-                step=progress.step,
-                model=weights(learner.model),
-                optimizer=state_tensors(learner.optimizer, learner.model),
-                state=progress.as_dict(),
-                config=self.config,
-                tokenizer=self.tokenizer.fingerprint,
-            )
-            self._point(progress)
-            recent = store.list_checkpoints(self.run_dir)[-options.keep_last :]
-            keep = {int(step) for step in progress.scores} | {int(path.name.rsplit("-", 1)[1]) for path in recent}
-            store.prune(self.run_dir, keep)
-        self.world.wait()
 
     def _machine(self) -> Machine:
         """The choices that the run keeps, if it continues on the same kind of device; else new ones. The first process
@@ -269,30 +263,32 @@ class Run:
         return Learner(model, build_optimizer(model, config.training), config.training, config.seed, self.world)
 
     def _resume(self, learner: Learner) -> Progress:
-        """Weights, moments and counters of the newest checkpoint, if there is one."""
-        checkpoints = store.list_checkpoints(self.run_dir)
-        if not checkpoints:
-            return Progress()
+        """Weights, moments and counters of the newest whole checkpoint, if there is one."""
+        saved = self.keeper.newest()
+        if saved is None:
+            return Progress(processes=self.world.size)
         if "versions" not in self.record:
             self.listener.warn("run.json is missing: the run's choices are made anew, and its text is not checked")
-        saved = store.load_checkpoint(checkpoints[-1], with_optimizer=True)
         store.check_belongs(saved, self.config, self.tokenizer)
+        progress = progress_of(saved)
         load_weights(learner.model, saved.model, origin=files.shown(saved.path))
         load_state_tensors(learner.optimizer, learner.model, saved.optimizer or {})
-        progress = Progress(**saved.state)
         if not is_over(progress, learner.options):
             progress.finished = None
-        if self.world.is_main:
-            # A kill may have come between a checkpoint and its pointers.
-            store.point(self.run_dir, "last", progress.step)
-            self._point(progress)
+            self._check_processes(progress)
+        self.keeper.settle(progress)
         return progress
 
-    def _point(self, progress: Progress) -> None:
-        """Let `best` and `runs/latest` name what they should; `last` names a checkpoint since it is saved."""
-        if progress.scores:
-            store.point(self.run_dir, "best", int(ranked(progress)[0]))
-        store.mark_latest(self.run_dir)
+    def _check_processes(self, progress: Progress) -> None:
+        """UsageError where other sentences would be next than with the processes that there were."""
+        before, now = progress.processes or self.world.size, self.world.size
+        if before != now:
+            raise UsageError(
+                f"{files.shown(self.run_dir)} was trained by {_processes(before)} so far, now there would be "
+                f"{_processes(now)}: sentences would be repeated or left out",
+                hint=f"go on with {_processes(before)} (torchrun --nproc-per-node), or give the new run another name",
+            )
+        progress.processes = now
 
     def _encode(self, text: corpus.Corpus, split: str, *, epoch: int | None = None) -> binary.EncodedCorpus:
         """The text as ids; with subword sampling, those of this epoch. epoch None: for validation."""
@@ -363,6 +359,5 @@ class Run:
         )
 
 
-def ranked(progress: Progress) -> list[str]:
-    """The steps with a score, best first, the earlier of equals first."""
-    return sorted(progress.scores, key=lambda step: (-progress.scores[step], int(step)))
+def _processes(n: int) -> str:
+    return "1 process" if n == 1 else f"{n:,} processes"

@@ -1,0 +1,132 @@
+"""What a checkpoint says of itself, and whether it still is that."""
+
+from __future__ import annotations
+
+import hashlib
+import json
+from pathlib import Path
+from typing import Any, Literal
+
+import pydantic
+
+from transformer_cli import __version__
+from transformer_cli.checkpoints.find import MANIFEST, WEIGHTS, list_checkpoints, run_of, step_name, step_of
+from transformer_cli.config.accounting import MOVED
+from transformer_cli.config.data import DataConfig
+from transformer_cli.config.model import ModelConfig
+from transformer_cli.errors import ModelError
+from transformer_cli.files import read_bytes, shown
+from transformer_cli.sealing import unsealed
+
+FORMAT = 2
+READABLE = (1, 2)
+"""Format 1 had no `data` in its manifest."""
+Name = Literal["model.safetensors", "optimizer.safetensors", "state.json"]
+MODEL: Name = WEIGHTS
+OPTIMIZER: Name = "optimizer.safetensors"
+STATE: Name = "state.json"
+FILES = r"(model|optimizer)\.safetensors|(state|manifest)\.json"
+"""A pattern of the names of all that is in a checkpoint."""
+
+
+class DataSettings(pydantic.BaseModel):
+    """What of `data:` changes what weights mean."""
+
+    model_config = pydantic.ConfigDict(extra="forbid", frozen=True)
+
+    source: str
+    target: str
+    source_eos: bool
+    max_length: int
+
+    @classmethod
+    def of(cls, config: DataConfig) -> DataSettings:
+        return cls(**{name: getattr(config, name) for name in cls.model_fields})
+
+
+class DamagedError(ModelError):
+    """A checkpoint is not what was saved: unlike one that only cannot be read now, it will be of no use again."""
+
+    def __init__(self, message: str, *, checkpoint: Path) -> None:
+        super().__init__(message, hint=way_out(checkpoint))
+        self.checkpoint = checkpoint
+
+
+class File(pydantic.BaseModel):
+    model_config = pydantic.ConfigDict(extra="forbid", frozen=True)
+
+    bytes: int
+    sha256: str
+
+
+class Manifest(pydantic.BaseModel):
+    """The contents of manifest.json; nothing in it is a path."""
+
+    model_config = pydantic.ConfigDict(extra="forbid", frozen=True)
+
+    format: int = FORMAT
+    tx: str = __version__
+    step: int
+    tokenizer: str
+    model: ModelConfig
+    data: DataSettings | None = None
+    files: dict[Name, File]
+
+    @pydantic.field_validator("model", mode="before")
+    @classmethod
+    def _without_what_is_only_counted(cls, model: Any) -> Any:
+        """It once was part of every sealed model, though it never says anything of a trained one."""
+        return {key: value for key, value in model.items() if key not in MOVED} if isinstance(model, dict) else model
+
+
+def read_manifest(checkpoint: Path) -> Manifest:
+    path = checkpoint / MANIFEST
+    fields = unsealed(_read(path))
+    if fields is None:
+        raise damaged(path)
+    if fields.get("format") not in READABLE:
+        version = str(fields.get("tx"))[:40]
+        raise ModelError(
+            f"{shown(checkpoint)} was written by tx {version!r} in format {str(fields.get('format'))[:40]}; this is tx"
+            f" {__version__}, which reads formats {READABLE[0]} to {READABLE[-1]}",
+            hint="use a newer tx",
+        )
+    try:
+        manifest = Manifest.model_validate_json(json.dumps(fields, allow_nan=False))
+    except ValueError as failure:
+        raise damaged(path) from failure
+    named = step_of(checkpoint.resolve().name)
+    if named is not None and named != manifest.step:
+        raise ModelError(
+            f"{shown(checkpoint)} holds step {manifest.step}",
+            hint=f"somebody renamed it: give it its name back, {step_name(manifest.step)}",
+        )
+    return manifest
+
+
+def read_verified(checkpoint: Path, name: Name, manifest: Manifest) -> bytes:
+    path = checkpoint / name
+    data = _read(path)
+    entry = manifest.files.get(name)
+    if entry is None or len(data) != entry.bytes or hashlib.sha256(data).hexdigest() != entry.sha256:
+        raise damaged(path)
+    return data
+
+
+def _read(path: Path) -> bytes:
+    if not path.is_file():
+        found = "is not a file" if path.exists() else "does not exist"
+        raise DamagedError(f"{shown(path)} {found}", checkpoint=path.parent)
+    return read_bytes(path, error=ModelError, hint=way_out(path.parent))
+
+
+def damaged(path: Path) -> DamagedError:
+    return DamagedError(f"{shown(path)} is damaged: its content is not what was saved", checkpoint=path.parent)
+
+
+def way_out(checkpoint: Path) -> str:
+    """What to do without this checkpoint."""
+    others = [path for path in list_checkpoints(run_of(checkpoint)) if path.name != checkpoint.resolve().name]
+    if not others:
+        return "restore the directory from a copy; the run has no other checkpoint"
+    return f"use another checkpoint of this run, for example -m {shown(others[-1])}"

@@ -1,0 +1,100 @@
+"""How far training is, and whether what a checkpoint says about that can be true."""
+
+from __future__ import annotations
+
+from dataclasses import asdict, dataclass, field
+from typing import Annotated, Any, ClassVar
+
+import pydantic
+
+from transformer_cli.checkpoints.store import STATE, Checkpoint
+from transformer_cli.config.section import NonNegativeFloat, NonNegativeInt, PositiveInt
+from transformer_cli.config.training import TrainingConfig
+from transformer_cli.errors import ModelError
+from transformer_cli.files import json_line, shown
+
+
+@dataclass
+class Progress:
+    """How far training is: all that a checkpoint must know besides weights and moments."""
+
+    __pydantic_config__: ClassVar = pydantic.ConfigDict(strict=True, extra="forbid", allow_inf_nan=False)
+
+    step: NonNegativeInt = 0
+    """Updates made."""
+    epoch: NonNegativeInt = 0
+    """The epoch that the next batch belongs to."""
+    batch: NonNegativeInt = 0
+    """Batches of that epoch already used."""
+    epoch_loss: float = 0.0
+    """Summed loss of that epoch so far."""
+    epoch_tokens: NonNegativeInt = 0
+    """Target tokens of that epoch so far."""
+    log_loss: float = 0.0
+    """Summed loss since the last line of progress."""
+    log_tokens: NonNegativeInt = 0
+    """Target tokens since then."""
+    elapsed_s: NonNegativeFloat = 0.0
+    """Seconds of training, validations left out."""
+    stale: NonNegativeInt = 0
+    """Validations in a row without a new best."""
+    scores: dict[Annotated[str, pydantic.Field(pattern=r"^[1-9][0-9]{0,17}$")], float] = field(default_factory=dict)
+    """Validation score by step, of the checkpoints that are kept or were; higher is better."""
+    finished: str | None = None
+    """Why training ended, once it has."""
+    processes: PositiveInt | None = None
+    """Processes that share each update, which `batch` depends on; None in checkpoints of before this was kept."""
+
+    @property
+    def epoch_number(self) -> int:
+        """The epoch of the last update, counted from 1."""
+        return self.epoch + (self.batch > 0)
+
+    @property
+    def ranked(self) -> list[str]:
+        """The steps with a score, best first, the earlier of equals first."""
+        return sorted(self.scores, key=lambda step: (-self.scores[step], int(step)))
+
+    def as_dict(self) -> dict[str, Any]:
+        return asdict(self)
+
+
+def progress_of(checkpoint: Checkpoint) -> Progress:
+    """What a checkpoint says; ModelError where no training can have come to that."""
+    try:
+        # JSON's way in is the strict one that takes an object for a dataclass.
+        progress = pydantic.TypeAdapter(Progress).validate_json(json_line(checkpoint.state))
+        wrong = _impossible(progress, checkpoint.step)
+    except pydantic.ValidationError as failure:
+        wrong = [f"{'.'.join(map(str, error['loc'])) or 'all'} {error['input']!r:.60}" for error in failure.errors()]
+    if wrong:
+        raise ModelError(
+            f"{shown(checkpoint.path / STATE)} says what cannot be of a run: {', '.join(wrong[:5])}",
+            hint="restore the checkpoint from a copy, or start anew with --overwrite",
+        )
+    return progress
+
+
+def _impossible(progress: Progress, step: int) -> list[str]:
+    """What contradicts the checkpoint's step, or itself."""
+    wrong = []
+    if progress.step != step:
+        wrong.append(f"step {progress.step:,} in the checkpoint of step {step:,}")
+    if progress.epoch > step:
+        wrong.append(f"epoch {progress.epoch:,} after {step:,} updates")
+    if (progress.batch == 0) != (progress.epoch_tokens == 0):
+        wrong.append(f"{progress.epoch_tokens:,} tokens in {progress.batch:,} batches")
+    wrong += [f"a score of step {scored}" for scored in progress.scores if int(scored) > step]
+    return wrong
+
+
+def is_over(progress: Progress, options: TrainingConfig) -> bool:
+    """Whether a finished run stays finished under these options, which may allow more than those it ended by."""
+    reason = progress.finished or ""
+    if reason.startswith("max_steps"):
+        return progress.step >= options.max_steps
+    if reason.startswith("max_epochs"):
+        return options.max_epochs is not None and progress.epoch >= options.max_epochs
+    if reason.startswith("patience"):
+        return options.patience is not None and progress.stale >= options.patience
+    return bool(reason)
