@@ -114,11 +114,11 @@ def put(*path, value):
             "the target has a negative id or an empty piece",
         ),
         ("a.json", damaged_json(put("blocks", 0, "weights", 0, 0, 0, value=1e300)), "not finite"),
-        ("a.json", damaged_json(put("blocks", 0, "weights", 0, 0, 0, value=10**400)), "not arrays of numbers: int too"),
+        ("a.json", damaged_json(put("blocks", 0, "weights", 0, 0, 0, value=10**400)), "not arrays of numbers"),
         ("a.json", damaged_json(put("source", "ids", value=[1])), "the source has 7 pieces, 1 ids"),
-        ("a.json", damaged_json(put("source", "ids", value="x")), r"source\.ids"),
-        ("a.json", damaged_json(put("surplus", value=1)), "surplus: Extra inputs"),
-        ("a.json", damaged_json(lambda fields: fields.pop("target")), "target: Field required"),
+        ("a.json", damaged_json(put("source", "ids", value="x")), r"source\.ids: 'x' is not a list"),
+        ("a.json", damaged_json(put("surplus", value=1)), "surplus: nothing of that name belongs here"),
+        ("a.json", damaged_json(lambda fields: fields.pop("target")), "target: it is missing"),
         ("a.json", damaged_json(put("blocks", 0, "weights", value=[[1], [1, 2]])), "not arrays of numbers"),
         (
             "a.json",
@@ -129,14 +129,14 @@ def put(*path, value):
         ("a.npz", b"", "not a file of attention maps"),
         ("a.npz", b"PK\x03\x04 and nothing more", "not a file of attention maps"),
         ("a.npz", as_npz(MAPS)[:-500], "not a file of attention maps"),
-        ("a.npz", archive(x=b"no array"), "meta"),
+        ("a.npz", archive(x=b"no array"), "not a file of attention maps"),
         ("a.npz", archive(meta=b"\x93NUMPY\x01\x00\x06\x00{}    "), "not a file of attention maps"),
         ("a.npz", overwritten("cross_1", 0, b"r"), "cross 1: expected float32 weights of shape .*, found .S"),
-        ("a.npz", overwritten("cross_1", 99, b"("), "not a file of attention maps: EOF in multi-line statement"),
-        ("a.npz", overwritten("cross_1", 21, b"<04"), "not a file of attention maps: leading zeros"),
-        ("a.npz", rezipped(6, 1), "not a file of attention maps: .* is encrypted"),
-        ("a.npz", rezipped(8, 8).replace(b"\x93NUMPY", b"\xffNUMPY"), "not a file of attention maps: Error -3"),
-        ("a.npz", rezipped(8, 99), "not a file of attention maps: That compression method is not supported"),
+        ("a.npz", overwritten("cross_1", 99, b"("), "not a file of attention maps, or a damaged one"),
+        ("a.npz", overwritten("cross_1", 21, b"<04"), "not a file of attention maps, or a damaged one"),
+        ("a.npz", rezipped(6, 1), "not a file of attention maps, or a damaged one"),
+        ("a.npz", rezipped(8, 8).replace(b"\x93NUMPY", b"\xffNUMPY"), "not a file of attention maps, or a damaged one"),
+        ("a.npz", rezipped(8, 99), "not a file of attention maps, or a damaged one"),
     ],
 )
 def test_another_file_is_refused_with_its_name_and_the_reason(tmp_path, name, data, message):
@@ -150,7 +150,7 @@ def test_a_pickle_in_an_archive_is_not_opened(tmp_path):
     buffer = io.BytesIO()
     np.savez(buffer, meta=np.array([object()], dtype=object))
     (tmp_path / "a.npz").write_bytes(buffer.getvalue())
-    with pytest.raises(ModelError, match="not a file of attention maps"):
+    with pytest.raises(ModelError, match="not a file of attention maps, or a damaged one"):
         read_maps(tmp_path / "a.npz")
 
 

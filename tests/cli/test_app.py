@@ -223,6 +223,22 @@ def test_what_the_machine_lacks_is_a_resource_error(ends, error, message):
     assert said.startswith(message)
 
 
+def test_what_is_of_any_size_is_said_in_few_words(ends):
+    """5,000 characters of somebody's were echoed whole."""
+    for error in (DataError("x y" * 5000, hint="z" * 5000), ZeroDivisionError("x" * 5000)):
+        _, said = ends(error)
+        assert all(len(line) < 1300 for line in said.split("\n"))
+        assert "[...]" in said
+
+
+def test_a_wrong_value_is_told_in_our_words(ends):
+    """The words were those of a library: `unable to parse string as an integer`."""
+    with pytest.raises(Exception, match="integer") as failure:
+        app.main(["translate", "--beam-size", "x"])
+    said = "error: Invalid value for '--beam-size' / '-b': 'x' is not a whole number\n"
+    assert ends(failure.value) == (2, said + "  hint: `tx translate --help` shows what is possible.\n")
+
+
 def test_a_bug_is_one_line_and_a_traceback_on_request(ends):
     code, said = ends(ZeroDivisionError("a\nb"))
     assert (code, said) == (

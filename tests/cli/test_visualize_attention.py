@@ -129,7 +129,7 @@ def test_a_terminal_gets_the_colours_it_has(here, monkeypatch, capfd, environmen
         ([SOURCE, "-o", "-"], 2, "expected a name that ends in"),
         ([SOURCE, "--pad-to", "1"], 2, "more than --pad-to 1"),
         ([SOURCE, "--pad-to", "0"], 2, "--pad-to"),
-        ([SOURCE, "--pad-to", "10001"], 2, "'--pad-to': must be less than or equal to 10000"),
+        ([SOURCE, "--pad-to", "10001"], 2, "'--pad-to': '10001' is not a number up to 10000"),
         ([SOURCE, "--pad-to", "9999"], 2, "show a part of the sentence, or pad it less"),
         ([SOURCE, "-o", "runs/a.png"], 0, "wrote"),
         (["--from", "a.npz", SOURCE], 2, "it goes without a sentence"),

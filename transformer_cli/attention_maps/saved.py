@@ -18,6 +18,7 @@ from numpy.typing import NDArray
 
 from transformer_cli import files
 from transformer_cli.attention_maps.maps import AttentionMaps, Block, Kind, Side, Step
+from transformer_cli.config.complaints import complaint
 from transformer_cli.errors import ModelError, UsageError
 
 SCHEMA = 1
@@ -88,8 +89,8 @@ def _from_json(path: Path) -> AttentionMaps:
         with np.errstate(over="ignore"):  # what is too large becomes infinite, and that is refused
             weights = [np.array(block.weights, dtype=np.float32) for block in saved.blocks]
         return _maps(saved, weights)
-    except (TypeError, ValueError, OverflowError) as failure:
-        raise ModelError(f"the weights are not arrays of numbers: {failure}") from None
+    except (TypeError, ValueError, OverflowError):
+        raise ModelError("the weights are not arrays of numbers") from None
 
 
 def _from_npz(path: Path) -> AttentionMaps:
@@ -104,9 +105,8 @@ def _from_npz(path: Path) -> AttentionMaps:
             weights = [np.asarray(arrays[f"{block.kind}_{block.layer}"]) for block in saved.blocks]
     except ModelError:
         raise
-    except Exception as failure:  # what numpy and zipfile raise for damage is no closed list: they parse Python, too
-        reason = f"{failure.args[0]}" if failure.args else type(failure).__name__
-        raise ModelError(f"not a file of attention maps: {reason}") from None
+    except Exception:  # what numpy and zipfile raise for damage is no closed list: they parse Python, too
+        raise ModelError("not a file of attention maps, or a damaged one") from None
     return _maps(saved, weights)
 
 
@@ -120,7 +120,7 @@ def _checked(fields: object, path: Path) -> _Saved:
     except pydantic.ValidationError as failure:
         first = failure.errors(include_url=False)[0]
         place = ".".join(map(str, first["loc"]))
-        raise ModelError(f"{place}: {first['msg']}") from None
+        raise ModelError(f"{place}: {complaint(first)}") from None
 
 
 def _fields(maps: AttentionMaps) -> dict[str, Any]:

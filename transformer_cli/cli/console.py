@@ -11,6 +11,9 @@ from typing import Any, TextIO
 
 from transformer_cli.errors import ResourceError
 
+LONGEST_LINE = 800
+"""Characters, about, of a line of conversation."""
+
 _quiet = False
 
 
@@ -49,20 +52,20 @@ def result(text: str) -> None:
 def say(text: str = "") -> None:
     """A line of conversation on stderr."""
     if not _quiet:
-        _write(sys.stderr, visible(text))
+        _write(sys.stderr, visible(brief(text)))
 
 
 def warn(text: str) -> None:
     """Something unexpected that the work goes on with."""
     if not _quiet:
-        _write(sys.stderr, f"{_styled('warning:', '33')} {visible(text)}")
+        _write(sys.stderr, f"{_styled('warning:', '33')} {visible(brief(text))}")
 
 
 def error(message: str, *, hint: str | None = None) -> None:
     """What went wrong and what to do; said even when quiet."""
-    lines = [f"{_styled('error:', '1;31')} {visible(message)}"]
+    lines = [f"{_styled('error:', '1;31')} {visible(brief(message))}"]
     if hint:
-        lines.append(f"  {_styled('hint:', '36')} {visible(hint)}")
+        lines.append(f"  {_styled('hint:', '36')} {visible(brief(hint))}")
     _write(sys.stderr, "\n".join(lines))
 
 
@@ -82,6 +85,15 @@ def has_colour(stream: TextIO) -> bool:
 def visible(text: str) -> str:
     """The text with characters that could drive a terminal, or reorder what it shows, written as escapes."""
     return "".join(char if _is_harmless(char) else char.encode("unicode_escape").decode("ascii") for char in text)
+
+
+def brief(text: str) -> str:
+    """The text, the middle of a line left out that nobody would read: what was found may be of any size."""
+    lines = text.split("\n")
+    too_long = 3 * LONGEST_LINE // 2
+    return "\n".join(
+        f"{line[:LONGEST_LINE]} [...] {line[-LONGEST_LINE // 4 :]}" if len(line) > too_long else line for line in lines
+    )
 
 
 def _is_harmless(char: str) -> bool:

@@ -80,10 +80,8 @@ def count_params(
     if model is not None and config is not None:
         raise UsageError(f"{model} and --config {config} are two models", hint="--compare shows the difference of two")
     model = config if model is None else model
-    if not model:
+    if model is None:
         raise UsageError("there is no model to count", hint=f"{EXAMPLE}; --list shows the presets")
-    if compare == "":
-        raise UsageError("--compare names no model", hint="--list shows the presets")
     by = by or "component"
 
     from transformer_cli.cli import parameter_tables as tables

@@ -7,6 +7,7 @@ import re
 import sys
 import traceback
 from collections.abc import Callable
+from typing import Any
 
 import typer
 
@@ -55,7 +56,7 @@ def _report(error: Exception) -> int:
         return error.exit_code
     if hasattr(error, "format_message") and hasattr(error, "exit_code"):
         # The command line library's own error; recognised by shape, since its class moves between versions.
-        message = error.format_message().replace("Value error, ", "").replace("Input should be", "must be")
+        message = _in_our_words(error)
         console.error(message, hint=_usage_hint(message, getattr(error, "ctx", None)))
         return USAGE
     if _is_out_of_memory(error):
@@ -75,6 +76,15 @@ def _report(error: Exception) -> int:
         hint=None if _traceback_wanted else "the same command with --traceback shows where; please report it.",
     )
     return BUG
+
+
+def _in_our_words(error: Any) -> str:
+    """What the command line library says, but for what it has from pydantic."""
+    if hasattr(error.__cause__, "errors"):
+        from transformer_cli.config.complaints import complaint
+
+        error.message = "; ".join(map(complaint, error.__cause__.errors()))
+    return str(error.format_message())
 
 
 def _usage_hint(message: str, context: typer.Context | None) -> str | None:

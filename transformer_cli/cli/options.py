@@ -27,7 +27,7 @@ def _set_traceback(value: bool) -> bool:
     return value
 
 
-NAMES = {"FILE", "RUN", "DIR", "NAME_OR_PATH", "MODEL", "OTHER"}
+NAMES = {"FILE", "RUN", "DIR", "NAME_OR_PATH", "[NAME]", "MODEL", "OTHER"}
 """The metavars of what names a file or a run: `refuse_impossible` sees to them in every command."""
 
 
@@ -39,7 +39,9 @@ def refuse_impossible(context: Any, parameter: Any, value: Any) -> Any:
         if name is not None and (reason := why_impossible(str(name))):
             said = f" {shorten(str(name), 60)!r}" if name else ""
             hint = None if name else "an unset variable of the shell is an empty name"
-            raise UsageError(f"{max(parameter.opts, key=len)}: the name{said} {reason}", hint=hint)
+            option = max(parameter.opts, key=len)
+            where = option if option.startswith("-") else parameter.metavar
+            raise UsageError(f"{where}: the name{said} {reason}", hint=hint)
     return value
 
 
