@@ -40,6 +40,8 @@ _HINTS = {
     errno.EEXIST: "something of that name is there already: move it away",
     errno.ENOTEMPTY: "something of that name is there already: move it away",
     errno.ENAMETOOLONG: "choose a shorter name",
+    errno.EMFILE: "`ulimit -n` limits how many files may be open: raise it",
+    errno.ENFILE: "the system has too many files open: close other programs",
 }
 
 
@@ -183,7 +185,17 @@ def read_bytes(path: str | Path, *, error: type[TxError] = DataError, hint: str 
     except FileNotFoundError:
         raise error(f"{shown(path)} does not exist", hint=hint) from None
     except OSError as failure:
-        raise error(f"{shown(path)} cannot be read: {_reason(failure)}", hint=hint) from failure
+        raise unreadable(path, failure, error=error, hint=hint) from failure
+
+
+def unreadable(
+    path: str | Path, failure: OSError, *, error: type[TxError] = DataError, hint: str | None = None
+) -> TxError:
+    """What to raise where a file cannot be read: `error`, unless it is the system that has no room for it."""
+    words = f"{shown(path)} cannot be read: {_reason(failure)}"
+    if failure.errno in (errno.EMFILE, errno.ENFILE, errno.ENOMEM):
+        return ResourceError(words, hint=_HINTS.get(failure.errno))
+    return error(words, hint=hint)
 
 
 def read_text(path: str | Path, *, error: type[TxError] = DataError, hint: str | None = None) -> str:
@@ -217,7 +229,7 @@ def sha256(path: str | Path, *, error: type[TxError] = DataError) -> str:
         with open(path, "rb") as file:
             return hashlib.file_digest(file, "sha256").hexdigest()
     except OSError as failure:
-        raise error(f"{shown(path)} cannot be read: {_reason(failure)}") from failure
+        raise unreadable(path, failure, error=error) from failure
 
 
 def make_directory(path: str | Path) -> None:

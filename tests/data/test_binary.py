@@ -1,5 +1,6 @@
 from __future__ import annotations
 
+import errno
 import os
 
 import numpy as np
@@ -8,7 +9,7 @@ import pytest
 from transformer_cli.config.tokenizer import TokenizerConfig
 from transformer_cli.data.binary import NO_PIECES, SAMPLED_TOO_LONG, SubwordDraw, encode
 from transformer_cli.data.corpus import Corpus
-from transformer_cli.errors import DataError
+from transformer_cli.errors import DataError, ResourceError
 from transformer_cli.tokenizer import EOS, Tokenizer, train_tokenizer
 
 GERMAN = ["ich möchte ein bier", "das ist ein großer hund", "die katze trinkt ein bier"]
@@ -162,14 +163,63 @@ def test_ids_are_read_from_the_disk_when_they_are_asked_for_and_cannot_be_writte
         ids[-1] = 1
 
 
-@pytest.mark.parametrize("name", ["source.npy", "target_offsets.npy", "index.json"])
-@pytest.mark.parametrize("damage", [lambda path: path.unlink(), lambda path: path.write_bytes(b"\x93NUMPY no")])
-def test_a_damaged_encoding_is_a_data_error_with_its_place(tmp_path, tokenizer, name, damage):
+def all_sevens(path):
+    np.lib.format.open_memmap(path, mode="r+")[:] = 7
+
+
+DAMAGES = [
+    lambda path: path.unlink(),
+    lambda path: path.write_bytes(b""),
+    lambda path: path.write_bytes(b"\x93NUMPY no"),
+    lambda path: path.write_bytes(path.read_bytes()[:-4]),
+    lambda path: path.write_bytes(path.read_bytes()[:-3] + b"\x07" + path.read_bytes()[-2:]),
+]
+
+
+@pytest.mark.parametrize(
+    ("name", "damage"),
+    [("target.npy", all_sevens)]
+    + [(name, damage) for name in ("source.npy", "target_offsets.npy", "index.json") for damage in DAMAGES],
+)
+def test_a_damaged_encoding_is_made_again_and_that_is_said(tmp_path, tokenizer, name, damage):
+    """With all its targets set to 7 it was trained on; ids out of range were `a bug in tx`."""
     place = put(tmp_path, tokenizer).directory
+    before = {path.name: path.read_bytes() for path in place.iterdir()}
     damage(place / name)
-    with pytest.raises(DataError, match=place.name) as caught:
-        put(tmp_path, tokenizer)
-    assert "delete that directory" in caught.value.hint
+    said = []
+    put(tmp_path, tokenizer, warn=said.append)
+    [line] = said
+    assert line.startswith(f"{place / name} is ")
+    assert line.endswith("it is made again from the text")
+    assert {path.name: path.read_bytes() for path in place.iterdir()} == before
+    put(tmp_path, Unused(tokenizer), warn=said.append)
+    assert len(said) == 1
+
+
+def test_counts_that_were_changed_are_damage(tmp_path, tokenizer):
+    """`counts: 3` ended in an AttributeError."""
+    index = put(tmp_path, tokenizer).directory / "index.json"
+    index.write_text(index.read_text("utf-8").replace('"counts": {}', '"counts": 3'), "utf-8")
+    said = []
+    assert put(tmp_path, tokenizer, warn=said.append).counts == {}
+    assert len(said) == 1
+
+
+@pytest.mark.parametrize("opens", ["builtins.open", "numpy.load"])
+def test_too_many_open_files_are_no_damage(tmp_path, tokenizer, monkeypatch, opens):
+    """`ulimit -n 20` was a damaged text, and the advice to delete it."""
+    place = put(tmp_path, tokenizer).directory
+    before = {path.name: path.read_bytes() for path in place.iterdir()}
+
+    def fail(*arguments, **options):
+        raise OSError(errno.EMFILE, "Too many open files")
+
+    with monkeypatch.context() as patch:
+        patch.setattr(opens, fail)
+        with pytest.raises(ResourceError, match="Too many open files") as caught:
+            put(tmp_path, tokenizer)
+    assert "ulimit -n" in caught.value.hint
+    assert {path.name: path.read_bytes() for path in place.iterdir()} == before
 
 
 def test_a_failure_leaves_nothing_behind(tmp_path, tokenizer, monkeypatch):

@@ -6,7 +6,7 @@ from collections.abc import Mapping
 from pathlib import Path
 
 from transformer_cli.errors import ModelError
-from transformer_cli.files import shown
+from transformer_cli.files import shown, unreadable
 
 Kind = tuple[str, tuple[int, ...]]
 """What a tensor's numbers are called, and its shape."""
@@ -39,7 +39,7 @@ def kinds_of_file(path: Path) -> dict[str, Kind]:
             tensors = {name: file.get_slice(name) for name in file.keys()}  # noqa: SIM118 - it is no mapping
             return {name: (tensor.get_dtype(), tuple(tensor.get_shape())) for name, tensor in tensors.items()}
     except OSError as error:
-        raise ModelError(f"cannot read {shown(path)}: {error.strerror or error}") from None
+        raise unreadable(path, error, error=ModelError) from None
     except SafetensorError:
         raise ModelError(
             f"{shown(path)} is damaged: it is not what was saved",

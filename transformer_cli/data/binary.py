@@ -1,6 +1,7 @@
 """A corpus as ids in memory-mapped files, encoded once for a text and a tokenizer.
 
-The directory's name holds the hash of all that decides its content, so what is there under the right name is right.
+The directory's name holds the hash of all that decides its content, and its index the digest of each file, so what is
+there under the right name, unchanged, is right.
 """
 
 from __future__ import annotations
@@ -9,6 +10,7 @@ import hashlib
 import json
 import re
 from collections import Counter
+from collections.abc import Callable
 from dataclasses import asdict, dataclass
 from pathlib import Path
 from typing import Any
@@ -19,9 +21,11 @@ import numpy.typing as npt
 from transformer_cli import files
 from transformer_cli.data.corpus import Corpus
 from transformer_cli.errors import DataError
+from transformer_cli.sealing import sealed, unsealed
 from transformer_cli.tokenizer import EOS, Tokenizer
 
-FORMAT = 1
+FORMAT = 2
+INDEX = "index.json"
 CHUNK = 8192
 """Pairs that are encoded at a time: their ids are lists before they are arrays, and those of all wait for the end."""
 NO_PIECES = "no pieces"
@@ -30,23 +34,23 @@ SAMPLED_TOO_LONG = "sampled too long, plain pieces used"
 Array = npt.NDArray[Any]
 
 
+class DamagedError(DataError):
+    """An encoded text is not what was written."""
+
+
 class EncodedCorpus:
     """Sentence pairs as ids on disk; reading a sentence copies nothing."""
 
     def __init__(self, directory: Path) -> None:
-        """Open what `encode` wrote; DataError where it is damaged."""
+        """Open what `encode` wrote; DamagedError where it is no longer that."""
         self.directory = directory
-        hint = "delete that directory; it is made again from the text"
-        try:
-            index = files.read_json(directory / "index.json", hint=hint)
-            self.counts: dict[str, int] = index["counts"]
-            """Pairs that were left out or changed, by reason."""
-            self.pairs = _open(directory, "pairs")
-            """(N,) the place of each sentence in the corpus."""
-            self._source, self._source_offsets = _open(directory, "source"), _open(directory, "source_offsets")
-            self._target, self._target_offsets = _open(directory, "target"), _open(directory, "target_offsets")
-        except (OSError, ValueError, KeyError, TypeError) as failure:
-            raise DataError(f"the encoded text in {files.shown(directory)} is damaged: {failure}", hint=hint) from None
+        index = _verified(directory)
+        self.counts: dict[str, int] = index["counts"]
+        """Pairs that were left out or changed, by reason."""
+        self.pairs = _open(directory, "pairs")
+        """(N,) the place of each sentence in the corpus."""
+        self._source, self._source_offsets = _open(directory, "source"), _open(directory, "source_offsets")
+        self._target, self._target_offsets = _open(directory, "target"), _open(directory, "target_offsets")
         self.lengths: npt.NDArray[np.int64] = np.stack(
             [np.diff(self._source_offsets), np.diff(self._target_offsets) + 1], axis=1
         )
@@ -82,8 +86,11 @@ def encode(
     source_eos: bool,
     max_length: int | None = None,
     sampling: SubwordDraw | None = None,
+    warn: Callable[[str], None] = lambda line: None,
 ) -> EncodedCorpus:
     """The corpus as ids, out of `directory` if it was encoded before, else encoded and put there.
+
+    What is there but damaged is encoded again; warn takes the line that says so.
 
     split: names the files. source_eos: whether a source ends in EOS. max_length: for training; pairs with more pieces
     on a side, end marks included, or with none, are left out and counted. None keeps every pair. sampling: for
@@ -103,16 +110,22 @@ def encode(
     key = hashlib.sha256(json.dumps(decisive, sort_keys=True, allow_nan=False).encode()).hexdigest()[:16]
     stem = split if sampling is None else f"{split}-sampled"
     place = directory / f"{stem}-{key}"
-    if not place.is_dir():
-        encoding = _Encoding(source_eos=source_eos, max_length=max_length)
-        for first in range(0, len(corpus), CHUNK):
-            encoding.add(corpus, tokenizer, range(first, min(first + CHUNK, len(corpus))), sampling)
-        if max_length is not None and not encoding.pairs:
-            raise DataError(
-                f"no sentence pair is left to learn from: all {len(corpus):,} are empty or longer than {max_length}",
-                hint="raise data.max_length",
-            )
-        encoding.write(place, decisive)
+    if place.is_dir():
+        _delete_others(place, stem)
+        try:
+            return EncodedCorpus(place)
+        except DamagedError as damage:
+            warn(f"{damage.message}: it is made again from the text")
+            files.remove(place)
+    encoding = _Encoding(source_eos=source_eos, max_length=max_length)
+    for first in range(0, len(corpus), CHUNK):
+        encoding.add(corpus, tokenizer, range(first, min(first + CHUNK, len(corpus))), sampling)
+    if max_length is not None and not encoding.pairs:
+        raise DataError(
+            f"no sentence pair is left to learn from: all {len(corpus):,} are empty or longer than {max_length}",
+            hint="raise data.max_length",
+        )
+    encoding.write(place, decisive)
     _delete_others(place, stem)
     return EncodedCorpus(place)
 
@@ -162,7 +175,9 @@ class _Encoding:
                     header = np.lib.format.header_data_from_array_1_0(array)
                     np.lib.format.write_array_header_1_0(file, header)
                     file.write(array.tobytes())
-            files.write_json(aside / "index.json", {**decisive, "counts": dict(self.counts)})
+            digests = {name: files.sha256(aside / f"{name}.npy") for name in arrays}
+            with files.create_file(aside / INDEX) as file:
+                file.write(sealed({**decisive, "counts": dict(self.counts), "files": digests}))
 
     def _append(self, side: str, ids: list[int]) -> None:
         self.ids[side].append(np.array(ids, dtype=np.int32))
@@ -178,9 +193,30 @@ class _Encoding:
         return None
 
 
+def _verified(directory: Path) -> dict[str, Any]:
+    """The index, if it and all that it lists are what was written."""
+    path = directory / INDEX
+    index = unsealed(files.read_bytes(path)) if path.is_file() else None
+    if index is None:
+        raise _damaged(path)
+    for name, digest in index["files"].items():
+        path = directory / f"{name}.npy"
+        if not path.is_file() or files.sha256(path) != digest:
+            raise _damaged(path)
+    return index
+
+
 def _open(directory: Path, name: str) -> Array:
-    array: Array = np.load(directory / f"{name}.npy", mmap_mode="r", allow_pickle=False)
+    path = directory / f"{name}.npy"
+    try:
+        array: Array = np.load(path, mmap_mode="r", allow_pickle=False)
+    except OSError as failure:
+        raise files.unreadable(path, failure) from failure
     return array
+
+
+def _damaged(path: Path) -> DamagedError:
+    return DamagedError(f"{files.shown(path)} is {'damaged' if path.exists() else 'missing'}")
 
 
 def _delete_others(place: Path, stem: str) -> None:

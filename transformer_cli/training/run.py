@@ -304,6 +304,7 @@ class Run:
                 source_eos=self.config.data.source_eos,
                 max_length=self.config.data.max_length if epoch is not None else None,
                 sampling=sampling,
+                warn=self.listener.warn,
             )
 
         if self.world.is_main:
