@@ -86,6 +86,7 @@ def test_what_is_there_and_right_is_not_fetched_again(script, server, tmp_path, 
 @pytest.mark.parametrize(
     "answer",
     [gzip.compress(b"another text\n"), b"<html>not found</html>", b"", gzip.compress(TEXTS["train.de"])[:-9]],
+    ids=["another text", "a page", "nothing", "half of it"],
 )
 def test_a_wrong_file_is_an_error_and_nothing_gets_its_name(script, server, tmp_path, capsys, answer):
     folder, url = server

@@ -41,7 +41,9 @@ def test_a_run_without_counts_has_none(tmp_path: Path) -> None:
 
 
 @pytest.mark.parametrize(
-    "data", [b"", b"a\t1\t1\n", gzip.compress(b"a\t1\n"), gzip.compress(b"a\t1\tx\n"), gzip.compress(b"\xff")]
+    "data",
+    [b"", b"a\t1\t1\n", gzip.compress(b"a\t1\n"), gzip.compress(b"a\t1\tx\n"), gzip.compress(b"\xff")],
+    ids=["nothing", "not packed", "a column less", "no number", "not UTF-8"],
 )
 def test_damaged_counts_are_refused_by_name(tmp_path: Path, data: bytes) -> None:
     (tmp_path / WORD_COUNTS).write_bytes(data)
