@@ -14,6 +14,7 @@ from conftest import PAIRS
 import transformer_cli as tx
 from transformer_cli.config.decoding import DecodingConfig
 from transformer_cli.config.model import ModelConfig
+from transformer_cli.data.loader import padded
 from transformer_cli.decoding.invariance import check_batching
 from transformer_cli.decoding.sampling import exponentials
 from transformer_cli.decoding.translator import Translation, Translator
@@ -96,7 +97,7 @@ def test_samples_that_differ_are_told_apart_by_what_two_tokens_were_drawn_by(tra
     drawer = sampler(Translator, translator)
     *first, last = drawer.translate_all(LINES)[-1].parts
     step = len(last.ids) - 1
-    source_BS, lengths_B = drawer.pad([[*last.source_ids, EOS]])
+    source_BS, lengths_B = padded([[*last.source_ids, EOS]])
     with torch.no_grad(), drawer.evaluating():
         state = drawer.model.start(source_BS, lengths_B)
         for token in (BOS, *last.ids[:step]):

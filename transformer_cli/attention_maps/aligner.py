@@ -15,6 +15,7 @@ import torch
 from transformer_cli.attention_maps.alignment import Links, best_layer, linked, read_pieces, text_words
 from transformer_cli.attention_maps.capture import capture, target_side
 from transformer_cli.attention_maps.maps import Side, words_of
+from transformer_cli.data.loader import collate
 from transformer_cli.decoding import batches
 from transformer_cli.decoding.scoring import pairs_of
 from transformer_cli.decoding.translator import Part, Translation, Translator
@@ -89,14 +90,14 @@ def _align(translator: Translator, parts: Sequence[Part], texts: Sequence[str]) 
 @torch.inference_mode()
 def _align_batch(translator: Translator, sources: Sequence[Side], targets: Sequence[Side]) -> list[Links]:
     vocabularies, reading = translator.tokenizer, translator.config.alignment_reading
-    source_BS, lengths_B = translator.pad([side.ids for side in sources])
-    target_BT, _ = translator.pad([side.ids[:-1] for side in targets])
+    batch = collate([side.ids for side in sources], [side.ids[1:-1] for side in targets])
+    source_BS, target_BT = batch.source_BS.to(translator.device), batch.target_in_BT.to(translator.device)
     several = []
     for model in translator.models:
         layer = translator.config.alignment_layer or best_layer(model.config.depths.decoder)
         name = f"decoder.layers.{layer - 1}.cross_attention.attend"
         with capture(model, only=name) as weights:
-            model(source_BS, lengths_B, target_BT)
+            model(source_BS, batch.source_lengths_B, target_BT)
         several.append(weights[name].float().mean(dim=1))
     cross_BTS = torch.stack(several).mean(dim=0).cpu().numpy()
     found = []

@@ -21,7 +21,7 @@ from transformer_cli.tokenizer import BOS, EOS, PAD
 AHEAD = 4
 """Batches that wait ready; they are small beside what the model needs for one."""
 
-Ids = npt.NDArray[np.integer]
+Ids = npt.NDArray[np.integer] | Sequence[int]
 
 
 @dataclass(frozen=True)
@@ -94,31 +94,35 @@ def batches(corpus: Encoded, plan: Sequence[npt.NDArray[np.int64]], *, start: in
 
 
 def collate(source: Sequence[Ids], target: Sequence[Ids]) -> Batch:
-    """Pad sentence pairs to one rectangle per side.
+    """Sentence pairs side by side, padded to one rectangle per side.
 
     source: ids as the encoder reads them; target: ids without marks.
     """
-    source_lengths_B = np.array([len(ids) for ids in source], dtype=np.int64)
-    n_target_tokens = sum(len(ids) + 1 for ids in target)
+    source_BS, source_lengths_B = padded(source)
+    target_in_BT, target_lengths_B = padded(target, first=BOS)
+    target_out_BT, _ = padded(target, last=EOS)
     return Batch(
-        source_BS=torch.from_numpy(_padded(source)),
-        source_lengths_B=torch.from_numpy(source_lengths_B),
-        target_in_BT=torch.from_numpy(_padded(target, first=BOS)),
-        target_out_BT=torch.from_numpy(_padded(target, last=EOS)),
+        source_BS=source_BS,
+        source_lengths_B=source_lengths_B,
+        target_in_BT=target_in_BT,
+        target_out_BT=target_out_BT,
         n_source_tokens=int(source_lengths_B.sum()),
-        n_target_tokens=n_target_tokens,
+        n_target_tokens=int(target_lengths_B.sum()),
     )
 
 
-def _padded(rows: Sequence[Ids], *, first: int | None = None, last: int | None = None) -> npt.NDArray[np.int64]:
-    """Rows of one length, PAD behind them; with a mark in front of each row, or behind it."""
+def padded(rows: Sequence[Ids], *, first: int | None = None, last: int | None = None) -> tuple[Tensor, Tensor]:
+    """Rows of one length (B, T), PAD behind each, and their real lengths (B); both int64, on the CPU.
+
+    first, last: a mark in front of each row, or behind it.
+    """
     before, marks = int(first is not None), int(first is not None) + int(last is not None)
-    width = max((len(row) + marks for row in rows), default=marks)
-    padded = np.full((len(rows), width), PAD, dtype=np.int64)
+    lengths_B = np.array([len(row) + marks for row in rows], dtype=np.int64)
+    padded_BT = np.full((len(rows), lengths_B.max(initial=marks)), PAD, dtype=np.int64)
     if first is not None:
-        padded[:, 0] = first
+        padded_BT[:, 0] = first
     for index, row in enumerate(rows):
-        padded[index, before : before + len(row)] = row
+        padded_BT[index, before : before + len(row)] = row
         if last is not None:
-            padded[index, before + len(row)] = last
-    return padded
+            padded_BT[index, before + len(row)] = last
+    return torch.from_numpy(padded_BT), torch.from_numpy(lengths_B)

@@ -15,12 +15,13 @@ from dataclasses import dataclass
 import torch
 from torch import Tensor
 
+from transformer_cli.data.loader import collate
 from transformer_cli.decoding import batches
 from transformer_cli.decoding.candidates import log_softmax
 from transformer_cli.decoding.translator import Translator
 from transformer_cli.errors import DataError, DivergedError
 from transformer_cli.model.transformer import Transformer
-from transformer_cli.tokenizer import BOS, EOS, PAD, UNK
+from transformer_cli.tokenizer import EOS, UNK
 
 LOGITS_AT_A_TIME = 4 * 1024 * 1024
 """As many as in the loss of training."""
@@ -145,13 +146,13 @@ def score_ids(
 
 def _log_probabilities(translator: Translator, pairs: Sequence[Pair]) -> Tensor:
     """Of each target's pieces and of its end mark: (B, T), fp64, without meaning beyond a target's length."""
-    source_BS, lengths_B = translator.pad([pair.source for pair in pairs])
-    T = max(len(pair.target) for pair in pairs) + 1
-    marked = torch.tensor([[BOS, *pair.target, EOS, *[PAD] * (T - len(pair.target) - 1)] for pair in pairs])
-    marked = marked.to(translator.device)
+    batch = collate([pair.source for pair in pairs], [pair.target for pair in pairs])
+    source_BS, target_in_BT, target_out_BT = (
+        ids.to(translator.device) for ids in (batch.source_BS, batch.target_in_BT, batch.target_out_BT)
+    )
     logp_MBT = torch.stack(
         [
-            _chosen(model, model(source_BS, lengths_B, marked[:, :-1]), marked[:, 1:]).double().cpu()
+            _chosen(model, model(source_BS, batch.source_lengths_B, target_in_BT), target_out_BT).double().cpu()
             for model in translator.models
         ]
     )

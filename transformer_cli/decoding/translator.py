@@ -14,10 +14,10 @@ from itertools import groupby
 from typing import Any
 
 import torch
-from torch import Tensor
 
 from transformer_cli.config.decoding import DecodingConfig
 from transformer_cli.config.model import Stack
+from transformer_cli.data.loader import padded
 from transformer_cli.decoding import batches, long_lines, quality
 from transformer_cli.decoding.candidates import NotFinite, Symbols
 from transformer_cli.decoding.ensemble import Ensemble
@@ -199,14 +199,6 @@ class Translator:
         end = [EOS] * self.source_eos
         return [ids + end if ids else [] for ids in self.tokenizer.encode_source(lines)]
 
-    def pad(self, sources: Sequence[Sequence[int]]) -> tuple[Tensor, Tensor]:
-        """The sources as one batch (B, S) on the device, and their lengths (B) on the CPU."""
-        lengths_B = torch.tensor([len(ids) for ids in sources])
-        source_BS = torch.full((len(sources), int(lengths_B.max())), PAD)
-        for row, ids in zip(source_BS, sources, strict=True):
-            row[: len(ids)] = torch.tensor(ids)
-        return source_BS.to(self.device), lengths_B
-
     def room(self, stack: Stack) -> int | None:
         """Positions that all of the models can tell apart; None where there is no limit."""
         rooms = [room for model in self.models if (room := model.config.room(stack)) is not None]
@@ -262,10 +254,12 @@ class Translator:
 
     def _search(self, inputs: Sequence[_Input], options: SearchOptions, lines_before: int) -> list[list[Hypothesis]]:
         stepper: Stepper[Any] = self.model if len(self.models) == 1 else Ensemble(self.models)
+        source_BS, lengths_B = padded([one.ids for one in inputs])
         try:
             return search(
                 stepper,
-                *self.pad([one.ids for one in inputs]),
+                source_BS.to(self.device),
+                lengths_B,
                 limits=[self._limit(len(one.ids) - self.source_eos) for one in inputs],
                 symbols=self.symbols,
                 options=options,
