@@ -11,11 +11,11 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 from torch import Tensor, nn
 
-from transformer_cli.config.model import Depths, ModelConfig
+from transformer_cli.config.model import POSITIONS, Depths, ModelConfig
 from transformer_cli.model import masks
 from transformer_cli.model.attention import MultiHeadAttention, SelfAttention
 from transformer_cli.model.build import build_model
-from transformer_cli.model.positions import POSITIONS, sinusoids
+from transformer_cli.model.positions import Rotary, sinusoids
 from transformer_cli.model.transformer import DecoderLayer, EncoderLayer, Transformer
 
 VOCAB = 40
@@ -130,7 +130,7 @@ def test_the_whole_model_equals_torchs_transformer(norm_position: str) -> None:
 
 
 @pytest.mark.parametrize("norm_position", ["pre", "post"])
-@pytest.mark.parametrize("positions", POSITIONS)
+@pytest.mark.parametrize("positions", POSITIONS.own)
 def test_decoding_step_by_step_equals_decoding_at_once(positions: str, norm_position: str) -> None:
     model = tiny(positions=positions, norm_position=norm_position, first_position=1)
     source, real, target = ids(3, 7), lengths(7, 3, 5), ids(3, 9, seed=2)
@@ -143,7 +143,7 @@ def test_decoding_step_by_step_equals_decoding_at_once(positions: str, norm_posi
 @given(st.data())
 def test_beams_that_branch_and_die_see_exactly_their_own_past(data: st.DataObject) -> None:
     """Random parents, widths and departures at each step; each beam's logits are those of its history from scratch."""
-    model = tiny(positions=data.draw(st.sampled_from(sorted(POSITIONS))))
+    model = tiny(positions=data.draw(st.sampled_from(sorted(POSITIONS.own))))
     source, real = ids(3, 5), lengths(5, 2, 4)
     state, histories = model.start(source, real), torch.zeros(3, 1, 0, dtype=torch.int64)
     for step in range(data.draw(st.integers(2, 6))):
@@ -166,7 +166,7 @@ def test_beams_that_branch_and_die_see_exactly_their_own_past(data: st.DataObjec
 
 
 @pytest.mark.parametrize("fused", [False, True])
-@pytest.mark.parametrize("positions", POSITIONS)
+@pytest.mark.parametrize("positions", POSITIONS.own)
 def test_padding_and_partners_do_not_change_a_sentences_logits(positions: str, fused: bool) -> None:
     model = tiny(positions=positions)
     model.use_attention(fused=fused)
@@ -179,7 +179,7 @@ def test_padding_and_partners_do_not_change_a_sentences_logits(positions: str, f
     torch.testing.assert_close(together[:1, :5], alone, **EXACT)
 
 
-@pytest.mark.parametrize("positions", POSITIONS)
+@pytest.mark.parametrize("positions", POSITIONS.own)
 @pytest.mark.parametrize("activation", ["relu", "swiglu"])
 def test_a_future_token_cannot_move_a_past_logit(positions: str, activation: str) -> None:
     model = tiny(positions=positions, activation=activation, norm="rms-norm")
@@ -249,7 +249,7 @@ def test_both_attention_paths_agree_in_output_and_gradient() -> None:
 
 
 def test_rotary_scores_depend_on_distance_alone() -> None:
-    rotary = POSITIONS["rotary"](ModelConfig(d_model=16, n_heads=2), "decoder")
+    rotary = Rotary(ModelConfig(d_model=16, n_heads=2), "decoder")
     query, key = torch.randn(2, 1, 1, 1, 8, dtype=torch.float64).unbind(0)
 
     def score(i: int, j: int) -> Tensor:

@@ -15,6 +15,7 @@ from pydantic.fields import FieldInfo
 
 from transformer_cli.config.names import shorten
 from transformer_cli.config.nodes import Node
+from transformer_cli.config.recipes import Recipes
 from transformer_cli.config.section import Section
 
 HUGE = 10**12
@@ -49,7 +50,8 @@ class Accepted:
 
     @property
     def choices(self) -> tuple[str, ...]:
-        return get_args(self.annotation) if get_origin(self.annotation) is Literal else ()
+        named = [name for item in self.limits if isinstance(item, Recipes) for name in item.names]
+        return get_args(self.annotation) if get_origin(self.annotation) is Literal else tuple(named)
 
     def inside(self, step: str | int) -> Accepted | None:
         """What is accepted under a key of a section or at an index of a list; None where nothing is."""

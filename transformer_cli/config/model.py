@@ -6,6 +6,7 @@ from typing import Annotated, Literal
 
 from pydantic import Field
 
+from transformer_cli.config.recipes import Recipes
 from transformer_cli.config.section import Probability, Section
 
 # Far above any known model, and still small enough that every matrix has a size PyTorch can name.
@@ -17,7 +18,17 @@ Rows = Annotated[int, Field(gt=0, le=10**9)]
 RowsOrNone = Annotated[int, Field(ge=0, le=10**9)]
 
 Stack = Literal["encoder", "decoder"]
-Position = Literal["sinusoidal", "sinusoidal-table", "learned", "rotary", "none"]
+POSITIONS = Recipes(
+    "positions",
+    {
+        "sinusoidal": "model.positions:Sinusoidal",
+        "sinusoidal-table": "model.positions:SinusoidalTable",
+        "learned": "model.positions:Learned",
+        "rotary": "model.positions:Rotary",
+        "none": "model.positions:PositionEncoding",
+    },
+)
+Position = Annotated[str, POSITIONS]
 TABLES: tuple[Position, ...] = ("sinusoidal-table", "learned")
 """The positions that have as many rows as `max_positions` says."""
 

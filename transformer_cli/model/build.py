@@ -8,7 +8,7 @@ from torch import nn
 from transformer_cli.config.model import ModelConfig
 from transformer_cli.model.attention import CrossAttention, MultiHeadAttention, SelfAttention
 from transformer_cli.model.blocks import FeedForward
-from transformer_cli.model.positions import Table
+from transformer_cli.model.positions import PositionEncoding
 from transformer_cli.model.transformer import Decoder, Embedding, Encoder, Model, Transformer
 
 
@@ -51,7 +51,7 @@ def initialise(model: Model) -> None:
             wide = not model.config.embedding_scale and module.table is not getattr(model, "output", None)
             nn.init.normal_(module.table.weight, std=1.0 if wide else model.config.d_model**-0.5)
             module.table.weight[module.table.padding_idx].zero_()
-        elif isinstance(module, Table):
+        elif isinstance(module, PositionEncoding):
             module.initialise()
     for stack in model.children():
         if not isinstance(stack, Encoder | Decoder):

@@ -47,7 +47,7 @@ class DecoderState:
     """Everything a decoding step needs: the memory's keys and values per sentence, and each beam's past.
 
     memory: keys and values per layer, each (B, G, S, K), untouched by `reorder`. memory_bias: what hides the
-    source's padding. position: tokens read so far.
+    source's padding. position: tokens read so far. positions_N: that of each cached key.
     """
 
     def __init__(self, memory: list[tuple[Tensor, Tensor]], memory_bias: Tensor | None) -> None:
@@ -57,6 +57,7 @@ class DecoderState:
         self.position = 0
         n_sentences = memory[0][0].size(0)
         self.past_BWN = torch.ones(n_sentences, 1, 0, dtype=torch.bool, device=memory[0][0].device)
+        self.positions_N = torch.empty(0, dtype=torch.int64, device=memory[0][0].device)
 
     def reorder(self, parents_BW: Tensor) -> None:
         """Let each new beam continue the old beam that parents_BW names; the number of beams may change."""
@@ -80,5 +81,6 @@ class DecoderState:
         """
         own = torch.eye(n_beams, dtype=torch.bool, device=self.past_BWN.device)
         self.past_BWN = torch.cat((self.past_BWN, own.expand(self.past_BWN.size(0), -1, -1)), dim=2)
+        self.positions_N = torch.cat((self.positions_N, self.positions_N.new_full((n_beams,), self.position)))
         self.position += 1
         return None if self.past_BWN.size(2) == self.position else self.past_BWN[:, None]

@@ -6,17 +6,19 @@ B batch, T length, D d_model, H heads, K d_head
 from __future__ import annotations
 
 import math
-from abc import ABC, abstractmethod
 from typing import ClassVar
 
 import torch
 from torch import Tensor, nn
 
-from transformer_cli.config.model import ModelConfig, Position, Stack
+from transformer_cli.config.model import POSITIONS, ModelConfig, Stack
 
 
 class PositionEncoding(nn.Module):
-    """No positions; the base of the others, each of which replaces `add` or `rotate`. One per stack."""
+    """No positions; the base of the others, each of which replaces `add`, `rotate` or `relate`. One per stack.
+
+    A run is opened without drawing numbers: what is no parameter is computed when it is used, never in `__init__`.
+    """
 
     def __init__(self, config: ModelConfig, stack: Stack) -> None:
         super().__init__()
@@ -29,6 +31,21 @@ class PositionEncoding(nn.Module):
     def rotate(self, x_BHTK: Tensor, *, offset: int = 0) -> Tensor:
         """Queries or keys of self-attention, turned by their positions."""
         return x_BHTK
+
+    def relate(self, queries_T: Tensor, keys_S: Tensor) -> Tensor | None:
+        """What is added to the scores of self-attention, (H, T, S), for queries and keys at these positions."""
+        return None
+
+    def initialise(self) -> None:
+        """Draw what is trained."""
+
+    def bias(self, hidden: Tensor | None, queries_T: Tensor, keys_S: Tensor, *, like: Tensor) -> Tensor | None:
+        """What masks hide, and on top of it what `relate` adds; in the dtype of `like`."""
+        relation_HTS = self.relate(queries_T, keys_S)
+        if relation_HTS is None:
+            return hidden
+        relation_1HTS = relation_HTS[None].to(like.dtype)
+        return relation_1HTS if hidden is None else hidden + relation_1HTS
 
 
 class Sinusoidal(PositionEncoding):
@@ -43,7 +60,7 @@ class Sinusoidal(PositionEncoding):
         return x_BTD + self.waves.rows(start, start + x_BTD.size(1), like=x_BTD)
 
 
-class Table(PositionEncoding, ABC):
+class Table(PositionEncoding):
     """One vector per position, `max_positions` of them, kept with the weights."""
 
     is_trained: ClassVar[bool]
@@ -59,10 +76,6 @@ class Table(PositionEncoding, ABC):
         if end > self.table.num_embeddings:
             raise IndexError(f"position {end} of a table of {self.table.num_embeddings} positions")
         return x_BTD + self.table.weight[start:end]
-
-    @abstractmethod
-    def initialise(self) -> None:
-        """Fill the table."""
 
 
 class Learned(Table):
@@ -102,18 +115,9 @@ class Rotary(PositionEncoding):
         return torch.stack((even * cos - odd * sin, even * sin + odd * cos), dim=-1).flatten(-2)
 
 
-POSITIONS: dict[Position, type[PositionEncoding]] = {
-    "sinusoidal": Sinusoidal,
-    "sinusoidal-table": SinusoidalTable,
-    "learned": Learned,
-    "rotary": Rotary,
-    "none": PositionEncoding,
-}
-
-
 def positions_for(config: ModelConfig, stack: Stack) -> PositionEncoding:
     """The positions of a stack."""
-    return POSITIONS[config.positions_of(stack)](config, stack)
+    return POSITIONS.load(config.positions_of(stack))(config, stack)
 
 
 class Waves:

@@ -147,6 +147,7 @@ class Encoder(nn.Module):
         self.norm = NORMS[config.norm](config) if config.ends_in_norm else nn.Identity()
 
     def forward(self, x_BSD: Tensor, bias: Tensor | None) -> Tensor:
+        bias = self.positions.bias(bias, *_at_once(x_BSD), like=x_BSD)
         for layer in self.layers:
             x_BSD = layer(x_BSD, bias)
         return self.norm(x_BSD)
@@ -187,11 +188,13 @@ class Decoder(nn.Module):
         bias: Tensor | None,
         memory_bias: Tensor | None,
     ) -> Tensor:
+        bias = self.positions.bias(bias, *_at_once(x_BTD), like=x_BTD)
         for layer, keys_values in zip(self.layers, memory, strict=True):
             x_BTD = layer(x_BTD, keys_values, bias, memory_bias)
         return self.norm(x_BTD)
 
     def step(self, x_BWD: Tensor, state: DecoderState, bias: Tensor | None, *, position: int) -> Tensor:
+        bias = self.positions.bias(bias, state.positions_N[-1:], state.positions_N, like=x_BWD)
         for layer, keys_values, cache in zip(self.layers, state.memory, state.self_keys, strict=True):
             x_BWD = layer.step(x_BWD, keys_values, cache, bias, state.memory_bias, position=position)  # type: ignore[operator]
         return self.norm(x_BWD)
@@ -229,3 +232,9 @@ class DecoderLayer(nn.Module):
         x_BWD = around_self(x_BWD, lambda x: self.self_attention.step(x, cache, bias, position=position))
         x_BWD = around_cross(x_BWD, lambda x: self.cross_attention(x, memory, memory_bias))
         return around_feed_forward(x_BWD, self.feed_forward)
+
+
+def _at_once(x_BTD: Tensor) -> tuple[Tensor, Tensor]:
+    """The positions of queries and keys where all are there at once."""
+    positions_T = torch.arange(x_BTD.size(1), device=x_BTD.device)
+    return positions_T, positions_T

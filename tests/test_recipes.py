@@ -1,0 +1,99 @@
+"""A recipe of each kind from outside of the package: one class or function, one line, and its name in the YAML."""
+
+from __future__ import annotations
+
+import json
+from pathlib import Path
+
+import pytest
+import torch
+from conftest import PAIRS
+
+from transformer_cli.cli import console, failures
+from transformer_cli.cli.app import main
+from transformer_cli.config.model import POSITIONS, ModelConfig
+from transformer_cli.config.run import RunConfig
+from transformer_cli.errors import ResourceError
+from transformer_cli.model.build import build_model
+
+OUTSIDE = Path(__file__).parent / "outside"
+ENTRY_POINTS = """
+[transformer_cli.positions]
+relative = recipes:Relative
+"""
+CONFIG = """
+data: {{train: {{pairs: {pairs}}}, valid: {{pairs: {pairs}}}, test: {{pairs: {pairs}}}}}
+tokenizer: {{vocab_size: 100}}
+model: {{d_model: 16, n_heads: 2, d_ff: 16, n_layers: 1, positions: relative}}
+training: {{max_steps: 2}}
+"""
+
+
+def install(folder: Path, lines: str) -> None:
+    """What pip would leave of a package that has these entry points."""
+    info = folder / "outside-1.0.dist-info"
+    info.mkdir()
+    (info / "METADATA").write_text("Metadata-Version: 2.1\nName: outside\nVersion: 1.0\n", encoding="utf-8")
+    (info / "entry_points.txt").write_text(lines, encoding="utf-8")
+
+
+@pytest.fixture
+def outside(tmp_path, monkeypatch):
+    """The package in tests/outside, installed."""
+    site = tmp_path / "site-packages"
+    site.mkdir()
+    install(site, ENTRY_POINTS)
+    monkeypatch.syspath_prepend(str(OUTSIDE))
+    monkeypatch.syspath_prepend(str(site))
+    monkeypatch.setattr(console, "_quiet", False)
+
+
+def tx(*arguments):
+    return failures.exit_code(lambda: main(list(arguments)))
+
+
+def test_what_another_package_adds_is_trained_and_used_by_its_name(outside, capfd):
+    Path("mine.yaml").write_text(CONFIG.format(pairs=json.dumps(PAIRS)), encoding="utf-8")
+    assert tx("train", "-c", "mine.yaml") == 0
+    assert tx("translate", "-m", "runs/mine", PAIRS[0][0]) == 0
+    capfd.readouterr()
+    assert tx("evaluate", "-m", "runs/mine", "--json") == 0
+    assert json.loads(capfd.readouterr().out)
+
+
+def test_a_name_that_is_nobodys_is_told_with_all_that_there_are(outside, capfd):
+    Path("x.yaml").write_text("model: {positions: relativ}", encoding="utf-8")
+    assert tx("count-params", "x.yaml") == 2
+    told = capfd.readouterr().err
+    assert "expected one of sinusoidal, sinusoidal-table, learned, rotary, none, relative" in told
+    assert "did you mean relative?" in told
+
+
+def test_without_the_package_its_names_are_unknown():
+    with pytest.raises(ValueError, match="no such recipe"):
+        RunConfig.model_validate({"model": {"positions": "relative"}})
+
+
+def test_a_promise_that_cannot_be_imported_is_told(tmp_path, monkeypatch):
+    install(tmp_path, "[transformer_cli.positions]\nempty = nowhere_at_all:X\n")
+    monkeypatch.syspath_prepend(str(tmp_path))
+    with pytest.raises(ResourceError, match=r"positions: empty should be nowhere_at_all:X, which cannot be imported"):
+        POSITIONS.load("empty")
+
+
+@pytest.mark.parametrize("fused", [False, True])
+def test_relative_positions_step_by_step_are_those_at_once(outside, fused):
+    torch.manual_seed(1)
+    config = ModelConfig(d_model=16, n_heads=4, n_kv_heads=2, d_ff=16, n_layers=2, positions="relative")
+    model = build_model(config, source_vocab=20, target_vocab=20).double().eval()
+    model.use_attention(fused=fused)
+    source, lengths = torch.randint(4, 20, (2, 6)), torch.tensor([6, 3])
+    target = torch.randint(4, 20, (2, 8))
+    at_once = model.project(model(source, lengths, target))
+    state = model.start(source, lengths)
+    stepped = [model.step(target[:, :1], state)]
+    state.reorder(torch.zeros(2, 3, dtype=torch.int64))  # from here on three beams, all alike
+    stepped += [model.step(target[:, t : t + 1].expand(-1, 3).contiguous(), state)[:, 2:] for t in range(1, 8)]
+    torch.testing.assert_close(torch.cat(stepped, dim=1), at_once, rtol=0, atol=1e-10)
+    model.decoder.positions.table.weight.data.zero_()
+    assert not torch.allclose(model.project(model(source, lengths, target)), at_once)
