@@ -20,12 +20,16 @@ OUTSIDE = Path(__file__).parent / "outside"
 ENTRY_POINTS = """
 [transformer_cli.positions]
 relative = recipes:Relative
+
+[transformer_cli.searches]
+shortest = recipes:shortest
 """
 CONFIG = """
 data: {{train: {{pairs: {pairs}}}, valid: {{pairs: {pairs}}}, test: {{pairs: {pairs}}}}}
 tokenizer: {{vocab_size: 100}}
 model: {{d_model: 16, n_heads: 2, d_ff: 16, n_layers: 1, positions: relative}}
 training: {{max_steps: 2}}
+decoding: {{search: shortest, beam_size: 3}}
 """
 
 
@@ -55,8 +59,13 @@ def tx(*arguments):
 def test_what_another_package_adds_is_trained_and_used_by_its_name(outside, capfd):
     Path("mine.yaml").write_text(CONFIG.format(pairs=json.dumps(PAIRS)), encoding="utf-8")
     assert tx("train", "-c", "mine.yaml") == 0
-    assert tx("translate", "-m", "runs/mine", PAIRS[0][0]) == 0
     capfd.readouterr()
+    lengths = {}
+    for search in ("shortest", "beam"):
+        again = ["--json", "--n-best", "3", "--set", f"decoding.search={search}", PAIRS[0][0]]
+        assert tx("translate", "-m", "runs/mine", *again) == 0
+        lengths[search] = [len(one["tokens"]) for one in json.loads(capfd.readouterr().out)["n_best"]]
+    assert lengths["shortest"] == sorted(lengths["beam"])
     assert tx("evaluate", "-m", "runs/mine", "--json") == 0
     assert json.loads(capfd.readouterr().out)
 

@@ -39,7 +39,7 @@ def test_a_file_needs_no_reference(run: str, tmp_path: Path, capfd: pytest.Captu
 
 
 def test_it_is_samples_that_are_checked_where_samples_are_drawn(run: str, capfd: pytest.CaptureFixture[str]) -> None:
-    assert tx("-m", run, "--set", "decoding.sample=true") == 0
+    assert tx("-m", run, "--set", "decoding.search=sampling") == 0
     assert capfd.readouterr().out.splitlines() == [
         "test: 12 samples, one by one and in batches of 7, batches of 64",
         "  0 differences, 0 ties",

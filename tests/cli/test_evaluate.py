@@ -59,7 +59,9 @@ def test_the_test_set_of_a_run_is_scored_and_kept_with_it(run: Path, capfd: pyte
 
 def test_how_the_test_set_was_translated_is_kept_with_its_scores(run: Path) -> None:
     """Scores of samples were once kept as those of a beam of five."""
-    assert tx("-q", "-m", "tiny", "--set", "decoding.sample=true", "--set", "decoding.top_k=2", "--set", "seed=7") == 0
+    assert (
+        tx("-q", "-m", "tiny", "--set", "decoding.search=sampling", "--set", "decoding.top_k=2", "--set", "seed=7") == 0
+    )
     kept = json.loads((run / "run.json").read_text(encoding="utf-8"))["scores"]["test"]
     assert (kept["decoding"]["sample"], kept["decoding"]["top_k"], kept["seed"]) == (True, 2, 7)
 

@@ -78,7 +78,7 @@ SEARCHES = {
     "greedy": SearchOptions(beam_size=1),
     "beam": SearchOptions(beam_size=4, n_best=2, penalty=LengthPenalty(0.6)),
     "constrained beam": SearchOptions(beam_size=3, no_repeat_ngram=2, min_length=5),
-    "sampling": SearchOptions(n_best=3, sampling=Sampling(seed=1)),
+    "sampling": SearchOptions(search="sampling", n_best=3, sampling=Sampling(seed=1)),
 }
 
 

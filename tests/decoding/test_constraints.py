@@ -18,7 +18,7 @@ from transformer_cli.decoding.search import SearchOptions, search
 SEARCHES = {
     "greedy": SearchOptions(beam_size=1),
     "beam": SearchOptions(beam_size=4, n_best=3),
-    "sampling": SearchOptions(n_best=3, sampling=Sampling(seed=1, temperature=1.5)),
+    "sampling": SearchOptions(search="sampling", n_best=3, sampling=Sampling(seed=1, temperature=1.5)),
 }
 N = 12
 

@@ -15,7 +15,7 @@ from transformer_cli.decoding.stepper import Stepper
 SEARCHES = {
     "greedy": SearchOptions(beam_size=1),
     "beam": SearchOptions(beam_size=4, n_best=3, penalty=LengthPenalty(0.6)),
-    "sampling": SearchOptions(n_best=3, sampling=Sampling(seed=1)),
+    "sampling": SearchOptions(search="sampling", n_best=3, sampling=Sampling(seed=1)),
 }
 N = 20
 

@@ -77,9 +77,8 @@ def fast(batch: list[Reference], *, sampling: bool = False) -> list[list[Hypothe
         penalty=LengthPenalty(one.alpha, one.family),
         min_length=one.min_length,
         no_repeat_ngram=one.no_repeat_ngram,
-        sampling=Sampling(one.seed, temperature=one.temperature, top_k=one.top_k, top_p=one.top_p)
-        if sampling
-        else None,
+        search="sampling" if sampling else "beam",
+        sampling=Sampling(one.seed, temperature=one.temperature, top_k=one.top_k, top_p=one.top_p),
     )
     return search(
         TableModel(one.logits),
@@ -157,10 +156,12 @@ def test_what_cannot_be_searched_for_is_refused(impossible: dict[str, Any], mess
 
 
 def test_options_are_the_configurations_but_for_what_is_given() -> None:
-    config = DecodingConfig(beam_size=3, length_penalty=0.6, length_penalty_family="gnmt", sample=True, top_k=7)
-    assert SearchOptions.of(config, seed=5).sampling == Sampling(5, top_k=7)
-    given_ = SearchOptions.of(config, seed=5, beam_size=9, length_penalty=-1.0, sample=False, n_best=2)
-    assert given_ == SearchOptions(beam_size=9, n_best=2, penalty=LengthPenalty(-1.0, "gnmt"))
+    config = DecodingConfig(beam_size=3, length_penalty=0.6, length_penalty_family="gnmt", search="sampling", top_k=7)
+    drawn = SearchOptions.of(config, seed=5)
+    assert (drawn.search, drawn.sampling) == ("sampling", Sampling(5, top_k=7))
+    given_ = SearchOptions.of(config, seed=5, beam_size=9, length_penalty=-1.0, search="beam", n_best=2)
+    penalty = LengthPenalty(-1.0, "gnmt")
+    assert given_ == SearchOptions(beam_size=9, n_best=2, penalty=penalty, sampling=Sampling(5, top_k=7))
 
 
 def test_sampling_draws_as_often_as_is_asked_whatever_the_beam() -> None:

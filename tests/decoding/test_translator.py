@@ -271,7 +271,7 @@ def test_only_the_first_part_of_a_long_line_begins_as_it_must(translator: Transl
 
 
 def test_equal_parts_of_a_line_are_drawn_apart(translator: Translator) -> None:
-    hot = with_options(translator, max_source_length=9, sample=True, temperature=5)
+    hot = with_options(translator, max_source_length=9, search="sampling", temperature=5)
     [found] = hot.translate_all(["\u2028".join([SOURCES[0]] * 4)])
     assert len({part.ids for part in found.parts}) == 4
 

@@ -2,10 +2,15 @@
 
 from __future__ import annotations
 
+from dataclasses import replace
+
 import torch
 from torch import Tensor, nn
 
 from transformer_cli.config.model import ModelConfig, Stack
+from transformer_cli.decoding.hypothesis import Hypothesis
+from transformer_cli.decoding.search import Task, beam
+from transformer_cli.decoding.stepper import S, Stepper
 from transformer_cli.model.positions import PositionEncoding
 
 
@@ -23,3 +28,10 @@ class Relative(PositionEncoding):
     def relate(self, queries_T: Tensor, keys_S: Tensor) -> Tensor:
         distance_TS = (keys_S - queries_T[:, None]).clamp(-self.far, self.far) + self.far
         return self.table(distance_TS).permute(2, 0, 1)
+
+
+def shortest(stepper: Stepper[S], source_BS: Tensor, source_lengths_B: Tensor, task: Task) -> list[list[Hypothesis]]:
+    """Beam search, and of all that it found the shortest first."""
+    every = replace(task, options=replace(task.options, n_best=task.options.beam_size))
+    found = beam(stepper, source_BS, source_lengths_B, every)
+    return [sorted(several, key=lambda one: len(one.ids))[: task.options.n_best] for several in found]

@@ -193,5 +193,6 @@ def _check_room(model: Transformer, source: Side, target: Side) -> None:
 
 def _search_name(translator: Translator, found: Translation) -> str:
     config = translator.config
-    name = "sampled" if config.sample else "greedy" if config.beam_size == 1 else f"beam {config.beam_size}"
+    beam = "greedy" if config.beam_size == 1 else f"beam {config.beam_size}"
+    name = {"beam": beam, "sampling": "sampled"}.get(config.search, config.search)
     return f"{name}, cut at the longest length" if found.truncated else name

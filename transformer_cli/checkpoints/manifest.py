@@ -11,8 +11,8 @@ import pydantic
 
 from transformer_cli import __version__
 from transformer_cli.checkpoints.find import MANIFEST, WEIGHTS, list_checkpoints, run_of, step_name, step_of
-from transformer_cli.config.accounting import MOVED
 from transformer_cli.config.data import DataConfig
+from transformer_cli.config.former import COUNTED
 from transformer_cli.config.model import ModelConfig
 from transformer_cli.errors import ModelError
 from transformer_cli.files import read_bytes, shown
@@ -76,7 +76,7 @@ class Manifest(pydantic.BaseModel):
     @classmethod
     def _without_what_is_only_counted(cls, model: Any) -> Any:
         """It once was part of every sealed model, though it never says anything of a trained one."""
-        return {key: value for key, value in model.items() if key not in MOVED} if isinstance(model, dict) else model
+        return {key: value for key, value in model.items() if key not in COUNTED} if isinstance(model, dict) else model
 
 
 def read_manifest(checkpoint: Path) -> Manifest:

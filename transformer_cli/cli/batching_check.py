@@ -40,7 +40,7 @@ def check(
         if as_json:
             console.result(json_line({"set": name, **asdict(report)}))
             continue
-        what = "samples" if settings.decoding.sample else "lines"
+        what = "samples" if settings.decoding.search == "sampling" else "lines"
         console.result(f"{name}: {report.n_lines:,} {what}, one by one and in {', '.join(report.batchings)}")
         console.result(f"  {len(report.differences):,} differences, {len(report.ties):,} ties")
         for one in (*report.differences, *report.ties):

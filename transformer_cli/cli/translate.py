@@ -105,7 +105,7 @@ def translate(
                 [request.source for request in requests],
                 beam_size=beam_size,
                 length_penalty=length_penalty,
-                sample=sample or None,
+                search="sampling" if sample else None,
                 n_best=n_best,
                 prefixes=[request.prefix for request in requests],
                 lines_before=lines_before,

@@ -2,20 +2,15 @@
 
 from __future__ import annotations
 
-from dataclasses import replace
 from typing import Annotated, Literal
 
 from pydantic import Field
 
 from transformer_cli.config.model import Depths, ModelConfig, Rows, RowsOrNone, Stack
-from transformer_cli.config.nodes import Node
 from transformer_cli.config.section import Section
 
 Projection = Literal["query", "key", "value", "output"]
 PROJECTIONS: tuple[Projection, ...] = ("query", "key", "value", "output")
-
-MOVED = ("architecture", "vocab", "extra")
-"""Settings that once were part of `model:`; there they are still understood."""
 
 
 class Vocabularies(Section):
@@ -74,29 +69,3 @@ class CountedModel(ModelConfig, AccountingConfig):
         if self.attention_biases is None:
             return PROJECTIONS if self.biases.attention else ()
         return tuple(name for name in PROJECTIONS if name in self.attention_biases)
-
-
-def with_moved(tree: Node) -> Node:
-    """A configuration in which what once was part of `model:` stands under `accounting:`.
-
-    What stands there as well stays where it is, an unknown setting: nobody could tell which of the two is meant.
-    """
-    model, accounting = tree.child("model"), tree.child("accounting")
-    trained, counted = _entries(model), _entries(accounting)
-    found = {key: trained.pop(key) for key in MOVED if key in trained.keys() - counted.keys()}
-    biases = _entries(trained.get("bias"))
-    if "attention" in biases and isinstance(biases["attention"].value, list) and "attention_biases" not in counted:
-        found["attention_biases"] = biases.pop("attention")
-        trained["bias"] = replace(trained["bias"], value=biases)
-    if not found:
-        return tree
-    assert model is not None
-    sections = {
-        "model": replace(model, value=trained),
-        "accounting": replace(accounting or model, value=counted | found),
-    }
-    return replace(tree, value=_entries(tree) | sections)
-
-
-def _entries(node: Node | None) -> dict[str, Node]:
-    return dict(node.value) if node and isinstance(node.value, dict) else {}

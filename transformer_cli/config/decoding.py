@@ -6,6 +6,7 @@ from typing import Annotated, Literal
 
 from pydantic import Field
 
+from transformer_cli.config.recipes import Recipes
 from transformer_cli.config.section import NonNegativeFloat, NonNegativeInt, PositiveFloat, PositiveInt, Section
 
 PenaltyFamily = Literal["power", "gnmt"]
@@ -17,9 +18,14 @@ MAX_PENALTY = 10
 """Of either sign: far beyond any use, and powers of lengths stay finite."""
 
 
-class DecodingConfig(Section):
-    """Beam search, greedy with a beam of one, or sampling."""
+SEARCHES = Recipes("searches", {"beam": "decoding.search:beam", "sampling": "decoding.search:sampling"})
 
+
+class DecodingConfig(Section):
+    """How a translation is found."""
+
+    search: Annotated[str, SEARCHES] = "beam"
+    """Beam search, greedy with a beam of one; or sampling: draw translations at random, by the run's seed."""
     beam_size: Annotated[int, Field(gt=0, le=MAX_BEAM)] = 5
     """Hypotheses kept per sentence; 1 is greedy search."""
     length_penalty: Annotated[float, Field(ge=-MAX_PENALTY, le=MAX_PENALTY)] = 1.0
@@ -38,8 +44,6 @@ class DecodingConfig(Section):
     """No run of so many pieces comes twice in a translation, of a split line in a part of it; 0 lets all repeat."""
     banned: list[str] = Field(default=[])
     """Pieces of the target vocabulary that are never written, such as "▁the"; marks such as </s> cannot be banned."""
-    sample: bool = False
-    """Draw translations at random, by the run's seed, instead of searching for the likeliest."""
     temperature: PositiveFloat = 1.0
     """Of sampling: below 1 prefers the likely, above 1 levels all."""
     top_k: NonNegativeInt = 0

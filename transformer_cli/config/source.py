@@ -13,9 +13,10 @@ from pathlib import Path
 import yaml
 from pydantic import ValidationError
 
-from transformer_cli.config.accounting import AccountingConfig, with_moved
+from transformer_cli.config.accounting import AccountingConfig
 from transformer_cli.config.data import PHRASEBOOK
 from transformer_cli.config.expectations import accepted, nearest
+from transformer_cli.config.former import as_written_now
 from transformer_cli.config.messages import Mistake, config_error, explain, find, place_of, refusal
 from transformer_cli.config.names import shorten
 from transformer_cli.config.nodes import (
@@ -140,7 +141,7 @@ def _preset(name: str) -> Path | None:
 
 def _read_chain(path: Path, below: tuple[Path, ...] = ()) -> Node:
     """A file on top of what it extends."""
-    tree = _without_empty_sections(with_moved(_read_file(path)), RunConfig)
+    tree = _without_empty_sections(as_written_now(_read_file(path)), RunConfig)
     assert isinstance(tree.value, dict)
     if not tree.value:
         raise refusal(Refused(tree.place, "there are no settings in this file; `extends: base.yaml` is the fewest"))
@@ -301,7 +302,7 @@ def _override(override: str) -> tuple[Node, int]:
         place = Place(source, end - len(key), end)
         node = Node({key: replace(node, key=place)}, place)
         end = place.start - 1
-    node = with_moved(node)
+    node = as_written_now(node)
     assert isinstance(node.value, dict)
     return replace(node, value=_with_paths(node.value, folder=Path.cwd())), len(keys)
 

@@ -87,13 +87,13 @@ def check_batching(
     ways: dict[str, tuple[int, Sequence[int]]] = {
         f"batches of {size}": (size, range(len(lines))) for size in batch_sizes
     }
-    if not config.sample:
+    if config.search != "sampling":
         ways[f"batches of {batch_sizes[-1]}, shuffled"] = (batch_sizes[-1], shuffled)
     found = []
     for name, (size, order) in ways.items():
         others = translated(size, order)
         changed = [index for index in range(len(lines)) if alone[index].text != others[index].text]
-        if config.sample:
+        if config.search == "sampling":
             scores = [_drawn_by(translator, alone[index], others[index], line=index) for index in changed]
         else:
             before = _rescored(translator, [alone[index] for index in changed], penalty)

@@ -130,10 +130,10 @@ class Translator:
         *,
         beam_size: int | None = None,
         length_penalty: float | None = None,
-        sample: bool | None = None,
+        search: str | None = None,
     ) -> list[str]:
         """One translation per line, in order; see `translate_all`."""
-        found = self.translate_all(lines, beam_size=beam_size, length_penalty=length_penalty, sample=sample)
+        found = self.translate_all(lines, beam_size=beam_size, length_penalty=length_penalty, search=search)
         return [translation.text for translation in found]
 
     @torch.inference_mode()
@@ -143,7 +143,7 @@ class Translator:
         *,
         beam_size: int | None = None,
         length_penalty: float | None = None,
-        sample: bool | None = None,
+        search: str | None = None,
         n_best: int = 1,
         prefixes: Sequence[str] | None = None,
         lines_before: int = 0,
@@ -151,7 +151,7 @@ class Translator:
     ) -> list[Translation]:
         """The translations with their scores, one per line, in order; a line without text gives an empty one.
 
-        beam_size, length_penalty, sample: those of the configuration when not given. prefixes: what each translation
+        beam_size, length_penalty, search: those of the configuration when not given. prefixes: what each translation
         begins with, whole words. lines_before: how many lines of the same text came earlier; they are counted in what
         sampling draws by and in what errors say. progress: called with the number of lines that are newly done.
         Raises UsageError for more n_best than beams, a beam_size where samples are drawn, or a wild penalty; DataError
@@ -165,7 +165,7 @@ class Translator:
             seed=self.seed,
             beam_size=beam_size,
             length_penalty=length_penalty,
-            sample=sample,
+            search=search,
             n_best=n_best,
         )
         found = [NOTHING] * len(lines)

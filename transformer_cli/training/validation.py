@@ -87,7 +87,7 @@ class Validation:
             source_eos=self.config.data.source_eos,
             max_length=self.config.data.max_length,
         )
-        translations = translator.translate(self.corpus.source, beam_size=1, sample=False)
+        translations = translator.translate(self.corpus.source, beam_size=1, search="beam")
         options = self.config.evaluation.model_copy(update={"metrics": ["bleu"]})
         (score,) = metrics.score(translations, [self.corpus.target], options)
         samples = [

@@ -1,4 +1,4 @@
-"""What is only counted has a section of its own; where it stood before, under `model:`, it is still understood."""
+"""What is only counted has a section of its own; and what once was written otherwise is still understood."""
 
 from __future__ import annotations
 
@@ -51,6 +51,12 @@ def test_a_run_carries_nothing_of_what_is_only_counted(load):
 )
 def test_what_once_was_part_of_the_model_is_still_understood_there(load, before, now):
     assert load(before) == load(now)
+
+
+@pytest.mark.parametrize(("sample", "search"), [("true", "sampling"), ("false", "beam")])
+def test_the_former_switch_of_sampling_is_understood(load, sample, search):
+    assert load(f"decoding: {{sample: {sample}}}").decoding.search == search
+    assert load("seed: 1", f"decoding.sample={sample}").decoding.search == search
 
 
 def test_an_override_may_name_the_former_place(load):
