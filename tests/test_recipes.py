@@ -11,9 +11,11 @@ from conftest import PAIRS
 
 from transformer_cli.cli import console, failures
 from transformer_cli.cli.app import main
+from transformer_cli.config.evaluation import EvaluationConfig
 from transformer_cli.config.model import POSITIONS, ModelConfig
 from transformer_cli.config.run import RunConfig
 from transformer_cli.errors import ResourceError
+from transformer_cli.evaluation import report
 from transformer_cli.model.build import build_model
 
 OUTSIDE = Path(__file__).parent / "outside"
@@ -23,12 +25,16 @@ relative = recipes:Relative
 
 [transformer_cli.searches]
 shortest = recipes:shortest
+
+[transformer_cli.metrics]
+exact = recipes:Exact
 """
 CONFIG = """
 data: {{train: {{pairs: {pairs}}}, valid: {{pairs: {pairs}}}, test: {{pairs: {pairs}}}}}
 tokenizer: {{vocab_size: 100}}
 model: {{d_model: 16, n_heads: 2, d_ff: 16, n_layers: 1, positions: relative}}
 training: {{max_steps: 2}}
+evaluation: {{metrics: [exact, bleu]}}
 decoding: {{search: shortest, beam_size: 3}}
 """
 
@@ -67,7 +73,20 @@ def test_what_another_package_adds_is_trained_and_used_by_its_name(outside, capf
         lengths[search] = [len(one["tokens"]) for one in json.loads(capfd.readouterr().out)["n_best"]]
     assert lengths["shortest"] == sorted(lengths["beam"])
     assert tx("evaluate", "-m", "runs/mine", "--json") == 0
-    assert json.loads(capfd.readouterr().out)
+    exact, bleu = json.loads(capfd.readouterr().out.split("\n")[0])["scores"]
+    assert (exact["name"], bleu["name"]) == ("exact", "BLEU")
+    assert exact["signature"] == "lowercase:False|bs:1000|seed:12345"
+
+
+def test_a_metric_from_outside_is_resampled_and_compared(outside):
+    references = [target for _, target in PAIRS]
+    wrong = [*references[:9], "x", "y", "z"]
+    systems = [report.System("a", references), report.System("b", wrong)]
+    options = EvaluationConfig(metrics=["exact"])
+    right, other = report.reports(systems, report.Text([references]), options, n_worst=0)
+    assert (right.scores[0].value, other.scores[0].value, other.differences[0].value) == (100, 75, -25)
+    assert 0 < other.scores[0].margin < 50
+    assert other.differences[0].p_randomization < 1
 
 
 def test_a_name_that_is_nobodys_is_told_with_all_that_there_are(outside, capfd):

@@ -2,11 +2,13 @@
 
 from __future__ import annotations
 
+from collections.abc import Sequence
 from dataclasses import replace
 
 import torch
 from torch import Tensor, nn
 
+from transformer_cli.config.evaluation import EvaluationConfig
 from transformer_cli.config.model import ModelConfig, Stack
 from transformer_cli.decoding.hypothesis import Hypothesis
 from transformer_cli.decoding.search import Task, beam
@@ -35,3 +37,25 @@ def shortest(stepper: Stepper[S], source_BS: Tensor, source_lengths_B: Tensor, t
     every = replace(task, options=replace(task.options, n_best=task.options.beam_size))
     found = beam(stepper, source_BS, source_lengths_B, every)
     return [sorted(several, key=lambda one: len(one.ids))[: task.options.n_best] for several in found]
+
+
+class Exact:
+    """The share of sentences that are one of their references."""
+
+    name = "exact"
+
+    def __init__(self, options: EvaluationConfig) -> None:
+        self.lowercase = options.lowercase
+
+    def count(self, hypotheses: Sequence[str], references: Sequence[Sequence[str]]) -> list[list[float]]:
+        rows = zip(hypotheses, *references, strict=True)
+        return [[self._read(line) in map(self._read, others), 1] for line, *others in rows]
+
+    def score(self, sums: Sequence[float]) -> float:
+        return 100 * sums[0] / sums[1]
+
+    def signature(self, **test: int) -> str:
+        return "|".join(f"{key}:{value}" for key, value in {"lowercase": self.lowercase, **test}.items())
+
+    def _read(self, line: str) -> str:
+        return line.lower() if self.lowercase else line

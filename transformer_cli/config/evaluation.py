@@ -6,15 +6,24 @@ from typing import Annotated, Literal
 
 from pydantic import Field
 
+from transformer_cli.config.recipes import Recipes
 from transformer_cli.config.section import NonNegativeInt, Section
+
+METRICS = Recipes(
+    "metrics",
+    {
+        "bleu": "evaluation.metrics:bleu",
+        "chrf": "evaluation.metrics:chrf",
+        "chrf++": "evaluation.metrics:chrf_plus",
+        "ter": "evaluation.metrics:ter",
+    },
+)
 
 
 class EvaluationConfig(Section):
-    """sacreBLEU's metrics and their options, and how much doubt a score carries."""
+    """Metrics and their options, and how much doubt a score carries."""
 
-    metrics: list[Literal["bleu", "chrf", "chrf++", "ter"]] = Field(
-        default=["bleu", "chrf", "chrf++", "ter"], min_length=1
-    )
+    metrics: list[Annotated[str, METRICS]] = Field(default=["bleu", "chrf", "chrf++", "ter"], min_length=1)
     """What is computed, in this order."""
     tokenize: Literal["13a", "intl", "char", "zh", "none"] = "13a"
     """sacreBLEU's tokenizer for BLEU."""

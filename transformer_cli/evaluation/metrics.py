@@ -3,12 +3,12 @@
 from __future__ import annotations
 
 import logging
-from collections.abc import Callable, Iterator, Sequence
+from collections.abc import Iterator, Sequence
 from contextlib import contextmanager
 from dataclasses import dataclass
-from typing import Any
+from typing import Any, Protocol
 
-from transformer_cli.config.evaluation import EvaluationConfig
+from transformer_cli.config.evaluation import METRICS, EvaluationConfig
 from transformer_cli.errors import DataError
 
 
@@ -17,8 +17,8 @@ class Score:
     """A corpus score.
 
     name: as it is printed. value: 0 to 100 for BLEU and chrF; TER, an error rate in percent, may exceed 100. signature:
-    sacreBLEU's, which makes the number comparable. mean, margin: of the bootstrap, whose 95 % interval is as wide as
-    twice the margin; None where nothing was resampled.
+    sacreBLEU's where the metric is, which makes the number comparable. mean, margin: of the bootstrap, whose 95 %
+    interval is as wide as twice the margin; None where nothing was resampled.
     """
 
     name: str
@@ -28,35 +28,43 @@ class Score:
     margin: float | None = None
 
 
+class Metric(Protocol):
+    """A recipe: a corpus score that follows from sums over the sentences, so that any of them can be resampled."""
+
+    name: str
+    """As it is printed: BLEU, chrF2, chrF2++, TER."""
+
+    def count(self, hypotheses: Sequence[str], references: Sequence[Sequence[str]]) -> Sequence[Sequence[float]]:
+        """What is counted in each sentence; references: whole texts."""
+
+    def score(self, sums: Sequence[float]) -> float:
+        """The score of sentences whose counts have these sums."""
+
+    def signature(self, **test: int) -> str:
+        """What makes the number comparable; test: what there is to say of a test, such as bs=1000 and seed=12345."""
+
+
 @dataclass(frozen=True)
 class Counts:
     """What a metric counts in each sentence of a translated text: the sums over any sentences give their score.
 
-    metric: sacreBLEU's, which turns sums into a score. rows: one per sentence.
+    rows: one per sentence.
     """
 
-    metric: Any
+    metric: Metric
     rows: Sequence[Sequence[float]]
 
     @property
     def name(self) -> str:
-        """As sacreBLEU prints it: BLEU, chrF2, chrF2++, TER."""
-        return str(self.metric._compute_score_from_stats(list(self.rows[0])).name)
+        return self.metric.name
 
     def value(self) -> float:
         """The corpus score."""
-        return float(self.metric._aggregate_and_compute(self.rows).score)
+        return float(self.metric.score([sum(column) for column in zip(*self.rows, strict=True)]))
 
     def of(self, lines: Sequence[int]) -> Counts:
         """Those of some of the sentences."""
         return Counts(self.metric, [self.rows[line] for line in lines])
-
-    def signature(self, **test: int) -> str:
-        """sacreBLEU's; test: what it names of a test, such as bs=1000 and seed=12345."""
-        signature = self.metric.get_signature()
-        for key, value in test.items():
-            signature.update(key, value)
-        return str(signature.format())
 
 
 @dataclass(frozen=True)
@@ -72,7 +80,7 @@ class Measured:
 def score(hypotheses: Sequence[str], references: Sequence[Sequence[str]], options: EvaluationConfig) -> list[Score]:
     """The configured metrics of a translated text, without intervals; for the rest see `measure`."""
     counted = measure(hypotheses, references, options).counts
-    return [Score(counts.name, counts.value(), counts.signature()) for counts in counted]
+    return [Score(counts.name, counts.value(), counts.metric.signature()) for counts in counted]
 
 
 def measure(hypotheses: Sequence[str], references: Sequence[Sequence[str]], options: EvaluationConfig) -> Measured:
@@ -95,14 +103,40 @@ def measure(hypotheses: Sequence[str], references: Sequence[Sequence[str]], opti
     if not hypotheses:
         raise DataError("there is nothing to score: the text has no lines")
     with _advice() as advice:
-        counts = tuple(count(METRICS[name](options), hypotheses, references) for name in options.metrics)
+        counts = tuple(count(name, hypotheses, references, options) for name in options.metrics)
     return Measured(counts, tuple(advice))
 
 
-def count(metric: Any, hypotheses: Sequence[str], references: Sequence[Sequence[str]]) -> Counts:
-    """What a metric of sacreBLEU counts in each sentence."""
-    # Its own scoring, bootstrap and paired tests begin with the same call.
-    return Counts(metric, metric._extract_corpus_statistics(list(hypotheses), [list(lines) for lines in references]))
+def count(
+    name: str, hypotheses: Sequence[str], references: Sequence[Sequence[str]], options: EvaluationConfig
+) -> Counts:
+    """What the metric of this name counts in each sentence."""
+    metric: Metric = METRICS.load(name)(options)
+    return Counts(metric, metric.count(hypotheses, references))
+
+
+class SacreBleu:
+    """A metric of sacreBLEU. Its own scoring, bootstrap and paired tests begin with the same calls."""
+
+    def __init__(self, name: str, metric: Any) -> None:
+        self.name = name
+        self.metric = metric
+
+    def count(self, hypotheses: Sequence[str], references: Sequence[Sequence[str]]) -> Sequence[Sequence[float]]:
+        rows: Sequence[Sequence[float]] = self.metric._extract_corpus_statistics(
+            list(hypotheses), [list(lines) for lines in references]
+        )
+        return rows
+
+    def score(self, sums: Sequence[float]) -> float:
+        score: float = self.metric._compute_score_from_stats(sums).score
+        return score
+
+    def signature(self, **test: int) -> str:
+        signature = self.metric.get_signature()
+        for key, value in test.items():
+            signature.update(key, value)
+        return str(signature.format())
 
 
 @contextmanager
@@ -125,34 +159,25 @@ def _advice() -> Iterator[list[str]]:
         logger.propagate = propagated
 
 
-def _bleu(options: EvaluationConfig) -> Any:
+def bleu(options: EvaluationConfig) -> Metric:
     from sacrebleu.metrics.bleu import BLEU
 
-    return BLEU(tokenize=options.tokenize, lowercase=options.lowercase)
+    return SacreBleu("BLEU", BLEU(tokenize=options.tokenize, lowercase=options.lowercase))
 
 
-def _chrf(options: EvaluationConfig) -> Any:
+def chrf(options: EvaluationConfig) -> Metric:
     from sacrebleu.metrics.chrf import CHRF
 
-    return CHRF(lowercase=options.lowercase)
+    return SacreBleu("chrF2", CHRF(lowercase=options.lowercase))
 
 
-def _chrf_plus(options: EvaluationConfig) -> Any:
+def chrf_plus(options: EvaluationConfig) -> Metric:
     from sacrebleu.metrics.chrf import CHRF
 
-    return CHRF(lowercase=options.lowercase, word_order=2)
+    return SacreBleu("chrF2++", CHRF(lowercase=options.lowercase, word_order=2))
 
 
-def _ter(options: EvaluationConfig) -> Any:
+def ter(options: EvaluationConfig) -> Metric:
     from sacrebleu.metrics.ter import TER
 
-    return TER()  # ignores case, as in Snover et al. 2006 and on sacreBLEU's command line
-
-
-METRICS: dict[str, Callable[[EvaluationConfig], Any]] = {
-    "bleu": _bleu,
-    "chrf": _chrf,
-    "chrf++": _chrf_plus,
-    "ter": _ter,
-}
-"""A metric is one function and one line here."""
+    return SacreBleu("TER", TER())  # ignores case, as in Snover et al. 2006 and on sacreBLEU's command line

@@ -8,7 +8,7 @@ from typing import Any
 
 from transformer_cli.config.evaluation import EvaluationConfig
 from transformer_cli.evaluation.appearance import warnings
-from transformer_cli.evaluation.metrics import METRICS, Measured, Score, count, measure
+from transformer_cli.evaluation.metrics import Measured, Score, count, measure
 from transformer_cli.evaluation.significance import Difference, compare, with_intervals
 from transformer_cli.evaluation.slices import slices
 from transformer_cli.evaluation.words import WordCounts
@@ -151,7 +151,7 @@ def _slices(system: System, measured: Measured, text: Text, options: EvaluationC
     def scores(lines: Sequence[int]) -> list[Score]:
         chosen = [counts.of(lines) for counts in measured.counts]
         if len(lines) < LEAST:
-            return [Score(counts.name, counts.value(), counts.signature()) for counts in chosen]
+            return [Score(counts.name, counts.value(), counts.metric.signature()) for counts in chosen]
         return with_intervals(chosen, options)
 
     parts = slices(system.lines, text.references, source=text.source, flags=system.flags, counts=text.counts)
@@ -170,7 +170,7 @@ def _worst(system: System, text: Text, options: EvaluationConfig, n_worst: int) 
     """The sentences with the lowest chrF, the earlier of equals first; what equals a reference is not among them."""
     if not n_worst:
         return []
-    counts = count(METRICS[WORST_BY](options), system.lines, text.references)
+    counts = count(WORST_BY, system.lines, text.references, options)
     scored = []
     for line, (translation, *references) in enumerate(zip(system.lines, *text.references, strict=True)):
         if translation not in references:

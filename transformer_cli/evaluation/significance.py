@@ -93,7 +93,7 @@ def _score(counts: Counts, sample: Sequence[float], mean: float, options: Evalua
     return Score(
         name=counts.name,
         value=counts.value(),
-        signature=counts.signature(bs=options.resamples, seed=options.seed),
+        signature=counts.metric.signature(bs=options.resamples, seed=options.seed),
         mean=mean,
         margin=float(0.5 * (ordered[-1 - tail] - ordered[tail])),
     )
@@ -110,7 +110,7 @@ def _resampled(systems: Sequence[Sequence[Counts]], options: EvaluationConfig) -
         lines = draw.choice(n_lines, size=n_lines, replace=True)
         for counted, tables, into in zip(systems, rows, scores, strict=True):
             for counts, table, values in zip(counted, tables, into, strict=True):
-                values.append(counts.metric._compute_score_from_stats(table[lines].sum(0)).score)
+                values.append(counts.metric.score(table[lines].sum(0)))
     return scores
 
 
@@ -133,8 +133,7 @@ def _randomization(baseline: Counts, system: Counts, difference: float, options:
     a, b = np.array(baseline.rows, dtype=np.float64), np.array(system.rows, dtype=np.float64)
 
     def scores(sums: Array) -> Array:
-        compute = baseline.metric._compute_score_from_stats
-        return np.array([compute(row).score for row in sums.tolist()])
+        return np.array([baseline.metric.score(row) for row in sums.tolist()])
 
     trials = [
         np.abs(scores(kept @ a + swapped @ b) - scores(swapped @ a + kept @ b))
