@@ -100,7 +100,7 @@ def test_repeated_and_shared_pairs_are_those_that_a_search_finds(
     repeated = [i + 1 for i, pair in enumerate(pairs) if pair[0].strip() and pair in pairs[:i]]
     shared = [i + 1 for i, pair in enumerate(pairs) if pair[0].strip() and pair in others]
     sources = [i + 1 for i, (s, t) in enumerate(pairs) if s.strip() and s in other.source and (s, t) not in others]
-    found = {finding.what: finding for finding in (*check("x", corpus), *overlap("x", corpus, "y", other))}
+    found = {finding.what: finding for finding in (*check("x", corpus), *overlap("x", corpus, "y", iter(others)))}
     for what, lines in {
         "repeated pairs": repeated,
         "pairs that y has, too": shared,

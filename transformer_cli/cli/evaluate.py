@@ -23,6 +23,7 @@ if TYPE_CHECKING:
     from transformer_cli.config.data import DataConfig
     from transformer_cli.config.evaluation import EvaluationConfig
     from transformer_cli.config.run import RunConfig
+    from transformer_cli.data.checks import Finding
     from transformer_cli.data.corpus import Corpus
     from transformer_cli.decoding.translator import Translator
     from transformer_cli.evaluation.report import System
@@ -304,23 +305,23 @@ def _check(text: TestSet, known: Known, *, strict: bool) -> list[dict[str, Any]]
         for number, other in enumerate(others, start=2):
             name = f"{text.name} with reference {number}"
             found += [one for one in checks.check(name, other) if replace(one, text=text.name) not in found]
-        if (learned := _learned(known)) is not None:
-            found += checks.overlap(text.name, corpus, "the training text", learned)
+        found += _learned(text.name, corpus, known)
     _tell(found, strict=strict)
     return [finding.as_json() for finding in found]
 
 
-def _learned(known: Known) -> Corpus | None:
-    """The text that the run learned from, where that is still there."""
-    from transformer_cli.data.corpus import load_training
+def _learned(name: str, corpus: Corpus, known: Known) -> list[Finding]:
+    """What of a test the run learned from, where its text is still there."""
+    from transformer_cli.data.checks import overlap
+    from transformer_cli.data.stream import training_pairs
 
     if known.data is None:
-        return None
+        return []
     try:
-        return load_training(known.data)
+        return overlap(name, corpus, "the training text", training_pairs(known.data))
     except DataError as failure:
         console.say(f"nobody looked whether training saw the test: {failure.message}")
-        return None
+        return []
 
 
 def _judge(

@@ -18,7 +18,6 @@ from transformer_cli.errors import DataError, UsageError
 from transformer_cli.files import json_line
 
 if TYPE_CHECKING:
-    from gzip import GzipFile
     from io import BufferedReader
 
     from transformer_cli.data.corpus import Lines
@@ -64,7 +63,7 @@ def incoming_lines(text: list[str] | None, input_file: str | None) -> Iterator[I
 
     Raises UsageError for text and a file together, DataError for what cannot be read, at once or while it is read.
     """
-    from transformer_cli.data.stream import LineStream
+    from transformer_cli.data.stream import LineStream, opened
 
     _refuse_both(text, input_file)
     if text:
@@ -73,7 +72,7 @@ def incoming_lines(text: list[str] | None, input_file: str | None) -> Iterator[I
     elif input_file is not None and input_file != "-":
         from transformer_cli.files import shown
 
-        with _opened(Path(input_file)) as file:
+        with opened(Path(input_file)) as file:
             stream = LineStream(file, shown(input_file))
             yield Incoming(stream, stream.counts)
     elif sys.stdin is None:
@@ -133,23 +132,6 @@ def _arguments(text: list[str]) -> list[str]:
     if len(text) > 1 and all(len(argument.split()) == 1 for argument in text):
         console.warn(f"{len(text):,} arguments are {len(text):,} lines; quotes make one of them")
     return lines
-
-
-def _opened(path: Path) -> BufferedReader | GzipFile:
-    """A file, or a pipe that has a name."""
-    import gzip
-
-    from transformer_cli.data.corpus import nearest
-    from transformer_cli.files import shown
-
-    if path.is_dir():
-        raise DataError(f"{shown(path)} is not a file")
-    try:
-        return gzip.open(path, "rb") if path.suffix == ".gz" else path.open("rb")
-    except FileNotFoundError:
-        raise DataError(f"{shown(path)} does not exist", hint=nearest(path)) from None
-    except OSError as failure:
-        raise DataError(f"{shown(path)} cannot be read: {failure.strerror or failure}") from failure
 
 
 def _not_json(place: str, reason: str) -> DataError:

@@ -59,7 +59,7 @@ def check_all(texts: Mapping[str, Corpus]) -> list[Finding]:
     found = [finding for name in names for finding in check(name, texts[name])]
     for index, name in enumerate(names):
         for earlier in names[:index]:
-            found += overlap(name, texts[name], earlier, texts[earlier])
+            found += overlap(name, texts[name], earlier, _pairs(texts[earlier]))
     return found
 
 
@@ -83,14 +83,22 @@ def changes(text: str, counts: Mapping[str, int]) -> list[Finding]:
     return [Finding(text, reason, n) for reason, n in counts.items()]
 
 
-def overlap(name: str, corpus: Corpus, other_name: str, other: Corpus) -> list[Finding]:
-    """The lines of a text that another one has, too: as a pair, or with another translation."""
-    with_text = _with_text(corpus.source)
-    pairs = with_text & np.isin(_hashes(_pairs(corpus)), _hashes(_pairs(other)))
-    sources = with_text & np.isin(_hashes(corpus.source), _hashes(other.source))
+def overlap(name: str, corpus: Corpus, other_name: str, others: Iterable[tuple[str, str]]) -> list[Finding]:
+    """The lines of a text that another one has, too: as a pair, or with another translation. Of the others, which may
+    be many and are read once, no more is kept than that."""
+    asked = {pair for pair in _pairs(corpus) if pair[0].strip()}
+    asked_sources = {source for source, _ in asked}
+    pairs, sources = set(), set()
+    for pair in others:
+        if pair[0] in asked_sources:
+            sources.add(pair[0])
+            if pair in asked:
+                pairs.add(pair)
+    shared = [line for line, pair in enumerate(_pairs(corpus)) if pair in pairs]
+    elsewhere = [line for line, pair in enumerate(_pairs(corpus)) if pair[0] in sources and pair not in pairs]
     return [
-        *_finding(name, f"pairs that {other_name} has, too", np.flatnonzero(pairs)),
-        *_finding(name, f"sources that {other_name} has, with another target", np.flatnonzero(sources & ~pairs)),
+        *_finding(name, f"pairs that {other_name} has, too", shared),
+        *_finding(name, f"sources that {other_name} has, with another target", elsewhere),
     ]
 
 

@@ -198,16 +198,23 @@ def _evaluation_split(split: Split | None, data: DataConfig) -> Split | None:
 def _load(split: Split, data: DataConfig, name: str) -> Corpus:
     if isinstance(split, InlinePairs):
         return _inline(split.pairs, name)
+    if files := side_files(split, data):
+        return parallel(*files)
+    return _phrasebook(data, name)
+
+
+def side_files(split: Split, data: DataConfig) -> tuple[Path, Path] | None:
+    """The two files of a text; None for one that is in no files."""
     if isinstance(split, ParallelFiles):
-        return parallel(split.source, split.target)
-    if split == PHRASEBOOK:
-        return _phrasebook(data, name)
+        return Path(split.source), Path(split.target)
+    if isinstance(split, InlinePairs) or split == PHRASEBOOK:
+        return None
     if data.source == data.target:
         raise ConfigError(
             f"data.source and data.target are both `{data.source}`, so {split}.{data.source} would be both sides",
             hint="name the two files: {source: FILE, target: FILE}",
         )
-    return parallel(_side_file(split, data.source), _side_file(split, data.target))
+    return _side_file(split, data.source), _side_file(split, data.target)
 
 
 def _side_file(prefix: str, language: str) -> Path:

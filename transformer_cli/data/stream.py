@@ -6,10 +6,16 @@ import gzip
 import zlib
 from collections import Counter
 from collections.abc import Iterator
+from io import BufferedReader
+from itertools import zip_longest
+from pathlib import Path
 from typing import Protocol
 
-from transformer_cli.data.corpus import split_lines
+from transformer_cli.config.data import DataConfig
+from transformer_cli.data import corpus
+from transformer_cli.data.corpus import nearest, split_lines
 from transformer_cli.errors import DataError
+from transformer_cli.files import shown
 
 BLOCK_BYTES = 1 << 20
 BLOCK_LINES = 4096
@@ -61,3 +67,38 @@ class LineStream:
             raise DataError(f"{self.name} is damaged: {failure}", hint="test it with `gzip -t`") from None
         except OSError as failure:
             raise DataError(f"{self.name} cannot be read: {failure.strerror or failure}") from failure
+
+
+def opened(path: Path) -> BufferedReader | gzip.GzipFile:
+    """A file, compressed or not, or a pipe that has a name; DataError where it cannot be opened."""
+    if path.is_dir():
+        raise DataError(f"{shown(path)} is not a file")
+    try:
+        return gzip.open(path, "rb") if path.suffix == ".gz" else path.open("rb")
+    except FileNotFoundError:
+        raise DataError(f"{shown(path)} does not exist", hint=nearest(path)) from None
+    except OSError as failure:
+        raise DataError(f"{shown(path)} cannot be read: {failure.strerror or failure}") from failure
+
+
+def training_pairs(data: DataConfig) -> Iterator[tuple[str, str]]:
+    """The pairs that are learned from, one after the other, so that a text may be larger than memory.
+
+    Those of `corpus.load_training`; raises what it raises, where that is read.
+    """
+    files = corpus.side_files(data.train, data)
+    if files is None or not all(path.is_file() for path in files):
+        text = corpus.load_training(data)
+        yield from zip(text.source, text.target, strict=True)
+        return
+    for source, target in zip_longest(*map(_lines, files)):
+        if source is None or target is None:
+            corpus.parallel(*files)  # says where they part
+        elif corpus.why_empty(source, target) is None:
+            yield source, target
+
+
+def _lines(path: Path) -> Iterator[str]:
+    with opened(path) as file:
+        for block in LineStream(file, shown(path)):
+            yield from block
