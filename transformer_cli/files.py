@@ -15,7 +15,7 @@ import os
 import re
 import secrets
 import shutil
-from collections.abc import Iterator, Mapping
+from collections.abc import Callable, Iterator, Mapping
 from contextlib import contextmanager, suppress
 from pathlib import Path
 from typing import Any, BinaryIO, cast
@@ -71,6 +71,9 @@ class Disk:
 
 
 disk = Disk()
+
+guards: list[Callable[[Path], None]] = []
+"""Asked for every path before it is changed in any way; one that raises prevents that."""
 
 
 @contextmanager
@@ -322,6 +325,8 @@ class _Descriptor(io.RawIOBase):
 @contextmanager
 def _writing(path: Path, *, verb: str = "write") -> Iterator[None]:
     """Turn an OSError into a ResourceError that names the path, the reason and the remedy."""
+    for guard in guards:
+        guard(path)
     try:
         yield
     except OSError as failure:

@@ -233,11 +233,16 @@ def test_a_lost_record_is_said() -> None:
     assert any("run.json is missing" in line for line in warnings)
 
 
-@pytest.mark.parametrize("rest", ['{"event": "upd', '{"event": "upd\n', '{"event": {}\n', '{"event": {}}\n', "[]}\n"])
-def test_half_an_event_does_not_keep_a_run_from_going_on(rest: str) -> None:
-    """Half a line without its end was kept, and the next event written behind it; others ended in JSONDecodeError."""
-    with (RUN / "metrics.jsonl").open("a", encoding="utf-8") as file:
+@pytest.mark.parametrize(
+    "rest", [b'{"event": "upd', b'{"event": {}\n', b'{"event": {}}\n', b"[]}\n", b"mine \xff", b"[" * 100_000]
+)
+def test_a_line_that_is_no_event_is_kept_aside_and_said(rest: bytes) -> None:
+    """Half a line without its end was kept, and the next event written behind it; then they went without a word."""
+    with (RUN / "metrics.jsonl").open("ab") as file:
         file.write(rest)
-    train(settings(), RUN)
+    warnings: list[str] = []
+    train(settings(), RUN, listener=Listener(warn=warnings.append))
     lines = (RUN / "metrics.jsonl").read_text(encoding="utf-8").split("\n")
     assert [json.loads(line)["step"] for line in lines[:-1]][-1] == 152
+    assert (RUN / "metrics.damaged").read_bytes() == rest.rstrip(b"\n") + b"\n"
+    assert f"{RUN / 'metrics.jsonl'}: 1 line is no event, now kept in metrics.damaged" in warnings

@@ -15,7 +15,7 @@ from test_run import assert_same_bits, settings
 
 from transformer_cli.checkpoints import store
 from transformer_cli.checkpoints.store import find_checkpoint, list_checkpoints
-from transformer_cli.errors import ModelError, UsageError
+from transformer_cli.errors import ModelError, ResourceError, UsageError
 from transformer_cli.sealing import sealed, unsealed
 from transformer_cli.training.forecast import forecast
 from transformer_cli.training.run import Listener, Outcome, train
@@ -206,3 +206,29 @@ def test_a_damaged_checkpoint_is_tried_once_and_advises_nothing_dangerous() -> N
     with pytest.raises(ModelError, match="is damaged") as caught:
         store.open_found(lambda: find_checkpoint(str(RUN)))
     assert "--overwrite" not in (caught.value.hint or "")
+
+
+@pytest.mark.parametrize("instead", ["nothing", "an empty folder", "another run"])
+def test_a_run_that_is_moved_while_it_is_trained_leaves_nothing_half_made(instead: str, finished: Path) -> None:
+    """Half a run appeared at the old place, exit code 0."""
+
+    def move(line: str) -> None:
+        if line.startswith("step ") and not Path("moved").exists():
+            RUN.rename("moved")
+            if instead == "another run":
+                shutil.copytree(finished, RUN)
+            elif instead == "an empty folder":
+                RUN.mkdir()
+
+    options = CONFIG.training.model_copy(update={"max_steps": 20})
+    config = CONFIG.model_copy(update={"training": options})
+    with pytest.raises(ResourceError, match="runs/x is not there any more: it was moved or deleted") as caught:
+        train(config, RUN, listener=Listener(say=move))
+    assert "move it back" in (caught.value.hint or "")
+    if instead == "nothing":
+        assert not RUN.exists()
+    else:
+        there = {path.relative_to(RUN): path.read_bytes() for path in RUN.rglob("*") if path.is_file()}
+        expected = {path.relative_to(finished): path.read_bytes() for path in finished.rglob("*") if path.is_file()}
+        assert there == (expected if instead == "another run" else {})
+    assert train(config, Path("moved")).steps == 20

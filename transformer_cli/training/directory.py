@@ -15,10 +15,11 @@ from transformer_cli.checkpoints.record import is_record, read_record
 from transformer_cli.config.run import RunConfig
 from transformer_cli.config.source import dump_config, load_config
 from transformer_cli.data.corpus import Corpus
-from transformer_cli.errors import DataError, TxError, UsageError
+from transformer_cli.errors import DataError, ResourceError, TxError, UsageError
 from transformer_cli.evaluation.words import WORD_COUNTS
 
-METRICS = "metrics.jsonl"
+METRICS, NO_METRICS = "metrics.jsonl", "metrics.damaged"
+"""What was measured, and lines that were found among that and are none of it."""
 
 MAY_DIFFER = {
     "name",
@@ -53,7 +54,7 @@ UNTIL_TRAINED = {
 }
 """What may change too while there is no checkpoint: all that a tokenizer does not depend on."""
 
-FILES = ("config.yaml", "run.json", METRICS, WORD_COUNTS, "best", "last")
+FILES = ("config.yaml", "run.json", METRICS, NO_METRICS, WORD_COUNTS, "best", "last")
 """The files of a run."""
 
 FOLDERS = {
@@ -71,6 +72,9 @@ FOLDERS = {
 def claimed(run_dir: Path) -> Iterator[None]:
     """Nobody else trains here meanwhile; the claim ends with the process, however that ends. UsageError if somebody
     does. Where the system or its disk knows no such locks, nothing is claimed.
+
+    Once the directory is no longer where it was, every write below its name raises ResourceError: it would make half a
+    run there.
     """
     files.make_directory(run_dir)
     try:
@@ -88,9 +92,33 @@ def claimed(run_dir: Path) -> Iterator[None]:
                     f"another `tx train` is at work in {files.shown(run_dir)}",
                     hint="wait for it, or give this run another name (--set name=... or --run-dir)",
                 ) from None
-        yield
+        with _held(run_dir, descriptor):
+            yield
     finally:
         os.close(descriptor)
+
+
+@contextmanager
+def _held(run_dir: Path, descriptor: int) -> Iterator[None]:
+    """Writes below the directory are refused once its name means another than the one that is open, or nothing."""
+    place = Path(os.path.abspath(run_dir))
+
+    def guard(path: Path) -> None:
+        if not Path(os.path.abspath(path)).is_relative_to(place):
+            return
+        with suppress(OSError):
+            if os.path.samestat(os.stat(place), os.fstat(descriptor)):
+                return
+        raise ResourceError(
+            f"{files.shown(run_dir)} is not there any more: it was moved or deleted while it was written to",
+            hint="move it back and run the same command again, which goes on from its last checkpoint",
+        )
+
+    files.guards.append(guard)
+    try:
+        yield
+    finally:
+        files.guards.remove(guard)
 
 
 def check_same(now: RunConfig, run_dir: Path) -> dict[str, Any]:

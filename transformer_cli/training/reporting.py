@@ -11,7 +11,7 @@ from typing import Any
 from tqdm import tqdm
 
 from transformer_cli import files
-from transformer_cli.training.directory import METRICS
+from transformer_cli.training.directory import METRICS, NO_METRICS
 from transformer_cli.training.loop import Update
 from transformer_cli.training.progress import Progress
 
@@ -22,9 +22,8 @@ SILENCE_S = 60.0
 class Reporter:
     """Turns updates and validations into text and events.
 
-    run_dir: None keeps no metrics, as on all processes but the first. say: takes a line of conversation. bar: show a
-    progress bar, for a terminal. log_every: updates between two lines. total_steps: updates of the run, at
-    most.
+    run_dir: None keeps no metrics, as on all processes but the first. say, warn: take a line of conversation. bar:
+    show a progress bar, for a terminal. log_every: updates between two lines. total_steps: updates of the run, at most.
     """
 
     def __init__(
@@ -32,6 +31,7 @@ class Reporter:
         run_dir: Path | None,
         *,
         say: Callable[[str], None],
+        warn: Callable[[str], None] = lambda line: None,
         bar: bool,
         log_every: int,
         total_steps: int,
@@ -50,7 +50,7 @@ class Reporter:
             total=total_steps, initial=progress.step, unit="step", dynamic_ncols=True, leave=False, disable=not bar
         )
         if self.path is not None:
-            forget_after(self.path, progress.step)
+            forget_after(self.path, progress.step, warn=warn)
 
     def update(self, progress: Progress, update: Update) -> None:
         """Count an update; every log_every-th one becomes a line."""
@@ -118,25 +118,35 @@ class Reporter:
             files.append_line(self.path, files.json_line(event))
 
 
-def forget_after(path: Path, step: int) -> None:
-    """Drop the events of updates that a stopped run made after its last checkpoint, which will come again, and lines
-    that are no event: a crash leaves half of one.
+def forget_after(path: Path, step: int, *, warn: Callable[[str], None]) -> None:
+    """Drop the events of updates that a stopped run made after its last checkpoint, which will come again. Lines that
+    are no event - a crash leaves half of one - are kept beside it, which warn is told.
     """
     if not path.exists():
         return
-    text = files.read_text(path)
-    kept = "".join(f"{line}\n" for line in text.split("\n") if (found := _step(line)) is not None and found <= step)
-    if kept != text:
-        files.write_text(path, kept)
+    data = files.read_bytes(path)
+    lines = [line for line in data.split(b"\n") if line.strip()]
+    strange = [line for line in lines if _step(line) is None]
+    if strange:
+        aside = path.with_name(NO_METRICS)
+        before = files.read_bytes(aside) if aside.exists() else b""
+        with files.atomic_file(aside) as file:
+            file.write(before + b"".join(line + b"\n" for line in strange))
+        n_lines = "1 line is" if len(strange) == 1 else f"{len(strange):,} lines are"
+        warn(f"{files.shown(path)}: {n_lines} no event, now kept in {aside.name}")
+    kept = b"".join(line + b"\n" for line in lines if (found := _step(line)) is not None and found <= step)
+    if kept != data:
+        with files.atomic_file(path) as file:
+            file.write(kept)
 
 
-def _step(line: str) -> int | None:
+def _step(line: bytes) -> int | None:
     """The step of an event, None for a line that is none."""
     try:
         step = json.loads(line)["step"]
-    except (ValueError, KeyError, TypeError):
+    except (ValueError, KeyError, TypeError, RecursionError):
         return None
-    return step if isinstance(step, int) else None
+    return step if type(step) is int else None
 
 
 def duration(seconds: float) -> str:

@@ -155,6 +155,7 @@ class Run:
         self.reporter = Reporter(
             self.run_dir if self.world.is_main else None,
             say=say,
+            warn=self.listener.warn,
             bar=self.listener.bar and self.world.is_main,
             log_every=config.training.log_every,
             total_steps=total_steps,
