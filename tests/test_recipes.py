@@ -9,6 +9,7 @@ import pytest
 import torch
 from conftest import PAIRS
 
+from transformer_cli.checkpoints.store import load_checkpoint
 from transformer_cli.cli import console, failures
 from transformer_cli.cli.app import main
 from transformer_cli.config.evaluation import EvaluationConfig
@@ -28,12 +29,18 @@ shortest = recipes:shortest
 
 [transformer_cli.metrics]
 exact = recipes:Exact
+
+[transformer_cli.optimizers]
+momentum = recipes:momentum
+
+[transformer_cli.schedules]
+halving = recipes:halving
 """
 CONFIG = """
 data: {{train: {{pairs: {pairs}}}, valid: {{pairs: {pairs}}}, test: {{pairs: {pairs}}}}}
 tokenizer: {{vocab_size: 100}}
 model: {{d_model: 16, n_heads: 2, d_ff: 16, n_layers: 1, positions: relative}}
-training: {{max_steps: 2}}
+training: {{max_steps: 2, optimizer: momentum, schedule: halving, warmup_steps: 1, log_every: 1}}
 evaluation: {{metrics: [exact, bleu]}}
 decoding: {{search: shortest, beam_size: 3}}
 """
@@ -65,6 +72,12 @@ def tx(*arguments):
 def test_what_another_package_adds_is_trained_and_used_by_its_name(outside, capfd):
     Path("mine.yaml").write_text(CONFIG.format(pairs=json.dumps(PAIRS)), encoding="utf-8")
     assert tx("train", "-c", "mine.yaml") == 0
+    assert tx("train", "-c", "mine.yaml", "--set", "training.max_steps=3") == 0
+    log = Path("runs/mine/metrics.jsonl").read_text(encoding="utf-8").split("\n")[:-1]
+    rates = [event["learning_rate"] for event in map(json.loads, log) if "learning_rate" in event]
+    assert rates == [0.001, 0.0005, 0.00025]
+    saved = load_checkpoint("runs/mine/checkpoints/step-00000003", with_optimizer=True)
+    assert {name.rpartition(".")[2] for name in saved.optimizer} == {"momentum_buffer"}
     capfd.readouterr()
     lengths = {}
     for search in ("shortest", "beam"):

@@ -10,10 +10,12 @@ from torch import Tensor, nn
 
 from transformer_cli.config.evaluation import EvaluationConfig
 from transformer_cli.config.model import ModelConfig, Stack
+from transformer_cli.config.training import TrainingConfig
 from transformer_cli.decoding.hypothesis import Hypothesis
 from transformer_cli.decoding.search import Task, beam
 from transformer_cli.decoding.stepper import S, Stepper
 from transformer_cli.model.positions import PositionEncoding
+from transformer_cli.training.optimizers import Groups
 
 
 class Relative(PositionEncoding):
@@ -59,3 +61,13 @@ class Exact:
 
     def _read(self, line: str) -> str:
         return line.lower() if self.lowercase else line
+
+
+def momentum(groups: Groups, options: TrainingConfig) -> torch.optim.Optimizer:
+    """Stochastic gradient descent with Polyak's momentum."""
+    return torch.optim.SGD(groups, lr=0.0, momentum=options.betas[0])
+
+
+def halving(step: int, options: TrainingConfig) -> float:
+    """Half the rate each time that the warm-up's length has passed."""
+    return 0.5 ** ((step - options.warmup_steps) / max(1, options.warmup_steps))

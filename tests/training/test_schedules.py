@@ -8,8 +8,8 @@ import pytest
 import torch
 
 from transformer_cli.config.source import load_config
-from transformer_cli.config.training import TrainingConfig
-from transformer_cli.training.schedules import DECAYS, learning_rate, peak
+from transformer_cli.config.training import SCHEDULES, TrainingConfig
+from transformer_cli.training.schedules import learning_rate, peak
 
 
 def options(**changes: object) -> TrainingConfig:
@@ -49,7 +49,7 @@ def test_cosine_and_linear_equal_torchs_after_the_warm_up(schedule: str) -> None
 
 
 @pytest.mark.parametrize("warmup", [0, 1, 40])
-@pytest.mark.parametrize("schedule", DECAYS)
+@pytest.mark.parametrize("schedule", SCHEDULES.own)
 def test_it_rises_linearly_then_never_again(schedule: str, warmup: int) -> None:
     rates = [learning_rate(s, options(schedule=schedule, warmup_steps=warmup), d_model=16) for s in range(1, 201)]
     for step in range(1, warmup):
@@ -60,7 +60,7 @@ def test_it_rises_linearly_then_never_again(schedule: str, warmup: int) -> None:
 
 @pytest.mark.parametrize("total_steps", [1, 39, 40, 200])
 @pytest.mark.parametrize("warmup", [0, 1, 40])
-@pytest.mark.parametrize("schedule", DECAYS)
+@pytest.mark.parametrize("schedule", SCHEDULES.own)
 def test_the_peak_is_the_highest_rate_of_the_run(schedule: str, warmup: int, total_steps: int) -> None:
     chosen = options(schedule=schedule, warmup_steps=warmup)
     rates = {step: learning_rate(step, chosen, d_model=16) for step in range(1, total_steps + 1)}

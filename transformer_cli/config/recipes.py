@@ -28,6 +28,7 @@ class Recipes:
         """own: name to `module:attribute`, the module as it is called inside of this package."""
         self.kind = kind
         self.own = own
+        self._loaded: dict[str, Any] = {}
 
     @property
     def names(self) -> tuple[str, ...]:
@@ -37,6 +38,11 @@ class Recipes:
 
     def load(self, name: str) -> Any:
         """The code of a recipe; ResourceError where another package promises what cannot be imported."""
+        if name not in self._loaded:
+            self._loaded[name] = self._load(name)
+        return self._loaded[name]
+
+    def _load(self, name: str) -> Any:
         if name in self.own:
             return EntryPoint(name, PREFIX + self.own[name], PREFIX + self.kind).load()
         point = next(point for point in entry_points(group=PREFIX + self.kind) if point.name == name)

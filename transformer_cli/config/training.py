@@ -6,6 +6,7 @@ from typing import Annotated, Literal
 
 from pydantic import Field
 
+from transformer_cli.config.recipes import Recipes
 from transformer_cli.config.section import (
     NonNegativeFloat,
     NonNegativeInt,
@@ -13,6 +14,18 @@ from transformer_cli.config.section import (
     PositiveInt,
     Probability,
     Section,
+)
+
+OPTIMIZERS = Recipes("optimizers", {"adam": "training.optimizers:adam", "adamw": "training.optimizers:adamw"})
+SCHEDULES = Recipes(
+    "schedules",
+    {
+        "inverse-sqrt": "training.schedules:inverse_sqrt",
+        "noam": "training.schedules:inverse_sqrt",
+        "cosine": "training.schedules:cosine",
+        "linear": "training.schedules:linear",
+        "constant": "training.schedules:constant",
+    },
 )
 
 
@@ -31,7 +44,7 @@ class TrainingConfig(Section):
     """End as soon as the mean training loss of an epoch falls below this."""
     patience: PositiveInt | None = None
     """End after this many validations in a row without a new best."""
-    optimizer: Literal["adam", "adamw"] = "adam"
+    optimizer: Annotated[str, OPTIMIZERS] = "adam"
     """Adam (Kingma & Ba 2015) or AdamW (Loshchilov & Hutter 2019)."""
     learning_rate: PositiveFloat | None = 1e-3
     """The peak, reached at the end of the warm-up; null for `noam`, whose peak is (d_model * warmup_steps)^-0.5."""
@@ -41,7 +54,7 @@ class TrainingConfig(Section):
     """Adam's denominator offset."""
     weight_decay: NonNegativeFloat = 0.0
     """L2 (adam) or decoupled (adamw) decay of the matrices; biases, norms and embeddings are left alone."""
-    schedule: Literal["inverse-sqrt", "noam", "cosine", "linear", "constant"] = "inverse-sqrt"
+    schedule: Annotated[str, SCHEDULES] = "inverse-sqrt"
     """The learning rate after the warm-up; cosine and linear end at zero at `max_steps`, noam is the paper's."""
     warmup_steps: NonNegativeInt = 4000
     """Updates in which the learning rate rises linearly."""

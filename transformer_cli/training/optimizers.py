@@ -1,53 +1,73 @@
-"""Adam and AdamW, and their state as named tensors."""
+"""Optimisers, and their state as named tensors."""
 
 from __future__ import annotations
 
-from collections.abc import Mapping
+from collections.abc import Callable, Mapping
+from typing import Any
 
 import torch
 from torch import Tensor, nn
 
-from transformer_cli.config.training import TrainingConfig
+from transformer_cli.config.training import OPTIMIZERS, TrainingConfig
 from transformer_cli.errors import ModelError
 
-MOMENTS = ("exp_avg", "exp_avg_sq", "step")
+Groups = list[dict[str, Any]]
+"""Parameters, as a recipe gets them, in groups that differ in their `weight_decay`; the loop sets the rate, `lr`, of
+each before each update."""
 
 
 def build_optimizer(model: nn.Module, options: TrainingConfig) -> torch.optim.Optimizer:
-    """Adam or AdamW over all that is trained; weight decay applies to the matrices of linear layers alone."""
+    """The configured one over all that is trained; weight decay applies to the matrices of linear layers alone."""
     decayed = {id(module.weight) for module in model.modules() if isinstance(module, nn.Linear)}
     parameters = [parameter for parameter in model.parameters() if parameter.requires_grad]
     groups = [
         {"params": [p for p in parameters if id(p) in decayed], "weight_decay": options.weight_decay},
         {"params": [p for p in parameters if id(p) not in decayed], "weight_decay": 0.0},
     ]
-    kind = torch.optim.AdamW if options.optimizer == "adamw" else torch.optim.Adam
-    fused = parameters[0].device.type in ("cpu", "cuda")
-    beta1, beta2 = options.betas
+    make: Callable[[Groups, TrainingConfig], torch.optim.Optimizer] = OPTIMIZERS.load(options.optimizer)
+    return make(groups, options)
+
+
+def adam(groups: Groups, options: TrainingConfig) -> torch.optim.Adam:
+    """Kingma & Ba 2015."""
+    return torch.optim.Adam(groups, **_as_torch_calls_it(groups, options))
+
+
+def adamw(groups: Groups, options: TrainingConfig) -> torch.optim.AdamW:
+    """Loshchilov & Hutter 2019."""
+    return torch.optim.AdamW(groups, **_as_torch_calls_it(groups, options))
+
+
+def _as_torch_calls_it(groups: Groups, options: TrainingConfig) -> dict[str, Any]:
+    devices = {parameter.device.type for group in groups for parameter in group["params"]}
     # The loop sets the rate before each update.
-    return kind(groups, lr=0.0, betas=(beta1, beta2), eps=options.eps, fused=fused)
+    return {"lr": 0.0, "betas": tuple(options.betas), "eps": options.eps, "fused": devices <= {"cpu", "cuda"}}
 
 
 def state_tensors(optimizer: torch.optim.Optimizer, model: nn.Module) -> dict[str, Tensor]:
-    """The optimiser's memory: `PARAMETER.exp_avg`, `PARAMETER.exp_avg_sq`, `PARAMETER.step`; empty before a step."""
+    """The optimiser's memory, of Adam `PARAMETER.exp_avg`, `.exp_avg_sq` and `.step`; empty before a step.
+
+    All that is kept for a parameter is a tensor, a number or one of the parameter's shape.
+    """
     return {
-        f"{name}.{moment}": optimizer.state[parameter][moment]
+        f"{name}.{moment}": tensor
         for name, parameter in model.named_parameters()
         if parameter in optimizer.state
-        for moment in MOMENTS
+        for moment, tensor in optimizer.state[parameter].items()
+        if isinstance(tensor, Tensor)
     }
 
 
 def load_state_tensors(optimizer: torch.optim.Optimizer, model: nn.Module, tensors: Mapping[str, Tensor]) -> None:
     """Put back what `state_tensors` took. Raises ModelError where a tensor is missing or of another shape."""
+    moments = sorted({name.rpartition(".")[2] for name in tensors})
     for name, parameter in model.named_parameters():
         if not parameter.requires_grad:
             continue
         state = {}
-        for moment in MOMENTS:
+        for moment in moments:
             tensor = tensors.get(f"{name}.{moment}")
-            expected = torch.Size([]) if moment == "step" else parameter.shape
-            if tensor is None or tensor.shape != expected:
+            if tensor is None or tensor.shape not in (parameter.shape, torch.Size([])):
                 raise ModelError(f"the checkpoint's optimizer state does not fit the model at {name}.{moment}")
             state[moment] = tensor.to(parameter.device, torch.float32)
         optimizer.state[parameter] = state

@@ -1,11 +1,13 @@
-"""The learning rate as a function of the step; nothing to restore when a run continues."""
+"""The learning rate as a function of the step; nothing to restore when a run continues.
+
+A schedule is a function from a step after the warm-up to the share of the peak that is left.
+"""
 
 from __future__ import annotations
 
 import math
-from collections.abc import Callable
 
-from transformer_cli.config.training import TrainingConfig
+from transformer_cli.config.training import SCHEDULES, TrainingConfig
 
 
 def learning_rate(step: int, options: TrainingConfig, *, d_model: int) -> float:
@@ -16,7 +18,7 @@ def learning_rate(step: int, options: TrainingConfig, *, d_model: int) -> float:
     height = _height(options, d_model=d_model)
     if step <= options.warmup_steps:
         return height * step / options.warmup_steps
-    return height * DECAYS[options.schedule](step, options)
+    return height * SCHEDULES.load(options.schedule)(step, options)
 
 
 def peak(options: TrainingConfig, *, d_model: int, total_steps: int) -> tuple[int, float]:
@@ -38,15 +40,17 @@ def _progress(step: int, options: TrainingConfig) -> float:
     return min(1.0, (step - options.warmup_steps) / max(1, options.max_steps - options.warmup_steps))
 
 
-def _inverse_sqrt(step: int, options: TrainingConfig) -> float:
+def inverse_sqrt(step: int, options: TrainingConfig) -> float:
     return math.sqrt(max(options.warmup_steps, 1) / step)
 
 
-DECAYS: dict[str, Callable[[int, TrainingConfig], float]] = {
-    "inverse-sqrt": _inverse_sqrt,
-    "noam": _inverse_sqrt,
-    "cosine": lambda step, options: 0.5 * (1 + math.cos(math.pi * _progress(step, options))),
-    "linear": lambda step, options: 1 - _progress(step, options),
-    "constant": lambda step, options: 1.0,
-}
-"""The share of the peak that is left at a step after the warm-up."""
+def cosine(step: int, options: TrainingConfig) -> float:
+    return 0.5 * (1 + math.cos(math.pi * _progress(step, options)))
+
+
+def linear(step: int, options: TrainingConfig) -> float:
+    return 1 - _progress(step, options)
+
+
+def constant(step: int, options: TrainingConfig) -> float:
+    return 1.0
