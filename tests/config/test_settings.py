@@ -52,7 +52,7 @@ def test_a_default_is_written_as_a_file_would_have_it():
 
 def test_names_of_others_lead_to_settings_that_exist():
     """A setting that is renamed takes its table along."""
-    for ours in elsewhere.table()["names"]:
+    for ours in elsewhere.table_of("names"):
         name, _, value = ours.partition("=")
         assert name in NAMES, name
         if value:
@@ -61,7 +61,9 @@ def test_names_of_others_lead_to_settings_that_exist():
 
 
 def test_a_name_of_others_has_one_meaning():
-    names = [name for part in elsewhere.table().values() for line in part.values() for name in line.split()]
+    names = [
+        name for part in ("names", "instead") for line in elsewhere.table_of(part).values() for name in line.split()
+    ]
     assert sorted(names) == sorted(set(names))
     assert all(elsewhere.ours(name) or elsewhere.instead(name) for name in names)
 

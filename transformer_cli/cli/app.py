@@ -2,9 +2,8 @@
 
 from __future__ import annotations
 
-import difflib
 import importlib
-import inspect
+import os
 import sys
 from collections.abc import Callable
 from dataclasses import dataclass
@@ -14,8 +13,7 @@ import typer
 from typer.core import TyperGroup
 from typer.main import get_command
 
-from transformer_cli.cli import console, failures, options
-from transformer_cli.errors import UsageError
+from transformer_cli.cli import console, failures, help
 
 
 @dataclass(frozen=True)
@@ -43,10 +41,15 @@ COMMANDS = {
     "score": _entry("score", "Score given translations by the model's probability."),
     "evaluate": _entry("evaluate", "Score translations: BLEU, chrF, TER."),
     "visualize-attention": _entry("visualize_attention", "Show where a model looks while it translates."),
-    "config": _entry("config", "Look up settings: what they do, where a value comes from."),
+    "config": _entry("config", "Look up settings, and where their values come from."),
     "count-params": _entry("count_params", "Count parameters, every number explained."),
 }
-EXAMPLE = "Example:\n  tx train -c tiny.yaml"
+EXAMPLES = """\
+tx train -c tiny.yaml
+tx translate -c tiny.yaml "ich mochte ein bier"
+tx evaluate -c tiny.yaml"""
+COMPLETE = "_TX_COMPLETE"
+"""Set by the script that `--install-completion` installs: the shell asks what could be typed next."""
 
 
 class Commands(TyperGroup):
@@ -57,35 +60,22 @@ class Commands(TyperGroup):
 
     def get_command(self, ctx: Any, cmd_name: str) -> Any:
         entry = COMMANDS.get(cmd_name)
-        return command(cmd_name, entry.load()) if entry else None
+        return help.command(cmd_name, entry.load()) if entry else None
 
-    def format_commands(self, ctx: Any, formatter: Any) -> None:
-        with formatter.section("Commands"):
-            formatter.write_dl([(name, entry.summary) for name, entry in COMMANDS.items()])
+    def format_options(self, ctx: Any, formatter: Any) -> None:
+        help.write_group("Commands", [(name, entry.summary) for name, entry in COMMANDS.items()], formatter)
+        help.write_options(self, ctx, formatter)
+
+    def format_epilog(self, ctx: Any, formatter: Any) -> None:
+        help.write_examples(self.epilog, formatter)
 
     def resolve_command(self, ctx: Any, args: list[str]) -> Any:
         name = args[0]
         if not name.startswith("-") and name not in COMMANDS:
-            close = difflib.get_close_matches(name, COMMANDS, n=1)
-            raise UsageError(
-                f"no such command: {name}",
-                hint=f"did you mean `tx {close[0]}`?" if close else f"commands: {', '.join(COMMANDS)}.",
-            )
+            from transformer_cli.cli.unknown import command_error
+
+            raise command_error(name, list(COMMANDS))
         return super().resolve_command(ctx, args)
-
-
-def command(name: str, function: Callable[..., object]) -> Any:
-    """The command made of a function: its docstring is the help, the docstring's `Example:` ends it."""
-    about, mark, example = inspect.cleandoc(function.__doc__ or "").partition("\nExample:\n")
-    single = typer.Typer(add_completion=False, rich_markup_mode=None)
-    # \b keeps the lines of a paragraph as they are.
-    epilog = f"\b\nExample:\n{example}" if mark else None
-    single.command(name, help=about.strip(), epilog=epilog)(function)
-    made = get_command(single)
-    for parameter in made.params:
-        if parameter.metavar in options.NAMES:
-            parameter.callback = options.refuse_impossible
-    return made
 
 
 def _version(wanted: bool) -> None:
@@ -110,10 +100,10 @@ def version_text() -> str:
     return ", ".join(parts)
 
 
-app = typer.Typer(cls=Commands, add_completion=False, rich_markup_mode=None)
+app = typer.Typer(cls=Commands, context_settings=help.SETTINGS, rich_markup_mode=None)
 
 
-@app.callback(invoke_without_command=True, epilog=f"\b\n{EXAMPLE}")
+@app.callback(invoke_without_command=True, epilog=EXAMPLES)
 def tx(
     ctx: typer.Context,
     version: Annotated[
@@ -125,7 +115,7 @@ def tx(
     `tx COMMAND --help` explains a command.
     """
     if ctx.invoked_subcommand is None:
-        print(ctx.get_help(), file=sys.stderr)
+        typer.echo(ctx.get_help(), err=True)
         raise typer.Exit(failures.USAGE)
 
 
@@ -138,6 +128,10 @@ def run() -> NoReturn:
 def main(arguments: list[str]) -> int:
     """Parses and runs; raises what goes wrong. The library's own `main` would answer a closed pipe with exit code 1."""
     program = get_command(app)
+    if asked := os.environ.get(COMPLETE):
+        from typer.completion import shell_complete
+
+        return shell_complete(program, {}, "tx", COMPLETE, asked)
     try:
         with program.make_context("tx", arguments) as context:
             program.invoke(context)

@@ -11,7 +11,7 @@ from typing import TYPE_CHECKING, Annotated, Any
 
 import typer
 
-from transformer_cli.cli import console
+from transformer_cli.cli import console, options
 from transformer_cli.cli.options import Config, Json, Overrides, Quiet, Traceback
 from transformer_cli.errors import UsageError
 
@@ -38,7 +38,12 @@ calls it so, and `tx config -c mine.yaml` says what each is in a file, and which
 
 def config(
     name: Annotated[
-        str | None, typer.Argument(metavar="[NAME]", help="A setting or a section, by our name or another toolkit's.")
+        str | None,
+        typer.Argument(
+            metavar="NAME",
+            autocompletion=options.settings,
+            help="A setting or a section, by our name or another toolkit's.",
+        ),
     ] = None,
     config: Config = None,
     overrides: Overrides = None,
@@ -53,7 +58,7 @@ def config(
     Without a name all of them, section by section. With -c or --set also what each is there, and which line of which
     file says so.
 
-    Example:
+    Examples:
       tx config
       tx config training.learning_rate
       tx config -c tiny.yaml --set training.max_steps=10
@@ -201,9 +206,10 @@ def document() -> str:
         )
         columns = tuple(map(Column, ("setting", "default", "takes", "what it does")))
         parts += [f"## {section or 'At the top'}", about, as_markdown(Table("", columns, rows))]
-    table = elsewhere.table()
-    names = tuple((f"`{ours.replace('=', ': ')}`", _code(theirs)) for ours, theirs in table["names"].items())
-    others = tuple((_code(theirs), f"tx {words}") for words, theirs in table["instead"].items())
+    names = tuple(
+        (f"`{ours.replace('=', ': ')}`", _code(theirs)) for ours, theirs in elsewhere.table_of("names").items()
+    )
+    others = tuple((_code(theirs), f"tx {words}") for words, theirs in elsewhere.table_of("instead").items())
     parts += [
         "## Names of other toolkits",
         "What JoeyNMT, fairseq, OpenNMT-py, Marian, Sockeye and Hugging Face call it. A name with a section has this "

@@ -34,30 +34,69 @@ def _whole_number(text: str) -> int:
     return whole
 
 
-Shapes = Annotated[bool, typer.Option("--shapes", help="One token's journey, stage by stage.")]
-Flops = Annotated[bool, typer.Option("--flops", help="FLOPs of training, of a prefill and of one step of decoding.")]
-Memory = Annotated[bool, typer.Option("--memory", help="Bytes of training and of translating.")]
+COSTS = "What it does and costs"
+Shapes = Annotated[bool, typer.Option("--shapes", rich_help_panel=COSTS, help="One token's journey, stage by stage.")]
+Flops = Annotated[
+    bool,
+    typer.Option("--flops", rich_help_panel=COSTS, help="FLOPs of training, of a prefill and of one step of decoding."),
+]
+Memory = Annotated[bool, typer.Option("--memory", rich_help_panel=COSTS, help="Bytes of training and of translating.")]
 On = Annotated[
     str | None,
-    typer.Option("--hardware", metavar="NAME", help="How fast at best, and how long training takes, on h100-sxm, ..."),
+    typer.Option(
+        "--hardware",
+        metavar="NAME",
+        rich_help_panel=COSTS,
+        help="How fast at best, and how long training takes, on h100-sxm, ...",
+    ),
 ]
-BatchSize = Annotated[int | None, typer.Option("--batch-size", min=1, max=MOST, help="Sentences at once; 1.")]
+BatchSize = Annotated[
+    int | None,
+    typer.Option("--batch-size", min=1, max=MOST, metavar="N", rich_help_panel=COSTS, help="Sentences at once; 1."),
+]
 SourceLength = Annotated[
     int | None,
     typer.Option(
-        "--source-length", min=1, max=MOST, help="Tokens; as many as its table of positions has, else data.max_length."
+        "--source-length",
+        min=1,
+        max=MOST,
+        metavar="N",
+        rich_help_panel=COSTS,
+        help="Tokens; as many as its table of positions has, else data.max_length.",
     ),
 ]
-TargetLength = Annotated[int | None, typer.Option("--target-length", min=1, max=MOST, help="The same of the target.")]
-BeamSize = Annotated[int | None, typer.Option("--beam-size", "-b", min=1, max=MOST, help="Hypotheses per sentence.")]
+TargetLength = Annotated[
+    int | None,
+    typer.Option(
+        "--target-length", min=1, max=MOST, metavar="N", rich_help_panel=COSTS, help="The same of the target."
+    ),
+]
+BeamSize = Annotated[
+    int | None,
+    typer.Option(
+        "--beam-size", "-b", min=1, max=MOST, metavar="N", rich_help_panel=COSTS, help="Hypotheses per sentence."
+    ),
+]
 Tokens = Annotated[
     int | None,
     typer.Option(
-        "--tokens", parser=_whole_number, metavar="N", help="Tokens trained on, such as 300e9; of the target."
+        "--tokens",
+        parser=_whole_number,
+        metavar="N",
+        rich_help_panel=COSTS,
+        help="Tokens trained on, such as 300e9; of the target.",
     ),
 ]
 Utilisation = Annotated[
-    float | None, typer.Option("--utilisation", min=0.001, max=1, help="Share of the peak that training reaches; 0.35.")
+    float | None,
+    typer.Option(
+        "--utilisation",
+        min=0.001,
+        max=1,
+        metavar="SHARE",
+        rich_help_panel=COSTS,
+        help="Share of the peak that training reaches; 0.35.",
+    ),
 ]
 
 

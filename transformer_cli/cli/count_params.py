@@ -59,8 +59,10 @@ def count_params(
     norms and positions. Without --convention the table leads from one to the other. What the model does and costs
     comes after it: --shapes, --flops, --memory, --hardware.
 
-    Example:
+    Examples:
       tx count-params gpt3.yaml
+      tx count-params transformer-big --compare transformer-base
+      tx count-params gpt2.yaml --flops --memory --hardware h100-sxm
     """
     request = count_costs.Request(
         shapes, flops, memory, hardware, batch_size, source_length, target_length, beam_size, tokens, utilisation

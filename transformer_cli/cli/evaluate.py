@@ -76,8 +76,10 @@ def evaluate(
     difference by chance? These need no model; with --source, or -m for the words it has seen, they are looked at more
     closely.
 
-    Example:
+    Examples:
       tx evaluate
+      tx evaluate --beam-size 1 --worst 10
+      tx evaluate --reference test.en --hypotheses greedy.en --hypotheses beam5.en
     """
     if json_output and markdown:
         raise UsageError("--json and --markdown are two formats", hint="give one of them")

@@ -56,8 +56,14 @@ def _report(error: Exception) -> int:
         return error.exit_code
     if hasattr(error, "format_message") and hasattr(error, "exit_code"):
         # The command line library's own error; recognised by shape, since its class moves between versions.
+        context = getattr(error, "ctx", None)
+        if context is not None and hasattr(error, "possibilities"):  # of an option that there is not
+            from transformer_cli.cli.unknown import option_error
+
+            there = [name for parameter in context.command.params for name in parameter.opts]
+            return _report(option_error(getattr(error, "option_name", ""), context.command_path, there))
         message = _in_our_words(error)
-        console.error(message, hint=_usage_hint(message, getattr(error, "ctx", None)))
+        console.error(message, hint=_usage_hint(message, context))
         return USAGE
     if _is_out_of_memory(error):
         console.error("not enough memory", hint="a smaller training.budget_tokens or decoding.batch_size needs less.")

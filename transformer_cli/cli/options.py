@@ -7,6 +7,7 @@ Every command takes `quiet` and `traceback`; it need not look at them, they act 
 
 from __future__ import annotations
 
+import glob
 from typing import Annotated, Any
 
 import typer
@@ -31,6 +32,38 @@ NAMES = {"FILE", "RUN", "DIR", "NAME_OR_PATH", "[NAME]", "MODEL", "OTHER"}
 """The metavars of what names a file or a run: `refuse_impossible` sees to them in every command."""
 
 
+MODEL = "Model and settings"
+TEXT = "Text"
+SEARCH = "Search"
+EVERY = "With every command"
+"""Groups of options in a help; the last is for those that all commands have."""
+
+
+def _configurations(incomplete: str) -> list[str]:
+    """Presets, and the YAML files that could be meant."""
+    from transformer_cli.config.source import preset_names
+
+    names = [*(f"{name}.yaml" for name in preset_names()), *glob.glob(f"{glob.escape(incomplete)}*.yaml")]
+    return [name for name in names if name.startswith(incomplete)]
+
+
+def settings(incomplete: str) -> list[str]:
+    """The settings that begin so."""
+    from transformer_cli.config.settings import settings
+
+    return [setting.name for setting in settings() if setting.name.startswith(incomplete)]
+
+
+def _assignments(incomplete: str) -> list[str]:
+    return [f"{name}=" for name in settings(incomplete)]
+
+
+def _runs(incomplete: str) -> list[str]:
+    from transformer_cli.checkpoints.find import RUNS
+
+    return [name for name in map(str, sorted(RUNS.glob("*/"))) if name.startswith(incomplete)]
+
+
 def refuse_impossible(context: Any, parameter: Any, value: Any) -> Any:
     """The value; UsageError for a name that no file can have, before anything is looked for or done."""
     from transformer_cli.config.names import shorten, why_impossible
@@ -47,16 +80,34 @@ def refuse_impossible(context: Any, parameter: Any, value: Any) -> Any:
 
 Config = Annotated[
     str | None,
-    typer.Option("--config", "-c", metavar="NAME_OR_PATH", help="A YAML file, or a preset such as base.yaml."),
+    typer.Option(
+        "--config",
+        "-c",
+        metavar="NAME_OR_PATH",
+        rich_help_panel=MODEL,
+        autocompletion=_configurations,
+        help="A YAML file, or a preset such as base.yaml.",
+    ),
 ]
 Overrides = Annotated[
     list[str] | None,
-    typer.Option("--set", metavar="KEY=VALUE", help="Override one setting, e.g. model.d_model=64; repeatable."),
+    typer.Option(
+        "--set",
+        metavar="KEY=VALUE",
+        rich_help_panel=MODEL,
+        autocompletion=_assignments,
+        help="Override one setting, e.g. model.d_model=64; repeatable.",
+    ),
 ]
 Model = Annotated[
     str | None,
     typer.Option(
-        "--model", "-m", metavar="RUN", help="A run or a checkpoint directory; the latest run when not given."
+        "--model",
+        "-m",
+        metavar="RUN",
+        rich_help_panel=MODEL,
+        autocompletion=_runs,
+        help="A run or a checkpoint directory; the latest run when not given.",
     ),
 ]
 Models = Annotated[
@@ -65,21 +116,40 @@ Models = Annotated[
         "--model",
         "-m",
         metavar="RUN",
+        rich_help_panel=MODEL,
+        autocompletion=_runs,
         help="A run or a checkpoint directory; the latest run when not given; repeated, an ensemble.",
     ),
 ]
 RunDir = Annotated[
-    str | None, typer.Option("--run-dir", metavar="DIR", help="The run's directory; runs/NAME when not given.")
+    str | None,
+    typer.Option(
+        "--run-dir", metavar="DIR", rich_help_panel=MODEL, help="The run's directory; runs/NAME when not given."
+    ),
 ]
 Input = Annotated[
-    str | None, typer.Option("--input", "-i", metavar="FILE", help="Read lines from this file; - is stdin.")
+    str | None,
+    typer.Option("--input", "-i", metavar="FILE", rich_help_panel=TEXT, help="Read lines from this file; - is stdin."),
 ]
-Output = Annotated[str | None, typer.Option("--output", "-o", metavar="FILE", help="Write to this file; - is stdout.")]
-Json = Annotated[bool, typer.Option("--json", help="Machine-readable results, one JSON object per line.")]
+Output = Annotated[
+    str | None,
+    typer.Option("--output", "-o", metavar="FILE", rich_help_panel=TEXT, help="Write to this file; - is stdout."),
+]
+Json = Annotated[
+    bool, typer.Option("--json", rich_help_panel=EVERY, help="Machine-readable results, one JSON object per line.")
+]
 Strict = Annotated[
     bool, typer.Option("--strict", help="Stop with exit code 3 where text is suspicious, instead of a warning.")
 ]
-Quiet = Annotated[bool, typer.Option("--quiet", "-q", help="Results and errors only.", callback=_set_quiet)]
+Quiet = Annotated[
+    bool, typer.Option("--quiet", "-q", rich_help_panel=EVERY, help="Results and errors only.", callback=_set_quiet)
+]
 Traceback = Annotated[
-    bool, typer.Option("--traceback", help="Show Python's traceback when something fails.", callback=_set_traceback)
+    bool,
+    typer.Option(
+        "--traceback",
+        rich_help_panel=EVERY,
+        help="Show Python's traceback when something fails.",
+        callback=_set_traceback,
+    ),
 ]

@@ -53,8 +53,10 @@ def score(
 
     --gold has a line of links per pair, source-target, words counted from 0: `0-0` is sure, `1p2` possible.
 
-    Example:
+    Examples:
       tx score --source test.de --target test.en
+      tx score --source test.de --target test.en --json -o scores.jsonl
+      tx score --source test.de --target test.en --gold test.links
     """
     from transformer_cli.data.corpus import parallel
 

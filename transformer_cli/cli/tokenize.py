@@ -23,7 +23,7 @@ EXAMPLE = 'for example: tx tokenize "unhappiness", or tx tokenize -c tiny.yaml t
 
 
 def tokenize(
-    text: Annotated[list[str] | None, typer.Argument(metavar="[TEXT]...", help="Lines, one per argument.")] = None,
+    text: Annotated[list[str] | None, typer.Argument(metavar="TEXT", help="Lines, one per argument.")] = None,
     input_file: Input = None,
     model: Model = None,
     config: Config = None,
@@ -44,8 +44,10 @@ def tokenize(
     names, or of the run of a configuration: a line out for each line in, pieces, a tab, ids. `▁` is a space. With
     --json each line is an object with text, pieces and ids.
 
-    Example:
+    Examples:
       tx tokenize "unhappiness"
+      echo "ich mochte ein bier" | tx tokenize --ids
+      tx tokenize -c tiny.yaml --run-dir runs/pieces --set tokenizer.vocab_size=500
     """
     if ids and decode:
         raise UsageError("--ids and --decode are both given", hint="give one of them")

@@ -38,8 +38,10 @@ def train(
     and keeps the best and the last checkpoints. With --dry-run or --strict the text is checked first: for pairs that
     are repeated, shifted, alike, of odd lengths or in two texts at once, and for characters nobody sees.
 
-    Example:
+    Examples:
       tx train -c tiny.yaml
+      tx train -c tiny.yaml --dry-run
+      tx train -c tiny.yaml --run-dir runs/wider --set model.d_model=256
     """
     from transformer_cli.config.source import load_config
 

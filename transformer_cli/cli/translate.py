@@ -14,7 +14,7 @@ import typer
 
 from transformer_cli.cli import console
 from transformer_cli.cli.lines import Incoming, Request, as_request, incoming_lines, parse_request
-from transformer_cli.cli.options import Config, Input, Json, Models, Output, Overrides, Quiet, Traceback
+from transformer_cli.cli.options import SEARCH, TEXT, Config, Input, Json, Models, Output, Overrides, Quiet, Traceback
 from transformer_cli.cli.results import JSON_FIELDS, Tally, as_json, as_moses, as_text, refuse_own_input, writer
 from transformer_cli.errors import DataError, UsageError
 from transformer_cli.files import json_line
@@ -23,11 +23,24 @@ if TYPE_CHECKING:
     from transformer_cli.decoding.translator import Translation, Translator
 
 BeamSize = Annotated[
-    int | None, typer.Option("--beam-size", "-b", min=1, help="Hypotheses kept per sentence; 1 is greedy search.")
+    int | None,
+    typer.Option(
+        "--beam-size",
+        "-b",
+        min=1,
+        metavar="N",
+        rich_help_panel=SEARCH,
+        help="Hypotheses kept per sentence; 1 is greedy search.",
+    ),
 ]
 LengthPenalty = Annotated[
     float | None,
-    typer.Option("--length-penalty", help="Exponent of the length that scores are divided by; 0 disables."),
+    typer.Option(
+        "--length-penalty",
+        metavar="X",
+        rich_help_panel=SEARCH,
+        help="Exponent of the length that scores are divided by; 0 disables.",
+    ),
 ]
 Progress = Callable[[int], object] | None
 Run = Callable[[Sequence[Request], int, Progress], "list[Translation]"]
@@ -39,7 +52,7 @@ Show = Callable[[int, Request, "Translation"], list[str]]
 
 
 def translate(
-    text: Annotated[list[str] | None, typer.Argument(metavar="[TEXT]...", help="Sentences, one per argument.")] = None,
+    text: Annotated[list[str] | None, typer.Argument(metavar="TEXT", help="Sentences, one per argument.")] = None,
     input_file: Input = None,
     output_file: Output = None,
     models: Models = None,
@@ -51,19 +64,33 @@ def translate(
         typer.Option(
             "--n-best",
             min=1,
+            metavar="N",
+            rich_help_panel=SEARCH,
             help="Translations per line, in Moses' format: at most the beam's size; draws, with --sample.",
         ),
     ] = 1,
     length_penalty: LengthPenalty = None,
     sample: Annotated[
-        bool, typer.Option("--sample", help="Draw translations at random; --set seed=2 draws others.")
+        bool,
+        typer.Option(
+            "--sample", rich_help_panel=SEARCH, help="Draw translations at random; --set seed=2 draws others."
+        ),
     ] = False,
     alignments: Annotated[
-        bool, typer.Option("--alignments", help="Say which word translates which: TEXT ||| 0-0 1-2, source-target.")
+        bool,
+        typer.Option(
+            "--alignments",
+            rich_help_panel=TEXT,
+            help="Say which word translates which: TEXT ||| 0-0 1-2, source-target.",
+        ),
     ] = False,
     jsonl: Annotated[
         bool,
-        typer.Option("--jsonl", help='Lines are objects: {"source": ..., "prefix": ...}; other fields go out again.'),
+        typer.Option(
+            "--jsonl",
+            rich_help_panel=TEXT,
+            help='Lines are objects: {"source": ..., "prefix": ...}; other fields go out again.',
+        ),
     ] = False,
     json_output: Json = False,
     quiet: Quiet = False,
@@ -85,8 +112,10 @@ def translate(
     measured here (docs/attention.md); --set decoding.alignment_reading=shifted reads the one it goes into, as Chen et
     al. 2020 do. Words are those between white space. In --json they are `alignment`.
 
-    Example:
+    Examples:
       tx translate "ich mochte ein bier"
+      echo "ich mochte ein bier" | tx translate --json
+      tx translate --beam-size 10 --n-best 3 "ich mochte ein bier"
     """
     refuse_own_input(output_file, input_file)
     if alignments and n_best > 1 and not (json_output or jsonl):

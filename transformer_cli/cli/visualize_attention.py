@@ -28,7 +28,7 @@ MAX_WEIGHTS = 20_000_000
 
 def visualize_attention(
     text: Annotated[
-        list[str] | None, typer.Argument(metavar="[SENTENCE]", help="One sentence; or through a pipe.")
+        list[str] | None, typer.Argument(metavar="SENTENCE", help="One sentence; or through a pipe.")
     ] = None,
     model: Model = None,
     config: Config = None,
@@ -65,7 +65,9 @@ def visualize_attention(
     with everything, that works offline; .png, .svg and .pdf are figures of the chosen layers and heads; .npz and .json
     hold the numbers, and --from draws them again. Rows are queries and sum to 1; a decoder's row is `input → output`.
 
-    Example:
+    Examples:
+      tx visualize-attention "ich mochte ein bier"
+      tx visualize-attention "ich mochte ein bier" --layers cross:2 --heads all
       tx visualize-attention "ich mochte ein bier" -o beer.html -o beer.png
     """
     paths = [Path(name) for name in output_files or ()]

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from collections.abc import Collection
 from functools import cache
 from pathlib import Path
 
@@ -25,26 +26,44 @@ def is_meant_here(name: str, section: str) -> bool:
     return f"{section}.{_plain(name)}" in _names().keys() | _without().keys()
 
 
+def option(name: str, there: Collection[str]) -> str | None:
+    """The option among those that are there which others call so."""
+    return _among(table_of("options"), name, there)
+
+
+def command(name: str, there: Collection[str]) -> str | None:
+    """The command that others call so."""
+    return _among(table_of("commands"), name, there)
+
+
 def theirs(setting: str) -> list[str]:
     """What others call a setting of ours."""
     return [name.rpartition(".")[2] for name, ours in _names().items() if ours.partition("=")[0] == setting]
 
 
+def table_of(part: str) -> dict[str, str]:
+    """names, options or commands: what others call ours; instead: what they call what tx does in another way."""
+    return _read()[part]
+
+
 @cache
-def table() -> dict[str, dict[str, str]]:
-    """names: our settings and what others call them; instead: what tx does, and what others call that."""
+def _read() -> dict[str, dict[str, str]]:
     read = yaml.safe_load(TABLE.read_text(encoding="utf-8"))
-    return {"names": read["names"], "instead": {entry["ours"]: entry["theirs"] for entry in read["instead"]}}
+    return read | {"instead": {entry["ours"]: entry["theirs"] for entry in read["instead"]}}
 
 
 @cache
 def _names() -> dict[str, str]:
-    return {name: ours for ours, names in table()["names"].items() for name in names.split()}
+    return {name: ours for ours, names in table_of("names").items() for name in names.split()}
 
 
 @cache
 def _without() -> dict[str, str]:
-    return {name: words for words, names in table()["instead"].items() for name in names.split()}
+    return {name: words for words, names in table_of("instead").items() for name in names.split()}
+
+
+def _among(table: dict[str, str], name: str, there: Collection[str]) -> str | None:
+    return next((ours for ours, names in table.items() if ours in there and _plain(name) in names.split()), None)
 
 
 def _of(meanings: dict[str, str], name: str, section: str) -> str | None:

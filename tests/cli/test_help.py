@@ -1,0 +1,205 @@
+"""Help, completion, and what is said to a command or an option that there is not."""
+
+from __future__ import annotations
+
+import importlib
+import os
+import re
+import subprocess
+import sys
+from pathlib import Path
+
+import pytest
+from typer.main import get_command
+
+from transformer_cli.cli import app, failures, help
+from transformer_cli.cli.options import EVERY
+from transformer_cli.config import elsewhere
+
+OPTIONS = {
+    name: [option for parameter in help.command(name, entry.load()).params for option in parameter.opts]
+    for name, entry in app.COMMANDS.items()
+}
+
+
+@pytest.fixture
+def helped(monkeypatch, capsys):
+    """A command's help on a terminal of so many columns, or in a pipe."""
+
+    def helped(name: str, *, columns: int = 80, terminal: bool = False, **environment: str) -> str:
+        for variable in ("NO_COLOR", "TERM"):
+            monkeypatch.delenv(variable, raising=False)
+        for variable, value in {"COLUMNS": str(columns), **environment}.items():
+            monkeypatch.setenv(variable, value)
+        monkeypatch.setattr(sys.stdout, "isatty", lambda: terminal, raising=False)
+        assert app.main([name, "-h"] if name else ["-h"]) == 0
+        return capsys.readouterr().out
+
+    return helped
+
+
+@pytest.mark.parametrize("name", ["", *app.COMMANDS])
+def test_options_come_in_groups_and_what_all_commands_have_is_last(helped, name):
+    told = helped(name)
+    groups = re.findall(r"^(\S.*):$", told, re.MULTILINE)
+    assert groups[-2:] == [EVERY, "Examples"]
+    assert len(groups) == len(set(groups)) >= 3
+    assert "  -h, --help " in told
+
+
+@pytest.mark.parametrize("name", ["", *app.COMMANDS])
+def test_help_says_what_to_type_and_not_what_python_makes_of_it(helped, name):
+    told = helped(name)
+    assert not re.search(r"<\w+( range|\[\w+\])?>|x<=|x>=|\[\[|\bINTEGER\b", told.replace("<s>", ""))
+
+
+@pytest.mark.parametrize("name", ["", *app.COMMANDS])
+@pytest.mark.parametrize("columns", [60, 80, 200])
+def test_no_line_is_wider_than_the_terminal_or_than_a_reader_likes(helped, name, columns):
+    text, _, _ = helped(name, columns=columns).partition("\nExamples:\n")
+    assert max(map(len, text.split("\n"))) <= min(columns, 100)
+
+
+def test_help_has_colour_only_on_a_terminal_that_wants_it(helped):
+    assert "\x1b[1mExamples\x1b[0m:\n" in helped("train", terminal=True)
+    assert "\x1b" not in helped("train")
+    assert "\x1b" not in helped("train", terminal=True, NO_COLOR="1")
+    assert "\x1b" not in helped("train", terminal=True, TERM="dumb")
+    coloured = helped("train", terminal=True)
+    assert re.sub(r"\x1b\[\d*m", "", coloured) == helped("train")
+
+
+@pytest.mark.parametrize("name", app.COMMANDS)
+def test_every_example_is_understood(name):
+    about = importlib.import_module(app.COMMANDS[name].module).__dict__[app.COMMANDS[name].function].__doc__
+    examples = [line.strip() for line in about.partition("Examples:")[2].strip().split("\n")]
+    for line in examples:
+        words = [word.strip('"') for word in re.findall(r'"[^"]*"|\S+', line.rpartition("| ")[2])]
+        made = help.command(name, app.COMMANDS[name].load())
+        assert words[:2] == ["tx", name]
+        made.make_context(name, words[2:])
+
+
+# --- names of others ------------------------------------------------------------------------------------------------
+
+
+@pytest.fixture
+def refused(capsys, monkeypatch):
+    """What is said to a command line that is not understood."""
+    monkeypatch.setattr(failures, "_traceback_wanted", False)
+
+    def refused(*arguments: str) -> str:
+        assert failures.exit_code(lambda: app.main(list(arguments))) == 2
+        return capsys.readouterr().err
+
+    return refused
+
+
+@pytest.mark.parametrize(
+    ("arguments", "hint"),
+    [
+        (["train", "--resume"], "tx continues a run by the same command; nothing has to be said."),
+        (["train", "--epochs", "3"], "that is a setting: --set training.max_epochs=..."),
+        (["train", "--lr", "3"], "that is a setting: --set training.learning_rate=..."),
+        (["train", "--d_model=3"], "that is a setting: --set model.d_model=..."),
+        (
+            ["train", "--max-length", "3"],
+            "that is a setting: --set data.max_length=... or --set decod",
+        ),
+        (["train", "--gpus", "2"], "tx trains on several devices under `torchrun --nproc-per-node N`; "),
+        (["train", "--output_dir", "x"], "did you mean --run-dir?"),
+        (["train", "--overwrit"], "did you mean --overwrite?"),
+        (["translate", "--src", "x"], "did you mean --input?"),
+        (["evaluate", "--src", "x"], "did you mean --source?"),
+        (["translate", "--beam", "3"], "did you mean --beam-size?"),
+        (["train", "--zzz"], "`tx train --help` shows what is possible."),
+    ],
+)
+def test_an_option_of_others_is_told_ours(refused, arguments, hint):
+    told = refused(*arguments)
+    assert told.startswith(f"error: no such option: {arguments[1].partition('=')[0]}\n  hint: {hint}")
+
+
+@pytest.mark.parametrize(
+    ("name", "meant"), [("generate", "translate"), ("eval", "evaluate"), ("preprocess", "tokenize"), ("trian", "train")]
+)
+def test_a_command_of_others_is_told_ours(refused, name, meant):
+    assert refused(name) == f"error: no such command: {name}\n  hint: did you mean `tx {meant}`?\n"
+
+
+def test_what_is_like_nothing_suggests_nothing(refused):
+    """`tx serve` used to suggest `tx score`."""
+    assert refused("serve") == f"error: no such command: serve\n  hint: commands: {', '.join(app.COMMANDS)}.\n"
+
+
+def test_options_and_commands_that_others_call_differently_exist():
+    there = {option for options in OPTIONS.values() for option in options}
+    assert set(elsewhere.table_of("options")) <= there
+    assert set(elsewhere.table_of("commands")) <= set(app.COMMANDS)
+
+
+# --- completion -----------------------------------------------------------------------------------------------------
+
+
+@pytest.fixture
+def completed(monkeypatch, capsys, tmp_path):
+    """What could be typed next, as the shell is told; the last word is the one that is being typed."""
+    monkeypatch.chdir(tmp_path)
+    Path("mine.yaml").touch()
+    Path("runs/one").mkdir(parents=True)
+
+    def completed(*words: str) -> list[str]:
+        monkeypatch.setenv("_TX_COMPLETE", "complete_bash")
+        monkeypatch.setenv("COMP_WORDS", " ".join(["tx", *words]))
+        monkeypatch.setenv("COMP_CWORD", str(len(words)))
+        assert app.main([]) == 0
+        return capsys.readouterr().out.split()
+
+    return completed
+
+
+@pytest.mark.parametrize(
+    ("words", "expected"),
+    [
+        (["tra"], ["train", "translate"]),
+        (["train", "--ove"], ["--overwrite"]),
+        (["train", "-c", "ti"], ["time-series.yaml", "tiny.yaml"]),
+        (["train", "-c", "mi"], ["mine.yaml"]),
+        (["train", "--set", "training.learn"], ["training.learning_rate="]),
+        (["translate", "-m", "ru"], ["runs/one"]),
+        (["config", "decoding.beam"], ["decoding.beam_size"]),
+    ],
+)
+def test_what_is_being_typed_is_completed(completed, words, expected):
+    assert completed(*words) == expected
+
+
+@pytest.mark.parametrize(("shell", "mark"), [("bash", "complete -o"), ("zsh", "compdef"), ("fish", "complete --c")])
+def test_three_shells_have_a_script(monkeypatch, capsys, shell, mark):
+    monkeypatch.setenv("_TX_COMPLETE", f"source_{shell}")
+    assert app.main([]) == 0
+    assert mark in capsys.readouterr().out
+
+
+def test_bash_completes_and_nothing_heavy_is_imported(tmp_path):
+    """By the script itself, in a bash."""
+    program = tmp_path / "tx"
+    program.write_text(f"#!{sys.executable} -Ximporttime\nfrom transformer_cli.cli.app import run\nrun()\n", "utf-8")
+    program.chmod(0o755)
+    script = 'eval "$(_TX_COMPLETE=source_bash tx 2>/dev/null)"; COMP_WORDS=(tx transl); COMP_CWORD=1; '
+    done = subprocess.run(
+        ["bash", "-c", f"{script} _tx_completion tx; echo ${{COMPREPLY[@]}}"],
+        capture_output=True,
+        encoding="utf-8",
+        env={"PATH": f"{tmp_path}:{os.environ['PATH']}", "PYTHONPATH": str(Path(__file__).parents[2])},
+        check=True,
+    )
+    assert done.stdout == "translate\n"
+    imported = {line.rpartition("|")[2].strip().partition(".")[0] for line in done.stderr.split("\n")}
+    assert "typer" in imported
+    assert not imported & {"torch", "numpy", "sentencepiece", "sacrebleu", "tqdm"}
+
+
+def test_the_program_offers_to_install_its_completion():
+    names = [option for parameter in get_command(app.app).params for option in parameter.opts]
+    assert "--install-completion" in names

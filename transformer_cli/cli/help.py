@@ -1,0 +1,81 @@
+"""How help looks: options in groups, examples below, colour on a terminal that wants it; without rich, to be quick."""
+
+from __future__ import annotations
+
+import inspect
+import re
+import sys
+from collections.abc import Callable, Sequence
+from typing import Any
+
+import typer
+from typer.core import TyperCommand
+from typer.main import get_command
+
+from transformer_cli.cli import console, options
+
+SETTINGS = {"help_option_names": ["-h", "--help"], "max_content_width": 100}
+"""Of the library: longer lines are hard to read, however wide the terminal is."""
+
+
+class Command(TyperCommand):
+    """A command whose help has its options in groups."""
+
+    def format_options(self, ctx: Any, formatter: Any) -> None:
+        write_options(self, ctx, formatter)
+
+    def format_epilog(self, ctx: Any, formatter: Any) -> None:
+        write_examples(self.epilog, formatter)
+
+
+def command(name: str, function: Callable[..., object]) -> Any:
+    """The command made of a function: its docstring is the help, the docstring's `Examples:` end it."""
+    about, _, examples = inspect.cleandoc(function.__doc__ or "").partition("\nExamples:\n")
+    single = typer.Typer(add_completion=False, rich_markup_mode=None)
+    single.command(name, cls=Command, context_settings=SETTINGS, help=about.strip(), epilog=examples)(function)
+    made = get_command(single)
+    for parameter in made.params:
+        if parameter.metavar in options.NAMES:
+            parameter.callback = options.refuse_impossible
+    return made
+
+
+def write_options(command: Any, ctx: Any, formatter: Any) -> None:
+    """Arguments and options by their groups, `rich_help_panel` in the library; what all commands have is last."""
+    groups: dict[str, list[tuple[str, str]]] = {}
+    for parameter in command.get_params(ctx):
+        if record := parameter.get_help_record(ctx):
+            groups.setdefault(_group(parameter), []).append(_readable(*record))
+    for title in sorted(groups, key=options.EVERY.__eq__):
+        write_group(title, groups[title], formatter)
+
+
+def write_group(title: str, rows: Sequence[tuple[str, str]], formatter: Any) -> None:
+    """What to type, and what that does."""
+    with formatter.section(_styled(title, "1")):
+        formatter.write_dl([(_styled(typed, "36"), words) for typed, words in rows])
+
+
+def write_examples(examples: str | None, formatter: Any) -> None:
+    """Lines to paste, as they are: never wrapped."""
+    if examples:
+        with formatter.section(_styled("Examples", "1")):
+            for line in examples.strip("\n").split("\n"):
+                formatter.write(f"{'':{formatter.current_indent}}{line.strip()}\n")
+
+
+def _group(parameter: Any) -> str:
+    if parameter.param_type_name == "argument":
+        return "Arguments"
+    return options.EVERY if "--help" in parameter.opts else parameter.rich_help_panel or "Options"
+
+
+def _readable(typed: str, words: str) -> tuple[str, str]:
+    """Choices, but no types of Python; and limits in words: at least 1, 1 to 10."""
+    words = re.sub(r"([^\s[]+)<=x<=\d{7,}", r"at least \1", words)  # a limit that nobody meets
+    words = re.sub(r"([^\s[]+)<=x<=([^];]+)", r"\1 to \2", words).replace("x>=", "at least ")
+    return re.sub(r" <(\S+)>$", lambda kind: f" {kind[1]}" if "|" in kind[1] else "", typed), words
+
+
+def _styled(text: str, code: str) -> str:
+    return f"\x1b[{code}m{text}\x1b[0m" if console.has_colour(sys.stdout) else text
