@@ -58,6 +58,7 @@ TORCH_FREE = [
     "checkpoints/find.py",
     "checkpoints/fit.py",
     "checkpoints/record.py",
+    "environment.py",
     "errors.py",
     "files.py",
     "sealing.py",

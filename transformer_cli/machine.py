@@ -12,6 +12,7 @@ import torch
 from pydantic import TypeAdapter, ValidationError
 
 from transformer_cli.config.run import RunConfig
+from transformer_cli.environment import local_rank
 from transformer_cli.errors import ModelError, ResourceError
 
 Precision = Literal["fp32", "bf16"]
@@ -94,7 +95,13 @@ def _machine(device: str, precision: Precision, threads: int, reason: str) -> Ma
 
 
 def _threads(config: RunConfig) -> int:
-    return config.threads or torch.get_num_threads()
+    """More threads than processors wait for each other: 1,024 of them on two, without end."""
+    return min(config.threads or torch.get_num_threads(), _processors())
+
+
+def _processors() -> int:
+    """Those that this process may use."""
+    return len(os.sched_getaffinity(0)) if hasattr(os, "sched_getaffinity") else os.cpu_count() or 1
 
 
 def product_rate(dtype: torch.dtype, *, size: int = 1024, seconds: float = 0.05) -> float:
@@ -116,7 +123,8 @@ def _device(wanted: str) -> str:
     if not there[wanted]:
         raise ResourceError(f"device {wanted} is not available here", hint="`device: auto` takes what there is")
     # Under torchrun each process has a GPU of its own.
-    return f"cuda:{os.environ['LOCAL_RANK']}" if wanted == "cuda" and "LOCAL_RANK" in os.environ else wanted
+    rank = local_rank()
+    return f"cuda:{rank}" if wanted == "cuda" and rank is not None else wanted
 
 
 def _precision(wanted: Literal[Precision, "auto"], device: str) -> Choice | None:

@@ -102,6 +102,14 @@ def test_a_latest_run_that_is_gone_is_not_replaced_by_another(runs):
     assert "runs/latest does not exist | there is runs/first" in message_of(None)
 
 
+@pytest.mark.parametrize("name", ["sp ", " sp", "a\nb"])
+def test_the_latest_run_is_known_by_its_whole_name(runs, name):
+    """`runs/sp ` was looked for as `runs/sp`."""
+    (runs / "second").rename(runs / name)
+    (runs / "latest").write_text(f"{name}\n")
+    assert find_run(None) == Path("runs") / name
+
+
 def test_a_run_without_a_checkpoint_says_so(runs):
     (runs / "third/tokenizer").mkdir(parents=True)
     (runs / "third/config.yaml").write_text("")

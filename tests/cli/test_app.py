@@ -213,6 +213,13 @@ def test_a_hint_follows_the_message(ends):
     [
         (MemoryError(), "error: not enough memory\n  hint: a smaller "),
         (RuntimeError("DefaultCPUAllocator: can't allocate memory"), "error: not enough memory\n"),
+        (MemoryError("std::bad_alloc"), "error: not enough memory\n"),
+        (OSError(errno.ENOMEM, "Cannot allocate memory"), "error: not enough memory\n"),
+        (RuntimeError("can't start new thread"), "error: not enough memory\n"),
+        (
+            ImportError("libtorch_cpu.so: failed to map segment from shared object"),
+            "error: a library cannot be loaded: libtorch_cpu.so: failed to map segment from shared object\n  hint: ",
+        ),
         (OSError(errno.ENOSPC, "No space left on device", "a/b"), "error: a/b: No space left on device\n  hint: free"),
         (PermissionError(errno.EACCES, "Permission denied", "a/b"), "error: a/b: Permission denied\n"),
     ],
@@ -246,6 +253,7 @@ def test_a_bug_is_one_line_and_a_traceback_on_request(ends):
         "error: a bug in tx: ZeroDivisionError: a b\n"
         "  hint: the same command with --traceback shows where; please report it.\n",
     )
+    assert ends(ImportError("cannot import name", name="transformer_cli.nothing"))[0] == 1
     failures.show_tracebacks()
     code, said = ends(ZeroDivisionError("a"))
     assert code == 1

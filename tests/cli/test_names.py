@@ -26,7 +26,7 @@ def test_every_option_that_names_a_file_is_known_by_its_metavar():
         for command, entry in app.COMMANDS.items()
         for parameter in app.command(command, entry.load()).params
     }
-    others = {None, "KEY=VALUE", "LAYERS", "HEADS", "N", "NAME", "TEXT", "[SENTENCE]", "[TEXT]..."}
+    others = {None, "KEY=VALUE", "LAYERS", "HEADS", "N", "NAME", "[NAME]", "TEXT", "[SENTENCE]", "[TEXT]..."}
     assert metavars == options.NAMES | others
     assert len(NAMED) > 20
 

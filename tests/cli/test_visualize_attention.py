@@ -256,3 +256,10 @@ def test_help_imports_nothing_heavy():
     )
     shown = subprocess.run([sys.executable, "-c", code], capture_output=True, encoding="utf-8", check=True)
     assert shown.stdout.endswith("[]\n")
+
+
+def test_a_notebooks_backend_does_not_matter(here):
+    """Every program started from a notebook inherits one that only the notebook has; it was called a bug."""
+    assert tx(SOURCE, "-o", "a.npz") == 0
+    shown = program("--from", "a.npz", "-o", "backend.png", MPLBACKEND="module://nowhere.backend")
+    assert (shown.returncode, Path("backend.png").exists()) == (0, True), shown.stderr

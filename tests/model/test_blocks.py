@@ -47,6 +47,14 @@ def test_evaluation_and_p_zero_leave_everything_as_it_is() -> None:
     assert Dropout(0.0).train()(x) is x
 
 
+def test_a_probability_next_to_one_is_a_probability() -> None:
+    """Of 0.999999 the nearest multiple of 2^-16 is 1, and the scale was divided by 0."""
+    torch.manual_seed(4)
+    out = Dropout(0.999999).train()(torch.ones(2**20))
+    assert out.isfinite().all()
+    assert 0.0 < out.mean() < 3.0
+
+
 def test_the_same_seed_draws_the_same_mask() -> None:
     outs = []
     for seed in (3, 3, 4):

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import os
 import re
 from pathlib import Path
 from typing import Final
@@ -148,8 +149,8 @@ def _latest(runs_dir: Path) -> Path:
             else f"{shown(pointer)} does not exist"
         )
         raise ModelError(found, hint=_offer(runs_dir))
-    name = read_text(pointer, error=ModelError).strip()
-    if not name or not (runs_dir / name).is_dir():
+    name = read_text(pointer, error=ModelError).removesuffix("\n")  # a name may end in a space
+    if not name or not os.path.isdir(runs_dir / name):
         raise ModelError(f"{shown(pointer)} names the run {name[:200]!r}, which is not there", hint=_offer(runs_dir))
     return runs_dir / name
 

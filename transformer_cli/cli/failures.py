@@ -65,6 +65,12 @@ def _report(error: Exception) -> int:
         message = _in_our_words(error)
         console.error(message, hint=_usage_hint(message, context))
         return USAGE
+    if isinstance(error, ImportError) and not (error.name or "").startswith("transformer_cli"):
+        console.error(
+            f"a library cannot be loaded: {error}",
+            hint="there is too little memory for it (`ulimit -v` shows a limit), or it has to be installed anew.",
+        )
+        return RESOURCE
     if _is_out_of_memory(error):
         console.error("not enough memory", hint="a smaller training.budget_tokens or decoding.batch_size needs less.")
         return RESOURCE
@@ -105,5 +111,16 @@ def _usage_hint(message: str, context: typer.Context | None) -> str | None:
 
 def _is_out_of_memory(error: Exception) -> bool:
     """Python's and PyTorch's ways to say so; the latter without importing it."""
-    name = type(error).__name__
-    return isinstance(error, MemoryError) or name == "OutOfMemoryError" or "can't allocate memory" in str(error)
+    if isinstance(error, SystemError):  # of an extension that does not look at what it was given
+        return _has_memory_limit()
+    words = ("can't allocate memory", "cannot allocate memory", "bad_alloc", "can't start new thread")
+    known = isinstance(error, MemoryError) or type(error).__name__ == "OutOfMemoryError"
+    return known or any(word in str(error).lower() for word in words)
+
+
+def _has_memory_limit() -> bool:
+    try:
+        import resource  # not on Windows
+    except ImportError:
+        return False
+    return resource.getrlimit(resource.RLIMIT_AS)[0] != resource.RLIM_INFINITY

@@ -28,7 +28,7 @@ def _set_traceback(value: bool) -> bool:
     return value
 
 
-NAMES = {"FILE", "RUN", "DIR", "NAME_OR_PATH", "[NAME]", "MODEL", "OTHER"}
+NAMES = {"FILE", "RUN", "DIR", "NAME_OR_PATH", "MODEL", "OTHER"}
 """The metavars of what names a file or a run: `refuse_impossible` sees to them in every command."""
 
 

@@ -78,6 +78,8 @@ def visualize_attention(
         from transformer_cli.attention_maps.figure import require_matplotlib
 
         require_matplotlib()  # said before the work, not after it
+        # A notebook's own backend, which programs started from it inherit, is not there for all of them.
+        os.environ["MPLBACKEND"] = "agg"
     if from_file is not None:
         others = {"a sentence": text, "-m": model, "-c": config, "--target": target, "--pad-to": pad_to}
         if clashing := [name for name, value in (others | {"--set": overrides or None}).items() if value is not None]:

@@ -32,7 +32,7 @@ class RunConfig(Section):
     precision: Literal["auto", "fp32", "bf16"] = "auto"
     """auto: bf16 where it was measured to be faster on this machine, else fp32."""
     threads: Annotated[int, Field(gt=0, le=1024)] | None = None
-    """CPU threads; PyTorch's choice when not given."""
+    """CPU threads, at most one for each processor; PyTorch's choice when not given."""
     tokenizer: TokenizerConfig = TokenizerConfig()
     data: DataConfig = DataConfig()
     model: ModelConfig = ModelConfig()

@@ -121,7 +121,7 @@ class Dropout(nn.Module):
 
     def _mask(self, x: Tensor) -> Tensor:
         """0 or the scale for each element of x, in its dtype."""
-        dropped = round(self.p * 2**16)
+        dropped = min(round(self.p * 2**16), 2**16 - 1)  # of the nearest to 1, nothing would be left to scale
         words = torch.empty((x.numel() + 3) // 4, dtype=torch.int64).random_(-(2**63), None)
         bits = words.view(torch.int16)[: x.numel()].view(x.shape)
         return (bits >= dropped - 2**15).to(x.dtype).mul_(2**16 / (2**16 - dropped))

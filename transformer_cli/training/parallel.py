@@ -5,13 +5,15 @@ Started by torchrun, each process has a rank and computes its own batches; gradi
 
 from __future__ import annotations
 
-import os
 from collections.abc import Iterable
 from dataclasses import dataclass
 
 import torch
 import torch.distributed as dist
 from torch import nn
+
+from transformer_cli import environment
+from transformer_cli.errors import ResourceError
 
 
 @dataclass(frozen=True)
@@ -68,15 +70,21 @@ class World:
 
 
 def join() -> World:
-    """The world that torchrun describes in RANK and WORLD_SIZE; alone without it."""
-    size = int(os.environ.get("WORLD_SIZE", "1"))
-    if size == 1:
+    """The world that torchrun describes; alone without it. ResourceError where the others cannot be reached."""
+    here = environment.place()
+    if here.size == 1:
         return World()
     if not dist.is_initialized():
         if torch.cuda.is_available():
-            torch.cuda.set_device(int(os.environ.get("LOCAL_RANK", "0")))
-        dist.init_process_group("nccl" if torch.cuda.is_available() else "gloo")
-    return World(rank=dist.get_rank(), size=size)
+            torch.cuda.set_device(environment.local_rank() or 0)
+        try:
+            dist.init_process_group("nccl" if torch.cuda.is_available() else "gloo")
+        except (dist.DistError, RuntimeError, OSError) as failure:
+            raise ResourceError(
+                f"process {here.rank} of {here.size} cannot reach the others: {str(failure)[:200]}",
+                hint=environment.HINT,
+            ) from failure
+    return World(rank=dist.get_rank(), size=here.size)
 
 
 def leave() -> None:
