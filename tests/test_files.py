@@ -306,3 +306,16 @@ def test_the_seam_is_free_of_heavy_imports():
     heavy = {"torch", "numpy", "sentencepiece", "sacrebleu", "rich"}
     program = f"import sys, transformer_cli.files; sys.exit(bool({heavy!r} & set(sys.modules)))"
     assert subprocess.run([sys.executable, "-c", program], check=False).returncode == 0
+
+
+def test_what_replaces_a_file_has_its_permissions(tmp_path):
+    """`chmod 600 x; tx translate -o x` used to leave 644."""
+    (tmp_path / "x").write_text("old")
+    (tmp_path / "x").chmod(0o600)
+    with files.atomic_file(tmp_path / "x") as file:
+        file.write(b"new")
+        file.flush()
+        [aside] = tmp_path.glob(f"{files.ASIDE}*")
+        assert aside.stat().st_mode & 0o777 == 0o600
+    assert (tmp_path / "x").stat().st_mode & 0o777 == 0o600
+    assert (tmp_path / "x").read_bytes() == b"new"

@@ -89,6 +89,8 @@ def atomic_file(path: str | Path) -> Iterator[BinaryIO]:
     aside = _aside(path)
     try:
         with create_file(aside) as file:
+            with suppress(OSError):  # nothing is replaced, or the disk knows no permissions
+                shutil.copymode(path, aside)  # before there is anything to read: what is private never is not
             yield file
         with _writing(path):
             disk.rename(aside, path)
