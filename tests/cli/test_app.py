@@ -12,12 +12,13 @@ import subprocess
 import sys
 import textwrap
 from pathlib import Path
+from typing import Any
 
 import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from transformer_cli.cli import app, console, failures
+from transformer_cli.cli import app, console, failures, help
 from transformer_cli.config.source import load_config
 from transformer_cli.errors import (
     ConfigError,
@@ -166,6 +167,29 @@ def test_a_configuration_without_its_option_is_told_where_it_belongs():
     assert shown.returncode == 2
     assert shown.stderr.endswith("  hint: a configuration is named by -c: tx train -c mine.yaml\n")
     assert tx("train", "mine").stderr.endswith("  hint: `tx train --help` shows what is possible.\n")
+
+
+def single_valued() -> list[tuple[str, Any]]:
+    """Every option of every command that takes one value."""
+    commands = {name: help.command(name, entry.load()) for name, entry in app.COMMANDS.items()}
+    return [
+        (name, one)
+        for name, command in commands.items()
+        for one in command.params
+        if one.param_type_name == "option" and not one.multiple and not one.is_flag
+    ]
+
+
+@pytest.mark.parametrize(("name", "option"), single_valued(), ids=lambda one: one if isinstance(one, str) else one.name)
+def test_an_option_of_one_value_is_not_given_twice(name: str, option: Any) -> None:
+    """The first used to be ignored, with exit code 0."""
+    needed = ["--source=a", "--target=a"] if name == "score" else []
+    value = {"by": "component", "convention": "exact"}.get(option.name, "1")
+    given = [option.opts[0], value, option.opts[-1], value]
+    if option.opts[0] in ("--source", "--target"):
+        needed = [one for one in needed if not one.startswith(option.opts[0])]
+    with pytest.raises(UsageError, match=f"{option.opts[0]}.* is given 2 times, but takes one value"):
+        app.main([name, *needed, *given])
 
 
 # --- how it ends --------------------------------------------------------------------------------------------------

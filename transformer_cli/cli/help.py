@@ -13,13 +13,24 @@ from typer.core import TyperCommand
 from typer.main import get_command
 
 from transformer_cli.cli import console, options
+from transformer_cli.errors import UsageError
 
 SETTINGS = {"help_option_names": ["-h", "--help"], "max_content_width": 100}
 """Of the library: longer lines are hard to read, however wide the terminal is."""
 
 
 class Command(TyperCommand):
-    """A command whose help has its options in groups."""
+    """A command whose help has its options in groups, and whose options are given once, unless they take several."""
+
+    def parse_args(self, ctx: Any, args: list[str]) -> list[str]:
+        given = list(args)
+        rest = super().parse_args(ctx, args)
+        found: list[Any] = self.make_parser(ctx).parse_args(given)[2]
+        for one in found:
+            takes_one = one.param_type_name == "option" and not one.multiple and not one.is_flag
+            if takes_one and (n := found.count(one)) > 1:  # the library lets the last one win
+                raise UsageError(f"{' or '.join(one.opts)} is given {n} times, but takes one value", hint="give one")
+        return rest
 
     def format_options(self, ctx: Any, formatter: Any) -> None:
         write_options(self, ctx, formatter)
