@@ -229,8 +229,6 @@ def test_objects_come_in_and_go_out_with_what_they_carry(
         ('{"source": "a", "x": "\\ud800"}', "is not text"),
         ('{"source": "a", "prefix": 1}', "line 2: `prefix` is not a text"),
         ("[" * 100_000, "line 2 is not JSON that can be read: it is nested too deeply"),
-        ('{"source": "a", "x": 1e999}', "line 2 is not JSON that can be read: 1e999 is not a JSON number"),
-        ('{"source": "a", "x": ' + "1" * 5000 + "}", "a number of 5,000 digits is too long"),
         ('{"source": "a", "x": [{"y": 1, "y": 2}]}', "'y' is there twice"),
     ],
 )

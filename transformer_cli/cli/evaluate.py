@@ -13,7 +13,7 @@ import typer
 
 from transformer_cli.cli import console
 from transformer_cli.cli.options import Config, Json, Models, Overrides, Quiet, Strict, Traceback
-from transformer_cli.cli.results import Tally
+from transformer_cli.cli.results import Tally, refuse_own_input
 from transformer_cli.cli.translate import BeamSize, LengthPenalty, progress_bar
 from transformer_cli.errors import DataError, UsageError
 from transformer_cli.files import json_line
@@ -83,6 +83,7 @@ def evaluate(
     """
     if json_output and markdown:
         raise UsageError("--json and --markdown are two formats", hint="give one of them")
+    refuse_own_input(None, source, *(reference or ()), *(hypotheses or ()))
     output = Output(as_json=json_output, markdown=markdown, strict=strict, n_worst=WORST if worst is None else worst)
     if hypotheses:
         if beam_size is not None or length_penalty is not None or check_batching:

@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import json
-import math
 import os
 import stat
 import sys
@@ -38,7 +37,8 @@ class Request:
 
     source: str
     prefix: str = ""
-    fields: dict[str, Any] = field(default_factory=dict)
+    fields: dict[str, str] = field(default_factory=dict)
+    """By name, as JSON."""
 
 
 def given_lines(text: list[str] | None, input_file: str | None) -> Lines | None:
@@ -95,24 +95,26 @@ def parse_request(line: str, place: str) -> Request:
     from transformer_cli.data.corpus import check_line
 
     try:
-        fields = json.loads(
-            line, parse_constant=_number, parse_float=_number, parse_int=_integer, object_pairs_hook=_object
+        found = json.loads(
+            line, parse_constant=_not_a_number, parse_float=_Number, parse_int=_Number, object_pairs_hook=_object
         )
+        fields = {name: _json(value) for name, value in found.items()} if isinstance(found, dict) else {}
     except json.JSONDecodeError as failure:
         raise _not_json(place, f"{failure.msg} at character {failure.pos + 1:,}") from None
     except ValueError as failure:
         raise _not_json(place, str(failure)) from None
     except RecursionError:
         raise _not_json(place, "it is nested too deeply") from None
-    if not isinstance(fields, dict) or not isinstance(fields.get("source"), str):
+    if not isinstance(found, dict) or not isinstance(found.get("source"), str):
         raise DataError(f"{place} is no object with a text called `source`", hint='expected: {"source": "..."}')
-    source, prefix = fields.pop("source"), fields.pop("prefix", "")
+    source, prefix = found["source"], found.get("prefix", "")
     if not isinstance(prefix, str):
         raise DataError(f"{place}: `prefix` is not a text")
     check_line(source, place=f"{place}, source")
     check_line(prefix, place=f"{place}, prefix")
-    check_line(json_line(fields), place=place)
-    return Request(source, prefix, fields)
+    others = {name: text for name, text in fields.items() if name not in ("source", "prefix")}
+    check_line("".join((*others, *others.values())), place=place)
+    return Request(source, prefix, others)
 
 
 def _refuse_both(text: list[str] | None, input_file: str | None) -> None:
@@ -138,18 +140,26 @@ def _not_json(place: str, reason: str) -> DataError:
     return DataError(f"{place} is not JSON that can be read: {reason}", hint='expected: {"source": "..."}')
 
 
-def _number(text: str) -> float:
-    """One that can be written again: JSON has no infinity, and 1e999 would become one."""
-    if not math.isfinite(number := float(text)):
-        raise ValueError(f"{text} is not a JSON number that can be kept")
-    return number
+@dataclass(frozen=True)
+class _Number:
+    """As it is written: 1e-400 and 0.1000000000000000055 would not survive as a float, nor a long integer as an int."""
+
+    text: str
 
 
-def _integer(text: str) -> int:
-    try:
-        return int(text)
-    except ValueError:  # Python's own limit
-        raise ValueError(f"a number of {len(text):,} digits is too long") from None
+def _not_a_number(text: str) -> None:
+    raise ValueError(f"{text} is not a JSON number")
+
+
+def _json(value: Any) -> str:
+    """JSON again, of what was read with `_Number` for numbers."""
+    if isinstance(value, _Number):
+        return value.text
+    if isinstance(value, dict):
+        return "{" + ", ".join(f"{_json(name)}: {_json(one)}" for name, one in value.items()) + "}"
+    if isinstance(value, list):
+        return "[" + ", ".join(map(_json, value)) + "]"
+    return json_line(value)
 
 
 def _object(pairs: list[tuple[str, Any]]) -> dict[str, Any]:

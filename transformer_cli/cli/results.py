@@ -3,45 +3,96 @@
 from __future__ import annotations
 
 import os
+import re
+import stat
 from collections import Counter
 from collections.abc import Callable, Iterator, Mapping, Sequence
-from contextlib import contextmanager
+from contextlib import ExitStack, contextmanager
 from pathlib import Path
-from typing import TYPE_CHECKING, Any
+from typing import IO, TYPE_CHECKING, Any, cast
 
 from transformer_cli.cli import console
 from transformer_cli.errors import DataError, UsageError
-from transformer_cli.files import json_line
+from transformer_cli.files import json_line, shown
 
 if TYPE_CHECKING:
     from transformer_cli.cli.lines import Request
     from transformer_cli.decoding.translator import Candidate, Translation
 
 
-def refuse_own_input(output_file: str | None, *inputs: str | Path | None) -> None:
-    """UsageError where the result would replace what it is made from."""
-    if output_file is None or not os.path.isfile(output_file):
-        return
-    if any(os.path.isfile(name) and os.path.samefile(name, output_file) for name in inputs if name is not None):
-        raise UsageError(f"{output_file} is read and would be replaced", hint="give -o another name")
+def refuse_own_input(output: str | Path | None, *inputs: str | Path | None) -> None:
+    """UsageError where the result would replace what it is made from, or be read again, or replace a file of a run.
+
+    output, inputs: files, or what they are links to; `-` and, for an output, None are the standard streams.
+    """
+    output = "-" if output is None else output
+    written = _identity(output, standard=1)
+    for name in inputs:
+        if name is not None and written is not None and _identity(name, standard=0) == written:
+            if output == "-":
+                raise UsageError(
+                    f"{'stdin' if name == '-' else shown(name)} is read, and is the file that stdout is written to",
+                    hint="let the results go into another file",
+                )
+            raise UsageError(f"{shown(output)} is read and would be replaced", hint="give -o another name")
+    if output != "-":
+        _refuse_run_file(Path(os.path.realpath(output)))
+
+
+def _identity(name: str | Path, *, standard: int) -> tuple[int, int] | None:
+    """What two names of one file have in common; None where there is no file, or a pipe or terminal in its place."""
+    try:
+        status = os.fstat(standard) if name == "-" else os.stat(name)
+    except (OSError, ValueError):
+        return None
+    return (status.st_dev, status.st_ino) if stat.S_ISREG(status.st_mode) else None
+
+
+def _refuse_run_file(path: Path) -> None:
+    """path: absolute, without links."""
+    from transformer_cli.checkpoints.find import RUNS
+    from transformer_cli.training.directory import FILES, FOLDERS, is_run
+
+    for folder in path.parents:
+        if path.relative_to(folder).parts[0] in (*FILES, *FOLDERS) and is_run(folder):
+            raise UsageError(f"{shown(path)} belongs to the run {shown(folder)}", hint="give -o another name")
+    if path == Path(os.path.realpath(RUNS / "latest")):
+        raise UsageError(f"{shown(path)} names the latest run", hint="give -o another name")
+
+
+@contextmanager
+def result_file(name: str | Path) -> Iterator[IO[bytes]]:
+    """Open a file for results: it appears, whole, when the block ends without an error, and is compressed if its name
+    ends in .gz, as it is when it is read. What a link names is replaced, not the link. A pipe or device, and what
+    /dev/stdout names, has at once what is written.
+    """
+    from gzip import GzipFile
+
+    from transformer_cli.files import atomic_file
+
+    path = Path(name)
+    is_special = path.exists() and not path.is_file() and not path.is_dir()
+    with ExitStack() as opened:
+        if is_special or _DESCRIPTOR.fullmatch(str(path)):
+            raw = opened.enter_context(path.open("ab", buffering=0))
+            file = cast("IO[bytes]", console.Sink(raw.fileno(), shown(path)))
+        else:
+            file = cast("IO[bytes]", opened.enter_context(atomic_file(os.path.realpath(path))))
+        if path.suffix == ".gz":
+            file = cast("IO[bytes]", opened.enter_context(GzipFile("", "wb", fileobj=file, mtime=0)))
+        yield file
+
+
+_DESCRIPTOR = re.compile(r"/dev/(stdout|stderr|fd/\d+)|/proc/(self|\d+)/fd/\d+")
 
 
 @contextmanager
 def writer(output_file: str | None) -> Iterator[Callable[[str], object]]:
-    """Takes one line at a time; a file appears only when all of them are there, a pipe or device has them at once."""
+    """Takes one line at a time, for stdout or a `result_file`."""
     if output_file is None or output_file == "-":
         yield console.result
         return
-    from transformer_cli.files import atomic_file, shown
-
-    path = Path(output_file)
-    if path.exists() and not path.is_file() and not path.is_dir():  # a pipe or a device
-        with path.open("wb", buffering=0) as opened:
-            sink = console.Sink(opened.fileno(), shown(path))
-            yield lambda line: sink.write(f"{line}\n".encode())
-        return
-    # Of a file, what a link names is replaced, and not the link.
-    with atomic_file(os.path.realpath(path)) as file:
+    with result_file(output_file) as file:
         yield lambda line: file.write(f"{line}\n".encode())
 
 
@@ -103,15 +154,15 @@ def as_moses(number: int, request: Request, translation: Translation) -> list[st
 
 def as_json(number: int, request: Request, translation: Translation) -> list[str]:
     """One object; fields that came with the line stay, unless they have the name of one of ours."""
-    fields = {
-        **request.fields,
+    own = {
         "source": request.source,
         **_fields(translation),
         "flags": list(translation.flags),
         **({} if translation.alignment is None else {"alignment": sorted(translation.alignment)}),
         "n_best": [_fields(one) for one in translation.n_best],
     }
-    return [json_line(fields)]
+    fields = request.fields | {name: json_line(value) for name, value in own.items()}
+    return ["{" + ", ".join(f"{json_line(name)}: {text}" for name, text in fields.items()) + "}"]
 
 
 JSON_FIELDS = frozenset(

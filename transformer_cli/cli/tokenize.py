@@ -11,6 +11,7 @@ import typer
 from transformer_cli.cli import console
 from transformer_cli.cli.lines import given_lines
 from transformer_cli.cli.options import Config, Input, Json, Model, Overrides, Quiet, RunDir, Traceback
+from transformer_cli.cli.results import refuse_own_input
 from transformer_cli.errors import DataError, ModelError, UsageError
 from transformer_cli.files import json_line
 
@@ -51,6 +52,7 @@ def tokenize(
     """
     if ids and decode:
         raise UsageError("--ids and --decode are both given", hint="give one of them")
+    refuse_own_input(None, None if text else input_file or "-")
     lines = given_lines(text, input_file)
     if lines is not None and (lines.lines or config is None):
         show = _Decoding() if decode else _Cutting(ids_only=ids)

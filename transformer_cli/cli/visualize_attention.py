@@ -13,6 +13,7 @@ import typer
 
 from transformer_cli.cli import console
 from transformer_cli.cli.options import Config, Json, Model, Overrides, Quiet, Traceback
+from transformer_cli.cli.results import refuse_own_input, result_file
 from transformer_cli.errors import UsageError
 
 if TYPE_CHECKING:
@@ -74,6 +75,7 @@ def visualize_attention(
     for path in paths:
         if path.suffix.lower() not in SUFFIXES:
             raise UsageError(f"-o {path}: expected a name that ends in {', '.join(SUFFIXES)}")
+        refuse_own_input(path, None if text or from_file else "-", from_file, config)
     if any(path.suffix.lower() in FIGURES for path in paths):
         from transformer_cli.attention_maps.figure import require_matplotlib
 
@@ -206,10 +208,9 @@ def _content(path: Path, maps: AttentionMaps, views: Callable[[], list[View]], *
 
 
 def _write(path: Path, content: bytes) -> None:
-    """One file, whole or not at all."""
-    from transformer_cli.files import atomic_file, shown
+    from transformer_cli.files import shown
 
-    with atomic_file(path) as file:
+    with result_file(path) as file:
         file.write(content)
     console.say(f"wrote {shown(path)} ({len(content) / 1000:,.0f} kB)")
 

@@ -8,6 +8,7 @@ from __future__ import annotations
 import difflib
 import gzip
 import hashlib
+import io
 import textwrap
 import zlib
 from collections import Counter
@@ -118,10 +119,25 @@ def read_lines(path: str | Path) -> Lines:
     data = files.read_bytes(path)
     if path.suffix == ".gz":
         try:
-            data = gzip.decompress(data)
+            data = Compressed(fileobj=io.BytesIO(data)).read()
         except (EOFError, zlib.error, gzip.BadGzipFile) as failure:
             raise DataError(f"{files.shown(path)} is damaged: {failure}", hint="test it with `gzip -t`") from None
     return split_lines(data, files.shown(path))
+
+
+class Compressed(gzip.GzipFile):
+    """A `.gz` that is read; one of no bytes at all is damaged, where the library sees an empty text."""
+
+    def read(self, size: int | None = -1) -> bytes:
+        return self._checked(super().read(size))
+
+    def read1(self, size: int = -1) -> bytes:
+        return self._checked(super().read1(size))
+
+    def _checked(self, data: bytes) -> bytes:
+        if not data and self.mtime is None:  # no header was read
+            raise EOFError("it is empty, without even a header")
+        return data
 
 
 def split_lines(data: bytes, name: str, *, lines_before: int = 0, bytes_before: int = 0) -> Lines:

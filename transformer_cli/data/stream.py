@@ -74,7 +74,7 @@ def opened(path: Path) -> BufferedReader | gzip.GzipFile:
     if path.is_dir():
         raise DataError(f"{shown(path)} is not a file")
     try:
-        return gzip.open(path, "rb") if path.suffix == ".gz" else path.open("rb")
+        return corpus.Compressed(path, "rb") if path.suffix == ".gz" else path.open("rb")
     except FileNotFoundError:
         raise DataError(f"{shown(path)} does not exist", hint=nearest(path)) from None
     except OSError as failure:
