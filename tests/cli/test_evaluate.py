@@ -63,7 +63,7 @@ def test_how_the_test_set_was_translated_is_kept_with_its_scores(run: Path) -> N
         tx("-q", "-m", "tiny", "--set", "decoding.search=sampling", "--set", "decoding.top_k=2", "--set", "seed=7") == 0
     )
     kept = json.loads((run / "run.json").read_text(encoding="utf-8"))["scores"]["test"]
-    assert (kept["decoding"]["sample"], kept["decoding"]["top_k"], kept["seed"]) == (True, 2, 7)
+    assert (kept["decoding"]["search"], kept["decoding"]["top_k"], kept["seed"]) == ("sampling", 2, 7)
 
 
 def test_lines_that_are_refused_are_scored_as_empty_end_with_3_and_keep_no_score(

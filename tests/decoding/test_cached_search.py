@@ -118,7 +118,7 @@ def wanted(logits: Logits, index: int, source: list[int], options: SearchOptions
         seed=1,
         line=index,
     )
-    return reference.samples() if options.sampling else reference.beam()
+    return reference.samples() if options.search == "sampling" else reference.beam()
 
 
 def same(found: list[Hypothesis], others: Sequence[Found | Hypothesis]) -> None:

@@ -42,7 +42,7 @@ def test_an_ensemble_searches_the_mean_of_the_probabilities(name: str, n_models:
             seed=1,
             line=sentence,
         )
-        wanted = reference.samples() if options.sampling else reference.beam()
+        wanted = reference.samples() if options.search == "sampling" else reference.beam()
         assert [(h.ids, h.truncated) for h in hypotheses] == [(h.ids, h.truncated) for h in wanted]
         assert [h.log_probability for h in hypotheses] == pytest.approx([h.total for h in wanted], abs=1e-12)
 

@@ -126,5 +126,5 @@ def test_samples_that_differ_are_told_apart_by_what_two_tokens_were_drawn_by(tra
 
 
 def sampler(kind: type[Translator], translator: Translator) -> Translator:
-    config = translator.config.model_copy(update={"sample": True, "temperature": 3.0, "max_source_length": 9})
+    config = translator.config.model_copy(update={"search": "sampling", "temperature": 3.0, "max_source_length": 9})
     return kind(translator.model, translator.tokenizer, config, source_eos=True, seed=5)

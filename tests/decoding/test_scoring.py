@@ -42,7 +42,9 @@ def several(request: pytest.FixtureRequest, trained_run: Path) -> Translator:
     return loaded
 
 
-@pytest.mark.parametrize("options", [{"beam_size": 1}, {"beam_size": 5, "n_best": 5}, {"sample": True, "n_best": 4}])
+@pytest.mark.parametrize(
+    "options", [{"beam_size": 1}, {"beam_size": 5, "n_best": 5}, {"search": "sampling", "n_best": 4}]
+)
 def test_scores_are_those_that_the_search_reports(several: Translator, options: dict[str, object]) -> None:
     found = several.translate_all(SOURCES, **options)  # type: ignore[arg-type]
     candidates = [

@@ -294,7 +294,7 @@ def test_marks_cannot_be_banned(translator: Translator, mark: str) -> None:
 @pytest.mark.parametrize("batch_size", [1, 5])
 def test_what_is_drawn_for_a_line_depends_on_its_number_alone(translator: Translator, batch_size: int) -> None:
     lines = [*SOURCES, LONG]
-    options = {"sample": True, "temperature": 3.0, "max_source_length": 9}
+    options = {"search": "sampling", "temperature": 3.0, "max_source_length": 9}
     expected = with_options(translator, **options).translate(lines)
     drawer = with_options(translator, batch_size=batch_size, **options)
     assert drawer.translate(lines) == expected

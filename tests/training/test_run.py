@@ -216,7 +216,7 @@ def test_validating_more_often_does_not_touch_training() -> None:
 def test_validation_is_greedy_where_translations_are_to_be_samples() -> None:
     """It drew samples once, so that the best checkpoint was a matter of luck."""
     greedy, sampling = settings(), settings()
-    wild = sampling.decoding.model_copy(update={"sample": True, "temperature": 100.0})
+    wild = sampling.decoding.model_copy(update={"search": "sampling", "temperature": 100.0})
     train(greedy, Path("greedy"))
     train(sampling.model_copy(update={"decoding": wild}), Path("sampling"))
     assert events(Path("greedy")) == events(Path("sampling"))

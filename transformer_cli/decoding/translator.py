@@ -285,7 +285,7 @@ class Translator:
         """The translation of a line out of those of its parts; its n-th best is made of their n-th best."""
         ranks = list(zip(*hypotheses, strict=False))
         several = [(self._candidate(parts, options), parts) for parts in ranks]
-        if options.sampling is None:
+        if options.search == "beam":  # what other searches find has an order of their own
             several.sort(key=lambda one: (one[0].truncated, -one[0].score))
         best, parts = several[0]
         split = (SPLIT,) if len(inputs) > 1 else ()
