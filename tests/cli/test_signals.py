@@ -46,11 +46,16 @@ def test_a_signal_unwinds_and_has_its_exit_code(number: signal.Signals, code: in
     assert (ended.returncode, ended.stdout, ended.stderr) == (code, "tidied up\n", f"error: {words}\n")
 
 
-@each_signal
-def test_what_is_to_be_ignored_is_ignored(number: signal.Signals, code: int, words: str) -> None:
-    """`nohup tx train ...` is told so that a closed terminal means nothing."""
-    ended = run(f"signal.raise_signal({number:d}); print('the end')", ignored=number)
+def test_a_closed_terminal_is_ignored_where_it_is_to_be() -> None:
+    """`nohup tx train ...`"""
+    ended = run("signal.raise_signal(signal.SIGHUP); print('the end')", ignored=signal.SIGHUP)
     assert (ended.returncode, ended.stdout) == (0, "the end\n")
+
+
+def test_a_job_of_a_script_can_be_interrupted() -> None:
+    """`tx train ... &` in a script: its shell has Ctrl-C ignored, and Python goes along with that."""
+    ended = run("signal.raise_signal(signal.SIGINT)", ignored=signal.SIGINT)
+    assert (ended.returncode, ended.stderr) == (130, "error: interrupted\n")
 
 
 def test_a_second_signal_waits_for_nothing() -> None:

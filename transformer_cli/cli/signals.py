@@ -23,9 +23,9 @@ class Ended(BaseException):
 
 
 def end_by_signals() -> None:
-    """From now on; what whoever started us wants ignored (`nohup`, `&` in a script) still is."""
+    """From now on. What is to be ignored (`nohup`) still is, but not SIGINT, which every `&` in a script ignores."""
     for number in WORDS:
-        if signal.getsignal(number) is not signal.SIG_IGN:
+        if number == signal.SIGINT or signal.getsignal(number) is not signal.SIG_IGN:
             signal.signal(number, _end)
 
 

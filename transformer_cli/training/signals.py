@@ -21,7 +21,8 @@ class StopRequest:
     def __enter__(self) -> Self:
         try:
             for number in SIGNALS:
-                if signal.getsignal(number) is not signal.SIG_IGN:  # `nohup`, or `&` in a script
+                # `nohup` ignores the one; `&` in a script the other, which somebody may send for all that
+                if number == signal.SIGINT or signal.getsignal(number) is not signal.SIG_IGN:
                     self._previous[number] = signal.signal(number, self._note)
         except ValueError:  # not in the main thread: whoever is there handles signals
             self._previous.clear()
