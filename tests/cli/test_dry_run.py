@@ -56,6 +56,17 @@ def test_a_dry_run_says_what_would_happen_and_writes_nothing(folder: Path, capfd
     assert sorted(folder.rglob("*")) == before
 
 
+def test_a_test_text_that_is_missing_is_said_before_anything_is_spent(
+    folder: Path, capfd: pytest.CaptureFixture[str]
+) -> None:
+    """Only `tx evaluate` noticed, when all was trained."""
+    before = sorted(folder.rglob("*"))
+    for arguments in (["--dry-run"], ["--strict"], []):
+        assert tx("--set", "data.test=tset", *arguments) == 3
+        assert "tset.de does not exist" in capfd.readouterr().err
+    assert [path for path in sorted(folder.rglob("*")) if path.is_file()] == [path for path in before if path.is_file()]
+
+
 def test_the_parameters_of_a_dry_run_are_those_of_the_model_that_training_builds(
     folder: Path, trained_run: Path, capfd: pytest.CaptureFixture[str]
 ) -> None:

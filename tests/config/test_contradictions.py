@@ -246,6 +246,11 @@ FORMS = "model: {tied: none}\n"
             "training: {learning_rate: 1e-3}",
         ),
         (
+            "decoding: {min_length: «1000000»}",
+            "a translation of at least 1,000,000 pieces: the model learns from sentences of 256 at most",
+            "decoding: {min_length: 256}",
+        ),
+        (
             "training: {validation_bleu: «false»}",
             "best_by: bleu needs validation_bleu: true",
             "training: {validation_bleu: false, best_by: loss}",

@@ -2,6 +2,9 @@
 
 from __future__ import annotations
 
+import sys
+import unicodedata
+
 import pytest
 from hypothesis import given
 from hypothesis import strategies as st
@@ -42,6 +45,9 @@ def test_nothing_is_wrong_with_the_phrasebook_nor_told_of_it() -> None:
         ("zero-width characters", ("ein Hu\u00adnd", "a dog")),
         ("zero-width characters", ("ein Hund", "a d\u200dog")),
         ("zero-width characters", ("\u200cein Hund", "a dog")),
+        ("characters that turn the direction of writing", ("ein \u202eHund", "a dog")),
+        ("characters that turn the direction of writing", ("ein Hund", "a \u202adog\u202c here")),
+        ("characters that turn the direction of writing", ("ein \u202e\u05db\u05dc\u05d1", "a dog")),
         ("characters lost in decoding (U+FFFD)", ("ein H\ufffdnd", "a dog")),
         ("source and target alike", ("a dog", "a dog")),
         (
@@ -55,15 +61,37 @@ def test_what_is_suspicious_is_found_in_its_line(what: str, pair: tuple[str, str
     assert check("x", planted({41: pair})) == [Finding("x", what, 1, (42,))]
 
 
+HIDDEN = [
+    chr(code)
+    for code in range(sys.maxunicode + 1)
+    if unicodedata.category(chr(code)) == "Cf"
+    and "SIGN" not in (name := unicodedata.name(chr(code), ""))
+    and not name.startswith(("ARABIC", "SYRIAC", "KAITHI", "EGYPTIAN"))
+]
+"""Format characters but for numbers' signs and joiners of old scripts, which are seen."""
+
+
+@pytest.mark.parametrize("char", HIDDEN, ids=lambda char: f"U+{ord(char):04X}")
+def test_no_character_that_nobody_sees_goes_unnoticed_among_latin_letters(char: str) -> None:
+    """U+202E, which turns what follows around, was not told."""
+    pair = Corpus([f"ein Hu{char}nd"], ["a dog"])
+    assert [finding.n for finding in check("x", pair) if finding.what in INVISIBLE] == [1]
+
+
+INVISIBLE = ("control characters", "zero-width characters", "characters that turn the direction of writing")
+
+
 @pytest.mark.parametrize(
     "pair",
     [
+        ("\u200fכלב (1)\u200f", "a dog (1)"),
+        ("a \U0001f3f4\U000e0067\U000e0062\U000e0065\U000e006e\U000e0067\U000e007f dog", "ein Hund"),
         ("2014", "2014"),
         ("un ami\u00a0!", "a friend!"),
         ("می\u200cخواهم یک نوشیدنی", "i want a drink"),
         ("die Familie 👨\u200d👩\u200d👧 lacht", "the family laughs"),
     ],
-    ids=["the same number", "no-break space", "Persian joiner", "emoji"],
+    ids=["marks of Hebrew", "a flag of tags", "the same number", "no-break space", "Persian joiner", "emoji"],
 )
 def test_what_belongs_into_text_is_not_suspicious(pair: tuple[str, str]) -> None:
     assert check("x", planted({41: pair})) == []

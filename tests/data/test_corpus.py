@@ -140,6 +140,40 @@ def test_a_missing_file_is_reported_with_the_nearest_name(tmp_path):
     assert caught.value.hint == f"did you mean {tmp_path / 'train.de'}?"
 
 
+def test_what_is_offered_for_a_missing_file_is_a_file_that_can_be_meant(tmp_path):
+    """A circle of links was offered as its own correction, and somebody's `.xde` for `x.de`."""
+    (tmp_path / "x.de").symlink_to("x.de")
+    (tmp_path / "y.de").symlink_to("nowhere")
+    (tmp_path / "z.de").mkdir()
+    write(tmp_path / ".zz.de", "a\n")
+    for name, message in (
+        ("x.de", "cannot be read: Too many levels of symbolic links"),
+        ("y.de", "y.de is a symbolic link to nowhere, which does not exist"),
+        ("zz.de", "zz.de does not exist"),
+    ):
+        with pytest.raises(DataError, match=message) as caught:
+            read_lines(tmp_path / name)
+        assert "did you mean" not in str(caught.value.hint)
+    with pytest.raises(DataError) as caught:
+        read_lines(tmp_path / ".z.de")
+    assert caught.value.hint == f"did you mean {tmp_path / '.zz.de'}?"
+
+
+@pytest.mark.parametrize("end", [b"", b"\nand more\n"])
+def test_a_line_longer_than_any_book_is_refused_wherever_it_comes_from(tmp_path, monkeypatch, end):
+    """300 MB of NULs in a small .gz ended in an abort of SentencePiece."""
+    for module in ("corpus", "stream"):
+        monkeypatch.setattr(f"transformer_cli.data.{module}.LONGEST_LINE", 100)
+    data = b"first\n" + b"\0" * 98 + "ä".encode()
+    assert len(split_lines(data + end, "x").lines) in (2, 3)
+    for text in (data + b"!" + end, data + b"\0" * 10**7 + end):
+        for path in (write(tmp_path / "a.de", text), write(tmp_path / "a.de.gz", gzip.compress(text))):
+            with pytest.raises(DataError, match="line 2 has more than 100 bytes"):
+                read_lines(path)
+        with pytest.raises(DataError, match="line 2 has more than 100 bytes"):
+            split_lines(text, "x")
+
+
 def test_a_missing_folder_is_reported_with_the_one_that_exists(tmp_path):
     with pytest.raises(DataError) as caught:
         read_lines(tmp_path / "no" / "such" / "train.de")

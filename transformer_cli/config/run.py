@@ -331,6 +331,13 @@ def _lengths(config: RunConfig) -> Iterator[Contradiction]:
             "decoding.min_length",
             "decoding.max_length",
         )
+    if decoding.min_length > data.max_length:
+        yield _contradiction(
+            f"a translation of at least {decoding.min_length:,} pieces: the model learns from sentences of "
+            f"{data.max_length:,} at most (data.max_length)",
+            "decoding.min_length",
+            "data.max_length",
+        )
     layer, depth = decoding.alignment_layer, config.counted.depths.decoder
     if layer is not None and layer > depth:
         yield _contradiction(

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import re
+import unicodedata
 from collections.abc import Callable, Hashable, Iterable, Iterator, Mapping, Sequence
 from dataclasses import asdict, dataclass
 from typing import Any
@@ -25,7 +26,15 @@ Hashes = npt.NDArray[np.int64]
 
 _CONTROL = re.compile("[\x00-\x08\x0a-\x1f\x7f-\x9f\u2028\u2029]")
 # Joiners do their work in Persian, in Indian scripts and in emoji; first, or behind a Latin letter, they have none.
-_ZERO_WIDTH = re.compile("[\u00ad\u180e\u200b\u2060\ufeff]|(?:^|[\x00-\u024f])[\u200c\u200d]")
+# So do tags behind a black flag, which make it England's.
+_ZERO_WIDTH = re.compile(
+    "[\u00ad\u180e\u200b\u2060-\u2064\u206a-\u206f\ufeff\ufff9-\ufffb\U0001bca0-\U0001bca3\U0001d173-\U0001d17a\U000e0001]"
+    "|(?:^|[\x00-\u024f])[\u200c\u200d]"
+    "|(?<![\U0001f3f4\U000e0020-\U000e007e])[\U000e0020-\U000e007f]"
+)
+# Overrides show letters in another order than they have; the other marks have work to do beside Arabic and Hebrew.
+_OVERRIDE = re.compile("[\u202d\u202e]")
+_DIRECTION = re.compile("[\u061c\u200e\u200f\u202a-\u202c\u2066-\u2069]")
 
 
 @dataclass(frozen=True)
@@ -114,6 +123,18 @@ def _has(pattern: re.Pattern[str]) -> Callable[[str, str], bool]:
     return found
 
 
+def _turns(source: str, target: str) -> bool:
+    return any(
+        not text.isprintable()
+        and (_OVERRIDE.search(text) or (_DIRECTION.search(text) and not any(map(_is_leftward, text))))
+        for text in (source, target)
+    )
+
+
+def _is_leftward(char: str) -> bool:
+    return unicodedata.bidirectional(char) in ("R", "AL") and char.isalpha()
+
+
 PAIRS: dict[str, Callable[[str, str], bool]] = {
     EMPTY_SOURCE: _is(EMPTY_SOURCE),
     EMPTY_TARGET: _is(EMPTY_TARGET),
@@ -121,6 +142,7 @@ PAIRS: dict[str, Callable[[str, str], bool]] = {
     "control characters": _has(_CONTROL),
     "tabs": lambda source, target: "\t" in source or "\t" in target,
     "zero-width characters": _has(_ZERO_WIDTH),
+    "characters that turn the direction of writing": _turns,
     "characters lost in decoding (U+FFFD)": lambda source, target: "\ufffd" in source or "\ufffd" in target,
     "source and target alike": lambda source, target: source == target and any(map(str.isalpha, source)),
 }

@@ -6,11 +6,8 @@ A line ends at "\\n" and nowhere else, so U+2028, U+0085, form feeds, NUL and a 
 from __future__ import annotations
 
 import difflib
-import gzip
 import hashlib
-import io
 import textwrap
-import zlib
 from collections import Counter
 from collections.abc import Iterable, Sequence
 from dataclasses import dataclass, field
@@ -30,6 +27,8 @@ BOM_REMOVED = "byte order mark removed"
 CR_STRIPPED = "carriage return stripped"
 WIDTH_SHOWN = 70
 """Characters of a line that an error shows."""
+LONGEST_LINE = 4 * 1024 * 1024
+"""Bytes; longer than any book, and what SentencePiece takes within a minute."""
 EMPTY_SOURCE, EMPTY_TARGET, EMPTY_BOTH = "empty source", "empty target", "both sides empty"
 
 
@@ -109,41 +108,25 @@ def load_tests(data: DataConfig) -> dict[str, Corpus]:
 def read_lines(path: str | Path) -> Lines:
     """The lines of a UTF-8 file, or of one compressed as `.gz`.
 
-    Raises DataError: missing (naming the nearest file there is), damaged, or not UTF-8 (file, line and byte).
+    Raises DataError: missing (naming the nearest file there is), damaged, not UTF-8 (file, line and byte), or
+    with a line of more than LONGEST_LINE bytes.
     """
+    from transformer_cli.data.stream import LineStream, opened
+
     path = Path(path)
-    if not path.exists():
-        raise DataError(f"{files.shown(path)} does not exist", hint=nearest(path))
     if path.is_fifo():
         raise DataError(f"{files.shown(path)} is a pipe, not a file", hint="save what it gives to a file first")
-    data = files.read_bytes(path)
-    if path.suffix == ".gz":
-        try:
-            data = Compressed(fileobj=io.BytesIO(data)).read()
-        except (EOFError, zlib.error, gzip.BadGzipFile) as failure:
-            raise DataError(f"{files.shown(path)} is damaged: {failure}", hint="test it with `gzip -t`") from None
-    return split_lines(data, files.shown(path))
-
-
-class Compressed(gzip.GzipFile):
-    """A `.gz` that is read; one of no bytes at all is damaged, where the library sees an empty text."""
-
-    def read(self, size: int | None = -1) -> bytes:
-        return self._checked(super().read(size))
-
-    def read1(self, size: int = -1) -> bytes:
-        return self._checked(super().read1(size))
-
-    def _checked(self, data: bytes) -> bytes:
-        if not data and self.mtime is None:  # no header was read
-            raise EOFError("it is empty, without even a header")
-        return data
+    with opened(path) as file:
+        stream = LineStream(file, files.shown(path))
+        lines = [line for block in stream for line in block]
+    return Lines(lines, dict(stream.counts))
 
 
 def split_lines(data: bytes, name: str, *, lines_before: int = 0, bytes_before: int = 0) -> Lines:
     """Bytes to lines; `name` is what an error calls them. One "\\r" before each end, and a BOM at the start, go.
 
-    lines_before, bytes_before: what of the same text came earlier. Raises DataError for bytes that are not UTF-8.
+    lines_before, bytes_before: what of the same text came earlier. Raises DataError for bytes that are not UTF-8, and
+    for a line of more than LONGEST_LINE bytes.
     """
     counts: Counter[str] = Counter()
     skipped = 0
@@ -158,11 +141,22 @@ def split_lines(data: bytes, name: str, *, lines_before: int = 0, bytes_before: 
     lines = text.split("\n")
     if lines[-1] == "":
         lines.pop()
+    for number, line in enumerate(lines, start=lines_before + 1):
+        if 4 * len(line) > LONGEST_LINE and len(line.encode("utf-8")) > LONGEST_LINE:
+            raise too_long(name, number)
     for index, line in enumerate(lines):
         if line.endswith("\r"):
             lines[index] = line[:-1]
             counts[CR_STRIPPED] += 1
     return Lines(lines, dict(counts))
+
+
+def too_long(name: str, number: int) -> DataError:
+    """A line that no text has: its pieces would take minutes and gigabytes, and then end in an abort."""
+    return DataError(
+        f"{name}, line {number:,} has more than {LONGEST_LINE:,} bytes",
+        hint="a text has one sentence per line; is this file a text, with line feeds?",
+    )
 
 
 def parallel(source: str | Path, target: str | Path) -> Corpus:
@@ -334,9 +328,12 @@ def nearest(path: Path) -> str:
     """What is there instead of a missing file."""
     folder = path.parent
     if not folder.is_dir():
-        there = next(parent for parent in folder.absolute().parents if parent.is_dir())
-        return f"the folder {files.shown(folder)} does not exist; {files.shown(there)} does"
-    close = difflib.get_close_matches(path.name, _names(folder.iterdir()), n=1, cutoff=0.5)
+        above = next(parent for parent in folder.absolute().parents if parent.is_dir())
+        return f"the folder {files.shown(folder)} does not exist; {files.shown(above)} does"
+    # Nobody means what cannot be read, or a hidden file without its dot.
+    hidden = path.name.startswith(".")
+    there = (one for one in folder.iterdir() if one.is_file() and one.name.startswith(".") == hidden)
+    close = difflib.get_close_matches(path.name, _names(there), n=1, cutoff=0.5)
     if close:
         return f"did you mean {files.shown(folder / close[0])}?"
     return f"no file in {files.shown(folder.absolute())} has a name like it"

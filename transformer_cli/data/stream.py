@@ -13,7 +13,7 @@ from typing import Protocol
 
 from transformer_cli.config.data import DataConfig
 from transformer_cli.data import corpus
-from transformer_cli.data.corpus import nearest, split_lines
+from transformer_cli.data.corpus import LONGEST_LINE, nearest, split_lines, too_long
 from transformer_cli.errors import DataError
 from transformer_cli.files import shown
 
@@ -51,6 +51,8 @@ class LineStream:
             whole, end, rest = data.rpartition(b"\n")
             if not end and not at_end:
                 unfinished.append(data)
+                if sum(map(len, unfinished)) > LONGEST_LINE:
+                    raise too_long(self.name, n_lines + 1)
                 continue
             block = b"".join((*unfinished, whole, end))
             unfinished = [rest]
@@ -74,11 +76,27 @@ def opened(path: Path) -> BufferedReader | gzip.GzipFile:
     if path.is_dir():
         raise DataError(f"{shown(path)} is not a file")
     try:
-        return corpus.Compressed(path, "rb") if path.suffix == ".gz" else path.open("rb")
+        return Compressed(path, "rb") if path.suffix == ".gz" else path.open("rb")
     except FileNotFoundError:
-        raise DataError(f"{shown(path)} does not exist", hint=nearest(path)) from None
+        to = f" is a symbolic link to {shown(path.readlink())}, which" if path.is_symlink() else ""
+        raise DataError(f"{shown(path)}{to} does not exist", hint=nearest(path)) from None
     except OSError as failure:
         raise DataError(f"{shown(path)} cannot be read: {failure.strerror or failure}") from failure
+
+
+class Compressed(gzip.GzipFile):
+    """A `.gz` that is read; one of no bytes at all is damaged, where the library sees an empty text."""
+
+    def read(self, size: int | None = -1) -> bytes:
+        return self._checked(super().read(size))
+
+    def read1(self, size: int = -1) -> bytes:
+        return self._checked(super().read1(size))
+
+    def _checked(self, data: bytes) -> bytes:
+        if not data and self.mtime is None:  # no header was read
+            raise EOFError("it is empty, without even a header")
+        return data
 
 
 def training_pairs(data: DataConfig) -> Iterator[tuple[str, str]]:

@@ -97,8 +97,8 @@ def score_texts(
 def pairs_of(translator: Translator, sources: Sequence[str], targets: Sequence[str]) -> list[Pair]:
     """The lines in ids, as the model can read them. Raises DataError for one that is too long, naming it.
 
-    A source has the limit of sources that are translated at once; a target only that of the decoder's positions, since
-    a search may write more pieces than training has seen. Where the source has no text, nothing is read.
+    A source has the limit of sources that are translated at once; a target that of what a search may write of the
+    longest of them, which is more than training has seen. Where the source has no text, nothing is read.
     """
     pairs = [
         Pair(source, target)
@@ -107,7 +107,7 @@ def pairs_of(translator: Translator, sources: Sequence[str], targets: Sequence[s
         )
     ]
     rooms = {"source": translator.room("encoder"), "target": translator.room("decoder")}
-    limits = rooms | {"source": translator.max_source_length}
+    limits = {"source": translator.max_source_length, "target": translator.max_target_length}
     for number, pair in enumerate(pairs, start=1):
         for side, length in (("source", len(pair.source)), ("target", len(pair.target) + 1)):
             limit = limits[side]

@@ -124,6 +124,15 @@ class Translator:
         limits = (self.config.max_source_length or self.max_length, self.room("encoder"))
         return min((limit for limit in limits if limit is not None), default=None)
 
+    @property
+    def max_target_length(self) -> int | None:
+        """The most pieces, end mark included, that a search may write of the longest source; None without a limit."""
+        longest, room = self.max_source_length, self.room("decoder")
+        if longest is None:
+            return room
+        limit = int(min(max(1, self.config.max_length_factor) * longest + self.config.max_length_extra, ENDLESS)) + 1
+        return limit if room is None else min(limit, room)
+
     def translate(
         self,
         lines: Sequence[str],

@@ -231,6 +231,7 @@ class Run:
         train_text, valid_text = corpus.load_training(self.config.data), corpus.load_validation(self.config.data)
         if valid_text is None:
             raise UsageError("there is no validation text", hint="name it in data.valid")
+        corpus.load_tests(self.config.data)  # said before anything is spent, not by `tx evaluate` at the end
         known = self.record.get("data", {})
         texts = {"train": train_text, "valid": valid_text}
         self.record["data"] = known | {name: text.as_json() for name, text in texts.items()}
