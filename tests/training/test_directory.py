@@ -124,6 +124,24 @@ def test_a_run_that_was_broken_off_before_its_record_is_still_a_run(monkeypatch:
     assert nth > 4
 
 
+def test_a_run_that_was_half_deleted_is_still_a_run(monkeypatch: pytest.MonkeyPatch) -> None:
+    """Its record went first, so that the rest was taken for somebody else's."""
+    for checkpoint in list_checkpoints(RUN):
+        shutil.rmtree(checkpoint)  # the other proof
+    for nth in range(1, 100):
+        shutil.copytree(RUN, "half")
+        saboteur = Saboteur(nth, OSError(5, "the disk is gone"))
+        with monkeypatch.context() as patch:
+            patch.setattr(files, "disk", saboteur)
+            with suppress(ResourceError):
+                directory.discard(Path("half"))
+        directory.check_ours(Path("half"))
+        shutil.rmtree("half")
+        if not saboteur.struck:
+            break
+    assert nth > 10
+
+
 def test_beside_the_files_of_others_a_run_is_made() -> None:
     for name in ("notes.txt", "data/train.de", "tokenizer/notes.txt", "checkpoints/mine/best"):
         Path("mine", name).parent.mkdir(parents=True, exist_ok=True)

@@ -54,8 +54,8 @@ UNTIL_TRAINED = {
 }
 """What may change too while there is no checkpoint: all that a tokenizer does not depend on."""
 
-FILES = ("config.yaml", "run.json", METRICS, NO_METRICS, WORD_COUNTS, "best", "last")
-"""The files of a run."""
+FILES = ("best", "last", METRICS, NO_METRICS, WORD_COUNTS, "config.yaml", "run.json")
+"""The files of a run, in the order in which they are deleted: the last proves that the others are a run's."""
 
 FOLDERS = {
     "tokenizer": (r"(spm|source|target)\.model|tokenizer\.json", ""),
@@ -194,9 +194,6 @@ def discard(run_dir: Path) -> None:
                 f"{files.shown(run_dir / folder)} is a symbolic link: what it leads to is not deleted",
                 hint="remove the link, or choose another --run-dir",
             )
-    for name in FILES:
-        if not (run_dir / name).is_dir():  # of those, tx writes none
-            files.remove(run_dir / name)
     for folder, (names, inner_names) in FOLDERS.items():
         there = run_dir / folder
         for path in sorted(there.iterdir()) if there.is_dir() else ():
@@ -208,6 +205,9 @@ def discard(run_dir: Path) -> None:
                 files.remove(path)
         with suppress(OSError):  # something else lies in it
             there.rmdir()
+    for name in FILES:
+        if not (run_dir / name).is_dir():  # of those, tx writes none
+            files.remove(run_dir / name)
 
 
 def _taken(run_dir: Path) -> list[str]:
