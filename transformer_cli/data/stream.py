@@ -87,13 +87,8 @@ def opened(path: Path) -> BufferedReader | gzip.GzipFile:
 class Compressed(gzip.GzipFile):
     """A `.gz` that is read; one of no bytes at all is damaged, where the library sees an empty text."""
 
-    def read(self, size: int | None = -1) -> bytes:
-        return self._checked(super().read(size))
-
     def read1(self, size: int = -1) -> bytes:
-        return self._checked(super().read1(size))
-
-    def _checked(self, data: bytes) -> bytes:
+        data = super().read1(size)
         if not data and self.mtime is None:  # no header was read
             raise EOFError("it is empty, without even a header")
         return data
