@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Iterator, Sequence
+from dataclasses import replace
 from typing import Any
 
 import numpy as np
@@ -77,6 +78,15 @@ def test_dropout_depends_on_seed_step_and_batch_alone() -> None:
     assert one.loss == two.loss
     assert torch.equal(parameters(first), parameters(second))
     assert three.loss != one.loss
+
+
+def test_neither_two_batches_of_an_update_nor_two_processes_share_their_dropout() -> None:
+    same = batch(pairs(8))
+    alone, again, beside = (learner(model={"dropout": 0.3}) for _ in range(3))
+    beside = replace(beside, world=World(rank=1))
+    losses = [train_step(alone, [same], step=7), train_step(again, [same, same], step=7)]
+    losses.append(train_step(beside, [same], step=7))
+    assert len({update.loss for update in losses}) == 3
 
 
 def test_numbers_that_are_not_finite_stop_training_before_the_update() -> None:
