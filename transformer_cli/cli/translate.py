@@ -16,6 +16,7 @@ from transformer_cli.cli import console
 from transformer_cli.cli.lines import Incoming, Request, as_request, incoming_lines, parse_request
 from transformer_cli.cli.options import SEARCH, TEXT, Config, Input, Json, Models, Output, Overrides, Quiet, Traceback
 from transformer_cli.cli.results import JSON_FIELDS, Tally, as_json, as_moses, as_text, refuse_own_input, writer
+from transformer_cli.cli.unseen import UNSEEN, Unseen
 from transformer_cli.errors import DataError, UsageError
 from transformer_cli.files import json_line
 
@@ -105,8 +106,8 @@ def translate(
     With --json each line is an object with source, translation, score, tokens, n_best, truncated and flags: looped (the
     same words four times in a row), copied (three in four words are the source's), short (less than a third of the
     source's words), split (too long for the model, so translated by sentences), refused (too long, with
-    decoding.long=refuse; exit code 3). If lines had to be touched (a byte order mark, carriage returns), a last object
-    says so in counts.
+    decoding.long=refuse; exit code 3), unseen (training never saw a word of the source). If lines had to be touched (a
+    byte order mark, carriage returns), a last object says so in counts.
 
     --alignments come from cross-attention: from the row that a word comes out of, which was better in every model
     measured here (docs/attention.md); --set decoding.alignment_reading=shifted reads the one it goes into, as Chen et
@@ -128,6 +129,7 @@ def translate(
         from transformer_cli.loading import translator_of
 
         translator = translator_of(opened, settings)
+        unseen = Unseen.by(opened)
 
         def run(requests: Sequence[Request], lines_before: int, progress: Progress = None) -> list[Translation]:
             found = translator.translate_all(
@@ -140,15 +142,17 @@ def translate(
                 lines_before=lines_before,
                 progress=progress,
             )
+            found = unseen.mark([request.source for request in requests], found)
             return _aligned(translator, [request.source for request in requests], found) if alignments else found
 
         run([], 0)  # what cannot be searched for is said before anybody waits for a line
         parse = parse_request if jsonl else as_request
         show = as_json if json_output or jsonl else as_text if n_best == 1 else as_moses
         if source is None:
-            _converse(run, parse, show)
+            _converse(run, parse, show, tell=unseen.tell)
             return
         tally = _filter(source, run, parse, show, output_file)
+        unseen.tell()
     tally.refuse(translator.max_source_length, splits=settings.decoding.long == "split")
 
 
@@ -201,8 +205,8 @@ def _incoming(text: list[str] | None, input_file: str | None, output_file: str |
             yield source
 
 
-def _converse(run: Run, parse: Parse, show: Show) -> None:
-    """Read a line, translate it, until the end of the input."""
+def _converse(run: Run, parse: Parse, show: Show, *, tell: Callable[[], None]) -> None:
+    """Read a line, translate it, until the end of the input. tell: says what is to be said of each."""
     if isinstance(sys.stdin, TextIOWrapper):  # UTF-8 whatever the locale says, and a bad byte ends nothing
         sys.stdin.reconfigure(encoding="utf-8", errors="surrogateescape")
     console.say("Type a sentence; an empty line or Ctrl-D ends.")
@@ -216,8 +220,9 @@ def _converse(run: Run, parse: Parse, show: Show) -> None:
             continue
         for shown in show(number, request, translation):
             console.result(shown)
-        if translation.flags:
-            console.warn(f"this translation is {', '.join(translation.flags)}")
+        tell()
+        if signs := [flag for flag in translation.flags if flag != UNSEEN]:
+            console.warn(f"this translation is {', '.join(signs)}")
         number += 1
 
 

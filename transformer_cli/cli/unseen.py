@@ -1,0 +1,66 @@
+"""Words that training never saw: a translation of them is a guess, and reads like any other."""
+
+from __future__ import annotations
+
+import unicodedata
+from collections import Counter
+from collections.abc import Collection, Iterable, Sequence
+from dataclasses import replace
+from typing import TYPE_CHECKING
+
+from transformer_cli.cli import console
+from transformer_cli.writing import words
+
+if TYPE_CHECKING:
+    from transformer_cli.checkpoints.store import OpenedRun
+    from transformer_cli.decoding.translator import Translation
+
+UNSEEN = "unseen"
+"""The flag of a translation whose source has such words."""
+MOST_NAMED = 10
+
+
+class Unseen:
+    """Words of the sources that are in no training text, counted.
+
+    known: the words that training saw; None where nobody knows, and then no word is unseen.
+    """
+
+    def __init__(self, known: Collection[str] | None) -> None:
+        self.known = known
+        self.n_words = 0
+        self.counts: Counter[str] = Counter()
+
+    @classmethod
+    def by(cls, runs: Iterable[OpenedRun]) -> Unseen:
+        """By the counts that runs keep of their training text; what one model of an ensemble knows is known."""
+        from transformer_cli.evaluation.words import load_word_counts
+
+        counts = [load_word_counts(run.path) for run in runs]
+        if any(one is None for one in counts):
+            return cls(None)
+        return cls({word for one in counts if one is not None for word in one.source})
+
+    def mark(self, sources: Sequence[str], found: Sequence[Translation]) -> list[Translation]:
+        """The translations, flagged where the source has a word that is unseen; counts them."""
+        if self.known is None:
+            return list(found)
+        marked = []
+        for source, translation in zip(sources, found, strict=True):
+            # As the tokenizer reads it; a number or a rule is no word.
+            said = [word for word in words(unicodedata.normalize("NFKC", source)) if any(map(str.isalpha, word))]
+            unseen = [word for word in said if word not in self.known]
+            self.n_words += len(said)
+            self.counts.update(unseen)
+            marked.append(replace(translation, flags=(*translation.flags, UNSEEN)) if unseen else translation)
+        return marked
+
+    def tell(self) -> None:
+        """What was counted since the last time, on stderr."""
+        if self.counts:
+            named = [word for word, _ in self.counts.most_common(MOST_NAMED)]
+            more = f" and {len(self.counts) - len(named):,} more" if len(self.counts) > len(named) else ""
+            share = f"{self.counts.total():,} of {self.n_words:,} words"
+            console.warn(f"training never saw {', '.join(named)}{more} ({share}): the translation is a guess there")
+        self.n_words = 0
+        self.counts.clear()
