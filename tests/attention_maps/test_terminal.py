@@ -9,7 +9,7 @@ import pytest
 from rich.cells import cell_len
 from synthetic import synthetic_maps
 
-from transformer_cli.attention_maps.heads import describe
+from transformer_cli.attention_maps.heads import Head, describe
 from transformer_cli.attention_maps.terminal import VIRIDIS, draw
 from transformer_cli.attention_maps.views import view
 
@@ -97,6 +97,25 @@ def test_each_head_has_its_line_and_tags_elsewhere_are_named():
     text = drawn(mean=False)
     assert len(re.findall(r"^cross 1\.\d ", text, re.MULTILINE)) == 4
     assert text.count("cross-attention, layer 1, head") == 4
+
+
+def head(kind, layer, number, *tags, confidence=0.5):
+    numbers = dict.fromkeys(("distance", "previous", "itself", "next", "one_to_one"))
+    return Head(kind, layer, number, entropy=0.5, confidence=confidence, marks=0.1, tags=tags, **numbers)
+
+
+def test_of_a_deep_model_the_heads_that_do_something_are_in_the_table_and_the_others_counted():
+    """Six and six layers used to fill thirty lines with the names of diffuse heads."""
+    idle = [head("encoder", layer, number, "diffuse") for layer in range(1, 7) for number in range(1, 9)]
+    busy = [head("decoder", 1, number, "previous", confidence=number / 20) for number in range(1, 13)]
+    both = [head("cross", 2, 1, "sink", "diffuse"), head("cross", 2, 2, "next", "sink", confidence=0.99)]
+    text = draw([], [*idle, *busy, *both], width=80, colours=None)
+    table = text.split("elsewhere, worth a look\n")[1].split("\n")
+    assert table[0] == "cross 2.2     █████      0.50       0.99   0.10  next sink"
+    assert [line.split()[1] for line in table[1:10]] == [f"1.{number}" for number in range(12, 3, -1)]
+    assert table[10] == "of 62 heads elsewhere: 3 more that do something, 49 diffuse, 1 sink"
+    assert max(map(cell_len, text.split("\n"))) <= 80
+    assert len(text.split("\n")) < 20
 
 
 def test_nothing_that_steers_a_terminal_comes_through():

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import io
+from collections import Counter
 from collections.abc import Iterator, Sequence
 from typing import Literal
 
@@ -21,6 +22,11 @@ CELL = 4
 """Narrowest column: a weight in per cent, and a blank."""
 NOTHING, HIDDEN = "·", "×"
 BAR = 10
+WIDE = 64
+"""Columns from which on the table of heads has all of its own."""
+MOST_ELSEWHERE = 10
+IDLE = {"diffuse", "sink"}
+"""Tags of heads that do nothing to look at: most of a deep model's."""
 VIRIDIS = (
     (68, 1, 84),
     (72, 36, 117),
@@ -133,29 +139,40 @@ def _key(columns: Sequence[str], width: int) -> Iterator[Text]:
 
 
 def _summary(heads: Sequence[Head], shown: set[tuple[Kind, int, int]], width: int) -> Iterator[Text]:
-    """The heads that are shown, one per line; of the others those that have a tag."""
-    narrow = width < 64
-    rest = f"{'entropy':<9}" if narrow else f"{'entropy':<{BAR + 6}}{'confidence':>10}{'marks':>7}  "
-    yield Text(f"{'head':<14}{rest}tags", style="bold")
-    tags: set[str] = set()
-    elsewhere: dict[str, list[str]] = {}
-    for head in heads:
-        name = f"{head.kind} {head.layer}.{head.head}"
-        if (head.kind, head.layer, head.head) not in shown:
-            for tag in head.tags:
-                elsewhere.setdefault(tag, []).append(name)
-            continue
-        tags |= set(head.tags)
-        bar = "█" * round(BAR * head.entropy)
-        numbers = f"{bar:<{BAR}} {head.entropy:.2f} {head.confidence:>10.2f} {head.marks:>6.2f}  "
-        if narrow:
-            numbers = f"{head.entropy:<9.2f}"
-        yield Text(f"{name:<14}{numbers}{' '.join(head.tags)}".rstrip())
-    for tag, names in sorted(elsewhere.items()):
-        yield from _wrapped(f"also {tag}: ", names, width)
+    """The heads that are shown, one per line, and those of the others that do something; the rest is counted."""
+    here = [head for head in heads if (head.kind, head.layer, head.head) in shown]
+    elsewhere = [head for head in heads if (head.kind, head.layer, head.head) not in shown]
+    busy = sorted((head for head in elsewhere if set(head.tags) - IDLE), key=lambda head: -head.confidence)
+    yield Text(_row("head", "entropy", "confidence", "marks", "tags", width), style="bold")
+    for head in here:
+        yield Text(_described(head, width))
+    if busy:
+        yield Text("elsewhere, worth a look", style="bold")
+    for head in busy[:MOST_ELSEWHERE]:
+        yield Text(_described(head, width))
+    counts = Counter(tag for head in elsewhere for tag in head.tags if tag in IDLE and head not in busy)
+    rest = [f"{n} {tag}" for tag, n in counts.most_common()]
+    if len(busy) > MOST_ELSEWHERE:
+        rest.insert(0, f"{len(busy) - MOST_ELSEWHERE} more that do something")
+    if rest:
+        yield from _wrapped(f"of {len(elsewhere)} heads elsewhere: ", rest, width)
+    tags = {tag for head in (*here, *busy[:MOST_ELSEWHERE]) for tag in head.tags} | counts.keys()
     for tag in TAGS:
-        if tag in tags | elsewhere.keys():
+        if tag in tags:
             yield from _wrapped(f"{tag}: ", TAGS[tag].split(" "), width, separator=" ", style="dim")
+
+
+def _described(head: Head, width: int) -> str:
+    bar = f"{'█' * round(BAR * head.entropy):<{BAR}} " * (width >= WIDE)
+    name, tags = f"{head.kind} {head.layer}.{head.head}", " ".join(head.tags)
+    return _row(name, f"{bar}{head.entropy:.2f}", f"{head.confidence:.2f}", f"{head.marks:.2f}", tags, width)
+
+
+def _row(name: str, entropy: str, confidence: str, marks: str, tags: str, width: int) -> str:
+    """A narrow terminal has no room for confidence and marks."""
+    if width < WIDE:
+        return f"{name:<14}{entropy:<9}{tags}".rstrip()
+    return f"{name:<14}{entropy:<{BAR + 6}}{confidence:>10}{marks:>7}  {tags}".rstrip()
 
 
 def _wrapped(start: str, words: Sequence[str], width: int, *, separator: str = ", ", style: str = "") -> Iterator[Text]:
