@@ -418,6 +418,7 @@ def test_pieces_learnt_from_the_corpus_cut_unhappiness_at_its_parts(book: Phrase
     )  # fmt: skip
     processor = sentencepiece.SentencePieceProcessor(model_proto=model.getvalue())
     assert processor.encode("unhappiness", out_type=str) == ["▁un", "happ", "iness"]
+    assert processor.encode("thankfulness", out_type=str) == ["▁thank", "ful", "ness"]
     assert processor.encode("unhappy", out_type=str)[0] == "▁un"
 
 

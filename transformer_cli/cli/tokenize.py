@@ -20,7 +20,7 @@ if TYPE_CHECKING:
     from transformer_cli.data.corpus import Corpus, Lines
     from transformer_cli.tokenizer import Tokenizer, TokenizerReport, Vocabulary
 
-EXAMPLE = 'for example: tx tokenize "unhappiness", or tx tokenize -c tiny.yaml to train a tokenizer'
+EXAMPLE = 'for example: tx tokenize "thankfulness", or tx tokenize -c tiny.yaml to train a tokenizer'
 
 
 def tokenize(
@@ -46,7 +46,7 @@ def tokenize(
     --json each line is an object with text, pieces and ids.
 
     Examples:
-      tx tokenize "unhappiness"
+      tx tokenize "thankfulness"
       echo "ich mochte ein bier" | tx tokenize --ids
       tx tokenize -c tiny.yaml --run-dir runs/pieces --set tokenizer.vocab_size=500
     """
@@ -213,4 +213,4 @@ def _tell(
     for reason, n in counts.items():
         console.warn(f"text: {n:,} x {reason}")
     console.say(f"saved in {run_dir / 'tokenizer'}")
-    console.say(f'next: tx tokenize -m {run_dir} "unhappiness"')
+    console.say(f'next: tx tokenize -m {run_dir} "thankfulness"')
