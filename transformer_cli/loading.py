@@ -53,6 +53,7 @@ def translator_of(opened: OpenedRun | Sequence[OpenedRun], settings: RunConfig) 
         settings.decoding,
         source_eos=runs[0].config.data.source_eos,
         max_length=min(run.config.data.max_length for run in runs),
+        max_sentences=min(filter(None, map(_usual_sentences, runs)), default=None),
         seed=settings.seed,
         device=machine.device,
     )
@@ -61,6 +62,12 @@ def translator_of(opened: OpenedRun | Sequence[OpenedRun], settings: RunConfig) 
 def machine_of(opened: OpenedRun, settings: RunConfig) -> Machine:
     """Where and in which precision these settings let the run compute."""
     return settle(settings, opened.record.get("machine"))
+
+
+def _usual_sentences(run: OpenedRun) -> int | None:
+    """Of the lines that it learned from; None where the run does not say."""
+    found = run.record.get("data", {}).get("train", {}).get("usual_sentences")
+    return found if isinstance(found, int) and found > 0 else None
 
 
 def _check_same_text(runs: Sequence[OpenedRun]) -> None:

@@ -182,7 +182,7 @@ def test_ten_thousand_words_in_a_line_are_translated_in_parts(
     assert long_one["flags"][-1] == "split"
     assert len(long_one["translation"].split()) > 5000
     assert (plain["translation"], plain["flags"]) == (TARGETS[7], [])
-    assert "too long for the model, so translated in parts and joined: 1 of 2 lines" in captured.err
+    assert "longer than the model is used to, so translated in parts and joined: 1 of 2 lines" in captured.err
 
 
 def test_a_long_line_that_is_refused_is_empty_and_the_program_ends_with_3(

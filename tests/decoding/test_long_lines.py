@@ -7,7 +7,7 @@ import time
 
 import pytest
 
-from transformer_cli.decoding.long_lines import join, sentences, split
+from transformer_cli.decoding.long_lines import join, sentences, split, usual_sentences
 
 CHARACTERS = 'abcÄß0 .,;!?…。，「」한今\u0301\u200d\u2028😀"”)'
 
@@ -25,6 +25,11 @@ def at_most(n: int):
         ["Er ging... weg.", "Sie blieb."],
         ["今天天气很好。", "我们去公园吧！", "「好。」", "他说？"],
         ["これはペンです。", "OK.", "Next"],
+        ["Er kauft einen Hut.", "Sie steht auf.", "du auch."],
+        ["ich trinke bier.", "er steht auf.", "trinkst du mit?", "nein!", "gut."],
+        ["Er kam bzw. lief, sah ca. zwei usw. und ging.", "The Dept. of St. Ives, e.g. the one on 3 Oct. Street."],
+        ['Er rief "Nein!" und ging.', "„Komm.“ sagte er zu Prof. Meier."],
+        ["წიგნი კარგია.", "სახლი დიდია."],
         ["هل أنت بخير؟", "نعم."],
         ["वह घर गया।", "वह सो गया।"],
     ],
@@ -33,6 +38,13 @@ def test_sentences_end_at_their_marks(parts: list[str]) -> None:
     unspaced = any(ord(part[-1]) >= 0x3000 for part in parts)
     text = ("" if unspaced else " ").join(parts).replace("OK.Next", "OK. Next")
     assert sentences(text) == parts
+
+
+@pytest.mark.parametrize(
+    ("counts", "usual"), [([], 1), ([1], 1), ([3], 3), ([1] * 200 + [5], 1), ([1] * 200 + [5] * 3, 5), ([0] * 9, 1)]
+)
+def test_the_usual_number_of_sentences_is_that_of_one_line_in_a_hundred(counts: list[int], usual: int) -> None:
+    assert usual_sentences([" ".join(["Ein Hund."] * count) for count in counts]) == usual
 
 
 def test_a_paragraph_separator_ends_a_sentence() -> None:

@@ -8,7 +8,7 @@ import pytest
 from conftest import PAIRS
 
 from transformer_cli.data.corpus import parallel
-from transformer_cli.decoding.quality import flags
+from transformer_cli.decoding.quality import flags, flags_of
 
 
 @pytest.mark.parametrize(
@@ -64,3 +64,23 @@ def test_what_people_wrote_has_no_signs() -> None:
 def test_among_real_translations_signs_are_rarer_than_one_in_a_thousand(multi30k: Path) -> None:
     pairs = parallel(multi30k / "train.de", multi30k / "train.en")
     assert sum(bool(flags(*pair)) for pair in zip(pairs.source, pairs.target, strict=True)) < len(pairs) / 1000
+
+
+@pytest.mark.parametrize(
+    ("n_source", "n_translation", "is_short"), [(60, 36, True), (60, 41, False), (6, 3, True), (5, 3, False)]
+)
+def test_a_translation_with_too_few_sentences_is_short(n_source: int, n_translation: int, is_short: bool) -> None:
+    """443 words of 60 sentences became 270, and nothing was said."""
+    source, translation = " ".join(["er trinkt bier."] * n_source), " ".join(["he is drinking a beer."] * n_translation)
+    assert ("short" in flags(source, translation)) == is_short
+
+
+def test_a_translation_without_marks_is_not_called_short_for_it() -> None:
+    assert "short" not in flags("er trinkt bier. " * 9, "he is drinking a beer " * 9)
+
+
+def test_what_is_wrong_with_a_part_is_wrong_with_the_line() -> None:
+    """Of a long line, one part can be lost whole, and the line still be long enough."""
+    whole, part = ("eins zwei drei vier fünf sechs", "one two three four five six"), ("a b c d e f", "x")
+    assert flags_of([whole]) == ()
+    assert flags_of([whole, part, ("ja", "n n n n")]) == ("looped", "short")

@@ -183,6 +183,33 @@ def test_the_longest_lines_of_training_are_the_limit_unless_another_is_set(train
     assert "split" not in wider.translate_all([long_line], beam_size=1)[0].flags
 
 
+def test_sentences_that_training_never_had_in_a_line_are_translated_one_by_one(trained_run: Path) -> None:
+    """They were translated together as long as they were short enough, and most of their words were lost."""
+    translator = tx.load(trained_run)
+    texts = [f"{source[0].lower()}{source[1:].rstrip('.?')}." for source in SOURCES]
+    each = translator.translate_all(texts, beam_size=1)
+    [found] = translator.translate_all([" ".join(texts)], beam_size=1)
+    assert [part.source for part in found.parts] == texts
+    assert found.text == " ".join(one.text for one in each)
+    assert found.flags[-1] == "split"
+    [whole] = translator.translate_all([" ".join(texts)], beam_size=1, by_sentences=False)
+    assert len(whole.parts) == 1
+
+
+@pytest.mark.parametrize(("configured", "learned", "n_parts"), [(None, None, 1), (None, 1, 3), (None, 3, 1), (2, 3, 3)])
+def test_a_line_may_have_as_many_sentences_as_training_lines_had_unless_another_number_is_set(
+    translator: Translator, configured: int | None, learned: int | None, n_parts: int
+) -> None:
+    other = Translator(
+        translator.model,
+        translator.tokenizer,
+        DecodingConfig(max_source_sentences=configured, beam_size=1, long="refuse"),
+        source_eos=True,
+        max_sentences=learned,
+    )
+    assert len(other.translate_all([LONG])[0].parts) == n_parts
+
+
 @pytest.mark.parametrize("positions", ["learned", "sinusoidal-table"])
 def test_no_line_is_longer_than_a_table_of_positions(trained_run: Path, positions: str) -> None:
     asked_for_more = DecodingConfig(max_source_length=100)

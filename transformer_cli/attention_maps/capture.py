@@ -74,7 +74,7 @@ def attention_maps(
     source = source_side(translator, line, pad_to=pad_to)
     if target is None:
         try:
-            [best] = translator.translate_all([line])
+            [best] = translator.translate_all([line], by_sentences=False)
         except DivergedError as failure:
             raise _not_finite() from failure
         if len(best.parts) != 1:

@@ -117,7 +117,7 @@ class Tally:
         if self.n_empty:
             console.say(f"without text, so the translation is empty: {self.n_empty:,} {of_all} lines")
         if n := self.flags["split"]:
-            console.warn(f"too long for the model, so translated in parts and joined: {n:,} {of_all} lines")
+            console.warn(f"longer than the model is used to, so translated in parts and joined: {n:,} {of_all} lines")
         if n := self.flags["refused"]:
             console.warn(f"too long for the model, so the translation is empty: {n:,} {of_all} lines")
         if self.n_truncated:

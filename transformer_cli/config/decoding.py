@@ -61,6 +61,9 @@ class DecodingConfig(Section):
     long: Literal["split", "refuse"] = "split"
     """A line of more than max_source_length pieces is split at sentence ends, translated in parts and joined again; or
     it is refused: its translation is empty, and the command ends with exit code 3."""
+    max_source_sentences: PositiveInt | None = None
+    """A line of more sentences is translated sentence by sentence, and joined again; when not given, as many as one
+    line in a hundred of the training text has, for a model drops some of those that it never saw together."""
     max_source_length: Annotated[int, Field(ge=2, le=10**12)] | None = None
     """Source pieces, end mark included, that are translated at once; data.max_length when not given, in no case more
     than the model has positions."""

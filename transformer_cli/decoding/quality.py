@@ -7,8 +7,9 @@ from __future__ import annotations
 
 import re
 from collections import Counter
-from collections.abc import Sequence
+from collections.abc import Iterable, Sequence
 
+from transformer_cli.decoding.long_lines import sentences
 from transformer_cli.writing import begins_unspaced, chunks
 
 LOOPED, COPIED, SHORT = "looped", "copied", "short"
@@ -21,6 +22,8 @@ COPY_WORDS, COPY_SHARE = 4, 0.75
 """A copy has so many words at least, and this share of them stands in the source, too."""
 SHORT_WORDS, SHORT_SHARE = 6, 1 / 3
 """Short is what has less than this share of the words of a source that has so many at least."""
+SHORT_SENTENCES, SHORT_SENTENCES_SHARE = 6, 2 / 3
+"""The same of sentences: languages agree in their number rather than in that of words."""
 
 CHARACTERS_PER_WORD = 4
 """Rather too many for Han, too few for kana and Thai: a source is rather called short than its translation."""
@@ -35,17 +38,26 @@ def flags(source: str, translation: str) -> tuple[str, ...]:
     the source has no such row as long; dot leaders and rules are no loops where the source has one, too. copied: of
     four or more words with a letter, three in four are words of the source, each counted as often as it stands there;
     a text all of names is no copy. short: less than a third of the words of a source of six or more, where four
-    characters of a script without spaces are a word, or no text.
+    characters of a script without spaces are a word; less than two thirds of the sentences of a source of six or more,
+    if it has any marks of their ends; or no text.
     """
     if not source.strip():
         return ()
     if _LEADER.search(source):
         source, translation = (_LEADER.sub(r"\1", text) for text in (source, translation))
-    signs = {LOOPED: _is_looped, COPIED: _is_copied, SHORT: _is_short}
-    if _is_all_names(source):
-        del signs[COPIED]
     both = chunks(source), chunks(translation)
-    return tuple(name for name, holds in signs.items() if holds(*both))
+    signs = {
+        LOOPED: _is_looped(*both),
+        COPIED: _is_copied(*both) and not _is_all_names(source),
+        SHORT: _is_short(*both) or _lacks_sentences(source, translation),
+    }
+    return tuple(name for name, holds in signs.items() if holds)
+
+
+def flags_of(pairs: Iterable[tuple[str, str]]) -> tuple[str, ...]:
+    """Those that fit any of these sources and translations, such as a line and its parts."""
+    found = {sign for pair in pairs for sign in flags(*pair)}
+    return tuple(sign for sign in (LOOPED, COPIED, SHORT) if sign in found)
 
 
 def _is_looped(source: list[str], translation: list[str]) -> bool:
@@ -67,6 +79,11 @@ def _is_all_names(text: str) -> bool:
 def _is_short(source: list[str], translation: list[str]) -> bool:
     n_source = sum(1 / CHARACTERS_PER_WORD if begins_unspaced(word) else 1 for word in source)
     return not translation or (n_source >= SHORT_WORDS and len(translation) < SHORT_SHARE * n_source)
+
+
+def _lacks_sentences(source: str, translation: str) -> bool:
+    n_source, n_translation = (len(sentences(text)) for text in (source, translation))
+    return n_source >= SHORT_SENTENCES and 1 < n_translation < SHORT_SENTENCES_SHARE * n_source
 
 
 def _longest_row(words: list[str]) -> int:

@@ -98,17 +98,20 @@ class Translator:
         *,
         source_eos: bool,
         max_length: int | None = None,
+        max_sentences: int | None = None,
         seed: int = 1,
         device: str | torch.device = "cpu",
     ) -> None:
         """models: in the precision they are to compute in; several translate as an ensemble. source_eos: whether the
-        sources they learned from end in eos. max_length: the pieces that these had at most. seed: what sampling draws
-        by. Raises UsageError for a banned piece that does not exist, or is a mark."""
+        sources they learned from end in eos. max_length: the pieces that these had at most. max_sentences: and the
+        sentences, usually; None where nobody knows. seed: what sampling draws by. Raises UsageError for a banned piece
+        that does not exist, or is a mark."""
         self.models = [model.to(device) for model in ([models] if isinstance(models, Transformer) else models)]
         self.tokenizer = tokenizer
         self.config = config
         self.source_eos = source_eos
         self.max_length = max_length
+        self.max_sentences = max_sentences
         self.seed = seed
         self.device = torch.device(device)
         self.symbols = Symbols(bos=BOS, eos=EOS, banned=(*tokenizer.banned_target_ids, *self._banned()))
@@ -133,6 +136,11 @@ class Translator:
         limit = int(min(max(1, self.config.max_length_factor) * longest + self.config.max_length_extra, ENDLESS)) + 1
         return limit if room is None else min(limit, room)
 
+    @property
+    def max_source_sentences(self) -> int | None:
+        """The most sentences of a line that are translated at once; None where there is no limit."""
+        return self.config.max_source_sentences or self.max_sentences
+
     def translate(
         self,
         lines: Sequence[str],
@@ -156,13 +164,15 @@ class Translator:
         n_best: int = 1,
         prefixes: Sequence[str] | None = None,
         lines_before: int = 0,
+        by_sentences: bool = True,
         progress: Callable[[int], object] | None = None,
     ) -> list[Translation]:
         """The translations with their scores, one per line, in order; a line without text gives an empty one.
 
         beam_size, length_penalty, search: those of the configuration when not given. prefixes: what each translation
         begins with, whole words. lines_before: how many lines of the same text came earlier; they are counted in what
-        sampling draws by and in what errors say. progress: called with the number of lines that are newly done.
+        sampling draws by and in what errors say. by_sentences: whether lines of more than `max_source_sentences` are
+        translated in parts. progress: called with the number of lines that are newly done.
         Raises UsageError for more n_best than beams, a beam_size where samples are drawn, or a wild penalty; DataError
         for a prefix that cannot be written; DivergedError where the model computes no numbers, naming the line.
         TypeError for one text in place of lines.
@@ -178,7 +188,7 @@ class Translator:
             n_best=n_best,
         )
         found = [NOTHING] * len(lines)
-        inputs = self._inputs(lines, found, prefixes, lines_before)
+        inputs = self._inputs(lines, found, prefixes, lines_before, by_sentences=by_sentences)
         waiting = Counter(one.line for one in inputs)
         hypotheses: list[list[Hypothesis]] = [[]] * len(inputs)
         if progress is not None:
@@ -226,7 +236,13 @@ class Translator:
                 model.train(was_training)
 
     def _inputs(
-        self, lines: Sequence[str], found: list[Translation], prefixes: Sequence[str] | None, lines_before: int
+        self,
+        lines: Sequence[str],
+        found: list[Translation],
+        prefixes: Sequence[str] | None,
+        lines_before: int,
+        *,
+        by_sentences: bool,
     ) -> list[_Input]:
         """What is to be translated; lines that must not be are marked as such in `found`."""
         sources = self.encode_source(lines)
@@ -234,18 +250,22 @@ class Translator:
         targets = self._prefixes([prefix if ids else "" for prefix, ids in asked], lines_before)
         inputs = []
         for line, (text, ids, prefix) in enumerate(zip(lines, sources, targets, strict=True)):
-            if not ids:
-                continue
-            if self._fits(ids):
-                inputs.append(_Input(line, 0, text, ids, prefix))
-                continue
-            found[line] = TOO_LONG
-            if self.config.long == "split":
-                texts = long_lines.split(text, lambda part: self._fits(*self.encode_source([part])))
-                parts = [(text, ids) for text, ids in zip(texts, self.encode_source(texts), strict=True) if ids]
-                if all(self._fits(ids) for _, ids in parts):
-                    inputs += [_Input(line, n, *part, [] if n else prefix) for n, part in enumerate(parts)]
+            parts = self._parts(text, ids, by_sentences=by_sentences) if ids else []
+            if ids and not parts:
+                found[line] = TOO_LONG
+            inputs += [_Input(line, n, *part, [] if n else prefix) for n, part in enumerate(parts)]
         return inputs
+
+    def _parts(self, text: str, ids: list[int], *, by_sentences: bool) -> list[tuple[str, list[int]]]:
+        """A line, or the parts that it is translated in, with their ids; none where it must not be split, or cannot."""
+        fits, most = self._fits(ids), self.max_source_sentences if by_sentences else None
+        if fits and (most is None or len(long_lines.sentences(text)) <= most):
+            return [(text, ids)]
+        if not fits and self.config.long == "refuse":
+            return []
+        texts = long_lines.split(text, lambda part: self._fits(*self.encode_source([part])))
+        parts = [(text, ids) for text, ids in zip(texts, self.encode_source(texts), strict=True) if ids]
+        return parts if all(self._fits(ids) for _, ids in parts) else []
 
     def _fits(self, ids: Sequence[int]) -> bool:
         return self.max_source_length is None or len(ids) <= self.max_source_length
@@ -297,11 +317,13 @@ class Translator:
         if options.search == "beam":  # what other searches find has an order of their own
             several.sort(key=lambda one: (one[0].truncated, -one[0].score))
         best, parts = several[0]
+        texts = self.tokenizer.decode_target([part.ids for part in parts])
+        pairs = [(line, best.text), *zip((one.text for one in inputs), texts, strict=True)]
         split = (SPLIT,) if len(inputs) > 1 else ()
         return Translation(
             **vars(best),
             n_best=tuple(candidate for candidate, _ in several),
-            flags=quality.flags(line, best.text) + split,
+            flags=quality.flags_of(pairs) + split,
             parts=tuple(
                 Part(
                     one.text,

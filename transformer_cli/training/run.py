@@ -22,6 +22,7 @@ from transformer_cli.checkpoints.tensors import load_weights, weights
 from transformer_cli.config.run import RunConfig
 from transformer_cli.config.source import dump_config
 from transformer_cli.data import batching, binary, corpus, loader
+from transformer_cli.decoding.long_lines import usual_sentences
 from transformer_cli.errors import Interrupted, ModelError, UsageError
 from transformer_cli.evaluation.words import WORD_COUNTS, count_words, save_word_counts
 from transformer_cli.machine import Machine, decide
@@ -133,7 +134,12 @@ class Run:
         encoded = self._encode(train_text, "train", epoch=self.progress.epoch)
         self._tell_counts("training text", encoded.counts)
         self.validation = Validation(
-            valid_text, self._encode(valid_text, "valid"), self.tokenizer, config, self.machine
+            valid_text,
+            self._encode(valid_text, "valid"),
+            self.tokenizer,
+            config,
+            self.machine,
+            self.record["data"]["train"]["usual_sentences"],
         )
         n_batches = len(self._plan(encoded, self.progress.epoch))
         if self.progress.batch >= n_batches:
@@ -235,6 +241,7 @@ class Run:
         known = self.record.get("data", {})
         texts = {"train": train_text, "valid": valid_text}
         self.record["data"] = known | {name: text.as_json() for name, text in texts.items()}
+        self.record["data"]["train"]["usual_sentences"] = usual_sentences(train_text.source)
         check_text(self.run_dir, known, texts)
         for name, text in texts.items():
             self._tell_counts({"train": "training", "valid": "validation"}[name] + " text", text.counts)

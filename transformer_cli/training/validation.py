@@ -35,6 +35,8 @@ class Validation:
     tokenizer: Tokenizer
     config: RunConfig
     machine: Machine
+    usual_sentences: int
+    """Of a line that is learned from."""
 
     def __post_init__(self) -> None:
         """Raise DataError where the model lacks positions for a pair: of validation none is left out."""
@@ -86,6 +88,7 @@ class Validation:
             device=self.machine.device,
             source_eos=self.config.data.source_eos,
             max_length=self.config.data.max_length,
+            max_sentences=self.usual_sentences,
         )
         translations = translator.translate(self.corpus.source, beam_size=1, search="beam")
         options = self.config.evaluation.model_copy(update={"metrics": ["bleu"]})
