@@ -78,8 +78,8 @@ tied: decoder or none goes with two
         ("learning_rate: 3", "unknown setting `learning_rate`; it belongs to `training`"),
         (
             "decoding: {zzz: 1}",
-            "unknown setting `decoding.zzz`; valid are beam_size, length_penalty, length_penalty_family, min_length, "
-            "max_length, ",
+            "unknown setting `decoding.zzz`; valid are search, beam_size, length_penalty, length_penalty_family, "
+            "min_length, max_length, ",
         ),
         ("model: {1: 2}", "unknown setting `model.1`; valid are d_model, "),
         # numbers
@@ -225,3 +225,9 @@ def test_a_line_drives_no_terminal():
 
 def test_carets_stay_on_their_line():
     assert shown("a: 1\nb: 2", 3, 9) == ["    1 | a: 1", "      |    ^"]
+
+
+@pytest.mark.parametrize("setting", ["max_length", "max_length_factor", "max_length_extra"])
+def test_no_limit_lets_a_search_go_on_without_end(message, setting):
+    """With a factor of two milliards a model that found no end was at work until it was killed."""
+    assert f"`decoding.{setting}` is 2000000000; expected " in message(f"decoding: {{{setting}: 2000000000}}")

@@ -7,7 +7,7 @@ from typing import Annotated, Literal
 from pydantic import Field
 
 from transformer_cli.config.recipes import Recipes
-from transformer_cli.config.section import NonNegativeFloat, NonNegativeInt, PositiveFloat, PositiveInt, Section
+from transformer_cli.config.section import NonNegativeInt, PositiveFloat, PositiveInt, Section
 
 PenaltyFamily = Literal["power", "gnmt"]
 Reading = Literal["raw", "shifted"]
@@ -34,11 +34,11 @@ class DecodingConfig(Section):
     """power: length^length_penalty. gnmt: ((5 + length) / 6)^length_penalty. The end mark is counted."""
     min_length: NonNegativeInt = 0
     """Pieces that a translation has at least; of a line that is split, each part."""
-    max_length: PositiveInt | None = None
+    max_length: Annotated[int, Field(gt=0, le=100_000)] | None = None
     """Pieces that a translation has at most, however long its source is; of a line that is split, each part."""
-    max_length_factor: NonNegativeFloat = 2.0
+    max_length_factor: Annotated[float, Field(ge=0, le=100)] = 2.0
     """A translation has at most factor x source pieces + extra pieces."""
-    max_length_extra: NonNegativeInt = 10
+    max_length_extra: Annotated[int, Field(ge=0, le=10_000)] = 10
     """The extra pieces of that limit."""
     no_repeat_ngram: NonNegativeInt = 0
     """No run of so many pieces comes twice in a translation, of a split line in a part of it; 0 lets all repeat."""
