@@ -35,6 +35,7 @@ model = build_model(shape, source_vocab=30, target_vocab=30).double()
 options = TrainingConfig(warmup_steps=2, clip_norm=0.5)
 learner = Learner(model, build_optimizer(model, options), options, 1, world)
 assert world.share(f"from {world.rank}") == "from 0"
+assert world.share("") == ""
 assert world.agree(world.rank == 1) == (world.size == 2)
 for step in range(1, 4):
     chance = np.random.default_rng(step)

@@ -62,6 +62,8 @@ class World:
         data = text.encode("utf-8")
         length = torch.tensor([len(data)])
         dist.broadcast(length, src=0, group=_control())
+        if not int(length):  # there is no buffer of nothing
+            return ""
         received = torch.zeros(int(length), dtype=torch.uint8)
         if self.is_main:
             received = torch.frombuffer(bytearray(data), dtype=torch.uint8)
