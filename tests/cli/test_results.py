@@ -87,7 +87,7 @@ def test_a_link_to_a_file_of_a_run_is_none_the_less(run: Path) -> None:
         refuse_own_input("innocent")
 
 
-@pytest.mark.parametrize("name", ["runs/x/out.en", "runs/x/mine/best", "best", "data/out", "runs/y/best"])
+@pytest.mark.parametrize("name", ["runs/x/out.en", "runs/x/mine/best", "runs/x/best/of", "best", "data/out"])
 def test_results_may_lie_beside_what_a_run_consists_of(run: Path, name: str) -> None:
     refuse_own_input(name)
 

@@ -54,7 +54,8 @@ def _refuse_run_file(path: Path) -> None:
     from transformer_cli.training.directory import FILES, FOLDERS, is_run
 
     for folder in path.parents:
-        if path.relative_to(folder).parts[0] in (*FILES, *FOLDERS) and is_run(folder):
+        first, *inside = path.relative_to(folder).parts
+        if first in (FOLDERS if inside else FILES) and is_run(folder):
             raise UsageError(f"{shown(path)} belongs to the run {shown(folder)}", hint="give -o another name")
     if path == Path(os.path.realpath(RUNS / "latest")):
         raise UsageError(f"{shown(path)} names the latest run", hint="give -o another name")
