@@ -10,7 +10,7 @@ import pytest
 
 from transformer_cli.cli.app import main
 from transformer_cli.cli.unseen import UNSEEN, Unseen
-from transformer_cli.decoding.translator import NOTHING
+from transformer_cli.decoding.translation import NOTHING
 
 
 @pytest.mark.parametrize(

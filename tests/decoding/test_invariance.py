@@ -15,9 +15,11 @@ import transformer_cli as tx
 from transformer_cli.config.decoding import DecodingConfig
 from transformer_cli.config.model import ModelConfig
 from transformer_cli.data.loader import padded
+from transformer_cli.decoding.ensemble import evaluating
 from transformer_cli.decoding.invariance import check_batching
 from transformer_cli.decoding.sampling import exponentials
-from transformer_cli.decoding.translator import Translation, Translator
+from transformer_cli.decoding.translation import Translation
+from transformer_cli.decoding.translator import Translator
 from transformer_cli.model.build import build_model
 from transformer_cli.tokenizer import BOS, EOS
 
@@ -98,7 +100,7 @@ def test_samples_that_differ_are_told_apart_by_what_two_tokens_were_drawn_by(tra
     *first, last = drawer.translate_all(LINES)[-1].parts
     step = len(last.ids) - 1
     source_BS, lengths_B = padded([[*last.source_ids, EOS]])
-    with torch.no_grad(), drawer.evaluating():
+    with torch.no_grad(), evaluating(drawer.models):
         state = drawer.model.start(source_BS, lengths_B)
         for token in (BOS, *last.ids[:step]):
             logits_BWV = drawer.model.step(torch.tensor([[token]]), state)

@@ -18,7 +18,8 @@ from transformer_cli.config.decoding import DecodingConfig
 from transformer_cli.config.model import ModelConfig
 from transformer_cli.decoding import translator as module
 from transformer_cli.decoding.hypothesis import Hypothesis
-from transformer_cli.decoding.translator import NOTHING, Translator
+from transformer_cli.decoding.translation import NOTHING
+from transformer_cli.decoding.translator import Translator
 from transformer_cli.errors import DataError, DivergedError, ModelError, UsageError
 from transformer_cli.loading import translator_of
 from transformer_cli.model.build import build_model

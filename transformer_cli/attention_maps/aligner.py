@@ -18,7 +18,8 @@ from transformer_cli.attention_maps.maps import Side, words_of
 from transformer_cli.data.loader import collate
 from transformer_cli.decoding import batches
 from transformer_cli.decoding.scoring import pairs_of
-from transformer_cli.decoding.translator import Part, Translation, Translator
+from transformer_cli.decoding.translation import Part, Translation
+from transformer_cli.decoding.translator import Translator
 from transformer_cli.errors import UsageError
 from transformer_cli.tokenizer import EOS, Vocabulary
 

@@ -14,7 +14,8 @@ import torch
 from torch import Tensor, nn
 
 from transformer_cli.attention_maps.maps import AttentionMaps, Block, Kind, Side, Step, words_of
-from transformer_cli.decoding.translator import Translation, Translator
+from transformer_cli.decoding.translation import Translation
+from transformer_cli.decoding.translator import Translator
 from transformer_cli.errors import DataError, DivergedError, ModelError, UsageError
 from transformer_cli.model.attention import ScaledDotProductAttention
 from transformer_cli.model.transformer import Transformer

@@ -17,7 +17,7 @@ from transformer_cli.files import json_line, shown
 
 if TYPE_CHECKING:
     from transformer_cli.cli.lines import Request
-    from transformer_cli.decoding.translator import Candidate, Translation
+    from transformer_cli.decoding.translation import Candidate, Translation
 
 
 def refuse_own_input(output: str | Path | None, *inputs: str | Path | None) -> None:

@@ -21,7 +21,8 @@ from transformer_cli.errors import DataError, UsageError
 from transformer_cli.files import json_line
 
 if TYPE_CHECKING:
-    from transformer_cli.decoding.translator import Translation, Translator
+    from transformer_cli.decoding.translation import Translation
+    from transformer_cli.decoding.translator import Translator
 
 BeamSize = Annotated[
     int | None,

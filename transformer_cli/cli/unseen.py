@@ -13,7 +13,7 @@ from transformer_cli.writing import words
 
 if TYPE_CHECKING:
     from transformer_cli.checkpoints.store import OpenedRun
-    from transformer_cli.decoding.translator import Translation
+    from transformer_cli.decoding.translation import Translation
 
 UNSEEN = "unseen"
 """The flag of a translation whose source has such words."""

@@ -5,11 +5,12 @@ B sentences, S source length, W beams, V target vocabulary, M models
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Iterator, Sequence
+from contextlib import contextmanager
 from typing import Generic
 
 import torch
-from torch import Tensor
+from torch import Tensor, nn
 
 from transformer_cli.decoding.candidates import log_softmax
 from transformer_cli.decoding.stepper import S, Stepper
@@ -44,3 +45,16 @@ class States(Generic[S]):
     def keep(self, sentences: Tensor) -> None:
         for state in self.states:
             state.keep(sentences)
+
+
+@contextmanager
+def evaluating(models: Sequence[nn.Module]) -> Iterator[None]:
+    """Within, no dropout; afterwards the models are as they were."""
+    were_training = [model.training for model in models]
+    for model in models:
+        model.eval()
+    try:
+        yield
+    finally:
+        for model, was_training in zip(models, were_training, strict=True):
+            model.train(was_training)

@@ -15,9 +15,10 @@ from dataclasses import dataclass
 from itertools import islice
 
 from transformer_cli.decoding.hypothesis import LengthPenalty
-from transformer_cli.decoding.sampling import exponentials
+from transformer_cli.decoding.sampling import drawn_as, exponentials
 from transformer_cli.decoding.scoring import Likelihood, Pair, score_ids
-from transformer_cli.decoding.translator import Part, Translation, Translator, drawn_as
+from transformer_cli.decoding.translation import Part, Translation
+from transformer_cli.decoding.translator import Translator
 from transformer_cli.tokenizer import EOS
 
 TIE = 1e-4

@@ -111,3 +111,8 @@ def exponentials(*, seed: int, line: int, draw: int, step: int, vocab: int) -> T
     # In the middle of 2^52 equal parts: neither 0 nor 1 comes out.
     uniforms_V = ((generator.random_raw(vocab) >> np.uint64(12)) + 0.5) * 2.0**-52
     return torch.from_numpy(-np.log(uniforms_V))
+
+
+def drawn_as(line: int, place: int) -> int:
+    """The line that sampling takes a part of a line for: each draws differently, and by nothing but its place."""
+    return line + (place << 40)

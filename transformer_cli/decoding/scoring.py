@@ -18,6 +18,7 @@ from torch import Tensor
 from transformer_cli.data.loader import collate
 from transformer_cli.decoding import batches
 from transformer_cli.decoding.candidates import log_softmax
+from transformer_cli.decoding.ensemble import evaluating
 from transformer_cli.decoding.translator import Translator
 from transformer_cli.errors import DataError, DivergedError
 from transformer_cli.model.transformer import Transformer
@@ -133,7 +134,7 @@ def score_ids(
         budget_tokens=translator.config.budget_tokens,
     )
     piece = translator.tokenizer.target.piece
-    with translator.evaluating():
+    with evaluating(translator.models):
         for batch in plan:
             chosen = [pairs[index] for index in batch]
             for index, pair, logp_T in zip(batch, chosen, _log_probabilities(translator, chosen).tolist(), strict=True):

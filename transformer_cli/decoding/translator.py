@@ -7,8 +7,7 @@ from __future__ import annotations
 
 import difflib
 from collections import Counter
-from collections.abc import Callable, Iterator, Sequence
-from contextlib import contextmanager
+from collections.abc import Callable, Sequence
 from dataclasses import dataclass
 from itertools import groupby
 from typing import Any
@@ -20,71 +19,18 @@ from transformer_cli.config.model import Stack
 from transformer_cli.data.loader import padded
 from transformer_cli.decoding import batches, long_lines, quality
 from transformer_cli.decoding.candidates import NotFinite, Symbols
-from transformer_cli.decoding.ensemble import Ensemble
+from transformer_cli.decoding.ensemble import Ensemble, evaluating
 from transformer_cli.decoding.hypothesis import Hypothesis
+from transformer_cli.decoding.sampling import drawn_as
 from transformer_cli.decoding.search import SearchOptions, search
 from transformer_cli.decoding.stepper import Stepper
+from transformer_cli.decoding.translation import NOTHING, SPLIT, TOO_LONG, Candidate, Part, Translation
 from transformer_cli.errors import DataError, DivergedError, UsageError
 from transformer_cli.model.transformer import Transformer
 from transformer_cli.tokenizer import BOS, EOS, PAD, UNK, Tokenizer
 
-SPLIT, REFUSED = "split", "refused"
 ENDLESS = 10**12
 """More pieces than a translation ever has: a factor may be so large that its product is no number."""
-
-
-@dataclass(frozen=True)
-class Candidate:
-    """One translation of a line.
-
-    score: log_probability divided by the length penalty. tokens: the pieces of text. truncated: it did not end by
-    itself but at the longest length allowed.
-    """
-
-    text: str
-    score: float
-    log_probability: float
-    ids: tuple[int, ...]
-    tokens: tuple[str, ...]
-    truncated: bool
-
-
-@dataclass(frozen=True)
-class Part:
-    """What went through the model at once: a line, or a part of one that was too long; ids without marks."""
-
-    source: str
-    source_ids: tuple[int, ...]
-    ids: tuple[int, ...]
-    truncated: bool
-
-
-@dataclass(frozen=True)
-class Translation(Candidate):
-    """The best translation of a line, or the first one drawn, and `n_best`: as many as were asked for, in that order,
-    itself included.
-
-    flags: signs that something is wrong with it (see quality.py); `split`, where the line was translated in parts;
-    `refused`, where it was too long for that to be allowed. parts: of the best translation. alignment: pairs of a
-    source word and a target word, counted from 0, where somebody asked.
-    """
-
-    n_best: tuple[Candidate, ...]
-    flags: tuple[str, ...] = ()
-    parts: tuple[Part, ...] = ()
-    alignment: frozenset[tuple[int, int]] | None = None
-
-    @property
-    def is_of_nothing(self) -> bool:
-        """Whether the line had no text, so that the model never saw it."""
-        return not self.parts and REFUSED not in self.flags
-
-
-_NO_TEXT = Candidate(text="", score=0.0, log_probability=0.0, ids=(), tokens=(), truncated=False)
-NOTHING = Translation(**vars(_NO_TEXT), n_best=(_NO_TEXT,))
-"""The translation of a line without text; the model never sees it."""
-TOO_LONG = Translation(**vars(_NO_TEXT), n_best=(_NO_TEXT,), flags=(REFUSED,))
-"""The translation of a line that is too long and must not be split, or cannot be."""
 
 
 class Translator:
@@ -198,7 +144,7 @@ class Translator:
             batch_size=self.config.batch_size,
             budget_tokens=self.config.budget_tokens,
         )
-        with self.evaluating():
+        with evaluating(self.models):
             for batch in plan:
                 results = self._search([inputs[index] for index in batch], options, lines_before)
                 for index, several in zip(batch, results, strict=True):
@@ -222,18 +168,6 @@ class Translator:
         """Positions that all of the models can tell apart; None where there is no limit."""
         rooms = [room for model in self.models if (room := model.config.room(stack)) is not None]
         return min(rooms, default=None)
-
-    @contextmanager
-    def evaluating(self) -> Iterator[None]:
-        """No dropout; afterwards the models are as they were."""
-        were_training = [model.training for model in self.models]
-        for model in self.models:
-            model.eval()
-        try:
-            yield
-        finally:
-            for model, was_training in zip(self.models, were_training, strict=True):
-                model.train(was_training)
 
     def _inputs(
         self,
@@ -366,11 +300,6 @@ class Translator:
                     hint=f"a translation ends with {target.piece(EOS)}; the other marks are never written anyway",
                 )
         return [known[piece] for piece in self.config.banned]
-
-
-def drawn_as(line: int, place: int) -> int:
-    """The line that sampling takes a part of a line for: each draws differently, and by nothing but its place."""
-    return line + (place << 40)
 
 
 @dataclass(frozen=True)

@@ -1,0 +1,61 @@
+"""What comes out of a translator: a line's translations, and what they were made of."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+
+SPLIT, REFUSED = "split", "refused"
+
+
+@dataclass(frozen=True)
+class Candidate:
+    """One translation of a line.
+
+    score: log_probability divided by the length penalty. tokens: the pieces of text. truncated: it did not end by
+    itself but at the longest length allowed.
+    """
+
+    text: str
+    score: float
+    log_probability: float
+    ids: tuple[int, ...]
+    tokens: tuple[str, ...]
+    truncated: bool
+
+
+@dataclass(frozen=True)
+class Part:
+    """What went through the model at once: a line, or a part of one that was too long; ids without marks."""
+
+    source: str
+    source_ids: tuple[int, ...]
+    ids: tuple[int, ...]
+    truncated: bool
+
+
+@dataclass(frozen=True)
+class Translation(Candidate):
+    """The best translation of a line, or the first one drawn, and `n_best`: as many as were asked for, in that order,
+    itself included.
+
+    flags: signs that something is wrong with it (see quality.py); `split`, where the line was translated in parts;
+    `refused`, where it was too long for that to be allowed. parts: of the best translation. alignment: pairs of a
+    source word and a target word, counted from 0, where somebody asked.
+    """
+
+    n_best: tuple[Candidate, ...]
+    flags: tuple[str, ...] = ()
+    parts: tuple[Part, ...] = ()
+    alignment: frozenset[tuple[int, int]] | None = None
+
+    @property
+    def is_of_nothing(self) -> bool:
+        """Whether the line had no text, so that the model never saw it."""
+        return not self.parts and REFUSED not in self.flags
+
+
+_NO_TEXT = Candidate(text="", score=0.0, log_probability=0.0, ids=(), tokens=(), truncated=False)
+NOTHING = Translation(**vars(_NO_TEXT), n_best=(_NO_TEXT,))
+"""The translation of a line without text; the model never sees it."""
+TOO_LONG = Translation(**vars(_NO_TEXT), n_best=(_NO_TEXT,), flags=(REFUSED,))
+"""The translation of a line that is too long and must not be split, or cannot be."""
