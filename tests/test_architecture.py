@@ -46,6 +46,7 @@ TORCH_FREE = [
     "data/corpus.py",
     "data/checks.py",
     "data/shifts.py",
+    "data/partners.py",
     "data/batching.py",
     "data/binary.py",
     "accounting/flops.py",

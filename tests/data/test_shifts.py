@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import itertools
 import random
+import re
 from pathlib import Path
 
 import pytest
@@ -12,11 +13,12 @@ from hypothesis import strategies as st
 
 from transformer_cli.config.data import DataConfig
 from transformer_cli.data import shifts
-from transformer_cli.data.corpus import load_tests, parallel
+from transformer_cli.data.corpus import Corpus, load_tests, parallel
 from transformer_cli.data.shifts import Evidence, Shift, partings, shifted
 from transformer_cli.errors import DataError
 
-BOOK = load_tests(DataConfig())["test"]
+TESTS = load_tests(DataConfig())
+BOOK, MORE = TESTS["test"], TESTS["combinations"]
 SOURCE = [f"{line} ({number % 97})" if number % 5 == 0 else line for number, line in enumerate(BOOK.source)]
 TARGET = [f"{line} ({number % 97})" if number % 5 == 0 else line for number, line in enumerate(BOOK.target)]
 """Five hundred pairs; every fifth has a number."""
@@ -33,6 +35,46 @@ def test_the_place_where_lines_are_missing_is_found(place: int, n_missing: int, 
     found = partings(source, target)
     assert found
     assert all(abs(one - place) <= NEAR for one in found)
+
+
+PLAIN = Corpus(*([*BOOK.source, *MORE.source], [*BOOK.target, *MORE.target]))
+"""A thousand short pairs without numbers, every other one without a mark: their words alone tell."""
+
+
+@given(st.integers(10, 990), st.booleans(), st.booleans())
+@settings(max_examples=15, deadline=None)
+def test_one_line_that_is_missing_or_too_much_is_found_by_its_words(
+    place: int, in_source: bool, is_extra: bool
+) -> None:
+    """Nothing was found in the phrasebook, for all of its lines are about as long."""
+    texts = [list(PLAIN.source), list(PLAIN.target)]
+    changed = texts[0 if in_source else 1]
+    if is_extra:
+        changed.insert(place, changed[(place + 400) % 1000])
+    else:
+        del changed[place]
+    [found] = partings(*texts)
+    assert abs(found - place) <= 2
+
+
+@given(st.integers(0, 800), st.sampled_from([1, -1, 2, -2, 3, -3]))
+@settings(max_examples=10, deadline=None)
+def test_two_hundred_shifted_pairs_are_found_by_their_words(start: int, by: int) -> None:
+    part, end = PLAIN.target[start : start + 200], start + 200
+    moved = [*part[-by:], *part[:-by]]  # round about: what falls out at one end comes in at the other
+    found = shifted(PLAIN.source, [*PLAIN.target[:start], *moved, *PLAIN.target[end:]])
+    assert isinstance(found, Shift)
+    assert found.by == by
+    assert abs(found.first - start) <= NEAR
+    assert abs(found.last - end) <= NEAR
+
+
+@given(st.permutations(range(1000)), st.integers(20, 1000))
+@settings(max_examples=15, deadline=None)
+def test_plain_text_in_order_is_not_called_shifted(order: list[int], n_lines: int) -> None:
+    source, target = ([side[i] for i in order[:n_lines]] for side in (PLAIN.source, PLAIN.target))
+    assert shifted(source, target) is None
+    assert partings(source, target[::2]) == []
 
 
 def test_every_one_of_several_places_is_found() -> None:
@@ -120,6 +162,14 @@ def test_pages_that_are_numbered_anew_are_not_called_shifted(n_lines: int) -> No
 def test_real_text_is_not_called_shifted(multi30k: Path) -> None:
     pairs = parallel(multi30k / "train.de", multi30k / "train.en")
     assert shifted(pairs.source, pairs.target) is None
+    draw = random.Random(1)
+    for _ in range(10):
+        start, place = draw.randrange(27_000), draw.randrange(5, 1495)
+        source, target = pairs.source[start : start + 1500], pairs.target[start : start + 1500]
+        assert shifted(source, target) is None
+        del target[place]
+        [found_at] = partings(source, target)
+        assert abs(found_at - place) <= NEAR
     by_two = [*pairs.target[:2000], "So it is.", "What?", *pairs.target[2000:4998]]
     found = shifted(pairs.source[:5000], by_two)
     assert found is not None
@@ -137,6 +187,23 @@ def test_unequal_files_are_refused_with_the_place_and_what_stands_there(tmp_path
     assert f"51: {SOURCE[50]}" in caught.value.message
     assert f"51: {TARGET[51]}" in caught.value.message
     assert "More lines" not in caught.value.message
+
+
+@pytest.mark.parametrize(
+    ("target", "message", "hint"),
+    [
+        ([*TARGET, "", " "], "has 502", "a.en has nothing but blanks after line 500"),
+        (TARGET[:-3], "They seem to match up to line 497, where the shorter one ends", "delete the end of a.de"),
+        (random.Random(1).sample(TARGET, 490), "has 490", "few of their lines look like translations"),
+    ],
+)
+def test_the_hint_of_unequal_files_is_true(target: list[str], message: str, hint: str, tmp_path: Path) -> None:
+    """It named an empty last line whatever the texts were."""
+    for name, lines in (("a.de", SOURCE), ("a.en", target)):
+        (tmp_path / name).write_text("".join(f"{line}\n" for line in lines), encoding="utf-8")
+    with pytest.raises(DataError, match=re.escape(message)) as caught:
+        parallel(tmp_path / "a.de", tmp_path / "a.en")
+    assert hint in str(caught.value.hint)
 
 
 def test_a_second_place_is_told_too(tmp_path: Path) -> None:

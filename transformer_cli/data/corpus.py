@@ -186,10 +186,19 @@ def _unequal(source: Path, target: Path, left: Sequence[str], right: Sequence[st
         f"{source.name} has {len(left):,} lines, {target.name} has {len(right):,}: parallel files must match line by "
         f"line.\n  first file: {files.shown(source)}   second file: {files.shown(target)}"
     )
-    places = [place for place in partings(left, right) if place < min(len(left), len(right))]
+    n_lines = min(len(left), len(right))
+    longer, rest = (source, left[n_lines:]) if len(left) > n_lines else (target, right[n_lines:])
+    if not any(line.strip() for line in rest):
+        return DataError(
+            message, hint=f"{longer.name} has nothing but blanks after line {n_lines:,}: delete those lines"
+        )
+    places = partings(left, right)
     if not places:
-        return DataError(message, hint="an empty last line is the usual cause; compare with `wc -l`.")
-    place, *others = places
+        return DataError(message, hint="no place shows where: few of their lines look like translations of each other")
+    if places == [n_lines]:
+        message += f"\n  They seem to match up to line {n_lines:,}, where the shorter one ends."
+        return DataError(message, hint=f"look for what should follow there, or delete the end of {longer.name}")
+    place, *others = [place for place in places if place < n_lines]
     number = f"{place + 1:,}"
     message += f"\n  They seem to match up to about line {number}, and no longer from there on:"
     for lines in (left, right):

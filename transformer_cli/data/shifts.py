@@ -1,7 +1,7 @@
 """Where two texts that should match line by line stop doing so.
 
 The evidence that two lines match is how much likelier they are as a translation than as lines drawn at random, by their
-lengths (Gale and Church 1993), the numbers in them, and the mark at their ends.
+lengths (Gale and Church 1993), their words, the numbers in them, and the mark at their ends.
 """
 
 from __future__ import annotations
@@ -12,6 +12,8 @@ from dataclasses import dataclass
 
 import numpy as np
 import numpy.typing as npt
+
+from transformer_cli.data.partners import Partners
 
 Floats = npt.NDArray[np.float64]
 
@@ -107,6 +109,7 @@ class Evidence:
         self.mean, self.spread = (
             (float(self.found.mean()), float(self.found.var()) + 0.02) if len(target) else (0.0, 1.0)
         )
+        self.partners = Partners(source, target, steps=sorted({0, len(target) - len(source)}))
         self.kinds = [  # of numbers, then of marks
             _Kinds.of([_numbers(line) for line in source], [_numbers(line) for line in target]),
             _Kinds.of([_mark(line) for line in source], [_mark(line) for line in target]),
@@ -119,8 +122,9 @@ class Evidence:
         random = -0.5 * (np.log(self.spread) + (self.found[target] - self.mean) ** 2 / self.spread)
         # One translation in ten has any length, so that no odd pair outweighs all others.
         by_length = np.log(KEPT * np.exp(matching - random) + 1 - KEPT)
+        by_words = self.partners.evidence(target.start - source.start)[source]
         kinds = self.kinds if numbers else self.kinds[1:]
-        evidence: Floats = by_length + sum(kind.evidence(source, target) for kind in kinds)
+        evidence: Floats = by_length + by_words + sum(kind.evidence(source, target) for kind in kinds)
         return evidence
 
 

@@ -98,7 +98,7 @@ def measure(hypotheses: Sequence[str], references: Sequence[Sequence[str]], opti
             raise DataError(
                 f"{len(hypotheses):,} translations, but {name} has {len(reference):,} lines: "
                 "they must match line by line",
-                hint="an empty last line is the usual cause; compare with `wc -l`",
+                hint="compare with `wc -l`, and look whether one of them ends in an empty line",
             )
     if not hypotheses:
         raise DataError("there is nothing to score: the text has no lines")
