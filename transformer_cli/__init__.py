@@ -2,9 +2,11 @@
 
 from __future__ import annotations
 
-from typing import TYPE_CHECKING, Any
+TYPE_CHECKING = False  # typing is not imported for it: `tx` begins here, and heeds no signal before it has
 
 if TYPE_CHECKING:
+    from typing import Any
+
     from transformer_cli.loading import load
 
 __version__ = "0.1.0"

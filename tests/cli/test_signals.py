@@ -89,3 +89,12 @@ def test_a_signal_while_the_program_starts_leaves_no_traceback(
         env={"PATH": os.environ["PATH"], "PYTHONPATH": path},
     )
     assert (ended.returncode, ended.stdout, ended.stderr) == (code, "", f"error: {words}\n")
+
+
+def test_what_is_imported_before_signals_are_heeded_is_little() -> None:
+    """`typing` alone, for annotations, was as long as the rest."""
+    code = "import sys, transformer_cli.__main__, transformer_cli.cli.signals; print(*sys.modules)"
+    environment = {"PATH": os.environ["PATH"], "PYTHONPATH": str(Path(__file__).parents[2])}
+    # -S: an environment may import anything by itself.
+    started = subprocess.run([sys.executable, "-S", "-c", code], capture_output=True, check=True, env=environment)
+    assert not {b"typing", b"contextlib", b"re", b"pathlib"} & set(started.stdout.split())

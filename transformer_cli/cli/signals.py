@@ -1,10 +1,9 @@
-"""Ctrl-C, SIGTERM and a closed terminal end the program, from its first moment on."""
+"""Ctrl-C, SIGTERM and a closed terminal end the program, from its first moment on: little is imported before."""
 
 from __future__ import annotations
 
 import os
 import signal
-from contextlib import suppress
 from types import FrameType
 
 WORDS = {
@@ -41,9 +40,10 @@ def _end(number: int, frame: FrameType | None) -> None:
     if _is_importing(frame):
         # A module in C++ that runs Python while it is loaded may swallow an exception, or abort; torch does both. No
         # module is loaded while a result is half written, so there is nothing to tidy up.
-        with suppress(OSError):
+        try:
             os.write(2, f"error: {WORDS[number]}\n".encode())
-        os._exit(128 + number)
+        finally:
+            os._exit(128 + number)
     raise Ended(number)
 
 
