@@ -242,3 +242,9 @@ def test_options_that_contradict_each_other_are_refused(trained, home):
 def test_an_argument_that_is_not_utf8_is_a_data_error(trained):
     with pytest.raises(DataError, match="bytes that are not UTF-8"):
         main(["tokenize", b"sch\xf6n".decode("utf-8", "surrogateescape")])
+
+
+def test_a_setting_is_refused_where_there_is_no_configuration_to_change() -> None:
+    """It was ignored: the text was cut by the latest run's tokenizer, whatever --set said."""
+    with pytest.raises(UsageError, match="--set changes a configuration, and there is none"):
+        main(["tokenize", "unhappiness", "--set", "tokenizer.vocab_size=500"])

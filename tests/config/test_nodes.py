@@ -190,21 +190,30 @@ def test_every_place_holds_what_was_read_there(value, indent):
         assert json.loads(line[place.column :][: place.end - place.start]) == leaf.value
 
 
+@pytest.fixture(scope="module")
+def harmless_s():
+    """Processor time that as many numbers as there may be take."""
+    return seconds("a: [" + "1, " * (MAX_BYTES // 3 - 3) + "]")
+
+
 @pytest.mark.parametrize(
     "text",
     [
         "a: &a [x, x]\nb: &b [*a, *a]\nc: &c [*b, *b]\nd: [*c, *c]",
         "[" * MAX_BYTES,
-        "a: [" + "1, " * (MAX_BYTES // 3 - 3) + "]",
         "a: " + ":" * (MAX_BYTES - 3),
         "? " * (MAX_BYTES // 2),
         "a: 'x\n" + " \n" * (MAX_BYTES // 2 - 4),
         "a: [" + "[], " * (MAX_BYTES // 4 - 2),
     ],
-    ids=["aliases", "brackets", "numbers", "colons", "keys", "blank lines", "lists"],
+    ids=["aliases", "brackets", "colons", "keys", "blank lines", "lists"],
 )
-def test_a_hostile_text_is_answered_soon(text):
+def test_a_hostile_text_takes_about_as_long_as_a_harmless_one(text, harmless_s):
+    assert seconds(text) < 4 * harmless_s
+
+
+def seconds(text):
     start = time.process_time()
     with contextlib.suppress(Refused):
         read(text)
-    assert time.process_time() - start < 5
+    return time.process_time() - start

@@ -127,6 +127,11 @@ def _vocabulary(
 
     if model is not None and config is not None:
         raise UsageError("--model and --config both name a run", hint="give one of them")
+    if overrides and config is None:
+        raise UsageError(
+            "--set changes a configuration, and there is none: text is cut by a tokenizer as it is",
+            hint="-c NAME trains another one: tx tokenize -c tiny.yaml --set tokenizer.vocab_size=500",
+        )
     named = None if config is None else load_config(config, overrides or [])
     only = None if model is not None or named is not None else _only_tokenizer()
     place = Path(run_dir) if run_dir else only or find_run(model, config=named, config_path=config)

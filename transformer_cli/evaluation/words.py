@@ -60,9 +60,9 @@ def load_word_counts(run_dir: Path) -> WordCounts | None:
                 source[word] = int(n_source)
             if int(n_target):
                 target[word] = int(n_target)
-    except (EOFError, zlib.error, OSError, ValueError) as failure:
+    except (EOFError, zlib.error, OSError, ValueError):
         raise ModelError(
-            f"{files.shown(path)} is damaged: {failure}",
+            f"{files.shown(path)} is damaged: it is not the compressed table of words that was written",
             hint="delete it; `tx train` with the run's configuration makes it again",
         ) from None
     return WordCounts(source, target)
