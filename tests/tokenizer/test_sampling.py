@@ -87,13 +87,13 @@ def assert_ends_agree(sampler: Sampler, reference: sentencepiece.SentencePiecePr
 def test_where_all_or_no_merges_are_made_the_pieces_are_those_of_sentencepiece(bpe):
     sampler, reference = Sampler(bpe), sentencepiece.SentencePieceProcessor(model_proto=bpe)
 
-    @settings(max_examples=300, deadline=None)
+    @settings(max_examples=100, deadline=None)
     @given(TEXT)
     def of_any_text(line):
         assert_ends_agree(sampler, reference, line)
 
     of_any_text()
-    for line in [*LINES[:1000], "der hund und die hunde unterkinder <mask>un ☃s"]:
+    for line in [*LINES[:300], "der hund und die hunde unterkinder <mask>un ☃s"]:
         assert_ends_agree(sampler, reference, line)
 
 
@@ -136,7 +136,7 @@ def test_every_word_of_a_line_has_as_many_pieces_as_in_sentencepiece(rate):
     model = train(vocab_size=400)
     reference = sentencepiece.SentencePieceProcessor(model_proto=model)
     line = max(LINES, key=len)
-    ours = Vocabulary(model).sample([line] * 4000, rate=rate, key="k")
+    ours = Vocabulary(model).sample([line] * 2000, rate=rate, key="k")
     theirs = [reference.encode(line, enable_sampling=True, alpha=rate, nbest_size=-1) for _ in ours]
     for word in range(len(line.split())):
         means, errors = [], []

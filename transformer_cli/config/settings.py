@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Iterator
 from dataclasses import dataclass
+from functools import cache
 from typing import Any, get_args, get_origin
 
 from pydantic.fields import FieldInfo
@@ -179,9 +180,14 @@ def suggestion(path: tuple[str, ...], parent: type[Section]) -> str:
 
 def _homes(key: str) -> list[str]:
     """The sections that have a setting of this name."""
-    names = [one.name for one in settings() if "[]" not in one.name] + list(sections())
-    around = [name.rpartition(".")[0] for name in names if name.rpartition(".")[2] == key]
+    around = [name.rpartition(".")[0] for name in _names() if name.rpartition(".")[2] == key]
     return [f"`{home}`" if home else "the top, outside of all sections" for home in around]
+
+
+@cache
+def _names() -> list[str]:
+    """Of all settings outside of lists, and of the sections; kept, for a file may have thousands of mistakes."""
+    return [one.name for one in settings() if "[]" not in one.name] + list(sections())
 
 
 def json_schema() -> dict[str, Any]:
