@@ -142,11 +142,6 @@ def test_no_more_pieces_come_out_than_factor_times_source_plus_extra(trained_run
     assert beam_size > 1 or n_cut > len(SOURCES) // 2
 
 
-def test_a_factor_beyond_all_numbers_is_no_limit(translator: Translator) -> None:
-    """It was a bug: infinity has no integer."""
-    assert with_options(translator, max_length_factor=1e308).translate(SOURCES[:2]) == TARGETS[:2]
-
-
 SENTENCES = [SOURCES[0], SOURCES[5], SOURCES[7]]
 LONG = "\u2028".join(SENTENCES)
 

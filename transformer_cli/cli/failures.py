@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import errno
 import re
+import signal
 import sys
 import traceback
 from collections.abc import Callable
@@ -32,8 +33,11 @@ def exit_code(main: Callable[[], int]) -> int:
         signals.die_by_signals()
         return code
     except signals.Ended as end:
-        console.error(signals.WORDS[end.number])
-        return 128 + end.number
+        number = end.number
+    except KeyboardInterrupt:  # Python's own handler, where somebody else began the process
+        number = signal.SIGINT
+    console.error(signals.WORDS[number])
+    return 128 + number
 
 
 def _exit_code(main: Callable[[], int]) -> int:

@@ -29,9 +29,6 @@ from transformer_cli.errors import DataError, DivergedError, UsageError
 from transformer_cli.model.transformer import Transformer
 from transformer_cli.tokenizer import BOS, EOS, PAD, UNK, Tokenizer
 
-ENDLESS = 10**12
-"""More pieces than a translation ever has: a factor may be so large that its product is no number."""
-
 
 class Translator:
     """A model, or several, with their tokenizer: lines to lines."""
@@ -79,7 +76,7 @@ class Translator:
         longest, room = self.max_source_length, self.room("decoder")
         if longest is None:
             return room
-        limit = int(min(max(1, self.config.max_length_factor) * longest + self.config.max_length_extra, ENDLESS)) + 1
+        limit = int(max(1, self.config.max_length_factor) * longest + self.config.max_length_extra) + 1
         return limit if room is None else min(limit, room)
 
     @property
@@ -237,7 +234,7 @@ class Translator:
 
     def _limit(self, n_pieces: int) -> int:
         """Most pieces of a translation, for so many of the source; the end mark comes on top."""
-        limit = int(min(self.config.max_length_factor * n_pieces + self.config.max_length_extra, ENDLESS))
+        limit = int(self.config.max_length_factor * n_pieces + self.config.max_length_extra)
         limit = max(min(limit, self.config.max_length or limit), self.config.min_length)
         room = self.room("decoder")
         return limit if room is None else min(limit, room - 1)
