@@ -2,10 +2,13 @@
 
 from __future__ import annotations
 
+import fcntl
 import json
 import os
 import signal
-from collections.abc import Iterator
+import subprocess
+import sys
+from collections.abc import Callable, Iterator
 from pathlib import Path
 
 import pytest
@@ -50,15 +53,46 @@ def _a_folder_of_its_own(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Non
     monkeypatch.chdir(tmp_path)
 
 
+@pytest.fixture(autouse=True)
+def _nobody_was_quiet(monkeypatch: pytest.MonkeyPatch) -> None:
+    """`-q` of a test before would leave out what this one looks for."""
+    from transformer_cli.cli import console
+
+    monkeypatch.setattr(console, "_quiet", False)
+
+
 @pytest.fixture(scope="session")
-def trained_run(tmp_path_factory: pytest.TempPathFactory) -> Path:
+def shared(tmp_path_factory: pytest.TempPathFactory) -> Callable[[str, Callable[[Path], None]], Path]:
+    """shared(name, make): a folder that `make` fills, once for all processes that run tests; nobody changes it."""
+    alone = "PYTEST_XDIST_WORKER" not in os.environ
+    base = tmp_path_factory.getbasetemp() if alone else tmp_path_factory.getbasetemp().parent
+
+    def folder(name: str, make: Callable[[Path], None]) -> Path:
+        path = base / name
+        with open(base / f"{name}.lock", "w") as lock:
+            fcntl.flock(lock, fcntl.LOCK_EX)
+            if not path.exists():
+                aside = base / f"{name}.aside"
+                aside.mkdir()
+                make(aside)
+                aside.rename(path)
+        return path
+
+    return folder
+
+
+@pytest.fixture(scope="session")
+def trained_run(shared: Callable[[str, Callable[[Path], None]], Path]) -> Path:
     """A run that `tx train` made, and that knows PAIRS by heart: `runs/tiny`, in a folder of its own, the latest there.
 
     Everybody reads the same one: who wants to change something takes a copy.
     """
+    return shared("trained", _train) / "runs" / "tiny"
+
+
+def _train(folder: Path) -> None:
     from transformer_cli.cli.app import main
 
-    folder = tmp_path_factory.mktemp("trained")
     overrides = {
         **{f"data.{split}": {"pairs": PAIRS} for split in ("train", "valid", "test")},
         "tokenizer.vocab_size": 100,
@@ -72,7 +106,25 @@ def trained_run(tmp_path_factory: pytest.TempPathFactory) -> Path:
     with pytest.MonkeyPatch.context() as patch:
         patch.chdir(folder)
         assert main(["train", "-c", "tiny.yaml", *arguments]) == 0
-    return folder / "runs" / "tiny"
+
+
+@pytest.fixture(scope="session")
+def warm(tmp_path_factory: pytest.TempPathFactory) -> Iterator[list[str]]:
+    """How a command line begins that starts `tx` as a process of its own, but for two seconds of importing torch."""
+    script, server = Path(__file__).with_name("warm.py"), tmp_path_factory.mktemp("warm") / "socket"
+    environment = os.environ | {"OMP_NUM_THREADS": "1", "PYTHONPATH": str(script.parents[1])}
+    pipes = {"stdin": subprocess.PIPE, "stdout": subprocess.PIPE}
+    with subprocess.Popen([sys.executable, str(script), str(server)], env=environment, **pipes) as process:
+        assert process.stdout.readline() == b"ready\n"
+        yield [sys.executable, "-IS", str(script), str(server)]
+
+
+@pytest.fixture(scope="session")
+def loaded_run(trained_run: Path):
+    """The trained run, opened; nobody changes it."""
+    from transformer_cli.checkpoints.store import find_checkpoint, open_run
+
+    return open_run(find_checkpoint(str(trained_run)))
 
 
 @pytest.fixture

@@ -2,7 +2,12 @@
 
 from __future__ import annotations
 
+import ctypes
+import json
+import os
 import re
+import subprocess
+import sys
 
 import pytest
 import torch
@@ -91,3 +96,78 @@ def test_there_are_no_more_threads_than_processors(monkeypatch):
     monkeypatch.setattr(machine, "_processors", lambda: 2)
     for wanted, taken in ((1024, 2), (2, 2), (1, 1)):
         assert machine.settle(RunConfig(device="cpu", threads=wanted), None).threads == taken
+
+
+@pytest.mark.parametrize("names", environment.DEFAULTS)
+def test_what_the_user_has_set_for_torch_stays(names, monkeypatch):
+    for name in names:
+        monkeypatch.setattr(os, "environ", {name: "2000"})
+        environment.prepare()
+        others = {others[0]: value for others, value in environment.DEFAULTS.items() if others != names}
+        assert os.environ == {name: "2000"} | others
+
+
+TRAIN = """
+import hashlib, json, sys
+from pathlib import Path
+from transformer_cli.__main__ import main
+sys.argv = ["tx", "train", "-q", "-c", "tiny.yaml", *(f"--set={one}" for one in json.loads(sys.argv[1]))]
+try:
+    main()
+except SystemExit as end:
+    assert not end.code, end.code
+[weights] = Path("runs/tiny/checkpoints").glob("*/model.safetensors")
+print(hashlib.sha256(weights.read_bytes()).hexdigest())
+"""
+
+
+def test_however_threads_wait_training_ends_in_the_same_bits(tmp_path):
+    """Sleeping, which is the default, and spinning."""
+    pairs = [["der hund schläft", "the dog sleeps"], ["die katze trinkt", "the cat drinks"]] * 40
+    settings = [f"data.{split}={json.dumps({'pairs': pairs})}" for split in ("train", "valid", "test")]
+    settings += ["tokenizer.vocab_size=60", "training.max_steps=3", "training.validation_bleu=false"]
+    settings += ["training.best_by=loss", "precision=fp32"]
+    bits = []
+    for policy in ({}, {"OMP_WAIT_POLICY": "ACTIVE"}):
+        place = tmp_path / str(len(bits))
+        place.mkdir()
+        told = {name: value for name, value in os.environ.items() if not name.startswith(("OMP_", "GOMP_"))}
+        command = [sys.executable, "-c", TRAIN, json.dumps(settings)]
+        done = subprocess.run(command, cwd=place, env=told | policy, check=True, stdout=subprocess.PIPE)
+        bits.append(done.stdout)
+    assert bits[0] == bits[1] != b""
+
+
+GROWTH = """
+import ctypes
+import transformer_cli
+transformer_cli.load
+import torch
+
+class Heap(ctypes.Structure):
+    _fields_ = [(f"field_{n}", ctypes.c_size_t) for n in range(10)]
+
+libc = ctypes.CDLL(None)
+libc.mallinfo2.restype = Heap
+weight = torch.zeros(1024, 256, dtype=torch.bfloat16)
+
+def used(shapes):
+    for rows in shapes:
+        torch.nn.functional.linear(torch.zeros(rows, 256, dtype=torch.bfloat16), weight)
+    return libc.mallinfo2().field_7
+
+first = used(range(300, 860, 1))
+print((used(range(860, 1120, 1)) - first) >> 20)
+"""
+"""MiB that 260 more shapes take, after 560."""
+
+
+@pytest.mark.skipif(not hasattr(ctypes.CDLL(None), "mallinfo2"), reason="glibc tells how much is in use")
+def test_memory_does_not_grow_with_the_variety_of_shapes():
+    """In bf16 each shape's code stayed, 60 MiB for a hundred shapes of one product."""
+    kept = {name for names in environment.DEFAULTS for name in names}
+    own = {name: value for name, value in os.environ.items() if name not in kept}
+    done = subprocess.run(
+        [sys.executable, "-c", GROWTH], env=own | {"OMP_NUM_THREADS": "1"}, check=True, stdout=subprocess.PIPE
+    )
+    assert int(done.stdout) < 50  # 156 where each keeps 1,024

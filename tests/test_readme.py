@@ -13,7 +13,6 @@ import re
 import shlex
 import shutil
 import subprocess
-import sys
 from dataclasses import dataclass, field
 from pathlib import Path
 
@@ -132,12 +131,15 @@ def test_the_demo_types_commands_that_are_understood(folder):
     assert [command.split()[1] for command in typed][:3] == ["train", "evaluate", "translate"]
 
 
-def test_every_block_that_is_not_slow_runs(folder, trained_run):
+def test_every_block_that_is_not_slow_runs(folder, trained_run, warm, tmp_path_factory):
     """In order and in one folder, as a reader would, with a trained run there."""
     readme = read(README)
     lay_out(readme, folder)
+    programs = tmp_path_factory.mktemp("bin")
+    (programs / "tx").write_text(f'#!/bin/sh\nexec {shlex.join(warm)} "$@"\n', encoding="utf-8")
+    (programs / "tx").chmod(0o755)
     shutil.copytree(trained_run.parent, folder / "runs")
-    environment = {**os.environ, "PATH": f"{Path(sys.executable).parent}:{os.environ['PATH']}", "OMP_NUM_THREADS": "1"}
+    environment = {**os.environ, "PATH": f"{programs}:{os.environ['PATH']}"}
     for block in readme.quick:
         done = subprocess.run(
             ["bash", "-euo", "pipefail", "-c", block], env=environment, capture_output=True, text=True, check=False

@@ -35,6 +35,9 @@ momentum = recipes:momentum
 
 [transformer_cli.schedules]
 halving = recipes:halving
+
+[transformer_cli.exports]
+mirror = recipes:Mirror
 """
 CONFIG = """
 data: {{train: {{pairs: {pairs}}}, valid: {{pairs: {pairs}}}, test: {{pairs: {pairs}}}}}
@@ -91,6 +94,14 @@ def test_what_another_package_adds_is_trained_and_used_by_its_name(outside, capf
     assert exact["signature"] == "lowercase:False|bs:1000|seed:12345"
 
 
+def test_a_format_from_outside_is_written_and_compared_by_its_name(outside, trained_run, capfd):
+    assert tx("export", "mirror", "-m", str(trained_run), "-o", "there", "--json") == 0
+    said = json.loads(capfd.readouterr().out)
+    assert (said["engine"], said["exact"]["logit_difference"] < 1e-5) == ("a mirror", True)
+    assert said["exact"]["equal_texts"] == 12
+    assert Path("there/run").is_file()
+
+
 def test_a_metric_from_outside_is_resampled_and_compared(outside):
     references = [target for _, target in PAIRS]
     wrong = [*references[:9], "x", "y", "z"]
@@ -106,7 +117,7 @@ def test_a_name_that_is_nobodys_is_told_with_all_that_there_are(outside, capfd):
     Path("x.yaml").write_text("model: {positions: relativ}", encoding="utf-8")
     assert tx("count-params", "x.yaml") == 2
     told = capfd.readouterr().err
-    assert "expected one of sinusoidal, sinusoidal-table, learned, rotary, none, relative" in told
+    assert "expected one of sinusoidal, sinusoidal-halves, sinusoidal-table, learned, rotary, none, relative" in told
     assert "did you mean relative?" in told
 
 

@@ -15,6 +15,9 @@ __all__ = ["__version__", "load"]
 
 def __getattr__(name: str) -> Any:
     if name == "load":  # it needs torch, which `import transformer_cli` does not
+        from transformer_cli.environment import prepare
+
+        prepare()
         from transformer_cli.loading import load
 
         return load

@@ -8,6 +8,10 @@ def main() -> None:
 
     end_by_signals()  # before anything that takes time is imported
 
+    from transformer_cli.environment import prepare
+
+    prepare()
+
     from transformer_cli.cli.app import run
 
     run()

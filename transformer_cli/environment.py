@@ -1,4 +1,4 @@
-"""What the environment says: which of how many processes this one is, as torchrun tells each that it starts."""
+"""What the environment says, as torchrun tells each process that it starts; and what it says to torch."""
 
 from __future__ import annotations
 
@@ -8,6 +8,19 @@ from dataclasses import dataclass
 from transformer_cli.errors import UsageError
 
 HINT = "torchrun sets RANK, WORLD_SIZE, LOCAL_RANK, MASTER_ADDR and MASTER_PORT: start tx by it, or unset them all"
+
+DEFAULTS = {
+    ("OMP_WAIT_POLICY", "GOMP_SPINCOUNT", "KMP_BLOCKTIME"): "PASSIVE",
+    ("LRU_CACHE_CAPACITY",): "512",
+    ("ONEDNN_PRIMITIVE_CACHE_CAPACITY", "DNNL_PRIMITIVE_CACHE_CAPACITY"): "512",
+}
+"""What torch finds where the user has set none of the names: the first of them gets the value.
+
+Threads that wait for each other sleep. OpenMP lets them spin, which is a little faster on a machine that does nothing
+else and several times slower beside a single busy process: the one that spins takes the processor of the one that all
+wait for. The other two bound how much compiled code is kept for shapes seen before, by PyTorch and by oneDNN: more than
+all that training uses, half of what they would keep of a text whose every batch is new (docs/performance.md).
+"""
 
 
 @dataclass(frozen=True)
@@ -34,6 +47,13 @@ def place() -> Place:
     if not 0 < (_whole("MASTER_PORT") or 0) < 2**16:
         raise UsageError(f"MASTER_PORT is {os.environ['MASTER_PORT'][:40]!r}, which is no port", hint=HINT)
     return Place(rank, size)
+
+
+def prepare() -> None:
+    """Before torch is loaded, which reads them once: set what it should find, never over what the user has set."""
+    for names, value in DEFAULTS.items():
+        if not any(name in os.environ for name in names):
+            os.environ[names[0]] = value
 
 
 def local_rank() -> int | None:

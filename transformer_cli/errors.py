@@ -52,8 +52,8 @@ class DivergedError(TxError):
 
 
 class Interrupted(TxError):
-    """A signal asked the program to stop; what had to be saved is saved."""
+    """A signal asked the program to stop; what had to be saved is saved. hint: the command that goes on."""
 
-    def __init__(self, message: str, *, signal_number: int) -> None:
-        super().__init__(message)
+    def __init__(self, message: str, *, signal_number: int, hint: str | None = None) -> None:
+        super().__init__(message, hint=hint)
         self.exit_code = 128 + signal_number

@@ -21,7 +21,8 @@ FREE = {"decoding", "evaluation", "device", "precision", "seed", "threads"}
 def load(
     run: str | Path | Sequence[str | Path] | None = None, *, device: str | None = None, precision: str | None = None
 ) -> Translator:
-    """The translator of a run, of a checkpoint directory, or of the latest run; it does what `tx translate` does.
+    """The translator of a run, of a checkpoint directory, or of the latest run (of those that were validated, if any
+    was); it does what `tx translate` does.
 
     run: several translate together, as an ensemble. device: cpu, cuda, mps, or auto. precision: fp32, bf16, or auto.
     The (first) run's own configuration where not given; auto is what the run chose, on the same kind of device.
@@ -54,6 +55,7 @@ def translator_of(opened: OpenedRun | Sequence[OpenedRun], settings: RunConfig) 
         source_eos=runs[0].config.data.source_eos,
         max_length=min(run.config.data.max_length for run in runs),
         max_sentences=min(filter(None, map(_usual_sentences, runs)), default=None),
+        unsure_below=_unsure_below(runs),
         seed=settings.seed,
         device=machine.device,
     )
@@ -68,6 +70,13 @@ def _usual_sentences(run: OpenedRun) -> int | None:
     """Of the lines that it learned from; None where the run does not say."""
     found = run.record.get("data", {}).get("train", {}).get("usual_sentences")
     return found if isinstance(found, int) and found > 0 else None
+
+
+def _unsure_below(runs: Sequence[OpenedRun]) -> float | None:
+    """The least of theirs; None where one of them does not say."""
+    found = [run.state.get("unsure_below") for run in runs]
+    numbers = [value for value in found if isinstance(value, int | float)]
+    return min(numbers) if len(numbers) == len(runs) else None
 
 
 def _check_same_text(runs: Sequence[OpenedRun]) -> None:

@@ -10,6 +10,7 @@ import torch
 from transformer_cli.accounting.halves import build_counted
 from transformer_cli.accounting.shapes import Stage, journeys
 from transformer_cli.config.accounting import CountedModel
+from transformer_cli.model.layout import Rows
 from transformer_cli.model.transformer import Transformer
 
 GPT3 = CountedModel(
@@ -126,7 +127,7 @@ def test_the_shapes_are_those_that_the_built_model_makes(seed):
         )
     hidden = network(torch.ones(B, S, dtype=torch.long), torch.full((B,), S), torch.ones(B, T, dtype=torch.long))
     made["logits"] = tuple(network.project(hidden).shape[2:])
-    query, key, value = layer.self_attention.project(hidden)
+    query, key, value = layer.self_attention.project(hidden, Rows(T))
     made |= {name: (x.size(1), x.size(3)) for name, x in {"query": query, "key": key, "value": value}.items()}
     told = dict(shapes(journeys(model, vocabs=(V, V), source_length=S, target_length=T)["decoder"]))
     assert {name: told[name] for name in made} == made

@@ -18,7 +18,7 @@ from transformer_cli.config.run import RunConfig, contradictions, vocab_sizes
 
 def random_model(rng):
     """`accounting:` and `model:` of anything tx can build; d_head lets any width and number of heads go together."""
-    kinds = ["sinusoidal", "sinusoidal-table", "learned", "rotary", "none"]
+    kinds = ["sinusoidal", "sinusoidal-halves", "sinusoidal-table", "learned", "rotary", "none"]
     kv_heads, groups = rng.choice([1, 1, 2, 3]), rng.choice([1, 1, 2, 4])
     architecture = rng.choice(["encoder-decoder", "encoder-decoder", "decoder-only", "encoder-only"])
     ties = {"encoder-only": ["all"], "decoder-only": ["all", "none"]}
@@ -66,7 +66,7 @@ def test_the_property_sees_every_option():
         assert len({model[option] for model in models}) == annotation
     parsed = [CountedModel.model_validate(model) for model in models]
     for side in ("encoder", "decoder"):
-        assert len({model.positions_of(side) for model in parsed}) == 5
+        assert len({model.positions_of(side) for model in parsed}) == 6
     assert {model.kv_heads < model.n_heads for model in parsed} == {True, False}
     assert len({(b.attention, b.feed_forward, b.norm) for b in (model.biases for model in parsed)}) == 8
 

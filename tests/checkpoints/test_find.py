@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import os
 import shutil
 import subprocess
 import sys
@@ -9,7 +10,15 @@ from pathlib import Path
 
 import pytest
 
-from transformer_cli.checkpoints.find import find_checkpoint, find_run, list_checkpoints, step_name, step_of
+from transformer_cli.checkpoints.find import (
+    Default,
+    default_run,
+    find_checkpoint,
+    find_run,
+    list_checkpoints,
+    step_name,
+    step_of,
+)
 from transformer_cli.config.run import RunConfig
 from transformer_cli.errors import ModelError
 
@@ -35,8 +44,36 @@ def message_of(*arguments, **options):
     return f"{caught.value.message} | {caught.value.hint}"
 
 
-def test_nothing_means_the_latest_run_and_its_last_where_there_is_no_best(runs):
+def test_nothing_means_the_latest_run(runs):
+    Path("runs/second/best").write_text(step_name(7) + "\n")
+    assert default_run() == Default(runs / "second", passed_over=None, n_runs=2)
     assert find_checkpoint(None) == runs / "second/checkpoints" / step_name(7)
+
+
+def test_a_run_that_was_never_validated_is_not_taken_while_another_was(runs):
+    """An aborted run became the latest, and said "the the the" to everything."""
+    assert default_run() == Default(runs / "first", passed_over=runs / "second", n_runs=2)
+    assert find_checkpoint(None) == runs / "first/checkpoints" / step_name(5)
+
+
+def test_of_several_that_were_validated_the_last_one_saved_is_taken(runs):
+    shutil.copytree(runs / "first", runs / "a")
+    shutil.copytree(runs / "first", runs / "z")
+    for seconds, name in enumerate(("z", "first", "a")):
+        os.utime(runs / name / "best", (seconds, seconds))
+    assert default_run() == Default(runs / "a", passed_over=runs / "second", n_runs=4)
+
+
+def test_where_none_was_validated_the_latest_is_taken_with_its_last(runs):
+    Path("runs/first/best").unlink()
+    assert default_run() == Default(runs / "second", passed_over=None, n_runs=2)
+    assert find_checkpoint(None) == runs / "second/checkpoints" / step_name(7)
+
+
+def test_a_latest_run_that_lies_elsewhere_is_counted_too(runs, tmp_path):
+    shutil.copytree(runs / "first", tmp_path / "elsewhere" / "x")
+    (runs / "latest").write_text("../elsewhere/x\n")
+    assert default_run() == Default(runs / "../elsewhere/x", passed_over=None, n_runs=3)
 
 
 def test_a_run_means_its_best_checkpoint(runs):
@@ -105,6 +142,7 @@ def test_a_latest_run_that_is_gone_is_not_replaced_by_another(runs):
 @pytest.mark.parametrize("name", ["sp ", " sp", "a\nb"])
 def test_the_latest_run_is_known_by_its_whole_name(runs, name):
     """`runs/sp ` was looked for as `runs/sp`."""
+    (runs / "first/best").unlink()
     (runs / "second").rename(runs / name)
     (runs / "latest").write_text(f"{name}\n")
     assert find_run(None) == Path("runs") / name

@@ -31,7 +31,7 @@ from transformer_cli.errors import (
     UsageError,
 )
 
-HEAVY = ("torch", "numpy", "sentencepiece", "sacrebleu", "rich", "tqdm")
+HEAVY = ("torch", "numpy", "sentencepiece", "sacrebleu", "rich")
 WRITTEN = [name for name, entry in app.COMMANDS.items() if importlib.util.find_spec(entry.module)]
 
 
@@ -183,11 +183,10 @@ def single_valued() -> list[tuple[str, Any]]:
 @pytest.mark.parametrize(("name", "option"), single_valued(), ids=lambda one: one if isinstance(one, str) else one.name)
 def test_an_option_of_one_value_is_not_given_twice(name: str, option: Any) -> None:
     """The first used to be ignored, with exit code 0."""
-    needed = ["--source=a", "--target=a"] if name == "score" else []
+    needed = {"score": ["--source=a", "--target=a"], "export": ["ctranslate2", "--output-dir=a"]}.get(name, [])
     value = {"by": "component", "convention": "exact"}.get(option.name, "1")
     given = [option.opts[0], value, option.opts[-1], value]
-    if option.opts[0] in ("--source", "--target"):
-        needed = [one for one in needed if not one.startswith(option.opts[0])]
+    needed = [one for one in needed if not one.startswith(option.opts[0])]
     with pytest.raises(UsageError, match=f"{option.opts[0]}.* is given 2 times, but takes one value"):
         app.main([name, *needed, *given])
 
@@ -219,13 +218,17 @@ def ends(monkeypatch, capsys):
         (ModelError("it"), 4),
         (ResourceError("it"), 5),
         (DivergedError("it"), 6),
-        (Interrupted("it", signal_number=signal.SIGINT), 130),
-        (Interrupted("it", signal_number=signal.SIGTERM), 143),
         (TxError("it"), 1),
     ],
 )
 def test_each_kind_of_failure_has_its_exit_code(ends, error, code):
     assert ends(error) == (code, "error: it\n")
+
+
+@pytest.mark.parametrize(("number", "code"), [(signal.SIGINT, 130), (signal.SIGTERM, 143)])
+def test_who_stops_a_program_made_no_error_and_is_told_what_goes_on(ends, number, code):
+    assert ends(Interrupted("it", signal_number=number)) == (code, "it\n")
+    assert ends(Interrupted("it", signal_number=number, hint="tx x")) == (code, "it\nto go on: tx x\n")
 
 
 def test_a_hint_follows_the_message(ends):

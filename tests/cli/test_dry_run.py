@@ -152,3 +152,25 @@ def test_a_dry_run_refuses_what_an_existing_run_would_refuse(
     other = json.dumps({"pairs": PAIRS[:-1]})
     assert tx("--dry-run", "--run-dir", "runs/tiny", "--set", f"data.train={other}") == 3
     assert "data.train is no longer the text" in capfd.readouterr().err
+
+
+def test_a_few_updates_are_timed_on_request_and_nothing_is_written(
+    folder: Path, monkeypatch: pytest.MonkeyPatch, capfd: pytest.CaptureFixture[str]
+) -> None:
+    """The scale is the machine's; the ratio of two lengths is that of their updates."""
+    before = sorted(folder.rglob("*"))
+    monkeypatch.setattr("transformer_cli.training.forecast.REHEARSAL_S", 0.0)
+    arguments = ["--time", "--set", "device=cpu", "--set", "precision=fp32", "--set", "threads=1"]
+    short, long = (dry(capfd, *arguments, "--set", f"training.max_steps={n}")["length"] for n in (1000, 1_000_000))
+    assert 100 < long["left"]["latest_s"] / short["left"]["latest_s"] < 10_000
+    assert long["ends"] == "at step 1,000,000 (max_steps)"
+    assert dry(capfd)["length"] is None
+    assert tx("--dry-run", *arguments, "--set", "training.max_steps=3") == 0
+    assert "time        too short to be timed; training ends at step 3 (max_steps)" in capfd.readouterr().out
+    assert sorted(folder.rglob("*")) == before
+
+
+def test_time_without_a_dry_run_is_refused(folder: Path, capfd: pytest.CaptureFixture[str]) -> None:
+    assert tx("--time") == 2
+    assert "--time goes with --dry-run" in capfd.readouterr().err
+    assert not (folder / "runs").exists()

@@ -8,7 +8,6 @@ import os
 import re
 import signal
 import subprocess
-import sys
 import time
 from collections.abc import Iterator
 from contextlib import contextmanager
@@ -23,8 +22,6 @@ from transformer_cli.data import stream
 
 SOURCES = [source for source, _ in PAIRS]
 TARGETS = [target for _, target in PAIRS]
-ENVIRONMENT = os.environ | {"OMP_NUM_THREADS": "1", "PYTHONPATH": str(Path(__file__).parents[2])}
-COMMAND = (sys.executable, "-m", "transformer_cli", "translate")
 
 
 def tx(*arguments: str) -> int:
@@ -33,10 +30,10 @@ def tx(*arguments: str) -> int:
 
 
 @contextmanager
-def started(*arguments: str, cwd: Path, **streams: object) -> Iterator[subprocess.Popen[bytes]]:
+def started(command: list[str], *arguments: str, cwd: Path) -> Iterator[subprocess.Popen[bytes]]:
     """The program as a process of its own, its streams open; gone at the end."""
-    pipes = {"stdin": subprocess.PIPE, "stdout": subprocess.PIPE, "stderr": subprocess.PIPE} | streams
-    with subprocess.Popen([*COMMAND, *arguments], cwd=cwd, env=ENVIRONMENT, **pipes) as process:  # type: ignore[call-overload]
+    pipes = {"stdin": subprocess.PIPE, "stdout": subprocess.PIPE, "stderr": subprocess.PIPE}
+    with subprocess.Popen([*command, "translate", *arguments], cwd=cwd, **pipes) as process:  # type: ignore[call-overload]
         try:
             yield process
         finally:
@@ -62,12 +59,12 @@ STRANGE = [
 ]
 
 
-def test_every_kind_of_text_comes_out_line_for_line(here: Path) -> None:
+def test_every_kind_of_text_comes_out_line_for_line(warm: list[str], here: Path) -> None:
     """One process: a BOM, CRLF, all the characters that others take for line ends, special symbols, empty lines, no
     "\\n" at the end, and a bad byte never."""
     lines = [SOURCES[0], *STRANGE, "", "   ", SOURCES[5] + "\r", *STRANGE[::-1], SOURCES[7]]
     data = b"\xef\xbb\xbf" + "\n".join(lines).encode()
-    with started(cwd=here) as process:
+    with started(warm, cwd=here) as process:
         out, err = process.communicate(data, timeout=300)
     assert process.returncode == 0
     found = out.decode().split("\n")
@@ -81,9 +78,9 @@ def test_every_kind_of_text_comes_out_line_for_line(here: Path) -> None:
     assert "1 x carriage return stripped" in err.decode()
 
 
-def test_a_translation_is_there_before_the_next_line_is(here: Path) -> None:
+def test_a_translation_is_there_before_the_next_line_is(warm: list[str], here: Path) -> None:
     """The writer waits for each answer, as `coproc` or an editor does, and closes after the last."""
-    with started("-q", cwd=here) as process:
+    with started(warm, "-q", cwd=here) as process:
         for source, target in PAIRS[:3]:
             process.stdin.write(f"{source}\n".encode())
             process.stdin.flush()
@@ -93,9 +90,11 @@ def test_a_translation_is_there_before_the_next_line_is(here: Path) -> None:
 
 
 @pytest.mark.parametrize("number", [signal.SIGINT, signal.SIGTERM])
-def test_a_signal_in_the_middle_leaves_no_output_file(here: Path, tmp_path: Path, number: signal.Signals) -> None:
+def test_a_signal_in_the_middle_leaves_no_output_file(
+    warm: list[str], here: Path, tmp_path: Path, number: signal.Signals
+) -> None:
     out = tmp_path / "out.en"
-    with started("-i", "-", "-o", str(out), cwd=here) as process:
+    with started(warm, "-i", "-", "-o", str(out), cwd=here) as process:
         process.stdin.write(f"{SOURCES[0]}\n".encode())
         process.stdin.flush()
         while not list(tmp_path.iterdir()):  # until it has begun to write
@@ -106,9 +105,9 @@ def test_a_signal_in_the_middle_leaves_no_output_file(here: Path, tmp_path: Path
     assert list(tmp_path.iterdir()) == []
 
 
-def test_a_reader_that_leaves_ends_the_program_quietly(here: Path) -> None:
+def test_a_reader_that_leaves_ends_the_program_quietly(warm: list[str], here: Path) -> None:
     """`tx translate < endless | head -1`: nothing is said, and the rest of the input is never read."""
-    with started("-q", cwd=here) as process:
+    with started(warm, "-q", cwd=here) as process:
         process.stdin.write(f"{SOURCES[0]}\n".encode())
         process.stdin.flush()
         assert process.stdout.readline().decode() == f"{TARGETS[0]}\n"
@@ -179,7 +178,7 @@ def test_ten_thousand_words_in_a_line_are_translated_in_parts(
     assert tx("--json", "-b", "1", "--set", "decoding.max_source_length=7", "-i", str(tmp_path / "in")) == 0
     captured = capfd.readouterr()
     long_one, plain = map(json.loads, captured.out.split("\n")[:2])
-    assert long_one["flags"][-1] == "split"
+    assert "split" in long_one["flags"]
     assert len(long_one["translation"].split()) > 5000
     assert (plain["translation"], plain["flags"]) == (TARGETS[7], [])
     assert "longer than the model is used to, so translated in parts and joined: 1 of 2 lines" in captured.err
@@ -287,5 +286,5 @@ def test_flags_are_told_and_in_the_json(here: Path, capfd: pytest.CaptureFixture
     cut = ("--set", "decoding.max_length=1", "--json")
     assert tx(*cut, " ".join(SOURCES[:2])) == 0
     captured = capfd.readouterr()
-    assert json.loads(captured.out)["flags"] == ["short"]
+    assert "short" in json.loads(captured.out)["flags"]
     assert "look wrong, of 1 translations: 1 short" in captured.err

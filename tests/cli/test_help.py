@@ -197,7 +197,7 @@ def test_bash_completes_and_nothing_heavy_is_imported(tmp_path):
     assert done.stdout == "translate\n"
     imported = {line.rpartition("|")[2].strip().partition(".")[0] for line in done.stderr.split("\n")}
     assert "typer" in imported
-    assert not imported & {"torch", "numpy", "sentencepiece", "sacrebleu", "tqdm"}
+    assert not imported & {"torch", "numpy", "sentencepiece", "sacrebleu"}
 
 
 def test_the_program_offers_to_install_its_completion():

@@ -43,7 +43,7 @@ def run(body: str, *folders: Path, ignored: int | None = None) -> subprocess.Com
 @each_signal
 def test_a_signal_unwinds_and_has_its_exit_code(number: signal.Signals, code: int, words: str) -> None:
     ended = run(f"try: signal.raise_signal({number:d})\n    finally: print('tidied up')")
-    assert (ended.returncode, ended.stdout, ended.stderr) == (code, "tidied up\n", f"error: {words}\n")
+    assert (ended.returncode, ended.stdout, ended.stderr) == (code, "tidied up\n", f"{words}\n")
 
 
 def test_a_closed_terminal_is_ignored_where_it_is_to_be() -> None:
@@ -55,7 +55,7 @@ def test_a_closed_terminal_is_ignored_where_it_is_to_be() -> None:
 def test_a_job_of_a_script_can_be_interrupted() -> None:
     """`tx train ... &` in a script: its shell has Ctrl-C ignored, and Python goes along with that."""
     ended = run("signal.raise_signal(signal.SIGINT)", ignored=signal.SIGINT)
-    assert (ended.returncode, ended.stderr) == (130, "error: interrupted\n")
+    assert (ended.returncode, ended.stderr) == (130, "interrupted\n")
 
 
 def test_a_second_signal_waits_for_nothing() -> None:
@@ -71,7 +71,7 @@ def test_a_module_that_is_being_imported_cannot_swallow_a_signal(
     text = f"import os\ntry: os.kill(os.getpid(), {number:d})\nexcept BaseException: pass\n"
     (tmp_path / "heavy.py").write_text(text, encoding="utf-8")
     ended = run("import heavy; print('it went on')", tmp_path)
-    assert (ended.returncode, ended.stdout, ended.stderr) == (code, "", f"error: {words}\n")
+    assert (ended.returncode, ended.stdout, ended.stderr) == (code, "", f"{words}\n")
 
 
 @each_signal
@@ -88,7 +88,7 @@ def test_a_signal_while_the_program_starts_leaves_no_traceback(
         check=False,
         env={"PATH": os.environ["PATH"], "PYTHONPATH": path},
     )
-    assert (ended.returncode, ended.stdout, ended.stderr) == (code, "", f"error: {words}\n")
+    assert (ended.returncode, ended.stdout, ended.stderr) == (code, "", f"{words}\n")
 
 
 def test_what_is_imported_before_signals_are_heeded_is_little() -> None:

@@ -114,10 +114,14 @@ def test_a_tokenizer_of_another_kind_leaves_nothing_of_the_old_one(trained):
     assert names == {"source.model", "target.model", "tokenizer.json"}
 
 
-def test_the_tokenizer_of_a_trained_model_is_not_replaced(trained, home):
+@pytest.mark.parametrize(("checkpoints", "said"), [(True, "was trained with"), (False, "began with")])
+def test_the_tokenizer_of_a_run_is_not_replaced(trained, home, checkpoints, said):
+    """A run that failed before its first checkpoint was said to be trained."""
     (home / "runs/small/run.json").write_text('{"versions": {"tx": "1"}}', encoding="utf-8")
+    if checkpoints:
+        (home / "runs/small/checkpoints").mkdir()
     main(["tokenize", "-c", "small.yaml"])
-    with pytest.raises(UsageError, match="was trained with another tokenizer"):
+    with pytest.raises(UsageError, match=f"{said} another tokenizer"):
         main(["tokenize", "-c", "small.yaml", "--set", "tokenizer.kind=word"])
     assert Tokenizer.load("runs/small/tokenizer").fingerprint == trained.fingerprint
 

@@ -1,8 +1,11 @@
-"""What `tx train` says when it is done."""
+"""What `tx train` says when it is done, or was stopped."""
 
 from __future__ import annotations
 
+import json
 import re
+import shlex
+import signal
 from pathlib import Path
 
 import pytest
@@ -10,20 +13,63 @@ from conftest import PAIRS
 
 from transformer_cli.cli import console, failures
 from transformer_cli.cli.app import main
+from transformer_cli.errors import Interrupted
 
 SMALL = ("--set", "model={d_model: 16, n_heads: 1, d_ff: 16, n_layers: 1}", "--set", "tokenizer.vocab_size=100")
 
 
-@pytest.mark.parametrize(("source", "what"), [("de", '"ich mochte ein bier"'), ("en", '"i want a beer"'), ("fr", "-i")])
-def test_the_next_command_speaks_the_source_language_and_a_model_says_its_direction(
-    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, capfd: pytest.CaptureFixture[str], source: str, what: str
+def train(valid: list[list[str]], *arguments: str) -> int:
+    text = {"data": {"source": "fr", "target": "xx", "train": {"pairs": PAIRS[:4]}, "valid": {"pairs": valid}}}
+    Path("mine.yaml").write_text(json.dumps(text, ensure_ascii=False), encoding="utf-8")
+    return tx("train", "-c", "mine.yaml", *SMALL, "--set", "training.max_steps=1", *arguments)
+
+
+def tx(*arguments: str) -> int:
+    console._quiet = False
+    return failures.exit_code(lambda: main(list(arguments)))
+
+
+def suggested(capfd: pytest.CaptureFixture[str]) -> list[str]:
+    """The words of the command for translating that was said, as a shell takes them."""
+    [line] = [line for line in capfd.readouterr().err.split("\n") if "tx translate" in line]
+    return shlex.split(line)
+
+
+@pytest.mark.parametrize("line", ["où est le bar ?", "l'eau est là", 'le "bar" est $là', "c'est `pwd` \\ ici !"])
+def test_the_next_command_translates_a_line_of_the_user_s_validation_text(
+    line: str, capfd: pytest.CaptureFixture[str]
 ) -> None:
-    monkeypatch.setattr(console, "_quiet", False)
-    pairs = f"{{pairs: {PAIRS[:4]}}}"
-    text = f"data: {{source: {source}, target: xx, train: {pairs}, valid: {pairs}}}\n"
-    Path("mine.yaml").write_text(text, encoding="utf-8")
-    arguments = ["train", "-c", "mine.yaml", *SMALL, "--set", "training.max_steps=1"]
-    assert failures.exit_code(lambda: main(arguments)) == 0
-    assert f"tx translate -m runs/mine {what}" in capfd.readouterr().err
-    assert failures.exit_code(lambda: main(["translate", "-m", "runs/mine", PAIRS[0][0]])) == 0
-    assert re.search(rf"^model: runs/mine/\S+, {source} to xx$", capfd.readouterr().err, re.MULTILINE)
+    """It used to be about beer in whatever was called German."""
+    assert train([["-i am no option", "a"], ["bell \a rings out", "b"], [line, "where"]]) == 0
+    assert suggested(capfd) == ["tx", "translate", line]
+
+
+def test_a_line_that_nobody_types_is_not_offered(capfd: pytest.CaptureFixture[str]) -> None:
+    assert train([["mot " * 200, "word"], ["a\u202eb c d", "hidden"]]) == 0
+    assert suggested(capfd) == ["tx", "translate", "-i", "FILE"]
+
+
+def test_a_run_that_is_not_the_default_is_named_and_a_model_says_its_direction(
+    monkeypatch: pytest.MonkeyPatch, capfd: pytest.CaptureFixture[str]
+) -> None:
+    monkeypatch.setattr("transformer_cli.checkpoints.store.mark_latest", lambda run_dir: None)
+    assert train([["le chat dort", "the cat sleeps"]], "--run-dir", "my place/mine") == 0
+    assert suggested(capfd) == ["tx", "translate", "-m", "my place/mine", "le chat dort"]
+    assert tx("translate", "-m", "my place/mine", PAIRS[0][0]) == 0
+    assert re.search(r"^model: my place/mine/\S+, fr to xx", capfd.readouterr().err, re.MULTILINE)
+
+
+def test_who_stops_training_is_told_in_a_sentence_what_goes_on_with_it(
+    monkeypatch: pytest.MonkeyPatch, capfd: pytest.CaptureFixture[str]
+) -> None:
+    """It was a red error, and "the same command" with --overwrite would have deleted what was saved."""
+
+    def stopped(*_: object, **__: object) -> None:
+        raise Interrupted("stopped after step 3 of 9; everything is saved in runs/mine", signal_number=signal.SIGINT)
+
+    monkeypatch.setattr("transformer_cli.training.run.train", stopped)
+    assert train([["a", "b"]], "--overwrite", "--run-dir", "a b", "-q") == 130
+    said = capfd.readouterr().err
+    assert said.startswith("stopped after step 3 of 9; everything is saved in runs/mine\nto go on: tx train -c mine")
+    words = shlex.split(said.split("to go on: ")[1])
+    assert words == ["tx", "train", "-c", "mine.yaml", *SMALL, "--set", "training.max_steps=1", "--run-dir", "a b"]

@@ -20,6 +20,7 @@ from transformer_cli.errors import UsageError
 
 SOURCES = [source for source, _ in PAIRS]
 TARGETS = [target for _, target in PAIRS]
+TX = [sys.executable, "-m", "transformer_cli"]
 
 
 def tx(*arguments: str) -> int:
@@ -27,11 +28,10 @@ def tx(*arguments: str) -> int:
     return failures.exit_code(lambda: main(["translate", *arguments]))
 
 
-def program(*arguments: str, cwd: Path, stdin: bytes = b"") -> subprocess.CompletedProcess[bytes]:
+def program(command: list[str], *arguments: str, cwd: Path, stdin: bytes = b"") -> subprocess.CompletedProcess[bytes]:
     """The program as a process of its own."""
-    command = [sys.executable, "-m", "transformer_cli", "translate", *arguments]
-    environment = os.environ | {"OMP_NUM_THREADS": "1", "PYTHONPATH": str(Path(__file__).parents[2])}
-    return subprocess.run(command, input=stdin, capture_output=True, cwd=cwd, env=environment, check=False)
+    command = [*command, "translate", *arguments]
+    return subprocess.run(command, input=stdin, capture_output=True, cwd=cwd, check=False)
 
 
 def test_text_is_translated_one_argument_one_line(here: Path, capfd: pytest.CaptureFixture[str]) -> None:
@@ -109,7 +109,7 @@ def test_a_pipe_is_a_filter_and_only_results_go_to_stdout(here: Path) -> None:
     """Quiet, nothing else is said; and from a cold start most of the processor's time goes to PyTorch's import."""
     importing_s = children_s(lambda: subprocess.run([sys.executable, "-c", "import torch"], check=True))
     outcomes = []
-    translating_s = children_s(lambda: outcomes.append(program("-q", cwd=here, stdin="\n".join(SOURCES).encode())))
+    translating_s = children_s(lambda: outcomes.append(program(TX, "-q", cwd=here, stdin="\n".join(SOURCES).encode())))
     [done] = outcomes
     assert (done.returncode, done.stderr) == (0, b"")
     assert done.stdout.decode() == "\n".join(TARGETS) + "\n"
@@ -221,35 +221,33 @@ def test_a_failure_in_the_middle_leaves_the_old_output_as_it_was(
     assert [(path.name, path.read_text(encoding="utf-8")) for path in tmp_path.iterdir()] == [("out", "old\n")]
 
 
-def test_without_any_run_the_error_says_what_to_type(tmp_path: Path) -> None:
-    done = program("ich mochte ein bier", cwd=tmp_path)
+def test_without_any_run_the_error_says_what_to_type(warm: list[str], tmp_path: Path) -> None:
+    done = program(warm, "ich mochte ein bier", cwd=tmp_path)
     assert done.returncode == 4
     assert b"tx train -c tiny.yaml" in done.stderr
     assert done.stdout == b""
     assert list(tmp_path.iterdir()) == []
 
 
-def test_a_closed_pipe_ends_the_program_quietly(here: Path) -> None:
-    environment = os.environ | {"PYTHONPATH": str(Path(__file__).parents[2]), "OMP_NUM_THREADS": "1"}
+def test_a_closed_pipe_ends_the_program_quietly(warm: list[str], here: Path) -> None:
     read_end, write_end = os.pipe()
     os.close(read_end)
     done = subprocess.run(
-        [sys.executable, "-m", "transformer_cli", "translate", "-q", *SOURCES],
+        [*warm, "translate", "-q", *SOURCES],
         stdout=write_end,
         stderr=subprocess.PIPE,
         cwd=here,
-        env=environment,
         check=False,
     )
     os.close(write_end)
     assert (done.returncode, done.stderr) == (0, b"")
 
 
-def conversation(typed: bytes, *, cwd: Path, **environment: str) -> tuple[int, str, str]:
+def conversation(command: list[str], typed: bytes, *, cwd: Path, **environment: str) -> tuple[int, str, str]:
     """What is answered on a terminal where this is typed: exit code, stdout, stderr."""
     ours, theirs = pty.openpty()
     with subprocess.Popen(
-        [sys.executable, "-m", "transformer_cli", "translate"],
+        [*command, "translate"],
         stdin=theirs,
         stdout=subprocess.PIPE,
         stderr=subprocess.PIPE,
@@ -263,9 +261,9 @@ def conversation(typed: bytes, *, cwd: Path, **environment: str) -> tuple[int, s
     return process.returncode, out.decode(), err.decode()
 
 
-def test_a_bare_terminal_gets_a_prompt(here: Path) -> None:
+def test_a_bare_terminal_gets_a_prompt(warm: list[str], here: Path) -> None:
     """Line by line: a translation, then the next prompt; an empty line ends."""
-    code, out, err = conversation(f"{SOURCES[0]}\n{SOURCES[7]}\n\n".encode(), cwd=here)
+    code, out, err = conversation(warm, f"{SOURCES[0]}\n{SOURCES[7]}\n\n".encode(), cwd=here)
     assert (code, out.splitlines()) == (0, [TARGETS[0], TARGETS[7]])
     assert "Ctrl-D" in err
 
@@ -273,7 +271,7 @@ def test_a_bare_terminal_gets_a_prompt(here: Path) -> None:
 def test_bytes_that_are_no_text_do_not_end_a_conversation(here: Path) -> None:
     """In a UTF-8 locale (en_US.UTF-8, not C.UTF-8) they were once called a bug in tx, which ended."""
     typed = b"\xff\n" + f"{SOURCES[0]}\n\n".encode()
-    code, out, err = conversation(typed, cwd=here, PYTHONIOENCODING="utf-8:strict")
+    code, out, err = conversation(TX, typed, cwd=here, PYTHONIOENCODING="utf-8:strict")
     assert (code, out) == (0, f"{TARGETS[0]}\n")
     assert "what was typed: character 1 is not text" in err
 

@@ -33,11 +33,10 @@ def tx(*arguments):
     return failures.exit_code(lambda: main(["visualize-attention", *arguments]))
 
 
-def program(*arguments, stdin=None, **environment):
+def program(command, *arguments, stdin=None, **environment):
     """The program as a process of its own."""
-    command = [sys.executable, "-m", "transformer_cli", "visualize-attention", *arguments]
-    path = {"OMP_NUM_THREADS": "1", "PYTHONPATH": str(Path(__file__).parents[2])}
-    return subprocess.run(command, input=stdin, capture_output=True, env=os.environ | path | environment, check=False)
+    command = [*command, "visualize-attention", *arguments]
+    return subprocess.run(command, input=stdin, capture_output=True, env=os.environ | environment, check=False)
 
 
 def test_a_picture_on_stdout_and_the_conversation_on_stderr(here, capfd):
@@ -75,8 +74,8 @@ def test_json_is_one_line_on_stdout(here, capfd):
     assert [(block["kind"], block["heads"]) for block in fields["blocks"]] == [("cross", [2])]
 
 
-def test_a_sentence_may_come_through_a_pipe_and_the_target_be_given(here):
-    shown = program("--target", "the dog", "--layers", "1", "--heads", "all", stdin=SOURCE.encode())
+def test_a_sentence_may_come_through_a_pipe_and_the_target_be_given(warm, here):
+    shown = program(warm, "--target", "the dog", "--layers", "1", "--heads", "all", stdin=SOURCE.encode())
     assert shown.returncode == 0
     assert b"target: the dog (forced)" in shown.stderr
     assert shown.stdout.count(b"self-attention, layer 1, head") == 4
@@ -150,8 +149,8 @@ def test_what_cannot_be_done_is_said_with_its_code(here, trained_run, capfd, arg
     (trained_run.parent / "a.png").unlink(missing_ok=True)
 
 
-def test_bad_utf8_in_a_pipe_names_the_byte(here):
-    shown = program(stdin=b"ein b\xffer\n")
+def test_bad_utf8_in_a_pipe_names_the_byte(warm, here):
+    shown = program(warm, stdin=b"ein b\xffer\n")
     assert shown.returncode == 3
     assert b"stdin" in shown.stderr
 
@@ -258,8 +257,8 @@ def test_help_imports_nothing_heavy():
     assert shown.stdout.endswith("[]\n")
 
 
-def test_a_notebooks_backend_does_not_matter(here):
+def test_a_notebooks_backend_does_not_matter(warm, here):
     """Every program started from a notebook inherits one that only the notebook has; it was called a bug."""
     assert tx(SOURCE, "-o", "a.npz") == 0
-    shown = program("--from", "a.npz", "-o", "backend.png", MPLBACKEND="module://nowhere.backend")
+    shown = program(warm, "--from", "a.npz", "-o", "backend.png", MPLBACKEND="module://nowhere.backend")
     assert (shown.returncode, Path("backend.png").exists()) == (0, True), shown.stderr

@@ -19,6 +19,7 @@ from transformer_cli.decoding.sampling import Sampling
 from transformer_cli.decoding.search import SearchOptions, search
 from transformer_cli.decoding.stepper import Stepper
 from transformer_cli.model.build import build_model
+from transformer_cli.model.prepared import Prepared
 from transformer_cli.model.transformer import Transformer
 from transformer_cli.tokenizer import BOS, EOS, PAD, UNK
 
@@ -133,15 +134,21 @@ def recomputed(variant: str) -> Logits:
     return anew(random_model(1, **VARIANTS[variant]), random_sources(2, 6))
 
 
+STEPPERS = {
+    "written out": lambda model: model,
+    "fused": lambda model: model.use_attention(fused=True) or model,
+    "prepared": Prepared,
+}
+
+
 @pytest.mark.parametrize("name", SEARCHES)
-@pytest.mark.parametrize("fused", [False, True])
+@pytest.mark.parametrize("stepper", STEPPERS)
 @pytest.mark.parametrize("variant", VARIANTS)
 @torch.inference_mode()
-def test_a_search_over_caches_finds_what_full_recomputation_finds(variant: str, fused: bool, name: str) -> None:
+def test_a_search_over_caches_finds_what_full_recomputation_finds(variant: str, stepper: str, name: str) -> None:
     model, sources = random_model(1, **VARIANTS[variant]), random_sources(2, 6)
-    model.use_attention(fused=fused)
     lengths = set()
-    for index, hypotheses in enumerate(found_by(model, sources, SEARCHES[name])):
+    for index, hypotheses in enumerate(found_by(STEPPERS[stepper](model), sources, SEARCHES[name])):
         same(hypotheses, wanted(recomputed(variant), index, sources[index], SEARCHES[name]))
         lengths.add(len(hypotheses[0].ids))
     assert len(lengths) > 1, "a test in which all sentences end together would not see rows that leave the batch"
@@ -183,13 +190,12 @@ def test_partners_order_and_batch_size_do_not_change_a_translation(name: str) ->
                 same(hypotheses, alone[index])
 
 
-@pytest.mark.parametrize("fused", [False, True])
+@pytest.mark.parametrize("stepper", STEPPERS)
 @pytest.mark.parametrize("name", SEARCHES)
 @torch.inference_mode()
-def test_in_fp32_partners_order_and_batch_size_change_nothing_but_ties(name: str, fused: bool) -> None:
+def test_in_fp32_partners_order_and_batch_size_change_nothing_but_ties(name: str, stepper: str) -> None:
     """Where a rounding error decides between two hypotheses, they are equally good within 1e-4."""
-    model = random_model(7, gain=1.3, d_model=32, n_heads=4, d_ff=64).float()
-    model.use_attention(fused=fused)
+    model = STEPPERS[stepper](random_model(7, gain=1.3, d_model=32, n_heads=4, d_ff=64).float())
     sources, options = random_sources(8, 32), SEARCHES[name]
     alone = [found_by(model, [source], options, lines=[i])[0][0] for i, source in enumerate(sources)]
     assert len({hypothesis.length for hypothesis in alone}) > 5

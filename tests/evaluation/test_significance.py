@@ -33,7 +33,7 @@ def test_intervals_are_those_of_sacrebleu_confidence(tmp_path: Path, chrf: str, 
     hypotheses = damaged(reference, seed=1)
     references = [reference, *(damaged(reference, seed=seed) for seed in range(2, n_references + 1))]
     chosen = options(chrf, resamples=360)  # a multiple of 40, so that another tail is seen
-    ours = with_intervals(measure(hypotheses, references, chosen).counts, chosen)
+    ours = with_intervals(measure(hypotheses, references, chosen), chosen)
     flags = ("-m", "bleu", "chrf", "ter", *CHRF[chrf], "--confidence", "-cin", "360", "-w", "17")
     theirs = sacrebleu(tmp_path, [hypotheses], references, *flags)
     for one, other in zip(ours, theirs, strict=True):
@@ -49,7 +49,7 @@ def test_paired_tests_are_those_of_sacrebleu(tmp_path: Path, chrf: str, n_refere
     systems = [first, [*damaged(reference, seed=2)[:20], *first[20:]], first, damaged(reference, seed=3, rate=0.5)]
     references = [reference, *(damaged(reference, seed=seed) for seed in range(4, n_references + 3))]
     chosen = options(chrf, resamples=333, trials=2 * TRIALS_AT_ONCE + 77)
-    scores, differences = compare([measure(system, references, chosen).counts for system in systems], chosen)
+    scores, differences = compare([measure(system, references, chosen) for system in systems], chosen)
     flags = ("-m", "bleu", "chrf", "ter", *CHRF[chrf])
     bootstrap = sacrebleu(tmp_path, systems, references, *flags, "--paired-bs", "-pbsn", "333")
     trials = sacrebleu(tmp_path, systems, references, *flags, "--paired-ar", "-parn", str(chosen.trials))
@@ -73,7 +73,7 @@ def test_the_difference_is_signed_and_the_first_system_is_the_baseline() -> None
     reference = long_reference(30)
     chosen = options("chrf", resamples=50, trials=50)
     systems = [damaged(reference, seed=1), reference]
-    scores, [better] = compare([measure(system, [reference], chosen).counts for system in systems], chosen)
+    scores, [better] = compare([measure(system, [reference], chosen) for system in systems], chosen)
     assert [one.name for one in better] == ["BLEU", "chrF2", "TER"]
     assert [one.value for one in better] == [b.value - a.value for a, b in zip(*scores, strict=True)]
     assert better[0].value > 0 > better[2].value
@@ -84,7 +84,7 @@ def test_another_seed_draws_another_interval() -> None:
     margins = set()
     for seed in (1, 2):
         chosen = options("chrf", resamples=50, seed=seed)
-        [score, *_] = with_intervals(measure(damaged(reference, seed=1), [reference], chosen).counts, chosen)
+        [score, *_] = with_intervals(measure(damaged(reference, seed=1), [reference], chosen), chosen)
         assert f"bs:50|seed:{seed}" in score.signature
         margins.add(score.margin)
     assert len(margins) == 2
@@ -93,7 +93,7 @@ def test_another_seed_draws_another_interval() -> None:
 def test_a_resample_of_empty_lines_alone_has_a_mean_like_any_other() -> None:
     """sacreBLEU's mean fails here: chrF and TER are then plain numbers among NumPy's."""
     lines, chosen = ["a cat sat down", "", "the big house"], options("chrf++")
-    for score in with_intervals(measure(lines, [lines], chosen).counts, chosen):
+    for score in with_intervals(measure(lines, [lines], chosen), chosen):
         assert score.mean is not None
         # One resample in 27 is empty, and chrF of nothing is 0; BLEU and TER of nothing are told by their formulas.
         assert score.name != "chrF2++" or score.mean == pytest.approx(100 * 26 / 27, abs=2)

@@ -17,6 +17,7 @@ from transformer_cli.model import masks
 from transformer_cli.model.attention import MultiHeadAttention, ScaledDotProductAttention, SelfAttention
 from transformer_cli.model.blocks import LayerNorm
 from transformer_cli.model.build import build_model
+from transformer_cli.model.layout import Rows
 from transformer_cli.model.positions import sinusoids
 from transformer_cli.model.transformer import Transformer
 
@@ -158,11 +159,13 @@ def test_grouped_queries_equal_torchs_attention_with_copied_heads(n_kv_heads: in
     x, memory = torch.randn(3, 5, 16, dtype=torch.float64), torch.randn(3, 7, 16, dtype=torch.float64)
     layer = model.decoder.layers[0]
     causal = masks.causal(5, x.device)
-    ours = layer.self_attention(x, masks.as_bias(causal, like=x))
+    ours = layer.self_attention(x, masks.as_bias(causal, like=x), Rows(x.size(1)))
     theirs, _ = reference(layer.self_attention)(x, x, x, attn_mask=~causal)
     torch.testing.assert_close(ours, theirs, **EXACT)
     padding = masks.as_bias(masks.padding(LENGTHS, 7), like=x)
-    ours = layer.cross_attention(x, layer.cross_attention.remember(memory), padding)
+    ours = layer.cross_attention(
+        x, layer.cross_attention.remember(memory, Rows(memory.size(1))), padding, Rows(x.size(1))
+    )
     hidden = torch.arange(7) >= LENGTHS[:, None]
     theirs, _ = reference(layer.cross_attention)(x, memory, memory, key_padding_mask=hidden)
     torch.testing.assert_close(ours, theirs, **EXACT)

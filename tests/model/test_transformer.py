@@ -15,6 +15,7 @@ from transformer_cli.config.model import POSITIONS, Depths, ModelConfig
 from transformer_cli.model import masks
 from transformer_cli.model.attention import MultiHeadAttention, SelfAttention
 from transformer_cli.model.build import build_model
+from transformer_cli.model.layout import Rows
 from transformer_cli.model.positions import Rotary, sinusoids
 from transformer_cli.model.transformer import DecoderLayer, EncoderLayer, Transformer
 
@@ -89,15 +90,18 @@ def test_encoder_and_decoder_layers_equal_torchs_own(norm_position: str, activat
     encoder_layer = model.encoder.layers[0]
     reference = nn.TransformerEncoderLayer(**options).train()  # train: torch's slow, exact path
     copy_layer(encoder_layer, reference)
-    ours, theirs = encoder_layer(source, padding_bias), reference(source, src_key_padding_mask=hidden_keys)
+    ours, theirs = (
+        encoder_layer(source, padding_bias, Rows(source.size(1))),
+        reference(source, src_key_padding_mask=hidden_keys),
+    )
     for row, length in enumerate(real):
         torch.testing.assert_close(ours[row, :length], theirs[row, :length], **EXACT)
 
     decoder_layer = model.decoder.layers[0]
     reference = nn.TransformerDecoderLayer(**options).train()
     copy_layer(decoder_layer, reference)
-    remembered = decoder_layer.cross_attention.remember(source)
-    ours = decoder_layer(target, remembered, causal_bias, padding_bias)
+    remembered = decoder_layer.cross_attention.remember(source, Rows(source.size(1)))
+    ours = decoder_layer(target, remembered, causal_bias, padding_bias, Rows(target.size(1)))
     theirs = reference(
         target,
         source,

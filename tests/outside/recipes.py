@@ -4,16 +4,21 @@ from __future__ import annotations
 
 from collections.abc import Sequence
 from dataclasses import replace
+from pathlib import Path
 
 import torch
 from torch import Tensor, nn
 
+from transformer_cli.checkpoints.store import OpenedRun, open_run
 from transformer_cli.config.evaluation import EvaluationConfig
 from transformer_cli.config.model import ModelConfig, Stack
 from transformer_cli.config.training import TrainingConfig
-from transformer_cli.decoding.hypothesis import Hypothesis
-from transformer_cli.decoding.search import Task, beam
+from transformer_cli.data.loader import collate, padded
+from transformer_cli.decoding.hypothesis import Hypothesis, LengthPenalty
+from transformer_cli.decoding.search import SearchOptions, Task, beam, search
 from transformer_cli.decoding.stepper import S, Stepper
+from transformer_cli.export.formats import Found, Walk
+from transformer_cli.loading import translator_of
 from transformer_cli.model.positions import PositionEncoding
 from transformer_cli.training.optimizers import Groups
 
@@ -71,3 +76,60 @@ def momentum(groups: Groups, options: TrainingConfig) -> torch.optim.Optimizer:
 def halving(step: int, options: TrainingConfig) -> float:
     """Half the rate each time that the warm-up's length has passed."""
     return 0.5 ** ((step - options.warmup_steps) / max(1, options.warmup_steps))
+
+
+class Mirror:
+    """A format whose engine is tx itself: what is written is where the run lies."""
+
+    quantizations = ()
+
+    def refusals(self, run: OpenedRun) -> list[str]:
+        return ["model.norm: a mirror shows layer-norm alone"] if run.config.model.norm == "rms-norm" else []
+
+    def write(self, run: OpenedRun, place: Path, *, quantization: str | None) -> None:
+        (place / "run").write_text(str(run.checkpoint), encoding="utf-8")
+
+    def open(self, run: OpenedRun, place: Path) -> Mirrored:
+        return Mirrored(open_run((place / "run").read_text(encoding="utf-8")))
+
+    def usage(self, run: OpenedRun) -> str:
+        return "print('...')"
+
+
+class Mirrored:
+    """tx, behind the seam of engines."""
+
+    name = "a mirror"
+    bans = True
+
+    def __init__(self, run: OpenedRun) -> None:
+        self.run = run
+        self.translator = translator_of(run, run.config)
+
+    def encode(self, lines: Sequence[str]) -> list[list[int]]:
+        return self.translator.encode_source(lines)
+
+    def decode(self, ids: Sequence[Sequence[int]]) -> list[str]:
+        return self.run.tokenizer.decode_target(ids)
+
+    def greedy(self, sources: Sequence[Sequence[int]], *, limit: int) -> list[Walk]:
+        walks = []
+        for source, one in zip(sources, self.beam(sources, limit=limit, beam_size=1, length_penalty=1.0), strict=True):
+            batch = collate([source], [one.ids])
+            hidden_BTD = self.run.model(batch.source_BS, batch.source_lengths_B, batch.target_in_BT)
+            logits_TV = self.run.model.project(hidden_BTD[0, : len(one.ids) + one.ended]).detach().numpy()
+            walks.append(Walk(one.ids, one.ended, logits_TV))
+        return walks
+
+    def beam(
+        self, sources: Sequence[Sequence[int]], *, limit: int, beam_size: int, length_penalty: float
+    ) -> list[Found]:
+        found = search(
+            self.run.model,
+            *padded(sources),
+            limits=[limit - 1] * len(sources),
+            symbols=self.translator.symbols,
+            options=SearchOptions(beam_size=beam_size, penalty=LengthPenalty(length_penalty)),
+            lines=range(len(sources)),
+        )
+        return [Found(one.ids, not one.truncated, one.log_probability) for [one] in found]

@@ -5,7 +5,6 @@ from __future__ import annotations
 import json
 import shutil
 import subprocess
-import sys
 from collections.abc import Iterator
 from contextlib import suppress
 from pathlib import Path
@@ -224,10 +223,10 @@ def test_a_tokenizer_of_other_text_is_not_taken() -> None:
     assert train(other.model_copy(update={"name": "moved"}), Path("new")).steps == 152
 
 
-def test_two_at_once_do_not_train_in_one_directory() -> None:
+def test_two_at_once_do_not_train_in_one_directory(warm: list[str]) -> None:
     """Both did, by turns; whoever encoded the text later ended with "Directory not empty"."""
     Path("c.yaml").write_text(dump_config(settings()), encoding="utf-8")
-    command = [sys.executable, "-m", "transformer_cli", "train", "-c", "c.yaml", "--run-dir", str(RUN)]
+    command = [*warm, "train", "-c", "c.yaml", "--run-dir", str(RUN)]
     before = contents(RUN)
     with claimed(RUN):
         second = subprocess.run(command, capture_output=True, text=True, check=False)

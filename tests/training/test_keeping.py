@@ -157,6 +157,19 @@ def test_another_number_of_processes_is_refused() -> None:
         go_on()
 
 
+def test_a_dry_run_refuses_another_number_of_processes_as_training_does(monkeypatch: pytest.MonkeyPatch) -> None:
+    """It promised to continue."""
+    reseal(list_checkpoints(RUN)[-1], processes=2)
+    longer = CONFIG.model_copy(update={"training": CONFIG.training.model_copy(update={"max_steps": 15})})
+    assert forecast(CONFIG, RUN).finished
+    assert forecast(longer, RUN, overwrite=True).step == 0
+    with pytest.raises(UsageError, match="was trained by 2 processes so far, now there would be 1 process: "):
+        forecast(longer, RUN)
+    for name, value in {"RANK": "0", "WORLD_SIZE": "2", "MASTER_ADDR": "127.0.0.1", "MASTER_PORT": "1"}.items():
+        monkeypatch.setenv(name, value)
+    assert forecast(longer, RUN).step == 12
+
+
 def test_another_accumulation_is_refused() -> None:
     with pytest.raises(UsageError, match=r"training\.accumulation: 1 in the run, 2 now"):
         go_on(accumulation=2)

@@ -13,7 +13,7 @@ import torch
 from transformer_cli.config.model import ModelConfig
 from transformer_cli.config.training import TrainingConfig
 from transformer_cli.data.loader import Batch, collate
-from transformer_cli.errors import DivergedError
+from transformer_cli.errors import DivergedError, ModelError
 from transformer_cli.model.build import build_model
 from transformer_cli.training.loop import Learner, Update, fit, train_step, windows
 from transformer_cli.training.optimizers import build_optimizer, load_state_tensors, state_tensors
@@ -143,6 +143,14 @@ def test_the_optimizers_state_goes_out_and_in_unchanged() -> None:
     for subject in (one, two):
         train_step(subject, [batch(pairs(8, seed=3))], step=2)
     assert torch.equal(parameters(one), parameters(two))
+
+
+def test_an_optimizer_with_a_memory_does_not_begin_anew_in_silence() -> None:
+    """Adam did, where the file of its moments was whole but empty."""
+    subject = learner()
+    with pytest.raises(ModelError, match="optimizer state is empty"):
+        load_state_tensors(subject.optimizer, subject.model, {})
+    load_state_tensors(torch.optim.SGD(subject.model.parameters(), lr=0.1), subject.model, {})
 
 
 def epochs(n_batches: int) -> Any:

@@ -2,49 +2,150 @@
 
 from __future__ import annotations
 
-import itertools
+import json
 import math
-import time
 from pathlib import Path
+from typing import Any
 
-import pytest
-
+from transformer_cli.config.training import TrainingConfig
+from transformer_cli.training.clock import Clock, Horizon
+from transformer_cli.training.listening import Listener, Status
 from transformer_cli.training.loop import Progress, Update
-from transformer_cli.training.reporting import SILENCE_S, Reporter
+from transformer_cli.training.reporting import FIRST_S, SILENCE_S, Reporter, cut, shown_sample
 
 UPDATE = Update(loss=2.0, learning_rate=1e-3, gradient_norm=1.0, source_tokens=4, target_tokens=6)
 
 
-def lines_of(seconds_per_update: float, monkeypatch: pytest.MonkeyPatch) -> list[str]:
-    """What is said in 100 updates that take so long each, of 1,000 in all."""
-    clock = itertools.count(step=seconds_per_update)
-    now = [next(clock)]
-    monkeypatch.setattr(time, "perf_counter", lambda: now[0])
-    said: list[str] = []
-    progress = Progress()
-    reporter = Reporter(None, say=said.append, bar=False, log_every=50, total_steps=1000, progress=progress)
-    for _ in range(100):
-        now[0] = next(clock)
-        progress.step += 1
-        reporter.update(progress, UPDATE)
-    return said
+class Run:
+    """Updates that take a known time each, of 1,000 in all, and what is said of them."""
+
+    def __init__(self, folder: Path | None = None, *, looks: bool = False, step: int = 0, **training: Any) -> None:
+        options = {"max_steps": 1000, "log_every": 50, "validate_every": 1000, "validation_bleu": False}
+        self.now = 0.0
+        self.said: list[str] = []
+        self.praised: list[str] = []
+        self.shown: list[Status] = []
+        self.progress = Progress(step=step)
+        self.reporter = Reporter(
+            folder,
+            Listener(
+                say=self.said.append, praise=self.praised.append, show=self.shown.append if looks else None, columns=60
+            ),
+            horizon=Horizon(TrainingConfig.model_validate({**options, **training}), 2000, 12_000, 0),
+            progress=self.progress,
+            clock=Clock(lambda: self.now),
+        )
+
+    def update(self, n: int, *, seconds: float) -> None:
+        for _ in range(n):
+            self.now += seconds
+            self.progress.step += 1
+            self.progress.batch += 1
+            self.progress.epoch_tokens += UPDATE.target_tokens
+            self.reporter.update(self.progress, UPDATE)
+
+    def validate(self, bleu: float, *, seconds: float, is_best: bool = True, **results: Any) -> None:
+        self.now += seconds
+        found = {"loss": 1.0, "perplexity": 2.7, "bleu": bleu, **results}
+        self.reporter.validation(self.progress, found, is_best=is_best)
+
+    @property
+    def steps(self) -> list[int]:
+        """Of the lines of progress."""
+        return [int(line.split()[1].replace(",", "")) for line in self.said if line.startswith("step")]
 
 
-def test_a_line_comes_every_so_many_updates(monkeypatch: pytest.MonkeyPatch) -> None:
-    first, second = lines_of(0.5, monkeypatch)
+def test_a_line_comes_every_so_many_updates() -> None:
+    run = Run()
+    run.update(100, seconds=0.5)
+    _, _, first, second = run.said
     assert first.split()[:2] == ["step", "50"]
     assert "20 tokens/s  0:25 passed, about 7:55 to step 1,000" in first
     assert "0:50 passed, about 7:30 to step 1,000" in second
 
 
-def test_a_slow_run_is_not_silent(monkeypatch: pytest.MonkeyPatch) -> None:
-    steps = [int(line.split()[1]) for line in lines_of(SILENCE_S / 20, monkeypatch)]
-    assert steps == [20, 40, 50, 70, 90, 100]
+def test_the_first_loss_and_what_ends_the_run_come_at_once_whatever_log_every_is() -> None:
+    """There was nothing until the update `log_every`, minutes later."""
+    run = Run(log_every=1000, max_steps=4000)
+    run.update(60, seconds=FIRST_S / 8)
+    assert run.said[0] == "this takes about 17 min: training ends at step 4,000 (max_steps)"
+    assert run.said[1].startswith("step      8 ")
+    assert len(run.said) == 2
+
+
+def test_a_slow_run_shows_its_first_loss_before_its_pace_is_known() -> None:
+    run = Run(max_steps=10_000)
+    run.update(6, seconds=9.0)
+    assert run.said[0].endswith("0:09 passed")
+    assert run.said[1] == "this takes about 25 h: training ends at step 10,000 (max_steps)"
+
+
+def test_a_slow_run_is_not_silent() -> None:
+    run = Run()
+    run.update(100, seconds=SILENCE_S / 20)
+    assert run.steps == [1, 25, 45, 50, 70, 90, 100]
+
+
+def test_validations_and_checkpoints_do_not_slow_the_rate_down() -> None:
+    run = Run(validate_every=50)
+    run.update(50, seconds=0.5)
+    run.validate(20.0, seconds=400.0)
+    run.reporter.clock.lap("checkpoint")
+    run.update(50, seconds=0.5)
+    last = run.said[-1]
+    assert "20 tokens/s  0:50 passed" in last
+    assert f"about {(19 * 400 + 450) // 3600}:14:10 to" in last  # 18 validations to come, and that of this very update
+
+
+def test_who_looks_at_a_terminal_has_the_status_of_every_update_and_no_periodic_lines() -> None:
+    run = Run(looks=True)
+    run.update(50, seconds=1.0)
+    run.validate(20.0, seconds=5.0)
+    run.update(50, seconds=1.0)
+    assert run.steps == []
+    assert [one.step for one in run.shown] == list(range(1, 101))
+    assert run.shown[-1].scores == (20.0,)
+    assert run.shown[-1].left == "about 15:05 to step 1,000"  # the last validation included
+    assert [line.split("BLEU")[1].strip() for line in run.praised] == ["20.00  best so far  (0:05)"]
+
+
+def test_a_run_that_continues_knows_its_earlier_scores(tmp_path: Path) -> None:
+    before = Run(tmp_path)
+    before.update(50, seconds=1.0)
+    before.validate(20.0, seconds=5.0)
+    before.update(50, seconds=1.0)
+    before.validate(30.0, seconds=5.0)
+    after = Run(tmp_path, looks=True, step=50)
+    after.update(1, seconds=1.0)
+    assert after.shown[0].scores == (20.0,)
 
 
 def test_an_infinite_perplexity_is_null_in_the_metrics(tmp_path: Path) -> None:
     """It was written as `Infinity`, which is no JSON."""
-    reporter = Reporter(tmp_path, say=str, bar=False, log_every=50, total_steps=1000, progress=Progress())
-    reporter.validation(Progress(step=50), {"loss": 800.0, "perplexity": math.inf}, is_best=True)
+    run = Run(tmp_path)
+    run.validate(0.0, seconds=1.0, loss=800.0, perplexity=math.inf)
     text = (tmp_path / "metrics.jsonl").read_text(encoding="utf-8")
     assert '"loss": 800.0, "perplexity": null' in text
+
+
+def test_samples_are_cut_at_words_where_they_are_shown_and_whole_in_the_metrics(tmp_path: Path) -> None:
+    sample = {
+        "source": "wo ist denn bloß jenes andere so gut wie neue haus geblieben",
+        "reference": "x",
+        "translation": "where " + "the " * 20,
+    }
+    run = Run(tmp_path)
+    run.validate(1.0, seconds=1.0, samples=[sample])
+    [line] = run.said
+    assert len(line) <= 60
+    assert line.startswith("    wo ist denn bloß…  ->  where the the")
+    assert line.endswith("the…  (looped)")
+    [event] = (tmp_path / "metrics.jsonl").read_text(encoding="utf-8").strip().split("\n")
+    assert json.loads(event)["samples"] == [sample]
+
+
+def test_a_text_is_cut_only_where_it_is_too_long_and_never_longer_than_asked_for() -> None:
+    words = "one two three"
+    assert [cut(words, n) for n in (13, 12, 8, 4, 2)] == ["one two three", "one two…", "one two…", "one…", "o…"]
+    long = "the old man and the sea are both here today, it seems"
+    assert shown_sample("a", long, len(long) + 7) == f"a  ->  {long}"

@@ -12,6 +12,7 @@ from torch import Tensor, nn
 from transformer_cli.config.accounting import CountedModel
 from transformer_cli.errors import ConfigError
 from transformer_cli.model.build import build_model, initialise
+from transformer_cli.model.layout import Rows
 from transformer_cli.model.transformer import Embedding, Encoder, Model
 
 
@@ -60,8 +61,8 @@ class DecoderOnly(Model):
 
     def forward(self, target_BT: Tensor) -> Tensor:
         """All positions at once, each seeing its past. Returns hidden states (B, T, D)."""
-        x_BTD = self._embed(self.target_embedding, self.decoder.positions, target_BT)
-        return self.decoder(x_BTD, self._causal_bias(x_BTD))
+        x_BTD, layout = self._embed(self.target_embedding, self.decoder.positions, target_BT), Rows(target_BT.size(1))
+        return self.decoder(x_BTD, self._causal_bias(layout.length, like=x_BTD), layout)
 
     def project(self, hidden: Tensor) -> Tensor:
         """Logits over the vocabulary: (..., D) to (..., V)."""
@@ -78,8 +79,8 @@ class EncoderOnly(Model):
 
     def forward(self, source_BS: Tensor, source_lengths_B: Tensor) -> Tensor:
         """Hidden states (B, S, D); what lies beyond a sentence's length is without meaning."""
-        x_BSD = self._embed(self.source_embedding, self.encoder.positions, source_BS)
-        return self.encoder(x_BSD, self._padding_bias(source_lengths_B, x_BSD))
+        x_BSD, layout = self._embed(self.source_embedding, self.encoder.positions, source_BS), Rows(source_BS.size(1))
+        return self.encoder(x_BSD, self._padding_bias(source_lengths_B, layout.length, like=x_BSD), layout)
 
 
 def _decoder_as_encoder(config: CountedModel) -> dict[str, object]:

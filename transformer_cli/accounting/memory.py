@@ -178,12 +178,11 @@ def decoder_layer(model: CountedModel, storage: Storage, *, batch: int, source: 
 def _self_attention(model: CountedModel, storage: Storage, side: Stack, *, batch: int, length: int) -> int:
     """Queries, keys and values come out of one product, which is kept whole where values aren't copied from it.
 
-    That is so in the fused path, and for a single sentence. What was turned by its position is then kept twice; and so
-    are, written out, the scaled queries, and fused, the result, in two layouts.
+    That is so in the fused path. What was turned by its position is then kept twice, and the result in two layouts.
     """
     wide, narrow = model.n_heads * model.head_width, model.kv_heads * model.head_width
     rotary = model.positions_of(side) == "rotary"
-    twice = rotary * (2 * wide + narrow) if storage.fused else (batch == 1) * (wide + rotary * narrow)
+    twice = rotary * (2 * wide + narrow) if storage.fused else 0
     kept = attention(model, storage, batch=batch, queries=length, keys=length)
     return kept + storage.value * batch * length * twice
 
@@ -196,7 +195,9 @@ def attention(model: CountedModel, storage: Storage, *, batch: int, queries: int
     if storage.fused:
         weights = FP32 * batch * model.n_heads * queries  # the logarithm of each row's sum
     else:
-        per_weight = 2 * p + m if model.attention_dropout else p
+        # On CPUs they are computed in fp32, and what dropout leaves of them once more on the way back.
+        each, dropped = (FP32, m) if storage.device == "cpu" else (p, p + m)
+        per_weight = each + dropped * bool(model.attention_dropout)
         weights = per_weight * batch * model.n_heads * queries * keys
     return vectors + weights + _mask(model, storage, batch * queries)
 
@@ -245,13 +246,13 @@ def _loss(model: CountedModel, work: Work, storage: Storage, vocab: int) -> list
 
 
 def _casts(count: Count) -> tuple[Item]:
-    """Copies of the weights in the layers, in the precision of the products; biases are not needed again."""
+    """Copies of the weights in the layers, in the precision of the products, see training/working.py."""
     cast = sum(part.parameters for part in count.chosen("exact") if _is_cast(part))
     return (Item("bf16_weights", BF16 * cast, f"{BF16} x {cast:,}"),)
 
 
 def _is_cast(part: Part) -> bool:
-    return (part.stack is not None or part.component == "norm.final") and not part.component.endswith("_bias")
+    return part.stack is not None or part.component == "norm.final"
 
 
 def _is_linear(part: Part) -> bool:

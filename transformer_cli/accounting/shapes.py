@@ -72,7 +72,7 @@ def _entrance(model: CountedModel, side: Stack, vocab: int) -> Iterator[Stage]:
     positions = model.positions_of(side)
     if positions in ("learned", "sinusoidal-table"):
         yield Stage("+ position", width, f"a row of {product(model.max_positions_of(side), model.d_model).text}")
-    elif positions == "sinusoidal":
+    elif positions in ("sinusoidal", "sinusoidal-halves"):
         yield Stage("+ position", width, "sines and cosines")
 
 

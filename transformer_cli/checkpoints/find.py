@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import os
 import re
+from dataclasses import dataclass
 from pathlib import Path
 from typing import Final
 
@@ -62,7 +63,8 @@ def find_run(
     model: str | None, *, config: RunConfig | None = None, config_path: str | None = None, runs_dir: str | Path = RUNS
 ) -> Path:
     """The directory of a run: the one that `model` is (or holds that checkpoint), else the one that `config`
-    names, else the latest. config_path: what the user typed for it. ModelError says what there is and what to type.
+    names, else the one of `default_run`. config_path: what the user typed for it. ModelError says what there is and
+    what to type.
     """
     runs_dir = Path(runs_dir)
     if model is not None:
@@ -77,7 +79,38 @@ def find_run(
                 hint=f"train it: tx train -c {typed}",
             )
         return run_dir
-    return _latest(runs_dir)
+    return default_run(runs_dir).path
+
+
+@dataclass(frozen=True)
+class Default:
+    """The run that is taken where none is named.
+
+    passed_over: the latest, where another one is taken. n_runs: how many have a checkpoint.
+    """
+
+    path: Path
+    passed_over: Path | None
+    n_runs: int
+
+
+def default_run(runs_dir: str | Path = RUNS) -> Default:
+    """The latest run; where it was never validated, the one of those that were which was saved last, if there is any.
+
+    Raises ModelError where there is no latest run.
+    """
+    runs_dir = Path(runs_dir)
+    latest, runs = _latest(runs_dir), _runs(runs_dir)
+    better = [] if is_validated(latest) else [run for run in runs if is_validated(run)]
+    n_runs = len({os.path.realpath(run) for run in (latest, *runs)})
+    if not better:
+        return Default(latest, None, n_runs)
+    return Default(max(better, key=lambda run: (run / "best").stat().st_mtime_ns), latest, n_runs)
+
+
+def is_validated(run_dir: Path) -> bool:
+    """Whether a validation has said which checkpoint of the run is the best."""
+    return (run_dir / "best").exists()
 
 
 def find_checkpoint(

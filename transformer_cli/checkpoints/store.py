@@ -118,6 +118,8 @@ class OpenedRun:
     model: Transformer
     record: dict[str, Any]
     """What run.json says; {} where there is none."""
+    state: dict[str, Any]
+    """What training says in the checkpoint."""
 
 
 def save_checkpoint(
@@ -219,6 +221,7 @@ def open_run(checkpoint: str | Path) -> OpenedRun:
         tokenizer=tokenizer,
         model=model.eval(),
         record=read_record(run_dir),
+        state=loaded.state if isinstance(loaded.state, dict) else {},
     )
 
 

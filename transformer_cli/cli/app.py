@@ -13,7 +13,7 @@ import typer
 from typer.core import TyperGroup
 from typer.main import get_command
 
-from transformer_cli.cli import console, failures, help
+from transformer_cli.cli import completion, console, failures, help
 
 
 @dataclass(frozen=True)
@@ -41,6 +41,7 @@ COMMANDS = {
     "score": _entry("score", "Score given translations by the model's probability."),
     "evaluate": _entry("evaluate", "Score translations: BLEU, chrF, TER."),
     "visualize-attention": _entry("visualize_attention", "Show where a model looks while it translates."),
+    "export": _entry("export", "Write a model for another engine, and compare."),
     "config": _entry("config", "Look up settings, and where their values come from."),
     "count-params": _entry("count_params", "Count parameters, every number explained."),
 }
@@ -48,8 +49,6 @@ EXAMPLES = """\
 tx train -c tiny.yaml
 tx translate -c tiny.yaml "ich mochte ein bier"
 tx evaluate -c tiny.yaml"""
-COMPLETE = "_TX_COMPLETE"
-"""Set by the script that `--install-completion` installs: the shell asks what could be typed next."""
 
 
 class Commands(TyperGroup):
@@ -60,7 +59,7 @@ class Commands(TyperGroup):
 
     def get_command(self, ctx: Any, cmd_name: str) -> Any:
         entry = COMMANDS.get(cmd_name)
-        return help.command(cmd_name, entry.load()) if entry else None
+        return help.command(cmd_name, entry.load(), summary=entry.summary) if entry else None
 
     def format_options(self, ctx: Any, formatter: Any) -> None:
         help.write_group("Commands", [(name, entry.summary) for name, entry in COMMANDS.items()], formatter)
@@ -127,11 +126,10 @@ def run() -> NoReturn:
 
 def main(arguments: list[str]) -> int:
     """Parses and runs; raises what goes wrong. The library's own `main` would answer a closed pipe with exit code 1."""
+    completion.mend_zsh()
     program = get_command(app)
-    if asked := os.environ.get(COMPLETE):
-        from typer.completion import shell_complete
-
-        return shell_complete(program, {}, "tx", COMPLETE, asked)
+    if asked := os.environ.get(completion.ASKED):
+        return completion.answer(program, asked)
     try:
         with program.make_context("tx", arguments) as context:
             program.invoke(context)

@@ -7,7 +7,7 @@ from dataclasses import asdict
 from typing import TYPE_CHECKING, Any
 
 from transformer_cli.cli import console
-from transformer_cli.cli.translate import progress_bar
+from transformer_cli.cli.live import progress_bar
 from transformer_cli.errors import TxError
 from transformer_cli.files import json_line
 
@@ -34,7 +34,7 @@ def check(
     translator = translator_of(opened, settings)
     n = 0
     for name, lines in texts.items():
-        with progress_bar(None) as progress:
+        with progress_bar(f"translating {name} in several ways", None) as progress:
             report = check_batching(translator, lines, **search, progress=progress)
         n += len(report.differences)
         if as_json:

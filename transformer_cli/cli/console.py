@@ -55,9 +55,9 @@ def say(text: str = "") -> None:
         _write(sys.stderr, visible(brief(text)))
 
 
-def warn(text: str) -> None:
-    """Something unexpected that the work goes on with."""
-    if not _quiet:
+def warn(text: str, *, even_quiet: bool = False) -> None:
+    """Something unexpected that the work goes on with. even_quiet: so much so that nobody should miss it."""
+    if even_quiet or not _quiet:
         _write(sys.stderr, f"{_styled('warning:', '33')} {visible(brief(text))}")
 
 
@@ -66,6 +66,14 @@ def error(message: str, *, hint: str | None = None) -> None:
     lines = [f"{_styled('error:', '1;31')} {visible(brief(message))}"]
     if hint:
         lines.append(f"  {_styled('hint:', '36')} {visible(brief(hint))}")
+    _write(sys.stderr, "\n".join(lines))
+
+
+def farewell(message: str, *, command: str | None = None) -> None:
+    """How work was left by who stopped it, which is no error, and the command that goes on; said even when quiet."""
+    lines = [visible(brief(message))]
+    if command:
+        lines.append(f"{_styled('to go on:', '36')} {visible(command)}")
     _write(sys.stderr, "\n".join(lines))
 
 

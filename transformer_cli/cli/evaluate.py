@@ -12,11 +12,12 @@ from typing import TYPE_CHECKING, Annotated, Any
 import typer
 
 from transformer_cli.cli import console
+from transformer_cli.cli.live import progress_bar
 from transformer_cli.cli.options import Config, Json, Models, Overrides, Quiet, Strict, Traceback
 from transformer_cli.cli.results import Tally, refuse_own_input
-from transformer_cli.cli.translate import BeamSize, LengthPenalty, progress_bar
+from transformer_cli.cli.translate import BeamSize, LengthPenalty
 from transformer_cli.errors import DataError, UsageError
-from transformer_cli.files import json_line
+from transformer_cli.files import json_line, shown
 
 if TYPE_CHECKING:
     from transformer_cli.checkpoints.store import OpenedRun
@@ -76,6 +77,9 @@ def evaluate(
     difference by chance? These need no model; with --source, or -m for the words it has seen, they are looked at more
     closely.
 
+    With --json each line is an object with a test's scores; `models` are the checkpoints that translated it: several
+    (-m A -m B) are an ensemble, not compared.
+
     Examples:
       tx evaluate
       tx evaluate --beam-size 1 --worst 10
@@ -125,11 +129,15 @@ def evaluate(
     from transformer_cli.loading import translator_of
 
     translator = translator_of(opened, settings)
+    if len(opened) > 1 and not json_output:
+        together = f"an ensemble of {len(opened)} models: {', '.join(shown(run.checkpoint) for run in opened)}"
+        console.result(f"**{together}**\n" if markdown else f"{together}\n")
     results: list[dict[str, Any]] = []
     tallies: list[Tally] = []
     for text, suspicious in zip(texts, findings, strict=True):
         system, tally = _translate(text, translator, search)
         facts = {"counts": _total(text.counts.values()), "truncated": tally.n_truncated, "findings": suspicious}
+        facts["models"] = [str(run.checkpoint) for run in opened]
         if results and not json_output:
             console.result("")
         results += _judge(text, [system], known, output, [facts])
@@ -181,7 +189,7 @@ def _translate(text: TestSet, translator: Translator, search: dict[str, Any]) ->
 
     lines = text.source or []
     start = time.perf_counter()
-    with progress_bar(len(lines)) as progress:
+    with progress_bar(f"translating {text.name}", len(lines)) as progress:
         found = translator.translate_all(lines, **search, progress=progress)
     seconds = time.perf_counter() - start
     console.say(f"{text.name}: {len(found):,} lines translated in {seconds:.1f} s")

@@ -13,7 +13,7 @@ from typing import Any
 import typer
 
 from transformer_cli.cli import console, signals
-from transformer_cli.errors import TxError
+from transformer_cli.errors import Interrupted, TxError
 
 BUG, USAGE, RESOURCE = 1, 2, 5
 
@@ -36,7 +36,7 @@ def exit_code(main: Callable[[], int]) -> int:
         number = end.number
     except KeyboardInterrupt:  # Python's own handler, where somebody else began the process
         number = signal.SIGINT
-    console.error(signals.WORDS[number])
+    console.farewell(signals.WORDS[number])
     return 128 + number
 
 
@@ -55,6 +55,9 @@ def _exit_code(main: Callable[[], int]) -> int:
 
 
 def _report(error: Exception) -> int:
+    if isinstance(error, Interrupted):
+        console.farewell(error.message, command=error.hint)
+        return error.exit_code
     if isinstance(error, TxError):
         console.error(error.message, hint=error.hint)
         return error.exit_code

@@ -39,12 +39,15 @@ class Command(TyperCommand):
         write_examples(self.epilog, formatter)
 
 
-def command(name: str, function: Callable[..., object]) -> Any:
-    """The command made of a function: its docstring is the help, the docstring's `Examples:` end it."""
+def command(name: str, function: Callable[..., object], *, summary: str | None = None) -> Any:
+    """The command made of a function: its docstring is the help, the docstring's `Examples:` end it; the summary is
+    what a shell says of it.
+    """
     about, _, examples = inspect.cleandoc(function.__doc__ or "").partition("\nExamples:\n")
     single = typer.Typer(add_completion=False, rich_markup_mode=None)
     single.command(name, cls=Command, context_settings=SETTINGS, help=about.strip(), epilog=examples)(function)
     made = get_command(single)
+    made.short_help = summary
     for parameter in made.params:
         if parameter.metavar in options.NAMES:
             parameter.callback = options.refuse_impossible

@@ -135,6 +135,7 @@ Output = Annotated[
     str | None,
     typer.Option("--output", "-o", metavar="FILE", rich_help_panel=TEXT, help="Write to this file; - is stdout."),
 ]
+OutputDir = Annotated[str, typer.Option("--output-dir", "-o", metavar="DIR", help="A new directory to write into.")]
 Json = Annotated[
     bool, typer.Option("--json", rich_help_panel=EVERY, help="Machine-readable results, one JSON object per line.")
 ]
@@ -142,7 +143,14 @@ Strict = Annotated[
     bool, typer.Option("--strict", help="Stop with exit code 3 where text is suspicious, instead of a warning.")
 ]
 Quiet = Annotated[
-    bool, typer.Option("--quiet", "-q", rich_help_panel=EVERY, help="Results and errors only.", callback=_set_quiet)
+    bool,
+    typer.Option(
+        "--quiet",
+        "-q",
+        rich_help_panel=EVERY,
+        help="Results and errors only; a model that is not finished is still named.",
+        callback=_set_quiet,
+    ),
 ]
 Traceback = Annotated[
     bool,

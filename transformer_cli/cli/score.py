@@ -10,9 +10,9 @@ from typing import TYPE_CHECKING, Annotated, Any
 import typer
 
 from transformer_cli.cli import console
+from transformer_cli.cli.live import progress_bar
 from transformer_cli.cli.options import Config, Json, Models, Output, Overrides, Quiet, Traceback
 from transformer_cli.cli.results import refuse_own_input, writer
-from transformer_cli.cli.translate import progress_bar
 from transformer_cli.files import json_line
 
 if TYPE_CHECKING:
@@ -72,8 +72,9 @@ def score(
     from transformer_cli.loading import translator_of
 
     translator = translator_of(opened, settings)
-    with progress_bar(len(corpus)) as progress, writer(output_file) as write:
-        found = score_texts(translator, corpus.source, corpus.target, progress=progress)
+    with writer(output_file) as write:
+        with progress_bar("scoring", len(corpus)) as progress:
+            found = score_texts(translator, corpus.source, corpus.target, progress=progress)
         for pair, one in zip(zip(corpus.source, corpus.target, strict=True), found, strict=True):
             write(_as_json(*pair, one) if json_output else _as_text(one))
         sums = Sums.of(found)

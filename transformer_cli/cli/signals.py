@@ -41,7 +41,7 @@ def _end(number: int, frame: FrameType | None) -> None:
         # A module in C++ that runs Python while it is loaded may swallow an exception, or abort; torch does both. No
         # module is loaded while a result is half written, so there is nothing to tidy up.
         try:
-            os.write(2, f"error: {WORDS[number]}\n".encode())
+            os.write(2, f"{WORDS[number]}\n".encode())
         finally:
             os._exit(128 + number)
     raise Ended(number)

@@ -133,10 +133,26 @@ def _vocabulary(
             hint="-c NAME trains another one: tx tokenize -c tiny.yaml --set tokenizer.vocab_size=500",
         )
     named = None if config is None else load_config(config, overrides or [])
-    only = None if model is not None or named is not None else _only_tokenizer()
-    place = Path(run_dir) if run_dir else only or find_run(model, config=named, config_path=config)
+    if run_dir:
+        place = Path(run_dir)
+    elif model is None and named is None:
+        place = _only_tokenizer() or _usual_run()
+    else:
+        place = find_run(model, config=named, config_path=config)
     tokenizer = Tokenizer.load(place / "tokenizer")
     return tokenizer.target if target else tokenizer.source
+
+
+def _usual_run() -> Path:
+    """The run that is taken where none is named, named itself where there are several."""
+    from transformer_cli.checkpoints.find import find_run
+    from transformer_cli.cli.trained import tell_default
+
+    origin = tell_default()
+    run = find_run(None)
+    if origin:
+        console.say(f"tokenizer: {run / 'tokenizer'}{origin}")
+    return run
 
 
 def _only_tokenizer() -> Path | None:
@@ -153,6 +169,7 @@ def _only_tokenizer() -> Path | None:
 def _train(config_path: str, overrides: list[str], run_dir: str | None, *, as_json: bool) -> None:
     """The tokenizer of a run, trained into its directory."""
     from transformer_cli.checkpoints.find import RUNS
+    from transformer_cli.cli.live import stages
     from transformer_cli.config.source import load_config
     from transformer_cli.data.corpus import load_training
     from transformer_cli.tokenizer import tokens_per_word, train_tokenizer
@@ -161,8 +178,11 @@ def _train(config_path: str, overrides: list[str], run_dir: str | None, *, as_js
     config = load_config(config_path, overrides)
     place = Path(run_dir or RUNS / (config.name or ""))
     check_ours(place)
-    text = load_training(config.data)
-    tokenizer, report = train_tokenizer(config.tokenizer, text.source, text.target, seed=config.seed)
+    with stages() as stage:
+        with stage("reading the text"):
+            text = load_training(config.data)
+        with stage(f"training the tokenizer on {2 * len(text):,} lines"):
+            tokenizer, report = train_tokenizer(config.tokenizer, text.source, text.target, seed=config.seed)
     _save(tokenizer, place, config, text)
     ratios = tokens_per_word(tokenizer, text.source, text.target)
     if as_json:
@@ -189,8 +209,9 @@ def _save(tokenizer: Tokenizer, run_dir: Path, config: RunConfig, text: Corpus) 
         if not isinstance(record, dict) or record.keys() - {"data"} or (run_dir / "checkpoints").exists():
             if Tokenizer.load(run_dir / "tokenizer").fingerprint == tokenizer.fingerprint:
                 return
+            trained = "was trained" if (run_dir / "checkpoints").exists() else "began"
             raise UsageError(
-                f"{files.shown(run_dir)} is a run that was trained with another tokenizer",
+                f"{files.shown(run_dir)} is a run that {trained} with another tokenizer",
                 hint="give the new run another name (--set name=... or --run-dir), or delete the old one",
             )
         if (run_dir / "tokenizer").exists():

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-import sys
+import shlex
 from pathlib import Path
 from typing import TYPE_CHECKING, Annotated
 
@@ -10,11 +10,12 @@ import typer
 
 from transformer_cli.cli import console
 from transformer_cli.cli.options import Config, Json, Overrides, Quiet, RunDir, Strict, Traceback
-from transformer_cli.errors import UsageError
+from transformer_cli.errors import Interrupted, ModelError, UsageError
 from transformer_cli.files import json_line
 
 if TYPE_CHECKING:
     from transformer_cli.training.forecast import Forecast
+    from transformer_cli.training.run import Outcome
 
 
 def train(
@@ -26,6 +27,9 @@ def train(
     ] = False,
     dry_run: Annotated[
         bool, typer.Option("--dry-run", help="Check configuration and text and say what would happen; train nothing.")
+    ] = False,
+    timed: Annotated[
+        bool, typer.Option("--time", help="With --dry-run: make a few updates, and say how long training would take.")
     ] = False,
     strict: Strict = False,
     json_output: Json = False,
@@ -40,33 +44,43 @@ def train(
 
     Examples:
       tx train -c tiny.yaml
-      tx train -c tiny.yaml --dry-run
+      tx train -c tiny.yaml --dry-run --time
       tx train -c tiny.yaml --run-dir runs/wider --set model.d_model=256
     """
+    from transformer_cli.cli.live import listener, stages
     from transformer_cli.config.source import load_config
 
     if config is None:
         raise UsageError("which configuration?", hint="for example: tx train -c tiny.yaml")
+    if timed and not dry_run:
+        raise UsageError("--time goes with --dry-run", hint="training itself says how long it takes")
     loaded = load_config(config, overrides or [], to_train=True)
     directory = Path(run_dir or f"runs/{loaded.name}")
 
     if dry_run:
         from transformer_cli.training.forecast import forecast
 
-        _show(forecast(loaded, directory, overwrite=overwrite), as_json=json_output, strict=strict)
+        with stages() as stage:
+            found = forecast(loaded, directory, overwrite=overwrite, timed=timed, stage=stage)
+        _show(found, as_json=json_output, strict=strict)
         return
     if strict:
         from transformer_cli.data import checks, corpus
 
-        checks.refuse(checks.check_all(corpus.load_all(loaded.data)))
+        with stages() as stage, stage("looking for what is suspicious in the text"):
+            findings = checks.check_all(corpus.load_all(loaded.data))
+        checks.refuse(findings)
 
-    from transformer_cli.training.run import Listener, train
+    console.say(f"training {directory}")  # torch takes a while
 
-    console.say(f"training {directory}")
-    listener = Listener(
-        say=console.say, warn=console.warn, bar=console.is_terminal(sys.stderr) and not console.is_quiet()
-    )
-    outcome = train(loaded, directory, overwrite=overwrite, listener=listener)
+    from transformer_cli.training.run import train
+
+    try:
+        with listener() as listening:
+            outcome = train(loaded, directory, overwrite=overwrite, listener=listening)
+    except Interrupted as end:
+        end.hint = _command(config, overrides or [], run_dir)
+        raise
     if json_output:
         console.result(json_line(outcome.as_json()))
         return
@@ -77,9 +91,30 @@ def train(
     else:
         console.say(f"finished after step {outcome.steps:,}: {outcome.reason}")
     console.say(f"best checkpoint: {outcome.best}")
-    console.say(f"next: tx evaluate -m {directory}")
-    sentence = {"de": "ich mochte ein bier", "en": "i want a beer"}.get(loaded.data.source)
-    console.say(f"      tx translate -m {directory} " + (f'"{sentence}"' if sentence else "-i FILE"))
+    named = "" if _is_default(outcome) else f" -m {shlex.quote(str(directory))}"
+    console.say(f"next: tx evaluate{named}")
+    console.say(f"      tx translate{named} " + ("-i FILE" if outcome.example is None else _quoted(outcome.example)))
+
+
+def _command(config: str, overrides: list[str], run_dir: str | None) -> str:
+    """What goes on with the run: without `--overwrite`, which would begin anew."""
+    options = ["-c", config, *(word for override in overrides for word in ("--set", override))]
+    return shlex.join(["tx", "train", *options, *(["--run-dir", run_dir] if run_dir else [])])
+
+
+def _is_default(outcome: Outcome) -> bool:
+    """Whether the other commands take this run when none is named."""
+    from transformer_cli.checkpoints.find import find_checkpoint
+
+    try:
+        return find_checkpoint(None).resolve() == outcome.best.resolve()
+    except ModelError:
+        return False
+
+
+def _quoted(text: str) -> str:
+    """As one word for the shell: in double quotes, as people write, where nothing in it means anything to a shell."""
+    return shlex.quote(text) if set(text) & set('"$`\\!') else f'"{text}"'
 
 
 def _show(found: Forecast, *, as_json: bool, strict: bool) -> None:
@@ -106,6 +141,9 @@ def _show(found: Forecast, *, as_json: bool, strict: bool) -> None:
             "machine": ", ".join(f"{key} {value}" for key, value in found.machine.items() if key != "reason"),
             "run": f"{found.run}: {_would(found)}",
         }
+        if (length := found.length) is not None:
+            takes = "too short to be timed" if length.left is None else length.left.in_words()
+            facts["time"] = f"{takes}; training ends {length.ends}"
         console.result("")
         for name, fact in facts.items():
             console.result(f"{name:<11} {fact}")

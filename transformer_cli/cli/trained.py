@@ -4,10 +4,12 @@ from __future__ import annotations
 
 from collections.abc import Sequence
 from functools import partial
+from pathlib import Path
 from typing import TYPE_CHECKING
 
 from transformer_cli.cli import console
 from transformer_cli.errors import UsageError
+from transformer_cli.files import shown
 
 if TYPE_CHECKING:
     from transformer_cli.checkpoints.store import OpenedRun
@@ -30,16 +32,21 @@ def open_several(
     models: Sequence[str] | None, config: str | None, overrides: Sequence[str] | None, *, precise: bool = False
 ) -> tuple[list[OpenedRun], RunConfig]:
     """The runs with their best weights, and the first one's configuration with the overrides on top; see above."""
-    from transformer_cli.checkpoints.find import find_checkpoint
+    from transformer_cli.checkpoints.find import find_checkpoint, run_of
     from transformer_cli.config.source import load_config
 
     if models and config is not None:
         raise UsageError("--model and --config both name a run", hint="give one of them")
     wanted = load_config(config, overrides or ()) if config is not None else None
     names: Sequence[str | None] = models or [None]
+    if len(names) > 1:
+        console.say(f"an ensemble of {len(names)} models, which translate together:")
+    origin = tell_default() if names == [None] and wanted is None else ""
     finders = [partial(find_checkpoint, model, config=wanted, config_path=config) for model in names]
-    for find in finders:
-        find()  # an error that takes no torch to be told
+    for model, find in zip(names, finders, strict=True):
+        checkpoint = find()  # an error that takes no torch to be told
+        if model is None or Path(model).resolve() != checkpoint.resolve():  # whoever names one means that one
+            _tell_unfinished(run_of(checkpoint))
 
     from transformer_cli.checkpoints.store import open_found
     from transformer_cli.loading import machine_of, settings_of
@@ -47,10 +54,39 @@ def open_several(
     opened = []
     for find in finders:
         opened.append(run := open_found(find))
-        console.say(f"model: {run.checkpoint}, {run.config.data.source} to {run.config.data.target}")
+        console.say(f"model: {run.checkpoint}, {run.config.data.source} to {run.config.data.target}{origin}")
     settings = settings_of(opened[0], [*(["precision=fp32"] if precise else []), *(overrides or ())])
     machine, kept = machine_of(opened[0], settings), opened[0].record.get("machine", {})
     if settings.precision == "auto" and machine.reason != kept.get("reason"):
         trained = f"trained on {kept.get('device')} in {kept.get('precision')}, " if kept else ""
         console.say(f"{trained}now on {machine.device} in {machine.precision}: {machine.reason}")
     return opened, settings
+
+
+def tell_default() -> str:
+    """What to say of the run that is taken where none is named: ", latest of 5 runs", or "" for the only one.
+
+    Warns where it is not the latest one; ModelError where there is none.
+    """
+    from transformer_cli.checkpoints.find import default_run
+    from transformer_cli.checkpoints.standing import standing_of
+
+    default = default_run()
+    if default.passed_over is None:
+        return f", latest of {default.n_runs:,} runs" if default.n_runs > 1 else ""
+    standing = standing_of(default.passed_over) or "never validated"
+    console.warn(
+        f"{shown(default.path)} is taken, not the latest run, {shown(default.passed_over)} ({standing}), which "
+        f"-m {shown(default.passed_over)} would take",
+        even_quiet=True,
+    )
+    return f", one of {default.n_runs:,} runs"
+
+
+def _tell_unfinished(run_dir: Path) -> None:
+    """Even when quiet: a translation by such a model reads like any other."""
+    from transformer_cli.checkpoints.standing import standing_of
+
+    standing = standing_of(run_dir)
+    if standing is not None and not (standing.is_finished and standing.is_validated):
+        console.warn(f"{shown(run_dir)} is at {standing}", even_quiet=True)

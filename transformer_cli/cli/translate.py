@@ -14,9 +14,20 @@ import typer
 
 from transformer_cli.cli import console
 from transformer_cli.cli.lines import Incoming, Request, as_request, incoming_lines, parse_request
+from transformer_cli.cli.live import progress_bar
 from transformer_cli.cli.options import SEARCH, TEXT, Config, Input, Json, Models, Output, Overrides, Quiet, Traceback
-from transformer_cli.cli.results import JSON_FIELDS, Tally, as_json, as_moses, as_text, refuse_own_input, writer
+from transformer_cli.cli.results import (
+    JSON_FIELDS,
+    UNSURE_OF_THIS,
+    Tally,
+    as_json,
+    as_moses,
+    as_text,
+    refuse_own_input,
+    writer,
+)
 from transformer_cli.cli.unseen import UNSEEN, Unseen
+from transformer_cli.decoding.doubt import UNSURE
 from transformer_cli.errors import DataError, UsageError
 from transformer_cli.files import json_line
 
@@ -107,8 +118,9 @@ def translate(
     With --json each line is an object with source, translation, score, tokens, n_best, truncated and flags: looped (the
     same words four times in a row), copied (three in four words are the source's), short (less than a third of the
     source's words), split (of more pieces or sentences than the model learned from, so translated in parts), refused
-    (too long, with decoding.long=refuse; exit code 3), unseen (training never saw a word of the source). If lines had
-    to be touched (a byte order mark, carriage returns), a last object says so in counts.
+    (too long, with decoding.long=refuse; exit code 3), unseen (training never saw a word of the source), unsure (the
+    model gave it less probability, by its pieces' mean, than seven in eight translations of the validation text). If
+    lines had to be touched (a byte order mark, carriage returns), a last object says so in counts.
 
     --alignments come from cross-attention: from the row that a word comes out of, which was better in every model
     measured here (docs/attention.md); --set decoding.alignment_reading=shifted reads the one it goes into, as Chen et
@@ -167,7 +179,8 @@ def _aligned(translator: Translator, lines: Sequence[str], found: list[Translati
 def _filter(source: Incoming, run: Run, parse: Parse, show: Show, output_file: str | None) -> Tally:
     """Translate what comes in, as it comes in; returns what happened to it."""
     tally, touched = Tally(), Counter[str]()
-    with progress_bar(source.total) as progress, writer(output_file) as write:
+    bar = progress_bar("translating", source.total, beside_results=output_file in (None, "-"))
+    with bar as progress, writer(output_file) as write:
         for block in source.blocks:
             requests = [parse(line, f"line {number:,}") for number, line in enumerate(block, start=tally.n_lines + 1)]
             found = run(requests, tally.n_lines, progress)
@@ -182,17 +195,6 @@ def _filter(source: Incoming, run: Run, parse: Parse, show: Show, output_file: s
             write(json_line({"counts": counts}))
     tally.tell(counts)
     return tally
-
-
-@contextmanager
-def progress_bar(total: int | None) -> Iterator[Callable[[int], object]]:
-    """A bar on stderr for more than a few lines, where a person looks at it; total: None where nobody knows it."""
-    from tqdm import tqdm
-
-    few = total is not None and total < 2
-    hidden = few or console.is_quiet() or not console.is_terminal(sys.stderr)
-    with tqdm(total=total, unit=" lines", disable=hidden, file=sys.stderr, leave=False) as bar:
-        yield bar.update
 
 
 @contextmanager
@@ -222,8 +224,10 @@ def _converse(run: Run, parse: Parse, show: Show, *, tell: Callable[[], None]) -
         for shown in show(number, request, translation):
             console.result(shown)
         tell()
-        if signs := [flag for flag in translation.flags if flag != UNSEEN]:
+        if signs := [flag for flag in translation.flags if flag not in (UNSEEN, UNSURE)]:
             console.warn(f"this translation is {', '.join(signs)}")
+        if UNSURE in translation.flags and UNSEEN not in translation.flags:
+            console.warn(UNSURE_OF_THIS)
         number += 1
 
 

@@ -22,6 +22,7 @@ POSITIONS = Recipes(
     "positions",
     {
         "sinusoidal": "model.positions:Sinusoidal",
+        "sinusoidal-halves": "model.positions:SinusoidalHalves",
         "sinusoidal-table": "model.positions:SinusoidalTable",
         "learned": "model.positions:Learned",
         "rotary": "model.positions:Rotary",
@@ -90,8 +91,9 @@ class ModelConfig(Section):
     activation: Literal["relu", "gelu", "silu", "swiglu", "geglu"] = "relu"
     """Inside the feed-forward network; swiglu and geglu (Shazeer 2020) have a third matrix, the gate."""
     positions: Position | SidePositions = "sinusoidal"
-    """How order enters: added sinusoids, the same from a stored table, an added table that is trained, rotated queries
-    and keys (Su et al. 2021), or not at all; one for both stacks, or {encoder, decoder}."""
+    """How order enters: added sinusoids, those of tensor2tensor and M2M100 (halves: sines, then cosines), the paper's
+    from a stored table, an added table that is trained, rotated queries and keys (Su et al. 2021), or not at all; one
+    for both stacks, or {encoder, decoder}."""
     max_positions: Rows | SideMaxPositions = 1024
     """Rows of each stack's table for positions learned and sinusoidal-table; the others have no limit."""
     first_position: RowsOrNone = 0

@@ -174,7 +174,7 @@ def _shape(config: RunConfig) -> Iterator[Contradiction]:
             "model.d_model",
             "model.positions",
         )
-    if kinds & {"sinusoidal", "sinusoidal-table"} and model.d_model % 2:
+    if kinds & {"sinusoidal", "sinusoidal-halves", "sinusoidal-table"} and model.d_model % 2:
         yield _contradiction(
             f"sinusoidal positions are pairs of sine and cosine, but d_model {model.d_model:,} is odd",
             "model.d_model",

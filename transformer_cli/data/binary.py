@@ -87,10 +87,12 @@ def encode(
     max_length: int | None = None,
     sampling: SubwordDraw | None = None,
     warn: Callable[[str], None] = lambda line: None,
+    progress: Callable[[int], object] = lambda n: None,
 ) -> EncodedCorpus:
     """The corpus as ids, out of `directory` if it was encoded before, else encoded and put there.
 
-    What is there but damaged is encoded again; warn takes the line that says so.
+    What is there but damaged is encoded again; warn takes the line that says so. progress: called with the number of
+    pairs that are newly done.
 
     split: names the files. source_eos: whether a source ends in EOS. max_length: for training; pairs with more pieces
     on a side, end marks included, or with none, are left out and counted. None keeps every pair. sampling: for
@@ -119,7 +121,9 @@ def encode(
             files.remove(place)
     encoding = _Encoding(source_eos=source_eos, max_length=max_length)
     for first in range(0, len(corpus), CHUNK):
-        encoding.add(corpus, tokenizer, range(first, min(first + CHUNK, len(corpus))), sampling)
+        chunk = range(first, min(first + CHUNK, len(corpus)))
+        encoding.add(corpus, tokenizer, chunk, sampling)
+        progress(len(chunk))
     if max_length is not None and not encoding.pairs:
         raise DataError(
             f"no sentence pair is left to learn from: all {len(corpus):,} are empty or longer than {max_length}",

@@ -36,6 +36,8 @@ class Batch:
     """int64: BOS, then the sentence, then PAD."""
     target_out_BT: Tensor
     """int64: the sentence, then EOS, then PAD."""
+    target_lengths_B: Tensor
+    """int64, the mark included."""
     n_source_tokens: int
     """Without padding."""
     n_target_tokens: int
@@ -106,6 +108,7 @@ def collate(source: Sequence[Ids], target: Sequence[Ids]) -> Batch:
         source_lengths_B=source_lengths_B,
         target_in_BT=target_in_BT,
         target_out_BT=target_out_BT,
+        target_lengths_B=target_lengths_B,
         n_source_tokens=int(source_lengths_B.sum()),
         n_target_tokens=int(target_lengths_B.sum()),
     )

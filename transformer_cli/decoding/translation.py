@@ -39,8 +39,9 @@ class Translation(Candidate):
     itself included.
 
     flags: signs that something is wrong with it (see quality.py); `split`, where the line was translated in parts;
-    `refused`, where it was too long for that to be allowed. parts: of the best translation. alignment: pairs of a
-    source word and a target word, counted from 0, where somebody asked.
+    `unsure`, where the model is less sure of it than usual (see doubt.py); `refused`, where the line was too long to be
+    split. parts: of the best translation. alignment: pairs of a source word and a target word, counted from 0, where
+    somebody asked.
     """
 
     n_best: tuple[Candidate, ...]

@@ -8,7 +8,7 @@ from __future__ import annotations
 import difflib
 from collections import Counter
 from collections.abc import Callable, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from itertools import groupby
 from typing import Any
 
@@ -19,13 +19,15 @@ from transformer_cli.config.model import Stack
 from transformer_cli.data.loader import padded
 from transformer_cli.decoding import batches, long_lines, quality
 from transformer_cli.decoding.candidates import NotFinite, Symbols
-from transformer_cli.decoding.ensemble import Ensemble, evaluating
+from transformer_cli.decoding.doubt import UNSURE, certainty
+from transformer_cli.decoding.ensemble import Ensemble
 from transformer_cli.decoding.hypothesis import Hypothesis
 from transformer_cli.decoding.sampling import drawn_as
 from transformer_cli.decoding.search import SearchOptions, search
 from transformer_cli.decoding.stepper import Stepper
 from transformer_cli.decoding.translation import NOTHING, SPLIT, TOO_LONG, Candidate, Part, Translation
 from transformer_cli.errors import DataError, DivergedError, UsageError
+from transformer_cli.model.prepared import Prepared
 from transformer_cli.model.transformer import Transformer
 from transformer_cli.tokenizer import BOS, EOS, PAD, UNK, Tokenizer
 
@@ -42,19 +44,23 @@ class Translator:
         source_eos: bool,
         max_length: int | None = None,
         max_sentences: int | None = None,
+        unsure_below: float | None = None,
         seed: int = 1,
         device: str | torch.device = "cpu",
     ) -> None:
         """models: in the precision they are to compute in; several translate as an ensemble. source_eos: whether the
         sources they learned from end in eos. max_length: the pieces that these had at most. max_sentences: and the
-        sentences, usually; None where nobody knows. seed: what sampling draws by. Raises UsageError for a banned piece
-        that does not exist, or is a mark."""
+        sentences, usually; None where nobody knows. unsure_below: the certainty (see doubt.py) that is too little;
+        None where nobody knows. seed: what sampling draws by. Raises UsageError for a banned piece that does not
+        exist, or is a mark."""
         self.models = [model.to(device) for model in ([models] if isinstance(models, Transformer) else models)]
+        self._prepared = [Prepared(model) for model in self.models]
         self.tokenizer = tokenizer
         self.config = config
         self.source_eos = source_eos
         self.max_length = max_length
         self.max_sentences = max_sentences
+        self.unsure_below = unsure_below
         self.seed = seed
         self.device = torch.device(device)
         self.symbols = Symbols(bos=BOS, eos=EOS, banned=(*tokenizer.banned_target_ids, *self._banned()))
@@ -141,14 +147,13 @@ class Translator:
             batch_size=self.config.batch_size,
             budget_tokens=self.config.budget_tokens,
         )
-        with evaluating(self.models):
-            for batch in plan:
-                results = self._search([inputs[index] for index in batch], options, lines_before)
-                for index, several in zip(batch, results, strict=True):
-                    hypotheses[index] = several
-                if progress is not None:
-                    waiting -= (now := Counter(inputs[index].line for index in batch))
-                    progress(sum(line not in waiting for line in now))
+        for batch in plan:
+            results = self._search([inputs[index] for index in batch], options, lines_before)
+            for index, several in zip(batch, results, strict=True):
+                hypotheses[index] = several
+            if progress is not None:
+                waiting -= (now := Counter(inputs[index].line for index in batch))
+                progress(sum(line not in waiting for line in now))
         for line, group in groupby(range(len(inputs)), key=lambda index: inputs[index].line):
             indices = list(group)
             found[line] = self._read(
@@ -213,7 +218,8 @@ class Translator:
         return targets
 
     def _search(self, inputs: Sequence[_Input], options: SearchOptions, lines_before: int) -> list[list[Hypothesis]]:
-        stepper: Stepper[Any] = self.model if len(self.models) == 1 else Ensemble(self.models)
+        steppers = [prepared.for_now() for prepared in self._prepared]
+        stepper: Stepper[Any] = steppers[0] if len(steppers) == 1 else Ensemble(steppers)
         source_BS, lengths_B = padded([one.ids for one in inputs])
         try:
             return search(
@@ -251,7 +257,7 @@ class Translator:
         texts = self.tokenizer.decode_target([part.ids for part in parts])
         pairs = [(line, best.text), *zip((one.text for one in inputs), texts, strict=True)]
         split = (SPLIT,) if len(inputs) > 1 else ()
-        return Translation(
+        translation = Translation(
             **vars(best),
             n_best=tuple(candidate for candidate, _ in several),
             flags=quality.flags_of(pairs) + split,
@@ -265,6 +271,9 @@ class Translator:
                 for one, hypothesis in zip(inputs, parts, strict=True)
             ),
         )
+        if self.unsure_below is None or options.search == "sampling" or certainty(translation) >= self.unsure_below:
+            return translation
+        return replace(translation, flags=(*translation.flags, UNSURE))
 
     def _candidate(self, parts: Sequence[Hypothesis], options: SearchOptions) -> Candidate:
         ids = tuple(id for part in parts for id in part.ids)

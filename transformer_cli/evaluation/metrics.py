@@ -1,15 +1,16 @@
-"""BLEU, chrF, chrF++ and TER, counted by sacreBLEU and named by its signatures."""
+"""BLEU, chrF, chrF++ and TER, as sacreBLEU gives them and named by its signatures."""
 
 from __future__ import annotations
 
-import logging
-from collections.abc import Iterator, Sequence
-from contextlib import contextmanager
+import operator
+from collections.abc import Sequence
 from dataclasses import dataclass
+from functools import reduce
 from typing import Any, Protocol
 
 from transformer_cli.config.evaluation import METRICS, EvaluationConfig
 from transformer_cli.errors import DataError
+from transformer_cli.evaluation.chrf import Chrf, signature_of
 
 
 @dataclass(frozen=True)
@@ -60,31 +61,24 @@ class Counts:
 
     def value(self) -> float:
         """The corpus score."""
-        return float(self.metric.score([sum(column) for column in zip(*self.rows, strict=True)]))
+        # Not `sum`, which since Python 3.12 adds with more digits than sacreBLEU has.
+        return float(self.metric.score([reduce(operator.add, column) for column in zip(*self.rows, strict=True)]))
 
     def of(self, lines: Sequence[int]) -> Counts:
         """Those of some of the sentences."""
         return Counts(self.metric, [self.rows[line] for line in lines])
 
 
-@dataclass(frozen=True)
-class Measured:
-    """A translated text, measured. counts: one per metric, in their configured order. advice: what sacreBLEU says about
-    the text.
-    """
-
-    counts: tuple[Counts, ...]
-    advice: tuple[str, ...]
-
-
 def score(hypotheses: Sequence[str], references: Sequence[Sequence[str]], options: EvaluationConfig) -> list[Score]:
     """The configured metrics of a translated text, without intervals; for the rest see `measure`."""
-    counted = measure(hypotheses, references, options).counts
+    counted = measure(hypotheses, references, options)
     return [Score(counts.name, counts.value(), counts.metric.signature()) for counts in counted]
 
 
-def measure(hypotheses: Sequence[str], references: Sequence[Sequence[str]], options: EvaluationConfig) -> Measured:
-    """What the configured metrics count.
+def measure(
+    hypotheses: Sequence[str], references: Sequence[Sequence[str]], options: EvaluationConfig
+) -> tuple[Counts, ...]:
+    """What the configured metrics count, in their configured order.
 
     references: one or more whole texts, each with a line per hypothesis.
     Raises DataError for texts of unequal length, which sacreBLEU would cut to the shortest or blame on something else,
@@ -102,9 +96,7 @@ def measure(hypotheses: Sequence[str], references: Sequence[Sequence[str]], opti
             )
     if not hypotheses:
         raise DataError("there is nothing to score: the text has no lines")
-    with _advice() as advice:
-        counts = tuple(count(name, hypotheses, references, options) for name in options.metrics)
-    return Measured(counts, tuple(advice))
+    return tuple(count(name, hypotheses, references, options) for name in options.metrics)
 
 
 def count(
@@ -115,69 +107,84 @@ def count(
     return Counts(metric, metric.count(hypotheses, references))
 
 
-class SacreBleu:
-    """A metric of sacreBLEU. Its own scoring, bootstrap and paired tests begin with the same calls."""
+class Bleu:
+    """sacreBLEU's: what it counts in a sentence is what it finds in a text that has this sentence alone."""
 
-    def __init__(self, name: str, metric: Any) -> None:
-        self.name = name
+    name = "BLEU"
+
+    def __init__(self, metric: Any) -> None:
         self.metric = metric
 
     def count(self, hypotheses: Sequence[str], references: Sequence[Sequence[str]]) -> Sequence[Sequence[float]]:
-        rows: Sequence[Sequence[float]] = self.metric._extract_corpus_statistics(
-            list(hypotheses), [list(lines) for lines in references]
-        )
+        rows = []
+        for line, *ours in zip(hypotheses, *references, strict=True):
+            found = self.metric.corpus_score([line], [[reference] for reference in ours])
+            rows.append([found.sys_len, found.ref_len, *found.counts, *found.totals])
         return rows
 
     def score(self, sums: Sequence[float]) -> float:
-        score: float = self.metric._compute_score_from_stats(sums).score
+        bleu, counts = self.metric, sums[2:]
+        score: float = bleu.compute_bleu(
+            counts[: bleu.max_ngram_order],
+            counts[bleu.max_ngram_order :],
+            int(sums[0]),
+            int(sums[1]),
+            smooth_method=bleu.smooth_method,
+            smooth_value=bleu.smooth_value,
+            effective_order=bleu.effective_order,
+            max_ngram_order=bleu.max_ngram_order,
+        ).score
         return score
 
     def signature(self, **test: int) -> str:
-        signature = self.metric.get_signature()
-        for key, value in test.items():
-            signature.update(key, value)
-        return str(signature.format())
+        return signature_of(self.metric, **test)
 
 
-@contextmanager
-def _advice() -> Iterator[list[str]]:
-    """Collects what sacreBLEU would log, but for how to silence it."""
-    said: list[str] = []
+class Ter:
+    """sacreBLEU's: edits per word of the reference; of several, those to the nearest one, per word of their mean."""
 
-    class Listener(logging.Handler):
-        def emit(self, record: logging.LogRecord) -> None:
-            if "`force`" not in record.getMessage():
-                said.append(record.getMessage())
+    name = "TER"
 
-    logger, listener = logging.getLogger("sacrebleu"), Listener()
-    propagated, logger.propagate = logger.propagate, False
-    logger.addHandler(listener)
-    try:
-        yield said
-    finally:
-        logger.removeHandler(listener)
-        logger.propagate = propagated
+    def __init__(self, metric: Any) -> None:
+        self.metric = metric
+
+    def count(self, hypotheses: Sequence[str], references: Sequence[Sequence[str]]) -> Sequence[Sequence[float]]:
+        rows = []
+        for line, *ours in zip(hypotheses, *references, strict=True):
+            found = self.metric.corpus_score([line], [[reference] for reference in ours])
+            rows.append([found.num_edits, found.ref_length])
+        return rows
+
+    def score(self, sums: Sequence[float]) -> float:
+        n_edits, n_words = sums
+        if n_words > 0:
+            return 100 * (n_edits / n_words)
+        return 100.0 if n_edits > 0 else 0.0
+
+    def signature(self, **test: int) -> str:
+        return signature_of(self.metric, **test)
 
 
 def bleu(options: EvaluationConfig) -> Metric:
     from sacrebleu.metrics.bleu import BLEU
 
-    return SacreBleu("BLEU", BLEU(tokenize=options.tokenize, lowercase=options.lowercase))
+    # force: a text that looks tokenised is what `appearance` tells.
+    return Bleu(BLEU(tokenize=options.tokenize, lowercase=options.lowercase, force=True))
 
 
 def chrf(options: EvaluationConfig) -> Metric:
     from sacrebleu.metrics.chrf import CHRF
 
-    return SacreBleu("chrF2", CHRF(lowercase=options.lowercase))
+    return Chrf("chrF2", CHRF(lowercase=options.lowercase))
 
 
 def chrf_plus(options: EvaluationConfig) -> Metric:
     from sacrebleu.metrics.chrf import CHRF
 
-    return SacreBleu("chrF2++", CHRF(lowercase=options.lowercase, word_order=2))
+    return Chrf("chrF2++", CHRF(lowercase=options.lowercase, word_order=2))
 
 
 def ter(options: EvaluationConfig) -> Metric:
     from sacrebleu.metrics.ter import TER
 
-    return SacreBleu("TER", TER())  # ignores case, as in Snover et al. 2006 and on sacreBLEU's command line
+    return Ter(TER())  # ignores case, as in Snover et al. 2006 and on sacreBLEU's command line

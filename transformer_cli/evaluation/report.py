@@ -8,7 +8,7 @@ from typing import Any
 
 from transformer_cli.config.evaluation import EvaluationConfig
 from transformer_cli.evaluation.appearance import warnings
-from transformer_cli.evaluation.metrics import Measured, Score, count, measure
+from transformer_cli.evaluation.metrics import Counts, Score, count, measure
 from transformer_cli.evaluation.significance import Difference, compare, with_intervals
 from transformer_cli.evaluation.slices import slices
 from transformer_cli.evaluation.words import WordCounts
@@ -86,9 +86,9 @@ def reports(systems: Sequence[System], text: Text, options: EvaluationConfig, *,
     measured = [measure(system.lines, text.references, options) for system in systems]
     compared: list[list[Difference]] = []
     if len(systems) == 1:
-        scores = [with_intervals(measured[0].counts, options)]
+        scores = [with_intervals(measured[0], options)]
     else:
-        scores, compared = compare([one.counts for one in measured], options)
+        scores, compared = compare(measured, options)
     return [
         Report(
             name=system.name,
@@ -102,7 +102,6 @@ def reports(systems: Sequence[System], text: Text, options: EvaluationConfig, *,
                 *_foreign(text),
                 *_too_short(one, system.lines),
                 *_too_few(systems[0].lines, system.lines),
-                *(f"sacreBLEU: {line}" for line in one.advice),
             ],
         )
         for system, one, score, difference in zip(systems, measured, scores, [[], *compared], strict=True)
@@ -128,9 +127,9 @@ def _foreign(text: Text) -> list[str]:
     return said
 
 
-def _too_short(measured: Measured, lines: Sequence[str]) -> list[str]:
+def _too_short(measured: Sequence[Counts], lines: Sequence[str]) -> list[str]:
     """BLEU is a mean of the shares of one to four words in a row that are right: without any four it is 0."""
-    for counts in measured.counts:
+    for counts in measured:
         has_text = any(map(str.strip, lines))
         if counts.name == "BLEU" and has_text and not any(row[-1] for row in counts.rows):  # how many fours there are
             return ["BLEU is 0, since no translation has four words in a row; chrF tells short lines apart"]
@@ -147,9 +146,9 @@ def _too_few(baseline: Sequence[str], lines: Sequence[str]) -> list[str]:
     return []
 
 
-def _slices(system: System, measured: Measured, text: Text, options: EvaluationConfig) -> list[SliceScores]:
+def _slices(system: System, measured: Sequence[Counts], text: Text, options: EvaluationConfig) -> list[SliceScores]:
     def scores(lines: Sequence[int]) -> list[Score]:
-        chosen = [counts.of(lines) for counts in measured.counts]
+        chosen = [counts.of(lines) for counts in measured]
         if len(lines) < LEAST:
             return [Score(counts.name, counts.value(), counts.metric.signature()) for counts in chosen]
         return with_intervals(chosen, options)

@@ -6,24 +6,28 @@ B batch, T queries, S keys, D d_model, H heads, G heads of keys and values, K d_
 from __future__ import annotations
 
 import math
-from collections.abc import Callable
+from collections.abc import Callable, Sequence
 from functools import partial
 from typing import ClassVar
 
+import torch
 import torch.nn.functional as F
 from torch import Tensor, nn
+from torch.autograd.function import FunctionCtx, once_differentiable
 
 from transformer_cli.config.model import ModelConfig
 from transformer_cli.model.blocks import Dropout, Linear
 from transformer_cli.model.cache import SelfKeys
+from transformer_cli.model.layout import Layout, Rows
 from transformer_cli.model.positions import PositionEncoding
 
 
 class ScaledDotProductAttention(nn.Module):
     """Section 3.2.1: softmax(Q K^T / sqrt(K)) V.
 
-    Two paths with the same result: `fused` calls PyTorch's kernel, which never holds the weights; written out, the
-    softmax is a module of its own, whose output is the weights.
+    Three paths with the same result: `fused` calls PyTorch's kernel, which never holds the weights; written out, the
+    softmax is a module of its own, whose output is the weights; and where that one learns on a CPU, its gradient is
+    written out, too.
     """
 
     kernel: ClassVar[Callable[..., Tensor]] = staticmethod(F.scaled_dot_product_attention)
@@ -39,6 +43,9 @@ class ScaledDotProductAttention(nn.Module):
         if self.fused:
             p = self.dropout.p if self.training else 0.0
             return self.kernel(query_BHTK, key_BHSK, value_BHSK, bias, dropout_p=p)
+        if self.training and query_BHTK.device.type == "cpu":
+            mask_BHTS = self.dropout.mask((*query_BHTK.shape[:3], key_BHSK.size(2)), like=query_BHTK)
+            return _SoftmaxAverage.apply(query_BHTK, key_BHSK, value_BHSK, bias, mask_BHTS)
         scores_BHTS = self.scores(query_BHTK / math.sqrt(query_BHTK.size(-1)), key_BHSK)
         if bias is not None:
             scores_BHTS = scores_BHTS + bias
@@ -51,6 +58,64 @@ class ScaledDotProductAttention(nn.Module):
     def average(self, weights_BHTS: Tensor, value_BHSK: Tensor) -> Tensor:
         """(B, H, T, K)."""
         return weights_BHTS @ value_BHSK
+
+
+class _SoftmaxAverage(torch.autograd.Function):
+    """softmax(Q K^T / sqrt(K) + bias) V, and its gradient, in fp32 whatever the precision of the vectors.
+
+    On sentences the matrices of a head are small: there fp32 is as fast as bf16, and needs no kernel for each shape.
+    Queries that share keys and values stand below each other as if they were one head's.
+    """
+
+    @staticmethod
+    def forward(
+        ctx: FunctionCtx, query: Tensor, key: Tensor, value: Tensor, bias: Tensor | None, mask: Tensor | None
+    ) -> Tensor:
+        """mask: of dropout, None or a factor for each weight."""
+        query, key, value = query.contiguous(), key.contiguous(), value.contiguous()
+        query_RTK, key_RSK, value_RSK = _side_by_side(query, key, value)
+        weights = torch.bmm(query_RTK.mul_(query.size(-1) ** -0.5), key_RSK.transpose(1, 2))
+        weights = weights.view(*query.shape[:3], key.size(2))
+        if bias is not None:
+            weights += bias
+        weights = weights.softmax(-1)
+        ctx.save_for_backward(query, key, value, weights, mask)  # type: ignore[arg-type]
+        ctx.bias = None if bias is None else (bias.shape, bias.dtype)  # type: ignore[attr-defined]
+        used = weights if mask is None else weights * mask
+        return torch.bmm(used.view(key_RSK.size(0), -1, key.size(2)), value_RSK).view_as(query).to(query.dtype)
+
+    @staticmethod
+    @once_differentiable
+    def backward(ctx: FunctionCtx, *grads: Tensor) -> tuple[Tensor | None, ...]:
+        query, key, value, weights, mask = ctx.saved_tensors  # type: ignore[attr-defined]
+        scale = query.size(-1) ** -0.5
+        query_RTK, key_RSK, value_RSK = _side_by_side(query, key, value)
+        grad_RTK = grads[0].to(query_RTK.dtype).reshape(query_RTK.shape)
+        used = weights if mask is None else weights * mask
+        grad_value = torch.bmm(used.view(key_RSK.size(0), -1, key.size(2)).transpose(1, 2), grad_RTK)
+        grad_scores = torch.bmm(grad_RTK, value_RSK.transpose(1, 2)).view_as(weights)
+        if mask is not None:
+            grad_scores *= mask
+        grad_scores = grad_scores.sub_((grad_scores * weights).sum(-1, keepdim=True)).mul_(weights)
+        grad_RTS = grad_scores.view(key_RSK.size(0), -1, key.size(2))
+        grad_query = torch.bmm(grad_RTS, key_RSK).mul_(scale).view_as(query)
+        grad_key = torch.bmm(grad_RTS.transpose(1, 2), query_RTK.mul_(scale)).view_as(key)
+        grad_bias = None
+        if ctx.needs_input_grad[3]:  # type: ignore[attr-defined]
+            shape, dtype = ctx.bias  # type: ignore[attr-defined]
+            grad_bias = grad_scores.sum_to_size(shape).to(dtype)
+        grads = (grad_query, grad_key, grad_value.view_as(value))
+        return *(grad.to(query.dtype) for grad in grads), grad_bias, None
+
+
+def _side_by_side(query_BHTK: Tensor, *keys_values_BGSK: Tensor) -> tuple[Tensor, ...]:
+    """Each (B G, ..., K), in fp32 or wider; the queries a copy."""
+    wide = torch.promote_types(query_BHTK.dtype, torch.float32)
+    B, G = keys_values_BGSK[0].shape[:2]
+    return (
+        query_BHTK.to(wide, copy=True).view(B * G, -1, query_BHTK.size(3)),
+        *(x.to(wide).flatten(0, 1) for x in keys_values_BGSK),
+    )
 
 
 class GroupedAttention(ScaledDotProductAttention):
@@ -80,20 +145,12 @@ class MultiHeadAttention(nn.Module):
 
     def __init__(self, config: ModelConfig) -> None:
         super().__init__()
-        self.d_head = config.head_width
+        self.n_heads, self.kv_heads, self.d_head = config.n_heads, config.kv_heads, config.head_width
         self.width, self.kv_width = config.n_heads * config.head_width, config.kv_heads * config.head_width
         self.attend = (
             GroupedAttention(config) if config.kv_heads < config.n_heads else ScaledDotProductAttention(config)
         )
         self.output = Linear(self.width, config.d_model, bias=config.biases.attention)
-
-    def split(self, x_BTD: Tensor) -> Tensor:
-        """(B, T, H * K) to (B, H, T, K), for as many heads as there are."""
-        return x_BTD.unflatten(-1, (-1, self.d_head)).transpose(1, 2)
-
-    def merge(self, x_BHTK: Tensor) -> Tensor:
-        """(B, H, T, K) to (B, T, D), through W^O."""
-        return self.output(x_BHTK.transpose(1, 2).flatten(2))
 
 
 class SelfAttention(MultiHeadAttention):
@@ -105,23 +162,24 @@ class SelfAttention(MultiHeadAttention):
         self.query_key_value = Linear(config.d_model, sum(self.widths), bias=config.biases.attention)
         self.rotate = positions.rotate
 
-    def forward(self, x_BTD: Tensor, bias: Tensor | None) -> Tensor:
-        query, key, value = self.project(x_BTD)
-        return self.merge(self.attend(self.rotate(query), self.rotate(key), value, bias))
+    def forward(self, x: Tensor, bias: Tensor | None, layout: Layout) -> Tensor:
+        """x: as the layout has it, and so is what comes out."""
+        query, key, value = self.project(x, layout)
+        return self.output(layout.merge(self.attend(self.rotate(query), self.rotate(key), value, bias)))
 
     def step(self, x_BWD: Tensor, cache: SelfKeys, bias: Tensor | None, *, position: int) -> Tensor:
         """The newest token of each beam, all at the same position, over what the sentence's beams wrote before.
 
         bias: (B, 1, W, N), which of the N cached keys are a beam's own past, its new one included.
         """
-        query, key, value = self.project(x_BWD)
+        beams = Rows(x_BWD.size(1))
+        query, key, value = self.project(x_BWD, beams)
         key_BGNK, value_BGNK = cache.append(self._at(key, position), value)
-        return self.merge(self.attend(self._at(query, position), key_BGNK, value_BGNK, bias))
+        return self.output(beams.merge(self.attend(self._at(query, position), key_BGNK, value_BGNK, bias)))
 
-    def project(self, x_BTD: Tensor) -> tuple[Tensor, Tensor, Tensor]:
+    def project(self, x: Tensor, layout: Layout) -> Sequence[Tensor]:
         """Queries (B, H, T, K), keys and values, each (B, G, T, K)."""
-        query, key, value = self.query_key_value(x_BTD).split(self.widths, dim=-1)
-        return self.split(query), self.split(key), self.split(value)
+        return layout.heads(self.query_key_value(x), (self.n_heads, self.kv_heads, self.kv_heads), self.d_head)
 
     def _at(self, x_BHWK: Tensor, position: int) -> Tensor:
         """Beams are no positions: each one is turned alone, by the position that all of them are at."""
@@ -141,11 +199,11 @@ class CrossAttention(MultiHeadAttention):
         self.query = Linear(config.d_model, self.width, bias=bias)
         self.key_value = Linear(config.d_model, 2 * self.kv_width, bias=bias)
 
-    def forward(self, x_BTD: Tensor, memory: tuple[Tensor, Tensor], bias: Tensor | None) -> Tensor:
-        """memory: keys and values, made once by `remember`; T may also be the beams of one step."""
-        return self.merge(self.attend(self.split(self.query(x_BTD)), *memory, bias))
+    def forward(self, x: Tensor, memory: Sequence[Tensor], bias: Tensor | None, layout: Layout) -> Tensor:
+        """memory: keys and values, made once by `remember`; the layout is that of x, of which T may also be beams."""
+        (query,) = layout.heads(self.query(x), (self.n_heads,), self.d_head)
+        return self.output(layout.merge(self.attend(query, *memory, bias)))
 
-    def remember(self, memory_BSD: Tensor) -> tuple[Tensor, Tensor]:
+    def remember(self, memory: Tensor, layout: Layout) -> Sequence[Tensor]:
         """Keys and values of the memory, each (B, G, S, K)."""
-        key, value = self.key_value(memory_BSD).split(self.kv_width, dim=-1)
-        return self.split(key), self.split(value)
+        return layout.heads(self.key_value(memory), (self.kv_heads, self.kv_heads), self.d_head)

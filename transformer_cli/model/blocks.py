@@ -5,8 +5,9 @@ B batch, T length, D d_model, F d_ff
 
 from __future__ import annotations
 
+import math
 from abc import ABC, abstractmethod
-from collections.abc import Callable
+from collections.abc import Callable, Sequence
 
 import torch
 import torch.nn.functional as F
@@ -109,7 +110,7 @@ class Dropout(nn.Module):
     def forward(self, x: Tensor) -> Tensor:
         if not self.training or self.p == 0:
             return x
-        return _Masked.apply(x, self._mask(x)) if x.device.type == "cpu" else F.dropout(x, self.p)
+        return _Masked.apply(x, self._mask(x.shape, x)) if x.device.type == "cpu" else F.dropout(x, self.p)
 
     def add(self, residual: Tensor, x: Tensor) -> Tensor:
         """residual + dropout(x), in one pass."""
@@ -117,14 +118,24 @@ class Dropout(nn.Module):
             return residual + x
         if x.device.type != "cpu":
             return residual + F.dropout(x, self.p)
-        return _MaskedAdd.apply(residual, x, self._mask(x))
+        return _MaskedAdd.apply(residual, x, self._mask(x.shape, x))
 
-    def _mask(self, x: Tensor) -> Tensor:
-        """0 or the scale for each element of x, in its dtype."""
+    def mask(self, shape: Sequence[int], *, like: Tensor) -> Tensor | None:
+        """What dropout would multiply with: 0 or the scale; None where it does nothing."""
+        if not self.training or self.p == 0:
+            return None
+        return self._mask(shape, like) if like.device.type == "cpu" else F.dropout(like.new_ones(shape), self.p)
+
+    def _mask(self, shape: Sequence[int], like: Tensor) -> Tensor:
+        """0 or the scale for each element of such a shape, in the dtype of `like`."""
         dropped = min(round(self.p * 2**16), 2**16 - 1)  # of the nearest to 1, nothing would be left to scale
-        words = torch.empty((x.numel() + 3) // 4, dtype=torch.int64).random_(-(2**63), None)
-        bits = words.view(torch.int16)[: x.numel()].view(x.shape)
-        return (bits >= dropped - 2**15).to(x.dtype).mul_(2**16 / (2**16 - dropped))
+        n, last = math.prod(shape), dropped - 2**15 - 1  # the greatest number of those that mean zero
+        words = torch.empty((n + 3) // 4, dtype=torch.int64).random_(-(2**63), None)
+        # Of 16-bit numbers, comparing and casting truth values takes several times as long as this.
+        bits = words.view(torch.int16)[:n].view(tuple(shape))
+        if dropped == 0:
+            return torch.ones(tuple(shape), dtype=like.dtype)
+        return bits.clamp_(last, last + 1).sub_(last).to(like.dtype).mul_(2**16 / (2**16 - dropped))
 
     def extra_repr(self) -> str:
         return f"p={self.p}"

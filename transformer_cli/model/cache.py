@@ -8,6 +8,8 @@ and a table says which of them are whose past: following a parent copies a row o
 
 from __future__ import annotations
 
+from collections.abc import Sequence
+
 import torch
 from torch import Tensor
 
@@ -50,7 +52,7 @@ class DecoderState:
     source's padding. position: tokens read so far. positions_N: that of each cached key.
     """
 
-    def __init__(self, memory: list[tuple[Tensor, Tensor]], memory_bias: Tensor | None) -> None:
+    def __init__(self, memory: Sequence[Sequence[Tensor]], memory_bias: Tensor | None) -> None:
         self.memory = memory
         self.memory_bias = memory_bias
         self.self_keys = [SelfKeys() for _ in memory]

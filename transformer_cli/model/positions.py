@@ -6,6 +6,7 @@ B batch, T length, D d_model, H heads, K d_head
 from __future__ import annotations
 
 import math
+from collections.abc import Callable
 from typing import ClassVar
 
 import torch
@@ -58,6 +59,17 @@ class Sinusoidal(PositionEncoding):
     def add(self, x_BTD: Tensor, *, offset: int = 0) -> Tensor:
         start = self.first + offset
         return x_BTD + self.waves.rows(start, start + x_BTD.size(1), like=x_BTD)
+
+
+class SinusoidalHalves(Sinusoidal):
+    """tensor2tensor's: PE(pos, i) = sin(pos / 10000^(i/(D/2-1))), PE(pos, D/2+i) its cosine.
+
+    With `first_position: 1` those of M2M100, which counts from the id of padding + 1.
+    """
+
+    def __init__(self, config: ModelConfig, stack: Stack) -> None:
+        super().__init__(config, stack)
+        self.waves = Waves(config.d_model, halves)
 
 
 class Table(PositionEncoding):
@@ -123,7 +135,9 @@ def positions_for(config: ModelConfig, stack: Stack) -> PositionEncoding:
 class Waves:
     """The sinusoids up to the last position that was asked for; they follow the dtype and device of their use."""
 
-    def __init__(self, width: int) -> None:
+    def __init__(self, width: int, made: Callable[[int, int], Tensor] | None = None) -> None:
+        """made: a table of a length and a width; the paper's when not given."""
+        self.made = sinusoids if made is None else made
         self.table = torch.empty(0, width)
 
     def rows(self, start: int, end: int, *, like: Tensor) -> Tensor:
@@ -133,7 +147,7 @@ class Waves:
             # Doubling, so that decoding step by step computes few tables. A table made in inference mode would be of
             # no use to the next backward pass.
             with torch.inference_mode(False):
-                table = sinusoids(max(end, 2 * table.size(0), 128), table.size(1)).to(like.device, like.dtype)
+                table = self.made(max(end, 2 * table.size(0), 128), table.size(1)).to(like.device, like.dtype)
             self.table = table
         return table[start:end]
 
@@ -146,3 +160,10 @@ def sinusoids(length: int, width: int) -> Tensor:
     table[:, 0::2] = torch.sin(position * frequency)
     table[:, 1::2] = torch.cos(position * frequency)
     return table
+
+
+def halves(length: int, width: int) -> Tensor:
+    """tensor2tensor's table, sines before cosines, computed in fp64 and returned so. Returns (length, width)."""
+    position = torch.arange(length, dtype=torch.float64)[:, None]
+    frequency = torch.exp(torch.arange(width // 2, dtype=torch.float64) * (-math.log(10000.0) / max(width // 2 - 1, 1)))
+    return torch.cat((torch.sin(position * frequency), torch.cos(position * frequency)), dim=1)

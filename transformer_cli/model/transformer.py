@@ -9,6 +9,7 @@ from every key; on the target side the causal mask already hides it, for it come
 from __future__ import annotations
 
 import math
+from collections.abc import Sequence
 from typing import Self
 
 import torch
@@ -20,6 +21,7 @@ from transformer_cli.model import masks
 from transformer_cli.model.attention import CrossAttention, ScaledDotProductAttention, SelfAttention
 from transformer_cli.model.blocks import NORMS, RESIDUALS, Dropout, feed_forward
 from transformer_cli.model.cache import DecoderState, SelfKeys
+from transformer_cli.model.layout import Layout, Packed, Rows
 from transformer_cli.model.positions import PositionEncoding, positions_for
 
 
@@ -48,18 +50,21 @@ class Model(nn.Module):
                     module.to(dtype)
         return self
 
-    def _embed(self, embedding: Embedding, positions: PositionEncoding, ids_BT: Tensor) -> Tensor:
-        return self.dropout(self._cast(positions.add(embedding(ids_BT))))
+    def _embed(
+        self, embedding: Embedding, positions: PositionEncoding, ids_BT: Tensor, layout: Packed | None = None
+    ) -> Tensor:
+        x_BTD = self._cast(positions.add(embedding(ids_BT)))
+        return self.dropout(x_BTD if layout is None else layout.pack(x_BTD))
 
     def _cast(self, x: Tensor) -> Tensor:
         return x if self.dtype is None else x.to(self.dtype)
 
-    def _padding_bias(self, lengths_B: Tensor, x_BSD: Tensor) -> Tensor | None:
-        mask = masks.padding(lengths_B, x_BSD.size(1))
-        return None if mask is None else masks.as_bias(mask, like=x_BSD)
+    def _padding_bias(self, lengths_B: Tensor, length: int, *, like: Tensor) -> Tensor | None:
+        mask = masks.padding(lengths_B, length)
+        return None if mask is None else masks.as_bias(mask, like=like)
 
-    def _causal_bias(self, x_BTD: Tensor) -> Tensor:
-        return masks.as_bias(masks.causal(x_BTD.size(1), x_BTD.device), like=x_BTD)
+    def _causal_bias(self, length: int, *, like: Tensor) -> Tensor:
+        return masks.as_bias(masks.causal(length, like.device), like=like)
 
 
 class Transformer(Model):
@@ -82,15 +87,26 @@ class Transformer(Model):
 
         source_BS: ids, padded with 0. source_lengths_B: on the CPU. target_BT: ids that start with bos.
         """
-        memory_BSD = self.encode(source_BS, source_lengths_B)
-        memory_bias = self._padding_bias(source_lengths_B, memory_BSD)
+        memory_BSD, source = self.encode(source_BS, source_lengths_B), Rows(source_BS.size(1))
         x_BTD = self._embed(self.target_embedding, self.decoder.positions, target_BT)
-        return self.decoder(x_BTD, self.decoder.remember(memory_BSD), self._causal_bias(x_BTD), memory_bias)
+        return self._decode(x_BTD, Rows(target_BT.size(1)), memory_BSD, source, source_lengths_B)
+
+    def packed(self, source_BS: Tensor, target_BT: Tensor, source: Packed, target: Packed) -> Tensor:
+        """The same without computing on padding: the hidden states of the target's tokens, packed, (N, D)."""
+        x_ND = self._embed(self.source_embedding, self.encoder.positions, source_BS, source)
+        memory_ND = self.encoder(x_ND, self._padding_bias(source.lengths_B, source.length, like=x_ND), source)
+        x_ND = self._embed(self.target_embedding, self.decoder.positions, target_BT, target)
+        return self._decode(x_ND, target, memory_ND, source, source.lengths_B)
 
     def encode(self, source_BS: Tensor, source_lengths_B: Tensor) -> Tensor:
         """The memory (B, S, D); what lies beyond a sentence's length is without meaning."""
-        x_BSD = self._embed(self.source_embedding, self.encoder.positions, source_BS)
-        return self.encoder(x_BSD, self._padding_bias(source_lengths_B, x_BSD))
+        x_BSD, layout = self._embed(self.source_embedding, self.encoder.positions, source_BS), Rows(source_BS.size(1))
+        return self.encoder(x_BSD, self._padding_bias(source_lengths_B, layout.length, like=x_BSD), layout)
+
+    def _decode(self, x: Tensor, target: Layout, memory: Tensor, source: Layout, source_lengths_B: Tensor) -> Tensor:
+        causal = self._causal_bias(target.length, like=x)
+        padding = self._padding_bias(source_lengths_B, source.length, like=x)
+        return self.decoder(x, self.decoder.remember(memory, source), causal, padding, target)
 
     def project(self, hidden: Tensor) -> Tensor:
         """Logits over the target vocabulary: (..., D) to (..., V)."""
@@ -98,9 +114,9 @@ class Transformer(Model):
 
     def start(self, source_BS: Tensor, source_lengths_B: Tensor) -> DecoderState:
         """Read the source; the state lets `step` write the target. Every sentence starts with one beam."""
-        memory_BSD = self.encode(source_BS, source_lengths_B)
-        bias = self._padding_bias(source_lengths_B, memory_BSD)
-        return DecoderState(self.decoder.remember(memory_BSD), bias)
+        memory_BSD, layout = self.encode(source_BS, source_lengths_B), Rows(source_BS.size(1))
+        bias = self._padding_bias(source_lengths_B, layout.length, like=memory_BSD)
+        return DecoderState(self.decoder.remember(memory_BSD, layout), bias)
 
     def step(self, tokens_BW: Tensor, state: DecoderState) -> Tensor:
         """Read one more token per beam; returns the logits (B, W, V) of the next one."""
@@ -146,11 +162,12 @@ class Encoder(nn.Module):
         self.layers = nn.ModuleList(EncoderLayer(config, self.positions) for _ in range(config.depths.encoder))
         self.norm = NORMS[config.norm](config) if config.ends_in_norm else nn.Identity()
 
-    def forward(self, x_BSD: Tensor, bias: Tensor | None) -> Tensor:
-        bias = self.positions.bias(bias, *_at_once(x_BSD), like=x_BSD)
+    def forward(self, x: Tensor, bias: Tensor | None, layout: Layout) -> Tensor:
+        """x: as the layout has it, and so is what comes out."""
+        bias = self.positions.bias(bias, *_at_once(layout, x), like=x)
         for layer in self.layers:
-            x_BSD = layer(x_BSD, bias)
-        return self.norm(x_BSD)
+            x = layer(x, bias, layout)
+        return self.norm(x)
 
 
 class EncoderLayer(nn.Module):
@@ -162,10 +179,10 @@ class EncoderLayer(nn.Module):
         self.feed_forward = feed_forward(config)
         self.residuals = nn.ModuleList(RESIDUALS[config.norm_position](config) for _ in range(2))
 
-    def forward(self, x_BSD: Tensor, bias: Tensor | None) -> Tensor:
+    def forward(self, x: Tensor, bias: Tensor | None, layout: Layout) -> Tensor:
         around_attention, around_feed_forward = self.residuals
-        x_BSD = around_attention(x_BSD, lambda x: self.self_attention(x, bias))
-        return around_feed_forward(x_BSD, self.feed_forward)
+        x = around_attention(x, lambda x: self.self_attention(x, bias, layout))
+        return around_feed_forward(x, self.feed_forward)
 
 
 class Decoder(nn.Module):
@@ -177,21 +194,23 @@ class Decoder(nn.Module):
         self.layers = nn.ModuleList(DecoderLayer(config, self.positions) for _ in range(config.depths.decoder))
         self.norm = NORMS[config.norm](config) if config.ends_in_norm else nn.Identity()
 
-    def remember(self, memory_BSD: Tensor) -> list[tuple[Tensor, Tensor]]:
+    def remember(self, memory: Tensor, layout: Layout) -> list[Sequence[Tensor]]:
         """Each layer's keys and values of the memory, each (B, G, S, K)."""
-        return [layer.cross_attention.remember(memory_BSD) for layer in self.layers]  # type: ignore[union-attr, operator]
+        return [layer.cross_attention.remember(memory, layout) for layer in self.layers]  # type: ignore[union-attr, operator]
 
     def forward(
         self,
-        x_BTD: Tensor,
-        memory: list[tuple[Tensor, Tensor]],
+        x: Tensor,
+        memory: list[Sequence[Tensor]],
         bias: Tensor | None,
         memory_bias: Tensor | None,
+        layout: Layout,
     ) -> Tensor:
-        bias = self.positions.bias(bias, *_at_once(x_BTD), like=x_BTD)
+        """x: as the layout has it, and so is what comes out."""
+        bias = self.positions.bias(bias, *_at_once(layout, x), like=x)
         for layer, keys_values in zip(self.layers, memory, strict=True):
-            x_BTD = layer(x_BTD, keys_values, bias, memory_bias)
-        return self.norm(x_BTD)
+            x = layer(x, keys_values, bias, memory_bias, layout)
+        return self.norm(x)
 
     def step(self, x_BWD: Tensor, state: DecoderState, bias: Tensor | None, *, position: int) -> Tensor:
         bias = self.positions.bias(bias, state.positions_N[-1:], state.positions_N, like=x_BWD)
@@ -211,17 +230,17 @@ class DecoderLayer(nn.Module):
         self.residuals = nn.ModuleList(RESIDUALS[config.norm_position](config) for _ in range(3))
 
     def forward(
-        self, x_BTD: Tensor, memory: tuple[Tensor, Tensor], bias: Tensor | None, memory_bias: Tensor | None
+        self, x: Tensor, memory: Sequence[Tensor], bias: Tensor | None, memory_bias: Tensor | None, layout: Layout
     ) -> Tensor:
         around_self, around_cross, around_feed_forward = self.residuals
-        x_BTD = around_self(x_BTD, lambda x: self.self_attention(x, bias))
-        x_BTD = around_cross(x_BTD, lambda x: self.cross_attention(x, memory, memory_bias))
-        return around_feed_forward(x_BTD, self.feed_forward)
+        x = around_self(x, lambda x: self.self_attention(x, bias, layout))
+        x = around_cross(x, lambda x: self.cross_attention(x, memory, memory_bias, layout))
+        return around_feed_forward(x, self.feed_forward)
 
     def step(
         self,
         x_BWD: Tensor,
-        memory: tuple[Tensor, Tensor],
+        memory: Sequence[Tensor],
         cache: SelfKeys,
         bias: Tensor | None,
         memory_bias: Tensor | None,
@@ -230,11 +249,11 @@ class DecoderLayer(nn.Module):
     ) -> Tensor:
         around_self, around_cross, around_feed_forward = self.residuals
         x_BWD = around_self(x_BWD, lambda x: self.self_attention.step(x, cache, bias, position=position))
-        x_BWD = around_cross(x_BWD, lambda x: self.cross_attention(x, memory, memory_bias))
+        x_BWD = around_cross(x_BWD, lambda x: self.cross_attention(x, memory, memory_bias, Rows(x.size(1))))
         return around_feed_forward(x_BWD, self.feed_forward)
 
 
-def _at_once(x_BTD: Tensor) -> tuple[Tensor, Tensor]:
+def _at_once(layout: Layout, x: Tensor) -> tuple[Tensor, Tensor]:
     """The positions of queries and keys where all are there at once."""
-    positions_T = torch.arange(x_BTD.size(1), device=x_BTD.device)
+    positions_T = torch.arange(layout.length, device=x.device)
     return positions_T, positions_T

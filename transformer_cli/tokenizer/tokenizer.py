@@ -35,7 +35,7 @@ class Tokenizer:
     def fingerprint(self) -> str:
         """SHA-256 of the model, or of both in order: equal for tokenizers that are the same, byte for byte."""
         digest = hashlib.sha256()
-        for vocabulary in self._models().values():
+        for vocabulary in self.models().values():
             digest.update(len(vocabulary.model).to_bytes(8, "big"))
             digest.update(vocabulary.model)
         return digest.hexdigest()
@@ -75,7 +75,7 @@ class Tokenizer:
         Raises ResourceError where the disk refuses.
         """
         directory = Path(directory)
-        for name, vocabulary in self._models().items():
+        for name, vocabulary in self.models().items():
             with files.atomic_file(directory / name) as file:
                 file.write(vocabulary.model)
         description = {
@@ -83,7 +83,7 @@ class Tokenizer:
             "joint": self.joint,
             "specials": dict(zip(SPECIALS, range(4), strict=True)),
             "pieces": {"source": self.source_size, "target": self.target_size},
-            "sha256": {name: vocabulary.sha256 for name, vocabulary in self._models().items()},
+            "sha256": {name: vocabulary.sha256 for name, vocabulary in self.models().items()},
             "fingerprint": self.fingerprint,
         }
         files.write_json(directory / DESCRIPTION_FILE, description)
@@ -104,7 +104,8 @@ class Tokenizer:
             *(read_vocabulary(directory / name, sha256=sha256) for name, sha256 in zip(names, hashes, strict=True))
         )
 
-    def _models(self) -> dict[str, Vocabulary]:
+    def models(self) -> dict[str, Vocabulary]:
+        """The SentencePiece model or models, by the names of their files."""
         if self.joint:
             return {JOINT_FILE: self.source}
         return {SOURCE_FILE: self.source, TARGET_FILE: self.target}

@@ -3,8 +3,9 @@
 from __future__ import annotations
 
 from collections.abc import Mapping
-from dataclasses import asdict, dataclass
+from dataclasses import asdict, dataclass, replace
 from pathlib import Path
+from tempfile import TemporaryDirectory
 from typing import Any
 
 from transformer_cli.accounting.parameters import count
@@ -13,13 +14,22 @@ from transformer_cli.config.run import RunConfig
 from transformer_cli.config.tokenizer import SideModels, SideVocabSizes, TokenizerConfig
 from transformer_cli.data import corpus
 from transformer_cli.data.checks import Finding, check_all
+from transformer_cli.environment import place
 from transformer_cli.evaluation.words import count_words
 from transformer_cli.machine import decide
 from transformer_cli.tokenizer import Tokenizer, read_tokenizer
+from transformer_cli.training.clock import Clock, Horizon, Left
 from transformer_cli.training.directory import check_ours, check_same, check_text
 from transformer_cli.training.keeping import newest_whole
-from transformer_cli.training.progress import Progress, is_over, progress_of
+from transformer_cli.training.listening import Listener, Stage, unseen
+from transformer_cli.training.parallel import join, leave
+from transformer_cli.training.progress import Progress, check_processes, is_over, progress_of
+from transformer_cli.training.run import Run
 from transformer_cli.training.schedules import peak
+from transformer_cli.training.signals import StopRequest
+
+REHEARSAL_S = 5.0
+"""Of updates that are timed; a few of them, however long they take."""
 
 
 @dataclass(frozen=True)
@@ -32,13 +42,21 @@ class TextSize:
 
 
 @dataclass(frozen=True)
+class Length:
+    """How long training would take on this machine, and what would end it; left: None for less than a few updates."""
+
+    left: Left | None
+    ends: str
+
+
+@dataclass(frozen=True)
 class Forecast:
     """What would happen.
 
     step: of the checkpoint that training would continue after, 0 for a new run. finished: why nothing would be left to
     do. replaces: a run that is there would be deleted. pieces: of source and target; at most, where `tokenizer` would
     still be trained. peak_step, peak_rate: the update with the highest learning rate in a run of max_steps. findings:
-    what is suspicious in the texts.
+    what is suspicious in the texts. length: where it was asked for, and something is left to do.
     """
 
     run: str
@@ -53,29 +71,39 @@ class Forecast:
     peak_rate: float
     machine: dict[str, Any]
     findings: list[Finding]
+    length: Length | None = None
 
     def as_json(self) -> dict[str, Any]:
         return asdict(self)
 
 
-def forecast(config: RunConfig, run_dir: Path, *, overwrite: bool = False) -> Forecast:
+def forecast(
+    config: RunConfig, run_dir: Path, *, overwrite: bool = False, timed: bool = False, stage: Stage = unseen
+) -> Forecast:
     """What `train` checks of configuration, run, device and text before it cuts pieces, and the data check; raises what
-    it would raise. Whether all pairs have room in a table of positions only pieces can tell."""
+    it would raise. Whether all pairs have room in a table of positions only pieces can tell. timed: a few updates are
+    made, in a folder that is deleted, to tell how long training would take."""
     check_ours(run_dir)
     record = {} if overwrite else check_same(config, run_dir)
     checkpoints = store.list_checkpoints(run_dir)
     machine = decide(config)
-    texts = corpus.load_all(config.data)
+    with stage("reading the text"):
+        texts = corpus.load_all(config.data)
     used = texts | {"train": corpus.learnable(texts["train"])}
     check_text(run_dir, record.get("data", {}), {name: used[name] for name in ("train", "valid") if name in used})
     newest, _ = (None, None) if overwrite else newest_whole(run_dir, with_optimizer=False)
     progress = Progress() if newest is None else progress_of(newest)
+    finished = progress.finished if is_over(progress, config.training) else None
+    if finished is None:
+        check_processes(progress, place().size, run_dir)
     tokenizer, pieces = _tokenizer(config.tokenizer, None if overwrite else run_dir / "tokenizer")
     peak_step, peak_rate = peak(config.training, d_model=config.model.d_model, total_steps=config.training.max_steps)
+    with stage("looking for what is suspicious in the text"):
+        findings = check_all(texts)
     return Forecast(
         run=str(run_dir),
         step=progress.step,
-        finished=progress.finished if is_over(progress, config.training) else None,
+        finished=finished,
         replaces=overwrite and bool(checkpoints),
         texts={name: _size(text) for name, text in used.items()},
         tokenizer=tokenizer,
@@ -84,8 +112,28 @@ def forecast(config: RunConfig, run_dir: Path, *, overwrite: bool = False) -> Fo
         peak_step=peak_step,
         peak_rate=peak_rate,
         machine=machine.as_dict(),
-        findings=check_all(texts),
+        findings=findings,
+        length=_length(config, progress, stage) if timed and finished is None else None,
     )
+
+
+def _length(config: RunConfig, progress: Progress, stage: Stage) -> Length:
+    horizon, clock = _rehearse(config, stage)
+    return Length(horizon.left(replace(progress, finished=None), clock), horizon.ends())
+
+
+def _rehearse(config: RunConfig, stage: Stage) -> tuple[Horizon, Clock]:
+    """What a run would still have to do at its start, and a clock that knows this machine's pace: a run in a folder
+    that is deleted, of a few updates.
+    """
+    world = join()
+    try:
+        with TemporaryDirectory() as folder:
+            run = Run(config, Path(folder) / "run", Listener(stage=stage), world, StopRequest())
+            run.open(overwrite=False)
+            return run.rehearse(seconds=REHEARSAL_S)
+    finally:
+        leave()
 
 
 def _tokenizer(config: TokenizerConfig, place: Path | None) -> tuple[str, tuple[int, int]]:

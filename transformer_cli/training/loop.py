@@ -7,8 +7,9 @@ Nothing random has a state here: dropout's bits come from (seed, step, batch), t
 from __future__ import annotations
 
 import math
-from collections.abc import Callable, Iterator, Sequence
+from collections.abc import Callable, Iterable, Iterator, Sequence
 from dataclasses import dataclass
+from functools import cached_property
 
 import numpy as np
 import torch
@@ -17,11 +18,13 @@ from torch import Tensor, nn
 from transformer_cli.config.training import TrainingConfig
 from transformer_cli.data.loader import Batch
 from transformer_cli.errors import DivergedError
+from transformer_cli.model.layout import Packed
 from transformer_cli.model.transformer import Transformer
 from transformer_cli.training.loss import cross_entropy
 from transformer_cli.training.parallel import World
 from transformer_cli.training.progress import Progress
 from transformer_cli.training.schedules import learning_rate
+from transformer_cli.training.working import WorkingCopy
 
 
 @dataclass(frozen=True)
@@ -46,6 +49,11 @@ class Learner:
     options: TrainingConfig
     seed: int
     world: World
+
+    @cached_property
+    def working(self) -> WorkingCopy[Transformer]:
+        """What reads for the model."""
+        return WorkingCopy(self.model)
 
 
 Epoch = Callable[[int, int], tuple[int, Iterator[Batch]]]
@@ -73,7 +81,9 @@ def fit(learner: Learner, progress: Progress, epoch_of: Epoch, after_update: Cal
 
 def train_step(learner: Learner, window: Sequence[Batch], *, step: int) -> Update:
     """One update from one or more batches, as if they were one: the loss is divided by all their target tokens."""
-    model, options, world = learner.model.train(), learner.options, learner.world
+    model, options, world = learner.model, learner.options, learner.world
+    learner.working.refresh()
+    reader = learner.working.model.train()
     n_targets, n_sources = world.sum(
         sum(batch.n_target_tokens for batch in window), sum(batch.n_source_tokens for batch in window)
     )
@@ -82,13 +92,13 @@ def train_step(learner: Learner, window: Sequence[Batch], *, step: int) -> Updat
         if batch.n_target_tokens == 0:  # more processes than batches
             continue
         seed_dropout(learner.seed, step, number, world.rank)
-        batch_loss = loss_of(model, batch, smoothing=options.label_smoothing)
+        batch_loss = loss_of(reader, batch, smoothing=options.label_smoothing)
         (batch_loss / n_targets).backward()
         loss_sum += batch_loss.item()
     world.sum_gradients(model.parameters())
     model.target_embedding.forget_padding()
     model.source_embedding.forget_padding()
-    norm = nn.utils.clip_grad_norm_(model.parameters(), options.clip_norm or math.inf).item()
+    norm = clip(model.parameters(), options.clip_norm or math.inf)
     (loss_sum,) = world.sum(loss_sum)
     if not math.isfinite(loss_sum) or not math.isfinite(norm):
         raise DivergedError(
@@ -109,14 +119,25 @@ def train_step(learner: Learner, window: Sequence[Batch], *, step: int) -> Updat
     )
 
 
+def clip(parameters: Iterable[nn.Parameter], longest: float) -> float:
+    """Shorten the gradient if it is longer (Pascanu et al. 2013, section 3.2); returns its length before."""
+    learned = [parameter for parameter in parameters if parameter.grad is not None]
+    norm = nn.utils.get_total_norm([parameter.grad for parameter in learned if parameter.grad is not None])
+    length = norm.item()
+    if length > longest - 1e-6:  # what torch would leave room for; else it multiplies with 1
+        nn.utils.clip_grads_with_norm_(learned, longest, norm)
+    return length
+
+
 def loss_of(model: Transformer, batch: Batch, *, smoothing: float) -> Tensor:
     """Summed loss of a batch under teacher forcing: the input is the target shifted right by one."""
     device = model.output.weight.device
     source_BS, target_in_BT, target_out_BT = (
         ids.to(device, non_blocking=True) for ids in (batch.source_BS, batch.target_in_BT, batch.target_out_BT)
     )
-    hidden_BTD = model(source_BS, batch.source_lengths_B, target_in_BT)
-    return cross_entropy(hidden_BTD, model.output.weight, target_out_BT, smoothing=smoothing)
+    source, target = Packed(batch.source_lengths_B, device), Packed(batch.target_lengths_B, device)
+    hidden_ND = model.packed(source_BS, target_in_BT, source, target)
+    return cross_entropy(hidden_ND, model.output.weight, target.ids(target_out_BT), smoothing=smoothing)
 
 
 def windows(batches: Iterator[Batch], size: int) -> Iterator[list[Batch]]:

@@ -7,7 +7,7 @@ from __future__ import annotations
 
 import torch
 from torch import Tensor
-from torch.autograd.function import FunctionCtx
+from torch.autograd.function import FunctionCtx, once_differentiable
 
 from transformer_cli.tokenizer import PAD
 
@@ -59,7 +59,8 @@ class _LinearCrossEntropy(torch.autograd.Function):
             largest_R1 = scores_RV.amax(-1, keepdim=True)
             target_R1 = scores_RV.gather(1, targets_R1).to(wide)
             e_RV = scores_RV.sub_(largest_R1).exp_()
-            sum_R1 = e_RV.sum(-1, keepdim=True, dtype=wide)
+            # A wide copy is made of what is summed: of a few rows at a time it stays in the cache.
+            sum_R1 = torch.cat([rows.sum(-1, keepdim=True, dtype=wide) for rows in e_RV.split(64)])
             hidden_wide_RD = hidden_RD.to(wide)
             loss_R1 = largest_R1.to(wide) + sum_R1.log() - (1 - smoothing) * target_R1
             loss_R1 -= even * (hidden_wide_RD @ weight_sum_D)[:, None]
@@ -69,7 +70,8 @@ class _LinearCrossEntropy(torch.autograd.Function):
             # From here on e_RV is s times (softmax minus the target's own part). For a token that the model is sure of
             # the two are nearly the same, so that in bf16 most digits of their difference would be lost.
             own_R1 = e_RV.gather(1, targets_R1).to(wide) - (1 - smoothing) * sum_R1
-            e_RV.scatter_(1, targets_R1, own_R1.to(e_RV.dtype))
+            # Not scatter_, which copies all of e_RV twice.
+            e_RV[torch.arange(len(own_R1), device=e_RV.device), targets_R1[:, 0]] = own_R1[:, 0].to(e_RV.dtype)
             share_R1 = real_R1 / sum_R1
             grad_hidden_ND[piece] = (e_RV @ weight) * share_R1 - even * real_R1 * weight_sum_D
             grad_weight_VD += e_RV.T @ (hidden_wide_RD * share_R1).to(e_RV.dtype)
@@ -80,12 +82,13 @@ class _LinearCrossEntropy(torch.autograd.Function):
         return total
 
     @staticmethod
+    @once_differentiable
     def backward(ctx: FunctionCtx, *grads: Tensor) -> tuple[Tensor, Tensor, None, None]:
         grad_hidden_ND, grad_weight_VD = ctx.saved_tensors  # type: ignore[attr-defined]
         (grad,) = grads
         return (
-            grad_hidden_ND * grad.to(grad_hidden_ND.dtype),
-            grad_weight_VD * grad.to(grad_weight_VD.dtype),
+            grad_hidden_ND.mul_(grad.to(grad_hidden_ND.dtype)),
+            grad_weight_VD.mul_(grad.to(grad_weight_VD.dtype)),
             None,
             None,
         )

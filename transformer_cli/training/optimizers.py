@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import copy
 from collections.abc import Callable, Mapping
 from typing import Any
 
@@ -60,6 +61,8 @@ def state_tensors(optimizer: torch.optim.Optimizer, model: nn.Module) -> dict[st
 
 def load_state_tensors(optimizer: torch.optim.Optimizer, model: nn.Module, tensors: Mapping[str, Tensor]) -> None:
     """Put back what `state_tensors` took. Raises ModelError where a tensor is missing or of another shape."""
+    if not tensors and _remembers(optimizer):
+        raise ModelError("the checkpoint's optimizer state is empty: training would not go on as it was")
     moments = sorted({name.rpartition(".")[2] for name in tensors})
     for name, parameter in model.named_parameters():
         if not parameter.requires_grad:
@@ -71,3 +74,13 @@ def load_state_tensors(optimizer: torch.optim.Optimizer, model: nn.Module, tenso
                 raise ModelError(f"the checkpoint's optimizer state does not fit the model at {name}.{moment}")
             state[moment] = tensor.to(parameter.device, torch.float32)
         optimizer.state[parameter] = state
+
+
+def _remembers(optimizer: torch.optim.Optimizer) -> bool:
+    """Whether an update leaves anything in its state, which a copy of it tells."""
+    one = copy.deepcopy(optimizer)
+    for group in one.param_groups:
+        for parameter in group["params"]:
+            parameter.grad = torch.zeros_like(parameter)
+    one.step()
+    return any(isinstance(value, Tensor) for state in one.state.values() for value in state.values())

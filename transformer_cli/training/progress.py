@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from dataclasses import asdict, dataclass, field
+from pathlib import Path
 from typing import Annotated, Any, ClassVar
 
 import pydantic
@@ -10,7 +11,7 @@ import pydantic
 from transformer_cli.checkpoints.store import STATE, Checkpoint
 from transformer_cli.config.section import NonNegativeFloat, NonNegativeInt, PositiveInt
 from transformer_cli.config.training import TrainingConfig
-from transformer_cli.errors import ModelError
+from transformer_cli.errors import ModelError, UsageError
 from transformer_cli.files import json_line, shown
 
 
@@ -40,6 +41,8 @@ class Progress:
     """Validations in a row without a new best."""
     scores: dict[Annotated[str, pydantic.Field(pattern=r"^[1-9][0-9]{0,17}$")], float] = field(default_factory=dict)
     """Validation score by step, of the checkpoints that are kept or were; higher is better."""
+    unsure_below: float | None = None
+    """The certainty of a translation that the last validation found to be little; None without such translations."""
     finished: str | None = None
     """Why training ended, once it has."""
     processes: PositiveInt | None = None
@@ -98,3 +101,18 @@ def is_over(progress: Progress, options: TrainingConfig) -> bool:
     if reason.startswith("patience"):
         return options.patience is not None and progress.stale >= options.patience
     return bool(reason)
+
+
+def check_processes(progress: Progress, n_processes: int, run_dir: Path) -> None:
+    """UsageError where with so many processes other sentences would be next than with those that there were."""
+    before = progress.processes or n_processes
+    if before != n_processes:
+        raise UsageError(
+            f"{shown(run_dir)} was trained by {_processes(before)} so far, now there would be "
+            f"{_processes(n_processes)}: sentences would be repeated or left out",
+            hint=f"go on with {_processes(before)} (torchrun --nproc-per-node), or give the new run another name",
+        )
+
+
+def _processes(n: int) -> str:
+    return "1 process" if n == 1 else f"{n:,} processes"

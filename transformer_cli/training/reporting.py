@@ -3,119 +3,159 @@
 from __future__ import annotations
 
 import json
-import time
 from collections.abc import Callable
 from pathlib import Path
 from typing import Any
 
-from tqdm import tqdm
-
 from transformer_cli import files
+from transformer_cli.decoding.quality import LOOPED, flags
+from transformer_cli.training.clock import Clock, Horizon, duration
 from transformer_cli.training.directory import METRICS, NO_METRICS
+from transformer_cli.training.listening import Listener, Status
 from transformer_cli.training.loop import Update
 from transformer_cli.training.progress import Progress
 
 SILENCE_S = 60.0
-"""Without a bar a line comes at least this often, so that a slow run does not look like a dead one."""
+"""A line comes at least this often, so that a slow run does not look like a dead one."""
+FIRST_S = 2.0
+"""After so many seconds of updates the first line comes, and what is known of the end."""
+ARROW = "  ->  "
 
 
 class Reporter:
     """Turns updates and validations into text and events.
 
-    run_dir: None keeps no metrics, as on all processes but the first. say, warn: take a line of conversation. bar:
-    show a progress bar, for a terminal. log_every: updates between two lines. total_steps: updates of the run, at most.
+    run_dir: None keeps no metrics, as on all processes but the first. listener: who is told. log_every: updates between
+    two events. horizon: what ends the run. best_by: what a validation is judged by.
     """
 
     def __init__(
-        self,
-        run_dir: Path | None,
-        *,
-        say: Callable[[str], None],
-        warn: Callable[[str], None] = lambda line: None,
-        bar: bool,
-        log_every: int,
-        total_steps: int,
-        progress: Progress,
+        self, run_dir: Path | None, listener: Listener, *, horizon: Horizon, progress: Progress, clock: Clock
     ) -> None:
         self.path = None if run_dir is None else run_dir / METRICS
-        self.say = say
-        self.log_every = log_every
-        self.total_steps = total_steps
+        self.listener = listener
+        self.horizon = horizon
+        self.clock = clock
         self.tokens = 0
         self.seconds = 0.0
-        self.session_steps = 0
-        self.session_seconds = 0.0
-        self.since = self.said = time.perf_counter()
-        self.bar = tqdm(
-            total=total_steps, initial=progress.step, unit="step", dynamic_ncols=True, leave=False, disable=not bar
-        )
+        self.rate = 0.0
+        self.said = clock.now()
+        self.has_told = self.has_forecast = False
         if self.path is not None:
-            forget_after(self.path, progress.step, warn=warn)
+            forget_after(self.path, progress.step, warn=listener.warn)
+        self.score_name = "BLEU" if horizon.options.best_by == "bleu" else "loss"
+        self.scores = [] if self.path is None else _scores(self.path, self.score_name.lower())
 
     def update(self, progress: Progress, update: Update) -> None:
-        """Count an update; every log_every-th one becomes a line."""
-        now = time.perf_counter()
-        progress.elapsed_s += now - self.since
-        self.seconds += now - self.since
-        self.session_seconds += now - self.since
-        self.since = now
-        self.session_steps += 1
+        """Count an update; every log_every-th one becomes an event and a line."""
+        seconds = self.clock.update(update.target_tokens)
+        progress.elapsed_s += seconds
+        self.seconds += seconds
         self.tokens += update.source_tokens + update.target_tokens
         progress.log_loss += update.loss * update.target_tokens
         progress.log_tokens += update.target_tokens
-        self.bar.update()
-        if progress.step % self.log_every and progress.finished is None:
-            if self.bar.disable and now - self.said >= SILENCE_S:
-                self._tell(progress)
+        self.rate = self.tokens / self.seconds
+        due = progress.step % self.horizon.options.log_every == 0 or progress.finished is not None
+        if not self.has_forecast:
+            self._tell_forecast(progress)
+        if self.listener.show is not None:
+            self.listener.show(self._status(progress, update))
+        elif due or self._is_overdue():
+            self._tell(progress)
+        if not due:
             return
-        self._tell(progress)
-        loss, rate = progress.log_loss / progress.log_tokens, self.tokens / self.seconds
         self._write(
             event="update",
             step=progress.step,
             epoch=progress.epoch_number,
-            loss=loss,
+            loss=progress.log_loss / progress.log_tokens,
             learning_rate=update.learning_rate,
             gradient_norm=update.gradient_norm,
-            tokens_per_s=round(rate, 1),
+            tokens_per_s=round(self.rate, 1),
             elapsed_s=round(progress.elapsed_s, 3),
         )
         progress.log_loss, progress.log_tokens, self.tokens, self.seconds = 0.0, 0, 0, 0.0
 
-    def _tell(self, progress: Progress) -> None:
-        """Loss and rate since the last event, and when the last update would come at the pace so far."""
-        loss, rate = progress.log_loss / progress.log_tokens, self.tokens / self.seconds
-        left = (self.total_steps - progress.step) * self.session_seconds / self.session_steps
-        self._say(
-            f"step {progress.step:>6,}  epoch {progress.epoch_number:>3}  loss {loss:6.3f}  {rate:>8,.0f} tokens/s  "
-            f"{duration(progress.elapsed_s)} passed, about {duration(left)} to step {self.total_steps:,}"
-        )
-
     def validation(self, progress: Progress, results: dict[str, Any], *, is_best: bool) -> None:
         """Report a validation; the time it took does not count as training."""
+        seconds = self.clock.lap("validation")
         self._write(event="validation", step=progress.step, epoch=progress.epoch_number, **results)
         bleu = f"  BLEU {results['bleu']:5.2f}" if results.get("bleu") is not None else ""
         best = "  best so far" if is_best else ""
-        self._say(f"  validation at step {progress.step:,}: loss {results['loss']:.3f}{bleu}{best}")
+        say = self.listener.praise if is_best and self.listener.praise is not None else self.listener.say
+        self._say(
+            f"  validation at step {progress.step:,}: loss {results['loss']:.3f}{bleu}{best}  ({duration(seconds)})",
+            say,
+        )
         for sample in results.get("samples", []):
-            self._say(f"    {sample['source']}  ->  {sample['translation']}")
-        self.since = time.perf_counter()
+            self._say(f"    {shown_sample(sample['source'], sample['translation'], self.listener.columns - 4)}")
+        if (score := results.get(self.score_name.lower())) is not None:
+            self.scores.append(score)
 
-    def resume_clock(self) -> None:
-        """What happened since the last update was not training."""
-        self.since = time.perf_counter()
+    def _tell_forecast(self, progress: Progress) -> None:
+        """How long it will take and what ends it, once, as soon as that is known."""
+        left = self.horizon.left(progress, self.clock)
+        if left is None or self.clock.seconds < FIRST_S:
+            return
+        self.has_forecast = True
+        if progress.finished is None:
+            self._say(f"this takes {left.in_words()}: training ends {self.horizon.ends()}")
 
-    def close(self) -> None:
-        self.bar.close()
+    def _tell(self, progress: Progress) -> None:
+        """Loss and rate since the last event, and when training would end at the pace so far."""
+        self.has_told = True
+        left = self.horizon.left(progress, self.clock)
+        self._say(
+            f"step {progress.step:>6,}  epoch {progress.epoch_number:>3}  "
+            f"loss {progress.log_loss / progress.log_tokens:6.3f}  {self.rate:>8,.0f} tokens/s  "
+            f"{duration(progress.elapsed_s)} passed" + ("" if left is None else f", {left}")
+        )
 
-    def _say(self, line: str) -> None:
-        self.said = time.perf_counter()
-        with tqdm.external_write_mode():
-            self.say(line)
+    def _is_overdue(self) -> bool:
+        """Whether somebody waits for a sign: the first, or the next."""
+        if not self.has_told:
+            return self.clock.seconds >= FIRST_S
+        return self.clock.now() - self.said >= SILENCE_S
+
+    def _status(self, progress: Progress, update: Update) -> Status:
+        left = self.horizon.left(progress, self.clock)
+        return Status(
+            step=progress.step,
+            last_step=self.horizon.last_step,
+            epoch=progress.epoch_number,
+            loss=progress.log_loss / progress.log_tokens,
+            learning_rate=update.learning_rate,
+            tokens_per_s=self.rate,
+            passed=duration(progress.elapsed_s),
+            left="" if left is None else str(left),
+            score_name=self.score_name,
+            scores=tuple(self.scores),
+        )
+
+    def _say(self, line: str, say: Callable[[str], None] | None = None) -> None:
+        self.said = self.clock.now()
+        (say or self.listener.say)(line)
 
     def _write(self, **event: Any) -> None:
         if self.path is not None:
             files.append_line(self.path, files.json_line(event))
+
+
+def shown_sample(source: str, translation: str, columns: int) -> str:
+    """A source and its translation in one line, each cut at a word where there is no room; a loop is called one."""
+    mark = "  (looped)" if LOOPED in flags(source, translation) else ""
+    room = max(20, columns - len(ARROW) - len(mark))
+    spare = max(0, room // 2 - min(len(source), len(translation)))
+    fits = room // 2 + spare
+    return cut(source, fits) + ARROW + cut(translation, fits) + mark
+
+
+def cut(text: str, columns: int) -> str:
+    """The text, or the words of it that fit, and an ellipsis."""
+    if len(text) <= columns:
+        return text
+    words = text[:columns].rpartition(" ")[0] or text[: columns - 1]
+    return words.rstrip() + "…"
 
 
 def forget_after(path: Path, step: int, *, warn: Callable[[str], None]) -> None:
@@ -140,6 +180,14 @@ def forget_after(path: Path, step: int, *, warn: Callable[[str], None]) -> None:
             file.write(kept)
 
 
+def _scores(path: Path, name: str) -> list[float]:
+    """What the validations so far came to."""
+    if not path.exists():
+        return []
+    events = [json.loads(line) for line in files.read_bytes(path).split(b"\n") if line.strip()]
+    return [one[name] for one in events if one.get("event") == "validation" and isinstance(one.get(name), float)]
+
+
 def _step(line: bytes) -> int | None:
     """The step of an event, None for a line that is none."""
     try:
@@ -147,10 +195,3 @@ def _step(line: bytes) -> int | None:
     except (ValueError, KeyError, TypeError, RecursionError):
         return None
     return step if type(step) is int else None
-
-
-def duration(seconds: float) -> str:
-    """1:05:07, or 5:07 under an hour."""
-    minutes, rest = divmod(round(seconds), 60)
-    hours, minutes = divmod(minutes, 60)
-    return f"{hours}:{minutes:02}:{rest:02}" if hours else f"{minutes}:{rest:02}"

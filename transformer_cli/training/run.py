@@ -6,9 +6,9 @@ import json
 import platform
 import signal
 import sys
-from collections.abc import Callable, Iterator
+from collections.abc import Iterator
 from contextlib import nullcontext
-from dataclasses import dataclass, field, replace
+from dataclasses import dataclass, replace
 from importlib.metadata import version
 from pathlib import Path
 from typing import Any
@@ -28,25 +28,18 @@ from transformer_cli.evaluation.words import WORD_COUNTS, count_words, save_word
 from transformer_cli.machine import Machine, decide
 from transformer_cli.model.build import build_model
 from transformer_cli.tokenizer import Tokenizer, train_tokenizer
+from transformer_cli.training.clock import Clock, Horizon
 from transformer_cli.training.directory import check_ours, check_same, check_text, claimed, discard
 from transformer_cli.training.keeping import Keeper
+from transformer_cli.training.listening import Listener
 from transformer_cli.training.loop import Learner, Update, fit
 from transformer_cli.training.optimizers import build_optimizer, load_state_tensors, state_tensors
 from transformer_cli.training.parallel import World, join, leave
-from transformer_cli.training.progress import Progress, is_over, progress_of
+from transformer_cli.training.progress import Progress, check_processes, is_over, progress_of
 from transformer_cli.training.reporting import Reporter
 from transformer_cli.training.schedules import peak
-from transformer_cli.training.signals import StopRequest
-from transformer_cli.training.validation import Validation
-
-
-@dataclass(frozen=True)
-class Listener:
-    """Where the conversation of a run goes."""
-
-    say: Callable[[str], None] = field(default=lambda line: None)
-    warn: Callable[[str], None] = field(default=lambda line: None)
-    bar: bool = False
+from transformer_cli.training.signals import HOW, StopRequest
+from transformer_cli.training.validation import Validation, short_line
 
 
 @dataclass(frozen=True)
@@ -60,6 +53,8 @@ class Outcome:
     score: float | None
     was_finished: bool
     """Nothing was left to do."""
+    example: str | None = None
+    """A short line of the validation text, to try the model on."""
 
     def as_json(self) -> dict[str, Any]:
         return {
@@ -82,8 +77,9 @@ def train(config: RunConfig, run_dir: Path, *, overwrite: bool = False, listener
     """
     world = join()
     try:
-        with StopRequest() as stop:
-            run = Run(config, run_dir, listener or Listener(), world, stop)
+        listener = listener or Listener()
+        with StopRequest(listener.stopping) as stop:
+            run = Run(config, run_dir, listener, world, stop)
             with claimed(run_dir) if world.is_main else nullcontext():
                 run.open(overwrite=overwrite)
                 return run.train()
@@ -120,17 +116,57 @@ class Run:
 
     def train(self) -> Outcome:
         """Tokenizer, model, loop."""
-        config, say = self.config, self.listener.say
-        train_text, valid_text = self.texts
+        learner = self._begin()
+        if self.progress.finished:
+            return self._outcome(was_finished=True)
+        horizon = self._survey(learner)
+        self.reporter = Reporter(
+            self.run_dir if self.world.is_main else None,
+            self.listener,
+            horizon=horizon,
+            progress=self.progress,
+            clock=self.clock,
+        )
+        fit(learner, self.progress, self._epoch, lambda update: self._after_update(learner, update))
+        if self.progress.finished is None:
+            number = self.stop.signal_number or signal.SIGTERM  # none: another process was asked
+            raise Interrupted(
+                f"{HOW[number]} after step {self.progress.step:,} of {horizon.last_step:,}; "
+                f"everything is saved in {files.shown(self.run_dir)}",
+                signal_number=number,
+            )
+        if scores := read_record(self.run_dir).get("scores"):  # `tx evaluate` may have been here meanwhile
+            self.record["scores"] = scores
+        self._write_record(learner)
+        return self._outcome(was_finished=False)
+
+    def rehearse(self, *, seconds: float) -> tuple[Horizon, Clock]:
+        """A few updates, of so many seconds if possible, for the sake of the clock; nothing is validated or saved."""
+        learner = self._begin()
+        horizon = self._survey(learner)
+
+        def is_enough(update: Update) -> bool:
+            self.clock.update(update.target_tokens)
+            return self.clock.seconds >= seconds and self.clock.pace is not None
+
+        fit(learner, self.progress, self._epoch, is_enough)
+        return horizon, self.clock
+
+    def _begin(self) -> Learner:
+        """Tokenizer and model, as new or as they were saved."""
+        train_text, _ = self.texts
         self.tokenizer = self._tokenizer(train_text)
         if self.world.is_main and not (self.run_dir / WORD_COUNTS).exists():
             save_word_counts(self.run_dir, count_words(train_text.source, train_text.target))
         learner = self._learner()
         self.progress = self._resume(learner)
         self._write_record(learner)
-        if self.progress.finished:
-            return self._outcome(was_finished=True)
+        return learner
 
+    def _survey(self, learner: Learner) -> Horizon:
+        """The text as ids, and what it comes to."""
+        config, say = self.config, self.listener.say
+        train_text, valid_text = self.texts
         encoded = self._encode(train_text, "train", epoch=self.progress.epoch)
         self._tell_counts("training text", encoded.counts)
         self.validation = Validation(
@@ -140,6 +176,7 @@ class Run:
             config,
             self.machine,
             self.record["data"]["train"]["usual_sentences"],
+            self.listener.stage,
         )
         n_batches = len(self._plan(encoded, self.progress.epoch))
         if self.progress.batch >= n_batches:
@@ -153,40 +190,25 @@ class Run:
             f"{sum(p.numel() for p in learner.model.parameters()):,} parameters; "
             f"{self.machine.device}, {self.machine.precision} ({self.machine.reason}), threads: {self.machine.threads}"
         )
-        total_steps = self._total_steps(n_batches)
-        peak_step, peak_rate = peak(config.training, d_model=config.model.d_model, total_steps=total_steps)
+        horizon = Horizon(
+            config.training,
+            updates_per_epoch=-(-n_batches // config.training.accumulation),
+            tokens_per_epoch=int(encoded.lengths[:, 1].sum()),
+            validation_tokens=int(self.validation.encoded.lengths[:, 1].sum()),
+        )
+        peak_step, peak_rate = peak(config.training, d_model=config.model.d_model, total_steps=horizon.last_step)
         say(f"learning rate: {config.training.schedule}, {peak_rate:.3g} at its peak, at step {peak_step:,}")
         if self.progress.step:
             say(f"continuing after step {self.progress.step:,}")
-        self.reporter = Reporter(
-            self.run_dir if self.world.is_main else None,
-            say=say,
-            warn=self.listener.warn,
-            bar=self.listener.bar and self.world.is_main,
-            log_every=config.training.log_every,
-            total_steps=total_steps,
-            progress=self.progress,
-        )
+        self.clock = Clock()
+        return horizon
 
-        def epoch_of(epoch: int, first: int) -> tuple[int, Iterator[loader.Batch]]:
-            encoded = self._encode(train_text, "train", epoch=epoch)
-            plan = self._plan(encoded, epoch)
-            return len(plan), loader.batches(encoded, plan, start=first)
-
-        try:
-            fit(learner, self.progress, epoch_of, lambda update: self._after_update(learner, update))
-        finally:
-            self.reporter.close()
-        if self.progress.finished is None:
-            raise Interrupted(
-                f"stopped after step {self.progress.step:,}; everything is saved in {files.shown(self.run_dir)}, "
-                "and the same command continues",
-                signal_number=self.stop.signal_number or signal.SIGTERM,  # none: another process was asked
-            )
-        if scores := read_record(self.run_dir).get("scores"):  # `tx evaluate` may have been here meanwhile
-            self.record["scores"] = scores
-        self._write_record(learner)
-        return self._outcome(was_finished=False)
+    def _epoch(self, epoch: int, first: int) -> tuple[int, Iterator[loader.Batch]]:
+        """How many batches an epoch has, and those from the first on."""
+        encoded = self._encode(self.texts[0], "train", epoch=epoch)
+        plan = self._plan(encoded, epoch)
+        self.clock.lap("epoch")
+        return len(plan), loader.batches(encoded, plan, start=first)
 
     def _after_update(self, learner: Learner, update: Update) -> bool:
         """Report, validate, save; returns whether to stop here."""
@@ -206,7 +228,7 @@ class Run:
                 optimizer=state_tensors(learner.optimizer, learner.model),
                 tokenizer=self.tokenizer.fingerprint,
             )
-        self.reporter.resume_clock()
+            self.clock.lap("checkpoint")
         return stops or ends
 
     def _validate(self, learner: Learner) -> None:
@@ -217,6 +239,7 @@ class Run:
         is_best = all(score > earlier for earlier in progress.scores.values())
         progress.scores[str(progress.step)] = score
         progress.stale = 0 if is_best else progress.stale + 1
+        progress.unsure_below = results.get("unsure_below")
         if progress.finished is None and options.patience is not None and progress.stale >= options.patience:
             progress.finished = f"patience: no better validation in {progress.stale}"
         self.reporter.validation(progress, results, is_best=is_best)
@@ -234,10 +257,11 @@ class Run:
 
     def _texts(self) -> tuple[corpus.Corpus, corpus.Corpus]:
         """Training and validation text, the same as when the run began."""
-        train_text, valid_text = corpus.load_training(self.config.data), corpus.load_validation(self.config.data)
-        if valid_text is None:
-            raise UsageError("there is no validation text", hint="name it in data.valid")
-        corpus.load_tests(self.config.data)  # said before anything is spent, not by `tx evaluate` at the end
+        with self.listener.stage("reading the text"):
+            train_text, valid_text = corpus.load_training(self.config.data), corpus.load_validation(self.config.data)
+            if valid_text is None:
+                raise UsageError("there is no validation text", hint="name it in data.valid")
+            corpus.load_tests(self.config.data)  # said before anything is spent, not by `tx evaluate` at the end
         known = self.record.get("data", {})
         texts = {"train": train_text, "valid": valid_text}
         self.record["data"] = known | {name: text.as_json() for name, text in texts.items()}
@@ -251,7 +275,10 @@ class Run:
         """The run's tokenizer, trained now if there is none."""
         place = self.run_dir / "tokenizer"
         if self.world.is_main and not (place / "tokenizer.json").exists():
-            tokenizer, report = train_tokenizer(self.config.tokenizer, text.source, text.target, seed=self.config.seed)
+            with self.listener.stage(f"training the tokenizer on {2 * len(text):,} lines"):
+                tokenizer, report = train_tokenizer(
+                    self.config.tokenizer, text.source, text.target, seed=self.config.seed
+                )
             tokenizer.save(place)
             pieces = " + ".join(f"{n:,}" for n in report.pieces.values())
             self.listener.say(f"tokenizer: {report.kind}, {pieces} pieces, from {report.lines_used:,} lines")
@@ -284,20 +311,10 @@ class Run:
         load_state_tensors(learner.optimizer, learner.model, saved.optimizer or {})
         if not is_over(progress, learner.options):
             progress.finished = None
-            self._check_processes(progress)
+            check_processes(progress, self.world.size, self.run_dir)
+            progress.processes = self.world.size
         self.keeper.settle(progress)
         return progress
-
-    def _check_processes(self, progress: Progress) -> None:
-        """UsageError where other sentences would be next than with the processes that there were."""
-        before, now = progress.processes or self.world.size, self.world.size
-        if before != now:
-            raise UsageError(
-                f"{files.shown(self.run_dir)} was trained by {_processes(before)} so far, now there would be "
-                f"{_processes(now)}: sentences would be repeated or left out",
-                hint=f"go on with {_processes(before)} (torchrun --nproc-per-node), or give the new run another name",
-            )
-        progress.processes = now
 
     def _encode(self, text: corpus.Corpus, split: str, *, epoch: int | None = None) -> binary.EncodedCorpus:
         """The text as ids; with subword sampling, those of this epoch. epoch None: for validation."""
@@ -305,16 +322,18 @@ class Run:
         sampling = binary.SubwordDraw(rate, self.config.seed, epoch) if rate and epoch is not None else None
 
         def encode() -> binary.EncodedCorpus:
-            return binary.encode(
-                text,
-                self.tokenizer,
-                self.run_dir / "data",
-                split=split,
-                source_eos=self.config.data.source_eos,
-                max_length=self.config.data.max_length if epoch is not None else None,
-                sampling=sampling,
-                warn=self.listener.warn,
-            )
+            with self.listener.stage(f"encoding the {split} text", len(text)) as advance:
+                return binary.encode(
+                    text,
+                    self.tokenizer,
+                    self.run_dir / "data",
+                    split=split,
+                    source_eos=self.config.data.source_eos,
+                    max_length=self.config.data.max_length if epoch is not None else None,
+                    sampling=sampling,
+                    warn=self.listener.warn,
+                    progress=advance,
+                )
 
         if self.world.is_main:
             encode()
@@ -330,11 +349,6 @@ class Run:
             rank=self.world.rank,
             world=self.world.size,
         )
-
-    def _total_steps(self, n_batches: int) -> int:
-        options = self.config.training
-        per_epoch = -(-n_batches // options.accumulation)
-        return min(options.max_steps, per_epoch * (options.max_epochs or options.max_steps))
 
     def _tell_counts(self, what: str, counts: dict[str, int]) -> None:
         for reason, n in counts.items():
@@ -366,8 +380,5 @@ class Run:
             best=store.find_checkpoint(str(self.run_dir)),
             score=max(self.progress.scores.values(), default=None),
             was_finished=was_finished,
+            example=short_line(self.texts[1].source),
         )
-
-
-def _processes(n: int) -> str:
-    return "1 process" if n == 1 else f"{n:,} processes"

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import copy
+from collections.abc import Sequence
 from dataclasses import dataclass
 from typing import Any
 
@@ -13,6 +14,7 @@ from transformer_cli.config.run import RunConfig
 from transformer_cli.data import batching, loader
 from transformer_cli.data.binary import EncodedCorpus
 from transformer_cli.data.corpus import Corpus
+from transformer_cli.decoding.doubt import usual_certainty
 from transformer_cli.decoding.scoring import perplexity
 from transformer_cli.decoding.translator import Translator
 from transformer_cli.errors import DataError
@@ -20,10 +22,13 @@ from transformer_cli.evaluation import metrics
 from transformer_cli.machine import Machine
 from transformer_cli.model.transformer import Transformer
 from transformer_cli.tokenizer import Tokenizer
+from transformer_cli.training.listening import Stage, unseen
 from transformer_cli.training.loop import loss_of
 
 N_SAMPLES = 2
 """Translations that are shown."""
+FEW_CHARACTERS, MAX_CHARACTERS = 50, 100
+"""Of a line that is offered to be typed: rather, and at most."""
 
 
 @dataclass(frozen=True)
@@ -37,6 +42,7 @@ class Validation:
     machine: Machine
     usual_sentences: int
     """Of a line that is learned from."""
+    stage: Stage = unseen
 
     def __post_init__(self) -> None:
         """Raise DataError where the model lacks positions for a pair: of validation none is left out."""
@@ -52,7 +58,8 @@ class Validation:
                 )
 
     def results(self, model: Transformer) -> dict[str, Any]:
-        """loss (nats per target token, no smoothing), perplexity, bleu with its signature, and a few translations.
+        """loss (nats per target token, no smoothing), perplexity, bleu with its signature, a few translations, and the
+        certainty below which a translation is one of the least sure (`unsure_below`).
 
         The model's weights and the randomness of training are left as they are.
         """
@@ -68,9 +75,11 @@ class Validation:
         model.eval()
         plan = batching.plan(self.encoded.lengths, budget=self.budget, seed=0, epoch=0)
         total, n_tokens = 0.0, 0
-        for batch in loader.batches(self.encoded, plan):
-            total += loss_of(model, batch, smoothing=0.0).item()
-            n_tokens += batch.n_target_tokens
+        with self.stage("validation: loss", len(plan)) as advance:
+            for batch in loader.batches(self.encoded, plan):
+                total += loss_of(model, batch, smoothing=0.0).item()
+                n_tokens += batch.n_target_tokens
+                advance(1)
         return total / n_tokens
 
     @property
@@ -90,11 +99,26 @@ class Validation:
             max_length=self.config.data.max_length,
             max_sentences=self.usual_sentences,
         )
-        translations = translator.translate(self.corpus.source, beam_size=1, search="beam")
+        with self.stage("validation: translating", len(self.corpus)) as advance:
+            found = translator.translate_all(self.corpus.source, beam_size=1, search="beam", progress=advance)
+        translations = [translation.text for translation in found]
         options = self.config.evaluation.model_copy(update={"metrics": ["bleu"]})
         (score,) = metrics.score(translations, [self.corpus.target], options)
         samples = [
             {"source": self.corpus.source[i], "reference": self.corpus.target[i], "translation": translations[i]}
             for i in range(min(N_SAMPLES, len(translations)))
         ]
-        return {"bleu": score.value, "signature": score.signature, "samples": samples}
+        return {
+            "bleu": score.value,
+            "signature": score.signature,
+            "samples": samples,
+            "unsure_below": usual_certainty(found),
+        }
+
+
+def short_line(lines: Sequence[str]) -> str | None:
+    """One that is easily typed: the first of a few words, else the shortest; None where all are long or odd."""
+    plain = [line for line in lines if line.isprintable() and line.strip() == line != "" and line[0] != "-"]
+    fitting = [line for line in plain if len(line) <= MAX_CHARACTERS]
+    short = (line for line in fitting if len(line) <= FEW_CHARACTERS and 3 <= len(line.split()) <= 8)
+    return next(short, min(fitting, key=len, default=None))

@@ -1,4 +1,5 @@
-"""scripts/test brings a browser where it may, and only there; on a machine of our making, whose tools do nothing."""
+"""scripts/test brings a browser and shells where it may, and only there; on a machine of our making, whose tools do
+nothing."""
 
 from __future__ import annotations
 
@@ -13,7 +14,7 @@ REPOSITORY = Path(__file__).parents[1]
 
 @pytest.fixture
 def run(tmp_path):
-    """run(user id, CI, chromedriver there): what apt-get was asked for, and how the script ended."""
+    """run(user id, CI, programs there): what apt-get was asked for, and how the script ended."""
     shutil.copytree(REPOSITORY / "scripts", tmp_path / "scripts")
     programs = tmp_path / "bin"
     programs.mkdir()
@@ -29,11 +30,11 @@ def run(tmp_path):
     for name in ("ruff", "mypy", "python"):
         program(tmp_path / ".venv" / "bin" / name)
 
-    def run_script(user, *, ci, has_driver, apt="exit 0"):
+    def run_script(user, *, ci, there=(), apt="exit 0"):
         program(programs / "id", f"echo {user}")
         program(programs / "apt-get", f'echo "$*" >>"{tmp_path}/asked"; {apt}')
-        if has_driver:
-            program(programs / "chromedriver")
+        for name in there:
+            program(programs / name)
         environment = {"PATH": str(programs), **({"CI": "true"} if ci else {})}
         done = subprocess.run(["bash", "scripts/test"], cwd=tmp_path, env=environment, capture_output=True, text=True)
         asked = tmp_path / "asked"
@@ -42,21 +43,32 @@ def run(tmp_path):
     return run_script
 
 
-def test_in_ci_root_gets_chromium_and_its_driver(run):
-    asked, done = run(0, ci=True, has_driver=False)
-    assert asked == "update\ninstall -y --no-install-recommends chromium chromium-driver\n"
+NEEDED = ("chromedriver", "zsh", "fish")
+
+
+@pytest.mark.parametrize(
+    ("there", "packages"),
+    [
+        ((), "chromium chromium-driver zsh fish"),
+        (("zsh", "fish"), "chromium chromium-driver"),
+        (("chromedriver", "fish"), "zsh"),
+    ],
+)
+def test_in_ci_root_gets_what_is_missing(run, there, packages):
+    asked, done = run(0, ci=True, there=there)
+    assert asked == f"update\ninstall -y --no-install-recommends {packages}\n"
     assert done.returncode == 0, done.stderr
 
 
-@pytest.mark.parametrize(("user", "ci", "has_driver"), [(0, False, False), (1000, True, False), (0, True, True)])
-def test_elsewhere_nothing_is_installed(run, user, ci, has_driver):
-    asked, done = run(user, ci=ci, has_driver=has_driver)
+@pytest.mark.parametrize(("user", "ci", "there"), [(0, False, ()), (1000, True, ()), (0, True, NEEDED)])
+def test_elsewhere_nothing_is_installed(run, user, ci, there):
+    asked, done = run(user, ci=ci, there=there)
     assert asked == ""
     assert done.returncode == 0, done.stderr
 
 
-def test_a_browser_that_cannot_be_installed_fails_the_run_after_the_tests(run):
-    _, done = run(0, ci=True, has_driver=False, apt="exit 100")
+def test_what_cannot_be_installed_fails_the_run_after_the_tests(run):
+    _, done = run(0, ci=True, there=("zsh", "fish"), apt="exit 100")
     assert done.returncode == 1
-    assert "failed: Chromium" in done.stderr
+    assert "failed: chromium chromium-driver" in done.stderr
     assert "pytest: " in done.stderr

@@ -1,0 +1,71 @@
+"""A model in CTranslate2 says what it says in tx, whatever its shape."""
+
+from __future__ import annotations
+
+import random
+from dataclasses import replace
+
+import pytest
+import torch
+from conftest import PAIRS
+from shapes import one_by_one, short, with_model
+
+from transformer_cli.export.comparison import Probe, compare
+from transformer_cli.export.ctranslate2 import CTranslate2
+from transformer_cli.loading import translator_of
+from transformer_cli.tokenizer import Tokenizer
+
+pytest.importorskip("ctranslate2", reason="the extra `ctranslate2` is not installed")
+
+SOURCES = ["ich mochte ein bier", "die unglückliche katze schläft nicht und trinkt", "der hund", "?"]
+
+
+def compared(run, place, *, quantization=None):
+    place.mkdir()
+    format = CTranslate2()
+    assert format.refusals(run) == []
+    format.write(run, place, quantization=quantization)
+    return compare(run, format.open(run, place), short(run, SOURCES))
+
+
+@pytest.mark.parametrize("options", one_by_one(), ids=str)
+def test_every_option_of_the_model_gives_equal_logits_and_scores(loaded_run, tmp_path, options):
+    found = compared(with_model(loaded_run, **options), tmp_path / "there")
+    assert found.logit_difference < 1e-5
+    assert found.complaints(rounded=False) == []
+
+
+def test_two_vocabularies_stay_two(loaded_run, tmp_path):
+    tokenizer = Tokenizer(loaded_run.tokenizer.source, loaded_run.tokenizer.source)
+    found = compared(replace(with_model(loaded_run, tied="decoder"), tokenizer=tokenizer), tmp_path / "there")
+    assert found.complaints(rounded=False) == []
+
+
+def test_a_source_without_end_mark_stays_without(loaded_run, tmp_path):
+    config = loaded_run.config.model_copy(
+        update={"data": loaded_run.config.data.model_copy(update={"source_eos": False})}
+    )
+    found = compared(replace(loaded_run, config=config), tmp_path / "there")
+    assert found.complaints(rounded=False) == []
+
+
+def test_the_weights_of_the_run_are_left_as_they_are(loaded_run, tmp_path):
+    """CTranslate2 rounds what it is given in place."""
+    before = {name: tensor.clone() for name, tensor in loaded_run.model.state_dict().items()}
+    compared(loaded_run, tmp_path / "there", quantization="int8")
+    assert all(torch.equal(tensor, before[name]) for name, tensor in loaded_run.model.state_dict().items())
+
+
+def test_of_200_sentences_greedy_texts_are_the_same_and_beams_agree_on_every_score(loaded_run, tmp_path):
+    """Made of a dozen sentences' words at random, so that much is nearly a tie, and searches part ways."""
+    words = sorted({word for source, _ in PAIRS for word in source.split()})
+    drawn = random.Random(1)
+    lines = [" ".join(drawn.choices(words, k=drawn.randint(2, 7))) for _ in range(200)]
+    there = CTranslate2()
+    there.write(loaded_run, tmp_path, quantization=None)
+    sources = translator_of(loaded_run, loaded_run.config).encode_source(lines)
+    probe = Probe(lines, sources, limit=40, beam_size=5, length_penalty=1.0)
+    found = compare(loaded_run, there.open(loaded_run, tmp_path), probe)
+    assert found.agreeing == 1
+    assert found.score_difference < 1e-4
+    assert found.equal_texts > 160

@@ -1,0 +1,177 @@
+"""An export is whole, compared and right, or absent."""
+
+from __future__ import annotations
+
+import io
+import json
+import runpy
+import sys
+from dataclasses import replace
+from pathlib import Path
+
+import numpy as np
+import pytest
+
+from transformer_cli.cli import failures
+from transformer_cli.cli.app import main
+from transformer_cli.export.comparison import Comparison
+from transformer_cli.export.weights import Weights
+
+pytest.importorskip("ctranslate2", reason="the extra `ctranslate2` is not installed")
+
+
+def tx(*arguments):
+    return failures.exit_code(lambda: main(list(arguments)))
+
+
+def test_what_was_written_translates_and_keeps_how_it_compares(here, tmp_path, capfd):
+    assert tx("export", "ctranslate2", "-o", str(tmp_path / "there"), "--json") == 0
+    said = json.loads(capfd.readouterr().out)
+    kept = json.loads((tmp_path / "there" / "comparison.json").read_text(encoding="utf-8"))
+    assert said == {"place": str(tmp_path / "there"), **kept}
+    assert kept["exact"]["equal_texts"] == len(kept["exact"]["lines"]) == 12
+    assert kept["exact"]["lines"][0]["text_there"] == "i want a beer"
+    assert kept["exact"]["agreeing"] == 1
+    assert kept["rounded"] is None
+
+
+def test_the_card_shows_how_it_is_used(trained_run, capfd, monkeypatch):
+    assert tx("export", "ctranslate2", "-m", str(trained_run), "-o", "there") == 0
+    capfd.readouterr()
+    card = Path("there/README.md").read_text(encoding="utf-8")
+    code = card.split("```python\n")[1].split("```")[0].replace("...", "ich mochte ein bier")
+    Path("there/usage.py").write_text(code, encoding="utf-8")
+    monkeypatch.chdir("there")
+    runpy.run_path("usage.py")
+    assert capfd.readouterr().out == "i want a beer\n"
+    assert "24,704 parameters" in card
+
+
+def test_rounded_weights_are_compared_after_exact_ones(here, tmp_path, capfd):
+    assert tx("export", "ctranslate2", "-o", str(tmp_path / "there"), "--quantization", "int8") == 0
+    kept = json.loads((tmp_path / "there" / "comparison.json").read_text(encoding="utf-8"))
+    assert kept["exact"]["logit_difference"] < 1e-4 < kept["rounded"]["logit_difference"]
+    assert kept["rounded"]["agreeing"] > 0.9
+    assert not (tmp_path / "there" / "exact").exists()
+    assert "int8" in kept["engine"]
+
+
+def test_another_answer_is_refused_and_leaves_nothing(here, tmp_path, capfd, monkeypatch):
+    honest = Weights.__getitem__
+
+    def wrong(self, name):
+        array = honest(self, name)
+        return array + np.float32(0.01) if name == "encoder.norm.weight" else array
+
+    monkeypatch.setattr(Weights, "__getitem__", wrong)
+    assert tx("export", "ctranslate2", "-o", str(tmp_path / "there")) == 4
+    told = capfd.readouterr().err
+    assert "does not say what tx says, on 12 lines" in told
+    assert "logits differ by up to" in told
+    assert list(tmp_path.iterdir()) == []
+
+
+def test_other_lines_can_be_compared_on(here, tmp_path, capfd):
+    (tmp_path / "lines").write_text("der hund\n\ndie katze\n", encoding="utf-8")
+    assert tx("export", "ctranslate2", "-o", str(tmp_path / "there"), "-i", str(tmp_path / "lines"), "--json") == 0
+    compared = json.loads(capfd.readouterr().out)["exact"]["lines"]
+    assert [line["source"] for line in compared] == ["der hund", "die katze"]
+
+
+def test_no_line_to_compare_on_is_told(here, tmp_path, capfd):
+    (tmp_path / "lines").write_text("\n", encoding="utf-8")
+    assert tx("export", "ctranslate2", "-o", str(tmp_path / "there"), "-i", str(tmp_path / "lines")) == 3
+    assert "no line to compare the engines on" in capfd.readouterr().err
+
+
+def test_nothing_is_replaced(here, tmp_path, capfd):
+    (tmp_path / "there").mkdir()
+    (tmp_path / "there" / "mine").touch()
+    assert tx("export", "ctranslate2", "-o", str(tmp_path / "there")) == 2
+    assert "is there already" in capfd.readouterr().err
+    assert [path.name for path in (tmp_path / "there").iterdir()] == ["mine"]
+
+
+@pytest.mark.parametrize(
+    ("arguments", "words"),
+    [
+        (["pytorch"], "there is no format 'pytorch'"),
+        (["ctranslate2", "--quantization", "int3"], "ctranslate2 knows no 'int3'"),
+    ],
+)
+def test_what_there_is_not_is_told_with_all_that_there_is(here, tmp_path, capfd, arguments, words):
+    assert tx("export", *arguments, "-o", str(tmp_path / "there")) == 2
+    told = capfd.readouterr().err
+    assert words in told
+    assert "choose one of" in told
+
+
+def test_a_missing_extra_is_named_before_anything_is_done(here, tmp_path, capfd, monkeypatch):
+    monkeypatch.setitem(sys.modules, "ctranslate2", None)
+    assert tx("export", "ctranslate2", "-o", str(tmp_path / "there")) == 5
+    assert "transformer-cli[ctranslate2]" in capfd.readouterr().err
+
+
+SAME = Comparison(
+    steps=10,
+    logit_difference=1e-6,
+    largest_logit=5.0,
+    agreeing=1.0,
+    score_difference=1e-6,
+    largest_score=9.0,
+    cut_otherwise=0,
+    joined_otherwise=0,
+    lines=(),
+)
+
+
+@pytest.mark.parametrize(
+    ("change", "exact", "rounded"),
+    [
+        ({}, 0, 0),
+        ({"logit_difference": 1e-3}, 1, 0),
+        ({"logit_difference": float("nan")}, 1, 0),
+        ({"score_difference": 1e-2}, 1, 0),
+        ({"agreeing": 0.95}, 1, 0),
+        ({"agreeing": 0.5}, 1, 1),
+        ({"cut_otherwise": 1}, 1, 1),
+        ({"joined_otherwise": 1}, 1, 1),
+        ({"cut_otherwise": 2, "logit_difference": 1.0, "agreeing": 0.1}, 3, 2),
+    ],
+)
+def test_whatever_differs_is_a_complaint_but_what_rounding_explains(change, exact, rounded):
+    found = replace(SAME, **change)
+    assert (len(found.complaints(rounded=False)), len(found.complaints(rounded=True))) == (exact, rounded)
+
+
+def test_a_tokenizer_that_cuts_otherwise_is_found(here, tmp_path, capfd, monkeypatch):
+    from transformer_cli.export.ctranslate2 import Engine
+
+    honest = Engine.encode
+    monkeypatch.setattr(Engine, "encode", lambda self, lines: [ids[::-1] for ids in honest(self, lines)])
+    assert tx("export", "ctranslate2", "-o", str(tmp_path / "there")) == 4
+    assert "12 lines become other pieces" in capfd.readouterr().err
+    assert list(tmp_path.iterdir()) == []
+
+
+@pytest.mark.parametrize("inside", ["checkpoints/new", "out", "data/deep/er"])
+def test_an_export_among_the_files_of_a_run_is_refused(trained_run, inside, capfd):
+    command = ["export", "onnx", "-m", str(trained_run), "-o", str(trained_run / inside)]
+    assert failures.exit_code(lambda: main(command)) == 2
+    assert f"lies in the run {trained_run}" in capfd.readouterr().err
+    assert not (trained_run / inside).exists()
+
+
+def test_an_export_replaces_no_link_and_goes_no_way_up(tmp_path, capfd):
+    (tmp_path / "link").symlink_to("nowhere")
+    for place in ("link", "deep/../up"):
+        command = ["export", "onnx", "-o", place]
+        assert failures.exit_code(lambda command=command: main(command)) == 2
+        assert "is a link or goes up by `..`" in capfd.readouterr().err
+    assert not (tmp_path / "deep").exists()
+
+
+def test_the_text_to_compare_on_may_come_through_stdin(trained_run, tmp_path, capfd, monkeypatch):
+    monkeypatch.setattr(sys, "stdin", io.TextIOWrapper(io.BytesIO(b"ich mochte ein bier\n")))
+    assert main(["export", "onnx", "-m", str(trained_run), "-o", str(tmp_path / "there"), "-i", "-", "--json"]) == 0
+    assert len(json.loads(capfd.readouterr().out)["exact"]["lines"]) == 1

@@ -1,0 +1,66 @@
+"""A model in ONNX Runtime says what it says in tx, whatever its shape."""
+
+from __future__ import annotations
+
+import json
+import runpy
+from dataclasses import replace
+from pathlib import Path
+
+import pytest
+from shapes import one_by_one, short, with_model
+
+from transformer_cli.cli import failures
+from transformer_cli.cli.app import main
+from transformer_cli.export.comparison import compare
+from transformer_cli.export.onnx import Onnx
+
+pytest.importorskip("onnxruntime", reason="the extra `onnx` is not installed")
+
+SOURCES = ["ich mochte ein bier", "die unglückliche katze schläft nicht und trinkt", "der hund", "?"]
+
+
+def compared(run, place):
+    place.mkdir()
+    format = Onnx()
+    assert format.refusals(run) == []
+    format.write(run, place, quantization=None)
+    return compare(run, format.open(run, place), short(run, SOURCES))
+
+
+@pytest.mark.parametrize("options", one_by_one(), ids=str)
+def test_every_option_of_the_model_gives_equal_logits_scores_and_texts(loaded_run, tmp_path, options):
+    """The search is tx's own, so it finds the same where the numbers are the same."""
+    found = compared(with_model(loaded_run, **options), tmp_path / "there")
+    assert found.logit_difference < 1e-5
+    assert found.complaints(rounded=False) == []
+    assert found.equal_texts == len(SOURCES)
+
+
+def test_a_source_without_end_mark_stays_without(loaded_run, tmp_path):
+    data = loaded_run.config.data.model_copy(update={"source_eos": False})
+    run = replace(loaded_run, config=loaded_run.config.model_copy(update={"data": data}))
+    assert compared(run, tmp_path / "there").complaints(rounded=False) == []
+
+
+def tx(*arguments):
+    return failures.exit_code(lambda: main(list(arguments)))
+
+
+def test_the_card_shows_how_it_is_used_and_it_writes_what_tx_writes(trained_run, tmp_path, capfd, monkeypatch):
+    assert tx("export", "onnx", "-m", str(trained_run), "-o", "there") == 0
+    capfd.readouterr()
+    code = Path("there/README.md").read_text(encoding="utf-8").split("```python\n")[1].split("```")[0]
+    Path("there/usage.py").write_text(code.replace("...", "ich mochte ein bier"), encoding="utf-8")
+    monkeypatch.chdir("there")
+    runpy.run_path("usage.py")
+    assert capfd.readouterr().out == "i want a beer\n"
+
+
+def test_rounded_weights_are_smaller_and_still_agree(trained_run, tmp_path):
+    for name, options in {"exact": (), "rounded": ("--quantization", "int8")}.items():
+        assert tx("export", "onnx", "-m", str(trained_run), "-o", name, *options) == 0
+    kept = json.loads(Path("rounded/comparison.json").read_text(encoding="utf-8"))
+    assert kept["rounded"]["agreeing"] > 0.9
+    assert kept["rounded"]["logit_difference"] > kept["exact"]["logit_difference"]
+    assert Path("rounded/decoder.onnx").read_bytes() != Path("exact/decoder.onnx").read_bytes()

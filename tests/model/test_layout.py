@@ -1,0 +1,86 @@
+"""Packed tokens against rows of sentences: the same hidden states, the same gradients."""
+
+from __future__ import annotations
+
+import pytest
+import torch
+from hypothesis import given, settings
+from hypothesis import strategies as st
+
+from transformer_cli.config.model import ModelConfig
+from transformer_cli.model.build import build_model
+from transformer_cli.model.layout import Packed, Rows
+from transformer_cli.model.transformer import Transformer
+from transformer_cli.training.loss import cross_entropy
+
+V = 23
+
+
+@st.composite
+def models(draw: st.DrawFn) -> ModelConfig:
+    groups = draw(st.sampled_from([1, 2]))
+    return ModelConfig(
+        d_model=8,
+        n_heads=2 * groups,
+        n_kv_heads=groups,
+        d_head=4,
+        d_ff=8,
+        n_layers=draw(st.integers(1, 2)),
+        dropout=0.0,
+        norm_position=draw(st.sampled_from(["pre", "post"])),
+        positions=draw(st.sampled_from(["sinusoidal", "learned", "rotary", "none"])),
+        max_positions=64,
+        tied=draw(st.sampled_from(["all", "none"])),
+    )
+
+
+def lengths(draw: st.DrawFn, n: int) -> torch.Tensor:
+    """Some as long as each other, so that nothing is padded."""
+    longest = draw(st.integers(1, 20))
+    if draw(st.booleans()):
+        return torch.full((n,), longest)
+    return torch.tensor(draw(st.lists(st.integers(1, longest), min_size=n, max_size=n)))
+
+
+def ids(lengths_B: torch.Tensor) -> torch.Tensor:
+    there = torch.arange(int(lengths_B.max())) < lengths_B[:, None]
+    return torch.randint(4, V, there.shape) * there
+
+
+@settings(max_examples=60, deadline=None)
+@given(st.data())
+def test_packed_tokens_have_the_hidden_states_and_gradients_of_rows(data: st.DataObject) -> None:
+    torch.manual_seed(data.draw(st.integers(0, 9)))
+    n = data.draw(st.integers(1, 9))
+    model = build_model(data.draw(models()), source_vocab=V, target_vocab=V).double().train()
+    sources_B, targets_B = lengths(data.draw, n), lengths(data.draw, n)
+    source_BS, target_BT, wanted_BT = ids(sources_B), ids(targets_B), ids(targets_B)
+
+    rows = model(source_BS, sources_B, target_BT)
+    gradients_of_rows = gradients(model, rows, wanted_BT)
+    target = Packed(targets_B, source_BS.device)
+    packed = model.packed(source_BS, target_BT, Packed(sources_B, source_BS.device), target)
+    gradients_of_packed = gradients(model, packed, target.ids(wanted_BT))
+
+    torch.testing.assert_close(packed[: target.n_real], rows[wanted_BT != 0], rtol=1e-10, atol=1e-11)
+    torch.testing.assert_close(gradients_of_packed, gradients_of_rows, rtol=1e-8, atol=1e-10)
+
+
+def gradients(model: Transformer, hidden: torch.Tensor, wanted: torch.Tensor) -> torch.Tensor:
+    model.zero_grad()
+    cross_entropy(hidden, model.output.weight, wanted, smoothing=0.1).backward()
+    return torch.cat([p.grad.flatten() for p in model.parameters() if p.grad is not None])
+
+
+@pytest.mark.parametrize("budget", [256, 1024, 4096, 25000])
+def test_full_batches_have_few_shapes_and_little_padding(budget: int) -> None:
+    sizes = {n: Packed(torch.tensor([n]), torch.device("cpu")).n_rows for n in range(budget * 9 // 10, budget + 1)}
+    assert all(n < rows <= n * 1.07 + 64 for n, rows in sizes.items())
+    assert len(set(sizes.values())) <= 8
+
+
+def test_rows_split_into_heads_and_merge_again() -> None:
+    x = torch.randn(2, 5, 12)
+    query, key = Rows(5).heads(x, (2, 1), 4)
+    assert (query.shape, key.shape) == ((2, 2, 5, 4), (2, 1, 5, 4))
+    assert torch.equal(Rows(5).merge(torch.cat((query, key), dim=1)), x)

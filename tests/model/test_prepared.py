@@ -1,0 +1,83 @@
+"""A model laid out for translating, against the model itself reading everything at once."""
+
+from __future__ import annotations
+
+import copy
+
+import pytest
+import torch
+from hypothesis import given, settings
+from test_options import EXACT, LENGTHS, SOURCE, TARGET, VOCAB, configs, logits, stirred, tiny
+from torch import Tensor
+
+from transformer_cli.config.model import ModelConfig
+from transformer_cli.model.build import build_model
+from transformer_cli.model.prepared import FEW_ROWS, Prepared
+from transformer_cli.model.transformer import Transformer
+
+
+def stepped(model: Transformer) -> Tensor:
+    prepared = Prepared(model)
+    state = prepared.start(SOURCE, LENGTHS)
+    return torch.cat([prepared.step(TARGET[:, [t]], state) for t in range(TARGET.size(1))], dim=1)
+
+
+@settings(max_examples=50, deadline=None)
+@given(config=configs())
+def test_whatever_is_chosen_a_prepared_model_steps_as_the_model_reads(config: ModelConfig) -> None:
+    model = stirred(build_model(config, source_vocab=VOCAB, target_vocab=VOCAB))
+    torch.testing.assert_close(stepped(model), logits(model), **EXACT)
+    model = model.float()
+    torch.testing.assert_close(stepped(model), logits(model), rtol=1e-5, atol=1e-5)
+
+
+def test_beams_that_branch_and_die_see_exactly_their_own_past() -> None:
+    """Against the model's own step, which has a test of its own against reading at once."""
+    model = tiny(n_kv_heads=2, positions="rotary")
+    prepared, draw = Prepared(model), torch.Generator().manual_seed(3)
+    states = model.start(SOURCE, LENGTHS), prepared.start(SOURCE, LENGTHS)
+    parents = torch.zeros(3, 1, dtype=torch.int64)
+    for width, stay in ((1, [0, 1, 2]), (4, [0, 1, 2]), (3, [0, 2]), (5, [0, 1]), (40, [1]), (2, [0]), (1, [0])):
+        parents = torch.randint(parents.size(1), (parents.size(0), width), generator=draw)
+        tokens = torch.randint(4, VOCAB, parents.shape, generator=draw)
+        for state in states:
+            state.reorder(parents)
+        torch.testing.assert_close(prepared.step(tokens, states[1]), model.step(tokens, states[0]), **EXACT)
+        for state in states:
+            state.keep(torch.tensor(stay))
+        parents = parents[stay]
+
+
+@pytest.mark.parametrize("n_sentences", [1, FEW_ROWS + 1])
+def test_in_bf16_a_prepared_model_stays_close(n_sentences: int) -> None:
+    model = tiny(d_model=32).float()
+    source, lengths, target = (x.repeat(3, *[1] * (x.dim() - 1))[:n_sentences] for x in (SOURCE, LENGTHS, TARGET))
+    wanted = model.project(model(source, lengths, target))
+    prepared = Prepared(model.compute_in(torch.bfloat16, training=False))
+    state = prepared.start(source, lengths)
+    found = torch.cat([prepared.step(target[:, [t]], state) for t in range(target.size(1))], dim=1)
+    assert found.dtype == (torch.float32 if n_sentences == 1 else torch.bfloat16)
+    assert (found - wanted).abs().mean() / wanted.std() < 0.02
+
+
+def test_in_bf16_few_sentences_that_are_left_go_on_in_fp32() -> None:
+    model = tiny(d_model=32).float()
+    prepared = Prepared(copy.deepcopy(model).compute_in(torch.bfloat16, training=False))
+    state = prepared.start(SOURCE.repeat(5, 1), LENGTHS.repeat(5))
+    begun = prepared.step(TARGET[:, :1].repeat(5, 1), state)
+    state.keep(torch.arange(3))
+    found = prepared.step(TARGET[:, 1:2], state)
+    assert (begun.dtype, found.dtype) == (torch.bfloat16, torch.float32)
+    wanted = logits(model)[:, 1:2]
+    assert (found - wanted).abs().mean() / wanted.std() < 0.02
+
+
+def test_a_weight_that_changes_is_seen_and_one_that_does_not_is_laid_out_once() -> None:
+    model = tiny()
+    prepared = Prepared(model)
+    form = prepared.for_now().for_many
+    assert prepared.for_now().for_many is form
+    with torch.no_grad():
+        model.decoder.layers[0].feed_forward.down.weight.mul_(2)
+    state = prepared.for_now().start(SOURCE, LENGTHS)
+    torch.testing.assert_close(prepared.step(TARGET[:, :1], state), logits(model)[:, :1], **EXACT)

@@ -1,0 +1,191 @@
+"""Whether a run's clock tells the truth: what time was spent on, and how much is left, whatever ends the run."""
+
+from __future__ import annotations
+
+import random
+from dataclasses import dataclass, field
+from typing import Any
+
+import pytest
+
+from transformer_cli.config.training import TrainingConfig
+from transformer_cli.training.clock import WARM_UP, Clock, Horizon, Left, duration, spelled
+from transformer_cli.training.loop import end_epoch
+from transformer_cli.training.progress import Progress
+
+BATCHES = (300, 900, 1000, 1100, 1000, 950, 1050, 500, 1000, 1200)
+"""Target tokens of the batches of an epoch."""
+VALIDATION_TOKENS = 800
+
+
+@dataclass
+class Machine:
+    """One on which everything takes a known time: the first updates several times as long as later ones."""
+
+    seconds_per_token: float = 0.002
+    slow_start: float = 6.0
+    validation_s: float = 9.0
+    checkpoint_s: float = 0.5
+    epoch_s: float = 1.0
+    now: float = 100.0
+    clock: Clock = field(init=False)
+
+    def __post_init__(self) -> None:
+        self.clock = Clock(lambda: self.now)
+
+
+def run(
+    machine: Machine, *, losses: float = 3.0, worse_after: int = 10**9, **training: Any
+) -> list[tuple[float, Left]]:
+    """What truly was left after each update, and what was said to be. losses: of the first epoch, in the n-th an
+    n-th of it. worse_after: the last validation that is the best so far."""
+    options = TrainingConfig.model_validate({"max_steps": 100, "validate_every": 20, **training})
+    horizon = Horizon(options, len(BATCHES), sum(BATCHES), VALIDATION_TOKENS)
+    progress, chance = Progress(), random.Random(1)
+    told: list[tuple[float, Left]] = []
+    n_validations = 0
+    while progress.finished is None:
+        machine.now += machine.epoch_s
+        machine.clock.lap("epoch")
+        for n_tokens in chance.sample(BATCHES, len(BATCHES)):
+            slow = machine.slow_start if progress.step < WARM_UP else 1.0
+            machine.now += n_tokens * machine.seconds_per_token * slow * chance.uniform(0.8, 1.2)
+            progress.step += 1
+            progress.batch += 1
+            progress.epoch_loss += n_tokens * losses / (progress.epoch + 1)
+            progress.epoch_tokens += n_tokens
+            machine.clock.update(n_tokens)
+            if progress.batch == len(BATCHES):
+                progress.finished = end_epoch(progress, options)
+            if progress.step >= options.max_steps:
+                progress.finished = progress.finished or "max_steps"
+            if (left := horizon.left(progress, machine.clock)) is not None:
+                told.append((machine.now, left))
+            if progress.finished or progress.step % options.validate_every == 0:
+                n_validations += 1
+                machine.now += machine.validation_s
+                machine.clock.lap("validation")
+                progress.scores = {"1": 1.0}
+                progress.stale = max(0, n_validations - worse_after)
+                if options.patience and progress.stale >= options.patience:
+                    progress.finished = progress.finished or "patience"
+                machine.now += machine.checkpoint_s
+                machine.clock.lap("checkpoint")
+            if progress.finished:
+                break
+    return [(machine.now - at, left) for at, left in told]
+
+
+def assert_within(factor: float, truth: float, estimate: float) -> None:
+    """Or a second beside it, where hardly anything is left."""
+    assert truth / factor - 1 <= estimate <= truth * factor + 1, (truth, estimate)
+
+
+@pytest.mark.parametrize(
+    "training",
+    [
+        {},
+        {"max_steps": 37},
+        {"max_steps": 1000, "max_epochs": 7},
+        {"validate_every": 1000},
+        {"checkpoint_every": 3},
+        {"patience": 4, "max_steps": 60},
+    ],
+    ids=str,
+)
+@pytest.mark.parametrize("validation_s", [5.0, 9.0, 13.0])
+def test_what_is_left_is_within_half_of_the_truth_from_the_first_estimate_on(
+    training: dict[str, Any], validation_s: float
+) -> None:
+    """The first updates are six times as slow; what the first validation takes is guessed, too high or too low."""
+    told = run(Machine(validation_s=validation_s), **training)
+    assert len(told) >= 30
+    for truth, left in told:
+        assert left.earliest_s is None
+        assert_within(1.5, truth, left.latest_s)
+
+
+@pytest.mark.parametrize(
+    ("training", "end"),
+    [
+        ({"stop_loss": 0.8, "losses": 3.0}, "stop_loss"),
+        ({"patience": 2, "worse_after": 1}, "patience"),
+        ({"patience": 2, "stop_loss": 0.1}, "max_steps"),
+    ],
+)
+def test_a_run_that_may_end_sooner_ends_between_what_is_said_to_be_left(training: dict[str, Any], end: str) -> None:
+    """`base` used to show 56 hours, and ended after ten minutes."""
+    told = run(Machine(validation_s=5.0), **training)
+    assert len(told) >= 30
+    for truth, left in told[:-1]:
+        if left.earliest_s is None:
+            assert_within(1.5, truth, left.latest_s)
+        else:
+            assert left.earliest_s / 1.5 - 1 <= truth <= 1.5 * left.latest_s
+
+
+def test_the_next_moment_at_which_a_run_may_end_is_named_and_its_time_is_true() -> None:
+    """With the validation that would end it there, which takes 9 s."""
+    told = run(Machine(), stop_loss=0.8, max_steps=500)
+    first, last_of_epoch, next_epoch = told[0], told[5], told[6]  # the pace is known from the 5th update on
+    assert (first[1].earliest, next_epoch[1].earliest) == ("end of epoch 1", "end of epoch 2")
+    assert first[1].earliest_s is not None
+    assert_within(1.5, first[0] - last_of_epoch[0] + Machine.validation_s, first[1].earliest_s)
+
+
+def test_patience_can_end_a_run_only_after_so_many_validations() -> None:
+    horizon = Horizon(TrainingConfig(max_steps=1000, validate_every=50, patience=3), 10, 10_000, 100)
+    clock = warm(Clock(lambda: 0.0))
+    assert horizon.left(Progress(step=20), clock) == Left(0.0, "step 1,000", 0.0, "step 200")
+    assert horizon.left(Progress(step=120, stale=1, scores={"100": 1.0}), clock).earliest == "step 200"  # type: ignore[union-attr]
+    assert horizon.left(Progress(step=900, scores={"100": 1.0}), clock).earliest_s is None  # type: ignore[union-attr]
+
+
+def warm(clock: Clock) -> Clock:
+    for _ in range(WARM_UP + 2):
+        clock.update(1)
+    return clock
+
+
+def test_nothing_is_said_before_the_pace_is_known() -> None:
+    machine = Machine()
+    horizon = Horizon(TrainingConfig(), 10, 10_000, 100)
+    for _ in range(WARM_UP + 1):
+        machine.now += 5
+        machine.clock.update(1000)
+        assert horizon.left(Progress(step=1), machine.clock) is None
+
+
+def test_every_second_counts_once_for_what_it_was_spent_on() -> None:
+    machine = Machine()
+    for seconds, kind in [(2.0, "validation"), (0.5, "checkpoint"), (1.5, "epoch")]:
+        machine.now += seconds
+        assert machine.clock.lap(kind) == seconds  # type: ignore[arg-type]
+    machine.now += 3.0
+    assert machine.clock.update(1000) == 3.0
+    assert machine.clock.seconds == 3.0
+
+
+@pytest.mark.parametrize(
+    ("training", "sentence"),
+    [
+        ({"max_steps": 1200}, "at step 1,200 (max_steps)"),
+        ({"max_epochs": 3}, "at step 30 (max_epochs 3)"),
+        ({"max_steps": 10, "stop_loss": 1.38, "patience": 10, "validate_every": 1}, "at step 10 (max_steps)"),
+        (
+            {"max_steps": 90, "stop_loss": 1.38, "patience": 10, "validate_every": 8},
+            "at step 90 (max_steps), or after an epoch with a mean loss below 1.38 (stop_loss) "
+            "or 10 validations in a row without a new best (patience)",
+        ),
+    ],
+)
+def test_what_ends_a_run_is_said(training: dict[str, Any], sentence: str) -> None:
+    assert Horizon(TrainingConfig.model_validate(training), 10, 1000, 100).ends() == sentence
+
+
+@pytest.mark.parametrize(
+    ("seconds", "short", "long"),
+    [(7, "0:07", "7 s"), (307, "5:07", "5 min"), (11_999, "3:19:59", "3 h 20 min"), (201_600, "56:00:00", "56 h")],
+)
+def test_seconds_in_words(seconds: float, short: str, long: str) -> None:
+    assert (duration(seconds), spelled(seconds)) == (short, long)

@@ -1,0 +1,88 @@
+"""What learns in bf16 for weights that stay in fp32."""
+
+from __future__ import annotations
+
+import pytest
+import torch
+
+from transformer_cli.config.model import ModelConfig
+from transformer_cli.config.training import TrainingConfig
+from transformer_cli.data.loader import Batch, collate
+from transformer_cli.model.build import build_model
+from transformer_cli.model.transformer import Transformer
+from transformer_cli.training.loop import Learner, loss_of, train_step
+from transformer_cli.training.optimizers import build_optimizer
+from transformer_cli.training.parallel import World
+from transformer_cli.training.working import WorkingCopy
+
+
+def model(dtype: torch.dtype) -> Transformer:
+    torch.manual_seed(1)
+    made = build_model(
+        ModelConfig(d_model=16, n_heads=2, d_ff=32, n_layers=1, dropout=0.0), source_vocab=30, target_vocab=30
+    )
+    return made.compute_in(dtype, training=True).train()
+
+
+def batch(seed: int) -> Batch:
+    torch.manual_seed(seed)
+    rows = [torch.randint(4, 30, (length,)).numpy() for length in (3, 5, 5, 8)]
+    return collate(rows, rows[::-1])
+
+
+def gradient_of(working: WorkingCopy[Transformer], own: Transformer, *batches: Batch) -> torch.Tensor:
+    own.zero_grad()
+    for one in batches:
+        loss_of(working.model.train(), one, smoothing=0.1).backward()
+    gradients = [p.grad for p in own.parameters()]
+    assert all(gradient is not None and gradient.dtype == torch.float32 for gradient in gradients)
+    return torch.cat([gradient.flatten() for gradient in gradients if gradient is not None])
+
+
+def test_in_fp32_the_model_itself_learns() -> None:
+    own = model(torch.float32)
+    assert WorkingCopy(own).model is own
+
+
+def test_layers_are_copied_in_bf16_and_embeddings_are_shared() -> None:
+    own = model(torch.bfloat16)
+    working = WorkingCopy(own).model
+    assert working.target_embedding.table.weight is own.target_embedding.table.weight
+    assert {p.dtype for p in working.decoder.layers.parameters()} == {torch.bfloat16}
+    assert {p.dtype for p in own.parameters()} == {torch.float32}
+
+
+def test_gradients_are_those_of_casting_at_each_use_and_add_up_in_fp32() -> None:
+    own, casting = model(torch.bfloat16), model(torch.bfloat16)
+    working = WorkingCopy(own)
+    for one in (batch(1), batch(2)):
+        casting.zero_grad()
+        loss_of(casting, one, smoothing=0.1).backward()
+        expected = torch.cat([p.grad.flatten() for p in casting.parameters() if p.grad is not None])
+        assert torch.equal(gradient_of(working, own, one), expected)
+    first, second = (gradient_of(working, own, batch(number)) for number in (1, 2))
+    both = gradient_of(working, own, batch(1), batch(2))
+    assert torch.equal(both, first + second)  # in fp32: of bf16, 8 bits would be left
+    assert not torch.equal(both, both.bfloat16().float())
+
+
+def test_refreshed_copies_are_the_weights_as_they_are_now() -> None:
+    own = model(torch.bfloat16)
+    working = WorkingCopy(own)
+    with torch.no_grad():
+        for parameter in own.parameters():
+            parameter += 0.5
+    working.refresh()
+    for ours, copied in zip(own.parameters(), working.model.parameters(), strict=True):
+        assert torch.equal(copied.float(), ours.to(copied.dtype).float())
+
+
+def test_each_update_reads_with_the_weights_that_the_one_before_left() -> None:
+    own = model(torch.bfloat16)
+    options = TrainingConfig(learning_rate=0.05, warmup_steps=0, schedule="constant")
+    learner = Learner(own, build_optimizer(own, options), options, seed=1, world=World())
+    for step in (1, 2, 3):
+        with torch.no_grad():
+            expected = loss_of(WorkingCopy(own).model, batch(1), smoothing=options.label_smoothing).item()
+        update = train_step(learner, [batch(1)], step=step)
+        assert update.loss * update.target_tokens == pytest.approx(expected, rel=1e-6)

@@ -1,0 +1,47 @@
+"""How far the training of a run is, read from what it saved; nothing here imports torch or writes."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+from pathlib import Path
+
+from transformer_cli.checkpoints.find import is_validated, list_checkpoints, step_of
+from transformer_cli.config.source import load_config
+from transformer_cli.errors import TxError
+from transformer_cli.files import read_json
+
+
+@dataclass(frozen=True)
+class Standing:
+    """How far training is: by its newest checkpoint, whichever is used.
+
+    steps: that it makes at most; None where its configuration cannot be read.
+    """
+
+    step: int
+    steps: int | None
+    is_finished: bool
+    is_validated: bool
+
+    def __str__(self) -> str:
+        of = "" if self.steps is None else f" of {self.steps:,}"
+        lacks = {"not finished": not self.is_finished, "never validated": not self.is_validated}
+        return ", ".join((f"step {self.step:,}{of}", *(word for word, lacking in lacks.items() if lacking)))
+
+
+def standing_of(run_dir: Path) -> Standing | None:
+    """What a run's newest checkpoint says; None where there is none, or it cannot be read: opening it says why."""
+    saved = list_checkpoints(run_dir)
+    step = step_of(saved[-1].name) if saved else None
+    if step is None:
+        return None
+    try:
+        state = read_json(saved[-1] / "state.json")
+    except TxError:
+        return None
+    try:
+        steps = load_config(run_dir / "config.yaml").training.max_steps
+    except TxError:
+        steps = None
+    is_finished = isinstance(state, dict) and bool(state.get("finished"))
+    return Standing(step, steps, is_finished, is_validated(run_dir))

@@ -1,0 +1,118 @@
+"""`tx export`: a run becomes another engine's model, which has to say the same."""
+
+from __future__ import annotations
+
+from pathlib import Path
+from typing import TYPE_CHECKING, Annotated
+
+import typer
+
+from transformer_cli.cli import console
+from transformer_cli.cli.options import Config, Input, Json, Model, OutputDir, Overrides, Quiet, Traceback
+from transformer_cli.export.formats import FORMATS
+from transformer_cli.files import json_line, shown
+
+if TYPE_CHECKING:
+    from transformer_cli.config.run import RunConfig
+    from transformer_cli.export.comparison import Comparison
+
+
+def _formats(incomplete: str) -> list[str]:
+    return [name for name in FORMATS.names if name.startswith(incomplete)]
+
+
+def export(
+    format: Annotated[
+        str, typer.Argument(metavar="FORMAT", autocompletion=_formats, help=f"One of {', '.join(FORMATS.own)}.")
+    ],
+    output_dir: OutputDir,
+    quantization: Annotated[
+        str | None,
+        typer.Option("--quantization", metavar="KIND", help="Round the weights, such as int8; as the format calls it."),
+    ] = None,
+    input_file: Input = None,
+    model: Model = None,
+    config: Config = None,
+    overrides: Overrides = None,
+    json_output: Json = False,
+    quiet: Quiet = False,
+    traceback: Traceback = False,
+) -> None:
+    """Export a trained model to another engine, and compare.
+
+    The model is written, opened by the engine that it is for, and both translate up to 100 lines of the run's
+    validation text, or of -i: logits, texts and scores are compared, and kept as comparison.json. Where they differ
+    nothing is left behind and the exit code is 4. What a format cannot hold is refused, with all reasons.
+
+    With --quantization the unrounded weights are compared first; what rounding changes is said.
+
+    Every format needs its extra: pip install 'transformer-cli[ctranslate2]'.
+
+    Examples:
+      tx export ctranslate2 -m runs/tiny -o tiny-ct2
+      tx export ctranslate2 -o tiny-int8 --quantization int8
+      tx export hugging-face -o tiny-hf -i sentences.de --json
+    """
+    from transformer_cli.export.exporting import check_format, check_place
+
+    check_format(format, quantization)
+    check_place(Path(output_dir))
+    _refuse_inside_a_run(Path(output_dir))
+
+    from transformer_cli.cli.trained import open_trained
+
+    opened, settings = open_trained(model, config, overrides, precise=True)
+    lines = _lines(input_file, settings)
+
+    from transformer_cli.export.exporting import export as write
+
+    found = write(opened, format, output_dir, lines=lines, quantization=quantization)
+    if json_output:
+        console.result(json_line({"place": str(found.place), **found.as_json()}))
+        return
+    console.result(str(found.place))
+    _tell(found.engine, found.exact)
+    if found.rounded is not None:
+        console.say(f"rounded to {quantization}:")
+        _tell(found.engine, found.rounded)
+
+
+def _refuse_inside_a_run(place: Path) -> None:
+    """UsageError where the export would lie among a run's own files, which training writes and deletes."""
+    from transformer_cli.errors import UsageError
+    from transformer_cli.training.directory import is_run
+
+    resolved = place.resolve()
+    run = next((folder for folder in (resolved, *resolved.parents) if is_run(folder)), None)
+    if run is not None:
+        raise UsageError(f"{shown(place)} lies in the run {shown(run)}", hint="export to a directory outside of it")
+
+
+def _lines(input_file: str | None, settings: RunConfig) -> list[str]:
+    """The text to compare on."""
+    from transformer_cli.cli.lines import given_lines
+    from transformer_cli.data.corpus import load_validation
+    from transformer_cli.errors import DataError
+
+    if input_file is not None:
+        given = given_lines(None, input_file)
+        return [] if given is None else given.lines
+    try:
+        corpus = load_validation(settings.data)
+    except DataError as failure:
+        raise DataError(failure.message, hint="name another text to compare the engines on, with -i") from None
+    return [] if corpus is None else corpus.source
+
+
+def _tell(engine: str, found: Comparison) -> None:
+    n_lines = len(found.lines)
+    console.say(
+        f"{engine}: {n_lines:,} lines, {found.steps:,} steps: logits differ by at most {found.logit_difference:.2g}, "
+        f"the same piece is preferred at {found.agreeing:.1%}, scores differ by at most {found.score_difference:.2g}"
+    )
+    console.say(f"{found.equal_texts:,} of {n_lines:,} texts of both beam searches are the same")
+    other = [line for line in found.lines if line.text != line.text_there]
+    if other:
+        better = sum(line.scored_here > line.score for line in other)
+        console.say(f"of the others, tx prefers its own text {len(other) - better:,} times, the engine's {better:,}")
+        console.say(f"for example {shown(other[0].text)} and {shown(other[0].text_there)}")

@@ -1,0 +1,23 @@
+"""How sure a model is of a translation, and when that is little for it."""
+
+from __future__ import annotations
+
+from collections.abc import Iterable
+
+from transformer_cli.decoding.translation import Translation
+
+UNSURE = "unsure"
+SHARE = 1 / 8
+"""Of the validation text's translations, that are less sure than the rest."""
+
+
+def certainty(translation: Translation) -> float:
+    """The mean log-probability of its pieces, end marks included; 0 where there is none."""
+    n_pieces = len(translation.ids) + sum(not part.truncated for part in translation.parts)
+    return translation.log_probability / n_pieces if n_pieces else 0.0
+
+
+def usual_certainty(translations: Iterable[Translation]) -> float | None:
+    """What all but a `SHARE` of these translations reach; None where no line had text."""
+    found = sorted(certainty(one) for one in translations if not one.is_of_nothing)
+    return found[int(SHARE * len(found))] if found else None

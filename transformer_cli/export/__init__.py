@@ -1,0 +1,1 @@
+"""A trained model leaves for another engine, which has to say the same as tx before it counts as exported."""

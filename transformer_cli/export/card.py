@@ -1,0 +1,57 @@
+"""The model card of what was exported: what it is, what it learned from, how well it does, how it is used."""
+
+from __future__ import annotations
+
+from typing import Any
+
+from transformer_cli.accounting.parameters import count
+from transformer_cli.checkpoints.store import OpenedRun
+from transformer_cli.export.comparison import Comparison
+
+NAMES = {"train": "trained on", "valid": "validated on"}
+
+
+def card(run: OpenedRun, engine: str, found: Comparison, *, usage: str) -> str:
+    """Markdown, with the front matter that model hubs read."""
+    data, model, tokenizer = run.config.data, run.config.model, run.tokenizer
+    total = count(run.config.counted, source_vocab=tokenizer.source_size, target_vocab=tokenizer.target_size).total
+    depths = model.depths
+    facts = [
+        f"- an encoder-decoder Transformer of {total:,} parameters: {depths.encoder} + {depths.decoder} layers, "
+        f"d_model {model.d_model:,}, d_ff {model.d_ff:,}, {model.n_heads:,} heads, {model.norm_position}-norm",
+        f"- {tokenizer.source_size:,} source and {tokenizer.target_size:,} target pieces (SentencePiece)",
+        *(_text(NAMES[name], text) for name, text in run.record.get("data", {}).items() if name in NAMES),
+        *_scores(run.record.get("scores", {})),
+        f"- compared with tx in {engine}: {found.equal_texts:,} of {len(found.lines):,} texts are the same, the same "
+        f"piece is preferred at {found.agreeing:.1%} of {found.steps:,} steps, logits differ by at most "
+        f"{found.logit_difference:.2g}; comparison.json has the lines",
+    ]
+    return "\n".join(
+        [
+            "---",
+            f"language: [{data.source}, {data.target}]",
+            "pipeline_tag: translation",
+            "---",
+            f"# {data.source} to {data.target}",
+            "",
+            *facts,
+            "",
+            "```python",
+            usage,
+            "```",
+            "",
+        ]
+    )
+
+
+def _text(verb: str, text: dict[str, Any]) -> str:
+    return f"- {verb} {text.get('pairs', 0):,} pairs, sha256 {str(text['sha256'])[:16]}..."
+
+
+def _scores(kept: dict[str, Any]) -> list[str]:
+    """A line per score of a test, with its signature."""
+    return [
+        f"- {score['name']} {score['value']:.1f} on {name} ({score['signature']})"
+        for name, result in kept.items()
+        for score in (result.get("scores", []) if isinstance(result, dict) else [])
+    ]

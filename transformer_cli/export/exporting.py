@@ -1,0 +1,150 @@
+"""A run becomes another engine's model: written aside, translated with, compared, and only then there."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Any
+
+from transformer_cli import __version__, files
+from transformer_cli.checkpoints.store import OpenedRun
+from transformer_cli.errors import DataError, ModelError, UsageError
+from transformer_cli.export.card import card
+from transformer_cli.export.comparison import TOLERANCE, Comparison, Probe, compare
+from transformer_cli.export.formats import FORMATS, Format
+from transformer_cli.tokenizer import EOS
+
+LINES = 100
+"""Of the text to compare on, at most."""
+STEPS = 200
+"""Of a translation to compare, at most."""
+COMPARISON = "comparison.json"
+"""What an exported directory keeps of the comparison."""
+CARD = "README.md"
+
+
+@dataclass(frozen=True)
+class Exported:
+    """What was written, and how it compares; `rounded` is the comparison of quantised weights."""
+
+    format: str
+    place: Path
+    engine: str
+    quantization: str | None
+    exact: Comparison
+    rounded: Comparison | None
+
+    def as_json(self) -> dict[str, Any]:
+        """The content of comparison.json."""
+        return {
+            "format": self.format,
+            "tx": __version__,
+            "engine": self.engine,
+            "quantization": self.quantization,
+            "tolerance": TOLERANCE,
+            "exact": self.exact.as_json(),
+            "rounded": None if self.rounded is None else self.rounded.as_json(),
+        }
+
+
+def check_format(name: str, quantization: str | None) -> Format:
+    """The format of that name. UsageError where there is none, or where it has no such quantisation."""
+    if name not in FORMATS.names:
+        raise UsageError(f"there is no format {name!r}", hint=f"choose one of {', '.join(FORMATS.names)}")
+    made: Format = FORMATS.load(name)()
+    if quantization is not None and quantization not in made.quantizations:
+        known = ", ".join(made.quantizations)
+        raise UsageError(
+            f"--quantization: {name} knows no {quantization!r}",
+            hint=f"choose one of {known}" if known else f"{name} has fp32 only",
+        )
+    return made
+
+
+def check_place(place: Path) -> None:
+    """UsageError where something is there, or a link, which no directory replaces, or a way up after one down."""
+    if place.is_symlink() or ".." in place.parts:
+        raise UsageError(
+            f"{files.shown(place)} is a link or goes up by `..`", hint="name the directory itself, which need not exist"
+        )
+    if place.exists() and not (place.is_dir() and not any(place.iterdir())):
+        raise UsageError(
+            f"{files.shown(place)} is there already: an export never replaces anything",
+            hint="name another directory, or delete this one",
+        )
+
+
+def export(
+    run: OpenedRun, name: str, place: str | Path, *, lines: Sequence[str], quantization: str | None = None
+) -> Exported:
+    """Write the run in this format into a new directory, once the other engine has said the same.
+
+    run: opened, in fp32 on the CPU. lines: source text to compare on. quantization: what weights are rounded to; the
+    unrounded ones are compared first, so that what rounding costs is known from what is wrong.
+    Raises UsageError with every reason why the format cannot hold this model; ModelError where the engines differ, and
+    then nothing is left behind; ResourceError where the engine is not installed.
+    """
+    place = Path(place)
+    format = check_format(name, quantization)
+    check_place(place)
+    if refusals := format.refusals(run):
+        raise UsageError(
+            f"{name} cannot hold this model:\n" + "\n".join(f"  {reason}" for reason in refusals),
+            hint=f"another format may: {', '.join(other for other in FORMATS.names if other != name)}",
+        )
+    probe = probe_of(run, lines)
+    with files.atomic_directory(place) as aside:
+        exact_place = aside / "exact" if quantization else aside
+        if quantization:
+            files.make_directory(exact_place)
+        format.write(run, exact_place, quantization=None)
+        engine, exact = _compared(run, format, exact_place, probe, rounded=False)
+        rounded = None
+        if quantization:
+            files.remove(exact_place)
+            format.write(run, aside, quantization=quantization)
+            engine, rounded = _compared(run, format, aside, probe, rounded=True)
+        found = Exported(name, place, engine, quantization, exact, rounded)
+        files.write_json(aside / COMPARISON, found.as_json())
+        files.write_text(aside / CARD, card(run, found.engine, rounded or exact, usage=format.usage(run)))
+    return found
+
+
+def probe_of(run: OpenedRun, lines: Sequence[str]) -> Probe:
+    """At most LINES of these lines, spread over all of them, that the model can read at once. DataError for none."""
+    encoded = run.tokenizer.encode_source(lines)
+    end = [EOS] * run.config.data.source_eos
+    room = min(filter(None, (run.config.data.max_length, run.config.model.room("encoder"))))
+    usable = [
+        (line, ids + end) for line, ids in zip(lines, encoded, strict=True) if ids and len(ids) + len(end) <= room
+    ]
+    if not usable:
+        raise DataError("there is no line to compare the engines on", hint="name a text with -i; a few lines will do")
+    chosen = usable[:: -(-len(usable) // LINES)]
+    texts, sources = zip(*chosen, strict=True)
+    steps = min(STEPS, 2 * max(map(len, sources)) + 10)
+    room_there = run.config.model.room("decoder")
+    decoding = run.config.decoding
+    return Probe(
+        texts=texts,
+        sources=sources,
+        limit=steps if room_there is None else min(steps, room_there),
+        beam_size=decoding.beam_size,
+        length_penalty=decoding.length_penalty if decoding.length_penalty_family == "power" else 1.0,
+    )
+
+
+def _compared(run: OpenedRun, format: Format, place: Path, probe: Probe, *, rounded: bool) -> tuple[str, Comparison]:
+    """The engine's name, and how it compares; ModelError where it differs."""
+    engine = format.open(run, place)
+    found = compare(run, engine, probe)
+    if complaints := found.complaints(rounded=rounded):
+        raise ModelError(
+            f"{engine.name} does not say what tx says, on {len(probe.sources):,} lines:\n"
+            + "\n".join(f"  {complaint}" for complaint in complaints),
+            hint="nothing was written; please report it, with both versions and the run's `model:`"
+            if not rounded
+            else "nothing was written; a finer quantization, or none, keeps more",
+        )
+    return engine.name, found

@@ -1,0 +1,193 @@
+"""ONNX: `encoder.onnx` and `decoder.onnx`, a step with its cache, for ONNX Runtime and whatever else reads it."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+import torch
+from sentencepiece import SentencePieceProcessor
+from torch import Tensor
+
+from transformer_cli.checkpoints.store import OpenedRun
+from transformer_cli.config.model import POSITIONS
+from transformer_cli.data.loader import padded
+from transformer_cli.decoding.candidates import Symbols
+from transformer_cli.decoding.hypothesis import Hypothesis, LengthPenalty
+from transformer_cli.decoding.search import SearchOptions, search
+from transformer_cli.export.formats import Found, Walk
+from transformer_cli.export.needs import needed
+from transformer_cli.export.onnx_graph import decoder, encoder
+from transformer_cli.export.weights import Weights
+from transformer_cli.files import create_file
+from transformer_cli.tokenizer import BOS, EOS
+
+ROWS = 2048
+"""Rows of the table for positions that have none in tx."""
+GRAPHS = {"encoder": encoder, "decoder": decoder}
+
+
+class Onnx:
+    """The format."""
+
+    quantizations = ("int8",)
+
+    def __init__(self) -> None:
+        needed("onnx")
+        needed("onnxruntime")
+
+    def refusals(self, run: OpenedRun) -> list[str]:
+        model = run.config.model
+        foreign = {model.positions_of(side) for side in model.sides} - POSITIONS.own.keys()
+        return [f"model.positions: {name}, of another package, is unknown here" for name in sorted(foreign)]
+
+    def write(self, run: OpenedRun, place: Path, *, quantization: str | None) -> None:
+        weights = Weights(run)
+        for name, make in GRAPHS.items():
+            path = place / f"{name}.onnx"
+            made = make(weights, rows=ROWS)
+            if quantization:
+                made = _rounded(made)
+            with create_file(path) as file:
+                file.write(made.SerializeToString())
+        for name, vocabulary in run.tokenizer.models().items():
+            with create_file(place / name) as file:
+                file.write(vocabulary.model)
+
+    def open(self, run: OpenedRun, place: Path) -> Engine:
+        return Engine(run, place)
+
+    def usage(self, run: OpenedRun) -> str:
+        files = list(run.tokenizer.models())
+        end = " + [source.eos_id()]" if run.config.data.source_eos else ""
+        return f"""\
+import numpy as np, onnxruntime, sentencepiece
+
+source, target = (sentencepiece.SentencePieceProcessor(model_file=name) for name in {(files[0], files[-1])!r})
+encoder, decoder = (onnxruntime.InferenceSession(name) for name in ("encoder.onnx", "decoder.onnx"))
+ids = np.array([source.encode("..."){end}])
+mask = np.ones_like(ids)
+names = [one.name for one in encoder.get_outputs()]
+memory = dict(zip(names, encoder.run(None, {{"input_ids": ids, "attention_mask": mask}})))
+cache = {{name.replace("memory", "past"): keys[:, :, :0] for name, keys in memory.items()}}
+names = [one.name.replace("present", "past") for one in decoder.get_outputs()]
+written = [target.bos_id()]
+while written[-1] != target.eos_id() and len(written) < 100:
+    made = decoder.run(None, {{"input_ids": np.array([written[-1:]]), "attention_mask": mask, **memory, **cache}})
+    cache = dict(zip(names, made))
+    written.append(int(cache.pop("logits")[0, -1].argmax()))
+print(target.decode(written))"""
+
+
+class Engine:
+    """ONNX Runtime on one thread of the CPU; the search is tx's, the numbers are not."""
+
+    bans = True
+
+    def __init__(self, run: OpenedRun, place: Path) -> None:
+        onnxruntime = needed("onnxruntime")
+        options = onnxruntime.SessionOptions()
+        options.intra_op_num_threads = options.inter_op_num_threads = 1
+        options.log_severity_level = 3
+        self.name = f"ONNX Runtime {onnxruntime.__version__}"
+        self._stepper = _Sessions(
+            *(
+                onnxruntime.InferenceSession(str(place / f"{name}.onnx"), options, providers=["CPUExecutionProvider"])
+                for name in GRAPHS
+            )
+        )
+        models = [SentencePieceProcessor(model_file=str(place / name)) for name in run.tokenizer.models()]
+        self._source, self._target = models[0], models[-1]
+        self._end = [EOS] * run.config.data.source_eos
+        self._symbols = Symbols(bos=BOS, eos=EOS, banned=run.tokenizer.banned_target_ids)
+
+    def encode(self, lines: Sequence[str]) -> list[list[int]]:
+        return [[*ids, *self._end] for ids in self._source.encode(list(lines))]
+
+    def decode(self, ids: Sequence[Sequence[int]]) -> list[str]:
+        return [str(self._target.decode(list(one))) if one else "" for one in ids]
+
+    def greedy(self, sources: Sequence[Sequence[int]], *, limit: int) -> list[Walk]:
+        walks = []
+        for source in sources:  # one by one: the logits of a step are those of one sentence
+            self._stepper.steps = []
+            [one] = self._search([source], limit, SearchOptions(beam_size=1))
+            logits = [step[0, 0].numpy() for step in self._stepper.steps[: one.length]]
+            walks.append(Walk(one.ids, not one.truncated, np.stack(logits)))
+        return walks
+
+    def beam(
+        self, sources: Sequence[Sequence[int]], *, limit: int, beam_size: int, length_penalty: float
+    ) -> list[Found]:
+        options = SearchOptions(beam_size=beam_size, penalty=LengthPenalty(length_penalty))
+        found = self._search(sources, limit, options)
+        return [Found(one.ids, not one.truncated, one.log_probability) for one in found]
+
+    def _search(self, sources: Sequence[Sequence[int]], limit: int, options: SearchOptions) -> list[Hypothesis]:
+        limits, lines = [limit - 1] * len(sources), range(len(sources))
+        made = search(
+            self._stepper, *padded(sources), limits=limits, symbols=self._symbols, options=options, lines=lines
+        )
+        return [best for [best] in made]
+
+
+class _Sessions:
+    """The two graphs behind the seam that every search knows."""
+
+    def __init__(self, encoder: Any, decoder: Any) -> None:
+        self._encoder, self._decoder = encoder, decoder
+        self._names = [one.name.replace("present", "past") for one in decoder.get_outputs()]
+        self.steps: list[Tensor] = []
+
+    def start(self, source_BS: Tensor, source_lengths_B: Tensor) -> _State:
+        mask_BS = (torch.arange(source_BS.size(1)) < source_lengths_B[:, None]).long()
+        made = self._encoder.run(None, {"input_ids": source_BS.numpy(), "attention_mask": mask_BS.numpy()})
+        names = [one.name for one in self._encoder.get_outputs()]
+        return _State(mask_BS.numpy(), dict(zip(names, made, strict=True)))
+
+    def step(self, tokens_BW: Tensor, state: _State) -> Tensor:
+        rows = np.repeat(np.arange(tokens_BW.size(0)), tokens_BW.size(1))
+        given = {name: array[rows] for name, array in {"attention_mask": state.mask, **state.memory}.items()}
+        made = self._decoder.run(None, {"input_ids": tokens_BW.reshape(-1, 1).numpy(), **given, **state.past})
+        found = dict(zip(self._names, made, strict=True))
+        logits_BWV = torch.from_numpy(found.pop("logits")).view(*tokens_BW.shape, -1)
+        state.past, state.beams = found, tokens_BW.size(1)
+        self.steps.append(logits_BWV.clone())
+        return logits_BWV
+
+
+class _State:
+    """The memory of each sentence, and the cache of each beam, the beams of a sentence side by side."""
+
+    def __init__(self, mask: np.ndarray, memory: dict[str, np.ndarray]) -> None:
+        self.mask, self.memory, self.beams = mask, memory, 1
+        self.past = {name.replace("memory", "past"): array[:, :, :0] for name, array in memory.items()}
+
+    def reorder(self, parents_BW: Tensor) -> None:
+        first_B1 = np.arange(parents_BW.size(0))[:, None] * self.beams
+        self._choose((first_B1 + parents_BW.numpy()).reshape(-1))
+        self.beams = parents_BW.size(1)
+
+    def keep(self, sentences: Tensor) -> None:
+        kept = sentences.numpy()
+        self.mask, self.memory = self.mask[kept], {name: array[kept] for name, array in self.memory.items()}
+        self._choose((kept[:, None] * self.beams + np.arange(self.beams)).reshape(-1))
+
+    def _choose(self, rows: np.ndarray) -> None:
+        self.past = {name: array[rows] for name, array in self.past.items()}
+
+
+def _rounded(model: Any) -> Any:
+    """The products with weights in int8, whose scale is chosen per column; activations when they are known."""
+    import tempfile
+
+    quantization = needed("onnxruntime.quantization")
+    with tempfile.TemporaryDirectory() as folder:
+        exact, rounded = Path(folder, "exact.onnx"), Path(folder, "rounded.onnx")
+        exact.write_bytes(model.SerializeToString())
+        quantization.quantize_dynamic(
+            exact, rounded, op_types_to_quantize=["MatMul"], per_channel=True, weight_type=quantization.QuantType.QInt8
+        )
+        return needed("onnx").load(str(rounded))

@@ -1,0 +1,141 @@
+"""Where the tokens of a batch lie: a row for each sentence, or all of them side by side without padding.
+
+All layers but attention treat each token alone, so they take either; attention asks for a row per sentence.
+
+B sentences, T longest sentence, L the same as attention sees it, N packed tokens, X features, H heads, K d_head
+"""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from typing import Protocol
+
+import torch
+from torch import Tensor
+from torch.autograd.function import FunctionCtx, once_differentiable
+
+
+class Layout(Protocol):
+    """From what layers compute on to what attention wants, and back."""
+
+    length: int
+    """L: positions of queries, or of keys."""
+
+    def heads(self, x: Tensor, counts: Sequence[int], d_head: int) -> Sequence[Tensor]:
+        """Split features into heads: queries, keys and values, each (B, count, L, K)."""
+        ...
+
+    def merge(self, x_BHLK: Tensor) -> Tensor:
+        """Heads beside each other again, as the output projection reads them."""
+        ...
+
+
+class Rows:
+    """Each sentence has a row, padded to the longest one: (B, T, X)."""
+
+    def __init__(self, length: int) -> None:
+        self.length = length
+
+    def heads(self, x_BTX: Tensor, counts: Sequence[int], d_head: int) -> Sequence[Tensor]:
+        return x_BTX.unflatten(-1, (-1, d_head)).transpose(1, 2).split(list(counts), dim=1)
+
+    def merge(self, x_BHTK: Tensor) -> Tensor:
+        return x_BHTK.transpose(1, 2).flatten(2)
+
+
+class Packed:
+    """Sentence behind sentence, (N, X): what training computes on.
+
+    Behind the last token lie rows of padding, one at least, until N is one of few numbers: for every new shape of a
+    product, oneDNN makes and keeps a new kernel, which takes as long as the product itself does ten times over. L is
+    a multiple of 16 for the same reason, and because softmax works on as many numbers at once. Nothing that padding
+    holds is read by anybody, so that its gradient is exactly zero; `heads` and `merge` rely on that.
+    """
+
+    def __init__(self, lengths_B: Tensor, device: torch.device) -> None:
+        """lengths_B: real tokens of each sentence, on the CPU."""
+        self.device = device
+        self.lengths_B = lengths_B
+        self.n_real = int(lengths_B.sum())
+        self.n_rows = _one_of_few(self.n_real + 1)
+        self.length = -(-int(lengths_B.max()) // 16) * 16
+        self._maps: dict[tuple[int, ...], tuple[Tensor, Tensor]] = {}
+
+    def pack(self, x_BTX: Tensor) -> Tensor:
+        """The rows of sentences, behind one another."""
+        there, back = self._between(x_BTX.size(1), (1,))
+        rows = x_BTX.flatten(0, 1)
+        (x_NX,) = _Moved.apply(rows, back, there, (self.n_rows,), rows.size(0))
+        return x_NX
+
+    def ids(self, ids_BT: Tensor) -> Tensor:
+        """Ids behind one another, and 0 for padding: (N,)."""
+        real_BT = torch.arange(ids_BT.size(1)) < self.lengths_B[:, None]
+        return torch.nn.functional.pad(ids_BT[real_BT.to(ids_BT.device)], (0, self.n_rows - self.n_real))
+
+    def heads(self, x_NX: Tensor, counts: Sequence[int], d_head: int) -> Sequence[Tensor]:
+        there, back = self._between(self.length, tuple(counts))
+        B = self.lengths_B.numel()
+        sizes = tuple(B * count * self.length for count in counts)
+        rows = _Moved.apply(x_NX.reshape(-1, d_head), there, back, sizes, self.n_real * sum(counts))
+        return [part.view(B, count, self.length, d_head) for part, count in zip(rows, counts, strict=True)]
+
+    def merge(self, x_BHLK: Tensor) -> Tensor:
+        _, n_heads, _, d_head = x_BHLK.shape
+        there, back = self._between(self.length, (n_heads,))
+        rows = x_BHLK.reshape(-1, d_head)
+        (x,) = _Moved.apply(rows, back, there, (self.n_rows * n_heads,), rows.size(0))
+        return x.view(self.n_rows, n_heads * d_head)
+
+    def _between(self, length: int, counts: tuple[int, ...]) -> tuple[Tensor, Tensor]:
+        """Which of the N x sum(counts) packed vectors stands at each place of (B, count, length), one count after the
+        other, and the reverse; at places without a token the last packed one, for padding any place."""
+        found = self._maps.get((length, *counts))
+        if found is None:
+            found = self._maps[length, *counts] = self._make(length, counts)
+        return found
+
+    def _make(self, length: int, counts: tuple[int, ...]) -> tuple[Tensor, Tensor]:
+        total, n_sentences = sum(counts), self.lengths_B.numel()
+        real_BL = torch.arange(length) < self.lengths_B[:, None]
+        token_BL = torch.full((n_sentences, length), self.n_rows - 1)
+        token_BL[real_BL] = torch.arange(self.n_real)
+        heads = torch.arange(total).split(list(counts))
+        there = torch.cat([(token_BL[:, None] * total + part[:, None]).flatten() for part in heads])
+        real = torch.cat([real_BL[:, None].expand(-1, count, -1).flatten() for count in counts])
+        back = torch.zeros(self.n_rows * total, dtype=torch.int64)
+        back[there[real]] = torch.arange(there.numel())[real]
+        return there.to(self.device, non_blocking=True), back.to(self.device, non_blocking=True)
+
+
+class _Moved(torch.autograd.Function):
+    """Vectors taken to other places, each of them once; the way back moves their gradients.
+
+    n_real: how many of the vectors somebody reads; the gradient of those behind is zero.
+    """
+
+    @staticmethod
+    def forward(
+        ctx: FunctionCtx, x: Tensor, there: Tensor, back: Tensor, sizes: tuple[int, ...], n_real: int
+    ) -> tuple[Tensor, ...]:
+        ctx.save_for_backward(back)
+        ctx.n_real = n_real  # type: ignore[attr-defined]
+        return x.index_select(0, there).split(list(sizes))
+
+    @staticmethod
+    @once_differentiable
+    def backward(ctx: FunctionCtx, *grads: Tensor) -> tuple[Tensor | None, ...]:
+        (back,) = ctx.saved_tensors  # type: ignore[attr-defined]
+        grad = grads[0] if len(grads) == 1 else torch.cat(grads)
+        moved = grad.index_select(0, back)
+        moved[ctx.n_real :] = 0  # type: ignore[attr-defined]
+        return moved, None, None, None, None
+
+
+def _one_of_few(n: int) -> int:
+    """n or a little more, so that numbers of about the same size become few: up to 32 of them between powers of 2.
+
+    They lie 16 above those with many factors of 2, as token budgets are, so that a full one has room for a row more.
+    """
+    grain = max(64, 1 << max(0, n.bit_length() - 6))
+    return -(-(n - 16) // grain) * grain + 16

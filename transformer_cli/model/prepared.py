@@ -1,0 +1,228 @@
+"""A Transformer laid out for translating: its weights cast and turned once, its step a short list of products.
+
+It computes what transformer.py computes, without modules, dropout or gradients, and is a stepper like it. In bf16 on a
+CPU, attention and steps of few rows are computed in fp32.
+
+B batch, S source length, D d_model, H heads, G heads of keys and values, K d_head, L layers, V vocabulary, W beams,
+R rows (all beams of all sentences, or all positions), N cached keys
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from functools import cached_property, partial
+
+import torch
+from torch import Tensor, nn
+
+from transformer_cli.model import masks
+from transformer_cli.model.blocks import GatedFeedForward, PreNorm, Residual
+from transformer_cli.model.positions import PositionEncoding
+from transformer_cli.model.products import product_of
+from transformer_cli.model.steps import LEAST_KEYS, Steps
+from transformer_cli.model.transformer import DecoderLayer, Embedding, EncoderLayer, Transformer
+
+FEW_ROWS = 8
+"""On a CPU products of so few rows are faster in fp32 than in bf16, however long it takes to read the weights."""
+
+Rows = Callable[[Tensor], Tensor]
+"""Rows to rows."""
+
+
+class Prepared:
+    """A stepper that translates as the model does."""
+
+    def __init__(self, model: Transformer) -> None:
+        self.model = model
+        self.made_of: list[tuple[int, int]] = []
+
+    def for_now(self) -> Prepared:
+        """Itself, laid out anew by the next `start` where a weight of the model is no longer the same."""
+        made_of = [(p.data_ptr(), 0 if p.is_inference() else p._version) for p in self.model.parameters()]
+        if made_of != self.made_of:
+            self.made_of = made_of
+            self.__dict__.pop("for_many", None)
+            self.__dict__.pop("for_few", None)
+        return self
+
+    @torch.no_grad()
+    def start(self, source_BS: Tensor, source_lengths_B: Tensor) -> Steps:
+        """Read the source; the state lets `step` write the target. Every sentence starts with one beam."""
+        return self._form(source_BS).start(source_BS, source_lengths_B)
+
+    @torch.no_grad()
+    def step(self, tokens_BW: Tensor, state: Steps) -> Tensor:
+        """Read one more token per beam; returns the logits (B, W, V) of the next one."""
+        return self._form(tokens_BW).step(tokens_BW, state)
+
+    def _form(self, ids: Tensor) -> Form:
+        """Of one state, too, the first steps may have many rows and the last ones few: it is in the same dtype."""
+        return self.for_few if ids.numel() <= FEW_ROWS else self.for_many
+
+    @cached_property
+    def for_many(self) -> Form:
+        return Form(self.model, self.model.dtype or self.model.output.weight.dtype)
+
+    @cached_property
+    def for_few(self) -> Form:
+        on_cpu = self.model.output.weight.device.type == "cpu"
+        return Form(self.model, torch.float32) if on_cpu and self.for_many.dtype == torch.bfloat16 else self.for_many
+
+
+class Form:
+    """The weights in one dtype, and what is done with them."""
+
+    @torch.inference_mode(False)
+    @torch.no_grad()
+    def __init__(self, model: Transformer, dtype: torch.dtype) -> None:
+        config = model.config
+        self.dtype = dtype
+        # Batched products of small matrices in bf16 take several times as long as in fp32 on a CPU.
+        on_cpu = model.output.weight.device.type == "cpu"
+        self.store = torch.float32 if on_cpu and dtype == torch.bfloat16 else dtype
+        self.n_heads, self.n_groups, self.d_head = config.n_heads, config.kv_heads, config.head_width
+        self.source, self.target = model.source_embedding, model.target_embedding
+        self.encoder_positions, self.decoder_positions = model.encoder.positions, model.decoder.positions
+        self.rotates, self.relates = (
+            getattr(type(self.decoder_positions), name) is not getattr(PositionEncoding, name)
+            for name in ("rotate", "relate")
+        )
+        self.encoder = [Layer(layer, dtype) for layer in model.encoder.layers]  # type: ignore[arg-type]
+        self.decoder = [CrossLayer(layer, dtype) for layer in model.decoder.layers]  # type: ignore[arg-type]
+        self.encoder_norm, self.decoder_norm = (norm_of(stack.norm, dtype) for stack in (model.encoder, model.decoder))
+        self.project = product_of(model.output, dtype)
+
+    def start(self, source_BS: Tensor, source_lengths_B: Tensor) -> Steps:
+        memory_RD = self.encode(source_BS, source_lengths_B)
+        B, S = source_BS.shape
+        width = max(S, LEAST_KEYS)
+        shape = (len(self.decoder), B, self.n_groups)
+        keys_LBGKS = memory_RD.new_zeros(*shape, self.d_head, width, dtype=self.store)
+        values_LBGSK = memory_RD.new_zeros(*shape, width, self.d_head, dtype=self.store)
+        for layer, keys_BGKS, values_BGSK in zip(self.decoder, keys_LBGKS, values_LBGSK, strict=True):
+            keys_values = layer.remember(memory_RD).to(self.store).view(B, S, 2, self.n_groups, self.d_head)
+            torch.mul(keys_values[:, :, 0].permute(0, 2, 3, 1), self.d_head**-0.5, out=keys_BGKS[..., :S])
+            values_BGSK[:, :, :S] = keys_values[:, :, 1].transpose(1, 2)
+        mask = masks.padding(source_lengths_B, width)
+        bias = None if mask is None else masks.as_bias(mask, like=keys_LBGKS)
+        return Steps(keys_LBGKS, values_LBGSK, bias)
+
+    def encode(self, source_BS: Tensor, source_lengths_B: Tensor) -> Tensor:
+        """The memory (R, D), a row for each position."""
+        B, S = source_BS.shape
+        positions, K = self.encoder_positions, self.d_head
+        x_RD = self.embed(self.source, positions.add, source_BS)
+        like = x_RD.new_empty(0, dtype=self.store)
+        mask = masks.padding(source_lengths_B, S)
+        at_once = torch.arange(S, device=x_RD.device)
+        bias = positions.bias(None if mask is None else masks.as_bias(mask, like=like), at_once, at_once, like=like)
+        for layer in self.encoder:
+            around_attention, around_feed_forward = layer.residuals
+            heads_BXSK = self._heads(layer.query_key_value(around_attention.enter(x_RD)), B).transpose(1, 2)
+            query, key, value = heads_BXSK.split((self.n_heads, self.n_groups, self.n_groups), dim=1)
+            key_BGKS = positions.rotate(key).transpose(2, 3) * K**-0.5
+            context_RX = self.attend(positions.rotate(query), key_BGKS.contiguous(), value.contiguous(), bias)
+            x_RD = around_attention.leave(layer.output.onto(x_RD, context_RX))
+            x_RD = around_feed_forward.leave(layer.down.onto(x_RD, layer.inner(around_feed_forward.enter(x_RD))))
+        return self.encoder_norm(x_RD)
+
+    def step(self, tokens_BW: Tensor, state: Steps) -> Tensor:
+        B, W = tokens_BW.shape
+        positions, position, H = self.decoder_positions, state.position, self.n_heads
+        x_RD = self.embed(self.target, partial(positions.add, offset=position), tokens_BW.view(-1, 1))
+        bias = state.advance(W)
+        if self.relates:
+            bias = positions.bias(bias, *state.positions(), like=state.values_LBGNK)
+        for number, layer in enumerate(self.decoder):
+            around_self, around_cross, around_feed_forward = layer.residuals
+            heads_BWXK = self._heads(layer.query_key_value(around_self.enter(x_RD)), B)
+            if self.rotates:
+                heads_BWXK = self._turned(heads_BWXK, position)
+            keys, values = state.append(number, heads_BWXK[:, :, H:])
+            context_RX = self.attend(heads_BWXK[:, :, :H].transpose(1, 2), keys, values, bias)
+            x_RD = around_self.leave(layer.output.onto(x_RD, context_RX))
+            query_BWHK = self._heads(layer.query(around_cross.enter(x_RD)), B)
+            keys, values = state.memory_keys_LBGKS[number], state.memory_values_LBGSK[number]
+            context_RX = self.attend(query_BWHK.transpose(1, 2), keys, values, state.memory_bias)
+            x_RD = around_cross.leave(layer.cross_output.onto(x_RD, context_RX))
+            x_RD = around_feed_forward.leave(layer.down.onto(x_RD, layer.inner(around_feed_forward.enter(x_RD))))
+        return self.project(self.decoder_norm(x_RD)).view(B, W, -1)
+
+    def embed(self, embedding: Embedding, add: Rows, ids_BT: Tensor) -> Tensor:
+        # Sublayers are added in place: no table may be hit, but lookups are copies.
+        return add(embedding(ids_BT)).flatten(0, 1).to(self.dtype)
+
+    def attend(self, query_BHTK: Tensor, key_BGKN: Tensor, value_BGNK: Tensor, bias: Tensor | None) -> Tensor:
+        """softmax(Q K^T) V for keys that are already divided by sqrt(K), T positions or beams; returns (R, H * K).
+
+        The queries of a group stand below each other. bias: broadcastable to (B, H, T, N).
+        """
+        B, H, T, K = query_BHTK.shape
+        scores = torch.bmm(query_BHTK.reshape(B * self.n_groups, -1, K), key_BGKN.flatten(0, 1))
+        if bias is not None:
+            scores.view(B, H, T, -1).add_(bias)
+        context = torch.bmm(scores.softmax(-1), value_BGNK.flatten(0, 1))
+        return context.view(B, H, T, K).transpose(1, 2).reshape(B * T, H * K).to(self.dtype)
+
+    def _heads(self, x_RX: Tensor, n_sentences: int) -> Tensor:
+        """Rows to (B, T, heads, K), in the dtype of attention."""
+        return x_RX.to(self.store).view(n_sentences, -1, x_RX.size(1) // self.d_head, self.d_head)
+
+    def _turned(self, heads_BWXK: Tensor, position: int) -> Tensor:
+        """Beams are no positions: each one is turned alone, by the position that all of them are at."""
+        heads_RX1K = heads_BWXK.flatten(0, 1).unsqueeze(2)
+        query, key, value = heads_RX1K.split((self.n_heads, self.n_groups, self.n_groups), dim=1)
+        turned = [self.decoder_positions.rotate(part, offset=position) for part in (query, key)]
+        return torch.cat((*turned, value), dim=1).view(heads_BWXK.shape)
+
+
+class Around:
+    """A residual connection: what is done to what enters its sublayer, and to the sum that leaves it."""
+
+    def __init__(self, residual: Residual, dtype: torch.dtype) -> None:
+        norm = norm_of(residual.norm, dtype)
+        self.enter: Rows = norm if isinstance(residual, PreNorm) else _same
+        self.leave: Rows = _same if isinstance(residual, PreNorm) else norm
+
+
+class Layer:
+    """Self-attention and feed-forward."""
+
+    def __init__(self, layer: EncoderLayer | DecoderLayer, dtype: torch.dtype) -> None:
+        self.residuals = [Around(residual, dtype) for residual in layer.residuals]  # type: ignore[arg-type]
+        self.query_key_value = product_of(layer.self_attention.query_key_value, dtype)
+        self.output = product_of(layer.self_attention.output, dtype)
+        up = product_of(layer.feed_forward.up, dtype)
+        activation = layer.feed_forward.activation
+        self.inner: Rows = lambda x_RD: activation(up(x_RD))
+        if isinstance(layer.feed_forward, GatedFeedForward):
+            gate = product_of(layer.feed_forward.gate, dtype)
+            self.inner = lambda x_RD: activation(gate(x_RD)).mul_(up(x_RD))
+        self.down = product_of(layer.feed_forward.down, dtype)
+
+
+class CrossLayer(Layer):
+    """And cross-attention."""
+
+    def __init__(self, layer: DecoderLayer, dtype: torch.dtype) -> None:
+        super().__init__(layer, dtype)
+        self.query = product_of(layer.cross_attention.query, dtype)
+        self.remember = product_of(layer.cross_attention.key_value, dtype)
+        self.cross_output = product_of(layer.cross_attention.output, dtype)
+
+
+def norm_of(module: nn.Module, dtype: torch.dtype) -> Rows:
+    """What a norm does, without the module."""
+    if isinstance(module, nn.LayerNorm):
+        bias = None if module.bias is None else module.bias.to(dtype)
+        shape, weight = module.normalized_shape, module.weight.to(dtype)
+        return lambda x: torch.layer_norm(x, shape, weight, bias, module.eps)
+    if isinstance(module, nn.RMSNorm):
+        shape, weight = module.normalized_shape, module.weight.to(dtype)
+        return lambda x: torch.rms_norm(x, shape, weight, module.eps)
+    assert isinstance(module, nn.Identity)
+    return _same
+
+
+def _same(x: Tensor) -> Tensor:
+    return x

@@ -1,0 +1,98 @@
+"""What a prepared model remembers from one step to the next.
+
+B sentences, W beams, N cached keys, G heads of keys and values, K d_head, L layers, S source length
+
+As in cache.py, all beams of a sentence share one row of keys and values that are never moved, and a table says which of
+them are whose past; here it is what is added to the scores. Keys are divided by sqrt(K); those of the memory, written
+once and read often, are turned as the product with queries wants them.
+"""
+
+from __future__ import annotations
+
+import torch
+import torch.nn.functional as F
+from torch import Tensor
+
+from transformer_cli.model import masks
+
+LEAST_KEYS = 16
+"""PyTorch's softmax over fewer numbers than a vector register holds is several times as slow."""
+
+
+class Steps:
+    """The memory's keys and values per sentence, and each beam's past.
+
+    position: tokens read so far. start, end: where the newest keys are. n_keys: those that are read,
+    of which those from `end` on are hidden. beams: how many there were at each position.
+    """
+
+    def __init__(self, memory_keys_LBGKS: Tensor, memory_values_LBGSK: Tensor, memory_bias: Tensor | None) -> None:
+        self.memory_keys_LBGKS, self.memory_values_LBGSK = memory_keys_LBGKS, memory_values_LBGSK
+        self.memory_bias = memory_bias
+        L, B, G, K, _ = memory_keys_LBGKS.shape
+        self.keys_LBGNK, self.values_LBGNK = memory_keys_LBGKS.new_zeros(2, L, B, G, LEAST_KEYS, K)
+        self.hidden = torch.finfo(memory_keys_LBGKS.dtype).min / 2
+        self.past_BWN = memory_keys_LBGKS.new_zeros(B, 1, 0)
+        self.start = self.end = self.n_keys = 0
+        self.beams: list[int] = []
+
+    @property
+    def position(self) -> int:
+        return len(self.beams)
+
+    def reorder(self, parents_BW: Tensor) -> None:
+        """Let each new beam continue the old beam that parents_BW names; the number of beams may change."""
+        index = parents_BW.to(self.past_BWN.device)[:, :, None].expand(-1, -1, self.past_BWN.size(2))
+        self.past_BWN = self.past_BWN.gather(1, index)
+
+    def keep(self, sentences: Tensor) -> None:
+        """Forget all sentences but these, which are given by their rows, in order."""
+        sentences = sentences.to(self.past_BWN.device)
+        for name in ("memory_keys_LBGKS", "memory_values_LBGSK", "keys_LBGNK", "values_LBGNK"):
+            setattr(self, name, getattr(self, name).index_select(1, sentences))
+        self.past_BWN = self.past_BWN.index_select(0, sentences)
+        if self.memory_bias is not None:
+            self.memory_bias = self.memory_bias.index_select(0, sentences)
+
+    def advance(self, n_beams: int) -> Tensor | None:
+        """Make room for one more token per beam.
+
+        Returns what is added to the scores, broadcastable to (B, 1, W, N), or None where a beam may look everywhere.
+        """
+        self.start, self.end = self.end, self.end + n_beams
+        self.n_keys = max(self.end, LEAST_KEYS)
+        self.beams.append(n_beams)
+        if self.end > self.keys_LBGNK.size(3):
+            self._grow(max(2 * self.end, 4 * LEAST_KEYS))
+        self.past_BWN = F.pad(self.past_BWN, (0, n_beams))
+        if n_beams > 1:
+            own = torch.eye(n_beams, dtype=torch.bool, device=self.past_BWN.device)
+            self.past_BWN[:, :, self.start :] = masks.as_bias(own, like=self.past_BWN)
+        elif self.end == self.position == self.n_keys:
+            return None
+        return F.pad(self.past_BWN, (0, self.n_keys - self.end), value=self.hidden)[:, None]
+
+    def positions(self) -> tuple[Tensor, Tensor]:
+        """Those of the queries, and of each key, of which those beyond the last one are hidden."""
+        counts = torch.tensor(self.beams)
+        keys_N = torch.arange(len(self.beams)).repeat_interleave(counts)
+        keys_N = F.pad(keys_N, (0, self.n_keys - self.end), value=self.position - 1)
+        return keys_N[self.end - 1 : self.end].to(self.past_BWN.device), keys_N.to(self.past_BWN.device)
+
+    def append(self, layer: int, key_values_BWXK: Tensor) -> tuple[Tensor, Tensor]:
+        """Write a layer's new keys and values behind the earlier ones; returns all, (B, G, K, N) and (B, G, N, K)."""
+        n_groups, new = self.keys_LBGNK.size(2), slice(self.start, self.end)
+        keys, values = self.keys_LBGNK[layer], self.values_LBGNK[layer]
+        heads_BXWK = key_values_BWXK.transpose(1, 2)
+        torch.mul(heads_BXWK[:, :n_groups], keys.size(3) ** -0.5, out=keys[:, :, new])
+        values[:, :, new] = heads_BXWK[:, n_groups:]
+        return keys[:, :, : self.n_keys].transpose(2, 3), values[:, :, : self.n_keys]
+
+    def _grow(self, room: int) -> None:
+        """What is not written yet is not touched, and takes no memory."""
+        for name in ("keys_LBGNK", "values_LBGNK"):
+            written = getattr(self, name)
+            table = written.new_empty(*written.shape[:3], room, written.size(4))
+            table[:, :, :, : self.start] = written[:, :, :, : self.start]
+            table[:, :, :, self.start : LEAST_KEYS] = 0
+            setattr(self, name, table)
