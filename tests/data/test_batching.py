@@ -1,5 +1,6 @@
 from __future__ import annotations
 
+import tracemalloc
 from pathlib import Path
 
 import numpy as np
@@ -95,6 +96,29 @@ def _key(lengths: np.ndarray, index: int) -> tuple[int, int]:
     source, target = (int(length) for length in lengths[index])
     turn = sorted({int(length) for length in lengths[:, 1]}).index(target)
     return target, source if turn % 2 == 0 else -source
+
+
+@given(lengths=corpora, budget=budgets, seed=st.integers(0, 2**40))
+def test_equal_lengths_come_in_the_order_of_a_shuffle_that_every_version_made(lengths, budget, seed):
+    """Runs that were begun before go on with the same batches: the order is that of NumPy's own sort by two keys."""
+    chance = np.random.default_rng([seed, 1])
+    shuffled = chance.permutation(len(lengths))
+    source, target = lengths[shuffled].T
+    _, turn = np.unique(target, return_inverse=True)
+    order = shuffled[np.lexsort((np.where(turn % 2 == 0, source, -source), target))]
+    batches = plan(lengths, budget=budget, seed=seed, epoch=1)
+    in_order: list[np.ndarray] = [batches[i] for i in np.argsort(chance.permutation(len(batches)))]
+    assert np.concatenate([np.empty(0), *in_order]).tolist() == order.tolist()
+
+
+def test_a_plan_takes_less_than_24_bytes_a_pair(monkeypatch):
+    monkeypatch.setattr("transformer_cli.data.batching.PART", 1000)  # as small beside this text as 2^18 beside millions
+    lengths = np.random.default_rng(1).integers(1, 100, size=(200_000, 2), dtype=np.int32)
+    tracemalloc.start()
+    plan(lengths, budget=8192, seed=1, epoch=1)
+    _, peak = tracemalloc.get_traced_memory()
+    tracemalloc.stop()
+    assert peak < 24 * len(lengths)
 
 
 def test_batches_do_not_come_in_the_order_of_length():

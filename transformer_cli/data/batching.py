@@ -7,12 +7,17 @@ target length begins its neighbours fit on the source side, too.
 
 from __future__ import annotations
 
+from collections.abc import Iterator
+
 import numpy as np
 import numpy.typing as npt
 
 from transformer_cli.errors import DataError
 
-Indices = npt.NDArray[np.int64]
+Indices = npt.NDArray[np.integer]
+
+PART = 1 << 18
+"""Sentences whose keys are computed at a time."""
 
 
 def plan(
@@ -32,7 +37,7 @@ def plan(
     same position; only where there are fewer batches' worth of sentences than ranks is one empty.
     Raises DataError for a sentence that alone exceeds the budget.
     """
-    lengths = np.asarray(lengths, dtype=np.int64).reshape(-1, 2)
+    lengths = np.asarray(lengths).reshape(-1, 2)
     _check_budget(lengths, budget)
     chance = np.random.default_rng([seed, epoch])
     batches = _cut(_order(lengths, chance), lengths, budget)
@@ -49,32 +54,58 @@ def padding_share(lengths: npt.NDArray[np.integer], batches: list[Indices]) -> f
     return 1 - real / computed if computed else 0.0
 
 
-def _check_budget(lengths: Indices, budget: int) -> None:
-    if len(lengths) and int(lengths.max()) > budget:
-        index = int(lengths.max(axis=1).argmax())
+def _check_budget(lengths: npt.NDArray[np.integer], budget: int) -> None:
+    if lengths.max(initial=0) > budget:
+        index = int(lengths.argmax()) // 2
         raise DataError(
             f"pair {index + 1:,} has {int(lengths[index].max()):,} pieces, more than a batch may hold ({budget:,})",
             hint="raise training.budget_tokens, or lower data.max_length to leave such pairs out",
         )
 
 
-def _order(lengths: Indices, chance: np.random.Generator) -> Indices:
-    """All sentences, sorted so that neighbours fit on both sides; equal lengths in random order."""
-    shuffled = chance.permutation(len(lengths))
-    source, target = lengths[shuffled, 0], lengths[shuffled, 1]
-    _, turn = np.unique(target, return_inverse=True)
-    return shuffled[np.lexsort((np.where(turn % 2 == 0, source, -source), target))]
+def _order(lengths: npt.NDArray[np.integer], chance: np.random.Generator) -> Indices:
+    """All sentences, sorted so that neighbours fit on both sides; equal lengths in random order.
+
+    What is sorted is one number a sentence, in place: its lengths in the upper bits, its place among the shuffled in
+    the lower ones.
+    """
+    shuffled = np.arange(len(lengths), dtype=np.int32)
+    chance.shuffle(shuffled)
+    (source, n_sources), (target, _) = _ranks(lengths[:, 0]), _ranks(lengths[:, 1])
+    n_bits = len(lengths).bit_length()
+    keys = np.empty(len(lengths), dtype=np.uint64)
+    for part in _parts(len(lengths)):
+        sources, targets = source[lengths[shuffled[part], 0]], target[lengths[shuffled[part], 1]]
+        turned = np.where(targets % 2 == 0, sources, n_sources - 1 - sources)
+        keys[part] = (targets * n_sources + turned) << n_bits | np.arange(part.start, part.stop)
+    keys.sort()
+    order = np.empty(len(lengths), dtype=np.int32)
+    for part in _parts(len(lengths)):
+        order[part] = shuffled[(keys[part] & np.uint64((1 << n_bits) - 1)).astype(np.int64)]
+    return order
 
 
-def _cut(order: Indices, lengths: Indices, budget: int) -> list[Indices]:
+def _ranks(lengths: npt.NDArray[np.integer]) -> tuple[npt.NDArray[np.int64], int]:
+    """For each length its place among those that occur, and how many do."""
+    occurs = np.zeros(int(lengths.max(initial=0)) + 1, dtype=np.int64)
+    occurs[lengths] = 1
+    return np.cumsum(occurs) - 1, int(occurs.sum())
+
+
+def _parts(n: int) -> Iterator[slice]:
+    """Places from 0 to n, so many at a time that what is computed for them takes no room."""
+    return (slice(start, min(start + PART, n)) for start in range(0, n, PART))
+
+
+def _cut(order: Indices, lengths: npt.NDArray[np.integer], budget: int) -> list[Indices]:
     """Cut the sorted sentences into batches, each before it would exceed the budget."""
-    longest_side = lengths[order].max(axis=1)
     batches = []
     start = 0
     while start < len(order):
         # No batch has more sentences than its first one alone would allow.
-        window = longest_side[start : start + budget // max(1, int(longest_side[start]))]
-        padded = np.maximum.accumulate(window) * np.arange(1, len(window) + 1)
+        most = budget // max(1, int(lengths[order[start]].max()))
+        window = lengths[order[start : start + most]].max(axis=1)
+        padded = np.maximum.accumulate(window.astype(np.int64)) * np.arange(1, len(window) + 1)
         size = int(np.searchsorted(padded, budget, side="right"))
         batches.append(order[start : start + size])
         start += size

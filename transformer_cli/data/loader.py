@@ -56,7 +56,7 @@ class Encoded(Protocol):
         ...
 
 
-def batches(corpus: Encoded, plan: Sequence[npt.NDArray[np.int64]], *, start: int = 0) -> Iterator[Batch]:
+def batches(corpus: Encoded, plan: Sequence[npt.NDArray[np.integer]], *, start: int = 0) -> Iterator[Batch]:
     """The batches of a plan from the one numbered `start` on, each collated while the ones before it are used.
 
     An error of the background is raised here, where its batch would have come. Closing the iterator, or dropping it,
