@@ -73,3 +73,14 @@ def test_who_stops_training_is_told_in_a_sentence_what_goes_on_with_it(
     assert said.startswith("stopped after step 3 of 9; everything is saved in runs/mine\nto go on: tx train -c mine")
     words = shlex.split(said.split("to go on: ")[1])
     assert words == ["tx", "train", "-c", "mine.yaml", *SMALL, "--set", "training.max_steps=1", "--run-dir", "a b"]
+
+
+def test_training_ends_with_its_scores_as_a_curve(capfd: pytest.CaptureFixture[str]) -> None:
+    by_loss = "training={max_steps: 3, validate_every: 1, best_by: loss, validation_bleu: false}"
+    assert train([["a", "b"]], "--set", by_loss) == 0
+    found = re.search(r"^loss (\S+) (\S+) to (\S+)$", capfd.readouterr().err, re.MULTILINE)
+    events = Path("runs/mine/metrics.jsonl").read_text().splitlines()
+    losses = [json.loads(line)["loss"] for line in events if "validation" in line]
+    assert found is not None
+    assert len(found[1]) == len(losses) == 3
+    assert found.groups()[1:] == (f"{losses[0]:.2f}", f"{losses[-1]:.2f}")

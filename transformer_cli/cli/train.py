@@ -90,10 +90,22 @@ def train(
         )
     else:
         console.say(f"finished after step {outcome.steps:,}: {outcome.reason}")
+    _tell_scores(outcome, loaded.training.best_by)
     console.say(f"best checkpoint: {outcome.best}")
     named = "" if _is_default(outcome) else f" -m {shlex.quote(str(directory))}"
     console.say(f"next: tx evaluate{named}")
     console.say(f"      tx translate{named} " + ("-i FILE" if outcome.example is None else _quoted(outcome.example)))
+
+
+def _tell_scores(outcome: Outcome, best_by: str) -> None:
+    """How the validations went, as a curve."""
+    from transformer_cli.checkpoints.events import validation_scores
+    from transformer_cli.cli.live import MOST_SCORES, sparkline
+
+    scores = validation_scores(outcome.run_dir, best_by)[-MOST_SCORES:]
+    if len(scores) > 1:
+        name = "BLEU" if best_by == "bleu" else "loss"
+        console.say(f"{name} {sparkline(scores)} {scores[0]:.2f} to {scores[-1]:.2f}")
 
 
 def _command(config: str, overrides: list[str], run_dir: str | None) -> str:

@@ -10,6 +10,7 @@ from pathlib import Path
 from typing import Any
 
 from transformer_cli import files
+from transformer_cli.checkpoints.events import METRICS
 from transformer_cli.checkpoints.find import MANIFEST, list_checkpoints
 from transformer_cli.checkpoints.record import is_record, read_record
 from transformer_cli.config.run import RunConfig
@@ -18,8 +19,8 @@ from transformer_cli.data.corpus import Corpus
 from transformer_cli.errors import DataError, ResourceError, TxError, UsageError
 from transformer_cli.evaluation.words import WORD_COUNTS
 
-METRICS, NO_METRICS = "metrics.jsonl", "metrics.damaged"
-"""What was measured, and lines that were found among that and are none of it."""
+NO_METRICS = "metrics.damaged"
+"""Lines that were found among what was measured, and are none of it."""
 
 MAY_DIFFER = {
     "name",

@@ -2,15 +2,15 @@
 
 from __future__ import annotations
 
-import json
 from collections.abc import Callable
 from pathlib import Path
 from typing import Any
 
 from transformer_cli import files
+from transformer_cli.checkpoints.events import METRICS, event_of, validation_scores
 from transformer_cli.decoding.quality import LOOPED, flags
 from transformer_cli.training.clock import Clock, Horizon, duration
-from transformer_cli.training.directory import METRICS, NO_METRICS
+from transformer_cli.training.directory import NO_METRICS
 from transformer_cli.training.listening import Listener, Status
 from transformer_cli.training.loop import Update
 from transformer_cli.training.progress import Progress
@@ -44,7 +44,7 @@ class Reporter:
         if self.path is not None:
             forget_after(self.path, progress.step, warn=listener.warn)
         self.score_name = "BLEU" if horizon.options.best_by == "bleu" else "loss"
-        self.scores = [] if self.path is None else _scores(self.path, self.score_name.lower())
+        self.scores = [] if run_dir is None else [*validation_scores(run_dir, horizon.options.best_by)]
 
     def update(self, progress: Progress, update: Update) -> None:
         """Count an update; every log_every-th one becomes an event and a line."""
@@ -166,7 +166,7 @@ def forget_after(path: Path, step: int, *, warn: Callable[[str], None]) -> None:
         return
     data = files.read_bytes(path)
     lines = [line for line in data.split(b"\n") if line.strip()]
-    strange = [line for line in lines if _step(line) is None]
+    strange = [line for line in lines if event_of(line) is None]
     if strange:
         aside = path.with_name(NO_METRICS)
         before = files.read_bytes(aside) if aside.exists() else b""
@@ -174,24 +174,7 @@ def forget_after(path: Path, step: int, *, warn: Callable[[str], None]) -> None:
             file.write(before + b"".join(line + b"\n" for line in strange))
         n_lines = "1 line is" if len(strange) == 1 else f"{len(strange):,} lines are"
         warn(f"{files.shown(path)}: {n_lines} no event, now kept in {aside.name}")
-    kept = b"".join(line + b"\n" for line in lines if (found := _step(line)) is not None and found <= step)
+    kept = b"".join(line + b"\n" for line in lines if (found := event_of(line)) is not None and found["step"] <= step)
     if kept != data:
         with files.atomic_file(path) as file:
             file.write(kept)
-
-
-def _scores(path: Path, name: str) -> list[float]:
-    """What the validations so far came to."""
-    if not path.exists():
-        return []
-    events = [json.loads(line) for line in files.read_bytes(path).split(b"\n") if line.strip()]
-    return [one[name] for one in events if one.get("event") == "validation" and isinstance(one.get(name), float)]
-
-
-def _step(line: bytes) -> int | None:
-    """The step of an event, None for a line that is none."""
-    try:
-        step = json.loads(line)["step"]
-    except (ValueError, KeyError, TypeError, RecursionError):
-        return None
-    return step if type(step) is int else None

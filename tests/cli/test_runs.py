@@ -1,0 +1,85 @@
+"""`tx runs`, and the overview that it shows."""
+
+from __future__ import annotations
+
+import json
+import os
+import shutil
+import time
+from pathlib import Path
+
+import pytest
+
+from transformer_cli.cli import failures
+from transformer_cli.cli.app import main
+from transformer_cli.cli.runs import age
+
+
+def tx(*arguments: str) -> int:
+    return failures.exit_code(lambda: main(["runs", *arguments]))
+
+
+@pytest.fixture
+def runs(trained_run: Path) -> Path:
+    """Two of them: `tiny` with all its checkpoints, a day old, and `young`, which was stopped after the first one."""
+    tiny, young = (Path(shutil.copytree(trained_run, Path("runs", name))) for name in ("tiny", "young"))
+    Path("runs/latest").write_text("young\n")
+    for place in sorted((young / "checkpoints").iterdir()):
+        state = json.loads((place / "state.json").read_text())
+        (place / "state.json").write_text(json.dumps(state | {"finished": None}))
+    for place in (tiny / "checkpoints").iterdir():
+        os.utime(place, (time.time() - 86_400,) * 2)
+    return Path("runs")
+
+
+def test_each_run_has_a_line_and_the_one_saved_last_is_first(runs: Path, capfd: pytest.CaptureFixture[str]) -> None:
+    assert tx() == 0
+    lines = capfd.readouterr().out.splitlines()
+    assert lines[0].split() == ["run", "step", "score", "age", "size", "is", "scores"]
+    young, tiny = (line.split() for line in lines[2:])
+    assert young[:6] == ["runs/young", "*", "150", "of", "150", "BLEU"]
+    assert young[-3:-1] == ["not", "finished"]
+    assert tiny[:5] == ["runs/tiny", "150", "BLEU", "100.00", "24"]
+    assert tiny[5:8:2] == ["h", "MB"]
+    assert tiny[-2] == "finished"
+    assert len(tiny[-1]) == 3  # validations
+
+
+def test_json_has_what_evaluation_found_and_bytes_that_are_there(runs: Path, capfd: pytest.CaptureFixture[str]) -> None:
+    record = json.loads((runs / "tiny/run.json").read_text())
+    scores = {"test": {"scores": [{"name": "BLEU", "value": 12.5}, {"name": "TER", "value": 80.0}]}}
+    (runs / "tiny/run.json").write_text(json.dumps(record | {"scores": scores}))
+    assert tx("runs/tiny", "--json") == 0
+    one = json.loads(capfd.readouterr().out)
+    assert (one["run"], one["step"], one["finished"], one["default"]) == ("runs/tiny", 150, True, False)
+    assert one["tests"] == {"test": {"BLEU": 12.5, "TER": 80.0}}
+    assert one["score"] == max(one["scores"])
+    assert len(one["scores"]) == 3
+    assert one["bytes"] == sum(path.stat().st_size for path in (runs / "tiny").rglob("*") if path.is_file())
+    assert 86_400 <= one["age_s"] < 86_500
+
+
+def test_a_damaged_run_is_named_and_hides_no_other(runs: Path, capfd: pytest.CaptureFixture[str]) -> None:
+    (runs / "young/run.json").write_text("{")
+    (runs / "fresh").mkdir()
+    (runs / "fresh/config.yaml").write_text("seed: 1\n")
+    assert tx() == 0
+    shown, said = capfd.readouterr()
+    assert "warning: runs/young/run.json is not JSON" in said
+    standing = dict(line.split(maxsplit=1) for line in shown.splitlines()[2:])
+    assert standing["runs/young"].endswith("damaged")
+    assert standing["runs/fresh"].endswith("without a checkpoint")
+    assert "finished" in standing["runs/tiny"]
+
+
+def test_where_there_is_no_run_the_exit_code_is_that_of_no_model(capfd: pytest.CaptureFixture[str]) -> None:
+    assert tx("nowhere") == 4
+    assert "there is no run in nowhere" in capfd.readouterr().err
+
+
+@pytest.mark.parametrize(
+    ("seconds", "said"),
+    [(-3, "0 s"), (99, "99 s"), (100, "2 min"), (7200, "2 h"), (47 * 3600, "47 h"), (864_000, "10 days")],
+)
+def test_an_age_is_told_in_one_unit(seconds: float, said: str) -> None:
+    assert age(seconds) == said

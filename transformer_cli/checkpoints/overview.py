@@ -1,0 +1,120 @@
+"""The runs of a folder at a glance; nothing here imports torch or writes."""
+
+from __future__ import annotations
+
+import os
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Any
+
+from transformer_cli.checkpoints.events import validation_scores
+from transformer_cli.checkpoints.find import CHECKPOINTS, RUNS, default_run, list_checkpoints
+from transformer_cli.checkpoints.record import read_record
+from transformer_cli.checkpoints.standing import Standing, standing_of
+from transformer_cli.config.source import load_config
+from transformer_cli.errors import ModelError, TxError
+from transformer_cli.files import shown
+
+
+@dataclass(frozen=True)
+class Overview:
+    """A run at a glance.
+
+    score: of the best validation so far, under the name `score_name`; scores: of all validations, in their order.
+    is_default: it is taken where none is named. saved: when its newest checkpoint was, in seconds since 1970. n_bytes:
+    on the disk, all of it. tests: what `tx evaluate` found, by test set and metric. trouble: why nothing else is said.
+    """
+
+    path: Path
+    n_bytes: int
+    is_default: bool
+    standing: Standing | None = None
+    score_name: str = "BLEU"
+    scores: tuple[float, ...] = ()
+    saved: float | None = None
+    tests: dict[str, dict[str, float]] | None = None
+    trouble: str = ""
+
+    @property
+    def score(self) -> float | None:
+        return (min if self.score_name == "loss" else max)(self.scores, default=None)
+
+    def as_json(self) -> dict[str, Any]:
+        standing = self.standing
+        return {
+            "run": str(self.path),
+            "default": self.is_default,
+            "step": standing and standing.step,
+            "steps": standing and standing.steps,
+            "finished": standing is not None and standing.is_finished,
+            "validated": standing is not None and standing.is_validated,
+            "score_name": self.score_name,
+            "score": self.score,
+            "scores": list(self.scores),
+            "tests": self.tests or {},
+            "saved": self.saved,
+            "bytes": self.n_bytes,
+            "trouble": self.trouble or None,
+        }
+
+
+def overviews(folder: Path = RUNS) -> list[Overview]:
+    """Those of the runs in a folder, or of the run that it is itself: the one that was saved last comes first.
+
+    Raises ModelError where there is none.
+    """
+    found = [folder] if _is_run(folder) else [path for path in _entries(folder) if _is_run(path)]
+    if not found:
+        raise ModelError(f"there is no run in {shown(folder)}", hint="train one: tx train -c tiny.yaml")
+    return sorted(map(_overview, found), key=lambda one: (-(one.saved or 0.0), str(one.path)))
+
+
+def _overview(run_dir: Path) -> Overview:
+    known: dict[str, Any] = {"path": run_dir, "n_bytes": _size(run_dir), "is_default": _is_default(run_dir)}
+    try:
+        best_by = load_config(run_dir / "config.yaml").training.best_by
+        saved = list_checkpoints(run_dir)
+        return Overview(
+            **known,
+            standing=standing_of(run_dir),
+            score_name="BLEU" if best_by == "bleu" else "loss",
+            scores=validation_scores(run_dir, best_by),
+            saved=saved[-1].stat().st_mtime if saved else None,
+            tests=_tests(read_record(run_dir)),
+        )
+    except TxError as failure:
+        return Overview(**known, trouble=failure.message)
+
+
+def _tests(record: dict[str, Any]) -> dict[str, dict[str, float]]:
+    return {
+        name: {score["name"]: score["value"] for score in found["scores"]}
+        for name, found in record.get("scores", {}).items()
+    }
+
+
+def _is_run(path: Path) -> bool:
+    return (path / CHECKPOINTS).is_dir() or (path / "config.yaml").is_file()
+
+
+def _entries(folder: Path) -> list[Path]:
+    return list(folder.iterdir()) if folder.is_dir() else []
+
+
+def _is_default(run_dir: Path) -> bool:
+    try:
+        return os.path.samefile(default_run().path, run_dir)
+    except (ModelError, OSError):
+        return False
+
+
+def _size(run_dir: Path) -> int:
+    """Bytes of all files; of those that go while they are counted, as those of a training run do, nothing."""
+    total = 0
+    for folder, _, names in os.walk(run_dir):
+        for name in names:
+            try:
+                total += os.lstat(os.path.join(folder, name)).st_size
+            except FileNotFoundError:
+                continue
+    return total
