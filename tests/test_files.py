@@ -177,7 +177,9 @@ except files.ResourceError as error:
     assert list(tmp_path.iterdir()) == []
 
 
-@pytest.mark.parametrize(("name", "words"), [("file/x", "File exists"), ("n" * 300, "File name too long")])
+@pytest.mark.parametrize(
+    ("name", "words"), [("file/x", "file: it is a file, not a dir"), ("n" * 300, "File name too long")]
+)
 def test_a_place_that_cannot_be_written_says_why(tmp_path, name, words):
     (tmp_path / "file").write_bytes(b"")
     path = tmp_path / name
@@ -192,6 +194,29 @@ def test_a_directory_is_refused_before_the_work_that_would_fill_the_file(tmp_pat
     with pytest.raises(ResourceError, match="it is a directory"), files.atomic_file(tmp_path):
         pytest.fail("the work began")
     assert list(tmp_path.iterdir()) == []
+
+
+@pytest.mark.parametrize("name", ["file/x", "file/x/y", "link/x", "link"])
+def test_a_directory_that_could_not_be_made_is_known_without_writing(tmp_path, name):
+    (tmp_path / "file").write_bytes(b"")
+    (tmp_path / "link").symlink_to("nowhere")
+    before = sorted(tmp_path.iterdir())
+    with pytest.raises(ResourceError) as told:
+        files.check_directory(tmp_path / name)
+    with pytest.raises(ResourceError) as refused:
+        files.make_directory(tmp_path / name)
+    assert told.value.message == refused.value.message
+    assert str(tmp_path / name.split("/")[0]) in told.value.message
+    assert told.value.hint == refused.value.hint == "choose another directory, or move that away"
+    files.check_directory(tmp_path / "new" / "x")
+    assert sorted(tmp_path.iterdir()) == before
+
+
+def test_a_directory_that_may_not_be_written_into_is_known_without_writing(tmp_path, monkeypatch):
+    """root may write everywhere."""
+    monkeypatch.setattr(os, "access", lambda path, mode: False)
+    with pytest.raises(ResourceError, match=f"cannot write {tmp_path}: Permission denied"):
+        files.check_directory(tmp_path / "x")
 
 
 def test_a_full_disk_is_named_with_the_room_that_is_left(tmp_path, monkeypatch):

@@ -21,6 +21,7 @@ from pathlib import Path
 from typing import Any, BinaryIO, cast
 
 from transformer_cli.errors import DataError, ResourceError, TxError
+from transformer_cli.trouble import hint_of, reason_of, room_of
 
 ASIDE = ".tmp-"
 """Prefix of what is being written; left behind only by a process that was killed."""
@@ -28,21 +29,6 @@ DOOMED = ".del-"
 """Prefix of what is being deleted, so that a kill half-way leaves nothing that looks valid."""
 
 _LEFT_BEHIND = re.compile(rf"({re.escape(ASIDE)}|{re.escape(DOOMED)}).+-[0-9a-f]{{8}}")
-
-_HINTS = {
-    errno.ENOSPC: "free some space on that disk, then run the same command again",
-    errno.EDQUOT: "your quota is used up: free some space, then run the same command again",
-    errno.EFBIG: "the file system or `ulimit -f` limits the size of a file",
-    errno.EACCES: "you may not write there: change the permissions or choose another directory",
-    errno.EPERM: "you may not write there: change the permissions or choose another directory",
-    errno.EROFS: "that file system is read-only: choose another directory",
-    errno.ENOTDIR: "a part of that path is a file: choose another directory, or move the file away",
-    errno.EEXIST: "something of that name is there already: move it away",
-    errno.ENOTEMPTY: "something of that name is there already: move it away",
-    errno.ENAMETOOLONG: "choose a shorter name",
-    errno.EMFILE: "`ulimit -n` limits how many files may be open: raise it",
-    errno.ENFILE: "the system has too many files open: close other programs",
-}
 
 
 class Disk:
@@ -83,8 +69,7 @@ def atomic_file(path: str | Path) -> Iterator[BinaryIO]:
     Raises ResourceError where the disk refuses; then, as after an error in the block, nothing has changed.
     """
     path = Path(path)
-    if os.path.isdir(path):  # said before the work, not after it
-        raise ResourceError(f"cannot write {shown(path)}: it is a directory")
+    check_file(path)  # said before the work, not after it
     make_directory(path.parent)
     aside = _aside(path)
     try:
@@ -197,9 +182,9 @@ def unreadable(
     path: str | Path, failure: OSError, *, error: type[TxError] = DataError, hint: str | None = None
 ) -> TxError:
     """What to raise where a file cannot be read: `error`, unless it is the system that has no room for it."""
-    words = f"{shown(path)} cannot be read: {_reason(failure)}"
+    words = f"{shown(path)} cannot be read: {reason_of(failure)}"
     if failure.errno in (errno.EMFILE, errno.ENFILE, errno.ENOMEM):
-        return ResourceError(words, hint=_HINTS.get(failure.errno))
+        return ResourceError(words, hint=hint_of(failure))
     return error(words, hint=hint)
 
 
@@ -237,6 +222,27 @@ def sha256(path: str | Path, *, error: type[TxError] = DataError) -> str:
         raise unreadable(path, failure, error=error) from failure
 
 
+def check_file(path: str | Path) -> None:
+    """ResourceError where `atomic_file` would be refused, as far as can be told without writing."""
+    if os.path.isdir(path):
+        raise ResourceError(f"cannot write {shown(path)}: it is a directory", hint="name a file")
+    check_directory(Path(path).parent)
+
+
+def check_directory(path: str | Path) -> None:
+    """ResourceError where `make_directory` would be refused, or what writes into it, as far as can be told so."""
+    path = Path(path)
+    there = next(place for place in (path, *path.parents) if os.path.lexists(place))
+    if not there.is_dir():
+        found = "a link that leads to no directory" if there.is_symlink() else "a file, not a directory"
+        raise ResourceError(
+            f"cannot write into {shown(there)}: it is {found}", hint="choose another directory, or move that away"
+        )
+    if not os.access(there, os.W_OK | os.X_OK):
+        with _writing(there):
+            raise PermissionError(errno.EACCES, os.strerror(errno.EACCES))
+
+
 def make_directory(path: str | Path) -> None:
     """Create a directory and its parents where they are missing, each flushed to the disk."""
     path = Path(path)
@@ -248,6 +254,7 @@ def make_directory(path: str | Path) -> None:
             disk.make_directory(path)
         except FileExistsError:
             if not path.is_dir():  # else somebody was faster, which is as good
+                check_directory(path)
                 raise
     _sync_directory(path.parent)
 
@@ -333,23 +340,9 @@ def _writing(path: Path, *, verb: str = "write") -> Iterator[None]:
         yield
     except OSError as failure:
         raise ResourceError(
-            f"cannot {verb} {shown(_final(path))}: {_reason(failure)}{_room(failure, path)}",
-            hint=_HINTS.get(failure.errno or 0),
+            f"cannot {verb} {shown(_final(path))}: {reason_of(failure)}{room_of(failure, path)}",
+            hint=hint_of(failure),
         ) from failure
-
-
-def _reason(failure: OSError) -> str:
-    return failure.strerror or str(failure) or type(failure).__name__
-
-
-def _room(failure: OSError, path: Path) -> str:
-    """How much is free, where that is the trouble."""
-    if failure.errno != errno.ENOSPC:
-        return ""
-    for place in path.parents:
-        with suppress(OSError):
-            return f" ({shutil.disk_usage(place).free:,} bytes free)"
-    return ""
 
 
 def _aside(path: Path) -> Path:

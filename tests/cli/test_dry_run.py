@@ -142,6 +142,15 @@ def test_a_dry_run_refuses_a_folder_that_is_somebody_else_s(folder: Path, capfd:
     assert "is not a run" in capfd.readouterr().err
 
 
+@pytest.mark.parametrize(("run_dir", "code"), [("mine.yaml", 5), ("mine.yaml/x", 5), ("-", 2)])
+def test_a_dry_run_refuses_a_place_where_no_run_could_be(
+    folder: Path, run_dir: str, code: int, capfd: pytest.CaptureFixture[str]
+) -> None:
+    for arguments in (["--dry-run"], []):
+        assert tx("--run-dir", run_dir, *arguments) == code
+        assert "directory" in capfd.readouterr().err
+
+
 def test_a_dry_run_refuses_what_an_existing_run_would_refuse(
     folder: Path, trained_run: Path, capfd: pytest.CaptureFixture[str]
 ) -> None:

@@ -14,7 +14,7 @@ import pytest
 from transformer_cli.cli.lines import incoming_lines, parse_request
 from transformer_cli.cli.results import refuse_own_input, result_file, writer
 from transformer_cli.data.corpus import read_lines
-from transformer_cli.errors import DataError, UsageError
+from transformer_cli.errors import DataError, ResourceError, UsageError
 from transformer_cli.training.directory import FILES, FOLDERS
 
 
@@ -87,9 +87,20 @@ def test_a_link_to_a_file_of_a_run_is_none_the_less(run: Path) -> None:
         refuse_own_input("innocent")
 
 
-@pytest.mark.parametrize("name", ["runs/x/out.en", "runs/x/mine/best", "runs/x/best/of", "best", "data/out"])
+@pytest.mark.parametrize("name", ["runs/x/out.en", "runs/x/mine/best", "best", "data/out"])
 def test_results_may_lie_beside_what_a_run_consists_of(run: Path, name: str) -> None:
     refuse_own_input(name)
+
+
+@pytest.mark.parametrize(("name", "found"), [("a/x", "a file, not a directory"), ("folder", "a directory")])
+def test_a_place_that_cannot_hold_a_result_is_known_before_the_work(name: str, found: str) -> None:
+    """`-o FILE/x.html` was an error after the translation, and "File exists"."""
+    Path("folder").mkdir()
+    with pytest.raises(ResourceError, match=f"it is {found}"):
+        refuse_own_input(name)
+    refuse_own_input("folder/new/x")
+    refuse_own_input("/dev/stdout")
+    assert sorted(os.listdir()) == ["a", "folder"]
 
 
 # --- outputs ------------------------------------------------------------------------------------------------------

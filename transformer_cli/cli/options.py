@@ -75,6 +75,11 @@ def refuse_impossible(context: Any, parameter: Any, value: Any) -> Any:
             option = max(parameter.opts, key=len)
             where = option if option.startswith("-") else parameter.metavar
             raise UsageError(f"{where}: the name{said} {reason}", hint=hint)
+    if parameter.metavar == "DIR" and value == "-":
+        raise UsageError(
+            f"{max(parameter.opts, key=len)}: a directory cannot go to stdout",
+            hint="name a directory; one that is called so is ./-",
+        )
     return value
 
 

@@ -15,7 +15,7 @@ from transformer_cli.cli import console
 from transformer_cli.cli.unseen import UNSEEN
 from transformer_cli.decoding.doubt import SHARE, UNSURE
 from transformer_cli.errors import DataError, UsageError
-from transformer_cli.files import json_line, shown
+from transformer_cli.files import check_file, json_line, shown
 
 if TYPE_CHECKING:
     from transformer_cli.cli.lines import Request
@@ -23,7 +23,8 @@ if TYPE_CHECKING:
 
 
 def refuse_own_input(output: str | Path | None, *inputs: str | Path | None) -> None:
-    """UsageError where the result would replace what it is made from, or be read again, or replace a file of a run.
+    """UsageError where the result would replace what it is made from, or be read again, or replace a file of a run;
+    ResourceError where it could not be written.
 
     output, inputs: files, or what they are links to; `-` and, for an output, None are the standard streams.
     """
@@ -39,6 +40,8 @@ def refuse_own_input(output: str | Path | None, *inputs: str | Path | None) -> N
             raise UsageError(f"{shown(output)} is read and would be replaced", hint="give -o another name")
     if output != "-":
         _refuse_run_file(Path(os.path.realpath(output)))
+        if not _is_device(Path(output)):
+            check_file(os.path.realpath(output))
 
 
 def _identity(name: str | Path, *, standard: int) -> tuple[int, int] | None:
@@ -74,9 +77,8 @@ def result_file(name: str | Path) -> Iterator[IO[bytes]]:
     from transformer_cli.files import atomic_file
 
     path = Path(name)
-    is_special = path.exists() and not path.is_file() and not path.is_dir()
     with ExitStack() as opened:
-        if is_special or _DESCRIPTOR.fullmatch(str(path)):
+        if _is_device(path):
             raw = opened.enter_context(path.open("ab", buffering=0))
             file = cast("IO[bytes]", console.Sink(raw.fileno(), shown(path)))
         else:
@@ -84,6 +86,12 @@ def result_file(name: str | Path) -> Iterator[IO[bytes]]:
         if path.suffix == ".gz":
             file = cast("IO[bytes]", opened.enter_context(GzipFile("", "wb", fileobj=file, mtime=0)))
         yield file
+
+
+def _is_device(path: Path) -> bool:
+    """Whether it is written to as it is: a pipe, a device, or an open file by its number."""
+    is_special = path.exists() and not path.is_file() and not path.is_dir()
+    return is_special or _DESCRIPTOR.fullmatch(str(path)) is not None
 
 
 _DESCRIPTOR = re.compile(r"/dev/(stdout|stderr|fd/\d+)|/proc/(self|\d+)/fd/\d+")

@@ -63,7 +63,9 @@ def check_format(name: str, quantization: str | None) -> Format:
 
 
 def check_place(place: Path) -> None:
-    """UsageError where something is there, or a link, which no directory replaces, or a way up after one down."""
+    """UsageError where something is there, or a link, which no directory replaces, or a way up after one down;
+    ResourceError where nothing can be written.
+    """
     if place.is_symlink() or ".." in place.parts:
         raise UsageError(
             f"{files.shown(place)} is a link or goes up by `..`", hint="name the directory itself, which need not exist"
@@ -73,6 +75,7 @@ def check_place(place: Path) -> None:
             f"{files.shown(place)} is there already: an export never replaces anything",
             hint="name another directory, or delete this one",
         )
+    files.check_directory(place)
 
 
 def export(

@@ -16,6 +16,7 @@ from transformer_cli.data import corpus
 from transformer_cli.data.checks import Finding, check_all
 from transformer_cli.environment import place
 from transformer_cli.evaluation.words import count_words
+from transformer_cli.files import check_directory
 from transformer_cli.machine import decide
 from transformer_cli.tokenizer import Tokenizer, read_tokenizer
 from transformer_cli.training.clock import Clock, Horizon, Left
@@ -83,6 +84,7 @@ def forecast(
     """What `train` checks of configuration, run, device and text before it cuts pieces, and the data check; raises what
     it would raise. Whether all pairs have room in a table of positions only pieces can tell. timed: a few updates are
     made, in a folder that is deleted, to tell how long training would take."""
+    check_directory(run_dir)
     check_ours(run_dir)
     record = {} if overwrite else check_same(config, run_dir)
     checkpoints = store.list_checkpoints(run_dir)

@@ -1,0 +1,41 @@
+"""A disk that refuses, in words: why, how much room is left, what to do."""
+
+from __future__ import annotations
+
+import errno
+import shutil
+from contextlib import suppress
+from pathlib import Path
+
+_HINTS = {
+    errno.ENOSPC: "free some space on that disk, then run the same command again",
+    errno.EDQUOT: "your quota is used up: free some space, then run the same command again",
+    errno.EFBIG: "the file system or `ulimit -f` limits the size of a file",
+    errno.EACCES: "you may not write there: change the permissions or choose another directory",
+    errno.EPERM: "you may not write there: change the permissions or choose another directory",
+    errno.EROFS: "that file system is read-only: choose another directory",
+    errno.ENOTDIR: "a part of that path is a file: choose another directory, or move the file away",
+    errno.EEXIST: "something of that name is there already: move it away",
+    errno.ENOTEMPTY: "something of that name is there already: move it away",
+    errno.ENAMETOOLONG: "choose a shorter name",
+    errno.EMFILE: "`ulimit -n` limits how many files may be open: raise it",
+    errno.ENFILE: "the system has too many files open: close other programs",
+}
+
+
+def hint_of(failure: OSError) -> str | None:
+    return _HINTS.get(failure.errno or 0)
+
+
+def reason_of(failure: OSError) -> str:
+    return failure.strerror or str(failure) or type(failure).__name__
+
+
+def room_of(failure: OSError, path: Path) -> str:
+    """How much is free, where that is the trouble."""
+    if failure.errno != errno.ENOSPC:
+        return ""
+    for place in path.parents:
+        with suppress(OSError):
+            return f" ({shutil.disk_usage(place).free:,} bytes free)"
+    return ""
