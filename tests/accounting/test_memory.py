@@ -92,6 +92,7 @@ def drawn(seed: int) -> tuple[CountedModel, Work, int]:
             "positions": draw.choice(["sinusoidal", "sinusoidal-table", "learned", "rotary", "none"]),
             "max_positions": 32,
             "bias": draw.choice([True, False]),
+            "output_bias": draw.choice([True, False]),
             "tied": draw.choice(
                 ["all", "embeddings", "decoder", "none"] if len(STACKS[architecture]) > 1 else ["all", "none"]
             ),

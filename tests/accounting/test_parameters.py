@@ -90,6 +90,7 @@ def test_an_option_of_the_research_is_worth_what_it_says(case):
         ({"tied": "embeddings"}, 18_944_000),
         ({"tied": "decoder"}, 18_944_000),
         ({"tied": "none"}, 37_888_000),
+        ({"output_bias": True}, 37_000),
         ({"extra": [{"name": "unembedding_bias", "shape": [37_000]}]}, 37_000),
         ({"positions": "learned", "max_positions": 512}, 524_288),
         ({"norm_position": "pre"}, 2_048),

@@ -32,6 +32,7 @@ CHOICES = {
     "max_positions": [64, {"encoder": 50, "decoder": 60}],
     "first_position": [0, 2],
     "bias": [True, False, {"attention": False}, {"feed_forward": False, "norm": False}],
+    "output_bias": [True],
     "tied": ["all", "embeddings", "decoder", "none"],
     "embedding_scale": [True, False],
     "n_kv_heads": [None, 2, 1],

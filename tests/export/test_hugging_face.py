@@ -24,7 +24,7 @@ SOURCES = ["ich mochte ein bier", "die unglückliche katze schläft nicht und tr
 POST = {"norm_position": "post"}
 M2M100 = {"positions": "sinusoidal-halves", "first_position": 1}
 TIES = [M2M100 | {"tied": tied} for tied in ("all", "none", "embeddings", "decoder")]
-BOTH = ("tied", "bias", "activation", "positions", "first_position", "n_kv_heads", "embedding_scale")
+BOTH = ("tied", "bias", "output_bias", "activation", "positions", "first_position", "n_kv_heads", "embedding_scale")
 SHAPES = [*one_by_one(), *(POST | one for one in one_by_one() if len(one) == 1 and {*one} <= {*BOTH}), *TIES]
 
 

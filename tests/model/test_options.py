@@ -83,6 +83,7 @@ def configs(draw: st.DrawFn) -> ModelConfig:
                 | st.fixed_dictionaries({"attention": st.booleans()})
                 | st.fixed_dictionaries({"feed_forward": st.booleans(), "norm": st.booleans()})
             ),
+            "output_bias": draw(st.booleans()),
             "tied": draw(st.sampled_from(["all", "embeddings", "decoder", "none"])),
             "embedding_scale": draw(st.booleans()),
         }

@@ -20,26 +20,32 @@ from transformer_cli.training.loss import cross_entropy
 
 @settings(max_examples=60, deadline=None)
 @given(
-    st.integers(1, 12), st.integers(1, 9), st.integers(5, 30), st.sampled_from([0.0, 0.1, 0.4]), st.integers(0, 10**6)
+    st.integers(1, 12),
+    st.integers(1, 9),
+    st.integers(5, 30),
+    st.sampled_from([0.0, 0.1, 0.4]),
+    st.booleans(),
+    st.integers(0, 10**6),
 )
-def test_value_and_gradients_equal_torchs(n: int, d: int, vocab: int, smoothing: float, seed: int) -> None:
+def test_value_and_gradients_equal_torchs(
+    n: int, d: int, vocab: int, smoothing: float, biased: bool, seed: int
+) -> None:
     generator = torch.Generator().manual_seed(seed)
     hidden = torch.randn(2, n, d, dtype=torch.float64, generator=generator).requires_grad_()
     weight = (3 * torch.randn(vocab, d, dtype=torch.float64, generator=generator)).requires_grad_()
     targets = torch.randint(0, vocab, (2, n), generator=generator)  # id 0, padding, among them
-    total = cross_entropy(hidden, weight, targets, smoothing=smoothing)
-    (total * 0.7).backward()
-    ours = (total.detach(), hidden.grad, weight.grad)
-    hidden.grad = weight.grad = None
+    bias = torch.randn(vocab, dtype=torch.float64, generator=generator).requires_grad_()
+    learned = [hidden, weight, bias][: 2 + biased]
+    total = cross_entropy(hidden, weight, targets, bias_V=bias if biased else None, smoothing=smoothing)
+    ours = [total.detach(), *torch.autograd.grad(total * 0.7, learned)]
     reference = F.cross_entropy(
-        (hidden @ weight.T).flatten(0, 1),
+        (hidden @ weight.T + biased * bias).flatten(0, 1),
         targets.flatten(),
         ignore_index=PAD,
         label_smoothing=smoothing,
         reduction="sum",
     )
-    (reference * 0.7).backward()
-    for mine, theirs in zip(ours, (reference.detach(), hidden.grad, weight.grad), strict=True):
+    for mine, theirs in zip(ours, [reference.detach(), *torch.autograd.grad(reference * 0.7, learned)], strict=True):
         torch.testing.assert_close(mine, theirs, rtol=1e-10, atol=1e-10)
 
 

@@ -13,7 +13,7 @@ from transformer_cli.config.accounting import CountedModel
 from transformer_cli.errors import ConfigError
 from transformer_cli.model.build import build_model, initialise
 from transformer_cli.model.layout import Rows
-from transformer_cli.model.transformer import Embedding, Encoder, Model
+from transformer_cli.model.transformer import Embedding, Encoder, Model, output_bias
 
 
 def build_counted(
@@ -58,6 +58,7 @@ class DecoderOnly(Model):
         self.output: nn.Embedding | nn.Linear = self.target_embedding.table
         if config.tied == "none":
             self.output = nn.Linear(config.d_model, vocab, bias=False)
+        self.output_bias = output_bias(config, vocab)
 
     def forward(self, target_BT: Tensor) -> Tensor:
         """All positions at once, each seeing its past. Returns hidden states (B, T, D)."""
@@ -66,7 +67,8 @@ class DecoderOnly(Model):
 
     def project(self, hidden: Tensor) -> Tensor:
         """Logits over the vocabulary: (..., D) to (..., V)."""
-        return F.linear(hidden, self.output.weight.to(hidden.dtype))
+        bias = None if self.output_bias is None else self.output_bias.to(hidden.dtype)
+        return F.linear(hidden, self.output.weight.to(hidden.dtype), bias)
 
 
 class EncoderOnly(Model):

@@ -160,6 +160,8 @@ def _output(model: CountedModel, target_vocab: int) -> Iterator[Part]:
         tied = model.tied in ("all", "decoder")
         shares = ("embedding.tokens" if one else "embedding.target") if tied else None
         yield Part("unembedding", "unembedding", product(target_vocab, model.d_model), shares=shares)
+        if model.output_bias:
+            yield Part("output_bias", "unembedding", product(target_vocab), is_matrix=False)
 
 
 def _layers(model: CountedModel, side: Stack) -> Iterator[Part]:

@@ -40,6 +40,8 @@ def _stored(model: CountedModel, source_vocab: int, target_vocab: int) -> Iterat
         yield from _stack(model, side)
     if "decoder" in model.sides and model.tied in ("embeddings", "none"):
         yield "output.weight", Stored((("unembedding", target_vocab),), (model.d_model,))
+    if "decoder" in model.sides and model.output_bias:
+        yield "output_bias", Stored((("output_bias", target_vocab),))
 
 
 def _stack(model: CountedModel, side: Stack) -> Iterator[tuple[str, Stored]]:

@@ -99,7 +99,9 @@ class ModelConfig(Section):
     first_position: RowsOrNone = 0
     """The number of the first position."""
     bias: bool | Biases = True
-    """Biases in attention and feed-forward, or {attention, feed_forward, norm}; the output projection has none."""
+    """Biases in attention and feed-forward, or {attention, feed_forward, norm}."""
+    output_bias: bool = False
+    """A bias for each piece in the output projection, as Marian's models have."""
     tied: Literal["all", "embeddings", "decoder", "none"] = "all"
     """What is one matrix: source embedding, target embedding and output (all), the first two (embeddings), the last
     two (decoder), or nothing (none)."""

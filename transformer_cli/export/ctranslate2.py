@@ -145,6 +145,8 @@ def _specification(run: OpenedRun) -> Any:
     encoder.embeddings[0].weight = weights.embedding("encoder")
     decoder.embeddings.weight = weights.embedding("decoder")
     decoder.projection.weight = weights.output
+    if (bias := weights.get("output_bias")) is not None:
+        decoder.projection.bias = bias
     _fill_stack(encoder, weights, "encoder", specs)
     _fill_stack(decoder, weights, "decoder", specs)
     spec = specs.TransformerSpec(encoder, decoder)

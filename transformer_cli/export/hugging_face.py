@@ -135,7 +135,8 @@ def kind_of(model: ModelConfig) -> str:
     if model.norm_position == "post":
         return "marian"
     halves = {model.positions_of(side) for side in model.sides} == {"sinusoidal-halves"}
-    return "m2m_100" if halves and model.first_position == PAD + 1 else "blenderbot"
+    fits = halves and model.first_position == PAD + 1 and not model.output_bias
+    return "m2m_100" if fits else "blenderbot"
 
 
 def _refusals(run: OpenedRun) -> Iterator[str]:
@@ -186,7 +187,8 @@ def _tensors(weights: Weights, kind: str, order: np.ndarray | None) -> Iterator[
         yield "model.decoder.embed_tokens.weight", embeddings["decoder"].copy()
         yield "lm_head.weight", weights.output[:, moved].copy()
     if kind != "m2m_100":
-        yield "final_logits_bias", np.zeros((1, len(weights.output)), np.float32)
+        bias = weights.get("output_bias")
+        yield "final_logits_bias", np.zeros((1, len(weights.output)), np.float32) if bias is None else bias[None]
     if kind == "blenderbot":
         for side in config.sides:
             yield f"model.{side}.embed_positions.weight", weights.positions(side, rows=ROWS)

@@ -242,7 +242,10 @@ def decoder(weights: Weights, *, rows: int) -> Any:
             graph.output(f"present.{index}.{part}", one, ("batch", config.n_heads, "present", config.head_width))
     if config.ends_in_norm:
         x = layers.norm("decoder.norm", x)
-    graph.output("logits", graph("MatMul", x, weights.output.T), ("batch", "target", len(weights.output)))
+    logits = graph("MatMul", x, weights.output.T)
+    if (added := weights.get("output_bias")) is not None:
+        logits = graph("Add", logits, added)
+    graph.output("logits", logits, ("batch", "target", len(weights.output)))
     return graph.model("decoder")
 
 

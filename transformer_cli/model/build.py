@@ -53,6 +53,9 @@ def initialise(model: Model) -> None:
             module.table.weight[module.table.padding_idx].zero_()
         elif isinstance(module, PositionEncoding):
             module.initialise()
+    bias = getattr(model, "output_bias", None)
+    if bias is not None:
+        nn.init.zeros_(bias)
     for stack in model.children():
         if not isinstance(stack, Encoder | Decoder):
             continue

@@ -90,7 +90,7 @@ class Form:
         self.encoder = [Layer(layer, dtype) for layer in model.encoder.layers]  # type: ignore[arg-type]
         self.decoder = [CrossLayer(layer, dtype) for layer in model.decoder.layers]  # type: ignore[arg-type]
         self.encoder_norm, self.decoder_norm = (norm_of(stack.norm, dtype) for stack in (model.encoder, model.decoder))
-        self.project = product_of(model.output, dtype)
+        self.project = product_of(model.output, dtype, bias=model.output_bias)
 
     def start(self, source_BS: Tensor, source_lengths_B: Tensor) -> Steps:
         memory_RD = self.encode(source_BS, source_lengths_B)

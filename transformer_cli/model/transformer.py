@@ -81,6 +81,7 @@ class Transformer(Model):
         self.output: nn.Embedding | nn.Linear = self.target_embedding.table
         if config.tied not in ("all", "decoder"):
             self.output = nn.Linear(config.d_model, target_vocab, bias=False)
+        self.output_bias = output_bias(config, target_vocab)
 
     def forward(self, source_BS: Tensor, source_lengths_B: Tensor, target_BT: Tensor) -> Tensor:
         """Teacher forcing: all target positions at once, each seeing its past. Returns hidden states (B, T, D).
@@ -110,7 +111,8 @@ class Transformer(Model):
 
     def project(self, hidden: Tensor) -> Tensor:
         """Logits over the target vocabulary: (..., D) to (..., V)."""
-        return F.linear(hidden, self.output.weight.to(hidden.dtype))
+        bias = None if self.output_bias is None else self.output_bias.to(hidden.dtype)
+        return F.linear(hidden, self.output.weight.to(hidden.dtype), bias)
 
     def start(self, source_BS: Tensor, source_lengths_B: Tensor) -> DecoderState:
         """Read the source; the state lets `step` write the target. Every sentence starts with one beam."""
@@ -151,6 +153,11 @@ class Embedding(nn.Module):
         """Drop what an output projection that shares the table would do to the vector of padding."""
         if self.table.weight.grad is not None:
             self.table.weight.grad[0].zero_()
+
+
+def output_bias(config: ModelConfig, vocab: int) -> nn.Parameter | None:
+    """A number for each piece, added to its logit, where the model has such."""
+    return nn.Parameter(torch.empty(vocab)) if config.output_bias else None
 
 
 class Encoder(nn.Module):

@@ -137,7 +137,8 @@ def loss_of(model: Transformer, batch: Batch, *, smoothing: float) -> Tensor:
     )
     source, target = Packed(batch.source_lengths_B, device), Packed(batch.target_lengths_B, device)
     hidden_ND = model.packed(source_BS, target_in_BT, source, target)
-    return cross_entropy(hidden_ND, model.output.weight, target.ids(target_out_BT), smoothing=smoothing)
+    targets_N = target.ids(target_out_BT)
+    return cross_entropy(hidden_ND, model.output.weight, targets_N, bias_V=model.output_bias, smoothing=smoothing)
 
 
 def windows(batches: Iterator[Batch], size: int) -> Iterator[list[Batch]]:

@@ -16,17 +16,20 @@ PIECE_ELEMENTS = 4 * 1024 * 1024
 more."""
 
 
-def cross_entropy(hidden: Tensor, weight_VD: Tensor, targets: Tensor, *, smoothing: float = 0.0) -> Tensor:
+def cross_entropy(
+    hidden: Tensor, weight_VD: Tensor, targets: Tensor, *, bias_V: Tensor | None = None, smoothing: float = 0.0
+) -> Tensor:
     """Summed loss of the real targets; padding counts for nothing.
 
-    hidden: (..., D). weight_VD: the output projection. targets: (...), ids, PAD where there is none.
+    hidden: (..., D). weight_VD, bias_V: the output projection. targets: (...), ids, PAD where there is none.
     Each target's distribution gives 1 - smoothing to the target and spreads the rest evenly over all V ids, the target
     included, as torch.nn.functional.cross_entropy does.
     Source: Szegedy et al. 2016, section 7; Vaswani et al. 2017, section 5.4.
     """
     if not torch.is_grad_enabled():  # which the function below would not know
         hidden, weight_VD = hidden.detach(), weight_VD.detach()
-    loss: Tensor = _LinearCrossEntropy.apply(hidden.flatten(0, -2), weight_VD, targets.flatten(), smoothing)
+        bias_V = None if bias_V is None else bias_V.detach()
+    loss: Tensor = _LinearCrossEntropy.apply(hidden.flatten(0, -2), weight_VD, bias_V, targets.flatten(), smoothing)
     return loss
 
 
@@ -39,23 +42,32 @@ class _LinearCrossEntropy(torch.autograd.Function):
     """
 
     @staticmethod
-    def forward(ctx: FunctionCtx, hidden_ND: Tensor, weight_VD: Tensor, targets_N: Tensor, smoothing: float) -> Tensor:
+    def forward(
+        ctx: FunctionCtx,
+        hidden_ND: Tensor,
+        weight_VD: Tensor,
+        bias_V: Tensor | None,
+        targets_N: Tensor,
+        smoothing: float,
+    ) -> Tensor:
         n_vocab, d_model = weight_VD.shape
-        needs_gradient = any(ctx.needs_input_grad[:2])  # type: ignore[attr-defined]
+        needs_gradient = any(ctx.needs_input_grad[:3])  # type: ignore[attr-defined]
         wide = torch.float64 if hidden_ND.dtype == torch.float64 else torch.float32
         weight = weight_VD.to(hidden_ND.dtype)
+        bias = None if bias_V is None else bias_V.to(hidden_ND.dtype)
         weight_sum_D = weight_VD.sum(0).to(wide)
         even = smoothing / n_vocab
         total = torch.zeros((), dtype=wide, device=hidden_ND.device)
         grad_hidden_ND = torch.empty_like(hidden_ND) if needs_gradient else None
         grad_weight_VD = torch.zeros_like(weight_VD, dtype=wide) if needs_gradient else None
+        grad_bias_V = None if bias_V is None else torch.zeros_like(bias_V, dtype=wide)
 
         n_rows = max(d_model, PIECE_ELEMENTS // n_vocab)
         for start in range(0, hidden_ND.size(0), n_rows):
             piece = slice(start, start + n_rows)
             hidden_RD, targets_R1 = hidden_ND[piece], targets_N[piece, None]
             real_R1 = (targets_R1 != PAD).to(wide)
-            scores_RV = hidden_RD @ weight.T
+            scores_RV = hidden_RD @ weight.T if bias is None else torch.addmm(bias, hidden_RD, weight.T)
             largest_R1 = scores_RV.amax(-1, keepdim=True)
             target_R1 = scores_RV.gather(1, targets_R1).to(wide)
             e_RV = scores_RV.sub_(largest_R1).exp_()
@@ -64,6 +76,8 @@ class _LinearCrossEntropy(torch.autograd.Function):
             hidden_wide_RD = hidden_RD.to(wide)
             loss_R1 = largest_R1.to(wide) + sum_R1.log() - (1 - smoothing) * target_R1
             loss_R1 -= even * (hidden_wide_RD @ weight_sum_D)[:, None]
+            if bias_V is not None:
+                loss_R1 -= even * bias_V.sum().to(wide)
             total += (loss_R1 * real_R1).sum()
             if grad_hidden_ND is None or grad_weight_VD is None:
                 continue
@@ -75,20 +89,23 @@ class _LinearCrossEntropy(torch.autograd.Function):
             share_R1 = real_R1 / sum_R1
             grad_hidden_ND[piece] = (e_RV @ weight) * share_R1 - even * real_R1 * weight_sum_D
             grad_weight_VD += e_RV.T @ (hidden_wide_RD * share_R1).to(e_RV.dtype)
+            if grad_bias_V is not None:
+                grad_bias_V += (e_RV.T @ share_R1.to(e_RV.dtype))[:, 0] - even * real_R1.sum()
 
         if grad_hidden_ND is not None and grad_weight_VD is not None:
             grad_weight_VD -= even * (hidden_ND * (targets_N[:, None] != PAD)).sum(0, dtype=wide)
-            ctx.save_for_backward(grad_hidden_ND, grad_weight_VD.to(weight_VD.dtype))
+            ctx.save_for_backward(grad_hidden_ND, grad_weight_VD.to(weight_VD.dtype), grad_bias_V)  # type: ignore[arg-type]
         return total
 
     @staticmethod
     @once_differentiable
-    def backward(ctx: FunctionCtx, *grads: Tensor) -> tuple[Tensor, Tensor, None, None]:
-        grad_hidden_ND, grad_weight_VD = ctx.saved_tensors  # type: ignore[attr-defined]
+    def backward(ctx: FunctionCtx, *grads: Tensor) -> tuple[Tensor, Tensor, Tensor | None, None, None]:
+        grad_hidden_ND, grad_weight_VD, grad_bias_V = ctx.saved_tensors  # type: ignore[attr-defined]
         (grad,) = grads
         return (
             grad_hidden_ND.mul_(grad.to(grad_hidden_ND.dtype)),
             grad_weight_VD.mul_(grad.to(grad_weight_VD.dtype)),
+            None if grad_bias_V is None else grad_bias_V.mul_(grad.to(grad_bias_V.dtype)),
             None,
             None,
         )
