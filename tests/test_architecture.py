@@ -44,6 +44,8 @@ TORCH_FREE = [
     "tokenizer",
     "data/phrasebook",
     "data/corpus.py",
+    "data/text.py",
+    "data/stream.py",
     "data/checks.py",
     "data/shifts.py",
     "data/partners.py",

@@ -235,7 +235,7 @@ def _own_tests(opened: OpenedRun, data: DataConfig) -> list[TestSet]:
         )
     is_own = data.train == PHRASEBOOK and data.test in (None, PHRASEBOOK)
     return [
-        TestSet(name, corpus.source, [corpus.target], {name: corpus.counts}, is_own=is_own)
+        TestSet(name, list(corpus.source), [list(corpus.target)], {name: corpus.counts}, is_own=is_own)
         for name, corpus in tests.items()
     ]
 

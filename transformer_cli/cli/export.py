@@ -101,7 +101,7 @@ def _lines(input_file: str | None, settings: RunConfig) -> list[str]:
         corpus = load_validation(settings.data)
     except DataError as failure:
         raise DataError(failure.message, hint="name another text to compare the engines on, with -i") from None
-    return [] if corpus is None else corpus.source
+    return [] if corpus is None else list(corpus.source)
 
 
 def _tell(engine: str, found: Comparison) -> None:

@@ -36,10 +36,12 @@ EMPTY_SOURCE, EMPTY_TARGET, EMPTY_BOTH = "empty source", "empty target", "both s
 class Corpus:
     """Sentence pairs: `source[i]` and `target[i]` say the same."""
 
-    source: list[str]
-    target: list[str]
+    source: Sequence[str]
+    target: Sequence[str]
     counts: dict[str, int] = field(default_factory=dict)
     """What happened to which number of lines or pairs, by reason; nothing happens that isn't counted here."""
+    known_sha256: str | None = None
+    """Where it was found out while the text was read."""
 
     def __len__(self) -> int:
         return len(self.source)
@@ -47,9 +49,13 @@ class Corpus:
     @cached_property
     def sha256(self) -> str:
         """Of the text: equal for equal pairs in equal order, wherever they came from."""
+        from transformer_cli.data.text import as_text, update
+
+        if self.known_sha256 is not None:
+            return self.known_sha256
         digest = hashlib.sha256()
-        for line in (*self.source, *self.target):  # both have as many, so the middle tells them apart
-            digest.update(line.encode("utf-8") + b"\n")
+        for side in (self.source, self.target):  # both have as many lines, so the middle tells them apart
+            update(digest, as_text(side))
         return digest.hexdigest()
 
     def as_json(self) -> dict[str, Any]:
@@ -71,13 +77,13 @@ def load_training(data: DataConfig) -> Corpus:
 
     Raises DataError: what cannot be read, does not match line by line, or leaves nothing to learn from.
     """
-    return learnable(_load(data.train, data, "train"))
+    return learnable(_training(data))
 
 
 def load_all(data: DataConfig) -> dict[str, Corpus]:
     """Every text by name - train, valid, test and what else there is to test with - as it is, nothing left out."""
     valid = load_validation(data)
-    texts = {"train": _load(data.train, data, "train")} | ({} if valid is None else {"valid": valid})
+    texts = {"train": _training(data)} | ({} if valid is None else {"valid": valid})
     return texts | load_tests(data)
 
 
@@ -114,12 +120,17 @@ def read_lines(path: str | Path) -> Lines:
     from transformer_cli.data.stream import LineStream, opened
 
     path = Path(path)
-    if path.is_fifo():
-        raise DataError(f"{files.shown(path)} is a pipe, not a file", hint="save what it gives to a file first")
+    refuse_pipe(path)
     with opened(path) as file:
         stream = LineStream(file, files.shown(path))
         lines = [line for block in stream for line in block]
     return Lines(lines, dict(stream.counts))
+
+
+def refuse_pipe(path: Path) -> None:
+    """DataError for what can be read only once."""
+    if path.is_fifo():
+        raise DataError(f"{files.shown(path)} is a pipe, not a file", hint="save what it gives to a file first")
 
 
 def split_lines(data: bytes, name: str, *, lines_before: int = 0, bytes_before: int = 0) -> Lines:
@@ -137,7 +148,7 @@ def split_lines(data: bytes, name: str, *, lines_before: int = 0, bytes_before: 
         text = data[skipped:].decode("utf-8")
     except UnicodeDecodeError as failure:
         position = failure.start + skipped
-        raise _not_utf8(data, position, name, lines_before=lines_before, bytes_before=bytes_before) from None
+        raise not_utf8(data, position, name, lines_before=lines_before, bytes_before=bytes_before) from None
     lines = text.split("\n")
     if lines[-1] == "":
         lines.pop()
@@ -212,6 +223,20 @@ def _unequal(source: Path, target: Path, left: Sequence[str], right: Sequence[st
 
 def _evaluation_split(split: Split | None, data: DataConfig) -> Split | None:
     return PHRASEBOOK if split is None and data.train == PHRASEBOOK else split
+
+
+def _training(data: DataConfig) -> Corpus:
+    """The training text as it is, read where it lies."""
+    from transformer_cli.data.text import FileText  # brings NumPy
+
+    paths = side_files(data.train, data)
+    if paths is None:
+        return _load(data.train, data, "train")
+    digest = hashlib.sha256()
+    source, target = (FileText(path, digest) for path in paths)
+    if len(source) != len(target):
+        raise _unequal(*paths, source, target)
+    return Corpus(source, target, dict(Counter(source.counts) + Counter(target.counts)), digest.hexdigest())
 
 
 def _load(split: Split, data: DataConfig, name: str) -> Corpus:
@@ -295,20 +320,23 @@ def _book(n_pairs: int, seed: int) -> Phrasebook:
 
 def learnable(corpus: Corpus) -> Corpus:
     """The pairs of a training text that have text on both sides, in order; DataError where there is none."""
-    counts = Counter(corpus.counts)
-    kept: list[int] = []
-    for index, (source, target) in enumerate(zip(corpus.source, corpus.target, strict=True)):
-        reason = why_empty(source, target)
-        if reason is None:
-            kept.append(index)
-        else:
-            counts[reason] += 1
-    if not kept:
+    import numpy as np
+
+    from transformer_cli.data.text import as_text
+
+    source, target = as_text(corpus.source), as_text(corpus.target)
+    left_out = np.union1d(source.blank, target.blank)
+    if len(left_out) == len(corpus):
         raise DataError(
             f"the training text has no pair to learn from: of {len(corpus):,} pairs, none has text on both sides",
             hint="look at the files that `data.train` names",
         )
-    return Corpus([corpus.source[i] for i in kept], [corpus.target[i] for i in kept], dict(counts))
+    if not len(left_out):
+        return corpus
+    empty = zip(np.isin(left_out, source.blank), np.isin(left_out, target.blank), strict=True)
+    counts = Counter(corpus.counts)
+    counts.update(EMPTY_BOTH if all(sides) else EMPTY_SOURCE if sides[0] else EMPTY_TARGET for sides in empty)
+    return Corpus(source.without(left_out), target.without(left_out), dict(counts))
 
 
 def why_empty(source: str, target: str) -> str | None:
@@ -318,7 +346,7 @@ def why_empty(source: str, target: str) -> str | None:
     return EMPTY_SOURCE if target.strip() else EMPTY_BOTH
 
 
-def _not_utf8(data: bytes, position: int, name: str, *, lines_before: int, bytes_before: int) -> DataError:
+def not_utf8(data: bytes, position: int, name: str, *, lines_before: int, bytes_before: int) -> DataError:
     """position: index of the first byte that is wrong."""
     line = lines_before + data.count(b"\n", 0, position) + 1
     column = position - (data.rfind(b"\n", 0, position) + 1) + 1

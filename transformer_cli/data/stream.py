@@ -46,7 +46,7 @@ class LineStream:
         n_lines = n_bytes = 0
         at_end = False
         while not at_end:
-            data = self._read()
+            data = read_some(self.source, self.name)
             at_end = not data
             whole, end, rest = data.rpartition(b"\n")
             if not end and not at_end:
@@ -62,13 +62,15 @@ class LineStream:
             for start in range(0, len(found.lines), BLOCK_LINES):
                 yield found.lines[start : start + BLOCK_LINES]
 
-    def _read(self) -> bytes:
-        try:
-            return self.source.read1(BLOCK_BYTES)
-        except (EOFError, zlib.error, gzip.BadGzipFile) as failure:
-            raise DataError(f"{self.name} is damaged: {failure}", hint="test it with `gzip -t`") from None
-        except OSError as failure:
-            raise DataError(f"{self.name} cannot be read: {failure.strerror or failure}") from failure
+
+def read_some(source: Source, name: str) -> bytes:
+    """What comes next of a source, none at its end; DataError, naming it, where it is damaged or unreadable."""
+    try:
+        return source.read1(BLOCK_BYTES)
+    except (EOFError, zlib.error, gzip.BadGzipFile) as failure:
+        raise DataError(f"{name} is damaged: {failure}", hint="test it with `gzip -t`") from None
+    except OSError as failure:
+        raise DataError(f"{name} cannot be read: {failure.strerror or failure}") from failure
 
 
 def opened(path: Path) -> BufferedReader | gzip.GzipFile:

@@ -1,0 +1,250 @@
+"""Lines read where they lie: of a file nothing is in memory but where each of its lines begins."""
+
+from __future__ import annotations
+
+import os
+import tempfile
+from collections import Counter
+from collections.abc import Iterator, Sequence
+from contextlib import ExitStack
+from copy import copy
+from itertools import accumulate
+from pathlib import Path
+from typing import Protocol, overload
+
+import numpy as np
+import numpy.typing as npt
+
+from transformer_cli.data.corpus import BOM, BOM_REMOVED, CR_STRIPPED, LONGEST_LINE, not_utf8, refuse_pipe, too_long
+from transformer_cli.data.stream import opened, read_some
+from transformer_cli.errors import DataError
+from transformer_cli.files import shown
+
+BLOCK = 4096
+"""Lines that are text at a time."""
+
+Places = npt.NDArray[np.int64]
+
+# White space in UTF-8 begins with one of these; nearly every line is known to have text by its first byte.
+_MAYBE_BLANK = np.zeros(256, dtype=bool)
+_MAYBE_BLANK[[*range(33), 0xC2, 0xE1, 0xE2, 0xE3, 0xEF]] = True
+
+
+class Digest(Protocol):
+    """A hash that is not finished."""
+
+    def update(self, data: bytes, /) -> None: ...
+
+
+class Text(Sequence[str]):
+    """Lines that are read when they are asked for."""
+
+    counts: dict[str, int]
+    """Lines that were touched, by reason."""
+    blank: Places
+    """The places of those without text."""
+
+    def utf8(self, start: int, stop: int) -> bytes:
+        """These lines, each with a line feed behind it."""
+        raise NotImplementedError
+
+    def without(self, places: Places) -> Text:
+        """All but those at these places."""
+        raise NotImplementedError
+
+    @overload
+    def __getitem__(self, index: int) -> str: ...
+    @overload
+    def __getitem__(self, index: slice) -> list[str]: ...
+    def __getitem__(self, index: int | slice) -> str | list[str]:
+        if isinstance(index, slice):
+            start, stop, step = index.indices(len(self))
+            if step != 1:
+                return [self[place] for place in range(start, stop, step)]
+            return [
+                line for first in range(start, stop, BLOCK) for line in self._block(first, min(first + BLOCK, stop))
+            ]
+        place = range(len(self))[index]
+        return self.utf8(place, place + 1)[:-1].decode("utf-8")
+
+    def __iter__(self) -> Iterator[str]:
+        for first in range(0, len(self), BLOCK):
+            yield from self._block(first, min(first + BLOCK, len(self)))
+
+    def __eq__(self, other: object) -> bool:
+        if not isinstance(other, Sequence):
+            return NotImplemented
+        return len(self) == len(other) and all(map(str.__eq__, self, other))
+
+    __hash__ = None  # type: ignore[assignment]
+
+    def _block(self, start: int, stop: int) -> list[str]:
+        return self.utf8(start, stop)[:-1].decode("utf-8").split("\n")
+
+
+class FileText(Text):
+    """The lines of a file, by the rules of `corpus.split_lines`; checked, and hashed, in one pass."""
+
+    def __init__(self, path: str | Path, digest: Digest) -> None:
+        """digest: is updated with the lines, each with a line feed behind it. A `.gz` is unpacked once, into a file of
+        the system's temporary folder that has no name there and is gone with this process.
+
+        Raises DataError: missing, damaged, not UTF-8, a line of more than LONGEST_LINE bytes.
+        """
+        path = Path(path)
+        self.name = shown(path)
+        refuse_pipe(path)
+        with ExitStack() as stack:
+            source = stack.enter_context(opened(path))
+            unpacked = stack.enter_context(tempfile.TemporaryFile()) if path.suffix == ".gz" else None
+            counts: Counter[str] = Counter()
+            starts, blank = [np.zeros(1, dtype=np.int64)], [np.empty(0, dtype=np.int64)]
+            n_lines = n_bytes = 0
+            rest, data = b"", b"more"
+            while data:
+                data = read_some(source, self.name)
+                if unpacked is not None:
+                    unpacked.write(data)
+                block, end, rest = (rest + data).rpartition(b"\n") if data else (rest, b"\n" * bool(rest), b"")
+                block += end
+                ends, without_text = _looked_through(block, self.name, n_lines, n_bytes)
+                skipped = len(BOM) if not n_bytes and block.startswith(BOM) else 0
+                n_returns = block.count(b"\r\n")
+                digest.update((block.replace(b"\r\n", b"\n") if n_returns else block)[skipped:])
+                starts[0] += skipped
+                counts += Counter({BOM_REMOVED: int(skipped > 0), CR_STRIPPED: n_returns})
+                starts.append(ends + n_bytes)
+                blank.append(without_text + n_lines)
+                n_lines, n_bytes = n_lines + len(ends), n_bytes + len(block)
+                if len(rest) > LONGEST_LINE:
+                    raise too_long(self.name, n_lines + 1)
+            if unpacked is not None:
+                unpacked.flush()
+            self._file = _Open(os.dup((unpacked or source).fileno()))
+        self._as_scanned = self._state()
+        self.counts = dict(counts)
+        self.starts: Places = np.concatenate(starts)
+        """Where each line begins, in bytes, and one that would follow the last."""
+        self.blank = np.concatenate(blank)
+        self.kept: npt.NDArray[np.int32] | None = None
+        """The places of these lines in the file; None where they are all of them."""
+
+    def __len__(self) -> int:
+        return len(self.starts) - 1 if self.kept is None else len(self.kept)
+
+    def utf8(self, start: int, stop: int) -> bytes:
+        if start == stop:
+            return b""
+        first, last = start, stop - 1
+        if self.kept is not None:
+            first, last = int(self.kept[first]), int(self.kept[last])
+        data = self._read(int(self.starts[first]), int(self.starts[last + 1]))
+        if self.kept is not None and last - first != stop - 1 - start:
+            lines = data.split(b"\n")
+            data = b"".join(lines[place] + b"\n" for place in self.kept[start:stop] - first)
+        return data.replace(b"\r\n", b"\n") if CR_STRIPPED in self.counts else data
+
+    def without(self, places: Places) -> FileText:
+        left = copy(self)
+        places_kept = np.delete(np.arange(len(self), dtype=np.int32), places)
+        left.kept = places_kept if self.kept is None else self.kept[places_kept]
+        blank = np.setdiff1d(self.blank, places)
+        left.blank = blank - np.searchsorted(places, blank)
+        return left
+
+    def _read(self, start: int, stop: int) -> bytes:
+        """The bytes from start to stop, and a line feed that the last line of a file lacks."""
+        data = os.pread(self._file.descriptor, stop - start, start)
+        if self._state() != self._as_scanned:
+            raise DataError(
+                f"{self.name} was changed while it was read",
+                hint="restore it and run the same command again; a text must stay as it is until training has ended",
+            )
+        return data if len(data) == stop - start else data + b"\n"
+
+    def _state(self) -> tuple[int, int]:
+        found = os.fstat(self._file.descriptor)
+        return found.st_size, found.st_mtime_ns
+
+
+class JoinedText(Text):
+    """The lines of several texts, one after the other."""
+
+    def __init__(self, parts: Sequence[Text]) -> None:
+        self.parts = parts
+        self.counts = dict(sum((Counter(part.counts) for part in parts), Counter()))
+        self.limits = [0, *accumulate(map(len, parts))]
+        """Where each part begins, and the end."""
+        self.blank = np.concatenate([part.blank + begin for part, begin in self._each()])
+
+    def __len__(self) -> int:
+        return self.limits[-1]
+
+    def utf8(self, start: int, stop: int) -> bytes:
+        clipped = ((part, max(start - begin, 0), min(stop - begin, len(part))) for part, begin in self._each())
+        return b"".join(part.utf8(first, end) for part, first, end in clipped if first < end)
+
+    def without(self, places: Places) -> JoinedText:
+        inside = ((part, places - begin) for part, begin in self._each())
+        return JoinedText([part.without(here[(here >= 0) & (here < len(part))]) for part, here in inside])
+
+    def _each(self) -> Iterator[tuple[Text, int]]:
+        return zip(self.parts, self.limits, strict=False)
+
+
+class ListedText(Text):
+    """Lines that are in memory."""
+
+    def __init__(self, lines: Sequence[str]) -> None:
+        self.lines = lines
+        self.counts = {}
+        self.blank = np.array([place for place, line in enumerate(lines) if not line.strip()], dtype=np.int64)
+
+    def __len__(self) -> int:
+        return len(self.lines)
+
+    def utf8(self, start: int, stop: int) -> bytes:
+        return "".join(f"{line}\n" for line in self.lines[start:stop]).encode("utf-8")
+
+    def without(self, places: Places) -> ListedText:
+        left_out = set(places.tolist())
+        return ListedText([line for place, line in enumerate(self.lines) if place not in left_out])
+
+
+class _Open:
+    """A file that is closed when nobody reads it any more."""
+
+    def __init__(self, descriptor: int) -> None:
+        self.descriptor = descriptor
+
+    def __del__(self) -> None:
+        os.close(self.descriptor)
+
+
+def as_text(lines: Sequence[str]) -> Text:
+    """Lines of any kind."""
+    return lines if isinstance(lines, Text) else ListedText(lines)
+
+
+def update(digest: Digest, text: Text) -> None:
+    """Hash the lines of a text, each with a line feed behind it."""
+    for start in range(0, len(text), BLOCK):
+        digest.update(text.utf8(start, min(start + BLOCK, len(text))))
+
+
+def _looked_through(block: bytes, name: str, n_lines: int, n_bytes: int) -> tuple[Places, Places]:
+    """Where the lines of a block of whole lines end, in bytes, and the places of those without text. n_lines, n_bytes:
+    what came before. DataError for what is no text."""
+    try:
+        block.decode("utf-8")
+    except UnicodeDecodeError as failure:
+        raise not_utf8(block, failure.start, name, lines_before=n_lines, bytes_before=n_bytes) from None
+    data = np.frombuffer(block, dtype=np.uint8)
+    ends = np.flatnonzero(data == ord("\n")) + 1
+    begins = np.concatenate([np.zeros(1, dtype=np.int64), ends])[:-1]
+    if len(long := np.flatnonzero(ends - begins > LONGEST_LINE + 1)):
+        raise too_long(name, n_lines + int(long[0]) + 1)
+    doubtful = np.flatnonzero(_MAYBE_BLANK[data[begins]])
+    first = len(BOM) if not n_bytes and block.startswith(BOM) else 0
+    is_blank = [not block[max(begins[place], first) : ends[place]].decode("utf-8").strip() for place in doubtful]
+    return ends, doubtful[np.array(is_blank, dtype=bool)]
