@@ -24,6 +24,8 @@ ANYTHING = "base.yaml"
 """Has everything that there is to look up."""
 GREATEST_WIDTH = 100
 """Of lines to read."""
+PAIRS = {"diff": "two presets, files or runs", "from": "a toolkit and its file"}
+"""Words that are no setting but take two more."""
 INTRODUCTION = """\
 # Configuration
 
@@ -37,12 +39,13 @@ calls it so, and `tx config -c mine.yaml` says what each is in a file, and which
 
 
 def config(
-    name: Annotated[
-        str | None,
+    words: Annotated[
+        list[str] | None,
         typer.Argument(
-            metavar="NAME",
+            metavar="NAME | diff A B | from TOOLKIT FILE",
             autocompletion=options.settings,
-            help="A setting or a section, by our name or another toolkit's.",
+            help="A setting or a section, by our name or another toolkit's; two presets, files or runs to compare; "
+            "or a configuration of fairseq, JoeyNMT, Marian, OpenNMT-py or Sockeye to say in our words.",
         ),
     ] = None,
     config: Config = None,
@@ -56,22 +59,29 @@ def config(
     """Look up settings: what each does, what it takes and what it is by default.
 
     Without a name all of them, section by section. With -c or --set also what each is there, and which line of which
-    file says so.
+    file says so. `diff` lists what two configurations differ in; `from` writes a configuration of ours, each line with
+    where it is from, and lists what could not be carried over.
 
     Examples:
-      tx config
       tx config training.learning_rate
       tx config -c tiny.yaml --set training.max_steps=10
+      tx config diff tiny.yaml base.yaml
     """
     from transformer_cli.config.settings import json_schema, look_up, settings
     from transformer_cli.files import json_line, json_text
 
     if schema or markdown:
-        if any((name, config, overrides, json_output, schema and markdown)):
+        if any((words, config, overrides, json_output, schema and markdown)):
             raise UsageError("--schema and --markdown are of everything", hint="give one of them, and nothing else")
         sys.stdout.write(json_text(json_schema()) if schema else document())
         return
-    here = _read(config, overrides) if config or overrides else None
+    if words and words[0] in PAIRS:
+        _of_two(words[0], words[1:], has_settings=bool(config or overrides), json_output=json_output)
+        return
+    if words and len(words) > 1:
+        raise UsageError(f"`tx config` looks up one name at a time, not {len(words)}")
+    name = words[0] if words else None
+    here = read(config, overrides) if config or overrides else None
     if name is None:
         found = settings()
     else:
@@ -90,6 +100,14 @@ def config(
         from transformer_cli.cli.tables import show
 
         show(_listed(found, here))
+
+
+def _of_two(word: str, two: list[str], *, has_settings: bool, json_output: bool) -> None:
+    from transformer_cli.cli import config_pairs
+
+    if len(two) != 2 or has_settings:
+        raise UsageError(f"`tx config {word}` takes {PAIRS[word]}, and neither -c nor --set")
+    (config_pairs.diff if word == "diff" else config_pairs.carried_over)(*two, json_output=json_output)
 
 
 @dataclass(frozen=True)
@@ -115,7 +133,8 @@ class Here:
         return written(value), "the file's name" if name == "name" else "default"
 
 
-def _read(config: str | None, overrides: Sequence[str] | None) -> Here:
+def read(config: str | None, overrides: Sequence[str] | None) -> Here:
+    """A configuration with its places."""
     from transformer_cli.config.source import load_with_places
 
     loaded, tree = load_with_places(config or ANYTHING, overrides or ())

@@ -1,0 +1,234 @@
+"""Configurations of other toolkits in our words: recipes that they publish, and rates by their own formulas."""
+
+from __future__ import annotations
+
+import random
+import re
+from pathlib import Path
+
+import pytest
+import yaml
+
+from transformer_cli.config import consequences, foreign
+from transformer_cli.config.foreign import carry_over, toolkits
+from transformer_cli.config.settings import settings
+from transformer_cli.config.source import load_config
+from transformer_cli.errors import ConfigError
+from transformer_cli.training.schedules import learning_rate
+
+FAIRSEQ = """
+CUDA_VISIBLE_DEVICES=0 fairseq-train data-bin/iwslt14.tokenized.de-en \\
+    --arch transformer_iwslt_de_en --share-decoder-input-output-embed \\
+    --optimizer adam --adam-betas '(0.9, 0.98)' --clip-norm 0.0 \\
+    --lr 5e-4 --lr-scheduler inverse_sqrt --warmup-updates 4000 \\
+    --dropout 0.3 --weight-decay 0.0001 --criterion label_smoothed_cross_entropy --label-smoothing 0.1 \\
+    --max-tokens 4096 --eval-bleu --eval-bleu-args '{"beam": 5, "max_len_a": 1.2, "max_len_b": 10}' \\
+    --best-checkpoint-metric bleu --maximize-best-checkpoint-metric --encoder-layerdrop 0.2
+"""
+"""The recipe for IWSLT'14 in fairseq's examples/translation, and an option that tx has not."""
+JOEYNMT = """
+name: mine
+data: {train: train, dev: dev, src: {lang: de, level: bpe, voc_limit: 8000}, trg: {lang: en, voc_limit: 8000}}
+training:
+  optimizer: adam
+  learning_rate_warmup: 300
+  learning_rate_factor: 0.5
+  scheduling: noam
+  batch_size: 2048
+  batch_type: token
+  normalization: tokens
+  early_stopping_metric: ppl
+model:
+  encoder: {type: transformer, num_layers: 4, num_heads: 4, hidden_size: 64, ff_size: 128, layer_norm: post}
+  decoder: {type: transformer, num_layers: 2, num_heads: 4, hidden_size: 64, ff_size: 128, layer_norm: post}
+  tied_softmax: true
+testing: {beam_size: 5, beam_alpha: 1.0}
+"""
+OPENNMT = """
+data:
+    corpus_1: {path_src: a.de, path_tgt: a.en, weight: 3}
+    valid: {path_src: b.de, path_tgt: b.en}
+encoder_type: transformer
+decoder_type: transformer
+enc_layers: 6
+dec_layers: 6
+heads: 8
+hidden_size: 512
+transformer_ff: 2048
+position_encoding: 'true'
+optim: adam
+adam_beta2: 0.998
+decay_method: noam
+warmup_steps: 8000
+learning_rate: 2
+max_grad_norm: 0
+batch_size: 4096
+batch_type: tokens
+"""
+MARIAN = """
+task: transformer-base-prenorm
+train-sets: [corpus.de, corpus.en]
+valid-sets: [dev.de, dev.en]
+dim-vocabs: [32000, 32000]
+mini-batch-words: 3000
+valid-freq: 5000u
+lr-decay-inv-sqrt: 16000u
+exponential-smoothing: 1e-4
+optimizer-params: [0.9, 0.98, 1e-09]
+"""
+SOCKEYE = """
+sockeye-train -d prepared -vs dev.de -vt dev.en --output model --num-layers 6:3 --transformer-model-size 512 \\
+  --weight-tying-type src_trg_softmax --batch-size 5000 --initial-learning-rate 0.06325 \\
+  --learning-rate-scheduler-type inv-sqrt-decay --learning-rate-warmup 4000 --checkpoint-interval 500 --shared-vocab \\
+  --gradient-clipping-type norm --gradient-clipping-threshold 2
+"""
+ALL = {"fairseq": FAIRSEQ, "joeynmt": JOEYNMT, "opennmt": OPENNMT, "marian": MARIAN, "sockeye": SOCKEYE}
+
+
+def carried(toolkit: str, text: str, folder: Path) -> tuple[foreign.Carried, object]:
+    """What is carried over, and the configuration that it is when it is read again."""
+    (folder / "theirs").write_text(text, "utf-8")
+    found = carry_over(toolkit, folder / "theirs")
+    (folder / "ours.yaml").write_text(found.as_yaml(), "utf-8")
+    return found, load_config(folder / "ours.yaml")
+
+
+@pytest.mark.parametrize(
+    ("toolkit", "expected"),
+    [
+        (
+            "fairseq",
+            "model.d_model=512 model.d_ff=1024 model.n_heads=4 model.n_layers=6 model.norm_position=post "
+            "model.tied=decoder model.dropout=0.3 training.budget_tokens=4096 training.betas=[0.9, 0.98] "
+            "training.weight_decay=0.0001 training.learning_rate=0.0005 training.warmup_steps=4000 "
+            "training.clip_norm=None training.best_by=bleu tokenizer.joint=False training.label_smoothing=0.1",
+        ),
+        (
+            "joeynmt",
+            "name=mine model.n_layers={'encoder': 4, 'decoder': 2} model.norm_position=post model.tied=decoder "
+            "training.betas=[0.9, 0.999] training.best_by=loss training.max_epochs=3 training.budget_tokens=2048 "
+            "tokenizer.vocab_size=8000 data.source=de decoding.length_penalty_family=gnmt model.embedding_scale=False",
+        ),
+        (
+            "opennmt",
+            "model.positions=sinusoidal model.embedding_scale=True model.dropout=0.3 training.betas=[0.9, 0.998] "
+            "training.clip_norm=None training.warmup_steps=8000 model.bias={'attention': False, 'feed_forward': False, "
+            "'norm': True} training.schedule=inverse-sqrt",
+        ),
+        (
+            "marian",
+            "model.norm_position=pre model.final_norm=True model.tied=all training.learning_rate=0.0003 "
+            "training.eps=1e-09 training.warmup_steps=16000 training.validate_every=5000 decoding.beam_size=8 "
+            "tokenizer.vocab_size=32000 training.budget_tokens=3000 training.clip_norm=None",
+        ),
+        (
+            "sockeye",
+            "model.n_layers={'encoder': 6, 'decoder': 3} model.d_ff=2048 model.tied=all tokenizer.joint=True "
+            "training.clip_norm=2.0 training.validate_every=500 training.budget_tokens=5000",
+        ),
+    ],
+)
+def test_a_recipe_of_theirs_is_the_same_in_ours(toolkit, expected, tmp_path):
+    _, config = carried(toolkit, ALL[toolkit], tmp_path)
+    wanted = dict(re.findall(r"(\S+)=((?:[^ {\[]+|\{.*?\}|\[.*?\]))(?: |$)", expected))
+    values = config.model_dump()
+    found = {}
+    for name in wanted:
+        value = values
+        for part in name.split("."):
+            value = value[part]
+        found[name] = str(value)
+    assert len(wanted) > 5
+    assert found == wanted
+
+
+@pytest.mark.parametrize(
+    ("toolkit", "theirs"),
+    [
+        ("fairseq", "encoder_layerdrop: 0.2"),
+        ("opennmt", "data.corpus_1.weight: 3"),
+        ("marian", "exponential_smoothing: 0.0001"),
+        ("sockeye", "the text, data.train"),
+    ],
+)
+def test_what_cannot_be_carried_over_is_told_with_a_reason_and_stands_in_the_file(toolkit, theirs, tmp_path):
+    found, _ = carried(toolkit, ALL[toolkit], tmp_path)
+    assert found.left[theirs]
+    assert f"# {theirs}: {found.left[theirs]}\n" in found.as_yaml()
+
+
+@pytest.mark.parametrize(
+    ("toolkit", "width", "warmup", "rate"),
+    [
+        ("joeynmt", 64, 300, lambda t: 0.5 * 64**-0.5 * min(t**-0.5, t * 300**-1.5)),
+        ("opennmt", 512, 8000, lambda t: 2 * 512**-0.5 * min(t**-0.5, t * 8000**-1.5)),
+        ("sockeye", 512, 4000, lambda t: 0.06325 / max(t, 4000) ** 0.5 * min(1, t / 4000)),
+        ("fairseq", 512, 4000, lambda t: 5e-4 * min(t / 4000, (4000 / t) ** 0.5)),
+        ("marian", 512, 16000, lambda t: 3e-4 * min(1, t / 16000) * min(1, 16000 / t) ** 0.5),
+    ],
+)
+def test_the_rate_is_theirs_at_every_update(toolkit, width, warmup, rate, tmp_path):
+    """By the formulas of their schedulers."""
+    _, config = carried(toolkit, ALL[toolkit], tmp_path)
+    for step in [1, warmup, warmup + 1, *(random.Random(1).randrange(1, 10 * warmup) for _ in range(50))]:
+        assert learning_rate(step, config.training, d_model=width) == pytest.approx(rate(step), rel=1e-4), step
+
+
+def test_a_setting_that_theirs_have_twice_is_not_decided_in_silence(tmp_path):
+    found, _ = carried("joeynmt", JOEYNMT.replace("ff_size: 128", "ff_size: 256", 1), tmp_path)
+    assert "model.encoder.ff_size: 256 says it already" in found.left["model.decoder.ff_size: 128"]
+
+
+def test_sentences_are_no_tokens(tmp_path):
+    found, config = carried("joeynmt", JOEYNMT.replace("batch_type: token\n", "batch_type: sentence\n"), tmp_path)
+    assert "choose training.budget_tokens" in found.left["training.batch_size: 2048"]
+    assert config.training.budget_tokens == 4096
+
+
+def test_what_our_schema_does_not_take_is_left(tmp_path):
+    found, config = carried("fairseq", FAIRSEQ.replace("--dropout 0.3", "--dropout 1.5"), tmp_path)
+    assert found.left["dropout: 1.5"] == "model.dropout: 1.5 is not a number below 1.0"
+    assert config.model.dropout == 0.1
+
+
+@pytest.mark.parametrize(
+    ("after", "setting", "value"),
+    [("20e", "max_epochs", 20), ("600000u", "max_steps", 600_000), ("0e", "max_epochs", None)],
+)
+def test_marian_ends_after_updates_or_epochs(after, setting, value, tmp_path):
+    found, config = carried("marian", f"{MARIAN}after: {after}\n", tmp_path)
+    assert getattr(config.training, setting) == value
+    assert not any(theirs.startswith("after") for theirs in found.left)
+    found, _ = carried("marian", f"{MARIAN}after: 3Gt\n", tmp_path)
+    assert "updates or epochs" in found.left["after: 3Gt"]
+
+
+def test_hydra_names_are_the_options(tmp_path):
+    """fairseq-hydra-train's files say the same in sections."""
+    text = "model: {_name: transformer_iwslt_de_en}\noptimization: {lr: [0.0005], clip_norm: 0.1}\n"
+    _, config = carried("fairseq", text, tmp_path)
+    assert (config.model.d_ff, config.training.learning_rate, config.training.clip_norm) == (1024, 0.0005, 0.1)
+
+
+@pytest.mark.parametrize("text", ["just words", "- a\n- b", "key: [", ""])
+def test_what_is_no_configuration_is_refused(text, tmp_path):
+    with pytest.raises(ConfigError):
+        carried("marian", text, tmp_path)
+
+
+@pytest.mark.parametrize("toolkit", toolkits())
+def test_a_table_speaks_of_settings_and_facts_that_there_are(toolkit):
+    table = yaml.safe_load((foreign.TABLES / f"{toolkit}.yaml").read_text("utf-8"))
+    known = {one.name for one in settings()}
+    known |= {f"model.n_layers.{side}" for side in ("encoder", "decoder")}
+    known |= {f"data.{split}.{side}" for split in ("train", "valid") for side in ("source", "target")}
+    known |= {f"model.bias.{part}" for part in ("attention", "feed_forward", "norm")}
+    known |= set(re.findall(r'"(~\w+)"', Path(consequences.__file__).read_text("utf-8")))
+    known |= {"~beta1", "~beta2"}
+    named = set(table["unless_said"])
+    for family in table.get("families", {}).values():
+        named |= {ours for meaning in family.values() for ours in meaning}
+    for meaning in table["means"].values():
+        for inside in meaning.values() if isinstance(meaning, dict) else [meaning]:
+            named |= set(inside) if isinstance(inside, dict) else {inside} - {None}
+    assert named <= known, named - known

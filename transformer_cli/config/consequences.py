@@ -1,0 +1,145 @@
+"""What follows from several settings of another toolkit together: its tables call such facts `~name`."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+from typing import Any
+
+Fact = tuple[Any, str]
+SUPPOSED, IMPLIED, SAID = range(3)
+
+
+class Facts:
+    """Settings of ours and facts, each with its value, its origin and its weight: who says it outweighs a default."""
+
+    def __init__(self) -> None:
+        self._known: dict[str, tuple[int, Any, str]] = {}
+
+    def __contains__(self, name: str) -> bool:
+        return name in self._known
+
+    def items(self) -> Iterator[tuple[str, Fact]]:
+        return ((name, (value, origin)) for name, (_, value, origin) in self._known.items())
+
+    def value(self, name: str, default: Any = None) -> Any:
+        return self._known.get(name, (SUPPOSED, default, ""))[1]
+
+    def origin(self, *names: str) -> str:
+        """Where they come from, together."""
+        return ", ".join(dict.fromkeys(self._known[name][2] for name in names if name in self._known))
+
+    def pop(self, name: str) -> None:
+        self._known.pop(name, None)
+
+    def suppose(self, name: str, value: Any, origin: str) -> None:
+        """By default; a later default, such as a family's, goes before."""
+        self._put(name, value, origin, SUPPOSED)
+
+    def imply(self, name: str, value: Any, origin: str) -> None:
+        self._put(name, value, origin, IMPLIED)
+
+    def say(self, name: str, value: Any, origin: str) -> str:
+        """Takes it, or tells why not: something else was said already."""
+        weight, earlier, by = self._known.get(name, (SUPPOSED, None, ""))
+        if weight == SAID and earlier != value:
+            return f"{name} is one setting in tx, and {by} says it already"
+        self._put(name, value, origin, SAID)
+        return ""
+
+    def _put(self, name: str, value: Any, origin: str, weight: int) -> None:
+        if self._known.get(name, (SUPPOSED,))[0] <= weight:
+            self._known[name] = (weight, value, origin)
+
+
+def follow(facts: Facts) -> dict[str, str]:
+    """Adds the settings that follow; what could not be carried over, with the reason."""
+    left: dict[str, str] = {}
+    _tying(facts)
+    _rate(facts, left)
+    _adam(facts)
+    _batch(facts, left)
+    _both_sides(facts)
+    _end(facts, left)
+    if facts.value("~clips"):
+        facts.say("training.clip_norm", facts.value("~clip"), facts.origin("~clip"))
+    return left
+
+
+def _tying(facts: Facts) -> None:
+    names = ("~source_is_target", "~target_is_output")
+    tied = {(True, True): "all", (True, False): "embeddings", (False, True): "decoder", (False, False): "none"}
+    source_is_target, target_is_output = (bool(facts.value(name)) for name in names)
+    facts.say("model.tied", tied[source_is_target, target_is_output], facts.origin(*names))
+
+
+def _rate(facts: Facts, left: dict[str, str]) -> None:
+    """The peak at the end of the warm-up, which our learning rate is, from what theirs is a factor of."""
+    rate, warmup = facts.value("training.learning_rate"), facts.value("~warmup", facts.value("training.warmup_steps"))
+    if facts.value("~noam"):
+        factor = facts.value("~factor", rate)
+        _say_peak(facts, factor * (facts.value("model.d_model", 512) * warmup) ** -0.5, "the peak of noam")
+    elif facts.value("~rate_over_root"):
+        _say_peak(facts, rate * max(1, warmup) ** -0.5, "divided by the root of the warm-up")
+    elif begins := facts.value("~inverse_sqrt"):
+        facts.say("training.schedule", "inverse-sqrt", facts.origin("~inverse_sqrt"))
+        if begins != warmup:
+            left[facts.origin("~inverse_sqrt")] = (
+                f"in tx the rate falls as soon as it has risen, from update {warmup} on"
+            )
+    if "~warmup" in facts and facts.value("training.schedule") != "constant":
+        facts.say("training.warmup_steps", warmup, facts.origin("~warmup"))
+
+
+def _say_peak(facts: Facts, peak: float, words: str) -> None:
+    origin = f"{facts.origin('~noam', '~rate_over_root', '~factor')}, {words}"
+    facts.pop("training.learning_rate")
+    facts.say("training.learning_rate", float(f"{peak:.6g}"), origin)
+    facts.say("training.schedule", "inverse-sqrt", origin)
+
+
+def _adam(facts: Facts) -> None:
+    if isinstance(parameters := facts.value("~adam"), list):
+        facts.say("training.betas", parameters[:2], facts.origin("~adam"))
+        if len(parameters) > 2:
+            facts.say("training.eps", parameters[2], facts.origin("~adam"))
+    if "~beta1" in facts or "~beta2" in facts:
+        betas = facts.value("training.betas")
+        pair = [facts.value(f"~beta{index + 1}", beta) for index, beta in enumerate(betas)]
+        facts.say("training.betas", pair, facts.origin("~beta1", "~beta2"))
+
+
+def _batch(facts: Facts, left: dict[str, str]) -> None:
+    if "~batch" in facts and facts.value("~batch_of") == "tokens":
+        facts.say("training.budget_tokens", facts.value("~batch"), facts.origin("~batch"))
+    elif "~batch" in facts:
+        left[facts.origin("~batch")] = "these are sentences; tx counts padded tokens: choose training.budget_tokens"
+    elif "training.budget_tokens" not in facts:
+        left["the batches"] = "no size in tokens is said: choose training.budget_tokens"
+
+
+def _end(facts: Facts, left: dict[str, str]) -> None:
+    """Marian's `after`: updates, or epochs as in 20e."""
+    until, origin = facts.value("~until"), facts.origin("~until")
+    if isinstance(until, int) and until > 0:
+        facts.say("training.max_steps", until, origin)
+    elif isinstance(until, str) and until.endswith("e") and until[:-1].isdecimal():
+        if int(until[:-1]):
+            facts.say("training.max_epochs", int(until[:-1]), origin)
+    elif until is not None:
+        left[origin] = "tx ends after updates or epochs: training.max_steps, training.max_epochs"
+
+
+def _both_sides(facts: Facts) -> None:
+    """One value where both sides have the same, {encoder, decoder} or {source, target} where they have not."""
+    stacks, sides = ("encoder", "decoder"), ("source", "target")
+    for name, parts in {"model.n_layers": stacks, "data.train": sides, "data.valid": sides}.items():
+        whole = facts.value(name)
+        pair = [facts.value(f"{name}.{part}", whole) for part in parts]
+        said = [f"{name}.{part}" for part in parts if f"{name}.{part}" in facts]
+        if isinstance(whole, list) and not said:
+            pair, said = whole, [name]
+        if said:
+            origin = facts.origin(*said)
+            for one in {name, *said}:
+                facts.pop(one)
+            facts.say(name, pair[0] if pair[0] == pair[1] else dict(zip(parts, pair, strict=True)), origin)

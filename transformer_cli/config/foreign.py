@@ -1,0 +1,202 @@
+"""Another toolkit's configuration becomes ours: what it says, what it would be by default there, what is left over.
+
+A table for each toolkit, foreign/NAME.yaml, says what its settings mean here:
+
+- `means`: theirs, with sections where they have some and `*` for any. To one of ours, which takes the value as it is;
+  or to what each value means, `{pre: {model.norm_position: pre}}`: `{}` is what tx does anyhow, null what it has not,
+  `else` any other value. A name that begins with `~` is a fact that settings follow from (consequences.py).
+- `unless_said`: what theirs does by default.
+- `families`: settings with a value for many at once, such as `--arch`.
+- `nothing`: what has no influence on the model: places, logs, devices.
+"""
+
+from __future__ import annotations
+
+import re
+import shlex
+from collections.abc import Iterator, Mapping
+from dataclasses import dataclass, field
+from fnmatch import fnmatchcase
+from pathlib import Path
+from typing import Any
+
+import yaml
+from pydantic import ValidationError
+
+from transformer_cli.config import elsewhere
+from transformer_cli.config.complaints import complaint
+from transformer_cli.config.consequences import Facts, follow
+from transformer_cli.config.names import shorten
+from transformer_cli.config.nodes import MAX_BYTES, Refused, Source, decode, read_nodes, read_scalar
+from transformer_cli.config.run import RunConfig
+from transformer_cli.config.settings import settings, written
+from transformer_cli.errors import ConfigError
+
+TABLES = Path(__file__).with_suffix("")
+
+
+def toolkits() -> list[str]:
+    """Those whose configurations are understood."""
+    return sorted(path.stem for path in TABLES.glob("*.yaml"))
+
+
+@dataclass(frozen=True)
+class Carried:
+    """What became of a configuration. values: ours, each with where it is from; left: theirs, each with why."""
+
+    toolkit: str
+    values: dict[str, tuple[Any, str]] = field(default_factory=dict)
+    left: dict[str, str] = field(default_factory=dict)
+
+    def as_yaml(self) -> str:
+        """A file of ours whose lines say where they come from; what is left stands at its end."""
+        lines = [f"# From {self.toolkit}'s, by `tx config from`."]
+        around: list[str] = []
+        for setting in settings():
+            if setting.name in self.values:
+                value, origin = self.values[setting.name]
+                *sections, key = setting.name.split(".")
+                is_same = [name == other for name, other in zip(sections, around, strict=False)]
+                known = [*is_same, False].index(False)
+                lines += [f"{'  ' * depth}{name}:" for depth, name in enumerate(sections) if depth >= known]
+                origin = origin.removesuffix(f": {written(value)}")
+                lines.append(f"{'  ' * len(sections)}{key}: {written(value)} # {origin}")
+                around = sections
+        if self.left:
+            lines += ["# Not carried over:", *(f"# {theirs}: {why}" for theirs, why in self.left.items())]
+        return "\n".join(lines) + "\n"
+
+
+def carry_over(toolkit: str, path: Path) -> Carried:
+    """Their file in our words; raises ConfigError for one that is neither YAML nor a command line."""
+    table = yaml.safe_load((TABLES / f"{toolkit}.yaml").read_text(encoding="utf-8"))
+    try:
+        with path.open("rb") as file:
+            data = file.read(MAX_BYTES + 1)
+    except OSError as error:
+        raise ConfigError(f"cannot read {path}: {error.strerror or error}") from None
+    carried, facts = Carried(table["called"]), Facts()
+    for name, value in table["unless_said"].items():
+        facts.suppose(name, value, f"{carried.toolkit}'s default")
+    for name, value in _options(decode(data, name=str(path)), path):
+        if why := _taken(facts, table, name, value):
+            carried.left[f"{name}: {shorten(written(value), 60)}"] = why
+    carried.left.update(follow(facts))
+    for split in ("train", "valid"):
+        if f"data.{split}" not in facts:
+            facts.say(f"data.{split}", f"corpus/{split}", "to be filled in: this, with .source and .target behind it")
+            carried.left[f"the text, data.{split}"] = f"put yours in place of corpus/{split}"
+    carried.values.update({name: fact for name, fact in facts.items() if not name.startswith("~")})
+    _refuse_what_does_not_fit(carried)
+    return carried
+
+
+def _taken(facts: Facts, table: Mapping[str, Any], name: str, value: Any) -> str:
+    """Takes what a setting of theirs means; why it cannot, "" where it can."""
+    origin = f"{name}: {shorten(written(value), 60)}"
+    family = table.get("families", {}).get(name, {})
+    if isinstance(value, str) and value in family:
+        for ours, inner in family[value].items():
+            facts.suppose(ours, inner, origin)
+        return ""
+    key = name.rpartition(".")[2]
+    if any(fnmatchcase(one, pattern) for pattern in table["nothing"].split() for one in (name, key)):
+        return ""
+    meanings = table["means"].items()
+    means: Any = next((meaning for one in (name, key) for known, meaning in meanings if fnmatchcase(one, known)), {})
+    if isinstance(means, dict):
+        by_value = {_spelled(theirs): meaning for theirs, meaning in means.items()}
+        means = by_value.get(_spelled(value), by_value.get("else"))
+    if isinstance(means, dict):
+        for ours, inner in means.items():
+            facts.imply(ours, inner, origin)
+        return ""
+    if means is None:
+        words = elsewhere.instead(key)
+        return f"tx {words}" if words else "tx has nothing like it"
+    return facts.say(means, value, origin)
+
+
+def _spelled(value: Any) -> str:
+    """A value as it is looked up: 0 is 0.0, and the text "true" is true."""
+    return written(float(value) if type(value) is int else value).strip('"')
+
+
+def _refuse_what_does_not_fit(carried: Carried) -> None:
+    """What our schema does not take is left, with the reason."""
+    tree: dict[str, Any] = {}
+    for name, (value, _) in carried.values.items():
+        *sections, key = name.split(".")
+        inside = tree
+        for section in sections:
+            inside = inside.setdefault(section, {})
+        inside[key] = value
+    try:
+        RunConfig.model_validate(tree)
+    except ValidationError as error:
+        for entry in error.errors():
+            path = ".".join(map(str, entry["loc"]))
+            for name in [name for name in carried.values if f"{path}.".startswith(f"{name}.")]:
+                _, origin = carried.values.pop(name)
+                carried.left[origin] = f"{name}: {complaint(entry)}"
+
+
+def _options(text: str, path: Path) -> Iterator[tuple[str, Any]]:
+    """Their settings by dotted name, `-` written as `_`: of YAML, or of a command line with its options."""
+    try:
+        words = shlex.split(text.replace("\\\n", " "), comments=True)
+    except ValueError:
+        words = []
+    if any(_is_option(word) for word in words):
+        yield from _of_command(words)
+        return
+    try:
+        tree = read_nodes(Source(str(path), text)).plain()
+    except Refused as refused:
+        raise ConfigError(f"{path}: neither YAML nor a command line: {refused.message}") from None
+    if not isinstance(tree, dict):
+        raise ConfigError(f"{path}: neither `key: value` lines nor a command line with its --options")
+    yield from _of_tree(tree)
+
+
+def _of_tree(tree: Mapping[str, Any], prefix: str = "") -> Iterator[tuple[str, Any]]:
+    for key, value in tree.items():
+        name = prefix.removesuffix(".") if key == "_name" else f"{prefix}{key}".replace("-", "_")
+        if isinstance(value, dict):
+            yield from _of_tree(value, f"{name}.")
+        else:
+            yield name, _alone(value)
+
+
+def _of_command(words: list[str]) -> Iterator[tuple[str, Any]]:
+    """`--name value`, `-name value`, `--name=value`, and `--name` alone for true; what comes before is the program."""
+    name, values = "", list[str]()
+    for word in [*words, "--end"]:
+        if not _is_option(word):
+            values.append(word)
+            continue
+        if name:
+            yield name, _alone([_read(value) for value in values]) if values else True
+        name, equals, value = word.lstrip("-").partition("=")
+        name, values = name.replace("-", "_"), [value] if equals else []
+
+
+def _is_option(word: str) -> bool:
+    return re.match(r"--?[a-zA-Z]", word) is not None
+
+
+def _read(word: str) -> Any:
+    """A value as it stands in a command: a number, a list such as (0.9, 0.98) or 6:6, or text."""
+    inside = word.removeprefix("(").removesuffix(")") if word.startswith("(") else word
+    separator = "," if inside != word else ":"
+    parts = [read_scalar(part.strip()) for part in inside.split(separator)]
+    return parts if len(parts) > 1 and all(isinstance(part, int | float) for part in parts) else read_scalar(word)
+
+
+def _alone(value: Any) -> Any:
+    """The value of a list that has but one, or the same twice, for encoder and decoder; `10000u` is 10000 updates."""
+    if isinstance(value, list) and value and all(item == value[0] for item in value):
+        return _alone(value[0])
+    if isinstance(value, str) and (value.startswith("(") or value in ("true", "false")):
+        return _read(value)
+    return int(value[:-1]) if isinstance(value, str) and value.endswith("u") and value[:-1].isdecimal() else value
