@@ -41,6 +41,7 @@ COMMANDS = {
     "score": _entry("score", "Score given translations by the model's probability."),
     "evaluate": _entry("evaluate", "Score translations: BLEU, chrF, TER."),
     "visualize-attention": _entry("visualize_attention", "Show where a model looks while it translates."),
+    "compare": _entry("compare", "Compare runs: scores, settings, sentences."),
     "runs": _entry("runs", "List the runs: step, score, age, size."),
     "export": _entry("export", "Write a model for another engine, and compare."),
     "config": _entry("config", "Look up settings, and where their values come from."),

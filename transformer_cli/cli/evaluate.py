@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import time
 from collections import Counter
 from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass, replace
@@ -12,9 +11,9 @@ from typing import TYPE_CHECKING, Annotated, Any
 import typer
 
 from transformer_cli.cli import console
-from transformer_cli.cli.live import progress_bar
 from transformer_cli.cli.options import Config, Json, Models, Overrides, Quiet, Strict, Traceback
 from transformer_cli.cli.results import Tally, refuse_own_input
+from transformer_cli.cli.test_sets import TestSet, own_tests, read_text, refuse_nothing, translate
 from transformer_cli.cli.translate import BeamSize, LengthPenalty
 from transformer_cli.errors import DataError, UsageError
 from transformer_cli.files import json_line, shown
@@ -26,7 +25,6 @@ if TYPE_CHECKING:
     from transformer_cli.config.run import RunConfig
     from transformer_cli.data.checks import Finding
     from transformer_cli.data.corpus import Corpus
-    from transformer_cli.decoding.translator import Translator
     from transformer_cli.evaluation.report import System
     from transformer_cli.evaluation.words import WordCounts
 
@@ -108,15 +106,15 @@ def evaluate(
         raise UsageError(
             "--source and --reference need each other", hint="without both, the run's own test set is translated"
         )
-    texts = [] if source is None else [_read_text(source, reference or [])]
-    _refuse_nothing(texts)
+    texts = [] if source is None else [read_text(source, reference or [])]
+    refuse_nothing(texts)
 
     from transformer_cli.cli.trained import open_several
 
     opened, settings = open_several(models, config, overrides, precise=check_batching)
     if source is None:
-        texts = _own_tests(opened[0], settings.data)
-        _refuse_nothing(texts)
+        texts = own_tests(opened[0], settings.data)
+        refuse_nothing(texts)
     search = {"beam_size": beam_size, "length_penalty": length_penalty}
     if check_batching:
         from transformer_cli.cli.batching_check import check
@@ -135,7 +133,7 @@ def evaluate(
     results: list[dict[str, Any]] = []
     tallies: list[Tally] = []
     for text, suspicious in zip(texts, findings, strict=True):
-        system, tally = _translate(text, translator, search)
+        system, tally = translate(text, translator, search)
         facts = {"counts": _total(text.counts.values()), "truncated": tally.n_truncated, "findings": suspicious}
         facts["models"] = [str(run.checkpoint) for run in opened]
         if results and not json_output:
@@ -169,75 +167,9 @@ class Known:
     counts: WordCounts | None = None
 
 
-@dataclass(frozen=True)
-class TestSet:
-    """What is translated, where that is known, and what it should say.
-
-    counts: lines that reading had to change, by file and reason. is_own: tx wrote the text itself, without capitals.
-    """
-
-    name: str
-    source: list[str] | None
-    references: list[list[str]]
-    counts: Mapping[str, Mapping[str, int]]
-    is_own: bool = False
-
-
-def _translate(text: TestSet, translator: Translator, search: dict[str, Any]) -> tuple[System, Tally]:
-    """The translated text, and what happened to its lines."""
-    from transformer_cli.evaluation.report import System
-
-    lines = text.source or []
-    start = time.perf_counter()
-    with progress_bar(f"translating {text.name}", len(lines)) as progress:
-        found = translator.translate_all(lines, **search, progress=progress)
-    seconds = time.perf_counter() - start
-    console.say(f"{text.name}: {len(found):,} lines translated in {seconds:.1f} s")
-    tally = Tally()
-    tally.add(found)
-    tally.tell({})
-    return System(text.name, [one.text for one in found], [one.flags for one in found]), tally
-
-
-def _read_text(source: str, references: Sequence[str]) -> TestSet:
-    """Files, refused before anything is translated unless they match line by line."""
-    from transformer_cli.data.corpus import read_parallel
-
-    read = read_parallel([source, *references])
-    return TestSet(
-        name=Path(source).name,
-        source=read[source].lines,
-        references=[read[reference].lines for reference in references],
-        counts={path: lines.counts for path, lines in read.items()},
-    )
-
-
 def _total(counts: Iterable[Mapping[str, int]]) -> dict[str, int]:
     """How many lines of several files were changed, by reason."""
     return dict(sum(map(Counter, counts), Counter()))
-
-
-def _refuse_nothing(texts: Iterable[TestSet]) -> None:
-    for text in texts:
-        if not text.source:
-            raise DataError(f"there is nothing to translate: {text.name} has no lines")
-
-
-def _own_tests(opened: OpenedRun, data: DataConfig) -> list[TestSet]:
-    from transformer_cli.config.data import PHRASEBOOK
-    from transformer_cli.data.corpus import load_tests
-
-    tests = load_tests(data)
-    if not tests:
-        raise DataError(
-            f"{opened.path} has no test set",
-            hint="name one with --set data.test=PREFIX, or give --source and --reference",
-        )
-    is_own = data.train == PHRASEBOOK and data.test in (None, PHRASEBOOK)
-    return [
-        TestSet(name, list(corpus.source), [list(corpus.target)], {name: corpus.counts}, is_own=is_own)
-        for name, corpus in tests.items()
-    ]
 
 
 def _known(models: Sequence[str] | None, config: str | None, overrides: Sequence[str] | None) -> Known:

@@ -1,0 +1,101 @@
+"""`tx compare`: two runs on the same text."""
+
+from __future__ import annotations
+
+import json
+import shutil
+from pathlib import Path
+
+import pytest
+from conftest import PAIRS
+from sacrebleu.metrics.bleu import BLEU
+from sacrebleu.metrics.chrf import CHRF
+
+from transformer_cli.cli import failures
+from transformer_cli.cli.app import main
+from transformer_cli.config.source import dump_config, load_config
+from transformer_cli.sealing import sealed, unsealed
+
+TARGETS = [target for _, target in PAIRS]
+
+
+def tx(*arguments: str) -> int:
+    return failures.exit_code(lambda: main(["compare", *arguments]))
+
+
+def changed(run: Path, to: str, *overrides: str) -> None:
+    """A copy of the run under another configuration."""
+    shutil.copytree(run, to)
+    Path(to, "config.yaml").write_text(dump_config(load_config(f"{to}/config.yaml", overrides)))
+
+
+@pytest.fixture
+def runs(trained_run: Path) -> None:
+    """`long`, which knows the text by heart, and `short`, which stops after three pieces."""
+    shutil.copytree(trained_run, "long")
+    changed(trained_run, "short", "decoding.max_length=3", "name=short")
+
+
+def test_scores_settings_and_sentences_of_two_runs(runs: None, capfd: pytest.CaptureFixture[str]) -> None:
+    assert tx("long", "short", "--sentences", "2", "--json") == 0
+    found = json.loads(capfd.readouterr().out)
+    assert found["settings"] == {"decoding.max_length": [None, 3]}
+    long, short = found["systems"]
+    assert (long["run"], short["run"], found["set"]) == ("long", "short", "test")
+    assert (long["scores"][0]["value"], long["scores"][0]["margin"]) == (pytest.approx(100), 0)
+    assert short["differences"][0]["value"] == short["scores"][0]["value"] - long["scores"][0]["value"] < 0
+    assert 0 < short["differences"][0]["p_bootstrap"] < 0.05
+    assert 0 < short["differences"][0]["p_randomization"] < 0.05
+    sentences = short["sentences"]
+    assert sentences["n_better"] == 0
+    assert sentences["n_same"] + sentences["n_worse"] == sentences["n_lines"] == len(PAIRS)
+    assert len(sentences["worse"]) == 2
+
+
+def test_sentences_are_those_that_differ_most_by_their_own_chrf(runs: None, capfd: pytest.CaptureFixture[str]) -> None:
+    assert tx("short", "long", "--sentences", str(len(PAIRS)), "--json") == 0
+    contrast = json.loads(capfd.readouterr().out)["systems"][1]["sentences"]
+    differences = []
+    for pair in contrast["better"]:
+        reference = TARGETS[pair["line"] - 1]
+        assert pair["references"] == [reference]
+        assert pair["source"] == PAIRS[pair["line"] - 1][0]
+        assert pair["translations"][1] == reference
+        theirs = [CHRF().sentence_score(text, [reference]).score for text in pair["translations"]]
+        assert pair["scores"] == pytest.approx(theirs)
+        differences.append(theirs[1] - theirs[0])
+    assert len(differences) == contrast["n_better"] > 2
+    assert differences == sorted(differences, reverse=True)
+
+
+def test_people_read_the_same_in_tables(runs: None, capfd: pytest.CaptureFixture[str]) -> None:
+    Path("in.de").write_text("".join(f"{source}\n" for source, _ in PAIRS[:4]))
+    Path("ref.en").write_text("".join(f"{target}\n" for target in TARGETS[:4]))
+    assert tx("long", "short", "long", "--source", "in.de", "--reference", "ref.en", "--sentences", "1") == 0
+    shown = capfd.readouterr().out
+    lines = shown.splitlines()
+    assert lines[0] == "in.de:"
+    assert "3 systems (4 lines)" in lines
+    assert f"BLEU     long    {BLEU().corpus_score(TARGETS[:4], [TARGETS[:4]]).score:.2f}" in shown
+    assert [line.split() for line in lines if line.startswith("decoding.")] == [
+        ["decoding.max_length", "null", "3", "null"]
+    ]
+    assert "Where short is worse than long: 4 lines" in shown
+    assert "better than" not in shown
+    assert sum(" reference  " in line for line in lines) == 1
+
+
+def test_what_cannot_be_compared_is_said_before_anything_is_translated(
+    trained_run: Path, capfd: pytest.CaptureFixture[str]
+) -> None:
+    changed(trained_run, "other", "data.source=fr")
+    for path in Path("other/checkpoints").glob("*/manifest.json"):
+        manifest = unsealed(path.read_bytes())
+        path.write_bytes(sealed(manifest | {"data": manifest["data"] | {"source": "fr"}}))
+    assert tx("other") == 2
+    assert "fewer than two runs" in capfd.readouterr().err
+    assert tx("other", "other", "--source", "in.de") == 2
+    assert "--source and --reference need each other" in capfd.readouterr().err
+    assert tx(str(trained_run), "nowhere") == 4
+    assert tx(str(trained_run), "other") == 2
+    assert "other translates fr to en" in capfd.readouterr().err

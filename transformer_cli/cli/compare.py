@@ -1,0 +1,195 @@
+"""`tx compare`: two runs, or more, on the same text."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from typing import TYPE_CHECKING, Annotated, Any
+
+import typer
+
+from transformer_cli.cli import console
+from transformer_cli.cli.options import Json, Overrides, Quiet, Traceback
+from transformer_cli.cli.results import refuse_own_input
+from transformer_cli.cli.test_sets import TestSet, own_tests, read_text, refuse_nothing, translate
+from transformer_cli.cli.translate import BeamSize, LengthPenalty
+from transformer_cli.errors import UsageError
+from transformer_cli.files import json_line, shown
+
+if TYPE_CHECKING:
+    from transformer_cli.checkpoints.store import OpenedRun
+    from transformer_cli.cli.tables import Table
+    from transformer_cli.evaluation.contrast import Contrast, Pair
+    from transformer_cli.evaluation.report import Report
+
+SHOWN = 3
+"""Sentences either way, unless the command says how many."""
+
+
+def compare(
+    runs: Annotated[
+        list[str] | None,
+        typer.Argument(metavar="RUN", help="Two runs or checkpoints, or more; the first is the baseline."),
+    ] = None,
+    source: Annotated[
+        str | None, typer.Option("--source", metavar="FILE", help="Translate this file, not the first run's test set.")
+    ] = None,
+    reference: Annotated[
+        list[str] | None, typer.Option("--reference", metavar="FILE", help="What it should say; repeatable.")
+    ] = None,
+    beam_size: BeamSize = None,
+    length_penalty: LengthPenalty = None,
+    sentences: Annotated[
+        int, typer.Option("--sentences", min=0, metavar="N", help="Show so many where each is better; 3.")
+    ] = SHOWN,
+    overrides: Overrides = None,
+    json_output: Json = False,
+    markdown: Annotated[bool, typer.Option("--markdown", help="Tables to paste into a document.")] = False,
+    quiet: Quiet = False,
+    traceback: Traceback = False,
+) -> None:
+    """Compare two runs: scores, settings, and the sentences in which they differ most.
+
+    All translate the same text, each as its own configuration says: the test set of the first, or --source with its
+    --reference. Scores come with 95 % intervals and paired tests: how likely is such a difference by chance?
+    Translations that are finished are compared by `tx evaluate --hypotheses`.
+
+    Examples:
+      tx compare runs/tiny runs/wider
+      tx compare runs/tiny runs/wider --sentences 10 --beam-size 1
+      tx compare runs/tiny/checkpoints/step-00000500 runs/tiny --json
+    """
+    if runs is None or len(runs) < 2:
+        raise UsageError(
+            "there is nothing to compare with fewer than two runs", hint="name them: tx compare runs/tiny runs/wider"
+        )
+    if json_output and markdown:
+        raise UsageError("--json and --markdown are two formats", hint="give one of them")
+    if (source is None) != (not reference):
+        raise UsageError(
+            "--source and --reference need each other", hint="without both, the first run's test set is translated"
+        )
+    refuse_own_input(None, source, *(reference or ()))
+
+    from transformer_cli.cli.trained import open_trained
+
+    texts = [] if source is None else [read_text(source, reference or [])]
+    opened, settings = zip(*(open_trained(name, None, overrides) for name in runs), strict=True)
+    _refuse_other_languages(opened)
+    texts = texts or own_tests(opened[0], settings[0].data)
+    refuse_nothing(texts)
+
+    from transformer_cli.evaluation import report
+    from transformer_cli.evaluation.contrast import contrast
+    from transformer_cli.loading import translator_of
+
+    translators = [translator_of(run, its) for run, its in zip(opened, settings, strict=True)]
+    search = {"beam_size": beam_size, "length_penalty": length_penalty}
+    differences, options = _differences(opened), settings[0].evaluation
+    for number, text in enumerate(texts):
+        systems = []
+        for name, translator in zip(runs, translators, strict=True):
+            found, tally = translate(text, translator, search)
+            tally.refuse(translator.max_source_length, splits=translator.config.long == "split")
+            systems.append(report.System(shown(name), found.lines, found.flags))
+        judged = report.Text(text.references, text.source)
+        reports = report.reports(systems, judged, options, n_worst=0)
+        contrasts = [contrast(systems[0], other, judged, options, n_shown=sentences) for other in systems[1:]]
+        if json_output:
+            console.result(json_line(_as_json(text, opened, reports, contrasts, differences)))
+            continue
+
+        from transformer_cli.cli.evaluation_tables import show_reports
+        from transformer_cli.cli.tables import show
+
+        console.result(f"{'' if number == 0 else chr(10)}{text.name}:")
+        show_reports(reports, options, markdown=markdown)
+        console.result("")
+        settings_table = [_table(runs, differences)] if differences else []
+        show([*settings_table, *_contrast_tables(reports, contrasts)], markdown=markdown)
+        for warning in dict.fromkeys(warning for one in reports for warning in one.warnings):
+            console.warn(warning)
+
+
+def _refuse_other_languages(opened: Sequence[OpenedRun]) -> None:
+    first, *others = (run.config.data for run in opened)
+    for run, data in zip(opened[1:], others, strict=True):
+        if (data.source, data.target) != (first.source, first.target):
+            raise UsageError(
+                f"{shown(run.path)} translates {data.source} to {data.target}, "
+                f"{shown(opened[0].path)} {first.source} to {first.target}",
+                hint="only runs of one direction can translate the same text",
+            )
+
+
+def _differences(opened: Sequence[OpenedRun]) -> dict[str, list[Any]]:
+    """What is not the same in all runs, setting by setting, and what came of that: each with every run's value."""
+    from transformer_cli.training.directory import flat
+
+    trees = [flat(run.config.model_dump(exclude={"name"})) for run in opened]
+    trees = [
+        tree
+        | {
+            "checkpoint": run.checkpoint.name,
+            "parameters": run.record.get("parameters"),
+            "minutes of training": None if (s := run.record.get("elapsed_s")) is None else round(s / 60, 1),
+        }
+        for tree, run in zip(trees, opened, strict=True)
+    ]
+    keys = dict.fromkeys(key for tree in trees for key in tree)
+    rows = {key: [tree.get(key) for tree in trees] for key in keys}
+    return {key: values for key, values in rows.items() if any(value != values[0] for value in values)}
+
+
+def _as_json(
+    text: TestSet,
+    opened: Sequence[OpenedRun],
+    reports: Sequence[Report],
+    contrasts: Sequence[Contrast],
+    differences: dict[str, list[Any]],
+) -> dict[str, Any]:
+    systems = [
+        {"run": one.name, "checkpoint": str(run.checkpoint), **{k: v for k, v in one.as_json().items() if k != "set"}}
+        for one, run in zip(reports, opened, strict=True)
+    ]
+    for system, contrast in zip(systems[1:], contrasts, strict=True):
+        system["sentences"] = contrast.as_json()
+    return {"set": text.name, "systems": systems, "settings": differences}
+
+
+def _table(runs: Sequence[str], differences: dict[str, list[Any]]) -> Table:
+    from transformer_cli.cli.tables import Column, Table
+    from transformer_cli.config.settings import written
+
+    rows = tuple((key, *map(written, v)) for key, v in differences.items())
+    columns = (Column("setting"), *(Column(shown(name)) for name in runs))
+    return Table("What differs between them", columns, rows)
+
+
+def _contrast_tables(reports: Sequence[Report], contrasts: Sequence[Contrast]) -> list[Table]:
+    tables = []
+    for report, found in zip(reports[1:], contrasts, strict=True):
+        names = (reports[0].name, report.name)
+        same = f"{found.n_same:,} of {found.n_lines:,} lines are the same"
+        for pairs, title in (
+            (found.better, f"Where {names[1]} is better than {names[0]}: {found.n_better:,} lines; {same}"),
+            (found.worse, f"Where {names[1]} is worse than {names[0]}: {found.n_worse:,} lines"),
+        ):
+            if pairs:
+                tables.append(_sentences(title, pairs, names))
+    return tables
+
+
+def _sentences(title: str, pairs: Sequence[Pair], names: tuple[str, str]) -> Table:
+    from transformer_cli.cli.tables import Column, Table
+
+    rows: list[tuple[str, ...]] = []
+    for pair in pairs:
+        rows += [()] * bool(rows)
+        rows += [("", "", "source", pair.source)] if pair.source is not None else []
+        rows += [("", "", "reference", reference) for reference in pair.references]
+        rows += [
+            ("", f"{score:.1f}", *side) for score, *side in zip(pair.scores, names, pair.translations, strict=True)
+        ]
+        first = len(rows) - 2 - len(pair.references) - (pair.source is not None)
+        rows[first] = (f"{pair.line:,}", *rows[first][1:])
+    return Table(title, (Column("line", "right"), Column("chrF", "right"), Column(""), Column("text")), tuple(rows))

@@ -1,0 +1,86 @@
+"""What is translated for the sake of scores: a run's own test sets, or files; and that it is."""
+
+from __future__ import annotations
+
+import time
+from collections.abc import Iterable, Mapping, Sequence
+from dataclasses import dataclass
+from pathlib import Path
+from typing import TYPE_CHECKING, Any
+
+from transformer_cli.cli import console
+from transformer_cli.cli.live import progress_bar
+from transformer_cli.cli.results import Tally
+from transformer_cli.errors import DataError
+
+if TYPE_CHECKING:
+    from transformer_cli.checkpoints.store import OpenedRun
+    from transformer_cli.config.data import DataConfig
+    from transformer_cli.decoding.translator import Translator
+    from transformer_cli.evaluation.report import System
+
+
+@dataclass(frozen=True)
+class TestSet:
+    """What is translated, where that is known, and what it should say.
+
+    counts: lines that reading had to change, by file and reason. is_own: tx wrote the text itself, without capitals.
+    """
+
+    name: str
+    source: list[str] | None
+    references: list[list[str]]
+    counts: Mapping[str, Mapping[str, int]]
+    is_own: bool = False
+
+
+def read_text(source: str, references: Sequence[str]) -> TestSet:
+    """Files, refused before anything is translated unless they match line by line."""
+    from transformer_cli.data.corpus import read_parallel
+
+    read = read_parallel([source, *references])
+    return TestSet(
+        name=Path(source).name,
+        source=read[source].lines,
+        references=[read[reference].lines for reference in references],
+        counts={path: lines.counts for path, lines in read.items()},
+    )
+
+
+def own_tests(opened: OpenedRun, data: DataConfig) -> list[TestSet]:
+    from transformer_cli.config.data import PHRASEBOOK
+    from transformer_cli.data.corpus import load_tests
+
+    tests = load_tests(data)
+    if not tests:
+        raise DataError(
+            f"{opened.path} has no test set",
+            hint="name one with --set data.test=PREFIX, or give --source and --reference",
+        )
+    is_own = data.train == PHRASEBOOK and data.test in (None, PHRASEBOOK)
+    return [
+        TestSet(name, list(corpus.source), [list(corpus.target)], {name: corpus.counts}, is_own=is_own)
+        for name, corpus in tests.items()
+    ]
+
+
+def refuse_nothing(texts: Iterable[TestSet]) -> None:
+    for text in texts:
+        if not text.source:
+            raise DataError(f"there is nothing to translate: {text.name} has no lines")
+
+
+def translate(text: TestSet, translator: Translator, search: dict[str, Any]) -> tuple[System, Tally]:
+    """The translated text, and what happened to its lines."""
+    from transformer_cli.evaluation.report import System
+
+    lines = text.source or []
+    start = time.perf_counter()
+    with progress_bar(f"translating {text.name}", len(lines)) as progress:
+        found = translator.translate_all(lines, **search, progress=progress)
+    seconds = time.perf_counter() - start
+    console.say(f"{text.name}: {len(found):,} lines translated in {seconds:.1f} s")
+    tally = Tally()
+    tally.add(found)
+    tally.tell({})
+    return System(text.name, [one.text for one in found], [one.flags for one in found]), tally
