@@ -18,6 +18,7 @@ from transformer_cli.config.run import RunConfig
 from transformer_cli.errors import ResourceError
 from transformer_cli.evaluation import report
 from transformer_cli.model.build import build_model
+from transformer_cli.model.prepared import Prepared
 
 OUTSIDE = Path(__file__).parent / "outside"
 ENTRY_POINTS = """
@@ -142,10 +143,11 @@ def test_relative_positions_step_by_step_are_those_at_once(outside, fused):
     source, lengths = torch.randint(4, 20, (2, 6)), torch.tensor([6, 3])
     target = torch.randint(4, 20, (2, 8))
     at_once = model.project(model(source, lengths, target))
-    state = model.start(source, lengths)
-    stepped = [model.step(target[:, :1], state)]
+    prepared = Prepared(model)
+    state = prepared.start(source, lengths)
+    stepped = [prepared.step(target[:, :1], state)]
     state.reorder(torch.zeros(2, 3, dtype=torch.int64))  # from here on three beams, all alike
-    stepped += [model.step(target[:, t : t + 1].expand(-1, 3).contiguous(), state)[:, 2:] for t in range(1, 8)]
+    stepped += [prepared.step(target[:, t : t + 1].expand(-1, 3).contiguous(), state)[:, 2:] for t in range(1, 8)]
     torch.testing.assert_close(torch.cat(stepped, dim=1), at_once, rtol=0, atol=1e-10)
     model.decoder.positions.table.weight.data.zero_()
     assert not torch.allclose(model.project(model(source, lengths, target)), at_once)

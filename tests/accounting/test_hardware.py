@@ -115,27 +115,28 @@ def test_of_a_table_that_is_no_output_only_the_rows_that_are_looked_up_are_read(
     norms = (2 * 32 + 1) * 4096
     matrices = 32 * (4 * 4096**2 + 3 * 4096 * 11008)
     read = memory.read_by_step(counted(model, 32000), Work(1, 0, 0), Storage("bf16"))
-    # A tied matrix stays in fp32, as does a row of a table.
-    rest = 4 * 32000 * 4096 if tied == "all" else 2 * 32000 * 4096 + 4 * 4096
-    assert read == 2 * matrices + 4 * norms + rest
+    # The row of a table is in fp32; what is multiplied with is a copy, tied or not.
+    assert read == 2 * (matrices + norms + 32000 * 4096) + 4 * 4096
 
 
 def test_reading_a_source_takes_the_encoder_and_the_rows_of_its_tokens_and_computing_is_what_takes_long():
     work, bf16, device = Work(1, 256, 256), Storage("bf16"), hardware.find("a100-sxm-80gb")
     read = memory.read_by_prefill(counted(BASE, 37000), work, bf16)
-    encoder = 6 * (2 * (4 * 512**2 + 2 * 512 * 2048 + 2048 + 512) + 4 * 4 * 512)
+    encoder = 6 * (2 * (4 * 512**2 + 2 * 512 * 2048 + 2048 + 512) + 2 * 4 * 512)
     assert read == encoder + 2 * 6 * 2 * 512**2 + 4 * 256 * 512
     computed = sum(t.flops for t in flops.terms(BASE, flops.prefill(BASE, work), target_vocab=37000))
     assert hardware.roofline(device, "bf16", flops=computed, bytes_moved=read).by == "compute"
 
 
 @pytest.mark.parametrize("tied", ["all", "embeddings", "decoder", "none"])
-def test_a_pass_with_every_piece_reads_all_that_a_translator_holds(tied):
+def test_a_pass_with_every_piece_reads_the_tables_and_all_that_is_laid_out_for_translating(tied):
     model = BASE.model_copy(update={"tied": tied})
-    work, bf16, found = Work(50, 1, 1), Storage("bf16"), counted(model, 50)
-    [weights, *_] = memory.decoding(found, work, bf16)
+    work, bf16, found = Work(50, 1, 1), Storage("bf16", "cuda"), counted(model, 50)
+    prepared = {item.name: item.bytes for item in memory.decoding(found, work, bf16)}["prepared_weights"]
+    biases = sum(part.parameters for part in found.parts if part.component == "ffn_bias")  # shared with the module
+    tables = 4 * 512 * 50 * (1 if tied in ("all", "embeddings") else 2)
     read = memory.read(found, flops.Pass(1, 1, encoded=50, decoded=50, projected=50), bf16)
-    assert read == weights.bytes
+    assert read == prepared + 2 * biases + tables
 
 
 @pytest.mark.parametrize(
@@ -160,10 +161,10 @@ def test_the_roof_has_its_ridge_where_it_is_known_to_be(name, precision, flops_p
     assert above.seconds == above.compute_s > above.memory_s
 
 
-def test_a_step_reads_the_cache_of_every_beam_and_no_weight_of_the_encoder():
+def test_a_step_reads_the_cache_and_the_token_of_every_beam_and_no_weight_of_the_encoder():
     base = counted(BASE, 37000)
     one, two = (memory.read_by_step(base, Work(1, 10, 20, beam_size=n), Storage()) for n in (1, 2))
-    assert two - one == 4 * 2 * 6 * 512 * 20
+    assert two - one == 4 * 2 * 6 * 512 * 20 + 4 * 512
     deeper = BASE.model_copy(update={"n_layers": BASE.depths.model_copy(update={"encoder": 60})})
     assert memory.read_by_step(counted(deeper, 37000), Work(1, 10, 20), Storage()) == one
 

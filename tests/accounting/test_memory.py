@@ -4,6 +4,8 @@ from __future__ import annotations
 
 import random
 from collections.abc import Callable, Iterable
+from dataclasses import replace
+from types import FunctionType
 
 import pytest
 import torch
@@ -14,9 +16,14 @@ from transformer_cli.accounting.halves import DecoderOnly, EncoderOnly, build_co
 from transformer_cli.accounting.memory import Storage
 from transformer_cli.accounting.parameters import count
 from transformer_cli.config.accounting import CountedModel
+from transformer_cli.config.model import Depths
 from transformer_cli.config.training import TrainingConfig
+from transformer_cli.model import products
 from transformer_cli.model.layout import Rows
-from transformer_cli.model.transformer import Model
+from transformer_cli.model.prepared import Around, Form, Layer, Prepared
+from transformer_cli.model.products import Product
+from transformer_cli.model.steps import LEAST_KEYS
+from transformer_cli.model.transformer import Model, Transformer
 from transformer_cli.training import loss
 from transformer_cli.training.optimizers import build_optimizer, state_tensors
 from transformer_cli.training.working import WorkingCopy
@@ -26,7 +33,7 @@ GPT3 = CountedModel(architecture="decoder-only", d_model=12288, n_heads=96, d_ff
 LLAMA2_7B = CountedModel(architecture="decoder-only", d_model=4096, n_heads=32, d_ff=11008, n_layers=32)
 LLAMA3_8B = CountedModel(architecture="decoder-only", d_model=4096, n_heads=32, n_kv_heads=8, d_ff=14336, n_layers=32)
 BASE = CountedModel(d_model=512, n_heads=8, d_ff=2048, n_layers=6)
-CPU, BF16 = Storage(), Storage("bf16")
+CPU, BF16, GPU = Storage(), Storage("bf16"), Storage("bf16", "cuda", fused=True)
 CUDA_WRITTEN_OUT = Storage(device="mps")
 """Masks of one byte as on every GPU, attention written out."""
 
@@ -202,10 +209,10 @@ def test_the_loss_holds_as_many_logits_at_a_time_as_is_said(n_vocab, n_tokens, d
     ("model", "storage", "tokens", "expected"),
     [
         # 2 x layers x heads of keys and values x width x bytes, per token
-        (LLAMA2_7B, BF16, 1, 524288),
-        (LLAMA2_7B, BF16, 4096, 2147483648),
-        (LLAMA3_8B, BF16, 8192, 1073741824),
-        (GPT3, BF16, 2048, 9663676416),
+        (LLAMA2_7B, GPU, 1, 524288),
+        (LLAMA2_7B, GPU, 4096, 2147483648),
+        (LLAMA3_8B, GPU, 8192, 1073741824),
+        (GPT3, GPU, 2048, 9663676416),
         (GPT2, CPU, 1024, 75497472),
     ],
 )
@@ -220,21 +227,61 @@ def test_beams_share_the_cache_of_the_source():
     assert found == {"self_cache": 9830400, "cross_cache": 2457600}
 
 
-@pytest.mark.parametrize("seed", range(10))
-def test_caches_are_as_large_as_the_real_ones(seed):
+def translating(seed: int, storage: Storage) -> tuple[CountedModel, Work, int, Transformer]:
+    """What `drawn` draws, made to be translated with."""
     model, work, vocab = drawn(seed)
-    if model.architecture != "encoder-decoder":
-        return
+    model = model.model_copy(update={"architecture": "encoder-decoder", "n_layers": Depths(encoder=2, decoder=3)})
     network = build_counted(model, source_vocab=vocab, target_vocab=vocab).eval()
-    with torch.inference_mode():
-        lengths = torch.full((work.batch_size,), work.source_length)
-        state = network.start(torch.full((work.batch_size, work.source_length), 4), lengths)
-        for _ in range(work.target_length):
-            network.step(torch.full((work.batch_size, 1), 4), state)
-    found = {item.name: item.bytes for item in memory.caches(model, work, CPU)}
-    written = [table[:, :, : keys.length] for keys in state.self_keys for table in (keys.key_BGNK, keys.value_BGNK)]
-    assert found["self_cache"] == n_bytes(written)
-    assert found["cross_cache"] == n_bytes(tensor for pair in state.memory for tensor in pair)
+    assert isinstance(network, Transformer)
+    if storage.precision == "bf16":
+        network.compute_in(torch.bfloat16, training=False)
+    return model, work, vocab, network
+
+
+@pytest.mark.parametrize("storage", [CPU, BF16], ids=["fp32", "bf16"])
+@pytest.mark.parametrize("seed", range(10))
+def test_caches_are_as_large_as_the_real_ones(seed, storage):
+    model, work, _, network = translating(seed, storage)
+    work = replace(work, source_length=work.source_length + LEAST_KEYS)  # of fewer there is room for these
+    prepared, shape = Prepared(network), (work.batch_size, work.source_length)
+    state = prepared.start(torch.full(shape, 4), torch.full(shape[:1], work.source_length))
+    for _ in range(work.target_length):
+        prepared.step(torch.full((work.batch_size, 1), 4), state)
+    found = {item.name: item.bytes for item in memory.caches(model, work, storage)}
+    assert found["self_cache"] == n_bytes(t[:, :, :, : state.end] for t in (state.keys_LBGNK, state.values_LBGNK))
+    assert found["cross_cache"] == n_bytes((state.memory_keys_LBGKS, state.memory_values_LBGSK))
+
+
+@pytest.mark.parametrize("storage", [CPU, BF16], ids=["fp32", "bf16"])
+@pytest.mark.parametrize("seed", range(10))
+def test_what_is_laid_out_for_translating_takes_the_bytes_of_its_tensors(seed, storage, monkeypatch):
+    """Each storage once that the module does not hold."""
+    monkeypatch.setattr(products, "_can_pack", lambda weight: False)  # the bytes of oneDNN's layout cannot be asked for
+    model, work, vocab, network = translating(seed, storage)
+    prepared = Prepared(network)
+    own = {tensor.untyped_storage().data_ptr() for tensor in (*network.parameters(), *network.buffers())}
+    forms = {"prepared_weights": prepared.for_many, "prepared_for_few": prepared.for_few}
+    copied = {
+        name: n_bytes(t for pointer, t in tensors_of(form).items() if pointer not in own)
+        for name, form in forms.items()
+    }
+    counted = memory.decoding(count(model, source_vocab=vocab, target_vocab=vocab), work, storage)
+    found = {item.name: item.bytes for item in counted if item.name in forms}
+    assert found == (copied if storage.precision == "bf16" else {"prepared_weights": copied["prepared_weights"]})
+
+
+def tensors_of(thing: object) -> dict[int, torch.Tensor]:
+    """All that can be reached from a form, by their storage."""
+    found, seen, waiting = {}, set(), [thing]
+    while waiting:
+        one = waiting.pop()
+        if isinstance(one, torch.Tensor):
+            found[one.untyped_storage().data_ptr()] = one
+        elif id(one) not in seen and isinstance(one, Form | Around | Layer | Product | list | FunctionType):
+            seen.add(id(one))
+            cells = (cell.cell_contents for cell in getattr(one, "__closure__", None) or ())
+            waiting += one if isinstance(one, list) else [*vars(one).values(), *cells]
+    return found
 
 
 @pytest.mark.parametrize("tied", ["all", "embeddings", "decoder", "none"])

@@ -130,25 +130,17 @@ def same(found: list[Hypothesis], others: Sequence[Found | Hypothesis]) -> None:
 
 @functools.cache
 def recomputed(variant: str) -> Logits:
-    """Those of a variant of the model with its attention written out, kept for all searches."""
+    """Those of a variant of the model, kept for all searches."""
     return anew(random_model(1, **VARIANTS[variant]), random_sources(2, 6))
 
 
-STEPPERS = {
-    "written out": lambda model: model,
-    "fused": lambda model: model.use_attention(fused=True) or model,
-    "prepared": Prepared,
-}
-
-
 @pytest.mark.parametrize("name", SEARCHES)
-@pytest.mark.parametrize("stepper", STEPPERS)
 @pytest.mark.parametrize("variant", VARIANTS)
 @torch.inference_mode()
-def test_a_search_over_caches_finds_what_full_recomputation_finds(variant: str, stepper: str, name: str) -> None:
+def test_a_search_over_caches_finds_what_full_recomputation_finds(variant: str, name: str) -> None:
     model, sources = random_model(1, **VARIANTS[variant]), random_sources(2, 6)
     lengths = set()
-    for index, hypotheses in enumerate(found_by(STEPPERS[stepper](model), sources, SEARCHES[name])):
+    for index, hypotheses in enumerate(found_by(Prepared(model), sources, SEARCHES[name])):
         same(hypotheses, wanted(recomputed(variant), index, sources[index], SEARCHES[name]))
         lengths.add(len(hypotheses[0].ids))
     assert len(lengths) > 1, "a test in which all sentences end together would not see rows that leave the batch"
@@ -159,7 +151,7 @@ def test_a_search_over_caches_finds_what_full_recomputation_finds(variant: str, 
 def test_prefixes_go_through_the_caches_like_what_is_found(name: str) -> None:
     model, sources = random_model(1), random_sources(2, 6)
     prefixes = [(), (7,), (8, 8, 8), (9, 10, 11, 12, 13), (), (5, 4)]
-    found = found_by(model, sources, SEARCHES[name], prefixes=prefixes)
+    found = found_by(Prepared(model), sources, SEARCHES[name], prefixes=prefixes)
     for index, hypotheses in enumerate(found):
         same(hypotheses, wanted(anew(model, sources), index, sources[index], SEARCHES[name], prefixes[index]))
 
@@ -170,14 +162,14 @@ def test_an_ensemble_of_transformers_searches_the_mean_of_their_probabilities(na
     models = [random_model(1), random_model(2, positions="rotary", n_heads=1), random_model(3, n_layers=1)]
     sources = random_sources(2, 6)
     mean = mean_of([anew(model, sources) for model in models])
-    for index, hypotheses in enumerate(found_by(Ensemble(models), sources, SEARCHES[name])):
+    for index, hypotheses in enumerate(found_by(Ensemble([*map(Prepared, models)]), sources, SEARCHES[name])):
         same(hypotheses, wanted(mean, index, sources[index], SEARCHES[name]))
 
 
 @pytest.mark.parametrize("name", SEARCHES)
 @torch.inference_mode()
 def test_partners_order_and_batch_size_do_not_change_a_translation(name: str) -> None:
-    model, sources = random_model(5), random_sources(6, 24)
+    model, sources = Prepared(random_model(5)), random_sources(6, 24)
     alone = [found_by(model, [source], SEARCHES[name], lines=[i])[0] for i, source in enumerate(sources)]
     order = list(range(24))
     for size in (2, 7, 24):
@@ -190,12 +182,11 @@ def test_partners_order_and_batch_size_do_not_change_a_translation(name: str) ->
                 same(hypotheses, alone[index])
 
 
-@pytest.mark.parametrize("stepper", STEPPERS)
 @pytest.mark.parametrize("name", SEARCHES)
 @torch.inference_mode()
-def test_in_fp32_partners_order_and_batch_size_change_nothing_but_ties(name: str, stepper: str) -> None:
+def test_in_fp32_partners_order_and_batch_size_change_nothing_but_ties(name: str) -> None:
     """Where a rounding error decides between two hypotheses, they are equally good within 1e-4."""
-    model = STEPPERS[stepper](random_model(7, gain=1.3, d_model=32, n_heads=4, d_ff=64).float())
+    model = Prepared(random_model(7, gain=1.3, d_model=32, n_heads=4, d_ff=64).float())
     sources, options = random_sources(8, 32), SEARCHES[name]
     alone = [found_by(model, [source], options, lines=[i])[0][0] for i, source in enumerate(sources)]
     assert len({hypothesis.length for hypothesis in alone}) > 5

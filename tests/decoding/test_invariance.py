@@ -101,12 +101,11 @@ def test_samples_that_differ_are_told_apart_by_what_two_tokens_were_drawn_by(tra
     step = len(last.ids) - 1
     source_BS, lengths_B = padded([[*last.source_ids, EOS]])
     with torch.no_grad(), evaluating(drawer.models):
-        state = drawer.model.start(source_BS, lengths_B)
-        for token in (BOS, *last.ids[:step]):
-            logits_BWV = drawer.model.step(torch.tensor([[token]]), state)
+        hidden_BTD = drawer.model(source_BS, lengths_B, torch.tensor([[BOS, *last.ids[:step]]]))
+        logits_V = drawer.model.project(hidden_BTD[0, -1])
     line = len(LINES) - 1 + (len(first) << 40)
-    noise_V = -exponentials(seed=5, line=line, draw=0, step=step, vocab=logits_BWV.size(-1)).log()
-    race_V = logits_BWV[0, 0].log_softmax(-1) + 3 * noise_V
+    noise_V = -exponentials(seed=5, line=line, draw=0, step=step, vocab=logits_V.size(-1)).log()
+    race_V = logits_V.log_softmax(-1) + 3 * noise_V
     race_V[list(drawer.symbols.banned)] = -torch.inf
     (best, second), (winner, runner_up) = (both.tolist() for both in race_V.topk(2))
     assert winner == last.ids[step]

@@ -7,10 +7,11 @@ import copy
 import pytest
 import torch
 from hypothesis import given, settings
+from hypothesis import strategies as st
 from test_options import EXACT, LENGTHS, SOURCE, TARGET, VOCAB, configs, logits, stirred, tiny
 from torch import Tensor
 
-from transformer_cli.config.model import ModelConfig
+from transformer_cli.config.model import POSITIONS, ModelConfig
 from transformer_cli.model.build import build_model
 from transformer_cli.model.prepared import FEW_ROWS, Prepared
 from transformer_cli.model.transformer import Transformer
@@ -31,21 +32,38 @@ def test_whatever_is_chosen_a_prepared_model_steps_as_the_model_reads(config: Mo
     torch.testing.assert_close(stepped(model), logits(model), rtol=1e-5, atol=1e-5)
 
 
-def test_beams_that_branch_and_die_see_exactly_their_own_past() -> None:
-    """Against the model's own step, which has a test of its own against reading at once."""
-    model = tiny(n_kv_heads=2, positions="rotary")
-    prepared, draw = Prepared(model), torch.Generator().manual_seed(3)
-    states = model.start(SOURCE, LENGTHS), prepared.start(SOURCE, LENGTHS)
-    parents = torch.zeros(3, 1, dtype=torch.int64)
-    for width, stay in ((1, [0, 1, 2]), (4, [0, 1, 2]), (3, [0, 2]), (5, [0, 1]), (40, [1]), (2, [0]), (1, [0])):
-        parents = torch.randint(parents.size(1), (parents.size(0), width), generator=draw)
-        tokens = torch.randint(4, VOCAB, parents.shape, generator=draw)
-        for state in states:
+@settings(max_examples=40, deadline=None)
+@given(st.data())
+def test_beams_that_branch_and_die_see_exactly_their_own_past(data: st.DataObject) -> None:
+    """Random parents, widths and departures at each step; each beam's logits are those of its history from scratch."""
+    model = tiny(n_kv_heads=2, positions=data.draw(st.sampled_from(sorted(POSITIONS.own))))
+    prepared, source, real = Prepared(model), SOURCE, LENGTHS
+    state, histories = prepared.start(source, real), torch.zeros(3, 1, 0, dtype=torch.int64)
+    for step in range(data.draw(st.integers(2, 6))):
+        width = 1 if step == 0 else data.draw(st.sampled_from([1, 2, 3, 4, 40]))
+        choice = st.integers(0, histories.size(1) - 1)
+        parents = torch.tensor([[data.draw(choice) for _ in range(width)] for _ in range(histories.size(0))])
+        if step:
             state.reorder(parents)
-        torch.testing.assert_close(prepared.step(tokens, states[1]), model.step(tokens, states[0]), **EXACT)
-        for state in states:
-            state.keep(torch.tensor(stay))
-        parents = parents[stay]
+        tokens = torch.randint(4, VOCAB, parents.shape, generator=torch.Generator().manual_seed(step))
+        moved = histories.gather(1, parents[:, :, None].expand(-1, -1, histories.size(2)))
+        histories = torch.cat((moved, tokens[:, :, None]), dim=2)
+        found = prepared.step(tokens, state)
+        for beam in range(width):
+            expected = model.project(model(source, real, histories[:, beam])[:, -1])
+            torch.testing.assert_close(found[:, beam], expected, **EXACT)
+        if histories.size(0) > 1 and data.draw(st.booleans()):
+            stay = torch.tensor(sorted(data.draw(st.sets(st.integers(0, histories.size(0) - 1), min_size=1))))
+            state.keep(stay)
+            source, real, histories = source[stay], real[stay], histories[stay]
+
+
+def test_keys_that_heads_share_are_kept_once() -> None:
+    prepared = Prepared(tiny(n_heads=8, n_kv_heads=2, n_layers=1))
+    state = prepared.start(SOURCE, LENGTHS)
+    prepared.step(TARGET[:, :1], state)
+    kept = (state.keys_LBGNK, state.values_LBGNK, state.memory_keys_LBGKS, state.memory_values_LBGSK)
+    assert {table.size(2) for table in kept} == {2}
 
 
 @pytest.mark.parametrize("n_sentences", [1, FEW_ROWS + 1])

@@ -1,4 +1,4 @@
-"""The model against torch's own layers, against itself step by step, and against what must not matter."""
+"""The model against torch's own layers, and against what must not matter."""
 
 from __future__ import annotations
 
@@ -7,8 +7,6 @@ from typing import Any
 
 import pytest
 import torch
-from hypothesis import given, settings
-from hypothesis import strategies as st
 from torch import Tensor, nn
 
 from transformer_cli.config.model import POSITIONS, Depths, ModelConfig
@@ -131,42 +129,6 @@ def test_the_whole_model_equals_torchs_transformer(norm_position: str) -> None:
     torch.testing.assert_close(
         model(source, lengths(6, 6, 6), target), reference(*embedded, tgt_mask=mask, tgt_is_causal=True), **EXACT
     )
-
-
-@pytest.mark.parametrize("norm_position", ["pre", "post"])
-@pytest.mark.parametrize("positions", POSITIONS.own)
-def test_decoding_step_by_step_equals_decoding_at_once(positions: str, norm_position: str) -> None:
-    model = tiny(positions=positions, norm_position=norm_position, first_position=1)
-    source, real, target = ids(3, 7), lengths(7, 3, 5), ids(3, 9, seed=2)
-    state = model.start(source, real)
-    stepped = torch.cat([model.step(target[:, [t]], state) for t in range(9)], dim=1)
-    torch.testing.assert_close(stepped, logits(model, source, real, target), **EXACT)
-
-
-@settings(max_examples=40, deadline=None)
-@given(st.data())
-def test_beams_that_branch_and_die_see_exactly_their_own_past(data: st.DataObject) -> None:
-    """Random parents, widths and departures at each step; each beam's logits are those of its history from scratch."""
-    model = tiny(positions=data.draw(st.sampled_from(sorted(POSITIONS.own))))
-    source, real = ids(3, 5), lengths(5, 2, 4)
-    state, histories = model.start(source, real), torch.zeros(3, 1, 0, dtype=torch.int64)
-    for step in range(data.draw(st.integers(2, 6))):
-        width = 1 if step == 0 else data.draw(st.integers(1, 4))
-        choice = st.lists(st.integers(0, histories.size(1) - 1), min_size=width, max_size=width)
-        parents = torch.tensor([data.draw(choice) for _ in range(histories.size(0))])
-        if step:
-            state.reorder(parents)
-        tokens = ids(histories.size(0), width, seed=step + 10)
-        moved = histories.gather(1, parents[:, :, None].expand(-1, -1, histories.size(2)))
-        histories = torch.cat((moved, tokens[:, :, None]), dim=2)
-        stepped = model.step(tokens, state)
-        for beam in range(width):
-            expected = logits(model, source, real, histories[:, beam])[:, -1]
-            torch.testing.assert_close(stepped[:, beam], expected, **EXACT)
-        if histories.size(0) > 1 and data.draw(st.booleans()):
-            stay = torch.tensor(sorted(data.draw(st.sets(st.integers(0, histories.size(0) - 1), min_size=1))))
-            state.keep(stay)
-            source, real, histories = source[stay], real[stay], histories[stay]
 
 
 @pytest.mark.parametrize("fused", [False, True])

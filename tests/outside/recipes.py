@@ -20,6 +20,7 @@ from transformer_cli.decoding.stepper import S, Stepper
 from transformer_cli.export.formats import Found, Walk
 from transformer_cli.loading import translator_of
 from transformer_cli.model.positions import PositionEncoding
+from transformer_cli.model.prepared import Prepared
 from transformer_cli.training.optimizers import Groups
 
 
@@ -125,7 +126,7 @@ class Mirrored:
         self, sources: Sequence[Sequence[int]], *, limit: int, beam_size: int, length_penalty: float
     ) -> list[Found]:
         found = search(
-            self.run.model,
+            Prepared(self.run.model),
             *padded(sources),
             limits=[limit - 1] * len(sources),
             symbols=self.translator.symbols,

@@ -9,6 +9,7 @@ B batch, S source length, T target length, D d_model, H heads, K d_head, F d_ff;
 
 from __future__ import annotations
 
+from collections.abc import Iterator
 from dataclasses import dataclass
 from typing import Literal
 
@@ -37,6 +38,11 @@ class Storage:
     def value(self) -> int:
         """Bytes of an activation."""
         return BF16 if self.precision == "bf16" else FP32
+
+    @property
+    def cached(self) -> int:
+        """Bytes of a number of the keys and values that translating keeps; on the CPU its attention is in fp32."""
+        return FP32 if self.device == "cpu" else self.value
 
     @property
     def mask(self) -> int:
@@ -71,20 +77,39 @@ def training(count: Count, work: Work, storage: Storage, *, target_vocab: int) -
 
 
 def decoding(count: Count, work: Work, storage: Storage) -> list[Item]:
-    """Weights, and the keys and values that are kept while a batch of targets is written."""
+    """Weights, how they are laid out for translating, and the keys and values of a batch that is written."""
     linear = sum(part.parameters for part in count.chosen("exact") if _is_linear(part))
     other = count.total - linear
     how = f"{storage.value} x {linear:,} + {FP32} x {other:,}" if storage.value != FP32 else f"{FP32} x {count.total:,}"
-    return [Item("weights", storage.value * linear + FP32 * other, how), *caches(count.model, work, storage)]
+    weights = Item("weights", storage.value * linear + FP32 * other, how)
+    return [weights, *_prepared(count, storage), *caches(count.model, work, storage)]
+
+
+def _prepared(count: Count, storage: Storage) -> Iterator[Item]:
+    """What model/prepared.py copies of an encoder-decoder's weights: matrices turned or packed, the output's too, and
+    what is cast on the way. In bf16 on a CPU there is one more form, in fp32, for steps of few rows."""
+    if not (count.model.depths.encoder and count.model.depths.decoder):
+        return
+    layers = [part for part in count.chosen("exact") if _is_cast(part)]
+    norms = sum(part.parameters for part in layers if part.block == "norm")
+    biases = sum(part.parameters for part in layers if part.block != "norm" and not part.is_matrix)
+    matrices = sum(part.parameters for part in layers if part.is_matrix)
+    matrices += sum(part.parameters for part in count.parts if part.component == "unembedding")
+    cast = norms + sum(part.parameters for part in count.parts if part.component == "output_bias")
+    copied = matrices + cast * (storage.precision == "bf16")
+    yield Item("prepared_weights", storage.value * copied, f"{storage.value} x {copied:,}")
+    if storage.precision == "bf16" and storage.device == "cpu":
+        yield Item("prepared_for_few", FP32 * (matrices + biases), f"{FP32} x {matrices + biases:,}")
 
 
 def caches(model: CountedModel, work: Work, storage: Storage) -> list[Item]:
     """Keys and values of what was written, for each beam, and of the source, once for all beams of a sentence.
 
-    Counted is what is needed; tx's tables grow by doubling, so up to twice as much is reserved for what was written.
+    Counted is what is needed; tx's tables have room for 16 tokens at least and grow by doubling, so up to twice as much
+    is reserved for what was written.
     """
     layers, beams = model.depths.decoder, work.batch_size * work.beam_size
-    each = (2, storage.value, layers, model.kv_heads, model.head_width)
+    each = (2, storage.cached, layers, model.kv_heads, model.head_width)
     written = product(*each, (beams, "beams"), (work.target_length, "tokens"))
     read = product(*each, (work.batch_size, "sentences"), (work.source_length, "tokens"))
     items = [Item("self_cache", written.value, written.text), Item("cross_cache", read.value, read.text)]
@@ -102,11 +127,9 @@ def read_by_step(count: Count, work: Work, storage: Storage) -> int:
 
 
 def read(count: Count, a_pass: Pass, storage: Storage) -> int:
-    """Bytes of weights that a pass takes, as translating keeps them: what its tokens go through, and of a table that is
-    no output as well the rows that they look up. Extras and positions are left out."""
-    output = {part.shares for part in count.parts if part.component == "unembedding" and a_pass.projected}
-    parts = (part for part in count.parts if part.component not in output)
-    widths = ((storage.value if _is_linear(part) else FP32, part) for part in parts)
+    """Bytes of weights that a pass takes, as translating keeps them: what its tokens go through, and of the tables,
+    which stay in fp32, the rows that they look up. Extras and positions are left out."""
+    widths = ((FP32 if part.block == "embedding" else storage.value, part) for part in count.parts)
     return sum(width * _numbers_read(part, a_pass, count.model.d_model) for width, part in widths)
 
 
@@ -117,7 +140,7 @@ def _numbers_read(part: Part, a_pass: Pass, d_model: int) -> int:
         return 0 if part.shares else min(rows[part.component] * d_model, part.parameters)
     if part.component == "norm.final":
         return part.each.value * ((sources > 0) + (targets > 0))
-    if part.component == "unembedding":
+    if part.block == "unembedding":
         return part.parameters if a_pass.projected else 0
     through = sources if meets_source(part) else targets
     return part.parameters if part.stack and through else 0
@@ -256,6 +279,6 @@ def _is_cast(part: Part) -> bool:
 
 
 def _is_linear(part: Part) -> bool:
-    """Whether it is in a linear layer, which translating in bf16 casts for good."""
+    """Whether it is in a linear layer, which the module of a translator casts for good in bf16."""
     is_output = part.component == "unembedding" and not part.shares
     return part.block != "norm" and (part.stack is not None or is_output)

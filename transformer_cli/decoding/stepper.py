@@ -3,7 +3,7 @@
 B sentences, S source length, W beams (hypotheses per sentence), V target vocabulary
 
 A search starts with one beam per sentence and the begin mark as its token; reordering may change the number of beams
-before any step. Whatever has these methods can be searched: a Transformer, several of them, or a table in a test.
+before any step. Whatever has these methods can be searched: a prepared Transformer, several of them, a table in a test.
 """
 
 from __future__ import annotations

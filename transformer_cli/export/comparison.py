@@ -23,6 +23,7 @@ from transformer_cli.decoding.hypothesis import Hypothesis, LengthPenalty
 from transformer_cli.decoding.search import SearchOptions, search
 from transformer_cli.errors import ModelError
 from transformer_cli.export.formats import Engine, Found, Walk
+from transformer_cli.model.prepared import Prepared
 from transformer_cli.tokenizer import BOS, EOS
 
 TOLERANCE = 1e-5
@@ -112,13 +113,14 @@ class Comparison:
 def compare(run: OpenedRun, engine: Engine, probe: Probe) -> Comparison:
     """Both engines on the probe. Raises ModelError where the other one writes what has no place in a translation."""
     banned = run.tokenizer.banned_target_ids if engine.bans else ()
+    prepared = Prepared(run.model)
     walks: list[Walk] = []
     theirs: list[Found] = []
     ours: list[Hypothesis] = []
     for part in _parts(probe.sources):
         walks += engine.greedy(part, limit=probe.limit)
         theirs += engine.beam(part, limit=probe.limit, beam_size=probe.beam_size, length_penalty=probe.length_penalty)
-        ours += _beam(run, part, probe, banned)
+        ours += _beam(prepared, part, probe, banned)
     _refuse_nonsense(run, engine, [*(one.ids for one in walks), *(one.ids for one in theirs)])
     steps = [_Steps.of(walk, logits_TV, banned) for walk, logits_TV in _forced(run, probe.sources, walks)]
     scored = [_log_probability(logits_TV, found) for found, logits_TV in _forced(run, probe.sources, theirs)]
@@ -164,11 +166,13 @@ def _parts(sources: Sequence[Sequence[int]]) -> Iterator[Sequence[Sequence[int]]
         yield sources[start : start + BATCH]
 
 
-def _beam(run: OpenedRun, sources: Sequence[Sequence[int]], probe: Probe, banned: Sequence[int]) -> list[Hypothesis]:
+def _beam(
+    prepared: Prepared, sources: Sequence[Sequence[int]], probe: Probe, banned: Sequence[int]
+) -> list[Hypothesis]:
     batch = collate(sources, [[]] * len(sources))
     options = SearchOptions(beam_size=probe.beam_size, penalty=LengthPenalty(probe.length_penalty))
     found = search(
-        run.model,
+        prepared,
         batch.source_BS,
         batch.source_lengths_B,
         limits=[probe.limit - 1] * len(sources),  # the end mark comes on top

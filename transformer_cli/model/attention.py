@@ -1,6 +1,6 @@
 """Section 3.2: scaled dot-product attention and multi-head attention.
 
-B batch, T queries, S keys, D d_model, H heads, G heads of keys and values, K d_head, N cached keys
+B batch, T queries, S keys, D d_model, H heads, G heads of keys and values, K d_head
 """
 
 from __future__ import annotations
@@ -17,8 +17,7 @@ from torch.autograd.function import FunctionCtx, once_differentiable
 
 from transformer_cli.config.model import ModelConfig
 from transformer_cli.model.blocks import Dropout, Linear
-from transformer_cli.model.cache import SelfKeys
-from transformer_cli.model.layout import Layout, Rows
+from transformer_cli.model.layout import Layout
 from transformer_cli.model.positions import PositionEncoding
 
 
@@ -167,27 +166,9 @@ class SelfAttention(MultiHeadAttention):
         query, key, value = self.project(x, layout)
         return self.output(layout.merge(self.attend(self.rotate(query), self.rotate(key), value, bias)))
 
-    def step(self, x_BWD: Tensor, cache: SelfKeys, bias: Tensor | None, *, position: int) -> Tensor:
-        """The newest token of each beam, all at the same position, over what the sentence's beams wrote before.
-
-        bias: (B, 1, W, N), which of the N cached keys are a beam's own past, its new one included.
-        """
-        beams = Rows(x_BWD.size(1))
-        query, key, value = self.project(x_BWD, beams)
-        key_BGNK, value_BGNK = cache.append(self._at(key, position), value)
-        return self.output(beams.merge(self.attend(self._at(query, position), key_BGNK, value_BGNK, bias)))
-
     def project(self, x: Tensor, layout: Layout) -> Sequence[Tensor]:
         """Queries (B, H, T, K), keys and values, each (B, G, T, K)."""
         return layout.heads(self.query_key_value(x), (self.n_heads, self.kv_heads, self.kv_heads), self.d_head)
-
-    def _at(self, x_BHWK: Tensor, position: int) -> Tensor:
-        """Beams are no positions: each one is turned alone, by the position that all of them are at."""
-        return (
-            self.rotate(x_BHWK.transpose(1, 2).flatten(0, 1).unsqueeze(2), offset=position)
-            .view(x_BHWK.size(0), x_BHWK.size(2), x_BHWK.size(1), -1)
-            .transpose(1, 2)
-        )
 
 
 class CrossAttention(MultiHeadAttention):
@@ -200,7 +181,7 @@ class CrossAttention(MultiHeadAttention):
         self.key_value = Linear(config.d_model, 2 * self.kv_width, bias=bias)
 
     def forward(self, x: Tensor, memory: Sequence[Tensor], bias: Tensor | None, layout: Layout) -> Tensor:
-        """memory: keys and values, made once by `remember`; the layout is that of x, of which T may also be beams."""
+        """memory: keys and values, made once by `remember`; the layout is that of x."""
         (query,) = layout.heads(self.query(x), (self.n_heads,), self.d_head)
         return self.output(layout.merge(self.attend(query, *memory, bias)))
 

@@ -58,7 +58,8 @@ _USUAL_ROWS = 64
 def product_of(layer: nn.Linear | nn.Embedding, dtype: torch.dtype, *, bias: Tensor | None = None) -> Product:
     """The fastest of a linear layer, or of a table that is one. bias: where the layer itself has none."""
     weight = layer.weight.detach().to(dtype)
-    bias = getattr(layer, "bias", bias)
+    own = getattr(layer, "bias", None)
+    bias = bias if own is None else own
     bias = None if bias is None else bias.detach().to(dtype)
     return (Packed if _can_pack(weight) else Turned)(weight, bias)
 

@@ -2,9 +2,10 @@
 
 B sentences, W beams, N cached keys, G heads of keys and values, K d_head, L layers, S source length
 
-As in cache.py, all beams of a sentence share one row of keys and values that are never moved, and a table says which of
-them are whose past; here it is what is added to the scores. Keys are divided by sqrt(K); those of the memory, written
-once and read often, are turned as the product with queries wants them.
+Keys and values of self-attention are written once and never moved. All beams of a sentence share one row of them, and
+a table says which of them are whose past, as what is added to the scores: following a parent copies a row of that
+table, not the keys. Keys are divided by sqrt(K); those of the memory, written once and read often, are turned as the
+product with queries wants them.
 """
 
 from __future__ import annotations

@@ -1,6 +1,6 @@
 """Sections 3, 3.1, 3.3 and 3.4: the encoder-decoder Transformer.
 
-B batch, S source length, T target length, D d_model, V vocabulary, W beams
+B batch, S source length, T target length, D d_model, V vocabulary
 
 Masks travel as lengths and are made in masks.py. Padding (id 0) has the zero vector as its embedding and is hidden
 from every key; on the target side the causal mask already hides it, for it comes last.
@@ -20,7 +20,6 @@ from transformer_cli.config.model import ModelConfig
 from transformer_cli.model import masks
 from transformer_cli.model.attention import CrossAttention, ScaledDotProductAttention, SelfAttention
 from transformer_cli.model.blocks import NORMS, RESIDUALS, Dropout, feed_forward
-from transformer_cli.model.cache import DecoderState, SelfKeys
 from transformer_cli.model.layout import Layout, Packed, Rows
 from transformer_cli.model.positions import PositionEncoding, positions_for
 
@@ -114,27 +113,6 @@ class Transformer(Model):
         bias = None if self.output_bias is None else self.output_bias.to(hidden.dtype)
         return F.linear(hidden, self.output.weight.to(hidden.dtype), bias)
 
-    def start(self, source_BS: Tensor, source_lengths_B: Tensor) -> DecoderState:
-        """Read the source; the state lets `step` write the target. Every sentence starts with one beam."""
-        memory_BSD, layout = self.encode(source_BS, source_lengths_B), Rows(source_BS.size(1))
-        bias = self._padding_bias(source_lengths_B, layout.length, like=memory_BSD)
-        return DecoderState(self.decoder.remember(memory_BSD, layout), bias)
-
-    def step(self, tokens_BW: Tensor, state: DecoderState) -> Tensor:
-        """Read one more token per beam; returns the logits (B, W, V) of the next one."""
-        position = state.position
-        may_attend = state.advance(tokens_BW.size(1))
-        # Beams of a sentence lie where positions lie in training, but all of them are at one and the same position.
-        x_BWD = self._embed_step(tokens_BW, position)
-        bias = None if may_attend is None else masks.as_bias(may_attend, like=x_BWD)
-        hidden_BWD = self.decoder.step(x_BWD, state, bias, position=position)
-        return self.project(hidden_BWD)
-
-    def _embed_step(self, tokens_BW: Tensor, position: int) -> Tensor:
-        x_BWD = self.target_embedding(tokens_BW)
-        vectors = self.decoder.positions.add(x_BWD.flatten(0, 1).unsqueeze(1), offset=position)
-        return self._cast(vectors.view_as(x_BWD))
-
 
 class Embedding(nn.Module):
     """Section 3.4: a vector per piece, times sqrt(D); that of padding is the zero vector and stays it."""
@@ -219,12 +197,6 @@ class Decoder(nn.Module):
             x = layer(x, keys_values, bias, memory_bias, layout)
         return self.norm(x)
 
-    def step(self, x_BWD: Tensor, state: DecoderState, bias: Tensor | None, *, position: int) -> Tensor:
-        bias = self.positions.bias(bias, state.positions_N[-1:], state.positions_N, like=x_BWD)
-        for layer, keys_values, cache in zip(self.layers, state.memory, state.self_keys, strict=True):
-            x_BWD = layer.step(x_BWD, keys_values, cache, bias, state.memory_bias, position=position)  # type: ignore[operator]
-        return self.norm(x_BWD)
-
 
 class DecoderLayer(nn.Module):
     """Self-attention, cross-attention, feed-forward, each in its residual."""
@@ -243,21 +215,6 @@ class DecoderLayer(nn.Module):
         x = around_self(x, lambda x: self.self_attention(x, bias, layout))
         x = around_cross(x, lambda x: self.cross_attention(x, memory, memory_bias, layout))
         return around_feed_forward(x, self.feed_forward)
-
-    def step(
-        self,
-        x_BWD: Tensor,
-        memory: Sequence[Tensor],
-        cache: SelfKeys,
-        bias: Tensor | None,
-        memory_bias: Tensor | None,
-        *,
-        position: int,
-    ) -> Tensor:
-        around_self, around_cross, around_feed_forward = self.residuals
-        x_BWD = around_self(x_BWD, lambda x: self.self_attention.step(x, cache, bias, position=position))
-        x_BWD = around_cross(x_BWD, lambda x: self.cross_attention(x, memory, memory_bias, Rows(x.size(1))))
-        return around_feed_forward(x_BWD, self.feed_forward)
 
 
 def _at_once(layout: Layout, x: Tensor) -> tuple[Tensor, Tensor]:
