@@ -43,6 +43,7 @@ COMMANDS = {
     "visualize-attention": _entry("visualize_attention", "Show where a model looks while it translates."),
     "compare": _entry("compare", "Compare runs: scores, settings, sentences."),
     "runs": _entry("runs", "List the runs: step, score, age, size."),
+    "plot": _entry("plot", "Draw curves of runs: loss, score, learning rate."),
     "export": _entry("export", "Write a model for another engine, and compare."),
     "config": _entry("config", "Look up settings, and where their values come from."),
     "count-params": _entry("count_params", "Count parameters, every number explained."),

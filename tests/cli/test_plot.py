@@ -1,0 +1,92 @@
+"""`tx plot`: the curves of runs."""
+
+from __future__ import annotations
+
+import json
+import re
+from pathlib import Path
+from xml.etree import ElementTree
+
+import pytest
+
+from transformer_cli.cli import failures
+from transformer_cli.cli.app import main
+
+EVENTS = [
+    {"event": "update", "step": 10, "loss": 4.0, "learning_rate": 0.1, "tokens_per_s": 100.0, "elapsed_s": 60.0},
+    {"event": "validation", "step": 15, "loss": 3.0, "bleu": 5.0},
+    {"event": "update", "step": 20, "loss": 2.0, "learning_rate": 0.05, "tokens_per_s": 50.0, "elapsed_s": 180.0},
+    {"event": "validation", "step": 20, "loss": 2.5, "bleu": 7.5},
+]
+
+
+def tx(*arguments: str) -> int:
+    return failures.exit_code(lambda: main(["plot", *arguments]))
+
+
+@pytest.fixture
+def run() -> None:
+    """What is left of a run while its next event is being written."""
+    Path("runs/a&b/checkpoints").mkdir(parents=True)
+    lines = [json.dumps(event) for event in EVENTS]
+    Path("runs/a&b/metrics.jsonl").write_text("\n".join([*lines, '{"event": "upd']))
+
+
+@pytest.mark.parametrize(
+    ("over", "updates", "validations"),
+    [
+        ("steps", [10, 20], [15, 20]),
+        ("minutes", [1, 3], [2, 3]),
+        ("tokens", [6000, 12_000], [9000, 12_000]),
+    ],
+)
+def test_points_are_those_that_were_measured(
+    run: None, over: str, updates: list[float], validations: list[float], capfd: pytest.CaptureFixture[str]
+) -> None:
+    assert tx("runs/a&b", "--over", over, "--json") == 0
+    found = [json.loads(line) for line in capfd.readouterr().out.splitlines()]
+    assert {one["curve"]: (one["x"], one["y"]) for one in found} == {
+        "loss": (updates, [4, 2]),
+        "validation loss": (validations, [3, 2.5]),
+        "BLEU": (validations, [5, 7.5]),
+        "learning rate": (updates, [0.1, 0.05]),
+    }
+
+
+def test_figures_have_the_same_bytes_each_time_and_a_page_asks_for_nothing(run: None) -> None:
+    names = ["x.png", "x.svg", "x.html"]
+    outputs = [option for name in names for option in ("-o", name)]
+    assert tx("runs/a&b", "runs/a&b", *outputs) == 0
+    first = [Path(name).read_bytes() for name in names]
+    assert tx("runs/a&b", "runs/a&b", *outputs) == 0
+    assert [Path(name).read_bytes() for name in names] == first
+    assert first[0].startswith(b"\x89PNG")
+    assert ElementTree.fromstring(first[1]).tag.endswith("svg")
+    page = first[2].decode()
+    assert "<h1>runs/a&amp;b, runs/a&amp;b</h1>" in page
+    assert "<script" not in page
+    assert set(re.findall(r'(?:src|href)="(.)', page)) <= {"#"}
+
+
+def test_a_terminal_has_a_small_curve_of_each(run: None, capfd: pytest.CaptureFixture[str]) -> None:
+    assert tx("runs/a&b") == 0
+    rows = [line.split() for line in capfd.readouterr().out.splitlines()[2:]]
+    assert rows[0] == ["runs/a&b", "loss", "█▁", "4", "2"]
+    assert rows[2] == ["runs/a&b", "BLEU", "▁█", "5", "7.5"]
+
+
+@pytest.mark.parametrize(
+    ("arguments", "code", "said"),
+    [
+        (("-o", "x.gif"), 2, "expected a name that ends in .png, .svg, .html"),
+        (("--over", "hours"), 2, "expected steps, tokens, minutes"),
+        (("-o", "runs/a&b/metrics.jsonl"), 2, "expected a name"),
+        (("runs/empty",), 4, "runs/empty/metrics.jsonl has no update"),
+    ],
+)
+def test_what_cannot_be_drawn_is_said(
+    run: None, arguments: tuple[str, ...], code: int, said: str, capfd: pytest.CaptureFixture[str]
+) -> None:
+    Path("runs/empty/checkpoints").mkdir(parents=True)
+    assert tx("runs/a&b", *arguments) == code
+    assert said in capfd.readouterr().err

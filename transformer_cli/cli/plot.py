@@ -1,0 +1,95 @@
+"""`tx plot`: how runs went."""
+
+from __future__ import annotations
+
+import os
+from pathlib import Path
+from typing import TYPE_CHECKING, Annotated
+
+import typer
+
+from transformer_cli.cli import console
+from transformer_cli.cli.options import Json, Quiet, Traceback
+from transformer_cli.cli.results import refuse_own_input, result_file
+from transformer_cli.errors import UsageError
+from transformer_cli.files import json_line, shown
+
+if TYPE_CHECKING:
+    from collections.abc import Sequence
+
+    from transformer_cli.training.curves import Curve
+
+SUFFIXES = (".png", ".svg", ".html")
+WIDEST = 40
+"""Columns of a curve on the terminal."""
+
+
+def plot(
+    runs: Annotated[
+        list[str] | None, typer.Argument(metavar="RUN", help="Runs, or the latest one when not given.")
+    ] = None,
+    output_files: Annotated[
+        list[str] | None,
+        typer.Option("--output", "-o", metavar="FILE", help=f"Write a file, by its suffix: {' '.join(SUFFIXES)}."),
+    ] = None,
+    over: Annotated[str, typer.Option("--over", metavar="UNIT", help="steps, tokens or minutes.")] = "steps",
+    json_output: Json = False,
+    quiet: Quiet = False,
+    traceback: Traceback = False,
+) -> None:
+    """Draw how runs went: loss, score and learning rate over steps, tokens or minutes.
+
+    Without -o one small curve each on stdout. Of several runs every file has all, for comparison; an .html is one page
+    that needs no network. With --json the points themselves. Nothing is needed of a run but its metrics.jsonl.
+
+    Examples:
+      tx plot
+      tx plot runs/tiny runs/wider --over minutes -o curves.png
+      tx plot runs/tiny -o curves.html -o curves.svg
+    """
+    from transformer_cli.checkpoints.find import find_run
+    from transformer_cli.training.curves import OVERS, curves, figure
+
+    if over not in OVERS:
+        raise UsageError(f"--over {over}: expected {', '.join(OVERS)}")
+    paths = [Path(name) for name in output_files or ()]
+    for path in paths:
+        if path.suffix.lower() not in SUFFIXES:
+            raise UsageError(f"-o {shown(path)}: expected a name that ends in {', '.join(SUFFIXES)}")
+        refuse_own_input(path)
+    names = [find_run(name) for name in runs] if runs else [find_run(None)]
+    found = [(str(name), curves(name, over=over)) for name in names]
+    if paths:
+        # A notebook's own backend, which programs started from it inherit, is not there for all of them.
+        os.environ["MPLBACKEND"] = "agg"
+    contents = [figure(found, over=over, suffix=path.suffix.lower()) for path in paths]
+    for path, content in zip(paths, contents, strict=True):
+        with result_file(path) as file:
+            file.write(content)
+        console.say(f"wrote {shown(path)} ({len(content) / 1000:,.0f} kB)")
+    if json_output:
+        for name, those in found:
+            for curve in those:
+                console.result(json_line({"run": name, "curve": curve.name, "over": over, "x": curve.x, "y": curve.y}))
+    elif not paths:
+        _show(found)
+
+
+def _show(found: Sequence[tuple[str, Sequence[Curve]]]) -> None:
+    from transformer_cli.cli.live import sparkline
+    from transformer_cli.cli.tables import Column, Table, show
+
+    rows = [
+        (name, curve.name, sparkline(_thinned(curve.y)), *(f"{value:.4g}" for value in (curve.y[0], curve.y[-1])))
+        for name, those in found
+        for curve in those
+    ]
+    columns = (Column("run"), Column("of"), Column("curve"), Column("first", "right"), Column("last", "right"))
+    show([Table("", columns, tuple(rows))])
+
+
+def _thinned(values: Sequence[float]) -> list[float]:
+    """As many of them as there is room for, evenly spaced, the first and the last among them."""
+    if len(values) <= WIDEST:
+        return list(values)
+    return [values[round(place * (len(values) - 1) / (WIDEST - 1))] for place in range(WIDEST)]

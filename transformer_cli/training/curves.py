@@ -1,0 +1,127 @@
+"""How a run went, as curves: loss, score and learning rate over steps, tokens or minutes; from metrics.jsonl alone."""
+
+from __future__ import annotations
+
+import html
+import importlib.util
+import io
+from collections.abc import Sequence
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Any, Literal, get_args
+
+import numpy as np
+
+from transformer_cli.checkpoints.events import METRICS, read_events
+from transformer_cli.errors import ModelError, ResourceError
+from transformer_cli.files import shown
+
+Over = Literal["steps", "tokens", "minutes"]
+OVERS: tuple[Over, ...] = get_args(Over)
+PANELS = ("loss", "BLEU", "learning rate")
+LABELS = {"steps": "updates", "tokens": "tokens, source and target", "minutes": "minutes of training"}
+DPI = 150
+STYLES = ("-", "--", ":", "-.")
+"""Curves are told apart by more than their colour."""
+
+
+@dataclass(frozen=True)
+class Curve:
+    """One quantity of one run. name: `loss`, `validation loss`, `BLEU` or `learning rate`."""
+
+    name: str
+    x: tuple[float, ...]
+    y: tuple[float, ...]
+
+    @property
+    def panel(self) -> str:
+        return self.name.removeprefix("validation ")
+
+
+def curves(run_dir: Path, *, over: Over) -> list[Curve]:
+    """Those that the run has a point of; ModelError where nothing was measured yet.
+
+    over: tokens are all that were read in training; minutes leave validations out.
+    """
+    events = read_events(run_dir)
+    updates = [event for event in events if event.get("event") == "update"]
+    if not updates:
+        raise ModelError(
+            f"{shown(run_dir / METRICS)} has no update: there is nothing to draw",
+            hint="a run has its first after training.log_every updates",
+        )
+    steps = np.array([0, *(event["step"] for event in updates)])
+    elapsed_s = np.array([0.0, *(event["elapsed_s"] for event in updates)])
+    rates = np.array([event["tokens_per_s"] for event in updates])
+    passed = {
+        "steps": steps.astype(float),
+        "tokens": np.concatenate([[0.0], np.cumsum(rates * np.diff(elapsed_s))]),
+        "minutes": elapsed_s / 60,
+    }[over]
+    validations = [event for event in events if event.get("event") == "validation"]
+    wanted = (
+        ("loss", updates, "loss"),
+        ("validation loss", validations, "loss"),
+        ("BLEU", validations, "bleu"),
+        ("learning rate", updates, "learning_rate"),
+    )
+    found = []
+    for name, those, key in wanted:
+        points = [(event["step"], event[key]) for event in those if isinstance(event.get(key), float)]
+        x = np.interp([step for step, _ in points], steps, passed)
+        found.append(Curve(name, tuple(x.tolist()), tuple(value for _, value in points)))
+    return [curve for curve in found if curve.y]
+
+
+def figure(runs: Sequence[tuple[str, Sequence[Curve]]], *, over: Over, suffix: str) -> bytes:
+    """A file of a panel for each quantity and a line for each run, the same bytes for the same curves.
+
+    runs: their names, and their curves. suffix: .png, .svg or .html, which is a page around the .svg that asks for
+    nothing. Raises ResourceError where matplotlib is not installed.
+    """
+    if importlib.util.find_spec("matplotlib") is None:
+        raise ResourceError("matplotlib is not installed", hint="pip install matplotlib; without -o nothing is drawn")
+    import matplotlib
+    from matplotlib.figure import Figure
+
+    panels = [panel for panel in PANELS if any(curve.panel == panel for _, found in runs for curve in found)]
+    settings: Any = {"svg.hashsalt": "tx", "text.parse_math": False, "font.size": 9}
+    file = io.BytesIO()
+    with matplotlib.rc_context(settings):
+        drawing = Figure(figsize=(7, 2.6 * len(panels)), layout="constrained")
+        axes = drawing.subplots(len(panels), 1, sharex=True, squeeze=False)[:, 0]
+        for axis, panel in zip(axes, panels, strict=True):
+            for number, (name, found) in enumerate(runs):
+                for curve in found:
+                    if curve.panel == panel:
+                        _line(axis, curve, name, number)
+            axis.set_ylabel(panel)
+            axis.grid(alpha=0.3)
+        axes[0].legend()
+        axes[-1].set_xlabel(LABELS[over])
+        # A creation date would make every file another one.
+        kind = "png" if suffix == ".png" else "svg"
+        drawing.savefig(file, format=kind, dpi=DPI, metadata={"Date": None} if kind == "svg" else None)
+    return file.getvalue() if suffix != ".html" else _page(file.getvalue(), [name for name, _ in runs])
+
+
+def _line(axis: Any, curve: Curve, name: str, number: int) -> None:
+    is_validation = curve.name.startswith("validation")
+    axis.plot(
+        curve.x,
+        curve.y,
+        label=f"{name}, validation" if is_validation else name,
+        color=f"C{number % 10}",
+        linestyle=STYLES[number % len(STYLES)],
+        marker="o" if curve.name == "BLEU" or is_validation else None,
+        markersize=3,
+        alpha=0.6 if curve.name == "loss" else 1.0,
+    )
+
+
+def _page(svg: bytes, names: Sequence[str]) -> bytes:
+    drawing = svg.decode("utf-8")
+    title = html.escape(", ".join(names))
+    head = f'<!doctype html>\n<html lang="en">\n<meta charset="utf-8">\n<title>{title}</title>\n'
+    style = "<style>body{margin:2em auto;max-width:60em;font-family:sans-serif}svg{width:100%;height:auto}</style>\n"
+    return f"{head}{style}<h1>{title}</h1>\n{drawing[drawing.index('<svg') :]}</html>\n".encode()
