@@ -21,7 +21,7 @@ from pathlib import Path
 from typing import Any, BinaryIO, cast
 
 from transformer_cli.errors import DataError, ResourceError, TxError
-from transformer_cli.trouble import hint_of, reason_of, room_of
+from transformer_cli.trouble import hint_of, missing, reason_of, room_of
 
 ASIDE = ".tmp-"
 """Prefix of what is being written; left behind only by a process that was killed."""
@@ -173,7 +173,7 @@ def read_bytes(path: str | Path, *, error: type[TxError] = DataError, hint: str 
             raise error(f"{shown(path)} is not a file", hint=hint)
         return path.read_bytes()
     except FileNotFoundError:
-        raise error(f"{shown(path)} does not exist", hint=hint) from None
+        raise error(f"{shown(path)} {missing(path)}", hint=hint) from None
     except OSError as failure:
         raise unreadable(path, failure, error=error, hint=hint) from failure
 

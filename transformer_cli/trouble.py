@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import errno
+import os
 import shutil
 from contextlib import suppress
 from pathlib import Path
@@ -29,6 +30,12 @@ def hint_of(failure: OSError) -> str | None:
 
 def reason_of(failure: OSError) -> str:
     return failure.strerror or str(failure) or type(failure).__name__
+
+
+def missing(path: str | Path) -> str:
+    """What to say of a path where nothing can be opened: a link may be there, and lead nowhere."""
+    to = f"is a symbolic link to {os.readlink(path)!r}, which " if os.path.islink(path) else ""
+    return f"{to}does not exist"
 
 
 def room_of(failure: OSError, path: Path) -> str:

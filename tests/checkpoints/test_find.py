@@ -139,6 +139,34 @@ def test_a_latest_run_that_is_gone_is_not_replaced_by_another(runs):
     assert "runs/latest does not exist | there is runs/first" in message_of(None)
 
 
+@pytest.mark.parametrize(
+    ("make", "words"),
+    [
+        (lambda latest: latest.symlink_to("second"), "runs/latest is not a file"),
+        (lambda latest: latest.symlink_to("nowhere"), "is a symbolic link to 'nowhere', which does not exist"),
+        (lambda latest: latest.mkdir(), "runs/latest is not a file"),
+        (lambda latest: latest.write_bytes(b"\xff"), "runs/latest is not UTF-8: byte 0"),
+        (lambda latest: latest.write_text(""), "runs/latest names the run '', which is not there"),
+        (lambda latest: latest.write_text(".\n"), "runs/latest names the run '.', which is no run"),
+    ],
+)
+def test_whatever_is_wrong_with_the_latest_run_is_said_with_the_runs_that_there_are(runs, make, words):
+    """`-m` was not offered, and a folder that was no run was to be taken by it."""
+    (runs / "latest").unlink()
+    make(runs / "latest")
+    message = message_of(None)
+    assert f"{words} | there is runs/first, runs/second: choose one with -m" in message
+
+
+def test_a_link_that_leads_nowhere_is_there(runs):
+    """It "does not exist", in a listing that shows it."""
+    Path("link").symlink_to("gone")
+    assert message_of("link").startswith("link is a symbolic link to 'gone', which does not exist | there is runs/")
+    (runs / "first/best").unlink()
+    (runs / "first/best").symlink_to("gone")
+    assert "best is a symbolic link to 'gone', which does not exist | there is step-" in message_of("runs/first")
+
+
 @pytest.mark.parametrize("name", ["sp ", " sp", "a\nb"])
 def test_the_latest_run_is_known_by_its_whole_name(runs, name):
     """`runs/sp ` was looked for as `runs/sp`."""

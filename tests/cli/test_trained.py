@@ -61,6 +61,13 @@ def test_an_aborted_run_is_passed_over_and_that_is_said_on_stderr_even_when_quie
     assert capfd.readouterr() == (expected, PASSED)
 
 
+def test_nobody_is_told_to_name_a_run_that_has_no_checkpoint(several, capfd):
+    shutil.rmtree("runs/aborted/checkpoints")
+    assert main(["translate", "-q", BEER]) == 0
+    said = "warning: runs/done is taken, not the latest run, runs/aborted, which has no checkpoint\n"
+    assert capfd.readouterr().err == said
+
+
 @pytest.mark.parametrize("named", [("-m", "runs/aborted"), ("-c", "aborted.yaml")])
 def test_whoever_names_an_unfinished_run_gets_it_and_is_told(several, capfd, named):
     Path("aborted.yaml").write_text("extends: tiny.yaml\nname: aborted\n")

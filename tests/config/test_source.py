@@ -235,6 +235,12 @@ def test_file_names_are_relative_to_the_file_that_writes_them(folder):
     assert config.tokenizer.model == f"{here}/deep/er/spm.model"
 
 
+def test_a_link_to_a_configuration_that_is_gone_is_told_as_that(folder):
+    os.symlink("gone.yaml", "link.yaml")
+    with pytest.raises(ConfigError, match=r"^link.yaml is a symbolic link to 'gone.yaml', which does not exist$"):
+        load_config("link.yaml")
+
+
 @pytest.mark.parametrize("setting", ["data.test=%", "data.test={source: a, target: %}", "tokenizer.model=%"])
 @pytest.mark.parametrize(
     ("name", "reason"), [("x" * 256, "is too long"), ("/x" * 3000, "is too long"), ("circle/x", "is .*a circle")]

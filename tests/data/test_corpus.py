@@ -148,7 +148,7 @@ def test_what_is_offered_for_a_missing_file_is_a_file_that_can_be_meant(tmp_path
     write(tmp_path / ".zz.de", "a\n")
     for name, message in (
         ("x.de", "cannot be read: Too many levels of symbolic links"),
-        ("y.de", "y.de is a symbolic link to nowhere, which does not exist"),
+        ("y.de", "y.de is a symbolic link to 'nowhere', which does not exist"),
         ("zz.de", "zz.de does not exist"),
     ):
         with pytest.raises(DataError, match=message) as caught:

@@ -11,11 +11,13 @@ from typing import Final
 from transformer_cli.config.run import RunConfig
 from transformer_cli.errors import ModelError
 from transformer_cli.files import read_text, shown
+from transformer_cli.trouble import missing
 
 RUNS = Path("runs")
 CHECKPOINTS = "checkpoints"
 MANIFEST = "manifest.json"
 WEIGHTS: Final = "model.safetensors"
+LATEST = "latest"
 POINTERS = ("best", "last")
 
 _STEP = re.compile(r"step-(\d{8,18})")
@@ -48,9 +50,9 @@ def list_checkpoints(run_dir: str | Path) -> list[Path]:
 def pointed(run_dir: str | Path, pointer: str) -> Path | None:
     """The checkpoint that `best` or `last` names, whether or not it is there; None without such a file."""
     path = Path(run_dir) / pointer
-    if not path.exists():
+    if not os.path.lexists(path):
         return None
-    name = read_text(path, error=ModelError).strip()
+    name = read_text(path, error=ModelError, hint=_choose(list_checkpoints(run_dir))).strip()
     if step_of(name) is None:
         raise ModelError(
             f"{shown(path)} should name a checkpoint such as {step_name(1200)}, and says {name[:60]!r}",
@@ -146,17 +148,17 @@ def run_of(checkpoint: Path) -> Path:
 def whole_run_of(checkpoint: Path) -> Path:
     """The same; ModelError unless the run has what a model needs besides its weights."""
     run_dir = run_of(checkpoint)
-    missing = [path for path in (run_dir / "config.yaml", run_dir / "tokenizer") if not path.exists()]
-    if len(missing) == 2 and checkpoint.resolve().parent.name != CHECKPOINTS:
+    lacking = [path for path in (run_dir / "config.yaml", run_dir / "tokenizer") if not path.exists()]
+    if len(lacking) == 2 and checkpoint.resolve().parent.name != CHECKPOINTS:
         raise ModelError(
             f"{shown(checkpoint)} lies in no run, whose config.yaml and tokenizer it needs",
             hint=f"name a run, or a checkpoint in one: {RUNS / 'NAME' / CHECKPOINTS / checkpoint.resolve().name}",
         )
-    if missing:
+    if lacking:
         whole = (
             f"a checkpoint needs its run: copy the whole directory {shown(run_dir)}, with config.yaml and tokenizer/"
         )
-        raise ModelError(f"{shown(missing[0])} does not exist", hint=whole)
+        raise ModelError(f"{shown(lacking[0])} {missing(lacking[0])}", hint=whole)
     return run_dir
 
 
@@ -167,30 +169,32 @@ def _is_checkpoint(path: Path) -> bool:
 def _existing(path: Path, runs_dir: Path) -> Path:
     """`path`, if it is a run."""
     if not path.exists():
-        raise ModelError(f"{shown(path)} does not exist", hint=_offer(runs_dir))
-    if not path.is_dir() or not ((path / CHECKPOINTS).is_dir() or (path / "config.yaml").is_file()):
+        raise ModelError(f"{shown(path)} {missing(path)}", hint=_offer(runs_dir))
+    if not _is_run(path):
         raise ModelError(f"{shown(path)} is neither a run nor a checkpoint directory", hint=_offer(runs_dir))
     return path
 
 
+def _is_run(path: Path) -> bool:
+    return path.is_dir() and ((path / CHECKPOINTS).is_dir() or (path / "config.yaml").is_file())
+
+
 def _latest(runs_dir: Path) -> Path:
-    pointer = runs_dir / "latest"
-    if not pointer.exists():
-        found = (
-            f"there is no trained model in {shown(runs_dir)}/"
-            if not _runs(runs_dir)
-            else f"{shown(pointer)} does not exist"
-        )
-        raise ModelError(found, hint=_offer(runs_dir))
-    name = read_text(pointer, error=ModelError).removesuffix("\n")  # a name may end in a space
-    if not name or not os.path.isdir(runs_dir / name):
-        raise ModelError(f"{shown(pointer)} names the run {name[:200]!r}, which is not there", hint=_offer(runs_dir))
-    return runs_dir / name
+    pointer = runs_dir / LATEST
+    if not os.path.lexists(pointer) and not _runs(runs_dir):
+        raise ModelError(f"there is no trained model in {shown(runs_dir)}/", hint=_offer(runs_dir))
+    name = read_text(pointer, error=ModelError, hint=_offer(runs_dir)).removesuffix("\n")  # a name may end in a space
+    path = runs_dir / name
+    if not name or not os.path.isdir(path) or not _is_run(path):
+        wrong = "no run" if name and os.path.isdir(path) else "not there"
+        raise ModelError(f"{shown(pointer)} names the run {name[:200]!r}, which is {wrong}", hint=_offer(runs_dir))
+    return path
 
 
 def _runs(runs_dir: Path) -> list[Path]:
     """The runs that have a checkpoint."""
-    return sorted(path for path in runs_dir.iterdir() if list_checkpoints(path)) if runs_dir.is_dir() else []
+    there = sorted(runs_dir.iterdir()) if runs_dir.is_dir() else []
+    return [path for path in there if path.name != LATEST and list_checkpoints(path)]
 
 
 def _offer(runs_dir: Path) -> str:

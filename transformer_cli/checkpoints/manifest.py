@@ -17,6 +17,7 @@ from transformer_cli.config.model import ModelConfig
 from transformer_cli.errors import ModelError
 from transformer_cli.files import read_bytes, shown
 from transformer_cli.sealing import unsealed
+from transformer_cli.trouble import missing
 
 FORMAT = 2
 READABLE = (1, 2)
@@ -115,7 +116,7 @@ def read_verified(checkpoint: Path, name: Name, manifest: Manifest) -> bytes:
 
 def _read(path: Path) -> bytes:
     if not path.is_file():
-        found = "is not a file" if path.exists() else "does not exist"
+        found = "is not a file" if path.exists() else missing(path)
         raise DamagedError(f"{shown(path)} {found}", checkpoint=path.parent)
     return read_bytes(path, error=ModelError, hint=way_out(path.parent))
 

@@ -68,18 +68,18 @@ def tell_default() -> str:
 
     Warns where it is not the latest one; ModelError where there is none.
     """
-    from transformer_cli.checkpoints.find import default_run
+    from transformer_cli.checkpoints.find import default_run, list_checkpoints
     from transformer_cli.checkpoints.standing import standing_of
 
     default = default_run()
     if default.passed_over is None:
         return f", latest of {default.n_runs:,} runs" if default.n_runs > 1 else ""
-    standing = standing_of(default.passed_over) or "never validated"
-    console.warn(
-        f"{shown(default.path)} is taken, not the latest run, {shown(default.passed_over)} ({standing}), which "
-        f"-m {shown(default.passed_over)} would take",
-        even_quiet=True,
-    )
+    latest = shown(default.passed_over)
+    if list_checkpoints(default.passed_over):
+        why = f" ({standing_of(default.passed_over) or 'never validated'}), which -m {latest} would take"
+    else:
+        why = ", which has no checkpoint"
+    console.warn(f"{shown(default.path)} is taken, not the latest run, {latest}{why}", even_quiet=True)
     return f", one of {default.n_runs:,} runs"
 
 

@@ -33,6 +33,7 @@ from transformer_cli.config.nodes import (
 from transformer_cli.config.run import Contradiction, RunConfig, contradictions, untrainable
 from transformer_cli.config.section import Section
 from transformer_cli.errors import ConfigError
+from transformer_cli.trouble import missing
 
 MAX_CHAIN = 20
 PATHS = (("data", "train"), ("data", "valid"), ("data", "test"), ("tokenizer", "model"))
@@ -103,6 +104,10 @@ def find_config(name_or_path: str | Path) -> Path:
         return preset
     if os.path.isdir(path):
         raise ConfigError(f"{name} is a directory, not a configuration")
+    if os.path.islink(path):
+        raise ConfigError(
+            f"{shorten(name, 255)} {missing(path)}", hint=_nearest_config(name, os.path.dirname(path) or ".")
+        )
     raise ConfigError(
         f"no configuration {shorten(name, 255)}: neither a file nor a preset",
         hint=_nearest_config(name, os.path.dirname(path) or "."),

@@ -16,6 +16,7 @@ from transformer_cli.data import corpus
 from transformer_cli.data.corpus import LONGEST_LINE, nearest, split_lines, too_long
 from transformer_cli.errors import DataError
 from transformer_cli.files import shown
+from transformer_cli.trouble import missing
 
 BLOCK_BYTES = 1 << 20
 BLOCK_LINES = 4096
@@ -80,8 +81,7 @@ def opened(path: Path) -> BufferedReader | gzip.GzipFile:
     try:
         return Compressed(path, "rb") if path.suffix == ".gz" else path.open("rb")
     except FileNotFoundError:
-        to = f" is a symbolic link to {shown(path.readlink())}, which" if path.is_symlink() else ""
-        raise DataError(f"{shown(path)}{to} does not exist", hint=nearest(path)) from None
+        raise DataError(f"{shown(path)} {missing(path)}", hint=nearest(path)) from None
     except OSError as failure:
         raise DataError(f"{shown(path)} cannot be read: {failure.strerror or failure}") from failure
 
