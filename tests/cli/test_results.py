@@ -45,6 +45,16 @@ def test_a_result_does_not_replace_a_file_that_is_read(name: str) -> None:
     refuse_own_input(name, None, "other")
 
 
+def test_a_result_does_not_replace_what_a_configuration_extends() -> None:
+    """Only the file that -c names was safe."""
+    for name, below in (("own", "middle.yaml"), ("middle", "lowest.yaml"), ("lowest", "tiny")):
+        Path(f"{name}.yaml").write_text(f"extends: {below}\n", encoding="utf-8")
+    for name in ("own.yaml", "middle.yaml", "lowest.yaml"):
+        with pytest.raises(UsageError, match=f"^{name} is read and would be replaced$"):
+            refuse_own_input(name, "a", config="own.yaml")
+    refuse_own_input("other.yaml", "a", config="own.yaml")
+
+
 @pytest.mark.parametrize(
     ("redirection", "call", "message"),
     [

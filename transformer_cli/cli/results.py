@@ -22,15 +22,18 @@ if TYPE_CHECKING:
     from transformer_cli.decoding.translation import Candidate, Translation
 
 
-def refuse_own_input(output: str | Path | None, *inputs: str | Path | None) -> None:
+def refuse_own_input(output: str | Path | None, *inputs: str | Path | None, config: str | None = None) -> None:
     """UsageError where the result would replace what it is made from, or be read again, or replace a file of a run;
     ResourceError where it could not be written.
 
-    output, inputs: files, or what they are links to; `-` and, for an output, None are the standard streams.
+    output, inputs: files, or what they are links to; `-` and, for an output, None are the standard streams. config:
+    one that is read, with all that it extends.
     """
+    from transformer_cli.config.source import files_of
+
     output = "-" if output is None else output
     written = _identity(output, standard=1)
-    for name in inputs:
+    for name in (*inputs, *(() if config is None else files_of(config))):
         if name is not None and written is not None and _identity(name, standard=0) == written:
             if output == "-":
                 raise UsageError(

@@ -60,7 +60,7 @@ def score(
     """
     from transformer_cli.data.corpus import parallel
 
-    refuse_own_input(output_file, source, target, gold, config)
+    refuse_own_input(output_file, source, target, gold, config=config)
     corpus = parallel(source, target)  # before torch is imported
     links, counts = (None, Counter(corpus.counts)) if gold is None else _gold(gold, corpus)
 

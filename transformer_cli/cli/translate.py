@@ -131,7 +131,7 @@ def translate(
       echo "ich mochte ein bier" | tx translate --json
       tx translate --beam-size 10 --n-best 3 "ich mochte ein bier"
     """
-    refuse_own_input(output_file, None if text else input_file or "-", config)
+    refuse_own_input(output_file, None if text else input_file or "-", config=config)
     if alignments and n_best > 1 and not (json_output or jsonl):
         raise UsageError("--alignments belong to the best translation: they go with --n-best only in --json")
     with _incoming(text, input_file, output_file) as source:  # a missing file is said before torch is imported

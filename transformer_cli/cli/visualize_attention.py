@@ -75,7 +75,7 @@ def visualize_attention(
     for path in paths:
         if path.suffix.lower() not in SUFFIXES:
             raise UsageError(f"-o {path}: expected a name that ends in {', '.join(SUFFIXES)}")
-        refuse_own_input(path, None if text or from_file else "-", from_file, config)
+        refuse_own_input(path, None if text or from_file else "-", from_file, config=config)
     if any(path.suffix.lower() in FIGURES for path in paths):
         from transformer_cli.attention_maps.figure import require_matplotlib
 

@@ -6,7 +6,7 @@ import contextlib
 import glob
 import os
 import re
-from collections.abc import Sequence
+from collections.abc import Iterator, Sequence
 from dataclasses import replace
 from pathlib import Path
 
@@ -68,6 +68,11 @@ def load_with_places(
         raise config_error(mistakes)
     config = _validated(tree, to_train=to_train)
     return config if config.name is not None else config.model_copy(update={"name": _as_name(path.stem)}), tree
+
+
+def files_of(name_or_path: str | Path) -> list[Path]:
+    """All that a configuration is read from: a file or preset, and what it extends."""
+    return [path for path, _ in _chain(find_config(name_or_path))]
 
 
 def dump_config(config: RunConfig) -> str:
@@ -144,8 +149,18 @@ def _preset(name: str) -> Path | None:
 # --- reading ------------------------------------------------------------------------------------------------------
 
 
-def _read_chain(path: Path, below: tuple[Path, ...] = ()) -> Node:
+def _read_chain(path: Path) -> Node:
     """A file on top of what it extends."""
+    (_, tree), *above = reversed(list(_chain(path)))
+    for _, own in above:
+        assert isinstance(tree.value, dict)
+        inherited = {key: node for key, node in tree.value.items() if key != "name"}
+        tree = _merge(replace(tree, value=inherited), own, RunConfig)
+    return tree
+
+
+def _chain(path: Path, below: tuple[Path, ...] = ()) -> Iterator[tuple[Path, Node]]:
+    """A file with its own settings, then what it extends, and what that extends."""
     tree = _without_empty_sections(as_written_now(_read_file(path)), RunConfig)
     assert isinstance(tree.value, dict)
     if not tree.value:
@@ -153,19 +168,16 @@ def _read_chain(path: Path, below: tuple[Path, ...] = ()) -> Node:
     chain = (*below, path)
     entries = dict(tree.value)
     extends = entries.pop("extends", None)
-    tree = replace(tree, value=_with_paths(entries, folder=_folder(path)))
+    yield path, replace(tree, value=_with_paths(entries, folder=_folder(path)))
     if extends is None:
-        return tree
+        return
     parent = _find_parent(extends, path)
     if any(parent.samefile(seen) for seen in chain):
         names = " -> ".join(_display(link) for link in (*chain, parent))
         raise refusal(Refused(extends.place, f"`extends` goes round in a circle: {names}"))
     if len(chain) >= MAX_CHAIN:
         raise refusal(Refused(extends.place, f"more than {MAX_CHAIN} files extend each other"))
-    inherited = _read_chain(parent, chain)
-    assert isinstance(inherited.value, dict)
-    inherited = replace(inherited, value={key: node for key, node in inherited.value.items() if key != "name"})
-    return _merge(inherited, tree, RunConfig)
+    yield from _chain(parent, chain)
 
 
 def _find_parent(extends: Node, path: Path) -> Path:
