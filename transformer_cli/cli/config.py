@@ -29,8 +29,8 @@ PAIRS = {"diff": "two presets, files or runs", "from": "a toolkit and its file"}
 INTRODUCTION = """\
 # Configuration
 
-Written by `tx config --markdown` from the schema, [transformer_cli/config](../transformer_cli/config); the same for
-programs, by `tx config --schema`, is [configuration.schema.json](configuration.schema.json). An editor that speaks
+Written by `tx config --markdown` from the schema, `transformer_cli/config`; the same for programs, by `tx config
+--schema`, is [configuration.schema.json](configuration.schema.json). An editor that speaks
 YAML completes and checks a file whose first line is `# yaml-language-server: $schema=` and that file's path.
 
 A file names what is not as by default; `extends: base.yaml` puts it on top of another file, or of a preset. On the
