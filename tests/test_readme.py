@@ -1,4 +1,4 @@
-"""Every command of the README is one that works.
+"""Every command of the README and of docs/ is one that works.
 
 A block of commands is fenced as ```console (lines that begin with `$ ` are commands, the others what they print) or
 ```bash (every line is a command). `<!-- slow -->` on the line before the fence keeps a block from being executed; it is
@@ -26,7 +26,10 @@ from transformer_cli.config.source import load_config
 
 REPOSITORY = Path(__file__).parents[1]
 README = (REPOSITORY / "README.md").read_text(encoding="utf-8")
-COMMON = {"cat", "cd", "echo", "git", "head", "pip", "printf", "python", "source"}
+PAGES = {
+    str(path.relative_to(REPOSITORY)): path.read_text(encoding="utf-8") for path in REPOSITORY.glob("docs/**/*.md")
+}
+COMMON = {"cat", "cd", "do", "done", "echo", "for", "git", "head", "pip", "printf", "python", "source", "torchrun"}
 FENCE = re.compile(r"(?P<slow><!-- slow -->\n)?^```(?P<kind>\w+)\n(?P<text>.*?)^```$", re.MULTILINE | re.DOTALL)
 
 
@@ -106,11 +109,21 @@ def lay_out(readme, folder):
         (folder / name).write_text(text, encoding="utf-8")
 
 
-def test_every_configuration_is_one(folder):
-    readme = read(README)
+@pytest.mark.parametrize("text", [pytest.param(text, id=name) for name, text in {"README.md": README, **PAGES}.items()])
+def test_every_configuration_is_one(text, folder):
+    readme = read(text)
     lay_out(readme, folder)
     for name in readme.files:
         load_config(name)
+
+
+@pytest.mark.parametrize("text", [pytest.param(text, id=name) for name, text in PAGES.items()])
+def test_every_command_of_a_page_is_understood(text, folder):
+    (folder / "mine.yaml").write_text("extends: tiny.yaml\n", encoding="utf-8")
+    readme = read(text)
+    lay_out(readme, folder)
+    for command in readme.commands:
+        check(command)
 
 
 def test_every_command_is_understood_and_its_configuration_resolves(folder):
@@ -131,9 +144,13 @@ def test_the_demo_types_commands_that_are_understood(folder):
     assert [command.split()[1] for command in typed][:3] == ["train", "evaluate", "translate"]
 
 
-def test_every_block_that_is_not_slow_runs(folder, trained_run, warm, tmp_path_factory):
+QUICK = {name: text for name, text in {"README.md": README, **PAGES}.items() if read(text).quick}
+
+
+@pytest.mark.parametrize("text", [pytest.param(text, id=name) for name, text in QUICK.items()])
+def test_every_block_that_is_not_slow_runs(text, folder, trained_run, warm, tmp_path_factory):
     """In order and in one folder, as a reader would, with a trained run there."""
-    readme = read(README)
+    readme = read(text)
     lay_out(readme, folder)
     programs = tmp_path_factory.mktemp("bin")
     (programs / "tx").write_text(f'#!/bin/sh\nexec {shlex.join(warm)} "$@"\n', encoding="utf-8")
