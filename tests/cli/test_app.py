@@ -183,7 +183,11 @@ def single_valued() -> list[tuple[str, Any]]:
 @pytest.mark.parametrize(("name", "option"), single_valued(), ids=lambda one: one if isinstance(one, str) else one.name)
 def test_an_option_of_one_value_is_not_given_twice(name: str, option: Any) -> None:
     """The first used to be ignored, with exit code 0."""
-    needed = {"score": ["--source=a", "--target=a"], "export": ["ctranslate2", "--output-dir=a"]}.get(name, [])
+    needed = {
+        "score": ["--source=a", "--target=a"],
+        "export": ["ctranslate2", "--output-dir=a"],
+        "import": ["there", "--run-dir=a"],
+    }.get(name, [])
     value = {"by": "component", "convention": "exact"}.get(option.name, "1")
     given = [option.opts[0], value, option.opts[-1], value]
     needed = [one for one in needed if not one.startswith(option.opts[0])]

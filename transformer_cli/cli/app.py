@@ -45,6 +45,7 @@ COMMANDS = {
     "runs": _entry("runs", "List the runs: step, score, age, size."),
     "plot": _entry("plot", "Draw curves of runs: loss, score, learning rate."),
     "export": _entry("export", "Write a model for another engine, and compare."),
+    "import": Entry("transformer_cli.cli.import_model", "import_model", "Make a run of another toolkit's model."),
     "config": _entry("config", "Look up settings, and where their values come from."),
     "count-params": _entry("count_params", "Count parameters, every number explained."),
 }

@@ -43,8 +43,9 @@ class DataConfig(Section):
     explicit files, or pairs written in place. Paths are relative to the file that names them.
     """
 
-    train: Split = PHRASEBOOK
-    """A prefix, {source, target} files, {pairs: [[source, target], ...]}, or `phrasebook`, the built-in corpus."""
+    train: Split | None = PHRASEBOOK
+    """A prefix, {source, target} files, {pairs: [[source, target], ...]}, or `phrasebook`, the built-in corpus; null
+    for a model that was imported, until it is to learn more."""
     valid: Split | None = None
     """Like `train`; the phrasebook brings its own."""
     test: Split | None = None

@@ -100,6 +100,8 @@ def untrainable(config: RunConfig) -> Iterator[Contradiction]:
             "(model.bias)",
             "accounting.attention_biases",
         )
+    if data.train is None:
+        yield _contradiction("there is no text to learn from: data.train is null", "data.train")
     for side in model.sides:
         room = model.room(side)
         if room is not None and 0 < room < data.max_length:
@@ -264,7 +266,7 @@ def _sentences(config: RunConfig) -> Iterator[Contradiction]:
                 "data.train",
             )
     else:
-        if data.valid is None:
+        if data.valid is None and data.train is not None:
             yield _contradiction("sentences to learn from need others to validate with: add data.valid", "data.train")
         for split in ("valid", "test"):
             if getattr(data, split) == PHRASEBOOK:

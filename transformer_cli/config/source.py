@@ -67,7 +67,7 @@ def load_with_places(
     if mistakes:
         raise config_error(mistakes)
     config = _validated(tree, to_train=to_train)
-    return config if config.name is not None else config.model_copy(update={"name": _as_name(path.stem)}), tree
+    return config if config.name is not None else config.model_copy(update={"name": as_name(path.stem)}), tree
 
 
 def files_of(name_or_path: str | Path) -> list[Path]:
@@ -378,7 +378,7 @@ def _touch(path: tuple[str | int, ...], other: tuple[str | int, ...]) -> bool:
     return path[:shared] == other[:shared]
 
 
-def _as_name(stem: str) -> str:
+def as_name(stem: str) -> str:
     """A run's name from a file's: letters, digits, `.`, `_` and `-`."""
     return re.sub(r"[^A-Za-z0-9._-]+", "-", stem).strip("-._")[:100] or "run"
 

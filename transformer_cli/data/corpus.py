@@ -221,6 +221,13 @@ def _unequal(source: Path, target: Path, left: Sequence[str], right: Sequence[st
     )
 
 
+def training_split(data: DataConfig) -> Split:
+    """Where the pairs to learn from are; ConfigError where a configuration has none."""
+    if data.train is None:
+        raise ConfigError("there is no text to learn from: data.train is null", hint="name one: data.train=PREFIX")
+    return data.train
+
+
 def _evaluation_split(split: Split | None, data: DataConfig) -> Split | None:
     return PHRASEBOOK if split is None and data.train == PHRASEBOOK else split
 
@@ -229,9 +236,10 @@ def _training(data: DataConfig) -> Corpus:
     """The training text as it is, read where it lies."""
     from transformer_cli.data.text import FileText  # brings NumPy
 
-    paths = side_files(data.train, data)
+    split = training_split(data)
+    paths = side_files(split, data)
     if paths is None:
-        return _load(data.train, data, "train")
+        return _load(split, data, "train")
     digest = hashlib.sha256()
     source, target = (FileText(path, digest) for path in paths)
     if len(source) != len(target):

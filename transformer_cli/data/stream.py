@@ -101,7 +101,7 @@ def training_pairs(data: DataConfig) -> Iterator[tuple[str, str]]:
 
     Those of `corpus.load_training`; raises what it raises, where that is read.
     """
-    files = corpus.side_files(data.train, data)
+    files = corpus.side_files(corpus.training_split(data), data)
     if files is None or not all(path.is_file() for path in files):
         text = corpus.load_training(data)
         yield from zip(text.source, text.target, strict=True)

@@ -17,11 +17,11 @@ def write_tokenizer(run: OpenedRun, place: Path, *, longest: int) -> None:
         with create_file(place / f"{name}.spm") as file:
             file.write(vocabulary.model)
     write_json(place / "vocab.json", _ids(tokenizer.source))
-    if not tokenizer.joint:
+    if not tokenizer.shares_ids:
         write_json(place / "target_vocab.json", _ids(tokenizer.target))
     settings = {
         "tokenizer_class": "MarianTokenizer",
-        "separate_vocabs": not tokenizer.joint,
+        "separate_vocabs": not tokenizer.shares_ids,
         "source_lang": data.source,
         "target_lang": data.target,
         "pad_token": SPECIALS[PAD],

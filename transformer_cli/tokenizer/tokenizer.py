@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import hashlib
 from collections.abc import Sequence
+from functools import cached_property
 from pathlib import Path
 
 from transformer_cli import files
@@ -30,6 +31,14 @@ class Tokenizer:
     @property
     def target_size(self) -> int:
         return self.target.size
+
+    @cached_property
+    def shares_ids(self) -> bool:
+        """Whether an id is the same piece on both sides, be it that each side cuts text by a model of its own."""
+        if self.joint:
+            return True
+        source, target = ([side.piece(id) for id in range(side.size)] for side in (self.source, self.target))
+        return source == target
 
     @property
     def fingerprint(self) -> str:

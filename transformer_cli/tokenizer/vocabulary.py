@@ -38,7 +38,7 @@ class Vocabulary:
         Raises ModelError where it isn't a model, or where pad, unk, bos, eos aren't 0, 1, 2, 3.
         """
         self.model = model
-        self._processor = _processor(model, name)
+        self._processor = processor_of(model, name)
         _check_specials(self._processor, name)
 
     @property
@@ -112,7 +112,8 @@ def read_vocabulary(path: Path, *, sha256: str | None = None) -> Vocabulary:
     return Vocabulary(model, name=files.shown(path))
 
 
-def _processor(model: bytes, name: str) -> Any:
+def processor_of(model: bytes, name: str) -> Any:
+    """SentencePiece with a model, whatever its ids; ModelError where it is none."""
     if not model:
         raise ModelError(f"{name} is empty")
     try:

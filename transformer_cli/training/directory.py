@@ -11,7 +11,7 @@ from typing import Any
 
 from transformer_cli import files
 from transformer_cli.checkpoints.events import METRICS
-from transformer_cli.checkpoints.find import MANIFEST, list_checkpoints
+from transformer_cli.checkpoints.find import MANIFEST, list_checkpoints, step_of
 from transformer_cli.checkpoints.record import is_record, read_record
 from transformer_cli.config.run import RunConfig
 from transformer_cli.config.source import dump_config, load_config
@@ -43,17 +43,11 @@ MAY_DIFFER = {
 """What may change when a run continues: its length, logging, retention, device, where the same text lies, what
 `tx evaluate` computes."""
 
-UNTIL_TRAINED = {
-    "precision",
-    "threads",
-    "data.max_length",
-    "data.source_eos",
-    "model",
-    "training",
-    "decoding",
-    "evaluation",
-}
-"""What may change too while there is no checkpoint: all that a tokenizer does not depend on."""
+UNTIL_TRAINED = {"precision", "threads", "training", "decoding", "evaluation"}
+"""What may change too while no update was made, as of a model that was imported."""
+
+UNTIL_SAVED = UNTIL_TRAINED | {"data.max_length", "data.source_eos", "model"}
+"""And while there is no checkpoint: all that a tokenizer does not depend on."""
 
 FILES = ("best", "last", METRICS, NO_METRICS, WORD_COUNTS, "config.yaml", "run.json")
 """The files of a run, in the order in which they are deleted: the last proves that the others are a run's."""
@@ -126,12 +120,12 @@ def check_same(now: RunConfig, run_dir: Path) -> dict[str, Any]:
     """What the run recorded (run.json), {} for a new one; UsageError, naming every key, where a run would continue
     under another configuration.
     """
-    is_trained = bool(list_checkpoints(run_dir))
-    if not is_trained and not (run_dir / "tokenizer" / "tokenizer.json").exists():
+    steps = [step_of(path.name) for path in list_checkpoints(run_dir)]
+    if not steps and not (run_dir / "tokenizer" / "tokenizer.json").exists():
         return {}  # whatever failed there before left nothing that a setting could contradict
     path = run_dir / "config.yaml"
     saved = load_config(path) if path.exists() else now
-    free = MAY_DIFFER if is_trained else MAY_DIFFER | UNTIL_TRAINED
+    free = MAY_DIFFER if any(steps) else MAY_DIFFER | (UNTIL_TRAINED if steps else UNTIL_SAVED)
     before, after = flat(saved.model_dump()), flat(now.model_dump())
     keys = [key for key in before | after if not any(key == name or key.startswith(f"{name}.") for name in free)]
     differences = [
@@ -145,7 +139,7 @@ def check_same(now: RunConfig, run_dir: Path) -> dict[str, Any]:
             hint="give the new run another name (--set name=... or --run-dir), or start this one anew with --overwrite",
         )
     record = read_record(run_dir)
-    return record if is_trained else {"data": record.get("data", {})}
+    return record if steps else {"data": record.get("data", {})}
 
 
 def check_text(run_dir: Path, known: Mapping[str, Any], texts: Mapping[str, Corpus]) -> None:

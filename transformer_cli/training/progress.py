@@ -92,8 +92,9 @@ def _impossible(progress: Progress, step: int) -> list[str]:
 
 
 def is_over(progress: Progress, options: TrainingConfig) -> bool:
-    """Whether a finished run stays finished under these options, which may allow more than those it ended by."""
-    reason = progress.finished or ""
+    """Whether a finished run stays finished under these options, which may allow more than those it ended by; what was
+    imported has not begun."""
+    reason = (progress.finished or "") if progress.step else ""
     if reason.startswith("max_steps"):
         return progress.step >= options.max_steps
     if reason.startswith("max_epochs"):

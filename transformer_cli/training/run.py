@@ -308,7 +308,8 @@ class Run:
         store.check_belongs(saved, self.config, self.tokenizer)
         progress = progress_of(saved)
         load_weights(learner.model, saved.model, origin=files.shown(saved.path))
-        load_state_tensors(learner.optimizer, learner.model, saved.optimizer or {})
+        if progress.step:
+            load_state_tensors(learner.optimizer, learner.model, saved.optimizer or {})
         if not is_over(progress, learner.options):
             progress.finished = None
             check_processes(progress, self.world.size, self.run_dir)

@@ -1,0 +1,44 @@
+"""`tx import`: another toolkit's model becomes a run."""
+
+from __future__ import annotations
+
+import shlex
+from typing import Annotated
+
+import typer
+
+from transformer_cli.cli import console
+from transformer_cli.cli.options import MODEL, Json, Overrides, Quiet, Traceback
+from transformer_cli.files import json_line
+
+
+def import_model(
+    place: Annotated[str, typer.Argument(metavar="DIR", help="A Hugging Face directory of a Marian model.")],
+    run_dir: Annotated[
+        str, typer.Option("--run-dir", metavar="DIR", rich_help_panel=MODEL, help="The new run's directory.")
+    ],
+    overrides: Overrides = None,
+    json_output: Json = False,
+    quiet: Quiet = False,
+    traceback: Traceback = False,
+) -> None:
+    """Import another toolkit's model as a run.
+
+    Reads what Hugging Face transformers reads: Marian models, such as OPUS-MT's, and what `tx export hugging-face`
+    wrote. The run translates, scores, evaluates, shows its attention, is counted, exported and trained on like any
+    other. Weights are read from safetensors only; what tx cannot hold is refused, with all reasons.
+
+    Examples:
+      tx import opus-mt-de-en --run-dir runs/opus
+      tx import opus-mt-de-en --run-dir runs/opus --set decoding.beam_size=4
+      tx import opus-mt-de-en --run-dir runs/opus --set data.max_length=200
+    """
+    from transformer_cli.export.importing import import_model as write
+
+    made = write(place, run_dir, overrides or ())
+    if json_output:
+        console.result(json_line(made.as_json()))
+        return
+    console.result(run_dir)
+    console.say(f"{made.kind}, {made.source} to {made.target}, {made.parameters:,} parameters")
+    console.say(f"next: tx translate -m {shlex.quote(run_dir)} -i FILE")

@@ -1,0 +1,85 @@
+"""Another toolkit's model becomes a run: its weights are the checkpoint of step 0, before any training by tx."""
+
+from __future__ import annotations
+
+import platform
+from collections.abc import Sequence
+from dataclasses import dataclass
+from importlib.metadata import version
+from pathlib import Path
+from typing import Any
+
+from transformer_cli import __version__, files
+from transformer_cli.checkpoints import store
+from transformer_cli.config.run import RunConfig
+from transformer_cli.config.source import as_name, dump_config, load_config
+from transformer_cli.errors import UsageError
+from transformer_cli.export.from_hugging_face import read
+
+IMPORTED = "imported"
+"""Why the training of such a run has ended: it was somebody else's."""
+
+
+@dataclass(frozen=True)
+class Imported:
+    """What was made."""
+
+    run_dir: Path
+    kind: str
+    source: str
+    target: str
+    parameters: int
+
+    def as_json(self) -> dict[str, Any]:
+        return vars(self) | {"run_dir": str(self.run_dir)}
+
+
+def import_model(place: str | Path, run_dir: str | Path, overrides: Sequence[str] = ()) -> Imported:
+    """Make a new run out of a directory. overrides: settings of the run, `key=value`.
+
+    Raises UsageError with every reason why tx cannot hold the model, and where something is at `run_dir` already;
+    ModelError for what is missing or damaged. Nothing is left behind then.
+    """
+    place, run_dir = Path(place), Path(run_dir)
+    if run_dir.is_symlink() or (run_dir.exists() and not (run_dir.is_dir() and not any(run_dir.iterdir()))):
+        raise UsageError(f"{files.shown(run_dir)} is there already", hint="name another --run-dir, or delete this one")
+    found = read(place)
+    languages = found.settings["data"]
+    for side in ("source", "target"):
+        if side not in languages and not any(one.startswith(f"data.{side}=") for one in overrides):
+            raise UsageError(
+                f"{files.shown(place)} does not say what its languages are",
+                hint="add --set data.source=... --set data.target=..., such as de and en",
+            )
+    with files.atomic_directory(run_dir) as aside:
+        files.write_text(
+            aside / "config.yaml",
+            dump_config(RunConfig.model_validate({"name": as_name(run_dir.absolute().name), **found.settings})),
+        )
+        config = load_config(aside / "config.yaml", overrides)
+        files.write_text(aside / "config.yaml", dump_config(config))
+        found.tokenizer.save(aside / "tokenizer")
+        fingerprint = found.tokenizer.fingerprint
+        checkpoint = store.save_checkpoint(
+            aside,
+            step=0,
+            model=found.tensors,
+            optimizer={},
+            state={"step": 0, "finished": IMPORTED},
+            config=config,
+            tokenizer=fingerprint,
+        )
+        store.point(aside, "best", 0)
+        opened = store.open_run(checkpoint)  # whether the weights are those of the model
+        parameters = sum(parameter.numel() for parameter in opened.model.parameters())
+        packages = {name: version(name) for name in ("torch", "sentencepiece", "sacrebleu")}
+        record = {
+            "versions": {"tx": __version__, "python": platform.python_version(), **packages},
+            "imported": {"from": str(place.absolute()), "kind": found.kind},
+            "tokenizer": fingerprint,
+            "parameters": parameters,
+            "steps": 0,
+            "finished": IMPORTED,
+        }
+        files.write_json(aside / "run.json", record)
+    return Imported(run_dir, found.kind, config.data.source, config.data.target, parameters)

@@ -1,0 +1,110 @@
+"""A SentencePiece model whose pieces get other ids: text is cut as before, and a piece that was not there never is cut.
+
+Other toolkits number pieces by a list of their own, beside the model. Here the model itself is the list.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterator, Sequence
+from typing import Literal
+
+from transformer_cli.tokenizer.vocabulary import SPECIALS, Vocabulary, processor_of
+
+Kind = Literal["unigram", "bpe", "word", "char"]
+KINDS: tuple[Kind, ...] = ("unigram", "bpe", "word", "char")
+"""In the order of the format's numbers, from 1."""
+PIECES, TRAINER = 1, 2
+PIECE, SCORE, TYPE, MODEL_TYPE = 1, 2, 3, 3
+NORMAL, UNKNOWN, CONTROL, UNUSED = 1, 2, 3, 5
+FIRST_OF_IDS, FIRST_OF_NAMES = 40, 45
+"""In the trainer's part: the ids of unk, bos, eos and pad, and their names."""
+
+
+class Model:
+    """The parts of a serialised model."""
+
+    def __init__(self, model: bytes, *, name: str = "the SentencePiece model") -> None:
+        """model: the serialised protobuf. name: what an error calls it. Raises ModelError where it isn't a model."""
+        processor_of(model, name)
+        self.kind: Kind = "unigram"
+        self._others = b""
+        self._pieces: dict[str, bytes] = {}
+        marks = set()
+        for number, value, raw in _fields(model):
+            if number != PIECES:
+                self._others += raw
+            if number == PIECES:
+                inner = _inside(value)
+                name = bytes(inner[PIECE]).decode("utf-8")
+                self._pieces[name] = raw
+                if inner.get(TYPE) in (UNKNOWN, CONTROL):
+                    marks.add(name)
+            elif number == TRAINER:
+                self.kind = KINDS[int(_inside(value).get(MODEL_TYPE, 1 + KINDS.index(self.kind))) - 1]
+        self.pieces = tuple(name for name in self._pieces if name not in marks)
+        """Of text; the marks are not among them."""
+
+    def numbered(self, pieces: Sequence[str], marks: frozenset[str] = frozenset()) -> Vocabulary:
+        """The same model with the specials and then these pieces as its ids. marks: those that are no text."""
+        trainer = b"".join(
+            _number(FIRST_OF_IDS + place, SPECIALS.index(name)) + _text(FIRST_OF_NAMES + place, name)
+            for place, name in enumerate((*SPECIALS[1:], SPECIALS[0]))
+        )
+        types = dict(zip(SPECIALS, (CONTROL, UNKNOWN, CONTROL, CONTROL), strict=True)) | dict.fromkeys(marks, CONTROL)
+        known = {name: self._pieces[name] for name in self.pieces}
+        made = [_piece(name, types[name]) for name in SPECIALS]
+        for name in pieces:
+            made.append(_piece(name, CONTROL) if name in marks else known.get(name) or _piece(name, UNUSED))
+        # Concatenated protobuf messages are one message whose later fields win.
+        return Vocabulary(b"".join(made) + self._others + _message(TRAINER, trainer))
+
+
+def _inside(value: bytes | int) -> dict[int, bytes | int]:
+    """The fields of a message inside of another, the last of those that are repeated."""
+    assert isinstance(value, bytes)
+    return {number: inner for number, inner, _ in _fields(value)}
+
+
+def _fields(message: bytes) -> Iterator[tuple[int, bytes | int, bytes]]:
+    """Each field of a protobuf message: its number, its value, and all of its bytes."""
+    end = 0
+    while end < len(message):
+        start = end
+        tag, end = _varint(message, end)
+        value: bytes | int
+        if tag & 7 == 0:
+            value, end = _varint(message, end)
+        else:
+            length, end = _varint(message, end) if tag & 7 == 2 else ({1: 8, 5: 4}[tag & 7], end)
+            value, end = message[end : end + length], end + length
+        yield tag >> 3, value, message[start:end]
+
+
+def _varint(message: bytes, start: int) -> tuple[int, int]:
+    """A number of as many bytes as it needs, and where it ends."""
+    value = 0
+    for place, byte in enumerate(message[start : start + 10]):
+        value |= (byte & 127) << 7 * place
+        if byte < 128:
+            return value, start + place + 1
+    raise AssertionError("SentencePiece has read this message")
+
+
+def _encoded(value: int) -> bytes:
+    return bytes([value]) if value < 128 else bytes([value & 127 | 128]) + _encoded(value >> 7)
+
+
+def _number(number: int, value: int) -> bytes:
+    return _encoded(number << 3) + _encoded(value)
+
+
+def _message(number: int, value: bytes) -> bytes:
+    return _encoded(number << 3 | 2) + _encoded(len(value)) + value
+
+
+def _text(number: int, value: str) -> bytes:
+    return _message(number, value.encode("utf-8"))
+
+
+def _piece(name: str, type: int) -> bytes:
+    return _message(PIECES, _text(PIECE, name) + _encoded(SCORE << 3 | 5) + bytes(4) + _number(TYPE, type))
