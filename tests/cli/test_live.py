@@ -24,6 +24,7 @@ STATUS = Status(
     loss=2.1344,
     learning_rate=0.00215,
     tokens_per_s=24310.4,
+    mfu=0.412,
     passed="0:21",
     left="about 0:41 to step 1,200",
     score_name="BLEU",
@@ -43,7 +44,7 @@ def test_the_status_tells_loss_rates_time_and_scores_at_a_glance() -> None:
     steps, numbers, times, scores = drawn(live.Picture(STATUS))
     assert steps.endswith("step 412 of 1,200  epoch 2")
     assert steps.count("━") == int(412 / 1200 * (steps.count("━") + steps.count("┄")))
-    assert numbers == "loss 2.134  learning rate 0.0022  24,310 tokens/s"
+    assert numbers == "loss 2.134  learning rate 0.0022  24,310 tokens/s  MFU 41%"
     assert times == "0:21 passed, about 0:41 to step 1,200"
     assert scores == "BLEU ▁▄█ 83.50, the best so far"
 

@@ -12,6 +12,7 @@ from transformer_cli.training.clock import Clock, Horizon
 from transformer_cli.training.listening import Listener, Status
 from transformer_cli.training.loop import Progress, Update
 from transformer_cli.training.reporting import FIRST_S, SILENCE_S, Reporter, cut, shown_sample
+from transformer_cli.training.utilisation import Utilisation
 
 UPDATE = Update(loss=2.0, learning_rate=1e-3, gradient_norm=1.0, source_tokens=4, target_tokens=6)
 
@@ -34,6 +35,7 @@ class Run:
             horizon=Horizon(TrainingConfig.model_validate({**options, **training}), 2000, 12_000, 0),
             progress=self.progress,
             clock=Clock(lambda: self.now),
+            utilisation=Utilisation(flops_per_token=100.0, peak=3000.0),
         )
 
     def update(self, n: int, *, seconds: float) -> None:
@@ -60,7 +62,7 @@ def test_a_line_comes_every_so_many_updates() -> None:
     run.update(100, seconds=0.5)
     _, _, first, second = run.said
     assert first.split()[:2] == ["step", "50"]
-    assert "20 tokens/s  0:25 passed, about 7:55 to step 1,000" in first
+    assert "20 tokens/s  MFU 40%  0:25 passed, about 7:55 to step 1,000" in first
     assert "0:50 passed, about 7:30 to step 1,000" in second
 
 
@@ -93,7 +95,7 @@ def test_validations_and_checkpoints_do_not_slow_the_rate_down() -> None:
     run.reporter.clock.lap("checkpoint")
     run.update(50, seconds=0.5)
     last = run.said[-1]
-    assert "20 tokens/s  0:50 passed" in last
+    assert "20 tokens/s  MFU 40%  0:50 passed" in last
     assert f"about {(19 * 400 + 450) // 3600}:14:10 to" in last  # 18 validations to come, and that of this very update
 
 

@@ -32,11 +32,13 @@ class Source:
 
 @dataclass(frozen=True)
 class Hardware:
-    """An accelerator. peak_flops: per second, by precision; sources: by the name of the number."""
+    """An accelerator. devices: what its driver calls it; peak_flops: per second, by precision; sources: by the name of
+    the number."""
 
     key: str
     name: str
     kind: Literal["cuda", "mps"]
+    devices: tuple[str, ...]
     memory_bytes: int
     bandwidth_bytes_per_s: int
     peak_flops_per_s: dict[str, int]
@@ -132,6 +134,11 @@ def find(name: str) -> Hardware:
     raise UsageError(f"no hardware preset: {name}", hint=f"{guess}presets: {', '.join(known)}")
 
 
+def of_device(name: str) -> Hardware | None:
+    """The preset of a device by the name that its driver gives it, `NVIDIA H100 80GB HBM3`."""
+    return next((hardware for hardware in presets().values() if name in hardware.devices), None)
+
+
 @cache
 def presets() -> dict[str, Hardware]:
     """Everything in hardware.yaml."""
@@ -142,12 +149,13 @@ def presets() -> dict[str, Hardware]:
 
 
 def _preset(key: str, fields: dict[str, Any], sources: dict[str, Source]) -> Hardware:
-    numbers = {name: pair for name, pair in fields.items() if isinstance(pair, list)}
+    numbers = {name: pair for name, pair in fields.items() if isinstance(pair, list) and name != "devices"}
     peaks = {name.removesuffix("_tflops"): pair[0] for name, pair in numbers.items() if name.endswith("_tflops")}
     return Hardware(
         key=key,
         name=fields["name"],
         kind=fields["kind"],
+        devices=tuple(fields.get("devices", ())),
         memory_bytes=fields["memory_gb"][0] * GIGA,
         bandwidth_bytes_per_s=fields["bandwidth_gb_per_s"][0] * GIGA,
         peak_flops_per_s={precision: round(value * TERA) for precision, value in peaks.items()},

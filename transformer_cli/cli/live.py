@@ -73,6 +73,7 @@ def status_lines(status: Status, *, columns: int) -> Iterator[Text]:
     yield line(*drawn_bar(status.step / status.last_step, width), "  ", (steps, "bold"))
     loss = ("loss ", (f"{status.loss:.3f}", "bold"))
     rates = f"  learning rate {status.learning_rate:.2g}  {status.tokens_per_s:,.0f} tokens/s"
+    rates += "" if status.mfu is None else f"  MFU {status.mfu:.0%}"
     time_left = f"{status.passed} passed" + (f", {status.left}" if status.left else "")
     if columns < WIDE:
         yield line(*loss, rates)

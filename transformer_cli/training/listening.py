@@ -27,8 +27,8 @@ def unseen(what: str, total: int | None = None, /) -> Iterator[Advance]:
 class Status:
     """How training stands after an update.
 
-    loss: the mean since the last event. left: in words, empty as long as nobody can tell. scores: of all validations,
-    in order, by `score_name`; lower is better only for a loss.
+    loss: the mean since the last event. mfu: see utilisation.py; None where nobody can tell. left: in words, empty as
+    long as nobody can tell. scores: of all validations, in order, by `score_name`; lower is better only for a loss.
     """
 
     step: int
@@ -37,6 +37,7 @@ class Status:
     loss: float
     learning_rate: float
     tokens_per_s: float
+    mfu: float | None
     passed: str
     left: str
     score_name: str

@@ -14,6 +14,7 @@ from transformer_cli.training.directory import NO_METRICS
 from transformer_cli.training.listening import Listener, Status
 from transformer_cli.training.loop import Update
 from transformer_cli.training.progress import Progress
+from transformer_cli.training.utilisation import Utilisation
 
 SILENCE_S = 60.0
 """A line comes at least this often, so that a slow run does not look like a dead one."""
@@ -30,15 +31,25 @@ class Reporter:
     """
 
     def __init__(
-        self, run_dir: Path | None, listener: Listener, *, horizon: Horizon, progress: Progress, clock: Clock
+        self,
+        run_dir: Path | None,
+        listener: Listener,
+        *,
+        horizon: Horizon,
+        progress: Progress,
+        clock: Clock,
+        utilisation: Utilisation,
     ) -> None:
         self.path = None if run_dir is None else run_dir / METRICS
         self.listener = listener
         self.horizon = horizon
         self.clock = clock
+        self.utilisation = utilisation
         self.tokens = 0
+        self.targets = 0
         self.seconds = 0.0
         self.rate = 0.0
+        self.mfu: float | None = None
         self.said = clock.now()
         self.has_told = self.has_forecast = False
         if self.path is not None:
@@ -54,7 +65,9 @@ class Reporter:
         self.tokens += update.source_tokens + update.target_tokens
         progress.log_loss += update.loss * update.target_tokens
         progress.log_tokens += update.target_tokens
+        self.targets += update.target_tokens
         self.rate = self.tokens / self.seconds
+        self.mfu = self.utilisation.share(self.targets, self.seconds)
         due = progress.step % self.horizon.options.log_every == 0 or progress.finished is not None
         if not self.has_forecast:
             self._tell_forecast(progress)
@@ -72,9 +85,11 @@ class Reporter:
             learning_rate=update.learning_rate,
             gradient_norm=update.gradient_norm,
             tokens_per_s=round(self.rate, 1),
+            mfu=None if self.mfu is None else round(self.mfu, 4),
             elapsed_s=round(progress.elapsed_s, 3),
         )
-        progress.log_loss, progress.log_tokens, self.tokens, self.seconds = 0.0, 0, 0, 0.0
+        progress.log_loss, progress.log_tokens = 0.0, 0
+        self.tokens, self.targets, self.seconds = 0, 0, 0.0
 
     def validation(self, progress: Progress, results: dict[str, Any], *, is_best: bool) -> None:
         """Report a validation; the time it took does not count as training."""
@@ -108,7 +123,9 @@ class Reporter:
         self._say(
             f"step {progress.step:>6,}  epoch {progress.epoch_number:>3}  "
             f"loss {progress.log_loss / progress.log_tokens:6.3f}  {self.rate:>8,.0f} tokens/s  "
-            f"{duration(progress.elapsed_s)} passed" + ("" if left is None else f", {left}")
+            + ("" if self.mfu is None else f"MFU {self.mfu:.0%}  ")
+            + f"{duration(progress.elapsed_s)} passed"
+            + ("" if left is None else f", {left}")
         )
 
     def _is_overdue(self) -> bool:
@@ -126,6 +143,7 @@ class Reporter:
             loss=progress.log_loss / progress.log_tokens,
             learning_rate=update.learning_rate,
             tokens_per_s=self.rate,
+            mfu=self.mfu,
             passed=duration(progress.elapsed_s),
             left="" if left is None else str(left),
             score_name=self.score_name,

@@ -39,6 +39,7 @@ from transformer_cli.training.progress import Progress, check_processes, is_over
 from transformer_cli.training.reporting import Reporter
 from transformer_cli.training.schedules import peak
 from transformer_cli.training.signals import HOW, StopRequest
+from transformer_cli.training.utilisation import Utilisation, peak_flops, training_flops
 from transformer_cli.training.validation import Validation, short_line
 
 
@@ -126,6 +127,7 @@ class Run:
             horizon=horizon,
             progress=self.progress,
             clock=self.clock,
+            utilisation=self.utilisation,
         )
         fit(learner, self.progress, self._epoch, lambda update: self._after_update(learner, update))
         if self.progress.finished is None:
@@ -200,6 +202,9 @@ class Run:
         say(f"learning rate: {config.training.schedule}, {peak_rate:.3g} at its peak, at step {peak_step:,}")
         if self.progress.step:
             say(f"continuing after step {self.progress.step:,}")
+        flops = training_flops(config.counted, encoded.lengths, target_vocab=self.tokenizer.target_size)
+        peak_per_s = peak_flops(self.machine, n_processes=self.world.size)
+        self.utilisation = Utilisation(flops / horizon.tokens_per_epoch, peak_per_s)
         self.clock = Clock()
         return horizon
 

@@ -1,0 +1,50 @@
+"""How much of what the machine can multiply training makes use of: MFU (Chowdhery et al. 2022, appendix B)."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+
+import numpy as np
+import numpy.typing as npt
+import torch
+
+from transformer_cli.accounting.flops import Pass, terms
+from transformer_cli.accounting.hardware import of_device
+from transformer_cli.config.accounting import CountedModel
+from transformer_cli.machine import Machine, product_rate
+
+
+@dataclass(frozen=True)
+class Utilisation:
+    """flops_per_token: of training, for each target token, with its share of the source; padding and what is computed
+    twice count for nothing. peak: FLOPs per second of all processes together, None where nobody knows.
+    """
+
+    flops_per_token: float
+    peak: float | None
+
+    def share(self, target_tokens: int, seconds: float) -> float | None:
+        """Model FLOPs utilisation, of 1 at most but for a peak that was measured in a bad moment."""
+        return None if self.peak is None else self.flops_per_token * target_tokens / seconds / self.peak
+
+
+def training_flops(model: CountedModel, lengths: npt.NDArray[np.int64], *, target_vocab: int) -> int:
+    """Forward and backward of sentences as long as they are. lengths: (sentences, 2), source and target pieces.
+
+    Scores and mixtures grow with each sentence's own lengths, everything else with the tokens there are.
+    """
+    source, target = lengths.T.astype(object)  # Python's integers: squares of many lengths
+    tokens = Pass(0, 0, encoded=source.sum(), decoded=target.sum(), projected=target.sum())
+    linear = sum(term.flops for term in terms(model, tokens, target_vocab=target_vocab))
+    pairs = model.depths.encoder * (source @ source) + model.depths.decoder * (target @ target + source @ target)
+    return int(3 * (linear + 2 * 2 * model.n_heads * model.head_width * pairs))
+
+
+def peak_flops(machine: Machine, *, n_processes: int) -> float | None:
+    """Of a GPU what its data sheet says, of a CPU what its products make now, which takes a twentieth of a second."""
+    if machine.kind == "cpu":
+        return product_rate(machine.dtype) * 1e9 * n_processes
+    if machine.kind == "cuda" and (hardware := of_device(torch.cuda.get_device_name(machine.device))):
+        peak = hardware.peak_flops_per_s.get(machine.precision)
+        return None if peak is None else float(peak * n_processes)
+    return None
