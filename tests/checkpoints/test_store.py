@@ -298,8 +298,8 @@ def test_a_pipe_in_the_place_of_a_file_is_refused_without_waiting(tmp_path):
 def test_a_checkpoint_of_a_newer_tx_says_so(tmp_path):
     """T24."""
     path = save(tmp_path, 1)
-    reseal(path, format=3, tx="99.0", files={"weights.new": {}})
-    with pytest.raises(ModelError, match=r"written by tx '99\.0' in format 3") as caught:
+    reseal(path, format=4, tx="99.0", files={"weights.new": {}})
+    with pytest.raises(ModelError, match=r"written by tx '99\.0' in format 4") as caught:
         store.load_checkpoint(path, with_optimizer=False)
     assert caught.value.hint == "use a newer tx"
 

@@ -91,8 +91,8 @@ def test_each_setting_is_an_object_in_json(shown):
 def test_what_is_unknown_is_a_usage_error(shown):
     with pytest.raises(UsageError, match=r"no setting learning_rat; did you mean training\.learning_rate\?"):
         main(["config", "learning_rat"])
-    with pytest.raises(UsageError, match="tx keeps no average of the weights"):
-        main(["config", "ema"])
+    with pytest.raises(UsageError, match="tx has no such penalty"):
+        main(["config", "repetition_penalty"])
     with pytest.raises(UsageError, match="of everything"):
         main(["config", "--schema", "--markdown"])
 

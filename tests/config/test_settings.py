@@ -82,7 +82,7 @@ def test_a_name_of_others_has_one_meaning():
         ("model: {dim-emb: 64}", "`model.dim-emb`; here it is `model.d_model`, a whole number above 0\n"),
         ("model: {rope: true}", "`model.rope`; here it is `model.positions: rotary`\n"),
         ("model: {share_embeddings: true}", "`model.share_embeddings`; here it is `model.tied: embeddings`\n"),
-        ("training: {ema: 0.999}", "`training.ema`; tx keeps no average of the weights; nearest is an ensemble of "),
+        ("decoding: {repetition_penalty: 2}", "`decoding.repetition_penalty`; tx has no such penalty; nearest is "),
         ("testing: {beam_size: 5}", "`testing`; here it is `decoding`\n"),
         ("max_length: 5", "`max_length`; it belongs to `data` or `decoding`\n"),
         ("training: {lowercase: true}", "`training.lowercase`; it belongs to `evaluation`\n"),
@@ -137,7 +137,7 @@ def test_a_name_is_looked_up(asked, found, remark):
 
 
 def test_what_tx_has_not_says_what_is_nearest():
-    assert look_up("ema").remark.startswith("ema: tx keeps no average of the weights; nearest is ")
+    assert look_up("repetition_penalty").remark.startswith("repetition_penalty: tx has no such penalty; nearest is ")
 
 
 def test_a_section_is_all_that_is_in_it():

@@ -20,8 +20,9 @@ from transformer_cli.sealing import unsealed
 from transformer_cli.trouble import missing
 
 FORMAT = 2
-READABLE = (1, 2)
-"""Format 1 had no `data` in its manifest."""
+WITH_PARENTS = 3
+READABLE = (1, 2, 3)
+"""Format 1 had no `data` in its manifest; 3 has the parents of a mean."""
 Name = Literal["model.safetensors", "optimizer.safetensors", "state.json"]
 MODEL: Name = WEIGHTS
 OPTIMIZER: Name = "optimizer.safetensors"
@@ -60,6 +61,16 @@ class File(pydantic.BaseModel):
     sha256: str
 
 
+class Parent(pydantic.BaseModel):
+    """A checkpoint that a mean was made of: its run's name, its step, and the sha256 of its weights."""
+
+    model_config = pydantic.ConfigDict(extra="forbid", frozen=True)
+
+    run: str
+    step: int
+    sha256: str
+
+
 class Manifest(pydantic.BaseModel):
     """The contents of manifest.json; nothing in it is a path."""
 
@@ -72,12 +83,16 @@ class Manifest(pydantic.BaseModel):
     model: ModelConfig
     data: DataSettings | None = None
     files: dict[Name, File]
+    parents: tuple[Parent, ...] = ()
 
     @pydantic.field_validator("model", mode="before")
     @classmethod
     def _without_what_is_only_counted(cls, model: Any) -> Any:
         """It once was part of every sealed model, though it never says anything of a trained one."""
         return {key: value for key, value in model.items() if key not in COUNTED} if isinstance(model, dict) else model
+
+    def as_json(self) -> dict[str, Any]:
+        return self.model_dump(mode="json", exclude=set() if self.parents else {"parents"})
 
 
 def read_manifest(checkpoint: Path) -> Manifest:

@@ -35,14 +35,17 @@ from transformer_cli.checkpoints.find import (
 )
 from transformer_cli.checkpoints.manifest import (
     FILES,
+    FORMAT,
     MODEL,
     OPTIMIZER,
     STATE,
+    WITH_PARENTS,
     DamagedError,
     DataSettings,
     File,
     Manifest,
     Name,
+    Parent,
     damaged,
     read_manifest,
     read_verified,
@@ -131,10 +134,12 @@ def save_checkpoint(
     state: Mapping[str, Any],
     config: RunConfig,
     tokenizer: str,
+    parents: tuple[Parent, ...] = (),
 ) -> Path:
     """Write `checkpoints/step-...`, make `last` name it, and return its path.
 
     model: see `tensors.weights`. state: whatever JSON can hold. tokenizer: its fingerprint.
+    parents: those that it is the mean of.
     A complete checkpoint of that step is kept as it is: whoever continues a run comes to the same bits.
     Raises DivergedError for NaN or infinity, ResourceError where the disk refuses; either way what was saved before
     is untouched.
@@ -158,9 +163,15 @@ def save_checkpoint(
                 name: File(bytes=len(data), sha256=hashlib.sha256(data).hexdigest()) for name, data in contents.items()
             }
             manifest = Manifest(
-                step=step, tokenizer=tokenizer, model=config.model, data=DataSettings.of(config.data), files=files
+                format=WITH_PARENTS if parents else FORMAT,
+                step=step,
+                tokenizer=tokenizer,
+                model=config.model,
+                data=DataSettings.of(config.data),
+                files=files,
+                parents=parents,
             )
-            _write(aside / MANIFEST, sealed(manifest.model_dump(mode="json")))
+            _write(aside / MANIFEST, sealed(manifest.as_json()))
     point(run_dir, "last", step)
     return path
 

@@ -47,7 +47,7 @@ def from_bytes(data: bytes) -> dict[str, Tensor]:
 
 def check_fit(model: nn.Module, tensors: Mapping[str, Tensor], *, origin: str) -> None:
     """Raise ModelError, naming what differs, unless these are the weights of such a model, be it on the meta device."""
-    check_kinds(_kinds(tensors), _kinds(weights(model)), origin=origin)
+    check_kinds(kinds(tensors), kinds(weights(model)), origin=origin)
 
 
 def load_weights(model: nn.Module, tensors: Mapping[str, Tensor], *, origin: str) -> None:
@@ -65,7 +65,8 @@ def assign_weights(model: nn.Module, tensors: Mapping[str, Tensor], *, origin: s
     model.load_state_dict({name: tensor.clone() for name, tensor in tensors.items()}, strict=False, assign=True)
 
 
-def _kinds(tensors: Mapping[str, Tensor]) -> dict[str, Kind]:
+def kinds(tensors: Mapping[str, Tensor]) -> dict[str, Kind]:
+    """What each tensor's numbers are called, and its shape."""
     return {name: (str(tensor.dtype).removeprefix("torch."), tuple(tensor.shape)) for name, tensor in tensors.items()}
 
 

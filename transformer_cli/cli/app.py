@@ -44,6 +44,7 @@ COMMANDS = {
     "compare": _entry("compare", "Compare runs: scores, settings, sentences."),
     "runs": _entry("runs", "List the runs: step, score, age, size."),
     "plot": _entry("plot", "Draw curves of runs: loss, score, learning rate."),
+    "average": _entry("average", "Average checkpoints into one."),
     "export": _entry("export", "Write a model for another engine, and compare."),
     "import": Entry("transformer_cli.cli.import_model", "import_model", "Make a run of another toolkit's model."),
     "config": _entry("config", "Look up settings, and where their values come from."),

@@ -62,7 +62,10 @@ def state_tensors(optimizer: torch.optim.Optimizer, model: nn.Module) -> dict[st
 def load_state_tensors(optimizer: torch.optim.Optimizer, model: nn.Module, tensors: Mapping[str, Tensor]) -> None:
     """Put back what `state_tensors` took. Raises ModelError where a tensor is missing or of another shape."""
     if not tensors and _remembers(optimizer):
-        raise ModelError("the checkpoint's optimizer state is empty: training would not go on as it was")
+        raise ModelError(
+            "the checkpoint's optimizer state is empty: training would not go on as it was",
+            hint="a mean that `tx average` made has none: go on with one of the checkpoints themselves",
+        )
     moments = sorted({name.rpartition(".")[2] for name in tensors})
     for name, parameter in model.named_parameters():
         if not parameter.requires_grad:

@@ -1,0 +1,117 @@
+"""`tx average`: the mean of checkpoints is a run like any other."""
+
+from __future__ import annotations
+
+import hashlib
+import json
+import shutil
+from pathlib import Path
+
+import numpy as np
+import pytest
+from conftest import PAIRS
+from safetensors.numpy import load_file
+
+from transformer_cli.cli import failures
+from transformer_cli.cli.app import main
+from transformer_cli.sealing import sealed, unsealed
+
+TEXT = {"data": {split: {"pairs": PAIRS} for split in ("train", "valid", "test")}}
+SETTINGS = {
+    "model": {"d_model": 16, "n_heads": 1, "d_ff": 16, "n_layers": 1},
+    "tokenizer": {"vocab_size": 100},
+    "training": {"max_steps": 4, "validate_every": 1, "best_by": "loss", "validation_bleu": False, "keep_best": 3},
+    "precision": "fp32",
+    **TEXT,
+}
+
+
+def tx(*arguments: str) -> int:
+    return failures.exit_code(lambda: main(list(arguments)))
+
+
+def train(name: str, **changes: object) -> None:
+    Path(f"{name}.yaml").write_text(json.dumps(SETTINGS | changes))
+    assert tx("train", "-q", "-c", f"{name}.yaml") == 0
+
+
+def weights(checkpoint: Path) -> dict[str, np.ndarray]:
+    return load_file(checkpoint / "model.safetensors")
+
+
+def test_the_mean_of_the_best_is_exact_names_its_parents_and_does_all_that_a_run_does(
+    capfd: pytest.CaptureFixture[str],
+) -> None:
+    train("mine")
+    scores = json.loads(Path("runs/mine/checkpoints/step-00000004/state.json").read_text())["scores"]
+    best = [Path(f"runs/mine/checkpoints/step-{int(step):08}") for step in sorted(scores, key=scores.get, reverse=True)]
+    assert len(best) == 3
+    assert tx("average", "runs/mine", "--best", "3") == 0
+    [place] = Path("runs/mine-average/checkpoints").iterdir()
+    assert capfd.readouterr().out == f"{place}\n"
+
+    parents = [weights(path) for path in best]
+    for name, tensor in weights(place).items():
+        exact = sum(parent[name].astype(np.float64) for parent in parents) / 3
+        assert np.array_equal(tensor, exact.astype(np.float32)), name
+    named = json.loads((place / "manifest.json").read_text())["parents"]
+    digests = [hashlib.sha256((path / "model.safetensors").read_bytes()).hexdigest() for path in best]
+    assert [(one["run"], one["step"], one["sha256"]) for one in named] == [
+        ("mine", int(path.name[5:]), digest) for path, digest in zip(best, digests, strict=True)
+    ]
+
+    run = ("-m", "runs/mine-average")
+    assert tx("translate", *run, PAIRS[0][0]) == 0
+    assert tx("evaluate", *run, "--json") == 0
+    assert tx("count-params", "runs/mine-average") == 0
+    assert tx("train", "-c", "mine.yaml", "--run-dir", "runs/mine-average") == 4
+    said = capfd.readouterr().err
+    assert "a mean that `tx average` made has none" in said
+    assert "never validated" not in said
+    assert tx("average", "runs/mine", "--last", "2") == 2
+    assert "runs/mine-average is there already" in capfd.readouterr().err
+
+
+@pytest.mark.parametrize(
+    ("arguments", "code", "said"),
+    [
+        ((), 2, "which run?"),
+        (("tiny",), 2, "one checkpoint is its own mean"),
+        (("tiny", "--best", "2", "--last", "2"), 2, "two choices"),
+        (("tiny", "tiny", "--last", "2"), 2, "choose from one"),
+        (("tiny", "tiny"), 2, "with -o"),
+        (("tiny", "--best", "3"), 4, "fewer than 3 checkpoints with the score of a validation: step-00000050"),
+        (("tiny", "--last", "9"), 4, "training.keep_last=9"),
+        (("tiny", "nowhere", "-o", "new"), 4, "nowhere does not exist"),
+    ],
+)
+def test_what_is_no_mean_is_said(
+    trained_run: Path, arguments: tuple[str, ...], code: int, said: str, capfd: pytest.CaptureFixture[str]
+) -> None:
+    shutil.copytree(trained_run, "tiny")
+    assert tx("average", *arguments) == code
+    assert said in capfd.readouterr().err
+    assert sorted(path.name for path in Path().iterdir()) == ["tiny"]
+
+
+@pytest.mark.parametrize(
+    ("change", "said"),
+    [
+        ({"tokenizer": "another"}, "other/checkpoints/step-00000050 was trained with another tokenizer"),
+        ({"model": {"dropout": 0.5}}, "model.dropout: 0.0 and 0.5"),
+        ({"data": {"source_eos": False}}, "data.source_eos: True and False"),
+    ],
+)
+def test_what_does_not_fit_together_is_refused_by_name(
+    trained_run: Path, change: dict[str, object], said: str, capfd: pytest.CaptureFixture[str]
+) -> None:
+    for name in ("tiny", "other"):
+        shutil.copytree(trained_run, name)
+    path = Path("other/checkpoints/step-00000050/manifest.json")
+    manifest = unsealed(path.read_bytes())
+    for key, value in change.items():
+        manifest[key] = manifest[key] | value if isinstance(value, dict) else value
+    path.write_bytes(sealed(manifest))
+    assert tx("average", "tiny", "other", "-o", "new") == 4
+    assert said in capfd.readouterr().err
+    assert not Path("new").exists()

@@ -1,0 +1,97 @@
+"""The mean of checkpoints: a run of its own, with its parents named."""
+
+from __future__ import annotations
+
+import hashlib
+from collections.abc import Mapping, Sequence
+from pathlib import Path
+
+import torch
+from torch import Tensor
+
+from transformer_cli import files
+from transformer_cli.checkpoints import store
+from transformer_cli.checkpoints.find import whole_run_of
+from transformer_cli.checkpoints.fit import check_kinds
+from transformer_cli.checkpoints.manifest import MODEL, Parent
+from transformer_cli.checkpoints.record import read_record
+from transformer_cli.checkpoints.tensors import kinds
+from transformer_cli.config.source import dump_config, load_config
+from transformer_cli.errors import ModelError, UsageError
+from transformer_cli.files import shown
+from transformer_cli.tokenizer import Tokenizer
+
+
+def average(parents: Sequence[Path], place: Path) -> Path:
+    """Write a run whose one checkpoint is the mean of these, summed in fp64 and rounded once; returns that checkpoint.
+
+    Its configuration, tokenizer and record are those of the first parent's run, its step and what training says are the
+    newest parent's. It is its own best: parents are chosen by their validations, or by whoever names them.
+    Raises UsageError where something is in its place, ModelError, naming what differs, for parents that do not fit
+    together.
+    """
+    if place.exists():
+        raise UsageError(f"{shown(place)} is there already", hint="name another directory with -o")
+    run_dir = whole_run_of(parents[0])
+    config, tokenizer = load_config(run_dir / "config.yaml"), Tokenizer.load(run_dir / "tokenizer")
+    sums: dict[str, Tensor] = {}
+    named, newest = [], store.load_checkpoint(parents[0], with_optimizer=False)
+    first = newest
+    for path in parents:
+        one = store.load_checkpoint(path, with_optimizer=False)
+        _check_same(first, one)
+        _add(sums, one.model)
+        newest = one if one.step > newest.step else newest
+        digest = hashlib.sha256(files.read_bytes(path / MODEL, error=ModelError)).hexdigest()
+        named.append(Parent(run=whole_run_of(path).resolve().name, step=one.step, sha256=digest))
+    model = {name: _mean(sums[name], len(parents), tensor) for name, tensor in first.model.items()}
+    with files.atomic_directory(place) as aside:
+        tokenizer.save(aside / "tokenizer")
+        files.write_text(aside / "config.yaml", dump_config(config))
+        record = {key: value for key, value in read_record(run_dir).items() if key != "scores"}
+        files.write_json(aside / "run.json", record | {"average": [parent.model_dump() for parent in named]})
+        store.save_checkpoint(
+            aside,
+            step=newest.step,
+            model=model,
+            optimizer={},
+            state=newest.state | {"scores": {}, "finished": f"the mean of {len(parents)} checkpoints"},
+            config=config,
+            tokenizer=tokenizer.fingerprint,
+            parents=tuple(named),
+        )
+        store.point(aside, "best", newest.step)
+    return place / "checkpoints" / store.step_name(newest.step)
+
+
+def _check_same(first: store.Checkpoint, one: store.Checkpoint) -> None:
+    """ModelError, naming what differs, where a checkpoint is not of the first one's kind."""
+    if one.tokenizer != first.tokenizer:
+        raise ModelError(
+            f"{shown(one.path)} was trained with another tokenizer than {shown(first.path)}: their mean would be of "
+            "unlike pieces",
+            hint="average checkpoints of one run, or of runs with the same tokenizer",
+        )
+    sections = (("model", first.config, one.config), ("data", first.data, one.data))
+    differences = [
+        f"  {section}.{key}: {value} and {getattr(theirs, key)}"
+        for section, ours, theirs in sections
+        if ours is not None and theirs is not None
+        for key, value in ours
+        if value != getattr(theirs, key)
+    ]
+    if differences:
+        raise ModelError(
+            f"{shown(first.path)} and {shown(one.path)} are not of the same kind:\n" + "\n".join(differences),
+            hint="average checkpoints of one run, or of runs that differ in their seed or training alone",
+        )
+    check_kinds(kinds(one.model), kinds(first.model), origin=shown(one.path))
+
+
+def _add(sums: dict[str, Tensor], tensors: Mapping[str, Tensor]) -> None:
+    for name, tensor in tensors.items():
+        sums[name] = tensor.to(torch.float64) + sums.get(name, 0.0)
+
+
+def _mean(total: Tensor, n: int, like: Tensor) -> Tensor:
+    return (total / n).to(like.dtype)

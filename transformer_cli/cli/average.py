@@ -1,0 +1,103 @@
+"""`tx average`: the mean of checkpoints."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from pathlib import Path
+from typing import Annotated
+
+import typer
+
+from transformer_cli.cli import console
+from transformer_cli.cli.options import Json, Quiet, Traceback
+from transformer_cli.errors import ModelError, UsageError
+from transformer_cli.files import json_line, shown
+
+
+def average(
+    runs: Annotated[
+        list[str] | None, typer.Argument(metavar="RUN", help="One run, with --best or --last; or checkpoints.")
+    ] = None,
+    best: Annotated[
+        int | None, typer.Option("--best", min=1, metavar="N", help="The N best of the run, by validation.")
+    ] = None,
+    last: Annotated[int | None, typer.Option("--last", min=1, metavar="N", help="The N newest of the run.")] = None,
+    output_dir: Annotated[
+        str | None,
+        typer.Option("--output-dir", "-o", metavar="DIR", help="The new run; RUN-average when not given."),
+    ] = None,
+    json_output: Json = False,
+    quiet: Quiet = False,
+    traceback: Traceback = False,
+) -> None:
+    """Average checkpoints into a run of its own, which is often better than each of them.
+
+    Of one run the best or the last ones, which training keeps with training.keep_best and keep_last; or those that are
+    named. The mean is summed in fp64 and rounded once; its manifest names the parents. What does not fit together is
+    refused.
+
+    Examples:
+      tx average runs/tiny --best 5
+      tx average runs/tiny --last 5 -o runs/smooth
+      tx average runs/a/checkpoints/step-00000500 runs/b -o runs/a-and-b
+    """
+    if not runs:
+        raise UsageError("which run?", hint="for example: tx average runs/tiny --best 5")
+    if best is not None and last is not None:
+        raise UsageError("--best and --last are two choices", hint="give one of them")
+    if best is None and last is None and len(runs) < 2:
+        raise UsageError("one checkpoint is its own mean", hint="name others, or give --best N or --last N of a run")
+    if (best or last) and len(runs) > 1:
+        raise UsageError(
+            f"{len(runs)} runs are named, but --best and --last choose from one", hint="name the checkpoints themselves"
+        )
+    if output_dir is None and best is None and last is None:
+        raise UsageError("where to? checkpoints that are named have no one run", hint="name the new one with -o")
+
+    from transformer_cli.checkpoints.find import find_checkpoint, find_run
+
+    if best is not None or last is not None:
+        run_dir = find_run(runs[0])
+        parents = _best(run_dir, best) if best is not None else _last(run_dir, last or 0)
+        place = Path(output_dir or run_dir.with_name(f"{run_dir.resolve().name}-average"))
+    else:
+        parents, place = [find_checkpoint(name) for name in runs], Path(output_dir or "")
+
+    from transformer_cli.checkpoints.average import average as write
+
+    made = write(parents, place)
+    console.say(f"the mean of {', '.join(shown(parent) for parent in parents)}")
+    if json_output:
+        console.result(json_line({"checkpoint": str(made), "parents": [str(parent) for parent in parents]}))
+        return
+    console.result(str(made))
+    console.say(f"next: tx evaluate -m {shown(place)}")
+
+
+def _best(run_dir: Path, n: int) -> list[Path]:
+    from transformer_cli.checkpoints.find import list_checkpoints, step_name
+    from transformer_cli.files import read_json
+
+    there = {path.name: path for path in list_checkpoints(run_dir)}
+    newest = [*there.values()][-1:]
+    scores = read_json(newest[0] / "state.json", error=ModelError)["scores"] if newest else {}
+    ranked = sorted(scores, key=lambda step: (-scores[step], int(step)))
+    found = [there[step_name(int(step))] for step in ranked if step_name(int(step)) in there]
+    return _enough(found, n, run_dir, "with the score of a validation", "keep_best")
+
+
+def _last(run_dir: Path, n: int) -> list[Path]:
+    from transformer_cli.checkpoints.find import list_checkpoints
+
+    return _enough(list_checkpoints(run_dir)[::-1], n, run_dir, "", "keep_last")
+
+
+def _enough(found: Sequence[Path], n: int, run_dir: Path, kind: str, setting: str) -> list[Path]:
+    """The first n; ModelError where there are not so many."""
+    if len(found) < n:
+        there = ", ".join(path.name for path in found) or "none"
+        raise ModelError(
+            f"{shown(run_dir)} has fewer than {n} checkpoints{f' {kind}' * bool(kind)}: {there}",
+            hint=f"training keeps so many with training.{setting}={n}; a run that continues may change it",
+        )
+    return list(found[:n])
