@@ -50,13 +50,17 @@ def installed(wheel, tmp_path_factory):
     return venv / "bin"
 
 
+def test_what_is_cited_is_this_version():
+    assert f"\nversion: {__version__}\n" in (REPOSITORY / "CITATION.cff").read_text("utf-8")
+
+
 def test_the_wheel_holds_every_module_and_preset_and_the_licence(wheel):
     names = set(zipfile.ZipFile(wheel).namelist())
     modules = {str(path.relative_to(REPOSITORY)) for path in (REPOSITORY / "transformer_cli").rglob("*.py")}
     presets = {f"transformer_cli/configs/{path.name}" for path in (REPOSITORY / "configs").glob("*.yaml")}
     parts = {str(path.relative_to(REPOSITORY)) for path in (REPOSITORY / "transformer_cli").rglob("page/*.*")}
     assert parts
-    tables = {"transformer_cli/accounting/hardware.yaml", "transformer_cli/config/elsewhere.yaml"}
+    tables = {str(path.relative_to(REPOSITORY)) for path in (REPOSITORY / "transformer_cli").rglob("*.yaml")}
     assert names >= modules | presets | parts | tables
     assert all(name.startswith(("transformer_cli/", f"transformer_cli-{__version__}.dist-info/")) for name in names)
     assert f"transformer_cli-{__version__}.dist-info/licenses/LICENSE" in names

@@ -2,8 +2,13 @@
 
 from __future__ import annotations
 
+import sys
+
 
 def main() -> None:
+    if sys.platform == "win32":  # files, pipes and signals are those of Unix
+        sys.stderr.write("error: tx runs on Linux and macOS; on Windows it runs in WSL: `wsl --install`\n")
+        sys.exit(5)
     from transformer_cli.cli.signals import end_by_signals
 
     end_by_signals()  # before anything that takes time is imported

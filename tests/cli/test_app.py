@@ -18,6 +18,7 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
+from transformer_cli.__main__ import main as program
 from transformer_cli.cli import app, console, failures, help
 from transformer_cli.config.source import load_config
 from transformer_cli.errors import (
@@ -413,3 +414,13 @@ def test_visible_text_drives_no_terminal(text):
     shown.encode("utf-8")
     if text.isprintable() and not set(text) & console.BIDIRECTIONAL:
         assert shown == text
+
+
+def test_windows_is_refused_with_a_sentence(monkeypatch, capsys):
+    monkeypatch.setattr(sys, "platform", "win32")
+    with pytest.raises(SystemExit) as caught:
+        program()
+    assert caught.value.code == 5
+    assert capsys.readouterr().err == (
+        "error: tx runs on Linux and macOS; on Windows it runs in WSL: `wsl --install`\n"
+    )

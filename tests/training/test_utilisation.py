@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+import json
+
 import numpy as np
 import pytest
 
@@ -47,3 +49,10 @@ def test_a_gpu_is_known_by_its_drivers_name(name, tflops, monkeypatch):
 
 def test_where_the_peak_is_not_known_nothing_is_said():
     assert Utilisation(flops_per_token=1e6, peak=None).share(300_000, 1.5) is None
+
+
+def test_a_run_keeps_it_with_every_event(trained_run):
+    events = [json.loads(line) for line in (trained_run / "metrics.jsonl").read_text("utf-8").splitlines()]
+    shares = [event["mfu"] for event in events if event["event"] == "update"]
+    assert shares
+    assert all(0 < share < 2 for share in shares)
