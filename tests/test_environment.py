@@ -67,8 +67,8 @@ def test_a_process_of_one_is_alone(says, variables):
 )
 def test_what_torchrun_would_not_say_is_refused(says, variables, message):
     says(**variables)
-    with pytest.raises(UsageError, match=re.escape(message)) as failure:
-        parallel.join()
+    with pytest.raises(UsageError, match=re.escape(message)) as failure, parallel.joined("cpu"):
+        pass
     assert "torchrun" in str(failure.value.hint)
 
 
@@ -82,12 +82,13 @@ def test_a_gpu_of_no_number_is_refused(says, monkeypatch):
 def test_processes_that_cannot_be_reached_are_no_bug(says, monkeypatch):
     says(**TORCHRUN)
 
-    def unreachable(backend: str) -> None:
+    def unreachable(url: str, **options: object) -> None:
         raise torch.distributed.DistNetworkError("the client socket has timed out")
 
-    monkeypatch.setattr(torch.distributed, "init_process_group", unreachable)
-    with pytest.raises(ResourceError, match="process 1 of 2 cannot reach the others: the client socket"):
-        parallel.join()
+    monkeypatch.setattr(parallel, "rendezvous", unreachable)
+    found = pytest.raises(ResourceError, match="process 1 of 2 cannot reach the others: the client socket")
+    with found, parallel.joined("cpu"):
+        pass
 
 
 def test_there_are_no_more_threads_than_processors(monkeypatch):

@@ -10,15 +10,18 @@ from transformer_cli.errors import UsageError
 HINT = "torchrun sets RANK, WORLD_SIZE, LOCAL_RANK, MASTER_ADDR and MASTER_PORT: start tx by it, or unset them all"
 
 DEFAULTS = {
+    ("TORCH_CPP_LOG_LEVEL",): "ERROR",
     ("OMP_WAIT_POLICY", "GOMP_SPINCOUNT", "KMP_BLOCKTIME"): "PASSIVE",
     ("LRU_CACHE_CAPACITY",): "512",
     ("ONEDNN_PRIMITIVE_CACHE_CAPACITY", "DNNL_PRIMITIVE_CACHE_CAPACITY"): "512",
 }
 """What torch finds where the user has set none of the names: the first of them gets the value.
 
+What torch logs of connections that break, tx says in words of its own.
+
 Threads that wait for each other sleep. OpenMP lets them spin, which is a little faster on a machine that does nothing
 else and several times slower beside a single busy process: the one that spins takes the processor of the one that all
-wait for. The other two bound how much compiled code is kept for shapes seen before, by PyTorch and by oneDNN: more than
+wait for. The last two bound how much compiled code is kept for shapes seen before, by PyTorch and by oneDNN: more than
 all that training uses, half of what they would keep of a text whose every batch is new (docs/performance.md).
 """
 
@@ -59,6 +62,11 @@ def prepare() -> None:
 def local_rank() -> int | None:
     """Which of the processes on this machine this one is, and so which GPU is its own; None where nothing is said."""
     return _whole("LOCAL_RANK")
+
+
+def launcher() -> int | None:
+    """The process that started this one as one of several, and waits for it; None where nobody says so."""
+    return _whole("TX_LAUNCHER")
 
 
 def _whole(name: str) -> int | None:

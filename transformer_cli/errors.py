@@ -51,6 +51,14 @@ class DivergedError(TxError):
     exit_code = 6
 
 
+class ToldError(TxError):
+    """Another process has said why all of them end."""
+
+    def __init__(self, exit_code: int) -> None:
+        super().__init__("")
+        self.exit_code = exit_code
+
+
 class Interrupted(TxError):
     """A signal asked the program to stop; what had to be saved is saved. hint: the command that goes on."""
 

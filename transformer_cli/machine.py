@@ -66,7 +66,7 @@ class Machine:
 
 def decide(config: RunConfig) -> Machine:
     """Turn every `auto` into a choice, for a run that begins. Raises ResourceError for a device that isn't there."""
-    device, threads = _device(config.device), _threads(config)
+    device, threads = device_of(config), _threads(config)
     torch.set_num_threads(threads)
     precision, reason = _precision(config.precision, device) or _measured()
     return _machine(device, precision, threads, reason)
@@ -78,7 +78,7 @@ def settle(config: RunConfig, kept: Mapping[str, str | int] | None) -> Machine:
     Nothing is measured, for a measurement depends on how busy the machine is, and translations on the precision. Raises
     ResourceError for a device that isn't there, ModelError for kept choices that are damaged.
     """
-    device = _device(config.device)
+    device = device_of(config)
     own = None if kept is None else Machine.from_dict(kept)
     if config.precision == "auto" and own is not None and own.kind == device.split(":")[0]:
         precision, reason = own.precision, own.reason
@@ -116,7 +116,9 @@ def product_rate(dtype: torch.dtype, *, size: int = 1024, seconds: float = 0.05)
     return 2 * size**3 / best / 1e9
 
 
-def _device(wanted: str) -> str:
+def device_of(config: RunConfig) -> str:
+    """The device of this process. Raises ResourceError for one that isn't there."""
+    wanted = config.device
     there = {"cpu": True, "cuda": torch.cuda.is_available(), "mps": torch.backends.mps.is_available()}
     if wanted == "auto":
         wanted = next(name for name in ("cuda", "mps", "cpu") if there[name])

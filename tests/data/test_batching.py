@@ -10,7 +10,7 @@ from hypothesis import strategies as st
 
 from transformer_cli.config.data import DataConfig
 from transformer_cli.config.tokenizer import TokenizerConfig
-from transformer_cli.data.batching import padding_share, plan
+from transformer_cli.data.batching import left_over, padding_share, plan
 from transformer_cli.data.binary import encode
 from transformer_cli.data.corpus import load_training
 from transformer_cli.errors import DataError
@@ -156,3 +156,15 @@ def test_at_most_six_percent_of_multi30k_is_padding_at_the_default_budget(tmp_pa
     encoded = encode(corpus, tokenizer, tmp_path, split="train", source_eos=True, max_length=256)
     batches = plan(encoded.lengths, budget=4096, seed=1, epoch=1)
     assert padding_share(encoded.lengths, batches) <= 0.06
+
+
+def test_whatever_numbers_of_processes_use_parts_of_an_epoch_every_sentence_is_used_once():
+    lengths, used, shares = random_lengths(300), [], []
+    options = {"budget": 64, "seed": 3, "epoch": 1}
+    for world, n_batches in [(2, 3), (1, 4), (4, 2), (3, 1000)]:
+        left = left_over(lengths, shares, **options)
+        for rank in range(world):
+            parts = plan(lengths[left], rank=rank, world=world, **options)[:n_batches]
+            used += [int(index) for batch in parts for index in left[batch]]
+        shares.append((world, n_batches))
+    assert sorted(used) == list(range(300))

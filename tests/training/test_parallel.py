@@ -4,33 +4,41 @@ from __future__ import annotations
 
 import json
 import os
-import socket
 import subprocess
 import sys
-import traceback
-import warnings
-from collections.abc import Callable
+from collections.abc import Callable, Iterator, Sequence
 from pathlib import Path
+from typing import Any
 
 import numpy as np
+import pytest
 import torch
+from ranks import codes, start
 from safetensors.torch import load_file, save_file
 
-from transformer_cli.checkpoints.store import list_checkpoints
+from transformer_cli.checkpoints.store import list_checkpoints, load_checkpoint
 from transformer_cli.config.model import ModelConfig
+from transformer_cli.config.source import load_config
 from transformer_cli.config.training import TrainingConfig
+from transformer_cli.data import loader
 from transformer_cli.data.loader import collate
 from transformer_cli.model.build import build_model
+from transformer_cli.training import watching
 from transformer_cli.training.loop import Learner, train_step
 from transformer_cli.training.optimizers import build_optimizer
-from transformer_cli.training.parallel import join, leave
+from transformer_cli.training.parallel import World, joined
+from transformer_cli.training.run import train
 
 TORCHRUN = [sys.executable, "-m", "torch.distributed.run", "--nproc-per-node=2", "--master-port=0", "--standalone"]
 
 
 def updates(place: Path) -> None:
     """Three of them, as one of as many processes as the environment says; what they come to is written there."""
-    world = join()
+    with joined("cpu") as world:
+        _updates(place, world)
+
+
+def _updates(place: Path, world: World) -> None:
     torch.manual_seed(0)
     shape = ModelConfig(d_model=16, n_heads=2, d_ff=32, n_layers=1, dropout=0.0)
     model = build_model(shape, source_vocab=30, target_vocab=30).double()
@@ -38,7 +46,7 @@ def updates(place: Path) -> None:
     learner = Learner(model, build_optimizer(model, options), options, 1, world)
     assert world.share(f"from {world.rank}") == "from 0"
     assert world.share("") == ""
-    assert world.agree(world.rank == 1) == (world.size == 2)
+    assert world.gather(f"from {world.rank}") == [f"from {rank}" for rank in range(world.size)]
     for step in range(1, 4):
         chance = np.random.default_rng(step)
         pairs = [tuple(chance.integers(4, 30, size=chance.integers(1, 9)) for _ in range(2)) for _ in range(9)]
@@ -46,25 +54,6 @@ def updates(place: Path) -> None:
         mine = unequal if world.size == 1 else [unequal[world.rank]]
         train_step(learner, [collate([s for s, _ in some], [t for _, t in some]) for some in mine], step=step)
     save_file({name: p.detach() for name, p in model.named_parameters()}, place / f"{world.size}-{world.rank}")
-    leave()
-
-
-def fork(action: Callable[[], None], environment: dict[str, str]) -> int:
-    """A copy of this process that does this and ends; its number."""
-    with warnings.catch_warnings():
-        warnings.simplefilter("ignore", DeprecationWarning)  # see faults.Killer
-        child = os.fork()
-    if child == 0:
-        code = 1
-        try:
-            os.environ.update(environment)
-            action()
-            code = 0
-        except BaseException:
-            traceback.print_exc()
-        finally:
-            os._exit(code)
-    return child
 
 
 def run(command: list[str]) -> subprocess.CompletedProcess[str]:
@@ -74,12 +63,7 @@ def run(command: list[str]) -> subprocess.CompletedProcess[str]:
 
 
 def test_two_processes_with_unequal_batches_update_like_one_process_with_both(tmp_path: Path) -> None:
-    with socket.socket() as free:
-        free.bind(("127.0.0.1", 0))
-        port = str(free.getsockname()[1])
-    both = {"WORLD_SIZE": "2", "MASTER_ADDR": "127.0.0.1", "MASTER_PORT": port}
-    children = [fork(lambda: updates(tmp_path), both | {"RANK": rank, "LOCAL_RANK": rank}) for rank in ("0", "1")]
-    assert [os.waitstatus_to_exitcode(os.waitpid(child, 0)[1]) for child in children] == [0, 0]
+    assert codes(start(2, lambda _: updates(tmp_path), tmp_path), limit_s=60) == [0, 0]
     updates(tmp_path)
     alone = load_file(tmp_path / "1-0")
     for rank in (0, 1):
@@ -106,3 +90,34 @@ def test_a_run_under_torchrun_writes_one_history_and_one_model(tmp_path: Path, t
         ("validation", 4),
     ]
     assert list_checkpoints(tmp_path / "run")[-1].name == "step-00000004"
+
+
+def test_another_number_of_processes_goes_on_with_every_sentence_once(tmp_path: Path, trained_run: Path) -> None:
+    """Two, then one, then four, each stopped within an epoch; none of them sees what another one saw of it."""
+    config = load_config(trained_run / "config.yaml")
+    options = {"budget_tokens": 16, "validate_every": 100, "validation_bleu": False, "best_by": "loss"}
+    data = config.data.model_copy(update={"max_length": 16})
+    real = loader.batches
+
+    def seen(corpus: loader.Encoded, plan: Sequence[Any], *, start: int = 0, **others: Any) -> Iterator[loader.Batch]:
+        for indices, batch in zip(plan[start:], real(corpus, plan, start=start, **others), strict=True):
+            with open(f"seen-{os.environ.get('RANK', '0')}", "a") as file:
+                file.write("".join(f"{index} " for index in indices))
+            yield batch
+
+    def part(max_steps: int, **end: Any) -> Callable[[int], object]:
+        changed = config.training.model_copy(update={**options, "max_steps": max_steps, **end})
+        return lambda _: train(config.model_copy(update={"training": changed, "data": data}), Path("run"))
+
+    with pytest.MonkeyPatch.context() as patch:
+        patch.setattr(loader, "batches", seen)
+        patch.setattr(watching, "BEAT_S", 0.1)
+        for n, max_steps in ((2, 1), (1, 2)):
+            assert codes(start(n, part(max_steps), tmp_path), limit_s=60) == [0] * n
+        state = load_checkpoint(list_checkpoints("run")[-1], with_optimizer=False).state
+        assert (state["epoch"], state["shares"], state["batch"]) == (0, [[2, 1]], 1)
+        assert codes(start(4, part(99, max_epochs=1), tmp_path), limit_s=60) == [0] * 4
+    used = [int(index) for rank in range(4) for index in Path(f"seen-{rank}").read_text().split()]
+    assert sorted(set(used)) == list(range(12))
+    state = load_checkpoint(list_checkpoints("run")[-1], with_optimizer=False).state
+    assert (state["epoch"], state["shares"], state["processes"]) == (1, [], 4)

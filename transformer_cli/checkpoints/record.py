@@ -2,10 +2,12 @@
 
 from __future__ import annotations
 
+import platform
+from importlib.metadata import version
 from pathlib import Path
 from typing import Any
 
-from transformer_cli import files
+from transformer_cli import __version__, files
 from transformer_cli.errors import ModelError
 
 
@@ -30,3 +32,9 @@ def is_record(value: Any) -> bool:
     return all(isinstance(text, dict) and "sha256" in text for text in texts) and all(
         isinstance(value.get(key, {}), dict) for key in ("machine", "scores")
     )
+
+
+def versions() -> dict[str, str]:
+    """What the bits of a run depend on besides its configuration, its text and the machine."""
+    packages = {name: version(name) for name in ("torch", "sentencepiece", "sacrebleu")}
+    return {"tx": __version__, "python": platform.python_version(), **packages}

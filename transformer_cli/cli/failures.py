@@ -13,7 +13,7 @@ from typing import Any
 import typer
 
 from transformer_cli.cli import console, signals
-from transformer_cli.errors import Interrupted, TxError
+from transformer_cli.errors import Interrupted, ToldError, TxError
 
 BUG, USAGE, RESOURCE = 1, 2, 5
 
@@ -57,6 +57,8 @@ def _exit_code(main: Callable[[], int]) -> int:
 def _report(error: Exception) -> int:
     if isinstance(error, Interrupted):
         console.farewell(error.message, command=error.hint)
+        return error.exit_code
+    if isinstance(error, ToldError):
         return error.exit_code
     if isinstance(error, TxError):
         console.error(error.message, hint=error.hint)

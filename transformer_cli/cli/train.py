@@ -10,6 +10,7 @@ import typer
 
 from transformer_cli.cli import console
 from transformer_cli.cli.options import Config, Json, Overrides, Quiet, RunDir, Strict, Traceback
+from transformer_cli.environment import place
 from transformer_cli.errors import Interrupted, ModelError, UsageError
 from transformer_cli.files import json_line
 
@@ -50,6 +51,8 @@ def train(
     from transformer_cli.cli.live import listener, stages
     from transformer_cli.config.source import load_config
 
+    if place().rank:  # the main process speaks
+        console.be_quiet()
     if config is None:
         raise UsageError("which configuration?", hint="for example: tx train -c tiny.yaml")
     if timed and not dry_run:
@@ -81,6 +84,8 @@ def train(
     except Interrupted as end:
         end.hint = _command(config, overrides or [], run_dir)
         raise
+    if place().rank:
+        return
     if json_output:
         console.result(json_line(outcome.as_json()))
         return

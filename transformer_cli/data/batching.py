@@ -7,7 +7,7 @@ target length begins its neighbours fit on the source side, too.
 
 from __future__ import annotations
 
-from collections.abc import Iterator
+from collections.abc import Iterator, Sequence
 
 import numpy as np
 import numpy.typing as npt
@@ -45,6 +45,36 @@ def plan(
     # Neighbours in the sorted order are one step of all ranks: nobody waits long for the others.
     steps = [batches[first : first + world] for first in range(0, len(batches), world)]
     return [steps[index][rank] for index in chance.permutation(len(steps))]
+
+
+def left_over(
+    lengths: npt.NDArray[np.integer], shares: Sequence[tuple[int, int]], *, budget: int, seed: int, epoch: int
+) -> Indices:
+    """The sentences of an epoch that are still to be used, of which processes that were so many used so many batches
+    each, one number of them after the other; a plan of their lengths is one of the rest of the epoch."""
+    left = np.arange(len(lengths))
+    for world, n_batches in shares:
+        options = {"budget": budget, "seed": seed, "epoch": epoch, "world": world}
+        used = [batch for rank in range(world) for batch in plan(lengths[left], rank=rank, **options)[:n_batches]]
+        left = np.delete(left, np.concatenate(used))
+    return left
+
+
+def plan_of_rest(
+    lengths: npt.NDArray[np.integer],
+    shares: Sequence[tuple[int, int]],
+    *,
+    budget: int,
+    seed: int,
+    epoch: int,
+    rank: int,
+    world: int,
+) -> list[Indices]:
+    """A plan of what is left over of an epoch: of all of it, where there are no shares."""
+    if not shares:
+        return plan(lengths, budget=budget, seed=seed, epoch=epoch, rank=rank, world=world)
+    left = left_over(lengths, shares, budget=budget, seed=seed, epoch=epoch)
+    return [left[batch] for batch in plan(lengths[left], budget=budget, seed=seed, epoch=epoch, rank=rank, world=world)]
 
 
 def padding_share(lengths: npt.NDArray[np.integer], batches: list[Indices]) -> float:

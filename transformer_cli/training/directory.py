@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import json
 import os
 import re
 from collections.abc import Callable, Iterator, Mapping
@@ -18,6 +19,7 @@ from transformer_cli.config.source import dump_config, load_config
 from transformer_cli.data.corpus import Corpus
 from transformer_cli.errors import DataError, ResourceError, TxError, UsageError
 from transformer_cli.evaluation.words import WORD_COUNTS
+from transformer_cli.training.parallel import World
 
 NO_METRICS = "metrics.damaged"
 """Lines that were found among what was measured, and are none of it."""
@@ -48,6 +50,9 @@ UNTIL_TRAINED = {"precision", "threads", "training", "decoding", "evaluation"}
 
 UNTIL_SAVED = UNTIL_TRAINED | {"data.max_length", "data.source_eos", "model"}
 """And while there is no checkpoint: all that a tokenizer does not depend on."""
+
+PLACES = {f"data.{split}{file}" for split in ("train", "valid", "test") for file in ("", ".source", ".target")}
+"""Where texts lie."""
 
 FILES = ("best", "last", METRICS, NO_METRICS, WORD_COUNTS, "config.yaml", "run.json")
 """The files of a run, in the order in which they are deleted: the last proves that the others are a run's."""
@@ -140,6 +145,23 @@ def check_same(now: RunConfig, run_dir: Path) -> dict[str, Any]:
         )
     record = read_record(run_dir)
     return record if steps else {"data": record.get("data", {})}
+
+
+def check_alike(world: World, facts: Mapping[str, Any]) -> None:
+    """UsageError, naming the facts, where they are others on another process. Where a text lies may differ."""
+    all_facts = [flat(json.loads(text)) for text in world.gather(files.json_line(facts))]
+    for rank, theirs in enumerate(all_facts):
+        differences = [
+            f"  {key}: {theirs.get(key)} there, {ours} here"
+            for key, ours in all_facts[0].items()
+            if theirs.get(key) != ours and key.removeprefix("settings.") not in PLACES
+        ]
+        if differences and world.is_main:
+            raise UsageError(
+                f"process {rank} of {world.size} is not like process 0:\n" + "\n".join(differences),
+                hint="start all processes with the same command, configuration, text and packages",
+            )
+    world.wait()
 
 
 def check_text(run_dir: Path, known: Mapping[str, Any], texts: Mapping[str, Corpus]) -> None:

@@ -14,17 +14,16 @@ from transformer_cli.config.run import RunConfig
 from transformer_cli.config.tokenizer import SideModels, SideVocabSizes, TokenizerConfig
 from transformer_cli.data import corpus
 from transformer_cli.data.checks import Finding, check_all
-from transformer_cli.environment import place
 from transformer_cli.evaluation.words import count_words
 from transformer_cli.files import check_directory
-from transformer_cli.machine import decide
+from transformer_cli.machine import decide, device_of
 from transformer_cli.tokenizer import Tokenizer, read_tokenizer
 from transformer_cli.training.clock import Clock, Horizon, Left
 from transformer_cli.training.directory import check_ours, check_same, check_text
 from transformer_cli.training.keeping import newest_whole
 from transformer_cli.training.listening import Listener, Stage, unseen
-from transformer_cli.training.parallel import join, leave
-from transformer_cli.training.progress import Progress, check_processes, is_over, progress_of
+from transformer_cli.training.parallel import joined
+from transformer_cli.training.progress import Progress, is_over, progress_of
 from transformer_cli.training.run import Run
 from transformer_cli.training.schedules import peak
 from transformer_cli.training.signals import StopRequest
@@ -96,8 +95,6 @@ def forecast(
     newest, _ = (None, None) if overwrite else newest_whole(run_dir, with_optimizer=False)
     progress = Progress() if newest is None else progress_of(newest)
     finished = progress.finished if is_over(progress, config.training) else None
-    if finished is None:
-        check_processes(progress, place().size, run_dir)
     tokenizer, pieces = _tokenizer(config.tokenizer, None if overwrite else run_dir / "tokenizer")
     peak_step, peak_rate = peak(config.training, d_model=config.model.d_model, total_steps=config.training.max_steps)
     with stage("looking for what is suspicious in the text"):
@@ -128,14 +125,10 @@ def _rehearse(config: RunConfig, stage: Stage) -> tuple[Horizon, Clock]:
     """What a run would still have to do at its start, and a clock that knows this machine's pace: a run in a folder
     that is deleted, of a few updates.
     """
-    world = join()
-    try:
-        with TemporaryDirectory() as folder:
-            run = Run(config, Path(folder) / "run", Listener(stage=stage), world, StopRequest())
-            run.open(overwrite=False)
-            return run.rehearse(seconds=REHEARSAL_S)
-    finally:
-        leave()
+    with TemporaryDirectory() as folder, joined(device_of(config)) as world:
+        run = Run(config, Path(world.share(folder)) / "run", Listener(stage=stage), world, StopRequest())
+        run.open(overwrite=False)
+        return run.rehearse(seconds=REHEARSAL_S)
 
 
 def _tokenizer(config: TokenizerConfig, place: Path | None) -> tuple[str, tuple[int, int]]:

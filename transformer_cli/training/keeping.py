@@ -8,6 +8,7 @@ from pathlib import Path
 from torch import Tensor
 
 from transformer_cli.checkpoints import store
+from transformer_cli.checkpoints.find import CHECKPOINTS
 from transformer_cli.config.run import RunConfig
 from transformer_cli.errors import ModelError, ResourceError
 from transformer_cli.files import remove, shown
@@ -31,11 +32,12 @@ class Keeper:
 
     def newest(self) -> store.Checkpoint | None:
         """The checkpoint to go on from, None where there is none; see `newest_whole`."""
-        if not self.world.is_main:
-            name = self.world.share("")
-            return store.load_checkpoint(Path(name), with_optimizer=True) if name else None
-        found, self.damaged = newest_whole(self.run_dir, with_optimizer=True)
-        self.world.share("" if found is None else str(found.path))
+        found = None
+        if self.world.is_main:
+            found, self.damaged = newest_whole(self.run_dir, with_optimizer=True)
+        name = self.world.share("" if found is None else found.path.name)
+        if name and not self.world.is_main:
+            found = store.load_checkpoint(self.run_dir / CHECKPOINTS / name, with_optimizer=True)
         return found
 
     def settle(self, progress: Progress) -> None:

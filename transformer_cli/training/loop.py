@@ -95,7 +95,7 @@ def train_step(learner: Learner, window: Sequence[Batch], *, step: int) -> Updat
         batch_loss = loss_of(reader, batch, smoothing=options.label_smoothing)
         (batch_loss / n_targets).backward()
         loss_sum += batch_loss.item()
-    world.sum_gradients(model.parameters())
+    world.add_up([p.grad for p in model.parameters() if p.grad is not None])
     model.target_embedding.forget_padding()
     model.source_embedding.forget_padding()
     norm = clip(model.parameters(), options.clip_norm or math.inf)
@@ -158,6 +158,7 @@ def end_epoch(progress: Progress, options: TrainingConfig) -> str | None:
     mean = progress.epoch_loss / progress.epoch_tokens
     progress.epoch += 1
     progress.batch, progress.epoch_loss, progress.epoch_tokens = 0, 0.0, 0
+    progress.shares.clear()
     if options.stop_loss is not None and mean < options.stop_loss:
         return f"mean loss {mean:.4g} of epoch {progress.epoch} is below stop_loss {options.stop_loss:g}"
     if options.max_epochs is not None and progress.epoch >= options.max_epochs:

@@ -1,19 +1,31 @@
-"""Every distributed call; the identity on one process.
+"""Every call to other processes; the identity on one.
 
-Started by torchrun, each process has a rank and computes its own batches; gradients and counts are summed over all.
+Each process has a rank and computes its own batches; gradients and counts are summed over all. What one of them decides
+is decided once, and shared.
 """
 
 from __future__ import annotations
 
-from collections.abc import Iterable
+from collections.abc import Callable, Iterator
+from contextlib import contextmanager
 from dataclasses import dataclass
+from datetime import timedelta
 
 import torch
 import torch.distributed as dist
-from torch import nn
+from torch import Tensor
+from torch.distributed.distributed_c10d import PrefixStore
+from torch.distributed.rendezvous import rendezvous
 
-from transformer_cli import environment
-from transformer_cli.errors import ResourceError
+from transformer_cli import environment, files
+from transformer_cli.errors import ResourceError, ToldError, TxError
+from transformer_cli.training.watching import Watch
+
+JOINING = timedelta(minutes=10)
+"""How long the first process waits for the last one."""
+UNLIMITED = timedelta(days=365)
+"""Of a wait for others: one may encode text for hours. Who waits in vain is told by the watch."""
+WORKS = "cpu:gloo", "cuda:nccl"
 
 
 @dataclass(frozen=True)
@@ -22,6 +34,7 @@ class World:
 
     rank: int = 0
     size: int = 1
+    watch: Watch | None = None
 
     @property
     def is_main(self) -> bool:
@@ -33,74 +46,110 @@ class World:
         if self.size == 1:
             return list(values)
         tensor = torch.tensor(values, dtype=torch.float64)
-        dist.all_reduce(tensor, group=_control())
+        self._meet()
+        dist.all_reduce(tensor)
         return [float(value) for value in tensor]
-
-    def sum_gradients(self, parameters: Iterable[nn.Parameter]) -> None:
-        """Add up every process's gradients, in one message per dtype."""
-        if self.size == 1:
-            return
-        gradients = [p.grad for p in parameters if p.grad is not None]
-        flat = torch.cat([gradient.flatten() for gradient in gradients])
-        dist.all_reduce(flat)
-        for gradient, part in zip(gradients, flat.split([g.numel() for g in gradients]), strict=True):
-            gradient.copy_(part.view_as(gradient))
-
-    def agree(self, flag: bool) -> bool:
-        """True on all as soon as it is true on one."""
-        return self.sum(float(flag))[0] > 0
 
     def wait(self) -> None:
         """Until all are here."""
-        if self.size > 1:
-            dist.barrier(group=_control())
+        self.sum(0.0)
 
     def share(self, text: str) -> str:
         """The main process's text, on all."""
+        return self.gather(text if self.is_main else "")[0]
+
+    def gather(self, text: str) -> list[str]:
+        """The text of each process, on all."""
         if self.size == 1:
-            return text
-        data = text.encode("utf-8")
-        length = torch.tensor([len(data)])
-        dist.broadcast(length, src=0, group=_control())
-        if not int(length):  # there is no buffer of nothing
-            return ""
-        received = torch.zeros(int(length), dtype=torch.uint8)
-        if self.is_main:
-            received = torch.frombuffer(bytearray(data), dtype=torch.uint8)
-        dist.broadcast(received, src=0, group=_control())
-        return received.numpy().tobytes().decode("utf-8")
+            return [text]
+        self._meet()
+        mine = torch.frombuffer(bytearray(text.encode("utf-8") + b"\n"), dtype=torch.uint8)  # none is of nothing
+        lengths = [torch.zeros(1, dtype=torch.int64) for _ in range(self.size)]
+        dist.all_gather(lengths, torch.tensor([len(mine)]))
+        longest = max(int(length) for length in lengths)
+        texts = [torch.zeros(longest, dtype=torch.uint8) for _ in range(self.size)]
+        dist.all_gather(texts, torch.cat([mine, mine.new_zeros(longest - len(mine))]))
+        return [
+            found[: int(length) - 1].numpy().tobytes().decode("utf-8")
+            for found, length in zip(texts, lengths, strict=True)
+        ]
+
+    def add_up(self, tensors: list[Tensor]) -> None:
+        """Sum tensors over the processes, in place, in one message per dtype."""
+        if self.size == 1:
+            return
+        flat = torch.cat([tensor.flatten() for tensor in tensors])
+        dist.all_reduce(flat)
+        for tensor, part in zip(tensors, flat.split([t.numel() for t in tensors]), strict=True):
+            tensor.copy_(part.view_as(tensor))
+
+    def at(self, kind: str) -> None:
+        """What this process does next: others that wait for it know how long such work takes it."""
+        if self.watch is not None:
+            self.watch.touch(kind)
+
+    def touch(self) -> None:
+        """A part of that is done. Raises what ended another process."""
+        if self.watch is not None:
+            self.watch.touch()
+
+    def part(self) -> None:
+        """All have come to the end; nobody is missed from now on."""
+        self.wait()
+        if self.watch is not None:
+            self.watch.end()
+
+    def _meet(self) -> None:
+        if self.watch is not None:
+            self.watch.meet()
 
 
-def join() -> World:
-    """The world that torchrun describes; alone without it. ResourceError where the others cannot be reached."""
+@contextmanager
+def joined(device: str) -> Iterator[World]:
+    """The world that torchrun describes, alone without it; an error of one process is an error of all.
+
+    Raises ResourceError where the others cannot be reached.
+    """
     here = environment.place()
     if here.size == 1:
-        return World()
-    if not dist.is_initialized():
-        if torch.cuda.is_available():
-            torch.cuda.set_device(environment.local_rank() or 0)
-        try:
-            dist.init_process_group("nccl" if torch.cuda.is_available() else "gloo")
-        except (dist.DistError, RuntimeError, OSError) as failure:
-            raise ResourceError(
-                f"process {here.rank} of {here.size} cannot reach the others: {str(failure)[:200]}",
-                hint=environment.HINT,
-            ) from failure
-    return World(rank=dist.get_rank(), size=here.size)
+        yield World()
+        return
+    world = _join(here, device)
+    assert world.watch is not None
+    touch: Callable[[object], None] = lambda _: world.touch()  # noqa: E731
+    files.guards.append(touch)
+    try:
+        yield world
+        if world.watch.is_alive():
+            world.part()
+    except Exception as failure:
+        if world.watch.is_alive():  # and stays so: even an end may last for ever
+            reason = world.watch.blame(failure)
+        else:  # all came to the same end
+            reason = failure if world.is_main or not isinstance(failure, TxError) else ToldError(failure.exit_code)
+        if reason is failure:
+            raise
+        raise reason from failure
+    finally:
+        files.guards.remove(touch)
+        if not world.watch.is_alive():
+            dist.destroy_process_group()
 
 
-def leave() -> None:
-    """End the process group, if there is one."""
-    _CONTROL.clear()
-    if dist.is_initialized():
-        dist.destroy_process_group()
-
-
-_CONTROL: list[dist.ProcessGroup] = []
-
-
-def _control() -> dist.ProcessGroup:
-    """A group for numbers on the CPU, so that counting never waits for a GPU."""
-    if not _CONTROL:
-        _CONTROL.append(dist.new_group(backend="gloo"))
-    return _CONTROL[0]
+def _join(here: environment.Place, device: str) -> World:
+    kind = device.split(":")[0]
+    if kind == "cuda":
+        torch.cuda.set_device(device)
+    try:
+        store, rank, size = next(rendezvous("env://", timeout=JOINING))
+        backends = ",".join(work for work in WORKS if work.split(":")[0] in ("cpu", kind))
+        dist.init_process_group(backends, store=PrefixStore("tx", store), rank=rank, world_size=size, timeout=UNLIMITED)
+        watch = Watch(PrefixStore("watch", store.clone()), rank=rank, size=size)
+        dist.barrier()  # every state is there before it is looked at
+    except (dist.DistError, RuntimeError, OSError) as failure:
+        raise ResourceError(
+            f"process {here.rank} of {here.size} cannot reach the others: {str(failure)[:200]}",
+            hint=environment.HINT,
+        ) from failure
+    watch.start()
+    return World(rank=rank, size=size, watch=watch)

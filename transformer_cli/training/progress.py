@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 from dataclasses import asdict, dataclass, field
-from pathlib import Path
 from typing import Annotated, Any, ClassVar
 
 import pydantic
@@ -11,7 +10,7 @@ import pydantic
 from transformer_cli.checkpoints.store import STATE, Checkpoint
 from transformer_cli.config.section import NonNegativeFloat, NonNegativeInt, PositiveInt
 from transformer_cli.config.training import TrainingConfig
-from transformer_cli.errors import ModelError, UsageError
+from transformer_cli.errors import ModelError
 from transformer_cli.files import json_line, shown
 
 
@@ -26,7 +25,9 @@ class Progress:
     epoch: NonNegativeInt = 0
     """The epoch that the next batch belongs to."""
     batch: NonNegativeInt = 0
-    """Batches of that epoch already used."""
+    """Batches of that epoch already used by each of `processes`, since there are so many."""
+    shares: list[tuple[PositiveInt, PositiveInt]] = field(default_factory=list)
+    """What was used of that epoch before: by how many processes, and how many batches by each of them."""
     epoch_loss: float = 0.0
     """Summed loss of that epoch so far."""
     epoch_tokens: NonNegativeInt = 0
@@ -51,7 +52,22 @@ class Progress:
     @property
     def epoch_number(self) -> int:
         """The epoch of the last update, counted from 1."""
-        return self.epoch + (self.batch > 0)
+        return self.epoch + self.is_within
+
+    @property
+    def is_within(self) -> bool:
+        """Whether something of its epoch is used already."""
+        return self.batch > 0 or bool(self.shares)
+
+    def divide_among(self, processes: int) -> bool:
+        """Go on with so many processes; returns whether it was another number before."""
+        before, self.processes = self.processes or processes, processes
+        if before == processes:
+            return False
+        if self.batch:
+            self.shares.append((before, self.batch))
+            self.batch = 0
+        return True
 
     @property
     def ranked(self) -> list[str]:
@@ -85,7 +101,7 @@ def _impossible(progress: Progress, step: int) -> list[str]:
         wrong.append(f"step {progress.step:,} in the checkpoint of step {step:,}")
     if progress.epoch > step:
         wrong.append(f"epoch {progress.epoch:,} after {step:,} updates")
-    if (progress.batch == 0) != (progress.epoch_tokens == 0):
+    if progress.is_within != (progress.epoch_tokens > 0):
         wrong.append(f"{progress.epoch_tokens:,} tokens in {progress.batch:,} batches")
     wrong += [f"a score of step {scored}" for scored in progress.scores if int(scored) > step]
     return wrong
@@ -102,18 +118,3 @@ def is_over(progress: Progress, options: TrainingConfig) -> bool:
     if reason.startswith("patience"):
         return options.patience is not None and progress.stale >= options.patience
     return bool(reason)
-
-
-def check_processes(progress: Progress, n_processes: int, run_dir: Path) -> None:
-    """UsageError where with so many processes other sentences would be next than with those that there were."""
-    before = progress.processes or n_processes
-    if before != n_processes:
-        raise UsageError(
-            f"{shown(run_dir)} was trained by {_processes(before)} so far, now there would be "
-            f"{_processes(n_processes)}: sentences would be repeated or left out",
-            hint=f"go on with {_processes(before)} (torchrun --nproc-per-node), or give the new run another name",
-        )
-
-
-def _processes(n: int) -> str:
-    return "1 process" if n == 1 else f"{n:,} processes"

@@ -3,21 +3,19 @@
 from __future__ import annotations
 
 import json
-import platform
 import signal
 import sys
-from collections.abc import Iterator
+from collections.abc import Iterator, Sequence
 from contextlib import nullcontext
 from dataclasses import dataclass, replace
-from importlib.metadata import version
 from pathlib import Path
 from typing import Any
 
 import torch
 
-from transformer_cli import __version__, files
+from transformer_cli import files
 from transformer_cli.checkpoints import store
-from transformer_cli.checkpoints.record import read_record
+from transformer_cli.checkpoints.record import read_record, versions
 from transformer_cli.checkpoints.tensors import load_weights, weights
 from transformer_cli.config.run import RunConfig
 from transformer_cli.config.source import dump_config
@@ -25,17 +23,17 @@ from transformer_cli.data import batching, binary, corpus, loader
 from transformer_cli.decoding.long_lines import usual_sentences
 from transformer_cli.errors import Interrupted, ModelError, UsageError
 from transformer_cli.evaluation.words import WORD_COUNTS, count_words, save_word_counts
-from transformer_cli.machine import Machine, decide
+from transformer_cli.machine import Machine, decide, device_of
 from transformer_cli.model.build import build_model
 from transformer_cli.tokenizer import Tokenizer, train_tokenizer
 from transformer_cli.training.clock import Clock, Horizon
-from transformer_cli.training.directory import check_ours, check_same, check_text, claimed, discard
+from transformer_cli.training.directory import check_alike, check_ours, check_same, check_text, claimed, discard
 from transformer_cli.training.keeping import Keeper
 from transformer_cli.training.listening import Listener
 from transformer_cli.training.loop import Learner, Update, fit
 from transformer_cli.training.optimizers import build_optimizer, load_state_tensors, state_tensors
-from transformer_cli.training.parallel import World, join, leave
-from transformer_cli.training.progress import Progress, check_processes, is_over, progress_of
+from transformer_cli.training.parallel import World, joined
+from transformer_cli.training.progress import Progress, is_over, progress_of
 from transformer_cli.training.reporting import Reporter
 from transformer_cli.training.schedules import peak
 from transformer_cli.training.signals import HOW, StopRequest
@@ -76,16 +74,12 @@ def train(config: RunConfig, run_dir: Path, *, overwrite: bool = False, listener
     changed, ModelError where its tokenizer is not what its checkpoint was trained with,
     DivergedError before an update that would not be finite, Interrupted after a signal, with everything saved.
     """
-    world = join()
-    try:
-        listener = listener or Listener()
-        with StopRequest(listener.stopping) as stop:
-            run = Run(config, run_dir, listener, world, stop)
-            with claimed(run_dir) if world.is_main else nullcontext():
-                run.open(overwrite=overwrite)
-                return run.train()
-    finally:
-        leave()
+    listener = listener or Listener()
+    with joined(device_of(config)) as world, StopRequest(listener.stopping) as stop:
+        run = Run(config, run_dir, listener, world, stop)
+        with claimed(run_dir) if world.is_main else nullcontext():
+            run.open(overwrite=overwrite)
+            return run.train()
 
 
 class Run:
@@ -102,12 +96,13 @@ class Run:
 
     def open(self, *, overwrite: bool) -> None:
         """Check that what is there is this run, or delete it; not before text and device are known to be there."""
+        check_alike(self.world, {"versions": versions(), "settings": self.config.model_dump(mode="json")})
         check_ours(self.run_dir)
         if not overwrite:
             self.record = check_same(self.config, self.run_dir)
         self.machine = self._machine().use()
         self.texts = self._texts()
-        self.world.wait()
+        check_alike(self.world, {"text": {name: text["sha256"] for name, text in self.record["data"].items()}})
         if self.world.is_main:
             if overwrite:
                 discard(self.run_dir)
@@ -129,7 +124,9 @@ class Run:
             clock=self.clock,
             utilisation=self.utilisation,
         )
+        self.world.at("update")
         fit(learner, self.progress, self._epoch, lambda update: self._after_update(learner, update))
+        self.world.part()
         if self.progress.finished is None:
             number = self.stop.signal_number or signal.SIGTERM  # none: another process was asked
             raise Interrupted(
@@ -180,11 +177,13 @@ class Run:
             self.record["data"]["train"]["usual_sentences"],
             self.listener.stage,
         )
-        n_batches = len(self._plan(encoded, self.progress.epoch))
-        if self.progress.batch >= n_batches:
+        progress = self.progress
+        n_batches = len(self._plan(encoded, progress.epoch))
+        left = len(self._plan(encoded, progress.epoch, progress.shares)) if progress.shares else n_batches
+        if progress.batch >= left:
             raise ModelError(
-                f"the last checkpoint of {files.shown(self.run_dir)} has used {self.progress.batch:,} batches of epoch "
-                f"{self.progress.epoch + 1:,}, which has {n_batches:,}",
+                f"the last checkpoint of {files.shown(self.run_dir)} has used {progress.batch:,} batches of epoch "
+                f"{progress.epoch + 1:,}, which has {left:,}",
                 hint="restore the run from a copy, or start anew with --overwrite",
             )
         say(
@@ -211,7 +210,7 @@ class Run:
     def _epoch(self, epoch: int, first: int) -> tuple[int, Iterator[loader.Batch]]:
         """How many batches an epoch has, and those from the first on."""
         encoded = self._encode(self.texts[0], "train", epoch=epoch)
-        plan = self._plan(encoded, epoch)
+        plan = self._plan(encoded, epoch, self.progress.shares)
         self.clock.lap("epoch")
         return len(plan), loader.batches(encoded, plan, start=first)
 
@@ -224,9 +223,10 @@ class Run:
         if validates:
             self._validate(learner)
             ends = self.progress.finished is not None
-        stops = self.world.agree(self.stop.is_made)
+        (stops,) = self.world.sum(self.stop.is_made)
         every = options.checkpoint_every or options.validate_every
         if ends or stops or validates or step % every == 0:
+            self.world.at("checkpoint")
             self.keeper.save(
                 self.progress,
                 model=weights(learner.model),
@@ -234,11 +234,13 @@ class Run:
                 tokenizer=self.tokenizer.fingerprint,
             )
             self.clock.lap("checkpoint")
-        return stops or ends
+        self.world.at("update")
+        return bool(stops) or ends
 
     def _validate(self, learner: Learner) -> None:
         """Score the model; a best score resets the patience. All processes compute it, for the same result."""
         options, progress = self.config.training, self.progress
+        self.world.at("validation")
         results = self.validation.results(learner.model)
         score = results["bleu"] if options.best_by == "bleu" else -results["loss"]
         is_best = all(score > earlier for earlier in progress.scores.values())
@@ -317,8 +319,12 @@ class Run:
             load_state_tensors(learner.optimizer, learner.model, saved.optimizer or {})
         if not is_over(progress, learner.options):
             progress.finished = None
-            check_processes(progress, self.world.size, self.run_dir)
-            progress.processes = self.world.size
+            before = progress.processes
+            if progress.divide_among(self.world.size):
+                self.listener.warn(
+                    f"the run goes on with another number of processes, {self.world.size:,} instead of {before:,}: "
+                    "every sentence is used once all the same, an update has more or fewer of them, bits will differ"
+                )
         self.keeper.settle(progress)
         return progress
 
@@ -346,9 +352,13 @@ class Run:
         self.world.wait()
         return encode()
 
-    def _plan(self, encoded: binary.EncodedCorpus, epoch: int) -> list[batching.Indices]:
-        return batching.plan(
+    def _plan(
+        self, encoded: binary.EncodedCorpus, epoch: int, shares: Sequence[tuple[int, int]] = ()
+    ) -> list[batching.Indices]:
+        """This process's batches of an epoch, or of what others have left of it."""
+        return batching.plan_of_rest(
             encoded.lengths,
+            shares,
             budget=self.config.training.budget_tokens,
             seed=self.config.seed,
             epoch=epoch,
@@ -365,8 +375,7 @@ class Run:
         if not self.world.is_main:
             return
         self.record |= {
-            "versions": {"tx": __version__, "python": platform.python_version(), "torch": torch.__version__}
-            | {name: version(name) for name in ("sentencepiece", "sacrebleu")},
+            "versions": versions(),
             "command": sys.argv[:1] and [Path(sys.argv[0]).name, *sys.argv[1:]],
             "seed": self.config.seed,
             "machine": self.machine.as_dict(),

@@ -1,0 +1,65 @@
+"""Several processes that train together, each forked from this one."""
+
+from __future__ import annotations
+
+import os
+import signal
+import socket
+import time
+import traceback
+import warnings
+from collections.abc import Callable
+from pathlib import Path
+
+
+def start(n: int, action: Callable[[int], object], errors: Path) -> list[int]:
+    """So many copies of this process that do this, each told its rank, and end; their numbers.
+
+    errors: a folder where each leaves `RANK`: the message of what it raised. Exit codes are those of the program.
+    """
+    with socket.socket() as free:
+        free.bind(("127.0.0.1", 0))
+        port = free.getsockname()[1]
+    says = {"WORLD_SIZE": n, "MASTER_ADDR": "127.0.0.1", "MASTER_PORT": port}
+    return [_fork(action, {**says, "RANK": rank, "LOCAL_RANK": rank}, errors / str(rank)) for rank in range(n)]
+
+
+def codes(children: list[int], *, limit_s: float) -> list[int]:
+    """The exit codes of all, minus the number of a signal. Who is there after the limit, or six seconds after another
+    one's end, is killed."""
+    found, end = dict.fromkeys(children, -signal.SIGKILL), time.monotonic() + limit_s
+    left = set(children)
+    while left and time.monotonic() < end:
+        for child in sorted(left):
+            pid, status = os.waitpid(child, os.WNOHANG)
+            if pid:
+                found[child] = os.waitstatus_to_exitcode(status)
+                left.remove(child)
+                end = min(end, time.monotonic() + 6)
+        time.sleep(0.01)
+    for child in left:
+        os.kill(child, signal.SIGKILL)
+        os.waitpid(child, 0)
+    return list(found.values())
+
+
+def _fork(action: Callable[[int], object], says: dict[str, object], errors: Path) -> int:
+    with warnings.catch_warnings():
+        warnings.simplefilter("ignore", DeprecationWarning)  # see faults.Killer
+        child = os.fork()
+    if child:
+        return child
+    code = 1
+    try:
+        os.environ.update({name: str(value) for name, value in says.items()})
+        with open(errors, "w") as stderr:
+            os.dup2(stderr.fileno(), 2)
+        action(int(str(says["RANK"])))
+        code = 0
+    except BaseException as error:
+        code = getattr(error, "exit_code", 1)
+        os.write(2, f"{getattr(error, 'message', '') or type(error).__name__}\n".encode())
+        if code == 1:
+            os.write(2, traceback.format_exc().encode())
+    finally:
+        os._exit(code)

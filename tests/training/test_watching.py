@@ -1,0 +1,114 @@
+"""Whatever befalls one process, all end soon, with its message, and what was saved is whole."""
+
+from __future__ import annotations
+
+import os
+import re
+import signal
+import time
+from collections.abc import Callable
+from pathlib import Path
+
+import pytest
+from ranks import codes, start
+
+from transformer_cli.checkpoints.store import list_checkpoints, load_checkpoint
+from transformer_cli.config.run import RunConfig
+from transformer_cli.data import loader
+from transformer_cli.errors import DataError
+from transformer_cli.training import keeping, loop, validation, watching
+from transformer_cli.training.run import train
+
+PLACES = {
+    "loader": (loader, "collate"),
+    "forward": (loop, "loss_of"),
+    "save": (keeping.Keeper, "save"),
+    "validation": (validation.Validation, "loss"),
+}
+
+
+def settings(**others: object) -> RunConfig:
+    text = [[f"der hund {word}", f"the dog {word}"] for word in ["schläft", "trinkt", "isst", "lacht", "weint"]] * 4
+    training = {"budget_tokens": 32, "max_steps": 9, "validate_every": 2, "validation_bleu": False, "best_by": "loss"}
+    model = {"d_model": 16, "n_heads": 2, "d_ff": 16, "n_layers": 1}
+    whole = {
+        "device": "cpu",
+        "precision": "fp32",
+        "threads": 1,
+        "tokenizer": {"vocab_size": 60},
+        "data": {"train": {"pairs": text}, "valid": {"pairs": text[:5]}, "max_length": 32},
+        "model": model,
+        "training": training,
+    }
+    return RunConfig.model_validate(whole | others)
+
+
+def fail() -> None:
+    raise DataError("the disk is bent", hint="straighten it")
+
+
+FAULTS: dict[str, Callable[[], object]] = {
+    "raises": fail,
+    "breaks": lambda: [][1],
+    "hangs": lambda: time.sleep(1000),
+    "dies": lambda: os.kill(os.getpid(), signal.SIGKILL),
+    "stops": lambda: os.kill(os.getpid(), signal.SIGSTOP),
+}
+EXPECTED = {
+    "raises": (3, "the disk is bent"),
+    "breaks": (1, "IndexError: list index out of range"),
+    "hangs": (5, "is stuck"),
+    "dies": (5, r"process {} of 2: (does not answer any more|is gone)"),
+    "stops": (5, r"process {} of 2: (does not answer any more|is gone)"),
+}
+EVERY = [(fault, place, rank) for fault in FAULTS for place in PLACES for rank in (0, 1)]
+SOME = [EVERY[n] for n in (5, 22, 26, 32)]
+
+
+@pytest.mark.parametrize(("fault", "place", "rank"), EVERY if os.environ.get("TX_EVERY_FAULT") else SOME)
+def test_what_befalls_one_process_ends_all_by_name(
+    fault: str, place: str, rank: int, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(watching, "BEAT_S", 0.1)
+    monkeypatch.setattr(watching, "STUCK_S", 5.0)
+    monkeypatch.setattr(watching, "LONGER", 2.0)
+    monkeypatch.setattr(watching, "GRACE_S", 2.0)
+    owner, name = PLACES[place]
+    real, calls = getattr(owner, name), 0
+
+    def faulty(*arguments: object, **named: object) -> object:
+        nonlocal calls
+        calls += 1
+        if int(os.environ.get("RANK", rank)) == rank and calls == {"loader": 10, "forward": 6}.get(place, 3):
+            FAULTS[fault]()
+        return real(*arguments, **named)
+
+    monkeypatch.setattr(owner, name, faulty)
+    children = start(2, lambda _: train(settings(), Path("run")), tmp_path)
+    code, words = EXPECTED[fault]
+    ended = codes(children, limit_s=30)
+    assert ended[1 - rank] == code
+    assert ended[rank] in (code, -signal.SIGKILL)  # by itself, or by whoever started it
+    said = [(tmp_path / str(one)).read_text() for one in (0, 1)]
+    assert re.search(words.format(rank), said[0] + said[1])
+    checkpoints = [load_checkpoint(path, with_optimizer=True) for path in list_checkpoints("run")]
+    assert place == "loader" or checkpoints
+
+
+def test_another_configuration_on_a_process_is_refused_by_name(tmp_path: Path) -> None:
+    children = start(2, lambda rank: train(settings(seed=2) if rank else settings(), Path("run")), tmp_path)
+    assert codes(children, limit_s=20) == [2, 2]
+    assert "process 1 of 2 is not like process 0:\n  settings.seed: 2 there, " in (tmp_path / "0").read_text()
+    assert not Path("run/run.json").exists()
+
+
+def test_another_text_on_a_process_is_refused_by_name(tmp_path: Path) -> None:
+    for rank, word in enumerate(["sleeps", "slept"]):
+        (tmp_path / f"{rank}.de").write_text("der hund schläft\n" * 4, encoding="utf-8")
+        (tmp_path / f"{rank}.en").write_text(f"the dog {word}\n" * 4, encoding="utf-8")
+    texts = [{"train": f"{tmp_path}/{rank}", "valid": f"{tmp_path}/0", "max_length": 32} for rank in (0, 1)]
+    children = start(2, lambda rank: train(settings(data=texts[rank]), Path("run")), tmp_path)
+    assert codes(children, limit_s=20) == [2, 2]
+    said = (tmp_path / "0").read_text()
+    assert "text.train: " in said
+    assert "text.valid" not in said
