@@ -6,9 +6,13 @@ from collections.abc import Sequence
 from functools import partial
 from pathlib import Path
 
+from pydantic import TypeAdapter, ValidationError
+
+from transformer_cli.checkpoints.manifest import STATE, way_out
 from transformer_cli.checkpoints.store import OpenedRun, find_checkpoint, open_found
 from transformer_cli.config.run import RunConfig
 from transformer_cli.config.source import load_config
+from transformer_cli.decoding.doubt import Certainty
 from transformer_cli.decoding.translator import Translator
 from transformer_cli.errors import ModelError, UsageError
 from transformer_cli.files import shown
@@ -74,9 +78,20 @@ def _usual_sentences(run: OpenedRun) -> int | None:
 
 def _unsure_below(runs: Sequence[OpenedRun]) -> float | None:
     """The least of theirs; None where one of them does not say."""
-    found = [run.state.get("unsure_below") for run in runs]
-    numbers = [value for value in found if isinstance(value, int | float)]
+    numbers = [value for value in map(_threshold, runs) if value is not None]
     return min(numbers) if len(numbers) == len(runs) else None
+
+
+def _threshold(run: OpenedRun) -> float | None:
+    """What its last validation found to be little. ModelError where that can be no certainty."""
+    said = run.state.get("unsure_below")
+    try:
+        return TypeAdapter[float | None](Certainty | None).validate_python(said)
+    except ValidationError:
+        raise ModelError(
+            f"{shown(run.checkpoint / STATE)} says what cannot be of a run: unsure_below {said!r:.60}",
+            hint=way_out(run.checkpoint),
+        ) from None
 
 
 def _check_same_text(runs: Sequence[OpenedRun]) -> None:

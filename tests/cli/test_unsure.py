@@ -3,7 +3,9 @@
 from __future__ import annotations
 
 import json
+import math
 import sys
+from dataclasses import replace
 
 import pytest
 
@@ -11,6 +13,7 @@ from transformer_cli import loading
 from transformer_cli.checkpoints.store import open_run
 from transformer_cli.cli.app import main
 from transformer_cli.decoding.doubt import UNSURE, certainty, usual_certainty
+from transformer_cli.errors import ModelError
 
 BEER = "ich mochte ein bier"
 WARNING = "warning: the model is less sure of this translation than it usually is\n"
@@ -35,12 +38,19 @@ def test_training_measures_what_is_usual_on_the_validation_text(trained_run):
 
 
 def test_an_ensemble_doubts_where_its_most_lenient_model_does(trained_run):
-    from dataclasses import replace
-
     run = open_run(trained_run / "checkpoints" / (trained_run / "best").read_text().strip())
     runs = [replace(run, state={"unsure_below": value}) for value in (-0.2, -0.1)]
     assert loading.translator_of(runs, run.config).unsure_below == -0.2
     assert loading.translator_of([*runs, replace(run, state={})], run.config).unsure_below is None
+
+
+@pytest.mark.parametrize("value", ["-1", True, 0.5, math.nan, -math.inf, [], {}])
+def test_a_threshold_that_none_can_be_is_refused_by_name(loaded_run, value):
+    """It was believed, or left out without a word; training refuses such a state."""
+    run = replace(loaded_run, state={"unsure_below": value})
+    with pytest.raises(ModelError, match=r"state\.json says what cannot be of a run: unsure_below") as refused:
+        loading.translator_of([run, loaded_run], run.config)
+    assert refused.value.hint
 
 
 def test_a_doubtful_translation_is_said_to_be_one(doubtful, capfd):

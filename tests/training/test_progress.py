@@ -52,6 +52,7 @@ def test_what_was_saved_is_what_is_read() -> None:
         ({"scores": {"13": 1.0}}, "a score of step 13"),
         ({"finished": 3}, "finished 3"),
         ({"processes": 0}, "processes 0"),
+        ({"unsure_below": 0.5}, "unsure_below 0.5"),
         ({"mood": "good"}, "mood 'good'"),
     ],
 )

@@ -183,6 +183,8 @@ def load_checkpoint(path: str | Path, *, with_optimizer: bool) -> Checkpoint:
     weights = _tensors(path / MODEL, read_verified(path, MODEL, manifest))
     moments = _tensors(path / OPTIMIZER, read_verified(path, OPTIMIZER, manifest)) if with_optimizer else None
     state = parse_json(read_verified(path, STATE, manifest).decode("utf-8"), path / STATE, error=ModelError)
+    if not isinstance(state, dict):
+        raise damaged(path / STATE)
     return Checkpoint(
         path=path,
         step=manifest.step,
@@ -232,7 +234,7 @@ def open_run(checkpoint: str | Path) -> OpenedRun:
         tokenizer=tokenizer,
         model=model.eval(),
         record=read_record(run_dir),
-        state=loaded.state if isinstance(loaded.state, dict) else {},
+        state=loaded.state,
     )
 
 

@@ -3,12 +3,19 @@
 from __future__ import annotations
 
 from collections.abc import Iterable
+from typing import Annotated
+
+from pydantic import Field
 
 from transformer_cli.decoding.translation import Translation
 
 UNSURE = "unsure"
 SHARE = 1 / 8
 """Of the validation text's translations, that are less sure than the rest."""
+
+
+Certainty = Annotated[float, Field(strict=True, le=0, allow_inf_nan=False)]
+"""A mean of log-probabilities, as a file may say it."""
 
 
 def certainty(translation: Translation) -> float:

@@ -10,6 +10,7 @@ import pydantic
 from transformer_cli.checkpoints.store import STATE, Checkpoint
 from transformer_cli.config.section import NonNegativeFloat, NonNegativeInt, PositiveInt
 from transformer_cli.config.training import TrainingConfig
+from transformer_cli.decoding.doubt import Certainty
 from transformer_cli.errors import ModelError
 from transformer_cli.files import json_line, shown
 
@@ -42,7 +43,7 @@ class Progress:
     """Validations in a row without a new best."""
     scores: dict[Annotated[str, pydantic.Field(pattern=r"^[1-9][0-9]{0,17}$")], float] = field(default_factory=dict)
     """Validation score by step, of the checkpoints that are kept or were; higher is better."""
-    unsure_below: float | None = None
+    unsure_below: Certainty | None = None
     """The certainty of a translation that the last validation found to be little; None without such translations."""
     finished: str | None = None
     """Why training ended, once it has."""
