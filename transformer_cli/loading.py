@@ -9,9 +9,9 @@ from pathlib import Path
 from pydantic import TypeAdapter, ValidationError
 
 from transformer_cli.checkpoints.manifest import STATE, way_out
+from transformer_cli.checkpoints.record import read_config
 from transformer_cli.checkpoints.store import OpenedRun, find_checkpoint, open_found
 from transformer_cli.config.run import RunConfig
-from transformer_cli.config.source import load_config
 from transformer_cli.decoding.doubt import Certainty
 from transformer_cli.decoding.translator import Translator
 from transformer_cli.errors import ModelError, UsageError
@@ -112,7 +112,7 @@ def _check_same_text(runs: Sequence[OpenedRun]) -> None:
 
 def settings_of(opened: OpenedRun, overrides: Sequence[str]) -> RunConfig:
     """The run's configuration with overrides on top; UsageError for those that only training could heed."""
-    settings = load_config(opened.path / "config.yaml", overrides)
+    settings = read_config(opened.path, overrides)
     comparable = settings.model_copy(
         update={"data": settings.data.model_copy(update={"test": opened.config.data.test})}
     )

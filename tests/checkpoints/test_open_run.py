@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import json
 import os
+import re
 import shutil
 
 import pytest
@@ -150,6 +151,42 @@ def test_a_run_from_before_counting_had_its_own_section_is_opened(run):
     assert manifest["model"].keys().isdisjoint(counted)
     path.write_bytes(sealed({**manifest, "model": {**counted, **manifest["model"]}}))
     assert store.open_run(path.parent).config == CONFIG
+
+
+def cut_anywhere(text):
+    return [text[:end] for end in range(0, len(text), 7)]
+
+
+def test_a_configuration_that_was_cut_anywhere_is_damage_and_no_edit(run):
+    """Behind `model:` and `data:`, which the manifest seals, the rest was filled up with defaults."""
+    path = run / "config.yaml"
+    for rest in cut_anywhere(path.read_text(encoding="utf-8")):
+        path.write_text(rest, encoding="utf-8")
+        assert "config.yaml is damaged" in message_of(run)
+
+
+@pytest.mark.parametrize("name", ["decoding", "evaluation", "training"])
+def test_a_configuration_of_before_it_had_an_end_is_cut_where_a_section_is_missing(run, name):
+    path = run / "config.yaml"
+    text = path.read_text(encoding="utf-8").removeprefix("---\n").removesuffix("...\n")
+    path.write_text(text, encoding="utf-8")
+    assert store.open_run(store.find_checkpoint(str(run))).config == CONFIG
+    path.write_text(text[: text.index(f"\n{name}:") + 1], encoding="utf-8")
+    assert f"it has no {name}" in message_of(run)
+
+
+@pytest.mark.parametrize("change", [("beam_size: 5", "beam_size: 5x"), ("decoding:", "decodinf:"), ("seed:", "\0eed:")])
+def test_a_configuration_that_says_what_none_may_is_damage_with_its_place(run, change):
+    """It was a mistake of the command line's, exit code 2."""
+    path = run / "config.yaml"
+    path.write_text(path.read_text(encoding="utf-8").replace(*change), encoding="utf-8")
+    assert re.search(r"config\.yaml is damaged: .*config\.yaml:\d+:\d+: ", message_of(run), re.DOTALL)
+
+
+def test_a_setting_that_was_changed_by_hand_is_believed(run):
+    path = run / "config.yaml"
+    path.write_text(path.read_text(encoding="utf-8").replace("beam_size: 5", "beam_size: 7"), encoding="utf-8")
+    assert store.open_run(store.find_checkpoint(str(run))).config.decoding.beam_size == 7
 
 
 def test_a_model_section_changed_after_training_is_named(run):

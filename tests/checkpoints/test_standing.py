@@ -11,9 +11,13 @@ import pytest
 
 from transformer_cli.checkpoints.find import step_name
 from transformer_cli.checkpoints.standing import standing_of
+from transformer_cli.config.run import RunConfig
+from transformer_cli.config.source import dump_config
+
+WHOLE = dump_config(RunConfig(training={"max_steps": 600}))
 
 
-def run_at(step: int, *, finished: str | None, best: bool, config: str = "training: {max_steps: 600}\n") -> Path:
+def run_at(step: int, *, finished: str | None, best: bool, config: str = WHOLE) -> Path:
     checkpoint = Path("runs", "x", "checkpoints", step_name(step))
     checkpoint.mkdir(parents=True)
     (checkpoint / "manifest.json").write_text("{}")

@@ -6,8 +6,9 @@ import pytest
 
 from transformer_cli.config.accounting import AccountingConfig, CountedModel
 from transformer_cli.config.model import ModelConfig
-from transformer_cli.config.source import dump_config, load_config
+from transformer_cli.config.source import dump_config, load_config, load_with_places
 from transformer_cli.errors import ConfigError
+from transformer_cli.training.schedules import learning_rate
 
 
 @pytest.fixture
@@ -57,6 +58,30 @@ def test_what_once_was_part_of_the_model_is_still_understood_there(load, before,
 def test_the_former_switch_of_sampling_is_understood(load, sample, search):
     assert load(f"decoding: {{sample: {sample}}}").decoding.search == search
     assert load("seed: 1", f"decoding.sample={sample}").decoding.search == search
+
+
+@pytest.mark.parametrize("factor", [1.0, 1, 0.001, 2.5])
+def test_a_run_whose_noam_had_a_factor_goes_on_along_the_curve_that_it_meant(tmp_path, factor):
+    path = tmp_path / "x.yaml"
+    path.write_text(
+        f"training: {{schedule: noam, learning_rate: {factor}, warmup_steps: 40}}\nmodel: {{d_model: 64}}\n"
+    )
+    config, _ = load_with_places(path, of_run=True)
+    assert config.training.schedule == ("noam" if factor == 1 else "inverse-sqrt")
+    for step in (1, 39, 40, 41, 1000):
+        meant = factor * 64**-0.5 * min(step**-0.5, step * 40**-1.5)
+        assert learning_rate(step, config.training, d_model=64) == pytest.approx(meant, rel=1e-12)
+    with pytest.raises(ConfigError, match="noam is the paper's rate") as refused:
+        load_config(path)
+    if factor != 1:
+        assert f"such as {config.training.learning_rate!r}, which this once meant" in refused.value.message
+
+
+@pytest.mark.parametrize("written", ["schedule: noam, learning_rate: null", "schedule: linear, learning_rate: 0.1"])
+def test_any_other_schedule_of_a_run_is_what_it_says(tmp_path, written):
+    path = tmp_path / "x.yaml"
+    path.write_text(f"training: {{{written}, warmup_steps: 40}}\nmodel: {{d_model: 64}}\n")
+    assert load_with_places(path, of_run=True)[0] == load_config(path)
 
 
 def test_an_override_may_name_the_former_place(load):

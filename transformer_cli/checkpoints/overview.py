@@ -9,9 +9,8 @@ from typing import Any
 
 from transformer_cli.checkpoints.events import validation_scores
 from transformer_cli.checkpoints.find import CHECKPOINTS, RUNS, default_run, list_checkpoints
-from transformer_cli.checkpoints.record import read_record
+from transformer_cli.checkpoints.record import read_config, read_record
 from transformer_cli.checkpoints.standing import Standing, standing_of
-from transformer_cli.config.source import load_config
 from transformer_cli.errors import ModelError, TxError
 from transformer_cli.files import shown
 
@@ -72,7 +71,7 @@ def overviews(folder: Path = RUNS) -> list[Overview]:
 def _overview(run_dir: Path) -> Overview:
     known: dict[str, Any] = {"path": run_dir, "n_bytes": _size(run_dir), "is_default": _is_default(run_dir)}
     try:
-        best_by = load_config(run_dir / "config.yaml").training.best_by
+        best_by = read_config(run_dir).training.best_by
         saved = list_checkpoints(run_dir)
         return Overview(
             **known,

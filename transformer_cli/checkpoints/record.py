@@ -1,14 +1,48 @@
-"""run.json: what a run keeps of itself - its text, the choices made for it, its scores."""
+"""What a run keeps of itself: config.yaml, and run.json - its text, the choices made for it, its scores."""
 
 from __future__ import annotations
 
 import platform
+from collections.abc import Sequence
 from importlib.metadata import version
 from pathlib import Path
 from typing import Any
 
 from transformer_cli import __version__, files
-from transformer_cli.errors import ModelError
+from transformer_cli.config.run import RunConfig
+from transformer_cli.config.source import load_with_places
+from transformer_cli.errors import ConfigError, ModelError
+
+START, END = "---\n", "...\n"
+"""YAML's own marks, as `dump_config` writes them: a file that begins with the one and lacks the other was cut."""
+SECTIONS = ("tokenizer", "data", "model", "training", "decoding", "evaluation")
+"""What every run's configuration has, that of a former tx too, which wrote no marks."""
+
+
+def read_config(run_dir: Path, overrides: Sequence[str] = ()) -> RunConfig:
+    """The run's own configuration, with overrides on top; ModelError where it is damaged.
+
+    What somebody changed in it is believed where it is a setting; but tx wrote it, whole and without a mistake.
+    Raises ConfigError for the overrides.
+    """
+    if wrong := _damage(run_dir / "config.yaml"):
+        raise ModelError(
+            f"{files.shown(run_dir / 'config.yaml')} is damaged: {wrong}",
+            hint="mend that, or restore it from a copy; or delete it, and the same `tx train` writes it anew",
+        )
+    return load_with_places(run_dir / "config.yaml", overrides, of_run=True)[0]
+
+
+def _damage(path: Path) -> str | None:
+    text = files.read_text(path, error=ModelError)
+    if text.startswith(START) and not text.endswith(END):
+        return f"it ends before its last line, {END.strip()}"
+    try:
+        _, tree = load_with_places(path, of_run=True)
+    except ConfigError as failure:
+        return failure.message
+    lacking = [section for section in SECTIONS if tree.child(section) is None]
+    return f"it has no {', '.join(lacking)}" if lacking else None
 
 
 def read_record(run_dir: Path) -> dict[str, Any]:

@@ -6,7 +6,7 @@ from dataclasses import dataclass
 from pathlib import Path
 
 from transformer_cli.checkpoints.find import is_validated, list_checkpoints, step_of
-from transformer_cli.config.source import load_config
+from transformer_cli.checkpoints.record import read_config
 from transformer_cli.errors import TxError
 from transformer_cli.files import read_json
 
@@ -40,7 +40,7 @@ def standing_of(run_dir: Path) -> Standing | None:
     except TxError:
         return None
     try:
-        steps = load_config(run_dir / "config.yaml").training.max_steps
+        steps = read_config(run_dir).training.max_steps
     except TxError:
         steps = None
     is_finished = isinstance(state, dict) and bool(state.get("finished"))

@@ -51,11 +51,10 @@ from transformer_cli.checkpoints.manifest import (
     read_verified,
     way_out,
 )
-from transformer_cli.checkpoints.record import read_record
+from transformer_cli.checkpoints.record import read_config, read_record
 from transformer_cli.checkpoints.tensors import assign_weights, from_bytes, to_bytes
 from transformer_cli.config.model import TABLES, ModelConfig
 from transformer_cli.config.run import RunConfig
-from transformer_cli.config.source import load_config
 from transformer_cli.errors import ModelError
 from transformer_cli.files import (
     atomic_directory,
@@ -217,7 +216,7 @@ def open_run(checkpoint: str | Path) -> OpenedRun:
     checkpoint = Path(checkpoint)
     loaded = load_checkpoint(checkpoint, with_optimizer=False)
     run_dir = whole_run_of(checkpoint)
-    config = load_config(run_dir / "config.yaml")
+    config = read_config(run_dir)
     tokenizer = Tokenizer.load(run_dir / "tokenizer")
     check_belongs(loaded, config, tokenizer)
     origin = shown(checkpoint / MODEL)

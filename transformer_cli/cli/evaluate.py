@@ -175,6 +175,7 @@ def _total(counts: Iterable[Mapping[str, int]]) -> dict[str, int]:
 def _known(models: Sequence[str] | None, config: str | None, overrides: Sequence[str] | None) -> Known:
     """For finished translations: a run tells which words it has seen; nothing of it needs torch."""
     from transformer_cli.checkpoints.find import find_run
+    from transformer_cli.checkpoints.record import read_config
     from transformer_cli.config.source import load_config
 
     if not models:
@@ -187,7 +188,7 @@ def _known(models: Sequence[str] | None, config: str | None, overrides: Sequence
     if config is not None:
         raise UsageError("--model and --config both name a run", hint="give one of them")
     run_dir = find_run(models[0])
-    return _run(run_dir, load_config(run_dir / "config.yaml", overrides or ()))
+    return _run(run_dir, read_config(run_dir, overrides or ()))
 
 
 def _run(run_dir: Path, settings: RunConfig) -> Known:

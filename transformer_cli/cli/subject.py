@@ -15,6 +15,7 @@ from transformer_cli.checkpoints.find import (
     list_checkpoints,
     whole_run_of,
 )
+from transformer_cli.checkpoints.record import read_config
 from transformer_cli.config.run import RunConfig, vocab_sizes
 from transformer_cli.config.source import load_config
 from transformer_cli.errors import UsageError
@@ -70,7 +71,7 @@ def _counted_as(run: Path, checkpoint: Path | None) -> Subject:
     from transformer_cli.tokenizer import Tokenizer
 
     tokenizer = Tokenizer.load(run / "tokenizer")
-    config = load_config(run / "config.yaml")
+    config = read_config(run)
     return Subject(config, tokenizer.source_size, tokenizer.target_size, "tokenizer", checkpoint)
 
 

@@ -18,6 +18,32 @@ def as_written_now(tree: Node) -> Node:
     return _with_search(_with_accounting(tree))
 
 
+def as_meant_by_a_run(tree: Node) -> Node:
+    """What runs may still say, and configurations not: `learning_rate` once was noam's factor.
+
+    That is the curve of inverse-sqrt up to another peak; the factor 1 is noam itself.
+    """
+    model, training = _entries(tree.child("model")), _entries(tree.child("training"))
+    numbers = [training.get("learning_rate"), model.get("d_model"), training.get("warmup_steps")]
+    schedule = training.get("schedule")
+    if schedule is None or schedule.value != "noam":
+        return tree
+    rate, width, warmup = (node.value if node else None for node in numbers)
+    if not (isinstance(rate, int | float) and isinstance(width, int) and isinstance(warmup, int)) or width < 1:
+        return tree
+    if rate == 1:
+        training["learning_rate"] = replace(training["learning_rate"], value=None)
+    else:
+        training["schedule"] = replace(schedule, value="inverse-sqrt")
+        training["learning_rate"] = replace(training["learning_rate"], value=former_peak(rate, width, warmup))
+    return replace(tree, value=_entries(tree) | {"training": replace(schedule, value=training)})
+
+
+def former_peak(factor: float, d_model: int, warmup_steps: int) -> float:
+    """Of noam, when its learning_rate was a factor."""
+    return float(factor * (d_model * max(warmup_steps, 1)) ** -0.5)
+
+
 def _with_search(tree: Node) -> Node:
     """`decoding.sample`, true or false, once was all the choice there was."""
     decoding = tree.child("decoding")

@@ -13,6 +13,7 @@ from transformer_cli.config.accounting import AccountingConfig, CountedModel, Vo
 from transformer_cli.config.data import PHRASEBOOK, DataConfig, ParallelFiles
 from transformer_cli.config.decoding import DecodingConfig
 from transformer_cli.config.evaluation import EvaluationConfig
+from transformer_cli.config.former import former_peak
 from transformer_cli.config.model import ModelConfig
 from transformer_cli.config.names import why_impossible
 from transformer_cli.config.section import NonNegativeInt, Section
@@ -356,9 +357,10 @@ def _schedule(config: RunConfig) -> Iterator[Contradiction]:
             "noam divides by warmup_steps: it must be above 0", "training.warmup_steps", "training.schedule"
         )
     if training.schedule == "noam" and training.learning_rate is not None:
+        peak = former_peak(training.learning_rate, config.model.d_model, training.warmup_steps)
         yield _contradiction(
             "noam is the paper's rate, (d_model * warmup_steps)^-0.5 at its peak: it takes no learning_rate (null); "
-            "inverse-sqrt is the same curve up to any other",
+            f"inverse-sqrt is the same curve up to any other, such as {peak!r}, which this once meant",
             "training.learning_rate",
             "training.schedule",
         )

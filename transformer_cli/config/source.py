@@ -16,7 +16,7 @@ from pydantic import ValidationError
 from transformer_cli.config.accounting import AccountingConfig
 from transformer_cli.config.data import PHRASEBOOK
 from transformer_cli.config.expectations import accepted, nearest
-from transformer_cli.config.former import as_written_now
+from transformer_cli.config.former import as_meant_by_a_run, as_written_now
 from transformer_cli.config.messages import Mistake, config_error, explain, find, place_of, refusal
 from transformer_cli.config.names import shorten
 from transformer_cli.config.nodes import (
@@ -52,11 +52,11 @@ def load_config(name_or_path: str | Path, overrides: Sequence[str] = (), *, to_t
 
 
 def load_with_places(
-    name_or_path: str | Path, overrides: Sequence[str] = (), *, to_train: bool = False
+    name_or_path: str | Path, overrides: Sequence[str] = (), *, to_train: bool = False, of_run: bool = False
 ) -> tuple[RunConfig, Node]:
-    """The configuration, and the tree of what was written, each value with its place."""
+    """The configuration, and the tree of what was written, each value with its place; of_run: a run's own file."""
     path = find_config(name_or_path)
-    tree = _read_chain(path)
+    tree = as_meant_by_a_run(_read_chain(path)) if of_run else _read_chain(path)
     mistakes = []
     for override in overrides:
         try:
@@ -76,7 +76,7 @@ def files_of(name_or_path: str | Path) -> list[Path]:
 
 
 def dump_config(config: RunConfig) -> str:
-    """YAML of everything, defaults included; loading it gives an equal configuration.
+    """YAML of everything, defaults included, with marks at both ends; loading it gives an equal configuration.
 
     What is only counted is no part of a run: where there is nothing of it, its section is left out.
     """
@@ -89,6 +89,8 @@ def dump_config(config: RunConfig) -> str:
         allow_unicode=True,
         default_flow_style=False,
         width=110,
+        explicit_start=True,
+        explicit_end=True,
     )
 
 

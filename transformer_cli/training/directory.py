@@ -13,7 +13,7 @@ from typing import Any
 from transformer_cli import files
 from transformer_cli.checkpoints.events import METRICS
 from transformer_cli.checkpoints.find import MANIFEST, list_checkpoints, step_of
-from transformer_cli.checkpoints.record import is_record, read_record
+from transformer_cli.checkpoints.record import is_record, read_config, read_record
 from transformer_cli.config.run import RunConfig
 from transformer_cli.config.source import dump_config, load_config
 from transformer_cli.data.corpus import Corpus
@@ -128,8 +128,7 @@ def check_same(now: RunConfig, run_dir: Path) -> dict[str, Any]:
     steps = [step_of(path.name) for path in list_checkpoints(run_dir)]
     if not steps and not (run_dir / "tokenizer" / "tokenizer.json").exists():
         return {}  # whatever failed there before left nothing that a setting could contradict
-    path = run_dir / "config.yaml"
-    saved = load_config(path) if path.exists() else now
+    saved = read_config(run_dir) if (run_dir / "config.yaml").exists() else now
     free = MAY_DIFFER if any(steps) else MAY_DIFFER | (UNTIL_TRAINED if steps else UNTIL_SAVED)
     before, after = flat(saved.model_dump()), flat(now.model_dump())
     keys = [key for key in before | after if not any(key == name or key.startswith(f"{name}.") for name in free)]
