@@ -16,7 +16,7 @@ from transformer_cli.files import json_line
 
 if TYPE_CHECKING:
     from transformer_cli.training.forecast import Forecast
-    from transformer_cli.training.run import Outcome
+    from transformer_cli.training.outcome import Outcome
 
 
 def train(

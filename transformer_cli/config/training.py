@@ -58,6 +58,9 @@ class TrainingConfig(Section):
     """The learning rate after the warm-up; cosine and linear end at zero at `max_steps`, noam is the paper's."""
     warmup_steps: NonNegativeInt = 4000
     """Updates in which the learning rate rises linearly."""
+    ema: Probability | None = None
+    """Keep an average of the weights beside them, of which so much is left after an update, such as 0.999; it is
+    validated, too, and whichever is better is what a checkpoint translates with."""
     clip_norm: PositiveFloat | None = 1.0
     """Largest norm of an update's gradient; null: no clipping."""
     label_smoothing: Probability = 0.1

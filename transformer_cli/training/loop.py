@@ -8,7 +8,7 @@ from __future__ import annotations
 
 import math
 from collections.abc import Callable, Iterable, Iterator, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 from functools import cached_property
 
 import numpy as np
@@ -21,6 +21,7 @@ from transformer_cli.errors import DivergedError
 from transformer_cli.model.layout import Packed
 from transformer_cli.model.transformer import Transformer
 from transformer_cli.training.loss import cross_entropy
+from transformer_cli.training.moving_average import NoAverage
 from transformer_cli.training.parallel import World
 from transformer_cli.training.progress import Progress
 from transformer_cli.training.schedules import learning_rate
@@ -49,6 +50,7 @@ class Learner:
     options: TrainingConfig
     seed: int
     world: World
+    average: NoAverage = field(default_factory=NoAverage)
 
     @cached_property
     def working(self) -> WorkingCopy[Transformer]:
@@ -110,6 +112,7 @@ def train_step(learner: Learner, window: Sequence[Batch], *, step: int) -> Updat
         group["lr"] = rate
     learner.optimizer.step()
     learner.optimizer.zero_grad()
+    learner.average.update(step)
     return Update(
         loss=loss_sum / n_targets,
         gradient_norm=norm,

@@ -45,6 +45,8 @@ class Progress:
     """Validation score by step, of the checkpoints that are kept or were; higher is better."""
     unsure_below: Certainty | None = None
     """The certainty of a translation that the last validation found to be little; None without such translations."""
+    averaged: bool = False
+    """Whether the last validation found the average of the weights to be better: then the model's file holds that."""
     finished: str | None = None
     """Why training ended, once it has."""
     processes: PositiveInt | None = None

@@ -7,7 +7,7 @@ import signal
 import sys
 from collections.abc import Iterator, Sequence
 from contextlib import nullcontext
-from dataclasses import dataclass, replace
+from dataclasses import replace
 from pathlib import Path
 from typing import Any
 
@@ -31,7 +31,9 @@ from transformer_cli.training.directory import check_alike, check_ours, check_sa
 from transformer_cli.training.keeping import Keeper
 from transformer_cli.training.listening import Listener
 from transformer_cli.training.loop import Learner, Update, fit
+from transformer_cli.training.moving_average import MovingAverage, NoAverage
 from transformer_cli.training.optimizers import build_optimizer, load_state_tensors, state_tensors
+from transformer_cli.training.outcome import Outcome
 from transformer_cli.training.parallel import World, joined
 from transformer_cli.training.progress import Progress, is_over, progress_of
 from transformer_cli.training.reporting import Reporter
@@ -39,31 +41,6 @@ from transformer_cli.training.schedules import peak
 from transformer_cli.training.signals import HOW, StopRequest
 from transformer_cli.training.utilisation import Utilisation, peak_flops, training_flops
 from transformer_cli.training.validation import Validation, short_line
-
-
-@dataclass(frozen=True)
-class Outcome:
-    """How a run ended."""
-
-    run_dir: Path
-    steps: int
-    reason: str
-    best: Path
-    score: float | None
-    was_finished: bool
-    """Nothing was left to do."""
-    example: str | None = None
-    """A short line of the validation text, to try the model on."""
-
-    def as_json(self) -> dict[str, Any]:
-        return {
-            "run": str(self.run_dir),
-            "steps": self.steps,
-            "finished": self.reason,
-            "best": str(self.best),
-            "score": self.score,
-            "was_finished": self.was_finished,
-        }
 
 
 def train(config: RunConfig, run_dir: Path, *, overwrite: bool = False, listener: Listener | None = None) -> Outcome:
@@ -227,12 +204,13 @@ class Run:
         every = options.checkpoint_every or options.validate_every
         if ends or stops or validates or step % every == 0:
             self.world.at("checkpoint")
-            self.keeper.save(
-                self.progress,
-                model=weights(learner.model),
-                optimizer=state_tensors(learner.optimizer, learner.model),
-                tokenizer=self.tokenizer.fingerprint,
-            )
+            with learner.average.swapped(when=self.progress.averaged):
+                self.keeper.save(
+                    self.progress,
+                    model=weights(learner.model),
+                    optimizer=state_tensors(learner.optimizer, learner.model) | learner.average.tensors(),
+                    tokenizer=self.tokenizer.fingerprint,
+                )
             self.clock.lap("checkpoint")
         self.world.at("update")
         return bool(stops) or ends
@@ -241,7 +219,9 @@ class Run:
         """Score the model; a best score resets the patience. All processes compute it, for the same result."""
         options, progress = self.config.training, self.progress
         self.world.at("validation")
-        results = self.validation.results(learner.model)
+        results, progress.averaged = learner.average.judged(
+            lambda: self.validation.results(learner.model), options.best_by
+        )
         score = results["bleu"] if options.best_by == "bleu" else -results["loss"]
         is_best = all(score > earlier for earlier in progress.scores.values())
         progress.scores[str(progress.step)] = score
@@ -303,7 +283,9 @@ class Run:
         ).to(self.machine.device)
         model.compute_in(self.machine.dtype, training=True)
         model.use_attention(fused=self.machine.fused_attention)
-        return Learner(model, build_optimizer(model, config.training), config.training, config.seed, self.world)
+        average = NoAverage() if config.training.ema is None else MovingAverage(model, config.training.ema)
+        optimizer = build_optimizer(model, config.training)
+        return Learner(model, optimizer, config.training, config.seed, self.world, average)
 
     def _resume(self, learner: Learner) -> Progress:
         """Weights, moments and counters of the newest whole checkpoint, if there is one."""
@@ -316,7 +298,8 @@ class Run:
         progress = progress_of(saved)
         load_weights(learner.model, saved.model, origin=files.shown(saved.path))
         if progress.step:
-            load_state_tensors(learner.optimizer, learner.model, saved.optimizer or {})
+            moments = learner.average.take(saved.optimizer or {}, swapped=progress.averaged)
+            load_state_tensors(learner.optimizer, learner.model, moments)
         if not is_over(progress, learner.options):
             progress.finished = None
             before = progress.processes

@@ -1,0 +1,75 @@
+"""The average of the weights beside them."""
+
+from __future__ import annotations
+
+from pathlib import Path
+from typing import Any
+
+import pytest
+import torch
+from conftest import PAIRS
+from torch import nn
+
+from transformer_cli.checkpoints.store import find_checkpoint, load_checkpoint
+from transformer_cli.config.run import RunConfig
+from transformer_cli.errors import ModelError
+from transformer_cli.training.moving_average import PREFIX, MovingAverage
+from transformer_cli.training.run import train
+
+
+def test_it_is_the_decayed_mean_of_the_weights_after_each_update() -> None:
+    model = nn.Linear(3, 2, bias=False)
+    average = MovingAverage(model, decay=0.5)
+    draw = torch.Generator().manual_seed(1)
+    expected = torch.zeros(2, 3)
+    for step in range(1, 30):
+        weight = torch.randn(2, 3, generator=draw)
+        with torch.no_grad():
+            model.weight.copy_(weight)
+        average.update(step)
+        decay = min(0.5, (step - 1) / (step + 8))
+        expected = decay * expected + (1 - decay) * weight
+    torch.testing.assert_close(average.tensors()[f"{PREFIX}weight"], expected)
+    assert not torch.equal(expected, model.weight)
+
+
+def test_the_model_has_it_for_the_time_of_a_validation_and_the_better_one_counts() -> None:
+    model = nn.Linear(1, 1, bias=False)
+    average = MovingAverage(model, decay=0.5)
+    before, kept = model.weight.detach().clone(), torch.ones(1, 1)
+    average.kept["weight"] = kept.clone()
+    seen: list[float] = []
+
+    def validate() -> dict[str, Any]:
+        seen.append(model.weight.item())
+        return {"loss": 10.0 - len(seen), "bleu": 10.0 - len(seen)}
+
+    results, is_average = average.judged(validate, "loss")
+    assert seen == [before.item(), 1.0]
+    assert (is_average, results) == (True, {"loss": 8.0, "bleu": 8.0, "of_weights": 9.0, "of_average": 8.0})
+    assert average.judged(validate, "bleu")[1] is False
+    assert (model.weight.item(), average.kept["weight"].item()) == (before.item(), 1.0)
+
+
+def test_a_checkpoint_without_it_is_refused() -> None:
+    with pytest.raises(ModelError, match="average of the weights does not fit the model at weight"):
+        MovingAverage(nn.Linear(1, 1, bias=False), decay=0.5).take({}, swapped=False)
+
+
+@pytest.mark.parametrize(("rate", "is_better"), [(0.3, True), (1e-4, False)])
+def test_a_run_keeps_the_better_of_both(rate: float, is_better: bool) -> None:
+    """At a rate that is much too high the weights jump about, and their average does not; at a low one it lags."""
+    config = RunConfig.model_validate(
+        {
+            **{"device": "cpu", "precision": "fp32", "threads": 1, "tokenizer": {"vocab_size": 100}},
+            "data": {"train": {"pairs": PAIRS}, "valid": {"pairs": PAIRS}},
+            "model": {"d_model": 16, "n_heads": 2, "d_ff": 32, "n_layers": 1, "dropout": 0.0},
+            "training": {"max_steps": 30, "validate_every": 30, "warmup_steps": 1, "ema": 0.9, "learning_rate": rate}
+            | {"schedule": "constant", "best_by": "loss", "validation_bleu": False},
+        }
+    )
+    train(config, Path("x"))
+    saved = load_checkpoint(find_checkpoint("x"), with_optimizer=True)
+    assert saved.state["averaged"] is is_better
+    other = {name: saved.optimizer[f"{PREFIX}{name}"] for name in saved.model}
+    assert any(not torch.equal(saved.model[name], other[name]) for name in other)

@@ -1,0 +1,91 @@
+"""An average of the weights beside them, which forgets what is long ago (Polyak & Juditsky 1992, decayed)."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Iterator, Mapping
+from contextlib import contextmanager
+from typing import Any
+
+from torch import Tensor, nn
+
+from transformer_cli.checkpoints.tensors import weights
+from transformer_cli.errors import ModelError
+
+PREFIX = "average:"
+"""Of the tensors that a checkpoint keeps beside the optimizer's: whichever of both the model's file does not hold."""
+
+
+class NoAverage:
+    """The weights alone."""
+
+    def update(self, step: int) -> None:
+        """An update of the weights was made."""
+
+    @contextmanager
+    def swapped(self, *, when: bool = True) -> Iterator[None]:
+        """While the block lasts, the model has the average for weights."""
+        yield
+
+    def judged(self, validate: Callable[[], dict[str, Any]], by: str) -> tuple[dict[str, Any], bool]:
+        """What the better one's validation comes to, and whether that is the average. by: `bleu` or `loss`."""
+        return validate(), False
+
+    def tensors(self) -> dict[str, Tensor]:
+        """What a checkpoint has to keep."""
+        return {}
+
+    def take(self, tensors: Mapping[str, Tensor], *, swapped: bool) -> dict[str, Tensor]:
+        """Put back what a checkpoint kept, and return the others. swapped: it was saved with the average for weights,
+        which the model has by now.
+        """
+        return dict(tensors)
+
+
+class MovingAverage(NoAverage):
+    """decay: how much of it is left after an update; in the beginning less, so that it soon forgets where it began."""
+
+    def __init__(self, model: nn.Module, decay: float) -> None:
+        self.model = model
+        self.decay = decay
+        self.kept: dict[str, Tensor] = {name: tensor.clone() for name, tensor in weights(model).items()}
+
+    def update(self, step: int) -> None:
+        # At step 1 nothing is left of what the weights were before training.
+        decay = min(self.decay, (step - 1) / (step + 8))
+        for name, tensor in weights(self.model).items():
+            self.kept[name].lerp_(tensor, 1 - decay)
+
+    @contextmanager
+    def swapped(self, *, when: bool = True) -> Iterator[None]:
+        self._swap(when)
+        try:
+            yield
+        finally:
+            self._swap(when)
+
+    def judged(self, validate: Callable[[], dict[str, Any]], by: str) -> tuple[dict[str, Any], bool]:
+        alone = validate()
+        with self.swapped():
+            averaged = validate()
+        is_better = averaged["bleu"] > alone["bleu"] if by == "bleu" else averaged["loss"] < alone["loss"]
+        better = averaged if is_better else alone
+        return {**better, "of_weights": alone[by], "of_average": averaged[by]}, is_better
+
+    def tensors(self) -> dict[str, Tensor]:
+        return {f"{PREFIX}{name}": tensor for name, tensor in self.kept.items()}
+
+    def take(self, tensors: Mapping[str, Tensor], *, swapped: bool) -> dict[str, Tensor]:
+        for name, kept in self.kept.items():
+            found = tensors.get(f"{PREFIX}{name}")
+            if found is None or found.shape != kept.shape:
+                raise ModelError(f"the checkpoint's average of the weights does not fit the model at {name}")
+            kept.copy_(found)
+        self._swap(swapped)
+        return {name: tensor for name, tensor in tensors.items() if not name.startswith(PREFIX)}
+
+    def _swap(self, when: bool) -> None:
+        if when:
+            for name, tensor in weights(self.model).items():
+                before = tensor.clone()
+                tensor.copy_(self.kept[name])
+                self.kept[name].copy_(before)
