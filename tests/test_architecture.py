@@ -45,6 +45,8 @@ TORCH_FREE = [
     "data/phrasebook",
     "data/corpus.py",
     "data/text.py",
+    "data/encoding.py",
+    "data/sampled.py",
     "data/stream.py",
     "data/checks.py",
     "data/shifts.py",

@@ -319,6 +319,12 @@ class _Descriptor(io.RawIOBase):
     def fileno(self) -> int:
         return self.descriptor
 
+    def seekable(self) -> bool:
+        return True
+
+    def seek(self, offset: int, whence: int = os.SEEK_SET) -> int:
+        return os.lseek(self.descriptor, offset, whence)
+
     def write(self, data: Any) -> int:
         if self.abandoned:
             return len(data)

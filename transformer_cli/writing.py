@@ -4,6 +4,8 @@ from __future__ import annotations
 
 import re
 import unicodedata
+from collections import Counter
+from collections.abc import Mapping
 
 # Thai and Lao, Myanmar, Khmer; kana; Han. Each with its extensions; Korean has spaces.
 _UNSPACED = (
@@ -20,6 +22,45 @@ _MARKS = "\u200c\u200d" + "".join(
 _WORD = re.compile(rf"(?=\w)[{_UNSPACED}][{_MARKS}]*|[^\W{_UNSPACED}]+(?:[{_MARKS}]+[^\W{_UNSPACED}]*)*")
 _CHUNK = re.compile(rf"[{_UNSPACED}][{_MARKS}]*|[^\s{_UNSPACED}]+")
 _BEGINS_UNSPACED = re.compile(f"[{_UNSPACED}]")
+
+
+MOST_WORDS = 1_000_000
+"""Different words of a text that are remembered; where it has more, those that came least often are forgotten."""
+
+
+class WordCounter:
+    """How often each word comes in a text, of which one part after the other is seen."""
+
+    def __init__(self) -> None:
+        self._chunks: Counter[str] = Counter()
+        self._words: Counter[str] = Counter()
+
+    def add(self, text: str) -> None:
+        """A part that ends where a word does."""
+        # No word has white space in it, and most of what stands between white space comes again and again.
+        self._chunks.update(text.split())
+        if len(self._chunks) > MOST_WORDS // 4:
+            self._settle()
+
+    def add_counts(self, counts: Mapping[str, int]) -> None:
+        """What another one counted."""
+        self._words.update(counts)
+        self._settle()
+
+    def counts(self) -> Counter[str]:
+        """Of each word."""
+        self._settle()
+        return self._words
+
+    def _settle(self) -> None:
+        for chunk, n in self._chunks.items():
+            for word in words(chunk):
+                self._words[word] += n
+        self._chunks.clear()
+        least = 1
+        while len(self._words) > MOST_WORDS:
+            self._words = Counter({word: n for word, n in self._words.items() if n > least})
+            least *= 2
 
 
 def words(text: str) -> list[str]:

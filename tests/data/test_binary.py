@@ -7,8 +7,9 @@ import numpy as np
 import pytest
 
 from transformer_cli.config.tokenizer import TokenizerConfig
-from transformer_cli.data.binary import NO_PIECES, SAMPLED_TOO_LONG, SubwordDraw, encode
+from transformer_cli.data.binary import encode
 from transformer_cli.data.corpus import Corpus
+from transformer_cli.data.encoding import NO_PIECES
 from transformer_cli.errors import DataError, ResourceError
 from transformer_cli.tokenizer import EOS, Tokenizer, train_tokenizer
 
@@ -48,10 +49,8 @@ def test_ids_on_disk_are_those_of_the_tokenizer(tmp_path, tokenizer, source_eos)
 
 
 def test_the_second_time_nothing_is_encoded(tmp_path, tokenizer):
-    sampling = SubwordDraw(rate=0.3, seed=1, epoch=1)
-    first = as_lists(put(tmp_path, tokenizer)), as_lists(put(tmp_path, tokenizer, sampling=sampling))
-    again = as_lists(put(tmp_path, Unused(tokenizer))), as_lists(put(tmp_path, Unused(tokenizer), sampling=sampling))
-    assert again == first
+    first = as_lists(put(tmp_path, tokenizer))
+    assert as_lists(put(tmp_path, Unused(tokenizer))) == first
 
 
 @pytest.mark.parametrize(
@@ -60,7 +59,6 @@ def test_the_second_time_nothing_is_encoded(tmp_path, tokenizer):
         {"corpus": Corpus(GERMAN, GERMAN)},
         {"source_eos": False},
         {"max_length": 99},
-        {"sampling": SubwordDraw(rate=0.1, seed=1, epoch=1)},
     ],
 )
 def test_whatever_decides_the_ids_decides_the_name(tmp_path, tokenizer, other):
@@ -76,10 +74,9 @@ def test_only_the_latest_encoding_of_a_split_is_kept(tmp_path, tokenizer):
     put(tmp_path, tokenizer, split="valid")
     put(tmp_path, tokenizer, max_length=50)
     put(tmp_path, tokenizer)
-    for epoch in (1, 2, 3):
-        put(tmp_path, tokenizer, sampling=SubwordDraw(rate=0.1, seed=1, epoch=epoch))
-    names = sorted(path.name.rsplit("-", 1)[0] for path in tmp_path.iterdir())
-    assert names == ["train", "train-sampled", "valid"]
+    (tmp_path / "train-sampled-0123456789abcdef").mkdir()
+    put(tmp_path, tokenizer, source_eos=False)
+    assert sorted(path.name.rsplit("-", 1)[0] for path in tmp_path.iterdir()) == ["train", "valid"]
 
 
 def test_too_long_pairs_are_left_out_counted_and_shift_no_other(tmp_path, tokenizer):
@@ -114,33 +111,6 @@ def test_pairs_without_a_piece_are_left_out_of_training_and_kept_elsewhere(tmp_p
     assert put(tmp_path, tokenizer, Corpus([*corpus.source, "a"], [*corpus.target, "a"])).counts == {NO_PIECES: 2}
     kept = put(tmp_path, tokenizer, corpus, split="valid", max_length=None)
     assert kept.lengths.tolist() == [[len(tokenizer.encode_source(GERMAN[:1])[0]) + 1, 1], [1, kept.lengths[1, 1]]]
-
-
-def test_an_epoch_is_cut_in_its_own_way_and_reads_the_same(tmp_path, tokenizer):
-    plain = put(tmp_path, tokenizer)
-    epochs = [as_lists(put(tmp_path, tokenizer, sampling=SubwordDraw(rate=0.5, seed=1, epoch=n))) for n in (1, 2, 1)]
-    assert epochs[0] == epochs[2] != epochs[1]
-    for epoch in epochs:
-        assert tokenizer.decode_target([target for _, target in epoch]) == CORPUS.target
-        assert all(source[-1] == EOS for source, _ in epoch)
-        assert sum(len(source) for source, _ in epoch) > plain.lengths[:, 0].sum()
-
-
-def test_a_sampled_epoch_does_not_depend_on_how_the_corpus_is_cut_into_chunks(tmp_path, tokenizer, monkeypatch):
-    sampling = SubwordDraw(rate=0.5, seed=1, epoch=1)
-    whole = as_lists(put(tmp_path / "a", tokenizer, sampling=sampling))
-    monkeypatch.setattr("transformer_cli.data.binary.CHUNK", 5)
-    assert as_lists(put(tmp_path / "b", tokenizer, sampling=sampling)) == whole
-
-
-def test_a_pair_that_sampling_makes_too_long_keeps_its_plain_pieces(tmp_path, tokenizer):
-    limit = int(put(tmp_path, tokenizer).lengths.max())
-    encoded = put(tmp_path, tokenizer, max_length=limit, sampling=SubwordDraw(rate=0.9, seed=1, epoch=1))
-    assert len(encoded) == len(CORPUS)
-    assert encoded.lengths.max() <= limit
-    plain = tokenizer.encode_source(CORPUS.source)
-    unchanged = sum(encoded.source(i)[:-1].tolist() == plain[i] for i in range(len(encoded)))
-    assert 0 < encoded.counts[SAMPLED_TOO_LONG] <= unchanged
 
 
 def test_an_empty_corpus_can_be_encoded_where_nothing_may_be_dropped(tmp_path, tokenizer):

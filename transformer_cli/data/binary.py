@@ -10,26 +10,32 @@ import hashlib
 import json
 import re
 from collections import Counter
-from collections.abc import Callable
-from dataclasses import asdict, dataclass
+from collections.abc import Callable, Iterator, Mapping
+from contextlib import ExitStack, contextmanager
 from pathlib import Path
-from typing import Any
+from typing import Any, BinaryIO
 
 import numpy as np
 import numpy.typing as npt
 
 from transformer_cli import files
 from transformer_cli.data.corpus import Corpus
+from transformer_cli.data.encoding import Block, Encoder, encoded
+from transformer_cli.data.text import as_text
 from transformer_cli.errors import DataError
 from transformer_cli.sealing import sealed, unsealed
-from transformer_cli.tokenizer import EOS, Tokenizer
+from transformer_cli.tokenizer import Tokenizer
 
 FORMAT = 2
 INDEX = "index.json"
-CHUNK = 8192
-"""Pairs that are encoded at a time: their ids are lists before they are arrays, and those of all wait for the end."""
-NO_PIECES = "no pieces"
-SAMPLED_TOO_LONG = "sampled too long, plain pieces used"
+ARRAYS: dict[str, np.dtype[Any]] = {
+    "pairs": np.dtype(np.int64),
+    "source": np.dtype(np.int32),
+    "source_offsets": np.dtype(np.int64),
+    "target": np.dtype(np.int32),
+    "target_offsets": np.dtype(np.int64),
+}
+"""The files of an encoded corpus, `NAME.npy`: places in the text, ids one sentence after the other, their begins."""
 
 Array = npt.NDArray[Any]
 
@@ -46,15 +52,16 @@ class EncodedCorpus:
         self.directory = directory
         index = _verified(directory)
         self.counts: dict[str, int] = index["counts"]
-        """Pairs that were left out or changed, by reason."""
+        """Pairs that were left out, by reason."""
         self.pairs = _open(directory, "pairs")
         """(N,) the place of each sentence in the corpus."""
         self._source, self._source_offsets = _open(directory, "source"), _open(directory, "source_offsets")
         self._target, self._target_offsets = _open(directory, "target"), _open(directory, "target_offsets")
-        self.lengths: npt.NDArray[np.int64] = np.stack(
-            [np.diff(self._source_offsets), np.diff(self._target_offsets) + 1], axis=1
-        )
+        self.lengths = np.empty((len(self.pairs), 2), dtype=np.int32)
         """(N, 2) pieces of source and target, end marks included."""
+        for side, offsets in enumerate((self._source_offsets, self._target_offsets)):
+            np.subtract(offsets[1:], offsets[:-1], out=self.lengths[:, side], casting="same_kind")
+        self.lengths[:, 1] += 1
 
     def __len__(self) -> int:
         return len(self.lengths)
@@ -68,15 +75,6 @@ class EncodedCorpus:
         return self._target[self._target_offsets[index] : self._target_offsets[index + 1]]
 
 
-@dataclass(frozen=True)
-class SubwordDraw:
-    """One epoch's draw of subwords."""
-
-    rate: float
-    seed: int
-    epoch: int
-
-
 def encode(
     corpus: Corpus,
     tokenizer: Tokenizer,
@@ -85,7 +83,7 @@ def encode(
     split: str,
     source_eos: bool,
     max_length: int | None = None,
-    sampling: SubwordDraw | None = None,
+    words: Callable[[Mapping[str, int], Mapping[str, int]], None] | None = None,
     warn: Callable[[str], None] = lambda line: None,
     progress: Callable[[int], object] = lambda n: None,
 ) -> EncodedCorpus:
@@ -95,9 +93,9 @@ def encode(
     pairs that are newly done.
 
     split: names the files. source_eos: whether a source ends in EOS. max_length: for training; pairs with more pieces
-    on a side, end marks included, or with none, are left out and counted. None keeps every pair. sampling: for
-    training; cuts words in this epoch's own way. A pair that becomes too long by it keeps its plain pieces, which is
-    counted. What was encoded before for the same split, of another text, tokenizer or epoch, is deleted.
+    on a side, end marks included, or with none, are left out and counted. None keeps every pair. words: is told how
+    often each word came on either side, if the text is encoded now. What was encoded before for the same split, of
+    another text or tokenizer, is deleted.
     Raises DataError where no pair is left, ResourceError where the disk refuses.
     """
     directory = Path(directory)
@@ -107,94 +105,90 @@ def encode(
         "tokenizer": tokenizer.fingerprint,
         "source_eos": source_eos,
         "max_length": max_length,
-        "sampling": None if sampling is None else asdict(sampling),
+        "sampling": None,  # what is drawn is drawn by the loader; once it stood here
     }
     key = hashlib.sha256(json.dumps(decisive, sort_keys=True, allow_nan=False).encode()).hexdigest()[:16]
-    stem = split if sampling is None else f"{split}-sampled"
-    place = directory / f"{stem}-{key}"
+    place = directory / f"{split}-{key}"
     if place.is_dir():
-        _delete_others(place, stem)
+        _delete_others(place, split)
         try:
             return EncodedCorpus(place)
         except DamagedError as damage:
             warn(f"{damage.message}: it is made again from the text")
             files.remove(place)
-    encoding = _Encoding(source_eos=source_eos, max_length=max_length)
-    for first in range(0, len(corpus), CHUNK):
-        chunk = range(first, min(first + CHUNK, len(corpus)))
-        encoding.add(corpus, tokenizer, chunk, sampling)
-        progress(len(chunk))
-    if max_length is not None and not encoding.pairs:
-        raise DataError(
-            f"no sentence pair is left to learn from: all {len(corpus):,} are empty or longer than {max_length}",
-            hint="raise data.max_length",
-        )
-    encoding.write(place, decisive)
-    _delete_others(place, stem)
+    encoder = Encoder(tokenizer, source_eos=source_eos, max_length=max_length, counts_words=words is not None)
+    with files.atomic_directory(place) as aside:
+        with _writing(aside) as writer:
+            for block in encoded(as_text(corpus.source), as_text(corpus.target), encoder):
+                writer.add(block)
+                progress(block.n_pairs)
+        if max_length is not None and not writer.n_pairs:
+            raise DataError(
+                f"no sentence pair is left to learn from: all {len(corpus):,} are empty or longer than {max_length}",
+                hint="raise data.max_length",
+            )
+        digests = {name: files.sha256(aside / f"{name}.npy") for name in ARRAYS}
+        with files.create_file(aside / INDEX) as file:
+            file.write(sealed({**decisive, "counts": dict(writer.counts), "files": digests}))
+    _delete_others(place, split)
+    if words is not None:
+        words(*(counter.counts() for counter in encoder.words))
     return EncodedCorpus(place)
 
 
-class _Encoding:
-    """Collects the ids of the pairs that are kept."""
+@contextmanager
+def _writing(directory: Path) -> Iterator[_Writer]:
+    """The arrays of an encoded corpus, which are whole when the block ends without an error."""
+    with ExitStack() as stack:
+        opened = {name: stack.enter_context(files.create_file(directory / f"{name}.npy")) for name in ARRAYS}
+        writer = _Writer(opened)
+        yield writer
+        writer.write_headers()
 
-    def __init__(self, *, source_eos: bool, max_length: int | None) -> None:
-        self.marks = [EOS] if source_eos else []
-        self.max_length = max_length
+
+class _Writer:
+    """Arrays that grow on the disk."""
+
+    def __init__(self, opened: Mapping[str, BinaryIO]) -> None:
         self.counts: Counter[str] = Counter()
-        self.pairs: list[int] = []
-        self.ids: dict[str, list[Array]] = {"source": [], "target": []}
-        self.lengths: dict[str, list[int]] = {"source": [], "target": []}
-
-    def add(self, corpus: Corpus, tokenizer: Tokenizer, indices: range, sampling: SubwordDraw | None) -> None:
-        """Encode the pairs of these indices."""
-        source, target = corpus.source[indices.start : indices.stop], corpus.target[indices.start : indices.stop]
-        plain = list(zip(tokenizer.encode_source(source), tokenizer.encode_target(target), strict=True))
-        drawn = plain
-        if sampling is not None:
-            options = asdict(sampling) | {"first": indices.start}
-            drawn = list(
-                zip(tokenizer.sample_source(source, **options), tokenizer.sample_target(target, **options), strict=True)
-            )
-        for index, pair, sampled in zip(indices, plain, drawn, strict=True):
-            reason = self._why_left_out(*pair)
-            if reason is not None:
-                self.counts[reason] += 1
-                continue
-            if self._why_left_out(*sampled) is not None:
-                self.counts[SAMPLED_TOO_LONG] += 1
-                sampled = pair
-            self.pairs.append(index)
-            self._append("source", sampled[0] + self.marks)
-            self._append("target", sampled[1])
-
-    def write(self, place: Path, decisive: dict[str, Any]) -> None:
-        arrays: dict[str, Array] = {"pairs": np.array(self.pairs, dtype=np.int64)}
+        self._files = opened
+        self._lengths = dict.fromkeys(ARRAYS, 0)
+        self._n_seen = 0
+        self.write_headers()
         for side in ("source", "target"):
-            arrays[side] = np.concatenate([np.empty(0, dtype=np.int32), *self.ids[side]])
-            arrays[f"{side}_offsets"] = np.cumsum([0, *self.lengths[side]], dtype=np.int64)
-        with files.atomic_directory(place) as aside:
-            for name, array in arrays.items():
-                with files.create_file(aside / f"{name}.npy") as file:
-                    # np.save would seek, which a file written through the seam does not.
-                    header = np.lib.format.header_data_from_array_1_0(array)
-                    np.lib.format.write_array_header_1_0(file, header)
-                    file.write(array.tobytes())
-            digests = {name: files.sha256(aside / f"{name}.npy") for name in arrays}
-            with files.create_file(aside / INDEX) as file:
-                file.write(sealed({**decisive, "counts": dict(self.counts), "files": digests}))
+            self._write(f"{side}_offsets", np.zeros(1))
 
-    def _append(self, side: str, ids: list[int]) -> None:
-        self.ids[side].append(np.array(ids, dtype=np.int32))
-        self.lengths[side].append(len(ids))
+    @property
+    def n_pairs(self) -> int:
+        """That are kept."""
+        return self._lengths["pairs"]
 
-    def _why_left_out(self, source: list[int], target: list[int]) -> str | None:
-        if self.max_length is None:
-            return None
-        if not source or not target:
-            return NO_PIECES
-        if max(len(source) + len(self.marks), len(target) + 1) > self.max_length:
-            return f"longer than {self.max_length} pieces"
-        return None
+    def add(self, block: Block) -> None:
+        """What comes next of the corpus."""
+        self._write("pairs", block.kept + np.int64(self._n_seen))
+        for side, ids, lengths in (
+            ("source", block.source, block.source_lengths),
+            ("target", block.target, block.target_lengths),
+        ):
+            self._write(f"{side}_offsets", self._lengths[side] + np.cumsum(lengths, dtype=np.int64))
+            self._write(side, ids)
+        self.counts.update(block.counts)
+        self._n_seen += block.n_pairs
+
+    def _write(self, name: str, values: Array) -> None:
+        self._files[name].write(values.astype(ARRAYS[name], copy=False).tobytes())
+        self._lengths[name] += len(values)
+
+    def write_headers(self) -> None:
+        """NumPy leaves room in a header for a length of any number of digits, so a longer one has the same size."""
+        for name, dtype in ARRAYS.items():
+            shape = {
+                "descr": np.lib.format.dtype_to_descr(dtype),
+                "fortran_order": False,
+                "shape": (self._lengths[name],),
+            }
+            self._files[name].seek(0)
+            np.lib.format.write_array_header_1_0(self._files[name], shape)
 
 
 def _verified(directory: Path) -> dict[str, Any]:
@@ -225,7 +219,7 @@ def _damaged(path: Path) -> DamagedError:
 
 def _delete_others(place: Path, stem: str) -> None:
     """Delete what was encoded for the same split and is not `place`."""
-    own_name = re.compile(re.escape(stem) + r"-[0-9a-f]{16}")
+    own_name = re.compile(re.escape(stem) + r"(-sampled)?-[0-9a-f]{16}")  # once, what was drawn was kept
     for other in sorted(place.parent.iterdir()):
         if other != place and own_name.fullmatch(other.name):
             files.remove(other)

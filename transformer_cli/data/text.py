@@ -109,7 +109,7 @@ class FileText(Text):
                 block += end
                 ends, without_text = _looked_through(block, self.name, n_lines, n_bytes)
                 skipped = len(BOM) if not n_bytes and block.startswith(BOM) else 0
-                n_returns = block.count(b"\r\n")
+                n_returns = block.count(b"\r\n") if b"\r" in block else 0
                 digest.update((block.replace(b"\r\n", b"\n") if n_returns else block)[skipped:])
                 starts[0] += skipped
                 counts += Counter({BOM_REMOVED: int(skipped > 0), CR_STRIPPED: n_returns})

@@ -11,7 +11,7 @@ from pathlib import Path
 
 from transformer_cli import files
 from transformer_cli.errors import ModelError
-from transformer_cli.writing import words
+from transformer_cli.writing import WordCounter
 
 WORD_COUNTS = "words.tsv.gz"
 """In a run directory: word, times in the source, times in the target; the most frequent first."""
@@ -69,7 +69,7 @@ def load_word_counts(run_dir: Path) -> WordCounts | None:
 
 
 def _count(lines: Sequence[str]) -> Counter[str]:
-    counts: Counter[str] = Counter()
+    counter = WordCounter()
     for start in range(0, len(lines), CHUNK):
-        counts.update(words("\n".join(lines[start : start + CHUNK])))
-    return counts
+        counter.add("\n".join(lines[start : start + CHUNK]))
+    return counter.counts()

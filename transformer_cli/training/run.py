@@ -5,7 +5,7 @@ from __future__ import annotations
 import json
 import signal
 import sys
-from collections.abc import Iterator, Sequence
+from collections.abc import Iterator
 from contextlib import nullcontext
 from dataclasses import replace
 from pathlib import Path
@@ -19,10 +19,9 @@ from transformer_cli.checkpoints.record import read_record, versions
 from transformer_cli.checkpoints.tensors import load_weights, weights
 from transformer_cli.config.run import RunConfig
 from transformer_cli.config.source import dump_config
-from transformer_cli.data import batching, binary, corpus, loader
+from transformer_cli.data import corpus, loader
 from transformer_cli.decoding.long_lines import usual_sentences
 from transformer_cli.errors import Interrupted, ModelError, UsageError
-from transformer_cli.evaluation.words import WORD_COUNTS, count_words, save_word_counts
 from transformer_cli.machine import Machine, decide, device_of
 from transformer_cli.model.build import build_model
 from transformer_cli.tokenizer import Tokenizer, train_tokenizer
@@ -31,6 +30,7 @@ from transformer_cli.training.directory import check_alike, check_ours, check_sa
 from transformer_cli.training.keeping import Keeper
 from transformer_cli.training.listening import Listener
 from transformer_cli.training.loop import Learner, Update, fit
+from transformer_cli.training.material import Material
 from transformer_cli.training.moving_average import MovingAverage, NoAverage
 from transformer_cli.training.optimizers import build_optimizer, load_state_tensors, state_tensors
 from transformer_cli.training.outcome import Outcome
@@ -132,22 +132,24 @@ class Run:
         """Tokenizer and model, as new or as they were saved."""
         train_text, _ = self.texts
         self.tokenizer = self._tokenizer(train_text)
-        if self.world.is_main and not (self.run_dir / WORD_COUNTS).exists():
-            save_word_counts(self.run_dir, count_words(train_text.source, train_text.target))
+        self.material = Material(train_text, self.tokenizer, self.config, self.run_dir, self.world, self.listener)
         learner = self._learner()
         self.progress = self._resume(learner)
         self._write_record(learner)
+        if self.progress.finished:
+            self.material.keep_words()
         return learner
 
     def _survey(self, learner: Learner) -> Horizon:
         """The text as ids, and what it comes to."""
         config, say = self.config, self.listener.say
-        train_text, valid_text = self.texts
-        encoded = self._encode(train_text, "train", epoch=self.progress.epoch)
+        _, valid_text = self.texts
+        self.material.prepare()
+        encoded = self.material.encoded
         self._tell_counts("training text", encoded.counts)
         self.validation = Validation(
             valid_text,
-            self._encode(valid_text, "valid"),
+            self.material.encode(valid_text, "valid"),
             self.tokenizer,
             config,
             self.machine,
@@ -155,8 +157,8 @@ class Run:
             self.listener.stage,
         )
         progress = self.progress
-        n_batches = len(self._plan(encoded, progress.epoch))
-        left = len(self._plan(encoded, progress.epoch, progress.shares)) if progress.shares else n_batches
+        n_batches = len(self.material.epoch(progress.epoch)[1])
+        left = len(self.material.epoch(progress.epoch, progress.shares)[1]) if progress.shares else n_batches
         if progress.batch >= left:
             raise ModelError(
                 f"the last checkpoint of {files.shown(self.run_dir)} has used {progress.batch:,} batches of epoch "
@@ -186,10 +188,9 @@ class Run:
 
     def _epoch(self, epoch: int, first: int) -> tuple[int, Iterator[loader.Batch]]:
         """How many batches an epoch has, and those from the first on."""
-        encoded = self._encode(self.texts[0], "train", epoch=epoch)
-        plan = self._plan(encoded, epoch, self.progress.shares)
+        drawn, plan = self.material.epoch(epoch, self.progress.shares)
         self.clock.lap("epoch")
-        return len(plan), loader.batches(encoded, plan, start=first)
+        return len(plan), loader.batches(drawn, plan, start=first)
 
     def _after_update(self, learner: Learner, update: Update) -> bool:
         """Report, validate, save; returns whether to stop here."""
@@ -310,44 +311,6 @@ class Run:
                 )
         self.keeper.settle(progress)
         return progress
-
-    def _encode(self, text: corpus.Corpus, split: str, *, epoch: int | None = None) -> binary.EncodedCorpus:
-        """The text as ids; with subword sampling, those of this epoch. epoch None: for validation."""
-        rate = self.config.tokenizer.sampling
-        sampling = binary.SubwordDraw(rate, self.config.seed, epoch) if rate and epoch is not None else None
-
-        def encode() -> binary.EncodedCorpus:
-            with self.listener.stage(f"encoding the {split} text", len(text)) as advance:
-                return binary.encode(
-                    text,
-                    self.tokenizer,
-                    self.run_dir / "data",
-                    split=split,
-                    source_eos=self.config.data.source_eos,
-                    max_length=self.config.data.max_length if epoch is not None else None,
-                    sampling=sampling,
-                    warn=self.listener.warn,
-                    progress=advance,
-                )
-
-        if self.world.is_main:
-            encode()
-        self.world.wait()
-        return encode()
-
-    def _plan(
-        self, encoded: binary.EncodedCorpus, epoch: int, shares: Sequence[tuple[int, int]] = ()
-    ) -> list[batching.Indices]:
-        """This process's batches of an epoch, or of what others have left of it."""
-        return batching.plan_of_rest(
-            encoded.lengths,
-            shares,
-            budget=self.config.training.budget_tokens,
-            seed=self.config.seed,
-            epoch=epoch,
-            rank=self.world.rank,
-            world=self.world.size,
-        )
 
     def _tell_counts(self, what: str, counts: dict[str, int]) -> None:
         for reason, n in counts.items():

@@ -28,15 +28,17 @@ class Utilisation:
         return None if self.peak is None else self.flops_per_token * target_tokens / seconds / self.peak
 
 
-def training_flops(model: CountedModel, lengths: npt.NDArray[np.int64], *, target_vocab: int) -> int:
+def training_flops(model: CountedModel, lengths: npt.NDArray[np.integer], *, target_vocab: int) -> int:
     """Forward and backward of sentences as long as they are. lengths: (sentences, 2), source and target pieces.
 
     Scores and mixtures grow with each sentence's own lengths, everything else with the tokens there are.
     """
-    source, target = lengths.T.astype(object)  # Python's integers: squares of many lengths
-    tokens = Pass(0, 0, encoded=source.sum(), decoded=target.sum(), projected=target.sum())
+    n_source, n_target = (int(n) for n in lengths.sum(axis=0, dtype=np.int64))
+    tokens = Pass(0, 0, encoded=n_source, decoded=n_target, projected=n_target)
     linear = sum(term.flops for term in terms(model, tokens, target_vocab=target_vocab))
-    pairs = model.depths.encoder * (source @ source) + model.depths.decoder * (target @ target + source @ target)
+    # Sums of products of any two sides, in parts that take no room.
+    (own, cross), (_, target) = np.einsum("ni,nj->ij", lengths, lengths, dtype=np.int64).tolist()
+    pairs = model.depths.encoder * own + model.depths.decoder * (target + cross)
     return int(3 * (linear + 2 * 2 * model.n_heads * model.head_width * pairs))
 
 

@@ -1,0 +1,106 @@
+"""What a block of text becomes does not depend on who encodes it."""
+
+from __future__ import annotations
+
+import hashlib
+import os
+import signal
+from collections import Counter
+
+import numpy as np
+import pytest
+
+from transformer_cli.config.tokenizer import SideVocabSizes, TokenizerConfig
+from transformer_cli.data import encoding
+from transformer_cli.data.binary import encode
+from transformer_cli.data.corpus import Corpus
+from transformer_cli.errors import ResourceError
+from transformer_cli.tokenizer import EOS, Tokenizer, train_tokenizer
+from transformer_cli.writing import words
+
+GERMAN = ["ich möchte ein bier", "das ist ein großer Hund\u2028!", "die katze trinkt ein bier", "\u200b", "x" * 200]
+ENGLISH = ["i want a beer", "that is a big dog", "the cat drinks a beer", "a beer", "a cat"]
+CORPUS = Corpus(GERMAN * 20, ENGLISH * 20)
+
+
+@pytest.fixture(scope="module", params=[True, False], ids=["joint", "two"])
+def tokenizer(request) -> Tokenizer:
+    sizes = 80 if request.param else SideVocabSizes(source=60, target=50)
+    config = TokenizerConfig(vocab_size=sizes, joint=request.param)
+    return train_tokenizer(config, GERMAN[:3] * 5, ENGLISH * 5, seed=1)[0]
+
+
+@pytest.fixture
+def processes(monkeypatch):
+    monkeypatch.setattr(encoding, "WORTH_A_PROCESS", 20)
+    monkeypatch.setattr(encoding, "CHUNK", 7)
+    monkeypatch.setattr(encoding, "cores", lambda: 2)
+
+
+def put(folder, tokenizer, **options):
+    counted = []
+    found = encode(
+        CORPUS,
+        tokenizer,
+        folder,
+        **{"split": "train", "source_eos": True, "max_length": 100, "words": lambda *sides: counted.extend(sides)}
+        | options,
+    )
+    return {path.name: path.read_bytes() for path in found.directory.iterdir()}, counted
+
+
+def reference(tokenizer: Tokenizer) -> dict[str, np.ndarray]:
+    """The arrays as they were once made: pair by pair, in memory."""
+    pairs, source, target = [], [], []
+    sides = zip(tokenizer.encode_source(CORPUS.source), tokenizer.encode_target(CORPUS.target), strict=True)
+    for place, (one, other) in enumerate(sides):
+        if one and other and max(len(one) + 1, len(other) + 1) <= 100:
+            pairs.append(place)
+            source.append([*one, EOS])
+            target.append(other)
+    arrays = {"pairs": np.array(pairs, dtype=np.int64)}
+    for name, rows in (("source", source), ("target", target)):
+        arrays[name] = np.array([id for row in rows for id in row], dtype=np.int32)
+        arrays[f"{name}_offsets"] = np.cumsum([0, *map(len, rows)], dtype=np.int64)
+    return arrays
+
+
+def test_the_files_are_those_that_numpy_writes_of_the_whole(tmp_path, tokenizer):
+    """Runs that were prepared before go on with what they have."""
+    found, _ = put(tmp_path / "a", tokenizer)
+    for name, array in reference(tokenizer).items():
+        np.save(tmp_path / "expected.npy", array)
+        assert found[f"{name}.npy"] == (tmp_path / "expected.npy").read_bytes()
+        assert hashlib.sha256(found[f"{name}.npy"]).hexdigest() in found["index.json"].decode()
+
+
+def test_several_processes_write_the_same_and_count_the_same_words(tmp_path, tokenizer, processes):
+    together, counted = put(tmp_path / "a", tokenizer)
+    encoding.CHUNK = 1000
+    alone, counted_alone = put(tmp_path / "b", tokenizer)
+    assert together == alone
+    assert counted == counted_alone == [Counter(words("\n".join(side))) for side in (CORPUS.source, CORPUS.target)]
+
+
+def test_a_process_that_is_killed_is_one_error_and_leaves_nothing(tmp_path, tokenizer, processes, monkeypatch):
+    started = []
+
+    class Doomed(encoding._Workers):
+        def encode(self, *sides):
+            started.extend(self.processes)
+            os.kill(self.processes[0].pid, signal.SIGKILL)
+            return super().encode(*sides)
+
+    monkeypatch.setattr(encoding, "_Workers", Doomed)
+    with pytest.raises(ResourceError, match="a process that encodes the text was ended"):
+        put(tmp_path, tokenizer)
+    assert list(tmp_path.iterdir()) == []
+    assert all(process.poll() is not None for process in started)
+
+
+def test_a_process_ends_with_the_one_that_asked(tokenizer):
+    workers = encoding._Workers(encoding.Encoder(tokenizer, source_eos=True, max_length=None, counts_words=False), 1)
+    [process] = workers.processes
+    with workers:
+        process.stdin.close()
+        assert process.wait(timeout=20) == 0

@@ -1,0 +1,56 @@
+from __future__ import annotations
+
+import pytest
+
+from transformer_cli.config.tokenizer import TokenizerConfig
+from transformer_cli.data.binary import encode
+from transformer_cli.data.corpus import Corpus
+from transformer_cli.data.sampled import SampledCorpus, SubwordDraw
+from transformer_cli.tokenizer import EOS, Tokenizer, train_tokenizer
+
+GERMAN = ["ich möchte ein bier", "das ist ein großer hund", "die katze trinkt ein bier"]
+ENGLISH = ["i want a beer", "that is a big dog", "the cat drinks a beer"]
+CORPUS = Corpus(["ein bier " * 60, *GERMAN * 4], ["y", *ENGLISH * 4])
+
+
+@pytest.fixture(scope="module")
+def tokenizer() -> Tokenizer:
+    return train_tokenizer(TokenizerConfig(vocab_size=80), GERMAN * 5, ENGLISH * 5, seed=1)[0]
+
+
+def drawn(folder, tokenizer, *, epoch=1, rate=0.5, max_length=100, source_eos=True) -> SampledCorpus:
+    plain = encode(CORPUS, tokenizer, folder, split="train", source_eos=source_eos, max_length=max_length)
+    return SampledCorpus(plain, CORPUS, tokenizer, SubwordDraw(rate, 3, epoch), max_length=max_length)
+
+
+def as_lists(text):
+    return [(text.source(i).tolist(), text.target(i).tolist()) for i in range(len(text))]
+
+
+@pytest.mark.parametrize("source_eos", [True, False])
+def test_a_line_is_drawn_by_seed_epoch_and_its_place_in_the_text(tmp_path, tokenizer, source_eos):
+    """Its place among those that are kept is another: the first line of this text is too long."""
+    text = drawn(tmp_path, tokenizer, source_eos=source_eos)
+    options = {"rate": 0.5, "seed": 3, "epoch": 1}
+    sources = [ids + [EOS] * source_eos for ids in tokenizer.sample_source(CORPUS.source, **options)][1:]
+    targets = tokenizer.sample_target(CORPUS.target, **options)[1:]
+    assert as_lists(text) == list(zip(sources, targets, strict=True))
+    assert as_lists(text) == as_lists(text)
+    assert as_lists(text) != as_lists(drawn(tmp_path, tokenizer, epoch=2, source_eos=source_eos))
+
+
+def test_a_side_that_becomes_too_long_keeps_its_plain_pieces(tmp_path, tokenizer):
+    limit = int(drawn(tmp_path, tokenizer).plain.lengths.max())
+    text = drawn(tmp_path, tokenizer, rate=0.2, max_length=limit)
+    plain = as_lists(text.plain)
+    assert max(max(len(source), len(target) + 1) for source, target in as_lists(text)) <= limit
+    kept = [mine == theirs for mine, theirs in zip(as_lists(text), plain, strict=True)]
+    assert set(kept) == {True, False}
+
+
+def test_batches_are_planned_for_as_many_pieces_as_there_will_be(tmp_path, tokenizer):
+    text = drawn(tmp_path, tokenizer)
+    pieces = sum(len(source) + len(target) + 1 for source, target in as_lists(text))
+    assert text.plain.lengths.sum() < 0.8 * pieces
+    assert text.lengths.sum() == pytest.approx(pieces, rel=0.05)
+    assert drawn(tmp_path, tokenizer, max_length=30).lengths.max() <= 30

@@ -1,0 +1,66 @@
+"""An encoded text whose words are cut anew in every epoch, when a batch asks for them."""
+
+from __future__ import annotations
+
+from dataclasses import asdict, dataclass
+
+import numpy as np
+import numpy.typing as npt
+
+from transformer_cli.data.binary import EncodedCorpus
+from transformer_cli.data.corpus import Corpus
+from transformer_cli.tokenizer import EOS, Tokenizer
+
+SAMPLE = 500
+"""Pairs that tell how many pieces more there are."""
+
+
+@dataclass(frozen=True)
+class SubwordDraw:
+    """One epoch's draw of subwords."""
+
+    rate: float
+    seed: int
+    epoch: int
+
+
+class SampledCorpus:
+    """The pairs of an encoded text as one epoch draws them: a line's ids depend on the draw, its place and its text.
+
+    A side that would have more than max_length pieces by it keeps its plain ones.
+    """
+
+    def __init__(
+        self, plain: EncodedCorpus, text: Corpus, tokenizer: Tokenizer, draw: SubwordDraw, *, max_length: int
+    ) -> None:
+        self.plain, self.text, self.tokenizer = plain, text, tokenizer
+        self.draw = draw
+        self.max_length = max_length
+        self.lengths = self._expected()
+        """(N, 2) the pieces of source and target, end marks included, that there will be on average."""
+
+    def __len__(self) -> int:
+        return len(self.plain)
+
+    def source(self, index: int) -> npt.NDArray[np.int32]:
+        """Source ids as the encoder reads them: with EOS behind them, if the model wants it."""
+        place, plain = int(self.plain.pairs[index]), self.plain.source(index)
+        [ids] = self.tokenizer.sample_source([self.text.source[place]], first=place, **asdict(self.draw))
+        ids = [*ids, EOS] if plain[-1] == EOS else ids
+        return np.array(ids, dtype=np.int32) if len(ids) <= self.max_length else plain
+
+    def target(self, index: int) -> npt.NDArray[np.int32]:
+        """Target ids without marks."""
+        place, plain = int(self.plain.pairs[index]), self.plain.target(index)
+        [ids] = self.tokenizer.sample_target([self.text.target[place]], first=place, **asdict(self.draw))
+        return np.array(ids, dtype=np.int32) if len(ids) < self.max_length else plain
+
+    def _expected(self) -> npt.NDArray[np.int32]:
+        """A batch is planned before its words are cut: so many pieces more as some pairs all over the text have."""
+        some = np.unique(np.linspace(0, len(self) - 1, SAMPLE).astype(np.int64))
+        drawn = np.array([[len(self.source(i)), len(self.target(i)) + 1] for i in some])
+        growth = drawn.sum(axis=0) / self.plain.lengths[some].sum(axis=0)
+        expected = np.empty_like(self.plain.lengths)
+        for side in (0, 1):
+            np.rint(self.plain.lengths[:, side] * growth[side], out=expected[:, side], casting="unsafe")
+        return np.minimum(expected, self.max_length, out=expected)

@@ -1,0 +1,85 @@
+"""What a run learns from: its text as ids, encoded once, and what of it each epoch sees in which batches."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from pathlib import Path
+
+from transformer_cli.config.run import RunConfig
+from transformer_cli.data import batching, binary
+from transformer_cli.data.corpus import Corpus
+from transformer_cli.data.sampled import SampledCorpus, SubwordDraw
+from transformer_cli.evaluation.words import WORD_COUNTS, WordCounts, count_words, save_word_counts
+from transformer_cli.tokenizer import Tokenizer
+from transformer_cli.training.listening import Listener
+from transformer_cli.training.parallel import World
+
+
+class Material:
+    """The training text of a run directory."""
+
+    def __init__(
+        self, text: Corpus, tokenizer: Tokenizer, config: RunConfig, run_dir: Path, world: World, listener: Listener
+    ) -> None:
+        self.text, self.tokenizer, self.config = text, tokenizer, config
+        self.run_dir, self.world, self.listener = run_dir, world, listener
+
+    def prepare(self) -> None:
+        """Have it as ids."""
+        if any((self.run_dir / "data").glob("train-sampled-*")):
+            self.listener.warn("subwords are drawn batch by batch now: batches are others, and bits will differ")
+        self.encoded = self.encode(self.text, "train")
+
+    def encode(self, text: Corpus, split: str) -> binary.EncodedCorpus:
+        """A text as ids; of the training text, the words are counted while it is encoded."""
+        is_training = split == "train"
+        counted: list[WordCounts] = []
+
+        def encode() -> binary.EncodedCorpus:
+            with self.listener.stage(f"encoding the {split} text", len(text)) as advance:
+                return binary.encode(
+                    text,
+                    self.tokenizer,
+                    self.run_dir / "data",
+                    split=split,
+                    source_eos=self.config.data.source_eos,
+                    max_length=self.config.data.max_length if is_training else None,
+                    words=(lambda *sides: counted.append(WordCounts(*sides))) if is_training else None,
+                    warn=self.listener.warn,
+                    progress=advance,
+                )
+
+        if self.world.is_main:
+            encode()
+            if is_training:
+                self.keep_words(*counted)
+        self.world.wait()
+        return encode()
+
+    def keep_words(self, counted: WordCounts | None = None) -> None:
+        """How often the training text has each word; what was encoded before they were missed is counted for itself."""
+        if self.world.is_main and (counted is not None or not (self.run_dir / WORD_COUNTS).exists()):
+            save_word_counts(self.run_dir, counted or count_words(self.text.source, self.text.target))
+
+    def epoch(
+        self, number: int, shares: Sequence[tuple[int, int]] = ()
+    ) -> tuple[binary.EncodedCorpus | SampledCorpus, list[batching.Indices]]:
+        """The text as an epoch sees it, with subword sampling in its own pieces; and this process's batches of it, or
+        of what others have left of it (`shares`)."""
+        drawn = self._drawn(number)
+        return drawn, batching.plan_of_rest(
+            drawn.lengths,
+            shares,
+            budget=self.config.training.budget_tokens,
+            seed=self.config.seed,
+            epoch=number,
+            rank=self.world.rank,
+            world=self.world.size,
+        )
+
+    def _drawn(self, epoch: int) -> binary.EncodedCorpus | SampledCorpus:
+        rate = self.config.tokenizer.sampling
+        if not rate:
+            return self.encoded
+        draw = SubwordDraw(rate, self.config.seed, epoch)
+        return SampledCorpus(self.encoded, self.text, self.tokenizer, draw, max_length=self.config.data.max_length)
