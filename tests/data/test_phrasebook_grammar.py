@@ -2,15 +2,18 @@
 
 from __future__ import annotations
 
+from random import Random
+
 import pytest
 
-from transformer_cli.data.phrasebook.adverbials import WHEN
+from transformer_cli.data.phrasebook import everyday
+from transformer_cli.data.phrasebook.adverbials import HOW_OLD, WHEN, WHERE
 from transformer_cli.data.phrasebook.clauses import MODALS, MOECHTE, Clause
 from transformer_cli.data.phrasebook.compound import because
 from transformer_cli.data.phrasebook.lexicon import ADJECTIVES, NOUNS, VERBS
-from transformer_cli.data.phrasebook.pairs import pair_of
-from transformer_cli.data.phrasebook.phrases import Adverbial, NounPhrase, Prepositional, Pronoun, Quoted
-from transformer_cli.data.phrasebook.sentences import Sentence, from_clause, joined
+from transformer_cli.data.phrasebook.pairs import Pair, pair_of
+from transformer_cli.data.phrasebook.phrases import Adverbial, Name, NounPhrase, Prepositional, Pronoun, Quoted
+from transformer_cli.data.phrasebook.sentences import Sentence, from_clause, from_words, joined, opened
 
 
 def phrase(determiner: str, noun: str, adjective: str | None = None, *, plural: bool = False) -> NounPhrase:
@@ -174,6 +177,41 @@ GOLDEN = [
         "she often found twelve old keys",
         "0-0 1-2 2-1 3-3 4-4 5-5",
     ),
+    (
+        from_clause(Clause(phrase("der", "haus", "klein"), VERBS["sein"], asked=WHERE, front="asked")),
+        "wo ist das kleine haus",
+        "where is the small house",
+        "0-0 1-1 2-2 3-3 4-4",
+    ),
+    (
+        from_clause(Clause(phrase("dein", "bruder"), VERBS["sein"], asked=HOW_OLD, front="asked")),
+        "wie alt ist dein bruder",
+        "how old is your brother",
+        "0-0 1-1 2-2 3-3 4-4",
+    ),
+    (
+        from_clause(Clause(Pronoun("das"), VERBS["sein"], predicate=phrase("kein", "hund"), negated=True)),
+        "das ist kein hund",
+        "that isn't a dog",
+        "0-0 1-1 2-1 2-2 3-3",
+    ),
+    (
+        opened(
+            Adverbial("guten|abend", "good|evening"),
+            from_clause(
+                Clause(Name("anna"), VERBS["sein"], predicate=phrase("mein", "student", "alt"), front="nothing")
+            ),
+        ),
+        "guten abend ist anna mein alter student",
+        "good evening is anna my old student",
+        "0-0 1-1 2-2 3-3 4-4 5-5 6-6",
+    ),
+    (
+        from_words(Name("max").german("nom", "whom"), Name("max").english("nom", "whom"), nominative=Name("max")),
+        "max",
+        "max",
+        "0-0",
+    ),
 ]  # fmt: skip
 
 
@@ -182,6 +220,49 @@ def test_a_sentence_is_what_a_person_would_write(sentence: Sentence, german: str
     pair = pair_of(sentence)
     assert (pair.german, pair.english) == (german, english)
     assert " ".join(f"{i}-{j}" for i, j in pair.alignment) == alignment
+
+
+EVERYDAY = [
+    ("wie geht es dir", "how are you", "0-0 1-1 2-1 3-2"),
+    ("mir geht es nicht gut", "i am not fine", "0-0 1-1 2-1 3-2 4-3"),
+    ("anna geht es nicht gut", "anna isn't fine", "0-0 1-1 2-1 3-1 4-2"),
+    ("ich habe hunger", "i am hungry", "0-0 1-1 2-2"),
+    ("ich heiße anna", "my name is anna", "0-0 1-1 1-2 2-3"),
+    ("wie heißt du", "what is your name", "0-0 1-1 1-3 2-2"),
+    ("wie heißt der arzt", "what is the doctor named", "0-0 1-1 1-4 2-2 3-3"),
+    ("was kostet das", "what does that cost", "0-0 1-1 1-3 2-2"),
+    ("wie viel kostet die suppe", "how much does the soup cost", "0-0 0-1 1-0 1-1 2-2 2-5 3-3 4-4"),
+    ("woher kommst du", "where do you come from", "0-0 1-1 1-3 1-4 2-2"),
+    ("wir hätten gern einen tee", "we would like a tea", "0-0 1-1 1-2 2-1 2-2 3-3 4-4"),
+    ("ein bier bitte", "a beer please", "0-0 1-1 2-2"),
+    ("wie spät ist es", "what time is it", "0-0 0-1 1-0 1-1 2-2 3-3"),
+    ("nein danke", "no thank you", "0-0 1-1 1-2"),
+    ("auf wiedersehen", "goodbye", "0-0 1-0"),
+]
+
+
+@pytest.fixture(scope="module")
+def said() -> dict[str, Pair]:
+    """What the everyday kinds say in ten thousand draws."""
+    random = Random(1)
+    sentences = [*everyday.always_taught(), *(draw(random) for _, draw in everyday.KINDS for _ in range(1000))]
+    return {pair.german: pair for pair in map(pair_of, sentences)}
+
+
+@pytest.mark.parametrize(("german", "english", "alignment"), EVERYDAY, ids=[row[0] for row in EVERYDAY])
+def test_everyday_german_is_said_in_everyday_english(
+    said: dict[str, Pair], german: str, english: str, alignment: str
+) -> None:
+    pair = said[german]
+    assert pair.english == english
+    assert " ".join(f"{i}-{j}" for i, j in pair.alignment) == alignment
+
+
+def test_no_form_of_an_adjective_is_said_that_is_too_rare_to_be_learnt(said: dict[str, Pair]) -> None:
+    """`mein neuer hut` would be the only place of `neuer`."""
+    forms = {word for german in said for word in german.split()}
+    assert {"alter", "müder"} <= forms
+    assert forms.isdisjoint({"neuer", "kleiner", "schwarzer", "teurer"})
 
 
 @pytest.mark.parametrize(

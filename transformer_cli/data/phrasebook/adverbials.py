@@ -27,6 +27,11 @@ FREQUENCIES = tuple(
 WHEN, WHY = Adverbial("wann", "when"), Adverbial("warum", "why")
 # English has one word for both; the verb of movement tells them apart.
 WHERE, WHITHER = Adverbial("wo", "where"), Adverbial("wohin", "where")
+WHENCE = Adverbial("woher", "where")  # and from after the verb
+WHO, WHAT = Adverbial("wer", "who"), Adverbial("was", "what")
+WHAT_TIME = Adverbial("wie spät", "what time")
+HOW, HOW_OLD, HOW_MUCH = Adverbial("wie", "how"), Adverbial("wie|alt", "how|old"), Adverbial("wie viel", "how much")
+HERE = (Adverbial("hier", "here"), Adverbial("dort", "there"))
 
 # Where a word stands more than once, it is drawn more often. The words around unhappy are rare, and happy is often
 # spoken about: so byte pair encoding learns that un-, happ-, -y and -iness are parts. (Not happi- and -ness: "in" is
@@ -81,6 +86,12 @@ def moment(random: Random, *, past: bool) -> Adverbial:
     fitting = ("heute", "gestern", "letzte|woche") if past else ("heute", "jetzt", "heute abend")
     name = fitting[int(random.random() * len(fitting))]
     return next(adverbial for adverbial in TIMES if adverbial.german_text == name)
+
+
+def hour(random: Random) -> Adverbial:
+    """The time that it is."""
+    at = clock(random)
+    return Adverbial(at.german_text.removeprefix("um|"), at.english_text.removeprefix("at|"))
 
 
 def clock(random: Random) -> Adverbial:

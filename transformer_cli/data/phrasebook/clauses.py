@@ -56,15 +56,19 @@ class Clause:
     manner: Adverbial | None = None
     companion: Prepositional | None = None
     place: Prepositional | None = None
+    predicate: Nominal | None = None
+    """What the subject is said to be: das ist ein hund."""
     asked: Adverbial | None = None
-    """The question word of wann, wo, wohin, warum; wer and was are subject and object."""
+    """The question word of wann, wo, wohin, warum, wie; wer and was may be subject and object, too."""
     front: str = "subject"
     """The field before the finite verb: subject, accusative, time, clock, place, asked, or nothing."""
 
     @property
     def has_kein(self) -> bool:
         """Whether the negation is in an object's determiner."""
-        return any(nominal and nominal.determiner == "kein" for nominal in (self.accusative, self.dative))
+        return any(
+            nominal and nominal.determiner == "kein" for nominal in (self.accusative, self.dative, self.predicate)
+        )
 
     @property
     def asks_object(self) -> bool:
@@ -100,6 +104,8 @@ def _german_fields(clause: Clause) -> dict[str, Words]:
         fields["accusative"] = clause.accusative.german("acc", "accusative")
     if clause.dative:
         fields["dative"] = clause.dative.german("dat", "dative")
+    if clause.predicate:
+        fields["predicate"] = clause.predicate.german("nom", "predicate")
     if clause.negated and not clause.has_kein:
         fields["nicht"] = (Word("nicht", ("negation",)),)
     for name in ("frequency", "time", "clock", "manner", "companion", "place", "asked"):
@@ -116,9 +122,9 @@ def _german_order(clause: Clause) -> tuple[str, ...]:
     when = ["time", "frequency", "clock"]
     if clause.negated and not clause.has_kein:
         # A definite object stands before nicht, and nicht before what it denies.
-        order = [*pronouns, *nouns, "time", "frequency", "nicht", "clock", "companion", "manner", "place"]
+        order = [*pronouns, *nouns, "time", "frequency", "nicht", "clock", "companion", "predicate", "manner", "place"]
     else:
-        order = [*pronouns, *when, *_around(clause, nouns), "manner", "place"]
+        order = [*pronouns, *when, *_around(clause, nouns), "predicate", "manner", "place"]
     return ("subject", *order)
 
 
@@ -159,7 +165,7 @@ def english(clause: Clause) -> Words:
         core = (*subject, *frequency, *helper, *verbs)
     if clause.interrogative:
         core = (*helper, *subject, *frequency, *verbs)
-    order = ("dative", "accusative", "manner", "place", "companion", "clock", "time")
+    order = ("dative", "accusative", "predicate", "manner", "place", "companion", "clock", "time")
     rest = (word for name in order for word in fields.get(name, ()))
     return (*asked, *before, *core, *rest)
 
@@ -170,6 +176,8 @@ def _english_fields(clause: Clause) -> dict[str, Words]:
         fields["accusative"] = clause.accusative.english("acc", "accusative")
     if clause.dative:
         fields["dative"] = clause.dative.english("dat", "dative")
+    if clause.predicate:
+        fields["predicate"] = clause.predicate.english("nom", "predicate")
     for name in ("frequency", "time", "clock", "manner", "companion", "place", "asked"):
         adverbial = getattr(clause, name)
         if adverbial:

@@ -74,6 +74,7 @@ m brief briefe letter : light text written
 f geschichte geschichten story : text written
 f zeitung zeitungen newspaper : thing light text
 n wort - word : word
+m euro euro euro : money
 n haus - house : place site common
 n zimmer - room : place tidy site common
 n hotel - hotel : place goal site
@@ -160,6 +161,9 @@ antworten   | -                            | answer            | person        |
 sprechen    | sprichst spricht sprach      | speak: spoke      | person        |
 machen      | -                            | make: made        | mood          | person
 möchten     | möchtest möchte !            | want              | person        | drink food thing
+kosten      | kostest kostet !             | cost              | thing food drink | money
+kommen      | kommst kommt kam             | come: came        | person        |
+wohnen      | -                            | live              | person        |
 sein        | bist ist war                 | be: was           | person        |
 """
 
@@ -184,6 +188,7 @@ kalt          | cold      | drink food
 warm          | warm      | drink food common
 frisch        | fresh     | food common
 süß           | sweet     | sweet common
+gut           | good      | food drink text
 lang          | long      | wide common
 breit         | wide      | wide common
 eng           | narrow    |

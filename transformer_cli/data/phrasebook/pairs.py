@@ -7,7 +7,7 @@ from dataclasses import dataclass, field, replace
 from itertools import accumulate
 from random import Random
 
-from transformer_cli.data.phrasebook import compound, simple
+from transformer_cli.data.phrasebook import compound, everyday, simple
 from transformer_cli.data.phrasebook.clauses import MOECHTE, Clause
 from transformer_cli.data.phrasebook.lexicon import ADJECTIVES, NOUNS, VERBS
 from transformer_cli.data.phrasebook.phrases import NounPhrase, Pronoun, Words
@@ -22,17 +22,18 @@ KINDS: tuple[tuple[float, Callable[[Random], Sentence]], ...] = (
     (28, simple.statement),
     (8, simple.order),
     (16, simple.question),
-    (7, simple.rising),
+    (8, simple.rising),
     (5, simple.moving),
     (4, simple.resting),
-    (4, simple.helping),
+    (5, simple.helping),
     (5, simple.giving),
-    (2.2, simple.feeling),
+    (2.6, simple.feeling),
     (3.9, simple.mannered),
-    (2, simple.about_words),
+    (2.4, simple.about_words),
     (3, compound.contrast),
     (8, compound.reason),
     (7, compound.copula),
+    *everyday.KINDS,
 )
 
 
@@ -188,6 +189,7 @@ def always_taught() -> list[Sentence]:
         from_clause(replace(beer, verb=VERBS["trinken"], modal=MOECHTE)),
         compound.because(crossing, animal, "müde", ("zu", "too")),
         compound.because(crossing, street, "eng", ("zu", "too")),
+        *everyday.always_taught(),
     ]
 
 

@@ -215,8 +215,47 @@ _PRONOUNS: dict[str, tuple[int, dict[str, str], dict[str, str]]] = {
     "they": (SIE, {"nom": "sie"}, {"nom": "they"}),
     "wer": (ER, {"nom": "wer"}, {"nom": "who"}),
     "was": (ER, {"acc": "was"}, {"obj": "what"}),
+    "es": (ER, {"nom": "es"}, {"nom": "it"}),
+    "das": (ER, {"nom": "das"}, {"nom": "that"}),
+    "those": (SIE, {"nom": "das"}, {"nom": "those"}),
 }
 SUBJECT_PRONOUNS = ("ich", "ich", "du", "du", "er", "sie", "wir", "they")
+
+
+NAMES = ("anna", "maria", "lena", "paul", "peter", "max")
+
+
+@dataclass(frozen=True)
+class Name:
+    """A person by name, in all cases and both languages the same."""
+
+    name: str
+
+    @property
+    def person(self) -> int:
+        return ER
+
+    @property
+    def is_pronoun(self) -> bool:
+        return False
+
+    @property
+    def asked(self) -> bool:
+        return False
+
+    @property
+    def determiner(self) -> str:
+        return ""
+
+    @property
+    def lemmas(self) -> tuple[str, ...]:
+        return ()
+
+    def german(self, case: str, role: str) -> Words:
+        return (Word(self.name, (role,)),)
+
+    def english(self, case: str, role: str) -> Words:
+        return self.german(case, role)
 
 
 @dataclass(frozen=True)

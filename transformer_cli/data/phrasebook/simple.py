@@ -35,7 +35,7 @@ TRANSITIVE = verbs(
     "aufmachen zumachen aufräumen wegwerfen"
 )
 _INTRANSITIVE = verbs("schlafen arbeiten warten spielen")
-_RISING = verbs("aufstehen aufwachen einschlafen ankommen zurückkommen einkaufen")
+_RISING = verbs("aufstehen aufwachen einschlafen ankommen zurückkommen einkaufen kommen")
 _MOVING = verbs("gehen fahren laufen")
 _HELPING = verbs("helfen danken folgen")
 _GIVING = verbs("geben zeigen schicken")
@@ -48,10 +48,10 @@ _FOR_SOMEBODY = verbs("kaufen malen schreiben reparieren mitbringen tragen")
 
 
 def statement(random: Random) -> Sentence:
-    return from_clause(_finish(random, _transitive(random), fronting=0.5))
+    return from_clause(finish(random, transitive(random), fronting=0.5))
 
 
-def _transitive(random: Random) -> Clause:
+def transitive(random: Random) -> Clause:
     verb = pick(random, TRANSITIVE)
     subject = subject_of(random, verb.subjects)
     accusative = object_of(random, verb.objects, subject=subject)
@@ -59,7 +59,7 @@ def _transitive(random: Random) -> Clause:
     if verb in _FOR_SOMEBODY and chance(random, 0.15):
         return replace(clause, companion=_for_somebody(random))
     if verb not in _NOWHERE and chance(random, 0.25):
-        return replace(clause, place=_in_place(random))
+        return replace(clause, place=in_place(random))
     if verb not in _NOWHERE and chance(random, 0.1):
         return replace(clause, companion=_with_somebody(random))
     return clause
@@ -76,7 +76,7 @@ def _tense(random: Random, clause: Clause, *, modal: float = 0.22, past: float =
     return replace(clause, past=can_be_past and chance(random, past))
 
 
-def _finish(random: Random, clause: Clause, *, fronting: float, negation: float = 0.18) -> Clause:
+def finish(random: Random, clause: Clause, *, fronting: float, negation: float = 0.18) -> Clause:
     """Negation or adverbs of time, and what stands first."""
     clause = _negate(clause) if chance(random, negation) else clause
     full = clause.place is not None or clause.companion is not None
@@ -107,7 +107,7 @@ def _negate(clause: Clause) -> Clause:
     return clause
 
 
-def _in_place(random: Random) -> Prepositional:
+def in_place(random: Random) -> Prepositional:
     return Prepositional("in", "in", "dat", noun_phrase(random, ("place",), ("der", "der", "der", "mein", "unser")))
 
 
@@ -130,7 +130,7 @@ def order(random: Random) -> Sentence:
         clause = Clause(subject, verb, object_of(random, (kind,), subject=subject), modal=MOECHTE)
     if chance(random, 0.2):
         return from_clause(replace(clause, front="nothing"))
-    return from_clause(_finish(random, clause, fronting=0.5))
+    return from_clause(finish(random, clause, fronting=0.5))
 
 
 _WANTED = (("drink",), ("drink",), ("food",), ("thing",))
@@ -142,7 +142,7 @@ _WITH = {
 
 
 def question(random: Random) -> Sentence:
-    clause = _transitive(random) if chance(random, 0.7) else _anything_else(random)
+    clause = transitive(random) if chance(random, 0.7) else _anything_else(random)
     asked = random.random()
     timed = clause
     if clause.verb not in _LASTING and chance(random, 0.4):
@@ -174,8 +174,8 @@ def _rising_clause(random: Random) -> Clause:
 
 
 def rising(random: Random) -> Sentence:
-    """Separable verbs without object, mostly with a clock time."""
-    clause = _finish(random, _rising_clause(random), fronting=0.4, negation=0.15)
+    """Verbs without object, most of them separable, and mostly with a clock time."""
+    clause = finish(random, _rising_clause(random), fronting=0.4, negation=0.15)
     if chance(random, 0.8) and clause.frequency is None and not clause.negated:
         clause = replace(clause, clock=clause.clock or adverbials.clock(random))
     return from_clause(clause)
@@ -195,20 +195,20 @@ def moving(random: Random) -> Sentence:
     clause = _moving_clause(random)
     if chance(random, 0.35):
         clause = replace(clause, companion=_with_somebody(random))
-    clause = _finish(random, clause, fronting=0.6)
+    clause = finish(random, clause, fronting=0.6)
     return from_clause(replace(clause, front="subject") if clause.front == "place" else clause)
 
 
 def _resting_clause(random: Random) -> Clause:
     verb = pick(random, _INTRANSITIVE)
-    return _tense(random, Clause(subject_of(random, verb.subjects), verb, place=_in_place(random)))
+    return _tense(random, Clause(subject_of(random, verb.subjects), verb, place=in_place(random)))
 
 
 def resting(random: Random) -> Sentence:
     clause = _resting_clause(random)
     if chance(random, 0.3):
         clause = replace(clause, companion=_with_somebody(random))
-    return from_clause(_finish(random, clause, fronting=0.6))
+    return from_clause(finish(random, clause, fronting=0.6))
 
 
 def _helping_clause(random: Random) -> Clause:
@@ -226,8 +226,8 @@ def _dative(random: Random, kinds: Sequence[str], subject: Nominal) -> Nominal:
 def helping(random: Random) -> Sentence:
     clause = _helping_clause(random)
     if chance(random, 0.2):
-        clause = replace(clause, place=_in_place(random))
-    return from_clause(_finish(random, clause, fronting=0.5))
+        clause = replace(clause, place=in_place(random))
+    return from_clause(finish(random, clause, fronting=0.5))
 
 
 def giving(random: Random) -> Sentence:
@@ -236,7 +236,7 @@ def giving(random: Random) -> Sentence:
     accusative = object_of(random, verb.objects, subject=subject, pronouns=0)
     dative = _dative(random, ("person",), subject)
     clause = _tense(random, Clause(subject, verb, accusative, dative))
-    return from_clause(_finish(random, clause, fronting=0.6))
+    return from_clause(finish(random, clause, fronting=0.6))
 
 
 def feeling(random: Random) -> Sentence:
@@ -244,11 +244,11 @@ def feeling(random: Random) -> Sentence:
     subject = subject_of(random, ("mood",))
     if chance(random, 0.3):
         clause = Clause(subject, VERBS["helfen"], dative=_dative(random, ("person",), subject))
-        return from_clause(_finish(random, replace(clause, past=chance(random, 0.4)), fronting=0.5))
+        return from_clause(finish(random, replace(clause, past=chance(random, 0.4)), fronting=0.5))
     clause = Clause(subject, VERBS["machen"], object_of(random, ("person",), subject=subject, indefinite=0))
     adjective = ADJECTIVES[pick(random, adverbials.FEELINGS)]
     clause = replace(clause, manner=Adverbial(adjective.german, adjective.english), past=chance(random, 0.4))
-    return from_clause(_finish(random, clause, fronting=0.5))
+    return from_clause(finish(random, clause, fronting=0.5))
 
 
 def mannered(random: Random) -> Sentence:
@@ -257,8 +257,8 @@ def mannered(random: Random) -> Sentence:
     subject = subject_of(random, verb.subjects)
     clause = _tense(random, Clause(subject, verb, manner=pick(random, adverbials.MANNERS)))
     if chance(random, 0.3):
-        clause = replace(clause, place=_in_place(random))
-    return from_clause(_finish(random, clause, fronting=0.6, negation=0.1))
+        clause = replace(clause, place=in_place(random))
+    return from_clause(finish(random, clause, fronting=0.6, negation=0.1))
 
 
 def about_words(random: Random) -> Sentence:
@@ -268,4 +268,4 @@ def about_words(random: Random) -> Sentence:
     clause = _tense(random, Clause(subject_of(random, ("person",)), verb, word))
     if chance(random, 0.25):
         return from_clause(replace(clause, front="nothing"), "family")
-    return from_clause(_finish(random, clause, fronting=0.6, negation=0.3), "family")
+    return from_clause(finish(random, clause, fronting=0.6, negation=0.3), "family")

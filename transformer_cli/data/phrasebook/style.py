@@ -5,15 +5,28 @@ from __future__ import annotations
 from dataclasses import dataclass
 from hashlib import blake2b
 
+from transformer_cli.data.phrasebook.everyday import OPENINGS
 from transformer_cli.data.phrasebook.lexicon import NOUNS
+from transformer_cli.data.phrasebook.phrases import NAMES
 
 _NOUN_FORMS = frozenset(
     form
     for noun in NOUNS.values()
     for plural in [noun.german_plural]
     for form in (noun.german, *((plural, plural + "n") if plural else ()))
-) | frozenset(("abend", "montag", "freitag", "sonntag", "tag", "woche", "uhr", "viertel"))
-_CAPITALS = {"de": _NOUN_FORMS, "en": frozenset(("i", "monday", "friday", "sunday"))}
+)
+_OTHER_NOUNS = """
+abend montag freitag sonntag tag woche uhr viertel nacht dank wiedersehen entschuldigung hunger durst deutsch englisch
+deutschland berlin hamburg
+"""
+_CAPITALS = {
+    "de": _NOUN_FORMS | {*_OTHER_NOUNS.split(), *NAMES},
+    "en": frozenset(("i", "monday", "friday", "sunday", "german", "english", "germany", "berlin", "hamburg", *NAMES)),
+}
+_OPENINGS = {
+    "de": tuple(" ".join(word.text for word in opening.german("")) for opening in OPENINGS),
+    "en": tuple(" ".join(word.text for word in opening.english("")) for opening in OPENINGS),
+}
 
 _UMLAUTS = {
     "kept": str.maketrans({}),
@@ -55,9 +68,14 @@ def dress(text: str, *, language: str, style: Style, question: bool) -> str:
             _capital(word) if index == 0 or plain.strip('"') in capitals else word
             for index, (plain, word) in enumerate(zip(words, typed, strict=True))
         ]
+        if words[:2] == ["guten", "morgen"]:  # which elsewhere is tomorrow
+            typed[1] = _capital(typed[1])
     if style.punctuated:
         following = [*words[1:], ""]
         typed = [word + "," * (after in _AFTER_COMMA[language]) for word, after in zip(typed, following, strict=True)]
+        opening = next((one for one in _OPENINGS[language] if f"{text} ".startswith(f"{one} ")), None)
+        if opening and opening != text:
+            typed[len(opening.split()) - 1] += ","
         typed[-1] += "?" if question else "."
     dressed = " ".join(typed)
     return dressed.upper() if style.case == "upper" else dressed
