@@ -287,4 +287,4 @@ def test_flags_are_told_and_in_the_json(here: Path, capfd: pytest.CaptureFixture
     assert tx(*cut, " ".join(SOURCES[:2])) == 0
     captured = capfd.readouterr()
     assert "short" in json.loads(captured.out)["flags"]
-    assert "look wrong, of 1 translations: 1 short" in captured.err
+    assert "look wrong, of 1 translations: 1 short (line 1)" in captured.err

@@ -37,7 +37,10 @@ def test_many_words_are_counted_and_the_most_frequent_named(capsys):
     lines = [f"ich {chr(97 + index)}x" for index in range(12)] + ["lx ich"]
     words.mark(lines, [NOTHING] * 13)
     words.tell()
-    assert "never saw lx, ax, bx, cx, dx, ex, fx, gx, hx, ix and 2 more (13 of 26 words): " in capsys.readouterr().err
+    assert (
+        "never saw lx, ax, bx, cx, dx, ex, fx, gx, hx, ix and 2 more (13 of 26 words, lines 1, 2, 3, 4, 5 and 8 more): "
+        in capsys.readouterr().err
+    )
     words.tell()
     assert capsys.readouterr().err == ""
 
@@ -46,7 +49,7 @@ def test_many_words_are_counted_and_the_most_frequent_named(capsys):
 def test_a_translation_of_unknown_words_is_a_guess(capfd):
     """`guten tag` used to be "did did she green" without a word."""
     assert main(["translate", "guten tag", "ich mochte ein bier"]) == 0
-    assert "warning: training never saw guten, tag (2 of 6 words): the translation is a guess there\n" in (
+    assert "warning: training never saw guten, tag (2 of 6 words, line 1): the translation is a guess there\n" in (
         capfd.readouterr().err
     )
     assert main(["translate", "--json", "-q", "guten tag", "ich mochte ein bier"]) == 0

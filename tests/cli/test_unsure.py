@@ -58,7 +58,7 @@ def test_a_doubtful_translation_is_said_to_be_one(doubtful, capfd):
     assert main(["translate", BEER]) == 0
     assert capfd.readouterr().err.endswith(WARNING)
     assert main(["translate", BEER, "", BEER]) == 0
-    assert "warning: the model is less sure than it usually is of 2 of 3 translations (--json says which)\n" in (
+    assert "warning: the model is less sure than it usually is of 2 of 3 translations (lines 1, 3)\n" in (
         capfd.readouterr().err
     )
     assert main(["translate", "--json", "-q", BEER]) == 0

@@ -41,6 +41,25 @@ class Request:
     """By name, as JSON."""
 
 
+class Where:
+    """Which lines something is in, counted from 1: a few numbers, and how many more."""
+
+    MOST_NAMED = 5
+
+    def __init__(self) -> None:
+        self.n = 0
+        self._first: list[str] = []
+
+    def add(self, number: int) -> None:
+        self.n += 1
+        if len(self._first) < self.MOST_NAMED:
+            self._first.append(f"{number:,}")
+
+    def __str__(self) -> str:
+        more = f" and {self.n - len(self._first):,} more" if self.n > len(self._first) else ""
+        return f"line{'s' * (self.n > 1)} {', '.join(self._first)}{more}"
+
+
 def given_lines(text: list[str] | None, input_file: str | None) -> Lines | None:
     """The lines of the arguments, of a file (`-` is stdin), or of stdin where something is fed to it; None if nothing
     is given. Raises UsageError for text and a file together, DataError for what cannot be read.

@@ -12,6 +12,7 @@ from pathlib import Path
 from typing import IO, TYPE_CHECKING, Any, cast
 
 from transformer_cli.cli import console
+from transformer_cli.cli.lines import Where
 from transformer_cli.cli.unseen import UNSEEN
 from transformer_cli.decoding.doubt import SHARE, UNSURE
 from transformer_cli.errors import DataError, UsageError
@@ -110,6 +111,7 @@ def writer(output_file: str | None) -> Iterator[Callable[[str], object]]:
         yield lambda line: file.write(f"{line}\n".encode())
 
 
+LOOKS_WRONG = ("looped", "copied", "short")
 UNSURE_OF_THIS = "the model is less sure of this translation than it usually is"
 
 
@@ -117,14 +119,19 @@ class Tally:
     """What happened to how many lines."""
 
     def __init__(self) -> None:
-        self.n_lines = self.n_empty = self.n_truncated = self.n_unsure = 0
+        self.n_lines = self.n_empty = self.n_truncated = 0
         self.flags: Counter[str] = Counter()
+        self.odd, self.unsure = Where(), Where()
 
     def add(self, found: Sequence[Translation]) -> None:
+        for number, one in enumerate(found, start=self.n_lines + 1):
+            if not set(LOOKS_WRONG).isdisjoint(one.flags):
+                self.odd.add(number)
+            if UNSURE in one.flags and UNSEEN not in one.flags:  # those are named anyway
+                self.unsure.add(number)
         self.n_lines += len(found)
         self.n_empty += sum(translation.is_of_nothing for translation in found)
         self.n_truncated += sum(translation.truncated for translation in found)
-        self.n_unsure += sum(UNSURE in one.flags and UNSEEN not in one.flags for one in found)  # those are named anyway
         self.flags.update(flag for translation in found for flag in translation.flags)
 
     def tell(self, counts: Mapping[str, int]) -> None:
@@ -140,14 +147,12 @@ class Tally:
             console.warn(f"too long for the model, so the translation is empty: {n:,} {of_all} lines")
         if self.n_truncated:
             console.warn(f"did not end and were cut at the longest length: {self.n_truncated:,} {of_all} translations")
-        signs = [f"{self.flags[flag]:,} {flag}" for flag in ("looped", "copied", "short") if self.flags[flag]]
-        if signs:
-            console.warn(f"look wrong, {of_all} translations: {', '.join(signs)} (--json says which)")
-
-        if self.n_unsure:
-            tell = console.warn if self.n_unsure > 2 * SHARE * self.n_lines else console.say
-            several = f"the model is less sure than it usually is of {self.n_unsure:,} {of_all} translations"
-            tell(UNSURE_OF_THIS if self.n_lines == 1 else f"{several} (--json says which)")
+        if signs := [f"{self.flags[flag]:,} {flag}" for flag in LOOKS_WRONG if self.flags[flag]]:
+            console.warn(f"look wrong, {of_all} translations: {', '.join(signs)} ({self.odd})")
+        if n := self.unsure.n:
+            tell = console.warn if n > 2 * SHARE * self.n_lines else console.say
+            several = f"the model is less sure than it usually is of {n:,} {of_all} translations ({self.unsure})"
+            tell(UNSURE_OF_THIS if self.n_lines == 1 else several)
 
     def refuse(self, limit: int | None, *, splits: bool) -> None:
         """DataError where a line was refused. limit: pieces of a source; splits: whether long lines are to be split."""

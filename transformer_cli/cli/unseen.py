@@ -9,6 +9,7 @@ from dataclasses import replace
 from typing import TYPE_CHECKING
 
 from transformer_cli.cli import console
+from transformer_cli.cli.lines import Where
 from transformer_cli.writing import words
 
 if TYPE_CHECKING:
@@ -28,8 +29,9 @@ class Unseen:
 
     def __init__(self, known: Collection[str] | None) -> None:
         self.known = known
-        self.n_words = 0
+        self.n_lines = self.n_words = 0
         self.counts: Counter[str] = Counter()
+        self.where = Where()
 
     @classmethod
     def by(cls, runs: Iterable[OpenedRun]) -> Unseen:
@@ -50,8 +52,11 @@ class Unseen:
             # As the tokenizer reads it; a number or a rule is no word.
             said = [word for word in words(unicodedata.normalize("NFKC", source)) if any(map(str.isalpha, word))]
             unseen = [word for word in said if word not in self.known]
+            self.n_lines += 1
             self.n_words += len(said)
             self.counts.update(unseen)
+            if unseen:
+                self.where.add(self.n_lines)
             marked.append(replace(translation, flags=(*translation.flags, UNSEEN)) if unseen else translation)
         return marked
 
@@ -61,6 +66,10 @@ class Unseen:
             named = [word for word, _ in self.counts.most_common(MOST_NAMED)]
             more = f" and {len(self.counts) - len(named):,} more" if len(self.counts) > len(named) else ""
             share = f"{self.counts.total():,} of {self.n_words:,} words"
-            console.warn(f"training never saw {', '.join(named)}{more} ({share}): the translation is a guess there")
-        self.n_words = 0
+            where = f", {self.where}" if self.n_lines > 1 else ""
+            console.warn(
+                f"training never saw {', '.join(named)}{more} ({share}{where}): the translation is a guess there"
+            )
+        self.n_lines = self.n_words = 0
         self.counts.clear()
+        self.where = Where()
