@@ -84,6 +84,11 @@ def test_a_name_of_others_has_one_meaning():
         ("model: {share_embeddings: true}", "`model.share_embeddings`; here it is `model.tied: embeddings`\n"),
         ("decoding: {repetition_penalty: 2}", "`decoding.repetition_penalty`; tx has no such penalty; nearest is "),
         ("testing: {beam_size: 5}", "`testing`; here it is `decoding`\n"),
+        (
+            "batch_size: 64",
+            "`batch_size`; there is `training.budget_tokens` (padded tokens of one batch, at most, on the source side "
+            "and on the target side) and `decoding.batch_size` (sentences translated together, at most)\n",
+        ),
         ("max_length: 5", "`max_length`; it belongs to `data` or `decoding`\n"),
         ("training: {lowercase: true}", "`training.lowercase`; it belongs to `evaluation`\n"),
         ("data: {lowercase: true}", "`data.lowercase`; tx takes text as it is; nearest is tokenizer.normalization\n"),
@@ -138,6 +143,12 @@ def test_a_name_is_looked_up(asked, found, remark):
 
 def test_what_tx_has_not_says_what_is_nearest():
     assert look_up("repetition_penalty").remark.startswith("repetition_penalty: tx has no such penalty; nearest is ")
+
+
+def test_a_bare_name_that_means_two_things_leads_to_both():
+    both = look_up("batch_size")
+    assert {one.name for one in both.settings} == {"decoding.batch_size", "training.budget_tokens"}
+    assert both.remark == "batch_size of training is training.budget_tokens in tx"
 
 
 def test_a_section_is_all_that_is_in_it():

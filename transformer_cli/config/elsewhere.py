@@ -16,6 +16,12 @@ def ours(name: str, section: str = "") -> str | None:
     return _of(_names(), name, section)
 
 
+def in_sections(name: str) -> dict[str, str]:
+    """What ours are where others call them so in a section of that name: of `batch_size`, that of training."""
+    named = [(*theirs.rpartition("."), ours.partition("=")[0]) for theirs, ours in _names().items()]
+    return {section: ours for section, _, key, ours in named if section and key == _plain(name)}
+
+
 def instead(name: str, section: str = "") -> str | None:
     """What tx does in place of something that it has no setting for."""
     return _of(_without(), name, section)

@@ -141,6 +141,9 @@ def look_up(name: str) -> Lookup:
     exact = [one for one in everything if one.name == wanted or one.name.startswith((f"{wanted}.", f"{wanted}[]"))]
     section, _, key = wanted.rpartition(".")
     bare = [one for one in everything if one.key == key]
+    if bare and not section and (others := elsewhere.in_sections(key)):
+        remark = "; ".join(f"{wanted} of {around} is {ours} in tx" for around, ours in others.items())
+        return Lookup((*bare, *(one for one in everything if one.name in others.values())), remark)
     if exact or (bare and not section):
         return Lookup(tuple(exact or bare))
     if theirs := elsewhere.ours(key, section):
@@ -165,6 +168,9 @@ def suggestion(path: tuple[str, ...], parent: type[Section]) -> str:
     section = ".".join(around)
     theirs = elsewhere.ours(key, section)
     if not elsewhere.is_meant_here(key, section) and (homes := _homes(key)):
+        if not section and (others := elsewhere.in_sections(key)):
+            meant = [one for one in settings() if one.key == key or one.name in others.values()]
+            return "; there is " + " and ".join(f"`{one.name}` ({_in_short(one.about)})" for one in meant)
         return f"; it belongs to {' or '.join(homes)}"
     if theirs:
         name, _, value = theirs.partition("=")
@@ -176,6 +182,11 @@ def suggestion(path: tuple[str, ...], parent: type[Section]) -> str:
         return f"; tx {words}"
     close = nearest(key, parent.model_fields)
     return f"; did you mean `{close}`?" if close else ""
+
+
+def _in_short(about: str) -> str:
+    """The beginning of a setting's help, within a sentence."""
+    return about[0].lower() + about[1:].partition(".")[0].partition(";")[0]
 
 
 def _homes(key: str) -> list[str]:
