@@ -25,7 +25,6 @@ from transformer_cli.data.phrasebook.phrases import (
     NounPhrase,
     Pronoun,
     Word,
-    Words,
 )
 from transformer_cli.data.phrasebook.sentences import Sentence, from_clause, from_words, opened
 
@@ -127,8 +126,10 @@ def _at_some_time(random: Random, clause: Clause) -> Clause:
 
 def introduction(random: Random) -> Sentence:
     """das ist mein kleiner bruder; ist das ein hund; sie ist keine lehrerin; wer ist der mann."""
-    if chance(random, 0.15):
+    if chance(random, 0.2):
         asked = Clause(_anybody(random, ("person",)), SEIN, asked=adverbials.WHO, front="asked")
+        if chance(random, 0.4):
+            asked = replace(asked, subject=Pronoun("das"), asked=pick(random, (adverbials.WHO, adverbials.WHAT)))
         return from_clause(replace(asked, past=asked.subject.person != DU and chance(random, 0.2)))
     subject, predicate = _introduced(random)
     clause = Clause(subject, SEIN, predicate=predicate, negated=chance(random, 0.2))
@@ -181,7 +182,7 @@ def _being(adjective: str) -> Adverbial:
 def price(random: Random) -> Sentence:
     """was kostet das bier; wie viel kosten die äpfel; das kostet drei euro."""
     kinds = pick(random, (("thing",), ("food",), ("drink",)))
-    subject = _anybody(random, kinds) if chance(random, 0.9) else Pronoun("das")
+    subject = _anybody(random, kinds) if chance(random, 0.75) else Pronoun("das")
     clause, asked = Clause(subject, KOSTEN), random.random()
     if asked < 0.4:
         return from_clause(replace(clause, accusative=Pronoun("was"), front="accusative"))
@@ -235,23 +236,15 @@ def well_being(random: Random) -> Sentence:
 
 
 def name(random: Random) -> Sentence:
-    """ich heiße anna; wie heißt dein hund: English has a noun for persons that are pronouns, else a participle."""
+    """ich heiße anna; wie heißt du: English has a noun for the verb."""
     asked = chance(random, 0.35)
-    who = (Word(pick(random, NAMES), ("name",)),)
-    how, what = (Word("wie", ("name",)),), (Word("what", ("name",)),)
-    being, named = Word("is", ("verb",)), Word("named", ("verb",))
-    if chance(random, 0.8):
-        owner, verb, owned = pick(random, _OWNERS)
-        subject: Nominal = Pronoun(owner)
-        theirs: Words = (Word(owned, ("subject",)), Word("name", ("verb",)))
-        said = (*what, being, *theirs) if asked else (*theirs, being, *who)
-    else:
-        subject, verb = noun_phrase(random, ("kin", "pet"), ("mein", "dein", "unser", "der")), "heißt"
-        theirs = subject.english("nom", "subject")
-        said = (*what, being, *theirs, named) if asked else (*theirs, being, named, *who)
-    calling, whose = Word(verb, ("verb",)), subject.german("nom", "subject")
-    asking = (*how, calling, *whose)
-    return from_words(asking if asked else (*whose, calling, *who), said, *["question"] * asked, nominative=subject)
+    owner, verb, owned = pick(random, _OWNERS)
+    subject, being, who = Pronoun(owner), Word("is", ("verb",)), Word(pick(random, NAMES), ("name",))
+    whose, theirs = subject.german("nom", "subject"), (Word(owned, ("subject",)), Word("name", ("verb",)))
+    calling = Word(verb, ("verb",))
+    if not asked:
+        return from_words((*whose, calling, who), (*theirs, being, who))
+    return from_words((Word("wie", ("name",)), calling, *whose), (Word("what", ("name",)), being, *theirs), "question")
 
 
 _OWNERS = (*(("ich", "heiße", "my"), ("du", "heißt", "your")) * 2, ("er", "heißt", "his"), ("sie", "heißt", "her"))
@@ -290,7 +283,7 @@ def about_somebody(random: Random) -> Sentence:
 
 
 # What has the least in common with any other sentence comes most often.
-_SHORT = (where, there, introduction, description, price, home, *(well_being, name) * 5, wish, o_clock)
+_SHORT = (where, there, introduction, description, price, home, *(well_being, name) * 5, wish, *(o_clock,) * 2)
 
 
 KINDS: tuple[tuple[float, Callable[[Random], Sentence]], ...] = (
@@ -299,11 +292,11 @@ KINDS: tuple[tuple[float, Callable[[Random], Sentence]], ...] = (
     (1.6, introduction),
     (1.2, description),
     (1, price),
-    (1.6, home),
+    (1.9, home),
     (1.2, well_being),
     (0.8, name),
     (1, wish),
-    (0.3, o_clock),
+    (0.4, o_clock),
     (1, about_somebody),
     (0.8, greeting),
     (4, after_greeting),
