@@ -17,7 +17,7 @@ PACKAGE = Path(__file__).parents[1] / "transformer_cli"
 MODULES = sorted(PACKAGE.rglob("*.py"))
 MAX_LINES = 400
 
-FREE = {"cli", "__main__", "__init__"}
+FREE = {"cli", "python", "__main__", "__init__"}
 """They open everything, lazily."""
 
 

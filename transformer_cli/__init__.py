@@ -7,18 +7,27 @@ TYPE_CHECKING = False  # typing is not imported for it: `tx` begins here, and he
 if TYPE_CHECKING:
     from typing import Any
 
-    from transformer_cli.loading import load
+    from transformer_cli.errors import TxError
+    from transformer_cli.python.commands import count, evaluate, train
+    from transformer_cli.python.model import Model, load
 
 __version__ = "0.1.0"
-__all__ = ["__version__", "load"]
+__all__ = ["Model", "TxError", "__version__", "count", "evaluate", "load", "train"]
+
+PLACES = {
+    **dict.fromkeys(("Model", "load"), "python.model"),
+    **dict.fromkeys(("count", "evaluate", "train"), "python.commands"),
+    "TxError": "errors",
+}
+"""Where what there is for Python lives; some of it needs torch, which `import transformer_cli` does not."""
 
 
 def __getattr__(name: str) -> Any:
-    if name == "load":  # it needs torch, which `import transformer_cli` does not
+    if name in PLACES:
+        from importlib import import_module
+
         from transformer_cli.environment import prepare
 
         prepare()
-        from transformer_cli.loading import load
-
-        return load
+        return getattr(import_module(f"{__name__}.{PLACES[name]}"), name)
     raise AttributeError(f"module {__name__!r} has no attribute {name!r}")

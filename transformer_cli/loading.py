@@ -3,14 +3,13 @@
 from __future__ import annotations
 
 from collections.abc import Sequence
-from functools import partial
-from pathlib import Path
+from typing import TypeVar
 
 from pydantic import TypeAdapter, ValidationError
 
 from transformer_cli.checkpoints.manifest import STATE, way_out
 from transformer_cli.checkpoints.record import read_config
-from transformer_cli.checkpoints.store import OpenedRun, find_checkpoint, open_found
+from transformer_cli.checkpoints.store import OpenedRun
 from transformer_cli.config.run import RunConfig
 from transformer_cli.decoding.doubt import Certainty
 from transformer_cli.decoding.translator import Translator
@@ -18,26 +17,9 @@ from transformer_cli.errors import ModelError, UsageError
 from transformer_cli.files import shown
 from transformer_cli.machine import Machine, settle
 
+T = TypeVar("T", bound=Translator)
 FREE = {"decoding", "evaluation", "device", "precision", "seed", "threads"}
 """What may be set anew for a model that is trained; data.test too."""
-
-
-def load(
-    run: str | Path | Sequence[str | Path] | None = None, *, device: str | None = None, precision: str | None = None
-) -> Translator:
-    """The translator of a run, of a checkpoint directory, or of the latest run (of those that were validated, if any
-    was); it does what `tx translate` does.
-
-    run: several translate together, as an ensemble. device: cpu, cuda, mps, or auto. precision: fp32, bf16, or auto.
-    The (first) run's own configuration where not given; auto is what the run chose, on the same kind of device.
-    Raises ConfigError for another device or precision; ModelError where there is no such run, where it is damaged, or
-    where runs do not fit together.
-    """
-    runs = [run] if run is None or isinstance(run, str | Path) else run
-    opened = [open_found(partial(find_checkpoint, None if one is None else str(one))) for one in runs]
-    given = {"device": device, "precision": precision}
-    overrides = [f"{name}={value}" for name, value in given.items() if value is not None]
-    return translator_of(opened, settings_of(opened[0], overrides))
 
 
 def translator_of(opened: OpenedRun | Sequence[OpenedRun], settings: RunConfig) -> Translator:
@@ -46,13 +28,17 @@ def translator_of(opened: OpenedRun | Sequence[OpenedRun], settings: RunConfig) 
     In bf16 the last digits of a sentence's scores may depend on its neighbours in the batch; `precision: fp32` is there
     for whoever needs them. Raises ModelError for runs that do not share their vocabulary.
     """
-    runs = [opened] if isinstance(opened, OpenedRun) else opened
+    return translator_as(Translator, [opened] if isinstance(opened, OpenedRun) else opened, settings)
+
+
+def translator_as(kind: type[T], runs: Sequence[OpenedRun], settings: RunConfig) -> T:
+    """The same, of this class."""
     _check_same_text(runs)
     machine = machine_of(runs[0], settings).use()
     for run in runs:
         run.model.compute_in(machine.dtype, training=False)
         run.model.use_attention(fused=machine.fused_attention)
-    return Translator(
+    return kind(
         [run.model for run in runs],
         runs[0].tokenizer,
         settings.decoding,

@@ -20,8 +20,8 @@ from transformer_cli.attention_maps.maps import Side
 from transformer_cli.data.corpus import Corpus
 from transformer_cli.decoding import long_lines
 from transformer_cli.errors import DataError, UsageError
-from transformer_cli.loading import load
 from transformer_cli.model.build import build_model
+from transformer_cli.python.model import load
 from transformer_cli.tokenizer import Vocabulary
 
 

@@ -14,9 +14,9 @@ from transformer_cli.attention_maps.capture import attention_maps, capture
 from transformer_cli.attention_maps.saved import as_json, as_npz
 from transformer_cli.config.model import ModelConfig
 from transformer_cli.errors import ModelError, UsageError
-from transformer_cli.loading import load
 from transformer_cli.model.attention import ScaledDotProductAttention
 from transformer_cli.model.build import build_model
+from transformer_cli.python.model import load
 
 SOURCE = torch.tensor([[5, 6, 7, 8, 9, 3], [9, 4, 3, 0, 0, 0]])
 LENGTHS = torch.tensor([6, 3])

@@ -10,7 +10,7 @@ import pytest
 from transformer_cli.decoding.doubt import UNSURE, certainty, usual_certainty
 from transformer_cli.decoding.scoring import score_texts
 from transformer_cli.decoding.translation import NOTHING, Part, Translation
-from transformer_cli.loading import load
+from transformer_cli.python.model import load
 
 LINES = ["ich mochte ein bier", "das tier"]
 

@@ -88,8 +88,8 @@ def test_lines_without_text_are_empty_and_never_reach_the_model(
 
 
 def test_a_text_is_not_taken_for_a_list_of_its_characters(translator: Translator) -> None:
-    with pytest.raises(TypeError, match=r"expected a list of lines, not a text: \['ich bin'\]"):
-        translator.translate("ich bin")
+    with pytest.raises(UsageError, match=r"lines is 'ich bin'; expected a list of texts"):
+        translator.translate_all("ich bin")
 
 
 def test_a_translation_carries_its_ids_pieces_and_score(translator: Translator) -> None:

@@ -113,6 +113,15 @@ class AttentionMaps:
         for block in self.blocks:
             _check_weights(block, self.shape(block.kind), self.visible(block.kind))
 
+    def _repr_html_(self) -> str:
+        """The interactive page, for notebooks: in a frame of its own, which can reach nothing else."""
+        import html
+
+        from transformer_cli.attention_maps.page import page
+
+        style = "width: 100%; height: 640px; border: 0"
+        return f'<iframe sandbox="allow-scripts" style="{style}" srcdoc="{html.escape(page(self))}"></iframe>'
+
     def of(self, kind: Kind) -> tuple[Block, ...]:
         """The blocks of one kind, by layer."""
         return tuple(block for block in self.blocks if block.kind == kind)

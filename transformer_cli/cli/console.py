@@ -7,6 +7,8 @@ import io
 import os
 import select
 import sys
+from collections.abc import Iterator
+from contextlib import contextmanager
 from typing import Any, TextIO
 
 from transformer_cli.errors import ResourceError
@@ -15,6 +17,8 @@ LONGEST_LINE = 800
 """Characters, about, of a line of conversation."""
 
 _quiet = False
+_results: list[str] | None = None
+"""Where results go instead of stdout."""
 
 
 def be_quiet() -> None:
@@ -26,6 +30,18 @@ def be_quiet() -> None:
 def is_quiet() -> bool:
     """Whether the conversation is left out."""
     return _quiet
+
+
+@contextmanager
+def collected() -> Iterator[list[str]]:
+    """Results go into this list, and the conversation is left out."""
+    global _quiet, _results
+    before = _quiet, _results
+    _quiet, _results = True, []
+    try:
+        yield _results
+    finally:
+        _quiet, _results = before
 
 
 def open_streams() -> None:
@@ -46,6 +62,9 @@ def open_streams() -> None:
 
 def result(text: str) -> None:
     """One result on stdout; escaped on a terminal only, so that files and pipes get the very text."""
+    if _results is not None:
+        _results.append(text)
+        return
     _write(sys.stdout, visible(text) if is_terminal(sys.stdout) else text)
 
 

@@ -13,7 +13,7 @@ from typing import Any
 import typer
 
 from transformer_cli.cli import console, signals
-from transformer_cli.errors import Interrupted, ToldError, TxError
+from transformer_cli.errors import Interrupted, ToldError, TxError, UsageError
 
 BUG, USAGE, RESOURCE = 1, 2, 5
 
@@ -63,17 +63,8 @@ def _report(error: Exception) -> int:
     if isinstance(error, TxError):
         console.error(error.message, hint=error.hint)
         return error.exit_code
-    if hasattr(error, "format_message") and hasattr(error, "exit_code"):
-        # The command line library's own error; recognised by shape, since its class moves between versions.
-        context = getattr(error, "ctx", None)
-        if context is not None and hasattr(error, "possibilities"):  # of an option that there is not
-            from transformer_cli.cli.unknown import option_error
-
-            there = [name for parameter in context.command.params for name in parameter.opts]
-            return _report(option_error(getattr(error, "option_name", ""), context.command_path, there))
-        message = _in_our_words(error)
-        console.error(message, hint=_usage_hint(message, context))
-        return USAGE
+    if (told := misunderstood(error)) is not None:
+        return _report(told)
     if isinstance(error, ImportError) and not (error.name or "").startswith("transformer_cli"):
         console.error(
             f"a library cannot be loaded: {error}",
@@ -97,6 +88,20 @@ def _report(error: Exception) -> int:
         hint=None if _traceback_wanted else "the same command with --traceback shows where; please report it.",
     )
     return BUG
+
+
+def misunderstood(error: Exception) -> UsageError | None:
+    """The command line library's own error as one of ours; None for any other."""
+    if not (hasattr(error, "format_message") and hasattr(error, "exit_code")):  # its class moves between versions
+        return None
+    context = getattr(error, "ctx", None)
+    if context is not None and hasattr(error, "possibilities"):  # of an option that there is not
+        from transformer_cli.cli.unknown import option_error
+
+        there = [name for parameter in context.command.params for name in parameter.opts]
+        return option_error(getattr(error, "option_name", ""), context.command_path, there)
+    message = _in_our_words(error)
+    return UsageError(message, hint=_usage_hint(message, context))
 
 
 def _in_our_words(error: Any) -> str:

@@ -9,7 +9,7 @@ from collections import Counter
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from contextlib import ExitStack, contextmanager
 from pathlib import Path
-from typing import IO, TYPE_CHECKING, Any, cast
+from typing import IO, TYPE_CHECKING, cast
 
 from transformer_cli.cli import console
 from transformer_cli.cli.lines import Where
@@ -20,7 +20,7 @@ from transformer_cli.files import check_file, json_line, shown
 
 if TYPE_CHECKING:
     from transformer_cli.cli.lines import Request
-    from transformer_cli.decoding.translation import Candidate, Translation
+    from transformer_cli.decoding.translation import Translation
 
 
 def refuse_own_input(output: str | Path | None, *inputs: str | Path | None, config: str | None = None) -> None:
@@ -182,13 +182,7 @@ def as_moses(number: int, request: Request, translation: Translation) -> list[st
 
 def as_json(number: int, request: Request, translation: Translation) -> list[str]:
     """One object; fields that came with the line stay, unless they have the name of one of ours."""
-    own = {
-        "source": request.source,
-        **_fields(translation),
-        "flags": list(translation.flags),
-        **({} if translation.alignment is None else {"alignment": sorted(translation.alignment)}),
-        "n_best": [_fields(one) for one in translation.n_best],
-    }
+    own = {"source": request.source, **translation.as_json()}
     fields = request.fields | {name: json_line(value) for name, value in own.items()}
     return ["{" + ", ".join(f"{json_line(name)}: {text}" for name, text in fields.items()) + "}"]
 
@@ -197,13 +191,3 @@ JSON_FIELDS = frozenset(
     {"source", "translation", "score", "log_probability", "tokens", "truncated", "flags", "n_best", "alignment"}
 )
 """Names that the input's own fields cannot keep."""
-
-
-def _fields(one: Candidate) -> dict[str, Any]:
-    return {
-        "translation": one.text,
-        "score": one.score,
-        "log_probability": one.log_probability,
-        "tokens": list(one.tokens),
-        "truncated": one.truncated,
-    }

@@ -150,13 +150,5 @@ def _as_text(one: Likelihood | None) -> str:
 
 
 def _as_json(source: str, target: str, one: Likelihood | None) -> str:
-    fields: dict[str, Any] = {"source": source, "target": target, "log_probability": None}
-    if one is not None:
-        fields |= {
-            "log_probability": one.log_probability,
-            "perplexity": one.perplexity,
-            "tokens": list(one.tokens),
-            "log_probabilities": list(one.log_probabilities),
-            "unknown": one.n_unknown,
-        }
-    return json_line(fields)
+    scored = {"log_probability": None} if one is None else one.as_json()
+    return json_line({"source": source, "target": target, **scored})

@@ -11,6 +11,7 @@ from __future__ import annotations
 import math
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass
+from typing import Any
 
 import torch
 from torch import Tensor
@@ -58,6 +59,16 @@ class Likelihood:
     def perplexity(self) -> float:
         """Per piece."""
         return perplexity(self.log_probability, len(self.log_probabilities))
+
+    def as_json(self) -> dict[str, Any]:
+        """What `tx score --json` says, but for the texts."""
+        return {
+            "log_probability": self.log_probability,
+            "perplexity": self.perplexity,
+            "tokens": list(self.tokens),
+            "log_probabilities": list(self.log_probabilities),
+            "unknown": self.n_unknown,
+        }
 
 
 def perplexity(log_probability: float, n_pieces: int) -> float:

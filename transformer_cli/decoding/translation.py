@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from dataclasses import dataclass
+from typing import Any
 
 SPLIT, REFUSED = "split", "refused"
 
@@ -21,6 +22,15 @@ class Candidate:
     ids: tuple[int, ...]
     tokens: tuple[str, ...]
     truncated: bool
+
+    def as_json(self) -> dict[str, Any]:
+        return {
+            "translation": self.text,
+            "score": self.score,
+            "log_probability": self.log_probability,
+            "tokens": list(self.tokens),
+            "truncated": self.truncated,
+        }
 
 
 @dataclass(frozen=True)
@@ -53,6 +63,15 @@ class Translation(Candidate):
     def is_of_nothing(self) -> bool:
         """Whether the line had no text, so that the model never saw it."""
         return not self.parts and REFUSED not in self.flags
+
+    def as_json(self) -> dict[str, Any]:
+        """What `tx translate --json` says, but for the source."""
+        return {
+            **super().as_json(),
+            "flags": list(self.flags),
+            **({} if self.alignment is None else {"alignment": sorted(self.alignment)}),
+            "n_best": [one.as_json() for one in self.n_best],
+        }
 
 
 _NO_TEXT = Candidate(text="", score=0.0, log_probability=0.0, ids=(), tokens=(), truncated=False)

@@ -122,12 +122,11 @@ class Translator:
         begins with, whole words. lines_before: how many lines of the same text came earlier; they are counted in what
         sampling draws by and in what errors say. by_sentences: whether lines of more than `max_source_sentences` are
         translated in parts. progress: called with the number of lines that are newly done.
-        Raises UsageError for more n_best than beams, a beam_size where samples are drawn, or a wild penalty; DataError
-        for a prefix that cannot be written; DivergedError where the model computes no numbers, naming the line.
-        TypeError for one text in place of lines.
+        Raises UsageError for what is no list of texts, for more n_best than beams, a beam_size where samples are drawn,
+        or a wild penalty; DataError for a prefix that cannot be written; DivergedError where the model computes no
+        numbers, naming the line.
         """
-        if isinstance(lines, str):  # it would be taken for a line per character
-            raise TypeError(f"expected a list of lines, not a text: [{lines[:40]!r}]")
+        check_lines("lines", lines)
         options = SearchOptions.of(
             self.config,
             seed=self.seed,
@@ -306,6 +305,12 @@ class Translator:
                     hint=f"a translation ends with {target.piece(EOS)}; the other marks are never written anyway",
                 )
         return [known[piece] for piece in self.config.banned]
+
+
+def check_lines(name: str, lines: object) -> None:
+    """UsageError unless these are texts: one alone would be taken for a line per character."""
+    if isinstance(lines, str) or not all(isinstance(line, str) for line in lines):  # type: ignore[attr-defined]
+        raise UsageError(f"{name} is {lines!r:.60}; expected a list of texts", hint='for example ["ein bier"]')
 
 
 @dataclass(frozen=True)

@@ -1,0 +1,184 @@
+"""What Python is given is what the commands say, bit for bit, and so is what it is told."""
+
+from __future__ import annotations
+
+import html
+import json
+import re
+import runpy
+import shutil
+from pathlib import Path
+
+import pytest
+
+import transformer_cli as tx
+from transformer_cli.attention_maps.page import page
+from transformer_cli.attention_maps.saved import as_json
+from transformer_cli.cli.app import main
+from transformer_cli.errors import ConfigError, DataError, ModelError, TxError, UsageError
+
+SOURCES = ["ich mochte ein bier", "", "der hund trinkt nicht", "ein Wombat schläft"]
+TARGETS = ["i want a beer", "", "the dog does not drink", "a wombat sleeps"]
+
+
+@pytest.fixture
+def run(trained_run, tmp_path) -> Path:
+    """A copy, which evaluation may write to; the texts lie beside it."""
+    shutil.copytree(trained_run, tmp_path / "runs" / "tiny")
+    for name, lines in (("text.de", SOURCES), ("text.en", TARGETS)):
+        Path(name).write_text("\n".join(lines) + "\n", encoding="utf-8")
+    return tmp_path / "runs" / "tiny"
+
+
+@pytest.fixture
+def said(capfd):
+    """said("translate", ...): the objects that a command prints."""
+
+    def objects(*arguments: str):
+        assert main([*arguments, "--json"]) == 0
+        return [json.loads(line) for line in capfd.readouterr().out.split("\n") if line]
+
+    return objects
+
+
+def again(value):
+    """As JSON has it."""
+    return json.loads(json.dumps(value))
+
+
+def test_translations_are_those_of_the_command(run, said):
+    options = ["-m", str(run), "-i", "text.de", "--n-best", "2", "--alignments"]
+    found = tx.load(run).translate_all(SOURCES, n_best=2, with_alignments=True)
+    assert again([{"source": s, **one.as_json()} for s, one in zip(SOURCES, found, strict=True)]) == said(
+        "translate", *options
+    )
+    assert "unseen" in found[3].flags
+
+
+def test_samples_and_settings_are_those_of_the_command(run, said):
+    found = tx.load(run, settings={"seed": 3, "decoding.top_k": 5}).translate(SOURCES, search="sampling")
+    options = ["--sample", "--set", "seed=3", "--set", "decoding.top_k=5"]
+    assert found == [one["translation"] for one in said("translate", "-m", str(run), "-i", "text.de", *options)]
+
+
+def test_one_text_has_one_translation(run):
+    assert tx.load(run).translate("ich mochte ein bier") == "i want a beer"
+
+
+def test_scores_are_those_of_the_command(run, said):
+    found = tx.load(run).score(SOURCES, TARGETS)
+    told = said("score", "-m", str(run), "--source", "text.de", "--target", "text.en")
+    assert [again(one.as_json()) for one in found] == [
+        {key: value for key, value in one.items() if key not in ("source", "target")} for one in told[:-1]
+    ]
+
+
+def test_attention_is_that_of_the_command_and_a_notebook_shows_its_page(run, capfd):
+    maps = tx.load(run).attention(SOURCES[0], "i want a coffee")
+    assert main(["visualize-attention", "-m", str(run), SOURCES[0], "--target", "i want a coffee", "--json"]) == 0
+    assert as_json(maps) == capfd.readouterr().out.rstrip("\n")
+    assert html.unescape(maps._repr_html_().split('srcdoc="')[1].removesuffix('"></iframe>')) == page(maps)
+
+
+def test_words_are_aligned_as_the_command_aligns_them(run, said):
+    model = tx.load(run)
+    texts = model.translate(SOURCES)
+    told = said("translate", "-m", str(run), "-i", "text.de", "--alignments")
+    assert again(model.align(SOURCES, texts)) == [one["alignment"] for one in told]
+
+
+def test_without_a_precision_asked_for_scores_are_exact(run):
+    """A run in bf16 is scored in fp32, as `tx score` does it."""
+    exact, rounded = tx.load(run), tx.load(run, precision="bf16")
+    assert rounded.score(SOURCES, TARGETS) != exact.score(SOURCES, TARGETS)
+    chosen = tx.load(run, precision="bf16")
+    chosen.settings = chosen.settings.model_copy(update={"precision": "auto"})
+    assert chosen.score(SOURCES, TARGETS) == exact.score(SOURCES, TARGETS)
+
+
+def test_evaluation_is_that_of_the_command(run, said, capfd):
+    found = tx.evaluate(run, beam_size=2, worst=1)
+    assert capfd.readouterr() == ("", "")
+    assert found == said("evaluate", "-m", str(run), "--beam-size", "2", "--worst", "1")
+    assert json.loads((run / "run.json").read_text())["scores"]["test"]["decoding"]["beam_size"] == 2
+
+
+def test_a_count_is_that_of_the_command(run, said):
+    assert [tx.count("gpt2", by="block", flops=True)] == said("count-params", "gpt2", "--by=block", "--flops")
+    assert tx.count(run)["parameters"] == 24_704
+    assert tx.count("tiny", settings={"model.d_ff": 8}) == said("count-params", "tiny", "--set", "model.d_ff=8")[0]
+
+
+def test_training_is_that_of_the_command(trained_run, tmp_path, capfd):
+    config, settings = trained_run / "config.yaml", {"training.max_steps": 2, "training.learning_rate": 0.005}
+    outcome = tx.train(config, settings=settings, run_dir=tmp_path / "a", quiet=True)
+    assert capfd.readouterr() == ("", "")
+    options = [f"--set={name}={value}" for name, value in settings.items()]
+    assert main(["train", "-c", str(config), "--run-dir", "b", *options]) == 0
+    assert outcome.steps == 2
+    for name in ("model.safetensors", "optimizer.safetensors"):
+        made = [next((tmp_path / one).glob(f"checkpoints/step-*2/{name}")).read_bytes() for one in "ab"]
+        assert made[0] == made[1]
+    assert tx.load(outcome.run_dir).runs[0].checkpoint == outcome.best
+
+
+def test_a_notebook_shows_what_a_model_is(run):
+    shown = tx.load([run, run])._repr_html_()
+    assert shown.startswith("<table>")
+    for fact in ("de to en", "49,408", "1 + 1, d_model 32, 2 heads", "beam 5", "float32 on cpu"):
+        assert fact in shown
+
+
+@pytest.mark.parametrize(
+    ("use", "kind", "words"),
+    [
+        (lambda run: tx.load("nowhere"), ModelError, "nowhere does not exist"),
+        (lambda run: tx.load(run, precision="fp8"), ConfigError, "fp8"),
+        (
+            lambda run: tx.load(run, settings={"decoding.beam": 3}),
+            ConfigError,
+            '{"decoding.beam": 3}: unknown',
+        ),
+        (lambda run: tx.load(run, settings={"decoding.temperature": float("nan")}), ConfigError, "nan"),
+        (lambda run: tx.load(run, settings={"model.d_model": 64}), UsageError, "this model is trained"),
+        (lambda run: tx.load(run).translate_all("ein bier"), UsageError, "lines is 'ein bier'; expected a list"),
+        (lambda run: tx.load(run).translate(["ein bier", None]), UsageError, "expected a list of texts"),
+        (lambda run: tx.load(run).translate(["bier"], beam_size=2, search="sampling"), UsageError, "has no beam"),
+        (lambda run: tx.load(run).score(["bier"], []), UsageError, "1 sources and 0 targets"),
+        (lambda run: tx.load(run).align("bier", ["beer"]), UsageError, "sources is 'bier'"),
+        (lambda run: tx.load(run).attention(" "), UsageError, "empty"),
+        (lambda run: tx.load(run).score(["bier " * 999], ["x"]), DataError, "1,000 pieces"),
+        (lambda run: tx.evaluate(run, beam_siz=3), UsageError, "did you mean beam_size"),
+        (lambda run: tx.evaluate(run, beam_size=0), UsageError, "beam_size"),
+        (lambda run: tx.evaluate(run, source="text.de"), UsageError, "source and reference need each other"),
+        (lambda run: tx.count("gpt2", by="colour"), UsageError, "by"),
+        (lambda run: tx.count("gpt5.yaml"), ConfigError, "gpt5.yaml"),
+        (lambda run: tx.train("tiny.yaml", settings={"training.max_step": 3}), ConfigError, "max_steps"),
+    ],
+)
+def test_mistakes_are_told_in_pythons_words_with_what_to_do(run, use, kind, words):
+    with pytest.raises(kind) as caught:
+        use(run)
+    told = [str(caught.value), *getattr(caught.value, "__notes__", [])]
+    assert words in "\n".join(told)
+    assert not any("--" in line for line in told)
+    assert isinstance(caught.value, TxError)
+
+
+PAGE = (Path(__file__).parents[2] / "docs" / "python.md").read_text(encoding="utf-8")
+
+
+def test_the_page_names_all_that_there_is():
+    methods = [name for name, value in vars(tx.Model).items() if not name.startswith("_") and callable(value)]
+    assert len(methods) == 5
+    named = set(re.findall(r"tx\.\w+|\.\w+\(", PAGE))
+    assert {f"tx.{name}" for name in tx.__all__ if name != "__version__"} | {f".{name}(" for name in methods} <= named
+
+
+def test_the_pages_examples_do_what_they_say(run, capsys):
+    """Each `print` is followed by what it prints."""
+    blocks = re.findall(r"(<!-- slow -->\n)?```python\n(.*?)```", PAGE, re.DOTALL)
+    code = "\n".join(text for slow, text in blocks if not slow)
+    Path("example.py").write_text(code, encoding="utf-8")
+    runpy.run_path("example.py")
+    assert capsys.readouterr().out == "".join(line[2:] + "\n" for line in re.findall(r"^# .*", code, re.MULTILINE))

@@ -1,0 +1,165 @@
+"""A trained run in Python: it translates, scores, aligns and shows its attention as the commands do."""
+
+from __future__ import annotations
+
+import html
+from collections.abc import Callable, Mapping, Sequence
+from dataclasses import replace
+from functools import cached_property, partial
+from pathlib import Path
+from typing import Any, overload
+
+import torch
+
+from transformer_cli.attention_maps.aligner import align_texts, alignments
+from transformer_cli.attention_maps.capture import attention_maps
+from transformer_cli.attention_maps.maps import AttentionMaps
+from transformer_cli.checkpoints.store import OpenedRun, find_checkpoint, open_found, open_run
+from transformer_cli.cli.unseen import Unseen
+from transformer_cli.config.run import RunConfig
+from transformer_cli.decoding.scoring import Likelihood, score_texts
+from transformer_cli.decoding.translation import Translation
+from transformer_cli.decoding.translator import Translator, check_lines
+from transformer_cli.errors import UsageError
+from transformer_cli.loading import settings_of, translator_as, translator_of
+from transformer_cli.python.words import in_pythons_words, overrides
+
+
+class Model(Translator):
+    """A run, or several as an ensemble, ready to use; `tx.load` opens it."""
+
+    runs: tuple[OpenedRun, ...]
+    settings: RunConfig
+
+    @overload
+    def translate(self, lines: str, **options: Any) -> str: ...
+
+    @overload
+    def translate(self, lines: Sequence[str], **options: Any) -> list[str]: ...
+
+    def translate(self, lines: str | Sequence[str], **options: Any) -> str | list[str]:
+        """The translation of a text, or of each of several, in order; options as of `translate_all`."""
+        found = [one.text for one in self.translate_all([lines] if isinstance(lines, str) else lines, **options)]
+        return found[0] if isinstance(lines, str) else found
+
+    @in_pythons_words()
+    def translate_all(
+        self,
+        lines: Sequence[str],
+        *,
+        beam_size: int | None = None,
+        length_penalty: float | None = None,
+        search: str | None = None,
+        n_best: int = 1,
+        prefixes: Sequence[str] | None = None,
+        lines_before: int = 0,
+        by_sentences: bool = True,
+        progress: Callable[[int], object] | None = None,
+        with_alignments: bool = False,
+    ) -> list[Translation]:
+        """`tx translate`: all there is to know of each translation; `as_json()` is its line of --json.
+
+        search: "beam", or "sampling" to draw; n_best: as many of each; with_alignments: and which word translates
+        which. For the others, and for what is raised, see `Translator.translate_all`.
+        """
+        found = super().translate_all(
+            lines,
+            beam_size=beam_size,
+            length_penalty=length_penalty,
+            search=search,
+            n_best=n_best,
+            prefixes=prefixes,
+            lines_before=lines_before,
+            by_sentences=by_sentences,
+            progress=progress,
+        )
+        found = self._unseen.mark(lines, found)
+        if not with_alignments:
+            return found
+        links = alignments(self, lines, found)
+        return [replace(one, alignment=some) for one, some in zip(found, links, strict=True)]
+
+    @in_pythons_words()
+    def score(self, sources: Sequence[str], targets: Sequence[str]) -> list[Likelihood | None]:
+        """`tx score`: what the model gives to translations that are there; None for one of nothing. In fp32, unless
+        the model was loaded with another precision."""
+        return score_texts(self._precise, *_pairs(sources, targets))
+
+    @in_pythons_words()
+    def align(self, sources: Sequence[str], targets: Sequence[str]) -> list[list[tuple[int, int]]]:
+        """Which word of each source is translated by which of its target, counted from 0; in fp32, as `score`."""
+        return [sorted(links) for links in align_texts(self._precise, *_pairs(sources, targets))]
+
+    @in_pythons_words()
+    def attention(self, source: str, target: str | None = None, *, pad_to: int | None = None) -> AttentionMaps:
+        """`tx visualize-attention`: all attention of a translation, the model's own unless a target is given; a
+        notebook shows it as the page of -o FILE.html. In fp32, as `score`."""
+        run = self.runs[0]
+        name = f"{run.path.resolve().name}, {run.checkpoint.name}"
+        return attention_maps(self._precise, source, model=name, target=target, pad_to=pad_to)
+
+    @cached_property
+    def _precise(self) -> Translator:
+        """The same in fp32, where no precision was asked for."""
+        if self.settings.precision != "auto" or self.model.dtype in (None, torch.float32):
+            return self
+        settings = self.settings.model_copy(update={"precision": "fp32"})
+        return translator_of([open_run(run.checkpoint) for run in self.runs], settings)
+
+    @cached_property
+    def _unseen(self) -> Unseen:
+        return Unseen.by(self.runs)
+
+    def _repr_html_(self) -> str:
+        """A table, for notebooks."""
+        run, config = self.runs[0], self.model.config
+        depths = config.depths
+        facts = {
+            "model": ", ".join(str(run.checkpoint) for run in self.runs),
+            "languages": f"{run.config.data.source} to {run.config.data.target}",
+            "parameters": f"{sum(p.numel() for model in self.models for p in model.parameters()):,}",
+            "layers": f"{depths.encoder} + {depths.decoder}, d_model {config.d_model:,}, {config.n_heads:,} heads",
+            "pieces": f"{self.tokenizer.source_size:,} source, {self.tokenizer.target_size:,} target",
+            "search": f"{self.config.search}, beam {self.config.beam_size:,}",
+            "computes": f"{str(self.model.dtype or torch.float32).removeprefix('torch.')} on {self.device}",
+        }
+        rows = "".join(f"<tr><th>{name}</th><td>{html.escape(fact)}</td></tr>" for name, fact in facts.items())
+        return f"<table>{rows}</table>"
+
+
+@in_pythons_words()
+def load(
+    run: str | Path | Sequence[str | Path] | None = None,
+    *,
+    device: str | None = None,
+    precision: str | None = None,
+    settings: Mapping[str, Any] | None = None,
+) -> Model:
+    """A run, a checkpoint directory, or the latest run (of those that were validated, if any was), as `tx translate`
+    opens it.
+
+    run: several translate together, as an ensemble. device: cpu, cuda, mps, or auto. precision: fp32, bf16, or auto.
+    settings: others, such as {"decoding.beam_size": 3}. The (first) run's own configuration where not given; auto is
+    what the run chose, on the same kind of device.
+    Raises ConfigError for a wrong setting; ModelError where there is no such run, where it is damaged, or where runs do
+    not fit together.
+    """
+    runs = [run] if run is None or isinstance(run, str | Path) else run
+    opened = [open_found(partial(find_checkpoint, None if one is None else str(one))) for one in runs]
+    given = {"device": device, "precision": precision}
+    asked = dict(settings or {}) | {name: value for name, value in given.items() if value is not None}
+    found = settings_of(opened[0], overrides(asked))
+    model = translator_as(Model, opened, found)
+    model.runs, model.settings = tuple(opened), found
+    return model
+
+
+def _pairs(sources: Sequence[str], targets: Sequence[str]) -> tuple[Sequence[str], Sequence[str]]:
+    """Both; UsageError unless they are texts, as many of the one as of the other."""
+    for name, lines in (("sources", sources), ("targets", targets)):
+        check_lines(name, lines)
+    if len(sources) != len(targets):
+        raise UsageError(
+            f"there are {len(sources):,} sources and {len(targets):,} targets", hint="each source goes with its target"
+        )
+    return sources, targets
