@@ -34,8 +34,8 @@ def pick(random: Random, options: Sequence[T]) -> T:
 
 
 @cache
-def _nouns(kinds: tuple[str, ...]) -> tuple[Noun, ...]:
-    fitting = [noun for noun in NOUNS.values() if noun.kinds & set(kinds)]
+def _nouns(kinds: tuple[str, ...], but: str = "") -> tuple[Noun, ...]:
+    fitting = [noun for noun in NOUNS.values() if noun.kinds & set(kinds) and noun.german != but]
     return (*fitting, *(noun for noun in fitting if noun.kinds & _COMMON))
 
 
@@ -97,8 +97,7 @@ def object_of(
     """An object that is not the subject: a pronoun for a person, a counted plural, or a singular noun phrase."""
     if "person" in kinds and chance(random, pronouns):
         return person_pronoun(random, subject, case="acc")
-    nouns = [noun for noun in _nouns(tuple(kinds)) if noun.german != (subject.lemmas or ("",))[-1]]
-    noun = pick(random, nouns)
+    noun = pick(random, _nouns(tuple(kinds), but=(subject.lemmas or ("",))[-1]))
     adjective = _adjective(random, noun, adjectives)
     if not singular and noun.german_plural is not None and chance(random, 0.05 if "person" in noun.kinds else 0.22):
         return NounPhrase(noun, pick(random, _COUNTS), adjective, plural=True)

@@ -121,8 +121,19 @@ class NounPhrase:
     def lemmas(self) -> tuple[str, ...]:
         return (*([self.adjective.german] if self.adjective else []), self.noun.german)
 
+    @property
+    def gender(self) -> str:
+        """m, f, n, or p in the plural, where German has none."""
+        return "p" if self.plural else self.noun.gender
+
+    @property
+    def shows_case(self) -> bool:
+        """Whether its determiner is another one as object than it would be as subject."""
+        accusative, nominative = (_determiner(self.determiner, self.gender, case) for case in ("acc", "nom"))
+        return accusative != nominative
+
     def german(self, case: str, role: str) -> Words:
-        gender = "p" if self.plural else self.noun.gender
+        gender = self.gender
         determiner = _determiner(self.determiner, gender, case)
         links = (f"{role}.determiner", "negation") if self.determiner == "kein" else (f"{role}.determiner",)
         words = [Word(word, links) for word in determiner.split()]
@@ -285,8 +296,7 @@ class Anaphor:
         return ()
 
     def german(self, case: str, role: str) -> Words:
-        gender = "p" if self.antecedent.plural else self.antecedent.noun.gender
-        return (Word({"m": "er", "f": "sie", "n": "es", "p": "sie"}[gender], (role,)),)
+        return (Word({"m": "er", "f": "sie", "n": "es", "p": "sie"}[self.antecedent.gender], (role,)),)
 
     def english(self, case: str, role: str) -> Words:
         return (Word("they" if self.antecedent.plural else self.antecedent.noun.english_pronoun, (role,)),)
@@ -343,6 +353,7 @@ class Adverbial:
         return _parts(self.english_text, role)
 
 
+@cache
 def _parts(text: str, role: str) -> Words:
     parts = enumerate(text.split("|"))
     return tuple(Word(word, (f"{role}.{index}",)) for index, part in parts for word in part.split())

@@ -99,7 +99,7 @@ def _shown(nominals: Sequence[Nominal], nominative: Sequence[Nominal]) -> set[st
     """What noun phrases show, some of which are in the nominative."""
     phrases = [nominal for nominal in nominals if isinstance(nominal, NounPhrase)]
     shown = {
-        "case": any(_shows_case(phrase) for phrase in phrases if not any(phrase is one for one in nominative)),
+        "case": any(phrase.shows_case for phrase in phrases if not any(phrase is one for one in nominative)),
         "adjective": any(phrase.adjective for phrase in phrases),
         "number": any(phrase.determiner in NUMBERS for phrase in phrases),
     }
@@ -108,11 +108,6 @@ def _shown(nominals: Sequence[Nominal], nominative: Sequence[Nominal]) -> set[st
 
 def _of_family(lemmas: frozenset[str]) -> tuple[str, ...]:
     return () if lemmas.isdisjoint(FAMILY) else ("family",)
-
-
-def _shows_case(phrase: NounPhrase) -> bool:
-    """Whether its determiner is another one as object than it would be as subject."""
-    return phrase.german("acc", "")[0].text != phrase.german("nom", "")[0].text
 
 
 def joined(first: Sentence, conjunction: tuple[str, str], second: Sentence) -> Sentence:
