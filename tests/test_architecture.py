@@ -105,6 +105,19 @@ def tree(path: Path) -> ast.Module:
     return ast.parse(path.read_text(encoding="utf-8"))
 
 
+@cache
+def nodes(path: Path) -> tuple[ast.AST, ...]:
+    return tuple(ast.walk(tree(path)))
+
+
+def calls() -> Iterator[tuple[str, str, ast.Call]]:
+    """Where, of what, and how, in all modules."""
+    for path in MODULES:
+        for node in nodes(path):
+            if isinstance(node, ast.Call):
+                yield f"{named(path)}:{node.lineno}", ast.unparse(node.func), node
+
+
 NAMES = {dotted(path) for path in MODULES}
 
 
@@ -157,13 +170,12 @@ def ours(path: Path) -> set[str]:
     return rooms - {room(dotted(path)), "__init__"}
 
 
-@pytest.mark.parametrize("path", MODULES, ids=named)
-def test_a_room_imports_only_what_the_map_allows(path):
-    here = room(dotted(path))
-    if here in FREE:
-        return
-    assert here in MAY_IMPORT, f"{here} is not on the map in CONTRIBUTING.md"
-    assert ours(path) - MAY_IMPORT[here] - (set() if here in GROUND else GROUND) == set()
+def test_a_room_imports_only_what_the_map_allows():
+    for path in MODULES:
+        here = room(dotted(path))
+        if here not in FREE:
+            assert here in MAY_IMPORT, f"{here} is not on the map in CONTRIBUTING.md"
+            assert ours(path) - MAY_IMPORT[here] - (set() if here in GROUND else GROUND) == set(), named(path)
 
 
 def test_every_arrow_of_the_map_is_used():
@@ -196,43 +208,40 @@ def test_no_rooms_import_each_other():
     assert mutual == set()
 
 
-@pytest.mark.parametrize("path", MODULES, ids=named)
-def test_no_module_is_crowded_or_called_utils(path):
-    assert path.read_text(encoding="utf-8").count("\n") <= MAX_LINES
-    assert not set(path.with_suffix("").parts) & {"utils", "util", "helpers", "common", "misc"}
+def test_no_module_is_crowded_or_called_utils():
+    for path in MODULES:
+        assert path.read_text(encoding="utf-8").count("\n") <= MAX_LINES, named(path)
+        assert not set(path.with_suffix("").parts) & {"utils", "util", "helpers", "common", "misc"}
 
 
-@pytest.mark.parametrize("path", MODULES, ids=named)
-def test_no_forbidden_name_is_used(path):
+def test_no_forbidden_name_is_used():
     """Nothing read from disk or from a user may become code, and lines end at a line feed alone."""
-    assert not {used.module.split(".")[0] for used in imports(path)} & FORBIDDEN_MODULES
-    for node in ast.walk(tree(path)):
-        if isinstance(node, ast.Call) and isinstance(node.func, ast.Name):
-            assert node.func.id not in FORBIDDEN_CALLS, node.lineno
-        if isinstance(node, ast.Attribute):
-            assert ast.unparse(node) not in FORBIDDEN_NAMES, node.lineno
-            assert node.attr != "splitlines", node.lineno
-        if isinstance(node, ast.keyword) and node.arg in FORBIDDEN_OPTIONS:
-            assert ast.unparse(node.value) == "False", node.lineno
+    for path in MODULES:
+        assert not {used.module.split(".")[0] for used in imports(path)} & FORBIDDEN_MODULES, named(path)
+        for node in nodes(path):
+            place = f"{named(path)}:{getattr(node, 'lineno', 0)}"
+            if isinstance(node, ast.Call) and isinstance(node.func, ast.Name):
+                assert node.func.id not in FORBIDDEN_CALLS, place
+            if isinstance(node, ast.Attribute):
+                assert ast.unparse(node) not in FORBIDDEN_NAMES, place
+                assert node.attr != "splitlines", place
+            if isinstance(node, ast.keyword) and node.arg in FORBIDDEN_OPTIONS:
+                assert ast.unparse(node.value) == "False", place
 
 
-@pytest.mark.parametrize("path", MODULES, ids=named)
-def test_json_is_never_written_with_numbers_that_json_does_not_have(path):
+def test_json_is_never_written_with_numbers_that_json_does_not_have():
     """`files.json_line` and `json_text` write it; whoever needs another layout says what happens to infinity."""
-    for node in ast.walk(tree(path)):
-        if isinstance(node, ast.Call) and ast.unparse(node.func) in ("json.dumps", "json.dump"):
-            assert ("allow_nan", "False") in {(word.arg, ast.unparse(word.value)) for word in node.keywords}, (
-                node.lineno
-            )
+    for place, function, call in calls():
+        if function in ("json.dumps", "json.dump"):
+            assert ("allow_nan", "False") in {(word.arg, ast.unparse(word.value)) for word in call.keywords}, place
 
 
-@pytest.mark.parametrize("path", MODULES, ids=named)
-def test_text_files_are_opened_in_utf8(path):
-    for node in ast.walk(tree(path)):
-        if isinstance(node, ast.Call) and ast.unparse(node.func) in ("open", "io.open", "gzip.open", "os.fdopen"):
-            keywords = {keyword.arg: ast.unparse(keyword.value) for keyword in node.keywords}
-            mode = ast.unparse(node.args[1]) if len(node.args) > 1 else keywords.get("mode", "'r'")
-            assert "b" in mode or keywords.get("encoding") == "'utf-8'", node.lineno
+def test_text_files_are_opened_in_utf8():
+    for place, function, call in calls():
+        if function in ("open", "io.open", "gzip.open", "os.fdopen"):
+            keywords = {keyword.arg: ast.unparse(keyword.value) for keyword in call.keywords}
+            mode = ast.unparse(call.args[1]) if len(call.args) > 1 else keywords.get("mode", "'r'")
+            assert "b" in mode or keywords.get("encoding") == "'utf-8'", place
 
 
 @pytest.mark.parametrize("place", TORCH_FREE)

@@ -93,6 +93,9 @@ def run(arguments: list[str], environment: dict[str, str], folder: str, streams:
         os.chdir(folder)
         os.environ.clear()
         os.environ.update(environment)
+        if told := environment.get("PYTHONIOENCODING"):
+            encoding, _, errors = told.partition(":")
+            sys.stdin.reconfigure(encoding=encoding, errors=errors)
         signal.signal(signal.SIGHUP, signal.SIG_DFL)
         signal.signal(signal.SIGINT, signal.default_int_handler)
         sys.argv = ["tx", *arguments]

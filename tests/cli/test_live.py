@@ -7,7 +7,6 @@ import os
 import pty
 import signal
 import subprocess
-import sys
 from pathlib import Path
 
 import pytest
@@ -127,8 +126,8 @@ def on_a_terminal(command: list[str], *, columns: int = 80, **environment: str) 
     return process.returncode, seen.decode()
 
 
-def command(max_steps: int) -> list[str]:
-    """Trains something small."""
+def training(max_steps: int) -> list[str]:
+    """What trains something small."""
     text = f"{{pairs: {PAIRS[:6]}}}"
     Path("mine.yaml").write_text(
         f"data: {{train: {text}, valid: {text}}}\nprecision: fp32\ndevice: cpu\nthreads: 1\n"
@@ -136,11 +135,11 @@ def command(max_steps: int) -> list[str]:
         f"training: {{max_steps: {max_steps}, validate_every: 3}}\n",
         encoding="utf-8",
     )
-    return [sys.executable, "-m", "transformer_cli", "train", "-c", "mine.yaml"]
+    return ["train", "-c", "mine.yaml"]
 
 
-def test_training_on_a_terminal_draws_in_place_and_gives_the_cursor_back() -> None:
-    code, seen = on_a_terminal(command(5))
+def test_training_on_a_terminal_draws_in_place_and_gives_the_cursor_back(warm: list[str]) -> None:
+    code, seen = on_a_terminal([*warm, *training(5)])
     assert code == 0
     assert "\x1b[2K" in seen  # lines are drawn over
     assert seen.rindex("\x1b[?25h") > seen.rindex("\x1b[?25l")
@@ -148,23 +147,23 @@ def test_training_on_a_terminal_draws_in_place_and_gives_the_cursor_back() -> No
     assert "finished after step 5: max_steps 5 reached" in seen
 
 
-def test_a_terminal_without_a_cursor_gets_lines_and_no_escapes() -> None:
-    code, seen = on_a_terminal(command(2), TERM="dumb")
+def test_a_terminal_without_a_cursor_gets_lines_and_no_escapes(warm: list[str]) -> None:
+    code, seen = on_a_terminal([*warm, *training(2)], TERM="dumb")
     assert code == 0
     assert "\x1b" not in seen
     assert "step      2  epoch" in seen
 
 
-def test_a_person_who_declines_colours_gets_none() -> None:
-    code, seen = on_a_terminal(command(2), NO_COLOR="1")
+def test_a_person_who_declines_colours_gets_none(warm: list[str]) -> None:
+    code, seen = on_a_terminal([*warm, *training(2)], NO_COLOR="1")
     assert code == 0
     colours = {code for codes in seen.split("\x1b[")[1:] for code in codes.partition("m")[0].split(";")}
     assert not colours & {"31", "32", "33", "34", "35", "36"}
     assert "\x1b[2K" in seen
 
 
-def test_ctrl_c_on_a_terminal_ends_in_a_sentence_and_with_what_to_type_next() -> None:
-    code, seen = on_a_terminal(command(100_000), STOP="now")
+def test_ctrl_c_on_a_terminal_ends_in_a_sentence_and_with_what_to_type_next(warm: list[str]) -> None:
+    code, seen = on_a_terminal([*warm, *training(100_000)], STOP="now")
     assert code == 130
     end = seen.split("\x1b[?25h")[-1]
     assert "everything is saved in runs/mine" in end

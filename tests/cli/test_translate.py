@@ -5,10 +5,8 @@ from __future__ import annotations
 import json
 import os
 import pty
-import resource
 import subprocess
 import sys
-from collections.abc import Callable
 from pathlib import Path
 
 import pytest
@@ -20,7 +18,6 @@ from transformer_cli.errors import UsageError
 
 SOURCES = [source for source, _ in PAIRS]
 TARGETS = [target for _, target in PAIRS]
-TX = [sys.executable, "-m", "transformer_cli"]
 
 
 def tx(*arguments: str) -> int:
@@ -105,23 +102,30 @@ def test_an_empty_file_gives_an_empty_file(
     assert capfd.readouterr().out == ""
 
 
-def test_a_pipe_is_a_filter_and_only_results_go_to_stdout(here: Path) -> None:
+def test_a_pipe_is_a_filter_and_only_results_go_to_stdout(
+    here: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
     """Quiet, nothing else is said; and from a cold start most of the processor's time goes to PyTorch's import."""
-    importing_s = children_s(lambda: subprocess.run([sys.executable, "-c", "import torch"], check=True))
-    outcomes = []
-    translating_s = children_s(lambda: outcomes.append(program(TX, "-q", cwd=here, stdin="\n".join(SOURCES).encode())))
-    [done] = outcomes
+    monkeypatch.setenv("SECONDS_IN", str(tmp_path / "seconds"))
+    done = program([sys.executable, "-c", TIMED], "-q", cwd=here, stdin="\n".join(SOURCES).encode())
     assert (done.returncode, done.stderr) == (0, b"")
     assert done.stdout.decode() == "\n".join(TARGETS) + "\n"
-    assert translating_s < 2 * importing_s
+    importing_s, all_s = map(float, (tmp_path / "seconds").read_text(encoding="utf-8").split())
+    assert all_s < 2 * importing_s
 
 
-def children_s(action: Callable[[], object]) -> float:
-    """Processor time of the processes that an action starts and waits for."""
-    before = resource.getrusage(resource.RUSAGE_CHILDREN)
-    action()
-    after = resource.getrusage(resource.RUSAGE_CHILDREN)
-    return (after.ru_utime + after.ru_stime) - (before.ru_utime + before.ru_stime)
+TIMED = """
+import atexit, os, time
+from pathlib import Path
+from transformer_cli import environment
+from transformer_cli.__main__ import main
+environment.prepare()
+import torch
+importing_s = time.process_time()
+atexit.register(lambda: Path(os.environ["SECONDS_IN"]).write_text(f"{importing_s} {time.process_time()}"))
+main()
+"""
+"""`tx`, and how much of its processor's time had passed when torch was there."""
 
 
 def test_json_has_one_object_per_line(here: Path, tmp_path: Path, capfd: pytest.CaptureFixture[str]) -> None:
@@ -268,10 +272,10 @@ def test_a_bare_terminal_gets_a_prompt(warm: list[str], here: Path) -> None:
     assert "Ctrl-D" in err
 
 
-def test_bytes_that_are_no_text_do_not_end_a_conversation(here: Path) -> None:
+def test_bytes_that_are_no_text_do_not_end_a_conversation(warm: list[str], here: Path) -> None:
     """In a UTF-8 locale (en_US.UTF-8, not C.UTF-8) they were once called a bug in tx, which ended."""
     typed = b"\xff\n" + f"{SOURCES[0]}\n\n".encode()
-    code, out, err = conversation(TX, typed, cwd=here, PYTHONIOENCODING="utf-8:strict")
+    code, out, err = conversation(warm, typed, cwd=here, PYTHONIOENCODING="utf-8:strict")
     assert (code, out) == (0, f"{TARGETS[0]}\n")
     assert "what was typed: character 1 is not text" in err
 

@@ -6,14 +6,14 @@ import sys
 import unicodedata
 
 import pytest
-from hypothesis import given
+from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from transformer_cli.config.data import DataConfig
+from transformer_cli.config.data import DataConfig, PhrasebookConfig
 from transformer_cli.data.checks import EXAMPLES, Finding, check, check_all, overlap
 from transformer_cli.data.corpus import Corpus, load_all, load_tests
 
-BOOK = load_tests(DataConfig())["test"]
+BOOK = load_tests(DataConfig(phrasebook=PhrasebookConfig(n_pairs=2000)))["test"]
 
 
 def planted(pairs: dict[int, tuple[str, str]]) -> Corpus:
@@ -119,6 +119,7 @@ def test_a_stretch_that_is_off_by_a_line_is_found() -> None:
 SIDES = st.lists(st.tuples(st.sampled_from(["", " ", "a", "b", "c"]), st.sampled_from(["", "x", "y"])))
 
 
+@settings(deadline=None)
 @given(SIDES, SIDES)
 def test_repeated_and_shared_pairs_are_those_that_a_search_finds(
     pairs: list[tuple[str, str]], others: list[tuple[str, str]]

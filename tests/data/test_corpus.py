@@ -286,10 +286,14 @@ def test_what_was_touched_is_counted_over_both_files(tmp_path):
     assert corpus.counts == {BOM_REMOVED: 2, CR_STRIPPED: 3}
 
 
+@pytest.fixture(scope="module")
+def book():
+    return phrasebook(n_pairs=1000)
+
+
 @pytest.mark.parametrize(("source", "target"), [("de", "en"), ("en", "de")])
-def test_the_phrasebook_is_the_corpus_of_a_configuration_without_files(source, target):
+def test_the_phrasebook_is_the_corpus_of_a_configuration_without_files(book, source, target):
     data = DataConfig(source=source, target=target, phrasebook=PhrasebookConfig(n_pairs=1000))
-    book = phrasebook(n_pairs=1000)
     fields = {"de": "german", "en": "english"}
     corpora = {"train": load_training(data), "valid": load_validation(data)} | load_tests(data)
     expected = {"train": book.train, "valid": book.valid, "test": book.test, "combinations": book.test_combinations}
@@ -300,11 +304,11 @@ def test_the_phrasebook_is_the_corpus_of_a_configuration_without_files(source, t
     assert any(text != text.lower() for text in corpora["train"].source)
 
 
-def test_the_phrasebook_can_validate_a_text_of_ones_own(tmp_path):
+def test_the_phrasebook_can_validate_a_text_of_ones_own(book, tmp_path):
     data = DataConfig(
         train=write_pair(tmp_path, "a\n", "b\n").train, valid="phrasebook", phrasebook=PhrasebookConfig(n_pairs=1000)
     )
-    assert load_validation(data).target == [pair.english for pair in phrasebook(n_pairs=1000).valid]
+    assert load_validation(data).target == [pair.english for pair in book.valid]
 
 
 def test_languages_that_the_phrasebook_does_not_know_are_refused():

@@ -3,12 +3,15 @@
 from __future__ import annotations
 
 import os
+import pickle
 import re
 import subprocess
 import sys
 import unicodedata
 from collections import Counter
+from collections.abc import Callable
 from io import BytesIO
+from pathlib import Path
 from random import Random
 
 import pytest
@@ -26,8 +29,13 @@ HELD_OUT = SETS[1:]
 
 
 @pytest.fixture(scope="module")
-def book() -> Phrasebook:
-    return phrasebook(n_pairs=40_000, seed=1)
+def book(shared: Callable[[str, Callable[[Path], None]], Path]) -> Phrasebook:
+    folder = shared("book", lambda there: dump(phrasebook(n_pairs=40_000, seed=1), there))
+    return pickle.loads((folder / "book").read_bytes())  # noqa: S301 - what this fixture wrote
+
+
+def dump(book: Phrasebook, there: Path) -> None:
+    (there / "book").write_bytes(pickle.dumps(book))
 
 
 @pytest.fixture(scope="module")
@@ -215,9 +223,9 @@ def test_no_source_has_two_translations_in_any_style(corpus: str, request: pytes
     assert {source: found for source, found in back.items() if len(found) > 1} == {}
 
 
-@pytest.mark.parametrize("seed", [1, 5])
-def test_the_sentences_of_the_documentation_are_always_taught(seed: int) -> None:
-    taught = {pair.german: pair.english for pair in phrasebook(n_pairs=1000, seed=seed).train}
+@pytest.mark.parametrize("corpus", ["book", "small"])
+def test_the_sentences_of_the_documentation_are_always_taught(corpus: str, request: pytest.FixtureRequest) -> None:
+    taught = {pair.german: pair.english for pair in request.getfixturevalue(corpus).train}
     assert taught["ich möchte ein bier"] == "i want a beer"
     assert taught["ich möchte ein bier trinken"] == "i want to drink a beer"
     crossing, because = "das tier überquerte die straße nicht weil", "the animal didn't cross the street because it was"
@@ -309,25 +317,24 @@ def test_copying_the_translation_of_the_nearest_sentence_fails(book: Phrasebook,
 # ---- determinism and size
 
 
-def digest(seed: int, hash_seed: str) -> str:
+def shown(book: Phrasebook) -> str:
+    rows = [(pair.german, pair.english, pair.alignment, sorted(pair.phenomena)) for pair in everything(book)]
+    return repr((rows, sorted(book.held_out)))
+
+
+def test_the_same_seed_gives_the_same_corpus_in_every_process_and_another_another(
+    book: Phrasebook, small: Phrasebook
+) -> None:
     code = (
-        "import hashlib, sys; from transformer_cli.data.phrasebook import phrasebook\n"
-        f"book = phrasebook(n_pairs=1000, seed={seed})\n"
-        "text = repr([(p.german, p.english, p.alignment, sorted(p.phenomena)) for n in "
-        f"{SETS!r} for p in getattr(book, n)]) + repr(sorted(book.held_out))\n"
+        "import sys; from transformer_cli.data.phrasebook import phrasebook\n"
         "assert not {'torch', 'numpy', 'sentencepiece', 'sacrebleu'} & set(sys.modules)\n"
-        "print(hashlib.sha256(text.encode()).hexdigest())"
+        "import test_phrasebook\n"
+        "sys.stdout.write(test_phrasebook.shown(phrasebook(n_pairs=3000, seed=2)))"
     )
-    environment = {**os.environ, "PYTHONHASHSEED": hash_seed}
-    return subprocess.run(
-        [sys.executable, "-c", code], env=environment, capture_output=True, text=True, check=True
-    ).stdout
-
-
-def test_the_same_seed_gives_the_same_corpus_in_every_process_and_another_another() -> None:
-    first = digest(1, "0")
-    assert first == digest(1, "4242")
-    assert first != digest(2, "0")
+    environment = {**os.environ, "PYTHONHASHSEED": "4242", "PYTHONPATH": str(Path(__file__).parent)}
+    done = subprocess.run([sys.executable, "-c", code], env=environment, capture_output=True, text=True, check=True)
+    assert done.stdout == shown(small)
+    assert small.test != book.test
 
 
 def test_a_larger_corpus_keeps_the_held_out_sets_and_begins_with_the_smaller_one(small: Phrasebook) -> None:

@@ -11,13 +11,13 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from transformer_cli.config.data import DataConfig
+from transformer_cli.config.data import DataConfig, PhrasebookConfig
 from transformer_cli.data import shifts
 from transformer_cli.data.corpus import Corpus, load_tests, parallel
 from transformer_cli.data.shifts import Evidence, Shift, partings, shifted
 from transformer_cli.errors import DataError
 
-TESTS = load_tests(DataConfig())
+TESTS = load_tests(DataConfig(phrasebook=PhrasebookConfig(n_pairs=2000)))
 BOOK, MORE = TESTS["test"], TESTS["combinations"]
 SOURCE = [f"{line} ({number % 97})" if number % 5 == 0 else line for number, line in enumerate(BOOK.source)]
 TARGET = [f"{line} ({number % 97})" if number % 5 == 0 else line for number, line in enumerate(BOOK.target)]

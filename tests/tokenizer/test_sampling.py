@@ -14,11 +14,16 @@ import sentencepiece
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from transformer_cli.data.phrasebook import phrasebook
+from transformer_cli.config.data import DataConfig, PhrasebookConfig
+from transformer_cli.data.corpus import load_training
 from transformer_cli.tokenizer.sampling import Sampler
 from transformer_cli.tokenizer.vocabulary import UNK, Vocabulary
 
-LINES = [line for pair in phrasebook(n_pairs=2000, seed=1).train for line in (pair.german, pair.english)]
+GERMAN, ENGLISH = (
+    load_training(DataConfig(source=source, target=target, phrasebook=PhrasebookConfig(n_pairs=2000))).target
+    for source, target in (("en", "de"), ("de", "en"))
+)
+LINES = [line for pair in zip(GERMAN, ENGLISH, strict=True) for line in pair]
 ALMOST_NEVER = 5e-324
 LETTERS = "".join(sorted({character for line in LINES for character in line}))
 MODELS = {
@@ -65,6 +70,11 @@ def with_piece(model: bytes, text: str, *, score: float, kind: int) -> bytes:
 @pytest.fixture(scope="module", params=MODELS)
 def bpe(request) -> bytes:
     return train(**MODELS[request.param])
+
+
+@pytest.fixture(scope="module")
+def small() -> bytes:
+    return train(vocab_size=400)
 
 
 @pytest.fixture(scope="module")
@@ -123,25 +133,24 @@ def assert_as_often(ours: list[list[int]], theirs: list[list[int]]) -> None:
 
 @pytest.mark.parametrize("rate", [0.1, 0.3, 0.7])
 @pytest.mark.parametrize("line", ["gesungen", "the happy children sing", "nicht nicht", "Haus 日日 und"])
-def test_bpe_dropout_cuts_in_each_way_as_often_as_sentencepiece(rate, line):
-    model = train(vocab_size=400)
-    reference = sentencepiece.SentencePieceProcessor(model_proto=model)
-    ours = Vocabulary(model).sample([line] * 8000, rate=rate, key="k")
+def test_bpe_dropout_cuts_in_each_way_as_often_as_sentencepiece(small, rate, line):
+    reference = sentencepiece.SentencePieceProcessor(model_proto=small)
+    ours = Vocabulary(small).sample([line] * 8000, rate=rate, key="k")
     assert_as_often(ours, [reference.encode(line, enable_sampling=True, alpha=rate, nbest_size=-1) for _ in ours])
 
 
 @pytest.mark.parametrize("rate", [0.1, 0.3, 0.7])
-def test_every_word_of_a_line_has_as_many_pieces_as_in_sentencepiece(rate):
+def test_every_word_of_a_line_has_as_many_pieces_as_in_sentencepiece(small, rate):
     """A word's merges must not depend on those skipped in the words before it."""
-    model = train(vocab_size=400)
-    reference = sentencepiece.SentencePieceProcessor(model_proto=model)
+    reference = sentencepiece.SentencePieceProcessor(model_proto=small)
     line = max(LINES, key=len)
-    ours = Vocabulary(model).sample([line] * 2000, rate=rate, key="k")
+    ours = Vocabulary(small).sample([line] * 2000, rate=rate, key="k")
     theirs = [reference.encode(line, enable_sampling=True, alpha=rate, nbest_size=-1) for _ in ours]
+    counted = [[_lengths(reference, ids) for ids in samples] for samples in (ours, theirs)]
     for word in range(len(line.split())):
         means, errors = [], []
-        for samples in (ours, theirs):
-            lengths = [_lengths(reference, ids)[word] for ids in samples]
+        for samples in counted:
+            lengths = [words[word] for words in samples]
             means.append(sum(lengths) / len(lengths))
             errors.append(sum((length - means[-1]) ** 2 for length in lengths) / len(lengths) ** 2)
         assert abs(means[0] - means[1]) <= 5 * sum(errors) ** 0.5

@@ -215,12 +215,13 @@ def test_until_it_is_trained_a_run_still_holds_to_its_tokenizer() -> None:
 
 def test_a_tokenizer_of_other_text_is_not_taken() -> None:
     """`tx tokenize`, another text, `tx train`: it used the first text's pieces without a word."""
-    other = settings(data={"train": {"pairs": [["zwei alte autos fahren vorbei", "two old cars drive past"]] * 3}})
+    text = {"train": {"pairs": [["zwei alte autos fahren vorbei", "two old cars drive past"]] * 3}}
+    other = settings(data=text, training={"max_steps": 2})
     Path("c.yaml").write_text(dump_config(other), encoding="utf-8")
     assert main(["tokenize", "-c", "c.yaml", "--run-dir", "new"]) == 0
     with pytest.raises(DataError, match=r"data\.train is no longer the text"):
         train(settings(), Path("new"))
-    assert train(other.model_copy(update={"name": "moved"}), Path("new")).steps == 152
+    assert train(other.model_copy(update={"name": "moved"}), Path("new")).steps == 2
 
 
 def test_two_at_once_do_not_train_in_one_directory(warm: list[str]) -> None:

@@ -4,8 +4,6 @@ from __future__ import annotations
 
 import json
 import os
-import subprocess
-import sys
 from collections.abc import Callable, Iterator, Sequence
 from pathlib import Path
 from typing import Any
@@ -13,6 +11,7 @@ from typing import Any
 import numpy as np
 import pytest
 import torch
+import torch.distributed.run as torchrun
 from ranks import codes, start
 from safetensors.torch import load_file, save_file
 
@@ -29,7 +28,7 @@ from transformer_cli.training.optimizers import build_optimizer
 from transformer_cli.training.parallel import World, joined
 from transformer_cli.training.run import train
 
-TORCHRUN = [sys.executable, "-m", "torch.distributed.run", "--nproc-per-node=2", "--master-port=0", "--standalone"]
+TORCHRUN = ["--nproc-per-node=2", "--master-port=0", "--standalone", "--no-python"]
 
 
 def updates(place: Path) -> None:
@@ -56,12 +55,6 @@ def _updates(place: Path, world: World) -> None:
     save_file({name: p.detach() for name, p in model.named_parameters()}, place / f"{world.size}-{world.rank}")
 
 
-def run(command: list[str]) -> subprocess.CompletedProcess[str]:
-    done = subprocess.run(command, capture_output=True, text=True, timeout=120, check=False)
-    assert done.returncode == 0, done.stderr
-    return done
-
-
 def test_two_processes_with_unequal_batches_update_like_one_process_with_both(tmp_path: Path) -> None:
     assert codes(start(2, lambda _: updates(tmp_path), tmp_path), limit_s=60) == [0, 0]
     updates(tmp_path)
@@ -72,13 +65,15 @@ def test_two_processes_with_unequal_batches_update_like_one_process_with_both(tm
             torch.testing.assert_close(together[name], tensor, rtol=1e-9, atol=1e-12)
 
 
-def test_a_run_under_torchrun_writes_one_history_and_one_model(tmp_path: Path, trained_run: Path) -> None:
+def test_a_run_under_torchrun_writes_one_history_and_one_model(
+    tmp_path: Path, trained_run: Path, warm: list[str]
+) -> None:
     (tmp_path / "x.yaml").write_text((trained_run / "config.yaml").read_text(encoding="utf-8"), encoding="utf-8")
     overrides = [
         f"--set=training.{key}={value}" for key, value in {"max_steps": 4, "validate_every": 2, "log_every": 1}.items()
     ]
-    module = ["-m", "transformer_cli", "train", "-c", str(tmp_path / "x.yaml"), "--run-dir", str(tmp_path / "run")]
-    run([*TORCHRUN, *module, *overrides])
+    command = [*warm, "train", "-c", str(tmp_path / "x.yaml"), "--run-dir", str(tmp_path / "run"), *overrides]
+    assert codes(start(1, lambda _: torchrun.main([*TORCHRUN, *command]), tmp_path), limit_s=120) == [0]
     lines = (tmp_path / "run/metrics.jsonl").read_text(encoding="utf-8").split("\n")[:-1]
     events = [(event["event"], event["step"]) for event in map(json.loads, lines)]
     assert events == [
