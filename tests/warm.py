@@ -7,6 +7,7 @@ torch is imported is not to be seen here.
 
 from __future__ import annotations
 
+import gc
 import importlib
 import json
 import os
@@ -43,6 +44,7 @@ def serve(server: str) -> None:
     """Answer everybody until stdin ends; a handler and a `tx` for each."""
     for module in MODULES:
         importlib.import_module(f"transformer_cli.{module}")
+    gc.freeze()  # none of it is garbage, and whoever is forked need not look
     with socket.socket(socket.AF_UNIX) as listening:
         listening.bind(server)
         listening.listen()
