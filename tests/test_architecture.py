@@ -71,6 +71,7 @@ TORCH_FREE = [
     "export/needs.py",
     "files.py",
     "sealing.py",
+    "temporary.py",
     "trouble.py",
     "writing.py",
 ]

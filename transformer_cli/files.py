@@ -57,6 +57,7 @@ class Disk:
 
 
 disk = Disk()
+_unfinished: set[Path] = set()
 
 guards: list[Callable[[Path], None]] = []
 """Asked for every path before it is changed in any way; one that raises prevents that."""
@@ -71,18 +72,13 @@ def atomic_file(path: str | Path) -> Iterator[BinaryIO]:
     path = Path(path)
     check_file(path)  # said before the work, not after it
     make_directory(path.parent)
-    aside = _aside(path)
-    try:
-        with create_file(aside) as file:
+    with aside(path) as place:
+        with create_file(place) as file:
             with suppress(OSError):  # nothing is replaced, or the disk knows no permissions
-                shutil.copymode(path, aside)  # before there is anything to read: what is private never is not
+                shutil.copymode(path, place)  # before there is anything to read: what is private never is not
             yield file
         with _writing(path):
-            disk.rename(aside, path)
-    except BaseException:
-        with suppress(OSError):
-            disk.remove_file(aside)
-        raise
+            disk.rename(place, path)
     _sync_directory(path.parent)
 
 
@@ -95,19 +91,28 @@ def atomic_directory(path: str | Path) -> Iterator[Path]:
     """
     path = Path(path)
     make_directory(path.parent)
-    aside = _aside(path)
-    with _writing(path):
-        disk.make_directory(aside)
-    try:
-        yield aside
-        _sync_tree(aside)
+    with aside(path) as place:
         with _writing(path):
-            disk.rename(aside, path)
-    except BaseException:
-        with suppress(OSError):
-            _delete(aside)
-        raise
+            disk.make_directory(place)
+        yield place
+        _sync_tree(place)
+        with _writing(path):
+            disk.rename(place, path)
     _sync_directory(path.parent)
+
+
+@contextmanager
+def aside(path: Path) -> Iterator[Path]:
+    """A name beside `path`; what has it is deleted where the block fails, or a signal ends it without unwinding."""
+    place = path.with_name(f"{ASIDE}{path.name}-{secrets.token_hex(4)}")
+    _unfinished.add(place)
+    try:
+        yield place
+    except BaseException:
+        abandon(place)
+        raise
+    finally:
+        _unfinished.discard(place)
 
 
 @contextmanager
@@ -231,13 +236,10 @@ def check_file(path: str | Path) -> None:
 
 def check_directory(path: str | Path) -> None:
     """ResourceError where `make_directory` would be refused, or what writes into it, as far as can be told so."""
-    path = Path(path)
-    there = next(place for place in (path, *path.parents) if os.path.lexists(place))
+    there = next(place for place in (Path(path), *Path(path).parents) if os.path.lexists(place))
     if not there.is_dir():
-        found = "a link that leads to no directory" if there.is_symlink() else "a file, not a directory"
-        raise ResourceError(
-            f"cannot write into {shown(there)}: it is {found}", hint="choose another directory, or move that away"
-        )
+        words = f"cannot write into {shown(there)}: it is a {'link' if there.is_symlink() else 'file'}, not a directory"
+        raise ResourceError(words, hint="choose another directory, or move that away")
     if not os.access(there, os.W_OK | os.X_OK):
         with _writing(there):
             raise PermissionError(errno.EACCES, os.strerror(errno.EACCES))
@@ -299,6 +301,13 @@ def sweep(directory: str | Path) -> list[str]:
     return [path.name for path in left]
 
 
+def abandon(*paths: Path) -> None:
+    """Delete what is being written aside, or all of that: for a process that ends without unwinding."""
+    for path in paths or tuple(_unfinished):
+        with suppress(OSError):
+            _delete(path)
+
+
 def shown(path: str | Path) -> str:
     """A path for a message: as it is, or quoted and escaped where it holds what must not reach a terminal."""
     text = str(path)
@@ -349,10 +358,6 @@ def _writing(path: Path, *, verb: str = "write") -> Iterator[None]:
             f"cannot {verb} {shown(_final(path))}: {reason_of(failure)}{room_of(failure, path)}",
             hint=hint_of(failure),
         ) from failure
-
-
-def _aside(path: Path) -> Path:
-    return path.with_name(f"{ASIDE}{path.name}-{secrets.token_hex(4)}")
 
 
 def _final(path: Path) -> Path:

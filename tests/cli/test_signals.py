@@ -75,6 +75,29 @@ def test_a_module_that_is_being_imported_cannot_swallow_a_signal(
 
 
 @each_signal
+def test_what_is_written_aside_is_gone_when_a_module_is_being_imported(
+    tmp_path: Path, number: signal.Signals, code: int, words: str
+) -> None:
+    """`tx train --dry-run --time` left its folder in /tmp."""
+    (tmp_path / "heavy.py").write_text(f"import os\nos.kill(os.getpid(), {number:d})\n", encoding="utf-8")
+    (tmp_path / "there").mkdir()
+    body = f"""
+    import os, tempfile
+    from transformer_cli import files
+    from transformer_cli.temporary import temporary_directory
+    tempfile.tempdir = there = {str(tmp_path / "there")!r}
+    with temporary_directory() as folder, files.atomic_file(there + '/x'), files.atomic_directory(there + '/d') as d:
+        (folder / 'run').mkdir()
+        (d / 'half').touch()
+        print(len(os.listdir(there)), flush=True)
+        import heavy
+    """
+    ended = run(body, tmp_path)
+    assert (ended.returncode, ended.stdout, ended.stderr) == (code, "3\n", f"{words}\n")
+    assert list((tmp_path / "there").iterdir()) == []
+
+
+@each_signal
 def test_a_signal_while_the_program_starts_leaves_no_traceback(
     tmp_path: Path, number: signal.Signals, code: int, words: str
 ) -> None:

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import os
 import signal
+import sys
 from types import FrameType
 
 WORDS = {
@@ -38,10 +39,11 @@ def die_by_signals() -> None:
 def _end(number: int, frame: FrameType | None) -> None:
     die_by_signals()
     if _is_importing(frame):
-        # A module in C++ that runs Python while it is loaded may swallow an exception, or abort; torch does both. No
-        # module is loaded while a result is half written, so there is nothing to tidy up.
+        # A module in C++ that runs Python while it is loaded may swallow an exception, or abort; torch does both.
         try:
             os.write(2, f"{WORDS[number]}\n".encode())
+            if abandon := getattr(sys.modules.get("transformer_cli.files"), "abandon", None):
+                abandon()
         finally:
             os._exit(128 + number)
     raise Ended(number)

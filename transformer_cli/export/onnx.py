@@ -22,6 +22,7 @@ from transformer_cli.export.needs import needed
 from transformer_cli.export.onnx_graph import decoder, encoder
 from transformer_cli.export.weights import Weights
 from transformer_cli.files import create_file
+from transformer_cli.temporary import temporary_directory
 from transformer_cli.tokenizer import BOS, EOS
 
 ROWS = 2048
@@ -181,11 +182,9 @@ class _State:
 
 def _rounded(model: Any) -> Any:
     """The products with weights in int8, whose scale is chosen per column; activations when they are known."""
-    import tempfile
-
     quantization = needed("onnxruntime.quantization")
-    with tempfile.TemporaryDirectory() as folder:
-        exact, rounded = Path(folder, "exact.onnx"), Path(folder, "rounded.onnx")
+    with temporary_directory() as folder:
+        exact, rounded = folder / "exact.onnx", folder / "rounded.onnx"
         exact.write_bytes(model.SerializeToString())
         quantization.quantize_dynamic(
             exact, rounded, op_types_to_quantize=["MatMul"], per_channel=True, weight_type=quantization.QuantType.QInt8

@@ -5,7 +5,6 @@ from __future__ import annotations
 from collections.abc import Mapping
 from dataclasses import asdict, dataclass, replace
 from pathlib import Path
-from tempfile import TemporaryDirectory
 from typing import Any
 
 from transformer_cli.accounting.parameters import count
@@ -17,6 +16,7 @@ from transformer_cli.data.checks import Finding, check_all
 from transformer_cli.evaluation.words import count_words
 from transformer_cli.files import check_directory
 from transformer_cli.machine import decide, device_of
+from transformer_cli.temporary import temporary_directory
 from transformer_cli.tokenizer import Tokenizer, read_tokenizer
 from transformer_cli.training.clock import Clock, Horizon, Left
 from transformer_cli.training.directory import check_ours, check_same, check_text
@@ -125,8 +125,8 @@ def _rehearse(config: RunConfig, stage: Stage) -> tuple[Horizon, Clock]:
     """What a run would still have to do at its start, and a clock that knows this machine's pace: a run in a folder
     that is deleted, of a few updates.
     """
-    with TemporaryDirectory() as folder, joined(device_of(config)) as world:
-        run = Run(config, Path(world.share(folder)) / "run", Listener(stage=stage), world, StopRequest())
+    with temporary_directory() as folder, joined(device_of(config)) as world:
+        run = Run(config, Path(world.share(str(folder))) / "run", Listener(stage=stage), world, StopRequest())
         run.open(overwrite=False)
         return run.rehearse(seconds=REHEARSAL_S)
 
