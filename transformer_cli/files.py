@@ -28,8 +28,6 @@ ASIDE = ".tmp-"
 DOOMED = ".del-"
 """Prefix of what is being deleted, so that a kill half-way leaves nothing that looks valid."""
 
-_LEFT_BEHIND = re.compile(rf"({re.escape(ASIDE)}|{re.escape(DOOMED)}).+-[0-9a-f]{{8}}")
-
 
 class Disk:
     """The calls that change a disk, one method each, so that a test can make the Nth of them fail."""
@@ -103,15 +101,13 @@ def atomic_directory(path: str | Path) -> Iterator[Path]:
 
 @contextmanager
 def aside(path: Path) -> Iterator[Path]:
-    """A name beside `path`; what has it is deleted where the block fails, or a signal ends it without unwinding."""
+    """A name beside `path`; what has it is deleted when the block ends, or a signal ends it without unwinding."""
     place = path.with_name(f"{ASIDE}{path.name}-{secrets.token_hex(4)}")
     _unfinished.add(place)
     try:
         yield place
-    except BaseException:
-        abandon(place)
-        raise
     finally:
+        abandon(place)  # unless it has got its name
         _unfinished.discard(place)
 
 
@@ -291,11 +287,11 @@ def remove_only(directory: str | Path, names: str) -> None:
 
 def sweep(directory: str | Path) -> list[str]:
     """Delete what killed processes left in `directory`, half-written or half-deleted; returns those names."""
-    directory = Path(directory)
+    directory, ours = Path(directory), rf"({re.escape(ASIDE)}|{re.escape(DOOMED)}).+-[0-9a-f]{{8}}"
     if not directory.is_dir():
         return []
     with _writing(directory, verb="clean up"):
-        left = sorted(path for path in directory.iterdir() if _LEFT_BEHIND.fullmatch(path.name))
+        left = sorted(path for path in directory.iterdir() if re.fullmatch(ours, path.name))
         for path in left:
             _delete(path)
     return [path.name for path in left]
@@ -399,6 +395,5 @@ def _delete(path: Path) -> None:
         for entry in sorted(path.iterdir()):
             _delete(entry)
         disk.remove_directory(path)
-    else:
-        with suppress(FileNotFoundError):
-            disk.remove_file(path)
+    elif os.path.lexists(path):
+        disk.remove_file(path)

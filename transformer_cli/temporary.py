@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import shutil
 import tempfile
 from collections.abc import Iterator
 from contextlib import contextmanager
@@ -17,4 +16,3 @@ def temporary_directory() -> Iterator[Path]:
     with aside(Path(tempfile.gettempdir(), "tx")) as folder:
         folder.mkdir(mode=0o700)
         yield folder
-        shutil.rmtree(folder)

@@ -76,6 +76,18 @@ def test_overwriting_leaves_the_files_of_others_in_the_folders_of_a_run() -> Non
     assert [path.read_text(encoding="utf-8") for path in others] == ["mine"] * len(others)
 
 
+@pytest.mark.parametrize("overwrite", [False, True])
+def test_nothing_that_a_killed_writer_left_outlives_the_next_start(overwrite: bool) -> None:
+    """Of a run that had finished nothing is saved again, and only that swept."""
+    left = [RUN / folder / f"{files.ASIDE}x-0123abcd" for folder in ("", "tokenizer", "data", "checkpoints")]
+    for path in left:
+        path.parent.mkdir(exist_ok=True)
+        path.write_bytes(b"half")
+    finished = settings(training={"max_steps": 2 if overwrite else 150})
+    train(finished, RUN, overwrite=overwrite)
+    assert [path for path in left if path.exists()] == []
+
+
 FOREIGN = {
     "config.yaml": "extends: tiny.yaml # my notes\n",
     "run.json": '{"name": "my run", "data": {}}',

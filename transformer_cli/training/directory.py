@@ -202,6 +202,12 @@ def is_run(run_dir: Path) -> bool:
     )
 
 
+def sweep(run_dir: Path) -> None:
+    """Delete what killed writers left half-written anywhere in a run."""
+    for folder in ("", *FOLDERS):
+        files.sweep(run_dir / folder)
+
+
 def discard(run_dir: Path) -> None:
     """Delete what a run consists of, and nothing else that may lie there. UsageError for a folder that is a link."""
     for folder in FOLDERS:

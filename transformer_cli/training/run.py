@@ -26,7 +26,7 @@ from transformer_cli.machine import Machine, decide, device_of
 from transformer_cli.model.build import build_model
 from transformer_cli.tokenizer import Tokenizer, train_tokenizer
 from transformer_cli.training.clock import Clock, Horizon
-from transformer_cli.training.directory import check_alike, check_ours, check_same, check_text, claimed, discard
+from transformer_cli.training.directory import check_alike, check_ours, check_same, check_text, claimed, discard, sweep
 from transformer_cli.training.keeping import Keeper
 from transformer_cli.training.listening import Listener
 from transformer_cli.training.loop import Learner, Update, fit
@@ -81,6 +81,7 @@ class Run:
         self.texts = self._texts()
         check_alike(self.world, {"text": {name: text["sha256"] for name, text in self.record["data"].items()}})
         if self.world.is_main:
+            sweep(self.run_dir)
             if overwrite:
                 discard(self.run_dir)
             files.write_json(self.run_dir / "run.json", self.record)  # first: it proves whose the directory is
