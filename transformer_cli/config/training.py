@@ -44,6 +44,10 @@ class TrainingConfig(Section):
     """End as soon as the mean training loss of an epoch falls below this."""
     patience: PositiveInt | None = None
     """End after this many validations in a row without a new best."""
+    init_from: str | None = None
+    """Begin with the weights and the tokenizer of this run, or checkpoint: fine-tuning, as a run of its own."""
+    freeze: list[Annotated[str, Field(min_length=1, max_length=200)]] = Field(default=[])
+    """Parts that stay as they are: `embeddings`, `encoder`, `decoder.layers.0-2`, or any tensor by its name."""
     optimizer: Annotated[str, OPTIMIZERS] = "adam"
     """Adam (Kingma & Ba 2015) or AdamW (Loshchilov & Hutter 2019)."""
     learning_rate: PositiveFloat | None = 1e-3

@@ -18,6 +18,7 @@ from transformer_cli.files import check_directory
 from transformer_cli.machine import decide, device_of
 from transformer_cli.temporary import temporary_directory
 from transformer_cli.tokenizer import Tokenizer, read_tokenizer
+from transformer_cli.training.beginning import frozen, parent_of
 from transformer_cli.training.clock import Clock, Horizon, Left
 from transformer_cli.training.directory import check_ours, check_same, check_text
 from transformer_cli.training.keeping import newest_whole
@@ -87,6 +88,8 @@ def forecast(
     check_ours(run_dir)
     record = {} if overwrite else check_same(config, run_dir)
     checkpoints = store.list_checkpoints(run_dir)
+    frozen(config)
+    parent = parent_of(config) if overwrite or not checkpoints else None
     machine = decide(config)
     with stage("reading the text"):
         texts = corpus.load_all(config.data)
@@ -95,7 +98,8 @@ def forecast(
     newest, _ = (None, None) if overwrite else newest_whole(run_dir, with_optimizer=False)
     progress = Progress() if newest is None else progress_of(newest)
     finished = progress.finished if is_over(progress, config.training) else None
-    tokenizer, pieces = _tokenizer(config.tokenizer, None if overwrite else run_dir / "tokenizer")
+    place = None if overwrite else run_dir / "tokenizer"
+    tokenizer, pieces = _tokenizer(config.tokenizer, place if parent is None else parent.path / "tokenizer")
     peak_step, peak_rate = peak(config.training, d_model=config.model.d_model, total_steps=config.training.max_steps)
     with stage("looking for what is suspicious in the text"):
         findings = check_all(texts)

@@ -25,6 +25,7 @@ from transformer_cli.errors import Interrupted, ModelError, UsageError
 from transformer_cli.machine import Machine, decide, device_of
 from transformer_cli.model.build import build_model
 from transformer_cli.tokenizer import Tokenizer, train_tokenizer
+from transformer_cli.training.beginning import frozen, parent_of
 from transformer_cli.training.clock import Clock, Horizon
 from transformer_cli.training.directory import check_alike, check_ours, check_same, check_text, claimed, discard, sweep
 from transformer_cli.training.keeping import Keeper
@@ -77,6 +78,9 @@ class Run:
         check_ours(self.run_dir)
         if not overwrite:
             self.record = check_same(self.config, self.run_dir)
+        self.held = frozen(self.config)
+        is_new = overwrite or not store.list_checkpoints(self.run_dir)
+        self.parent = parent_of(self.config) if is_new else None
         self.machine = self._machine().use()
         self.texts = self._texts()
         check_alike(self.world, {"text": {name: text["sha256"] for name, text in self.record["data"].items()}})
@@ -166,9 +170,11 @@ class Run:
                 f"{progress.epoch + 1:,}, which has {left:,}",
                 hint="restore the run from a copy, or start anew with --overwrite",
             )
+        held = sum(p.numel() for name, p in learner.model.named_parameters() if name in self.held)
         say(
             f"{len(encoded):,} sentence pairs, {n_batches:,} batches an epoch; "
-            f"{sum(p.numel() for p in learner.model.parameters()):,} parameters; "
+            f"{sum(p.numel() for p in learner.model.parameters()):,} parameters"
+            f"{f', {held:,} of them frozen' if held else ''}; "
             f"{self.machine.device}, {self.machine.precision} ({self.machine.reason}), threads: {self.machine.threads}"
         )
         horizon = Horizon(
@@ -263,7 +269,9 @@ class Run:
     def _tokenizer(self, text: corpus.Corpus) -> Tokenizer:
         """The run's tokenizer, trained now if there is none."""
         place = self.run_dir / "tokenizer"
-        if self.world.is_main and not (place / "tokenizer.json").exists():
+        if self.world.is_main and self.parent is not None:
+            self.parent.tokenizer.save(place)
+        elif self.world.is_main and not (place / "tokenizer.json").exists():
             with self.listener.stage(f"training the tokenizer on {2 * len(text):,} lines"):
                 tokenizer, report = train_tokenizer(
                     self.config.tokenizer, text.source, text.target, seed=self.config.seed
@@ -285,6 +293,8 @@ class Run:
         ).to(self.machine.device)
         model.compute_in(self.machine.dtype, training=True)
         model.use_attention(fused=self.machine.fused_attention)
+        for name, parameter in model.named_parameters():
+            parameter.requires_grad_(parameter.requires_grad and name not in self.held)
         average = NoAverage() if config.training.ema is None else MovingAverage(model, config.training.ema)
         optimizer = build_optimizer(model, config.training)
         return Learner(model, optimizer, config.training, config.seed, self.world, average)
@@ -292,6 +302,12 @@ class Run:
     def _resume(self, learner: Learner) -> Progress:
         """Weights, moments and counters of the newest whole checkpoint, if there is one."""
         saved = self.keeper.newest()
+        if saved is None and self.parent is not None:
+            origin = self.parent.checkpoint
+            load_weights(learner.model, weights(self.parent.model), origin=files.shown(origin))
+            self.record["init_from"] = {"checkpoint": str(origin), "tokenizer": self.tokenizer.fingerprint}
+            self.listener.say(f"beginning with the weights of {origin}")
+            self.parent = None
         if saved is None:
             return Progress(processes=self.world.size)
         if "versions" not in self.record:
