@@ -94,7 +94,7 @@ def test_processes_that_cannot_be_reached_are_no_bug(says, monkeypatch):
 def test_there_are_no_more_threads_than_processors(monkeypatch):
     """1,024 of them on two processors were at work without end."""
     monkeypatch.setattr(torch, "set_num_threads", lambda threads: None)
-    monkeypatch.setattr(machine, "_processors", lambda: 2)
+    monkeypatch.setattr(machine, "processors", lambda: 2)
     for wanted, taken in ((1024, 2), (2, 2), (1, 1)):
         assert machine.settle(RunConfig(device="cpu", threads=wanted), None).threads == taken
 

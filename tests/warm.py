@@ -18,7 +18,17 @@ import sys
 import traceback
 from contextlib import suppress
 
-MODULES = ("cli.app", "cli.evaluate", "cli.train", "cli.translate", "evaluation.report", "loading", "training.run")
+MODULES = (
+    "checkpoints.store",
+    "cli.app",
+    "cli.evaluate",
+    "cli.train",
+    "cli.translate",
+    "decoding.translator",
+    "evaluation.report",
+    "machine",
+    "training.run",
+)
 """With torch and all else that takes time."""
 LENGTH = 4
 FORWARDED = (signal.SIGINT, signal.SIGTERM, signal.SIGHUP)

@@ -59,6 +59,11 @@ def prepare() -> None:
             os.environ[names[0]] = value
 
 
+def processors() -> int:
+    """Those that this process may use."""
+    return len(os.sched_getaffinity(0)) if hasattr(os, "sched_getaffinity") else os.cpu_count() or 1
+
+
 def local_rank() -> int | None:
     """Which of the processes on this machine this one is, and so which GPU is its own; None where nothing is said."""
     return _whole("LOCAL_RANK")

@@ -1,23 +1,27 @@
-"""A run on disk becomes something that translates."""
+"""A run on disk becomes something that translates. What needs torch is imported where it is used: settings do not."""
 
 from __future__ import annotations
 
 from collections.abc import Sequence
-from typing import TypeVar
+from typing import TYPE_CHECKING, TypeVar
 
 from pydantic import TypeAdapter, ValidationError
 
+from transformer_cli.checkpoints.known import KnownRun
 from transformer_cli.checkpoints.manifest import STATE, way_out
 from transformer_cli.checkpoints.record import read_config
-from transformer_cli.checkpoints.store import OpenedRun
 from transformer_cli.config.run import RunConfig
 from transformer_cli.decoding.doubt import Certainty
-from transformer_cli.decoding.translator import Translator
+from transformer_cli.decoding.texts import Learned
 from transformer_cli.errors import ModelError, UsageError
 from transformer_cli.files import shown
-from transformer_cli.machine import Machine, settle
 
-T = TypeVar("T", bound=Translator)
+if TYPE_CHECKING:
+    from transformer_cli.checkpoints.store import OpenedRun
+    from transformer_cli.decoding.translator import Translator
+    from transformer_cli.machine import Machine
+
+T = TypeVar("T", bound="Translator")
 FREE = {"decoding", "evaluation", "device", "precision", "seed", "threads"}
 """What may be set anew for a model that is trained; data.test too."""
 
@@ -28,7 +32,9 @@ def translator_of(opened: OpenedRun | Sequence[OpenedRun], settings: RunConfig) 
     In bf16 the last digits of a sentence's scores may depend on its neighbours in the batch; `precision: fp32` is there
     for whoever needs them. Raises ModelError for runs that do not share their vocabulary.
     """
-    return translator_as(Translator, [opened] if isinstance(opened, OpenedRun) else opened, settings)
+    from transformer_cli.decoding.translator import Translator
+
+    return translator_as(Translator, opened if isinstance(opened, Sequence) else [opened], settings)
 
 
 def translator_as(kind: type[T], runs: Sequence[OpenedRun], settings: RunConfig) -> T:
@@ -42,33 +48,42 @@ def translator_as(kind: type[T], runs: Sequence[OpenedRun], settings: RunConfig)
         [run.model for run in runs],
         runs[0].tokenizer,
         settings.decoding,
+        device=machine.device,
+        **learned_by(runs, settings),
+    )
+
+
+def learned_by(runs: Sequence[KnownRun], settings: RunConfig) -> Learned:
+    """What their translator has to know of their training."""
+    return Learned(
         source_eos=runs[0].config.data.source_eos,
         max_length=min(run.config.data.max_length for run in runs),
         max_sentences=min(filter(None, map(_usual_sentences, runs)), default=None),
         unsure_below=_unsure_below(runs),
         seed=settings.seed,
-        device=machine.device,
     )
 
 
-def machine_of(opened: OpenedRun, settings: RunConfig) -> Machine:
+def machine_of(opened: KnownRun, settings: RunConfig) -> Machine:
     """Where and in which precision these settings let the run compute."""
+    from transformer_cli.machine import settle
+
     return settle(settings, opened.record.get("machine"))
 
 
-def _usual_sentences(run: OpenedRun) -> int | None:
+def _usual_sentences(run: KnownRun) -> int | None:
     """Of the lines that it learned from; None where the run does not say."""
     found = run.record.get("data", {}).get("train", {}).get("usual_sentences")
     return found if isinstance(found, int) and found > 0 else None
 
 
-def _unsure_below(runs: Sequence[OpenedRun]) -> float | None:
+def _unsure_below(runs: Sequence[KnownRun]) -> float | None:
     """The least of theirs; None where one of them does not say."""
     numbers = [value for value in map(_threshold, runs) if value is not None]
     return min(numbers) if len(numbers) == len(runs) else None
 
 
-def _threshold(run: OpenedRun) -> float | None:
+def _threshold(run: KnownRun) -> float | None:
     """What its last validation found to be little. ModelError where that can be no certainty."""
     said = run.state.get("unsure_below")
     try:
@@ -80,7 +95,7 @@ def _threshold(run: OpenedRun) -> float | None:
         ) from None
 
 
-def _check_same_text(runs: Sequence[OpenedRun]) -> None:
+def _check_same_text(runs: Sequence[KnownRun]) -> None:
     """ModelError unless all runs read and write the same ids."""
     first = runs[0]
     for run in runs[1:]:
@@ -96,7 +111,7 @@ def _check_same_text(runs: Sequence[OpenedRun]) -> None:
             )
 
 
-def settings_of(opened: OpenedRun, overrides: Sequence[str]) -> RunConfig:
+def settings_of(opened: KnownRun, overrides: Sequence[str]) -> RunConfig:
     """The run's configuration with overrides on top; UsageError for those that only training could heed."""
     settings = read_config(opened.path, overrides)
     comparable = settings.model_copy(

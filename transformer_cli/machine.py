@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import os
 import time
 from collections.abc import Mapping
 from dataclasses import asdict, dataclass
@@ -12,7 +11,7 @@ import torch
 from pydantic import TypeAdapter, ValidationError
 
 from transformer_cli.config.run import RunConfig
-from transformer_cli.environment import local_rank
+from transformer_cli.environment import local_rank, processors
 from transformer_cli.errors import ModelError, ResourceError
 
 Precision = Literal["fp32", "bf16"]
@@ -96,12 +95,7 @@ def _machine(device: str, precision: Precision, threads: int, reason: str) -> Ma
 
 def _threads(config: RunConfig) -> int:
     """More threads than processors wait for each other: 1,024 of them on two, without end."""
-    return min(config.threads or torch.get_num_threads(), _processors())
-
-
-def _processors() -> int:
-    """Those that this process may use."""
-    return len(os.sched_getaffinity(0)) if hasattr(os, "sched_getaffinity") else os.cpu_count() or 1
+    return min(config.threads or torch.get_num_threads(), processors())
 
 
 def product_rate(dtype: torch.dtype, *, size: int = 1024, seconds: float = 0.05) -> float:

@@ -11,7 +11,7 @@ from dataclasses import dataclass
 import torch
 from torch import Tensor
 
-from transformer_cli.decoding.candidates import Symbols
+from transformer_cli.decoding.options import Symbols
 
 BOS, EOS = 1, 0
 """Marks of the tables' small vocabularies; bos is banned, as in the real ones."""

@@ -12,9 +12,9 @@ from hypothesis import strategies as st
 from tables import BOS, EOS, SYMBOLS, Logits, TableModel, random_logits, sources
 
 from transformer_cli.decoding.beam import beam_search
-from transformer_cli.decoding.candidates import NotFinite, Symbols
 from transformer_cli.decoding.greedy import greedy_search
 from transformer_cli.decoding.hypothesis import Hypothesis, LengthPenalty
+from transformer_cli.decoding.options import NotFinite, Symbols
 
 ALPHAS = [-1.0, -0.3, 0.0, 0.6, 1.0, 2.0]
 

@@ -12,11 +12,10 @@ from reference import Found, Reference, mean_of
 from tables import Logits
 
 from transformer_cli.config.model import ModelConfig
-from transformer_cli.decoding.candidates import Symbols
 from transformer_cli.decoding.ensemble import Ensemble
 from transformer_cli.decoding.hypothesis import Hypothesis, LengthPenalty
-from transformer_cli.decoding.sampling import Sampling
-from transformer_cli.decoding.search import SearchOptions, search
+from transformer_cli.decoding.options import Sampling, SearchOptions, Symbols
+from transformer_cli.decoding.search import search
 from transformer_cli.decoding.stepper import Stepper
 from transformer_cli.model.build import build_model
 from transformer_cli.model.prepared import Prepared

@@ -10,10 +10,10 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 from tables import BOS, EOS, SYMBOLS, TableModel, random_logits, sources
 
-from transformer_cli.decoding.candidates import Symbols, forbidden
+from transformer_cli.decoding.candidates import forbidden
 from transformer_cli.decoding.hypothesis import Hypothesis
-from transformer_cli.decoding.sampling import Sampling
-from transformer_cli.decoding.search import SearchOptions, search
+from transformer_cli.decoding.options import Sampling, SearchOptions, Symbols
+from transformer_cli.decoding.search import search
 
 SEARCHES = {
     "greedy": SearchOptions(beam_size=1),

@@ -13,10 +13,10 @@ import torch
 from reference import Reference
 from tables import EOS, SYMBOLS, Logits, TableModel, random_logits, sources
 
-from transformer_cli.decoding.candidates import NotFinite
 from transformer_cli.decoding.greedy import greedy_search
 from transformer_cli.decoding.hypothesis import Hypothesis
-from transformer_cli.decoding.sampling import Sampling, sample
+from transformer_cli.decoding.options import NotFinite, Sampling
+from transformer_cli.decoding.sampling import sample, weights
 
 SETTINGS = [
     {},
@@ -109,19 +109,19 @@ def test_drawing_from_the_likeliest_alone_is_greedy_search(options: dict[str, An
 
 
 def test_a_high_temperature_makes_all_tokens_alike() -> None:
-    weights = Sampling(1, temperature=1e9).weights(torch.tensor([[[-1.0, -50.0, -torch.inf, -2.0]]]))
-    torch.testing.assert_close(weights, torch.tensor([[[1.0, 1.0, 0.0, 1.0]]], dtype=torch.float64), atol=1e-6, rtol=0)
+    found = weights(Sampling(1, temperature=1e9), torch.tensor([[[-1.0, -50.0, -torch.inf, -2.0]]]))
+    torch.testing.assert_close(found, torch.tensor([[[1.0, 1.0, 0.0, 1.0]]], dtype=torch.float64), atol=1e-6, rtol=0)
 
 
 def test_of_equally_likely_tokens_the_first_ids_are_among_the_top() -> None:
-    weights = Sampling(1, top_k=2).weights(torch.zeros(1, 1, 300))
-    assert weights.nonzero()[:, 2].tolist() == [0, 1]
+    found = weights(Sampling(1, top_k=2), torch.zeros(1, 1, 300))
+    assert found.nonzero()[:, 2].tolist() == [0, 1]
 
 
 def test_the_top_share_ends_as_soon_as_it_is_reached() -> None:
     logp = torch.tensor([[[0.25, 0.5, 0.25]]], dtype=torch.float64).log()
-    assert Sampling(1, top_p=0.5).weights(logp).nonzero()[:, 2].tolist() == [1]
-    assert Sampling(1, top_p=0.51).weights(logp).nonzero()[:, 2].tolist() == [0, 1]
+    assert weights(Sampling(1, top_p=0.5), logp).nonzero()[:, 2].tolist() == [1]
+    assert weights(Sampling(1, top_p=0.51), logp).nonzero()[:, 2].tolist() == [0, 1]
 
 
 class Always:

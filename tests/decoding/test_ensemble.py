@@ -8,8 +8,8 @@ from tables import SYMBOLS, TableModel, random_logits, sources
 
 from transformer_cli.decoding.ensemble import Ensemble
 from transformer_cli.decoding.hypothesis import Hypothesis, LengthPenalty
-from transformer_cli.decoding.sampling import Sampling
-from transformer_cli.decoding.search import SearchOptions, search
+from transformer_cli.decoding.options import Sampling, SearchOptions
+from transformer_cli.decoding.search import search
 from transformer_cli.decoding.stepper import Stepper
 
 SEARCHES = {

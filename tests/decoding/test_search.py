@@ -14,10 +14,9 @@ from reference import Found, Reference
 from tables import BANNED, BOS, EOS, Logits, TableModel, random_logits, sources
 
 from transformer_cli.config.decoding import DecodingConfig
-from transformer_cli.decoding.candidates import Symbols
 from transformer_cli.decoding.hypothesis import Hypothesis, LengthPenalty
-from transformer_cli.decoding.sampling import Sampling
-from transformer_cli.decoding.search import SearchOptions, search
+from transformer_cli.decoding.options import Sampling, SearchOptions, Symbols
+from transformer_cli.decoding.search import search
 from transformer_cli.errors import UsageError
 
 ALPHAS = [-1.0, -0.3, 0.0, 0.6, 1.0, 2.0]

@@ -15,7 +15,8 @@ from transformer_cli.config.model import ModelConfig, Stack
 from transformer_cli.config.training import TrainingConfig
 from transformer_cli.data.loader import collate, padded
 from transformer_cli.decoding.hypothesis import Hypothesis, LengthPenalty
-from transformer_cli.decoding.search import SearchOptions, Task, beam, search
+from transformer_cli.decoding.options import SearchOptions
+from transformer_cli.decoding.search import Task, beam, search
 from transformer_cli.decoding.stepper import S, Stepper
 from transformer_cli.export.formats import Found, Walk
 from transformer_cli.loading import translator_of

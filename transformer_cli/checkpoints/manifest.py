@@ -15,7 +15,7 @@ from transformer_cli.config.data import DataConfig
 from transformer_cli.config.former import COUNTED
 from transformer_cli.config.model import ModelConfig
 from transformer_cli.errors import ModelError
-from transformer_cli.files import read_bytes, shown
+from transformer_cli.files import parse_json, read_bytes, shown
 from transformer_cli.sealing import unsealed
 from transformer_cli.trouble import missing
 
@@ -127,6 +127,15 @@ def read_verified(checkpoint: Path, name: Name, manifest: Manifest) -> bytes:
     if entry is None or len(data) != entry.bytes or hashlib.sha256(data).hexdigest() != entry.sha256:
         raise damaged(path)
     return data
+
+
+def read_state(checkpoint: Path, manifest: Manifest) -> dict[str, Any]:
+    """What training says of itself there."""
+    path = checkpoint / STATE
+    state = parse_json(read_verified(checkpoint, STATE, manifest).decode("utf-8"), path, error=ModelError)
+    if not isinstance(state, dict):
+        raise damaged(path)
+    return state
 
 
 def _read(path: Path) -> bytes:

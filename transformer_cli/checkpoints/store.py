@@ -17,7 +17,6 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
-import pydantic
 from torch import Tensor
 
 from transformer_cli.checkpoints.find import (
@@ -28,11 +27,10 @@ from transformer_cli.checkpoints.find import (
     find_checkpoint,
     list_checkpoints,
     pointed,
-    run_of,
     step_name,
     step_of,
-    whole_run_of,
 )
+from transformer_cli.checkpoints.known import KnownRun, found, open_known
 from transformer_cli.checkpoints.manifest import (
     FILES,
     FORMAT,
@@ -48,10 +46,10 @@ from transformer_cli.checkpoints.manifest import (
     Parent,
     damaged,
     read_manifest,
+    read_state,
     read_verified,
     way_out,
 )
-from transformer_cli.checkpoints.record import read_config, read_record
 from transformer_cli.checkpoints.tensors import assign_weights, from_bytes, to_bytes
 from transformer_cli.config.model import TABLES, ModelConfig
 from transformer_cli.config.run import RunConfig
@@ -60,7 +58,6 @@ from transformer_cli.files import (
     atomic_directory,
     create_file,
     json_text,
-    parse_json,
     remove_only,
     rename,
     shown,
@@ -70,14 +67,12 @@ from transformer_cli.files import (
 from transformer_cli.model.build import build_model
 from transformer_cli.model.transformer import Transformer
 from transformer_cli.sealing import sealed
-from transformer_cli.tokenizer import Tokenizer
 
 __all__ = [
     "STATE",
     "Checkpoint",
     "DamagedError",
     "OpenedRun",
-    "check_belongs",
     "find_checkpoint",
     "list_checkpoints",
     "load_checkpoint",
@@ -110,18 +105,10 @@ class Checkpoint:
 
 
 @dataclass(frozen=True)
-class OpenedRun:
+class OpenedRun(KnownRun):
     """A trained model with all that belongs to it, ready to translate."""
 
-    path: Path
-    checkpoint: Path
-    config: RunConfig
-    tokenizer: Tokenizer
     model: Transformer
-    record: dict[str, Any]
-    """What run.json says; {} where there is none."""
-    state: dict[str, Any]
-    """What training says in the checkpoint."""
 
 
 def save_checkpoint(
@@ -181,15 +168,12 @@ def load_checkpoint(path: str | Path, *, with_optimizer: bool) -> Checkpoint:
     manifest = read_manifest(path)
     weights = _tensors(path / MODEL, read_verified(path, MODEL, manifest))
     moments = _tensors(path / OPTIMIZER, read_verified(path, OPTIMIZER, manifest)) if with_optimizer else None
-    state = parse_json(read_verified(path, STATE, manifest).decode("utf-8"), path / STATE, error=ModelError)
-    if not isinstance(state, dict):
-        raise damaged(path / STATE)
     return Checkpoint(
         path=path,
         step=manifest.step,
         model=weights,
         optimizer=moments,
-        state=state,
+        state=read_state(path, manifest),
         config=manifest.model,
         data=manifest.data,
         tokenizer=manifest.tokenizer,
@@ -197,70 +181,23 @@ def load_checkpoint(path: str | Path, *, with_optimizer: bool) -> Checkpoint:
 
 
 def open_found(find: Callable[[], Path]) -> OpenedRun:
-    """Open the checkpoint that `find` finds: the next, where training saved a better one and deleted it meanwhile."""
-    checkpoint = find()
-    while True:
-        try:
-            return open_run(checkpoint)
-        except ModelError:
-            before, checkpoint = checkpoint, find()
-            if checkpoint == before:
-                raise
+    """Open the checkpoint that `find` finds, with its weights; see known.py."""
+    return found(find, open_run)
 
 
 def open_run(checkpoint: str | Path) -> OpenedRun:
-    """The run of a checkpoint: its configuration, its tokenizer, and the model with its weights, on the CPU in fp32.
+    """The run of a checkpoint, with the model and its weights, on the CPU in fp32.
 
     Raises ModelError where something is missing, damaged, or not what the checkpoint was trained with.
     """
-    checkpoint = Path(checkpoint)
-    loaded = load_checkpoint(checkpoint, with_optimizer=False)
-    run_dir = whole_run_of(checkpoint)
-    config = read_config(run_dir)
-    tokenizer = Tokenizer.load(run_dir / "tokenizer")
-    check_belongs(loaded, config, tokenizer)
-    origin = shown(checkpoint / MODEL)
-    if not _could_hold(config.model, loaded.model):
-        raise ModelError(f"{origin} is smaller than the model of its configuration", hint=way_out(checkpoint))
-    model = build_model(
-        config.model, source_vocab=tokenizer.source_size, target_vocab=tokenizer.target_size, device="meta"
-    )
-    assign_weights(model, loaded.model, origin=origin)
-    return OpenedRun(
-        path=run_dir,
-        checkpoint=checkpoint,
-        config=config,
-        tokenizer=tokenizer,
-        model=model.eval(),
-        record=read_record(run_dir),
-        state=loaded.state,
-    )
-
-
-def check_belongs(checkpoint: Checkpoint, config: RunConfig, tokenizer: Tokenizer) -> None:
-    """ModelError unless it was trained with these settings and this tokenizer: equal sizes prove nothing."""
-    run_dir = run_of(checkpoint.path)
-    if tokenizer.fingerprint != checkpoint.tokenizer:
-        raise ModelError(
-            f"{shown(run_dir / 'tokenizer')} is not the tokenizer that {shown(checkpoint.path)} was trained with",
-            hint="restore the run's tokenizer directory from where the run was trained",
-        )
-    sections: dict[str, tuple[pydantic.BaseModel, pydantic.BaseModel | None]] = {
-        "model": (config.model, checkpoint.config),
-        "data": (DataSettings.of(config.data), checkpoint.data),
-    }
-    differences = [
-        f"  {section}.{key}: {ours} (trained: {getattr(theirs, key)})"
-        for section, (now, theirs) in sections.items()
-        for key, ours in now
-        if theirs is not None and ours != getattr(theirs, key)
-    ]
-    if differences:
-        raise ModelError(
-            f"{shown(run_dir / 'config.yaml')} is not what {shown(checkpoint.path)} was trained with:\n"
-            + "\n".join(differences),
-            hint="restore those settings; with others it is another run",
-        )
+    known = open_known(checkpoint)
+    tensors = _tensors(known.checkpoint / MODEL, read_verified(known.checkpoint, MODEL, known.manifest))
+    config, tokenizer, origin = known.config.model, known.tokenizer, shown(known.checkpoint / MODEL)
+    if not _could_hold(config, tensors):
+        raise ModelError(f"{origin} is smaller than the model of its configuration", hint=way_out(known.checkpoint))
+    model = build_model(config, source_vocab=tokenizer.source_size, target_vocab=tokenizer.target_size, device="meta")
+    assign_weights(model, tensors, origin=origin)
+    return OpenedRun(**vars(known), model=model.eval())
 
 
 def point(run_dir: str | Path, pointer: str, step: int) -> None:

@@ -19,7 +19,7 @@ from transformer_cli.errors import DataError, UsageError
 from transformer_cli.files import json_line, shown
 
 if TYPE_CHECKING:
-    from transformer_cli.checkpoints.store import OpenedRun
+    from transformer_cli.checkpoints.known import KnownRun
     from transformer_cli.config.data import DataConfig
     from transformer_cli.config.evaluation import EvaluationConfig
     from transformer_cli.config.run import RunConfig
@@ -109,24 +109,22 @@ def evaluate(
     texts = [] if source is None else [read_text(source, reference or [])]
     refuse_nothing(texts)
 
-    from transformer_cli.cli.trained import open_several
+    from transformer_cli.cli.trained import open_several, open_translator
 
-    opened, settings = open_several(models, config, overrides, precise=check_batching)
-    if source is None:
-        texts = own_tests(opened[0], settings.data)
-        refuse_nothing(texts)
-    search = {"beam_size": beam_size, "length_penalty": length_penalty}
+    search: dict[str, Any] = {"beam_size": beam_size, "length_penalty": length_penalty}
     if check_batching:
         from transformer_cli.cli.batching_check import check
 
-        check(opened, settings, {text.name: text.source or [] for text in texts}, search, as_json=json_output)
+        runs, settings = open_several(models, config, overrides, precise=True)
+        texts = texts or own_tests(runs[0], settings.data)
+        refuse_nothing(texts)
+        check(runs, settings, {text.name: text.source or [] for text in texts}, search, as_json=json_output)
         return
+    translator, opened, settings = open_translator(models, config, overrides, **search)
+    texts = texts or own_tests(opened[0], settings.data)
+    refuse_nothing(texts)
     known = _run(opened[0].path, settings)
     findings = [_check(text, known, strict=strict) for text in texts]
-
-    from transformer_cli.loading import translator_of
-
-    translator = translator_of(opened, settings)
     if len(opened) > 1 and not json_output:
         together = f"an ensemble of {len(opened)} models: {', '.join(shown(run.checkpoint) for run in opened)}"
         console.result(f"**{together}**\n" if markdown else f"{together}\n")
@@ -144,7 +142,7 @@ def evaluate(
         tally.refuse(translator.max_source_length, splits=settings.decoding.long == "split")
     if source is None and settings.data.test == opened[0].config.data.test and len(opened) == 1:
         given = {name: value for name, value in search.items() if value is not None}
-        how = {"decoding": settings.decoding.model_dump() | given, "seed": settings.seed}
+        how = {"decoding": settings.decoding.model_dump() | given, "seed": settings.seed, "engine": translator.name}
         _keep(opened[0], results, how)
 
 
@@ -306,7 +304,7 @@ def _tell(suspicions: Sequence[object], *, strict: bool) -> None:
         console.warn(str(suspicion))
 
 
-def _keep(opened: OpenedRun, results: Sequence[dict[str, Any]], how: dict[str, Any]) -> None:
+def _keep(opened: KnownRun, results: Sequence[dict[str, Any]], how: dict[str, Any]) -> None:
     """Write the scores of the run's own test set into its run.json, and how it was translated."""
     from transformer_cli.checkpoints.record import read_record
     from transformer_cli.files import write_json

@@ -14,9 +14,9 @@ from transformer_cli.cli.results import Tally
 from transformer_cli.errors import DataError
 
 if TYPE_CHECKING:
-    from transformer_cli.checkpoints.store import OpenedRun
+    from transformer_cli.checkpoints.known import KnownRun
     from transformer_cli.config.data import DataConfig
-    from transformer_cli.decoding.translator import Translator
+    from transformer_cli.decoding.texts import TextTranslator
     from transformer_cli.evaluation.report import System
 
 
@@ -47,7 +47,7 @@ def read_text(source: str, references: Sequence[str]) -> TestSet:
     )
 
 
-def own_tests(opened: OpenedRun, data: DataConfig) -> list[TestSet]:
+def own_tests(opened: KnownRun, data: DataConfig) -> list[TestSet]:
     from transformer_cli.config.data import PHRASEBOOK
     from transformer_cli.data.corpus import load_tests
 
@@ -70,7 +70,7 @@ def refuse_nothing(texts: Iterable[TestSet]) -> None:
             raise DataError(f"there is nothing to translate: {text.name} has no lines")
 
 
-def translate(text: TestSet, translator: Translator, search: dict[str, Any]) -> tuple[System, Tally]:
+def translate(text: TestSet, translator: TextTranslator, search: dict[str, Any]) -> tuple[System, Tally]:
     """The translated text, and what happened to its lines."""
     from transformer_cli.evaluation.report import System
 

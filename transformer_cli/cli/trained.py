@@ -2,18 +2,20 @@
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
 from functools import partial
 from pathlib import Path
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, Any
 
 from transformer_cli.cli import console
 from transformer_cli.errors import UsageError
 from transformer_cli.files import shown
 
 if TYPE_CHECKING:
+    from transformer_cli.checkpoints.known import KnownRun
     from transformer_cli.checkpoints.store import OpenedRun
     from transformer_cli.config.run import RunConfig
+    from transformer_cli.decoding.texts import TextTranslator
 
 
 def open_trained(
@@ -32,6 +34,70 @@ def open_several(
     models: Sequence[str] | None, config: str | None, overrides: Sequence[str] | None, *, precise: bool = False
 ) -> tuple[list[OpenedRun], RunConfig]:
     """The runs with their best weights, and the first one's configuration with the overrides on top; see above."""
+    finders, origin = _finders(models, config, overrides)
+
+    from transformer_cli.checkpoints.known import found
+    from transformer_cli.checkpoints.store import open_run
+    from transformer_cli.loading import settings_of
+
+    opened = []
+    for find in finders:
+        opened.append(run := found(find, open_run))
+        _tell_model(run, origin)
+    settings = settings_of(opened[0], [*(["precision=fp32"] if precise else []), *(overrides or ())])
+    _tell_precision(opened[0], settings)
+    return opened, settings
+
+
+def open_translator(
+    models: Sequence[str] | None,
+    config: str | None,
+    overrides: Sequence[str] | None,
+    *,
+    also: Sequence[str] = (),
+    **search: Any,
+) -> tuple[TextTranslator, Sequence[KnownRun], RunConfig]:
+    """What translates, by the engine that `decoding.engine` means, of which runs, under which configuration.
+
+    also: what is asked for that only tx itself has. search: what the command line says of it, as in SearchOptions.of.
+    """
+    finders, origin = _finders(models, config, overrides)
+
+    from transformer_cli import engines
+    from transformer_cli.checkpoints.known import found, open_known
+    from transformer_cli.decoding.options import SearchOptions
+    from transformer_cli.loading import settings_of
+
+    known = [found(find, open_known) for find in finders]
+    settings = settings_of(known[0], overrides or ())
+    options = SearchOptions.of(settings.decoding, seed=settings.seed, **search)
+    obstacles = [*also, *engines.obstacles(known, settings, options)]
+    beam = f"a beam of {options.beam_size}"
+    if engines.is_wanted(settings, options, obstacles):
+        _tell_model(known[0], origin)
+        translator = engines.engine_of(known[0], settings, tell=console.say)
+        console.say(f"engine: {translator.name}")
+        if engines.differs(options):
+            console.warn(f"CTranslate2 prunes {beam} otherwise than tx: here and there it finds another translation")
+        return translator, known, settings
+    from transformer_cli.checkpoints.store import open_run
+    from transformer_cli.loading import translator_of
+
+    opened = []
+    for find in finders:
+        opened.append(run := found(find, open_run))
+        _tell_model(run, origin)
+    if settings.decoding.engine == "auto" and engines.is_installed():
+        reasons = [*obstacles, *([beam] if engines.differs(options) else [])]
+        console.say(f"engine: native; CTranslate2 would not do the same with {', '.join(reasons)}")
+    _tell_precision(opened[0], settings)
+    return translator_of(opened, settings), opened, settings
+
+
+def _finders(
+    models: Sequence[str] | None, config: str | None, overrides: Sequence[str] | None
+) -> tuple[list[Callable[[], Path]], str]:
+    """What finds the checkpoint of each run, which is there, and what to say of a run that nobody named."""
     from transformer_cli.checkpoints.find import find_checkpoint, run_of
     from transformer_cli.config.source import load_config
 
@@ -47,20 +113,21 @@ def open_several(
         checkpoint = find()  # an error that takes no torch to be told
         if model is None or Path(model).resolve() != checkpoint.resolve():  # whoever names one means that one
             _tell_unfinished(run_of(checkpoint))
+    return [*finders], origin
 
-    from transformer_cli.checkpoints.store import open_found
-    from transformer_cli.loading import machine_of, settings_of
 
-    opened = []
-    for find in finders:
-        opened.append(run := open_found(find))
-        console.say(f"model: {run.checkpoint}, {run.config.data.source} to {run.config.data.target}{origin}")
-    settings = settings_of(opened[0], [*(["precision=fp32"] if precise else []), *(overrides or ())])
-    machine, kept = machine_of(opened[0], settings), opened[0].record.get("machine", {})
+def _tell_model(run: KnownRun, origin: str) -> None:
+    console.say(f"model: {run.checkpoint}, {run.config.data.source} to {run.config.data.target}{origin}")
+
+
+def _tell_precision(run: KnownRun, settings: RunConfig) -> None:
+    """Where it is not the one that the run was trained in."""
+    from transformer_cli.loading import machine_of
+
+    machine, kept = machine_of(run, settings), run.record.get("machine", {})
     if settings.precision == "auto" and machine.reason != kept.get("reason"):
         trained = f"trained on {kept.get('device')} in {kept.get('precision')}, " if kept else ""
         console.say(f"{trained}now on {machine.device} in {machine.precision}: {machine.reason}")
-    return opened, settings
 
 
 def tell_default() -> str:

@@ -8,7 +8,7 @@ from collections.abc import Callable, Iterator, Sequence
 from contextlib import contextmanager, suppress
 from dataclasses import replace
 from io import TextIOWrapper
-from typing import TYPE_CHECKING, Annotated
+from typing import TYPE_CHECKING, Annotated, Any
 
 import typer
 
@@ -32,8 +32,8 @@ from transformer_cli.errors import DataError, UsageError
 from transformer_cli.files import json_line
 
 if TYPE_CHECKING:
+    from transformer_cli.decoding.texts import TextTranslator
     from transformer_cli.decoding.translation import Translation
-    from transformer_cli.decoding.translator import Translator
 
 BeamSize = Annotated[
     int | None,
@@ -135,22 +135,18 @@ def translate(
     if alignments and n_best > 1 and not (json_output or jsonl):
         raise UsageError("--alignments belong to the best translation: they go with --n-best only in --json")
     with _incoming(text, input_file, output_file) as source:  # a missing file is said before torch is imported
-        from transformer_cli.cli.trained import open_several
+        from transformer_cli.cli.trained import open_translator
 
-        opened, settings = open_several(models, config, overrides)
-
-        from transformer_cli.loading import translator_of
-
-        translator = translator_of(opened, settings)
-        unseen = Unseen.by(opened)
+        search: dict[str, Any] = {"beam_size": beam_size, "length_penalty": length_penalty, "n_best": n_best}
+        search["search"] = "sampling" if sample else None
+        also = [*(["prefixes"] if jsonl else []), *(["alignments"] if alignments else [])]
+        translator, runs, settings = open_translator(models, config, overrides, also=also, **search)
+        unseen = Unseen.by(runs)
 
         def run(requests: Sequence[Request], lines_before: int, progress: Progress = None) -> list[Translation]:
             found = translator.translate_all(
                 [request.source for request in requests],
-                beam_size=beam_size,
-                length_penalty=length_penalty,
-                search="sampling" if sample else None,
-                n_best=n_best,
+                **search,
                 prefixes=[request.prefix for request in requests],
                 lines_before=lines_before,
                 progress=progress,
@@ -169,9 +165,11 @@ def translate(
     tally.refuse(translator.max_source_length, splits=settings.decoding.long == "split")
 
 
-def _aligned(translator: Translator, lines: Sequence[str], found: list[Translation]) -> list[Translation]:
+def _aligned(translator: TextTranslator, lines: Sequence[str], found: list[Translation]) -> list[Translation]:
     from transformer_cli.attention_maps.aligner import alignments
+    from transformer_cli.decoding.translator import Translator
 
+    assert isinstance(translator, Translator)  # of the engines the one that says what it attends to
     links = alignments(translator, lines, found)
     return [replace(translation, alignment=one) for translation, one in zip(found, links, strict=True)]
 

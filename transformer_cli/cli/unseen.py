@@ -13,7 +13,7 @@ from transformer_cli.cli.lines import Where
 from transformer_cli.writing import words
 
 if TYPE_CHECKING:
-    from transformer_cli.checkpoints.store import OpenedRun
+    from transformer_cli.checkpoints.known import KnownRun
     from transformer_cli.decoding.translation import Translation
 
 UNSEEN = "unseen"
@@ -34,7 +34,7 @@ class Unseen:
         self.where = Where()
 
     @classmethod
-    def by(cls, runs: Iterable[OpenedRun]) -> Unseen:
+    def by(cls, runs: Iterable[KnownRun]) -> Unseen:
         """By the counts that runs keep of their training text; what one model of an ensemble knows is known."""
         from transformer_cli.evaluation.words import load_word_counts
 

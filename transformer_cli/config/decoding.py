@@ -24,6 +24,10 @@ SEARCHES = Recipes("searches", {"beam": "decoding.search:beam", "sampling": "dec
 class DecodingConfig(Section):
     """How a translation is found."""
 
+    engine: Literal["auto", "native", "ctranslate2"] = "auto"
+    """What computes: native is PyTorch. ctranslate2 is faster on a CPU and starts in no time, needs the extra of that
+    name, and keeps the weights as it has them in the run's directory; its beam search finds other translations here
+    and there. auto takes it where it is installed and finds the same: greedy search, in fp32, without constraints."""
     search: Annotated[str, SEARCHES] = "beam"
     """Beam search, greedy with a beam of one; or sampling: draw translations at random, by the run's seed."""
     beam_size: Annotated[int, Field(gt=0, le=MAX_BEAM)] = 5

@@ -10,9 +10,10 @@ from collections.abc import Sequence
 import torch
 from torch import Tensor
 
-from transformer_cli.decoding.candidates import Symbols, forbidden, likeliest, refuse_nan, worth_removing
+from transformer_cli.decoding.candidates import forbidden, likeliest, refuse_nan, worth_removing
 from transformer_cli.decoding.constraints import Constraint
 from transformer_cli.decoding.hypothesis import Hypothesis, LengthPenalty
+from transformer_cli.decoding.options import Symbols
 from transformer_cli.decoding.stepper import S, Stepper
 
 

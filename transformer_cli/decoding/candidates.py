@@ -6,31 +6,14 @@ B sentences, W beams, T tokens so far, R rows (beams of any sentence), V target 
 from __future__ import annotations
 
 from collections.abc import Sequence
-from dataclasses import dataclass
 
 import torch
 from torch import Tensor
 
 from transformer_cli.decoding.constraints import Constraint
+from transformer_cli.decoding.options import NotFinite, Symbols
 
 CACHED_BEAMS = 32
-
-
-@dataclass(frozen=True)
-class Symbols:
-    """The ids that mean something to a search; `banned` are never generated."""
-
-    bos: int
-    eos: int
-    banned: tuple[int, ...]
-
-
-class NotFinite(ArithmeticError):
-    """The model gave no probabilities; `row` is the sentence's place in the batch."""
-
-    def __init__(self, row: int) -> None:
-        super().__init__(f"the logits of sentence {row} of the batch are not finite")
-        self.row = row
 
 
 def forbidden(

@@ -12,45 +12,17 @@ from __future__ import annotations
 
 import itertools
 from collections.abc import Sequence
-from dataclasses import dataclass
 
 import numpy as np
 import torch
 from torch import Tensor
 
-from transformer_cli.decoding.candidates import Symbols, log_probabilities
+from transformer_cli.decoding.candidates import log_probabilities
 from transformer_cli.decoding.constraints import Constraint
 from transformer_cli.decoding.greedy import follow
 from transformer_cli.decoding.hypothesis import Hypothesis
+from transformer_cli.decoding.options import Sampling, Symbols
 from transformer_cli.decoding.stepper import S, Stepper
-
-
-@dataclass(frozen=True)
-class Sampling:
-    """From what is drawn: all tokens, or the likeliest.
-
-    temperature: what log-probabilities are divided by. top_k: so many of the likeliest; 0 is all. top_p: the fewest of
-    the likeliest that have this share of the probability (Holtzman et al. 2020); of what temperature and top_k left.
-    """
-
-    seed: int
-    temperature: float = 1.0
-    top_k: int = 0
-    top_p: float = 1.0
-
-    def weights(self, logp_BWV: Tensor) -> Tensor:
-        """What tokens are drawn with (B, W, V), fp64, not normalised; the likeliest has 1."""
-        logp_BWV = logp_BWV.double()
-        weights_BWV = ((logp_BWV - logp_BWV.amax(-1, keepdim=True)) / self.temperature).exp()
-        if not self.top_k and self.top_p == 1:
-            return weights_BWV
-        # Stable: of equals the first ids come first.
-        sorted_BWV, order_BWV = weights_BWV.sort(dim=-1, descending=True, stable=True)
-        if self.top_k:
-            sorted_BWV[..., self.top_k :] = 0
-        before_BWV = sorted_BWV.cumsum(-1) - sorted_BWV
-        enough_BWV = before_BWV >= self.top_p * sorted_BWV.sum(-1, keepdim=True)
-        return torch.zeros_like(weights_BWV).scatter_(-1, order_BWV, sorted_BWV.masked_fill(enough_BWV, 0))
 
 
 def sample(
@@ -83,7 +55,7 @@ def sample(
                 for row in rows_B.tolist()
             ]
         )
-        tokens_BW1 = (sampling.weights(logp_BWV) / numbers_BWV.to(logp_BWV.device)).argmax(-1, keepdim=True)
+        tokens_BW1 = (weights(sampling, logp_BWV) / numbers_BWV.to(logp_BWV.device)).argmax(-1, keepdim=True)
         # Where nothing can be drawn, the highest says why: -inf, no token is possible; NaN, there are no numbers.
         top_BW1 = logp_BWV.amax(-1, keepdim=True)
         logp_BW1 = logp_BWV.gather(2, tokens_BW1).where(top_BW1.isfinite(), top_BW1)
@@ -99,6 +71,21 @@ def sample(
         choose=choose,
         n_paths=n_draws,
     )
+
+
+def weights(sampling: Sampling, logp_BWV: Tensor) -> Tensor:
+    """What tokens are drawn with (B, W, V), fp64, not normalised; the likeliest has 1."""
+    logp_BWV = logp_BWV.double()
+    weights_BWV = ((logp_BWV - logp_BWV.amax(-1, keepdim=True)) / sampling.temperature).exp()
+    if not sampling.top_k and sampling.top_p == 1:
+        return weights_BWV
+    # Stable: of equals the first ids come first.
+    sorted_BWV, order_BWV = weights_BWV.sort(dim=-1, descending=True, stable=True)
+    if sampling.top_k:
+        sorted_BWV[..., sampling.top_k :] = 0
+    before_BWV = sorted_BWV.cumsum(-1) - sorted_BWV
+    enough_BWV = before_BWV >= sampling.top_p * sorted_BWV.sum(-1, keepdim=True)
+    return torch.zeros_like(weights_BWV).scatter_(-1, order_BWV, sorted_BWV.masked_fill(enough_BWV, 0))
 
 
 def exponentials(*, seed: int, line: int, draw: int, step: int, vocab: int) -> Tensor:

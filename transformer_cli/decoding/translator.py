@@ -1,39 +1,34 @@
-"""Text in, text out: cut into pieces, batched by length, searched, joined, in the order of the input.
+"""Text to text by tx itself: the search of models that PyTorch computes.
 
 B batch, S source length
 """
 
 from __future__ import annotations
 
-import difflib
-from collections import Counter
-from collections.abc import Callable, Sequence
-from dataclasses import dataclass, replace
-from itertools import groupby
-from typing import Any
+from collections.abc import Sequence
+from typing import Any, Unpack
 
 import torch
 
 from transformer_cli.config.decoding import DecodingConfig
 from transformer_cli.config.model import Stack
 from transformer_cli.data.loader import padded
-from transformer_cli.decoding import batches, long_lines, quality
-from transformer_cli.decoding.candidates import NotFinite, Symbols
-from transformer_cli.decoding.doubt import UNSURE, certainty
 from transformer_cli.decoding.ensemble import Ensemble
 from transformer_cli.decoding.hypothesis import Hypothesis
+from transformer_cli.decoding.options import SearchOptions
 from transformer_cli.decoding.sampling import drawn_as
-from transformer_cli.decoding.search import SearchOptions, search
+from transformer_cli.decoding.search import search
 from transformer_cli.decoding.stepper import Stepper
-from transformer_cli.decoding.translation import NOTHING, SPLIT, TOO_LONG, Candidate, Part, Translation
-from transformer_cli.errors import DataError, DivergedError, UsageError
+from transformer_cli.decoding.texts import Input, Learned, TextTranslator
 from transformer_cli.model.prepared import Prepared
 from transformer_cli.model.transformer import Transformer
-from transformer_cli.tokenizer import BOS, EOS, PAD, UNK, Tokenizer
+from transformer_cli.tokenizer import Tokenizer
 
 
-class Translator:
+class Translator(TextTranslator):
     """A model, or several, with their tokenizer: lines to lines."""
+
+    name = "native"
 
     def __init__(
         self,
@@ -41,284 +36,37 @@ class Translator:
         tokenizer: Tokenizer,
         config: DecodingConfig,
         *,
-        source_eos: bool,
-        max_length: int | None = None,
-        max_sentences: int | None = None,
-        unsure_below: float | None = None,
-        seed: int = 1,
         device: str | torch.device = "cpu",
+        **learned: Unpack[Learned],
     ) -> None:
-        """models: in the precision they are to compute in; several translate as an ensemble. source_eos: whether the
-        sources they learned from end in eos. max_length: the pieces that these had at most. max_sentences: and the
-        sentences, usually; None where nobody knows. unsure_below: the certainty (see doubt.py) that is too little;
-        None where nobody knows. seed: what sampling draws by. Raises UsageError for a banned piece that does not
-        exist, or is a mark."""
+        """models: in the precision they are to compute in; several translate as an ensemble."""
+        super().__init__(tokenizer, config, **learned)
         self.models = [model.to(device) for model in ([models] if isinstance(models, Transformer) else models)]
         self._prepared = [Prepared(model) for model in self.models]
-        self.tokenizer = tokenizer
-        self.config = config
-        self.source_eos = source_eos
-        self.max_length = max_length
-        self.max_sentences = max_sentences
-        self.unsure_below = unsure_below
-        self.seed = seed
         self.device = torch.device(device)
-        self.symbols = Symbols(bos=BOS, eos=EOS, banned=(*tokenizer.banned_target_ids, *self._banned()))
 
     @property
     def model(self) -> Transformer:
         """The model, or the first of several."""
         return self.models[0]
 
-    @property
-    def max_source_length(self) -> int | None:
-        """The most pieces of a source, end mark included, that are translated at once; None where there is no limit."""
-        limits = (self.config.max_source_length or self.max_length, self.room("encoder"))
-        return min((limit for limit in limits if limit is not None), default=None)
-
-    @property
-    def max_target_length(self) -> int | None:
-        """The most pieces, end mark included, that a search may write of the longest source; None without a limit."""
-        longest, room = self.max_source_length, self.room("decoder")
-        if longest is None:
-            return room
-        limit = int(max(1, self.config.max_length_factor) * longest + self.config.max_length_extra) + 1
-        return limit if room is None else min(limit, room)
-
-    @property
-    def max_source_sentences(self) -> int | None:
-        """The most sentences of a line that are translated at once; None where there is no limit."""
-        return self.config.max_source_sentences or self.max_sentences
-
-    def translate(
-        self,
-        lines: Sequence[str],
-        *,
-        beam_size: int | None = None,
-        length_penalty: float | None = None,
-        search: str | None = None,
-    ) -> list[str]:
-        """One translation per line, in order; see `translate_all`."""
-        found = self.translate_all(lines, beam_size=beam_size, length_penalty=length_penalty, search=search)
-        return [translation.text for translation in found]
-
-    @torch.inference_mode()
-    def translate_all(
-        self,
-        lines: Sequence[str],
-        *,
-        beam_size: int | None = None,
-        length_penalty: float | None = None,
-        search: str | None = None,
-        n_best: int = 1,
-        prefixes: Sequence[str] | None = None,
-        lines_before: int = 0,
-        by_sentences: bool = True,
-        progress: Callable[[int], object] | None = None,
-    ) -> list[Translation]:
-        """The translations with their scores, one per line, in order; a line without text gives an empty one.
-
-        beam_size, length_penalty, search: those of the configuration when not given. prefixes: what each translation
-        begins with, whole words. lines_before: how many lines of the same text came earlier; they are counted in what
-        sampling draws by and in what errors say. by_sentences: whether lines of more than `max_source_sentences` are
-        translated in parts. progress: called with the number of lines that are newly done.
-        Raises UsageError for what is no list of texts, for more n_best than beams, a beam_size where samples are drawn,
-        or a wild penalty; DataError for a prefix that cannot be written; DivergedError where the model computes no
-        numbers, naming the line.
-        """
-        check_lines("lines", lines)
-        options = SearchOptions.of(
-            self.config,
-            seed=self.seed,
-            beam_size=beam_size,
-            length_penalty=length_penalty,
-            search=search,
-            n_best=n_best,
-        )
-        found = [NOTHING] * len(lines)
-        inputs = self._inputs(lines, found, prefixes, lines_before, by_sentences=by_sentences)
-        waiting = Counter(one.line for one in inputs)
-        hypotheses: list[list[Hypothesis]] = [[]] * len(inputs)
-        if progress is not None:
-            progress(len(lines) - len(waiting))
-        plan = batches.by_length(
-            [len(one.ids) for one in inputs],
-            batch_size=self.config.batch_size,
-            budget_tokens=self.config.budget_tokens,
-        )
-        for batch in plan:
-            results = self._search([inputs[index] for index in batch], options, lines_before)
-            for index, several in zip(batch, results, strict=True):
-                hypotheses[index] = several
-            if progress is not None:
-                waiting -= (now := Counter(inputs[index].line for index in batch))
-                progress(sum(line not in waiting for line in now))
-        for line, group in groupby(range(len(inputs)), key=lambda index: inputs[index].line):
-            indices = list(group)
-            found[line] = self._read(
-                lines[line], [inputs[index] for index in indices], [hypotheses[index] for index in indices], options
-            )
-        return found
-
-    def encode_source(self, lines: Sequence[str]) -> list[list[int]]:
-        """Source ids per line as the model reads them, end mark included; none for a line without text."""
-        end = [EOS] * self.source_eos
-        return [ids + end if ids else [] for ids in self.tokenizer.encode_source(lines)]
-
     def room(self, stack: Stack) -> int | None:
         """Positions that all of the models can tell apart; None where there is no limit."""
         rooms = [room for model in self.models if (room := model.config.room(stack)) is not None]
         return min(rooms, default=None)
 
-    def _inputs(
-        self,
-        lines: Sequence[str],
-        found: list[Translation],
-        prefixes: Sequence[str] | None,
-        lines_before: int,
-        *,
-        by_sentences: bool,
-    ) -> list[_Input]:
-        """What is to be translated; lines that must not be are marked as such in `found`."""
-        sources = self.encode_source(lines)
-        asked = zip(prefixes or [""] * len(lines), sources, strict=True)
-        targets = self._prefixes([prefix if ids else "" for prefix, ids in asked], lines_before)
-        inputs = []
-        for line, (text, ids, prefix) in enumerate(zip(lines, sources, targets, strict=True)):
-            parts = self._parts(text, ids, by_sentences=by_sentences) if ids else []
-            if ids and not parts:
-                found[line] = TOO_LONG
-            inputs += [_Input(line, n, *part, [] if n else prefix) for n, part in enumerate(parts)]
-        return inputs
-
-    def _parts(self, text: str, ids: list[int], *, by_sentences: bool) -> list[tuple[str, list[int]]]:
-        """A line, or the parts that it is translated in, with their ids; none where it must not be split, or cannot."""
-        fits, most = self._fits(ids), self.max_source_sentences if by_sentences else None
-        if fits and (most is None or len(long_lines.sentences(text)) <= most):
-            return [(text, ids)]
-        if not fits and self.config.long == "refuse":
-            return []
-        texts = long_lines.split(text, lambda part: self._fits(*self.encode_source([part])))
-        parts = [(text, ids) for text, ids in zip(texts, self.encode_source(texts), strict=True) if ids]
-        return parts if all(self._fits(ids) for _, ids in parts) else []
-
-    def _fits(self, ids: Sequence[int]) -> bool:
-        return self.max_source_length is None or len(ids) <= self.max_source_length
-
-    def _prefixes(self, prefixes: Sequence[str], lines_before: int) -> list[list[int]]:
-        """Target ids of the beginnings that are forced."""
-        targets = self.tokenizer.encode_target(prefixes)
-        room = self.room("decoder")
-        for line, ids in enumerate(targets, start=lines_before + 1):
-            if not set(ids).isdisjoint(self.symbols.banned):
-                raise DataError(f"line {line:,}: the prefix has characters or pieces that must not be written")
-            if room is not None and len(ids) >= room:
-                raise DataError(f"line {line:,}: the prefix has {len(ids):,} pieces; there is room for {room - 1:,}")
-        return targets
-
-    def _search(self, inputs: Sequence[_Input], options: SearchOptions, lines_before: int) -> list[list[Hypothesis]]:
+    @torch.inference_mode()
+    def search(self, inputs: Sequence[Input], options: SearchOptions, lines_before: int) -> list[list[Hypothesis]]:
         steppers = [prepared.for_now() for prepared in self._prepared]
         stepper: Stepper[Any] = steppers[0] if len(steppers) == 1 else Ensemble(steppers)
         source_BS, lengths_B = padded([one.ids for one in inputs])
-        try:
-            return search(
-                stepper,
-                source_BS.to(self.device),
-                lengths_B,
-                limits=[self._limit(len(one.ids) - self.source_eos) for one in inputs],
-                symbols=self.symbols,
-                options=options,
-                lines=[drawn_as(lines_before + one.line, one.place) for one in inputs],
-                prefixes=[one.prefix for one in inputs],
-            )
-        except NotFinite as failure:
-            raise DivergedError(
-                f"line {lines_before + inputs[failure.row].line + 1:,}: the model's scores are not finite numbers",
-                hint="the weights have diverged or overflow in this precision: try another checkpoint, or fp32",
-            ) from failure
-
-    def _limit(self, n_pieces: int) -> int:
-        """Most pieces of a translation, for so many of the source; the end mark comes on top."""
-        limit = int(self.config.max_length_factor * n_pieces + self.config.max_length_extra)
-        limit = max(min(limit, self.config.max_length or limit), self.config.min_length)
-        room = self.room("decoder")
-        return limit if room is None else min(limit, room - 1)
-
-    def _read(
-        self, line: str, inputs: Sequence[_Input], hypotheses: Sequence[Sequence[Hypothesis]], options: SearchOptions
-    ) -> Translation:
-        """The translation of a line out of those of its parts; its n-th best is made of their n-th best."""
-        ranks = list(zip(*hypotheses, strict=False))
-        several = [(self._candidate(parts, options), parts) for parts in ranks]
-        if options.search == "beam":  # what other searches find has an order of their own
-            several.sort(key=lambda one: (one[0].truncated, -one[0].score))
-        best, parts = several[0]
-        texts = self.tokenizer.decode_target([part.ids for part in parts])
-        pairs = [(line, best.text), *zip((one.text for one in inputs), texts, strict=True)]
-        split = (SPLIT,) if len(inputs) > 1 else ()
-        translation = Translation(
-            **vars(best),
-            n_best=tuple(candidate for candidate, _ in several),
-            flags=quality.flags_of(pairs) + split,
-            parts=tuple(
-                Part(
-                    one.text,
-                    tuple(one.ids[: len(one.ids) - self.source_eos]),
-                    hypothesis.ids,
-                    hypothesis.truncated,
-                )
-                for one, hypothesis in zip(inputs, parts, strict=True)
-            ),
+        return search(
+            stepper,
+            source_BS.to(self.device),
+            lengths_B,
+            limits=[self.limit(len(one.ids) - self.source_eos) for one in inputs],
+            symbols=self.symbols,
+            options=options,
+            lines=[drawn_as(lines_before + one.line, one.place) for one in inputs],
+            prefixes=[one.prefix for one in inputs],
         )
-        if self.unsure_below is None or options.search == "sampling" or certainty(translation) >= self.unsure_below:
-            return translation
-        return replace(translation, flags=(*translation.flags, UNSURE))
-
-    def _candidate(self, parts: Sequence[Hypothesis], options: SearchOptions) -> Candidate:
-        ids = tuple(id for part in parts for id in part.ids)
-        log_probability = sum(part.log_probability for part in parts)
-        return Candidate(
-            text=long_lines.join(self.tokenizer.decode_target([part.ids for part in parts])),
-            score=log_probability / options.penalty(sum(part.length for part in parts)),
-            log_probability=log_probability,
-            ids=ids,
-            tokens=tuple(self.tokenizer.target.piece(id) for id in ids),
-            truncated=any(part.truncated for part in parts),
-        )
-
-    def _banned(self) -> list[int]:
-        """Ids of the pieces that the configuration bans."""
-        if not self.config.banned:
-            return []
-        target = self.tokenizer.target
-        known = {target.piece(id): id for id in range(target.size)}
-        for piece in self.config.banned:
-            if piece not in known:
-                close = difflib.get_close_matches(piece, [f"▁{piece}", *known], n=1)
-                raise UsageError(
-                    f"decoding.banned: the target vocabulary has no piece {piece!r}",
-                    hint=f"did you mean {close[0]!r}?" if close and close[0] in known else "`tx tokenize` shows pieces",
-                )
-            if known[piece] in (PAD, UNK, BOS, EOS):
-                raise UsageError(
-                    f"decoding.banned: {piece!r} is a mark, not a piece of text",
-                    hint=f"a translation ends with {target.piece(EOS)}; the other marks are never written anyway",
-                )
-        return [known[piece] for piece in self.config.banned]
-
-
-def check_lines(name: str, lines: object) -> None:
-    """UsageError unless these are texts: one alone would be taken for a line per character."""
-    if isinstance(lines, str) or not all(isinstance(line, str) for line in lines):  # type: ignore[attr-defined]
-        raise UsageError(f"{name} is {lines!r:.60}; expected a list of texts", hint='for example ["ein bier"]')
-
-
-@dataclass(frozen=True)
-class _Input:
-    """A line, or the part of it at this place; ids as the model reads them, and what its translation begins with."""
-
-    line: int
-    place: int
-    text: str
-    ids: list[int]
-    prefix: list[int]

@@ -18,9 +18,9 @@ import torch
 
 from transformer_cli.checkpoints.store import OpenedRun
 from transformer_cli.data.loader import collate
-from transformer_cli.decoding.candidates import Symbols
 from transformer_cli.decoding.hypothesis import Hypothesis, LengthPenalty
-from transformer_cli.decoding.search import SearchOptions, search
+from transformer_cli.decoding.options import SearchOptions, Symbols
+from transformer_cli.decoding.search import search
 from transformer_cli.errors import ModelError
 from transformer_cli.export.formats import Engine, Found, Walk
 from transformer_cli.model.prepared import Prepared

@@ -13,11 +13,10 @@ import numpy as np
 from sentencepiece import SentencePieceProcessor
 
 from transformer_cli.checkpoints.store import OpenedRun
-from transformer_cli.config.model import POSITIONS, Stack
-from transformer_cli.export.formats import Found, Walk
+from transformer_cli.config.model import Stack
+from transformer_cli.export.formats import Found, Walk, foreign_positions, write_vocabularies
 from transformer_cli.export.needs import needed
 from transformer_cli.export.weights import Weights
-from transformer_cli.files import create_file
 from transformer_cli.tokenizer import EOS, SPECIALS, UNK, Vocabulary
 
 ROWS = 4096
@@ -34,18 +33,14 @@ class CTranslate2:
         needed("ctranslate2")
 
     def refusals(self, run: OpenedRun) -> list[str]:
-        config = run.config.model
-        foreign = {config.positions_of(side) for side in config.sides} - POSITIONS.own.keys()
-        return [f"model.positions: {name}, of another package, is unknown to CTranslate2" for name in sorted(foreign)]
+        return foreign_positions(run, "CTranslate2")
 
     def write(self, run: OpenedRun, place: Path, *, quantization: str | None) -> None:
         spec = _specification(run)
         spec.validate()
         spec.optimize(quantization=quantization)
         spec.save(str(place))
-        for name, vocabulary in run.tokenizer.models().items():
-            with create_file(place / name) as file:
-                file.write(vocabulary.model)
+        write_vocabularies(run, place)
 
     def open(self, run: OpenedRun, place: Path) -> Engine:
         return Engine(run, place)

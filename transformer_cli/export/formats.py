@@ -10,7 +10,9 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import TYPE_CHECKING, Protocol
 
+from transformer_cli.config.model import POSITIONS
 from transformer_cli.config.recipes import Recipes
+from transformer_cli.files import create_file
 
 if TYPE_CHECKING:
     import numpy as np
@@ -92,3 +94,17 @@ class Format(Protocol):
 
     def usage(self, run: OpenedRun) -> str:
         """Python that translates one sentence with it, from inside its directory."""
+
+
+def foreign_positions(run: OpenedRun, engine: str) -> list[str]:
+    """A refusal for each kind of positions that another package brought."""
+    model = run.config.model
+    foreign = {model.positions_of(side) for side in model.sides} - POSITIONS.own.keys()
+    return [f"model.positions: {name}, of another package, is unknown to {engine}" for name in sorted(foreign)]
+
+
+def write_vocabularies(run: OpenedRun, place: Path) -> None:
+    """The models of the run's tokenizer, under the names that they have there."""
+    for name, vocabulary in run.tokenizer.models().items():
+        with create_file(place / name) as file:
+            file.write(vocabulary.model)

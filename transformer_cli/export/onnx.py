@@ -12,12 +12,11 @@ from sentencepiece import SentencePieceProcessor
 from torch import Tensor
 
 from transformer_cli.checkpoints.store import OpenedRun
-from transformer_cli.config.model import POSITIONS
 from transformer_cli.data.loader import padded
-from transformer_cli.decoding.candidates import Symbols
 from transformer_cli.decoding.hypothesis import Hypothesis, LengthPenalty
-from transformer_cli.decoding.search import SearchOptions, search
-from transformer_cli.export.formats import Found, Walk
+from transformer_cli.decoding.options import SearchOptions, Symbols
+from transformer_cli.decoding.search import search
+from transformer_cli.export.formats import Found, Walk, foreign_positions, write_vocabularies
 from transformer_cli.export.needs import needed
 from transformer_cli.export.onnx_graph import decoder, encoder
 from transformer_cli.export.weights import Weights
@@ -40,9 +39,7 @@ class Onnx:
         needed("onnxruntime")
 
     def refusals(self, run: OpenedRun) -> list[str]:
-        model = run.config.model
-        foreign = {model.positions_of(side) for side in model.sides} - POSITIONS.own.keys()
-        return [f"model.positions: {name}, of another package, is unknown here" for name in sorted(foreign)]
+        return foreign_positions(run, "ONNX")
 
     def write(self, run: OpenedRun, place: Path, *, quantization: str | None) -> None:
         weights = Weights(run)
@@ -53,9 +50,7 @@ class Onnx:
                 made = _rounded(made)
             with create_file(path) as file:
                 file.write(made.SerializeToString())
-        for name, vocabulary in run.tokenizer.models().items():
-            with create_file(place / name) as file:
-                file.write(vocabulary.model)
+        write_vocabularies(run, place)
 
     def open(self, run: OpenedRun, place: Path) -> Engine:
         return Engine(run, place)

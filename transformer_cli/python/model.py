@@ -18,8 +18,9 @@ from transformer_cli.checkpoints.store import OpenedRun, find_checkpoint, open_f
 from transformer_cli.cli.unseen import Unseen
 from transformer_cli.config.run import RunConfig
 from transformer_cli.decoding.scoring import Likelihood, score_texts
+from transformer_cli.decoding.texts import check_lines
 from transformer_cli.decoding.translation import Translation
-from transformer_cli.decoding.translator import Translator, check_lines
+from transformer_cli.decoding.translator import Translator
 from transformer_cli.errors import UsageError
 from transformer_cli.loading import settings_of, translator_as, translator_of
 from transformer_cli.python.words import in_pythons_words, overrides

@@ -37,6 +37,7 @@ MAY_DIFFER = {
     "training.log_every",
     "training.keep_best",
     "training.keep_last",
+    "decoding.engine",
     "evaluation.metrics",
     "evaluation.resamples",
     "evaluation.trials",
@@ -64,6 +65,7 @@ FOLDERS = {
         r"step-\d{8,18}|damaged-step-\d{8,18}(-\d+)?",
         r"(model|optimizer)\.safetensors|(state|manifest)\.json",
     ),
+    "ctranslate2": (r"[0-9a-f]{16}", r"model\.bin|(spm|source|target)\.model|\w+\.json"),
 }
 """The folders of a run: the names of what tx puts there, and the names in that, where it is a folder itself."""
 

@@ -15,6 +15,8 @@ import torch
 
 from transformer_cli import files
 from transformer_cli.checkpoints import store
+from transformer_cli.checkpoints.known import check_belongs
+from transformer_cli.checkpoints.manifest import read_manifest
 from transformer_cli.checkpoints.record import read_record, versions
 from transformer_cli.checkpoints.tensors import load_weights, weights
 from transformer_cli.config.run import RunConfig
@@ -312,7 +314,7 @@ class Run:
             return Progress(processes=self.world.size)
         if "versions" not in self.record:
             self.listener.warn("run.json is missing: the run's choices are made anew, and its text is not checked")
-        store.check_belongs(saved, self.config, self.tokenizer)
+        check_belongs(saved.path, read_manifest(saved.path), self.config, self.tokenizer)
         progress = progress_of(saved)
         load_weights(learner.model, saved.model, origin=files.shown(saved.path))
         if progress.step:

@@ -1,0 +1,118 @@
+"""A greedy search by CTranslate2, against tx's own: the same texts and scores, whatever is asked of both."""
+
+from __future__ import annotations
+
+import random
+from collections.abc import Callable
+from dataclasses import replace
+from pathlib import Path
+from typing import Any
+
+import pytest
+import torch
+from conftest import PAIRS
+
+from transformer_cli.checkpoints.store import OpenedRun, find_checkpoint, open_run
+from transformer_cli.config.model import ModelConfig
+from transformer_cli.decoding.engine import EngineTranslator
+from transformer_cli.decoding.texts import TextTranslator
+from transformer_cli.decoding.translation import SPLIT, Translation
+from transformer_cli.decoding.translator import Translator
+from transformer_cli.errors import DivergedError
+from transformer_cli.export.ctranslate2 import CTranslate2
+from transformer_cli.model.build import build_model
+
+ctranslate2 = pytest.importorskip("ctranslate2", reason="the extra `ctranslate2` is not installed")
+
+WORDS = " ".join(source for source, _ in PAIRS).split()
+Both = Callable[..., tuple[TextTranslator, TextTranslator]]
+
+
+@pytest.fixture(scope="module")
+def run(trained_run: Path) -> OpenedRun:
+    return open_run(find_checkpoint(str(trained_run)))
+
+
+@pytest.fixture
+def both(tmp_path: Path) -> Both:
+    """Translators of a run: tx's own and the engine's, of decoding settings."""
+
+    def made(run: OpenedRun, **decoding: Any) -> tuple[TextTranslator, TextTranslator]:
+        place = tmp_path / str(len(list(tmp_path.iterdir())))
+        place.mkdir()
+        CTranslate2().write(run, place, quantization=None)
+        config = run.config.decoding.model_copy(update={"beam_size": 1, **decoding})
+        learned = {"source_eos": run.config.data.source_eos, "max_length": 20, "max_sentences": 1, "unsure_below": -0.3}
+        engine = ctranslate2.Translator(str(place), compute_type="float32", intra_threads=1)
+        model = run.config.model
+        rooms = {side: model.room(side) for side in model.sides}
+        return (
+            Translator(run.model, run.tokenizer, config, **learned),
+            EngineTranslator(engine, "there", run.tokenizer, config, rooms=rooms, **learned),
+        )
+
+    return made
+
+
+def wild(run: OpenedRun, **options: Any) -> OpenedRun:
+    """With random weights, loud enough that all pieces come, forbidden ones too, and many texts never end."""
+    model = ModelConfig.model_validate({"d_model": 16, "n_heads": 2, "d_ff": 24, "n_layers": 2, **options})
+    torch.manual_seed(3)
+    sizes = {"source_vocab": run.tokenizer.source_size, "target_vocab": run.tokenizer.target_size}
+    network = build_model(model, **sizes).eval()
+    with torch.no_grad():
+        for parameter in network.parameters():
+            parameter.mul_(2).add_(0.1 * torch.randn_like(parameter))
+    return replace(run, config=run.config.model_copy(update={"model": model}), model=network)
+
+
+def same(ours: list[Translation], theirs: list[Translation]) -> None:
+    assert [one.text for one in theirs] == [one.text for one in ours]
+    for here, there in zip(ours, theirs, strict=True):
+        assert there.score == pytest.approx(here.score, abs=1e-4)
+        assert (there.flags, there.truncated, there.ids) == (here.flags, here.truncated, here.ids)
+        assert [replace(part, truncated=False) for part in there.parts] == [
+            replace(part, truncated=False) for part in here.parts
+        ]
+
+
+def salad(n: int, *, most: int = 9) -> list[str]:
+    draw = random.Random(1)
+    return [" ".join(draw.choices(WORDS, k=draw.randint(1, most))) for _ in range(n)]
+
+
+@pytest.mark.parametrize("options", [{}, {"positions": "rotary", "norm_position": "post"}, {"tied": "none"}], ids=str)
+def test_random_models_say_the_same_in_both_though_they_would_write_what_must_not_be(run, both, options):
+    ours, theirs = both(wild(run, **options), batch_size=16)
+    found = ours.translate_all(lines := salad(80))
+    same(found, theirs.translate_all(lines))
+    assert len({one.text for one in found}) > 40
+    free = Translator(ours.model, run.tokenizer, ours.config, source_eos=True)
+    free.symbols = replace(free.symbols, banned=())
+    assert any(a.ids != b.ids for a, b in zip(found, free.translate_all(lines), strict=True))
+
+
+@pytest.mark.parametrize(
+    "decoding",
+    [{}, {"banned": ["▁the"]}, {"max_length": 2}, {"length_penalty": 0.3, "length_penalty_family": "gnmt"}],
+    ids=str,
+)
+def test_a_trained_model_says_the_same_under_every_setting(run, both, decoding):
+    ours, theirs = both(run, **decoding)
+    lines = [source for source, _ in PAIRS]
+    lines += ["", "?", " ".join(lines), "ich mochte ein bier. der hund trinkt.", *salad(20)]
+    found = ours.translate_all(lines)
+    same(found, theirs.translate_all(lines))
+    assert any(SPLIT in one.flags for one in found)
+    assert {one.flags for one in theirs.translate_all(lines, by_sentences=False)} == {
+        one.flags for one in ours.translate_all(lines, by_sentences=False)
+    }
+
+
+def test_numbers_that_are_none_are_told_with_their_line(run, both):
+    broken = wild(run)
+    with torch.no_grad():
+        broken.model.decoder.layers[0].feed_forward.down.weight[0, 0] = 1e38
+    _, theirs = both(broken)
+    with pytest.raises(DivergedError, match="line 12: the model's scores are not finite"):
+        theirs.translate_all(["", "der hund trinkt"], lines_before=10)

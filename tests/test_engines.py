@@ -1,0 +1,158 @@
+"""Which engine translates, what is said of it, and how a run's weights get to it."""
+
+from __future__ import annotations
+
+import json
+import os
+import shutil
+import subprocess
+import sys
+from pathlib import Path
+
+import pytest
+from conftest import PAIRS
+
+from transformer_cli.checkpoints import find
+from transformer_cli.cli import failures
+from transformer_cli.cli.app import main
+
+ctranslate2 = pytest.importorskip("ctranslate2", reason="the extra `ctranslate2` is not installed")
+
+GREEDY = ("--set", "decoding.beam_size=1")
+SOURCES = [source for source, _ in PAIRS]
+
+
+@pytest.fixture(scope="module")
+def converted(trained_run: Path, tmp_path_factory: pytest.TempPathFactory) -> Path:
+    """A copy of the trained run, which has been converted."""
+    run = tmp_path_factory.mktemp("engines") / "tiny"
+    shutil.copytree(trained_run, run, ignore=shutil.ignore_patterns("ctranslate2"))
+    assert main(["translate", "-m", str(run), "-q", *GREEDY, "ich mochte ein bier"]) == 0
+    assert len(conversions(run)) == 1
+    return run
+
+
+@pytest.fixture
+def run(converted: Path, tmp_path: Path) -> Path:
+    return Path(shutil.copytree(converted, tmp_path / "tiny"))
+
+
+def conversions(run: Path) -> list[Path]:
+    return sorted((run / "ctranslate2").iterdir())
+
+
+def tx(run: Path, *arguments: str, command: str = "translate") -> int:
+    return failures.exit_code(lambda: main([command, "-m", str(run), *arguments]))
+
+
+def test_a_cold_greedy_translation_is_the_engines_and_imports_no_torch(run):
+    code = (
+        "import sys; from transformer_cli.cli.app import main\n"
+        f"main(['translate', '-m', {str(run)!r}, '--beam-size', '1', 'ich mochte ein bier'])\n"
+        "print('torch' in sys.modules)"
+    )
+    shown = subprocess.run([sys.executable, "-c", code], capture_output=True, encoding="utf-8", check=True)
+    assert shown.stdout == "i want a beer\nFalse\n"
+    assert f"engine: CTranslate2 {ctranslate2.__version__} in fp32\n" in shown.stderr
+    assert "converting" not in shown.stderr
+
+
+def test_both_engines_say_the_same_in_json(run, capsys):
+    said = []
+    for engine in ("native", "auto"):
+        assert tx(run, "--json", *GREEDY, "--set", f"decoding.engine={engine}", *SOURCES, "", "nie gesehen") == 0
+        said.append([json.loads(line) for line in capsys.readouterr().out.split("\n")[:-1]])
+    for ours, theirs in zip(*said, strict=True):
+        for one in (ours, theirs, *ours["n_best"], *theirs["n_best"]):
+            one.update({name: round(one[name], 4) for name in ("score", "log_probability")})
+        assert theirs == ours
+    assert said[0][-1]["flags"] == ["unsure", "unseen"]
+
+
+@pytest.mark.parametrize(
+    ("arguments", "reason"),
+    [
+        (["--beam-size", "3"], "a beam of 3"),
+        (["-b", "1", "--alignments"], "alignments"),
+        (["--sample"], "search: sampling"),
+        (["-b", "1", "--set", "decoding.min_length=3"], "min_length"),
+        (["-b", "1", "--set", "decoding.no_repeat_ngram=3"], "no_repeat_ngram"),
+        (["-b", "1", "--set", "precision=bf16"], "precision: bf16"),
+        (["-b", "1", "--set", "decoding.max_length_extra=5000"], "texts of more than 4,096 pieces"),
+    ],
+)
+def test_what_the_engine_does_otherwise_is_those_of_tx_and_the_reason_is_said(run, capsys, arguments, reason):
+    assert tx(run, *arguments, "ich mochte ein bier") == 0
+    assert f"engine: native; CTranslate2 would not do the same with {reason}\n" in capsys.readouterr().err
+
+
+def test_lines_with_prefixes_and_ensembles_are_those_of_tx(run, capsys, tmp_path):
+    (tmp_path / "in.jsonl").write_text('{"source": "ich mochte ein bier", "prefix": "i drink"}\n')
+    assert tx(run, "-b", "1", "--jsonl", "-i", str(tmp_path / "in.jsonl")) == 0
+    told = capsys.readouterr()
+    assert json.loads(told.out)["translation"].startswith("i drink")
+    assert "the same with prefixes\n" in told.err
+    assert tx(run, "-m", str(run), "-b", "1", "der hund trinkt") == 0
+    assert "the same with an ensemble\n" in capsys.readouterr().err
+
+
+def test_by_its_name_the_engine_searches_with_its_own_beam_and_that_is_said(run, capsys):
+    by_name = ("--set", "decoding.engine=ctranslate2")
+    assert tx(run, *by_name, "--n-best", "2", "--json", "die katze schläft") == 0
+    told = capsys.readouterr()
+    best = json.loads(told.out)["n_best"]
+    assert (best[0]["translation"], len(best)) == ("the cat sleeps", 2)
+    assert "CTranslate2 prunes a beam of 5 otherwise than tx" in told.err
+    assert tx(run, *by_name, "--alignments", "die katze schläft") == 2
+    assert "CTranslate2 cannot do this: alignments" in capsys.readouterr().err
+
+
+def test_without_the_package_tx_translates_and_by_its_name_the_extra_is_named(run, capsys, monkeypatch):
+    monkeypatch.setitem(sys.modules, "ctranslate2", None)
+    assert tx(run, "-b", "1", "die katze schläft") == 0
+    told = capsys.readouterr()
+    assert (told.out, "engine" in told.err) == ("the cat sleeps\n", False)
+    assert tx(run, "--set", "decoding.engine=ctranslate2", "die katze schläft") == 5
+    assert "pip install 'transformer-cli[ctranslate2]'" in capsys.readouterr().err
+
+
+def test_a_conversion_that_is_damaged_is_made_anew(run, capsys):
+    [place] = conversions(run)
+    model = place / "model.bin"
+    whole = model.read_bytes()
+    model.write_bytes(whole[:-1] + bytes([whole[-1] ^ 1]))
+    assert tx(run, *GREEDY, "die katze schläft") == 0
+    assert "converting the weights for CTranslate2, once" in capsys.readouterr().err
+    assert model.read_bytes() == whole
+
+
+def test_other_weights_are_another_conversion_and_those_of_a_deleted_checkpoint_go(run):
+    last = find.list_checkpoints(run)[-1]
+    assert find.find_checkpoint(str(run)) != last
+    stale = run / "ctranslate2" / "0123456789abcdef"
+    stale.mkdir()
+    assert main(["translate", "-m", str(last), "-q", *GREEDY, "die katze schläft"]) == 0
+    assert (len(conversions(run)), stale.exists()) == (2, False)
+
+
+def test_a_run_that_cannot_be_written_is_converted_for_this_time(run, capsys, monkeypatch):
+    shutil.rmtree(run / "ctranslate2")
+    (run / "ctranslate2").write_text("in the way")  # whoever is root may write anywhere
+    assert tx(run, *GREEDY, "die katze schläft") == 0
+    told = capsys.readouterr()
+    assert told.out == "the cat sleeps\n"
+    assert "converted for this time alone" in told.err
+
+
+def test_evaluation_is_by_the_engine_too_and_keeps_which_it_was(run, capsys):
+    assert tx(run, "-b", "1", "-q", command="evaluate") == 0
+    kept = json.loads((run / "run.json").read_text("utf-8"))["scores"]["test"]
+    assert kept["engine"] == f"CTranslate2 {ctranslate2.__version__} in fp32"
+    assert os.path.isdir(run / "ctranslate2")
+
+
+def test_a_run_begun_anew_leaves_no_conversion(run):
+    from transformer_cli.training.directory import discard
+
+    discard(run)
+    assert not run.exists() or list(run.iterdir()) == []

@@ -1,0 +1,95 @@
+"""A trained run but for its weights: its configuration, its tokenizer, what training says of it; no torch."""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Any, TypeVar
+
+import pydantic
+
+from transformer_cli.checkpoints.find import run_of, whole_run_of
+from transformer_cli.checkpoints.manifest import DataSettings, Manifest, read_manifest, read_state
+from transformer_cli.checkpoints.record import read_config, read_record
+from transformer_cli.config.run import RunConfig
+from transformer_cli.errors import ModelError
+from transformer_cli.files import shown
+from transformer_cli.tokenizer import Tokenizer
+
+Run = TypeVar("Run")
+
+
+@dataclass(frozen=True)
+class KnownRun:
+    """What is known of a run and one of its checkpoints before the weights are read."""
+
+    path: Path
+    checkpoint: Path
+    config: RunConfig
+    tokenizer: Tokenizer
+    record: dict[str, Any]
+    """What run.json says; {} where there is none."""
+    state: dict[str, Any]
+    """What training says in the checkpoint."""
+    manifest: Manifest
+
+
+def found(find: Callable[[], Path], opened: Callable[[Path], Run]) -> Run:
+    """Open the checkpoint that `find` finds: the next, where training saved a better one and deleted it meanwhile."""
+    checkpoint = find()
+    while True:
+        try:
+            return opened(checkpoint)
+        except ModelError:
+            before, checkpoint = checkpoint, find()
+            if checkpoint == before:
+                raise
+
+
+def open_known(checkpoint: str | Path) -> KnownRun:
+    """The run of a checkpoint: its configuration and its tokenizer.
+
+    Raises ModelError where something is missing, damaged, or not what the checkpoint was trained with.
+    """
+    checkpoint = Path(checkpoint)
+    manifest = read_manifest(checkpoint)
+    run_dir = whole_run_of(checkpoint)
+    config = read_config(run_dir)
+    tokenizer = Tokenizer.load(run_dir / "tokenizer")
+    check_belongs(checkpoint, manifest, config, tokenizer)
+    return KnownRun(
+        path=run_dir,
+        checkpoint=checkpoint,
+        config=config,
+        tokenizer=tokenizer,
+        record=read_record(run_dir),
+        state=read_state(checkpoint, manifest),
+        manifest=manifest,
+    )
+
+
+def check_belongs(checkpoint: Path, manifest: Manifest, config: RunConfig, tokenizer: Tokenizer) -> None:
+    """ModelError unless it was trained with these settings and this tokenizer: equal sizes prove nothing."""
+    run_dir = run_of(checkpoint)
+    if tokenizer.fingerprint != manifest.tokenizer:
+        raise ModelError(
+            f"{shown(run_dir / 'tokenizer')} is not the tokenizer that {shown(checkpoint)} was trained with",
+            hint="restore the run's tokenizer directory from where the run was trained",
+        )
+    sections: dict[str, tuple[pydantic.BaseModel, pydantic.BaseModel | None]] = {
+        "model": (config.model, manifest.model),
+        "data": (DataSettings.of(config.data), manifest.data),
+    }
+    differences = [
+        f"  {section}.{key}: {ours} (trained: {getattr(theirs, key)})"
+        for section, (now, theirs) in sections.items()
+        for key, ours in now
+        if theirs is not None and ours != getattr(theirs, key)
+    ]
+    if differences:
+        raise ModelError(
+            f"{shown(run_dir / 'config.yaml')} is not what {shown(checkpoint)} was trained with:\n"
+            + "\n".join(differences),
+            hint="restore those settings; with others it is another run",
+        )

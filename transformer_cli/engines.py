@@ -1,0 +1,154 @@
+"""Which engine translates, and a run as CTranslate2 has it; torch is imported to convert a run, once."""
+
+from __future__ import annotations
+
+import hashlib
+import importlib.util
+import os
+import tempfile
+from collections.abc import Callable, Iterator, Sequence
+from pathlib import Path
+from typing import Any
+
+from transformer_cli import files
+from transformer_cli.checkpoints.find import list_checkpoints
+from transformer_cli.checkpoints.known import KnownRun
+from transformer_cli.checkpoints.manifest import MODEL, Manifest, read_manifest
+from transformer_cli.config.model import POSITIONS
+from transformer_cli.config.run import RunConfig
+from transformer_cli.decoding.engine import EngineTranslator
+from transformer_cli.decoding.options import SearchOptions
+from transformer_cli.environment import processors
+from transformer_cli.errors import ModelError, ResourceError, UsageError
+from transformer_cli.export.formats import FORMATS
+from transformer_cli.export.needs import needed
+from transformer_cli.loading import learned_by
+
+ENGINE = "ctranslate2"
+CONVERSION = 1
+"""To be raised where the same weights become other files."""
+HASHES = "hashes.json"
+ROWS = 4096
+"""Positions that a converted model can tell apart."""
+
+
+def is_wanted(settings: RunConfig, options: SearchOptions, obstacles: Sequence[str]) -> bool:
+    """Whether CTranslate2 is to translate. If it is asked for by its name: ResourceError where it is not installed,
+    UsageError where it cannot."""
+    wanted = settings.decoding.engine
+    if wanted != ENGINE:
+        return wanted == "auto" and is_installed() and not obstacles and not differs(options)
+    needed(ENGINE)
+    if obstacles:
+        raise UsageError(
+            f"decoding.engine: CTranslate2 cannot do this: {', '.join(obstacles)}",
+            hint="decoding.engine=auto takes it for what it can do, native never",
+        )
+    return True
+
+
+def is_installed() -> bool:
+    return importlib.util.find_spec(ENGINE) is not None
+
+
+def obstacles(runs: Sequence[KnownRun], settings: RunConfig, options: SearchOptions) -> Iterator[str]:
+    """What is asked for that CTranslate2 has not, or finds otherwise than the configuration says."""
+    model, decoding = runs[0].config.model, settings.decoding
+    if len(runs) > 1:
+        yield "an ensemble"
+    if options.search != "beam":
+        yield f"search: {options.search}"
+    if options.min_length or options.no_repeat_ngram:
+        yield "min_length" if options.min_length else "no_repeat_ngram"
+    if options.beam_size > 1 and options.penalty.family != "power":
+        yield f"length_penalty_family: {options.penalty.family}"
+    if settings.precision == "bf16":
+        yield "precision: bf16"
+    if settings.device not in ("auto", "cpu"):
+        yield f"device: {settings.device}"
+    elif settings.device == "auto" and is_installed() and needed(ENGINE).get_cuda_device_count():
+        yield "the GPU that there is"
+    if any(model.positions_of(side) not in POSITIONS.own for side in model.sides):
+        yield "positions of another package"
+    longest = decoding.max_source_length or runs[0].config.data.max_length
+    if (max(1, decoding.max_length_factor) * longest + decoding.max_length_extra) >= ROWS:
+        yield f"texts of more than {ROWS:,} pieces"
+
+
+def differs(options: SearchOptions) -> bool:
+    """Whether CTranslate2 may find other translations: where a hypothesis ends, its beam takes in another one in its
+    place, which tx's does not, and it is over as soon as as many have ended as it is wide."""
+    return options.search == "beam" and options.beam_size > 1
+
+
+def engine_of(run: KnownRun, settings: RunConfig, *, tell: Callable[[str], None]) -> EngineTranslator:
+    """The translator of a run by CTranslate2, in fp32 on the CPU. tell: what is done that takes a while."""
+    model = run.config.model
+    return EngineTranslator(
+        _loaded(run, _threads(settings), tell),
+        f"CTranslate2 {needed(ENGINE).__version__} in fp32",
+        run.tokenizer,
+        settings.decoding,
+        rooms={side: model.room(side) for side in model.sides},
+        **learned_by([run], settings),
+    )
+
+
+def _loaded(run: KnownRun, threads: int, tell: Callable[[str], None]) -> Any:
+    """From the run's directory; converted before, where that was not done yet or is no longer what it was."""
+    place = run.path / ENGINE / _key(run.manifest)
+    if not _is_whole(place):
+        tell("converting the weights for CTranslate2, once")
+        try:
+            files.remove(place)
+            with files.atomic_directory(place) as aside:
+                _convert(run, aside)
+            _forget(run.path)
+        except ResourceError as failure:
+            tell(f"{failure.message}: converted for this time alone")
+            with tempfile.TemporaryDirectory() as folder:
+                _convert(run, Path(folder))
+                return _open(Path(folder), threads)
+    return _open(place, threads)
+
+
+def _key(manifest: Manifest) -> str:
+    """Of all that the files depend on."""
+    said = manifest.model_dump(mode="json", include={"tokenizer", "model", "data"})
+    weights = manifest.files[MODEL].sha256
+    return hashlib.sha256(files.json_text([CONVERSION, said, weights]).encode()).hexdigest()[:16]
+
+
+def _is_whole(place: Path) -> bool:
+    if not (place / HASHES).is_file():
+        return False
+    try:
+        hashes = files.read_json(place / HASHES, error=ModelError)
+        return all(files.sha256(place / name, error=ModelError) == value for name, value in hashes.items())
+    except ModelError:
+        return False
+
+
+def _convert(run: KnownRun, place: Path) -> None:
+    from transformer_cli.checkpoints.store import open_run
+
+    FORMATS.load(ENGINE)().write(open_run(run.checkpoint), place, quantization=None)
+    files.write_json(place / HASHES, {path.name: files.sha256(path) for path in sorted(place.iterdir())})
+
+
+def _forget(run_dir: Path) -> None:
+    """Delete conversions of checkpoints that there are no more."""
+    keys = {_key(read_manifest(checkpoint)) for checkpoint in list_checkpoints(run_dir)}
+    for path in (run_dir / ENGINE).iterdir():
+        if path.name not in keys:
+            files.remove(path)
+
+
+def _open(place: Path, threads: int) -> Any:
+    return needed(ENGINE).Translator(str(place), device="cpu", compute_type="float32", intra_threads=threads)
+
+
+def _threads(settings: RunConfig) -> int:
+    """As torch counts them."""
+    given = os.environ.get("OMP_NUM_THREADS", "")
+    return min(settings.threads or (int(given) if given.isdecimal() and int(given) else processors()), processors())
