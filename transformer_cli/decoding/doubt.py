@@ -12,6 +12,8 @@ from transformer_cli.decoding.translation import Translation
 UNSURE = "unsure"
 SHARE = 1 / 8
 """Of the validation text's translations, that are less sure than the rest."""
+ROUNDING = 1e-4
+"""By which the certainty of one translation differs between batches in fp32."""
 
 
 Certainty = Annotated[float, Field(strict=True, le=0, allow_inf_nan=False)]

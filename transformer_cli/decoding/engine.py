@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import math
 from collections.abc import Mapping, Sequence
+from dataclasses import replace
 from typing import Any, Unpack
 
 from transformer_cli.config.decoding import DecodingConfig
@@ -44,23 +45,41 @@ class EngineTranslator(TextTranslator):
         assert not any(one.prefix for one in inputs)
         ends = [len(one.ids) - self.source_eos for one in inputs]  # the engine adds the mark itself
         sources = [[self._source[id] for id in one.ids[:end]] for one, end in zip(inputs, ends, strict=True)]
-        found: list[list[Hypothesis]] = [[]] * len(inputs)
         limits = [self.limit(end) for end in ends]
+        if options.beam_size == 1:  # what is too long can be cut, so that all go together
+            return self._found_together(sources, limits, options)
+        found: list[list[Hypothesis]] = [[]] * len(inputs)
         for limit in set(limits):
             rows = [row for row, one in enumerate(limits) if one == limit]
-            several = self._search([sources[row] for row in rows], options, limit, banning=False)
-            # It would give the rest more of the probability where something is banned, so that nothing is until it has
-            # to be: a model that was trained writes no such piece.
-            again = [n for n, those in enumerate(several) if any(self._is_banned(one) for one in those)]
-            if again:
-                anew = self._search([sources[rows[n]] for n in again], options, limit, banning=True)
-                several = [anew[again.index(n)] if n in again else those for n, those in enumerate(several)]
+            several = self._found_together([sources[row] for row in rows], [limit] * len(rows), options)
             for row, those in zip(rows, several, strict=True):
-                if not all(math.isfinite(one.log_probability) for one in those):
-                    raise NotFinite(row)
-                found[row] = [
-                    self._scored(sources[row], one, limit) if again or one.truncated else one for one in those
-                ]
+                found[row] = those
+        return found
+
+    def _found_together(
+        self, sources: Sequence[Sequence[str]], limits: Sequence[int], options: SearchOptions
+    ) -> list[list[Hypothesis]]:
+        found = self._search(sources, options, max(limits), banning=False)
+        # It would give the rest more of the probability where something is banned, so that nothing is until it has to
+        # be: a model that was trained writes no such piece.
+        again = [row for row, several in enumerate(found) if any(self._is_banned(one) for one in several)]
+        if again:
+            anew = self._search([sources[row] for row in again], options, max(limits), banning=True)
+            for row, several in zip(again, anew, strict=True):
+                found[row] = several
+        for row, several in enumerate(found):
+            if not all(math.isfinite(one.log_probability) for one in several):
+                raise NotFinite(row)
+        wrong = [
+            (row, rank)
+            for row, several in enumerate(found)
+            for rank, one in enumerate(several)
+            if row in again or len(one.ids) > limits[row]
+        ]
+        cut = [_cut(found[row][rank], limits[row]) for row, rank in wrong]
+        scored = self._scored([sources[row] for row, _ in wrong], cut)
+        for (row, rank), one in zip(wrong, scored, strict=True):
+            found[row][rank] = one
         return found
 
     def _search(
@@ -97,10 +116,18 @@ class EngineTranslator(TextTranslator):
     def _is_banned(self, one: Hypothesis) -> bool:
         return not set(one.ids).isdisjoint(self.symbols.banned)
 
-    def _scored(self, source: Sequence[str], one: Hypothesis, limit: int) -> Hypothesis:
-        """Cut at the limit, with the probability that the model gives it under no ban."""
-        ids = one.ids[:limit]
-        pieces = [self._target[id] for id in ids]
-        [scored] = self._engine.score_batch([source], [pieces], max_input_length=0)
-        kept = scored.log_probs[: len(ids) + (not one.truncated)]
-        return Hypothesis(ids, math.fsum(kept), one.truncated)
+    def _scored(self, sources: Sequence[Sequence[str]], several: Sequence[Hypothesis]) -> list[Hypothesis]:
+        """With the probability that the model gives them under no ban."""
+        if not several:
+            return []
+        texts = [[self._target[id] for id in one.ids] for one in several]
+        scores = self._engine.score_batch(sources, texts, max_input_length=0)
+        return [
+            replace(one, log_probability=math.fsum(score.log_probs[: one.length]))
+            for one, score in zip(several, scores, strict=True)
+        ]
+
+
+def _cut(one: Hypothesis, limit: int) -> Hypothesis:
+    """At the limit, if it goes beyond."""
+    return replace(one, ids=one.ids[:limit], truncated=True) if len(one.ids) > limit else one

@@ -13,7 +13,7 @@ from typing import Required, TypedDict, Unpack
 from transformer_cli.config.decoding import DecodingConfig
 from transformer_cli.config.model import Stack
 from transformer_cli.decoding import batches, long_lines, quality
-from transformer_cli.decoding.doubt import UNSURE, certainty
+from transformer_cli.decoding.doubt import ROUNDING, UNSURE, certainty
 from transformer_cli.decoding.hypothesis import Hypothesis
 from transformer_cli.decoding.options import NotFinite, SearchOptions, Symbols
 from transformer_cli.decoding.translation import NOTHING, SPLIT, TOO_LONG, Candidate, Part, Translation
@@ -248,7 +248,8 @@ class TextTranslator(ABC):
                 for one, hypothesis in zip(inputs, parts, strict=True)
             ),
         )
-        if self.unsure_below is None or options.search == "sampling" or certainty(translation) >= self.unsure_below:
+        below = None if self.unsure_below is None else self.unsure_below - ROUNDING
+        if below is None or options.search == "sampling" or certainty(translation) >= below:
             return translation
         return replace(translation, flags=(*translation.flags, UNSURE))
 
