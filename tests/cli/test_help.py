@@ -106,7 +106,7 @@ def refused(capsys, monkeypatch):
             ["train", "--max-length", "3"],
             "that is a setting: --set data.max_length=... or --set decod",
         ),
-        (["train", "--gpus", "2"], "tx trains on several devices under `torchrun --nproc-per-node N`; "),
+        (["train", "--gpus", "2"], "tx trains on several devices with `tx train --processes N` or torchrun; "),
         (["train", "--output_dir", "x"], "did you mean --run-dir?"),
         (["train", "--overwrit"], "did you mean --overwrite?"),
         (["translate", "--src", "x"], "did you mean --input?"),

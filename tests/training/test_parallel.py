@@ -4,6 +4,10 @@ from __future__ import annotations
 
 import json
 import os
+import re
+import shutil
+import signal
+import time
 from collections.abc import Callable, Iterator, Sequence
 from pathlib import Path
 from typing import Any
@@ -16,6 +20,7 @@ from ranks import codes, start
 from safetensors.torch import load_file, save_file
 
 from transformer_cli.checkpoints.store import list_checkpoints, load_checkpoint
+from transformer_cli.cli.processes import run_all
 from transformer_cli.config.model import ModelConfig
 from transformer_cli.config.source import load_config
 from transformer_cli.config.training import TrainingConfig
@@ -85,6 +90,24 @@ def test_a_run_under_torchrun_writes_one_history_and_one_model(
         ("validation", 4),
     ]
     assert list_checkpoints(tmp_path / "run")[-1].name == "step-00000004"
+
+
+def test_a_signal_to_the_one_who_started_them_ends_both_at_the_same_step(
+    warm: list[str], tmp_path: Path, trained_run: Path
+) -> None:
+    shutil.copy(trained_run / "config.yaml", "x.yaml")
+    endless = ["--set=training.max_steps=100000", "--set=training.log_every=1"]
+    command = [*warm, "train", "-c", "x.yaml", "--run-dir", "run", *endless]
+    (launcher,) = start(1, lambda _: os._exit(run_all(2, command)), tmp_path)
+    end = time.monotonic() + 60
+    while not Path("run/metrics.jsonl").exists() and time.monotonic() < end:
+        time.sleep(0.05)
+    os.kill(launcher, signal.SIGTERM)
+    assert codes([launcher], limit_s=60) == [143]
+    said = (tmp_path / "0").read_text()
+    steps = re.findall(r"stopped by SIGTERM after step ([\d,]+) of 100,000; everything is saved", said)
+    assert len(steps) == 1, said
+    assert list_checkpoints("run")[-1].name == f"step-{int(steps[0].replace(',', '')):08d}"
 
 
 def test_another_number_of_processes_goes_on_with_every_sentence_once(tmp_path: Path, trained_run: Path) -> None:

@@ -26,7 +26,8 @@ from transformer_cli.config.run import RunConfig
 from transformer_cli.config.source import dump_config
 from transformer_cli.errors import DataError, Interrupted, UsageError
 from transformer_cli.model.positions import sinusoids
-from transformer_cli.training.run import Listener, Outcome, train
+from transformer_cli.training.outcome import Outcome
+from transformer_cli.training.run import Listener, train
 from transformer_cli.training.signals import StopRequest
 
 WORDS = {
@@ -195,6 +196,19 @@ def test_a_signal_ends_the_program_with_its_exit_code_and_everything_saved(
     assert "Traceback" not in said
     step = json.loads((tmp_path / "runs/x/metrics.jsonl").read_text(encoding="utf-8").split("\n")[-2])["step"]
     assert list_checkpoints("runs/x")[-1].name == f"step-{step:08d}"
+
+
+def test_the_warning_of_a_queue_and_the_end_of_the_time_stop_it_saved() -> None:
+    with at_update(2, lambda: os.kill(os.getpid(), signal.SIGUSR1)), pytest.raises(Interrupted) as caught:
+        train(settings(), Path("run"))
+    assert caught.value.exit_code == 138
+    assert caught.value.message.startswith("stopped by SIGUSR1 after step 2 of 12; everything is saved")
+    with pytest.raises(Interrupted, match=r"max_hours, 1e-06, are nearly over: stopped after step 3 of 12") as over:
+        train(settings(max_hours=1e-6), Path("run"))
+    assert over.value.exit_code == 138
+    train(settings(max_hours=1.0), Path("run"))
+    train(settings(), Path("straight"))
+    assert_same_bits(Path("straight"), Path("run"))
 
 
 def test_a_second_signal_ends_it_at_once() -> None:

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import shlex
+import sys
 from pathlib import Path
 from typing import TYPE_CHECKING, Annotated
 
@@ -32,6 +33,9 @@ def train(
     timed: Annotated[
         bool, typer.Option("--time", help="With --dry-run: make a few updates, and say how long training would take.")
     ] = False,
+    processes: Annotated[
+        int, typer.Option("--processes", min=1, metavar="N", help="Train with so many processes on this machine.")
+    ] = 1,
     strict: Strict = False,
     json_output: Json = False,
     quiet: Quiet = False,
@@ -67,6 +71,12 @@ def train(
             found = forecast(loaded, directory, overwrite=overwrite, timed=timed, stage=stage)
         _show(found, as_json=json_output, strict=strict)
         return
+    if processes > 1 and place().size == 1:
+        from transformer_cli.cli.processes import run_all
+
+        raise typer.Exit(run_all(processes, [sys.executable, "-m", "transformer_cli", *sys.argv[1:]]))
+    if processes not in (1, place().size):
+        raise UsageError(f"--processes {processes}, but WORLD_SIZE is {place().size}", hint="say it once")
     if strict:
         from transformer_cli.data import checks, corpus
 
@@ -82,7 +92,7 @@ def train(
         with listener() as listening:
             outcome = train(loaded, directory, overwrite=overwrite, listener=listening)
     except Interrupted as end:
-        end.hint = _command(config, overrides or [], run_dir)
+        end.hint = _command(config, overrides or [], run_dir, processes)
         raise
     if place().rank:
         return
@@ -113,10 +123,12 @@ def _tell_scores(outcome: Outcome, best_by: str) -> None:
         console.say(f"{name} {sparkline(scores)} {scores[0]:.2f} to {scores[-1]:.2f}")
 
 
-def _command(config: str, overrides: list[str], run_dir: str | None) -> str:
+def _command(config: str, overrides: list[str], run_dir: str | None, processes: int) -> str:
     """What goes on with the run: without `--overwrite`, which would begin anew."""
     options = ["-c", config, *(word for override in overrides for word in ("--set", override))]
-    return shlex.join(["tx", "train", *options, *(["--run-dir", run_dir] if run_dir else [])])
+    options += ["--run-dir", run_dir] if run_dir else []
+    options += ["--processes", str(processes)] if processes > 1 else []
+    return shlex.join(["tx", "train", *options])
 
 
 def _is_default(outcome: Outcome) -> bool:

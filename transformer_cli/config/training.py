@@ -40,6 +40,8 @@ class TrainingConfig(Section):
     """Updates after which training ends."""
     max_epochs: PositiveInt | None = None
     """Passes over the training text after which training ends."""
+    max_hours: PositiveFloat | None = None
+    """Hours after which `tx train` stops, everything saved, to be continued by the same command (exit code 138)."""
     stop_loss: PositiveFloat | None = None
     """End as soon as the mean training loss of an epoch falls below this."""
     patience: PositiveInt | None = None

@@ -32,6 +32,7 @@ MAY_DIFFER = {
     "data.test",
     "training.max_steps",
     "training.max_epochs",
+    "training.max_hours",
     "training.stop_loss",
     "training.patience",
     "training.log_every",

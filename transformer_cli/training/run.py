@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import json
-import signal
 import sys
 from collections.abc import Iterator
 from contextlib import nullcontext
@@ -23,7 +22,7 @@ from transformer_cli.config.run import RunConfig
 from transformer_cli.config.source import dump_config
 from transformer_cli.data import corpus, loader
 from transformer_cli.decoding.long_lines import usual_sentences
-from transformer_cli.errors import Interrupted, ModelError, UsageError
+from transformer_cli.errors import ModelError, UsageError
 from transformer_cli.machine import Machine, decide, device_of
 from transformer_cli.model.build import build_model
 from transformer_cli.tokenizer import Tokenizer, train_tokenizer
@@ -41,7 +40,7 @@ from transformer_cli.training.parallel import World, joined
 from transformer_cli.training.progress import Progress, is_over, progress_of
 from transformer_cli.training.reporting import Reporter
 from transformer_cli.training.schedules import peak
-from transformer_cli.training.signals import HOW, StopRequest
+from transformer_cli.training.signals import StopRequest
 from transformer_cli.training.utilisation import Utilisation, peak_flops, training_flops
 from transformer_cli.training.validation import Validation, short_line
 
@@ -55,7 +54,8 @@ def train(config: RunConfig, run_dir: Path, *, overwrite: bool = False, listener
     DivergedError before an update that would not be finite, Interrupted after a signal, with everything saved.
     """
     listener = listener or Listener()
-    with joined(device_of(config)) as world, StopRequest(listener.stopping) as stop:
+    stopping = StopRequest(listener.stopping, hours=config.training.max_hours)
+    with joined(device_of(config)) as world, stopping as stop:
         run = Run(config, run_dir, listener, world, stop)
         with claimed(run_dir) if world.is_main else nullcontext():
             run.open(overwrite=overwrite)
@@ -108,15 +108,12 @@ class Run:
             clock=self.clock,
             utilisation=self.utilisation,
         )
-        self.world.at("update")
         fit(learner, self.progress, self._epoch, lambda update: self._after_update(learner, update))
         self.world.part()
         if self.progress.finished is None:
-            number = self.stop.signal_number or signal.SIGTERM  # none: another process was asked
-            raise Interrupted(
-                f"{HOW[number]} after step {self.progress.step:,} of {horizon.last_step:,}; "
-                f"everything is saved in {files.shown(self.run_dir)}",
-                signal_number=number,
+            raise self.stop.interruption(
+                f"after step {self.progress.step:,} of {horizon.last_step:,}; "
+                f"everything is saved in {files.shown(self.run_dir)}"
             )
         if scores := read_record(self.run_dir).get("scores"):  # `tx evaluate` may have been here meanwhile
             self.record["scores"] = scores
@@ -197,8 +194,10 @@ class Run:
 
     def _epoch(self, epoch: int, first: int) -> tuple[int, Iterator[loader.Batch]]:
         """How many batches an epoch has, and those from the first on."""
+        self.world.at("preparation")
         drawn, plan = self.material.epoch(epoch, self.progress.shares)
         self.clock.lap("epoch")
+        self.world.at("update")
         return len(plan), loader.batches(drawn, plan, start=first)
 
     def _after_update(self, learner: Learner, update: Update) -> bool:
@@ -210,7 +209,7 @@ class Run:
         if validates:
             self._validate(learner)
             ends = self.progress.finished is not None
-        (stops,) = self.world.sum(self.stop.is_made)
+        stops = self.stop.is_agreed(self.world, next_s=sum(self.clock.latest.values()))
         every = options.checkpoint_every or options.validate_every
         if ends or stops or validates or step % every == 0:
             self.world.at("checkpoint")
@@ -223,7 +222,7 @@ class Run:
                 )
             self.clock.lap("checkpoint")
         self.world.at("update")
-        return bool(stops) or ends
+        return stops or ends
 
     def _validate(self, learner: Learner) -> None:
         """Score the model; a best score resets the patience. All processes compute it, for the same result."""

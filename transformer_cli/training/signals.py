@@ -1,13 +1,15 @@
-"""Ctrl-C, SIGTERM and a closed terminal ask training to stop; it does so after the update at hand, everything saved."""
+"""Signals and the end of the time ask training to stop; it does so after the update at hand, everything saved."""
 
 from __future__ import annotations
 
 import signal
+import time
 from collections.abc import Callable
 from types import FrameType, TracebackType
 from typing import Any, Self
 
 from transformer_cli.errors import Interrupted
+from transformer_cli.training.parallel import World
 
 HOW = {
     getattr(signal, name): words
@@ -15,19 +17,27 @@ HOW = {
         "SIGINT": "stopped",
         "SIGTERM": "stopped by SIGTERM",
         "SIGHUP": "the terminal was closed: stopped",
+        "SIGUSR1": "stopped by SIGUSR1",
     }.items()
     if hasattr(signal, name)  # not everywhere
 }
 """How what was interrupted is told."""
+TIME_IS_OVER = getattr(signal, "SIGUSR1", signal.SIGTERM)
+"""What Slurm sends before it ends a job, for the same reason."""
 
 
 class StopRequest:
     """While it is entered, a first signal is only noted; a second one ends the program at once."""
 
-    def __init__(self, acknowledge: Callable[[], None] = lambda: None) -> None:
-        """acknowledge: called by the handler of the first one, wherever the program is."""
+    def __init__(self, acknowledge: Callable[[], None] = lambda: None, *, hours: float | None = None) -> None:
+        """acknowledge: called by the handler of the first one, wherever the program is. hours: until the time is over,
+        from now on."""
         self.acknowledge = acknowledge
+        self.hours = hours
+        self.end = None if hours is None else time.monotonic() + 3600 * hours
         self.signal_number: int | None = None
+        self.reason: int | None = None
+        """What was agreed on: a signal to another process does not make the first one to this a second."""
         self._previous: dict[int, Any] = {}
 
     def __enter__(self) -> Self:
@@ -49,6 +59,23 @@ class StopRequest:
     @property
     def is_made(self) -> bool:
         return self.signal_number is not None
+
+    def is_agreed(self, world: World, *, next_s: float) -> bool:
+        """Whether any process was asked, or the time would be over so many seconds from now; all get the same answer,
+        and know why."""
+        is_over = self.end is not None and time.monotonic() + next_s > self.end
+        asked = TIME_IS_OVER if is_over and self.signal_number is None else self.signal_number
+        counts = world.sum(*(float(number == asked) for number in HOW))
+        self.reason = next((number for number, count in zip(HOW, counts, strict=True) if count), None)
+        return self.reason is not None
+
+    def interruption(self, what: str) -> Interrupted:
+        """What to raise once all is saved."""
+        number = self.reason
+        assert number is not None
+        is_over = self.end is not None and number == TIME_IS_OVER
+        how = f"training.max_hours, {self.hours:g}, are nearly over: stopped" if is_over else HOW[number]
+        return Interrupted(f"{how} {what}", signal_number=number)
 
     def _note(self, number: int, frame: FrameType | None) -> None:
         if self.signal_number is not None:

@@ -22,7 +22,7 @@ LOST_BEATS, BROKEN_BEATS = 30, 6
 """So many of ours without one of another process's, and that is gone; few are enough once a connection broke."""
 STUCK_S, FIRST_S, LONGER = 20.0, 1800.0, 10.0
 """A process that the others wait for is stuck after `LONGER` times what a piece of such work took it so far, but not
-before `STUCK_S`; after `FIRST_S` where it did none yet. There is no limit at the start: a tokenizer may be trained."""
+before `STUCK_S`; after `FIRST_S` where it did none yet. A preparation, as of a tokenizer, has no limit."""
 GRACE_S = 5.0
 """What a process has to end in good order, before it is ended."""
 FAILURE, HEARD = "failure", "heard"
@@ -54,7 +54,7 @@ class Watch(threading.Thread):
         self._found = threading.Event()
         self._launcher = environment.launcher()
         self._beats = self._meetings = self._touches = 0
-        self._kind, self._since = "start", time.monotonic()
+        self._kind, self._since = "preparation", time.monotonic()
         self._longest: dict[str, float] = {}
         self._known: set[str] = set()
         self._seen = [("", 0)] * size
@@ -124,8 +124,10 @@ class Watch(threading.Thread):
 
     def _tell(self) -> None:
         self._beats += 1
-        limit_s = math.inf if self._kind == "start" else FIRST_S
-        if self._kind in self._known:
+        limit_s = FIRST_S
+        if self._kind == "preparation":
+            limit_s = math.inf
+        elif self._kind in self._known:
             limit_s = max(STUCK_S, LONGER * self._longest[self._kind])
         self.store.set(f"state-{self.rank}", f"{self._beats} {self._meetings} {self._touches} {limit_s:.1f}")
 
@@ -136,7 +138,7 @@ class Watch(threading.Thread):
             self.store.add(HEARD, 1)
             self._is_heard = failure.rank == self.rank and self._linger()
             return failure
-        if self._launcher is not None and os.getppid() != self._launcher:
+        if self._launcher is not None and not _lives(self._launcher):
             self._raise(Failure(self.rank, "the tx that started it is gone"))
         states = self.store.multi_get([f"state-{rank}" for rank in range(self.size)])
         for rank, state in enumerate(states):
@@ -180,6 +182,14 @@ class Watch(threading.Thread):
         error = TxError(f"process {failure.rank} of {self.size}: {failure.message}", hint=failure.hint)
         error.exit_code = failure.exit_code
         return error
+
+
+def _lives(process: int) -> bool:
+    try:
+        os.kill(process, 0)
+    except ProcessLookupError:
+        return False
+    return True
 
 
 def _is_broken(error: Exception) -> bool:

@@ -1,0 +1,62 @@
+"""`tx train --processes N`: what torchrun would start on one machine, with one end and one exit code for all."""
+
+from __future__ import annotations
+
+import os
+import signal
+import socket
+import subprocess
+import time
+from collections.abc import Sequence
+from types import FrameType
+
+GRACE_S = 10.0
+"""What is left to the others once one has failed: they end by themselves, unless they were stopped."""
+FORWARDED = [getattr(signal, name) for name in ("SIGINT", "SIGTERM", "SIGHUP", "SIGUSR1") if hasattr(signal, name)]
+
+
+def run_all(n: int, command: Sequence[str]) -> int:
+    """Run so many processes of `tx`; returns the exit code of the first that failed, else 0. Signals go to all."""
+    with socket.socket() as free:
+        free.bind(("127.0.0.1", 0))
+        port = free.getsockname()[1]
+    says = {"WORLD_SIZE": n, "LOCAL_WORLD_SIZE": n, "MASTER_ADDR": "127.0.0.1", "MASTER_PORT": port}
+    says |= {"TX_LAUNCHER": os.getpid()}
+    threads = {"OMP_NUM_THREADS": str(max(1, (os.cpu_count() or 1) // n))}
+    children: list[subprocess.Popen[bytes]] = []
+
+    def forward(number: int, frame: FrameType | None) -> None:
+        for child in children:
+            child.send_signal(number)
+
+    for number in FORWARDED:
+        if number == signal.SIGINT or signal.getsignal(number) is not signal.SIG_IGN:
+            signal.signal(number, forward)
+    try:
+        for rank in range(n):
+            told = {name: str(value) for name, value in {**says, "RANK": rank, "LOCAL_RANK": rank}.items()}
+            # In a session of its own: a Ctrl-C comes once, through us.
+            child = subprocess.Popen(
+                command, env=threads | os.environ | told, stdin=subprocess.DEVNULL, start_new_session=True
+            )
+            children.append(child)
+        return _code(children)
+    finally:
+        for child in children:
+            child.kill()
+            child.wait()
+
+
+def _code(children: Sequence[subprocess.Popen[bytes]]) -> int:
+    """The first exit code that is none of a kill, as soon as all are gone or had the time to go."""
+    codes: dict[int, int] = {}
+    end = float("inf")
+    while len(codes) < len(children) and time.monotonic() < end:
+        for rank, child in enumerate(children):
+            if rank not in codes and (code := child.poll()) is not None:
+                codes[rank] = code
+                if code:
+                    end = min(end, time.monotonic() + GRACE_S)
+        time.sleep(0.05)
+    failed = [code for code in codes.values() if code]
+    return next((code for code in failed if code > 0), 128 - failed[0] if failed else 0)
