@@ -215,3 +215,19 @@ def test_long_sentences_stay_usable(opened):
     for number in "13467":
         browser.press(number)
         assert browser.run("return document.getElementById('view').dataset.view") == VIEWS[int(number) - 1]
+
+
+def test_inside_a_notebook_it_is_the_same_page_in_a_frame(browser, tmp_path):
+    """The frame has no address to remember the view in: trying to do so used to end every change of it."""
+    notebook = tmp_path / "notebook.html"
+    notebook.write_text(f"<!doctype html><h1>Cell</h1>{MAPS._repr_html_()}", encoding="utf-8")
+    browser.open(notebook)
+    browser.console()
+    browser.driver.switch_to.frame(0)
+    assert browser.texts(".sentence") == ["EinkleinerJungespringt./spadpad", "Alittleboyjumps./s"]
+    for name in ("matrix", "steps"):
+        browser.run("document.querySelector(`input[name=view][value=${arguments[0]}]`).click()", name)
+        assert browser.run("return document.getElementById('view').dataset.view") == name
+    browser.run("dispatchEvent(new Event('pagehide'))")
+    assert browser.console() == []
+    browser.driver.switch_to.default_content()

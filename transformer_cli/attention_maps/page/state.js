@@ -74,7 +74,8 @@ function remember() {
 
 function writeAddress() {
   rememberedAt = Math.max(rememberedAt + ADDRESS_PAUSE_MS, Date.now() - 20 * ADDRESS_PAUSE_MS);
-  history.replaceState(null, "", "#" + address());
+  // The frame of a notebook has no address of its own, and a browser refuses to change its.
+  if (location.protocol !== "about:") history.replaceState(null, "", "#" + address());
 }
 
 /** Whatever an address may say, the state is one that can be drawn. */
