@@ -15,7 +15,7 @@ from transformer_cli.tokenizer.learning import MAX_LINE_BYTES
 
 GERMAN = ["ich möchte ein bier", "das ist ein großer hund", "die katze trinkt ein bier"] * 10
 ENGLISH = ["i want a beer", "that is a big dog", "the cat drinks a beer"] * 10
-KINDS = ["bpe", "unigram", "word"]
+KINDS = ["bpe", "unigram", "word", "char"]
 
 
 def train(source=GERMAN, target=ENGLISH, **options):
@@ -37,6 +37,33 @@ def test_every_kind_learns_its_text(kind, joint):
     assert all(report.pieces[name] <= size for name, size in sizes.items())
 
 
+def test_characters_are_the_pieces_and_no_others():
+    tokenizer, report = train(kind="char", vocab_size=8000)
+    characters = set("".join([*GERMAN, *ENGLISH])) - {" "}
+    assert report.pieces == {"joint": len(SPECIALS) + len(characters) + 1}
+    assert not report.fitted  # there are no more
+    pieces = [tokenizer.source.piece(id) for [*ids] in tokenizer.encode_source(["ein hund"]) for id in ids]
+    assert pieces == list("▁ein▁hund")
+
+
+@pytest.mark.parametrize("normalization", ["nfkc", "identity"])
+@pytest.mark.parametrize("joint", [True, False])
+def test_bytes_spell_whatever_there_is_and_know_nothing_of_the_text(normalization, joint):
+    """Of a blank three bytes are made otherwise, and nobody makes a blank of them again."""
+    tokenizer, report = train(kind="byte", normalization=normalization, joint=joint, vocab_size=8000)
+    assert set(report.pieces.values()) == {261}
+    assert not report.fitted
+    lines = ["ich möchte 日本", "a <s> b", "</s>", "😀 <pad>"]
+    ids = tokenizer.encode_source(lines)
+    assert tokenizer.decode_source(ids) == lines
+    assert not any({0, 1, 2, 3} & set(one) for one in ids)
+    assert [len(one) for one in tokenizer.encode_target(["é日 a"])] == [1 + 2 + 3 + 1 + 1]
+    other, _ = train_tokenizer(
+        TokenizerConfig(kind="byte", normalization=normalization, joint=joint), ["x"], ["<s> zz"], seed=2
+    )
+    assert other.fingerprint == tokenizer.fingerprint
+
+
 def test_one_size_per_side_can_be_asked_for():
     _, report = train(joint=False, vocab_size=SideVocabSizes(source=40, target=30))
     assert report.pieces == {"source": 40, "target": 30}
@@ -48,7 +75,7 @@ def test_two_sizes_for_one_vocabulary_are_refused():
         train(vocab_size=SideVocabSizes(source=40, target=30))
 
 
-@pytest.mark.parametrize("kind", KINDS)
+@pytest.mark.parametrize("kind", ["bpe", "unigram", "word"])
 def test_a_vocabulary_too_large_for_the_text_is_fitted_and_reported(kind):
     tokenizer, report = train(kind=kind, vocab_size=8000)
     assert report.fitted

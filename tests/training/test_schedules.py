@@ -48,6 +48,14 @@ def test_cosine_and_linear_equal_torchs_after_the_warm_up(schedule: str) -> None
     assert learning_rate(200, options(schedule=schedule), d_model=16) == 0
 
 
+def test_a_stable_rate_falls_in_the_last_fifth_alone_and_ends_at_zero() -> None:
+    stable = options(schedule="warmup-stable-decay")
+    rates = {step: learning_rate(step, stable, d_model=16) for step in range(1, 301)}
+    assert {rates[step] for step in range(40, 161)} == {0.01}
+    assert [rates[step] for step in (170, 180, 199)] == pytest.approx([0.0075, 0.005, 0.00025])
+    assert {rates[step] for step in range(200, 301)} == {0.0}
+
+
 @pytest.mark.parametrize("warmup", [0, 1, 40])
 @pytest.mark.parametrize("schedule", SCHEDULES.own)
 def test_it_rises_linearly_then_never_again(schedule: str, warmup: int) -> None:

@@ -17,7 +17,7 @@ from transformer_cli.config.former import former_peak
 from transformer_cli.config.model import ModelConfig
 from transformer_cli.config.names import why_impossible
 from transformer_cli.config.section import NonNegativeInt, Section
-from transformer_cli.config.tokenizer import SideModels, SideVocabSizes, TokenizerConfig
+from transformer_cli.config.tokenizer import BYTE_VOCAB, SideModels, SideVocabSizes, TokenizerConfig
 from transformer_cli.config.training import TrainingConfig
 
 
@@ -50,7 +50,8 @@ class RunConfig(Section):
 
 def vocab_sizes(config: RunConfig) -> tuple[int, int]:
     """Source and target vocabulary: those to count with, else those that the tokenizer is to have."""
-    sizes = config.tokenizer.vocab_size if config.accounting.vocab is None else config.accounting.vocab
+    wanted = BYTE_VOCAB if config.tokenizer.kind == "byte" else config.tokenizer.vocab_size
+    sizes = wanted if config.accounting.vocab is None else config.accounting.vocab
     return (sizes, sizes) if isinstance(sizes, int) else (sizes.source, sizes.target)
 
 
@@ -240,13 +241,15 @@ def _vocabulary(config: RunConfig) -> Iterator[Contradiction]:
             "tokenizer.model",
             "tokenizer.joint",
         )
-    if tokenizer.sampling and tokenizer.kind == "word":
+    if tokenizer.sampling and tokenizer.kind not in ("bpe", "unigram"):
         yield _contradiction(
-            "whole words cannot be sampled: sampling needs kind bpe or unigram", "tokenizer.sampling", "tokenizer.kind"
+            f"whole {tokenizer.kind}s cannot be sampled: sampling needs kind bpe or unigram",
+            "tokenizer.sampling",
+            "tokenizer.kind",
         )
     sizes = tokenizer.vocab_size
     smallest = min(sizes.source, sizes.target) if isinstance(sizes, SideVocabSizes) else sizes
-    if tokenizer.byte_fallback and smallest <= SPECIALS + BYTES:
+    if tokenizer.byte_fallback and tokenizer.kind != "byte" and smallest <= SPECIALS + BYTES:
         yield _contradiction(
             f"byte_fallback alone takes {BYTES} pieces besides the {SPECIALS} specials: "
             f"vocab_size must be above {SPECIALS + BYTES}",

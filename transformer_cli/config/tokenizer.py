@@ -11,6 +11,10 @@ from transformer_cli.config.section import Probability, Section
 VocabSize = Annotated[int, Field(gt=4, le=10**7)]
 
 
+BYTE_VOCAB = 4 + 256 + 1
+"""The specials, all bytes, and the mark of a blank."""
+
+
 class SideVocabSizes(Section):
     """One vocabulary size per side, for tokenizers that are not joint."""
 
@@ -28,10 +32,12 @@ class SideModels(Section):
 class TokenizerConfig(Section):
     """SentencePiece; the specials are `<pad> <unk> <s> </s>`, ids 0 to 3."""
 
-    kind: Literal["bpe", "unigram", "word"] = "bpe"
-    """How the pieces are found: byte-pair encoding, a unigram language model, or whole words."""
+    kind: Literal["bpe", "unigram", "word", "char", "byte"] = "bpe"
+    """How the pieces are found: byte-pair encoding, a unigram language model, or whole words, characters or UTF-8
+    bytes."""
     vocab_size: VocabSize | SideVocabSizes = 8000
-    """Pieces, specials included; a number, or {source, target}. Fitted, saying so, where the text is too small."""
+    """Pieces, specials included; a number, or {source, target}. Fitted, saying so, where the text is too small; of
+    characters the most frequent, of bytes always 261."""
     joint: bool = True
     """One model for both sides; false trains one per side."""
     model: str | SideModels | None = None

@@ -25,6 +25,7 @@ SCHEDULES = Recipes(
         "cosine": "training.schedules:cosine",
         "linear": "training.schedules:linear",
         "constant": "training.schedules:constant",
+        "warmup-stable-decay": "training.schedules:warmup_stable_decay",
     },
 )
 
@@ -61,7 +62,8 @@ class TrainingConfig(Section):
     weight_decay: NonNegativeFloat = 0.0
     """L2 (adam) or decoupled (adamw) decay of the matrices; biases, norms and embeddings are left alone."""
     schedule: Annotated[str, SCHEDULES] = "inverse-sqrt"
-    """The learning rate after the warm-up; cosine and linear end at zero at `max_steps`, noam is the paper's."""
+    """The learning rate after the warm-up; cosine and linear end at zero at `max_steps`, noam is the paper's,
+    warmup-stable-decay stays at the peak and falls to zero in the last fifth (Hägele et al. 2024)."""
     warmup_steps: NonNegativeInt = 4000
     """Updates in which the learning rate rises linearly."""
     ema: Probability | None = None

@@ -13,7 +13,7 @@ from typing import Any
 
 import sentencepiece
 
-from transformer_cli.config.tokenizer import SideModels, SideVocabSizes, TokenizerConfig
+from transformer_cli.config.tokenizer import BYTE_VOCAB, SideModels, SideVocabSizes, TokenizerConfig
 from transformer_cli.errors import ConfigError, DataError
 from transformer_cli.tokenizer.tokenizer import Tokenizer, read_tokenizer
 from transformer_cli.tokenizer.vocabulary import BOS, EOS, PAD, SPECIALS, UNK, Vocabulary
@@ -24,6 +24,8 @@ MAX_LINES = 2_000_000
 """Lines per side that are learned from at most; of a larger corpus as many are drawn. SentencePiece holds them all."""
 CHUNK = 8192
 """Lines whose ids lie in memory at a time."""
+BLANKS = ("a", "b")
+"""A text whose most frequent character is the mark of a blank, which stands before each line."""
 RESERVED = "\u2585"
 """SentencePiece skips lines with this character, which it writes for an unknown one."""
 
@@ -33,7 +35,7 @@ class TokenizerReport:
     """How the training of a tokenizer went."""
 
     kind: str
-    """bpe, unigram or word; `given` for an existing model."""
+    """The configured one; `given` for an existing model."""
     asked: dict[str, int]
     """Pieces asked for, by vocabulary: joint, or source and target."""
     pieces: dict[str, int]
@@ -45,8 +47,8 @@ class TokenizerReport:
 
     @property
     def fitted(self) -> bool:
-        """Whether the vocabulary came out smaller than asked for."""
-        return any(self.pieces[name] < self.asked[name] for name in self.asked)
+        """Whether the vocabulary came out smaller than asked for; of characters there are as many as there are."""
+        return self.kind != "char" and any(self.pieces[name] < self.asked[name] for name in self.asked)
 
     def as_json(self) -> dict[str, Any]:
         return asdict(self) | {"fitted": self.fitted}
@@ -96,7 +98,7 @@ def tokens_per_word(tokenizer: Tokenizer, source: Sequence[str], target: Sequenc
 
 
 def _asked(config: TokenizerConfig) -> dict[str, int]:
-    size = config.vocab_size
+    size = BYTE_VOCAB if config.kind == "byte" else config.vocab_size
     if not config.joint:
         sizes = size if isinstance(size, SideVocabSizes) else SideVocabSizes(source=size, target=size)
         return {"source": sizes.source, "target": sizes.target}
@@ -135,13 +137,15 @@ def _usable(lines: Sequence[str], skipped: Counter[str], *, seed: int, side: str
 
 def _train(lines: Sequence[str], config: TokenizerConfig, size: int) -> bytes:
     """The serialised model."""
-    identity = config.normalization == "identity"
+    identity, has_bytes = config.normalization == "identity", config.kind == "byte"
+    if has_bytes:  # all but one piece are there, whatever the text: whose characters must not take its place
+        lines = BLANKS
     model = io.BytesIO()
     try:
         sentencepiece.SentencePieceTrainer.train(
             sentence_iterator=iter(lines),
             model_writer=model,
-            model_type=config.kind,
+            model_type="char" if has_bytes else config.kind,
             vocab_size=size,
             hard_vocab_limit=False,
             pad_id=PAD,
@@ -154,7 +158,7 @@ def _train(lines: Sequence[str], config: TokenizerConfig, size: int) -> bytes:
             eos_piece=SPECIALS[EOS],
             required_chars=_required_characters(lines),
             character_coverage=config.character_coverage,
-            byte_fallback=config.byte_fallback,
+            byte_fallback=config.byte_fallback or has_bytes,
             normalization_rule_name="identity" if identity else "nmt_nfkc",
             remove_extra_whitespaces=not identity,
             max_sentence_length=MAX_LINE_BYTES,

@@ -10,7 +10,7 @@ from typing import Any
 from transformer_cli.accounting.parameters import count
 from transformer_cli.checkpoints import store
 from transformer_cli.config.run import RunConfig
-from transformer_cli.config.tokenizer import SideModels, SideVocabSizes, TokenizerConfig
+from transformer_cli.config.tokenizer import BYTE_VOCAB, SideModels, SideVocabSizes, TokenizerConfig
 from transformer_cli.data import corpus
 from transformer_cli.data.checks import Finding, check_all
 from transformer_cli.evaluation.words import count_words
@@ -144,7 +144,7 @@ def _tokenizer(config: TokenizerConfig, place: Path | None) -> tuple[str, tuple[
         paths = (config.model.source, config.model.target) if isinstance(config.model, SideModels) else (config.model,)
         given = read_tokenizer(*paths)
         return "given", (given.source_size, given.target_size)
-    sizes = config.vocab_size
+    sizes = BYTE_VOCAB if config.kind == "byte" else config.vocab_size
     both = (sizes.source, sizes.target) if isinstance(sizes, SideVocabSizes) else (sizes, sizes)
     return f"{config.kind}, to be trained", both
 

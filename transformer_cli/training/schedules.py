@@ -9,6 +9,9 @@ import math
 
 from transformer_cli.config.training import SCHEDULES, TrainingConfig
 
+DECAY = 0.2
+"""The share of all updates in which `warmup-stable-decay` falls."""
+
 
 def learning_rate(step: int, options: TrainingConfig, *, d_model: int) -> float:
     """The rate of update number `step`, counted from 1.
@@ -54,3 +57,8 @@ def linear(step: int, options: TrainingConfig) -> float:
 
 def constant(step: int, options: TrainingConfig) -> float:
     return 1.0
+
+
+def warmup_stable_decay(step: int, options: TrainingConfig) -> float:
+    falling = max(1.0, DECAY * options.max_steps)
+    return min(1.0, max(0.0, (options.max_steps - step) / falling))
