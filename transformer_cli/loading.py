@@ -49,6 +49,7 @@ def translator_as(kind: type[T], runs: Sequence[OpenedRun], settings: RunConfig)
         runs[0].tokenizer,
         settings.decoding,
         device=machine.device,
+        workers=settings.decoding.workers,
         **learned_by(runs, settings),
     )
 

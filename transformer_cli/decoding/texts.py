@@ -5,7 +5,8 @@ from __future__ import annotations
 import difflib
 from abc import ABC, abstractmethod
 from collections import Counter
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Generator, Sequence
+from contextlib import closing
 from dataclasses import dataclass, replace
 from itertools import groupby
 from typing import Required, TypedDict, Unpack
@@ -133,13 +134,18 @@ class TextTranslator(ABC):
             batch_size=self.config.batch_size,
             budget_tokens=self.config.budget_tokens,
         )
-        for batch in plan:
-            results = self._found([inputs[index] for index in batch], options, lines_before)
-            for index, several in zip(batch, results, strict=True):
-                hypotheses[index] = several
-            if progress is not None:
-                waiting -= (now := Counter(inputs[index].line for index in batch))
-                progress(sum(line not in waiting for line in now))
+
+        def found_for(number: int) -> list[list[Hypothesis]]:
+            return self._found([inputs[index] for index in plan[number]], options, lines_before)
+
+        with closing(self.share(found_for, len(plan))) as shared:
+            for number, results in shared:
+                batch = plan[number]
+                for index, several in zip(batch, results, strict=True):
+                    hypotheses[index] = several
+                if progress is not None:
+                    waiting -= (now := Counter(inputs[index].line for index in batch))
+                    progress(sum(line not in waiting for line in now))
         for line, group in groupby(range(len(inputs)), key=lambda index: inputs[index].line):
             indices = list(group)
             found[line] = self._read(
@@ -205,6 +211,13 @@ class TextTranslator(ABC):
             if room is not None and len(ids) >= room:
                 raise DataError(f"line {line:,}: the prefix has {len(ids):,} pieces; there is room for {room - 1:,}")
         return targets
+
+    def share(
+        self, found_for: Callable[[int], list[list[Hypothesis]]], n_batches: int
+    ) -> Generator[tuple[int, list[list[Hypothesis]]]]:
+        """Every batch's number and what is found for it, in any order."""
+        for number in range(n_batches):
+            yield number, found_for(number)
 
     def _found(self, inputs: Sequence[Input], options: SearchOptions, lines_before: int) -> list[list[Hypothesis]]:
         try:

@@ -5,8 +5,8 @@ B batch, S source length
 
 from __future__ import annotations
 
-from collections.abc import Sequence
-from typing import Any, Unpack
+from collections.abc import Generator, Sequence
+from typing import Any, Literal, Unpack
 
 import torch
 
@@ -20,6 +20,7 @@ from transformer_cli.decoding.sampling import drawn_as
 from transformer_cli.decoding.search import search
 from transformer_cli.decoding.stepper import Stepper
 from transformer_cli.decoding.texts import Input, Learned, TextTranslator
+from transformer_cli.decoding.workers import Found, Work, spread, worth
 from transformer_cli.model.prepared import Prepared
 from transformer_cli.model.transformer import Transformer
 from transformer_cli.tokenizer import Tokenizer
@@ -37,13 +38,16 @@ class Translator(TextTranslator):
         config: DecodingConfig,
         *,
         device: str | torch.device = "cpu",
+        workers: int | Literal["auto"] = 1,
         **learned: Unpack[Learned],
     ) -> None:
-        """models: in the precision they are to compute in; several translate as an ensemble."""
+        """models: in the precision they are to compute in; several translate as an ensemble. workers: processes
+        that batches are shared between, on a CPU."""
         super().__init__(tokenizer, config, **learned)
         self.models = [model.to(device) for model in ([models] if isinstance(models, Transformer) else models)]
         self._prepared = [Prepared(model) for model in self.models]
         self.device = torch.device(device)
+        self.workers = workers
 
     @property
     def model(self) -> Transformer:
@@ -54,6 +58,14 @@ class Translator(TextTranslator):
         """Positions that all of the models can tell apart; None where there is no limit."""
         rooms = [room for model in self.models if (room := model.config.room(stack)) is not None]
         return min(rooms, default=None)
+
+    def share(self, found_for: Work, n_batches: int) -> Generator[tuple[int, Found]]:
+        workers = worth(self.workers, n_batches) if self.device.type == "cpu" else 1
+        if workers == 1:
+            return super().share(found_for, n_batches)
+        for prepared in self._prepared:
+            prepared.for_now().lay_out()  # once for all processes, which then share it
+        return spread(found_for, n_batches, workers=workers)
 
     @torch.inference_mode()
     def search(self, inputs: Sequence[Input], options: SearchOptions, lines_before: int) -> list[list[Hypothesis]]:

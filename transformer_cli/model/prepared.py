@@ -45,6 +45,11 @@ class Prepared:
             self.__dict__.pop("for_few", None)
         return self
 
+    def lay_out(self) -> None:
+        """Now, what `start` and `step` would lay out when they need it."""
+        assert self.for_many is not None
+        assert self.for_few is not None
+
     @torch.no_grad()
     def start(self, source_BS: Tensor, source_lengths_B: Tensor) -> Steps:
         """Read the source; the state lets `step` write the target. Every sentence starts with one beam."""

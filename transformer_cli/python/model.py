@@ -140,15 +140,17 @@ def load(
     opens it.
 
     run: several translate together, as an ensemble. device: cpu, cuda, mps, or auto. precision: fp32, bf16, or auto.
-    settings: others, such as {"decoding.beam_size": 3}. The (first) run's own configuration where not given; auto is
-    what the run chose, on the same kind of device.
+    settings: others, such as {"decoding.beam_size": 3}; decoding.engine is always native, decoding.workers 1 if it is
+    not among them. The (first) run's own configuration where not given; auto is what the run chose, on the same kind of
+    device.
     Raises ConfigError for a wrong setting; ModelError where there is no such run, where it is damaged, or where runs do
     not fit together.
     """
     runs = [run] if run is None or isinstance(run, str | Path) else run
     opened = [open_found(partial(find_checkpoint, None if one is None else str(one))) for one in runs]
     given = {"device": device, "precision": precision}
-    asked = dict(settings or {}) | {name: value for name, value in given.items() if value is not None}
+    asked = {"decoding.workers": 1, **(settings or {})}  # whose process this is may have threads, which no fork has
+    asked |= {name: value for name, value in given.items() if value is not None}
     found = settings_of(opened[0], overrides(asked))
     model = translator_as(Model, opened, found)
     model.runs, model.settings = tuple(opened), found

@@ -39,6 +39,7 @@ MAY_DIFFER = {
     "training.keep_best",
     "training.keep_last",
     "decoding.engine",
+    "decoding.workers",
     "evaluation.metrics",
     "evaluation.resamples",
     "evaluation.trials",

@@ -1,0 +1,116 @@
+"""Processes that share batches: what they find, and that none is left whatever happens."""
+
+from __future__ import annotations
+
+import os
+import signal
+from collections.abc import Iterator
+from pathlib import Path
+from typing import NoReturn
+
+import pytest
+import torch
+from conftest import PAIRS
+
+from transformer_cli.checkpoints.store import find_checkpoint, open_run
+from transformer_cli.decoding.hypothesis import Hypothesis
+from transformer_cli.decoding.translator import Translator
+from transformer_cli.decoding.workers import Found, spread, worth
+from transformer_cli.errors import DivergedError, ResourceError
+
+SOURCES = [source for source, _ in PAIRS]
+
+
+@pytest.fixture(autouse=True)
+def _no_process_is_left() -> Iterator[None]:
+    yield
+    with pytest.raises(ChildProcessError):
+        os.waitpid(-1, os.WNOHANG)
+
+
+def found_for(number: int) -> Found:
+    return [[Hypothesis((number, 7), -number / 3, truncated=number % 2 == 0), Hypothesis((), -0.1)]]
+
+
+@pytest.mark.parametrize("workers", [1, 2, 3, 9])
+def test_every_batch_is_found_once_and_to_the_bit(workers: int) -> None:
+    found = list(spread(found_for, 7, workers=workers))
+    assert sorted(found) == [(number, found_for(number)) for number in range(7)]
+
+
+def test_they_are_other_processes() -> None:
+    found = spread(lambda number: [[Hypothesis((os.getpid(), os.getppid()), 0.0)]], 2, workers=2)
+    both = [several[0][0].ids for _, several in found]
+    assert {parent for _, parent in both} == {os.getpid()}
+    assert len({process for process, _ in both} | {os.getpid()}) == 3
+
+
+def broken(number: int) -> NoReturn:
+    raise DivergedError("line 12: no numbers", hint="another checkpoint")
+
+
+def buggy(number: int) -> NoReturn:
+    raise KeyError("nobody")
+
+
+def killed(number: int) -> NoReturn:
+    os.kill(os.getpid(), signal.SIGKILL)
+    raise AssertionError
+
+
+@pytest.mark.parametrize(
+    ("work", "kind", "message"),
+    [
+        (broken, DivergedError, "line 12: no numbers"),
+        (buggy, ResourceError, "a process that translated failed: KeyError: 'nobody'"),
+        (killed, ResourceError, "a process that translated was ended by SIGKILL"),
+    ],
+)
+def test_what_one_of_them_fails_by_ends_all_with_its_message(work, kind, message) -> None:
+    def sometimes(number: int) -> Found:
+        return work(number) if number == 3 else found_for(number)
+
+    with pytest.raises(kind) as failure:
+        list(spread(sometimes, 400, workers=2))
+    assert failure.value.message == message
+    assert failure.value.hint
+
+
+def test_whoever_stops_listening_ends_them() -> None:
+    def endless(number: int) -> Found:
+        while number == 1:
+            signal.pause()
+        return found_for(number)
+
+    listening = spread(endless, 2, workers=2)
+    assert next(listening) == (0, found_for(0))
+    listening.close()
+
+
+@pytest.mark.parametrize("beam_size", [1, 3])
+def test_a_translator_with_several_says_the_same_to_the_bit(trained_run: Path, beam_size: int) -> None:
+    run = open_run(find_checkpoint(str(trained_run)))
+    config = run.config.decoding.model_copy(update={"batch_size": 2, "beam_size": beam_size})
+    lines = [*SOURCES, "", " ".join(SOURCES), *reversed(SOURCES)]
+    threads = torch.get_num_threads()
+    torch.set_num_threads(1)
+    try:
+        alone, several = (
+            Translator(run.model, run.tokenizer, config, source_eos=True, max_length=20, workers=workers)
+            for workers in (1, 3)
+        )
+        done: list[int] = []
+        assert several.translate_all(lines, n_best=beam_size, progress=done.append) == alone.translate_all(
+            lines, n_best=beam_size
+        )
+    finally:
+        torch.set_num_threads(threads)
+    assert sum(done) == len(lines)
+
+
+def test_processes_are_as_many_as_threads_where_each_has_two_batches(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(torch, "get_num_threads", lambda: 4)
+    assert [worth("auto", n) for n in (0, 1, 3, 4, 6, 100)] == [1, 1, 1, 2, 3, 4]
+    assert [worth(3, n) for n in (0, 1, 2, 100)] == [1, 1, 2, 3]
+    monkeypatch.setattr("sys.platform", "darwin")
+    assert worth(3, 100) == 1

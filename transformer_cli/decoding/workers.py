@@ -1,0 +1,100 @@
+"""Batches to processes: each has one thread, and the weights of the process that it is forked from.
+
+Small products do not fill two threads: two processes translate half as much again as one with two threads.
+"""
+
+from __future__ import annotations
+
+import json
+import os
+import signal
+import sys
+from collections.abc import Callable, Generator
+from multiprocessing.connection import Connection, Pipe, wait
+from typing import Literal, NoReturn
+
+import torch
+
+from transformer_cli import errors
+from transformer_cli.decoding.hypothesis import Hypothesis
+from transformer_cli.errors import ResourceError
+
+Found = list[list[Hypothesis]]
+Work = Callable[[int], Found]
+"""The number of a batch to what is found for it."""
+
+
+def worth(wanted: int | Literal["auto"], n_batches: int) -> int:
+    """How many processes are to share so many batches; auto: as many as there are threads, with two batches each."""
+    if sys.platform != "linux":  # elsewhere a fork is not safe once libraries have threads
+        return 1
+    return max(1, min(wanted, n_batches) if wanted != "auto" else min(torch.get_num_threads(), n_batches // 2))
+
+
+def spread(work: Work, n_batches: int, *, workers: int) -> Generator[tuple[int, Found]]:
+    """Every batch's number and what was found for it, in the order in which processes are done with them.
+
+    Raises what a process raises, or ResourceError; in any case none of them is left.
+    """
+    processes: dict[Connection, int] = {}
+    try:
+        for first in range(workers):
+            ours, theirs = Pipe(duplex=False)
+            process = os.fork()
+            if process == 0:
+                _serve(theirs, work, range(first, n_batches, workers))
+            theirs.close()
+            processes[ours] = process
+        while processes:
+            for connection in wait(list(processes)):
+                assert isinstance(connection, Connection)
+                try:
+                    kind, number, said = json.loads(connection.recv_bytes())
+                except EOFError:
+                    _, status = os.waitpid(processes.pop(connection), 0)
+                    if status:
+                        raise _ended(status) from None
+                    continue
+                if kind != "found":
+                    message, hint = said
+                    raise getattr(errors, kind)(message, hint=hint)
+                yield number, [[Hypothesis(tuple(ids), *rest) for ids, *rest in several] for several in said]
+    finally:
+        for connection, process in processes.items():
+            connection.close()
+            os.kill(process, signal.SIGKILL)
+            os.waitpid(process, 0)
+
+
+HINT = "it may have been memory; decoding.workers=1 translates in one process"
+
+
+def _serve(connection: Connection, work: Work, numbers: range) -> NoReturn:
+    """What a process does; whoever interrupts all of them is heard by the one that forked it."""
+    status = 1
+    try:
+        for interruption in (signal.SIGINT, signal.SIGHUP):
+            signal.signal(interruption, signal.SIG_IGN)
+        signal.signal(signal.SIGTERM, signal.SIG_DFL)
+        torch.set_num_threads(1)
+        for number in numbers:
+            found = work(number)
+            _say(connection, "found", number, [[tuple(vars(one).values()) for one in several] for several in found])
+        status = 0
+    except errors.TxError as failure:
+        _say(connection, type(failure).__name__, number, [failure.message, failure.hint])
+    except Exception as failure:
+        said = f"a process that translated failed: {type(failure).__name__}: {failure}"
+        _say(connection, ResourceError.__name__, number, [said, HINT])
+    finally:
+        os._exit(status)  # nothing of the one that forked it is to be cleaned up twice
+
+
+def _say(connection: Connection, kind: str, number: int, said: object) -> None:
+    connection.send_bytes(json.dumps([kind, number, said], allow_nan=False).encode())
+
+
+def _ended(status: int) -> ResourceError:
+    code = os.waitstatus_to_exitcode(status)
+    how = f"was ended by {signal.Signals(-code).name}" if code < 0 else f"ended with {code}"
+    return ResourceError(f"a process that translated {how}", hint=HINT)
