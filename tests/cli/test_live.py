@@ -7,6 +7,7 @@ import os
 import pty
 import signal
 import subprocess
+import sys
 from pathlib import Path
 
 import pytest
@@ -14,6 +15,7 @@ from conftest import PAIRS
 from rich.console import Console
 
 from transformer_cli.cli import console, live
+from transformer_cli.cli.app import main
 from transformer_cli.training.listening import Status
 
 STATUS = Status(
@@ -124,6 +126,21 @@ def on_a_terminal(command: list[str], *, columns: int = 80, **environment: str) 
                 environment["STOP"] = ""
         os.close(ours)
     return process.returncode, seen.decode()
+
+
+@pytest.mark.parametrize(("terminal", "said"), [("xterm", "loading ...\r\x1b[K"), ("dumb", "")])
+def test_what_passes_is_on_a_terminal_alone_and_gone_afterwards(terminal: str, said: str) -> None:
+    code = "from transformer_cli.cli import console\nwith console.passing('loading ...'): pass"
+    assert on_a_terminal([sys.executable, "-c", code], TERM=terminal) == (0, said)
+    piped = subprocess.run([sys.executable, "-c", code], capture_output=True, check=True)
+    assert piped.stdout + piped.stderr == b""
+
+
+@pytest.mark.usefixtures("here")
+def test_who_waits_for_torch_reads_so(monkeypatch: pytest.MonkeyPatch, capfd: pytest.CaptureFixture[str]) -> None:
+    monkeypatch.setattr(console, "has_cursor", lambda: True)
+    assert main(["translate", "ich mochte ein bier"]) == 0
+    assert capfd.readouterr().err.startswith("loading PyTorch ...\r\x1b[Kmodel: ")
 
 
 def training(max_steps: int) -> list[str]:

@@ -84,3 +84,21 @@ def test_training_ends_with_its_scores_as_a_curve(capfd: pytest.CaptureFixture[s
     assert found is not None
     assert len(found[1]) == len(losses) == 3
     assert found.groups()[1:] == (f"{losses[0]:.2f}", f"{losses[-1]:.2f}")
+
+
+@pytest.mark.parametrize(
+    ("runs_as", "on_path", "typed"),
+    [
+        (".venv/bin/tx", False, ".venv/bin/tx"),
+        (".venv/bin/tx", True, "tx"),
+        ("/a b/tx", False, "'/a b/tx'"),
+        ("pytest", False, "tx"),
+    ],
+)
+def test_a_command_to_type_names_a_program_that_is_found(runs_as, on_path, typed, monkeypatch):
+    """`to go on: tx train` in `scripts/demo` was no command."""
+    from transformer_cli.cli import train
+
+    monkeypatch.setattr("sys.argv", [runs_as])
+    monkeypatch.setattr("shutil.which", lambda name: "/bin/tx" if on_path else None)
+    assert train.program() == typed

@@ -63,7 +63,8 @@ def average(
     else:
         parents, place = [find_checkpoint(name) for name in runs], Path(output_dir or "")
 
-    from transformer_cli.checkpoints.average import average as write
+    with console.passing("loading PyTorch ..."):
+        from transformer_cli.checkpoints.average import average as write
 
     made = write(parents, place)
     console.say(f"the mean of {', '.join(shown(parent) for parent in parents)}")

@@ -96,6 +96,26 @@ def farewell(message: str, *, command: str | None = None) -> None:
     _write(sys.stderr, "\n".join(lines))
 
 
+@contextmanager
+def passing(text: str) -> Iterator[None]:
+    """A line on a terminal while something takes a moment, gone afterwards; nothing elsewhere."""
+    is_shown = has_cursor() and not _quiet
+    if is_shown:
+        sys.stderr.write(text)
+        sys.stderr.flush()
+    try:
+        yield
+    finally:
+        if is_shown:
+            sys.stderr.write("\r\x1b[K")
+            sys.stderr.flush()
+
+
+def has_cursor() -> bool:
+    """Whether somebody looks at a terminal that can draw over what it drew."""
+    return is_terminal(sys.stderr) and os.environ.get("TERM") not in ("dumb", "unknown")
+
+
 def is_terminal(stream: TextIO | None) -> bool:
     """Whether a person looks at the stream, rather than a file or a program."""
     try:

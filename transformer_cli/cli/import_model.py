@@ -33,7 +33,8 @@ def import_model(
       tx import opus-mt-de-en --run-dir runs/opus --set decoding.beam_size=4
       tx import opus-mt-de-en --run-dir runs/opus --set data.max_length=200
     """
-    from transformer_cli.export.importing import import_model as write
+    with console.passing("loading PyTorch ..."):
+        from transformer_cli.export.importing import import_model as write
 
     made = write(place, run_dir, overrides or ())
     if json_output:

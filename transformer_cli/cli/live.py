@@ -182,7 +182,7 @@ def listener() -> Iterator[Listener]:
 
     if console.is_quiet():
         yield Listener()
-    elif not has_cursor():
+    elif not console.has_cursor():
         yield Listener(say=console.say, warn=console.warn, stage=plain_stage, stopping=_tell_stopping)
     else:
         screen = Screen()
@@ -203,7 +203,7 @@ def stages() -> Iterator[Stage]:
     """The stages of work that ends in a result: seen by a person at a terminal, left out of a pipe."""
     from transformer_cli.training.listening import unseen
 
-    if console.is_quiet() or not has_cursor():
+    if console.is_quiet() or not console.has_cursor():
         yield unseen
         return
     screen = Screen()
@@ -218,7 +218,7 @@ def progress_bar(what: str, total: int | None, *, beside_results: bool = False) 
     """
     few = total is not None and total < 2
     is_read = beside_results and console.is_terminal(sys.stdout)
-    if few or is_read or console.is_quiet() or not has_cursor():
+    if few or is_read or console.is_quiet() or not console.has_cursor():
         yield lambda n: None
         return
     screen = Screen()
@@ -241,11 +241,6 @@ def plain_stage(what: str, total: int | None = None, /) -> Iterator[Advance]:
             console.say(f"  {what}: {done:,}" + (f" of {total:,}" if total else ""))
 
     yield advance
-
-
-def has_cursor() -> bool:
-    """Whether somebody looks at a terminal that can draw over what it drew."""
-    return console.is_terminal(sys.stderr) and os.environ.get("TERM") not in ("dumb", "unknown")
 
 
 def _tell_stopping() -> None:

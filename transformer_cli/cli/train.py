@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import shlex
+import shutil
 import sys
 from pathlib import Path
 from typing import TYPE_CHECKING, Annotated
@@ -13,7 +14,7 @@ from transformer_cli.cli import console
 from transformer_cli.cli.options import Config, Json, Overrides, Quiet, RunDir, Strict, Traceback
 from transformer_cli.environment import place
 from transformer_cli.errors import Interrupted, ModelError, UsageError
-from transformer_cli.files import json_line
+from transformer_cli.files import json_line, shown
 
 if TYPE_CHECKING:
     from transformer_cli.training.forecast import Forecast
@@ -108,8 +109,10 @@ def train(
     _tell_scores(outcome, loaded.training.best_by)
     console.say(f"best checkpoint: {outcome.best}")
     named = "" if _is_default(outcome) else f" -m {shlex.quote(str(directory))}"
-    console.say(f"next: tx evaluate{named}")
-    console.say(f"      tx translate{named} " + ("-i FILE" if outcome.example is None else _quoted(outcome.example)))
+    console.say(f"next: {program()} evaluate{named}")
+    console.say(
+        f"      {program()} translate{named} " + ("-i FILE" if outcome.example is None else _quoted(outcome.example))
+    )
 
 
 def _tell_scores(outcome: Outcome, best_by: str) -> None:
@@ -123,12 +126,18 @@ def _tell_scores(outcome: Outcome, best_by: str) -> None:
         console.say(f"{name} {sparkline(scores)} {scores[0]:.2f} to {scores[-1]:.2f}")
 
 
+def program() -> str:
+    """What to type for `tx`: where that is on no path, as in `scripts/demo`, the file that was run."""
+    runs_as = Path(sys.argv[0])
+    return "tx" if shutil.which("tx") or runs_as.name != "tx" else shlex.quote(shown(runs_as))
+
+
 def _command(config: str, overrides: list[str], run_dir: str | None, processes: int) -> str:
     """What goes on with the run: without `--overwrite`, which would begin anew."""
     options = ["-c", config, *(word for override in overrides for word in ("--set", override))]
     options += ["--run-dir", run_dir] if run_dir else []
     options += ["--processes", str(processes)] if processes > 1 else []
-    return shlex.join(["tx", "train", *options])
+    return f"{program()} train {shlex.join(options)}"
 
 
 def _is_default(outcome: Outcome) -> bool:

@@ -18,6 +18,9 @@ if TYPE_CHECKING:
     from transformer_cli.decoding.texts import TextTranslator
 
 
+LOADING = "loading PyTorch ..."
+
+
 def open_trained(
     model: str | None, config: str | None, overrides: Sequence[str] | None, *, precise: bool = False
 ) -> tuple[OpenedRun, RunConfig]:
@@ -36,9 +39,10 @@ def open_several(
     """The runs with their best weights, and the first one's configuration with the overrides on top; see above."""
     finders, origin = _finders(models, config, overrides)
 
-    from transformer_cli.checkpoints.known import found
-    from transformer_cli.checkpoints.store import open_run
-    from transformer_cli.loading import settings_of
+    with console.passing(LOADING):
+        from transformer_cli.checkpoints.known import found
+        from transformer_cli.checkpoints.store import open_run
+        from transformer_cli.loading import settings_of
 
     opened = []
     for find in finders:
@@ -80,8 +84,9 @@ def open_translator(
         if engines.differs(options):
             console.warn(f"CTranslate2 prunes {beam} otherwise than tx: here and there it finds another translation")
         return translator, known, settings
-    from transformer_cli.checkpoints.store import open_run
-    from transformer_cli.loading import translator_of
+    with console.passing(LOADING):
+        from transformer_cli.checkpoints.store import open_run
+        from transformer_cli.loading import translator_of
 
     opened = []
     for find in finders:
