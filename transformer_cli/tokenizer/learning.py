@@ -20,7 +20,7 @@ from transformer_cli.tokenizer.vocabulary import BOS, EOS, PAD, SPECIALS, UNK, V
 
 MAX_LINE_BYTES = 10_000
 """Longer lines are not learned from. A piece has less than 65,536 bytes, and NFKC makes up to 6 times as many."""
-MAX_LINES = 2_000_000
+MAX_LINES = 500_000
 """Lines per side that are learned from at most; of a larger corpus as many are drawn. SentencePiece holds them all."""
 CHUNK = 8192
 """Lines whose ids lie in memory at a time."""
@@ -117,7 +117,11 @@ def _pieces(tokenizer: Tokenizer) -> dict[str, int]:
 
 
 def _usable(lines: Sequence[str], skipped: Counter[str], *, seed: int, side: str) -> list[str]:
-    """The lines that SentencePiece would not skip, in order; what it would is counted by reason."""
+    """The lines that SentencePiece would not skip, in order, drawn where they are many; the rest counted by reason."""
+    if len(lines) > MAX_LINES:
+        skipped[f"beyond {MAX_LINES:,} lines a side"] += len(lines) - MAX_LINES
+        drawn = random.Random(f"tokenizer {side} {seed}").sample(range(len(lines)), MAX_LINES)
+        lines = [lines[place] for place in sorted(drawn)]
     usable = []
     for line in lines:
         if not line:
@@ -128,11 +132,7 @@ def _usable(lines: Sequence[str], skipped: Counter[str], *, seed: int, side: str
             skipped["reserved character U+2585"] += 1
         else:
             usable.append(line)
-    if len(usable) <= MAX_LINES:
-        return usable
-    skipped[f"beyond {MAX_LINES:,} lines a side"] += len(usable) - MAX_LINES
-    chosen = random.Random(f"tokenizer {side} {seed}").sample(range(len(usable)), MAX_LINES)
-    return [usable[index] for index in sorted(chosen)]
+    return usable
 
 
 def _train(lines: Sequence[str], config: TokenizerConfig, size: int) -> bytes:

@@ -1,0 +1,125 @@
+"""What a text of millions of pairs costs until the first update, beside SentencePiece's own encoder.
+
+    TX_MULTI30K=data/multi30k python scripts/benchmark/large_text.py --pairs 1000000
+
+The pairs are made of Multi30k's: the first half of one and the second half of another, no two alike. One line of JSON:
+seconds in which SentencePiece encodes both sides on all cores, lists of ids and nothing else, before and after tx does;
+seconds of `tx tokenize`; seconds from the start of `tx train` until the text is prepared - read, checked, hashed,
+encoded, its words counted, on the disk - and, started again, until the first update; the most memory (VmHWM) of any
+process of tx, beside 1 GiB and 40 bytes a pair. For Linux.
+"""
+
+from __future__ import annotations
+
+import argparse
+import json
+import os
+import subprocess
+import sys
+import tempfile
+import time
+from collections.abc import Callable
+from itertools import islice
+from pathlib import Path
+
+import sentencepiece
+
+TX = [sys.executable, "-m", "transformer_cli"]
+LANGUAGES = ("de", "en")
+
+
+def main() -> None:
+    parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
+    parser.add_argument("--pairs", type=int, default=1_000_000)
+    parser.add_argument("--folder", help="where to put the text, some 150 bytes a pair, and as much again")
+    options = parser.parse_args()
+    multi30k = Path(os.environ.get("TX_MULTI30K", "data/multi30k")).resolve()
+    with tempfile.TemporaryDirectory(dir=options.folder) as name:
+        folder = Path(name)
+        for language in LANGUAGES:
+            make(multi30k / f"train.{language}", folder / f"train.{language}", options.pairs)
+        run = folder / "run"
+        command = ["-c", "tiny.yaml", "--run-dir", str(run), "--set", f"data.train={folder / 'train'}"]
+        command += ["--set", f"data.valid={multi30k / 'val'}", "--set", "tokenizer.vocab_size=8000"]
+        command += ["--set", "training.max_steps=1000000", "--set", "training.log_every=1"]
+        tokenizing = watched([*TX, "tokenize", *command], lambda: False)
+        before = sentencepiece_alone(run, folder)
+        preparing = watched([*TX, "train", *command], lambda: any((run / "data").glob("train-*")))
+        after = sentencepiece_alone(run, folder)
+        beginning = watched([*TX, "train", *command], lambda: has_update(run / "metrics.jsonl"))
+    found = {
+        "pairs": options.pairs,
+        "cores": len(os.sched_getaffinity(0)),
+        "sentencepiece_s": [before, after],
+        "tokenizer_s": tokenizing[0],
+        "prepared_s": preparing[0],
+        "prepared_by_sentencepiece": round(preparing[0] / ((before + after) / 2), 2),
+        "first_update_s": beginning[0],
+        "peak_mib": {
+            "tokenizer": tokenizing[1],
+            "preparing": preparing[1],
+            "training": beginning[1],
+            "allowed": round(1024 + 40 * options.pairs / 2**20),
+        },
+    }
+    print(json.dumps(found))
+
+
+def make(given: Path, made: Path, n: int) -> None:
+    """So many lines, of halves of the given ones; line for line the same halves in either language."""
+    lines = [line.split() for line in given.read_text("utf-8").split("\n")[:-1]]
+    with made.open("w", encoding="utf-8") as file:
+        for index in range(n):
+            first, second = lines[index % len(lines)], lines[(index // len(lines) * 7919 + index * 31 + 1) % len(lines)]
+            file.write(" ".join(first[: len(first) // 2] + second[len(second) // 2 :]) + "\n")
+
+
+def sentencepiece_alone(run: Path, folder: Path) -> float:
+    """Seconds of encoding alone, without the reading; in this process, on all cores."""
+    processor = sentencepiece.SentencePieceProcessor(model_file=str(run / "tokenizer" / "spm.model"))
+    seconds = 0.0
+    for language in LANGUAGES:
+        with (folder / f"train.{language}").open(encoding="utf-8") as file:
+            while lines := [line[:-1] for line in islice(file, 65_536)]:
+                start = time.perf_counter()
+                processor.encode(lines, out_type=int, num_threads=len(os.sched_getaffinity(0)))
+                seconds += time.perf_counter() - start
+    return round(seconds, 2)
+
+
+def watched(command: list[str], is_there: Callable[[], bool]) -> tuple[float, int]:
+    """Seconds until that is so, or the command has ended, and the most MiB of one of its processes; then it ends."""
+    start, peaks = time.perf_counter(), {0: 0}
+    process = subprocess.Popen(command, stdout=subprocess.DEVNULL, stderr=subprocess.PIPE, text=True)
+    try:
+        while process.poll() is None and not is_there():
+            for pid in (process.pid, *children(process.pid)):
+                peaks[pid] = max(peaks.get(pid, 0), peak_kib(pid))
+            time.sleep(0.05)
+        seconds = time.perf_counter() - start
+        if process.poll() not in (None, 0):
+            sys.exit(process.stderr.read() if process.stderr else "it failed")
+    finally:
+        process.kill()
+        process.communicate()
+    return round(seconds, 2), max(peaks.values()) // 1024
+
+
+def children(pid: int) -> list[int]:
+    return [int(child) for file in Path(f"/proc/{pid}/task").glob("*/children") for child in file.read_text().split()]
+
+
+def peak_kib(pid: int) -> int:
+    try:
+        status = Path(f"/proc/{pid}/status").read_text()
+    except OSError:  # it has ended
+        return 0
+    return int(status.split("VmHWM:")[1].split()[0]) if "VmHWM:" in status else 0
+
+
+def has_update(metrics: Path) -> bool:
+    return metrics.exists() and '"step"' in metrics.read_text("utf-8")
+
+
+if __name__ == "__main__":
+    main()
