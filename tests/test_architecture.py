@@ -46,6 +46,7 @@ TORCH_FREE = [
     "data/corpus.py",
     "data/text.py",
     "data/encoding.py",
+    "data/mixture.py",
     "data/sampled.py",
     "data/stream.py",
     "data/checks.py",

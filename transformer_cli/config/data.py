@@ -36,6 +36,17 @@ class PhrasebookConfig(Section):
 Split = str | ParallelFiles | InlinePairs
 
 
+class WeightedText(Section):
+    """One of several texts to learn from."""
+
+    text: Split
+    """A prefix, {source, target} files, {pairs: ...}, or `phrasebook`."""
+    weight: Annotated[float, Field(gt=0, allow_inf_nan=False)] = 1.0
+    """How often an epoch sees its pairs; 2.5: each of them twice, and a half of them, drawn anew, once more."""
+    name: str | None = None
+    """What counts call it."""
+
+
 class DataConfig(Section):
     """Training, validation and test sentences.
 
@@ -43,9 +54,11 @@ class DataConfig(Section):
     explicit files, or pairs written in place. Paths are relative to the file that names them.
     """
 
-    train: Split | None = PHRASEBOOK
-    """A prefix, {source, target} files, {pairs: [[source, target], ...]}, or `phrasebook`, the built-in corpus; null
-    for a model that was imported, until it is to learn more."""
+    train: Split | list[WeightedText] | None = PHRASEBOOK
+    """A prefix, {source, target} files, {pairs: [[source, target], ...]}, or `phrasebook`, the built-in corpus; several
+    as a list of {text: ..., weight: ..., name: ...}; null for a model that was imported, until it is to learn more."""
+    temperature: Annotated[float, Field(ge=1, allow_inf_nan=False)] = 1.0
+    """Of several texts: above 1, small ones are seen more often, as if drawn by their sizes to the power of 1 / T."""
     valid: Split | None = None
     """Like `train`; the phrasebook brings its own."""
     test: Split | None = None

@@ -243,12 +243,12 @@ def _with_paths(entries: dict[str, Node], *, folder: Path) -> dict[str, Node]:
 
 
 def _absolute(node: Node, folder: Path) -> Node:
-    if isinstance(node.value, dict):
-        sides = {
-            key: _absolute(side, folder) if key in ("source", "target") and isinstance(side.value, str) else side
-            for key, side in node.value.items()
-        }
-        return replace(node, value=sides)
+    value = node.value
+    if isinstance(value, list):
+        return replace(node, value=[_absolute(one, folder) if isinstance(one.value, dict) else one for one in value])
+    if isinstance(value, dict):
+        named = {key for key in ("source", "target") if key in value and isinstance(value[key].value, str)} | {"text"}
+        return replace(node, value={k: _absolute(side, folder) if k in named else side for k, side in value.items()})
     if not isinstance(node.value, str) or node.value in ("", PHRASEBOOK) or "\0" in node.value:
         return node
     return replace(node, value=os.path.abspath(folder / _at_home(node.value)))

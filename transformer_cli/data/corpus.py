@@ -7,26 +7,24 @@ from __future__ import annotations
 
 import difflib
 import hashlib
-import textwrap
 from collections import Counter
 from collections.abc import Iterable, Sequence
-from dataclasses import dataclass, field
+from dataclasses import asdict, dataclass, field, replace
 from functools import cached_property, lru_cache
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 from transformer_cli import files
-from transformer_cli.config.data import PHRASEBOOK, DataConfig, InlinePairs, ParallelFiles, Split
+from transformer_cli.config.data import PHRASEBOOK, DataConfig, InlinePairs, ParallelFiles, Split, WeightedText
 from transformer_cli.errors import ConfigError, DataError
 
 if TYPE_CHECKING:
+    from transformer_cli.data.mixture import Part
     from transformer_cli.data.phrasebook import Phrasebook
 
 BOM = b"\xef\xbb\xbf"
 BOM_REMOVED = "byte order mark removed"
 CR_STRIPPED = "carriage return stripped"
-WIDTH_SHOWN = 70
-"""Characters of a line that an error shows."""
 LONGEST_LINE = 4 * 1024 * 1024
 """Bytes; longer than any book, and what SentencePiece takes within a minute."""
 EMPTY_SOURCE, EMPTY_TARGET, EMPTY_BOTH = "empty source", "empty target", "both sides empty"
@@ -42,6 +40,8 @@ class Corpus:
     """What happened to which number of lines or pairs, by reason; nothing happens that isn't counted here."""
     known_sha256: str | None = None
     """Where it was found out while the text was read."""
+    parts: tuple[Part, ...] = ()
+    """The texts that it is made of, one after the other, where they are several."""
 
     def __len__(self) -> int:
         return len(self.source)
@@ -60,7 +60,8 @@ class Corpus:
 
     def as_json(self) -> dict[str, Any]:
         """What run.json keeps of a text, to know it again."""
-        return {"pairs": len(self), "sha256": self.sha256, "counts": self.counts}
+        parts = {"parts": [asdict(part) for part in self.parts]} if self.parts else {}
+        return {"pairs": len(self), "sha256": self.sha256, "counts": self.counts, **parts}
 
 
 @dataclass(frozen=True)
@@ -179,53 +180,23 @@ def parallel(source: str | Path, target: str | Path) -> Corpus:
 
 def read_parallel(paths: Iterable[str]) -> dict[str, Lines]:
     """Files that match line by line, each read once, or DataError with the counts of the first two that do not."""
+    from transformer_cli.data.shifts import unequal  # brings NumPy
+
     read: dict[str, Lines] = {}
     for path in paths:
         if path not in read:
             read[path] = read_lines(path)
             first = next(iter(read))
             if len(read[first].lines) != len(read[path].lines):
-                raise _unequal(Path(first), Path(path), read[first].lines, read[path].lines)
+                raise unequal(Path(first), Path(path), read[first].lines, read[path].lines)
     return read
 
 
-def _unequal(source: Path, target: Path, left: Sequence[str], right: Sequence[str]) -> DataError:
-    """Both counts, and the place where a line seems to be missing."""
-    from transformer_cli.data.shifts import partings  # brings NumPy
-
-    message = (
-        f"{source.name} has {len(left):,} lines, {target.name} has {len(right):,}: parallel files must match line by "
-        f"line.\n  first file: {files.shown(source)}   second file: {files.shown(target)}"
-    )
-    n_lines = min(len(left), len(right))
-    longer, rest = (source, left[n_lines:]) if len(left) > n_lines else (target, right[n_lines:])
-    if not any(line.strip() for line in rest):
-        return DataError(
-            message, hint=f"{longer.name} has nothing but blanks after line {n_lines:,}: delete those lines"
-        )
-    places = partings(left, right)
-    if not places:
-        return DataError(message, hint="no place shows where: few of their lines look like translations of each other")
-    if places == [n_lines]:
-        message += f"\n  They seem to match up to line {n_lines:,}, where the shorter one ends."
-        return DataError(message, hint=f"look for what should follow there, or delete the end of {longer.name}")
-    place, *others = [place for place in places if place < n_lines]
-    number = f"{place + 1:,}"
-    message += f"\n  They seem to match up to about line {number}, and no longer from there on:"
-    for lines in (left, right):
-        message += f"\n    {number}: {textwrap.shorten(lines[place], WIDTH_SHOWN, placeholder=' ...')}"
-    if others:
-        message += f"\n  More lines seem to be missing at about line {', '.join(f'{other + 1:,}' for other in others)}."
-    return DataError(
-        message, hint="look around that line for one that is missing in one file, or too much in the other"
-    )
-
-
-def training_split(data: DataConfig) -> Split:
+def training_texts(data: DataConfig) -> list[WeightedText]:
     """Where the pairs to learn from are; ConfigError where a configuration has none."""
-    if data.train is None:
+    if not data.train:
         raise ConfigError("there is no text to learn from: data.train is null", hint="name one: data.train=PREFIX")
-    return data.train
+    return data.train if isinstance(data.train, list) else [WeightedText(text=data.train)]
 
 
 def _evaluation_split(split: Split | None, data: DataConfig) -> Split | None:
@@ -233,18 +204,34 @@ def _evaluation_split(split: Split | None, data: DataConfig) -> Split | None:
 
 
 def _training(data: DataConfig) -> Corpus:
-    """The training text as it is, read where it lies."""
-    from transformer_cli.data.text import FileText  # brings NumPy
+    """The training text as it is, read where it lies; hashed on the way, all sources first."""
+    from transformer_cli.data.mixture import Part
+    from transformer_cli.data.shifts import unequal
+    from transformer_cli.data.text import FileText, JoinedText, ListedText, Text, update  # all of them bring NumPy
 
-    split = training_split(data)
-    paths = side_files(split, data)
-    if paths is None:
-        return _load(split, data, "train")
+    texts = training_texts(data)
+    paths = [side_files(one.text, data) for one in texts]
+    listed = {place: _load(one.text, data, "train") for place, one in enumerate(texts) if paths[place] is None}
     digest = hashlib.sha256()
-    source, target = (FileText(path, digest) for path in paths)
-    if len(source) != len(target):
-        raise _unequal(*paths, source, target)
-    return Corpus(source, target, dict(Counter(source.counts) + Counter(target.counts)), digest.hexdigest())
+    sides: list[list[Text]] = [[], []]
+    for side, found in enumerate(sides):
+        for place, files_of_it in enumerate(paths):
+            if files_of_it is not None:
+                found.append(FileText(files_of_it[side], digest))
+            else:
+                found.append(ListedText((listed[place].source, listed[place].target)[side]))
+                update(digest, found[-1])
+    for source, target, files_of_it in zip(*sides, paths, strict=True):
+        if len(source) != len(target):
+            assert files_of_it is not None
+            raise unequal(files_of_it[0], files_of_it[1], source, target)
+    parts = [
+        Part(one.name or (one.text if isinstance(one.text, str) else f"text {place}"), len(text), one.weight)
+        for place, (one, text) in enumerate(zip(texts, sides[0], strict=True), start=1)
+    ]
+    left, right = (found[0] if len(found) == 1 else JoinedText(found) for found in sides)
+    counts = dict(Counter(left.counts) + Counter(right.counts))
+    return Corpus(left, right, counts, digest.hexdigest(), tuple(parts) if isinstance(data.train, list) else ())
 
 
 def _load(split: Split, data: DataConfig, name: str) -> Corpus:
@@ -344,7 +331,10 @@ def learnable(corpus: Corpus) -> Corpus:
     empty = zip(np.isin(left_out, source.blank), np.isin(left_out, target.blank), strict=True)
     counts = Counter(corpus.counts)
     counts.update(EMPTY_BOTH if all(sides) else EMPTY_SOURCE if sides[0] else EMPTY_TARGET for sides in empty)
-    return Corpus(source.without(left_out), target.without(left_out), dict(counts))
+    ends = np.cumsum([0, *(part.pairs for part in corpus.parts)])
+    fewer = np.diff(np.searchsorted(left_out, ends)).tolist()
+    parts = tuple(replace(part, pairs=part.pairs - n) for part, n in zip(corpus.parts, fewer, strict=True))
+    return Corpus(source.without(left_out), target.without(left_out), dict(counts), parts=parts)
 
 
 def why_empty(source: str, target: str) -> str | None:

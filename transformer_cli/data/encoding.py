@@ -73,8 +73,9 @@ class Encoder:
         for counter, text in zip(self.words, texts, strict=False):
             counter.add(text)
         sides = [text[:-1].split("\n") for text in texts]
-        sources = [ids + self.marks for ids in self.tokenizer.encode_source(sides[0])]
-        targets = self.tokenizer.encode_target(sides[1])
+        sources, targets = self.tokenizer.encode_source(sides[0]), self.tokenizer.encode_target(sides[1])
+        for ids in sources if self.marks else ():
+            ids += self.marks
         lengths = [np.fromiter(map(len, side), dtype=np.int32, count=len(side)) for side in (sources, targets)]
         counts: dict[str, int] = {}
         keeps = np.ones(len(sources), dtype=bool)
@@ -84,8 +85,9 @@ class Encoder:
             reasons = {NO_PIECES: without, f"longer than {self.max_length} pieces": long}
             counts = {why: int(which.sum()) for why, which in sorted(reasons.items(), key=lambda one: _first(one[1]))}
             keeps = ~(without | long)
-            lengths = [length[keeps] for length in lengths]
-            sources, targets = list(compress(sources, keeps)), list(compress(targets, keeps))
+            if not keeps.all():
+                lengths = [length[keeps] for length in lengths]
+                sources, targets = list(compress(sources, keeps)), list(compress(targets, keeps))
         return Block(
             n_pairs=len(keeps),
             kept=np.flatnonzero(keeps).astype(np.int32),

@@ -7,13 +7,17 @@ lengths (Gale and Church 1993), their words, the numbers in them, and the mark a
 from __future__ import annotations
 
 import re
+import textwrap
 from collections.abc import Sequence
 from dataclasses import dataclass
+from pathlib import Path
 
 import numpy as np
 import numpy.typing as npt
 
+from transformer_cli import files
 from transformer_cli.data.partners import Partners
+from transformer_cli.errors import DataError
 
 Floats = npt.NDArray[np.float64]
 
@@ -27,6 +31,9 @@ MOST_LINES = 3
 """That a stretch is looked for further up and down."""
 SURE, SURE_OTHERWISE = 25.0, 5.0
 """Evidence, in nats, from which on it is believed; and how much of it must not be in the numbers."""
+
+WIDTH_SHOWN = 70
+"""Characters of a line that an error shows."""
 
 _NUMBERS = re.compile(r"\d+")
 _MARKS = {mark: kind for kind, marks in enumerate((".。।", "?？؟", "!！", ":：;；", ",，、"), 1) for mark in marks}
@@ -69,6 +76,36 @@ def partings(source: Sequence[str], target: Sequence[str]) -> list[int]:
         place = int(origin[place])
         places.add(place)
     return sorted(places)
+
+
+def unequal(source: Path, target: Path, left: Sequence[str], right: Sequence[str]) -> DataError:
+    """Both counts, and the place where a line seems to be missing."""
+    message = (
+        f"{source.name} has {len(left):,} lines, {target.name} has {len(right):,}: parallel files must match line by "
+        f"line.\n  first file: {files.shown(source)}   second file: {files.shown(target)}"
+    )
+    n_lines = min(len(left), len(right))
+    longer, rest = (source, left[n_lines:]) if len(left) > n_lines else (target, right[n_lines:])
+    if not any(line.strip() for line in rest):
+        return DataError(
+            message, hint=f"{longer.name} has nothing but blanks after line {n_lines:,}: delete those lines"
+        )
+    places = partings(left, right)
+    if not places:
+        return DataError(message, hint="no place shows where: few of their lines look like translations of each other")
+    if places == [n_lines]:
+        message += f"\n  They seem to match up to line {n_lines:,}, where the shorter one ends."
+        return DataError(message, hint=f"look for what should follow there, or delete the end of {longer.name}")
+    place, *others = [place for place in places if place < n_lines]
+    number = f"{place + 1:,}"
+    message += f"\n  They seem to match up to about line {number}, and no longer from there on:"
+    for lines in (left, right):
+        message += f"\n    {number}: {textwrap.shorten(lines[place], WIDTH_SHOWN, placeholder=' ...')}"
+    if others:
+        message += f"\n  More lines seem to be missing at about line {', '.join(f'{other + 1:,}' for other in others)}."
+    return DataError(
+        message, hint="look around that line for one that is missing in one file, or too much in the other"
+    )
 
 
 def shifted(source: Sequence[str], target: Sequence[str]) -> Shift | None:

@@ -7,7 +7,6 @@ import zlib
 from collections import Counter
 from collections.abc import Iterator
 from io import BufferedReader
-from itertools import zip_longest
 from pathlib import Path
 from typing import Protocol
 
@@ -97,23 +96,6 @@ class Compressed(gzip.GzipFile):
 
 
 def training_pairs(data: DataConfig) -> Iterator[tuple[str, str]]:
-    """The pairs that are learned from, one after the other, so that a text may be larger than memory.
-
-    Those of `corpus.load_training`; raises what it raises, where that is read.
-    """
-    files = corpus.side_files(corpus.training_split(data), data)
-    if files is None or not all(path.is_file() for path in files):
-        text = corpus.load_training(data)
-        yield from zip(text.source, text.target, strict=True)
-        return
-    for source, target in zip_longest(*map(_lines, files)):
-        if source is None or target is None:
-            corpus.parallel(*files)  # says where they part
-        elif corpus.why_empty(source, target) is None:
-            yield source, target
-
-
-def _lines(path: Path) -> Iterator[str]:
-    with opened(path) as file:
-        for block in LineStream(file, shown(path)):
-            yield from block
+    """The pairs of `corpus.load_training`, one after the other."""
+    text = corpus.load_training(data)
+    yield from zip(text.source, text.target, strict=True)

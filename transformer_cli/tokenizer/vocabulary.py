@@ -57,7 +57,8 @@ class Vocabulary:
 
     def encode(self, lines: Sequence[str]) -> list[list[int]]:
         """Ids of each line, without marks; an unknown character is UNK, a line of white space may have none."""
-        return [list(ids) for ids in self._processor.encode(list(lines), out_type=int)]
+        encoded: list[list[int]] = self._processor.encode(list(lines), out_type=int)
+        return encoded
 
     def pieces(self, lines: Sequence[str]) -> list[list[str]]:
         """The same, readable: `▁` is a space; what has no piece of its own appears as it was typed."""

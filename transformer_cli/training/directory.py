@@ -170,11 +170,19 @@ def check_alike(world: World, facts: Mapping[str, Any]) -> None:
 def check_text(run_dir: Path, known: Mapping[str, Any], texts: Mapping[str, Corpus]) -> None:
     """DataError where a text is no longer the one of that name that the run recorded as known."""
     for name, text in texts.items():
-        if name in known and known[name]["sha256"] != text.sha256:
+        if name not in known:
+            continue
+        if known[name]["sha256"] != text.sha256 or _weights(known[name]) != _weights(text.as_json()):
+            are = "is no longer the text" if known[name]["sha256"] != text.sha256 else "has no longer the weights"
             raise DataError(
-                f"data.{name} is no longer the text that {files.shown(run_dir)} began with",
+                f"data.{name} {are} that {files.shown(run_dir)} began with",
                 hint="restore it, or start anew with --overwrite or another name",
             )
+
+
+def _weights(text: Mapping[str, Any]) -> list[tuple[int, float]]:
+    """Which stretches of a text an epoch sees how often; called whatever they are."""
+    return [(part["pairs"], part["weight"]) for part in text.get("parts", ())]
 
 
 def flat(tree: dict[str, Any], prefix: str = "") -> dict[str, Any]:

@@ -5,9 +5,13 @@ from __future__ import annotations
 from collections.abc import Sequence
 from pathlib import Path
 
+import numpy as np
+import numpy.typing as npt
+
 from transformer_cli.config.run import RunConfig
 from transformer_cli.data import batching, binary
 from transformer_cli.data.corpus import Corpus
+from transformer_cli.data.mixture import Mixture
 from transformer_cli.data.sampled import SampledCorpus, SubwordDraw
 from transformer_cli.evaluation.words import WORD_COUNTS, WordCounts, count_words, save_word_counts
 from transformer_cli.tokenizer import Tokenizer
@@ -29,6 +33,10 @@ class Material:
         if any((self.run_dir / "data").glob("train-sampled-*")):
             self.listener.warn("subwords are drawn batch by batch now: batches are others, and bits will differ")
         self.encoded = self.encode(self.text, "train")
+        self.mixture = Mixture(self.text.parts, self.encoded.pairs, temperature=self.config.data.temperature)
+        for part, weight, seen in zip(self.text.parts, self.mixture.weights, self.mixture.seen, strict=True):
+            share = seen / sum(self.mixture.seen)
+            self.listener.say(f"{part.name}: {part.pairs:,} pairs, {weight:.3g} times an epoch, {share:.1%} of it")
 
     def encode(self, text: Corpus, split: str) -> binary.EncodedCorpus:
         """A text as ids; of the training text, the words are counted while it is encoded."""
@@ -66,9 +74,9 @@ class Material:
     ) -> tuple[binary.EncodedCorpus | SampledCorpus, list[batching.Indices]]:
         """The text as an epoch sees it, with subword sampling in its own pieces; and this process's batches of it, or
         of what others have left of it (`shares`)."""
-        drawn = self._drawn(number)
-        return drawn, batching.plan_of_rest(
-            drawn.lengths,
+        drawn, rows = self._drawn(number), self.rows(number)
+        plan = batching.plan_of_rest(
+            drawn.lengths if rows is None else drawn.lengths[rows],
             shares,
             budget=self.config.training.budget_tokens,
             seed=self.config.seed,
@@ -76,6 +84,16 @@ class Material:
             rank=self.world.rank,
             world=self.world.size,
         )
+        return drawn, plan if rows is None else [rows[batch] for batch in plan]
+
+    def target_tokens(self, epoch: int) -> int:
+        """Of an epoch, end marks included."""
+        lengths, rows = self.encoded.lengths[:, 1], self.rows(epoch)
+        return int((lengths if rows is None else lengths[rows]).sum(dtype=np.int64))
+
+    def rows(self, epoch: int) -> npt.NDArray[np.int32] | None:
+        """See Mixture.rows."""
+        return self.mixture.rows(seed=self.config.seed, epoch=epoch)
 
     def _drawn(self, epoch: int) -> binary.EncodedCorpus | SampledCorpus:
         rate = self.config.tokenizer.sampling

@@ -179,7 +179,7 @@ class Run:
         horizon = Horizon(
             config.training,
             updates_per_epoch=-(-n_batches // config.training.accumulation),
-            tokens_per_epoch=int(encoded.lengths[:, 1].sum()),
+            tokens_per_epoch=self.material.target_tokens(self.progress.epoch),
             validation_tokens=int(self.validation.encoded.lengths[:, 1].sum()),
         )
         peak_step, peak_rate = peak(config.training, d_model=config.model.d_model, total_steps=horizon.last_step)
@@ -188,7 +188,7 @@ class Run:
             say(f"continuing after step {self.progress.step:,}")
         flops = training_flops(config.counted, encoded.lengths, target_vocab=self.tokenizer.target_size)
         peak_per_s = peak_flops(self.machine, n_processes=self.world.size)
-        self.utilisation = Utilisation(flops / horizon.tokens_per_epoch, peak_per_s)
+        self.utilisation = Utilisation(flops / int(encoded.lengths[:, 1].sum()), peak_per_s)
         self.clock = Clock()
         return horizon
 

@@ -1,0 +1,110 @@
+"""How often an epoch sees the pairs of several texts."""
+
+from __future__ import annotations
+
+import json
+from collections import Counter
+from dataclasses import replace
+from pathlib import Path
+
+import numpy as np
+import pytest
+from hypothesis import given
+from hypothesis import strategies as st
+
+from transformer_cli.config.data import DataConfig, InlinePairs, WeightedText
+from transformer_cli.config.source import load_config
+from transformer_cli.config.tokenizer import TokenizerConfig
+from transformer_cli.data.corpus import EMPTY_SOURCE, Corpus, load_training
+from transformer_cli.data.mixture import Mixture, Part
+from transformer_cli.errors import ConfigError, DataError
+from transformer_cli.tokenizer import train_tokenizer
+from transformer_cli.training.directory import check_text
+from transformer_cli.training.listening import Listener
+from transformer_cli.training.material import Material
+from transformer_cli.training.parallel import World
+
+weighted = st.lists(st.tuples(st.integers(0, 40), st.floats(0.01, 4)), min_size=1, max_size=4)
+
+
+@given(texts=weighted, left_out=st.sets(st.integers(0, 159)), epoch=st.integers(0, 9), temperature=st.floats(1, 10))
+def test_each_pair_comes_as_often_as_its_text_weighs_or_once_more(texts, left_out, epoch, temperature):
+    parts = [Part(str(place), n, weight) for place, (n, weight) in enumerate(texts)]
+    owner = [place for place, part in enumerate(parts) for _ in range(part.pairs)]
+    kept = [place for place in range(len(owner)) if place not in left_out]
+    mixture = Mixture(parts, np.array(kept, dtype=np.int64), temperature=temperature)
+    rows = mixture.rows(seed=1, epoch=epoch)
+    times = Counter(range(len(kept)) if rows is None else rows.tolist())
+    for place, part in enumerate(parts):
+        mine = [times[row] for row, index in enumerate(kept) if owner[index] == place]
+        most = max((sum(owner[index] == other for index in kept) for other in range(len(parts))), default=0)
+        weight = part.weight * (most / max(len(mine), 1)) ** (1 - 1 / temperature)
+        assert sum(mine) == mixture.seen[place] == round(weight * len(mine))
+        assert max(mine, default=0) - min(mine, default=0) <= 1
+
+
+def test_what_is_drawn_once_more_depends_on_seed_and_epoch_alone():
+    mixture = Mixture([Part("a", 1000, 1.5), Part("b", 100, 1)], np.arange(1100), temperature=1)
+    once, again = (mixture.rows(seed=1, epoch=2).tolist() for _ in range(2))
+    assert once == again
+    assert once != mixture.rows(seed=1, epoch=3).tolist() != mixture.rows(seed=2, epoch=3).tolist()
+
+
+def test_texts_that_are_seen_once_are_one_text():
+    assert Mixture([Part("a", 10, 1), Part("b", 5, 1)], np.arange(15), temperature=1).rows(seed=1, epoch=0) is None
+    assert Mixture([], np.arange(15), temperature=1).rows(seed=1, epoch=0) is None
+
+
+def written(folder: Path) -> str:
+    (folder / "big.de").write_text("eins\n\nzwei\ndrei\n", "utf-8")
+    (folder / "big.en").write_text("one\nnothing\ntwo\nthree\n", "utf-8")
+    config = folder / "mixed.yaml"
+    config.write_text(
+        "extends: tiny.yaml\ndata:\n  train:\n    - {text: big, weight: 0.5}\n"
+        "    - {text: {pairs: [[vier, four], [fünf, five]]}, weight: 2, name: made}\n  valid: {pairs: [[a, b]]}\n",
+        "utf-8",
+    )
+    return str(config)
+
+
+def test_a_list_of_texts_is_one_text_that_knows_its_parts(tmp_path):
+    text = load_training(load_config(written(tmp_path)).data)
+    assert text.source == ["eins", "zwei", "drei", "vier", "fünf"]
+    assert text.target == ["one", "two", "three", "four", "five"]
+    assert text.counts == {EMPTY_SOURCE: 1}
+    assert text.parts == (Part(str(tmp_path / "big"), 3, 0.5), Part("made", 2, 2.0))
+    assert text.sha256 == Corpus(list(text.source), list(text.target)).sha256
+
+
+def test_one_text_alone_or_in_a_list_has_the_same_hash():
+    pairs = InlinePairs(pairs=[["a", "b"], ["c", "d"]])
+    alone, listed = (load_training(DataConfig(train=train)) for train in (pairs, [WeightedText(text=pairs)]))
+    assert alone.sha256 == listed.sha256
+    assert [part.name for part in listed.parts] == ["text 1"]
+
+
+def test_an_empty_list_is_no_text():
+    with pytest.raises(ConfigError, match="there is no text to learn from"):
+        load_training(DataConfig(train=[]))
+
+
+def test_a_run_goes_on_with_the_same_weights_only(tmp_path):
+    """Its batches would be others; what a text is called, or where it lies, is not in them."""
+    config = written(tmp_path)
+    text = load_training(load_config(config).data)
+    known = {"train": json.loads(json.dumps(text.as_json()))}
+    check_text(tmp_path, known, {"train": replace(text, parts=tuple(replace(part, name="x") for part in text.parts))})
+    other = replace(text, parts=(replace(text.parts[0], weight=0.6), text.parts[1]))
+    with pytest.raises(DataError, match=r"data\.train has no longer the weights that"):
+        check_text(tmp_path, known, {"train": other})
+
+
+def test_an_epoch_of_a_run_has_the_rows_of_its_mixture(tmp_path):
+    text = Corpus(["ein hund"] * 9, ["a dog"] * 9, parts=(Part("a", 5, 2.0), Part("b", 4, 0.5)))
+    tokenizer, _ = train_tokenizer(TokenizerConfig(vocab_size=30), text.source, text.target, seed=1)
+    material = Material(text, tokenizer, load_config("tiny.yaml"), tmp_path, World(), Listener())
+    material.prepare()
+    _, plan = material.epoch(3)
+    assert sorted(row for batch in plan for row in batch) == sorted(material.rows(3).tolist())
+    assert Counter(Counter(row for batch in plan for row in batch).values()) == {2: 5, 1: 2}
+    assert material.target_tokens(3) == 12 * material.encoded.lengths[0, 1]

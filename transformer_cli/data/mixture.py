@@ -1,0 +1,56 @@
+"""Several texts to learn from, and how often an epoch sees the pairs of each."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from dataclasses import dataclass
+
+import numpy as np
+import numpy.typing as npt
+
+
+@dataclass(frozen=True)
+class Part:
+    """One text of several that lie one after the other. weight: how often its pairs are seen, by the configuration."""
+
+    name: str
+    pairs: int
+    weight: float
+
+
+class Mixture:
+    """What an epoch sees of the pairs of several texts.
+
+    A text of weight w has each of its pairs floor(w) times in an epoch, and of them, drawn anew in every epoch, as many
+    once more as make w times the text. A temperature T above 1 multiplies the weights by (most pairs / its pairs) to
+    the power of 1 - 1/T: as they would be drawn by their sizes to the power of 1/T, the largest as its weight says
+    (Arivazhagan et al. 2019, section 4.2).
+    """
+
+    def __init__(self, parts: Sequence[Part], kept: npt.NDArray[np.integer], *, temperature: float) -> None:
+        """kept: the places of the pairs that there are, in order."""
+        ends = np.cumsum([part.pairs for part in parts], dtype=np.int64)
+        self.limits = [0, *np.searchsorted(kept, ends).tolist()] if parts else [0, len(kept)]
+        self.sizes = np.diff(self.limits).tolist()
+        most = max(self.sizes, default=0)
+        weights = [part.weight for part in parts] or [1.0]
+        self.weights = [
+            weight * (most / size) ** (1 - 1 / temperature) if size else 0.0
+            for weight, size in zip(weights, self.sizes, strict=True)
+        ]
+        self.seen = [round(weight * size) for weight, size in zip(self.weights, self.sizes, strict=True)]
+        """Pairs of each in an epoch, counted as often as they come."""
+
+    def rows(self, *, seed: int, epoch: int) -> npt.NDArray[np.int32] | None:
+        """Which of the pairs an epoch has, each as often as it comes, text by text; None for all of them once."""
+        if self.seen == self.sizes:
+            return None
+        rows = np.empty(sum(self.seen), dtype=np.int32)
+        filled = 0
+        for number, (begin, size, seen) in enumerate(zip(self.limits, self.sizes, self.seen, strict=False)):
+            whole, rest = divmod(seen, size) if size else (0, 0)
+            every = np.arange(begin, begin + size, dtype=np.int32)
+            drawn = np.sort(np.random.default_rng([seed, epoch, number]).permutation(every)[:rest])
+            rows[filled : filled + seen] = np.concatenate([*[every] * whole, drawn])
+            filled += seen
+        return rows
