@@ -5,6 +5,7 @@ from __future__ import annotations
 import itertools
 import json
 import os
+import re
 import shutil
 import signal
 import subprocess
@@ -24,8 +25,9 @@ from transformer_cli.config.data import InlinePairs
 from transformer_cli.config.model import SidePositions
 from transformer_cli.config.run import RunConfig
 from transformer_cli.config.source import dump_config
-from transformer_cli.errors import DataError, Interrupted, UsageError
+from transformer_cli.errors import DataError, DivergedError, Interrupted, UsageError
 from transformer_cli.model.positions import sinusoids
+from transformer_cli.training import loop
 from transformer_cli.training.outcome import Outcome
 from transformer_cli.training.run import Listener, train
 from transformer_cli.training.signals import StopRequest
@@ -391,3 +393,34 @@ def test_a_run_that_was_moved_goes_on() -> None:
     shutil.move("runs/x", "elsewhere")
     outcome: Outcome = train(settings(max_steps=8), Path("elsewhere"))
     assert outcome.steps == 8
+
+
+def bad_losses(monkeypatch: pytest.MonkeyPatch, *numbers: int) -> None:
+    """Let the losses of these batches, counted from 1, be none."""
+    counter, real = itertools.count(1), loop.loss_of
+
+    def loss_of(*arguments: Any, **named: Any) -> torch.Tensor:
+        loss = real(*arguments, **named)
+        return loss * float("nan") if next(counter) in numbers else loss
+
+    monkeypatch.setattr(loop, "loss_of", loss_of)
+
+
+def test_an_update_of_numbers_that_are_not_finite_is_skipped_and_counted(monkeypatch: pytest.MonkeyPatch) -> None:
+    bad_losses(monkeypatch, 3, 4, 7)
+    warnings: list[str] = []
+    train(settings(max_skipped=2), Path("run"), listener=Listener(warn=warnings.append))
+    said = [line for line in warnings if "not finite" in line]
+    assert len(said) == 3
+    assert re.fullmatch(r"update 4: loss nan, .* not made \(2 in a row; pairs \d.*\)", said[1])
+    assert [event["step"] for event in events(Path("run")) if event["event"] == "skipped"] == [3, 4, 7]
+    assert final_state(Path("run"))[2]["skipped"] == 0
+    assert all(tensor.isfinite().all() for tensor in final_state(Path("run"))[0].values())
+
+
+def test_more_of_them_in_a_row_than_allowed_end_training(monkeypatch: pytest.MonkeyPatch) -> None:
+    bad_losses(monkeypatch, 6, 7, 8)
+    with pytest.raises(DivergedError, match=r"update 8: .* \(3 in a row; pairs ") as caught:
+        train(settings(max_skipped=2), Path("run"))
+    assert caught.value.exit_code == 6
+    assert list_checkpoints("run")[-1].name == "step-00000005"

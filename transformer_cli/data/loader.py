@@ -8,7 +8,7 @@ from __future__ import annotations
 import queue
 import threading
 from collections.abc import Iterator, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from typing import Protocol
 
 import numpy as np
@@ -42,6 +42,8 @@ class Batch:
     """Without padding."""
     n_target_tokens: int
     """Without padding, end marks included: what the loss is divided by."""
+    indices: tuple[int, ...] = ()
+    """Which of a corpus they are, where they are of one."""
 
 
 class Encoded(Protocol):
@@ -78,7 +80,9 @@ def batches(corpus: Encoded, plan: Sequence[npt.NDArray[np.integer]], *, start: 
             for indices in plan[start:]:
                 if stopped.is_set():
                     return
-                put(collate([corpus.source(int(i)) for i in indices], [corpus.target(int(i)) for i in indices]))
+                numbers = tuple(map(int, indices))
+                batch = collate([corpus.source(i) for i in numbers], [corpus.target(i) for i in numbers])
+                put(replace(batch, indices=numbers))
             put(None)
         except BaseException as failure:
             put(failure)

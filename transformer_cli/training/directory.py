@@ -33,6 +33,7 @@ MAY_DIFFER = {
     "training.max_steps",
     "training.max_epochs",
     "training.max_hours",
+    "training.max_skipped",
     "training.stop_loss",
     "training.patience",
     "training.log_every",

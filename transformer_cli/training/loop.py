@@ -8,7 +8,7 @@ from __future__ import annotations
 
 import math
 from collections.abc import Callable, Iterable, Iterator, Sequence
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
 from functools import cached_property
 
 import numpy as np
@@ -17,7 +17,6 @@ from torch import Tensor, nn
 
 from transformer_cli.config.training import TrainingConfig
 from transformer_cli.data.loader import Batch
-from transformer_cli.errors import DivergedError
 from transformer_cli.model.layout import Packed
 from transformer_cli.model.transformer import Transformer
 from transformer_cli.training.loss import cross_entropy
@@ -39,6 +38,10 @@ class Update:
     learning_rate: float
     target_tokens: int
     source_tokens: int
+    fault: str | None = None
+    """Why it was not made: the first tensor that is not finite."""
+    suspects: tuple[int, ...] = ()
+    """The sentence pairs of this process that may be why."""
 
 
 @dataclass(frozen=True)
@@ -71,8 +74,10 @@ def fit(learner: Learner, progress: Progress, epoch_of: Epoch, after_update: Cal
             update = train_step(learner, window, step=progress.step + 1)
             progress.step += 1
             progress.batch += len(window)
-            progress.epoch_loss += update.loss * update.target_tokens
-            progress.epoch_tokens += update.target_tokens
+            progress.skipped = 0 if update.fault is None else progress.skipped + 1
+            if update.fault is None:
+                progress.epoch_loss += update.loss * update.target_tokens
+                progress.epoch_tokens += update.target_tokens
             if progress.batch == n_batches:
                 progress.finished = end_epoch(progress, options)
             if progress.step >= options.max_steps:
@@ -89,37 +94,58 @@ def train_step(learner: Learner, window: Sequence[Batch], *, step: int) -> Updat
     n_targets, n_sources = world.sum(
         sum(batch.n_target_tokens for batch in window), sum(batch.n_source_tokens for batch in window)
     )
-    loss_sum = 0.0
+    losses: list[float] = []
     for number, batch in enumerate(window):
         if batch.n_target_tokens == 0:  # more processes than batches
+            losses.append(0.0)
             continue
         seed_dropout(learner.seed, step, number, world.rank)
         batch_loss = loss_of(reader, batch, smoothing=options.label_smoothing)
         (batch_loss / n_targets).backward()
-        loss_sum += batch_loss.item()
-    world.add_up([p.grad for p in model.parameters() if p.grad is not None])
+        losses.append(batch_loss.item())
+    if world.size > 1:
+        world.add_up(_gradients(model))
     model.target_embedding.forget_padding()
     model.source_embedding.forget_padding()
     norm = clip(model.parameters(), options.clip_norm or math.inf)
-    (loss_sum,) = world.sum(loss_sum)
-    if not math.isfinite(loss_sum) or not math.isfinite(norm):
-        raise DivergedError(
-            f"update {step}: loss {loss_sum / n_targets:g}, gradient norm {norm:g}; the update was not made",
-            hint="lower training.learning_rate or lengthen training.warmup_steps; `precision: fp32` is more robust",
-        )
+    (loss_sum,) = world.sum(sum(losses))
     rate = learning_rate(step, options, d_model=model.config.d_model)
-    for group in learner.optimizer.param_groups:
-        group["lr"] = rate
-    learner.optimizer.step()
-    learner.optimizer.zero_grad()
-    learner.average.update(step)
-    return Update(
+    update = Update(
         loss=loss_sum / n_targets,
         gradient_norm=norm,
         learning_rate=rate,
         target_tokens=int(n_targets),
         source_tokens=int(n_sources),
     )
+    if not math.isfinite(loss_sum) or not math.isfinite(norm):
+        fault = _first_bad(model)
+        learner.optimizer.zero_grad()
+        bad = [batch for batch, loss in zip(window, losses, strict=True) if not math.isfinite(loss)]
+        suspects = () if math.isfinite(sum(losses)) and not math.isfinite(loss_sum) else bad or window
+        return replace(update, fault=fault, suspects=tuple(index for batch in suspects for index in batch.indices))
+    for group in learner.optimizer.param_groups:
+        group["lr"] = rate
+    learner.optimizer.step()
+    learner.optimizer.zero_grad()
+    learner.average.update(step)
+    return update
+
+
+def _gradients(model: nn.Module) -> list[Tensor]:
+    """Of all that is trained, in the same order on all processes: zeros where this one had no batch."""
+    learned = [parameter for parameter in model.parameters() if parameter.requires_grad]
+    for parameter in learned:
+        if parameter.grad is None:
+            parameter.grad = torch.zeros_like(parameter)
+    return [parameter.grad for parameter in learned if parameter.grad is not None]
+
+
+def _first_bad(model: nn.Module) -> str:
+    """The first weight that is not finite, else the first gradient."""
+    named = list(model.named_parameters())
+    tensors = [(name, p) for name, p in named] + [(f"the gradient of {name}", p.grad) for name, p in named]
+    bad = (name for name, tensor in tensors if tensor is not None and not torch.isfinite(tensor).all())
+    return next(bad, "the loss")
 
 
 def clip(parameters: Iterable[nn.Parameter], longest: float) -> float:
@@ -158,7 +184,7 @@ def windows(batches: Iterator[Batch], size: int) -> Iterator[list[Batch]]:
 
 def end_epoch(progress: Progress, options: TrainingConfig) -> str | None:
     """Turn to the next epoch; returns why training ends here, if it does."""
-    mean = progress.epoch_loss / progress.epoch_tokens
+    mean = progress.epoch_loss / progress.epoch_tokens if progress.epoch_tokens else math.inf
     progress.epoch += 1
     progress.batch, progress.epoch_loss, progress.epoch_tokens = 0, 0.0, 0
     progress.shares.clear()

@@ -47,6 +47,8 @@ class Progress:
     """The certainty of a translation that the last validation found to be little; None without such translations."""
     averaged: bool = False
     """Whether the last validation found the average of the weights to be better: then the model's file holds that."""
+    skipped: NonNegativeInt = 0
+    """Updates in a row that were not made, for numbers that are not finite."""
     finished: str | None = None
     """Why training ended, once it has."""
     processes: PositiveInt | None = None
@@ -104,7 +106,7 @@ def _impossible(progress: Progress, step: int) -> list[str]:
         wrong.append(f"step {progress.step:,} in the checkpoint of step {step:,}")
     if progress.epoch > step:
         wrong.append(f"epoch {progress.epoch:,} after {step:,} updates")
-    if progress.is_within != (progress.epoch_tokens > 0):
+    if progress.is_within != (progress.epoch_tokens > 0) and not progress.skipped:
         wrong.append(f"{progress.epoch_tokens:,} tokens in {progress.batch:,} batches")
     wrong += [f"a score of step {scored}" for scored in progress.scores if int(scored) > step]
     return wrong

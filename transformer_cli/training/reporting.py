@@ -91,6 +91,17 @@ class Reporter:
         progress.log_loss, progress.log_tokens = 0.0, 0
         self.tokens, self.targets, self.seconds = 0, 0, 0.0
 
+    def skipped(self, progress: Progress, update: Update, suspects: str) -> str:
+        """An update was not made; returns what was said of it."""
+        progress.elapsed_s += self.clock.lap("update")
+        words = (
+            f"update {progress.step:,}: loss {update.loss:g}, gradient norm {update.gradient_norm:g}, "
+            f"{update.fault} is not finite; the update was not made ({progress.skipped:,} in a row; {suspects})"
+        )
+        self._write(event="skipped", step=progress.step, fault=update.fault, in_a_row=progress.skipped)
+        self.listener.warn(words)
+        return words
+
     def validation(self, progress: Progress, results: dict[str, Any], *, is_best: bool) -> None:
         """Report a validation; the time it took does not count as training."""
         seconds = self.clock.lap("validation")

@@ -22,7 +22,7 @@ from transformer_cli.config.run import RunConfig
 from transformer_cli.config.source import dump_config
 from transformer_cli.data import corpus, loader
 from transformer_cli.decoding.long_lines import usual_sentences
-from transformer_cli.errors import ModelError, UsageError
+from transformer_cli.errors import DivergedError, ModelError, UsageError
 from transformer_cli.machine import Machine, decide, device_of
 from transformer_cli.model.build import build_model
 from transformer_cli.tokenizer import Tokenizer, train_tokenizer
@@ -203,7 +203,10 @@ class Run:
     def _after_update(self, learner: Learner, update: Update) -> bool:
         """Report, validate, save; returns whether to stop here."""
         options, step = self.config.training, self.progress.step
-        self.reporter.update(self.progress, update)
+        if update.fault is None:
+            self.reporter.update(self.progress, update)
+        else:
+            self._skip(update)
         ends = self.progress.finished is not None
         validates = ends or step % options.validate_every == 0
         if validates:
@@ -223,6 +226,17 @@ class Run:
             self.clock.lap("checkpoint")
         self.world.at("update")
         return stops or ends
+
+    def _skip(self, update: Update) -> None:
+        """Say which numbers are not finite, and of which lines; DivergedError where that has happened too often."""
+        pairs = sorted(int(self.material.encoded.pairs[index]) + 1 for index in update.suspects)
+        suspects = ", ".join(filter(None, self.world.gather(", ".join(f"{pair:,}" for pair in pairs))))
+        words = self.reporter.skipped(self.progress, update, f"pairs {suspects}")
+        if self.progress.skipped > self.config.training.max_skipped:
+            raise DivergedError(
+                words,
+                hint="lower training.learning_rate or lengthen training.warmup_steps; `precision: fp32` is more robust",
+            )
 
     def _validate(self, learner: Learner) -> None:
         """Score the model; a best score resets the patience. All processes compute it, for the same result."""
