@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import json
+import math
 import shutil
 from pathlib import Path
 from typing import Any
@@ -11,11 +12,13 @@ import pytest
 import torch
 from conftest import PAIRS
 
+from transformer_cli.accounting.freezing import frozen, without_frozen
+from transformer_cli.accounting.parameters import count
+from transformer_cli.accounting.weights import stored
 from transformer_cli.checkpoints.store import find_checkpoint, list_checkpoints, load_checkpoint
 from transformer_cli.config.run import RunConfig
 from transformer_cli.config.source import load_config
 from transformer_cli.errors import UsageError
-from transformer_cli.training.beginning import frozen
 from transformer_cli.training.run import train
 
 
@@ -82,3 +85,30 @@ def test_a_part_that_there_is_not_is_said(parent: Path, freeze: list[str], said:
     with pytest.raises(UsageError, match=said):
         train(settings(parent, freeze=freeze), Path("child"))
     assert not Path("child/run.json").exists()
+
+
+@pytest.mark.parametrize("tied", ["all", "none"])
+@pytest.mark.parametrize(
+    "freeze",
+    [
+        ["embeddings"],
+        ["encoder"],
+        ["decoder.layers.0-1"],
+        ["decoder.layers.1.cross_attention.query.bias", "decoder.norm"],
+    ],
+    ids=str,
+)
+def test_what_is_frozen_is_counted_as_such_part_by_part(freeze: list[str], tied: str) -> None:
+    shape = {"d_model": 8, "n_heads": 2, "d_ff": 12, "n_layers": 3, "tied": tied}
+    config = RunConfig.model_validate({"model": shape, "training": {"freeze": freeze}})
+    vocabs = {"source_vocab": 20, "target_vocab": 20}
+    whole = count(config.counted, **vocabs)
+    found = without_frozen(whole, config, **vocabs)
+    tensors = stored(config.counted, **vocabs)
+    held = sum(math.prod(tensors[name].shape) for name in frozen(config))
+    assert (found.total, found.trainable, found.frozen) == (whole.total, whole.trainable - held, held)
+    assert found.by_component() == whole.by_component()
+    for by in ("component", "layer", "block"):
+        assert sum(group.trainable for group in found.groups(by)) == found.trainable
+    if freeze == ["decoder.layers.0-1"]:
+        assert {group.name: group.trainable for group in found.groups("block")}["cross"] == (4 * 64 + 4 * 8)

@@ -124,9 +124,12 @@ def _show_presets(*, markdown: bool, json_output: bool) -> None:
 
 
 def _count(subject: Subject) -> Count:
+    from transformer_cli.accounting.freezing import without_frozen
     from transformer_cli.accounting.parameters import count
 
-    return count(subject.config.counted, source_vocab=subject.source_vocab, target_vocab=subject.target_vocab)
+    vocabs = {"source_vocab": subject.source_vocab, "target_vocab": subject.target_vocab}
+    whole = count(subject.config.counted, **vocabs)
+    return without_frozen(whole, subject.config, **vocabs) if subject.config.training.freeze else whole
 
 
 def _checks(subject: Subject, *, built: bool) -> list[str]:

@@ -7,6 +7,7 @@ from dataclasses import asdict, dataclass, replace
 from pathlib import Path
 from typing import Any
 
+from transformer_cli.accounting.freezing import frozen
 from transformer_cli.accounting.parameters import count
 from transformer_cli.checkpoints import store
 from transformer_cli.config.run import RunConfig
@@ -18,7 +19,7 @@ from transformer_cli.files import check_directory
 from transformer_cli.machine import decide, device_of
 from transformer_cli.temporary import temporary_directory
 from transformer_cli.tokenizer import Tokenizer, read_tokenizer
-from transformer_cli.training.beginning import frozen, parent_of
+from transformer_cli.training.beginning import parent_of
 from transformer_cli.training.clock import Clock, Horizon, Left
 from transformer_cli.training.directory import check_ours, check_same, check_text
 from transformer_cli.training.keeping import newest_whole

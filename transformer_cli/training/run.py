@@ -13,6 +13,7 @@ from typing import Any
 import torch
 
 from transformer_cli import files
+from transformer_cli.accounting.freezing import frozen
 from transformer_cli.checkpoints import store
 from transformer_cli.checkpoints.known import check_belongs
 from transformer_cli.checkpoints.manifest import read_manifest
@@ -26,7 +27,7 @@ from transformer_cli.errors import DivergedError, ModelError, UsageError
 from transformer_cli.machine import Machine, decide, device_of
 from transformer_cli.model.build import build_model
 from transformer_cli.tokenizer import Tokenizer, train_tokenizer
-from transformer_cli.training.beginning import frozen, parent_of
+from transformer_cli.training.beginning import parent_of
 from transformer_cli.training.clock import Clock, Horizon
 from transformer_cli.training.directory import check_alike, check_ours, check_same, check_text, claimed, discard, sweep
 from transformer_cli.training.keeping import Keeper
