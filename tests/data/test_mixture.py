@@ -99,6 +99,15 @@ def test_a_run_goes_on_with_the_same_weights_only(tmp_path):
         check_text(tmp_path, known, {"train": other})
 
 
+def test_a_text_that_is_no_list_is_seen_once(tmp_path):
+    text = Corpus(["ein hund"] * 9, ["a dog"] * 9)
+    tokenizer, _ = train_tokenizer(TokenizerConfig(vocab_size=30), text.source, text.target, seed=1)
+    material = Material(text, tokenizer, load_config("tiny.yaml"), tmp_path, World(), Listener())
+    material.prepare()
+    _, plan = material.epoch(3)
+    assert sorted(int(row) for batch in plan for row in batch) == list(range(9))
+
+
 def test_an_epoch_of_a_run_has_the_rows_of_its_mixture(tmp_path):
     text = Corpus(["ein hund"] * 9, ["a dog"] * 9, parts=(Part("a", 5, 2.0), Part("b", 4, 0.5)))
     tokenizer, _ = train_tokenizer(TokenizerConfig(vocab_size=30), text.source, text.target, seed=1)

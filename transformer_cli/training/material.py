@@ -34,7 +34,7 @@ class Material:
             self.listener.warn("subwords are drawn batch by batch now: batches are others, and bits will differ")
         self.encoded = self.encode(self.text, "train")
         self.mixture = Mixture(self.text.parts, self.encoded.pairs, temperature=self.config.data.temperature)
-        for part, weight, seen in zip(self.text.parts, self.mixture.weights, self.mixture.seen, strict=True):
+        for part, weight, seen in zip(self.text.parts, self.mixture.weights, self.mixture.seen, strict=False):
             share = seen / sum(self.mixture.seen)
             self.listener.say(f"{part.name}: {part.pairs:,} pairs, {weight:.3g} times an epoch, {share:.1%} of it")
 
