@@ -10,6 +10,7 @@ import shutil
 from pathlib import Path
 
 import pytest
+import torch
 
 import transformer_cli as tx
 from transformer_cli.attention_maps.page import page
@@ -89,11 +90,14 @@ def test_words_are_aligned_as_the_command_aligns_them(run, said):
 
 def test_without_a_precision_asked_for_scores_are_exact(run):
     """A run in bf16 is scored in fp32, as `tx score` does it."""
-    exact, rounded = tx.load(run), tx.load(run, precision="bf16")
-    assert rounded.score(SOURCES, TARGETS) != exact.score(SOURCES, TARGETS)
-    chosen = tx.load(run, precision="bf16")
-    chosen.settings = chosen.settings.model_copy(update={"precision": "auto"})
-    assert chosen.score(SOURCES, TARGETS) == exact.score(SOURCES, TARGETS)
+    exact = tx.load(run).score(SOURCES, TARGETS)
+    (run / "config.yaml").write_text((run / "config.yaml").read_text().replace("precision: fp32", "precision: auto"))
+    record = json.loads((run / "run.json").read_text())
+    (run / "run.json").write_text(json.dumps(record | {"machine": record["machine"] | {"precision": "bf16"}}))
+    rounded = tx.load(run)
+    assert rounded.model.dtype == torch.bfloat16
+    assert rounded.score(SOURCES, TARGETS) == exact
+    assert tx.load(run, precision="bf16").score(SOURCES, TARGETS) != exact
 
 
 def test_evaluation_is_that_of_the_command(run, said, capfd):
