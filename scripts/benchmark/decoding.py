@@ -1,4 +1,5 @@
-"""Translating the Multi30k test set: tx beside Hugging Face and CTranslate2, all three with the weights of one tx run.
+"""Translating the Multi30k test set: tx, by itself and by its other engine, beside Hugging Face and CTranslate2, all
+with the weights of one tx run.
 
     python decoding.py --run RUN [--beams 1 5] [--batches 64 1] [--lines 1000] [--rounds 3]
 
@@ -26,7 +27,15 @@ from collections.abc import Callable
 from pathlib import Path
 from typing import Any
 
-CONTESTANTS = ["tx fp32", "tx bf16", "transformers fp32", "transformers bf16", "ctranslate2 fp32", "ctranslate2 int8"]
+CONTESTANTS = [
+    "tx fp32",
+    "tx bf16",
+    "tx-by-engine fp32",
+    "transformers fp32",
+    "transformers bf16",
+    "ctranslate2 fp32",
+    "ctranslate2 int8",
+]
 LONGEST = 100
 PAD, UNK, BOS, EOS = range(4)
 
@@ -111,6 +120,17 @@ def with_tx(run: str, precision: str, beam: int, threads: int) -> Translate:
 
     torch.set_num_threads(threads)
     translator = transformer_cli.load(run, precision=precision)
+    return lambda lines: translator.translate(lines, beam_size=beam)
+
+
+def with_engine(run: str, precision: str, beam: int, threads: int) -> Translate:
+    from transformer_cli import engines
+    from transformer_cli.checkpoints.find import find_checkpoint
+    from transformer_cli.checkpoints.known import open_known
+    from transformer_cli.loading import settings_of
+
+    known = open_known(find_checkpoint(run))
+    translator = engines.engine_of(known, settings_of(known, [f"threads={threads}"]), tell=lambda message: None)
     return lambda lines: translator.translate(lines, beam_size=beam)
 
 
@@ -282,6 +302,7 @@ def convert(run: str, folder: str) -> None:
 
 TOOLKITS: dict[str, Callable[[str, str, int, int], Translate]] = {
     "tx": with_tx,
+    "tx-by-engine": with_engine,
     "transformers": with_transformers,
     "ctranslate2": with_ctranslate2,
 }

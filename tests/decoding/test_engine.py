@@ -116,3 +116,11 @@ def test_numbers_that_are_none_are_told_with_their_line(run, both):
     _, theirs = both(broken)
     with pytest.raises(DivergedError, match="line 12: the model's scores are not finite"):
         theirs.translate_all(["", "der hund trinkt"], lines_before=10)
+
+
+def test_in_a_beam_the_limit_of_each_sentence_is_its_own_whoever_is_beside_it(run, both):
+    _, theirs = both(wild(run), beam_size=3)
+    lines = salad(40)
+    together = theirs.translate_all(lines, n_best=3)
+    same([theirs.translate_all([line], n_best=3)[0] for line in lines], together)
+    assert len({len(one.ids) for one in together if one.truncated}) > 5

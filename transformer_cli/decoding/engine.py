@@ -14,6 +14,9 @@ from transformer_cli.decoding.options import NotFinite, SearchOptions
 from transformer_cli.decoding.texts import Input, Learned, TextTranslator
 from transformer_cli.tokenizer import EOS, Tokenizer
 
+Texts = Sequence[Sequence[str]]
+"""Of pieces."""
+
 
 class EngineTranslator(TextTranslator):
     """A model as CTranslate2 has it, with its tokenizer: lines to lines."""
@@ -46,45 +49,37 @@ class EngineTranslator(TextTranslator):
         ends = [len(one.ids) - self.source_eos for one in inputs]  # the engine adds the mark itself
         sources = [[self._source[id] for id in one.ids[:end]] for one, end in zip(inputs, ends, strict=True)]
         limits = [self.limit(end) for end in ends]
-        if options.beam_size == 1:  # what is too long can be cut, so that all go together
-            return self._found_together(sources, limits, options)
-        found: list[list[Hypothesis]] = [[]] * len(inputs)
-        for limit in set(limits):
-            rows = [row for row, one in enumerate(limits) if one == limit]
-            several = self._found_together([sources[row] for row in rows], [limit] * len(rows), options)
-            for row, those in zip(rows, several, strict=True):
-                found[row] = those
-        return found
-
-    def _found_together(
-        self, sources: Sequence[Sequence[str]], limits: Sequence[int], options: SearchOptions
-    ) -> list[list[Hypothesis]]:
-        found = self._search(sources, options, max(limits), banning=False)
-        # It would give the rest more of the probability where something is banned, so that nothing is until it has to
-        # be: a model that was trained writes no such piece.
-        again = [row for row, several in enumerate(found) if any(self._is_banned(one) for one in several)]
-        if again:
-            anew = self._search([sources[row] for row in again], options, max(limits), banning=True)
-            for row, several in zip(again, anew, strict=True):
-                found[row] = several
+        found = self._allowed(sources, options, max(limits))
+        too_long = [row for row, limit in enumerate(limits) if any(len(one.ids) > limit for one in found[row])]
+        if options.beam_size > 1:  # greedily found, what is beyond the limit can be cut off
+            for limit in {limits[row] for row in too_long}:
+                rows = [row for row in too_long if limits[row] == limit]
+                anew = self._allowed([sources[row] for row in rows], options, limit)
+                for row, several in zip(rows, anew, strict=True):
+                    found[row] = several
         for row, several in enumerate(found):
             if not all(math.isfinite(one.log_probability) for one in several):
                 raise NotFinite(row)
-        wrong = [
-            (row, rank)
-            for row, several in enumerate(found)
-            for rank, one in enumerate(several)
-            if row in again or len(one.ids) > limits[row]
-        ]
-        cut = [_cut(found[row][rank], limits[row]) for row, rank in wrong]
-        scored = self._scored([sources[row] for row, _ in wrong], cut)
-        for (row, rank), one in zip(wrong, scored, strict=True):
-            found[row][rank] = one
+        cut = self._scored(
+            [sources[row] for row in too_long], [[_cut(one, limits[row]) for one in found[row]] for row in too_long]
+        )
+        for row, several in zip(too_long, cut, strict=True):
+            found[row] = several
         return found
 
-    def _search(
-        self, sources: Sequence[Sequence[str]], options: SearchOptions, limit: int, *, banning: bool
-    ) -> list[list[Hypothesis]]:
+    def _allowed(self, sources: Texts, options: SearchOptions, limit: int) -> list[list[Hypothesis]]:
+        """Without what must not be written. The engine would give the rest more of the probability where something is
+        banned, so that nothing is until it has to be: a model that was trained writes no such piece."""
+        found = self._search(sources, options, limit, banning=False)
+        banned = [row for row, several in enumerate(found) if any(self._is_banned(one) for one in several)]
+        if banned:
+            some = [sources[row] for row in banned]
+            anew = self._scored(some, self._search(some, options, limit, banning=True))
+            for row, several in zip(banned, anew, strict=True):
+                found[row] = several
+        return found
+
+    def _search(self, sources: Texts, options: SearchOptions, limit: int, *, banning: bool) -> list[list[Hypothesis]]:
         """limit: most pieces, end mark not counted; what is truncated has one more."""
         alpha = options.penalty.alpha if options.beam_size > 1 else 0.0
         found = self._engine.translate_batch(
@@ -116,15 +111,16 @@ class EngineTranslator(TextTranslator):
     def _is_banned(self, one: Hypothesis) -> bool:
         return not set(one.ids).isdisjoint(self.symbols.banned)
 
-    def _scored(self, sources: Sequence[Sequence[str]], several: Sequence[Hypothesis]) -> list[Hypothesis]:
+    def _scored(self, sources: Texts, found: Sequence[Sequence[Hypothesis]]) -> list[list[Hypothesis]]:
         """With the probability that the model gives them under no ban."""
-        if not several:
+        pairs = [(source, one) for source, several in zip(sources, found, strict=True) for one in several]
+        if not pairs:
             return []
-        texts = [[self._target[id] for id in one.ids] for one in several]
-        scores = self._engine.score_batch(sources, texts, max_input_length=0)
+        texts = [[self._target[id] for id in one.ids] for _, one in pairs]
+        scores = iter(self._engine.score_batch([source for source, _ in pairs], texts, max_input_length=0))
         return [
-            replace(one, log_probability=math.fsum(score.log_probs[: one.length]))
-            for one, score in zip(several, scores, strict=True)
+            [replace(one, log_probability=math.fsum(next(scores).log_probs[: one.length])) for one in several]
+            for several in found
         ]
 
 
