@@ -29,7 +29,22 @@ README = (REPOSITORY / "README.md").read_text(encoding="utf-8")
 PAGES = {
     str(path.relative_to(REPOSITORY)): path.read_text(encoding="utf-8") for path in REPOSITORY.glob("docs/**/*.md")
 }
-COMMON = {"cat", "cd", "do", "done", "echo", "for", "git", "head", "pip", "printf", "python", "source", "torchrun"}
+COMMON = {
+    "cat",
+    "cd",
+    "do",
+    "done",
+    "echo",
+    "for",
+    "git",
+    "head",
+    "pip",
+    "printf",
+    "python",
+    "sbatch",
+    "source",
+    "torchrun",
+}
 FENCE = re.compile(r"(?P<slow><!-- slow -->\n)?^```(?P<kind>\w+)\n(?P<text>.*?)^```$", re.MULTILINE | re.DOTALL)
 
 
