@@ -112,7 +112,7 @@ def _forced_pass(translator: Translator, source: Side, target: Side) -> tuple[di
             torch.tensor([n_source]),
             torch.tensor([target.ids[:-1]], device=device),
         )
-        logits_TV = model.project(hidden_BTD)[0].double().cpu()
+        logits_TV = model.project(hidden_BTD)[0].cpu().double()
     if not logits_TV.isfinite().all():
         raise _not_finite()
     return weights, logits_TV.softmax(-1)

@@ -16,7 +16,7 @@ from torch import Tensor
 
 
 class Constraint(Protocol):
-    """Which tokens may not come next."""
+    """Which tokens may not come next. What that depends on is found out on the CPU: no device is waited for."""
 
     def forbid(self, forbidden_BWV: Tensor, prefixes_BWT: Tensor, rows_B: Tensor) -> None:
         """Mark tokens as forbidden, or as allowed again, in place.
@@ -47,12 +47,12 @@ class NoRepeat:
         T = prefixes_BWT.size(2)
         if self.n > T:
             return
-        prefixes_BWT = prefixes_BWT.to(forbidden_BWV.device)
         windows_BWNn = prefixes_BWT.unfold(2, self.n, 1)
         begun_BWn = prefixes_BWT[:, :, T - self.n + 1 :]
         repeats_BWN = (windows_BWNn[..., :-1] == begun_BWn[:, :, None]).all(-1)
         b, w, window = repeats_BWN.nonzero(as_tuple=True)
-        forbidden_BWV[b, w, windows_BWNn[b, w, window, -1]] = True
+        repeated = (b, w, windows_BWNn[b, w, window, -1])
+        forbidden_BWV[tuple(index.to(forbidden_BWV.device) for index in repeated)] = True
 
 
 class ForcedPrefix:
@@ -67,7 +67,9 @@ class ForcedPrefix:
         T, P = prefixes_BWT.size(2), self.tokens_BP.size(1)
         if T >= P:
             return
-        tokens_B = self.tokens_BP[rows_B, T].to(forbidden_BWV.device)
+        tokens_B = self.tokens_BP[rows_B, T]
         forced = (tokens_B >= 0).nonzero().flatten()
+        tokens = tokens_B[forced].to(forbidden_BWV.device)
+        forced = forced.to(forbidden_BWV.device)
         forbidden_BWV[forced] = True
-        forbidden_BWV[forced, :, tokens_B[forced]] = False
+        forbidden_BWV[forced, :, tokens] = False

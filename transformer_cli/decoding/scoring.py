@@ -164,7 +164,7 @@ def _log_probabilities(translator: Translator, pairs: Sequence[Pair]) -> Tensor:
     )
     logp_MBT = torch.stack(
         [
-            _chosen(model, model(source_BS, batch.source_lengths_B, target_in_BT), target_out_BT).double().cpu()
+            _chosen(model, model(source_BS, batch.source_lengths_B, target_in_BT), target_out_BT).cpu().double()
             for model in translator.models
         ]
     )

@@ -70,8 +70,9 @@ class Packed:
 
     def ids(self, ids_BT: Tensor) -> Tensor:
         """Ids behind one another, and 0 for padding: (N,)."""
-        real_BT = torch.arange(ids_BT.size(1)) < self.lengths_B[:, None]
-        return torch.nn.functional.pad(ids_BT[real_BT.to(ids_BT.device)], (0, self.n_rows - self.n_real))
+        _, back = self._between(ids_BT.size(1), (1,))
+        real_N = ids_BT.flatten().index_select(0, back[: self.n_real])
+        return torch.nn.functional.pad(real_N, (0, self.n_rows - self.n_real))
 
     def heads(self, x_NX: Tensor, counts: Sequence[int], d_head: int) -> Sequence[Tensor]:
         there, back = self._between(self.length, tuple(counts))

@@ -7,7 +7,7 @@ Nothing random has a state here: dropout's bits come from (seed, step, batch), t
 from __future__ import annotations
 
 import math
-from collections.abc import Callable, Iterable, Iterator, Sequence
+from collections.abc import Callable, Iterator, Sequence
 from dataclasses import dataclass, field, replace
 from functools import cached_property
 
@@ -94,20 +94,26 @@ def train_step(learner: Learner, window: Sequence[Batch], *, step: int) -> Updat
     n_targets, n_sources = world.sum(
         sum(batch.n_target_tokens for batch in window), sum(batch.n_source_tokens for batch in window)
     )
-    losses: list[float] = []
+    losses_there: list[Tensor] = []
     for number, batch in enumerate(window):
         if batch.n_target_tokens == 0:  # more processes than batches
-            losses.append(0.0)
+            losses_there.append(torch.zeros((), device=model.output.weight.device))
             continue
         seed_dropout(learner.seed, step, number, world.rank)
         batch_loss = loss_of(reader, batch, smoothing=options.label_smoothing)
         (batch_loss / n_targets).backward()
-        losses.append(batch_loss.item())
+        losses_there.append(batch_loss.detach())
     if world.size > 1:
         world.add_up(_gradients(model))
     model.target_embedding.forget_padding()
     model.source_embedding.forget_padding()
-    norm = clip(model.parameters(), options.clip_norm or math.inf)
+    learned = [parameter for parameter in model.parameters() if parameter.grad is not None]
+    norm_there = nn.utils.get_total_norm([parameter.grad for parameter in learned if parameter.grad is not None])
+    # The only time that a step waits for the device.
+    *losses, norm = torch.stack([*losses_there, norm_there]).cpu().tolist()
+    longest = options.clip_norm or math.inf
+    if norm > longest - 1e-6:  # what torch would leave room for; else it multiplies with 1
+        nn.utils.clip_grads_with_norm_(learned, longest, norm_there)  # Pascanu et al. 2013, section 3.2
     (loss_sum,) = world.sum(sum(losses))
     rate = learning_rate(step, options, d_model=model.config.d_model)
     update = Update(
@@ -146,16 +152,6 @@ def _first_bad(model: nn.Module) -> str:
     tensors = [(name, p) for name, p in named] + [(f"the gradient of {name}", p.grad) for name, p in named]
     bad = (name for name, tensor in tensors if tensor is not None and not torch.isfinite(tensor).all())
     return next(bad, "the loss")
-
-
-def clip(parameters: Iterable[nn.Parameter], longest: float) -> float:
-    """Shorten the gradient if it is longer (Pascanu et al. 2013, section 3.2); returns its length before."""
-    learned = [parameter for parameter in parameters if parameter.grad is not None]
-    norm = nn.utils.get_total_norm([parameter.grad for parameter in learned if parameter.grad is not None])
-    length = norm.item()
-    if length > longest - 1e-6:  # what torch would leave room for; else it multiplies with 1
-        nn.utils.clip_grads_with_norm_(learned, longest, norm)
-    return length
 
 
 def loss_of(model: Transformer, batch: Batch, *, smoothing: float) -> Tensor:

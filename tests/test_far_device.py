@@ -1,0 +1,100 @@
+"""Training, searching, scoring and looking inside, with a model that is not where the text is.
+
+What a GPU refuses is an error on any machine, and so is waiting for it other than at the places counted here.
+"""
+
+from __future__ import annotations
+
+from pathlib import Path
+from typing import Any
+
+import pytest
+import torch
+from far import FAR, Far
+from torch import Tensor
+
+import transformer_cli as tx
+from transformer_cli.attention_maps.capture import attention_maps
+from transformer_cli.config.model import POSITIONS, ModelConfig
+from transformer_cli.config.training import TrainingConfig
+from transformer_cli.data.loader import Batch, collate
+from transformer_cli.decoding.scoring import score_texts
+from transformer_cli.decoding.translator import Translator
+from transformer_cli.model.build import build_model
+from transformer_cli.training.loop import Learner, loss_of, train_step
+from transformer_cli.training.moving_average import MovingAverage
+from transformer_cli.training.optimizers import build_optimizer
+from transformer_cli.training.parallel import World
+
+LINES = ["a dog runs", "the man sees a house", "two children"]
+
+
+def learner(*, dtype: torch.dtype, fused: bool, **shape: Any) -> Learner:
+    sizes: dict[str, Any] = {"d_model": 16, "n_heads": 4, "d_ff": 32, "n_layers": 1} | shape
+    model = build_model(ModelConfig(**sizes), source_vocab=30, target_vocab=30).to(FAR)
+    model.use_attention(fused=fused)
+    model.compute_in(dtype, training=True)
+    options = TrainingConfig(warmup_steps=10, label_smoothing=0.1, clip_norm=1.0)
+    return Learner(
+        model, build_optimizer(model, options), options, seed=5, world=World(), average=MovingAverage(model, 0.9)
+    )
+
+
+def batch() -> Batch:
+    return collate([[4, 5, 6, 2], [7, 2]], [[4], [5, 6, 7]])
+
+
+@pytest.mark.parametrize("dtype", [torch.float32, torch.bfloat16], ids=["fp32", "bf16"])
+@pytest.mark.parametrize("fused", [False, True], ids=["written-out", "fused"])
+def test_a_step_of_training_waits_once_however_many_batches_it_has(dtype: torch.dtype, fused: bool) -> None:
+    with Far() as far:
+        trained = learner(dtype=dtype, fused=fused, n_kv_heads=2)
+        for step in (1, 2):
+            train_step(trained, [batch(), batch()], step=step)
+    assert far.waits == 2
+
+
+@pytest.mark.parametrize("positions", sorted(POSITIONS.own))
+def test_every_kind_of_positions_is_where_the_model_is(positions: str) -> None:
+    with Far():
+        trained = learner(dtype=torch.float32, fused=True, positions=positions)
+        train_step(trained, [batch()], step=1)
+        with torch.inference_mode():
+            loss_of(trained.model.eval(), batch(), smoothing=0.0)
+
+
+@pytest.fixture
+def translator(trained_run: Path) -> Translator:
+    near = tx.load(trained_run)
+    return Translator(near.models, near.tokenizer, near.config, device=FAR, source_eos=near.source_eos)
+
+
+def said(asked: Tensor) -> Tensor:
+    """Log-probabilities, all of them the same; or ids, one after the other."""
+    ids = torch.arange(asked.numel()).view(asked.shape) % 20 + 4
+    return torch.full(asked.shape, -1.0) if asked.is_floating_point() else ids
+
+
+@pytest.mark.parametrize(
+    "options", [{"beam_size": 1}, {"beam_size": 3, "n_best": 2}, {"search": "sampling", "n_best": 2}]
+)
+def test_a_search_waits_for_what_it_chose_alone(translator: Translator, options: dict[str, Any]) -> None:
+    translator.config = translator.config.model_copy(update={"min_length": 2, "no_repeat_ngram": 2})
+    with Far(said, wide="search" in options) as far:
+        found = translator.translate_all(LINES, prefixes=["the", "", "a man"], **options)
+    assert all(one.truncated for one in found)
+    n_steps = max(len(one.ids) for one in found) + 1
+    assert far.waits == 2 * n_steps  # log-probabilities and ids
+
+
+def test_a_pair_is_scored_where_the_model_is(translator: Translator) -> None:
+    with Far() as far:
+        score_texts(translator, LINES, LINES)
+    assert far.waits == 1
+
+
+def test_attention_is_captured_where_the_model_is(translator: Translator) -> None:
+    first = lambda asked: torch.eye(1, asked.size(-1)).expand(asked.shape)  # all look at the first piece  # noqa: E731
+    with Far(first) as far:
+        attention_maps(translator, LINES[0], target=LINES[1])
+    assert far.waits == 4  # logits, and the weights of three blocks
