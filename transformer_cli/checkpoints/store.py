@@ -137,7 +137,6 @@ def save_checkpoint(
     }
     folder = Path(run_dir) / CHECKPOINTS
     path = folder / step_name(step)
-    sweep(run_dir)
     sweep(folder)
     if not _is_intact(path):
         if path.is_dir():
