@@ -15,6 +15,8 @@ from sacrebleu.metrics.chrf import CHRF
 
 from transformer_cli.cli import console, failures
 from transformer_cli.cli.app import main
+from transformer_cli.config.run import RunConfig
+from transformer_cli.config.source import dump_config
 
 SOURCES = [source for source, _ in PAIRS]
 TARGETS = [target for _, target in PAIRS]
@@ -373,7 +375,8 @@ def test_a_training_text_that_is_gone_is_told_and_not_an_error(
 ) -> None:
     run = tmp_path / "run"
     (run / "checkpoints").mkdir(parents=True)
-    (run / "config.yaml").write_text("data: {train: gone, valid: gone, source: de, target: en}\n", encoding="utf-8")
+    gone = RunConfig.model_validate({"data": {"train": "/gone", "valid": "/gone", "source": "de", "target": "en"}})
+    (run / "config.yaml").write_text(dump_config(gone), encoding="utf-8")
     arguments = ("--hypotheses", texts["good"], "--reference", texts["reference"], "--source", texts["source"])
     assert tx(*arguments, *FEW, "-m", str(run)) == 0
     assert "nobody looked whether training saw the test" in capfd.readouterr().err

@@ -62,7 +62,7 @@ def test_json_has_what_evaluation_found_and_bytes_that_are_there(runs: Path, cap
 def test_a_damaged_run_is_named_and_hides_no_other(runs: Path, capfd: pytest.CaptureFixture[str]) -> None:
     (runs / "young/run.json").write_text("{")
     (runs / "fresh").mkdir()
-    (runs / "fresh/config.yaml").write_text("seed: 1\n")
+    (runs / "fresh/config.yaml").write_bytes((runs / "tiny/config.yaml").read_bytes())
     assert tx() == 0
     shown, said = capfd.readouterr()
     assert "warning: runs/young/run.json is not JSON" in said

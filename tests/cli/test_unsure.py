@@ -9,6 +9,7 @@ from dataclasses import replace
 
 import pytest
 
+import transformer_cli
 from transformer_cli import loading
 from transformer_cli.checkpoints.store import open_run
 from transformer_cli.cli.app import main
@@ -28,7 +29,7 @@ def doubtful(here, monkeypatch):
 def test_training_measures_what_is_usual_on_the_validation_text(trained_run):
     from transformer_cli.data.corpus import load_validation
 
-    translator = loading.load(trained_run)
+    translator = transformer_cli.load(trained_run)
     text = load_validation(
         open_run(trained_run / "checkpoints" / (trained_run / "best").read_text().strip()).config.data
     )

@@ -53,8 +53,8 @@ x.yaml:4:12: d_model 512 is not divisible by 7 heads; give d_head to choose thei
 x.yaml:5:12: `model.dropout` is 1.5; expected a number of at least 0 and below 1
     5 |   dropout: 1.5
       |            ^^^
-x.yaml:7:13: `training.schedule` is the text "cosin"; expected one of inverse-sqrt, noam, cosine, linear, constant; \
-did you mean cosine?
+x.yaml:7:13: `training.schedule` is the text "cosin"; expected one of inverse-sqrt, noam, cosine, linear, constant, \
+warmup-stable-decay; did you mean cosine?
     7 |   schedule: cosin
       |             ^^^^^
 x.yaml:8:20: `training.validation_bleu` is the text "no"; expected true or false; write false
@@ -78,8 +78,8 @@ tied: decoder or none goes with two
         ("learning_rate: 3", "unknown setting `learning_rate`; it belongs to `training`"),
         (
             "decoding: {zzz: 1}",
-            "unknown setting `decoding.zzz`; valid are search, beam_size, length_penalty, length_penalty_family, "
-            "min_length, max_length, ",
+            "unknown setting `decoding.zzz`; valid are engine, workers, search, beam_size, length_penalty, "
+            "length_penalty_family, min_length, max_length, ",
         ),
         ("model: {1: 2}", "unknown setting `model.1`; valid are d_model, "),
         # numbers

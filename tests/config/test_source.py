@@ -381,7 +381,7 @@ def values(wanted: Accepted, *, key: str = "") -> st.SearchStrategy:
     if key == "name":
         return st.from_regex(r"\A[A-Za-z0-9][A-Za-z0-9._-]{0,20}\Z")
     if key == "text":
-        return WORDS
+        return WORDS.filter(bool) if "MinLen" in bounds else WORDS
     if key in ("source", "target"):
         return st.sampled_from(["de", "en", "no", "1e4", "null", "13"]) | WORDS
     absolute = WORDS.map(lambda word: os.path.abspath(f"/{word}"))

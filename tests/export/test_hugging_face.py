@@ -9,6 +9,7 @@ from pathlib import Path
 
 import pytest
 import torch
+from sentencepiece.sentencepiece_model_pb2 import ModelProto
 from shapes import one_by_one, short, with_model
 
 from transformer_cli.cli import failures
@@ -17,6 +18,7 @@ from transformer_cli.export.comparison import compare
 from transformer_cli.export.hugging_face import HuggingFace, kind_of
 from transformer_cli.model.positions import halves
 from transformer_cli.tokenizer import Tokenizer
+from transformer_cli.tokenizer.vocabulary import Vocabulary
 
 pytest.importorskip("transformers", reason="the extra `hugging-face` is not installed")
 
@@ -62,7 +64,10 @@ def test_the_sinusoids_in_halves_are_those_of_m2m100():
 
 
 def test_two_vocabularies_stay_two(loaded_run, tmp_path):
-    tokenizer = Tokenizer(loaded_run.tokenizer.source, loaded_run.tokenizer.source)
+    source = loaded_run.tokenizer.source
+    model = ModelProto.FromString(source.model)
+    model.pieces[-1].piece, model.pieces[-2].piece = model.pieces[-2].piece, model.pieces[-1].piece
+    tokenizer = Tokenizer(source, Vocabulary(model.SerializeToString()))
     run = replace(with_model(loaded_run, tied="decoder", **POST), tokenizer=tokenizer)
     assert compared(run, tmp_path / "there").complaints(rounded=False) == []
     assert (tmp_path / "there" / "target_vocab.json").is_file()
