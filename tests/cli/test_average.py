@@ -115,3 +115,12 @@ def test_what_does_not_fit_together_is_refused_by_name(
     assert tx("average", "tiny", "other", "-o", "new") == 4
     assert said in capfd.readouterr().err
     assert not Path("new").exists()
+
+
+def test_a_state_that_is_none_and_a_place_inside_a_run_are_refused(capfd: pytest.CaptureFixture[str]) -> None:
+    train("mine")
+    assert tx("average", "runs/mine", "--best", "2", "-o", "runs/mine/sub") == 2
+    assert "runs/mine lies in the run" in capfd.readouterr().err
+    Path("runs/mine/checkpoints/step-00000004/state.json").write_text("[]")
+    assert tx("average", "runs/mine", "--best", "2") == 4
+    assert "state.json" in capfd.readouterr().err

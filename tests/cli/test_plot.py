@@ -82,11 +82,14 @@ def test_a_terminal_has_a_small_curve_of_each(run: None, capfd: pytest.CaptureFi
         (("--over", "hours"), 2, "expected steps, tokens, minutes"),
         (("-o", "runs/a&b/metrics.jsonl"), 2, "expected a name"),
         (("runs/empty",), 4, "runs/empty/metrics.jsonl has no update"),
+        (("runs/torn",), 4, "runs/torn/metrics.jsonl has an update without its time or rate"),
     ],
 )
 def test_what_cannot_be_drawn_is_said(
     run: None, arguments: tuple[str, ...], code: int, said: str, capfd: pytest.CaptureFixture[str]
 ) -> None:
     Path("runs/empty/checkpoints").mkdir(parents=True)
+    Path("runs/torn/checkpoints").mkdir(parents=True)
+    Path("runs/torn/metrics.jsonl").write_text('{"event":"update","step":1,"loss":2.5,"tokens_per_s":3.0}\n')
     assert tx("runs/a&b", *arguments) == code
     assert said in capfd.readouterr().err

@@ -83,3 +83,11 @@ def test_where_there_is_no_run_the_exit_code_is_that_of_no_model(capfd: pytest.C
 )
 def test_an_age_is_told_in_one_unit(seconds: float, said: str) -> None:
     assert age(seconds) == said
+
+
+def test_what_is_being_written_is_no_run(runs: Path, capfd: pytest.CaptureFixture[str]) -> None:
+    shutil.copytree(runs / "tiny", runs / ".tmp-tiny-12345678")
+    assert tx() == 0
+    assert ".tmp" not in capfd.readouterr().out
+    assert failures.exit_code(lambda: main(["translate", "-m", "runs/nowhere", "x"])) == 4
+    assert ".tmp" not in capfd.readouterr().err

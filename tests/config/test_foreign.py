@@ -71,6 +71,7 @@ train-sets: [corpus.de, corpus.en]
 valid-sets: [dev.de, dev.en]
 dim-vocabs: [32000, 32000]
 mini-batch-words: 3000
+mini-batch-fit: true
 valid-freq: 5000u
 lr-decay-inv-sqrt: 16000u
 exponential-smoothing: 1e-4
@@ -119,7 +120,7 @@ def carried(toolkit: str, text: str, folder: Path) -> tuple[foreign.Carried, obj
             "marian",
             "model.norm_position=pre model.final_norm=True model.tied=all training.learning_rate=0.0003 "
             "training.eps=1e-09 training.warmup_steps=16000 training.validate_every=5000 decoding.beam_size=8 "
-            "tokenizer.vocab_size=32000 training.budget_tokens=3000 training.clip_norm=None",
+            "tokenizer.vocab_size=32000 training.budget_tokens=3000 training.clip_norm=None training.ema=0.9999",
         ),
         (
             "sockeye",
@@ -147,7 +148,7 @@ def test_a_recipe_of_theirs_is_the_same_in_ours(toolkit, expected, tmp_path):
     [
         ("fairseq", "encoder_layerdrop: 0.2"),
         ("opennmt", "data.corpus_1.weight: 3"),
-        ("marian", "exponential_smoothing: 0.0001"),
+        ("marian", "mini_batch_fit: true"),
         ("sockeye", "the text, data.train"),
     ],
 )

@@ -194,7 +194,7 @@ def _latest(runs_dir: Path) -> Path:
 def _runs(runs_dir: Path) -> list[Path]:
     """The runs that have a checkpoint."""
     there = sorted(runs_dir.iterdir()) if runs_dir.is_dir() else []
-    return [path for path in there if path.name != LATEST and list_checkpoints(path)]
+    return [path for path in there if path.name != LATEST and path.name[0] != "." and list_checkpoints(path)]
 
 
 def _offer(runs_dir: Path) -> str:

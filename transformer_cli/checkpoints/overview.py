@@ -97,7 +97,7 @@ def _is_run(path: Path) -> bool:
 
 
 def _entries(folder: Path) -> list[Path]:
-    return list(folder.iterdir()) if folder.is_dir() else []
+    return [path for path in folder.iterdir() if path.name[0] != "."] if folder.is_dir() else []
 
 
 def _is_default(run_dir: Path) -> bool:

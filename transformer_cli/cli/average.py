@@ -10,6 +10,7 @@ import typer
 
 from transformer_cli.cli import console
 from transformer_cli.cli.options import Json, Quiet, Traceback
+from transformer_cli.cli.results import refuse_inside_a_run
 from transformer_cli.errors import ModelError, UsageError
 from transformer_cli.files import json_line, shown
 
@@ -30,7 +31,7 @@ def average(
     quiet: Quiet = False,
     traceback: Traceback = False,
 ) -> None:
-    """Average checkpoints into a run of its own, which is often better than each of them.
+    """Average checkpoints into a run of its own.
 
     Of one run the best or the last ones, which training keeps with training.keep_best and keep_last; or those that are
     named. The mean is summed in fp64 and rounded once; its manifest names the parents. What does not fit together is
@@ -62,6 +63,7 @@ def average(
         place = Path(output_dir or run_dir.with_name(f"{run_dir.resolve().name}-average"))
     else:
         parents, place = [find_checkpoint(name) for name in runs], Path(output_dir or "")
+    refuse_inside_a_run(place.parent)
 
     with console.passing("loading PyTorch ..."):
         from transformer_cli.checkpoints.average import average as write
@@ -77,11 +79,11 @@ def average(
 
 def _best(run_dir: Path, n: int) -> list[Path]:
     from transformer_cli.checkpoints.find import list_checkpoints, step_name
-    from transformer_cli.files import read_json
+    from transformer_cli.checkpoints.manifest import read_manifest, read_state
 
     there = {path.name: path for path in list_checkpoints(run_dir)}
     newest = [*there.values()][-1:]
-    scores = read_json(newest[0] / "state.json", error=ModelError)["scores"] if newest else {}
+    scores = read_state(newest[0], read_manifest(newest[0])).get("scores", {}) if newest else {}
     ranked = sorted(scores, key=lambda step: (-scores[step], int(step)))
     found = [there[step_name(int(step))] for step in ranked if step_name(int(step)) in there]
     return _enough(found, n, run_dir, "with the score of a validation", "keep_best")

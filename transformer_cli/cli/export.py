@@ -9,6 +9,7 @@ import typer
 
 from transformer_cli.cli import console
 from transformer_cli.cli.options import Config, Input, Json, Model, OutputDir, Overrides, Quiet, Traceback
+from transformer_cli.cli.results import refuse_inside_a_run
 from transformer_cli.export.formats import FORMATS
 from transformer_cli.files import json_line, shown
 
@@ -57,7 +58,7 @@ def export(
 
     check_format(format, quantization)
     check_place(Path(output_dir))
-    _refuse_inside_a_run(Path(output_dir))
+    refuse_inside_a_run(Path(output_dir))
 
     from transformer_cli.cli.trained import open_trained
 
@@ -75,17 +76,6 @@ def export(
     if found.rounded is not None:
         console.say(f"rounded to {quantization}:")
         _tell(found.engine, found.rounded)
-
-
-def _refuse_inside_a_run(place: Path) -> None:
-    """UsageError where the export would lie among a run's own files, which training writes and deletes."""
-    from transformer_cli.errors import UsageError
-    from transformer_cli.training.directory import is_run
-
-    resolved = place.resolve()
-    run = next((folder for folder in (resolved, *resolved.parents) if is_run(folder)), None)
-    if run is not None:
-        raise UsageError(f"{shown(place)} lies in the run {shown(run)}", hint="export to a directory outside of it")
 
 
 def _lines(input_file: str | None, settings: RunConfig) -> list[str]:

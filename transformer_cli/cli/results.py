@@ -191,3 +191,13 @@ JSON_FIELDS = frozenset(
     {"source", "translation", "score", "log_probability", "tokens", "truncated", "flags", "n_best", "alignment"}
 )
 """Names that the input's own fields cannot keep."""
+
+
+def refuse_inside_a_run(place: Path) -> None:
+    """UsageError for a directory among a run's own files, which training writes and deletes."""
+    from transformer_cli.training.directory import is_run
+
+    resolved = place.resolve()
+    run = next((folder for folder in (resolved, *resolved.parents) if is_run(folder)), None)
+    if run is not None:
+        raise UsageError(f"{shown(place)} lies in the run {shown(run)}", hint="name a directory outside of it")

@@ -60,6 +60,7 @@ def follow(facts: Facts) -> dict[str, str]:
     _batch(facts, left)
     _both_sides(facts)
     _end(facts, left)
+    _marians(facts, left)
     if facts.value("~clips"):
         facts.say("training.clip_norm", facts.value("~clip"), facts.origin("~clip"))
     return left
@@ -127,6 +128,20 @@ def _end(facts: Facts, left: dict[str, str]) -> None:
             facts.say("training.max_epochs", int(until[:-1]), origin)
     elif until is not None:
         left[origin] = "tx ends after updates or epochs: training.max_steps, training.max_epochs"
+
+
+def _marians(facts: Facts, left: dict[str, str]) -> None:
+    """An average's decay, which it calls by what is left; and of its metrics the first, which counts."""
+    if isinstance(smoothing := facts.value("~smoothing"), float):
+        facts.say("training.ema", round(1 - smoothing, 12), facts.origin("~smoothing"))
+    if metrics := facts.value("~metrics"):
+        first = metrics[0] if isinstance(metrics, list) else metrics
+        score = {"bleu": "bleu", "translation": "bleu", "cross-entropy": "loss", "ce-mean-words": "loss"}
+        score |= {"bleu-detok": "bleu", "bleu-segmented": "bleu", "perplexity": "loss"}
+        if first in score:
+            facts.say("training.best_by", score[first], facts.origin("~metrics"))
+        else:
+            left[facts.origin("~metrics")] = "tx judges by bleu or loss: training.best_by"
 
 
 def _both_sides(facts: Facts) -> None:

@@ -112,8 +112,9 @@ def _taken(facts: Facts, table: Mapping[str, Any], name: str, value: Any) -> str
             facts.imply(ours, inner, origin)
         return ""
     if means is None:
-        words = elsewhere.instead(key)
-        return f"tx {words}" if words else "tx has nothing like it"
+        if words := elsewhere.instead(key):
+            return f"tx {words}"
+        return f"nearest is {ours}" if (ours := elsewhere.ours(key)) else "tx has nothing like it"
     return facts.say(means, value, origin)
 
 

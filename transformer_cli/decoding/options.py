@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from dataclasses import dataclass
 
-from transformer_cli.config.decoding import MAX_BEAM, MAX_PENALTY, DecodingConfig
+from transformer_cli.config.decoding import MAX_BEAM, MAX_PENALTY, SEARCHES, DecodingConfig
 from transformer_cli.decoding.hypothesis import PER_TOKEN, LengthPenalty
 from transformer_cli.errors import UsageError
 
@@ -60,6 +60,13 @@ class SearchOptions:
     sampling: Sampling = FROM_ALL
 
     def __post_init__(self) -> None:
+        if self.search not in SEARCHES.names:
+            raise UsageError(f"there is no search {self.search!r:.60}; there is {', '.join(SEARCHES.names)}")
+        for name, number in (("beam_size", self.beam_size), ("n_best", self.n_best)):
+            if type(number) is not int:
+                raise UsageError(f"{name} is {number!r:.60}; expected a whole number")
+        if type(self.penalty.alpha) not in (int, float):
+            raise UsageError(f"the length penalty is {self.penalty.alpha!r:.60}; expected a number")
         if not 1 <= self.beam_size <= MAX_BEAM:
             raise UsageError(f"a beam of {self.beam_size:,} is not between 1 and {MAX_BEAM:,}")
         if self.search != "sampling" and not 1 <= self.n_best <= self.beam_size:

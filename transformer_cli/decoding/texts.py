@@ -115,6 +115,12 @@ class TextTranslator(ABC):
         numbers, naming the line.
         """
         check_lines("lines", lines)
+        if prefixes is not None:
+            check_lines("prefixes", prefixes)
+            if len(prefixes) != len(lines):
+                raise UsageError(
+                    f"there are {len(prefixes):,} prefixes of {len(lines):,} lines", hint="give one of each"
+                )
         options = SearchOptions.of(
             self.config,
             seed=self.seed,
@@ -301,8 +307,11 @@ class TextTranslator(ABC):
 
 def check_lines(name: str, lines: object) -> None:
     """UsageError unless these are texts: one alone would be taken for a line per character."""
-    if isinstance(lines, str) or not all(isinstance(line, str) for line in lines):  # type: ignore[attr-defined]
+    if isinstance(lines, str) or not isinstance(lines, Sequence) or not all(isinstance(line, str) for line in lines):
         raise UsageError(f"{name} is {lines!r:.60}; expected a list of texts", hint='for example ["ein bier"]')
+    for line in lines:
+        if not line.isascii() and any("\ud800" <= char <= "\udfff" for char in line):
+            raise UsageError(f"{name}: {line!r:.60} is no text: it has half a character", hint="read it as UTF-8")
 
 
 @dataclass(frozen=True)

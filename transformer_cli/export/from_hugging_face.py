@@ -16,10 +16,12 @@ from pathlib import Path
 from typing import Any
 
 import torch
+from pydantic import ValidationError
 from torch import Tensor
 
 from transformer_cli import files
 from transformer_cli.checkpoints.tensors import from_bytes
+from transformer_cli.config.complaints import complaint
 from transformer_cli.config.model import ModelConfig, Stack
 from transformer_cli.errors import ModelError, UsageError
 from transformer_cli.export.hugging_face_names import is_written, modules
@@ -38,6 +40,8 @@ SHAPE = {
     "m2m_100": {"norm_position": "pre", "positions": "sinusoidal-halves"},
     "blenderbot": {"norm_position": "pre", "positions": "learned"},
 }
+IDS = ("pad_token_id", "eos_token_id", "decoder_start_token_id")
+COPY = "copy it again from where it was saved"
 ALWAYS = {"dropout": 0.1, "activation_dropout": 0.0, "tie_word_embeddings": True}
 DEFAULTS: dict[str, dict[str, Any]] = {
     "marian": {
@@ -108,6 +112,12 @@ def read(place: Path) -> Found:
             hint="tx imports Hugging Face's Marian models, and what `tx export hugging-face` wrote",
         )
     tensors = _Tensors(place)
+    for name in IDS:
+        if not 0 <= config[name] < min(rows := tensors.pieces(config)):
+            raise ModelError(
+                f"{files.shown(place / 'config.json')}: {name} is {config[name]}; there are {min(rows)} pieces",
+                hint=COPY,
+            )
     bias_V = tensors.get("final_logits_bias")
     lists, tokenizer, kind = _vocabularies(place, config, tensors.pieces(config))
     target = lists[-1]
@@ -118,7 +128,11 @@ def read(place: Path) -> Found:
     has_bias = written is not None and bool(written.any())
     settings = _settings(place, config, tensors, tokenizer, kind)
     settings["model"]["output_bias"] = has_bias
-    model = ModelConfig.model_validate(settings["model"])
+    try:
+        model = ModelConfig.model_validate(settings["model"])
+    except ValidationError as failure:
+        wrong = ", ".join(f"{'.'.join(map(str, entry['loc']))}: {complaint(entry)}" for entry in failure.errors())
+        raise ModelError(f"{files.shown(place / 'config.json')} describes no model: {wrong}", hint=COPY) from None
     found = dict(_weights(model, config, tensors, lists))
     if has_bias and written is not None:
         found["output_bias"] = written
@@ -178,7 +192,16 @@ def _config(place: Path) -> dict[str, Any]:
     found = files.read_json(path, error=ModelError, hint="name the directory that has a config.json and weights")
     if not isinstance(found, dict):
         raise ModelError(f"{files.shown(path)} does not describe a model")
-    return ALWAYS | DEFAULTS.get(str(found.get("model_type")), {}) | found
+    usual = ALWAYS | DEFAULTS.get(str(found.get("model_type")), {})
+    for name, value in (usual | {"model_type": ""}).items():
+        if name not in IDS and name in found and not _is_like(found[name], value):
+            raise ModelError(f"{files.shown(path)}: {name} is {found[name]!r:.60}, which no such model has", hint=COPY)
+    return usual | found
+
+
+def _is_like(value: Any, usual: Any) -> bool:
+    """Whether it is of the same kind; every whole number is a number."""
+    return type(value) is type(usual) or (type(usual) is float and type(value) is int)
 
 
 def _refusals(place: Path, config: Mapping[str, Any]) -> Iterator[str]:
@@ -192,7 +215,7 @@ def _refusals(place: Path, config: Mapping[str, Any]) -> Iterator[str]:
         there = [config[f"{side}_{name}"] for side in SIDES]
         if there[0] != there[1]:
             yield f"encoder_{name} {there[0]}, decoder_{name} {there[1]}; tx has one for both"
-    for name in ("pad_token_id", "eos_token_id", "decoder_start_token_id"):
+    for name in IDS:
         if not isinstance(config[name], int):
             yield f"{name}: {config[name]}; it has to be one number"
     for name in ("source.spm", "target.spm", "vocab.json"):

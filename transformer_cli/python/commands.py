@@ -8,6 +8,7 @@ from contextlib import nullcontext
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
+from transformer_cli.errors import UsageError
 from transformer_cli.python.words import in_pythons_words, overrides
 
 if TYPE_CHECKING:
@@ -36,6 +37,10 @@ def train(
     from transformer_cli.cli.live import listener
     from transformer_cli.config.source import load_config
 
+    if run_dir is not None and (not isinstance(run_dir, str | Path) or not str(run_dir)):
+        raise UsageError(
+            f"run_dir is {run_dir!r:.60}; expected the path of a directory", hint="leave it out: runs/NAME"
+        )
     loaded = load_config(config, overrides(settings), to_train=True)
 
     from transformer_cli.training import run

@@ -97,6 +97,7 @@ class Model(Translator):
         notebook shows it as the page of -o FILE.html. In fp32, as `score`."""
         run = self.runs[0]
         name = f"{run.path.resolve().name}, {run.checkpoint.name}"
+        check_lines("source and target", [source] if target is None else [source, target])
         return attention_maps(self._precise, source, model=name, target=target, pad_to=pad_to)
 
     @cached_property
@@ -147,11 +148,13 @@ def load(
     not fit together.
     """
     runs = [run] if run is None or isinstance(run, str | Path) else run
+    if not isinstance(runs, Sequence) or not runs or not all(isinstance(one, str | Path | None) for one in runs):
+        raise UsageError(f"run is {run!r:.60}; expected a path, or several", hint='for example "runs/tiny"')
     opened = [open_found(partial(find_checkpoint, None if one is None else str(one))) for one in runs]
     given = {"device": device, "precision": precision}
-    asked = {"decoding.workers": 1, **(settings or {})}  # whose process this is may have threads, which no fork has
-    asked |= {name: value for name, value in given.items() if value is not None}
-    found = settings_of(opened[0], overrides(asked))
+    ours = {"decoding.workers": 1}  # whose process this is may have threads, which no fork has
+    given = {name: value for name, value in given.items() if value is not None}
+    found = settings_of(opened[0], [*overrides(ours), *overrides(settings), *overrides(given)])
     model = translator_as(Model, opened, found)
     model.runs, model.settings = tuple(opened), found
     return model

@@ -8,7 +8,7 @@ from collections.abc import Iterator, Mapping
 from contextlib import contextmanager
 from typing import Any
 
-from transformer_cli.errors import TxError
+from transformer_cli.errors import TxError, UsageError
 
 FUNCTIONS = {"count-params": "count", "evaluate": "evaluate"}
 """What commands are called here."""
@@ -16,6 +16,8 @@ FUNCTIONS = {"count-params": "count", "evaluate": "evaluate"}
 
 def overrides(settings: Mapping[str, Any] | None) -> list[str]:
     """Settings such as {"decoding.beam_size": 3} as `--set` takes them."""
+    if settings is not None and not isinstance(settings, Mapping):
+        raise UsageError(f"settings is {settings!r:.60}; expected a dictionary", hint='{"decoding.beam_size": 3}')
     return [f"{name}={_typed(value)}" for name, value in (settings or {}).items()]
 
 

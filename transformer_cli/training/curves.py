@@ -50,6 +50,11 @@ def curves(run_dir: Path, *, over: Over) -> list[Curve]:
             f"{shown(run_dir / METRICS)} has no update: there is nothing to draw",
             hint="a run has its first after training.log_every updates",
         )
+    if any(type(event.get(key)) not in (int, float) for event in updates for key in ("elapsed_s", "tokens_per_s")):
+        raise ModelError(
+            f"{shown(run_dir / METRICS)} has an update without its time or rate: it is damaged",
+            hint="restore it from a copy, or delete those lines",
+        )
     steps = np.array([0, *(event["step"] for event in updates)])
     elapsed_s = np.array([0.0, *(event["elapsed_s"] for event in updates)])
     rates = np.array([event["tokens_per_s"] for event in updates])

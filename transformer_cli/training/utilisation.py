@@ -24,8 +24,9 @@ class Utilisation:
     peak: float | None
 
     def share(self, target_tokens: int, seconds: float) -> float | None:
-        """Model FLOPs utilisation, of 1 at most but for a peak that was measured in a bad moment."""
-        return None if self.peak is None else self.flops_per_token * target_tokens / seconds / self.peak
+        """Model FLOPs utilisation; None, too, where it would exceed 1: the peak was measured in a bad moment."""
+        share = 0.0 if self.peak is None else self.flops_per_token * target_tokens / seconds / self.peak
+        return share if 0 < share <= 1 else None
 
 
 def training_flops(model: CountedModel, lengths: npt.NDArray[np.integer], *, target_vocab: int) -> int:
