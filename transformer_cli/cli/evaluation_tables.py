@@ -30,9 +30,9 @@ def show_reports(reports: Sequence[Report], options: EvaluationConfig, *, markdo
 
 
 def _scores(report: Report) -> Table:
-    columns = (Column("metric"), Column("score", "right"), Column("95 %", "right"), Column("signature"))
-    rows = tuple((one.name, f"{one.value:.2f}", _margin(one), one.signature) for one in report.scores)
-    return Table(f"{report.name} ({_lines(report)})", columns, rows)
+    columns = (Column("metric"), Column("score", "right"), Column("95 %", "right"))
+    rows = tuple((one.name, f"{one.value:.2f}", _margin(one)) for one in report.scores)
+    return Table(f"{report.name} ({_lines(report)})", columns, rows, notes=_signatures(report))
 
 
 def _systems(reports: Sequence[Report], options: EvaluationConfig) -> Table:
@@ -52,9 +52,14 @@ def _systems(reports: Sequence[Report], options: EvaluationConfig) -> Table:
         f"Differences are from {reports[0].name}. p: how likely one of this size would be if both systems were equally "
         f"good, by paired bootstrap ({options.resamples:,} resamples) and by approximate randomization "
         f"({options.trials:,} trials). TER counts errors: less is better.",
-        *(f"{score.name}: {score.signature}" for score in reports[0].scores),
+        *_signatures(reports[0]),
     ]
     return Table(f"{len(reports)} systems ({_lines(reports[0])})", columns, tuple(rows), notes=tuple(notes))
+
+
+def _signatures(report: Report) -> tuple[str, ...]:
+    """Below the table: they are longer than a terminal is wide."""
+    return tuple(f"{score.name}: {score.signature}" for score in report.scores)
 
 
 def _compared(difference: Difference) -> tuple[str, str, str]:

@@ -5,7 +5,7 @@ from __future__ import annotations
 import json
 import sys
 from collections.abc import Iterator
-from contextlib import nullcontext
+from contextlib import ExitStack, nullcontext
 from dataclasses import replace
 from pathlib import Path
 from typing import Any
@@ -109,7 +109,14 @@ class Run:
             clock=self.clock,
             utilisation=self.utilisation,
         )
-        fit(learner, self.progress, self._epoch, lambda update: self._after_update(learner, update))
+        with ExitStack() as first:
+            first.enter_context(self.listener.stage("the first update"))
+
+            def after(update: Update) -> bool:
+                first.close()
+                return self._after_update(learner, update)
+
+            fit(learner, self.progress, self._epoch, after)
         self.world.part()
         if self.progress.finished is None:
             raise self.stop.interruption(
@@ -130,7 +137,8 @@ class Run:
             self.clock.update(update.target_tokens)
             return self.clock.seconds >= seconds and self.clock.pace is not None
 
-        fit(learner, self.progress, self._epoch, is_enough)
+        with self.listener.stage("timing a few updates"):
+            fit(learner, self.progress, self._epoch, is_enough)
         return horizon, self.clock
 
     def _begin(self) -> Learner:
