@@ -130,7 +130,7 @@ def training_rates(work: str, environment: dict[str, str], neighbours: list[int]
                 found = events(run)[max(before - 1, 0) :]
             spans = [b["elapsed_s"] - a["elapsed_s"] for a, b in pairwise(found)]
             tokens = [event["tokens_per_s"] * span for event, span in zip(found[1:], spans, strict=True)]
-            rates.append(sum(tokens) / sum(spans))
+            rates.append(sum(tokens) / sum(spans) if spans else 0.0)  # an update may take longer than that
     shutil.rmtree(run)
     return rates
 
