@@ -123,7 +123,7 @@ print(hashlib.sha256(weights.read_bytes()).hexdigest())
 
 
 def test_however_threads_wait_training_ends_in_the_same_bits(tmp_path):
-    """Sleeping, which is the default, and spinning."""
+    """Sleeping soon, which is the default, and spinning."""
     pairs = [["der hund schläft", "the dog sleeps"], ["die katze trinkt", "the cat drinks"]] * 40
     settings = [f"data.{split}={json.dumps({'pairs': pairs})}" for split in ("train", "valid", "test")]
     settings += ["tokenizer.vocab_size=60", "training.max_steps=3", "training.validation_bleu=false"]

@@ -11,7 +11,7 @@ HINT = "torchrun sets RANK, WORLD_SIZE, LOCAL_RANK, MASTER_ADDR and MASTER_PORT:
 
 DEFAULTS = {
     ("TORCH_CPP_LOG_LEVEL",): "ERROR",
-    ("OMP_WAIT_POLICY", "GOMP_SPINCOUNT", "KMP_BLOCKTIME"): "PASSIVE",
+    ("GOMP_SPINCOUNT", "OMP_WAIT_POLICY", "KMP_BLOCKTIME"): "500",
     ("LRU_CACHE_CAPACITY",): "512",
     ("ONEDNN_PRIMITIVE_CACHE_CAPACITY", "DNNL_PRIMITIVE_CACHE_CAPACITY"): "512",
 }
@@ -19,10 +19,11 @@ DEFAULTS = {
 
 What torch logs of connections that break, tx says in words of its own.
 
-Threads that wait for each other sleep. OpenMP lets them spin, which is a little faster on a machine that does nothing
-else and several times slower beside a single busy process: the one that spins takes the processor of the one that all
-wait for. The last two bound how much compiled code is kept for shapes seen before, by PyTorch and by oneDNN: more than
-all that training uses, half of what they would keep of a text whose every batch is new (docs/performance.md).
+Threads that wait for each other soon sleep. OpenMP lets them spin for milliseconds, which is faster on a machine that
+does nothing else and several times slower beside a single busy process: the one that spins takes the processor of the
+one that all wait for. 500 turns are some microseconds, in which most waits end. The last two bound how much compiled
+code is kept for shapes seen before, by PyTorch and by oneDNN: more than all that training uses, half of what they would
+keep of a text whose every batch is new (docs/performance.md).
 """
 
 
