@@ -18,6 +18,8 @@ from transformer_cli.tokenizer import Tokenizer
 from transformer_cli.training.listening import Listener
 from transformer_cli.training.parallel import World
 
+Epoch = tuple[binary.EncodedCorpus | SampledCorpus, list[batching.Indices]]
+
 
 class Material:
     """The training text of a run directory."""
@@ -27,6 +29,7 @@ class Material:
     ) -> None:
         self.text, self.tokenizer, self.config = text, tokenizer, config
         self.run_dir, self.world, self.listener = run_dir, world, listener
+        self._latest: tuple[tuple[int, tuple[tuple[int, int], ...]], Epoch] | None = None
 
     def prepare(self) -> None:
         """Have it as ids."""
@@ -69,11 +72,16 @@ class Material:
         if self.world.is_main and (counted is not None or not (self.run_dir / WORD_COUNTS).exists()):
             save_word_counts(self.run_dir, counted or count_words(self.text.source, self.text.target))
 
-    def epoch(
-        self, number: int, shares: Sequence[tuple[int, int]] = ()
-    ) -> tuple[binary.EncodedCorpus | SampledCorpus, list[batching.Indices]]:
+    def epoch(self, number: int, shares: Sequence[tuple[int, int]] = ()) -> Epoch:
         """The text as an epoch sees it, with subword sampling in its own pieces; and this process's batches of it, or
-        of what others have left of it (`shares`)."""
+        of what others have left of it (`shares`). The last that was asked for is kept: a plan takes its time."""
+        asked = (number, tuple(shares))
+        if self._latest is None or self._latest[0] != asked:
+            self._latest = None  # before the next one takes as much memory
+            self._latest = asked, self._planned(number, shares)
+        return self._latest[1]
+
+    def _planned(self, number: int, shares: Sequence[tuple[int, int]]) -> Epoch:
         drawn, rows = self._drawn(number), self.rows(number)
         plan = batching.plan_of_rest(
             drawn.lengths if rows is None else drawn.lengths[rows],
