@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import os
 import tempfile
+from abc import abstractmethod
 from collections import Counter
 from collections.abc import Iterator, Sequence
 from contextlib import ExitStack
@@ -44,13 +45,13 @@ class Text(Sequence[str]):
     blank: Places
     """The places of those without text."""
 
+    @abstractmethod
     def utf8(self, start: int, stop: int) -> bytes:
         """These lines, each with a line feed behind it."""
-        raise NotImplementedError
 
+    @abstractmethod
     def without(self, places: Places) -> Text:
         """All but those at these places."""
-        raise NotImplementedError
 
     @overload
     def __getitem__(self, index: int) -> str: ...
