@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import operator
-from collections.abc import Sequence
+from collections.abc import Iterator, Sequence
 from dataclasses import dataclass
 from functools import reduce
 from typing import Any, Protocol
@@ -107,6 +107,12 @@ def count(
     return Counts(metric, metric.count(hypotheses, references))
 
 
+def _each_alone(metric: Any, hypotheses: Sequence[str], references: Sequence[Sequence[str]]) -> Iterator[Any]:
+    """What sacreBLEU finds in a text that has but one of the sentences, for each of them."""
+    for line, *ours in zip(hypotheses, *references, strict=True):
+        yield metric.corpus_score([line], [[reference] for reference in ours])
+
+
 class Bleu:
     """sacreBLEU's: what it counts in a sentence is what it finds in a text that has this sentence alone."""
 
@@ -116,11 +122,8 @@ class Bleu:
         self.metric = metric
 
     def count(self, hypotheses: Sequence[str], references: Sequence[Sequence[str]]) -> Sequence[Sequence[float]]:
-        rows = []
-        for line, *ours in zip(hypotheses, *references, strict=True):
-            found = self.metric.corpus_score([line], [[reference] for reference in ours])
-            rows.append([found.sys_len, found.ref_len, *found.counts, *found.totals])
-        return rows
+        alone = _each_alone(self.metric, hypotheses, references)
+        return [[found.sys_len, found.ref_len, *found.counts, *found.totals] for found in alone]
 
     def score(self, sums: Sequence[float]) -> float:
         bleu, counts = self.metric, sums[2:]
@@ -149,11 +152,7 @@ class Ter:
         self.metric = metric
 
     def count(self, hypotheses: Sequence[str], references: Sequence[Sequence[str]]) -> Sequence[Sequence[float]]:
-        rows = []
-        for line, *ours in zip(hypotheses, *references, strict=True):
-            found = self.metric.corpus_score([line], [[reference] for reference in ours])
-            rows.append([found.num_edits, found.ref_length])
-        return rows
+        return [[found.num_edits, found.ref_length] for found in _each_alone(self.metric, hypotheses, references)]
 
     def score(self, sums: Sequence[float]) -> float:
         n_edits, n_words = sums

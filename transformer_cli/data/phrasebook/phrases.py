@@ -183,8 +183,24 @@ def _noun_form(noun: Noun, *, plural: bool, case: str) -> str:
     return noun.german
 
 
+class _Bare:
+    """What stands alone: no determiner, and no word of the lexicon."""
+
+    @property
+    def asked(self) -> bool:
+        return False
+
+    @property
+    def determiner(self) -> str:
+        return ""
+
+    @property
+    def lemmas(self) -> tuple[str, ...]:
+        return ()
+
+
 @dataclass(frozen=True)
-class Pronoun:
+class Pronoun(_Bare):
     """A personal pronoun, or the question words wer and was, which stand where a pronoun would."""
 
     name: str
@@ -200,14 +216,6 @@ class Pronoun:
     @property
     def asked(self) -> bool:
         return self.name in ("wer", "was")
-
-    @property
-    def determiner(self) -> str:
-        return ""
-
-    @property
-    def lemmas(self) -> tuple[str, ...]:
-        return ()
 
     def german(self, case: str, role: str) -> Words:
         return (Word(_PRONOUNS[self.name][1][case], (role,)),)
@@ -237,7 +245,7 @@ NAMES = ("anna", "maria", "lena", "paul", "peter", "max")
 
 
 @dataclass(frozen=True)
-class Name:
+class Name(_Bare):
     """A person by name, in all cases and both languages the same."""
 
     name: str
@@ -250,18 +258,6 @@ class Name:
     def is_pronoun(self) -> bool:
         return False
 
-    @property
-    def asked(self) -> bool:
-        return False
-
-    @property
-    def determiner(self) -> str:
-        return ""
-
-    @property
-    def lemmas(self) -> tuple[str, ...]:
-        return ()
-
     def german(self, case: str, role: str) -> Words:
         return (Word(self.name, (role,)),)
 
@@ -270,7 +266,7 @@ class Name:
 
 
 @dataclass(frozen=True)
-class Anaphor:
+class Anaphor(_Bare):
     """The pronoun for a noun phrase: German by grammatical gender, English by what it is."""
 
     antecedent: NounPhrase
@@ -282,18 +278,6 @@ class Anaphor:
     @property
     def is_pronoun(self) -> bool:
         return True
-
-    @property
-    def asked(self) -> bool:
-        return False
-
-    @property
-    def determiner(self) -> str:
-        return ""
-
-    @property
-    def lemmas(self) -> tuple[str, ...]:
-        return ()
 
     def german(self, case: str, role: str) -> Words:
         return (Word({"m": "er", "f": "sie", "n": "es", "p": "sie"}[self.antecedent.gender], (role,)),)
