@@ -3,13 +3,15 @@
 from __future__ import annotations
 
 from dataclasses import replace
+from pathlib import Path
 
 import torch
 
 from transformer_cli.checkpoints.store import OpenedRun
 from transformer_cli.config.model import ModelConfig
-from transformer_cli.export.comparison import Probe
+from transformer_cli.export.comparison import Comparison, Probe, compare
 from transformer_cli.export.exporting import probe_of
+from transformer_cli.export.formats import Format
 from transformer_cli.model.build import build_model
 
 SMALL = {"d_model": 16, "n_heads": 4, "d_ff": 24, "n_layers": {"encoder": 2, "decoder": 1}, "dropout": 0.0}
@@ -69,3 +71,13 @@ def with_model(run: OpenedRun, **options) -> OpenedRun:
             if tensor.dim() == 1:  # biases and norms, which begin as 0 and 1
                 tensor.add_(torch.randn_like(tensor) * 0.3)
     return replace(run, config=run.config.model_copy(update={"model": config}), model=model)
+
+
+def compared_by(
+    format: Format, run: OpenedRun, place: Path, sources: list[str], *, quantization: str | None = None
+) -> Comparison:
+    """What the engine of a format says of these lines, beside tx."""
+    place.mkdir()
+    assert list(format.refusals(run)) == []
+    format.write(run, place, quantization=quantization)
+    return compare(run, format.open(run, place), short(run, sources))

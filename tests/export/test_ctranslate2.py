@@ -8,7 +8,7 @@ from dataclasses import replace
 import pytest
 import torch
 from conftest import PAIRS
-from shapes import one_by_one, short, with_model
+from shapes import compared_by, one_by_one, with_model
 
 from transformer_cli.export.comparison import Probe, compare
 from transformer_cli.export.ctranslate2 import CTranslate2
@@ -21,11 +21,7 @@ SOURCES = ["ich mochte ein bier", "die unglückliche katze schläft nicht und tr
 
 
 def compared(run, place, *, quantization=None):
-    place.mkdir()
-    format = CTranslate2()
-    assert format.refusals(run) == []
-    format.write(run, place, quantization=quantization)
-    return compare(run, format.open(run, place), short(run, SOURCES))
+    return compared_by(CTranslate2(), run, place, SOURCES, quantization=quantization)
 
 
 @pytest.mark.parametrize("options", one_by_one(), ids=str)

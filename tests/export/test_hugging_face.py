@@ -10,7 +10,7 @@ from pathlib import Path
 import pytest
 import torch
 from sentencepiece.sentencepiece_model_pb2 import ModelProto
-from shapes import one_by_one, short, with_model
+from shapes import compared_by, one_by_one, short, with_model
 
 from transformer_cli.cli import failures
 from transformer_cli.cli.app import main
@@ -31,10 +31,7 @@ SHAPES = [*one_by_one(), *(POST | one for one in one_by_one() if len(one) == 1 a
 
 
 def compared(run, place):
-    place.mkdir()
-    format = HuggingFace()
-    format.write(run, place, quantization=None)
-    return compare(run, format.open(run, place), short(run, SOURCES))
+    return compared_by(HuggingFace(), run, place, SOURCES)
 
 
 @pytest.mark.parametrize("options", SHAPES, ids=str)

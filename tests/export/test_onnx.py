@@ -8,11 +8,10 @@ from dataclasses import replace
 from pathlib import Path
 
 import pytest
-from shapes import one_by_one, short, with_model
+from shapes import compared_by, one_by_one, with_model
 
 from transformer_cli.cli import failures
 from transformer_cli.cli.app import main
-from transformer_cli.export.comparison import compare
 from transformer_cli.export.onnx import Onnx
 
 pytest.importorskip("onnxruntime", reason="the extra `onnx` is not installed")
@@ -21,11 +20,7 @@ SOURCES = ["ich mochte ein bier", "die unglückliche katze schläft nicht und tr
 
 
 def compared(run, place):
-    place.mkdir()
-    format = Onnx()
-    assert format.refusals(run) == []
-    format.write(run, place, quantization=None)
-    return compare(run, format.open(run, place), short(run, SOURCES))
+    return compared_by(Onnx(), run, place, SOURCES)
 
 
 @pytest.mark.parametrize("options", one_by_one(), ids=str)
