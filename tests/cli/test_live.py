@@ -128,21 +128,6 @@ def on_a_terminal(command: list[str], *, columns: int = 80, **environment: str) 
     return process.returncode, seen.decode()
 
 
-@pytest.mark.parametrize(("terminal", "said"), [("xterm", "loading ...\r\x1b[K"), ("dumb", "")])
-def test_what_passes_is_on_a_terminal_alone_and_gone_afterwards(terminal: str, said: str) -> None:
-    code = "from transformer_cli.cli import console\nwith console.passing('loading ...'): pass"
-    assert on_a_terminal([sys.executable, "-c", code], TERM=terminal) == (0, said)
-    piped = subprocess.run([sys.executable, "-c", code], capture_output=True, check=True)
-    assert piped.stdout + piped.stderr == b""
-
-
-@pytest.mark.usefixtures("here")
-def test_who_waits_for_torch_reads_so(monkeypatch: pytest.MonkeyPatch, capfd: pytest.CaptureFixture[str]) -> None:
-    monkeypatch.setattr(console, "has_cursor", lambda: True)
-    assert main(["translate", "ich mochte ein bier"]) == 0
-    assert capfd.readouterr().err.startswith("loading PyTorch ...\r\x1b[Kmodel: ")
-
-
 def training(max_steps: int) -> list[str]:
     """What trains something small."""
     text = f"{{pairs: {PAIRS[:6]}}}"

@@ -2,10 +2,12 @@
 
 from __future__ import annotations
 
+import atexit
 import importlib
 import os
 import sys
 from collections.abc import Callable
+from contextlib import suppress
 from dataclasses import dataclass
 from typing import Annotated, Any, NoReturn
 
@@ -126,7 +128,19 @@ def tx(
 def run() -> NoReturn:
     """The program: parse, run, report, exit."""
     console.open_streams()
-    sys.exit(failures.exit_code(lambda: main(sys.argv[1:])))
+    if console.has_cursor():
+        console.pulse.start()
+    leave(failures.exit_code(lambda: main(sys.argv[1:])))
+
+
+def leave(code: int) -> NoReturn:
+    """End at once: Python would take seconds to free, object by object, what the system takes back as a whole."""
+    atexit._run_exitfuncs()
+    console.pulse.hush()
+    for stream in (sys.stdout, sys.stderr):
+        with suppress(OSError, ValueError):
+            stream.flush()
+    os._exit(code)
 
 
 def main(arguments: list[str]) -> int:

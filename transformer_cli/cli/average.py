@@ -65,10 +65,10 @@ def average(
         parents, place = [find_checkpoint(name) for name in runs], Path(output_dir or "")
     refuse_inside_a_run(place.parent)
 
-    with console.passing("loading PyTorch ..."):
-        from transformer_cli.checkpoints.average import average as write
+    from transformer_cli.checkpoints.average import average as write
 
-    made = write(parents, place)
+    with console.pulse.doing("averaging"):
+        made = write(parents, place)
     console.say(f"the mean of {', '.join(shown(parent) for parent in parents)}")
     if json_output:
         console.result(json_line({"checkpoint": str(made), "parents": [str(parent) for parent in parents]}))

@@ -92,8 +92,9 @@ def compare(
             tally.refuse(translator.max_source_length, splits=translator.config.long == "split")
             systems.append(report.System(shown(name), found.lines, found.flags))
         judged = report.Text(text.references, text.source)
-        reports = report.reports(systems, judged, options, n_worst=0)
-        contrasts = [contrast(systems[0], other, judged, options, n_shown=sentences) for other in systems[1:]]
+        with console.pulse.doing("scoring"):
+            reports = report.reports(systems, judged, options, n_worst=0)
+            contrasts = [contrast(systems[0], other, judged, options, n_shown=sentences) for other in systems[1:]]
         if json_output:
             console.result(json_line(_as_json(text, opened, reports, contrasts, differences)))
             continue

@@ -11,6 +11,7 @@ from collections.abc import Iterator
 from contextlib import contextmanager
 from typing import Any, TextIO
 
+from transformer_cli.cli.pulse import Pulse
 from transformer_cli.errors import ResourceError
 
 LONGEST_LINE = 800
@@ -96,24 +97,12 @@ def farewell(message: str, *, command: str | None = None) -> None:
     _write(sys.stderr, "\n".join(lines))
 
 
-@contextmanager
-def passing(text: str) -> Iterator[None]:
-    """A line on a terminal while something takes a moment, gone afterwards; nothing elsewhere."""
-    is_shown = has_cursor() and not _quiet
-    if is_shown:
-        sys.stderr.write(text)
-        sys.stderr.flush()
-    try:
-        yield
-    finally:
-        if is_shown:
-            sys.stderr.write("\r\x1b[K")
-            sys.stderr.flush()
-
-
 def has_cursor() -> bool:
     """Whether somebody looks at a terminal that can draw over what it drew."""
     return is_terminal(sys.stderr) and os.environ.get("TERM") not in ("dumb", "unknown")
+
+
+pulse = Pulse(lambda: not _quiet and has_cursor())
 
 
 def is_terminal(stream: TextIO | None) -> bool:
@@ -163,12 +152,13 @@ class _Descriptor(io.RawIOBase):
 
     def __init__(self, descriptor: int) -> None:
         self.descriptor = descriptor
+        self.is_terminal = os.isatty(descriptor)
 
     def fileno(self) -> int:
         return self.descriptor
 
     def isatty(self) -> bool:
-        return os.isatty(self.descriptor)
+        return self.is_terminal
 
     def readable(self) -> bool:
         return True
@@ -177,17 +167,20 @@ class _Descriptor(io.RawIOBase):
         return True
 
     def readinto(self, buffer: Any) -> int:
-        while True:
-            try:
-                data = os.read(self.descriptor, len(buffer))
-            except BlockingIOError:
-                select.select([self.descriptor], [], [])
-            else:
-                buffer[: len(data)] = data
-                return len(data)
+        with pulse.paused():
+            while True:
+                try:
+                    data = os.read(self.descriptor, len(buffer))
+                except BlockingIOError:
+                    select.select([self.descriptor], [], [])
+                else:
+                    buffer[: len(data)] = data
+                    return len(data)
 
     def write(self, data: Any) -> int:
         rest = memoryview(data)
+        if self.is_terminal:
+            pulse.hush(bytes(rest[-1:]))
         while rest:
             try:
                 rest = rest[os.write(self.descriptor, rest) :]

@@ -279,7 +279,8 @@ def _judge(
             "--set evaluation.metrics=[bleu,chrf] leaves it out"
         )
     judged = report.Text(text.references, text.source, known.counts)
-    found = report.reports(systems, judged, known.options, n_worst=output.n_worst)
+    with console.pulse.doing("scoring"):
+        found = report.reports(systems, judged, known.options, n_worst=output.n_worst)
     if text.is_own:
         found = [replace(one, warnings=[]) for one in found]
     results = [{**one.as_json(), **more} for one, more in zip(found, facts, strict=True)]

@@ -67,7 +67,8 @@ def export(
 
     from transformer_cli.export.exporting import export as write
 
-    found = write(opened, format, output_dir, lines=lines, quantization=quantization)
+    with console.pulse.doing("writing, and translating with both engines"):
+        found = write(opened, format, output_dir, lines=lines, quantization=quantization)
     if json_output:
         console.result(json_line({"place": str(found.place), **found.as_json()}))
         return
@@ -88,7 +89,8 @@ def _lines(input_file: str | None, settings: RunConfig) -> list[str]:
         given = given_lines(None, input_file)
         return [] if given is None else given.lines
     try:
-        corpus = load_validation(settings.data)
+        with console.pulse.doing("reading the text to compare on"):
+            corpus = load_validation(settings.data)
     except DataError as failure:
         raise DataError(failure.message, hint="name another text to compare the engines on, with -i") from None
     return [] if corpus is None else list(corpus.source)

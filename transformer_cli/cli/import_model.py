@@ -33,10 +33,10 @@ def import_model(
       tx import opus-mt-de-en --run-dir runs/opus --set decoding.beam_size=4
       tx import opus-mt-de-en --run-dir runs/opus --set data.max_length=200
     """
-    with console.passing("loading PyTorch ..."):
-        from transformer_cli.export.importing import import_model as write
+    from transformer_cli.export.importing import import_model as write
 
-    made = write(place, run_dir, overrides or ())
+    with console.pulse.doing("reading the model"):
+        made = write(place, run_dir, overrides or ())
     if json_output:
         console.result(json_line(made.as_json()))
         return

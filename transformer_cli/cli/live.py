@@ -14,6 +14,7 @@ from dataclasses import dataclass, field
 from typing import TYPE_CHECKING
 
 from transformer_cli.cli import console
+from transformer_cli.cli.pulse import WHEEL, WORKING
 
 if TYPE_CHECKING:
     from rich.console import Console, ConsoleOptions, RenderResult
@@ -49,12 +50,15 @@ class Picture:
     tasks: list[Task] = field(default_factory=list)
     is_stopping: bool = False
     now: Callable[[], float] = time.monotonic
+    started: float = field(default_factory=time.monotonic)
 
     def __rich_console__(self, output: Console, options: ConsoleOptions) -> RenderResult:
         from rich.text import Text
 
         if self.status is not None:
             yield from status_lines(self.status, columns=options.max_width)
+        elif not self.tasks:
+            yield task_line(Task(WORKING, None, self.started), self.now(), columns=options.max_width)
         for task in self.tasks[-1:]:
             yield task_line(task, self.now(), columns=options.max_width)
         if self.is_stopping:
@@ -100,7 +104,7 @@ def task_line(task: Task, now: float, *, columns: int) -> Text:
     since = f"{minutes}:{rest:02}"
     if not task.total:
         done = f"  {task.done:,}" if task.done else ""
-        wheel = "◐◓◑◒"[int(seconds * 4) % 4]
+        wheel = WHEEL[int(seconds * 4) % len(WHEEL)]
         return Text.assemble((wheel, "cyan"), f" {task.what}{done}  {since}", no_wrap=True, overflow="ellipsis")
     done = f"{min(task.done, task.total):,}/{task.total:,}  {since}"
     width = max(8, min(30, columns - len(task.what) - len(done) - 4))
@@ -132,7 +136,7 @@ class Screen:
             file=sys.stderr, force_terminal=True, no_color=not console.has_colour(sys.stderr), highlight=False
         )
         self.picture = Picture()
-        self.live = Live(
+        self._live = Live(
             self.picture,
             console=self.output,
             refresh_per_second=REFRESHES_PER_S,
@@ -140,6 +144,12 @@ class Screen:
             redirect_stdout=False,
             redirect_stderr=False,
         )
+
+    @contextmanager
+    def shown(self) -> Iterator[None]:
+        """At the bottom of the terminal, until the block ends."""
+        with console.pulse.paused(), self._live:
+            yield
 
     def say(self, line: str, style: str = "") -> None:
         from rich.text import Text
@@ -186,7 +196,7 @@ def listener() -> Iterator[Listener]:
         yield Listener(say=console.say, warn=console.warn, stage=plain_stage, stopping=_tell_stopping)
     else:
         screen = Screen()
-        with screen.live:
+        with screen.shown():
             yield Listener(
                 say=screen.say,
                 warn=screen.warn,
@@ -207,7 +217,7 @@ def stages() -> Iterator[Stage]:
         yield unseen
         return
     screen = Screen()
-    with screen.live:
+    with screen.shown():
         yield screen.stage
 
 
@@ -222,7 +232,7 @@ def progress_bar(what: str, total: int | None, *, beside_results: bool = False) 
         yield lambda n: None
         return
     screen = Screen()
-    with screen.live, screen.stage(what, total) as advance:
+    with screen.shown(), screen.stage(what, total) as advance:
         yield advance
 
 

@@ -62,7 +62,8 @@ def plot(
     if paths:
         # A notebook's own backend, which programs started from it inherit, is not there for all of them.
         os.environ["MPLBACKEND"] = "agg"
-    contents = [figure(found, over=over, suffix=path.suffix.lower()) for path in paths]
+    with console.pulse.doing("drawing"):
+        contents = [figure(found, over=over, suffix=path.suffix.lower()) for path in paths]
     for path, content in zip(paths, contents, strict=True):
         with result_file(path) as file:
             file.write(content)

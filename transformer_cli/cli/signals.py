@@ -41,6 +41,8 @@ def _end(number: int, frame: FrameType | None) -> None:
     if _is_importing(frame):
         # A module in C++ that runs Python while it is loaded may swallow an exception, or abort; torch does both.
         try:
+            if pulse := getattr(sys.modules.get("transformer_cli.cli.console"), "pulse", None):
+                pulse.hush()
             os.write(2, f"{WORDS[number]}\n".encode())
             if abandon := getattr(sys.modules.get("transformer_cli.files"), "abandon", None):
                 abandon()

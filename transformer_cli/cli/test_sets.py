@@ -51,7 +51,8 @@ def own_tests(opened: KnownRun, data: DataConfig) -> list[TestSet]:
     from transformer_cli.config.data import PHRASEBOOK
     from transformer_cli.data.corpus import load_tests
 
-    tests = load_tests(data)
+    with console.pulse.doing("reading the test text"):
+        tests = load_tests(data)
     if not tests:
         raise DataError(
             f"{opened.path} has no test set",

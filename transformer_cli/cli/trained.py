@@ -18,9 +18,6 @@ if TYPE_CHECKING:
     from transformer_cli.decoding.texts import TextTranslator
 
 
-LOADING = "loading PyTorch ..."
-
-
 def open_trained(
     model: str | None, config: str | None, overrides: Sequence[str] | None, *, precise: bool = False
 ) -> tuple[OpenedRun, RunConfig]:
@@ -39,14 +36,14 @@ def open_several(
     """The runs with their best weights, and the first one's configuration with the overrides on top; see above."""
     finders, origin = _finders(models, config, overrides)
 
-    with console.passing(LOADING):
-        from transformer_cli.checkpoints.known import found
-        from transformer_cli.checkpoints.store import open_run
-        from transformer_cli.loading import settings_of
+    from transformer_cli.checkpoints.known import found
+    from transformer_cli.checkpoints.store import open_run
+    from transformer_cli.loading import settings_of
 
     opened = []
     for find in finders:
-        opened.append(run := found(find, open_run))
+        with console.pulse.doing("opening the model"):
+            opened.append(run := found(find, open_run))
         _tell_model(run, origin)
     settings = settings_of(opened[0], [*(["precision=fp32"] if precise else []), *(overrides or ())])
     _tell_precision(opened[0], settings)
@@ -84,13 +81,13 @@ def open_translator(
         if engines.differs(options):
             console.warn(f"CTranslate2 prunes {beam} otherwise than tx: here and there it finds another translation")
         return translator, known, settings
-    with console.passing(LOADING):
-        from transformer_cli.checkpoints.store import open_run
-        from transformer_cli.loading import translator_of
+    from transformer_cli.checkpoints.store import open_run
+    from transformer_cli.loading import translator_of
 
     opened = []
     for find in finders:
-        opened.append(run := found(find, open_run))
+        with console.pulse.doing("opening the model"):
+            opened.append(run := found(find, open_run))
         _tell_model(run, origin)
     if settings.decoding.engine == "auto" and engines.is_installed():
         reasons = [*obstacles, *([beam] if engines.differs(options) else [])]

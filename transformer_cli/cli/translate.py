@@ -235,6 +235,7 @@ def _ask() -> str:
         import readline  # noqa: F401  (gives `input` editing and a history)
 
     try:
-        return input("> " if console.is_terminal(sys.stdout) else "")
+        with console.pulse.paused():
+            return input("> " if console.is_terminal(sys.stdout) else "")
     except EOFError:
         return ""

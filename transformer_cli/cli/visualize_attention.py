@@ -102,7 +102,8 @@ def visualize_attention(
 
     if words and (paths or json_output) and all(path.suffix.lower() in DATA for path in paths):
         console.warn("--words joins pieces in pictures; numbers are saved by pieces")
-    contents = [_content(path, chosen, views, words=words) for path in paths]
+    with console.pulse.doing("drawing"):
+        contents = [_content(path, chosen, views, words=words) for path in paths]
     for path, content in zip(paths, contents, strict=True):
         _write(path, content)
     if json_output:

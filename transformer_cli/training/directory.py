@@ -8,7 +8,7 @@ import re
 from collections.abc import Callable, Iterator, Mapping
 from contextlib import contextmanager, suppress
 from pathlib import Path
-from typing import Any
+from typing import TYPE_CHECKING, Any
 
 from transformer_cli import files
 from transformer_cli.checkpoints.events import METRICS
@@ -19,7 +19,9 @@ from transformer_cli.config.source import dump_config, load_config
 from transformer_cli.data.corpus import Corpus
 from transformer_cli.errors import DataError, ResourceError, TxError, UsageError
 from transformer_cli.evaluation.words import WORD_COUNTS
-from transformer_cli.training.parallel import World
+
+if TYPE_CHECKING:
+    from transformer_cli.training.parallel import World
 
 NO_METRICS = "metrics.damaged"
 """Lines that were found among what was measured, and are none of it."""
