@@ -15,7 +15,8 @@ from transformer_cli.data import encoding
 from transformer_cli.data.binary import encode
 from transformer_cli.data.corpus import Corpus
 from transformer_cli.errors import ResourceError
-from transformer_cli.tokenizer import EOS, Tokenizer, train_tokenizer
+from transformer_cli.tokenizer import EOS, Tokenizer, Vocabulary, train_tokenizer
+from transformer_cli.tokenizer.renumbering import Model
 from transformer_cli.writing import words
 
 GERMAN = ["ich möchte ein bier", "das ist ein großer Hund\u2028!", "die katze trinkt ein bier", "\u200b", "x" * 200]
@@ -23,11 +24,19 @@ ENGLISH = ["i want a beer", "that is a big dog", "the cat drinks a beer", "a bee
 CORPUS = Corpus(GERMAN * 20, ENGLISH * 20)
 
 
-@pytest.fixture(scope="module", params=[True, False], ids=["joint", "two"])
+@pytest.fixture(scope="module", params=[True, False, "marked"], ids=["joint", "two", "marked"])
 def tokenizer(request) -> Tokenizer:
     sizes = 80 if request.param else SideVocabSizes(source=60, target=50)
-    config = TokenizerConfig(vocab_size=sizes, joint=request.param)
-    return train_tokenizer(config, GERMAN[:3] * 5, ENGLISH * 5, seed=1)[0]
+    config = TokenizerConfig(vocab_size=sizes, joint=bool(request.param))
+    learned = train_tokenizer(config, GERMAN[:3] * 5, ENGLISH * 5, seed=1)[0]
+    return marked(learned.source, "__de__", "__en__") if request.param == "marked" else learned
+
+
+def marked(vocabulary: Vocabulary, *marks: str) -> Tokenizer:
+    """One model for both sides, each with the mark of its language."""
+    pieces = [vocabulary.piece(id) for id in range(4, vocabulary.size)]
+    model = Model(vocabulary.model).numbered([*pieces, *marks], frozenset(marks)).model
+    return Tokenizer(*(Vocabulary(model, mark=mark) for mark in marks))
 
 
 @pytest.fixture

@@ -187,3 +187,27 @@ def test_a_limit_costs_nothing_before_it_is_reached(sampling: bool) -> None:
     reference = Reference(random_logits(1, vocab=6, mark=2), 0, limit=10**12, vocab=6, beam_size=3, alpha=-1.0)
     [[found]] = fast([reference], sampling=sampling)
     assert not found.truncated
+
+
+@settings(max_examples=150, deadline=None)
+@given(tables(), st.integers(1, 4), st.sampled_from(ALPHAS), st.integers(1, 6))
+def test_a_mark_that_comes_first_is_what_a_table_that_is_sure_of_it_writes(table, beam_size, alpha, n_sentences):
+    vocab, logits = table
+    mark = vocab - 1
+
+    def sure(sentence: int, tokens: tuple[int, ...]) -> list[float]:
+        return logits(sentence, tokens) if tokens else [0.0 if id == mark else -math.inf for id in range(vocab)]
+
+    found = [
+        search(
+            TableModel(scores),
+            *sources(list(range(n_sentences))),
+            limits=[5] * n_sentences,
+            symbols=Symbols(bos=BOS, eos=EOS, banned=BANNED, first=first),
+            options=SearchOptions(beam_size=beam_size, penalty=LengthPenalty(alpha)),
+            lines=list(range(n_sentences)),
+        )
+        for scores, first in ((logits, mark), (sure, None))
+    ]
+    assert found[0] == found[1]
+    assert all(one.ids[0] == mark for several in found[0] for one in several)

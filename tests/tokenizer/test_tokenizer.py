@@ -7,7 +7,8 @@ import pytest
 
 from transformer_cli.config.tokenizer import TokenizerConfig
 from transformer_cli.errors import ModelError
-from transformer_cli.tokenizer import Tokenizer, train_tokenizer
+from transformer_cli.tokenizer import Tokenizer, Vocabulary, train_tokenizer
+from transformer_cli.tokenizer.renumbering import Model
 
 GERMAN = ["ich möchte ein bier", "das ist ein hund", "die katze trinkt ein bier"] * 10
 ENGLISH = ["i want a beer", "that is a dog", "the cat drinks a beer"] * 10
@@ -122,3 +123,45 @@ def test_models_that_changed_places_are_noticed(per_side, tmp_path):
     shutil.move(tmp_path / "x", tmp_path / "target.model")
     with pytest.raises(ModelError, match=r"source\.model is damaged"):
         Tokenizer.load(tmp_path)
+
+
+@pytest.fixture(scope="module")
+def marked(joint) -> Tokenizer:
+    """The joint one, with the mark of a language on each side."""
+    marks = ("__de__", "__en__")
+    pieces = [joint.source.piece(id) for id in range(4, joint.source_size)]
+    model = Model(joint.source.model).numbered([*pieces, *marks], frozenset(marks)).model
+    return Tokenizer(*(Vocabulary(model, mark=mark) for mark in marks))
+
+
+def test_a_mark_comes_before_every_text_and_vanishes_from_it(marked, joint):
+    for sides in ((marked.encode_source, joint.encode_source), (marked.encode_target, joint.encode_target)):
+        with_mark, without = (encode([*GERMAN, "", "  "]) for encode in sides)
+        assert [ids[1:] for ids in with_mark] == without
+        assert {tuple(ids[:1]) for ids in with_mark} == {(sides[0](["ein"])[0][0],), ()}
+    assert [marked.source.piece(ids[0]) for ids in marked.encode_source(GERMAN[:1])] == ["__de__"]
+    assert marked.source.pieces(GERMAN[:1])[0][0] == "__de__"
+    assert marked.decode_target(marked.encode_target(ENGLISH)) == ENGLISH
+    drawn = marked.sample_target(ENGLISH, rate=0.5, seed=1, epoch=1)
+    assert [ids[1:] for ids in drawn] == joint.sample_target(ENGLISH, rate=0.5, seed=1, epoch=1)
+
+
+def test_its_own_mark_may_be_written_and_that_of_another_language_never(marked):
+    assert marked.target.mark_id not in marked.banned_target_ids
+    assert marked.source.mark_id in marked.banned_target_ids
+
+
+def test_marks_are_saved_and_make_another_tokenizer(marked, tmp_path):
+    marked.save(tmp_path)
+    loaded = Tokenizer.load(tmp_path)
+    assert (loaded.source.mark, loaded.target.mark) == ("__de__", "__en__")
+    assert loaded.fingerprint == marked.fingerprint
+    turned = Tokenizer(*(Vocabulary(marked.source.model, mark=mark) for mark in ("__en__", "__de__")))
+    assert turned.fingerprint != marked.fingerprint
+    assert loaded.shares_ids
+
+
+@pytest.mark.parametrize("mark", ["__fr__", "</s>", "<there>", "▁"])
+def test_what_the_model_has_as_no_mark_is_none(marked, mark):
+    with pytest.raises(ModelError, match="has no mark"):
+        Vocabulary(marked.source.model, mark=mark)

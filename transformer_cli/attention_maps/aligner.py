@@ -115,7 +115,8 @@ def _source_side(translator: Translator, part: Part) -> Side:
     vocabulary = translator.tokenizer.source
     ids = (*part.source_ids, *[EOS] * translator.source_eos)
     pieces = tuple(map(vocabulary.piece, ids))
-    return Side(part.source, pieces, ids, words_of(pieces, ids))
+    words = words_of(pieces, ids, vocabulary.mark_id)
+    return Side(part.source, pieces, ids, words, language=vocabulary.mark_id)
 
 
 def split_words(side: Side, vocabulary: Vocabulary) -> list[int]:
@@ -136,4 +137,5 @@ def split_words(side: Side, vocabulary: Vocabulary) -> list[int]:
 
 def _n_words(vocabulary: Vocabulary, word: str) -> int:
     [ids], [pieces] = vocabulary.encode([word]), vocabulary.pieces([word])
-    return max(words_of(tuple(pieces), tuple(ids)), default=-1) + 1
+    words = words_of(tuple(pieces), tuple(ids), vocabulary.mark_id)
+    return len({word for word, id in zip(words, ids, strict=True) if id != vocabulary.mark_id})

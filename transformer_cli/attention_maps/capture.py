@@ -164,7 +164,8 @@ def source_side(translator: Translator, line: str, *, pad_to: int | None = None)
     if n_padding < 0:
         raise UsageError(f"the source has {len(ids)} pieces, more than --pad-to {pad_to}")
     ids, pieces = ids + [PAD] * n_padding, pieces + [vocabulary.piece(PAD)] * n_padding
-    return Side(line, tuple(pieces), tuple(ids), words_of(tuple(pieces), tuple(ids)), n_padding)
+    words = words_of(tuple(pieces), tuple(ids), vocabulary.mark_id)
+    return Side(line, tuple(pieces), tuple(ids), words, n_padding, vocabulary.mark_id)
 
 
 def target_side(translator: Translator, text: str, ids: tuple[int, ...], *, given: bool = False) -> Side:
@@ -174,7 +175,8 @@ def target_side(translator: Translator, text: str, ids: tuple[int, ...], *, give
     inner = vocabulary.pieces([text])[0] if given else [vocabulary.piece(id) for id in ids]
     pieces = (vocabulary.piece(BOS), *inner, vocabulary.piece(EOS))
     all_ids = (BOS, *ids, EOS)
-    return Side(text, pieces, all_ids, words_of(pieces, all_ids))
+    words = words_of(pieces, all_ids, vocabulary.mark_id)
+    return Side(text, pieces, all_ids, words, language=vocabulary.mark_id)
 
 
 def _check_room(model: Transformer, source: Side, target: Side) -> None:

@@ -26,7 +26,7 @@ class Side:
     The source's pieces are what the encoder reads: the text, `</s>` if the model learned with it, then padding. The
     target's are `<s>`, the text, `</s>`: all but the last are the decoder's inputs, all but the first what it had to
     write. words: for each piece, the number of its word; marks and padding are words of their own. n_padding: how many
-    pieces at the end are padding.
+    pieces at the end are padding. language: the id of the mark before the text, if the model wants one.
     """
 
     text: str
@@ -34,11 +34,12 @@ class Side:
     ids: tuple[int, ...]
     words: tuple[int, ...]
     n_padding: int = 0
+    language: int | None = None
 
     @property
     def marks(self) -> tuple[bool, ...]:
         """For each piece, whether it is a mark or padding, not text."""
-        return tuple(id in _MARKS for id in self.ids)
+        return tuple(id in {*_MARKS, self.language} for id in self.ids)
 
     @property
     def unknown(self) -> tuple[int, ...]:
@@ -156,16 +157,17 @@ _MARKS = {_PAD, _BOS, _EOS}
 """Padding, `<s>`, `</s>`."""
 
 
-def words_of(pieces: tuple[str, ...], ids: tuple[int, ...]) -> tuple[int, ...]:
+def words_of(pieces: tuple[str, ...], ids: tuple[int, ...], language: int | None = None) -> tuple[int, ...]:
     """For each piece, the number of its word: `▁` opens one, of several the first; a mark or padding is one.
 
     At the end, `▁` without text belongs to the word before.
     """
+    marks = {*_MARKS, language}
     words: list[int] = []
     word, is_open, has_text = -1, False, True
-    text = [i for i, (piece, id) in enumerate(zip(pieces, ids, strict=True)) if id not in _MARKS and piece.strip("▁")]
+    text = [i for i, (piece, id) in enumerate(zip(pieces, ids, strict=True)) if id not in marks and piece.strip("▁")]
     for place, (piece, id) in enumerate(zip(pieces, ids, strict=True)):
-        is_mark = id in _MARKS
+        is_mark = id in marks
         opens = piece.startswith("▁") and has_text and place <= max(text, default=place)
         if is_mark or not is_open or opens:
             word, has_text = word + 1, False

@@ -13,7 +13,7 @@ from transformer_cli.files import json_line
 
 
 def import_model(
-    place: Annotated[str, typer.Argument(metavar="DIR", help="A Hugging Face directory of a Marian model.")],
+    place: Annotated[str, typer.Argument(metavar="DIR", help="A Hugging Face directory.")],
     run_dir: Annotated[
         str, typer.Option("--run-dir", metavar="DIR", rich_help_panel=MODEL, help="The new run's directory.")
     ],
@@ -24,14 +24,15 @@ def import_model(
 ) -> None:
     """Import another toolkit's model as a run.
 
-    Reads what Hugging Face transformers reads: Marian models, such as OPUS-MT's, and what `tx export hugging-face`
-    wrote. The run translates, scores, evaluates, shows its attention, is counted, exported and trained on like any
-    other. Weights are read from safetensors only; what tx cannot hold is refused, with all reasons.
+    Reads what Hugging Face transformers reads: Marian models, such as OPUS-MT's, M2M100's and NLLB's for one pair of
+    their languages, and what `tx export hugging-face` wrote. The run translates, scores, evaluates, shows its
+    attention, is counted, exported and trained on like any other. Weights are read from safetensors only; what tx
+    cannot hold is refused, with all reasons.
 
     Examples:
       tx import opus-mt-de-en --run-dir runs/opus
       tx import opus-mt-de-en --run-dir runs/opus --set decoding.beam_size=4
-      tx import opus-mt-de-en --run-dir runs/opus --set data.max_length=200
+      tx import m2m100_418M --run-dir runs/m2m --set data.source=de --set data.target=en
     """
     from transformer_cli.export.importing import import_model as write
 

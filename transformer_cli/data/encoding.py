@@ -140,13 +140,15 @@ class _Workers:
         self.idle: SimpleQueue[subprocess.Popen[bytes]] = SimpleQueue()
         path = os.pathsep.join([str(Path(__file__).parents[2]), *filter(None, [os.environ.get("PYTHONPATH")])])
         command = [sys.executable, "-P", "-c", f"from {__name__} import work; work()"]
-        models = [vocabulary.model for vocabulary in encoder.tokenizer.models().values()]
+        vocabularies = encoder.tokenizer.models().values()
+        models = [vocabulary.model for vocabulary in vocabularies]
+        options = {**encoder.options, "marks": [vocabulary.mark for vocabulary in vocabularies]}
         environment = {**os.environ, "PYTHONPATH": path}
         try:
             for _ in range(n):
                 process = subprocess.Popen(command, stdin=subprocess.PIPE, stdout=subprocess.PIPE, env=environment)
                 self.processes.append(process)
-                _send(_in(process), encoder.options, models)
+                _send(_in(process), options, models)
                 self.idle.put(process)
         except OSError as failure:
             self._end()
@@ -188,7 +190,8 @@ def work() -> None:
     signal.signal(signal.SIGINT, signal.SIG_IGN)  # the terminal sends it to all; the one that asked decides
     requests, replies = sys.stdin.buffer, sys.stdout.buffer
     options, models = _receive(requests) or sys.exit()
-    encoder = Encoder(Tokenizer(*map(Vocabulary, models)), **options)
+    vocabularies = (Vocabulary(model, mark=mark) for model, mark in zip(models, options.pop("marks"), strict=True))
+    encoder = Encoder(Tokenizer(*vocabularies), **options)
     while (message := _receive(requests)) is not None:
         fields, texts = message
         if "words" in fields:

@@ -82,8 +82,10 @@ class EngineTranslator(TextTranslator):
     def _search(self, sources: Texts, options: SearchOptions, limit: int, *, banning: bool) -> list[list[Hypothesis]]:
         """limit: most pieces, end mark not counted; what is truncated has one more."""
         alpha = options.penalty.alpha if options.beam_size > 1 else 0.0
+        mark = self.tokenizer.target.mark
         found = self._engine.translate_batch(
             sources,
+            target_prefix=None if mark is None else [[mark]] * len(sources),
             beam_size=options.beam_size,
             num_hypotheses=options.n_best,
             length_penalty=alpha,
@@ -118,8 +120,9 @@ class EngineTranslator(TextTranslator):
             return []
         texts = [[self._target[id] for id in one.ids] for _, one in pairs]
         scores = iter(self._engine.score_batch([source for source, _ in pairs], texts, max_input_length=0))
+        n_given = int(self.symbols.first is not None)
         return [
-            [replace(one, log_probability=math.fsum(next(scores).log_probs[: one.length])) for one in several]
+            [replace(one, log_probability=math.fsum(next(scores).log_probs[n_given : one.length])) for one in several]
             for several in found
         ]
 

@@ -11,11 +11,13 @@ from transformer_cli.errors import UsageError
 
 @dataclass(frozen=True)
 class Symbols:
-    """The ids that mean something to a search; `banned` are never generated."""
+    """The ids that mean something to a search; `banned` are never generated. first: the mark that every translation
+    begins with, which is certain; None where there is none."""
 
     bos: int
     eos: int
     banned: tuple[int, ...]
+    first: int | None = None
 
 
 class NotFinite(ArithmeticError):

@@ -168,7 +168,10 @@ def _log_probabilities(translator: Translator, pairs: Sequence[Pair]) -> Tensor:
             for model in translator.models
         ]
     )
-    return logp_MBT.logsumexp(0) - math.log(len(translator.models))
+    logp_BT = logp_MBT.logsumexp(0) - math.log(len(translator.models))
+    if translator.symbols.first is not None:
+        logp_BT[:, 0] = 0  # the mark is given
+    return logp_BT
 
 
 def _chosen(model: Transformer, hidden_BTD: Tensor, ids_BT: Tensor) -> Tensor:

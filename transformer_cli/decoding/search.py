@@ -7,7 +7,7 @@ from __future__ import annotations
 
 from collections.abc import Sequence
 from dataclasses import dataclass
-from typing import Protocol
+from typing import Any, Protocol
 
 from torch import Tensor
 
@@ -18,7 +18,7 @@ from transformer_cli.decoding.greedy import greedy_search
 from transformer_cli.decoding.hypothesis import Hypothesis
 from transformer_cli.decoding.options import SearchOptions, Symbols
 from transformer_cli.decoding.sampling import sample
-from transformer_cli.decoding.stepper import S, Stepper
+from transformer_cli.decoding.stepper import Marked, S, Stepper
 
 
 @dataclass(frozen=True)
@@ -68,8 +68,9 @@ def search(
     if prefixes is not None and any(prefixes):
         constraints.append(ForcedPrefix(prefixes))
     task = Task(limits, symbols, options, lines, constraints)
-    how: Search[S] = SEARCHES.load(options.search)
-    return how(stepper, source_BS, source_lengths_B, task)
+    how: Search[Any] = SEARCHES.load(options.search)
+    begun = stepper if symbols.first is None else Marked(stepper, symbols.first)
+    return how(begun, source_BS, source_lengths_B, task)
 
 
 def beam(stepper: Stepper[S], source_BS: Tensor, source_lengths_B: Tensor, task: Task) -> list[list[Hypothesis]]:

@@ -8,8 +8,10 @@ before any step. Whatever has these methods can be searched: a prepared Transfor
 
 from __future__ import annotations
 
-from typing import Protocol, TypeVar
+from dataclasses import dataclass
+from typing import Generic, Protocol, TypeVar
 
+import torch
 from torch import Tensor
 
 
@@ -34,3 +36,35 @@ class Stepper(Protocol[S]):
 
     def step(self, tokens_BW: Tensor, state: S) -> Tensor:
         """Read one more token per beam; returns the logits (B, W, V) of the token after it."""
+
+
+class Marked(Generic[S]):
+    """A model whose translations all begin with one mark: it is read like any other token, and its probability is 1."""
+
+    def __init__(self, stepper: Stepper[S], mark: int) -> None:
+        self.stepper, self.mark = stepper, mark
+
+    def start(self, source_BS: Tensor, source_lengths_B: Tensor) -> _Begun[S]:
+        return _Begun(self.stepper.start(source_BS, source_lengths_B))
+
+    def step(self, tokens_BW: Tensor, state: _Begun[S]) -> Tensor:
+        logits_BWV = self.stepper.step(tokens_BW, state.inner)
+        if not state.has_mark:
+            state.has_mark = True
+            logits_BWV = torch.full_like(logits_BWV, -torch.inf)
+            logits_BWV[..., self.mark] = 0
+        return logits_BWV
+
+
+@dataclass
+class _Begun(Generic[S]):
+    """What the model remembers, and whether the mark was written."""
+
+    inner: S
+    has_mark: bool = False
+
+    def reorder(self, parents_BW: Tensor) -> None:
+        self.inner.reorder(parents_BW)
+
+    def keep(self, sentences: Tensor) -> None:
+        self.inner.keep(sentences)

@@ -57,7 +57,8 @@ class TextTranslator(ABC):
         self.max_sentences = learned.get("max_sentences")
         self.unsure_below = learned.get("unsure_below")
         self.seed = learned.get("seed", 1)
-        self.symbols = Symbols(bos=BOS, eos=EOS, banned=(*tokenizer.banned_target_ids, *self._banned()))
+        banned = (*tokenizer.banned_target_ids, *self._banned())
+        self.symbols = Symbols(bos=BOS, eos=EOS, banned=banned, first=tokenizer.target.mark_id)
 
     @property
     def max_source_length(self) -> int | None:

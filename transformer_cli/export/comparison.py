@@ -120,10 +120,11 @@ def compare(run: OpenedRun, engine: Engine, probe: Probe) -> Comparison:
     for part in _parts(probe.sources):
         walks += engine.greedy(part, limit=probe.limit)
         theirs += engine.beam(part, limit=probe.limit, beam_size=probe.beam_size, length_penalty=probe.length_penalty)
-        ours += _beam(prepared, part, probe, banned)
+        ours += _beam(run, prepared, part, probe, banned)
     _refuse_nonsense(run, engine, [*(one.ids for one in walks), *(one.ids for one in theirs)])
-    steps = [_Steps.of(walk, logits_TV, banned) for walk, logits_TV in _forced(run, probe.sources, walks)]
-    scored = [_log_probability(logits_TV, found) for found, logits_TV in _forced(run, probe.sources, theirs)]
+    n_given = int(run.tokenizer.target.mark is not None)
+    steps = [_Steps.of(walk, logits_TV, banned, n_given) for walk, logits_TV in _forced(run, probe.sources, walks)]
+    scored = [_log_probability(logits_TV, found, n_given) for found, logits_TV in _forced(run, probe.sources, theirs)]
     lines = list(_lines(run, engine, probe, ours, theirs, scored))
     joined = run.tokenizer.decode_target([one.ids for one in theirs])
     n_steps = sum(one.written for one in walks)
@@ -149,15 +150,16 @@ class _Steps:
     agreeing: int
 
     @staticmethod
-    def of(walk: Walk, here_TV: np.ndarray, banned: Sequence[int]) -> _Steps:
+    def of(walk: Walk, here_TV: np.ndarray, banned: Sequence[int], n_given: int) -> _Steps:
         """here_TV: tx's logits at the same steps. A step agrees where no piece is better here by more than what fp32
-        leaves open."""
+        leaves open, and where the piece is one of the n_given first, which are not chosen."""
         largest = float(np.abs(here_TV).max(initial=0))
         difference = float(np.abs(here_TV - walk.logits_TV).max(initial=0))
         allowed_TV = here_TV.copy()
         allowed_TV[:, list(banned)] = -np.inf
         pieces = [*walk.ids, EOS][: walk.written]
         lost_T = allowed_TV.max(axis=1) - allowed_TV[np.arange(len(pieces)), pieces]
+        lost_T[:n_given] = 0
         return _Steps(difference, largest, int((lost_T <= 2 * TOLERANCE * max(1.0, largest)).sum()))
 
 
@@ -167,16 +169,17 @@ def _parts(sources: Sequence[Sequence[int]]) -> Iterator[Sequence[Sequence[int]]
 
 
 def _beam(
-    prepared: Prepared, sources: Sequence[Sequence[int]], probe: Probe, banned: Sequence[int]
+    run: OpenedRun, prepared: Prepared, sources: Sequence[Sequence[int]], probe: Probe, banned: Sequence[int]
 ) -> list[Hypothesis]:
     batch = collate(sources, [[]] * len(sources))
     options = SearchOptions(beam_size=probe.beam_size, penalty=LengthPenalty(probe.length_penalty))
+    mark = run.tokenizer.target.mark_id
     found = search(
         prepared,
         batch.source_BS,
         batch.source_lengths_B,
         limits=[probe.limit - 1] * len(sources),  # the end mark comes on top
-        symbols=Symbols(bos=BOS, eos=EOS, banned=tuple(banned)),
+        symbols=Symbols(bos=BOS, eos=EOS, banned=tuple(banned), first=mark),
         options=options,
         lines=range(len(sources)),
     )
@@ -193,10 +196,11 @@ def _forced(run: OpenedRun, sources: Sequence[Sequence[int]], found: Sequence[An
             yield one, run.model.project(hidden_TD[: len(one.ids) + one.ended]).float().numpy()
 
 
-def _log_probability(logits_TV: np.ndarray, found: Found) -> float:
+def _log_probability(logits_TV: np.ndarray, found: Found, n_given: int) -> float:
+    """Of what was found, but for the n_given first."""
     logp_TV = torch.from_numpy(logits_TV).double().log_softmax(-1)
     pieces = torch.tensor([*found.ids, EOS][: len(logp_TV)], dtype=torch.int64)
-    return float(logp_TV.gather(1, pieces[:, None]).sum())
+    return float(logp_TV.gather(1, pieces[:, None])[n_given:].sum())
 
 
 def _lines(

@@ -46,14 +46,16 @@ class CTranslate2:
         return Engine(run, place)
 
     def usage(self, run: OpenedRun) -> str:
-        files = list(run.tokenizer.models())
+        files, tokenizer = list(run.tokenizer.models()), run.tokenizer
+        first = f"{[tokenizer.source.mark]!r} + " if tokenizer.source.mark else ""
+        begins = f"target_prefix=[{[tokenizer.target.mark]!r}], " if tokenizer.target.mark else ""
         return f"""\
 import ctranslate2, sentencepiece
 
 source, target = (sentencepiece.SentencePieceProcessor(model_file=name) for name in {(files[0], files[-1])!r})
 translator = ctranslate2.Translator(".")
-pieces = source.encode(["..."], out_type=str)
-found = translator.translate_batch(pieces, beam_size={run.config.decoding.beam_size}, disable_unk=True)
+pieces = {first}source.encode("...", out_type=str)
+found = translator.translate_batch([pieces], {begins}beam_size={run.config.decoding.beam_size}, disable_unk=True)
 print(target.decode(found[0].hypotheses[0]))"""
 
 
@@ -70,12 +72,15 @@ class Engine:
         self._source, self._target = (_tokens(one) for one in (run.tokenizer.source, run.tokenizer.target))
         self._ids = {token: id for id, token in enumerate(self._target)}
         self._ends = run.config.data.source_eos
+        self._mark = run.tokenizer.target.mark
+        self._first = [*filter(None, [run.tokenizer.source.mark])]
         self._models = [SentencePieceProcessor(model_file=str(place / name)) for name in run.tokenizer.models()]
 
     def encode(self, lines: Sequence[str]) -> list[list[int]]:
         ids = {token: id for id, token in enumerate(self._source)}
         cut = self._models[0].encode(list(lines), out_type=str)
-        return [[*(ids.get(token, UNK) for token in tokens), *([EOS] * self._ends)] for tokens in cut]
+        texts = [[*self._first, *tokens] for tokens in cut]
+        return [[*(ids.get(token, UNK) for token in tokens), *([EOS] * self._ends)] for tokens in texts]
 
     def decode(self, ids: Sequence[Sequence[int]]) -> list[str]:
         return [str(self._models[-1].decode([self._target[id] for id in one])) if one else "" for one in ids]
@@ -108,7 +113,8 @@ class Engine:
             "min_decoding_length": 0,
             "return_end_token": True,
         }
-        return self._translator.translate_batch(texts, **always, **options)
+        prefixes = [[self._mark]] * len(texts) if self._mark else None
+        return self._translator.translate_batch(texts, prefixes, **always, **options)
 
     def _read(self, tokens: Sequence[str]) -> tuple[tuple[int, ...], bool]:
         ids = [self._ids[token] for token in tokens]

@@ -156,6 +156,8 @@ def _refusals(run: OpenedRun) -> Iterator[str]:
             yield f"model.positions: {model.positions_of(side)} in the {side}; post-norm has sinusoids there, from 0 on"
     if kind != "marian" and run.tokenizer.source_size != run.tokenizer.target_size:
         yield "tokenizer.joint: false; pre-norm has one size of vocabulary there"
+    if mark := run.tokenizer.target.mark:
+        yield f"tokenizer: {mark} before every text; Marian's tokenizer, which is written, knows no such marks"
     if not run.config.data.source_eos:
         yield "data.source_eos: false; its tokenizer ends every source in </s>"
 

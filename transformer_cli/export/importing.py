@@ -43,10 +43,15 @@ def import_model(place: str | Path, run_dir: str | Path, overrides: Sequence[str
     place, run_dir = Path(place), Path(run_dir)
     if run_dir.is_symlink() or (run_dir.exists() and not (run_dir.is_dir() and not any(run_dir.iterdir()))):
         raise UsageError(f"{files.shown(run_dir)} is there already", hint="name another --run-dir, or delete this one")
-    found = read(place)
-    languages = found.settings["data"]
+    asked = {
+        side: override.removeprefix(f"data.{side}=")
+        for override in overrides
+        for side in ("source", "target")
+        if override.startswith(f"data.{side}=")
+    }
+    found = read(place, asked)
     for side in ("source", "target"):
-        if side not in languages and not any(one.startswith(f"data.{side}=") for one in overrides):
+        if side not in found.settings["data"].keys() | asked.keys():
             raise UsageError(
                 f"{files.shown(place)} does not say what its languages are",
                 hint="add --set data.source=... --set data.target=..., such as de and en",

@@ -58,12 +58,15 @@ class Onnx:
     def usage(self, run: OpenedRun) -> str:
         files = list(run.tokenizer.models())
         end = " + [source.eos_id()]" if run.config.data.source_eos else ""
+        first = f"{[run.tokenizer.source.mark_id]} + " if run.tokenizer.source.mark else ""
+        mark = run.tokenizer.target.mark_id
+        given = f"{mark} if len(written) == 1 else " if mark else ""
         return f"""\
 import numpy as np, onnxruntime, sentencepiece
 
 source, target = (sentencepiece.SentencePieceProcessor(model_file=name) for name in {(files[0], files[-1])!r})
 encoder, decoder = (onnxruntime.InferenceSession(name) for name in ("encoder.onnx", "decoder.onnx"))
-ids = np.array([source.encode("..."){end}])
+ids = np.array([{first}source.encode("..."){end}])
 mask = np.ones_like(ids)
 names = [one.name for one in encoder.get_outputs()]
 memory = dict(zip(names, encoder.run(None, {{"input_ids": ids, "attention_mask": mask}})))
@@ -73,7 +76,8 @@ written = [target.bos_id()]
 while written[-1] != target.eos_id() and len(written) < 100:
     made = decoder.run(None, {{"input_ids": np.array([written[-1:]]), "attention_mask": mask, **memory, **cache}})
     cache = dict(zip(names, made))
-    written.append(int(cache.pop("logits")[0, -1].argmax()))
+    best = int(cache.pop("logits")[0, -1].argmax())
+    written.append({given}best)
 print(target.decode(written))"""
 
 
@@ -97,10 +101,12 @@ class Engine:
         models = [SentencePieceProcessor(model_file=str(place / name)) for name in run.tokenizer.models()]
         self._source, self._target = models[0], models[-1]
         self._end = [EOS] * run.config.data.source_eos
-        self._symbols = Symbols(bos=BOS, eos=EOS, banned=run.tokenizer.banned_target_ids)
+        self._first = [*filter(None, [run.tokenizer.source.mark_id])]
+        mark = run.tokenizer.target.mark_id
+        self._symbols = Symbols(bos=BOS, eos=EOS, banned=run.tokenizer.banned_target_ids, first=mark)
 
     def encode(self, lines: Sequence[str]) -> list[list[int]]:
-        return [[*ids, *self._end] for ids in self._source.encode(list(lines))]
+        return [[*self._first, *ids, *self._end] for ids in self._source.encode(list(lines))]
 
     def decode(self, ids: Sequence[Sequence[int]]) -> list[str]:
         return [str(self._target.decode(list(one))) if one else "" for one in ids]

@@ -47,6 +47,7 @@ class Tokenizer:
         for vocabulary in self.models().values():
             digest.update(len(vocabulary.model).to_bytes(8, "big"))
             digest.update(vocabulary.model)
+            digest.update((vocabulary.mark or "").encode())
         return digest.hexdigest()
 
     @property
@@ -87,6 +88,7 @@ class Tokenizer:
         for name, vocabulary in self.models().items():
             with files.atomic_file(directory / name) as file:
                 file.write(vocabulary.model)
+        marks = [vocabulary.mark for vocabulary in self.models().values()]
         description = {
             "format": 1,
             "joint": self.joint,
@@ -94,6 +96,7 @@ class Tokenizer:
             "pieces": {"source": self.source_size, "target": self.target_size},
             "sha256": {name: vocabulary.sha256 for name, vocabulary in self.models().items()},
             "fingerprint": self.fingerprint,
+            **({"marks": marks} if any(marks) else {}),
         }
         files.write_json(directory / DESCRIPTION_FILE, description)
 
@@ -107,11 +110,11 @@ class Tokenizer:
         try:
             names = [JOINT_FILE] if description["joint"] else [SOURCE_FILE, TARGET_FILE]
             hashes = [description["sha256"][name] for name in names]
-        except (KeyError, TypeError):
+            marks = description.get("marks", [None] * len(names))
+            known = zip(names, hashes, marks, strict=True)
+            return cls(*(read_vocabulary(directory / name, sha256=sha256, mark=mark) for name, sha256, mark in known))
+        except (KeyError, TypeError, ValueError):
             raise ModelError(f"{files.shown(path)} does not describe a tokenizer", hint=hint) from None
-        return cls(
-            *(read_vocabulary(directory / name, sha256=sha256) for name, sha256 in zip(names, hashes, strict=True))
-        )
 
     def models(self) -> dict[str, Vocabulary]:
         """The SentencePiece model or models, by the names of their files."""

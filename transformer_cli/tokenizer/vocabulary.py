@@ -32,14 +32,17 @@ sentencepiece.set_min_log_level(2)  # what it has to say reaches the user as an 
 class Vocabulary:
     """One SentencePiece model: text to piece ids and back."""
 
-    def __init__(self, model: bytes, *, name: str = "the SentencePiece model") -> None:
-        """model: the serialised protobuf. name: what an error calls it.
+    def __init__(self, model: bytes, *, name: str = "the SentencePiece model", mark: str | None = None) -> None:
+        """model: the serialised protobuf. name: what an error calls it. mark: the control symbol that every text begins
+        with, as the language's in models of many languages.
 
-        Raises ModelError where it isn't a model, or where pad, unk, bos, eos aren't 0, 1, 2, 3.
+        Raises ModelError where it isn't a model, where pad, unk, bos, eos aren't 0, 1, 2, 3, or it has no such mark.
         """
         self.model = model
         self._processor = processor_of(model, name)
         _check_specials(self._processor, name)
+        self.mark = mark
+        self.mark_id = None if mark is None else self._id_of_mark(mark, name)
 
     @property
     def size(self) -> int:
@@ -52,17 +55,20 @@ class Vocabulary:
 
     @cached_property
     def banned_ids(self) -> tuple[int, ...]:
-        """What a translation must never contain: unk, control symbols but eos, and whatever would break a line."""
-        return tuple(id for id in range(self.size) if id != EOS and self._is_banned(id))
+        """What a translation must never contain: unk, control symbols but eos and its own mark, and whatever would
+        break a line."""
+        return tuple(id for id in range(self.size) if id not in (EOS, self.mark_id) and self._is_banned(id))
 
     def encode(self, lines: Sequence[str]) -> list[list[int]]:
-        """Ids of each line, without marks; an unknown character is UNK, a line of white space may have none."""
+        """Ids of each line, after its mark if there is one; an unknown character is UNK, a line of white space may have
+        none."""
         encoded: list[list[int]] = self._processor.encode(list(lines), out_type=int)
-        return encoded
+        return encoded if self.mark_id is None else [ids and [self.mark_id, *ids] for ids in encoded]
 
     def pieces(self, lines: Sequence[str]) -> list[list[str]]:
         """The same, readable: `▁` is a space; what has no piece of its own appears as it was typed."""
-        return [list(pieces) for pieces in self._processor.encode(list(lines), out_type=str)]
+        cut: list[list[str]] = self._processor.encode(list(lines), out_type=str)
+        return cut if self.mark is None else [pieces and [self.mark, *pieces] for pieces in cut]
 
     def decode(self, ids: Sequence[Sequence[int]]) -> list[str]:
         """Text of each sequence; control symbols vanish, UNK becomes " ⁇ ". IndexError for an id that isn't there."""
@@ -81,14 +87,21 @@ class Vocabulary:
         """
         if rate == 0:
             return self.encode(lines)
-        return [
+        sampled = [
             self._sampler.sample(line, rate=rate, generator=random.Random(f"{key} {index}"))
             for index, line in enumerate(lines, start=first)
         ]
+        return sampled if self.mark_id is None else [ids and [self.mark_id, *ids] for ids in sampled]
 
     @cached_property
     def _sampler(self) -> Sampler:
         return Sampler(self.model)
+
+    def _id_of_mark(self, mark: str, name: str) -> int:
+        id = int(self._processor.piece_to_id(mark))
+        if id < len(SPECIALS) or not self._processor.is_control(id):
+            raise ModelError(f"{name} has no mark {mark}")
+        return id
 
     def _is_banned(self, id: int) -> bool:
         processor = self._processor
@@ -100,8 +113,8 @@ class Vocabulary:
         return "\n" in piece or "\r" in piece
 
 
-def read_vocabulary(path: Path, *, sha256: str | None = None) -> Vocabulary:
-    """A model file, of the content that `sha256` names if given."""
+def read_vocabulary(path: Path, *, sha256: str | None = None, mark: str | None = None) -> Vocabulary:
+    """A model file, of the content that `sha256` names if given. mark: see Vocabulary."""
     if path.is_file() and path.stat().st_size > MAX_MODEL_BYTES:
         raise ModelError(f"{files.shown(path)} is larger than any SentencePiece model")
     model = files.read_bytes(path, error=ModelError)
@@ -110,7 +123,7 @@ def read_vocabulary(path: Path, *, sha256: str | None = None) -> Vocabulary:
             f"{files.shown(path)} is damaged: its content is not what was saved there",
             hint="copy the whole directory again; a run cannot be used with another tokenizer than its own",
         )
-    return Vocabulary(model, name=files.shown(path))
+    return Vocabulary(model, name=files.shown(path), mark=mark)
 
 
 def processor_of(model: bytes, name: str) -> Any:
