@@ -14,6 +14,7 @@ from pathlib import Path
 import pytest
 
 from transformer_cli import __version__
+from transformer_cli.export import needs
 
 REPOSITORY = Path(__file__).parents[1]
 
@@ -52,6 +53,13 @@ def installed(wheel, tmp_path_factory):
 
 def test_what_is_cited_is_this_version():
     assert f"\nversion: {__version__}\n" in (REPOSITORY / "CITATION.cff").read_text("utf-8")
+
+
+def test_the_oldest_versions_of_extras_are_those_that_tx_asks_for():
+    extras = tomllib.loads((REPOSITORY / "pyproject.toml").read_text("utf-8"))["project"]["optional-dependencies"]
+    for package, (extra, oldest) in needs.EXTRAS.items():
+        assert f"{package}>={oldest}" in extras[extra]
+        assert f"{package}>={oldest}" in extras["dev"]
 
 
 def test_the_wheel_holds_every_module_and_preset_and_the_licence(wheel):

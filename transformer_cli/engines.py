@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import hashlib
-import importlib.util
 import os
 import tempfile
 from collections.abc import Callable, Iterator, Sequence
@@ -21,7 +20,7 @@ from transformer_cli.decoding.options import SearchOptions
 from transformer_cli.environment import processors
 from transformer_cli.errors import ModelError, ResourceError, UsageError
 from transformer_cli.export.formats import FORMATS
-from transformer_cli.export.needs import needed
+from transformer_cli.export.needs import lacking, needed
 from transformer_cli.loading import learned_by
 
 ENGINE = "ctranslate2"
@@ -48,7 +47,7 @@ def is_wanted(settings: RunConfig, options: SearchOptions, obstacles: Sequence[s
 
 
 def is_installed() -> bool:
-    return importlib.util.find_spec(ENGINE) is not None
+    return lacking(ENGINE) is None
 
 
 def obstacles(runs: Sequence[KnownRun], settings: RunConfig, options: SearchOptions) -> Iterator[str]:

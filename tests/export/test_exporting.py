@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import importlib.metadata
 import io
 import json
 import runpy
@@ -14,6 +15,7 @@ import pytest
 
 from transformer_cli.cli import failures
 from transformer_cli.cli.app import main
+from transformer_cli.export import needs
 from transformer_cli.export.comparison import Comparison
 from transformer_cli.export.weights import Weights
 
@@ -110,6 +112,13 @@ def test_a_missing_extra_is_named_before_anything_is_done(here, tmp_path, capfd,
     monkeypatch.setitem(sys.modules, "ctranslate2", None)
     assert tx("export", "ctranslate2", "-o", str(tmp_path / "there")) == 5
     assert "transformer-cli[ctranslate2]" in capfd.readouterr().err
+
+
+def test_an_extra_that_is_too_old_is_named_with_what_is_there(here, tmp_path, capfd, monkeypatch):
+    monkeypatch.setitem(needs.EXTRAS, "ctranslate2", ("ctranslate2", "400.0"))
+    assert tx("export", "ctranslate2", "-o", str(tmp_path / "there")) == 5
+    installed = importlib.metadata.version("ctranslate2")
+    assert f"ctranslate2, version 400.0 or newer; {installed} is installed" in capfd.readouterr().err
 
 
 SAME = Comparison(

@@ -2,24 +2,45 @@
 
 from __future__ import annotations
 
+import functools
 import importlib
+import importlib.util
+import re
+from importlib.metadata import version
 from types import ModuleType
 
 from transformer_cli.errors import ResourceError
 
-EXTRAS = {"ctranslate2": "ctranslate2", "transformers": "hugging-face", "onnx": "onnx", "onnxruntime": "onnx"}
-"""The extra of pyproject.toml that brings a package."""
+EXTRAS = {
+    "ctranslate2": ("ctranslate2", "4.7"),
+    "transformers": ("hugging-face", "5.0"),
+    "onnx": ("onnx", "1.17"),
+    "onnxruntime": ("onnx", "1.20"),
+}
+"""The extra of pyproject.toml that brings a package, and the oldest version that does."""
 
 
 def needed(module: str) -> ModuleType:
-    """The module; ResourceError, naming the extra, where it is not installed."""
+    """The module; ResourceError, naming the extra, where it is not installed, or too old."""
     package = module.split(".")[0]
-    try:
-        return importlib.import_module(module)
-    except ModuleNotFoundError as failure:
-        if failure.name != package:
-            raise
+    if lack := lacking(package):
+        extra = f"'transformer-cli[{EXTRAS[package][0]}]'"
         raise ResourceError(
-            f"this needs the package {package}, which is not installed",
-            hint=f"install it with tx: pip install 'transformer-cli[{EXTRAS[package]}]'",
-        ) from None
+            f"this needs the package {package}, {lack}", hint=f"install it with tx: pip install {extra}"
+        )
+    return importlib.import_module(module)
+
+
+def lacking(package: str) -> str | None:
+    """What keeps an extra's package from being used, if anything: `which is not installed`."""
+    if importlib.util.find_spec(package) is None:
+        return "which is not installed"
+    installed, oldest = _version(package), EXTRAS[package][1]
+    return f"version {oldest} or newer; {installed} is installed" if _numbers(installed) < _numbers(oldest) else None
+
+
+_version = functools.cache(version)
+
+
+def _numbers(text: str) -> list[int]:
+    return [int(part) for part in re.findall(r"\d+", text)[:2]]

@@ -193,4 +193,4 @@ def end_epoch(progress: Progress, options: TrainingConfig) -> str | None:
 
 def seed_dropout(seed: int, step: int, batch: int, rank: int) -> None:
     """Let dropout's next bits depend on these four numbers and on nothing before."""
-    torch.manual_seed(int(np.random.SeedSequence([seed, step, batch, rank]).generate_state(1, np.uint64)[0] >> 1))
+    torch.manual_seed(int(np.random.SeedSequence([seed, step, batch, rank]).generate_state(1, np.uint64)[0]) >> 1)
