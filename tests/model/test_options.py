@@ -175,6 +175,14 @@ def test_grouped_queries_written_out_equal_torchs_fused_kernel() -> None:
     torch.testing.assert_close(attend(query, key, value, bias), theirs)
 
 
+@pytest.mark.parametrize("n_kv_heads", [2, 4])
+def test_attention_written_out_for_bf16_is_computed_in_fp32(n_kv_heads: int) -> None:
+    attend = tiny(n_kv_heads=n_kv_heads).encoder.layers[0].self_attention.attend
+    vectors = [torch.randn(3, heads, 7, 8).bfloat16() for heads in (4, n_kv_heads, n_kv_heads)]
+    wanted = attend(*(x.float() for x in vectors), None).bfloat16()
+    torch.testing.assert_close(attend(*vectors, None), wanted, rtol=0, atol=0)
+
+
 @pytest.mark.parametrize("n_kv_heads", [1, 2, 4])
 def test_the_softmax_gives_one_map_per_head_of_queries(n_kv_heads: int) -> None:
     model, maps = tiny(n_kv_heads=n_kv_heads), []

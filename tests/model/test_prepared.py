@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import copy
+from unittest.mock import patch
 
 import pytest
 import torch
@@ -14,6 +15,7 @@ from torch import Tensor
 from transformer_cli.config.model import POSITIONS, ModelConfig
 from transformer_cli.model.build import build_model
 from transformer_cli.model.prepared import FEW_ROWS, Prepared
+from transformer_cli.model.products import Packed, Turned
 from transformer_cli.model.transformer import Transformer
 
 
@@ -30,6 +32,38 @@ def test_whatever_is_chosen_a_prepared_model_steps_as_the_model_reads(config: Mo
     torch.testing.assert_close(stepped(model), logits(model), **EXACT)
     model = model.float()
     torch.testing.assert_close(stepped(model), logits(model), rtol=1e-5, atol=1e-5)
+
+
+@settings(max_examples=30, deadline=None)
+@given(config=configs())
+def test_rows_behind_those_of_sentences_change_nothing(config: ModelConfig) -> None:
+    model = stirred(build_model(config, source_vocab=VOCAB, target_vocab=VOCAB))
+    with patch.object(Turned, "rows", staticmethod(Packed.rows)):
+        torch.testing.assert_close(stepped(model), logits(model), **EXACT)
+
+
+@given(n=st.integers(1, 20_000))
+def test_products_that_compile_get_few_numbers_of_rows_and_little_in_vain(n: int) -> None:
+    assert n <= Packed.rows(n) < n + max(8, n / 8)
+    power = 1 << n.bit_length()
+    assert len({Packed.rows(rows) for rows in range(power // 2 + 1, power + 1)}) <= 8
+
+
+@pytest.mark.parametrize(("width", "few"), [(1, 7), (5, 21)])
+def test_batches_of_any_size_use_few_shapes_of_products(width: int, few: int) -> None:
+    prepared = Prepared(tiny().float().compute_in(torch.bfloat16, training=False))
+    form = prepared.for_many
+    if not isinstance(form.project, Packed):
+        pytest.skip("no kernels are compiled here")
+    shapes = set()
+    for n in range(FEW_ROWS + 1, 65):
+        state = prepared.start(SOURCE[:1].repeat(n, 1), LENGTHS[:1].repeat(n))
+        state.reorder(torch.zeros(n, width, dtype=torch.int64))
+        with patch.object(form, "project", wraps=form.project) as project:
+            project.rows = Packed.rows
+            assert prepared.step(torch.full((n, width), 5), state).shape == (n, width, VOCAB)
+        shapes |= {call.args[0].size(0) for call in project.call_args_list}
+    assert len(shapes) <= few
 
 
 @settings(max_examples=40, deadline=None)

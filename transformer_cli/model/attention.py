@@ -26,7 +26,8 @@ class ScaledDotProductAttention(nn.Module):
 
     Three paths with the same result: `fused` calls PyTorch's kernel, which never holds the weights; written out, the
     softmax is a module of its own, whose output is the weights; and where that one learns on a CPU, its gradient is
-    written out, too.
+    written out, too. On a CPU, what is written out is computed in fp32 at least: on sentences the matrices of a head
+    are small, and there fp32 is as fast as bf16, and needs no kernel for each shape.
     """
 
     kernel: ClassVar[Callable[..., Tensor]] = staticmethod(F.scaled_dot_product_attention)
@@ -45,10 +46,13 @@ class ScaledDotProductAttention(nn.Module):
         if self.training and query_BHTK.device.type == "cpu":
             mask_BHTS = self.dropout.mask((*query_BHTK.shape[:3], key_BHSK.size(2)), like=query_BHTK)
             return _SoftmaxAverage.apply(query_BHTK, key_BHSK, value_BHSK, bias, mask_BHTS)
+        dtype = query_BHTK.dtype
+        if query_BHTK.device.type == "cpu":
+            query_BHTK, key_BHSK, value_BHSK = (x.to(_wide(dtype)) for x in (query_BHTK, key_BHSK, value_BHSK))
         scores_BHTS = self.scores(query_BHTK / math.sqrt(query_BHTK.size(-1)), key_BHSK)
         if bias is not None:
             scores_BHTS = scores_BHTS + bias
-        return self.average(self.dropout(self.softmax(scores_BHTS)), value_BHSK)
+        return self.average(self.dropout(self.softmax(scores_BHTS)), value_BHSK).to(dtype)
 
     def scores(self, query_BHTK: Tensor, key_BHSK: Tensor) -> Tensor:
         """(B, H, T, S)."""
@@ -60,9 +64,8 @@ class ScaledDotProductAttention(nn.Module):
 
 
 class _SoftmaxAverage(torch.autograd.Function):
-    """softmax(Q K^T / sqrt(K) + bias) V, and its gradient, in fp32 whatever the precision of the vectors.
+    """softmax(Q K^T / sqrt(K) + bias) V, and its gradient, in fp32 at least whatever the precision of the vectors.
 
-    On sentences the matrices of a head are small: there fp32 is as fast as bf16, and needs no kernel for each shape.
     Queries that share keys and values stand below each other as if they were one head's.
     """
 
@@ -109,12 +112,16 @@ class _SoftmaxAverage(torch.autograd.Function):
 
 def _side_by_side(query_BHTK: Tensor, *keys_values_BGSK: Tensor) -> tuple[Tensor, ...]:
     """Each (B G, ..., K), in fp32 or wider; the queries a copy."""
-    wide = torch.promote_types(query_BHTK.dtype, torch.float32)
+    wide = _wide(query_BHTK.dtype)
     B, G = keys_values_BGSK[0].shape[:2]
     return (
         query_BHTK.to(wide, copy=True).view(B * G, -1, query_BHTK.size(3)),
         *(x.to(wide).flatten(0, 1) for x in keys_values_BGSK),
     )
+
+
+def _wide(dtype: torch.dtype) -> torch.dtype:
+    return torch.promote_types(dtype, torch.float32)
 
 
 class GroupedAttention(ScaledDotProductAttention):

@@ -105,15 +105,16 @@ class Form:
         keys_LBGKS = memory_RD.new_zeros(*shape, self.d_head, width, dtype=self.store)
         values_LBGSK = memory_RD.new_zeros(*shape, width, self.d_head, dtype=self.store)
         for layer, keys_BGKS, values_BGSK in zip(self.decoder, keys_LBGKS, values_LBGSK, strict=True):
-            keys_values = layer.remember(memory_RD).to(self.store).view(B, S, 2, self.n_groups, self.d_head)
-            torch.mul(keys_values[:, :, 0].permute(0, 2, 3, 1), self.d_head**-0.5, out=keys_BGKS[..., :S])
-            values_BGSK[:, :, :S] = keys_values[:, :, 1].transpose(1, 2)
+            heads_BSXK = self._heads(layer.remember(memory_RD), B, S)
+            key_BSGK, value_BSGK = heads_BSXK.split(self.n_groups, dim=2)
+            torch.mul(key_BSGK.permute(0, 2, 3, 1), self.d_head**-0.5, out=keys_BGKS[..., :S])
+            values_BGSK[:, :, :S] = value_BSGK.transpose(1, 2)
         mask = masks.padding(source_lengths_B, width)
         bias = None if mask is None else masks.as_bias(mask, like=keys_LBGKS)
         return Steps(keys_LBGKS, values_LBGSK, bias)
 
     def encode(self, source_BS: Tensor, source_lengths_B: Tensor) -> Tensor:
-        """The memory (R, D), a row for each position."""
+        """The memory (R, D), a row for each position and perhaps more."""
         B, S = source_BS.shape
         positions, K = self.encoder_positions, self.d_head
         x_RD = self.embed(self.source, positions.add, source_BS)
@@ -123,7 +124,7 @@ class Form:
         bias = positions.bias(None if mask is None else masks.as_bias(mask, like=like), at_once, at_once, like=like)
         for layer in self.encoder:
             around_attention, around_feed_forward = layer.residuals
-            heads_BXSK = self._heads(layer.query_key_value(around_attention.enter(x_RD)), B).transpose(1, 2)
+            heads_BXSK = self._heads(layer.query_key_value(around_attention.enter(x_RD)), B, S).transpose(1, 2)
             query, key, value = heads_BXSK.split((self.n_heads, self.n_groups, self.n_groups), dim=1)
             key_BGKS = positions.rotate(key).transpose(2, 3) * K**-0.5
             context_RX = self.attend(positions.rotate(query), key_BGKS.contiguous(), value.contiguous(), bias)
@@ -140,22 +141,22 @@ class Form:
             bias = positions.bias(bias, *state.positions(), like=state.values_LBGNK)
         for number, layer in enumerate(self.decoder):
             around_self, around_cross, around_feed_forward = layer.residuals
-            heads_BWXK = self._heads(layer.query_key_value(around_self.enter(x_RD)), B)
+            heads_BWXK = self._heads(layer.query_key_value(around_self.enter(x_RD)), B, W)
             if self.rotates:
                 heads_BWXK = self._turned(heads_BWXK, position)
             keys, values = state.append(number, heads_BWXK[:, :, H:])
             context_RX = self.attend(heads_BWXK[:, :, :H].transpose(1, 2), keys, values, bias)
             x_RD = around_self.leave(layer.output.onto(x_RD, context_RX))
-            query_BWHK = self._heads(layer.query(around_cross.enter(x_RD)), B)
+            query_BWHK = self._heads(layer.query(around_cross.enter(x_RD)), B, W)
             keys, values = state.memory_keys_LBGKS[number], state.memory_values_LBGSK[number]
             context_RX = self.attend(query_BWHK.transpose(1, 2), keys, values, state.memory_bias)
             x_RD = around_cross.leave(layer.cross_output.onto(x_RD, context_RX))
             x_RD = around_feed_forward.leave(layer.down.onto(x_RD, layer.inner(around_feed_forward.enter(x_RD))))
-        return self.project(self.decoder_norm(x_RD)).view(B, W, -1)
+        return self.project(self.decoder_norm(x_RD))[: B * W].view(B, W, -1)
 
     def embed(self, embedding: Embedding, add: Rows, ids_BT: Tensor) -> Tensor:
-        # Sublayers are added in place: no table may be hit, but lookups are copies.
-        return add(embedding(ids_BT)).flatten(0, 1).to(self.dtype)
+        """Rows to which sublayers are added in place: a copy, not the table itself."""
+        return self._as_rows(add(embedding(ids_BT)))
 
     def attend(self, query_BHTK: Tensor, key_BGKN: Tensor, value_BGNK: Tensor, bias: Tensor | None) -> Tensor:
         """softmax(Q K^T) V for keys that are already divided by sqrt(K), T positions or beams; returns (R, H * K).
@@ -167,11 +168,20 @@ class Form:
         if bias is not None:
             scores.view(B, H, T, -1).add_(bias)
         context = torch.bmm(scores.softmax(-1), value_BGNK.flatten(0, 1))
-        return context.view(B, H, T, K).transpose(1, 2).reshape(B * T, H * K).to(self.dtype)
+        return self._as_rows(context.view(B, H, T, K).transpose(1, 2))
 
-    def _heads(self, x_RX: Tensor, n_sentences: int) -> Tensor:
+    def _as_rows(self, x_BTX: Tensor) -> Tensor:
+        """A copy in the dtype of products, (R, ...), with as many rows of zeros behind them as products want."""
+        B, T = x_BTX.shape[:2]
+        rows = x_BTX.new_empty(self.project.rows(B * T), *x_BTX.shape[2:], dtype=self.dtype)
+        rows[: B * T].view(x_BTX.shape).copy_(x_BTX)
+        rows[B * T :].zero_()
+        return rows.flatten(1)
+
+    def _heads(self, x_RX: Tensor, n_sentences: int, length: int) -> Tensor:
         """Rows to (B, T, heads, K), in the dtype of attention."""
-        return x_RX.to(self.store).view(n_sentences, -1, x_RX.size(1) // self.d_head, self.d_head)
+        x_RX = x_RX[: n_sentences * length].to(self.store)
+        return x_RX.view(n_sentences, length, -1, self.d_head)
 
     def _turned(self, heads_BWXK: Tensor, position: int) -> Tensor:
         """Beams are no positions: each one is turned alone, by the position that all of them are at."""

@@ -22,6 +22,11 @@ class Product(ABC):
     def onto(self, residual_RO: Tensor, x_RI: Tensor) -> Tensor:
         """residual + the product; the residual may be overwritten."""
 
+    @staticmethod
+    def rows(n: int) -> int:
+        """How many rows are to be given for n of them: n, or some more behind them."""
+        return n
+
 
 class Turned(Product):
     """W^T as it lies in memory: for few rows half again as fast as W, and never slower."""
@@ -50,6 +55,12 @@ class Packed(Product):
 
     def onto(self, residual_RO: Tensor, x_RI: Tensor) -> Tensor:
         return torch.ops.mkldnn._linear_pointwise.binary(x_RI, residual_RO, self.weight, self.bias_O, "add")
+
+    @staticmethod
+    def rows(n: int) -> int:
+        """One of few numbers, at most 8 between powers of two: for each oneDNN compiles a kernel, and keeps it."""
+        grain = max(8, 1 << max(0, (n - 1).bit_length() - 4))
+        return -(-n // grain) * grain
 
 
 _USUAL_ROWS = 64
