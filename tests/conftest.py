@@ -166,6 +166,31 @@ def multi30k() -> Path:
 
 
 @pytest.fixture(scope="session")
+def serving(loaded_run):
+    """serving(KEY=VALUE, ...): a Service of the trained run under these settings, with __ for the dots."""
+    from transformer_cli.cli.unseen import Unseen
+    from transformer_cli.loading import settings_of
+    from transformer_cli.serving.service import Service
+
+    def serving(**settings):
+        told = settings_of(loaded_run, [f"{name.replace('__', '.')}={value}" for name, value in settings.items()])
+        known = Unseen.by([loaded_run]).known
+        return Service([loaded_run], told, mark=lambda *both: Unseen(known).mark(*both), tell=print)
+
+    return serving
+
+
+@pytest.fixture(scope="session")
+def served(serving):
+    """The service that most tests ask; there is nothing that it had to say to its log."""
+    from served import Served
+
+    with Served(serving()) as served:
+        yield served
+    assert served.told == []
+
+
+@pytest.fixture(scope="session")
 def browser():
     from browser import Browser
 

@@ -32,6 +32,7 @@ PAGES = {
 COMMON = {
     "cat",
     "cd",
+    "curl",
     "do",
     "done",
     "echo",

@@ -22,7 +22,7 @@ if TYPE_CHECKING:
     from transformer_cli.machine import Machine
 
 T = TypeVar("T", bound="Translator")
-FREE = {"decoding", "evaluation", "device", "precision", "seed", "threads"}
+FREE = {"decoding", "evaluation", "serving", "device", "precision", "seed", "threads"}
 """What may be set anew for a model that is trained; data.test too."""
 
 
@@ -52,6 +52,18 @@ def translator_as(kind: type[T], runs: Sequence[OpenedRun], settings: RunConfig)
         workers=settings.decoding.workers,
         **learned_by(runs, settings),
     )
+
+
+def in_fp32(translator: Translator, runs: Sequence[OpenedRun], settings: RunConfig) -> Translator:
+    """The translator of these runs under these settings, or the same in fp32 where no precision was asked for."""
+    import torch
+
+    from transformer_cli.checkpoints.store import open_run
+
+    if settings.precision != "auto" or translator.model.dtype in (None, torch.float32):
+        return translator
+    precise = settings.model_copy(update={"precision": "fp32"})
+    return translator_of([open_run(run.checkpoint) for run in runs], precise)
 
 
 def learned_by(runs: Sequence[KnownRun], settings: RunConfig) -> Learned:

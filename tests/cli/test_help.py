@@ -128,8 +128,7 @@ def test_a_command_of_others_is_told_ours(refused, name, meant):
 
 
 def test_what_is_like_nothing_suggests_nothing(refused):
-    """`tx serve` used to suggest `tx score`."""
-    assert refused("serve") == f"error: no such command: serve\n  hint: commands: {', '.join(app.COMMANDS)}.\n"
+    assert refused("deploy") == f"error: no such command: deploy\n  hint: commands: {', '.join(app.COMMANDS)}.\n"
 
 
 def test_options_and_commands_that_others_call_differently_exist():

@@ -59,12 +59,18 @@ def capture(model: Transformer, *, only: str | None = None) -> Iterator[dict[str
 
 
 def attention_maps(
-    translator: Translator, line: str, *, model: str = "model", target: str | None = None, pad_to: int | None = None
+    translator: Translator,
+    line: str,
+    *,
+    model: str = "model",
+    target: str | None = None,
+    pad_to: int | None = None,
+    max_weights: int = MAX_WEIGHTS,
 ) -> AttentionMaps:
     """The maps of a line and its best translation, or of a line and the given target.
 
     translator: in fp32. model: what to call it. pad_to: source positions, padding included.
-    Raises UsageError for a line without text, for more pieces than pad_to or more weights than MAX_WEIGHTS; DataError
+    Raises UsageError for a line without text, for more pieces than pad_to or more weights than max_weights; DataError
     for more pieces than the model has positions; ModelError where it computes no finite numbers.
     """
     if translator.model.dtype not in (None, torch.float32):
@@ -88,7 +94,7 @@ def attention_maps(
         [ids] = map(tuple, translator.tokenizer.encode_target([target]))
         text, origin, score = target, "forced", None
     right = target_side(translator, text, ids, given=target is not None)
-    _check_room(translator.model, source, right)
+    _check_room(translator.model, source, right, max_weights)
     weights, probabilities_TV = _forced_pass(translator, source, right)
     return AttentionMaps(
         model=model,
@@ -179,12 +185,12 @@ def target_side(translator: Translator, text: str, ids: tuple[int, ...], *, give
     return Side(text, pieces, all_ids, words, language=vocabulary.mark_id)
 
 
-def _check_room(model: Transformer, source: Side, target: Side) -> None:
+def _check_room(model: Transformer, source: Side, target: Side, max_weights: int) -> None:
     S, T, depths = len(source.pieces), len(target.pieces) - 1, model.config.depths
     n_weights = model.config.n_heads * (depths.encoder * S * S + depths.decoder * (T * T + T * S))
-    if n_weights > MAX_WEIGHTS:
+    if n_weights > max_weights:
         raise UsageError(
-            f"the attention of {S:,} + {T:,} pieces has {n_weights:,} weights; {MAX_WEIGHTS:,} are the most",
+            f"the attention of {S:,} + {T:,} pieces has {n_weights:,} weights; {max_weights:,} are the most",
             hint="show a part of the sentence" + (", or pad it less" if source.n_padding else ""),
         )
     needs = (("source", S), ("target", T))

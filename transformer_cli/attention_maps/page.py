@@ -35,9 +35,9 @@ STRONGEST = 3
 
 def page(maps: AttentionMaps, *, words: bool = False) -> str:
     """The whole file; the same maps give the same text. words: it opens with pieces joined to words."""
-    script, style = "\n".join(_part(f"{name}.js") for name in SCRIPTS), _part("page.css")
+    (script, style), (script_hash, style_hash) = _script_and_style(), hashes()
     parts = {
-        "policy": POLICY.format(script=_hash(script), style=_hash(style)),
+        "policy": POLICY.format(script=script_hash, style=style_hash),
         "title": html.escape(label(maps.model, width=80)),
         "style": style,
         "without_script": _without_script(maps),
@@ -48,9 +48,19 @@ def page(maps: AttentionMaps, *, words: bool = False) -> str:
     return re.sub(r"\{\{(\w+)\}\}", lambda place: parts[place[1]], _part("page.html"))
 
 
+def hashes() -> tuple[str, str]:
+    """Of the script and the style of every page: what a page that has one in a frame must allow, too."""
+    script, style = map(_hash, _script_and_style())
+    return script, style
+
+
 def quantised(weights: NDArray[np.float32]) -> bytes:
     """Weights from 0 to 1 as little-endian 16-bit integers; off by half of 1/65535 at most."""
     return np.rint(weights.astype(np.float64) * UNIT).clip(0, UNIT).astype("<u2").tobytes()
+
+
+def _script_and_style() -> tuple[str, str]:
+    return "\n".join(_part(f"{name}.js") for name in SCRIPTS), _part("page.css")
 
 
 def _part(name: str) -> str:

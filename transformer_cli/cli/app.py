@@ -42,6 +42,7 @@ COMMANDS = {
     "translate": _entry("translate", "Translate text, a file or stdin."),
     "score": _entry("score", "Score given translations by the model's probability."),
     "evaluate": _entry("evaluate", "Score translations: BLEU, chrF, TER."),
+    "serve": _entry("serve", "Serve a model over HTTP, with a page to type into."),
     "visualize-attention": _entry("visualize_attention", "Show where a model looks while it translates."),
     "compare": _entry("compare", "Compare runs: scores, settings, sentences."),
     "runs": _entry("runs", "List the runs: step, score, age, size."),

@@ -17,6 +17,7 @@ from transformer_cli.config.former import former_peak
 from transformer_cli.config.model import ModelConfig
 from transformer_cli.config.names import why_impossible
 from transformer_cli.config.section import NonNegativeInt, Section
+from transformer_cli.config.serving import ServingConfig
 from transformer_cli.config.tokenizer import BYTE_VOCAB, SideModels, SideVocabSizes, TokenizerConfig
 from transformer_cli.config.training import TrainingConfig
 
@@ -40,6 +41,7 @@ class RunConfig(Section):
     training: TrainingConfig = TrainingConfig()
     decoding: DecodingConfig = DecodingConfig()
     evaluation: EvaluationConfig = EvaluationConfig()
+    serving: ServingConfig = ServingConfig()
     accounting: AccountingConfig = AccountingConfig()
 
     @property

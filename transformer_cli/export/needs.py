@@ -1,4 +1,4 @@
-"""Packages that only some formats need: installed as extras, imported when they are used."""
+"""Packages that only some commands and formats need: installed as extras, imported when they are used."""
 
 from __future__ import annotations
 
@@ -16,6 +16,9 @@ EXTRAS = {
     "transformers": ("hugging-face", "5.0"),
     "onnx": ("onnx", "1.17"),
     "onnxruntime": ("onnx", "1.20"),
+    "starlette": ("serve", "0.45"),
+    "uvicorn": ("serve", "0.34"),
+    "prometheus_client": ("serve", "0.21"),
 }
 """The extra of pyproject.toml that brings a package, and the oldest version that does."""
 

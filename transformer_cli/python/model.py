@@ -14,7 +14,7 @@ import torch
 from transformer_cli.attention_maps.aligner import align_texts, alignments
 from transformer_cli.attention_maps.capture import attention_maps
 from transformer_cli.attention_maps.maps import AttentionMaps
-from transformer_cli.checkpoints.store import OpenedRun, find_checkpoint, open_found, open_run
+from transformer_cli.checkpoints.store import OpenedRun, find_checkpoint, open_found
 from transformer_cli.cli.unseen import Unseen
 from transformer_cli.config.run import RunConfig
 from transformer_cli.decoding.scoring import Likelihood, score_texts
@@ -22,7 +22,7 @@ from transformer_cli.decoding.texts import check_lines
 from transformer_cli.decoding.translation import Translation
 from transformer_cli.decoding.translator import Translator
 from transformer_cli.errors import UsageError
-from transformer_cli.loading import settings_of, translator_as, translator_of
+from transformer_cli.loading import in_fp32, settings_of, translator_as
 from transformer_cli.python.words import in_pythons_words, overrides
 
 
@@ -102,11 +102,7 @@ class Model(Translator):
 
     @cached_property
     def _precise(self) -> Translator:
-        """The same in fp32, where no precision was asked for."""
-        if self.settings.precision != "auto" or self.model.dtype in (None, torch.float32):
-            return self
-        settings = self.settings.model_copy(update={"precision": "fp32"})
-        return translator_of([open_run(run.checkpoint) for run in self.runs], settings)
+        return in_fp32(self, self.runs, self.settings)
 
     @cached_property
     def _unseen(self) -> Unseen:

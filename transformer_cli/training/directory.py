@@ -47,9 +47,10 @@ MAY_DIFFER = {
     "evaluation.resamples",
     "evaluation.trials",
     "evaluation.seed",
+    "serving",
 }
 """What may change when a run continues: its length, logging, retention, device, where the same text lies, what
-`tx evaluate` computes."""
+`tx evaluate` computes, what a service takes."""
 
 UNTIL_TRAINED = {"precision", "threads", "training", "decoding", "evaluation"}
 """What may change too while no update was made, as of a model that was imported."""

@@ -1,4 +1,4 @@
-"""A headless Chromium without a network, for pages that lie on the disk."""
+"""A headless Chromium without a network, for pages that lie on the disk or are served by this machine."""
 
 from __future__ import annotations
 
@@ -30,7 +30,7 @@ class Browser:
             "--disable-gpu",
             "--disable-dev-shm-usage",
             "--hide-scrollbars",
-            "--host-resolver-rules=MAP * ~NOTFOUND",
+            "--host-resolver-rules=MAP * ~NOTFOUND, EXCLUDE 127.0.0.1",
             *(["--no-sandbox"] if os.geteuid() == 0 else []),
         ):
             options.add_argument(argument)

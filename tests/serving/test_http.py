@@ -1,0 +1,325 @@
+"""Whatever comes over the socket: one clear answer in JSON, and nobody else notices."""
+
+from __future__ import annotations
+
+import json
+import socket
+import threading
+import time
+from concurrent.futures import ThreadPoolExecutor
+
+import pytest
+from served import Served
+
+from transformer_cli.errors import DivergedError
+from transformer_cli.serving import messages, server, service
+
+LINE = "ich mochte ein bier"
+
+
+def error(answer):
+    """The one thing that a refusal says."""
+    assert answer.headers["content-type"] == "application/json"
+    assert list(answer.json) == ["error"]
+    return answer.json["error"]
+
+
+@pytest.mark.parametrize(
+    ("body", "said"),
+    [
+        (b"", "the body is not JSON in UTF-8: EOF"),
+        (b'{"texts": ["ein bier"]', "the body is not JSON in UTF-8: EOF while parsing an object"),
+        (b'{"texts": ["\xff"]}', "the body is not JSON in UTF-8: "),
+        (b'{"texts": ["\x00"]}', "the body is not JSON in UTF-8: control character"),
+        (b'{"texts": ["\\ud83e"]}', "the body is not JSON in UTF-8: "),
+        ("ein bier".encode("utf-16"), "the body is not JSON in UTF-8: "),
+        (b"[" * 50_000, "the body is not JSON in UTF-8: recursion limit"),
+        (b'{"texts": ["a"], "length_penalty": NaN}', "length_penalty: nan is not a finite number"),
+        (b'"ein bier"', "the body: 'ein bier' is not an object"),
+        (b"{}", "texts: it is missing"),
+        (b'{"texts": []}', "texts: [] is not a list of at least 1"),
+        (b'{"texts": "ein bier"}', "texts: 'ein bier' is not a list"),
+        (b'{"texts": ["a", 1]}', "texts[1]: 1 is not text"),
+        (b'{"texts": ["a"], "beam": 5}', "beam: nothing of that name belongs here"),
+        (b'{"texts": ["a"], "beam_size": "5"}', "beam_size: '5' is not a whole number"),
+        (b'{"texts": ["a"], "beam_size": true}', "beam_size: True is not a whole number"),
+        (b'{"texts": ["a"], "beam_size": 0}', "beam_size: 0 is not a number above 0"),
+        (b'{"texts": ["a"], "beam_size": 11}', "beam_size: 11 is more than 10"),
+        (b'{"texts": ["a"], "n_best": 6}', "6 translations per line were asked of a beam of 5"),
+        (b'{"texts": ["a"], "length_penalty": 99}', "length_penalty: 99 is not a number up to 10"),
+        (b'{"texts": ["a", "b\\nc"]}', "texts[1]: a sentence is one line, but this holds a line break"),
+    ],
+)
+def test_what_is_malformed_is_refused_with_the_place_and_the_reason(served, body, said):
+    refused = served.post("/translate", body)
+    assert (refused.status, error(refused)[: len(said)]) == (400, said)
+
+
+@pytest.mark.parametrize(
+    ("body", "said"),
+    [
+        ({"text": ""}, "the source is empty"),
+        ({"text": "a", "target": "b\nc"}, "text and target[1]: a sentence is one line"),
+        ({"text": "ein bier " * 300}, "the sentence has 601 pieces, too many to be translated at once"),
+        ({"text": "ein bier", "target": "a " * 4}, "the attention of 3 + 5 pieces has 98 weights; 97 are the most"),
+    ],
+)
+def test_attention_that_cannot_be_shown_is_refused(served, body, said, monkeypatch):
+    monkeypatch.setattr(service, "MAX_WEIGHTS", 97)
+    refused = served.post("/attention", body)
+    assert (refused.status, error(refused)[: len(said)]) == (400, said)
+
+
+@pytest.mark.parametrize(
+    ("body", "said"),
+    [
+        ({"texts": ["a"] * 101}, "101 texts; 100 are the most of a request"),
+        ({"texts": ["a" * 6_000, "b" * 6_000]}, "texts of 12,000 characters; 10,000 are the most of a request"),
+        (b'{"texts": ["' + b"\\ud83e\\udd94" * 10_001 + b'"]}', "texts of 10,001 characters"),
+        (b" " * 200_000, "a body of more than 185,536 bytes"),
+    ],
+)
+def test_what_is_too_large_is_refused(served, body, said):
+    refused = served.post("/translate", body)
+    assert (refused.status, error(refused)[: len(said)]) == (413, said)
+
+
+def test_the_longest_that_is_granted_may_be_written_in_escapes(served):
+    [found] = served.translate("🦔" * 10_000)  # twelve bytes each
+    assert found["source"] == "🦔" * 10_000
+
+
+@pytest.mark.parametrize("path", ["/translate", "/health", "/nothing"])
+def test_an_endless_body_is_cut_off(served, path, monkeypatch):
+    monkeypatch.setattr(server, "SLOW_S", 0.2)
+
+    def send_for_ever(client):
+        while True:
+            client.sendall(b"10000\r\n" + b" " * 65536 + b"\r\n")
+
+    with socket.create_connection(("127.0.0.1", served.port), timeout=10) as client:
+        client.sendall(b"POST %s HTTP/1.1\r\nHost: localhost\r\n" % path.encode())
+        client.sendall(b"Content-Type: application/json\r\nTransfer-Encoding: chunked\r\n\r\n")
+        with pytest.raises(ConnectionError):
+            send_for_ever(client)
+    assert served.translate(LINE)
+
+
+@pytest.mark.parametrize(
+    ("method", "path", "headers", "status", "said"),
+    [
+        ("GET", "/nothing", {}, 404, "there is nothing at this address"),
+        ("GET", "/../../etc/passwd", {}, 404, "there is nothing at this address"),
+        ("GET", "/translate", {}, 405, "not by this method"),
+        ("DELETE", "/", {}, 405, "not by this method"),
+        ("POST", "/translate", {"content-type": "text/plain"}, 415, "expected a body of type application/json"),
+        ("POST", "/translate", {}, 415, "expected a body of type application/json"),
+    ],
+)
+def test_a_wrong_address_or_method_or_type_is_refused(served, method, path, headers, status, said):
+    refused = served.send(method, path, b"{}" if method == "POST" else None, headers)
+    assert (refused.status, error(refused)) == (status, said)
+    assert ("allow" in refused.headers) == (status == 405)
+
+
+@pytest.mark.parametrize(
+    ("host", "origin", "allowed", "status"),
+    [
+        ("localhost:8000", None, [], 200),
+        ("127.0.0.1", None, [], 200),
+        ("[::1]:8000", None, [], 200),
+        ("LOCALHOST", "http://LOCALHOST", [], 200),
+        ("localhost:8000", "http://localhost:8000", [], 200),
+        ("evil.example", None, [], 403),
+        ("evil.example:8000", "http://evil.example:8000", [], 403),
+        ("localhost.evil.example", None, [], 403),
+        ("", None, [], 403),
+        ("[", None, [], 403),
+        ("localhost:8000", "http://evil.example", [], 403),
+        ("localhost:8000", "http://evil.example@localhost:8000", [], 403),
+        ("localhost:8000", "null", [], 403),
+        ("localhost:8000", "http://[", [], 403),
+        ("tx.example", None, ["TX.example"], 200),
+        ("tx.example", "https://TX.example", ["tx.example"], 200),
+        ("localhost:8000", "http://localhost:3000", [], 403),
+        ("localhost", "https://tx.example", ["tx.example"], 403),
+        ("evil.example", None, ["tx.example"], 403),
+    ],
+)
+def test_other_websites_cannot_reach_what_is_for_this_machine(serving, host, origin, allowed, status):
+    with Served(serving(), allowed_hosts=allowed) as served:
+        assert served.get("/health", host=host, origin=origin).status == status
+
+
+def test_only_a_service_for_all_answers_to_any_name():
+    from transformer_cli.serving.guard import names
+
+    with server.bound_to("0.0.0.0", 0) as everywhere, server.bound_to("127.0.0.2", 0) as here:
+        assert names(everywhere, []) is None
+        assert names(everywhere, ["tx.example"]) == {"localhost", "127.0.0.1", "::1", "0.0.0.0", "tx.example"}
+        assert names(here, []) == {"localhost", "127.0.0.1", "::1", "127.0.0.2"}
+
+
+@pytest.mark.parametrize("path", ["/", "/page.js", "/page.css", "/health", "/nothing"])
+def test_every_answer_tells_browsers_to_be_strict(served, path):
+    headers = served.get(path).headers
+    assert "default-src 'none'" in headers["content-security-policy"]
+    assert "frame-ancestors 'none'" in headers["content-security-policy"]
+    assert "unsafe" not in headers["content-security-policy"]
+    assert headers["x-content-type-options"] == "nosniff"
+    assert headers["referrer-policy"] == "no-referrer"
+    assert headers["cache-control"] == "no-store"
+    assert "server" not in headers
+
+
+def raw(served, *parts, pause_s=0.0):
+    """What comes back until the service closes the connection, after these bytes with pauses between them."""
+    with socket.create_connection(("127.0.0.1", served.port), timeout=10) as client:
+        for part in parts:
+            client.sendall(part)
+            time.sleep(pause_s)
+        found = b""
+        while part := client.recv(65536):
+            found += part
+    head, _, body = found.partition(b"\r\n\r\n")
+    return head.split(b"\r\n")[0].decode(), json.loads(body)["error"]
+
+
+@pytest.mark.parametrize("garbage", [b"\x16\x03\x01\x02\x00\r\n\r\n", b"GET / HTTP/1.1\r\n\r\n", b"x" * 100_000])
+def test_what_is_no_http_is_told_so(served, garbage):
+    assert raw(served, garbage) == ("HTTP/1.1 400 Bad Request", "this is no HTTP request")
+
+
+@pytest.mark.parametrize(
+    "parts",
+    [
+        [],
+        [b"POST /translate HT"],
+        [b"GET /health HTTP/1.1\r\nHost: localhost\r\n"] + [b"X: y\r\n"] * 3,
+        [b"GET /health HTTP/1.1\r\nHost: localhost\r\n\r\n", b"GET /hea"],
+    ],
+    ids=["nothing", "a line", "headers, drop by drop", "a second request"],
+)
+def test_who_does_not_finish_the_head_of_a_request_is_cut_off(served, parts, monkeypatch):
+    monkeypatch.setattr(server, "SLOW_S", 0.2)
+    began = time.monotonic()
+    with socket.create_connection(("127.0.0.1", served.port), timeout=10) as client:
+        found = b""
+        for part in parts:
+            client.sendall(part)
+            time.sleep(0.05)
+        while part := client.recv(65536):
+            found += part
+    assert b"HTTP/1.1 408 Request Timeout" in found
+    assert found.endswith(b'{"error": "no request was there within 0.2 s"}')
+    assert time.monotonic() - began < 3
+
+
+def test_who_does_not_finish_the_body_is_cut_off(served, monkeypatch):
+    monkeypatch.setattr(messages, "SLOW_S", 0.2)
+    head = b"POST /translate HTTP/1.1\r\nHost: localhost\r\nContent-Type: application/json\r\nContent-Length: 99\r\n"
+    began = time.monotonic()
+    first, said = raw(served, head + b"Connection: close\r\n\r\n", b'{"texts"', b": [", pause_s=0.05)
+    assert (first, said) == ("HTTP/1.1 408 Request Timeout", "the body of the request was not there within 0.2 s")
+    assert time.monotonic() - began < 3
+
+
+def test_connections_that_do_nothing_keep_nobody_out_for_long(served, monkeypatch):
+    monkeypatch.setattr(server, "SLOW_S", 0.3)
+    monkeypatch.setattr(server, "MAX_CONNECTIONS", 20)
+    idle = [socket.create_connection(("127.0.0.1", served.port), timeout=10) for _ in range(20)]
+    try:
+        first, said = raw(served)
+        assert (first, said) == ("HTTP/1.1 503 Service Unavailable", "too many connections: try again later")
+        until = time.monotonic() + 5
+        while served.get("/health").status != 200:
+            assert time.monotonic() < until
+    finally:
+        for one in idle:
+            one.close()
+
+
+def test_a_queue_that_is_full_and_a_deadline_are_told_with_when_to_come_again(serving):
+    service, may_go = serving(serving__max_waiting=2, serving__deadline_s=0.5), threading.Event()
+    service.translate = lambda search, texts: may_go.wait(10) and ["never seen"] * len(texts)
+    with Served(service) as served, ThreadPoolExecutor(2) as pool:
+        first = pool.submit(served.post, "/translate", {"texts": [LINE]})
+        served.wait_for("tx_batch_texts_count 1.0")
+        second = pool.submit(served.post, "/translate", {"texts": [LINE, LINE]})
+        served.wait_for("tx_waiting_texts 2.0")
+        refused = served.post("/translate", {"texts": [LINE]})
+        assert (refused.status, error(refused)) == (503, "2 texts are waiting already: try again later")
+        assert refused.headers["retry-after"] == "1"
+        for waited in (first.result(), second.result()):
+            assert (waited.status, error(waited)) == (503, "not answered within 0.5 s: try again later")
+            assert waited.headers["retry-after"] == "1"
+        may_go.set()
+        assert served.get("/health").json["waiting"] == 0
+
+
+@pytest.mark.parametrize(
+    ("failure", "said", "told"),
+    [
+        (DivergedError("no numbers"), "no numbers", "no numbers"),
+        (KeyError("secret"), "a bug in tx; the service's own log says which", "a bug in tx: KeyError: 'secret'"),
+    ],
+)
+def test_what_goes_wrong_inside_is_told_and_logged_and_the_next_is_answered(serving, failure, said, told):
+    service = serving()
+    translate, failures = service.translate, [failure]
+
+    def fail_once(search, texts):
+        if failures:
+            raise failures.pop()
+        return translate(search, texts)
+
+    service.translate = fail_once
+    with Served(service) as served:
+        refused = served.post("/translate", {"texts": [LINE]})
+        assert (refused.status, error(refused)) == (500, said)
+        assert served.told == [told]
+        assert served.translate(LINE)[0]["translation"] == "i want a beer"
+
+
+def test_what_was_accepted_is_answered_before_it_stops(serving):
+    service, may_go = serving(), threading.Event()
+    translate = service.translate
+    service.translate = lambda *asked: may_go.wait(10) and translate(*asked)
+    with Served(service) as served, ThreadPoolExecutor(3) as pool:
+        asked = [pool.submit(served.translate, LINE, beam_size=n) for n in (1, 2, 3)]
+        served.wait_for("tx_waiting_texts 2.0")
+        served.stop()
+        with pytest.raises(ConnectionError):
+            ask_until_refused(served)
+        may_go.set()
+        assert [one.result()[0]["translation"] for one in asked] == ["i want a beer"] * 3
+
+
+def ask_until_refused(served):
+    until = time.monotonic() + 5
+    while time.monotonic() < until:
+        served.get("/health")
+
+
+def test_metrics_count_what_happened(serving):
+    prometheus = pytest.importorskip("prometheus_client.parser")
+    with Served(serving()) as served:
+        served.translate(LINE, LINE, LINE)
+        served.post("/translate", b"no JSON")
+        served.get("/some/other/address")
+        found = served.get("/metrics")
+        assert found.headers["content-type"].startswith("text/plain; version=")
+    samples = {
+        (one.name, *one.labels.values()): one.value
+        for family in prometheus.text_string_to_metric_families(found.body.decode())
+        for one in family.samples
+    }
+    assert samples["tx_requests_total", "/translate", "200"] == 1
+    assert samples["tx_requests_total", "/translate", "400"] == 1
+    assert samples["tx_requests_total", "other", "404"] == 1
+    assert samples["tx_texts_total",] == 3
+    assert samples["tx_batch_texts_bucket", "2.0"] == 0
+    assert samples["tx_batch_texts_bucket", "4.0"] == 1
+    assert samples["tx_waiting_texts",] == 0
+    assert samples["tx_request_seconds_count", "/translate"] == 2
+    assert 0 < samples["tx_request_seconds_sum", "/translate"] < 20

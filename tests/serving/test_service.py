@@ -1,0 +1,131 @@
+"""The service answers what the commands answer, whoever else asks at the same time."""
+
+from __future__ import annotations
+
+import json
+import random
+from concurrent.futures import ThreadPoolExecutor
+
+import pytest
+from conftest import PAIRS
+from served import Served
+
+from transformer_cli.attention_maps.capture import attention_maps
+from transformer_cli.attention_maps.page import page
+from transformer_cli.attention_maps.saved import as_json
+from transformer_cli.cli.app import main
+from transformer_cli.decoding.invariance import TIE
+
+TEXTS = [
+    *(source for source, _ in PAIRS),
+    *("", "  ", "ein", "der xyz trinkt", "ich ich ich ich ich ich ich", "<b>&amp;", "Ein\u2028Bier\x00", "🦔 猫"),
+    "der hund schläft nicht . " * 12,
+]
+CLIENTS = 50
+
+
+def by_the_command(capsys, texts, *options):
+    """What `tx translate --json` says of each; `counts` of what was touched left out."""
+    capsys.readouterr()
+    assert main(["translate", "--json", *options, *texts]) == 0
+    found = map(json.loads, capsys.readouterr().out.strip("\n").split("\n"))
+    return [one for one in found if "counts" not in one]
+
+
+def without_scores(found):
+    """Apart: scores, of which rounding in a batch of another shape may change the last digits."""
+    if isinstance(found, list):
+        return [without_scores(one) for one in found]
+    return {
+        name: without_scores(value) if name == "n_best" else value
+        for name, value in found.items()
+        if name not in ("score", "log_probability")
+    }
+
+
+def scores(found):
+    return [one["score"] for best in found for one in (best, *best["n_best"])]
+
+
+@pytest.mark.parametrize(
+    ("asked", "options"),
+    [
+        ({}, []),
+        ({"beam_size": 1}, ["-b", "1"]),
+        ({"beam_size": 3, "n_best": 3, "length_penalty": 0.5}, ["-b", "3", "--n-best", "3", "--length-penalty", "0.5"]),
+        ({"alignments": True}, ["--alignments"]),
+    ],
+)
+def test_the_answer_is_what_the_command_says(served, here, capsys, asked, options):
+    found, expected = served.translate(*TEXTS, **asked), by_the_command(capsys, TEXTS, *options)
+    assert without_scores(found) == without_scores(expected)
+    assert scores(found) == pytest.approx(scores(expected), abs=TIE)
+    assert {flag for one in found for flag in one["flags"]} >= {"unseen", "unsure"}
+
+
+def test_fifty_clients_at_once_each_get_their_own_answers(served, here, capsys):
+    expected = {one["source"]: one for one in by_the_command(capsys, TEXTS)}
+
+    def client(seed):
+        texts = random.Random(seed).choices(TEXTS[:-1], k=1 + seed % 4)
+        found = served.translate(*texts)
+        assert without_scores(found) == without_scores([expected[text] for text in texts])
+        return len(found)
+
+    before = batches(served)
+    with ThreadPoolExecutor(CLIENTS) as pool:
+        assert sum(pool.map(client, range(CLIENTS))) == sum(1 + seed % 4 for seed in range(CLIENTS))
+    assert batches(served) - before < CLIENTS / 2, "hardly any went together"
+
+
+def batches(served):
+    [line] = [one for one in served.get("/metrics").body.decode().split("\n") if one.startswith("tx_batch_texts_count")]
+    return float(line.split()[1])
+
+
+@pytest.mark.parametrize("target", [None, "i drink a beer"])
+def test_attention_is_what_the_command_shows_as_json_and_as_page(served, loaded_run, serving, target):
+    service = serving()
+    maps = attention_maps(service.native, "ich trinke ein bier", model=service.name, target=target)
+    asked = {"text": "ich trinke ein bier", "target": target}
+    found = served.post("/attention", asked)
+    assert (found.headers["content-type"], found.body.decode()) == ("application/json", as_json(maps))
+    shown = served.post("/attention", asked, accept="text/html")
+    assert (shown.headers["content-type"], shown.body.decode()) == ("text/html; charset=utf-8", page(maps))
+
+
+def test_samples_are_drawn_by_the_line_of_each_request(serving, here, capsys):
+    texts = [source for source, _ in PAIRS[:4]]
+    expected = by_the_command(capsys, texts, "--sample", "--set", "decoding.temperature=2")
+    with Served(serving(decoding__search="sampling", decoding__temperature=2)) as served:
+        with ThreadPoolExecutor(8) as pool:
+            found = list(pool.map(lambda _: served.translate(*texts), range(8)))
+        assert all(without_scores(one) == without_scores(expected) for one in found)
+        assert served.post("/translate", {"texts": texts, "beam_size": 3}).status == 400
+
+
+def test_ctranslate2_answers_where_it_says_the_same(serving, here, capsys):
+    pytest.importorskip("ctranslate2", reason="the extra `ctranslate2` is not installed")
+    service = serving(decoding__beam_size=1)
+    used = []
+    for name in ("engine", "native"):
+        translator = getattr(service, name)
+        translator.search = lambda *all, name=name, search=translator.search: used.append(name) or search(*all)
+    with Served(service) as served:
+        assert served.get("/health").json["engine"].startswith("CTranslate2 ")
+        expected = by_the_command(capsys, TEXTS[:8], "-b", "1")
+        for options, engine in [({}, "engine"), ({"alignments": True}, "native"), ({"beam_size": 5}, "native")]:
+            used.clear()
+            found = served.translate(*TEXTS[:8], **options)
+            assert set(used) == {engine}
+        assert [one["translation"] for one in found] == [one["translation"] for one in expected]
+
+
+def test_what_ctranslate2_cannot_do_is_refused_where_it_was_asked_for_by_name(serving):
+    pytest.importorskip("ctranslate2", reason="the extra `ctranslate2` is not installed")
+    with Served(serving(decoding__engine="ctranslate2")) as served:
+        assert served.translate("ich mochte ein bier")[0]["translation"] == "i want a beer"
+        refused = served.post("/translate", {"texts": ["ein bier"], "alignments": True})
+        assert refused.status == 400
+        assert "CTranslate2 cannot do this: alignments" in refused.json["error"]
+        assert served.post("/attention", {"text": "ein bier"}).status == 200

@@ -1,0 +1,166 @@
+"""What is asked of the service and what it answers, and how a question is read: all of it, or not at all."""
+
+from __future__ import annotations
+
+import asyncio
+from typing import Annotated, Any, TypeVar
+
+from pydantic import BaseModel, Field, ValidationError
+from starlette.requests import ClientDisconnect, Request
+
+from transformer_cli.config.complaints import complaint
+from transformer_cli.config.decoding import MAX_BEAM, MAX_PENALTY
+from transformer_cli.config.section import PositiveInt, Section
+from transformer_cli.config.serving import ServingConfig
+from transformer_cli.data.corpus import check_line
+
+SLOW_S = 10.0
+"""In which the head of a request must be there, then its body; and in which a client takes a part of the answer."""
+BYTES = 12
+"""Of a character at most, as JSON may write it: two escapes of six letters."""
+ROOM = 1 << 16
+"""Bytes for all that is not text."""
+
+
+class Message(BaseModel):
+    """As strict as a section of the configuration."""
+
+    model_config = Section.model_config
+
+
+class Search(Message):
+    """How to search; the service's own configuration where nothing is said."""
+
+    beam_size: Annotated[int, Field(gt=0, le=MAX_BEAM)] | None = None
+    """Hypotheses kept per text; 1 is greedy search."""
+    length_penalty: Annotated[float, Field(ge=-MAX_PENALTY, le=MAX_PENALTY)] | None = None
+    """Exponent of the length that scores are divided by."""
+    n_best: PositiveInt = 1
+    """Translations of each text, at most as many as the beam is wide."""
+    alignments: bool = False
+    """Say which word translates which, by attention."""
+
+
+class TranslationRequest(Search):
+    """Texts to translate."""
+
+    texts: list[str] = Field(min_length=1)
+    """A line each, as of `tx translate`: without a line break."""
+
+
+class AttentionRequest(Message):
+    """A translation to look into."""
+
+    text: str
+    """A line."""
+    target: str | None = None
+    """Its translation; the model's when not given."""
+
+
+class Candidate(Message):
+    """One translation of a text."""
+
+    translation: str
+    score: float | None
+    """The log-probability divided by the length penalty."""
+    log_probability: float | None
+    tokens: list[str]
+    """Its pieces."""
+    truncated: bool
+    """Whether it did not end by itself."""
+
+
+class Translated(Candidate):
+    """The best translation of a text."""
+
+    source: str
+    flags: list[str]
+    """Signs that something is wrong: looped, copied, short, split, refused, unseen, unsure."""
+    n_best: list[Candidate]
+    """As many as were asked for, the best one included."""
+    alignment: list[Annotated[list[int], Field(min_length=2, max_length=2)]] | None = None
+    """Pairs of a source word and a target word, counted from 0, where asked for."""
+
+
+class Translations(Message):
+    """One for each text, in order."""
+
+    translations: list[Translated]
+
+
+class Health(Message):
+    """That it works, and what it is."""
+
+    status: str
+    model: str
+    source: str
+    """The language that it reads."""
+    target: str
+    """And the one that it writes."""
+    engine: str
+    beam_size: int
+    waiting: int
+    """Texts, right now."""
+
+
+class Failure(Message):
+    """Why there is no answer."""
+
+    error: str
+
+
+class Refused(Exception):
+    """A request that gets no answer, and why. status: of HTTP; 503 is worth another try."""
+
+    def __init__(self, status: int, message: str) -> None:
+        super().__init__(message)
+        self.status, self.message = status, message
+        self.headers = {"Retry-After": "1"} if status == 503 else {}
+
+
+Asked = TypeVar("Asked", bound=Message)
+
+
+async def read(request: Request, kind: type[Asked], limits: ServingConfig) -> Asked:
+    """The body of a request. Refused where it is too large, too slow, or anything but this, with the first reason."""
+    if request.headers.get("content-type", "").partition(";")[0].strip().lower() != "application/json":
+        raise Refused(415, "expected a body of type application/json")
+    body = await _body(request, BYTES * limits.max_characters + ROOM)
+    try:
+        return kind.model_validate_json(body)
+    except ValidationError as failure:
+        raise Refused(400, _reason(failure.errors()[0])) from None
+
+
+def check_texts(name: str, texts: list[str], limits: ServingConfig) -> None:
+    """Refused for more than a request may have; DataError for what is no line."""
+    if len(texts) > limits.max_texts:
+        raise Refused(413, f"{len(texts):,} {name}; {limits.max_texts:,} are the most of a request")
+    if (n := sum(map(len, texts))) > limits.max_characters:
+        raise Refused(413, f"{name} of {n:,} characters; {limits.max_characters:,} are the most of a request")
+    for number, text in enumerate(texts):
+        check_line(text, place=f"{name}[{number}]")
+
+
+async def _body(request: Request, most: int) -> bytes:
+    parts, size = [], 0
+    try:
+        async with asyncio.timeout(SLOW_S):
+            async for part in request.stream():
+                size += len(part)
+                if size > most:
+                    raise Refused(413, f"a body of more than {most:,} bytes")
+                parts.append(part)
+    except TimeoutError:
+        raise Refused(408, f"the body of the request was not there within {SLOW_S:g} s") from None
+    except ClientDisconnect:
+        raise Refused(400, "the body of the request ended too early") from None
+    return b"".join(parts)
+
+
+def _reason(entry: Any) -> str:
+    """The first thing that is wrong, where it is."""
+    if entry["type"] == "json_invalid":
+        return f"the body is not JSON in UTF-8: {entry['ctx']['error']}"
+    place = "".join(f"[{part}]" if isinstance(part, int) else f".{part}" for part in entry["loc"]).lstrip(".")
+    return f"{place or 'the body'}: {complaint(entry)}"

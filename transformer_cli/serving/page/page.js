@@ -1,0 +1,116 @@
+// Type, translate, choose among the alternatives, and see where each looks.
+
+/** What a flag of a translation means; of the others the name says it. */
+const FLAGS = {
+  looped: "repeats itself",
+  copied: "mostly copied from the source",
+  short: "much shorter than the source",
+  split: "translated in parts",
+  refused: "too long to be translated",
+  unseen: "has words that training never saw",
+  unsure: "the model is less sure than usual",
+  truncated: "did not end, and was cut",
+};
+const MOST_ALTERNATIVES = 5;
+
+const service = { beam_size: 1 };
+const attention = byId("attention");
+
+/** The answer; an Error with the service's own words where there is none. */
+async function ask(path, body, accept = "application/json") {
+  const options = body && {
+    method: "POST",
+    headers: { "Content-Type": "application/json", Accept: accept },
+    body: JSON.stringify(body),
+  };
+  let answer;
+  try {
+    answer = await fetch(path, options || {});
+  } catch {
+    throw new Error("the service cannot be reached");
+  }
+  if (!answer.ok) throw new Error((await answer.json()).error);
+  return accept === "text/html" ? answer.text() : answer.json();
+}
+
+async function introduce() {
+  Object.assign(service, await ask("health"));
+  const { source, target, model } = service;
+  document.title = `tx · ${source} to ${target}`;
+  byId("source-name").textContent = `Text, ${source}`;
+  byId("source").lang = source;
+  byId("about").textContent = `${source} to ${target} · ${model}`;
+}
+
+async function translate() {
+  const texts = byId("source").value.split(/\r?\n/).filter((text) => text.trim());
+  if (!texts.length) return;
+  await busy("translating …", async () => {
+    const n_best = Math.min(service.beam_size, MOST_ALTERNATIVES);
+    const { translations } = await ask("translate", { texts, n_best });
+    attention.hidden = true;
+    document.querySelector("main").append(attention);
+    byId("found").replaceChildren(...translations.map(shown));
+    return translations.length === 1 ? byId("found").querySelector("button") : null;
+  });
+}
+
+/** One text: its translations, the best one first, and what is to be said of it. */
+function shown(found) {
+  const buttons = found.n_best.map((one) => {
+    const score = one.score === null ? "" : one.score.toFixed(2);
+    const button = element(
+      "button",
+      { type: "button", "aria-pressed": "false", onclick: () => look(found.source, one.translation, button) },
+      element("bdi", { lang: service.target }, one.translation || "(nothing)"),
+      element("span", { class: "score", title: "log-probability per piece, as the search ranks it" }, score),
+    );
+    return element("li", {}, button);
+  });
+  const flags = [...found.flags, ...(found.truncated ? ["truncated"] : [])];
+  return element(
+    "li",
+    {},
+    element("p", { class: "source", lang: service.source, dir: "auto" }, found.source),
+    element("ol", { class: "alternatives" }, buttons),
+    flags.length > 0 &&
+      element("ul", { class: "flags" }, ...flags.map((flag) => element("li", {}, FLAGS[flag] ?? flag))),
+  );
+}
+
+async function look(text, target, button) {
+  await busy("looking …", async () => {
+    const page = await ask("attention", { text, target }, "text/html");
+    for (const other of document.querySelectorAll(".alternatives button"))
+      other.setAttribute("aria-pressed", String(other === button));
+    button.closest("#found > li").append(attention);
+    attention.hidden = false;
+    byId("frame").srcdoc = page;
+  });
+}
+
+/** Says what is done, and what went wrong; a button that the work returns is pressed next. */
+async function busy(what, work) {
+  byId("ask").disabled = true;
+  byId("said").textContent = what;
+  byId("said").classList.remove("wrong");
+  let next = null;
+  try {
+    next = await work();
+    byId("said").textContent = "";
+  } catch (failure) {
+    byId("said").textContent = failure.message;
+    byId("said").classList.add("wrong");
+  }
+  byId("ask").disabled = false;
+  next?.click();
+}
+
+byId("asking").addEventListener("submit", (event) => {
+  event.preventDefault();
+  translate();
+});
+byId("source").addEventListener("keydown", (event) => {
+  if (event.key === "Enter" && (event.ctrlKey || event.metaKey)) byId("asking").requestSubmit();
+});
+busy("", introduce);

@@ -1,0 +1,111 @@
+"""Requests wait in one queue, and one thread answers them: those that ask for the same go together."""
+
+from __future__ import annotations
+
+import asyncio
+from collections import deque
+from collections.abc import Callable, Hashable, Sequence
+from concurrent.futures import ThreadPoolExecutor
+from dataclasses import dataclass
+from itertools import islice
+from typing import Any
+
+from transformer_cli.serving.messages import Refused
+
+Work = Callable[[Any, Sequence[str]], Sequence[Any]]
+"""Options and texts to an answer for each text, in order."""
+
+
+@dataclass(eq=False)
+class Job:
+    """A request that waits. answers: what comes back; cancelled once nobody waits for it any more."""
+
+    work: Work
+    options: Hashable
+    texts: Sequence[str]
+    answers: asyncio.Future[list[Any]]
+
+
+class Queue:
+    """Of one event loop, which alone touches it; only the work itself is done by another thread."""
+
+    def __init__(
+        self, *, most_together: int, most_waiting: int, deadline_s: float, taken: Callable[[int], object]
+    ) -> None:
+        """most_together: texts that are answered at once, unless they are of one request. taken: is told how many
+        are."""
+        self.most_together, self.most_waiting, self.deadline_s = most_together, most_waiting, deadline_s
+        self._taken = taken
+        self._waiting: deque[Job] = deque()
+        self._arrived = asyncio.Event()
+
+    @property
+    def n_waiting(self) -> int:
+        """Texts that nobody works on yet."""
+        return sum(len(job.texts) for job in self._waiting)
+
+    async def ask(self, work: Work, options: Hashable, texts: Sequence[str]) -> list[Any]:
+        """The answers to these texts, once it is their turn; what the work raises. Refused where too many wait already,
+        or where it takes too long."""
+        if self._waiting and self.n_waiting + len(texts) > self.most_waiting:
+            raise Refused(503, f"{self.n_waiting:,} texts are waiting already: try again later")
+        job = Job(work, options, texts, asyncio.get_running_loop().create_future())
+        self._waiting.append(job)
+        self._arrived.set()
+        try:
+            async with asyncio.timeout(self.deadline_s):
+                return await job.answers
+        except TimeoutError:
+            raise Refused(503, f"not answered within {self.deadline_s:g} s: try again later") from None
+        finally:
+            if job in self._waiting:
+                self._waiting.remove(job)
+
+    async def answer(self) -> None:
+        """Answer whoever asks, until cancelled."""
+        loop = asyncio.get_running_loop()
+        with ThreadPoolExecutor(1, thread_name_prefix="answering") as thread:
+            while True:
+                await self._arrived.wait()
+                if jobs := self._take():
+                    self._taken(sum(len(job.texts) for job in jobs))
+                    for job, outcome in zip(jobs, await loop.run_in_executor(thread, _outcomes, jobs), strict=True):
+                        _hand_over(job, outcome)
+
+    def _take(self) -> list[Job]:
+        """The oldest request, and those that can go with it, oldest first."""
+        taken: list[Job] = []
+        n_texts = 0
+        for job in list(self._waiting):
+            goes_along = not taken or (
+                (job.work, job.options) == (taken[0].work, taken[0].options)
+                and n_texts + len(job.texts) <= self.most_together
+            )
+            if goes_along:
+                taken.append(job)
+                n_texts += len(job.texts)
+                self._waiting.remove(job)
+        if not self._waiting:
+            self._arrived.clear()
+        return taken
+
+
+def _outcomes(jobs: Sequence[Job]) -> list[list[Any] | Exception]:
+    """What is found for each, or what went wrong. Those that fail together are tried alone: nobody is to fail because
+    of another's text."""
+    try:
+        answers = jobs[0].work(jobs[0].options, [text for job in jobs for text in job.texts])
+        assert len(answers) == sum(len(job.texts) for job in jobs)
+    except Exception as failure:
+        return [failure] if len(jobs) == 1 else [outcome for job in jobs for outcome in _outcomes([job])]
+    rest = iter(answers)
+    return [list(islice(rest, len(job.texts))) for job in jobs]
+
+
+def _hand_over(job: Job, outcome: list[Any] | Exception) -> None:
+    if job.answers.done():  # nobody waits any more
+        return
+    if isinstance(outcome, Exception):
+        job.answers.set_exception(outcome)
+    else:
+        job.answers.set_result(outcome)

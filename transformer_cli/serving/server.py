@@ -1,0 +1,106 @@
+"""The service on a socket: uvicorn, told to be patient with nobody and to answer everybody before it stops."""
+
+from __future__ import annotations
+
+import asyncio
+import errno
+import socket
+from typing import Any
+
+import uvicorn
+from starlette.types import ASGIApp
+from uvicorn.protocols.http.h11_impl import H11Protocol
+
+from transformer_cli.errors import ResourceError, UsageError
+from transformer_cli.serving.guard import failure
+from transformer_cli.serving.messages import SLOW_S
+
+MAX_CONNECTIONS = 500
+"""Open at once; each takes one of the files that a process may have, often 1,024."""
+PHRASES = {400: "Bad Request", 408: "Request Timeout", 503: "Service Unavailable"}
+
+
+class Protocol(H11Protocol):
+    """A connection, closed where the head of a request takes too long: uvicorn would wait for it forever. What is no
+    HTTP is told so in JSON."""
+
+    _waiting: asyncio.TimerHandle | None = None
+
+    def connection_made(self, transport: Any) -> None:
+        super().connection_made(transport)
+        if len(self.connections) > MAX_CONNECTIONS:
+            self._refuse(503, "too many connections: try again later")
+        else:
+            self._wait()
+
+    def data_received(self, data: bytes) -> None:
+        super().data_received(data)
+        if self.cycle is not None and not self.cycle.response_complete:
+            self._wait_no_more()
+        elif self._waiting is None and not self.transport.is_closing():
+            self._wait()
+
+    def connection_lost(self, exc: Exception | None) -> None:
+        self._wait_no_more()
+        super().connection_lost(exc)
+
+    def send_400_response(self, msg: str) -> None:
+        self._refuse(400, "this is no HTTP request")
+
+    def _wait(self) -> None:
+        self._waiting = self.loop.call_later(SLOW_S, self._refuse, 408, f"no request was there within {SLOW_S:g} s")
+
+    def _wait_no_more(self) -> None:
+        if self._waiting is not None:
+            self._waiting.cancel()
+            self._waiting = None
+
+    def _refuse(self, status: int, message: str) -> None:
+        """Written as it is: there is no request to answer to."""
+        answer = failure(status, message, headers={"Connection": "close"})
+        head = [b"HTTP/1.1 %d %s" % (status, PHRASES[status].encode()), *map(b": ".join, answer.raw_headers)]
+        self.transport.write(b"\r\n".join(head) + b"\r\n\r\n" + bytes(answer.body))
+        self.transport.close()
+
+
+def bound_to(host: str, port: int) -> socket.socket:
+    """A socket of that address, which nobody can reach yet. UsageError where there is no such host; ResourceError
+    where the port is not to be had."""
+    try:
+        family, kind, protocol, _, address = socket.getaddrinfo(host, port, type=socket.SOCK_STREAM)[0]
+    except (OSError, UnicodeError) as error:
+        raise UsageError(f"--host {host}: there is no such host", hint="127.0.0.1 is this machine alone") from error
+    found = socket.socket(family, kind, protocol)
+    try:
+        found.setsockopt(socket.SOL_SOCKET, socket.SO_REUSEADDR, 1)  # a service that just ended keeps nobody waiting
+        found.bind(address)
+    except OSError as error:
+        found.close()
+        why = "is taken" if error.errno == errno.EADDRINUSE else f"is not to be had: {error.strerror}"
+        raise ResourceError(
+            f"port {port} of {host} {why}", hint="--port takes another; 0 is any that is free"
+        ) from error
+    return found
+
+
+def address_of(bound: socket.socket) -> str:
+    """As a browser takes it."""
+    host, port = bound.getsockname()[:2]
+    return f"http://[{host}]:{port}" if ":" in host else f"http://{host}:{port}"
+
+
+def server(app: ASGIApp, *, deadline_s: float) -> uvicorn.Server:
+    """What serves until a signal, then answers what was accepted, and lets that signal do what it did before."""
+    config = uvicorn.Config(
+        app,
+        http=Protocol,
+        ws="none",
+        lifespan="on",
+        log_config=None,
+        log_level="critical",
+        access_log=False,
+        server_header=False,
+        proxy_headers=False,
+        timeout_graceful_shutdown=round(deadline_s + 2 * SLOW_S),
+    )
+    return uvicorn.Server(config)

@@ -1,0 +1,86 @@
+"""What the service can do: translate as `tx translate` does, and show attention as `tx visualize-attention` does."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Sequence
+from dataclasses import replace
+from typing import Any
+
+from transformer_cli import engines
+from transformer_cli.attention_maps.aligner import alignments
+from transformer_cli.attention_maps.capture import attention_maps
+from transformer_cli.attention_maps.page import page
+from transformer_cli.attention_maps.saved import as_json
+from transformer_cli.checkpoints.store import OpenedRun
+from transformer_cli.config.run import RunConfig
+from transformer_cli.decoding.options import SearchOptions
+from transformer_cli.decoding.texts import TextTranslator
+from transformer_cli.decoding.translation import Translation
+from transformer_cli.loading import in_fp32, translator_of
+from transformer_cli.serving.messages import Refused, Search
+
+MAX_WEIGHTS = 1_000_000
+"""Of one attention request: a page of 3 MB, or 6 + 6 layers of 8 heads for 83 + 83 pieces."""
+Mark = Callable[[Sequence[str], Sequence[Translation]], list[Translation]]
+"""Sources and translations to the latter with more flags."""
+
+
+class Service:
+    """Runs that are open, more than one as an ensemble. Its two kinds of work are for one thread; all of it is loaded
+    at once, for training may delete a checkpoint while it is served."""
+
+    def __init__(
+        self, runs: Sequence[OpenedRun], settings: RunConfig, *, mark: Mark, tell: Callable[[str], None]
+    ) -> None:
+        """mark: flags what only training's text can tell. tell: what is done that takes a while. Raises UsageError for
+        a search that cannot be."""
+        self.runs, self.settings, self.mark = runs, settings, mark
+        self.native = translator_of(runs, settings)
+        self.precise = in_fp32(self.native, runs, settings)
+        self.engine = engines.engine_of(runs[0], settings, tell=tell) if self._engine_is_wanted(Search()) else None
+
+    @property
+    def translator(self) -> TextTranslator:
+        """Of those who ask for nothing special."""
+        return self.engine or self.native
+
+    @property
+    def name(self) -> str:
+        run = self.runs[0]
+        return f"{run.path.resolve().name}, {run.checkpoint.name}"
+
+    def check(self, search: Search) -> None:
+        """Refused, or UsageError, for what cannot be searched for."""
+        most = max(self.settings.serving.max_beam_size, self.settings.decoding.beam_size)
+        for name, number in (("beam_size", search.beam_size or 0), ("n_best", search.n_best)):
+            if number > most:
+                raise Refused(400, f"{name}: {number:,} is more than {most:,}, the most that is granted here")
+        self._engine_is_wanted(search)
+
+    def translate(self, search: Search, texts: Sequence[str]) -> list[dict[str, Any]]:
+        """What `tx translate --json` says of each."""
+        wanted = self.engine is not None and self._engine_is_wanted(search)
+        translator = self.translator if wanted else self.native
+        found = self.mark(texts, translator.translate_all(texts, **search.model_dump(exclude={"alignments"})))
+        if search.alignments:
+            links = alignments(self.native, texts, found)
+            found = [replace(one, alignment=some) for one, some in zip(found, links, strict=True)]
+        return [{"source": text, **one.as_json()} for text, one in zip(texts, found, strict=True)]
+
+    def attention(self, wanted: tuple[str | None, bool], texts: Sequence[str]) -> list[str]:
+        """All attention of each text and its translation, the model's own unless there is a target: as JSON, or as a
+        page. wanted: the target, and whether it is the page."""
+        target, as_page = wanted
+        several = (
+            attention_maps(self.precise, text, model=self.name, target=target, max_weights=MAX_WEIGHTS)
+            for text in texts
+        )
+        return [page(maps) if as_page else as_json(maps) for maps in several]
+
+    def _engine_is_wanted(self, search: Search) -> bool:
+        """Whether CTranslate2 is to answer, as of `tx translate`."""
+        asked = search.model_dump(exclude={"alignments"})
+        options = SearchOptions.of(self.settings.decoding, seed=self.settings.seed, **asked)
+        also = ["alignments"] if search.alignments else []
+        obstacles = [*also, *engines.obstacles(self.runs, self.settings, options)]
+        return engines.is_wanted(self.settings, options, obstacles)
