@@ -171,7 +171,7 @@ def test_a_few_updates_are_timed_on_request_and_nothing_is_written(
     monkeypatch.setattr("transformer_cli.training.forecast.REHEARSAL_S", 0.0)
     arguments = ["--time", "--set", "device=cpu", "--set", "precision=fp32", "--set", "threads=1"]
     short, long = (dry(capfd, *arguments, "--set", f"training.max_steps={n}")["length"] for n in (1000, 1_000_000))
-    assert 100 < long["left"]["latest_s"] / short["left"]["latest_s"] < 10_000
+    assert 100 < long["left"]["seconds"] / short["left"]["seconds"] < 10_000
     assert long["ends"] == "at step 1,000,000 (max_steps)"
     assert dry(capfd)["length"] is None
     assert tx("--dry-run", *arguments, "--set", "training.max_steps=3") == 0

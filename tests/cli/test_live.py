@@ -7,7 +7,6 @@ import os
 import pty
 import signal
 import subprocess
-import sys
 from pathlib import Path
 
 import pytest
@@ -15,7 +14,7 @@ from conftest import PAIRS
 from rich.console import Console
 
 from transformer_cli.cli import console, live
-from transformer_cli.cli.app import main
+from transformer_cli.training.clock import Left
 from transformer_cli.training.listening import Status
 
 STATUS = Status(
@@ -26,11 +25,18 @@ STATUS = Status(
     learning_rate=0.00215,
     tokens_per_s=24310.4,
     mfu=0.412,
-    passed="0:21",
-    left="about 0:41 to step 1,200",
+    passed_s=21.0,
+    left=Left(41.0),
     score_name="BLEU",
     scores=(1.0, 40.0, 83.5),
 )
+
+
+def picture_of(status: Status) -> live.Picture:
+    """At the moment at which that is told."""
+    picture = live.Picture(now=lambda: 65.0)
+    picture.show(status)
+    return picture
 
 
 def drawn(picture: live.Picture, *, columns: int = 80, colour: bool = False) -> list[str]:
@@ -42,18 +48,29 @@ def drawn(picture: live.Picture, *, columns: int = 80, colour: bool = False) -> 
 
 
 def test_the_status_tells_loss_rates_time_and_scores_at_a_glance() -> None:
-    steps, numbers, times, scores = drawn(live.Picture(STATUS))
+    steps, numbers, times, scores = drawn(picture_of(STATUS))
     assert steps.endswith("step 412 of 1,200  epoch 2")
     assert steps.count("━") == int(412 / 1200 * (steps.count("━") + steps.count("┄")))
     assert numbers == "loss 2.134  learning rate 0.0022  24,310 tokens/s  MFU 41%"
-    assert times == "0:21 passed, about 0:41 to step 1,200"
+    assert times == "0:21 passed, about 0:41 left"
     assert scores == "BLEU ▁▄█ 83.50, the best so far"
+
+
+def test_the_clock_goes_on_during_validation() -> None:
+    picture = picture_of(STATUS)
+    picture.now = lambda: 65.0 + 12.0
+    assert drawn(picture)[2] == "0:33 passed, about 0:29 left"
+
+
+def test_a_picture_of_nothing_says_that_something_is_at_work() -> None:
+    picture = live.Picture(now=lambda: 65.0, started=60.0)
+    assert drawn(picture) == ["◐ working  0:05"]
 
 
 @pytest.mark.parametrize("columns", [30, 60, 80, 200])
 def test_no_line_is_wider_than_the_terminal(columns: int) -> None:
     task = live.Task("validation: translating", 1000, started=0.0, done=340)
-    picture = live.Picture(STATUS, [task], is_stopping=True, now=lambda: 65.0)
+    picture = live.Picture(STATUS, [task], is_stopping=True, now=lambda: 65.0, told=65.0)
     lines = drawn(picture, columns=columns)
     assert len(lines) == (5 if columns == 200 else 6)
     assert max(map(len, lines)) <= columns

@@ -9,7 +9,8 @@ from typing import Any
 import pytest
 
 from transformer_cli.config.training import TrainingConfig
-from transformer_cli.training.clock import WARM_UP, Clock, Horizon, Left, duration, spelled
+from transformer_cli.training.clock import WARM_UP, WARM_UP_S, Clock, Horizon, Left
+from transformer_cli.training.durations import duration, spelled
 from transformer_cli.training.loop import end_epoch
 from transformer_cli.training.progress import Progress
 
@@ -101,8 +102,8 @@ def test_what_is_left_is_within_half_of_the_truth_from_the_first_estimate_on(
     told = run(Machine(validation_s=validation_s), **training)
     assert len(told) >= 30
     for truth, left in told:
-        assert left.earliest_s is None
-        assert_within(1.5, truth, left.latest_s)
+        assert left.at_least_s is None
+        assert_within(1.5, truth, left.seconds)
 
 
 @pytest.mark.parametrize(
@@ -118,33 +119,79 @@ def test_a_run_that_may_end_sooner_ends_between_what_is_said_to_be_left(training
     told = run(Machine(validation_s=5.0), **training)
     assert len(told) >= 30
     for truth, left in told[:-1]:
-        if left.earliest_s is None:
-            assert_within(1.5, truth, left.latest_s)
+        if left.at_least_s is None:
+            assert_within(1.5, truth, left.seconds)
         else:
-            assert left.earliest_s / 1.5 - 1 <= truth <= 1.5 * left.latest_s
+            assert left.at_least_s / 1.5 - 1 <= truth <= 1.5 * left.seconds
 
 
 def test_the_next_moment_at_which_a_run_may_end_is_named_and_its_time_is_true() -> None:
-    """With the validation that would end it there, which takes 9 s."""
+    """With the validation that would end it there, which takes 9 s; the first epoch's mean is too high."""
     told = run(Machine(), stop_loss=0.8, max_steps=500)
-    first, last_of_epoch, next_epoch = told[0], told[5], told[6]  # the pace is known from the 5th update on
-    assert (first[1].earliest, next_epoch[1].earliest) == ("end of epoch 1", "end of epoch 2")
-    assert first[1].earliest_s is not None
-    assert_within(1.5, first[0] - last_of_epoch[0] + Machine.validation_s, first[1].earliest_s)
+    first, epochs_end, next_epoch = told[0], told[15], told[16]  # the pace is known from the 5th update on
+    assert (first[1].at_least, next_epoch[1].at_least) == ("end of epoch 2", "end of epoch 3")
+    assert first[1].at_least_s is not None
+    assert_within(1.5, first[0] - epochs_end[0] + Machine.validation_s, first[1].at_least_s)
 
 
 def test_patience_can_end_a_run_only_after_so_many_validations() -> None:
     horizon = Horizon(TrainingConfig(max_steps=1000, validate_every=50, patience=3), 10, 10_000, 100)
     clock = warm(Clock(lambda: 0.0))
-    assert horizon.left(Progress(step=20), clock) == Left(0.0, "step 1,000", 0.0, "step 200")
-    assert horizon.left(Progress(step=120, stale=1, scores={"100": 1.0}), clock).earliest == "step 200"  # type: ignore[union-attr]
-    assert horizon.left(Progress(step=900, scores={"100": 1.0}), clock).earliest_s is None  # type: ignore[union-attr]
+    assert horizon.left(Progress(step=20), clock) == Left(0.0, 0.0, "step 200")
+    assert horizon.left(Progress(step=120, stale=1, scores={"100": 1.0}), clock).at_least == "step 200"  # type: ignore[union-attr]
+    assert horizon.left(Progress(step=900, scores={"100": 1.0}), clock).at_least_s is None  # type: ignore[union-attr]
 
 
 def warm(clock: Clock) -> Clock:
     for _ in range(WARM_UP + 2):
         clock.update(1)
     return clock
+
+
+def test_a_slow_run_knows_its_pace_before_its_first_few_updates_are_made() -> None:
+    """An update of a large model on a laptop takes a minute, and whoever asks how long all take waits for each."""
+    now = [0.0]
+    clock = Clock(lambda: now[0])
+    now[0] += 0.9 * WARM_UP_S
+    clock.update(1000)
+    assert clock.pace is None
+    now[0] += 0.9 * WARM_UP_S
+    clock.update(1000)
+    assert clock.pace == pytest.approx(0.9 * WARM_UP_S / 1000)
+
+
+def test_an_epoch_whose_mean_is_too_high_already_ends_nothing_whatever_it_still_learns() -> None:
+    """No loss is below that of the smoothed targets themselves; `base` was said to end after an epoch of ten."""
+    options = TrainingConfig(max_steps=10_000, stop_loss=1.38)
+    clock, horizon = warm(Clock(lambda: 0.0)), Horizon(options, 100, 100_000, 100, least_loss=1.25)
+    step = Progress(step=1, batch=1, epoch_loss=9.0 * 1000, epoch_tokens=1000)
+    assert horizon.left(step, clock).at_least == "end of epoch 1"  # type: ignore[union-attr]
+    step = Progress(step=2, batch=2, epoch_loss=9.0 * 2000, epoch_tokens=2000)
+    assert (9.0 * 2 + 1.25 * 98) / 100 > 1.38
+    assert horizon.left(step, clock).at_least == "end of epoch 2"  # type: ignore[union-attr]
+    unreachable = Horizon(options.model_copy(update={"stop_loss": 1.2}), 100, 100_000, 100, least_loss=1.25)
+    assert unreachable.left(step, clock) == Left(0.0)
+    assert unreachable.ends() == "at step 10,000 (max_steps)"
+
+
+def test_time_goes_on_while_nothing_is_said() -> None:
+    """The panel stood still in validation."""
+    left = Left(100.0, 30.0, "step 9")
+    assert left.after(20.0) == Left(80.0, 10.0, "step 9")
+    assert left.after(200.0) == Left(0.0, 0.0, "step 9")
+    assert Left(100.0).after(20.0) == Left(80.0)
+
+
+def test_one_clock_has_all_that_passed_of_a_run_that_was_stopped_too() -> None:
+    machine = Machine()
+    machine.clock = Clock(lambda: machine.now, passed_s=50.0)
+    for kind in ("epoch", "validation", "checkpoint"):
+        machine.now += 1.0
+        machine.clock.lap(kind)  # type: ignore[arg-type]
+    machine.now += 4.0
+    machine.clock.update(1000)
+    machine.now += 2.0
+    assert machine.clock.passed_s == 59.0
 
 
 def test_nothing_is_said_before_the_pace_is_known() -> None:

@@ -177,6 +177,14 @@ def test_training_ends_where_the_options_say(options: dict[str, Any], steps: int
     assert reason in (progress.finished or "")
 
 
+def test_the_loss_of_the_first_batch_is_told_once_and_before_its_update() -> None:
+    told: list[Any] = []
+    fit(learner(max_steps=3), Progress(), epochs(5), lambda update: bool(told.append(update)), first_loss=told.append)
+    first, *updates = told
+    assert first == updates[0].loss
+    assert [type(one) for one in updates] == [Update] * 3
+
+
 def test_stopping_after_each_update_and_going_on_sees_every_batch_once() -> None:
     straight: list[float] = []
     fit(learner(max_steps=9, accumulation=2), Progress(), epochs(5), lambda update: bool(straight.append(update.loss)))

@@ -15,7 +15,7 @@ from torch.utils.flop_counter import FlopCounterMode
 
 from transformer_cli.tokenizer import PAD
 from transformer_cli.training import loss as loss_module
-from transformer_cli.training.loss import cross_entropy
+from transformer_cli.training.loss import cross_entropy, least
 
 
 @settings(max_examples=60, deadline=None)
@@ -127,3 +127,18 @@ def test_without_gradients_only_the_logits_are_computed(without_gradient: Callab
     with without_gradient(), FlopCounterMode(display=False) as counter:
         cross_entropy(hidden, weight, torch.ones(50, dtype=torch.long))
     assert counter.get_total_flops() == 2 * 50 * 8 * 30
+
+
+@given(st.floats(0.0, 0.9), st.integers(2, 50), st.integers(0, 2**31))
+def test_no_logits_have_less_than_the_least_loss_and_the_targets_own_have_that(
+    smoothing: float, n_vocab: int, seed: int
+) -> None:
+    expected = least(n_vocab=n_vocab, smoothing=smoothing)
+    target = torch.tensor([0])
+    own = torch.full((1, n_vocab), smoothing / n_vocab, dtype=torch.double)
+    own[0, 0] += 1 - smoothing
+    own.clamp_(min=1e-300)
+    assert F.cross_entropy(own.log(), target, label_smoothing=smoothing).item() == pytest.approx(expected, abs=1e-9)
+    others = torch.randn(100, n_vocab, generator=torch.Generator().manual_seed(seed), dtype=torch.double) * 5
+    losses = F.cross_entropy(others, target.expand(100), label_smoothing=smoothing, reduction="none")
+    assert losses.min().item() >= expected - 1e-9

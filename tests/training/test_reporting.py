@@ -62,8 +62,8 @@ def test_a_line_comes_every_so_many_updates() -> None:
     run.update(100, seconds=0.5)
     _, _, first, second = run.said
     assert first.split()[:2] == ["step", "50"]
-    assert "20 tokens/s  MFU 40%  0:25 passed, about 7:55 to step 1,000" in first
-    assert "0:50 passed, about 7:30 to step 1,000" in second
+    assert "20 tokens/s  MFU 40%  0:25 passed, about 7:55 left" in first
+    assert "0:50 passed, about 7:30 left" in second
 
 
 def test_the_first_loss_and_what_ends_the_run_come_at_once_whatever_log_every_is() -> None:
@@ -82,6 +82,12 @@ def test_a_slow_run_shows_its_first_loss_before_its_pace_is_known() -> None:
     assert run.said[1] == "this takes about 25 h: training ends at step 10,000 (max_steps)"
 
 
+def test_the_loss_of_the_first_batch_is_told_before_its_update() -> None:
+    run = Run()
+    run.reporter.first(9.0123)
+    assert run.said == ["loss of the first batch: 9.012"]
+
+
 def test_a_slow_run_is_not_silent() -> None:
     run = Run()
     run.update(100, seconds=SILENCE_S / 20)
@@ -95,8 +101,8 @@ def test_validations_and_checkpoints_do_not_slow_the_rate_down() -> None:
     run.reporter.clock.lap("checkpoint")
     run.update(50, seconds=0.5)
     last = run.said[-1]
-    assert "20 tokens/s  MFU 40%  0:50 passed" in last
-    assert f"about {(19 * 400 + 450) // 3600}:14:10 to" in last  # 18 validations to come, and that of this very update
+    assert "20 tokens/s  MFU 40%  7:30 passed" in last
+    assert f"about {(19 * 400 + 450) // 3600}:14:10 left" in last  # 18 validations, and that of this update
 
 
 def test_who_looks_at_a_terminal_has_the_status_of_every_update_and_no_periodic_lines() -> None:
@@ -107,7 +113,8 @@ def test_who_looks_at_a_terminal_has_the_status_of_every_update_and_no_periodic_
     assert run.steps == []
     assert [one.step for one in run.shown] == list(range(1, 101))
     assert run.shown[-1].scores == (20.0,)
-    assert run.shown[-1].left == "about 15:05 to step 1,000"  # the last validation included
+    assert str(run.shown[-1].left) == "about 15:05 left"  # the last validation included
+    assert run.shown[-1].passed_s == 105.0
     assert [line.split("BLEU")[1].strip() for line in run.praised] == ["20.00  best so far  (0:05)"]
 
 

@@ -15,6 +15,7 @@ from typing import TYPE_CHECKING
 
 from transformer_cli.cli import console
 from transformer_cli.cli.pulse import WHEEL, WORKING
+from transformer_cli.training.durations import duration
 
 if TYPE_CHECKING:
     from rich.console import Console, ConsoleOptions, RenderResult
@@ -51,12 +52,17 @@ class Picture:
     is_stopping: bool = False
     now: Callable[[], float] = time.monotonic
     started: float = field(default_factory=time.monotonic)
+    told: float = 0.0
+
+    def show(self, status: Status) -> None:
+        """This is how training stands now."""
+        self.status, self.told = status, self.now()
 
     def __rich_console__(self, output: Console, options: ConsoleOptions) -> RenderResult:
         from rich.text import Text
 
         if self.status is not None:
-            yield from status_lines(self.status, columns=options.max_width)
+            yield from status_lines(self.status, self.now() - self.told, columns=options.max_width)
         elif not self.tasks:
             yield task_line(Task(WORKING, None, self.started), self.now(), columns=options.max_width)
         for task in self.tasks[-1:]:
@@ -65,8 +71,8 @@ class Picture:
             yield Text(STOPPING, style="magenta", no_wrap=True, overflow="ellipsis")
 
 
-def status_lines(status: Status, *, columns: int) -> Iterator[Text]:
-    """How far, how well, how long, and how good the validations were."""
+def status_lines(status: Status, since_s: float, *, columns: int) -> Iterator[Text]:
+    """How far, how well, how long, and how good the validations were. since_s: how old the status is."""
     from rich.text import Text
 
     def line(*parts: str | tuple[str, str]) -> Text:
@@ -78,7 +84,8 @@ def status_lines(status: Status, *, columns: int) -> Iterator[Text]:
     loss = ("loss ", (f"{status.loss:.3f}", "bold"))
     rates = f"  learning rate {status.learning_rate:.2g}  {status.tokens_per_s:,.0f} tokens/s"
     rates += "" if status.mfu is None else f"  MFU {status.mfu:.0%}"
-    time_left = f"{status.passed} passed" + (f", {status.left}" if status.left else "")
+    time_left = f"{duration(status.passed_s + since_s)} passed"
+    time_left += "" if status.left is None else f", {status.left.after(since_s)}"
     if columns < WIDE:
         yield line(*loss, rates)
         yield line(time_left)
@@ -100,8 +107,7 @@ def task_line(task: Task, now: float, *, columns: int) -> Text:
     from rich.text import Text
 
     seconds = now - task.started
-    minutes, rest = divmod(int(seconds), 60)
-    since = f"{minutes}:{rest:02}"
+    since = duration(int(seconds))
     if not task.total:
         done = f"  {task.done:,}" if task.done else ""
         wheel = WHEEL[int(seconds * 4) % len(WHEEL)]
@@ -166,7 +172,7 @@ class Screen:
         self.say(line, style="bold green")
 
     def show(self, status: Status) -> None:
-        self.picture.status = status
+        self.picture.show(status)
 
     def stopping(self) -> None:
         self.picture.is_stopping = True

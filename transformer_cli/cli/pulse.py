@@ -9,6 +9,8 @@ import time
 from collections.abc import Callable, Iterator
 from contextlib import contextmanager
 
+from transformer_cli.training.durations import duration
+
 PATIENCE_S = 0.7
 """So long after the last word the sign appears."""
 PERIOD_S = 0.25
@@ -81,10 +83,9 @@ class Pulse(threading.Thread):
             self._doing.pop()
 
     def _line(self, silent_s: float) -> str:
-        minutes, seconds = divmod(int(silent_s), 60)
         wheel = WHEEL[int(silent_s / PERIOD_S) % len(WHEEL)]
         what = _library() or (self._doing[-1] if self._doing else WORKING)
-        return f"{wheel} {what}  {minutes}:{seconds:02}"[: _columns() - 1]
+        return f"{wheel} {what}  {duration(int(silent_s))}"[: _columns() - 1]
 
     def _forked(self) -> None:
         self._lock, self._is_shown = threading.RLock(), False

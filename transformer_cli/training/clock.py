@@ -4,16 +4,18 @@ from __future__ import annotations
 
 import time
 from collections.abc import Callable
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from typing import Literal
 
 from transformer_cli.config.training import TrainingConfig
+from transformer_cli.training.durations import duration, spelled
 from transformer_cli.training.progress import Progress
 
 Kind = Literal["update", "validation", "checkpoint", "epoch"]
 """What time is spent on; `epoch` is what comes before the first update of one."""
-WARM_UP = 3
-"""Updates that are slower than all others: memory is taken, products are chosen."""
+WARM_UP, WARM_UP_S = 3, 60.0
+"""Updates that are slower than all others: memory is taken, products are chosen. It matters little where they take
+long."""
 MEMORY = 0.99
 """How much of an update's weight in the pace is left after the next one."""
 VALIDATION_SHARE, TRANSLATION_SHARE = 0.4, 5.0
@@ -22,16 +24,24 @@ until there was one."""
 
 
 class Clock:
-    """Every second counts once, for what it was spent on. now: where the time comes from, in seconds."""
+    """Every second counts once, for what it was spent on. now: where the time comes from, in seconds. passed_s: what a
+    run that continues took before.
+    """
 
-    def __init__(self, now: Callable[[], float] = time.perf_counter) -> None:
+    def __init__(self, now: Callable[[], float] = time.perf_counter, *, passed_s: float = 0.0) -> None:
         self.now = now
         self.since = now()
+        self._began = self.since - passed_s
         self.latest: dict[Kind, float] = {}
         self.updates = 0
         self.seconds = 0.0
         """Of updates, here and now: a run that continues has more."""
         self._recent_s = self._recent_tokens = 0.0
+
+    @property
+    def passed_s(self) -> float:
+        """Of the run, by now: updates, validations, all of it."""
+        return self.now() - self._began
 
     def lap(self, kind: Kind) -> float:
         """What passed since the lap before, in seconds, was this."""
@@ -45,37 +55,48 @@ class Clock:
         seconds = self.lap("update")
         self.updates += 1
         self.seconds += seconds
-        kept = MEMORY if self.updates > WARM_UP + 1 else 0.0
+        kept = MEMORY if self.is_warm else 0.0
         self._recent_s = kept * self._recent_s + seconds
         self._recent_tokens = kept * self._recent_tokens + target_tokens
         return seconds
 
     @property
+    def is_warm(self) -> bool:
+        """Whether updates take by now what they will take."""
+        return self.updates > WARM_UP + 1 or self.seconds >= WARM_UP_S
+
+    @property
     def pace(self) -> float | None:
         """Seconds per target token by now; None as long as nobody can tell."""
-        return self._recent_s / self._recent_tokens if self.updates > WARM_UP + 1 else None
+        return self._recent_s / self._recent_tokens if self.is_warm else None
 
 
 @dataclass(frozen=True)
 class Left:
-    """Seconds until training ends: those to its last possible update, and to the first moment at which it may end
-    before that, if any; with their names."""
+    """Seconds until training ends; where something may end it before its last update, at most so many.
 
-    latest_s: float
-    latest: str
-    earliest_s: float | None = None
-    earliest: str = ""
+    at_least_s: those to the first moment at which it may end before that, if any; at_least: the name of that moment.
+    """
+
+    seconds: float
+    at_least_s: float | None = None
+    at_least: str = ""
+
+    def after(self, seconds: float) -> Left:
+        """What is left so much later."""
+        at_least_s = None if self.at_least_s is None else max(0.0, self.at_least_s - seconds)
+        return replace(self, seconds=max(0.0, self.seconds - seconds), at_least_s=at_least_s)
 
     def __str__(self) -> str:
-        if self.earliest_s is None:
-            return f"about {duration(self.latest_s)} to {self.latest}"
-        return f"{duration(self.earliest_s)} ({self.earliest}) to {duration(self.latest_s)} left"
+        if self.at_least_s is None:
+            return f"about {duration(self.seconds)} left"
+        return f"at least {duration(self.at_least_s)} ({self.at_least}), at most {spelled(self.seconds)} left"
 
     def in_words(self) -> str:
         """For a sentence."""
-        if self.earliest_s is None:
-            return f"about {spelled(self.latest_s)}"
-        return f"between {spelled(self.earliest_s)} and {spelled(self.latest_s)}"
+        if self.at_least_s is None:
+            return f"about {spelled(self.seconds)}"
+        return f"at least {spelled(self.at_least_s)} ({self.at_least}) and at most {spelled(self.seconds)}"
 
 
 @dataclass(frozen=True)
@@ -83,13 +104,14 @@ class Horizon:
     """What ends a run, and the work until then.
 
     updates_per_epoch, tokens_per_epoch: of all processes together, target tokens. validation_tokens: those of the
-    validation text.
+    validation text. least_loss: no model has less in training.
     """
 
     options: TrainingConfig
     updates_per_epoch: int
     tokens_per_epoch: int
     validation_tokens: int
+    least_loss: float = 0.0
 
     @property
     def last_step(self) -> int:
@@ -102,21 +124,21 @@ class Horizon:
         if clock.pace is None:
             return None
         if progress.finished is not None:
-            return Left(self._seconds(progress, clock, 0), f"step {progress.step:,}")
-        latest_s = self._seconds(progress, clock, self.last_step - progress.step)
-        latest = f"step {self.last_step:,}"
-        moments = [(n, name) for n, name in self._early(progress) if n < self.last_step - progress.step]
+            return Left(self._seconds(progress, clock, 0))
+        updates_left = self.last_step - progress.step
+        at_most_s = self._seconds(progress, clock, updates_left)
+        moments = [(n, name) for n, name in self._early(progress) if n < updates_left]
         if not moments:
-            return Left(latest_s, latest)
+            return Left(at_most_s)
         n_updates, name = min(moments)
-        return Left(latest_s, latest, self._seconds(progress, clock, n_updates), name)
+        return Left(at_most_s, self._seconds(progress, clock, n_updates), name)
 
     def ends(self) -> str:
         """What ends the run, as a sentence says it; without what could come only after the last update."""
         options, sooner = self.options, []
         by_epochs = self.last_step < options.max_steps
-        if options.stop_loss is not None and self.updates_per_epoch < self.last_step:
-            sooner.append(f"an epoch with a mean loss below {options.stop_loss:g} (stop_loss)")
+        if self._stop_loss is not None and self.updates_per_epoch < self.last_step:
+            sooner.append(f"an epoch with a mean loss below {self._stop_loss:g} (stop_loss)")
         if options.patience is not None and (options.patience + 1) * options.validate_every < self.last_step:
             sooner.append(f"{options.patience:,} validations in a row without a new best (patience)")
         limit = f"max_epochs {options.max_epochs:,}" if by_epochs else "max_steps"
@@ -125,13 +147,24 @@ class Horizon:
     def _early(self, progress: Progress) -> list[tuple[int, str]]:
         """Updates until something else than the number of updates may end training, and the names of these moments."""
         options, moments = self.options, []
-        if options.stop_loss is not None:
-            moments.append((self._updates_of_epoch(progress), f"end of epoch {progress.epoch + 1:,}"))
+        if self._stop_loss is not None:
+            here, epoch = self._updates_of_epoch(progress), progress.epoch + 1
+            tokens_here = max(self.tokens_per_epoch - progress.epoch_tokens, 0)
+            least = progress.epoch_loss + tokens_here * self.least_loss
+            if least >= self._stop_loss * (progress.epoch_tokens + tokens_here):  # whatever is learned until its end
+                here, epoch = here + self.updates_per_epoch, epoch + 1
+            moments.append((here, f"end of epoch {epoch:,}"))
         if options.patience is not None:
             needed = options.patience - progress.stale + (not progress.scores)  # the first one is the best so far
             step = ((progress.step - 1) // options.validate_every + needed) * options.validate_every
             moments.append((max(0, step - progress.step), f"step {step:,}"))
         return moments
+
+    @property
+    def _stop_loss(self) -> float | None:
+        """The mean loss that ends training, where one can."""
+        wanted = self.options.stop_loss
+        return None if wanted is None or wanted <= self.least_loss else wanted
 
     def _updates_of_epoch(self, progress: Progress) -> int:
         """Those that are left of the present one."""
@@ -161,21 +194,3 @@ class Horizon:
             + n_checkpoints * clock.latest.get("checkpoint", 0.0)
             + n_epochs * clock.latest.get("epoch", 0.0)
         )
-
-
-def duration(seconds: float) -> str:
-    """1:05:07, or 5:07 under an hour."""
-    minutes, rest = divmod(round(seconds), 60)
-    hours, minutes = divmod(minutes, 60)
-    return f"{hours}:{minutes:02}:{rest:02}" if hours else f"{minutes}:{rest:02}"
-
-
-def spelled(seconds: float) -> str:
-    """50 s, 12 min, 3 h 20 min or 56 h."""
-    if seconds < 100:
-        return f"{seconds:.0f} s"
-    minutes = round(seconds / 60)
-    if minutes < 100:
-        return f"{minutes} min"
-    hours, rest = divmod(minutes, 60)
-    return f"{hours} h {rest} min" if hours < 10 else f"{round(minutes / 60):,} h"

@@ -5,7 +5,10 @@ from __future__ import annotations
 from collections.abc import Callable, Iterator
 from contextlib import AbstractContextManager, contextmanager
 from dataclasses import dataclass, field
-from typing import Protocol
+from typing import TYPE_CHECKING, Protocol
+
+if TYPE_CHECKING:
+    from transformer_cli.training.clock import Left
 
 Advance = Callable[[int], object]
 """Told how much more of a stage is done."""
@@ -27,8 +30,9 @@ def unseen(what: str, total: int | None = None, /) -> Iterator[Advance]:
 class Status:
     """How training stands after an update.
 
-    loss: the mean since the last event. mfu: see utilisation.py; None where nobody can tell. left: in words, empty as
-    long as nobody can tell. scores: of all validations, in order, by `score_name`; lower is better only for a loss.
+    loss: the mean since the last event. mfu: see utilisation.py; None where nobody can tell. passed_s, left: of the
+    run, when this was said; left is None as long as nobody can tell. scores: of all validations, in order, by
+    `score_name`; lower is better only for a loss.
     """
 
     step: int
@@ -38,8 +42,8 @@ class Status:
     learning_rate: float
     tokens_per_s: float
     mfu: float | None
-    passed: str
-    left: str
+    passed_s: float
+    left: Left | None
     score_name: str
     scores: tuple[float, ...]
 

@@ -65,13 +65,24 @@ Epoch = Callable[[int, int], tuple[int, Iterator[Batch]]]
 """(epoch, first batch) -> how many batches the whole epoch has, and those from the first on."""
 
 
-def fit(learner: Learner, progress: Progress, epoch_of: Epoch, after_update: Callable[[Update], bool]) -> None:
-    """Train until an end is reached or `after_update` says stop; progress is moved along in place, before that call."""
+def fit(
+    learner: Learner,
+    progress: Progress,
+    epoch_of: Epoch,
+    after_update: Callable[[Update], bool],
+    *,
+    first_loss: Callable[[float], None] | None = None,
+) -> None:
+    """Train until an end is reached or `after_update` says stop; progress is moved along in place, before that call.
+
+    first_loss: told the mean loss of the first batch here, as soon as it is known.
+    """
     options = learner.options
     while progress.finished is None:
         n_batches, batches = epoch_of(progress.epoch, progress.batch)
         for window in windows(batches, options.accumulation):
-            update = train_step(learner, window, step=progress.step + 1)
+            update = train_step(learner, window, step=progress.step + 1, first_loss=first_loss)
+            first_loss = None
             progress.step += 1
             progress.batch += len(window)
             progress.skipped = 0 if update.fault is None else progress.skipped + 1
@@ -86,7 +97,9 @@ def fit(learner: Learner, progress: Progress, epoch_of: Epoch, after_update: Cal
                 return
 
 
-def train_step(learner: Learner, window: Sequence[Batch], *, step: int) -> Update:
+def train_step(
+    learner: Learner, window: Sequence[Batch], *, step: int, first_loss: Callable[[float], None] | None = None
+) -> Update:
     """One update from one or more batches, as if they were one: the loss is divided by all their target tokens."""
     model, options, world = learner.model, learner.options, learner.world
     learner.working.refresh()
@@ -101,6 +114,8 @@ def train_step(learner: Learner, window: Sequence[Batch], *, step: int) -> Updat
             continue
         seed_dropout(learner.seed, step, number, world.rank)
         batch_loss = loss_of(reader, batch, smoothing=options.label_smoothing)
+        if first_loss is not None and not losses_there:
+            first_loss(batch_loss.item() / batch.n_target_tokens)
         (batch_loss / n_targets).backward()
         losses_there.append(batch_loss.detach())
     if world.size > 1:

@@ -5,6 +5,8 @@ N target positions, D d_model, V vocabulary, R rows of one piece of the work
 
 from __future__ import annotations
 
+import math
+
 import torch
 from torch import Tensor
 from torch.autograd.function import FunctionCtx, once_differentiable
@@ -31,6 +33,12 @@ def cross_entropy(
         bias_V = None if bias_V is None else bias_V.detach()
     loss: Tensor = _LinearCrossEntropy.apply(hidden.flatten(0, -2), weight_VD, bias_V, targets.flatten(), smoothing)
     return loss
+
+
+def least(*, n_vocab: int, smoothing: float) -> float:
+    """The mean loss that no model is below: the entropy of a target's distribution."""
+    even = smoothing / n_vocab
+    return -sum(n * p * math.log(p) for n, p in [(1, 1 - smoothing + even), (n_vocab - 1, even)] if p > 0)
 
 
 class _LinearCrossEntropy(torch.autograd.Function):

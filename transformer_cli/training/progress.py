@@ -39,6 +39,8 @@ class Progress:
     """Target tokens since then."""
     elapsed_s: NonNegativeFloat = 0.0
     """Seconds of training, validations left out."""
+    passed_s: NonNegativeFloat = 0.0
+    """Seconds of all of it, from the first update on."""
     stale: NonNegativeInt = 0
     """Validations in a row without a new best."""
     scores: dict[Annotated[str, pydantic.Field(pattern=r"^[1-9][0-9]{0,17}$")], float] = field(default_factory=dict)

@@ -9,8 +9,9 @@ from typing import Any
 from transformer_cli import files
 from transformer_cli.checkpoints.events import METRICS, event_of, validation_scores
 from transformer_cli.decoding.quality import LOOPED, flags
-from transformer_cli.training.clock import Clock, Horizon, duration
+from transformer_cli.training.clock import Clock, Horizon
 from transformer_cli.training.directory import NO_METRICS
+from transformer_cli.training.durations import duration
 from transformer_cli.training.listening import Listener, Status
 from transformer_cli.training.loop import Update
 from transformer_cli.training.progress import Progress
@@ -56,6 +57,10 @@ class Reporter:
             forget_after(self.path, progress.step, warn=listener.warn)
         self.score_name = "BLEU" if horizon.options.best_by == "bleu" else "loss"
         self.scores = [] if run_dir is None else [*validation_scores(run_dir, horizon.options.best_by)]
+
+    def first(self, loss: float) -> None:
+        """The loss that training begins with, told before the first update is made."""
+        self._say(f"loss of the first batch: {loss:.3f}")
 
     def update(self, progress: Progress, update: Update) -> None:
         """Count an update; every log_every-th one becomes an event and a line."""
@@ -135,7 +140,7 @@ class Reporter:
             f"step {progress.step:>6,}  epoch {progress.epoch_number:>3}  "
             f"loss {progress.log_loss / progress.log_tokens:6.3f}  {self.rate:>8,.0f} tokens/s  "
             + ("" if self.mfu is None else f"MFU {self.mfu:.0%}  ")
-            + f"{duration(progress.elapsed_s)} passed"
+            + f"{duration(self.clock.passed_s)} passed"
             + ("" if left is None else f", {left}")
         )
 
@@ -155,8 +160,8 @@ class Reporter:
             learning_rate=update.learning_rate,
             tokens_per_s=self.rate,
             mfu=self.mfu,
-            passed=duration(progress.elapsed_s),
-            left="" if left is None else str(left),
+            passed_s=self.clock.passed_s,
+            left=left,
             score_name=self.score_name,
             scores=tuple(self.scores),
         )

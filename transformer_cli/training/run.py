@@ -28,11 +28,12 @@ from transformer_cli.machine import Machine, decide, device_of
 from transformer_cli.model.build import build_model
 from transformer_cli.tokenizer import Tokenizer, train_tokenizer
 from transformer_cli.training.beginning import parent_of
-from transformer_cli.training.clock import Clock, Horizon
+from transformer_cli.training.clock import WARM_UP_S, Clock, Horizon
 from transformer_cli.training.directory import check_alike, check_ours, check_same, check_text, claimed, discard, sweep
 from transformer_cli.training.keeping import Keeper
 from transformer_cli.training.listening import Listener
 from transformer_cli.training.loop import Learner, Update, fit
+from transformer_cli.training.loss import least
 from transformer_cli.training.material import Material
 from transformer_cli.training.moving_average import MovingAverage, NoAverage
 from transformer_cli.training.optimizers import build_optimizer, load_state_tensors, state_tensors
@@ -116,7 +117,7 @@ class Run:
                 first.close()
                 return self._after_update(learner, update)
 
-            fit(learner, self.progress, self._epoch, after)
+            fit(learner, self.progress, self._epoch, after, first_loss=self.reporter.first)
         self.world.part()
         if self.progress.finished is None:
             raise self.stop.interruption(
@@ -137,7 +138,7 @@ class Run:
             self.clock.update(update.target_tokens)
             return self.clock.seconds >= seconds and self.clock.pace is not None
 
-        with self.listener.stage("timing a few updates"):
+        with self.listener.stage(f"timing updates: {WARM_UP_S:.0f} s, or one that takes longer"):
             fit(learner, self.progress, self._epoch, is_enough)
         return horizon, self.clock
 
@@ -190,6 +191,7 @@ class Run:
             updates_per_epoch=-(-n_batches // config.training.accumulation),
             tokens_per_epoch=self.material.target_tokens(self.progress.epoch),
             validation_tokens=int(self.validation.encoded.lengths[:, 1].sum()),
+            least_loss=least(n_vocab=self.tokenizer.target_size, smoothing=config.training.label_smoothing),
         )
         peak_step, peak_rate = peak(config.training, d_model=config.model.d_model, total_steps=horizon.last_step)
         say(f"learning rate: {config.training.schedule}, {peak_rate:.3g} at its peak, at step {peak_step:,}")
@@ -198,7 +200,7 @@ class Run:
         flops = training_flops(config.counted, encoded.lengths, target_vocab=self.tokenizer.target_size)
         peak_per_s = peak_flops(self.machine, n_processes=self.world.size)
         self.utilisation = Utilisation(flops / int(encoded.lengths[:, 1].sum()), peak_per_s)
-        self.clock = Clock()
+        self.clock = Clock(passed_s=self.progress.passed_s)
         return horizon
 
     def _epoch(self, epoch: int, first: int) -> tuple[int, Iterator[loader.Batch]]:
@@ -225,6 +227,7 @@ class Run:
         every = options.checkpoint_every or options.validate_every
         if ends or stops or validates or step % every == 0:
             self.world.at("checkpoint")
+            self.progress.passed_s = self.clock.passed_s
             with learner.average.swapped(when=self.progress.averaged):
                 self.keeper.save(
                     self.progress,
@@ -302,14 +305,17 @@ class Run:
                 )
             tokenizer.save(place)
             pieces = " + ".join(f"{n:,}" for n in report.pieces.values())
-            self.listener.say(f"tokenizer: {report.kind}, {pieces} pieces, from {report.lines_used:,} lines")
-            if report.fitted:
-                self.listener.warn("the text is too small for the vocabulary asked for; it was fitted")
+            asked = f" ({' + '.join(f'{n:,}' for n in report.asked.values())} asked for)" if report.fitted else ""
+            self.listener.say(f"tokenizer: {report.kind}, {pieces} pieces{asked}, from {report.lines_used:,} lines")
             self._tell_counts("tokenizer", report.lines_skipped)
         self.world.wait()
         return Tokenizer.load(place)
 
     def _learner(self) -> Learner:
+        with self.listener.stage("building the model"):
+            return self._built()
+
+    def _built(self) -> Learner:
         config = self.config
         torch.manual_seed(config.seed)
         model = build_model(
