@@ -56,6 +56,15 @@ def test_a_dry_run_says_what_would_happen_and_writes_nothing(folder: Path, capfd
     assert sorted(folder.rglob("*")) == before
 
 
+def test_each_of_several_texts_has_its_pairs(folder: Path, capfd: pytest.CaptureFixture[str]) -> None:
+    write("more", [["das ist gut", "that is good"]])
+    several = "data.train=[{text: train, name: old}, {text: more, weight: 3, name: news}]"
+    assert tx("--dry-run", "--set", several) == 0
+    lines = capfd.readouterr().out.splitlines()
+    assert [line.split()[:2] for line in lines[2:5]] == [["train", "13"], ["old", "12"], ["news", "1"]]
+    assert dry(capfd, "--set", several)["texts"]["train"]["parts"] == {"old": 12, "news": 1}
+
+
 def test_a_test_text_that_is_missing_is_said_before_anything_is_spent(
     folder: Path, capfd: pytest.CaptureFixture[str]
 ) -> None:

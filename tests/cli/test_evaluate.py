@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import json
 import os
+import re
 import shutil
 import subprocess
 import sys
@@ -50,7 +51,7 @@ def test_the_test_set_of_a_run_is_scored_and_kept_with_it(run: Path, capfd: pyte
         ["TER", "0.00", "±", "0.00"],
     ]
     for name in ("BLEU", "chrF2", "chrF2++", "TER"):
-        assert f" {name}: nrefs:1|bs:1000|seed:12345|case:" in " ".join(lines)
+        assert any(re.match(rf"{re.escape(name)}: +nrefs:1\|bs:1000\|seed:12345\|case:", line) for line in lines)
     after = json.loads((run / "run.json").read_text(encoding="utf-8"))
     kept = after.pop("scores")["test"]
     assert after == before
@@ -58,6 +59,22 @@ def test_the_test_set_of_a_run_is_scored_and_kept_with_it(run: Path, capfd: pyte
     assert [round(score["value"], 6) for score in kept["scores"]] == [100, 100, 100, 0]
     assert [score["margin"] for score in kept["scores"]] == [0] * 4
     assert kept["scores"][0]["signature"].startswith("nrefs:1|bs:1000|seed:12345|case:mixed")
+
+
+@pytest.mark.parametrize("columns", [60, 80, 200])
+def test_a_signature_that_a_terminal_has_no_room_for_goes_on_below_itself(
+    run: Path, columns: int, monkeypatch: pytest.MonkeyPatch, capfd: pytest.CaptureFixture[str]
+) -> None:
+    monkeypatch.setattr(console, "is_terminal", lambda stream: True)
+    monkeypatch.setenv("COLUMNS", str(columns))
+    assert tx("-q", "-m", "tiny") == 0
+    lines = capfd.readouterr().out.splitlines()
+    kept = json.loads((run / "run.json").read_text(encoding="utf-8"))["scores"]["test"]["scores"]
+    first, last = (next(i for i, line in enumerate(lines) if line.startswith(f"{name}: ")) for name in ("BLEU", "TER"))
+    assert max(map(len, lines[first : last + 2])) <= columns
+    shown = "".join(line[9:] for line in lines[first : last + 2])
+    assert shown.startswith("".join(score["signature"] for score in kept))
+    assert (last - first == 3) is (columns == 200)
 
 
 def test_how_the_test_set_was_translated_is_kept_with_its_scores(run: Path) -> None:

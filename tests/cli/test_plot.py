@@ -9,8 +9,10 @@ from xml.etree import ElementTree
 
 import pytest
 
-from transformer_cli.cli import failures
+from transformer_cli.cli import console, failures
 from transformer_cli.cli.app import main
+from transformer_cli.config.source import dump_config, load_config
+from transformer_cli.training.curves import added
 
 EVENTS = [
     {"event": "update", "step": 10, "loss": 4.0, "learning_rate": 0.1, "tokens_per_s": 100.0, "elapsed_s": 60.0},
@@ -93,3 +95,26 @@ def test_what_cannot_be_drawn_is_said(
     Path("runs/torn/metrics.jsonl").write_text('{"event":"update","step":1,"loss":2.5,"tokens_per_s":3.0}\n')
     assert tx("runs/a&b", *arguments) == code
     assert said in capfd.readouterr().err
+
+
+def test_why_the_losses_are_apart_is_said_and_drawn(
+    trained_run: Path, monkeypatch: pytest.MonkeyPatch, capfd: pytest.CaptureFixture[str]
+) -> None:
+    """Training's was above validation's, and nobody said why."""
+    monkeypatch.setattr(console, "_quiet", False)
+    assert tx(str(trained_run)) == 0
+    note = "the training loss includes label smoothing 0.1; the validation loss does not"
+    assert capfd.readouterr().err == f"{note}\n"
+    assert tx(str(trained_run), "-o", "x.svg") == 0
+    assert f"<!-- {note} -->" in Path("x.svg").read_text()
+
+
+def test_nothing_is_said_of_losses_that_can_be_compared(run: None) -> None:
+    assert added(Path("runs/a&b")) == ""  # it has no configuration
+    for settings, expected in (
+        (["model.dropout=0.2"], "label smoothing 0.1 and dropout 0.2"),
+        (["training.label_smoothing=0"], "dropout 0.1"),
+        (["training.label_smoothing=0", "model.dropout=0"], ""),
+    ):
+        Path("runs/a&b/config.yaml").write_text(dump_config(load_config("tiny.yaml", settings)))
+        assert added(Path("runs/a&b")) == expected

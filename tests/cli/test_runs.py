@@ -13,6 +13,7 @@ import pytest
 from transformer_cli.cli import failures
 from transformer_cli.cli.app import main
 from transformer_cli.cli.runs import age
+from transformer_cli.training.directory import claimed
 
 
 def tx(*arguments: str) -> int:
@@ -43,6 +44,22 @@ def test_each_run_has_a_line_and_the_one_saved_last_is_first(runs: Path, capfd: 
     assert tiny[5:8:2] == ["h", "MB"]
     assert tiny[-2] == "finished"
     assert len(tiny[-1]) == 3  # validations
+
+
+def test_a_run_that_is_trained_now_is_called_that(runs: Path, capfd: pytest.CaptureFixture[str]) -> None:
+    (runs / "new").mkdir()
+    shutil.copy(runs / "tiny" / "config.yaml", runs / "new")
+    with claimed(runs / "young"), claimed(runs / "new"):
+        assert tx() == 0
+        young, tiny, new = capfd.readouterr().out.splitlines()[2:]
+        assert tx("--json") == 0
+        told = {one["run"]: one["training"] for one in map(json.loads, capfd.readouterr().out.splitlines())}
+    assert " MB  training " in young
+    assert " MB  finished " in tiny
+    assert new.endswith(" MB  training, without a checkpoint")
+    assert told == {"runs/young": True, "runs/tiny": False, "runs/new": True}
+    assert tx() == 0
+    assert "training" not in capfd.readouterr().out
 
 
 def test_json_has_what_evaluation_found_and_bytes_that_are_there(runs: Path, capfd: pytest.CaptureFixture[str]) -> None:

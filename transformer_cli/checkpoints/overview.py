@@ -10,7 +10,7 @@ from typing import Any
 from transformer_cli.checkpoints.events import validation_scores
 from transformer_cli.checkpoints.find import CHECKPOINTS, RUNS, default_run, list_checkpoints
 from transformer_cli.checkpoints.record import read_config, read_record
-from transformer_cli.checkpoints.standing import Standing, standing_of
+from transformer_cli.checkpoints.standing import Standing, is_training, standing_of
 from transformer_cli.errors import ModelError, TxError
 from transformer_cli.files import shown
 
@@ -20,13 +20,15 @@ class Overview:
     """A run at a glance.
 
     score: of the best validation so far, under the name `score_name`; scores: of all validations, in their order.
-    is_default: it is taken where none is named. saved: when its newest checkpoint was, in seconds since 1970. n_bytes:
-    on the disk, all of it. tests: what `tx evaluate` found, by test set and metric. trouble: why nothing else is said.
+    is_default: it is taken where none is named. is_training: a `tx train` is at work in it now. saved: when its newest
+    checkpoint was, in seconds since 1970. n_bytes: on the disk, all of it. tests: what `tx evaluate` found, by test set
+    and metric. trouble: why nothing else is said.
     """
 
     path: Path
     n_bytes: int
     is_default: bool
+    is_training: bool = False
     standing: Standing | None = None
     score_name: str = "BLEU"
     scores: tuple[float, ...] = ()
@@ -45,6 +47,7 @@ class Overview:
             "default": self.is_default,
             "step": standing and standing.step,
             "steps": standing and standing.steps,
+            "training": self.is_training,
             "finished": standing is not None and standing.is_finished,
             "validated": standing is not None and standing.is_validated,
             "score_name": self.score_name,
@@ -69,7 +72,12 @@ def overviews(folder: Path = RUNS) -> list[Overview]:
 
 
 def _overview(run_dir: Path) -> Overview:
-    known: dict[str, Any] = {"path": run_dir, "n_bytes": _size(run_dir), "is_default": _is_default(run_dir)}
+    known: dict[str, Any] = {
+        "path": run_dir,
+        "n_bytes": _size(run_dir),
+        "is_default": _is_default(run_dir),
+        "is_training": is_training(run_dir),
+    }
     try:
         best_by = read_config(run_dir).training.best_by
         saved = list_checkpoints(run_dir)

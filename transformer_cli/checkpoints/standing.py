@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import os
 from dataclasses import dataclass
 from pathlib import Path
 
@@ -27,6 +28,25 @@ class Standing:
         of = "" if self.steps is None else f" of {self.steps:,}"
         lacks = {"not finished": not self.is_finished, "never validated": not self.is_validated}
         return ", ".join((f"step {self.step:,}{of}", *(word for word, lacking in lacks.items() if lacking)))
+
+
+def is_training(run_dir: Path) -> bool:
+    """Whether a `tx train` is at work there: it holds a lock; where the system knows no such locks, nobody can tell."""
+    try:
+        import fcntl  # not on Windows
+
+        descriptor = os.open(run_dir, os.O_RDONLY)
+    except (ImportError, OSError):
+        return False
+    try:
+        fcntl.flock(descriptor, fcntl.LOCK_SH | fcntl.LOCK_NB)
+    except BlockingIOError:
+        return True
+    except OSError:
+        return False
+    finally:
+        os.close(descriptor)
+    return False
 
 
 def standing_of(run_dir: Path) -> Standing | None:

@@ -2,6 +2,9 @@
 
 from __future__ import annotations
 
+import shutil
+import sys
+import textwrap
 from collections.abc import Iterator, Sequence
 
 from transformer_cli.cli import console
@@ -14,7 +17,9 @@ from transformer_cli.evaluation.significance import Difference
 
 def show_reports(reports: Sequence[Report], options: EvaluationConfig, *, markdown: bool) -> None:
     """Everything on stdout: a report by itself, or several, of systems that translated the same text."""
-    scores = _scores(reports[0]) if len(reports) == 1 else _systems(reports, options)
+    width = sys.maxsize if markdown or not console.is_terminal(sys.stdout) else shutil.get_terminal_size().columns
+    signatures = _signatures(reports[0], width)
+    scores = _scores(reports[0], signatures) if len(reports) == 1 else _systems(reports, options, signatures)
     slices = [_slices(report) for report in reports if report.slices]
     if markdown:
         show([scores, *slices, *(_worst(report) for report in reports if report.worst)], markdown=True)
@@ -29,13 +34,13 @@ def show_reports(reports: Sequence[Report], options: EvaluationConfig, *, markdo
                     console.result(f"    {side:<12} {text}")
 
 
-def _scores(report: Report) -> Table:
+def _scores(report: Report, signatures: tuple[str, ...]) -> Table:
     columns = (Column("metric"), Column("score", "right"), Column("95 %", "right"))
     rows = tuple((one.name, f"{one.value:.2f}", _margin(one)) for one in report.scores)
-    return Table(f"{report.name} ({_lines(report)})", columns, rows, notes=_signatures(report))
+    return Table(f"{report.name} ({_lines(report)})", columns, rows, lines=signatures)
 
 
-def _systems(reports: Sequence[Report], options: EvaluationConfig) -> Table:
+def _systems(reports: Sequence[Report], options: EvaluationConfig, signatures: tuple[str, ...]) -> Table:
     """Metric by metric, every system beside the baseline."""
     headings = ("score", "95 %", "difference", "p bootstrap", "p randomized")
     columns = (Column("metric"), Column("system"), *(Column(name, "right") for name in headings))
@@ -52,14 +57,21 @@ def _systems(reports: Sequence[Report], options: EvaluationConfig) -> Table:
         f"Differences are from {reports[0].name}. p: how likely one of this size would be if both systems were equally "
         f"good, by paired bootstrap ({options.resamples:,} resamples) and by approximate randomization "
         f"({options.trials:,} trials). TER counts errors: less is better.",
-        *_signatures(reports[0]),
     ]
-    return Table(f"{len(reports)} systems ({_lines(reports[0])})", columns, tuple(rows), notes=tuple(notes))
+    return Table(
+        f"{len(reports)} systems ({_lines(reports[0])})", columns, tuple(rows), notes=tuple(notes), lines=signatures
+    )
 
 
-def _signatures(report: Report) -> tuple[str, ...]:
-    """Below the table: they are longer than a terminal is wide."""
-    return tuple(f"{score.name}: {score.signature}" for score in report.scores)
+def _signatures(report: Report, width: int) -> tuple[str, ...]:
+    """Below the table, for they are long; where they are longer than a line, they go on below themselves."""
+    margin = max(len(score.name) for score in report.scores) + 2
+    lines = []
+    for score in report.scores:
+        parts = textwrap.wrap(score.signature.replace("|", "| "), max(20, width - margin), break_on_hyphens=False)
+        heads = [f"{score.name}:", *[""] * len(parts)]
+        lines += [f"{head:{margin}}{part.replace('| ', '|')}" for head, part in zip(heads, parts, strict=False)]
+    return tuple(lines)
 
 
 def _compared(difference: Difference) -> tuple[str, str, str]:

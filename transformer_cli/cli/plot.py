@@ -59,11 +59,12 @@ def plot(
         refuse_own_input(path)
     names = [find_run(name) for name in runs] if runs else [find_run(None)]
     found = [(str(name), curves(name, over=over)) for name in names]
+    note = _note(names, found)
     if paths:
         # A notebook's own backend, which programs started from it inherit, is not there for all of them.
         os.environ["MPLBACKEND"] = "agg"
     with console.pulse.doing("drawing"):
-        contents = [figure(found, over=over, suffix=path.suffix.lower()) for path in paths]
+        contents = [figure(found, over=over, suffix=path.suffix.lower(), note=note) for path in paths]
     for path, content in zip(paths, contents, strict=True):
         with result_file(path) as file:
             file.write(content)
@@ -74,6 +75,21 @@ def plot(
                 console.result(json_line({"run": name, "curve": curve.name, "over": over, "x": curve.x, "y": curve.y}))
     elif not paths:
         _show(found)
+        if note:
+            console.say(note)
+
+
+def _note(runs: Sequence[Path], found: Sequence[tuple[str, Sequence[Curve]]]) -> str:
+    """Why the two curves of loss are no nearer to each other; "" where there is nothing to say."""
+    from transformer_cli.training.curves import added
+
+    both = [
+        run
+        for run, (_, those) in zip(runs, found, strict=True)
+        if {"loss", "validation loss"} <= {one.name for one in those}
+    ]
+    reasons = "; ".join(dict.fromkeys(filter(None, map(added, both))))
+    return f"the training loss includes {reasons}; the validation loss does not" if reasons else ""
 
 
 def _show(found: Sequence[tuple[str, Sequence[Curve]]]) -> None:

@@ -24,7 +24,7 @@ def runs(
     quiet: Quiet = False,
     traceback: Traceback = False,
 ) -> None:
-    """List the runs: step, score, age, size, and whether they are finished.
+    """List the runs: step, score, age, size, and whether they are finished, or trained just now.
 
     The score is that of the best validation, with all of them as a curve where there is room; the run that was saved
     last comes first, and `*` marks the one that other commands take where none is named. With --json also what
@@ -62,10 +62,21 @@ def _row(one: Overview) -> tuple[str, ...]:
     name = f"{one.path}{' *' * one.is_default}"
     size = f"{one.n_bytes / 1e6:,.1f} MB"
     if one.standing is None:
-        return name, "", "", "", size, "damaged" if one.trouble else "without a checkpoint"
+        state = (
+            "damaged"
+            if one.trouble
+            else "training, without a checkpoint"
+            if one.is_training
+            else "without a checkpoint"
+        )
+        return name, "", "", "", size, state
     score = "" if one.score is None else f"{one.score_name} {one.score:.2f}"
-    lacks = {"never validated": not one.standing.is_validated, "not finished": not one.standing.is_finished}
-    standing = ", ".join(word for word, lacking in lacks.items() if lacking) or "finished"
+    words = {
+        "training": one.is_training,
+        "never validated": not one.standing.is_validated,
+        "not finished": not one.standing.is_finished and not one.is_training,
+    }
+    standing = ", ".join(word for word, is_so in words.items() if is_so) or "finished"
     assert one.saved is not None
     return name, _step(one), score, age(time.time() - one.saved), size, standing
 

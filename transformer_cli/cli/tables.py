@@ -39,7 +39,7 @@ class Table:
 
     rows: one whose first cell is indented is a part of the row above it; () is a rule, what stands between two rules a
     subtotal. totals: rows under a rule, the first the one that counts. shares: one number per row, drawn as bars where
-    there is room. notes: lines below.
+    there is room. notes: sentences below. lines: below them, as they are.
     """
 
     title: str
@@ -48,6 +48,7 @@ class Table:
     totals: tuple[Row, ...] = ()
     shares: tuple[float, ...] = ()
     notes: tuple[str, ...] = ()
+    lines: tuple[str, ...] = ()
 
     def widths(self) -> list[int]:
         """The widest cell of each column."""
@@ -101,7 +102,7 @@ def as_markdown(table: Table) -> str:
     lines = [line([column.name for column in table.columns]), f"| {' | '.join(rule)} |"]
     lines += [line(cells) for cells in (*table.rows, *totals) if cells]
     title = [f"**{table.title}**"] if table.title else []
-    return "\n\n".join([*title, "\n".join(lines), *table.notes])
+    return "\n\n".join([*title, "\n".join(lines), *table.notes, *table.lines])
 
 
 def as_text(table: Table, *, width: int = PIPE_WIDTH) -> str:
@@ -133,10 +134,10 @@ def as_text(table: Table, *, width: int = PIPE_WIDTH) -> str:
     lines += [rule] if table.totals else []
     for cells in table.totals:
         lines += row(cells)
-    lines += [""] if table.notes else []
+    lines += [""] if table.notes or table.lines else []
     for note in table.notes:
         lines += _wrapped(note, width)
-    return "\n".join(lines)
+    return "\n".join([*lines, *table.lines])
 
 
 def as_drawing(table: Table, *, width: int, colour: bool) -> str:
@@ -174,11 +175,12 @@ def as_drawing(table: Table, *, width: int, colour: bool) -> str:
     if table.title:
         output.print(Text(console.visible(table.title), style="bold"), width=width)
     output.print(grid)
-    if table.notes:
+    if table.notes or table.lines:
         output.print()
     for note in table.notes:
         output.print(Text(console.visible(note)), width=width)
-    return "\n".join(line.rstrip() for line in file.getvalue().rstrip("\n").split("\n"))
+    drawing = [line.rstrip() for line in file.getvalue().rstrip("\n").split("\n")]
+    return "\n".join([*drawing, *[""] * (not table.notes and bool(table.lines)), *map(console.visible, table.lines)])
 
 
 def _narrowed(table: Table, width: int) -> Table:

@@ -163,12 +163,12 @@ def _show(found: Forecast, *, as_json: bool, strict: bool) -> None:
     if as_json:
         console.result(json_line(found.as_json()))
     else:
-        sizes = tuple(
-            (name, f"{size.pairs:,}", f"{size.source_words:,}", f"{size.target_words:,}")
-            for name, size in found.texts.items()
-        )
+        sizes = []
+        for name, size in found.texts.items():
+            sizes.append((name, f"{size.pairs:,}", f"{size.source_words:,}", f"{size.target_words:,}"))
+            sizes += [(f"  {part}", f"{pairs:,}", "", "") for part, pairs in size.parts.items()]
         headings = ("pairs", "source words", "target words")
-        show([Table("", (Column("text"), *(Column(name, "right") for name in headings)), sizes)])
+        show([Table("", (Column("text"), *(Column(name, "right") for name in headings)), tuple(sizes))])
         source, target = found.pieces
         pieces = f"{source:,}" if source == target else f"{source:,} + {target:,}"
         at_most = "at most " * found.tokenizer.endswith("to be trained")

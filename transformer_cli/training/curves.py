@@ -13,7 +13,8 @@ from typing import Any, Literal, get_args
 import numpy as np
 
 from transformer_cli.checkpoints.events import METRICS, read_events
-from transformer_cli.errors import ModelError, ResourceError
+from transformer_cli.checkpoints.record import read_config
+from transformer_cli.errors import ModelError, ResourceError, TxError
 from transformer_cli.files import shown
 
 Over = Literal["steps", "tokens", "minutes"]
@@ -78,11 +79,21 @@ def curves(run_dir: Path, *, over: Over) -> list[Curve]:
     return [curve for curve in found if curve.y]
 
 
-def figure(runs: Sequence[tuple[str, Sequence[Curve]]], *, over: Over, suffix: str) -> bytes:
+def added(run_dir: Path) -> str:
+    """What a run's training loss has more than its validation loss; "" for nothing, or where nobody can tell."""
+    try:
+        config = read_config(run_dir)
+    except TxError:
+        return ""
+    amounts = {"label smoothing": config.training.label_smoothing, "dropout": config.model.dropout}
+    return " and ".join(f"{what} {amount:g}" for what, amount in amounts.items() if amount)
+
+
+def figure(runs: Sequence[tuple[str, Sequence[Curve]]], *, over: Over, suffix: str, note: str = "") -> bytes:
     """A file of a panel for each quantity and a line for each run, the same bytes for the same curves.
 
-    runs: their names, and their curves. suffix: .png, .svg or .html, which is a page around the .svg that asks for
-    nothing. Raises ResourceError where matplotlib is not installed.
+    runs: their names, and their curves. note: stands above them. suffix: .png, .svg or .html, which is a page around
+    the .svg that asks for nothing. Raises ResourceError where matplotlib is not installed.
     """
     if importlib.util.find_spec("matplotlib") is None:
         raise ResourceError("matplotlib is not installed", hint="pip install matplotlib; without -o nothing is drawn")
@@ -103,6 +114,7 @@ def figure(runs: Sequence[tuple[str, Sequence[Curve]]], *, over: Over, suffix: s
             axis.set_ylabel(panel)
             axis.grid(alpha=0.3)
         axes[0].legend()
+        axes[0].set_title(note, fontsize="small", loc="left")
         axes[-1].set_xlabel(LABELS[over])
         # A creation date would make every file another one.
         kind = "png" if suffix == ".png" else "svg"

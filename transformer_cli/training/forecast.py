@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Mapping
-from dataclasses import asdict, dataclass, replace
+from dataclasses import asdict, dataclass, field, replace
 from pathlib import Path
 from typing import Any
 
@@ -36,11 +36,14 @@ REHEARSAL_S = 5.0
 
 @dataclass(frozen=True)
 class TextSize:
-    """A text as it would be used. pairs: training leaves out those with an empty side."""
+    """A text as it would be used. pairs: training leaves out those with an empty side. parts: pairs by name, where
+    it is made of several texts.
+    """
 
     pairs: int
     source_words: int
     target_words: int
+    parts: Mapping[str, int] = field(default_factory=dict)
 
 
 @dataclass(frozen=True)
@@ -152,4 +155,5 @@ def _tokenizer(config: TokenizerConfig, place: Path | None) -> tuple[str, tuple[
 
 def _size(text: corpus.Corpus) -> TextSize:
     words = count_words(text.source, text.target)
-    return TextSize(len(text), sum(words.source.values()), sum(words.target.values()))
+    parts = {part.name: part.pairs for part in text.parts}
+    return TextSize(len(text), sum(words.source.values()), sum(words.target.values()), parts)
