@@ -230,10 +230,16 @@ def test_what_cannot_be_held_is_refused_with_every_reason_and_nothing_is_left(ma
     place = marian()
     changed(place / "config.json", activation_function="gelu_new", decoder_ffn_dim=30, eos_token_id=[0, 1])
     (place / "target.spm").unlink()
-    (place / "model.safetensors").rename(place / "pytorch_model.bin")
+    (place / "model.safetensors").unlink()
     with pytest.raises(UsageError) as caught:
         import_model(place, tmp_path / "run")
-    for reason in ("gelu_new", "decoder_ffn_dim 30", "eos_token_id: [0, 1]", "target.spm is missing", "never runs"):
+    for reason in (
+        "gelu_new",
+        "decoder_ffn_dim 30",
+        "eos_token_id: [0, 1]",
+        "target.spm is missing",
+        "there are no weights",
+    ):
         assert reason in caught.value.message
     assert sorted(path.name for path in tmp_path.iterdir()) == ["marian"]
 
@@ -343,3 +349,14 @@ def test_an_imported_run_is_a_run_like_any_other(marian, tmp_path, text, capfd):
     after = opened(Path("runs/opus"))
     assert after.checkpoint.name == "step-00000002"
     assert 0 < (after.model.output_bias - before).abs().max() < 0.1
+
+
+def test_weights_that_are_pickled_are_read_too(marian, tmp_path):
+    place = marian()
+    import_model(place, tmp_path / "safe")
+    torch.save(load_file(place / "model.safetensors"), place / "pytorch_model.bin")
+    (place / "model.safetensors").unlink()
+    import_model(place, tmp_path / "pickled")
+    weights = [load_file(opened(tmp_path / name).checkpoint / "model.safetensors") for name in ("safe", "pickled")]
+    assert weights[0].keys() == weights[1].keys()
+    assert all(torch.equal(weights[0][name], weights[1][name]) for name in weights[0])

@@ -158,7 +158,8 @@ _MARKS = {_PAD, _BOS, _EOS}
 
 
 def words_of(pieces: tuple[str, ...], ids: tuple[int, ...], language: int | None = None) -> tuple[int, ...]:
-    """For each piece, the number of its word: `▁` opens one, of several the first; a mark or padding is one.
+    """For each piece, the number of its word: `▁` opens one, of several the first, and ends one that it comes behind; a
+    mark or padding is one.
 
     At the end, `▁` without text belongs to the word before.
     """
@@ -168,7 +169,8 @@ def words_of(pieces: tuple[str, ...], ids: tuple[int, ...], language: int | None
     text = [i for i, (piece, id) in enumerate(zip(pieces, ids, strict=True)) if id not in marks and piece.strip("▁")]
     for place, (piece, id) in enumerate(zip(pieces, ids, strict=True)):
         is_mark = id in marks
-        opens = piece.startswith("▁") and has_text and place <= max(text, default=place)
+        ended = place > 0 and pieces[place - 1].strip("▁") and pieces[place - 1].endswith("▁")
+        opens = (piece.startswith("▁") or ended) and has_text and place <= max(text, default=place)
         if is_mark or not is_open or opens:
             word, has_text = word + 1, False
         is_open, has_text = not is_mark, has_text or bool(piece.strip("▁"))

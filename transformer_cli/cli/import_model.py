@@ -13,7 +13,7 @@ from transformer_cli.files import json_line
 
 
 def import_model(
-    place: Annotated[str, typer.Argument(metavar="DIR", help="A Hugging Face directory.")],
+    place: Annotated[str, typer.Argument(metavar="PATH", help="A Hugging Face directory, or a fairseq checkpoint.")],
     run_dir: Annotated[
         str, typer.Option("--run-dir", metavar="DIR", rich_help_panel=MODEL, help="The new run's directory.")
     ],
@@ -25,11 +25,14 @@ def import_model(
     """Import another toolkit's model as a run.
 
     Reads what Hugging Face transformers reads: Marian models, such as OPUS-MT's, M2M100's and NLLB's for one pair of
-    their languages, and what `tx export hugging-face` wrote. The run translates, scores, evaluates, shows its
-    attention, is counted, exported and trained on like any other. Weights are read from safetensors only; what tx
-    cannot hold is refused, with all reasons.
+    their languages, and what `tx export hugging-face` wrote. And fairseq's Transformers: the checkpoint, beside it
+    dict.LANGUAGE.txt of both sides, and its SentencePiece model or codes; without them text is cut at blanks.
+
+    The run translates, scores, evaluates, shows its attention, is counted, exported and trained on like any other. What
+    tx cannot hold is refused, with all reasons. Nothing in a pickled checkpoint is executed.
 
     Examples:
+      tx import checkpoint_best.pt --run-dir runs/fair
       tx import opus-mt-de-en --run-dir runs/opus
       tx import opus-mt-de-en --run-dir runs/opus --set decoding.beam_size=4
       tx import m2m100_418M --run-dir runs/m2m --set data.source=de --set data.target=en

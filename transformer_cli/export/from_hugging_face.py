@@ -19,6 +19,7 @@ from transformer_cli.errors import ModelError, UsageError
 from transformer_cli.export.languages import MODEL, Multilingual, multilingual
 from transformer_cli.export.numbering import Marks, Numbering, numbered, tokenizer_of
 from transformer_cli.export.original import ACTIVATIONS, COPY, SIDES, Found, Originals, Settings, as_run, refuse
+from transformer_cli.export.unpickling import unpickled
 from transformer_cli.tokenizer import SPECIALS, UNK, Tokenizer
 from transformer_cli.tokenizer.renumbering import Model
 
@@ -75,10 +76,10 @@ DEFAULTS: dict[str, dict[str, Any]] = {
     },
 }
 """What config.json does not say where it is what the class has anyway."""
-CONVERT = (
-    "transformers, which may open such files, writes them anew: AutoModelForSeq2SeqLM.from_pretrained(DIR)"
-    ".save_pretrained(DIR)"
-)
+PICKLED = "pytorch_model.bin"
+WEIGHTS = ("model.safetensors", "model.safetensors.index.json", PICKLED)
+COMPUTED = ".embed_positions.weights"
+"""Sinusoids that old files hold."""
 
 
 def read(place: Path, languages: Mapping[str, str]) -> Found:
@@ -118,6 +119,8 @@ def read(place: Path, languages: Mapping[str, str]) -> Found:
 
 def _tensors(place: Path) -> dict[str, Tensor]:
     index = place / "model.safetensors.index.json"
+    if not index.exists() and not (place / "model.safetensors").exists():
+        return {name: tensor for name, tensor in unpickled(place / PICKLED)[1].items() if not name.endswith(COMPUTED)}
     names = {"model.safetensors"}
     if index.exists():
         names = set(files.read_json(index, error=ModelError)["weight_map"].values())
@@ -165,8 +168,8 @@ def _refusals(place: Path, config: Mapping[str, Any], several: Multilingual | No
     for name in () if several else ("source.spm", "target.spm", "vocab.json"):
         if not (place / name).is_file():
             yield f"{name} is missing{f', or {MODEL}' * (kind == 'm2m_100')}"
-    if not any((place / name).is_file() for name in ("model.safetensors", "model.safetensors.index.json")):
-        yield f"model.safetensors is missing, and other weights are programs, which tx never runs; {CONVERT}"
+    if not any((place / name).is_file() for name in WEIGHTS):
+        yield f"there are no weights; one of {', '.join(WEIGHTS)} has them"
 
 
 def _read_settings(path: Path) -> dict[str, Any]:

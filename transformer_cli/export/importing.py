@@ -14,7 +14,7 @@ from transformer_cli.checkpoints import store
 from transformer_cli.config.run import RunConfig
 from transformer_cli.config.source import as_name, dump_config, load_config
 from transformer_cli.errors import UsageError
-from transformer_cli.export.from_hugging_face import read
+from transformer_cli.export import from_fairseq, from_hugging_face
 
 IMPORTED = "imported"
 """Why the training of such a run has ended: it was somebody else's."""
@@ -35,7 +35,7 @@ class Imported:
 
 
 def import_model(place: str | Path, run_dir: str | Path, overrides: Sequence[str] = ()) -> Imported:
-    """Make a new run out of a directory. overrides: settings of the run, `key=value`.
+    """Make a new run out of a directory, or a fairseq checkpoint. overrides: settings of the run, `key=value`.
 
     Raises UsageError with every reason why tx cannot hold the model, and where something is at `run_dir` already;
     ModelError for what is missing or damaged. Nothing is left behind then.
@@ -49,7 +49,7 @@ def import_model(place: str | Path, run_dir: str | Path, overrides: Sequence[str
         for side in ("source", "target")
         if override.startswith(f"data.{side}=")
     }
-    found = read(place, asked)
+    found = (from_fairseq if from_fairseq.is_fairseq(place) else from_hugging_face).read(place, asked)
     for side in ("source", "target"):
         if side not in found.settings["data"].keys() | asked.keys():
             raise UsageError(

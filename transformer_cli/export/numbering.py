@@ -58,15 +58,14 @@ def tokenizer_of(
     languages: the marks that texts begin with. UsageError where a model cannot have all pieces of the list.
     """
     kinds = {model.kind for model in models}
-    is_one = models[0] is models[-1]
-    if is_one and kinds == {"bpe"}:
-        numberings = [_without_text(one, models[0]) for one in numberings]
-    foreign = any(
-        len(piece) > 1 or not is_one
-        for one, model in zip(numberings, models, strict=True)
-        for piece in set(one.pieces) - one.marks - set(model.pieces)
-    )
-    if len(kinds) > 1 or "char" in kinds or (foreign and kinds != {"unigram"}):
+    foreign = [set(one.pieces) - one.marks - set(model.pieces) for one, model in zip(numberings, models, strict=True)]
+    if kinds <= {"bpe", "word"}:
+        # What neither model has no text becomes. In BPE it would take part in merges, which a character never does.
+        known = {piece for model in models for piece in model.pieces}
+        silent = [{piece for piece in one - known if len(piece) > 1} for one in foreign]
+        numberings = [replace(one, marks=one.marks | more) for one, more in zip(numberings, silent, strict=True)]
+        foreign = [{piece for piece in one & known if len(piece) > 1} for one in foreign]
+    if len(kinds) > 1 or "char" in kinds or (any(foreign) and kinds != {"unigram"}):
         found = ", ".join(sorted(kinds))
         raise UsageError(
             f"its SentencePiece models ({found}) do not have all pieces of its list; tx can add them to unigram models "
@@ -77,9 +76,3 @@ def tokenizer_of(
         return Tokenizer(sides[0]), kinds.pop()
     marked = (Vocabulary(side.model, mark=mark) for side, mark in zip(sides, languages, strict=True))
     return Tokenizer(*marked), kinds.pop()
-
-
-def _without_text(one: Numbering, model: Model) -> Numbering:
-    """With pieces that no text is cut into as marks: in BPE they would take part in merges. A character never does."""
-    foreign = {piece for piece in set(one.pieces) - set(model.pieces) if len(piece) > 1}
-    return replace(one, marks=one.marks | foreign)

@@ -5,7 +5,8 @@ Other toolkits number pieces by a list of their own, beside the model. Here the 
 
 from __future__ import annotations
 
-from collections.abc import Iterator, Sequence
+import struct
+from collections.abc import Iterator, Mapping, Sequence
 from typing import Literal
 
 from transformer_cli.tokenizer.vocabulary import SPECIALS, Vocabulary, processor_of
@@ -13,11 +14,15 @@ from transformer_cli.tokenizer.vocabulary import SPECIALS, Vocabulary, processor
 Kind = Literal["unigram", "bpe", "word", "char"]
 KINDS: tuple[Kind, ...] = ("unigram", "bpe", "word", "char")
 """In the order of the format's numbers, from 1."""
-PIECES, TRAINER = 1, 2
+PIECES, TRAINER, NORMALIZER = 1, 2, 3
 PIECE, SCORE, TYPE, MODEL_TYPE = 1, 2, 3, 3
 NORMAL, UNKNOWN, CONTROL, UNUSED = 1, 2, 3, 5
+IS_SUFFIX = 24
+"""In the trainer's part: whether the mark of a blank comes behind a word."""
 FIRST_OF_IDS, FIRST_OF_NAMES = 40, 45
 """In the trainer's part: the ids of unk, bos, eos and pad, and their names."""
+NAME, PRECOMPILED = 1, 2
+"""In the normaliser's part; what else it says is usual: blanks are marked, and one is as good as several."""
 
 
 class Model:
@@ -45,7 +50,10 @@ class Model:
         """Of text; the marks are not among them."""
 
     def numbered(self, pieces: Sequence[str], marks: frozenset[str] = frozenset()) -> Vocabulary:
-        """The same model with the specials and then these pieces as its ids. marks: those that are no text."""
+        """The same model with the specials and then these pieces as its ids. marks: those that are no text.
+
+        A character that was unknown to a BPE model is known now: it takes part in no merge.
+        """
         trainer = b"".join(
             _number(FIRST_OF_IDS + place, SPECIALS.index(name)) + _text(FIRST_OF_NAMES + place, name)
             for place, name in enumerate((*SPECIALS[1:], SPECIALS[0]))
@@ -54,9 +62,24 @@ class Model:
         known = {name: self._pieces[name] for name in self.pieces}
         made = [_piece(name, types[name]) for name in SPECIALS]
         for name in pieces:
-            made.append(_piece(name, CONTROL) if name in marks else known.get(name) or _piece(name, UNUSED))
+            type = CONTROL if name in marks else NORMAL if self.kind == "bpe" and len(name) == 1 else UNUSED
+            made.append((None if name in marks else known.get(name)) or _piece(name, type))
         # Concatenated protobuf messages are one message whose later fields win.
         return Vocabulary(b"".join(made) + self._others + _message(TRAINER, trainer))
+
+
+def built(pieces: Mapping[str, float], *, kind: Kind, is_suffix: bool = False) -> bytes:
+    """A model of these pieces and their scores, which takes text as it is."""
+    marks = {"<unk>": UNKNOWN, "<s>": CONTROL, "</s>": CONTROL}
+    trainer = _number(MODEL_TYPE, 1 + KINDS.index(kind)) + _number(IS_SUFFIX, int(is_suffix))
+    return b"".join(
+        [
+            *(_piece(name, type) for name, type in marks.items()),
+            *(_piece(name, NORMAL, score) for name, score in pieces.items()),
+            _message(TRAINER, trainer),
+            _message(NORMALIZER, _text(NAME, "identity") + _message(PRECOMPILED, b"")),
+        ]
+    )
 
 
 def _inside(value: bytes | int) -> dict[int, bytes | int]:
@@ -106,5 +129,6 @@ def _text(number: int, value: str) -> bytes:
     return _message(number, value.encode("utf-8"))
 
 
-def _piece(name: str, type: int) -> bytes:
-    return _message(PIECES, _text(PIECE, name) + _encoded(SCORE << 3 | 5) + bytes(4) + _number(TYPE, type))
+def _piece(name: str, type: int, score: float = 0.0) -> bytes:
+    scored = _encoded(SCORE << 3 | 5) + struct.pack("<f", score)
+    return _message(PIECES, _text(PIECE, name) + scored + _number(TYPE, type))

@@ -72,7 +72,8 @@ class Vocabulary:
 
     def decode(self, ids: Sequence[Sequence[int]]) -> list[str]:
         """Text of each sequence; control symbols vanish, UNK becomes " ⁇ ". IndexError for an id that isn't there."""
-        return [str(self._processor.decode([int(id) for id in sequence])) if len(sequence) else "" for sequence in ids]
+        texts = [str(self._processor.decode([int(id) for id in sequence])) if len(sequence) else "" for sequence in ids]
+        return [text.removesuffix(" ") for text in texts] if self._is_suffix else texts
 
     def piece(self, id: int) -> str:
         return str(self._processor.id_to_piece(id))
@@ -92,6 +93,11 @@ class Vocabulary:
             for index, line in enumerate(lines, start=first)
         ]
         return sampled if self.mark_id is None else [ids and [self.mark_id, *ids] for ids in sampled]
+
+    @cached_property
+    def _is_suffix(self) -> bool:
+        """Whether `▁` comes behind a word; SentencePiece then leaves a space behind the last one."""
+        return bool(self._processor.encode("a", out_type=str)[-1].endswith("▁"))
 
     @cached_property
     def _sampler(self) -> Sampler:
