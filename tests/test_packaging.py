@@ -62,6 +62,12 @@ def test_the_oldest_versions_of_extras_are_those_that_tx_asks_for():
         assert f"{package}>={oldest}" in extras["dev"]
 
 
+@pytest.mark.parametrize("path", ["Dockerfile", "scripts/versions"])
+def test_whoever_installs_all_extras_leaves_none_out(path):
+    extras = tomllib.loads((REPOSITORY / "pyproject.toml").read_text("utf-8"))["project"]["optional-dependencies"]
+    assert f"[{','.join(sorted(extras.keys() - {'dev'}))}]" in (REPOSITORY / path).read_text("utf-8")
+
+
 def test_the_wheel_holds_every_module_and_preset_and_the_licence(wheel):
     names = set(zipfile.ZipFile(wheel).namelist())
     modules = {str(path.relative_to(REPOSITORY)) for path in (REPOSITORY / "transformer_cli").rglob("*.py")}

@@ -15,7 +15,7 @@ EXTRAS = {
     "ctranslate2": ("ctranslate2", "4.7"),
     "transformers": ("hugging-face", "5.0"),
     "onnx": ("onnx", "1.17"),
-    "onnxruntime": ("onnx", "1.20"),
+    "onnxruntime": ("onnx", "1.22"),
     "starlette": ("serve", "0.45"),
     "uvicorn": ("serve", "0.34"),
     "prometheus_client": ("serve", "0.21"),
