@@ -9,6 +9,7 @@ import time
 import traceback
 import warnings
 from collections.abc import Callable
+from importlib import import_module
 from pathlib import Path
 
 
@@ -17,6 +18,7 @@ def start(n: int, action: Callable[[int], object], errors: Path) -> list[int]:
 
     errors: a folder where each leaves `RANK`: the message of what it raised. Exit codes are those of the program.
     """
+    import_module("torch._dynamo")  # what PyTorch's wrappers load, for seconds: once here, not in each of them
     with socket.socket() as free:
         free.bind(("127.0.0.1", 0))
         port = free.getsockname()[1]

@@ -21,10 +21,12 @@ from transformer_cli.data.loader import Batch, collate
 from transformer_cli.decoding.scoring import score_texts
 from transformer_cli.decoding.translator import Translator
 from transformer_cli.model.build import build_model
-from transformer_cli.training.loop import Learner, loss_of, train_step
+from transformer_cli.training.loop import Learner, train_step
 from transformer_cli.training.moving_average import MovingAverage
+from transformer_cli.training.objective import loss_of
 from transformer_cli.training.optimizers import build_optimizer
 from transformer_cli.training.parallel import World
+from transformer_cli.training.sharding import shard
 
 LINES = ["a dog runs", "the man sees a house", "two children"]
 
@@ -35,9 +37,8 @@ def learner(*, dtype: torch.dtype, fused: bool, **shape: Any) -> Learner:
     model.use_attention(fused=fused)
     model.compute_in(dtype, training=True)
     options = TrainingConfig(warmup_steps=10, label_smoothing=0.1, clip_norm=1.0)
-    return Learner(
-        model, build_optimizer(model, options), options, seed=5, world=World(), average=MovingAverage(model, 0.9)
-    )
+    sharding, optimizer = shard(model, options, World()), build_optimizer(model, options)
+    return Learner(sharding, optimizer, options, seed=5, world=World(), average=MovingAverage(model, 0.9))
 
 
 def batch() -> Batch:

@@ -43,13 +43,13 @@ def test_a_translation_that_was_cut_has_no_end_mark_to_count():
 def test_one_in_eight_translations_is_less_sure_than_usual(n):
     values = [-float(value) for value in range(1, n + 1)]
     Random(n).shuffle(values)
-    limit = usual_certainty([translation(value, n_ids=0) for value in values] + [NOTHING])
+    limit = usual_certainty(values)
     assert limit is not None
     assert sum(value < limit for value in values) == n // 8
 
 
 def test_of_no_text_nothing_is_usual():
-    assert usual_certainty([NOTHING]) is None
+    assert usual_certainty([]) is None
 
 
 def test_what_is_less_sure_than_usual_is_flagged_and_nothing_else(translator):

@@ -19,6 +19,7 @@ from transformer_cli.training.loop import Learner, Update, fit, train_step, wind
 from transformer_cli.training.optimizers import build_optimizer, load_state_tensors, state_tensors
 from transformer_cli.training.parallel import World
 from transformer_cli.training.progress import Progress, is_over
+from transformer_cli.training.sharding import shard
 
 
 def learner(*, double: bool = False, model: dict[str, Any] | None = None, **options: Any) -> Learner:
@@ -27,7 +28,8 @@ def learner(*, double: bool = False, model: dict[str, Any] | None = None, **opti
     module = build_model(ModelConfig(**shape), source_vocab=30, target_vocab=30)
     module = module.double() if double else module
     training = TrainingConfig.model_validate({"warmup_steps": 10, "label_smoothing": 0.1} | options)
-    return Learner(module, build_optimizer(module, training), training, seed=5, world=World())
+    sharding = shard(module, training, World())
+    return Learner(sharding, build_optimizer(module, training), training, seed=5, world=World())
 
 
 def pairs(n: int, *, seed: int = 0) -> list[tuple[np.ndarray, np.ndarray]]:

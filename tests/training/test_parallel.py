@@ -1,4 +1,4 @@
-"""Two processes under torchrun: their update is that of one process with both batches; a whole run ends as one."""
+"""Several processes under torchrun, or tx: a whole run ends as one."""
 
 from __future__ import annotations
 
@@ -12,62 +12,33 @@ from collections.abc import Callable, Iterator, Sequence
 from pathlib import Path
 from typing import Any
 
-import numpy as np
 import pytest
-import torch
 import torch.distributed.run as torchrun
 from ranks import codes, start
-from safetensors.torch import load_file, save_file
 
 from transformer_cli.checkpoints.store import list_checkpoints, load_checkpoint
 from transformer_cli.cli.processes import run_all
-from transformer_cli.config.model import ModelConfig
 from transformer_cli.config.source import load_config
-from transformer_cli.config.training import TrainingConfig
 from transformer_cli.data import loader
-from transformer_cli.data.loader import collate
-from transformer_cli.model.build import build_model
 from transformer_cli.training import watching
-from transformer_cli.training.loop import Learner, train_step
-from transformer_cli.training.optimizers import build_optimizer
-from transformer_cli.training.parallel import World, joined
+from transformer_cli.training.parallel import joined
 from transformer_cli.training.run import train
 
 TORCHRUN = ["--nproc-per-node=2", "--master-port=0", "--standalone", "--no-python"]
 
 
-def updates(place: Path) -> None:
-    """Three of them, as one of as many processes as the environment says; what they come to is written there."""
+def talk() -> None:
+    """What is said between as many processes as the environment says."""
     with joined("cpu") as world:
-        _updates(place, world)
+        assert world.share(f"from {world.rank}") == "from 0"
+        assert world.share("") == ""
+        assert world.gather(f"from {world.rank}" * world.rank) == [f"from {n}" * n for n in range(world.size)]
+        assert world.sum(world.rank, 0.5) == [sum(range(world.size)), 0.5 * world.size]
 
 
-def _updates(place: Path, world: World) -> None:
-    torch.manual_seed(0)
-    shape = ModelConfig(d_model=16, n_heads=2, d_ff=32, n_layers=1, dropout=0.0)
-    model = build_model(shape, source_vocab=30, target_vocab=30).double()
-    options = TrainingConfig(warmup_steps=2, clip_norm=0.5)
-    learner = Learner(model, build_optimizer(model, options), options, 1, world)
-    assert world.share(f"from {world.rank}") == "from 0"
-    assert world.share("") == ""
-    assert world.gather(f"from {world.rank}") == [f"from {rank}" for rank in range(world.size)]
-    for step in range(1, 4):
-        chance = np.random.default_rng(step)
-        pairs = [tuple(chance.integers(4, 30, size=chance.integers(1, 9)) for _ in range(2)) for _ in range(9)]
-        unequal = [pairs[: 2 * (step % 2)], pairs[2 * (step % 2) :]]  # at the second one, nothing for one of them
-        mine = unequal if world.size == 1 else [unequal[world.rank]]
-        train_step(learner, [collate([s for s, _ in some], [t for _, t in some]) for some in mine], step=step)
-    save_file({name: p.detach() for name, p in model.named_parameters()}, place / f"{world.size}-{world.rank}")
-
-
-def test_two_processes_with_unequal_batches_update_like_one_process_with_both(tmp_path: Path) -> None:
-    assert codes(start(2, lambda _: updates(tmp_path), tmp_path), limit_s=60) == [0, 0]
-    updates(tmp_path)
-    alone = load_file(tmp_path / "1-0")
-    for rank in (0, 1):
-        together = load_file(tmp_path / f"2-{rank}")
-        for name, tensor in alone.items():
-            torch.testing.assert_close(together[name], tensor, rtol=1e-9, atol=1e-12)
+@pytest.mark.parametrize("n", [1, 3])
+def test_all_hear_what_one_says_and_what_all_say(n: int, tmp_path: Path) -> None:
+    assert codes(start(n, lambda _: talk(), tmp_path), limit_s=60) == [0] * n
 
 
 def test_a_run_under_torchrun_writes_one_history_and_one_model(

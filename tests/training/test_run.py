@@ -27,7 +27,7 @@ from transformer_cli.config.run import RunConfig
 from transformer_cli.config.source import dump_config
 from transformer_cli.errors import DataError, DivergedError, Interrupted, UsageError
 from transformer_cli.model.positions import sinusoids
-from transformer_cli.training import loop
+from transformer_cli.training import objective
 from transformer_cli.training.outcome import Outcome
 from transformer_cli.training.run import Listener, train
 from transformer_cli.training.signals import StopRequest
@@ -397,13 +397,13 @@ def test_a_run_that_was_moved_goes_on() -> None:
 
 def bad_losses(monkeypatch: pytest.MonkeyPatch, *numbers: int) -> None:
     """Let the losses of these batches, counted from 1, be none."""
-    counter, real = itertools.count(1), loop.loss_of
+    counter, real = itertools.count(1), objective.loss_of
 
     def loss_of(*arguments: Any, **named: Any) -> torch.Tensor:
         loss = real(*arguments, **named)
         return loss * float("nan") if next(counter) in numbers else loss
 
-    monkeypatch.setattr(loop, "loss_of", loss_of)
+    monkeypatch.setattr(objective, "loss_of", loss_of)
 
 
 def test_an_update_of_numbers_that_are_not_finite_is_skipped_and_counted(monkeypatch: pytest.MonkeyPatch) -> None:

@@ -16,12 +16,12 @@ from transformer_cli.checkpoints.store import list_checkpoints, load_checkpoint
 from transformer_cli.config.run import RunConfig
 from transformer_cli.data import loader
 from transformer_cli.errors import DataError
-from transformer_cli.training import keeping, loop, validation, watching
+from transformer_cli.training import keeping, objective, validation, watching
 from transformer_cli.training.run import train
 
 PLACES = {
     "loader": (loader, "collate"),
-    "forward": (loop, "loss_of"),
+    "forward": (objective, "loss_of"),
     "save": (keeping.Keeper, "save"),
     "validation": (validation.Validation, "loss"),
 }

@@ -10,9 +10,11 @@ from transformer_cli.config.training import TrainingConfig
 from transformer_cli.data.loader import Batch, collate
 from transformer_cli.model.build import build_model
 from transformer_cli.model.transformer import Transformer
-from transformer_cli.training.loop import Learner, loss_of, train_step
+from transformer_cli.training.loop import Learner, train_step
+from transformer_cli.training.objective import loss_of
 from transformer_cli.training.optimizers import build_optimizer
 from transformer_cli.training.parallel import World
+from transformer_cli.training.sharding import shard
 from transformer_cli.training.working import WorkingCopy
 
 
@@ -80,7 +82,7 @@ def test_refreshed_copies_are_the_weights_as_they_are_now() -> None:
 def test_each_update_reads_with_the_weights_that_the_one_before_left() -> None:
     own = model(torch.bfloat16)
     options = TrainingConfig(learning_rate=0.05, warmup_steps=0, schedule="constant")
-    learner = Learner(own, build_optimizer(own, options), options, seed=1, world=World())
+    learner = Learner(shard(own, options, World()), build_optimizer(own, options), options, seed=1, world=World())
     for step in (1, 2, 3):
         with torch.no_grad():
             expected = loss_of(WorkingCopy(own).model, batch(1), smoothing=options.label_smoothing).item()

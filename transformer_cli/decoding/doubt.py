@@ -26,7 +26,7 @@ def certainty(translation: Translation) -> float:
     return translation.log_probability / n_pieces if n_pieces else 0.0
 
 
-def usual_certainty(translations: Iterable[Translation]) -> float | None:
-    """What all but a `SHARE` of these translations reach; None where no line had text."""
-    found = sorted(certainty(one) for one in translations if not one.is_of_nothing)
+def usual_certainty(certainties: Iterable[float]) -> float | None:
+    """What all but a `SHARE` of these translations reach, lines without text left out; None where there is none."""
+    found = sorted(certainties)
     return found[int(SHARE * len(found))] if found else None

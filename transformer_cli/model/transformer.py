@@ -127,11 +127,6 @@ class Embedding(nn.Module):
         vectors: Tensor = self.table(ids)
         return vectors if self.scale == 1.0 else vectors * self.scale
 
-    def forget_padding(self) -> None:
-        """Drop what an output projection that shares the table would do to the vector of padding."""
-        if self.table.weight.grad is not None:
-            self.table.weight.grad[0].zero_()
-
 
 def output_bias(config: ModelConfig, vocab: int) -> nn.Parameter | None:
     """A number for each piece, added to its logit, where the model has such."""

@@ -9,22 +9,19 @@ from __future__ import annotations
 import math
 from collections.abc import Callable, Iterator, Sequence
 from dataclasses import dataclass, field, replace
-from functools import cached_property
 
 import numpy as np
 import torch
-from torch import Tensor, nn
+from torch import nn
 
 from transformer_cli.config.training import TrainingConfig
 from transformer_cli.data.loader import Batch
-from transformer_cli.model.layout import Packed
 from transformer_cli.model.transformer import Transformer
-from transformer_cli.training.loss import cross_entropy
 from transformer_cli.training.moving_average import NoAverage
 from transformer_cli.training.parallel import World
 from transformer_cli.training.progress import Progress
 from transformer_cli.training.schedules import learning_rate
-from transformer_cli.training.working import WorkingCopy
+from transformer_cli.training.sharding import Alone
 
 
 @dataclass(frozen=True)
@@ -42,23 +39,28 @@ class Update:
     """Why it was not made: the first tensor that is not finite."""
     suspects: tuple[int, ...] = ()
     """The sentence pairs of this process that may be why."""
+    asked: tuple[float, ...] = ()
+    """What `Learner.asked` said, summed over the processes."""
 
 
 @dataclass(frozen=True)
 class Learner:
     """What is trained, how, and by whom."""
 
-    model: Transformer
+    sharding: Alone
+    """What computes, on which part of the model."""
     optimizer: torch.optim.Optimizer
     options: TrainingConfig
     seed: int
     world: World
     average: NoAverage = field(default_factory=NoAverage)
+    asked: Callable[[], Sequence[float]] = tuple
+    """What this process wants to be known to all after an update."""
 
-    @cached_property
-    def working(self) -> WorkingCopy[Transformer]:
-        """What reads for the model."""
-        return WorkingCopy(self.model)
+    @property
+    def model(self) -> Transformer:
+        """As it is saved: weights in fp32."""
+        return self.sharding.model
 
 
 Epoch = Callable[[int, int], tuple[int, Iterator[Batch]]]
@@ -101,42 +103,32 @@ def train_step(
     learner: Learner, window: Sequence[Batch], *, step: int, first_loss: Callable[[float], None] | None = None
 ) -> Update:
     """One update from one or more batches, as if they were one: the loss is divided by all their target tokens."""
-    model, options, world = learner.model, learner.options, learner.world
-    learner.working.refresh()
-    reader = learner.working.model.train()
-    n_targets, n_sources = world.sum(
-        sum(batch.n_target_tokens for batch in window), sum(batch.n_source_tokens for batch in window)
-    )
-    losses_there: list[Tensor] = []
+    model, options, sharding = learner.model, learner.options, learner.sharding
+    sharding.begin()
+    own_targets = sum(batch.n_target_tokens for batch in window)
+    losses_there = []
     for number, batch in enumerate(window):
-        if batch.n_target_tokens == 0:  # more processes than batches
-            losses_there.append(torch.zeros((), device=model.output.weight.device))
-            continue
-        seed_dropout(learner.seed, step, number, world.rank)
-        batch_loss = loss_of(reader, batch, smoothing=options.label_smoothing)
-        if first_loss is not None and not losses_there:
-            first_loss(batch_loss.item() / batch.n_target_tokens)
-        (batch_loss / n_targets).backward()
-        losses_there.append(batch_loss.detach())
-    if world.size > 1:
-        world.add_up(_gradients(model))
-    model.target_embedding.forget_padding()
-    model.source_embedding.forget_padding()
+        seed_dropout(learner.seed, step, number, learner.world.rank)
+        is_last = number == len(window) - 1
+        losses_there.append(sharding.learn(batch, n_targets=own_targets, is_last=is_last))
+        if first_loss is not None and number == 0 and batch.n_target_tokens:
+            first_loss(losses_there[0].item() / batch.n_target_tokens)
     learned = [parameter for parameter in model.parameters() if parameter.grad is not None]
-    norm_there = nn.utils.get_total_norm([parameter.grad for parameter in learned if parameter.grad is not None])
-    # The only time that a step waits for the device.
-    *losses, norm = torch.stack([*losses_there, norm_there]).cpu().tolist()
-    longest = options.clip_norm or math.inf
-    if norm > longest - 1e-6:  # what torch would leave room for; else it multiplies with 1
-        nn.utils.clip_grads_with_norm_(learned, longest, norm_there)  # Pascanu et al. 2013, section 3.2
-    (loss_sum,) = world.sum(sum(losses))
+    held_there = sharding.norm([parameter.grad for parameter in learned if parameter.grad is not None])
+    # The only time that a step waits for the device, and the only one that it waits for counts of other processes.
+    *losses, held = torch.stack([*losses_there, held_there]).cpu().tolist()
+    own = own_targets, sum(batch.n_source_tokens for batch in window), sum(losses), *learner.asked()
+    n_targets, n_sources, loss_sum, *asked = learner.world.sum(*own)
     rate = learning_rate(step, options, d_model=model.config.d_model)
+    factor = sharding.factor(n_targets)
+    norm = held * factor
     update = Update(
         loss=loss_sum / n_targets,
         gradient_norm=norm,
         learning_rate=rate,
         target_tokens=int(n_targets),
         source_tokens=int(n_sources),
+        asked=tuple(asked),
     )
     if not math.isfinite(loss_sum) or not math.isfinite(norm):
         fault = _first_bad(model)
@@ -144,6 +136,7 @@ def train_step(
         bad = [batch for batch, loss in zip(window, losses, strict=True) if not math.isfinite(loss)]
         suspects = () if math.isfinite(sum(losses)) and not math.isfinite(loss_sum) else bad or window
         return replace(update, fault=fault, suspects=tuple(index for batch in suspects for index in batch.indices))
+    sharding.clip(learned, held_there, norm=norm, factor=factor, longest=options.clip_norm or math.inf)
     for group in learner.optimizer.param_groups:
         group["lr"] = rate
     learner.optimizer.step()
@@ -152,33 +145,12 @@ def train_step(
     return update
 
 
-def _gradients(model: nn.Module) -> list[Tensor]:
-    """Of all that is trained, in the same order on all processes: zeros where this one had no batch."""
-    learned = [parameter for parameter in model.parameters() if parameter.requires_grad]
-    for parameter in learned:
-        if parameter.grad is None:
-            parameter.grad = torch.zeros_like(parameter)
-    return [parameter.grad for parameter in learned if parameter.grad is not None]
-
-
 def _first_bad(model: nn.Module) -> str:
     """The first weight that is not finite, else the first gradient."""
     named = list(model.named_parameters())
     tensors = [(name, p) for name, p in named] + [(f"the gradient of {name}", p.grad) for name, p in named]
     bad = (name for name, tensor in tensors if tensor is not None and not torch.isfinite(tensor).all())
     return next(bad, "the loss")
-
-
-def loss_of(model: Transformer, batch: Batch, *, smoothing: float) -> Tensor:
-    """Summed loss of a batch under teacher forcing: the input is the target shifted right by one."""
-    device = model.output.weight.device
-    source_BS, target_in_BT, target_out_BT = (
-        ids.to(device, non_blocking=True) for ids in (batch.source_BS, batch.target_in_BT, batch.target_out_BT)
-    )
-    source, target = Packed(batch.source_lengths_B, device), Packed(batch.target_lengths_B, device)
-    hidden_ND = model.packed(source_BS, target_in_BT, source, target)
-    targets_N = target.ids(target_out_BT)
-    return cross_entropy(hidden_ND, model.output.weight, targets_N, bias_V=model.output_bias, smoothing=smoothing)
 
 
 def windows(batches: Iterator[Batch], size: int) -> Iterator[list[Batch]]:

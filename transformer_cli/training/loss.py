@@ -19,19 +19,28 @@ more."""
 
 
 def cross_entropy(
-    hidden: Tensor, weight_VD: Tensor, targets: Tensor, *, bias_V: Tensor | None = None, smoothing: float = 0.0
+    hidden: Tensor,
+    weight_VD: Tensor,
+    targets: Tensor,
+    *,
+    bias_V: Tensor | None = None,
+    smoothing: float = 0.0,
+    is_table: bool = False,
 ) -> Tensor:
     """Summed loss of the real targets; padding counts for nothing.
 
     hidden: (..., D). weight_VD, bias_V: the output projection. targets: (...), ids, PAD where there is none.
     Each target's distribution gives 1 - smoothing to the target and spreads the rest evenly over all V ids, the target
-    included, as torch.nn.functional.cross_entropy does.
+    included, as torch.nn.functional.cross_entropy does. is_table: the projection is the embedding, too, whose vector of
+    padding stays zero: it learns nothing here.
     Source: Szegedy et al. 2016, section 7; Vaswani et al. 2017, section 5.4.
     """
     if not torch.is_grad_enabled():  # which the function below would not know
         hidden, weight_VD = hidden.detach(), weight_VD.detach()
         bias_V = None if bias_V is None else bias_V.detach()
-    loss: Tensor = _LinearCrossEntropy.apply(hidden.flatten(0, -2), weight_VD, bias_V, targets.flatten(), smoothing)
+    loss: Tensor = _LinearCrossEntropy.apply(
+        hidden.flatten(0, -2), weight_VD, bias_V, targets.flatten(), smoothing, is_table
+    )
     return loss
 
 
@@ -57,6 +66,7 @@ class _LinearCrossEntropy(torch.autograd.Function):
         bias_V: Tensor | None,
         targets_N: Tensor,
         smoothing: float,
+        is_table: bool,
     ) -> Tensor:
         n_vocab, d_model = weight_VD.shape
         needs_gradient = any(ctx.needs_input_grad[:3])  # type: ignore[attr-defined]
@@ -102,18 +112,21 @@ class _LinearCrossEntropy(torch.autograd.Function):
 
         if grad_hidden_ND is not None and grad_weight_VD is not None:
             grad_weight_VD -= even * (hidden_ND * (targets_N[:, None] != PAD)).sum(0, dtype=wide)
+            if is_table:
+                grad_weight_VD[PAD] = 0
             ctx.save_for_backward(grad_hidden_ND, grad_weight_VD.to(weight_VD.dtype), grad_bias_V)  # type: ignore[arg-type]
         return total
 
     @staticmethod
     @once_differentiable
-    def backward(ctx: FunctionCtx, *grads: Tensor) -> tuple[Tensor, Tensor, Tensor | None, None, None]:
+    def backward(ctx: FunctionCtx, *grads: Tensor) -> tuple[Tensor, Tensor, Tensor | None, None, None, None]:
         grad_hidden_ND, grad_weight_VD, grad_bias_V = ctx.saved_tensors  # type: ignore[attr-defined]
         (grad,) = grads
         return (
             grad_hidden_ND.mul_(grad.to(grad_hidden_ND.dtype)),
             grad_weight_VD.mul_(grad.to(grad_weight_VD.dtype)),
             None if grad_bias_V is None else grad_bias_V.mul_(grad.to(grad_bias_V.dtype)),
+            None,
             None,
             None,
         )

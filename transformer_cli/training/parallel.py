@@ -1,7 +1,7 @@
 """Every call to other processes; the identity on one.
 
-Each process has a rank and computes its own batches; gradients and counts are summed over all. What one of them decides
-is decided once, and shared.
+Each process has a rank and computes its own batches; counts are summed over all, gradients by sharding.py. What one of
+them decides is decided once, and shared.
 """
 
 from __future__ import annotations
@@ -13,7 +13,6 @@ from datetime import timedelta
 
 import torch
 import torch.distributed as dist
-from torch import Tensor
 from torch.distributed.distributed_c10d import PrefixStore
 from torch.distributed.rendezvous import rendezvous
 
@@ -73,15 +72,6 @@ class World:
             found[: int(length) - 1].numpy().tobytes().decode("utf-8")
             for found, length in zip(texts, lengths, strict=True)
         ]
-
-    def add_up(self, tensors: list[Tensor]) -> None:
-        """Sum tensors over the processes, in place, in one message per dtype."""
-        if self.size == 1:
-            return
-        flat = torch.cat([tensor.flatten() for tensor in tensors])
-        dist.all_reduce(flat)
-        for tensor, part in zip(tensors, flat.split([t.numel() for t in tensors]), strict=True):
-            tensor.copy_(part.view_as(tensor))
 
     def at(self, kind: str) -> None:
         """What this process does next: others that wait for it know how long such work takes it."""

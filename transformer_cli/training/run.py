@@ -42,6 +42,7 @@ from transformer_cli.training.parallel import World, joined
 from transformer_cli.training.progress import Progress, is_over, progress_of
 from transformer_cli.training.reporting import Reporter
 from transformer_cli.training.schedules import peak
+from transformer_cli.training.sharding import shard
 from transformer_cli.training.signals import StopRequest
 from transformer_cli.training.utilisation import Utilisation, peak_flops, training_flops
 from transformer_cli.training.validation import Validation, short_line
@@ -168,6 +169,7 @@ class Run:
             config,
             self.machine,
             self.record["data"]["train"]["usual_sentences"],
+            self.world,
             self.listener.stage,
         )
         progress = self.progress
@@ -223,7 +225,8 @@ class Run:
         if validates:
             self._validate(learner)
             ends = self.progress.finished is not None
-        stops = self.stop.is_agreed(self.world, next_s=sum(self.clock.latest.values()))
+        # Alone, what was asked for since the update counts, too.
+        stops = self.stop.is_agreed(update.asked if self.world.size > 1 else self._asked())
         every = options.checkpoint_every or options.validate_every
         if ends or stops or validates or step % every == 0:
             self.world.at("checkpoint")
@@ -239,6 +242,10 @@ class Run:
         self.world.at("update")
         return stops or ends
 
+    def _asked(self) -> list[float]:
+        """Whether to stop; where the time ends, with as much left as the latest of everything took."""
+        return self.stop.asked(next_s=sum(self.clock.latest.values()))
+
     def _skip(self, update: Update) -> None:
         """Say which numbers are not finite, and of which lines; DivergedError where that has happened too often."""
         pairs = sorted(int(self.material.encoded.pairs[index]) + 1 for index in update.suspects)
@@ -251,7 +258,7 @@ class Run:
             )
 
     def _validate(self, learner: Learner) -> None:
-        """Score the model; a best score resets the patience. All processes compute it, for the same result."""
+        """Score the model; a best score resets the patience. Each process translates a part, all have the result."""
         options, progress = self.config.training, self.progress
         self.world.at("validation")
         results, progress.averaged = learner.average.judged(
@@ -325,9 +332,10 @@ class Run:
         model.use_attention(fused=self.machine.fused_attention)
         for name, parameter in model.named_parameters():
             parameter.requires_grad_(parameter.requires_grad and name not in self.held)
+        sharding = shard(model, config.training, self.world)
         average = NoAverage() if config.training.ema is None else MovingAverage(model, config.training.ema)
         optimizer = build_optimizer(model, config.training)
-        return Learner(model, optimizer, config.training, config.seed, self.world, average)
+        return Learner(sharding, optimizer, config.training, config.seed, self.world, average, self._asked)
 
     def _resume(self, learner: Learner) -> Progress:
         """Weights, moments and counters of the newest whole checkpoint, if there is one."""

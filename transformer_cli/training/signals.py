@@ -4,12 +4,11 @@ from __future__ import annotations
 
 import signal
 import time
-from collections.abc import Callable
+from collections.abc import Callable, Iterable
 from types import FrameType, TracebackType
 from typing import Any, Self
 
 from transformer_cli.errors import Interrupted
-from transformer_cli.training.parallel import World
 
 HOW = {
     getattr(signal, name): words
@@ -60,12 +59,15 @@ class StopRequest:
     def is_made(self) -> bool:
         return self.signal_number is not None
 
-    def is_agreed(self, world: World, *, next_s: float) -> bool:
-        """Whether any process was asked, or the time would be over so many seconds from now; all get the same answer,
-        and know why."""
+    def asked(self, *, next_s: float) -> list[float]:
+        """By which signal this process was asked, if it was, or as if the time would be over so many seconds from now;
+        to be summed over the processes."""
         is_over = self.end is not None and time.monotonic() + next_s > self.end
         asked = TIME_IS_OVER if is_over and self.signal_number is None else self.signal_number
-        counts = world.sum(*(float(number == asked) for number in HOW))
+        return [float(number == asked) for number in HOW]
+
+    def is_agreed(self, counts: Iterable[float]) -> bool:
+        """Whether any process was asked, and why: all get the same answer. counts: what `asked` said, summed."""
         self.reason = next((number for number, count in zip(HOW, counts, strict=True) if count), None)
         return self.reason is not None
 

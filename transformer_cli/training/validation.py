@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import copy
+import json
 from collections.abc import Sequence
 from dataclasses import dataclass
 from typing import Any
@@ -14,16 +15,18 @@ from transformer_cli.config.run import RunConfig
 from transformer_cli.data import batching, loader
 from transformer_cli.data.binary import EncodedCorpus
 from transformer_cli.data.corpus import Corpus
-from transformer_cli.decoding.doubt import usual_certainty
+from transformer_cli.decoding.doubt import certainty, usual_certainty
 from transformer_cli.decoding.scoring import perplexity
 from transformer_cli.decoding.translator import Translator
 from transformer_cli.errors import DataError
 from transformer_cli.evaluation import metrics
+from transformer_cli.files import json_line
 from transformer_cli.machine import Machine
 from transformer_cli.model.transformer import Transformer
 from transformer_cli.tokenizer import Tokenizer
 from transformer_cli.training.listening import Stage, unseen
-from transformer_cli.training.loop import loss_of
+from transformer_cli.training.objective import loss_of
+from transformer_cli.training.parallel import World
 
 N_SAMPLES = 2
 """Translations that are shown."""
@@ -42,6 +45,7 @@ class Validation:
     machine: Machine
     usual_sentences: int
     """Of a line that is learned from."""
+    world: World
     stage: Stage = unseen
 
     def __post_init__(self) -> None:
@@ -59,7 +63,8 @@ class Validation:
 
     def results(self, model: Transformer) -> dict[str, Any]:
         """loss (nats per target token, no smoothing), perplexity, bleu with its signature, a few translations, and the
-        certainty below which a translation is one of the least sure (`unsure_below`).
+        certainty below which a translation is one of the least sure (`unsure_below`). Each process has a part of the
+        text, all have the results, and those of one process alone.
 
         The model's weights and the randomness of training are left as they are.
         """
@@ -74,13 +79,14 @@ class Validation:
         """Mean negative log-likelihood of the targets."""
         model.eval()
         plan = batching.plan(self.encoded.lengths, budget=self.budget, seed=0, epoch=0)
-        total, n_tokens = 0.0, 0
-        with self.stage("validation: loss", len(plan)) as advance:
-            for batch in loader.batches(self.encoded, plan):
-                total += loss_of(model, batch, smoothing=0.0).item()
-                n_tokens += batch.n_target_tokens
+        own = range(self.world.rank, len(plan), self.world.size)
+        losses = [0.0] * len(plan)
+        with self.stage("validation: loss", len(own)) as advance:
+            for number, batch in zip(own, loader.batches(self.encoded, [plan[number] for number in own]), strict=True):
+                losses[number] = loss_of(model, batch, smoothing=0.0).item()
                 advance(1)
-        return total / n_tokens
+        # One by one, for sums of sums would have other bits.
+        return sum(self.world.sum(*losses)) / int(self.encoded.lengths[:, 1].sum())
 
     @property
     def budget(self) -> int:
@@ -99,9 +105,16 @@ class Validation:
             max_length=self.config.data.max_length,
             max_sentences=self.usual_sentences,
         )
-        with self.stage("validation: translating", len(self.corpus)) as advance:
-            found = translator.translate_all(self.corpus.source, beam_size=1, search="beam", progress=advance)
-        translations = [translation.text for translation in found]
+        lines, world = self.corpus.source, self.world
+        first, end = (len(lines) * rank // world.size for rank in (world.rank, world.rank + 1))
+        with self.stage("validation: translating", end - first) as advance:
+            found = translator.translate_all(
+                lines[first:end], beam_size=1, search="beam", lines_before=first, progress=advance
+            )
+        own = [(one.text, None if one.is_of_nothing else certainty(one)) for one in found]
+        shares = [json.loads(text) for text in world.gather(json_line(own))]
+        translations = [text for share in shares for text, _ in share]
+        certainties = [known for share in shares for _, known in share if known is not None]
         options = self.config.evaluation.model_copy(update={"metrics": ["bleu"]})
         (score,) = metrics.score(translations, [self.corpus.target], options)
         samples = [
@@ -112,7 +125,7 @@ class Validation:
             "bleu": score.value,
             "signature": score.signature,
             "samples": samples,
-            "unsure_below": usual_certainty(found),
+            "unsure_below": usual_certainty(certainties),
         }
 
 
