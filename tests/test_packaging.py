@@ -7,6 +7,7 @@ import os
 import subprocess
 import sys
 import sysconfig
+import tarfile
 import tomllib
 import zipfile
 from pathlib import Path
@@ -78,6 +79,16 @@ def test_the_wheel_holds_every_module_and_preset_and_the_licence(wheel):
     assert names >= modules | presets | parts | tables
     assert all(name.startswith(("transformer_cli/", f"transformer_cli-{__version__}.dist-info/")) for name in names)
     assert f"transformer_cli-{__version__}.dist-info/licenses/LICENSE" in names
+
+
+@pytest.mark.skipif(not (REPOSITORY / ".git").exists(), reason="this is not a clone")
+def test_the_source_distribution_is_the_repository(tmp_path):
+    run(sys.executable, "-m", "hatchling", "build", "-t", "sdist", "-d", tmp_path, cwd=REPOSITORY)
+    [path] = tmp_path.glob("*.tar.gz")
+    with tarfile.open(path) as archive:
+        names = {name.partition("/")[2] for name in archive.getnames()}
+    tracked = set(run("git", "ls-files", "--cached", "--others", "--exclude-standard", cwd=REPOSITORY).split("\n"))
+    assert names - {"PKG-INFO"} == tracked - {"", ".ci/run"}
 
 
 def test_installed_elsewhere_tx_trains_translates_and_knows_its_version(installed, tmp_path):
