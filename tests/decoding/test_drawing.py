@@ -124,6 +124,21 @@ def test_the_top_share_ends_as_soon_as_it_is_reached() -> None:
     assert weights(Sampling(1, top_p=0.51), logp).nonzero()[:, 2].tolist() == [0, 1]
 
 
+@pytest.mark.parametrize("options", [{"top_k": 70}, {"top_k": 300, "top_p": 0.3}, {"top_p": 0.1}, {"top_p": 0.8}])
+@pytest.mark.parametrize("spread", [0, 1, 4])
+def test_of_many_tokens_those_stay_that_sorting_all_of_them_says(spread: int, options: dict[str, Any]) -> None:
+    """Rounded, so that many are equally likely."""
+    logits = spread * torch.randn(2, 3, 5000, generator=torch.Generator().manual_seed(1)).round(decimals=1)
+    sampling = Sampling(1, **options)
+    found, all_of_them = weights(sampling, logits), weights(Sampling(1), logits)
+    order = all_of_them.sort(descending=True, stable=True).indices[..., : sampling.top_k or None]
+    sorted_weights = all_of_them.gather(-1, order)
+    share = sorted_weights.cumsum(-1) / sorted_weights.sum(-1, keepdim=True)
+    stay = torch.cat((torch.ones_like(share[..., :1]).bool(), share[..., :-1] < sampling.top_p), dim=-1)
+    wanted = torch.zeros_like(all_of_them).scatter(-1, order, sorted_weights * stay)
+    torch.testing.assert_close(found, wanted, rtol=0, atol=0)
+
+
 class Always:
     """A generator of one number."""
 

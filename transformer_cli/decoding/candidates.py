@@ -44,8 +44,17 @@ def likeliest(
         (logp_RV := log_probabilities(part, symbols, mask)).topk(min(n, logp_RV.size(-1)))
         for part, mask in zip(rows, masks, strict=True)
     ]
-    logp_BWK, ids_BWK = (torch.cat(parts).unflatten(0, (B, W)).cpu() for parts in zip(*found, strict=True))
-    return logp_BWK.double(), ids_BWK
+    logp_BWK, ids_BWK = (torch.cat(parts).unflatten(0, (B, W)) for parts in zip(*found, strict=True))
+    return on_cpu(logp_BWK, ids_BWK)
+
+
+def on_cpu(logp: Tensor, ids: Tensor) -> tuple[Tensor, Tensor]:
+    """Log-probabilities, in fp64, and the ids that they belong to, in one copy: a device is waited for once."""
+    if logp.device.type != "cpu":
+        dtype, words = logp.dtype, torch.int64 if logp.dtype == torch.float64 else torch.int32
+        logp, ids = torch.stack((logp.view(words), ids.to(words))).cpu()
+        logp, ids = logp.view(dtype), ids.long()
+    return logp.double(), ids
 
 
 def log_probabilities(logits_RV: Tensor, symbols: Symbols, forbidden_RV: Tensor | None) -> Tensor:

@@ -17,12 +17,15 @@ import numpy as np
 import torch
 from torch import Tensor
 
-from transformer_cli.decoding.candidates import log_probabilities
+from transformer_cli.decoding.candidates import log_probabilities, on_cpu
 from transformer_cli.decoding.constraints import Constraint
 from transformer_cli.decoding.greedy import follow
 from transformer_cli.decoding.hypothesis import Hypothesis
 from transformer_cli.decoding.options import Sampling, Symbols
 from transformer_cli.decoding.stepper import S, Stepper
+
+USUALLY_ENOUGH = 64
+"""Tokens that are sorted at first to find those that have `top_p` of the probability; sorting all takes long."""
 
 
 def sample(
@@ -55,11 +58,14 @@ def sample(
                 for row in rows_B.tolist()
             ]
         )
-        tokens_BW1 = (weights(sampling, logp_BWV) / numbers_BWV.to(logp_BWV.device)).argmax(-1, keepdim=True)
+        # On a CPU a sentence alone stays in its caches, and none waits for another one's `top_p`.
+        parts = logp_BWV.split(1 if logp_BWV.device.type == "cpu" else len(logp_BWV))
+        weights_BWV = torch.cat([weights(sampling, part) for part in parts])
+        tokens_BW1 = weights_BWV.div_(numbers_BWV.to(logp_BWV.device)).argmax(-1, keepdim=True)
         # Where nothing can be drawn, the highest says why: -inf, no token is possible; NaN, there are no numbers.
         top_BW1 = logp_BWV.amax(-1, keepdim=True)
         logp_BW1 = logp_BWV.gather(2, tokens_BW1).where(top_BW1.isfinite(), top_BW1)
-        return logp_BW1.squeeze(2).double().cpu(), tokens_BW1.squeeze(2).cpu()
+        return on_cpu(logp_BW1.squeeze(2), tokens_BW1.squeeze(2))
 
     return follow(
         stepper,
@@ -75,17 +81,31 @@ def sample(
 
 def weights(sampling: Sampling, logp_BWV: Tensor) -> Tensor:
     """What tokens are drawn with (B, W, V), fp64, not normalised; the likeliest has 1."""
-    logp_BWV = logp_BWV.double()
-    weights_BWV = ((logp_BWV - logp_BWV.amax(-1, keepdim=True)) / sampling.temperature).exp()
+    # In place: fresh memory of this size takes longer than what is computed.
+    weights_BWV = logp_BWV.to(torch.float64, copy=True)
+    weights_BWV.sub_(weights_BWV.amax(-1, keepdim=True)).div_(sampling.temperature).exp_()
     if not sampling.top_k and sampling.top_p == 1:
         return weights_BWV
-    # Stable: of equals the first ids come first.
-    sorted_BWV, order_BWV = weights_BWV.sort(dim=-1, descending=True, stable=True)
-    if sampling.top_k:
-        sorted_BWV[..., sampling.top_k :] = 0
-    before_BWV = sorted_BWV.cumsum(-1) - sorted_BWV
-    enough_BWV = before_BWV >= sampling.top_p * sorted_BWV.sum(-1, keepdim=True)
-    return torch.zeros_like(weights_BWV).scatter_(-1, order_BWV, sorted_BWV.masked_fill(enough_BWV, 0))
+    n_BW1, least_BW1 = _truncation(sampling, weights_BWV)
+    more_BWV, level_BWV = weights_BWV > least_BW1, weights_BWV == least_BW1
+    # Of equals the first ids come first.
+    room_BW1 = n_BW1 - more_BWV.sum(-1, keepdim=True)
+    stay_BWV = more_BWV.logical_or_(level_BWV.logical_and_(level_BWV.cumsum(-1, dtype=torch.int32) <= room_BW1))
+    return weights_BWV.masked_fill_(stay_BWV.logical_not_(), 0)
+
+
+def _truncation(sampling: Sampling, weights_BWV: Tensor) -> tuple[Tensor, Tensor]:
+    """How many of the likeliest tokens may be drawn, and the least of their weights, both (B, W, 1)."""
+    V = weights_BWV.size(-1)
+    n = min(sampling.top_k or (USUALLY_ENOUGH if weights_BWV.device.type == "cpu" else V), V)
+    while True:
+        sorted_BWN = weights_BWV.topk(n).values if n < V else weights_BWV.sort(-1, descending=True).values
+        total_BW1 = (sorted_BWN if sampling.top_k else weights_BWV).sum(-1, keepdim=True)
+        before_BWN = sorted_BWN.cumsum(-1) - sorted_BWN
+        n_BW1 = (before_BWN < sampling.top_p * total_BW1).sum(-1, keepdim=True).clamp_(min=1)
+        if sampling.top_k or n == V or not bool((n_BW1 == n).any()):
+            return n_BW1, sorted_BWN.gather(-1, n_BW1 - 1)
+        n = V if 64 * n > V else 16 * n
 
 
 def exponentials(*, seed: int, line: int, draw: int, step: int, vocab: int) -> Tensor:
