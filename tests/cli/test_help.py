@@ -60,6 +60,14 @@ def test_no_line_is_wider_than_the_terminal_or_than_a_reader_likes(helped, name,
     assert max(map(len, text.split("\n"))) <= min(columns, 100)
 
 
+@pytest.mark.parametrize("name", ["", *app.COMMANDS])
+def test_no_word_stands_alone_on_a_line_and_no_limit_is_broken(helped, name):
+    """At 80 columns, which most terminals have."""
+    lines = helped(name).splitlines()
+    assert [line for line in lines if re.fullmatch(r" {14,}\S+", line)] == []
+    assert [line for line in lines if line.count("[") != line.count("]") and "Usage" not in line] == []
+
+
 def test_help_has_colour_only_on_a_terminal_that_wants_it(helped):
     assert "\x1b[1mExamples\x1b[0m:\n" in helped("train", terminal=True)
     assert "\x1b" not in helped("train")

@@ -3,12 +3,14 @@
 from __future__ import annotations
 
 import os
+import re
 import select
 import subprocess
 import sys
 from pathlib import Path
 
 import pytest
+from test_live import on_a_terminal
 
 ENVIRONMENT = {"PATH": os.environ["PATH"], "PYTHONPATH": str(Path(__file__).parents[2])}
 FULL = pytest.mark.skipif(not Path("/dev/full").exists(), reason="no device here that is always full")
@@ -121,3 +123,27 @@ def test_a_stream_that_is_closed_leaves_its_number_to_nobody() -> None:
     """Else what a library prints would end up in a file of ours."""
     body = "import os; console.say(str(os.open(os.devnull, os.O_RDONLY) > 2))"
     assert shell('"$@" <&- >&-', *command(body)).stderr == "True\n"
+
+
+@pytest.mark.parametrize("speak", ["say", "warn", "error"])
+def test_on_a_terminal_no_word_of_a_sentence_is_broken_and_nothing_is_lost(speak: str) -> None:
+    """A terminal breaks where its last column is: `(lines 1, 10` and `, 21`."""
+    words = [f"{'w' * (n % 17)}{n}" for n in range(90)]
+    code, seen = on_a_terminal(command(f"console.{speak}({' '.join(words)!r})"), columns=50)
+    assert code == 0
+    lines = re.sub(r"\x1b\[[0-9;]*m", "", seen).splitlines()
+    assert max(map(len, lines)) <= 50
+    assert " ".join(lines).split()[-90:] == words
+
+
+def test_what_is_pasted_or_points_into_a_file_stays_as_it_is() -> None:
+    long = "tx translate " + "a " * 60 + "b"
+    place = "  | " + "a " * 60 + "b"
+    body = f"console.say({long!r}, to_paste=True); console.say({place!r}); console.farewell('so', command={long!r})"
+    seen = on_a_terminal(command(body), columns=50, NO_COLOR="1")[1]
+    assert seen.replace("\r", "").splitlines() == [long, place, "so", f"to go on: {long}"]
+
+
+def test_a_pipe_has_a_sentence_in_one_line() -> None:
+    ended = shell('"$@"', *command("console.say('word ' * 100 + 'end')"))
+    assert ended.stderr == "word " * 100 + "end\n"

@@ -39,7 +39,7 @@ def compare(
     beam_size: BeamSize = None,
     length_penalty: LengthPenalty = None,
     sentences: Annotated[
-        int, typer.Option("--sentences", min=0, metavar="N", help="Show so many where each is better; 3.")
+        int, typer.Option("--sentences", min=0, metavar="N", help="Show so many where each is better.")
     ] = SHOWN,
     overrides: Overrides = None,
     json_output: Json = False,
@@ -47,7 +47,7 @@ def compare(
     quiet: Quiet = False,
     traceback: Traceback = False,
 ) -> None:
-    """Compare two runs: scores, settings, and the sentences in which they differ most.
+    """Compare runs: scores, settings, and the sentences that differ most.
 
     All translate the same text, each as its own configuration says: the test set of the first, or --source with its
     --reference. Scores come with 95 % intervals and paired tests: how likely is such a difference by chance?
@@ -107,7 +107,8 @@ def compare(
         console.result("")
         settings_table = [_table(runs, differences)] if differences else []
         show([*settings_table, *_contrast_tables(reports, contrasts)], markdown=markdown)
-        for warning in dict.fromkeys(warning for one in reports for warning in one.warnings):
+        complaints = [] if text.is_own else [warning for one in reports for warning in one.warnings]
+        for warning in dict.fromkeys(complaints):
             console.warn(warning)
 
 

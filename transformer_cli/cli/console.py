@@ -7,6 +7,7 @@ import io
 import os
 import select
 import sys
+import textwrap
 from collections.abc import Iterator
 from contextlib import contextmanager
 from typing import Any, TextIO
@@ -69,29 +70,30 @@ def result(text: str) -> None:
     _write(sys.stdout, visible(text) if is_terminal(sys.stdout) else text)
 
 
-def say(text: str = "") -> None:
-    """A line of conversation on stderr."""
+def say(text: str = "", *, to_paste: bool = False) -> None:
+    """A line of conversation on stderr. to_paste: it stays one line, however narrow the terminal is."""
     if not _quiet:
-        _write(sys.stderr, visible(brief(text)))
+        shown = visible(brief(text))
+        _write(sys.stderr, shown if to_paste else _folded(shown))
 
 
 def warn(text: str, *, even_quiet: bool = False) -> None:
     """Something unexpected that the work goes on with. even_quiet: so much so that nobody should miss it."""
     if even_quiet or not _quiet:
-        _write(sys.stderr, f"{_styled('warning:', '33')} {visible(brief(text))}")
+        _write(sys.stderr, _headed("warning:", "33", text))
 
 
 def error(message: str, *, hint: str | None = None) -> None:
     """What went wrong and what to do; said even when quiet."""
-    lines = [f"{_styled('error:', '1;31')} {visible(brief(message))}"]
+    lines = [_headed("error:", "1;31", message)]
     if hint:
-        lines.append(f"  {_styled('hint:', '36')} {visible(brief(hint))}")
+        lines.append("  " + _headed("hint:", "36", hint, margin=2))
     _write(sys.stderr, "\n".join(lines))
 
 
 def farewell(message: str, *, command: str | None = None) -> None:
     """How work was left by who stopped it, which is no error, and the command that goes on; said even when quiet."""
-    lines = [visible(brief(message))]
+    lines = [_folded(visible(brief(message)))]
     if command:
         lines.append(f"{_styled('to go on:', '36')} {visible(command)}")
     _write(sys.stderr, "\n".join(lines))
@@ -100,9 +102,6 @@ def farewell(message: str, *, command: str | None = None) -> None:
 def has_cursor() -> bool:
     """Whether somebody looks at a terminal that can draw over what it drew."""
     return is_terminal(sys.stderr) and os.environ.get("TERM") not in ("dumb", "unknown")
-
-
-pulse = Pulse(lambda: not _quiet and has_cursor())
 
 
 def is_terminal(stream: TextIO | None) -> bool:
@@ -226,6 +225,36 @@ class _Conversation(_Descriptor):
 
 def _as_text(stream: Any, errors: str, *, line_buffering: bool = False) -> io.TextIOWrapper:
     return io.TextIOWrapper(stream, encoding="utf-8", errors=errors, newline="\n", line_buffering=line_buffering)
+
+
+def columns() -> int:
+    """Of the terminal that the conversation is read on."""
+    try:
+        return int(os.environ.get("COLUMNS") or 0) or os.get_terminal_size(2).columns or 80
+    except (OSError, ValueError):
+        return 80
+
+
+pulse = Pulse(lambda: not _quiet and has_cursor(), columns)
+
+
+def _headed(head: str, code: str, text: str, *, margin: int = 0) -> str:
+    return _folded(f"{head} {visible(brief(text))}", margin=margin).replace(head, _styled(head, code), 1)
+
+
+def _folded(text: str, *, margin: int = 0) -> str:
+    """Broken between words where a person's terminal would break it within one; not what is indented, a place in a
+    file. margin: what stands before it, and before what goes on.
+    """
+    if not is_terminal(sys.stderr):
+        return text
+    room = max(20, columns() - margin)
+    lines = []
+    for line in text.split("\n"):
+        fits = len(line) <= room or line.startswith(" ")
+        parts = [line] if fits else textwrap.wrap(line, room, break_long_words=False, break_on_hyphens=False)
+        lines.append(f"\n{' ' * margin}".join(parts))
+    return "\n".join(lines)
 
 
 def _styled(text: str, code: str) -> str:

@@ -38,7 +38,7 @@ COSTS = "What it does and costs"
 Shapes = Annotated[bool, typer.Option("--shapes", rich_help_panel=COSTS, help="One token's journey, stage by stage.")]
 Flops = Annotated[
     bool,
-    typer.Option("--flops", rich_help_panel=COSTS, help="FLOPs of training, of a prefill and of one step of decoding."),
+    typer.Option("--flops", rich_help_panel=COSTS, help="FLOPs of training, of a prefill and of a decoding step."),
 ]
 Memory = Annotated[bool, typer.Option("--memory", rich_help_panel=COSTS, help="Bytes of training and of translating.")]
 On = Annotated[

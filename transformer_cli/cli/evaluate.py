@@ -47,9 +47,7 @@ def evaluate(
     ] = None,
     hypotheses: Annotated[
         Files,
-        typer.Option(
-            "--hypotheses", metavar="FILE", help="Score this translation; repeatable, the first is the baseline."
-        ),
+        typer.Option("--hypotheses", metavar="FILE", help="Score this; repeatable, the first is the baseline."),
     ] = None,
     beam_size: BeamSize = None,
     length_penalty: LengthPenalty = None,

@@ -29,7 +29,7 @@ def export(
     output_dir: OutputDir,
     quantization: Annotated[
         str | None,
-        typer.Option("--quantization", metavar="KIND", help="Round the weights, such as int8; as the format calls it."),
+        typer.Option("--quantization", metavar="KIND", help="What weights are rounded to, such as int8."),
     ] = None,
     input_file: Input = None,
     model: Model = None,

@@ -15,6 +15,8 @@ from typer.main import get_command
 from transformer_cli.cli import console, options
 from transformer_cli.errors import UsageError
 
+HELD = "\N{NO-BREAK SPACE}"
+"""Between words that stay on one line: limits in brackets."""
 SETTINGS = {"help_option_names": ["-h", "--help"], "max_content_width": 100}
 """Of the library: longer lines are hard to read, however wide the terminal is."""
 
@@ -67,7 +69,8 @@ def write_options(command: Any, ctx: Any, formatter: Any) -> None:
 def write_group(title: str, rows: Sequence[tuple[str, str]], formatter: Any) -> None:
     """What to type, and what that does."""
     with formatter.section(_styled(title, "1")):
-        formatter.write_dl([(_styled(typed, "36"), words) for typed, words in rows])
+        formatter.write_dl([(_styled(typed, "36"), re.sub(r" (?=[^[]*\]$)", HELD, words)) for typed, words in rows])
+        formatter.buffer[:] = [part.replace(HELD, " ") for part in formatter.buffer]
 
 
 def write_examples(examples: str | None, formatter: Any) -> None:

@@ -101,7 +101,7 @@ Overrides = Annotated[
         metavar="KEY=VALUE",
         rich_help_panel=MODEL,
         autocompletion=_assignments,
-        help="Override one setting, e.g. model.d_model=64; repeatable.",
+        help="Override a setting: model.d_model=64; repeatable.",
     ),
 ]
 Model = Annotated[
@@ -144,16 +144,14 @@ OutputDir = Annotated[str, typer.Option("--output-dir", "-o", metavar="DIR", hel
 Json = Annotated[
     bool, typer.Option("--json", rich_help_panel=EVERY, help="Machine-readable results, one JSON object per line.")
 ]
-Strict = Annotated[
-    bool, typer.Option("--strict", help="Stop with exit code 3 where text is suspicious, instead of a warning.")
-]
+Strict = Annotated[bool, typer.Option("--strict", help="Suspicious text is an error (exit code 3), not a warning.")]
 Quiet = Annotated[
     bool,
     typer.Option(
         "--quiet",
         "-q",
         rich_help_panel=EVERY,
-        help="Results and errors only; a model that is not finished is still named.",
+        help="Results and errors only; an unfinished model is still named.",
         callback=_set_quiet,
     ),
 ]

@@ -30,14 +30,14 @@ def plot(
     ] = None,
     output_files: Annotated[
         list[str] | None,
-        typer.Option("--output", "-o", metavar="FILE", help=f"Write a file, by its suffix: {' '.join(SUFFIXES)}."),
+        typer.Option("--output", "-o", metavar="FILE", help=f"A file, by its suffix: {' '.join(SUFFIXES)}."),
     ] = None,
     over: Annotated[str, typer.Option("--over", metavar="UNIT", help="steps, tokens or minutes.")] = "steps",
     json_output: Json = False,
     quiet: Quiet = False,
     traceback: Traceback = False,
 ) -> None:
-    """Draw how runs went: loss, score and learning rate over steps, tokens or minutes.
+    """Draw loss, score and learning rate of runs over steps, tokens or minutes.
 
     Without -o one small curve each on stdout. Of several runs every file has all, for comparison; an .html is one page
     that needs no network. With --json the points themselves. Nothing is needed of a run but its metrics.jsonl.

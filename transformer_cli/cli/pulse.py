@@ -32,12 +32,12 @@ class Pulse(threading.Thread):
     """Shows on stderr what is being done, and for how long nothing was said, until something is. Whoever is forked has
     none.
 
-    is_wanted: whether somebody looks at a terminal and asked for conversation.
+    is_wanted: whether somebody looks at a terminal and asked for conversation. columns: how wide that is.
     """
 
-    def __init__(self, is_wanted: Callable[[], bool]) -> None:
+    def __init__(self, is_wanted: Callable[[], bool], columns: Callable[[], int]) -> None:
         super().__init__(name="pulse", daemon=True)
-        self.is_wanted = is_wanted
+        self.is_wanted, self.columns = is_wanted, columns
         self._lock = threading.RLock()
         self._doing: list[str] = []
         self._n_pauses = 0
@@ -85,7 +85,7 @@ class Pulse(threading.Thread):
     def _line(self, silent_s: float) -> str:
         wheel = WHEEL[int(silent_s / PERIOD_S) % len(WHEEL)]
         what = _library() or (self._doing[-1] if self._doing else WORKING)
-        return f"{wheel} {what}  {duration(int(silent_s))}"[: _columns() - 1]
+        return f"{wheel} {what}  {duration(int(silent_s))}"[: self.columns() - 1]
 
     def _forked(self) -> None:
         self._lock, self._is_shown = threading.RLock(), False
@@ -97,10 +97,3 @@ def _library() -> str | None:
         if getattr(getattr(sys.modules.get(name), "__spec__", None), "_initializing", False):
             return f"loading {title}"
     return None
-
-
-def _columns() -> int:
-    try:
-        return os.get_terminal_size(2).columns or 80
-    except OSError:
-        return 80

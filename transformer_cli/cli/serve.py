@@ -73,4 +73,5 @@ def serve(
         if json_output:
             said = {"address": address_of(bound), "model": service.name, "engine": service.translator.name}
             console.result(json_line(said))
-        server(app, deadline_s=settings.serving.deadline_s).run(sockets=[bound])
+        with console.pulse.paused():  # it waits for others
+            server(app, deadline_s=settings.serving.deadline_s).run(sockets=[bound])

@@ -29,7 +29,7 @@ def train(
         bool, typer.Option("--overwrite", help="Delete what the run directory holds of a run, and start anew.")
     ] = False,
     dry_run: Annotated[
-        bool, typer.Option("--dry-run", help="Check configuration and text and say what would happen; train nothing.")
+        bool, typer.Option("--dry-run", help="Check configuration and text, say what would happen.")
     ] = False,
     timed: Annotated[
         bool, typer.Option("--time", help="With --dry-run: make a few updates, and say how long training would take.")
@@ -109,10 +109,9 @@ def train(
     _tell_scores(outcome, loaded.training.best_by)
     console.say(f"best checkpoint: {outcome.best}")
     named = "" if _is_default(outcome) else f" -m {shlex.quote(str(directory))}"
-    console.say(f"next: {program()} evaluate{named}")
-    console.say(
-        f"      {program()} translate{named} " + ("-i FILE" if outcome.example is None else _quoted(outcome.example))
-    )
+    words = "-i FILE" if outcome.example is None else _quoted(outcome.example)
+    console.say(f"next: {program()} evaluate{named}", to_paste=True)
+    console.say(f"      {program()} translate{named} {words}", to_paste=True)
 
 
 def _tell_scores(outcome: Outcome, best_by: str) -> None:
@@ -123,7 +122,8 @@ def _tell_scores(outcome: Outcome, best_by: str) -> None:
     scores = validation_scores(outcome.run_dir, best_by)[-MOST_SCORES:]
     if len(scores) > 1:
         name = "BLEU" if best_by == "bleu" else "loss"
-        console.say(f"{name} {sparkline(scores)} {scores[0]:.2f} to {scores[-1]:.2f}")
+        best = (max if best_by == "bleu" else min)(scores)
+        console.say(f"{name} {sparkline(scores)} {scores[0]:.2f} to {scores[-1]:.2f}, best {best:.2f}")
 
 
 def program() -> str:

@@ -52,7 +52,7 @@ LengthPenalty = Annotated[
         "--length-penalty",
         metavar="X",
         rich_help_panel=SEARCH,
-        help="Exponent of the length that scores are divided by; 0 disables.",
+        help="Exponent of the length that divides scores; 0 disables.",
     ),
 ]
 Progress = Callable[[int], object] | None
@@ -94,7 +94,7 @@ def translate(
         typer.Option(
             "--alignments",
             rich_help_panel=TEXT,
-            help="Say which word translates which: TEXT ||| 0-0 1-2, source-target.",
+            help="Say which word translates which: TEXT ||| 0-0 1-2.",
         ),
     ] = False,
     jsonl: Annotated[
@@ -109,7 +109,7 @@ def translate(
     quiet: Quiet = False,
     traceback: Traceback = False,
 ) -> None:
-    """Translate text, a file (-i, -o), what comes in through a pipe, or what you type.
+    """Translate text, a file (-i, -o), what a pipe brings or what you type.
 
     As many lines come out as go in, in the same order, as soon as they are there; an empty line stays empty. The model
     is the latest run, the one that -m names, several as an ensemble (-m A -m B), or the run of a configuration (-c).

@@ -35,7 +35,7 @@ def visualize_attention(
     config: Config = None,
     output_files: Annotated[
         list[str] | None,
-        typer.Option("--output", "-o", metavar="FILE", help=f"Write a file, by its suffix: {' '.join(SUFFIXES)}."),
+        typer.Option("--output", "-o", metavar="FILE", help=f"A file, by its suffix: {' '.join(SUFFIXES)}."),
     ] = None,
     target: Annotated[
         str | None, typer.Option("--target", metavar="TEXT", help="Force this translation; the model's when not given.")
