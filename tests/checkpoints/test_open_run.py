@@ -12,7 +12,7 @@ import torch
 from torch.utils._python_dispatch import TorchDispatchMode
 
 from transformer_cli.checkpoints import store
-from transformer_cli.checkpoints.tensors import load_weights, to_bytes, weights
+from transformer_cli.checkpoints.tensors import load_weights, pieces, weights
 from transformer_cli.config.model import ModelConfig
 from transformer_cli.config.run import RunConfig
 from transformer_cli.config.source import dump_config
@@ -113,7 +113,7 @@ def test_a_run_is_opened_without_a_draw(run):
 def test_the_same_weights_make_the_same_file_whatever_order_they_come_in(run):
     model = store.open_run(store.find_checkpoint(str(run))).model
     named = weights(model)
-    assert to_bytes(named) == to_bytes(dict(reversed(named.items())))
+    assert b"".join(pieces(named)) == b"".join(pieces(dict(reversed(named.items()))))
 
 
 def message_of(path):

@@ -12,7 +12,7 @@ from __future__ import annotations
 import hashlib
 import itertools
 import os
-from collections.abc import Callable, Mapping
+from collections.abc import Callable, Iterable, Mapping
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
@@ -50,7 +50,7 @@ from transformer_cli.checkpoints.manifest import (
     read_verified,
     way_out,
 )
-from transformer_cli.checkpoints.tensors import assign_weights, from_bytes, to_bytes
+from transformer_cli.checkpoints.tensors import assign_weights, come_along, from_bytes, pieces
 from transformer_cli.config.model import TABLES, ModelConfig
 from transformer_cli.config.run import RunConfig
 from transformer_cli.errors import ModelError
@@ -130,23 +130,21 @@ def save_checkpoint(
     Raises DivergedError for NaN or infinity, ResourceError where the disk refuses; either way what was saved before
     is untouched.
     """
-    contents: dict[Name, bytes] = {
-        MODEL: to_bytes(model),
-        OPTIMIZER: to_bytes(optimizer),
-        STATE: json_text(dict(state)).encode("utf-8"),
+    contents: dict[Name, Iterable[bytes | memoryview]] = {
+        MODEL: pieces(model),
+        OPTIMIZER: pieces(optimizer),
+        STATE: [json_text(dict(state)).encode("utf-8")],
     }
     folder = Path(run_dir) / CHECKPOINTS
     path = folder / step_name(step)
     sweep(folder)
-    if not _is_intact(path):
+    if _is_intact(path):
+        come_along(model, optimizer)
+    else:
         if path.is_dir():
             remove_only(path, FILES)
         with atomic_directory(path) as aside:
-            for name, data in contents.items():
-                _write(aside / name, data)
-            files = {
-                name: File(bytes=len(data), sha256=hashlib.sha256(data).hexdigest()) for name, data in contents.items()
-            }
+            files = {name: _write(aside / name, parts) for name, parts in contents.items()}
             manifest = Manifest(
                 format=WITH_PARENTS if parents else FORMAT,
                 step=step,
@@ -156,7 +154,7 @@ def save_checkpoint(
                 files=files,
                 parents=parents,
             )
-            _write(aside / MANIFEST, sealed(manifest.as_json()))
+            _write(aside / MANIFEST, [sealed(manifest.as_json())])
     point(run_dir, "last", step)
     return path
 
@@ -248,9 +246,13 @@ def _tensors(path: Path, data: bytes) -> dict[str, Tensor]:
         raise damaged(path) from failure
 
 
-def _write(path: Path, data: bytes) -> None:
+def _write(path: Path, parts: Iterable[bytes | memoryview]) -> File:
+    digest = hashlib.sha256()
     with create_file(path) as file:
-        file.write(data)
+        for part in parts:
+            digest.update(part)
+            file.write(part)
+        return File(bytes=file.tell(), sha256=digest.hexdigest())
 
 
 def _could_hold(config: ModelConfig, tensors: Mapping[str, Tensor]) -> bool:

@@ -2,7 +2,9 @@
 
 from __future__ import annotations
 
-from collections.abc import Mapping
+import json
+import math
+from collections.abc import Callable, Iterator, Mapping
 
 import torch
 from safetensors import SafetensorError
@@ -12,6 +14,21 @@ from torch import Tensor, nn
 from transformer_cli.checkpoints.fit import Kind, check_kinds
 from transformer_cli.errors import DivergedError
 
+NAMES = {
+    torch.bool: "BOOL",
+    torch.uint8: "U8",
+    torch.int8: "I8",
+    torch.int16: "I16",
+    torch.float16: "F16",
+    torch.bfloat16: "BF16",
+    torch.int32: "I32",
+    torch.float32: "F32",
+    torch.float64: "F64",
+    torch.int64: "I64",
+}
+"""What the format calls a dtype, in its order: the last come first in a file."""
+DTYPES = list(NAMES)
+
 
 def weights(model: nn.Module) -> dict[str, Tensor]:
     """What a checkpoint keeps of a model: every parameter and persistent buffer, a tied one once, by its first name."""
@@ -20,21 +37,53 @@ def weights(model: nn.Module) -> dict[str, Tensor]:
     return {name: tensor.detach() for name, tensor in named if name in persistent}
 
 
-def to_bytes(tensors: Mapping[str, Tensor]) -> bytes:
-    """The safetensors file of these tensors; equal tensors give equal bytes.
+def pieces(tensors: Mapping[str, Tensor]) -> Iterator[bytes | memoryview]:
+    """The safetensors file of these tensors, a tensor at a time; equal tensors give equal bytes.
 
-    Raises DivergedError for NaN or infinity, ValueError for two names of one tensor.
+    What several processes hold in parts is whole while it is its turn: the others have to `come_along`.
+    Raises DivergedError for NaN or infinity, before it is written, ValueError at once for two names of one tensor.
     """
     first: dict[int, str] = {}
     for name, tensor in tensors.items():
-        if tensor.numel() and first.setdefault(tensor.data_ptr(), name) != name:
-            raise ValueError(f"{first[tensor.data_ptr()]} and {name} are the same tensor: a tied tensor is kept once")
+        held = getattr(tensor, "_local_tensor", tensor)
+        if held.numel() and first.setdefault(held.data_ptr(), name) != name:
+            raise ValueError(f"{first[held.data_ptr()]} and {name} are the same tensor: a tied tensor is kept once")
+    return _pieces(_in_order(tensors))
+
+
+def come_along(*written: Mapping[str, Tensor]) -> None:
+    """What a process does that holds a part of what another one writes, file after file."""
+    for tensors in written:
+        for tensor in _in_order(tensors).values():
+            whole(tensor)
+
+
+def _pieces(tensors: Mapping[str, Tensor]) -> Iterator[bytes | memoryview]:
+    yield _header(tensors)
+    for name, held in tensors.items():
+        tensor = whole(held)
         if tensor.is_floating_point() and not torch.isfinite(tensor).all():
             raise DivergedError(
                 f"{name} holds {_count_non_finite(tensor)}: not saved; earlier checkpoints are untouched",
                 hint="continue from the last checkpoint with a lower training.learning_rate or more warmup_steps",
             )
-    return safetensors.save({name: tensor.detach().cpu().contiguous() for name, tensor in tensors.items()})
+        yield tensor.detach().cpu().contiguous().reshape(-1).view(torch.uint8).numpy().data
+
+
+def whole(tensor: Tensor) -> Tensor:
+    """The tensor itself, or what several processes hold of it put together, where all of them ask for it."""
+    put_together: Callable[[], Tensor] = getattr(tensor, "full_tensor", lambda: tensor)
+    return put_together()
+
+
+def as_held(tensor: Tensor, like: Tensor) -> Tensor:
+    """A whole tensor as another of its shape is held: the tensor itself, or this process's part of it."""
+    if not hasattr(like, "device_mesh"):
+        return tensor
+    from torch.distributed.tensor import distribute_tensor
+
+    there = tensor.to(like.device)
+    return distribute_tensor(there, like.device_mesh, like.placements, src_data_rank=None)  # type: ignore[attr-defined]
 
 
 def from_bytes(data: bytes) -> dict[str, Tensor]:
@@ -54,7 +103,7 @@ def load_weights(model: nn.Module, tensors: Mapping[str, Tensor], *, origin: str
     """Copy weights into a model, in place, so that what is tied stays tied. Raises ModelError unless they fit."""
     check_fit(model, tensors, origin=origin)
     for name, tensor in weights(model).items():
-        tensor.copy_(tensors[name])
+        tensor.copy_(as_held(tensors[name], tensor))
 
 
 def assign_weights(model: nn.Module, tensors: Mapping[str, Tensor], *, origin: str) -> None:
@@ -68,6 +117,22 @@ def assign_weights(model: nn.Module, tensors: Mapping[str, Tensor], *, origin: s
 def kinds(tensors: Mapping[str, Tensor]) -> dict[str, Kind]:
     """What each tensor's numbers are called, and its shape."""
     return {name: (str(tensor.dtype).removeprefix("torch."), tuple(tensor.shape)) for name, tensor in tensors.items()}
+
+
+def _in_order(tensors: Mapping[str, Tensor]) -> dict[str, Tensor]:
+    """As safetensors sorts them."""
+    return {name: tensors[name] for name in sorted(tensors, key=lambda n: (-DTYPES.index(tensors[n].dtype), n))}
+
+
+def _header(tensors: Mapping[str, Tensor]) -> bytes:
+    """Where in the file each of them lies, one behind the other."""
+    entries, end = {}, 0
+    for name, tensor in tensors.items():
+        start, end = end, end + math.prod(tensor.shape) * tensor.element_size()
+        entries[name] = {"dtype": NAMES[tensor.dtype], "shape": list(tensor.shape), "data_offsets": [start, end]}
+    text = json.dumps(entries, ensure_ascii=False, allow_nan=False, separators=(",", ":")).encode("utf-8")
+    text += b" " * (-len(text) % 8)
+    return len(text).to_bytes(8, "little") + text
 
 
 def _count_non_finite(tensor: Tensor) -> str:
