@@ -8,7 +8,7 @@ from pathlib import Path
 import torch
 
 from transformer_cli.checkpoints.store import OpenedRun
-from transformer_cli.config.model import ModelConfig
+from transformer_cli.config.model import POSITIONS, ModelConfig
 from transformer_cli.export.comparison import Comparison, Probe, compare
 from transformer_cli.export.exporting import probe_of
 from transformer_cli.export.formats import Format
@@ -16,7 +16,15 @@ from transformer_cli.model.build import build_model
 
 SMALL = {"d_model": 16, "n_heads": 4, "d_ff": 24, "n_layers": {"encoder": 2, "decoder": 1}, "dropout": 0.0}
 
+turned = [*POSITIONS.own][1:] + [*POSITIONS.own][:1]
 CHOICES = {
+    "d_model": [24],
+    "n_heads": [2],
+    "d_ff": [10],
+    "n_layers": [1, {"encoder": 1, "decoder": 2}],
+    "dropout": [0.3],
+    "attention_dropout": [0.2],
+    "activation_dropout": [0.2],
     "norm": ["layer-norm", "rms-norm"],
     "norm_position": ["pre", "post"],
     "final_norm": [None, True, False],
@@ -28,19 +36,18 @@ CHOICES = {
         "learned",
         "rotary",
         "none",
-        {"encoder": "rotary", "decoder": "learned"},
-        {"encoder": "sinusoidal", "decoder": "rotary"},
+        *({"encoder": one, "decoder": other} for one, other in zip(POSITIONS.own, turned, strict=True)),
     ],
     "max_positions": [64, {"encoder": 50, "decoder": 60}],
     "first_position": [0, 2],
     "bias": [True, False, {"attention": False}, {"feed_forward": False, "norm": False}],
-    "output_bias": [True],
+    "output_bias": [True, False],
     "tied": ["all", "embeddings", "decoder", "none"],
     "embedding_scale": [True, False],
     "n_kv_heads": [None, 2, 1],
     "d_head": [None, 6],
 }
-"""Every choice that `model:` leaves, sizes aside."""
+"""Every choice that `model:` leaves, and of each number one or two."""
 
 
 def one_by_one() -> list[dict]:

@@ -21,7 +21,7 @@ from transformer_cli.config.model import ModelConfig, Stack
 from transformer_cli.data.loader import padded
 from transformer_cli.export.formats import Found, Walk
 from transformer_cli.export.hugging_face_names import is_written, modules
-from transformer_cli.export.hugging_face_tokenizer import write_tokenizer
+from transformer_cli.export.hugging_face_tokenizer import languages_of, write_tokenizer
 from transformer_cli.export.needs import needed
 from transformer_cli.export.weights import Weights
 from transformer_cli.files import create_file, write_json
@@ -82,6 +82,7 @@ class Engine:
     def __init__(self, run: OpenedRun, place: Path) -> None:
         transformers = needed("transformers")
         self.name = f"transformers {transformers.__version__}"
+        self._n_given = int(run.tokenizer.target.mark is not None)
         with _quiet(transformers):
             self._model = transformers.AutoModelForSeq2SeqLM.from_pretrained(str(place)).eval()
             self._tokenizer = transformers.AutoTokenizer.from_pretrained(str(place))
@@ -109,7 +110,9 @@ class Engine:
     ) -> list[Found]:
         options = {"num_beams": beam_size, "length_penalty": length_penalty, "output_scores": True}
         if beam_size == 1:  # there is no beam search of one
-            return [Found(walk.ids, walk.ended, _total(walk)) for walk in self.greedy(sources, limit=limit)]
+            return [
+                Found(walk.ids, walk.ended, _total(walk, self._n_given)) for walk in self.greedy(sources, limit=limit)
+            ]
         made = self._generate(sources, limit, **options)
         found = []
         for sequence, score in zip(made.sequences.tolist(), made.sequences_scores.tolist(), strict=True):
@@ -156,8 +159,8 @@ def _refusals(run: OpenedRun) -> Iterator[str]:
             yield f"model.positions: {model.positions_of(side)} in the {side}; post-norm has sinusoids there, from 0 on"
     if kind != "marian" and run.tokenizer.source_size != run.tokenizer.target_size:
         yield "tokenizer.joint: false; pre-norm has one size of vocabulary there"
-    if mark := run.tokenizer.target.mark:
-        yield f"tokenizer: {mark} before every text; Marian's tokenizer, which is written, knows no such marks"
+    if (mark := run.tokenizer.target.mark) and languages_of(run.tokenizer) is None:
+        yield f"tokenizer: {mark} before every text; of the tokenizers that are written, M2M100's has such marks"
     if not run.config.data.source_eos:
         yield "data.source_eos: false; its tokenizer ends every source in </s>"
 
@@ -254,6 +257,7 @@ def _generation(run: OpenedRun, rows: int) -> dict[str, Any]:
     power = decoding.length_penalty_family == "power"
     return {
         "decoder_start_token_id": BOS,
+        "forced_bos_token_id": run.tokenizer.target.mark_id,
         "bos_token_id": BOS,
         "eos_token_id": EOS,
         "pad_token_id": PAD,
@@ -270,12 +274,13 @@ def _read(sequence: Sequence[int]) -> tuple[tuple[int, ...], bool]:
     return (tuple(ids[: ids.index(EOS)]), True) if EOS in ids else (tuple(ids), False)
 
 
-def _total(walk: Walk) -> float:
+def _total(walk: Walk, n_given: int) -> float:
+    """The log-probability, but for that of the n_given first pieces."""
     logits_TV = walk.logits_TV.astype(np.float64)
     shifted_TV = logits_TV - logits_TV.max(axis=1, keepdims=True)
     logp_TV = shifted_TV - np.log(np.exp(shifted_TV).sum(axis=1, keepdims=True))
     pieces = [*walk.ids, EOS][: walk.written]
-    return float(logp_TV[np.arange(len(pieces)), pieces].sum())
+    return float(logp_TV[np.arange(len(pieces)), pieces][n_given:].sum())
 
 
 @contextlib.contextmanager
