@@ -101,6 +101,26 @@ def test_those_that_wait_and_ask_for_the_same_go_together():
     assert taken == [1, 4, 1, 2]
 
 
+def test_those_who_were_answered_together_and_ask_again_go_together_again():
+    """The first of them used to go alone, every other time."""
+    work = Work()
+
+    async def client(queue, number):
+        for turn in range(10):
+            await queue.ask(work, "x", [f"{number}.{turn}"])
+            await asyncio.sleep(number / 2000)
+
+    async def test(queue):
+        work.may_go.clear()
+        asked = [asyncio.create_task(client(queue, number)) for number in range(4)]
+        await begun(work)
+        work.may_go.set()
+        await asyncio.gather(*asked)
+
+    running(test)
+    assert len(work.calls) <= 4 + 10, work.calls
+
+
 def test_nobody_fails_because_of_anothers_text():
     work = Work()
 

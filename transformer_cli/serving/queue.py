@@ -12,6 +12,8 @@ from typing import Any
 
 from transformer_cli.serving.messages import Refused
 
+GATHER_S = 0.005
+"""After several were answered at once, who may all ask again: the first of them would else go alone."""
 Work = Callable[[Any, Sequence[str]], Sequence[Any]]
 """Options and texts to an answer for each text, in order."""
 
@@ -71,6 +73,8 @@ class Queue:
                     self._taken(sum(len(job.texts) for job in jobs))
                     for job, outcome in zip(jobs, await loop.run_in_executor(thread, _outcomes, jobs), strict=True):
                         _hand_over(job, outcome)
+                    if len(jobs) > 1:
+                        await asyncio.sleep(GATHER_S)
 
     def _take(self) -> list[Job]:
         """The oldest request, and those that can go with it, oldest first."""

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Callable, Sequence
 from dataclasses import replace
+from functools import lru_cache
 from typing import Any
 
 from transformer_cli import engines
@@ -35,6 +36,7 @@ class Service:
         """mark: flags what only training's text can tell. tell: what is done that takes a while. Raises UsageError for
         a search that cannot be."""
         self.runs, self.settings, self.mark = runs, settings, mark
+        self._engine_is_wanted = lru_cache(maxsize=1000)(self._decide)  # looks for packages and devices: milliseconds
         self.native = translator_of(runs, settings)
         self.precise = in_fp32(self.native, runs, settings)
         self.engine = engines.engine_of(runs[0], settings, tell=tell) if self._engine_is_wanted(Search()) else None
@@ -77,8 +79,8 @@ class Service:
         )
         return [page(maps) if as_page else as_json(maps) for maps in several]
 
-    def _engine_is_wanted(self, search: Search) -> bool:
-        """Whether CTranslate2 is to answer, as of `tx translate`."""
+    def _decide(self, search: Search) -> bool:
+        """Whether CTranslate2 is to answer, as of `tx translate`. UsageError for a search that cannot be."""
         asked = search.model_dump(exclude={"alignments"})
         options = SearchOptions.of(self.settings.decoding, seed=self.settings.seed, **asked)
         also = ["alignments"] if search.alignments else []
