@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import http.client
 import json
 import socket
 import threading
@@ -222,6 +223,47 @@ def test_who_does_not_finish_the_body_is_cut_off(served, monkeypatch):
     first, said = raw(served, head + b"Connection: close\r\n\r\n", b'{"texts"', b": [", pause_s=0.05)
     assert (first, said) == ("HTTP/1.1 408 Request Timeout", "the body of the request was not there within 0.2 s")
     assert time.monotonic() - began < 3
+
+
+def test_who_does_not_read_the_answer_is_cut_off(serving, monkeypatch):
+    monkeypatch.setattr(server, "SLOW_S", 0.2)
+    body = json.dumps({"text": "der hund schläft nicht . " * 25}).encode()
+    with Served(serving()) as served, socket.socket() as client:
+        client.setsockopt(socket.SOL_SOCKET, socket.SO_RCVBUF, 4096)
+        client.connect(("127.0.0.1", served.port))
+        client.sendall(b"POST /attention HTTP/1.1\r\nHost: localhost\r\nContent-Type: application/json\r\n")
+        client.sendall(b"Content-Length: %d\r\n\r\n" % len(body) + body)
+        served.wait_for('tx_requests_total{path="/attention",status="200"} 1.0')
+        assert served.server.server_state.connections
+        until = time.monotonic() + 5
+        while served.server.server_state.connections:
+            assert time.monotonic() < until
+            time.sleep(0.01)
+
+
+def test_who_reads_slowly_reads_it_all(serving, monkeypatch):
+    monkeypatch.setattr(server, "SLOW_S", 0.2)
+    with Served(serving()) as served:
+        asked = {"text": "der hund schläft nicht . " * 25}
+        expected = served.post("/attention", asked).body
+        connection = http.client.HTTPConnection("127.0.0.1", served.port, timeout=20)
+        connection.request("POST", "/attention", json.dumps(asked), {"content-type": "application/json"})
+        answer, found = connection.getresponse(), b""
+        while part := answer.read(len(expected) // 10):
+            found += part
+            time.sleep(0.05)
+        connection.close()
+        assert found == expected
+
+
+def test_an_answer_may_take_longer_than_its_question(serving, monkeypatch):
+    for module in (server, messages):
+        monkeypatch.setattr(module, "SLOW_S", 0.1)
+    service = serving()
+    translate = service.translate
+    service.translate = lambda *asked: time.sleep(0.4) or translate(*asked)
+    with Served(service) as served:
+        assert served.translate(LINE)[0]["translation"] == "i want a beer"
 
 
 def test_connections_that_do_nothing_keep_nobody_out_for_long(served, monkeypatch):

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import asyncio
 import ipaddress
 import socket
 import time
@@ -14,7 +13,7 @@ from starlette.responses import Response
 from starlette.types import ASGIApp, Message, Receive, Scope, Send
 
 from transformer_cli.files import json_line
-from transformer_cli.serving.messages import SLOW_S, Failure
+from transformer_cli.serving.messages import Failure
 from transformer_cli.serving.metrics import Metrics
 
 LOCAL = ("localhost", "127.0.0.1", "::1")
@@ -57,8 +56,7 @@ class Guard:
                 headers = MutableHeaders(scope=message)
                 for name, value in HEADERS.items():
                     headers.setdefault(name, value)
-            async with asyncio.timeout(SLOW_S):  # whoever does not read what he asked for is let go
-                await send(message)
+            await send(message)
 
         stranger = self._stranger(Headers(scope=scope))
         try:

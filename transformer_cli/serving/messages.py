@@ -15,7 +15,7 @@ from transformer_cli.config.serving import ServingConfig
 from transformer_cli.data.corpus import check_line
 
 SLOW_S = 10.0
-"""In which the head of a request must be there, then its body; and in which a client takes a part of the answer."""
+"""In which the head of a request must be there, then its body; and in which a client reads some of the answer."""
 BYTES = 12
 """Of a character at most, as JSON may write it: two escapes of six letters."""
 ROOM = 1 << 16

@@ -21,10 +21,11 @@ PHRASES = {400: "Bad Request", 408: "Request Timeout", 503: "Service Unavailable
 
 
 class Protocol(H11Protocol):
-    """A connection, closed where the head of a request takes too long: uvicorn would wait for it forever. What is no
-    HTTP is told so in JSON."""
+    """A connection, closed where the head of a request is not sent, or an answer not read: uvicorn would wait for
+    either forever. What is no HTTP is told so in JSON."""
 
     _waiting: asyncio.TimerHandle | None = None
+    _unread: asyncio.TimerHandle | None = None
 
     def connection_made(self, transport: Any) -> None:
         super().connection_made(transport)
@@ -42,7 +43,22 @@ class Protocol(H11Protocol):
 
     def connection_lost(self, exc: Exception | None) -> None:
         self._wait_no_more()
+        if self._unread is not None:
+            self._unread.cancel()
         super().connection_lost(exc)
+
+    def on_response_complete(self) -> None:
+        super().on_response_complete()
+        if n_bytes := self.transport.get_write_buffer_size():
+            self._unread = self.loop.call_later(SLOW_S, self._drop_unread, n_bytes)
+
+    def _drop_unread(self, before: int) -> None:
+        """Unless some of what was to be read meanwhile was."""
+        n_bytes = self.transport.get_write_buffer_size()
+        if n_bytes >= before:
+            self.transport.abort()
+        elif n_bytes:
+            self._unread = self.loop.call_later(SLOW_S, self._drop_unread, n_bytes)
 
     def send_400_response(self, msg: str) -> None:
         self._refuse(400, "this is no HTTP request")
