@@ -18,7 +18,8 @@ def start(n: int, action: Callable[[int], object], errors: Path) -> list[int]:
 
     errors: a folder where each leaves `RANK`: the message of what it raised. Exit codes are those of the program.
     """
-    import_module("torch._dynamo")  # what PyTorch's wrappers load, for seconds: once here, not in each of them
+    for name in ("torch._dynamo", "torch.distributed.fsdp"):
+        import_module(name)  # what PyTorch's wrappers load, for seconds: once here, not in each of them
     with socket.socket() as free:
         free.bind(("127.0.0.1", 0))
         port = free.getsockname()[1]

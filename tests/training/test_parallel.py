@@ -81,10 +81,14 @@ def test_a_signal_to_the_one_who_started_them_ends_both_at_the_same_step(
     assert list_checkpoints("run")[-1].name == f"step-{int(steps[0].replace(',', '')):08d}"
 
 
-def test_another_number_of_processes_goes_on_with_every_sentence_once(tmp_path: Path, trained_run: Path) -> None:
+@pytest.mark.parametrize("parallel", ["ddp", "fsdp"])
+def test_another_number_of_processes_goes_on_with_every_sentence_once(
+    parallel: str, tmp_path: Path, trained_run: Path
+) -> None:
     """Two, then one, then four, each stopped within an epoch; none of them sees what another one saw of it."""
     config = load_config(trained_run / "config.yaml")
     options = {"budget_tokens": 16, "validate_every": 100, "validation_bleu": False, "best_by": "loss"}
+    options |= {"parallel": parallel}
     data = config.data.model_copy(update={"max_length": 16})
     real = loader.batches
 

@@ -12,9 +12,12 @@ import torch
 from ranks import codes, start
 from torch import Tensor, nn
 
-from transformer_cli.checkpoints.store import OpenedRun, list_checkpoints
+from transformer_cli.checkpoints.record import read_record
+from transformer_cli.checkpoints.store import Checkpoint, OpenedRun, find_checkpoint, list_checkpoints, load_checkpoint
+from transformer_cli.checkpoints.tensors import weights, whole
 from transformer_cli.config.model import ModelConfig
 from transformer_cli.config.run import RunConfig
+from transformer_cli.config.source import load_config
 from transformer_cli.config.training import TrainingConfig
 from transformer_cli.data import binary
 from transformer_cli.data.corpus import load_validation
@@ -82,8 +85,8 @@ class Recorder(torch.optim.SGD):
         super().step(closure)
 
 
-def whole(tensor: Tensor) -> Tensor:
-    return getattr(tensor, "full_tensor", lambda: tensor)()
+def is_trained(parameter: Tensor) -> bool:
+    return parameter.requires_grad
 
 
 def expected(of: Transformer, every: list[list[Batch]], step: int, options: TrainingConfig) -> tuple[float, float]:
@@ -98,67 +101,151 @@ def expected(of: Transformer, every: list[list[Batch]], step: int, options: Trai
                 loss = loss_of(of, batch, smoothing=options.label_smoothing) / n
                 loss.backward()
                 total += loss.item()
-    norm = nn.utils.clip_grad_norm_([p for p in of.parameters() if p.requires_grad], options.clip_norm or float("inf"))
+    norm = nn.utils.clip_grad_norm_(filter(is_trained, of.parameters()), options.clip_norm or float("inf"))
     return total, norm.item()
 
 
-def steps(place: Path, world: World, parallel: str, dtype: torch.dtype) -> None:
-    """Those of all cases, beside the same of one process; an assertion that fails is the end of this one."""
-    near = {"rtol": 1e-12, "atol": 1e-12} if dtype == torch.float64 else {"rtol": 1e-5, "atol": 1e-6}
-    for shape in SHAPES:
-        for accumulation, clip_norm in ((1, None), (3, 0.1)):
-            options = TrainingConfig(accumulation=accumulation, clip_norm=clip_norm, warmup_steps=2)
-            ours, theirs = model(shape, dtype), model(shape, dtype)
-            sharding = shard(ours, options, world)
-            optimizer, reference = (
-                Recorder([p for p in one.parameters() if p.requires_grad], lr=0.0) for one in (ours, theirs)
-            )
-            learner = Learner(sharding, optimizer, options, SEED, world)
-            for step in STEPS:
-                every = batches(world.size, accumulation, step)
-                update = train_step(learner, every[world.rank], step=step)
-                loss, norm = expected(theirs, every, step, options)
-                assert update.loss == pytest.approx(loss, rel=1e-12 if dtype == torch.float64 else 1e-6)
-                assert update.gradient_norm == pytest.approx(norm, rel=near["rtol"])
-                assert update.target_tokens == sum(b.n_target_tokens for own in every for b in own)
-                reference.param_groups[0]["lr"] = update.learning_rate
-                reference.step()
-                reference.zero_grad()
-                for one, other in zip(optimizer.gradients, reference.gradients, strict=True):
-                    torch.testing.assert_close(one, other, **near)
-                for one, other in zip(ours.parameters(), theirs.parameters(), strict=True):
-                    torch.testing.assert_close(whole(one), other, **near)
+CASES = (SHAPES[0], 1, None, False), (SHAPES[1], 3, 0.1, True)
+"""The model, batches an update, clipping, and whether activations are computed again."""
 
 
-def run(n: int, parallel: str, dtype: torch.dtype, place: Path) -> None:
-    def alone(rank: int) -> None:
+@pytest.mark.parametrize("parallel", ["ddp", "fsdp"])
+@pytest.mark.parametrize("n", [2, 4])
+def test_gradients_are_those_of_one_process_with_all_sentences(n: int, parallel: str, tmp_path: Path) -> None:
+    def check(rank: int) -> None:
         torch.set_num_threads(1)
         with joined("cpu") as world:
-            steps(place, world, parallel, dtype)
+            for dtype in (torch.float64, torch.float32):
+                for shape, accumulation, clip_norm, recompute in CASES:
+                    named = {"accumulation": accumulation, "clip_norm": clip_norm, "recompute": recompute}
+                    check_steps(world, model(shape, dtype), model(shape, dtype), parallel=parallel, **named)
 
-    ended = codes(start(n, alone, place), limit_s=60)
-    assert ended == [0] * n, "".join((place / str(rank)).read_text() for rank in range(n))
+    ended = codes(start(n, check, tmp_path), limit_s=120)
+    assert ended == [0] * n, "".join((tmp_path / str(rank)).read_text() for rank in range(n))
 
 
-@pytest.mark.parametrize("dtype", [torch.float64, torch.float32], ids=["fp64", "fp32"])
-@pytest.mark.parametrize("parallel", ["ddp"])
-@pytest.mark.parametrize("n", [2, 4])
-def test_gradients_are_those_of_one_process_with_all_sentences(
-    n: int, parallel: str, dtype: torch.dtype, tmp_path: Path
+def check_steps(world: World, ours: Transformer, theirs: Transformer, **named: Any) -> None:
+    """A few of them, beside the same of one process; an assertion that fails is the end of this one."""
+    is_exact = ours.output.weight.dtype == torch.float64
+    near = {"rtol": 1e-12, "atol": 1e-12} if is_exact else {"rtol": 1e-5, "atol": 1e-6}
+    options = TrainingConfig.model_validate({"warmup_steps": 2} | named)
+    sharding = shard(ours, options, world)
+    optimizer, reference = (
+        Recorder([p for p in one.parameters() if p.requires_grad], lr=0.0) for one in (ours, theirs)
+    )
+    learner = Learner(sharding, optimizer, options, SEED, world)
+    for step in STEPS:
+        every = batches(world.size, options.accumulation, step)
+        update = train_step(learner, every[world.rank], step=step)
+        loss, norm = expected(theirs, every, step, options)
+        assert update.loss == pytest.approx(loss, rel=near["rtol"])
+        assert update.gradient_norm == pytest.approx(norm, rel=near["rtol"])
+        assert update.target_tokens == sum(b.n_target_tokens for own in every for b in own)
+        reference.param_groups[0]["lr"] = update.learning_rate
+        reference.step()
+        reference.zero_grad()
+        for one, other in zip(optimizer.gradients, reference.gradients, strict=True):
+            torch.testing.assert_close(one, other, **near)
+        for name, tensor in weights(sharding.whole()).items():
+            torch.testing.assert_close(tensor, theirs.get_parameter(name).detach(), **near)
+
+
+def test_in_bf16_parts_of_weights_learn_as_whole_ones_do(tmp_path: Path) -> None:
+    def check(rank: int) -> None:
+        gradients = []
+        with joined("cpu") as world:
+            for parallel in ("ddp", "fsdp"):
+                ours = model(SHAPES[0], torch.float32).compute_in(torch.bfloat16, training=True)
+                options = TrainingConfig.model_validate({"parallel": parallel, "clip_norm": None})
+                sharding = shard(ours, options, world)
+                optimizer = Recorder(filter(is_trained, ours.parameters()), lr=0.0)
+                train_step(Learner(sharding, optimizer, options, SEED, world), batches(2, 2, 1)[rank], step=1)
+                gradients.append(optimizer.gradients)
+        torch.testing.assert_close(gradients[1], gradients[0], rtol=1e-5, atol=1e-6)
+
+    assert codes(start(2, check, tmp_path), limit_s=60) == [0, 0], (tmp_path / "0").read_text()
+
+
+def test_numbers_that_are_not_finite_are_named_on_all_though_one_holds_them(tmp_path: Path) -> None:
+    name = "decoder.layers.1.feed_forward.down.weight"
+
+    def check(rank: int) -> None:
+        ours = model(SHAPES[0], torch.float32)
+        with torch.no_grad():
+            ours.get_parameter(name)[-1, -1] = float("nan")
+        with joined("cpu") as world:
+            options = TrainingConfig(parallel="fsdp")
+            sharding = shard(ours, options, world)
+            learner = Learner(sharding, Recorder(ours.parameters(), lr=0.0), options, SEED, world)
+            assert train_step(learner, batches(2, 1, 1)[rank], step=1).fault == name
+
+    assert codes(start(2, check, tmp_path), limit_s=60) == [0, 0]
+
+
+@pytest.mark.parametrize("dtype", [torch.float32, torch.bfloat16], ids=["fp32", "bf16"])
+def test_layers_that_compute_again_keep_less_and_learn_the_same_bits(dtype: torch.dtype) -> None:
+    kept: list[int] = []
+    gradients: list[list[Tensor | None]] = []
+    for recompute in (False, True):
+        ours = model(SHAPES[0], torch.float32).compute_in(dtype, training=True)
+        sharding = shard(ours, TrainingConfig(recompute=recompute), World())
+        sizes: list[int] = []
+        pack = lambda tensor, sizes=sizes: sizes.append(tensor.nbytes) or tensor  # type: ignore[misc]  # noqa: E731
+        seed_dropout(SEED, 1, 0, 0)
+        with torch.autograd.graph.saved_tensors_hooks(pack, lambda tensor: tensor):
+            sharding.begin()
+            sharding.learn(batches(1, 1, 1)[0][0], n_targets=7, is_last=True)
+        kept.append(sum(sizes))
+        gradients.append([parameter.grad for parameter in ours.parameters()])
+    assert kept[1] < kept[0] / 2
+    torch.testing.assert_close(gradients[1], gradients[0], rtol=0, atol=0)
+
+
+def saved(parallel: str, *ends: int, place: Path, name: str, **others: Any) -> Checkpoint:
+    """What a run of three processes saved last, stopped and continued at each of these steps."""
+    for end in ends:
+        options = {"parallel": parallel, "max_steps": end, "validate_every": 2, "validation_bleu": False} | others
+        children = start(3, lambda _, chosen=options: train(tiny(**chosen), Path(name)), place)  # type: ignore[misc]
+        assert codes(children, limit_s=60) == [0] * 3, (place / "0").read_text()
+    return load_checkpoint(list_checkpoints(name)[-1], with_optimizer=True)
+
+
+OPTIONS: dict[str, Any] = {
+    "best_by": "loss",
+    "ema": 0.9,
+    "freeze": ["encoder.layers.0.feed_forward"],
+    "accumulation": 3,
+    "eps": 1e-3,
+}
+"""With an eps that noise of gradients that should be zero does not exceed."""
+
+
+def test_a_run_of_three_that_was_stopped_ends_in_the_bits_of_one_that_was_not_and_holds_what_all_held(
+    tmp_path: Path,
 ) -> None:
-    run(n, parallel, dtype, tmp_path)
+    """Of three numbers the order of a sum is seen in its last bits; and parts of weights are whole in the files."""
+    (errors := tmp_path / "errors").mkdir()
+    straight: dict[str, Checkpoint] = {}
+    for parallel in ("ddp", "fsdp"):
+        straight[parallel] = saved(parallel, 4, place=errors, name=f"straight-{parallel}", **OPTIONS)
+        stopped = saved(parallel, 2, 4, place=errors, name=f"stopped-{parallel}", **OPTIONS)
+        for file in ("model.safetensors", "optimizer.safetensors"):
+            assert (stopped.path / file).read_bytes() == (straight[parallel].path / file).read_bytes()
+    near = {"rtol": 1e-4, "atol": 1e-6}
+    torch.testing.assert_close(straight["fsdp"].model, straight["ddp"].model, **near)
+    torch.testing.assert_close(straight["fsdp"].optimizer, straight["ddp"].optimizer, **near)
 
 
-def test_a_run_of_three_that_was_stopped_ends_in_the_bits_of_one_that_was_not(tmp_path: Path) -> None:
-    """Of three numbers the order of a sum is seen in its last bits."""
-    tmp_path.joinpath("errors").mkdir()
-    for name, ends in (("straight", [4]), ("stopped", [2, 4])):
-        for end in ends:
-            config = tiny(max_steps=end, validate_every=2, validation_bleu=False, best_by="loss")
-            children = start(3, lambda _, c=config, n=name: train(c, Path(n)), tmp_path / "errors")  # type: ignore[misc]
-            assert codes(children, limit_s=60) == [0] * 3
-    straight, stopped = (list_checkpoints(name)[-1] / "model.safetensors" for name in ("straight", "stopped"))
-    assert straight.read_bytes() == stopped.read_bytes()
+def test_parts_of_weights_begin_as_those_of_another_run(tmp_path: Path, trained_run: Path) -> None:
+    tree = load_config(trained_run / "config.yaml").model_dump()
+    changes = {"parallel": "fsdp", "init_from": str(trained_run), "max_steps": 1, "learning_rate": 1e-12}
+    tree["training"] |= changes | {"warmup_steps": 0, "validate_every": 1}
+    config = RunConfig.model_validate(tree)
+    assert codes(start(2, lambda _: train(config, Path("child")), tmp_path), limit_s=60) == [0, 0]
+    before = load_checkpoint(find_checkpoint(str(trained_run)), with_optimizer=False).model
+    after = load_checkpoint(list_checkpoints("child")[-1], with_optimizer=False).model
+    torch.testing.assert_close(after, before, rtol=0, atol=1e-6)
+    assert read_record(Path("child"))["parameters"] == sum(tensor.numel() for tensor in before.values())
 
 
 def test_a_validation_of_several_processes_is_that_of_one(tmp_path: Path, loaded_run: OpenedRun) -> None:

@@ -45,7 +45,7 @@ def pieces(tensors: Mapping[str, Tensor]) -> Iterator[bytes | memoryview]:
     """
     first: dict[int, str] = {}
     for name, tensor in tensors.items():
-        held = getattr(tensor, "_local_tensor", tensor)
+        held: Tensor = getattr(tensor, "to_local", lambda tensor=tensor: tensor)()
         if held.numel() and first.setdefault(held.data_ptr(), name) != name:
             raise ValueError(f"{first[held.data_ptr()]} and {name} are the same tensor: a tied tensor is kept once")
     return _pieces(_in_order(tensors))

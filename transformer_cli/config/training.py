@@ -37,6 +37,12 @@ class TrainingConfig(Section):
     """Padded tokens of one batch, at most, on the source side and on the target side; memory grows linearly with it."""
     accumulation: PositiveInt = 1
     """Batches per update; their loss is normalised together, by the number of target tokens."""
+    parallel: Literal["ddp", "fsdp"] = "ddp"
+    """What each of several processes holds: `ddp` the whole model, `fsdp` a part of every weight, gradient and moment,
+    which takes less memory and more exchange."""
+    recompute: bool = False
+    """Keep only what goes into each layer and compute the rest again on the way back: less memory, more time; not in
+    the costs that `tx count-costs` tells."""
     max_steps: PositiveInt = 100_000
     """Updates after which training ends."""
     max_epochs: PositiveInt | None = None

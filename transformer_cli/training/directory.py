@@ -41,6 +41,8 @@ MAY_DIFFER = {
     "training.log_every",
     "training.keep_best",
     "training.keep_last",
+    "training.parallel",
+    "training.recompute",
     "decoding.engine",
     "decoding.workers",
     "evaluation.metrics",
@@ -49,8 +51,8 @@ MAY_DIFFER = {
     "evaluation.seed",
     "serving",
 }
-"""What may change when a run continues: its length, logging, retention, device, where the same text lies, what
-`tx evaluate` computes, what a service takes."""
+"""What may change when a run continues: its length, logging, retention, device, what is held where, where the same text
+lies, what `tx evaluate` computes, what a service takes."""
 
 UNTIL_TRAINED = {"precision", "threads", "training", "decoding", "evaluation"}
 """What may change too while no update was made, as of a model that was imported."""

@@ -9,6 +9,7 @@ from torch import Tensor
 
 from transformer_cli.checkpoints import store
 from transformer_cli.checkpoints.find import CHECKPOINTS
+from transformer_cli.checkpoints.tensors import come_along
 from transformer_cli.config.run import RunConfig
 from transformer_cli.errors import ModelError, ResourceError
 from transformer_cli.files import remove, shown
@@ -80,6 +81,8 @@ class Keeper:
             recent = store.list_checkpoints(self.run_dir)[-options.keep_last :]
             keep = {int(step) for step in progress.scores} | {int(path.name.rsplit("-", 1)[1]) for path in recent}
             store.prune(self.run_dir, keep)
+        else:
+            come_along(model, optimizer)
         self.world.wait()
 
     def _point(self, progress: Progress) -> None:

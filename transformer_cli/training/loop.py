@@ -14,6 +14,7 @@ import numpy as np
 import torch
 from torch import nn
 
+from transformer_cli.checkpoints.tensors import whole
 from transformer_cli.config.training import TrainingConfig
 from transformer_cli.data.loader import Batch
 from transformer_cli.model.transformer import Transformer
@@ -149,7 +150,7 @@ def _first_bad(model: nn.Module) -> str:
     """The first weight that is not finite, else the first gradient."""
     named = list(model.named_parameters())
     tensors = [(name, p) for name, p in named] + [(f"the gradient of {name}", p.grad) for name, p in named]
-    bad = (name for name, tensor in tensors if tensor is not None and not torch.isfinite(tensor).all())
+    bad = (name for name, tensor in tensors if tensor is not None and not torch.isfinite(whole(tensor)).all())
     return next(bad, "the loss")
 
 

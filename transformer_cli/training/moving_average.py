@@ -8,7 +8,7 @@ from typing import Any
 
 from torch import Tensor, nn
 
-from transformer_cli.checkpoints.tensors import weights
+from transformer_cli.checkpoints.tensors import as_held, weights
 from transformer_cli.errors import ModelError
 
 PREFIX = "average:"
@@ -79,7 +79,7 @@ class MovingAverage(NoAverage):
             found = tensors.get(f"{PREFIX}{name}")
             if found is None or found.shape != kept.shape:
                 raise ModelError(f"the checkpoint's average of the weights does not fit the model at {name}")
-            kept.copy_(found)
+            kept.copy_(as_held(found, kept))
         self._swap(swapped)
         return {name: tensor for name, tensor in tensors.items() if not name.startswith(PREFIX)}
 

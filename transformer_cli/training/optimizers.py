@@ -9,6 +9,7 @@ from typing import Any
 import torch
 from torch import Tensor, nn
 
+from transformer_cli.checkpoints.tensors import as_held
 from transformer_cli.config.training import OPTIMIZERS, TrainingConfig
 from transformer_cli.errors import ModelError
 
@@ -75,7 +76,8 @@ def load_state_tensors(optimizer: torch.optim.Optimizer, model: nn.Module, tenso
             tensor = tensors.get(f"{name}.{moment}")
             if tensor is None or tensor.shape not in (parameter.shape, torch.Size([])):
                 raise ModelError(f"the checkpoint's optimizer state does not fit the model at {name}.{moment}")
-            state[moment] = tensor.to(parameter.device, torch.float32)
+            there = tensor.to(parameter.device, torch.float32)
+            state[moment] = as_held(there, parameter) if there.shape == parameter.shape else there
         optimizer.state[parameter] = state
 
 

@@ -262,7 +262,7 @@ class Run:
         options, progress = self.config.training, self.progress
         self.world.at("validation")
         results, progress.averaged = learner.average.judged(
-            lambda: self.validation.results(learner.model), options.best_by
+            lambda: self.validation.results(learner.sharding.whole()), options.best_by
         )
         score = results["bleu"] if options.best_by == "bleu" else -results["loss"]
         is_best = all(score > earlier for earlier in progress.scores.values())

@@ -6,24 +6,37 @@ there were, by which everything is divided, in the same pass that clips.
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+import copy
+from collections.abc import Callable, Sequence
 from contextlib import nullcontext
+from typing import TYPE_CHECKING, Any
 
 import torch
 from torch import Tensor, nn
 from torch.nn.parallel import DistributedDataParallel
+from torch.utils.checkpoint import checkpoint
 
+from transformer_cli.checkpoints.tensors import weights, whole
 from transformer_cli.config.training import TrainingConfig
 from transformer_cli.data.loader import Batch
+from transformer_cli.model.attention import CrossAttention
 from transformer_cli.model.transformer import Transformer
 from transformer_cli.training.objective import Objective, of_nothing
 from transformer_cli.training.parallel import World
 from transformer_cli.training.working import WorkingCopy
 
+if TYPE_CHECKING:
+    from torch.distributed.fsdp import FSDPModule
+
 
 def shard(model: Transformer, options: TrainingConfig, world: World) -> Alone:
     """The model as these processes train it; to be asked for before an optimizer is made of its parameters."""
-    return Alone(model, options) if world.size == 1 else Replicated(model, options, world)
+    if options.recompute:
+        for layer in _layers(model):
+            layer.forward = _Recomputed(layer.forward)
+    if world.size == 1:
+        return Alone(model, options)
+    return (Divided if options.parallel == "fsdp" else Replicated)(model, options, world)
 
 
 class Alone:
@@ -63,8 +76,15 @@ class Alone:
 
         held: their norm as it is, on the device. norm: that, times the factor.
         """
-        if norm > longest - 1e-6:  # what torch would leave room for; else it multiplies with 1
+        if factor != 1.0:
+            gradients = [parameter.grad for parameter in parameters if parameter.grad is not None]
+            torch._foreach_mul_(gradients, factor * min(1.0, longest / (norm + 1e-6)))
+        elif norm > longest - 1e-6:  # what torch would leave room for; else it multiplies with 1
             nn.utils.clip_grads_with_norm_(parameters, longest, held)
+
+    def whole(self) -> Transformer:
+        """The model in one piece, with its weights as they are now."""
+        return self.model
 
 
 class Replicated(Alone):
@@ -93,8 +113,79 @@ class Replicated(Alone):
     def factor(self, n_targets: float) -> float:
         return self.world.size / n_targets  # it has divided by how many processes there are
 
-    def clip(
-        self, parameters: Sequence[nn.Parameter], held: Tensor, *, norm: float, factor: float, longest: float
-    ) -> None:
-        gradients = [parameter.grad for parameter in parameters if parameter.grad is not None]
-        torch._foreach_mul_(gradients, factor * min(1.0, longest / (norm + 1e-6)))
+
+class Divided(Alone):
+    """Each process has a part of every weight, gradient and moment; what a layer needs is whole while it computes
+    (Zhao et al. 2023; PyTorch's FSDP2)."""
+
+    def __init__(self, model: Transformer, options: TrainingConfig, world: World) -> None:
+        from torch.distributed.device_mesh import init_device_mesh
+        from torch.distributed.fsdp import MixedPrecisionPolicy
+
+        self.model = model
+        self.world = world
+        self.plain = _without_weights(model)
+        self.objective = Objective(model, smoothing=options.label_smoothing)
+        mesh = init_device_mesh(model.output.weight.device.type, (world.size,))
+        # In bf16 as in working.py: layers are cast, before they travel; their gradients are summed in fp32.
+        narrow = model.dtype if model.dtype in (torch.bfloat16, torch.float16) else None
+        wide = narrow and torch.float32
+        policy = MixedPrecisionPolicy(param_dtype=narrow, reduce_dtype=wide, cast_forward_inputs=False)
+        # Keys and values of the memory are made before the first layer of the decoder is called.
+        apart = [module.key_value for module in model.modules() if isinstance(module, CrossAttention)]
+        for module in (*apart, *_layers(model)):
+            self._divide(module, mesh=mesh, mp_policy=policy)
+        self.root = self._divide(self.objective, mesh=mesh)
+
+    def begin(self) -> None:
+        self.objective.train()
+
+    def learn(self, batch: Batch, *, n_targets: float, is_last: bool) -> Tensor:
+        self.root.set_requires_gradient_sync(is_last)
+        loss: Tensor = self.objective(batch if batch.n_target_tokens else of_nothing())
+        self.world.touch()
+        loss.backward()
+        return loss.detach()
+
+    def norm(self, gradients: Sequence[Tensor]) -> Tensor:
+        return whole(super().norm(gradients))
+
+    def factor(self, n_targets: float) -> float:
+        return 1.0 / n_targets
+
+    def whole(self) -> Transformer:
+        made = copy.deepcopy(self.plain)
+        now = {name: whole(held) for name, held in weights(self.model).items()}
+        made.load_state_dict(now, strict=False, assign=True)  # a tied tensor has one name of several
+        return made
+
+    def _divide(self, module: nn.Module, **options: Any) -> FSDPModule:
+        """Gradients are summed, not averaged; and a process that comes to a module says so before it waits there."""
+        from torch.distributed.fsdp import fully_shard
+
+        divided = fully_shard(module, **options)
+        divided.set_gradient_divide_factor(1.0)
+        divided.set_force_sum_reduction_for_comms(True)  # gloo has no other
+        module.register_forward_pre_hook(lambda *_: self.world.touch(), prepend=True)
+        return divided
+
+
+class _Recomputed:
+    """A layer's forward that keeps what comes in, and computes the rest again on the way back (Chen et al. 2016)."""
+
+    def __init__(self, forward: Callable[..., Tensor]) -> None:
+        self.forward = forward
+
+    def __call__(self, *inputs: Any) -> Tensor:
+        if not torch.is_grad_enabled():
+            return self.forward(*inputs)
+        return checkpoint(self.forward, *inputs, use_reentrant=False)
+
+
+def _layers(model: Transformer) -> list[nn.Module]:
+    return [*model.encoder.layers, *model.decoder.layers]
+
+
+def _without_weights(model: Transformer) -> Transformer:
+    """A copy without numbers, which takes no memory."""
+    return copy.deepcopy(model, {id(p): nn.Parameter(p.to("meta"), p.requires_grad) for p in model.parameters()})
