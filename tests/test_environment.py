@@ -108,22 +108,8 @@ def test_what_the_user_has_set_for_torch_stays(names, monkeypatch):
         assert os.environ == {name: "2000"} | others
 
 
-TRAIN = """
-import hashlib, json, sys
-from pathlib import Path
-from transformer_cli.__main__ import main
-sys.argv = ["tx", "train", "-q", "-c", "tiny.yaml", *(f"--set={one}" for one in json.loads(sys.argv[1]))]
-try:
-    main()
-except SystemExit as end:
-    assert not end.code, end.code
-[weights] = Path("runs/tiny/checkpoints").glob("*/model.safetensors")
-print(hashlib.sha256(weights.read_bytes()).hexdigest())
-"""
-
-
 def test_however_threads_wait_training_ends_in_the_same_bits(tmp_path):
-    """Sleeping soon, which is the default, and spinning."""
+    """As tx lets them, and always spinning."""
     pairs = [["der hund schläft", "the dog sleeps"], ["die katze trinkt", "the cat drinks"]] * 40
     settings = [f"data.{split}={json.dumps({'pairs': pairs})}" for split in ("train", "valid", "test")]
     settings += ["tokenizer.vocab_size=60", "training.max_steps=3", "training.validation_bleu=false"]
@@ -133,10 +119,12 @@ def test_however_threads_wait_training_ends_in_the_same_bits(tmp_path):
         place = tmp_path / str(len(bits))
         place.mkdir()
         told = {name: value for name, value in os.environ.items() if not name.startswith(("OMP_", "GOMP_"))}
-        command = [sys.executable, "-c", TRAIN, json.dumps(settings)]
-        done = subprocess.run(command, cwd=place, env=told | policy, check=True, stdout=subprocess.PIPE)
-        bits.append(done.stdout)
-    assert bits[0] == bits[1] != b""
+        command = [sys.executable, "-m", "transformer_cli", "train", "-q", "-c", "tiny.yaml"]
+        command += [f"--set={setting}" for setting in settings]
+        subprocess.run(command, cwd=place, env=told | policy, check=True, stdout=subprocess.PIPE)
+        [weights] = place.glob("runs/tiny/checkpoints/*/model.safetensors")
+        bits.append(weights.read_bytes())
+    assert bits[0] == bits[1]
 
 
 GROWTH = """

@@ -9,9 +9,18 @@ from transformer_cli.errors import UsageError
 
 HINT = "torchrun sets RANK, WORLD_SIZE, LOCAL_RANK, MASTER_ADDR and MASTER_PORT: start tx by it, or unset them all"
 
+WAITING = ("GOMP_SPINCOUNT", "OMP_WAIT_POLICY", "KMP_BLOCKTIME")
+SPINS = "10000"
+
+
+def tells_who_waits() -> bool:
+    """Whether this system says how long threads could have run, but did not: Linux does."""
+    return os.path.exists("/proc/self/schedstat")
+
+
 DEFAULTS = {
     ("TORCH_CPP_LOG_LEVEL",): "ERROR",
-    ("GOMP_SPINCOUNT", "OMP_WAIT_POLICY", "KMP_BLOCKTIME"): "500",
+    WAITING: SPINS if tells_who_waits() else "500",
     ("LRU_CACHE_CAPACITY",): "512",
     ("ONEDNN_PRIMITIVE_CACHE_CAPACITY", "DNNL_PRIMITIVE_CACHE_CAPACITY"): "512",
 }
@@ -19,11 +28,12 @@ DEFAULTS = {
 
 What torch logs of connections that break, tx says in words of its own.
 
-Threads that wait for each other soon sleep. OpenMP lets them spin for milliseconds, which is faster on a machine that
-does nothing else and several times slower beside a single busy process: the one that spins takes the processor of the
-one that all wait for. 500 turns are some microseconds, in which most waits end. The last two bound how much compiled
-code is kept for shapes seen before, by PyTorch and by oneDNN: more than all that training uses, half of what they would
-keep of a text whose every batch is new (docs/performance.md).
+Threads that wait for each other spin, which is faster on a machine that does nothing else and several times slower
+beside a single busy process: the one that spins takes the processor of the one that all wait for. So they spin while
+nobody else is there (spinning.py), and where that cannot be known only for microseconds, in which most waits end.
+
+The last two bound how much compiled code is kept for shapes seen before, by PyTorch and by oneDNN: more than all that
+training uses, half of what they would keep of a text whose every batch is new (docs/performance.md).
 """
 
 
@@ -58,6 +68,11 @@ def prepare() -> None:
     for names, value in DEFAULTS.items():
         if not any(name in os.environ for name in names):
             os.environ[names[0]] = value
+
+
+def spins_by_default() -> bool:
+    """Whether threads that wait for each other spin because tx said so."""
+    return all(os.environ.get(name) == (SPINS if name == WAITING[0] else None) for name in WAITING)
 
 
 def processors() -> int:

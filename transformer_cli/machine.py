@@ -13,6 +13,7 @@ from pydantic import TypeAdapter, ValidationError
 from transformer_cli.config.run import RunConfig
 from transformer_cli.environment import local_rank, processors
 from transformer_cli.errors import ModelError, ResourceError
+from transformer_cli.spinning import spin_while_idle
 
 Precision = Literal["fp32", "bf16"]
 Choice = tuple[Precision, str]
@@ -48,6 +49,7 @@ class Machine:
     def use(self) -> Machine:
         """Apply what is global to the process."""
         torch.set_num_threads(self.threads)
+        spin_while_idle(self.threads)
         return self
 
     def as_dict(self) -> dict[str, str | int]:

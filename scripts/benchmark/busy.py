@@ -4,7 +4,7 @@
 
 One line of JSON for each work and number of neighbours: tokens/s (training) or lines/s (translating, start included) of
 each round, the median, and how much that is of the median without neighbours. A neighbour is an endless loop in Python.
-`today` waits as libgomp does where nobody says anything: it spins for some milliseconds. `tx` sets nothing itself.
+`libgomp` waits as that does where nobody says anything: it spins for some milliseconds. In `tx` the program decides.
 
 To measure on a machine that others use, too, let all of this come before them, as `chrt` would not: real-time processes
 do not share a core as others do. On Linux, as root:
@@ -30,10 +30,10 @@ from itertools import pairwise
 from pathlib import Path
 
 POLICIES = {
-    "today": {"GOMP_SPINCOUNT": "300000"},  # what libgomp takes where nothing is set
+    "libgomp": {"GOMP_SPINCOUNT": "300000"},  # what it takes where nothing is set
     "spin 10000": {"GOMP_SPINCOUNT": "10000"},
     "spin 3000": {"GOMP_SPINCOUNT": "3000"},
-    "spin 1000": {"GOMP_SPINCOUNT": "1000"},
+    "spin 500": {"GOMP_SPINCOUNT": "500"},
     "passive": {"OMP_WAIT_POLICY": "PASSIVE"},
     "one thread": {"OMP_NUM_THREADS": "1"},
     "tx": {},
@@ -47,7 +47,7 @@ LONG = [f"--set=training.{setting}" for setting in ("max_steps=1000000", "valida
 def main() -> None:
     parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
     parser.add_argument("--work", nargs="+", choices=[*PRESETS, "translate"], default=[*PRESETS, "translate"])
-    parser.add_argument("--policies", nargs="+", choices=POLICIES, default=["today", "tx"])
+    parser.add_argument("--policies", nargs="+", choices=POLICIES, default=["libgomp", "tx"])
     parser.add_argument("--neighbours", nargs="+", type=int, default=[0, 1, 2])
     parser.add_argument("--rounds", type=int, default=3)
     parser.add_argument("--seconds", type=float, default=6.0, help="of updates, per measurement")

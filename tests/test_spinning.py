@@ -1,0 +1,109 @@
+"""Threads that wait sleep beside others who compute, and spin again when those are gone."""
+
+from __future__ import annotations
+
+import os
+import subprocess
+import sys
+import time
+
+import pytest
+import torch
+from hypothesis import given
+from hypothesis import strategies as st
+
+from transformer_cli import environment
+from transformer_cli.environment import processors
+from transformer_cli.spinning import CROWDED, EVERY_S, LONGEST_S, SHORTEST_S, Courtesy, Crowd, in_line_s
+
+IN_LINE, ALONE = 2 * CROWDED * EVERY_S, 0.0
+
+
+def said(courtesy: Courtesy, waits: list[float]) -> list[bool]:
+    return [courtesy.saw(waited, EVERY_S) for waited in waits]
+
+
+def test_threads_sleep_as_soon_as_others_are_there_and_spin_once_they_have_been_gone_for_a_while():
+    while_ = round(SHORTEST_S / EVERY_S)
+    courtesy = Courtesy()
+    assert said(courtesy, [ALONE] * 20 * while_ + [IN_LINE]) == [False] * 20 * while_ + [True]
+    assert said(courtesy, [ALONE] * while_) == [True] * (while_ - 1) + [False]
+
+
+def test_spinning_that_was_too_early_is_tried_after_twice_as_long_within_limits():
+    courtesy, tries = Courtesy(), []
+    for _ in range(8):
+        assert courtesy.saw(IN_LINE, EVERY_S)
+        tries.append(EVERY_S)
+        while courtesy.saw(ALONE, EVERY_S):
+            tries[-1] += EVERY_S
+    expected = [min(SHORTEST_S * 2**n, LONGEST_S) for n in range(1, 9)]
+    assert tries == expected
+    said(courtesy, [ALONE] * round(2 * LONGEST_S / EVERY_S))
+    assert courtesy.saw(IN_LINE, EVERY_S)
+    assert courtesy.patience_s == SHORTEST_S
+
+
+@given(st.lists(st.tuples(st.floats(0, 3), st.floats(0.1, 2)), max_size=200))
+def test_whoever_stands_in_line_is_never_spun_at(looks):
+    courtesy = Courtesy()
+    for waited, seconds in looks:
+        asleep = courtesy.saw(waited, seconds)
+        assert asleep or waited <= CROWDED * seconds
+
+
+@pytest.fixture
+def two_threads():
+    before = torch.get_num_threads()
+    torch.set_num_threads(2)
+    torch.zeros(2 << 15).add_(1)  # the team that computes
+    yield
+    torch.set_num_threads(before)
+
+
+@pytest.mark.skipif(not environment.tells_who_waits(), reason="this system does not tell")
+def test_a_crowd_is_more_threads_than_processors_and_goes_when_it_is_to(two_threads):
+    def threads() -> int:
+        return len(os.listdir("/proc/self/task"))
+
+    before, crowd = threads(), Crowd(2)
+    crowd.gather()
+    crowd.gather()
+    deadline = time.monotonic() + 20
+    # libgomp counts the two that compute, and one more for each team that idles: its other thread.
+    while threads() < before + 2 * (processors() - 1) and time.monotonic() < deadline:
+        time.sleep(0.01)
+    assert threads() == before + 2 * (processors() - 1)
+    crowd.leave()
+    while threads() > before and time.monotonic() < deadline:
+        time.sleep(0.01)
+    assert threads() == before
+
+
+@pytest.mark.skipif(not environment.tells_who_waits(), reason="this system does not tell")
+def test_beside_a_process_on_the_same_processor_threads_stand_in_line():
+    one = min(os.sched_getaffinity(0))
+    code = f"import os; os.sched_setaffinity(0, [{one}])\nwhile True: pass"
+    allowed = os.sched_getaffinity(0)
+    with subprocess.Popen([sys.executable, "-IS", "-c", code]) as neighbour:
+        try:
+            os.sched_setaffinity(0, [one])
+            before, deadline = in_line_s(), time.monotonic() + 20
+            while in_line_s() < before + 0.2 and time.monotonic() < deadline:
+                sum(range(10_000))
+            assert in_line_s() >= before + 0.2
+        finally:
+            os.sched_setaffinity(0, allowed)
+            neighbour.kill()
+
+
+@pytest.mark.parametrize("name", ["GOMP_SPINCOUNT", "OMP_WAIT_POLICY", "KMP_BLOCKTIME"])
+def test_nothing_is_done_where_the_user_has_said_how_to_wait(monkeypatch, name):
+    for other in environment.WAITING:
+        monkeypatch.delenv(other, raising=False)
+    monkeypatch.setenv(name, "300")
+    environment.prepare()
+    assert not environment.spins_by_default()
+    monkeypatch.delenv(name)
+    environment.prepare()
+    assert environment.spins_by_default() == environment.tells_who_waits()
