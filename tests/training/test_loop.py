@@ -15,7 +15,7 @@ from transformer_cli.config.training import TrainingConfig
 from transformer_cli.data.loader import Batch, collate
 from transformer_cli.errors import ModelError
 from transformer_cli.model.build import build_model
-from transformer_cli.training.loop import Learner, Update, fit, train_step, windows
+from transformer_cli.training.loop import Learner, Update, fit, tell_first_loss, train_step, windows
 from transformer_cli.training.optimizers import build_optimizer, load_state_tensors, state_tensors
 from transformer_cli.training.parallel import World
 from transformer_cli.training.progress import Progress, is_over
@@ -179,12 +179,16 @@ def test_training_ends_where_the_options_say(options: dict[str, Any], steps: int
     assert reason in (progress.finished or "")
 
 
-def test_the_loss_of_the_first_batch_is_told_once_and_before_its_update() -> None:
-    told: list[Any] = []
-    fit(learner(max_steps=3), Progress(), epochs(5), lambda update: bool(told.append(update)), first_loss=told.append)
-    first, *updates = told
-    assert first == updates[0].loss
-    assert [type(one) for one in updates] == [Update] * 3
+def test_the_loss_of_the_first_batch_is_told_once_and_before_its_gradients_are_computed() -> None:
+    subject, told, losses = learner(max_steps=3), [], []
+
+    def tell(loss: float) -> None:
+        told.append((loss, all(parameter.grad is None for parameter in subject.model.parameters())))
+
+    tell_first_loss(subject, tell)
+    fit(subject, Progress(), epochs(5), lambda update: bool(losses.append(update.loss)))
+    assert len(losses) == 3
+    assert told == [(losses[0], True)]
 
 
 def test_stopping_after_each_update_and_going_on_sees_every_batch_once() -> None:

@@ -12,7 +12,7 @@ from dataclasses import dataclass, field, replace
 
 import numpy as np
 import torch
-from torch import nn
+from torch import Tensor, nn
 
 from transformer_cli.checkpoints.tensors import whole
 from transformer_cli.config.training import TrainingConfig
@@ -68,24 +68,13 @@ Epoch = Callable[[int, int], tuple[int, Iterator[Batch]]]
 """(epoch, first batch) -> how many batches the whole epoch has, and those from the first on."""
 
 
-def fit(
-    learner: Learner,
-    progress: Progress,
-    epoch_of: Epoch,
-    after_update: Callable[[Update], bool],
-    *,
-    first_loss: Callable[[float], None] | None = None,
-) -> None:
-    """Train until an end is reached or `after_update` says stop; progress is moved along in place, before that call.
-
-    first_loss: told the mean loss of the first batch here, as soon as it is known.
-    """
+def fit(learner: Learner, progress: Progress, epoch_of: Epoch, after_update: Callable[[Update], bool]) -> None:
+    """Train until an end is reached or `after_update` says stop; progress is moved along in place, before that call."""
     options = learner.options
     while progress.finished is None:
         n_batches, batches = epoch_of(progress.epoch, progress.batch)
         for window in windows(batches, options.accumulation):
-            update = train_step(learner, window, step=progress.step + 1, first_loss=first_loss)
-            first_loss = None
+            update = train_step(learner, window, step=progress.step + 1)
             progress.step += 1
             progress.batch += len(window)
             progress.skipped = 0 if update.fault is None else progress.skipped + 1
@@ -100,9 +89,19 @@ def fit(
                 return
 
 
-def train_step(
-    learner: Learner, window: Sequence[Batch], *, step: int, first_loss: Callable[[float], None] | None = None
-) -> Update:
+def tell_first_loss(learner: Learner, tell: Callable[[float], None]) -> None:
+    """The mean loss of the first batch here, as soon as it is known: its gradients take twice as long again."""
+
+    def hook(objective: nn.Module, arguments: tuple[Batch], loss: Tensor) -> None:
+        handle.remove()
+        [batch] = arguments
+        if batch.n_target_tokens:
+            tell(loss.item() / batch.n_target_tokens)
+
+    handle = learner.sharding.objective.register_forward_hook(hook)
+
+
+def train_step(learner: Learner, window: Sequence[Batch], *, step: int) -> Update:
     """One update from one or more batches, as if they were one: the loss is divided by all their target tokens."""
     model, options, sharding = learner.model, learner.options, learner.sharding
     sharding.begin()
@@ -112,8 +111,6 @@ def train_step(
         seed_dropout(learner.seed, step, number, learner.world.rank)
         is_last = number == len(window) - 1
         losses_there.append(sharding.learn(batch, n_targets=own_targets, is_last=is_last))
-        if first_loss is not None and number == 0 and batch.n_target_tokens:
-            first_loss(losses_there[0].item() / batch.n_target_tokens)
     learned = [parameter for parameter in model.parameters() if parameter.grad is not None]
     held_there = sharding.norm([parameter.grad for parameter in learned if parameter.grad is not None])
     # The only time that a step waits for the device, and the only one that it waits for counts of other processes.

@@ -32,7 +32,7 @@ from transformer_cli.training.clock import WARM_UP_S, Clock, Horizon
 from transformer_cli.training.directory import check_alike, check_ours, check_same, check_text, claimed, discard, sweep
 from transformer_cli.training.keeping import Keeper
 from transformer_cli.training.listening import Listener
-from transformer_cli.training.loop import Learner, Update, fit
+from transformer_cli.training.loop import Learner, Update, fit, tell_first_loss
 from transformer_cli.training.loss import least
 from transformer_cli.training.material import Material
 from transformer_cli.training.moving_average import MovingAverage, NoAverage
@@ -118,7 +118,8 @@ class Run:
                 first.close()
                 return self._after_update(learner, update)
 
-            fit(learner, self.progress, self._epoch, after, first_loss=self.reporter.first)
+            tell_first_loss(learner, self.reporter.first)
+            fit(learner, self.progress, self._epoch, after)
         self.world.part()
         if self.progress.finished is None:
             raise self.stop.interruption(
@@ -148,7 +149,8 @@ class Run:
         train_text, _ = self.texts
         self.tokenizer = self._tokenizer(train_text)
         self.material = Material(train_text, self.tokenizer, self.config, self.run_dir, self.world, self.listener)
-        learner = self._learner()
+        with self.listener.stage("building the model"):
+            learner = self._learner()
         self.progress = self._resume(learner)
         self._write_record(learner)
         if self.progress.finished:
@@ -319,10 +321,6 @@ class Run:
         return Tokenizer.load(place)
 
     def _learner(self) -> Learner:
-        with self.listener.stage("building the model"):
-            return self._built()
-
-    def _built(self) -> Learner:
         config = self.config
         torch.manual_seed(config.seed)
         model = build_model(
