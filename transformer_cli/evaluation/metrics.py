@@ -70,9 +70,23 @@ class Counts:
 
 
 def score(hypotheses: Sequence[str], references: Sequence[Sequence[str]], options: EvaluationConfig) -> list[Score]:
-    """The configured metrics of a translated text, without intervals; for the rest see `measure`."""
+    """The configured metrics of a translated text, without intervals; for the rest see `measure`.
+
+    Nothing is kept of the text, so that a training can score as often as it likes.
+    """
     counted = measure(hypotheses, references, options)
+    _forget_lines()
     return [Score(counts.name, counts.value(), counts.metric.signature()) for counts in counted]
+
+
+def _forget_lines() -> None:
+    """Each tokenizer of sacreBLEU keeps the last 65,536 lines with their words: a MiB for a thousand of them."""
+    from sacrebleu.tokenizers.tokenizer_base import BaseTokenizer
+
+    for tokenizer in BaseTokenizer.__subclasses__():
+        forget = getattr(tokenizer.__call__, "cache_clear", None)
+        if forget is not None:
+            forget()
 
 
 def measure(
