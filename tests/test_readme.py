@@ -34,8 +34,10 @@ COMMON = {
     "cd",
     "curl",
     "do",
+    "docker",
     "done",
     "echo",
+    "export",
     "for",
     "git",
     "head",
@@ -44,6 +46,7 @@ COMMON = {
     "python",
     "sbatch",
     "source",
+    "srun",
     "torchrun",
 }
 FENCE = re.compile(r"(?P<slow><!-- slow -->\n)?^```(?P<kind>\w+)\n(?P<text>.*?)^```$", re.MULTILINE | re.DOTALL)
