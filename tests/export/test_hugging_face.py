@@ -12,10 +12,13 @@ import torch
 from sentencepiece.sentencepiece_model_pb2 import ModelProto
 from shapes import compared_by, one_by_one, short, with_model
 
+from transformer_cli.checkpoints.store import find_checkpoint, open_run
 from transformer_cli.cli import failures
 from transformer_cli.cli.app import main
+from transformer_cli.data.loader import collate
 from transformer_cli.export.comparison import compare
 from transformer_cli.export.hugging_face import HuggingFace, kind_of
+from transformer_cli.export.importing import import_model
 from transformer_cli.model.positions import halves
 from transformer_cli.tokenizer import Tokenizer
 from transformer_cli.tokenizer.vocabulary import Vocabulary
@@ -43,6 +46,25 @@ def test_every_option_of_the_model_gives_equal_logits_scores_and_texts_or_is_ref
     found = compared(run, tmp_path / "there")
     assert found.logit_difference < 1e-5
     assert found.complaints(rounded=False) == []
+
+
+@torch.inference_mode()
+@pytest.mark.parametrize("options", SHAPES, ids=str)
+def test_whatever_was_written_becomes_a_run_with_the_same_logits(loaded_run, tmp_path, options):
+    run = with_model(loaded_run, **options)
+    if HuggingFace().refusals(run):
+        return
+    (tmp_path / "there").mkdir()
+    HuggingFace().write(run, tmp_path / "there", quantization=None)
+    import_model(tmp_path / "there", tmp_path / "run")
+    back = open_run(find_checkpoint(str(tmp_path / "run")))
+    batch = collate([[5, 9, 14, 3], [7, 3]], [[11, 40, 6], [8]])
+    logits = [
+        one.model.project(one.model(batch.source_BS, batch.source_lengths_B, batch.target_in_BT)) for one in (run, back)
+    ]
+    torch.testing.assert_close(logits[1], logits[0], rtol=0, atol=1e-5)
+    for name in ("dropout", "attention_dropout", "activation_dropout"):
+        assert getattr(back.config.model, name) == getattr(run.config.model, name)
 
 
 def test_each_of_the_three_architectures_is_used_and_most_shapes_are_held(loaded_run):

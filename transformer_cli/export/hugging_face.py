@@ -3,6 +3,9 @@
 Three of its architectures are ours under other names: Marian's is post-norm with sinusoids, M2M100's pre-norm with
 tensor2tensor's sinusoids from position 1 on, Blenderbot's pre-norm with a table, which can hold whatever tx adds to
 embeddings. Biases that a model of ours does without are written as zeros, shared keys and values once per head.
+
+A trap: CTranslate2's own converter cuts M2M100's table of positions as if padding had id 1. It has id 0 here, and what
+that converter makes of such a directory is one position off; tx writes CTranslate2's format itself.
 """
 
 from __future__ import annotations

@@ -32,7 +32,7 @@ ROOM = 1 << 30
 LEFT_OUT = ("fairseq.", "omegaconf.")
 """Whose classes become nothing: what they hold of a training is of no use here."""
 MOST_CLASSES = 50
-QUIET = ("object.__getattr__", "object.__setattr__", "object.__delattr__", "cpython.", "gc.", "sys._getframe")
+QUIET = ("object.",)
 """What may happen while weights are read."""
 ENVIRONMENT = ("PATH", "LD_LIBRARY_PATH", "SYSTEMROOT")
 
