@@ -229,13 +229,14 @@ def test_who_does_not_read_the_answer_is_cut_off(serving, monkeypatch):
     monkeypatch.setattr(server, "SLOW_S", 0.2)
     body = json.dumps({"text": "der hund schläft nicht . " * 25}).encode()
     with Served(serving()) as served, socket.socket() as client:
+        served.socket.setsockopt(socket.SOL_SOCKET, socket.SO_SNDBUF, 4096)  # the system is not to keep it all
         client.setsockopt(socket.SOL_SOCKET, socket.SO_RCVBUF, 4096)
         client.connect(("127.0.0.1", served.port))
         client.sendall(b"POST /attention HTTP/1.1\r\nHost: localhost\r\nContent-Type: application/json\r\n")
         client.sendall(b"Content-Length: %d\r\n\r\n" % len(body) + body)
         served.wait_for('tx_requests_total{path="/attention",status="200"} 1.0')
         assert served.server.server_state.connections
-        until = time.monotonic() + 5
+        until = time.monotonic() + 3
         while served.server.server_state.connections:
             assert time.monotonic() < until
             time.sleep(0.01)
@@ -244,6 +245,7 @@ def test_who_does_not_read_the_answer_is_cut_off(serving, monkeypatch):
 def test_who_reads_slowly_reads_it_all(serving, monkeypatch):
     monkeypatch.setattr(server, "SLOW_S", 0.2)
     with Served(serving()) as served:
+        served.socket.setsockopt(socket.SOL_SOCKET, socket.SO_SNDBUF, 4096)
         asked = {"text": "der hund schläft nicht . " * 25}
         expected = served.post("/attention", asked).body
         connection = http.client.HTTPConnection("127.0.0.1", served.port, timeout=20)
