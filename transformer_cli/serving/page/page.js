@@ -49,7 +49,6 @@ async function translate() {
     const n_best = Math.min(service.beam_size, MOST_ALTERNATIVES);
     const { translations } = await ask("translate", { texts, n_best });
     attention.hidden = true;
-    document.querySelector("main").append(attention);
     byId("found").replaceChildren(...translations.map(shown));
     return translations.length === 1 ? byId("found").querySelector("button") : null;
   });
