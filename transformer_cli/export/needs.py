@@ -13,7 +13,7 @@ from transformer_cli.errors import ResourceError
 
 EXTRAS = {
     "ctranslate2": ("ctranslate2", "4.7"),
-    "transformers": ("hugging-face", "5.0"),
+    "transformers": ("hugging-face", "5.6"),
     "onnx": ("onnx", "1.17"),
     "onnxruntime": ("onnx", "1.22"),
     "starlette": ("serve", "0.45"),
