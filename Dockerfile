@@ -1,12 +1,13 @@
-# tx in a container, its extras included; folders of the host are mounted at /work.
+# tx in a container, its extras included; folders of the host are mounted at /data.
 #
 #   docker build -t tx .
-#   docker run --rm -it --user "$(id -u):$(id -g)" -v "$PWD:/work" tx train -c tiny.yaml
+#   docker run --rm -it --user "$(id -u):$(id -g)" -v "$PWD:/data" tx train -c tiny.yaml
 #
 #   docker build -t tx-cuda --build-arg TORCH=cuda .
-#   docker run --rm -it --user "$(id -u):$(id -g)" -v "$PWD:/work" --gpus all --ipc host tx-cuda train -c base.yaml
+#   docker run --rm -it --user "$(id -u):$(id -g)" -v "$PWD:/data" --gpus all --ipc host tx-cuda train -c base.yaml
 #
-#   docker run --rm -v "$PWD:/work:ro" -p 127.0.0.1:8000:8000 tx serve --host 0.0.0.0
+#   docker run --rm --user "$(id -u):$(id -g)" -v "$PWD:/data:ro" -p 127.0.0.1:8000:8000 tx serve --host 0.0.0.0 \
+#       --set serving.allowed_hosts='[localhost]'
 #
 # CUDA comes with PyTorch: the host needs NVIDIA's driver and its container toolkit, nothing else.
 FROM python:3.13-slim
@@ -23,8 +24,8 @@ COPY . .
 RUN pip install -c scripts/constraints.txt hatchling \
     && pip install --no-build-isolation -c scripts/constraints.txt ".[ctranslate2,hugging-face,onnx,serve]"
 
-# Whoever runs it may have no home, and writes to /work alone.
+# Whoever runs it may have no home, and writes to /data alone.
 ENV HOME=/tmp
-WORKDIR /work
+WORKDIR /data
 ENTRYPOINT ["tx"]
 CMD ["--help"]

@@ -6,14 +6,16 @@ import os
 import subprocess
 import sys
 import time
+from pathlib import Path
 
 import pytest
 import torch
 from hypothesis import given
 from hypothesis import strategies as st
 
-from transformer_cli import environment
+from transformer_cli import environment, spinning
 from transformer_cli.environment import processors
+from transformer_cli.machine import Machine
 from transformer_cli.spinning import CROWDED, EVERY_S, LONGEST_S, SHORTEST_S, Courtesy, Crowd, in_line_s
 
 IN_LINE, ALONE = 2 * CROWDED * EVERY_S, 0.0
@@ -107,3 +109,70 @@ def test_nothing_is_done_where_the_user_has_said_how_to_wait(monkeypatch, name):
     monkeypatch.delenv(name)
     environment.prepare()
     assert environment.spins_by_default() == environment.tells_who_waits()
+
+
+def test_a_thread_that_ends_while_it_is_looked_at_counts_no_more(monkeypatch, tmp_path):
+    """Between being opened and read it is `No such process`."""
+    for task, said in (("1", "5 2000000000 7"), ("2", "")):
+        (tmp_path / task).mkdir()
+        (tmp_path / task / "schedstat").write_text(said, encoding="utf-8")
+    (tmp_path / "3").mkdir()
+    read = Path.read_text
+
+    def ending(path: Path, encoding: str) -> str:
+        if path.parent.name == "2":
+            raise ProcessLookupError
+        return read(path, encoding=encoding)
+
+    monkeypatch.setattr(Path, "read_text", ending)
+    monkeypatch.setattr(spinning, "TASKS", tmp_path)
+    assert in_line_s() == 2.0
+
+
+def test_the_crowd_gathers_while_threads_stand_in_line_and_leaves_afterwards(monkeypatch):
+    waits = iter([0.0, 0.0, 1.0, 2.0, *[2.0] * 40])
+    seconds, done = iter(range(100)), []
+
+    class Seen:
+        gather, leave = (lambda self: done.append("gather")), (lambda self: done.append("leave"))
+
+    monkeypatch.setattr(spinning, "in_line_s", lambda: next(waits))
+    monkeypatch.setattr(spinning.time, "monotonic", lambda: next(seconds))
+    monkeypatch.setattr(spinning.time, "sleep", lambda seconds: None)
+    with pytest.raises((StopIteration, RuntimeError)):
+        spinning._look(Seen())
+    assert done[:3] == ["leave", "gather", "gather"]
+    assert done[3:] == ["gather"] * (len(done) - 3 - done[3:].count("leave")) + ["leave"] * done[3:].count("leave")
+    assert done[-1] == "leave"
+
+
+@pytest.mark.parametrize(
+    ("threads", "processors", "by_default", "tells", "watched"),
+    [
+        (2, 2, True, True, [2]),
+        (1, 2, True, True, []),
+        (2, 4, True, True, []),
+        (2, 2, False, True, []),
+        (2, 2, True, False, []),
+    ],
+)
+def test_who_trains_or_translates_with_most_processors_is_watched(
+    monkeypatch, threads, processors, by_default, tells, watched
+):
+    started = []
+    monkeypatch.setattr(torch, "set_num_threads", lambda threads: None)
+    monkeypatch.setattr(spinning, "_watch", started.append)
+    monkeypatch.setattr(spinning, "processors", lambda: processors)
+    monkeypatch.setattr(spinning, "spins_by_default", lambda: by_default)
+    monkeypatch.setattr(spinning, "tells_who_waits", lambda: tells)
+    Machine("cpu", "fp32", "written-out", threads, "").use()
+    assert started == watched
+
+
+@pytest.mark.parametrize(("said", "tells"), [("5 3 1", True), ("0 0 0", False), ("", False), (None, False)])
+def test_a_system_that_does_not_count_does_not_tell(monkeypatch, tmp_path, said, tells):
+    place = tmp_path / "schedstat"
+    if said is not None:
+        place.write_text(said, encoding="utf-8")
+    monkeypatch.setattr(environment, "OWN_TIMES", str(place))
+    assert environment.tells_who_waits() is tells

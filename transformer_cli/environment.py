@@ -11,11 +11,16 @@ HINT = "torchrun sets RANK, WORLD_SIZE, LOCAL_RANK, MASTER_ADDR and MASTER_PORT:
 
 WAITING = ("GOMP_SPINCOUNT", "OMP_WAIT_POLICY", "KMP_BLOCKTIME")
 SPINS = "10000"
+OWN_TIMES = "/proc/self/schedstat"
 
 
 def tells_who_waits() -> bool:
-    """Whether this system says how long threads could have run, but did not: Linux does."""
-    return os.path.exists("/proc/self/schedstat")
+    """Whether this system says how long threads could have run, but did not: Linux does, if it counts at all."""
+    try:
+        with open(OWN_TIMES, encoding="utf-8") as file:
+            return int(file.read().split()[0]) > 0
+    except (OSError, ValueError, IndexError):
+        return False
 
 
 DEFAULTS = {

@@ -142,8 +142,8 @@ def with_tx(run: str, place: Path, precision: str, beam: int, threads: int) -> T
 
     import transformer_cli
 
-    torch.set_num_threads(threads)
     translator = transformer_cli.load(run, precision=precision)
+    torch.set_num_threads(threads)  # whatever the run was trained with
     return lambda lines: translator.translate(lines, beam_size=beam)
 
 

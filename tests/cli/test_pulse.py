@@ -11,6 +11,8 @@ from pathlib import Path
 import pytest
 from test_live import on_a_terminal
 
+from transformer_cli.cli.pulse import Pulse
+
 PREPARED = """
 import sys, time
 from transformer_cli.cli import app, console, pulse
@@ -89,3 +91,11 @@ def test_the_end_waits_for_nothing_but_what_was_asked_for() -> None:
     body += "kept = Slow(); print('half', end=' '); app.leave(3)"
     ended = subprocess.run(command(body), capture_output=True, check=False)
     assert (ended.returncode, ended.stdout) == (3, b"half told\n")
+
+
+def test_a_terminal_that_takes_nothing_right_now_costs_no_word(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(os, "write", lambda descriptor, data: (_ for _ in ()).throw(BlockingIOError()))
+    one = Pulse(lambda: True, lambda: 80)
+    one._is_shown = True
+    one.hush(b"a word")
+    assert not one._is_shown

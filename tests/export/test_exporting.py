@@ -121,6 +121,16 @@ def test_an_extra_that_is_too_old_is_named_with_what_is_there(here, tmp_path, ca
     assert f"ctranslate2, version 400.0 or newer; {installed} is installed" in capfd.readouterr().err
 
 
+def test_a_package_that_another_distribution_brings_is_taken(monkeypatch):
+    """The modules of onnxruntime-gpu are those of onnxruntime, which is then no distribution."""
+
+    def absent(package: str) -> str:
+        raise importlib.metadata.PackageNotFoundError(package)
+
+    monkeypatch.setattr(needs, "_version", absent)
+    assert needs.lacking("ctranslate2") is None
+
+
 SAME = Comparison(
     steps=10,
     logit_difference=1e-6,

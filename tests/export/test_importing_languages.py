@@ -216,6 +216,11 @@ def test_a_run_of_a_language_pair_is_a_run_like_any_other(many, tmp_path, text, 
         Path(name).write_text("\n".join(lines[:40]) + "\n", encoding="utf-8")
     assert tx_("translate", "-m", "runs/many", "-i", "text.de", "-o", "out", "--set", "decoding.max_length=6") == 0
     assert tx_("score", "-m", "runs/many", "--source", "text.de", "--target", "text.en") == 0
+    Path("nothing").write_text("\n" * 40, encoding="utf-8")
+    capfd.readouterr()
+    assert tx_("score", "-m", "runs/many", "--source", "text.de", "--target", "nothing", "--json") == 0
+    scores = [json.loads(line).get("log_probability") for line in capfd.readouterr().out.splitlines()]
+    assert all(score < 0 for score in scores[:40])  # of the end mark, where a mark of the language would be sure
     assert tx_("visualize-attention", "-m", "runs/many", "ein hund", "-o", "maps.json") == 0
     source = json.loads(Path("maps.json").read_text(encoding="utf-8"))["source"]
     assert source["pieces"][0] == "__de__"

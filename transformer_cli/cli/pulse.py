@@ -7,7 +7,7 @@ import sys
 import threading
 import time
 from collections.abc import Callable, Iterator
-from contextlib import contextmanager
+from contextlib import contextmanager, suppress
 
 from transformer_cli.training.durations import duration
 
@@ -52,13 +52,13 @@ class Pulse(threading.Thread):
                 silent_s = time.monotonic() - self._said
                 if silent_s >= PATIENCE_S and not self._n_pauses and not self._is_within_line and self.is_wanted():
                     self._is_shown = True
-                    os.write(2, f"\r{self._line(silent_s)}\x1b[K".encode())
+                    _draw(self._line(silent_s))
 
     def hush(self, data: bytes = b"") -> None:
         """This is about to be written to the terminal: take the sign away."""
         with self._lock:
             if self._is_shown:
-                os.write(2, b"\r\x1b[K")
+                _draw("")
             self._is_shown, self._said = False, time.monotonic()
             self._is_within_line = not data.endswith(b"\n") if data else self._is_within_line
 
@@ -89,6 +89,12 @@ class Pulse(threading.Thread):
 
     def _forked(self) -> None:
         self._lock, self._is_shown = threading.RLock(), False
+
+
+def _draw(line: str) -> None:
+    """In the place of what was there. It matters to nobody where a terminal takes it later, or never."""
+    with suppress(OSError):
+        os.write(2, f"\r{line}\x1b[K".encode())
 
 
 def _library() -> str | None:

@@ -169,8 +169,8 @@ def _log_probabilities(translator: Translator, pairs: Sequence[Pair]) -> Tensor:
         ]
     )
     logp_BT = logp_MBT.logsumexp(0) - math.log(len(translator.models))
-    if translator.symbols.first is not None:
-        logp_BT[:, 0] = 0  # the mark is given
+    if (mark := translator.symbols.first) is not None:
+        logp_BT[:, 0].masked_fill_(batch.target_out_BT[:, 0] == mark, 0)  # it is given, where there is a text
     return logp_BT
 
 

@@ -6,7 +6,7 @@ import functools
 import importlib
 import importlib.util
 import re
-from importlib.metadata import version
+from importlib.metadata import PackageNotFoundError, version
 from types import ModuleType
 
 from transformer_cli.errors import ResourceError
@@ -38,7 +38,10 @@ def lacking(package: str) -> str | None:
     """What keeps an extra's package from being used, if anything: `which is not installed`."""
     if importlib.util.find_spec(package) is None:
         return "which is not installed"
-    installed, oldest = _version(package), EXTRAS[package][1]
+    try:
+        installed, oldest = _version(package), EXTRAS[package][1]
+    except PackageNotFoundError:  # another distribution brings it, such as onnxruntime-gpu
+        return None
     return f"version {oldest} or newer; {installed} is installed" if _numbers(installed) < _numbers(oldest) else None
 
 

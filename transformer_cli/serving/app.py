@@ -116,14 +116,14 @@ class Endpoints:
     async def failed(self, request: Request, error: Exception) -> Response:
         """What to answer where something was raised."""
         if isinstance(error, Refused):
-            return failure(error.status, error.message, headers=error.headers)
+            return failure(error.status, error.message)
         if isinstance(error, HTTPException):
             known = {404: "there is nothing at this address", 405: "not by this method"}
             return failure(error.status_code, known.get(error.status_code, error.detail), headers=error.headers)
         if isinstance(error, TxError):
             status = 400 if isinstance(error, UsageError | DataError) else 500
             status = 503 if isinstance(error, ResourceError) else status
-            if status == 500:
+            if status >= 500:
                 self.tell(error.message)
             return failure(status, error.message)
         self.tell(f"a bug in tx: {type(error).__name__}: {error}")

@@ -31,7 +31,8 @@ HEADERS = {
 def failure(status: int, message: str, *, headers: Mapping[str, str] | None = None) -> Response:
     """An answer that is none, and why."""
     body = json_line(Failure(error=message).model_dump())
-    return Response(body, status, headers=headers, media_type="application/json")
+    again = {"Retry-After": "1"} if status == 503 else {}
+    return Response(body, status, headers=again | dict(headers or {}), media_type="application/json")
 
 
 class Guard:

@@ -115,7 +115,6 @@ class Refused(Exception):
     def __init__(self, status: int, message: str) -> None:
         super().__init__(message)
         self.status, self.message = status, message
-        self.headers = {"Retry-After": "1"} if status == 503 else {}
 
 
 Asked = TypeVar("Asked", bound=Message)

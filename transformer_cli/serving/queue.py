@@ -20,7 +20,7 @@ Work = Callable[[Any, Sequence[str]], Sequence[Any]]
 
 @dataclass(eq=False)
 class Job:
-    """A request that waits. answers: what comes back; cancelled once nobody waits for it any more."""
+    """A request that waits. answers: what comes back; cancelled once its deadline is past."""
 
     work: Work
     options: Hashable
@@ -107,7 +107,7 @@ def _outcomes(jobs: Sequence[Job]) -> list[list[Any] | Exception]:
 
 
 def _hand_over(job: Job, outcome: list[Any] | Exception) -> None:
-    if job.answers.done():  # nobody waits any more
+    if job.answers.done():  # its deadline is past
         return
     if isinstance(outcome, Exception):
         job.answers.set_exception(outcome)

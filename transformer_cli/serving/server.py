@@ -43,12 +43,12 @@ class Protocol(H11Protocol):
 
     def connection_lost(self, exc: Exception | None) -> None:
         self._wait_no_more()
-        if self._unread is not None:
-            self._unread.cancel()
+        self._look_no_more()
         super().connection_lost(exc)
 
     def on_response_complete(self) -> None:
         super().on_response_complete()
+        self._look_no_more()
         if n_bytes := self.transport.get_write_buffer_size():
             self._unread = self.loop.call_later(SLOW_S, self._drop_unread, n_bytes)
 
@@ -70,6 +70,11 @@ class Protocol(H11Protocol):
         if self._waiting is not None:
             self._waiting.cancel()
             self._waiting = None
+
+    def _look_no_more(self) -> None:
+        if self._unread is not None:
+            self._unread.cancel()
+            self._unread = None
 
     def _refuse(self, status: int, message: str) -> None:
         """Written as it is: there is no request to answer to."""

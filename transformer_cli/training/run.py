@@ -204,7 +204,7 @@ class Run:
         flops = training_flops(config.counted, encoded.lengths, target_vocab=self.tokenizer.target_size)
         peak_per_s = peak_flops(self.machine, n_processes=self.world.size)
         self.utilisation = Utilisation(flops / int(encoded.lengths[:, 1].sum()), peak_per_s)
-        self.clock = Clock(passed_s=self.progress.passed_s)
+        self.clock = Clock(passed_s=self.progress.passed_s or self.progress.elapsed_s)
         return horizon
 
     def _epoch(self, epoch: int, first: int) -> tuple[int, Iterator[loader.Batch]]:

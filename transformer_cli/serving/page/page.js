@@ -29,7 +29,10 @@ async function ask(path, body, accept = "application/json") {
   } catch {
     throw new Error("the service cannot be reached");
   }
-  if (!answer.ok) throw new Error((await answer.json()).error);
+  if (!answer.ok) {
+    const { error } = await answer.json().catch(() => ({})); // a proxy answers with a page of its own
+    throw new Error(error ?? `the service cannot be reached (status ${answer.status})`);
+  }
   return accept === "text/html" ? answer.text() : answer.json();
 }
 
@@ -90,6 +93,7 @@ async function look(text, target, button) {
 
 /** Says what is done, and what went wrong; a button that the work returns is pressed next. */
 async function busy(what, work) {
+  if (byId("ask").disabled) return; // one thing at a time
   byId("ask").disabled = true;
   byId("said").textContent = what;
   byId("said").classList.remove("wrong");
