@@ -2,9 +2,12 @@
 
 from __future__ import annotations
 
+import fcntl
 import json
+import os
 import shutil
 import subprocess
+import threading
 from collections.abc import Iterator
 from contextlib import suppress
 from pathlib import Path
@@ -16,6 +19,7 @@ from faults import Saboteur
 
 from transformer_cli import files
 from transformer_cli.checkpoints.find import list_checkpoints
+from transformer_cli.checkpoints.standing import is_training
 from transformer_cli.cli import failures
 from transformer_cli.cli.app import main
 from transformer_cli.config.run import RunConfig
@@ -246,6 +250,17 @@ def test_two_at_once_do_not_train_in_one_directory(warm: list[str]) -> None:
     assert (second.returncode, contents(RUN)) == (2, before)
     assert "another `tx train` is at work in runs/tiny" in second.stderr
     assert subprocess.run(command, capture_output=True, check=False).returncode == 0
+
+
+def test_who_only_looks_keeps_nobody_from_training() -> None:
+    """`tx runs` asks by the same lock whether somebody trains there."""
+    descriptor = os.open(RUN, os.O_RDONLY)
+    fcntl.flock(descriptor, fcntl.LOCK_SH)
+    looking = threading.Timer(0.2, os.close, [descriptor])
+    looking.start()
+    with claimed(RUN):
+        looking.join()
+        assert is_training(RUN)
 
 
 @pytest.mark.parametrize("text", ["[]", '{"a', '{"machine": 3}', '{"data": [1]}', '{"data": {"train": 3}}'])

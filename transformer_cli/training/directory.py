@@ -5,6 +5,7 @@ from __future__ import annotations
 import json
 import os
 import re
+import time
 from collections.abc import Callable, Iterator, Mapping
 from contextlib import contextmanager, suppress
 from pathlib import Path
@@ -24,6 +25,8 @@ if TYPE_CHECKING:
     from transformer_cli.training.parallel import World
 
 NO_METRICS = "metrics.damaged"
+PATIENCE_S = 0.5
+"""How long whoever only looks may hold a directory."""
 """Lines that were found among what was measured, and are none of it."""
 
 MAY_DIFFER = {
@@ -87,25 +90,35 @@ def claimed(run_dir: Path) -> Iterator[None]:
     run there.
     """
     files.make_directory(run_dir)
-    try:
-        import fcntl  # not on Windows
-    except ImportError:
-        yield
-        return
     descriptor = os.open(run_dir, os.O_RDONLY)
     try:
         with suppress(OSError):
-            try:
-                fcntl.flock(descriptor, fcntl.LOCK_EX | fcntl.LOCK_NB)
-            except BlockingIOError:
+            if not _locked(descriptor):
                 raise UsageError(
                     f"another `tx train` is at work in {files.shown(run_dir)}",
                     hint="wait for it, or give this run another name (--set name=... or --run-dir)",
-                ) from None
+                )
         with _held(run_dir, descriptor):
             yield
     finally:
         os.close(descriptor)
+
+
+def _locked(descriptor: int) -> bool:
+    """Whether the lock could be had, soon: who asks whether somebody trains here has it for a moment. OSError where
+    there are no locks."""
+    import fcntl
+
+    until = time.monotonic() + PATIENCE_S
+    while True:
+        try:
+            fcntl.flock(descriptor, fcntl.LOCK_EX | fcntl.LOCK_NB)
+        except BlockingIOError:
+            if time.monotonic() > until:
+                return False
+            time.sleep(0.02)
+        else:
+            return True
 
 
 @contextmanager
