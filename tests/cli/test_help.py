@@ -15,6 +15,7 @@ from typer.main import get_command
 from transformer_cli.cli import app, failures, help
 from transformer_cli.cli.options import EVERY
 from transformer_cli.config import elsewhere
+from transformer_cli.export.formats import FORMATS
 
 OPTIONS = {
     name: [option for parameter in help.command(name, entry.load()).params for option in parameter.opts]
@@ -47,17 +48,36 @@ def test_options_come_in_groups_and_what_all_commands_have_is_last(helped, name)
     assert "  -h, --help " in told
 
 
+@pytest.mark.parametrize("name", app.COMMANDS)
+def test_groups_come_in_one_order(helped, name):
+    groups = re.findall(r"^(\S.*):$", helped(name), re.MULTILINE)
+    order = [
+        "Arguments",
+        "Text",
+        "Model and settings",
+        "Options",
+        "Search",
+        "What it does and costs",
+        EVERY,
+        "Examples",
+    ]
+    assert groups == [group for group in order if group in groups]
+
+
 @pytest.mark.parametrize("name", ["", *app.COMMANDS])
 def test_help_says_what_to_type_and_not_what_python_makes_of_it(helped, name):
     told = helped(name)
     assert not re.search(r"<\w+( range|\[\w+\])?>|x<=|x>=|\[\[|\bINTEGER\b", told.replace("<s>", ""))
+    assert not re.search(r"{[A-Z]+}", told)
+    assert not re.search(r"; [\d.]+\.\s", told), "a default is said in brackets"
 
 
 @pytest.mark.parametrize("name", ["", *app.COMMANDS])
 @pytest.mark.parametrize("columns", [60, 80, 200])
 def test_no_line_is_wider_than_the_terminal_or_than_a_reader_likes(helped, name, columns):
-    text, _, _ = helped(name, columns=columns).partition("\nExamples:\n")
+    text, _, examples = helped(name, columns=columns).partition("\nExamples:\n")
     assert max(map(len, text.split("\n"))) <= min(columns, 100)
+    assert max(map(len, examples.split("\n"))) <= 80
 
 
 @pytest.mark.parametrize("name", ["", *app.COMMANDS])
@@ -66,6 +86,15 @@ def test_no_word_stands_alone_on_a_line_and_no_limit_is_broken(helped, name):
     lines = helped(name).splitlines()
     assert [line for line in lines if re.fullmatch(r" {14,}\S+", line)] == []
     assert [line for line in lines if line.count("[") != line.count("]") and "Usage" not in line] == []
+    assert [line for line in lines if line.endswith("-")] == []
+
+
+def test_what_weights_are_rounded_to_is_named(helped):
+    told = " ".join(helped("export").split())
+    kinds = {name: FORMATS.load(name).quantizations for name in FORMATS.own}
+    *first, last = kinds["ctranslate2"]
+    assert f"of CTranslate2 {', '.join(first)} or {last}; of ONNX {' '.join(kinds['onnx'])}." in told
+    assert kinds["hugging-face"] == ()
 
 
 def test_help_has_colour_only_on_a_terminal_that_wants_it(helped):

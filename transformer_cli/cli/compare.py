@@ -8,7 +8,7 @@ from typing import TYPE_CHECKING, Annotated, Any
 import typer
 
 from transformer_cli.cli import console
-from transformer_cli.cli.options import Json, Overrides, Quiet, Traceback
+from transformer_cli.cli.options import TEXT, Json, Quiet, Traceback, TrainedOverrides
 from transformer_cli.cli.results import refuse_own_input
 from transformer_cli.cli.test_sets import TestSet, own_tests, read_text, refuse_nothing, translate
 from transformer_cli.cli.translate import BeamSize, LengthPenalty
@@ -31,17 +31,24 @@ def compare(
         typer.Argument(metavar="RUN", help="Two runs or checkpoints, or more; the first is the baseline."),
     ] = None,
     source: Annotated[
-        str | None, typer.Option("--source", metavar="FILE", help="Translate this file, not the first run's test set.")
+        str | None,
+        typer.Option(
+            "--source",
+            metavar="FILE",
+            rich_help_panel=TEXT,
+            help="Translate this file, not the first run's test set.",
+        ),
     ] = None,
     reference: Annotated[
-        list[str] | None, typer.Option("--reference", metavar="FILE", help="What it should say; repeatable.")
+        list[str] | None,
+        typer.Option("--reference", metavar="FILE", rich_help_panel=TEXT, help="What it should say; repeatable."),
     ] = None,
     beam_size: BeamSize = None,
     length_penalty: LengthPenalty = None,
     sentences: Annotated[
         int, typer.Option("--sentences", min=0, metavar="N", help="Show so many where each is better.")
     ] = SHOWN,
-    overrides: Overrides = None,
+    overrides: TrainedOverrides = None,
     json_output: Json = False,
     markdown: Annotated[bool, typer.Option("--markdown", help="Tables to paste into a document.")] = False,
     quiet: Quiet = False,

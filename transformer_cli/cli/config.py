@@ -42,10 +42,9 @@ def config(
     words: Annotated[
         list[str] | None,
         typer.Argument(
-            metavar="NAME | diff A B | from TOOLKIT FILE",
+            metavar="NAME",
             autocompletion=options.settings,
-            help="A setting or a section, by our name or another toolkit's; two presets, files or runs to compare; "
-            "or a configuration of fairseq, JoeyNMT, Marian, OpenNMT-py or Sockeye to say in our words.",
+            help="A setting or a section, by tx's name or another toolkit's; or `diff` or `from`, as above.",
         ),
     ] = None,
     config: Config = None,
@@ -59,8 +58,9 @@ def config(
     """Look up settings: what each does, what it takes and what it is by default.
 
     Without a name all of them, section by section. With -c or --set also what each is there, and which line of which
-    file says so. `diff` lists what two configurations differ in; `from` writes a configuration of ours, each line with
-    where it is from, and lists what could not be carried over.
+    file says so. `diff A B` lists what two presets, files or runs differ in; `from TOOLKIT FILE` translates a
+    configuration of fairseq, JoeyNMT, Marian, OpenNMT-py or Sockeye into tx's, each line with where it is from, and
+    lists what could not be carried over.
 
     Examples:
       tx config training.learning_rate

@@ -52,7 +52,15 @@ On = Annotated[
 ]
 BatchSize = Annotated[
     int | None,
-    typer.Option("--batch-size", min=1, max=MOST, metavar="N", rich_help_panel=COSTS, help="Sentences at once; 1."),
+    typer.Option(
+        "--batch-size",
+        min=1,
+        max=MOST,
+        metavar="N",
+        rich_help_panel=COSTS,
+        show_default="1",
+        help="Sentences at once.",
+    ),
 ]
 SourceLength = Annotated[
     int | None,
@@ -95,7 +103,8 @@ Utilisation = Annotated[
         max=1,
         metavar="SHARE",
         rich_help_panel=COSTS,
-        help="Share of the peak that training reaches; 0.35.",
+        show_default="0.35",
+        help="Share of the peak that training reaches.",
     ),
 ]
 

@@ -26,9 +26,13 @@ def count_params(
     ] = None,
     config: Config = None,
     overrides: Overrides = None,
-    by: Annotated[By | None, typer.Option("--by", help="What is counted together; components when not given.")] = None,
+    by: Annotated[
+        By | None,
+        typer.Option("--by", metavar="PART", show_default="component", help="One row per component, layer or block."),
+    ] = None,
     convention: Annotated[
-        Convention | None, typer.Option("--convention", help="One way to count; both when not given.")
+        Convention | None,
+        typer.Option("--convention", metavar="WAY", help="exact or weights-only; both when not given."),
     ] = None,
     compare: Annotated[
         str | None,

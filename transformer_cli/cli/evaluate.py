@@ -11,7 +11,7 @@ from typing import TYPE_CHECKING, Annotated, Any
 import typer
 
 from transformer_cli.cli import console
-from transformer_cli.cli.options import Config, Json, Models, Overrides, Quiet, Strict, Traceback
+from transformer_cli.cli.options import TEXT, Config, Json, Models, Quiet, Strict, Traceback, TrainedOverrides
 from transformer_cli.cli.results import Tally, refuse_own_input
 from transformer_cli.cli.test_sets import TestSet, own_tests, read_text, refuse_nothing, translate
 from transformer_cli.cli.translate import BeamSize, LengthPenalty
@@ -38,21 +38,40 @@ SLOW_WORDS = 500
 def evaluate(
     models: Models = None,
     config: Config = None,
-    overrides: Overrides = None,
+    overrides: TrainedOverrides = None,
     source: Annotated[
-        str | None, typer.Option("--source", metavar="FILE", help="Translate this file, not the run's test set.")
+        str | None,
+        typer.Option(
+            "--source",
+            metavar="FILE",
+            rich_help_panel=TEXT,
+            help="Translate this file, not the run's test set.",
+        ),
     ] = None,
     reference: Annotated[
-        Files, typer.Option("--reference", metavar="FILE", help="What it should say; repeatable.")
+        Files,
+        typer.Option("--reference", metavar="FILE", rich_help_panel=TEXT, help="What it should say; repeatable."),
     ] = None,
     hypotheses: Annotated[
         Files,
-        typer.Option("--hypotheses", metavar="FILE", help="Score this; repeatable, the first is the baseline."),
+        typer.Option(
+            "--hypotheses",
+            metavar="FILE",
+            rich_help_panel=TEXT,
+            help="Score this; repeatable, the first is the baseline.",
+        ),
     ] = None,
     beam_size: BeamSize = None,
     length_penalty: LengthPenalty = None,
     worst: Annotated[
-        int | None, typer.Option("--worst", min=0, metavar="N", help="Show so many of the worst sentences; 3.")
+        int | None,
+        typer.Option(
+            "--worst",
+            min=0,
+            metavar="N",
+            show_default=str(WORST),
+            help="Show so many of the worst sentences.",
+        ),
     ] = None,
     check_batching: Annotated[
         bool,

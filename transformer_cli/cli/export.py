@@ -8,7 +8,7 @@ from typing import TYPE_CHECKING, Annotated
 import typer
 
 from transformer_cli.cli import console
-from transformer_cli.cli.options import Config, Input, Json, Model, OutputDir, Overrides, Quiet, Traceback
+from transformer_cli.cli.options import Config, Input, Json, Model, OutputDir, Quiet, Traceback, TrainedOverrides
 from transformer_cli.cli.results import refuse_inside_a_run
 from transformer_cli.export.formats import FORMATS
 from transformer_cli.files import json_line, shown
@@ -16,6 +16,12 @@ from transformer_cli.files import json_line, shown
 if TYPE_CHECKING:
     from transformer_cli.config.run import RunConfig
     from transformer_cli.export.comparison import Comparison
+
+
+KINDS = (
+    "of CTranslate2 int8, int8_float32, int8_float16, int8_bfloat16, int16, float16, bfloat16 or float32; of ONNX int8"
+)
+"""In words: the formats themselves are not imported for a help."""
 
 
 def _formats(incomplete: str) -> list[str]:
@@ -29,12 +35,12 @@ def export(
     output_dir: OutputDir,
     quantization: Annotated[
         str | None,
-        typer.Option("--quantization", metavar="KIND", help="What weights are rounded to, such as int8."),
+        typer.Option("--quantization", metavar="KIND", help=f"What weights are rounded to: {KINDS}."),
     ] = None,
     input_file: Input = None,
     model: Model = None,
     config: Config = None,
-    overrides: Overrides = None,
+    overrides: TrainedOverrides = None,
     json_output: Json = False,
     quiet: Quiet = False,
     traceback: Traceback = False,
@@ -47,7 +53,7 @@ def export(
 
     With --quantization the unrounded weights are compared first; what rounding changes is said.
 
-    Every format needs its extra: pip install 'transformer-cli[ctranslate2]'.
+    Each needs the extra of its name: pip install 'transformer-cli[FORMAT]'.
 
     Examples:
       tx export ctranslate2 -m runs/tiny -o tiny-ct2

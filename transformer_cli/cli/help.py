@@ -15,8 +15,10 @@ from typer.main import get_command
 from transformer_cli.cli import console, options
 from transformer_cli.errors import UsageError
 
-HELD = "\N{NO-BREAK SPACE}"
-"""Between words that stay on one line: limits in brackets."""
+HELD = {" ": "\N{NO-BREAK SPACE}", "-": "\N{NON-BREAKING HYPHEN}"}
+"""What stands where no line is to be broken: between the words of a limit in brackets, and inside of a word."""
+ORDER = ("Arguments", options.TEXT, options.MODEL, "Options", options.SEARCH)
+"""Of groups, in every command; what only one command has comes after them, what all have is last."""
 SETTINGS = {"help_option_names": ["-h", "--help"], "max_content_width": 100}
 """Of the library: longer lines are hard to read, however wide the terminal is."""
 
@@ -34,6 +36,10 @@ class Command(TyperCommand):
                 raise UsageError(f"{' or '.join(one.opts)} is given {n} times, but takes one value", hint="give one")
         return rest
 
+    def collect_usage_pieces(self, ctx: Any) -> list[str]:
+        """The library writes {NAME} for what has to be given; braces are for a choice."""
+        return [re.sub(r"^\{(.*)\}$", r"\1", piece) for piece in super().collect_usage_pieces(ctx)]
+
     def format_options(self, ctx: Any, formatter: Any) -> None:
         write_options(self, ctx, formatter)
 
@@ -47,7 +53,8 @@ def command(name: str, function: Callable[..., object], *, summary: str | None =
     """
     about, _, examples = inspect.cleandoc(function.__doc__ or "").partition("\nExamples:\n")
     single = typer.Typer(add_completion=False, rich_markup_mode=None)
-    single.command(name, cls=Command, context_settings=SETTINGS, help=about.strip(), epilog=examples)(function)
+    about = _held(about.strip())
+    single.command(name, cls=Command, context_settings=SETTINGS, help=about, epilog=examples)(function)
     made = get_command(single)
     made.short_help = summary
     for parameter in made.params:
@@ -62,15 +69,16 @@ def write_options(command: Any, ctx: Any, formatter: Any) -> None:
     for parameter in command.get_params(ctx):
         if record := parameter.get_help_record(ctx):
             groups.setdefault(_group(parameter), []).append(_readable(*record))
-    for title in sorted(groups, key=options.EVERY.__eq__):
+    for title in sorted(groups, key=_place):
         write_group(title, groups[title], formatter)
 
 
 def write_group(title: str, rows: Sequence[tuple[str, str]], formatter: Any) -> None:
     """What to type, and what that does."""
     with formatter.section(_styled(title, "1")):
-        formatter.write_dl([(_styled(typed, "36"), re.sub(r" (?=[^[]*\]$)", HELD, words)) for typed, words in rows])
-        formatter.buffer[:] = [part.replace(HELD, " ") for part in formatter.buffer]
+        formatter.write_dl([(_styled(typed, "36"), _held(words)) for typed, words in rows])
+        released = str.maketrans({held: character for character, held in HELD.items()})
+        formatter.buffer[:] = [part.translate(released) for part in formatter.buffer]
 
 
 def write_examples(examples: str | None, formatter: Any) -> None:
@@ -87,8 +95,18 @@ def _group(parameter: Any) -> str:
     return options.EVERY if "--help" in parameter.opts else parameter.rich_help_panel or "Options"
 
 
+def _place(title: str) -> tuple[bool, int]:
+    return title == options.EVERY, ORDER.index(title) if title in ORDER else len(ORDER)
+
+
+def _held(text: str) -> str:
+    """The text, to be broken between words alone, and not in the bracket that ends it."""
+    return re.sub(r"(?<=\w)-(?=\w)", HELD["-"], re.sub(r" (?=[^[]*\]$)", HELD[" "], text))
+
+
 def _readable(typed: str, words: str) -> tuple[str, str]:
     """Choices, but no types of Python; and limits in words: at least 1, 1 to 10."""
+    words = re.sub(r"\[default: \((.*?)\)", r"[default: \1", words)  # one that is only said, not set
     words = re.sub(r"([^\s[]+)<=x<=\d{7,}", r"at least \1", words)  # a limit that nobody meets
     words = re.sub(r"([^\s[]+)<=x<=([^];]+)", r"\1 to \2", words).replace("x>=", "at least ")
     return re.sub(r" <(\S+)>$", lambda kind: f" {kind[1]}" if "|" in kind[1] else "", typed), words

@@ -8,7 +8,7 @@ from typing import Annotated
 import typer
 
 from transformer_cli.cli import console
-from transformer_cli.cli.options import MODEL, Json, Overrides, Quiet, Traceback
+from transformer_cli.cli.options import MODEL, Json, Quiet, Traceback, TrainedOverrides
 from transformer_cli.files import json_line
 
 
@@ -17,7 +17,7 @@ def import_model(
     run_dir: Annotated[
         str, typer.Option("--run-dir", metavar="DIR", rich_help_panel=MODEL, help="The new run's directory.")
     ],
-    overrides: Overrides = None,
+    overrides: TrainedOverrides = None,
     json_output: Json = False,
     quiet: Quiet = False,
     traceback: Traceback = False,
@@ -34,8 +34,7 @@ def import_model(
     Examples:
       tx import checkpoint_best.pt --run-dir runs/fair
       tx import opus-mt-de-en --run-dir runs/opus
-      tx import opus-mt-de-en --run-dir runs/opus --set decoding.beam_size=4
-      tx import m2m100_418M --run-dir runs/m2m --set data.source=de --set data.target=en
+      tx import m2m100 --run-dir runs/m2m --set data.source=de --set data.target=en
     """
     from transformer_cli.export.importing import import_model as write
 

@@ -104,6 +104,17 @@ Overrides = Annotated[
         help="Override a setting: model.d_model=64; repeatable.",
     ),
 ]
+TrainedOverrides = Annotated[
+    list[str] | None,
+    typer.Option(
+        "--set",
+        metavar="KEY=VALUE",
+        rich_help_panel=MODEL,
+        autocompletion=_assignments,
+        help="Other settings: decoding.beam_size=1; repeatable.",
+    ),
+]
+"""Of a model that is there: what made it stays."""
 Model = Annotated[
     str | None,
     typer.Option(

@@ -17,9 +17,7 @@ if TYPE_CHECKING:
 
 
 def runs(
-    folder: Annotated[
-        str, typer.Argument(metavar="DIR", show_default=False, help="Where the runs are, or one of them; runs.")
-    ] = "runs",
+    folder: Annotated[str, typer.Argument(metavar="DIR", help="Where the runs are, or one of them.")] = "runs",
     json_output: Json = False,
     quiet: Quiet = False,
     traceback: Traceback = False,

@@ -11,7 +11,7 @@ import typer
 
 from transformer_cli.cli import console
 from transformer_cli.cli.live import progress_bar
-from transformer_cli.cli.options import Config, Json, Models, Output, Overrides, Quiet, Traceback
+from transformer_cli.cli.options import TEXT, Config, Json, Models, Output, Quiet, Traceback, TrainedOverrides
 from transformer_cli.cli.results import refuse_own_input, writer
 from transformer_cli.files import json_line
 
@@ -23,16 +23,22 @@ if TYPE_CHECKING:
 
 
 def score(
-    source: Annotated[str, typer.Option("--source", metavar="FILE", help="The text that was translated.")],
-    target: Annotated[str, typer.Option("--target", metavar="FILE", help="Its translation, line by line.")],
+    source: Annotated[
+        str, typer.Option("--source", metavar="FILE", rich_help_panel=TEXT, help="The text that was translated.")
+    ],
+    target: Annotated[
+        str, typer.Option("--target", metavar="FILE", rich_help_panel=TEXT, help="Its translation, line by line.")
+    ],
     gold: Annotated[
         str | None,
-        typer.Option("--gold", metavar="FILE", help="True alignments of these lines; says the model's error rate."),
+        typer.Option(
+            "--gold", metavar="FILE", rich_help_panel=TEXT, help="True alignments; says the model's error rate."
+        ),
     ] = None,
     output_file: Output = None,
     models: Models = None,
     config: Config = None,
-    overrides: Overrides = None,
+    overrides: TrainedOverrides = None,
     json_output: Json = False,
     quiet: Quiet = False,
     traceback: Traceback = False,

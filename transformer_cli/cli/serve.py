@@ -7,7 +7,7 @@ from typing import Annotated
 import typer
 
 from transformer_cli.cli import console
-from transformer_cli.cli.options import Config, Json, Models, Overrides, Quiet, Traceback
+from transformer_cli.cli.options import Config, Json, Models, Quiet, Traceback, TrainedOverrides
 from transformer_cli.errors import UsageError
 from transformer_cli.files import json_line
 
@@ -22,7 +22,7 @@ def serve(
     port: Annotated[int, typer.Option("--port", metavar="N", min=0, max=65535, help="0 is any that is free.")] = 8000,
     models: Models = None,
     config: Config = None,
-    overrides: Overrides = None,
+    overrides: TrainedOverrides = None,
     json_output: Json = False,
     quiet: Quiet = False,
     traceback: Traceback = False,

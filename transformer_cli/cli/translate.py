@@ -15,7 +15,18 @@ import typer
 from transformer_cli.cli import console
 from transformer_cli.cli.lines import Incoming, Request, as_request, incoming_lines, parse_request
 from transformer_cli.cli.live import progress_bar
-from transformer_cli.cli.options import SEARCH, TEXT, Config, Input, Json, Models, Output, Overrides, Quiet, Traceback
+from transformer_cli.cli.options import (
+    SEARCH,
+    TEXT,
+    Config,
+    Input,
+    Json,
+    Models,
+    Output,
+    Quiet,
+    Traceback,
+    TrainedOverrides,
+)
 from transformer_cli.cli.results import (
     JSON_FIELDS,
     UNSURE_OF_THIS,
@@ -70,7 +81,7 @@ def translate(
     output_file: Output = None,
     models: Models = None,
     config: Config = None,
-    overrides: Overrides = None,
+    overrides: TrainedOverrides = None,
     beam_size: BeamSize = None,
     n_best: Annotated[
         int,

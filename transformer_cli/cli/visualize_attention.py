@@ -12,7 +12,7 @@ from typing import TYPE_CHECKING, Annotated
 import typer
 
 from transformer_cli.cli import console
-from transformer_cli.cli.options import Config, Json, Model, Overrides, Quiet, Traceback
+from transformer_cli.cli.options import Config, Json, Model, Quiet, Traceback, TrainedOverrides
 from transformer_cli.cli.results import refuse_own_input, result_file
 from transformer_cli.errors import UsageError
 
@@ -55,7 +55,7 @@ def visualize_attention(
         int | None,
         typer.Option("--pad-to", metavar="N", min=1, max=10_000, help="Pad the source to N positions, and show it."),
     ] = None,
-    overrides: Overrides = None,
+    overrides: TrainedOverrides = None,
     json_output: Json = False,
     quiet: Quiet = False,
     traceback: Traceback = False,
