@@ -45,7 +45,7 @@ def test_a_setting_says_what_it_does_takes_and_is_by_default(shown):
         "  Checkpoints kept by merit.\n\n"
         "  takes      a whole number above 0\n"
         "  default    1\n"
-        "  elsewhere  keep_best_ckpts, keep_best_checkpoints\n"
+        "  elsewhere  keep_best_ckpts, keep_last_ckpts, keep_best_checkpoints\n"
     )
 
 

@@ -9,6 +9,7 @@ from pathlib import Path
 import pytest
 import yaml
 
+from transformer_cli.accounting.freezing import frozen
 from transformer_cli.config import consequences, foreign
 from transformer_cli.config.foreign import carry_over, toolkits
 from transformer_cli.config.settings import settings
@@ -178,6 +179,43 @@ def test_the_rate_is_theirs_at_every_update(toolkit, width, warmup, rate, tmp_pa
 def test_a_setting_that_theirs_have_twice_is_not_decided_in_silence(tmp_path):
     found, _ = carried("joeynmt", JOEYNMT.replace("ff_size: 128", "ff_size: 256", 1), tmp_path)
     assert "model.encoder.ff_size: 256 says it already" in found.left["model.decoder.ff_size: 128"]
+
+
+@pytest.mark.parametrize(
+    ("changes", "expected"),
+    [
+        ({"encoder: {": "encoder: {freeze: true, "}, ["encoder"]),
+        ({"encoder: {": "encoder: {freeze: false, "}, []),
+        ({"decoder: {": "decoder: {freeze: true, "}, ["decoder"]),
+        (
+            {"decoder: {": "decoder: {freeze: true, ", "tied_softmax: true": "tied_softmax: false"},
+            ["decoder", "output"],
+        ),
+        (
+            {"encoder: {": "encoder: {freeze: true, embeddings: {freeze: true}, "},
+            ["encoder", "source_embedding"],
+        ),
+        (
+            {"decoder: {": "decoder: {embeddings: {freeze: true}, ", "tied_softmax": "tied_embeddings"},
+            ["embeddings"],
+        ),
+    ],
+)
+def test_what_joeynmt_freezes_is_held_here(changes, expected, tmp_path):
+    text = JOEYNMT
+    for old, new in changes.items():
+        text = text.replace(old, new)
+    found, config = carried("joeynmt", text, tmp_path)
+    assert config.training.freeze == expected
+    assert bool(frozen(config)) == bool(expected), "each part is one of the model"
+    assert not any("freeze" in theirs for theirs in found.left)
+
+
+def test_a_checkpoint_of_theirs_is_named_and_left(tmp_path):
+    text = JOEYNMT.replace("training:\n", "training:\n  load_model: a/best.ckpt\n")
+    found, config = carried("joeynmt", text, tmp_path)
+    assert config.training.init_from is None
+    assert found.left["training.load_model: a/best.ckpt"] == "nearest is training.init_from"
 
 
 def test_sentences_are_no_tokens(tmp_path):

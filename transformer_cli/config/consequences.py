@@ -55,6 +55,7 @@ def follow(facts: Facts) -> dict[str, str]:
     """Adds the settings that follow; what could not be carried over, with the reason."""
     left: dict[str, str] = {}
     _tying(facts)
+    _frozen(facts)
     _rate(facts, left)
     _adam(facts)
     _batch(facts, left)
@@ -71,6 +72,20 @@ def _tying(facts: Facts) -> None:
     tied = {(True, True): "all", (True, False): "embeddings", (False, True): "decoder", (False, False): "none"}
     source_is_target, target_is_output = (bool(facts.value(name)) for name in names)
     facts.say("model.tied", tied[source_is_target, target_is_output], facts.origin(*names))
+
+
+def _frozen(facts: Facts) -> None:
+    """JoeyNMT's stacks and embeddings that learn nothing; an output that is not tied is part of its decoder."""
+    shared, tied = facts.value("~source_is_target"), facts.value("~target_is_output")
+    parts = {
+        "~encoder_frozen": ["encoder"],
+        "~decoder_frozen": ["decoder"] if tied else ["decoder", "output"],
+        "~source_embedding_frozen": ["embeddings" if shared else "source_embedding"],
+        "~target_embedding_frozen": ["embeddings" if shared else "target_embedding"],
+    }
+    if held := [name for name in parts if name in facts]:
+        named = [part for name in held for part in parts[name]]
+        facts.say("training.freeze", list(dict.fromkeys(named)), facts.origin(*held))
 
 
 def _rate(facts: Facts, left: dict[str, str]) -> None:

@@ -93,7 +93,7 @@ class ModelConfig(Section):
     positions: Position | SidePositions = "sinusoidal"
     """How order enters: added sinusoids, those of tensor2tensor and M2M100 (halves: sines, then cosines), the paper's
     from a stored table, an added table that is trained, rotated queries and keys (Su et al. 2021), or not at all; one
-    for both stacks, or {encoder, decoder}."""
+    for both stacks, or {encoder, decoder}. One of your own can be plugged in (CONTRIBUTING.md, Recipes)."""
     max_positions: Rows | SideMaxPositions = 1024
     """Rows of each stack's table for positions learned and sinusoidal-table; the others have no limit."""
     first_position: RowsOrNone = 0

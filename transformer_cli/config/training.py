@@ -39,10 +39,10 @@ class TrainingConfig(Section):
     """Batches per update; their loss is normalised together, by the number of target tokens."""
     parallel: Literal["ddp", "fsdp"] = "ddp"
     """What each of several processes holds: `ddp` the whole model, `fsdp` a part of every weight, gradient and moment,
-    which takes less memory and more exchange."""
+    which takes less memory and more exchange; `tx count-params --memory` counts the whole."""
     recompute: bool = False
-    """Keep only what goes into each layer and compute the rest again on the way back: less memory, more time; not in
-    the costs that `tx count-costs` tells."""
+    """Keep only what goes into each layer and compute the rest again on the way back: less memory, more time;
+    `tx count-params --memory` does not count it."""
     max_steps: PositiveInt = 100_000
     """Updates after which training ends."""
     max_epochs: PositiveInt | None = None
