@@ -151,3 +151,20 @@ def test_relative_positions_step_by_step_are_those_at_once(outside, fused):
     torch.testing.assert_close(torch.cat(stepped, dim=1), at_once, rtol=0, atol=1e-10)
     model.decoder.positions.table.weight.data.zero_()
     assert not torch.allclose(model.project(model(source, lengths, target)), at_once)
+
+
+def test_the_position_encoding_of_the_documentation_is_one(tmp_path, monkeypatch):
+    page = (Path(__file__).parents[1] / "docs" / "how-do-i.md").read_text(encoding="utf-8")
+    (tmp_path / "recipe_of_the_page.py").write_text(page.split("```python\n")[1].split("```")[0], encoding="utf-8")
+    install(tmp_path, "[transformer_cli.positions]\nof-the-page = recipe_of_the_page:Relative\n")
+    monkeypatch.syspath_prepend(str(tmp_path))
+    torch.manual_seed(1)
+    config = ModelConfig(d_model=16, n_heads=4, d_ff=16, n_layers=1, positions="of-the-page")
+    model = build_model(config, source_vocab=20, target_vocab=20).eval()
+    source, lengths, target = torch.randint(4, 20, (1, 6)), torch.tensor([6]), torch.randint(4, 20, (1, 5))
+    here = model(source, lengths, target)
+    turned = model(source.flip(1), lengths, target)
+    assert not torch.allclose(here, turned)
+    for stack in (model.encoder, model.decoder):
+        stack.positions.table.weight.data.zero_()
+    torch.testing.assert_close(model(source, lengths, target), model(source.flip(1), lengths, target))

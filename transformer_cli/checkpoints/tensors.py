@@ -65,7 +65,8 @@ def _pieces(tensors: Mapping[str, Tensor]) -> Iterator[bytes | memoryview]:
         if tensor.is_floating_point() and not torch.isfinite(tensor).all():
             raise DivergedError(
                 f"{name} holds {_count_non_finite(tensor)}: not saved; earlier checkpoints are untouched",
-                hint="continue from the last checkpoint with a lower training.learning_rate or more warmup_steps",
+                hint="begin a new run with one of them (training.init_from), a lower training.learning_rate and more "
+                "warmup_steps",
             )
         yield tensor.detach().cpu().contiguous().reshape(-1).view(torch.uint8).numpy().data
 
