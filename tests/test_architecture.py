@@ -233,7 +233,8 @@ def test_no_forbidden_name_is_used():
             if isinstance(node, ast.Call) and isinstance(node.func, ast.Name):
                 assert node.func.id not in FORBIDDEN_CALLS, place
             if isinstance(node, ast.Attribute):
-                assert ast.unparse(node) not in FORBIDDEN_NAMES or named(path) == CONFINED, place
+                allowed = {"torch.load"} if named(path) == CONFINED else set()
+                assert ast.unparse(node) not in FORBIDDEN_NAMES - allowed, place
                 assert node.attr != "splitlines", place
             if isinstance(node, ast.keyword) and node.arg in FORBIDDEN_OPTIONS:
                 assert ast.unparse(node.value) == "False", place
