@@ -224,7 +224,8 @@ def test_old_names_and_nested_settings_are_the_same_model(checkpoint, tmp_path, 
 @pytest.mark.parametrize(
     ("codes", "words"),
     [
-        ("#version: 0.2\na b\nb c\nb c d\n\nx", "is no pair"),
+        ("#version: 0.2\na b\nb c\nb c d\n\nx", "line 5: '' is no pair"),
+        ("a b 9\nb\n", "line 2: 'b' is no pair"),
         ("a b\n", "have no version"),
         ("#version: 0.2\nb c\na b\nab c\n", "are never one symbol"),
     ],

@@ -51,16 +51,15 @@ def words(listed: Sequence[str]) -> Model:
 
 def _ranks(codes: str, name: str) -> dict[Pair, int]:
     lines = codes.rstrip("\n").split("\n")
-    if lines[0].startswith("#version:"):
-        lines = lines[1:]
-    elif len(lines[0].split(" ")) != 3:  # fastBPE counts pairs
+    has_version = lines[0].startswith("#version:")
+    if not has_version and len(lines[0].split(" ")) != 3:  # fastBPE counts pairs
         raise ModelError(f"{name} have no version: subword-nmt's first ones, which ended words in another way")
     ranks: dict[Pair, int] = {}
-    for rank, line in enumerate(lines):
+    for number, line in enumerate(lines[has_version:], start=1 + has_version):
         parts = line.strip("\r ").split(" ")
         if len(parts) not in (2, 3):
-            raise ModelError(f"{name}, line {rank + 2:,}: {line[:60]!r} is no pair")
-        ranks.setdefault((parts[0], parts[1]), rank)
+            raise ModelError(f"{name}, line {number:,}: {line[:60]!r} is no pair")
+        ranks.setdefault((parts[0], parts[1]), len(ranks))
     return ranks
 
 
