@@ -15,7 +15,7 @@ import types
 from argparse import Namespace
 from pathlib import Path
 
-import fairseq
+import as_fairseq
 import pytest
 import sentencepiece
 import torch
@@ -120,7 +120,7 @@ def checkpoint(tmp_path, text, monkeypatch):  # noqa: F811
             counted += [(f"madeupword{n:04}", 0) for n in range(3)]
             place.joinpath(f"dict.{language}.txt").write_text("".join(f"{one} {n}\n" for one, n in counted), "utf-8")
             lists.append(["<s>", "<pad>", "</s>", "<unk>", *(one for one, _ in counted)])
-        model = fairseq.weights(args, *map(len, lists))
+        model = as_fairseq.weights(args, *map(len, lists))
         torch.save({"args": Namespace(**args), "model": model}, place / "model.pt")
         if not is_opened:  # in this process: what is read there is tested below
             monkeypatch.setattr(from_fairseq, "unpickled", lambda path: ({"args": args}, model))
@@ -142,7 +142,7 @@ def test_every_shape_gives_the_logits_of_the_original(checkpoint, tmp_path, text
         [ids], [written] = run.tokenizer.encode_source([source]), run.tokenizer.encode_target([wanted])
         sides = zip(lists, (source, wanted), strict=True)
         numbers = [[side.index(piece) for piece in cut(line, rules_of(place))] for side, line in sides]
-        there = fairseq.logits(args, model, [*numbers[0], fairseq.EOS], [fairseq.EOS, *numbers[1]])
+        there = as_fairseq.logits(args, model, [*numbers[0], as_fairseq.EOS], [as_fairseq.EOS, *numbers[1]])
         hidden = run.model(torch.tensor([[*ids, 3]]), torch.tensor([len(ids) + 1]), torch.tensor([[2, *written]]))
         here = run.model.project(hidden)[0]
         torch.testing.assert_close(here[:, order], there[:, [2, *range(4, len(lists[1]))]], rtol=0, atol=1e-5)
@@ -276,6 +276,7 @@ def saved_as_fairseq(path: Path, monkeypatch, **others) -> None:
     module = types.ModuleType("fairseq.meters")
     module.Meter = Meter
     monkeypatch.setattr(Meter, "__module__", "fairseq.meters")
+    monkeypatch.setitem(sys.modules, "fairseq", types.ModuleType("fairseq"))
     monkeypatch.setitem(sys.modules, "fairseq.meters", module)
     state = {"args": Namespace(**ARGS), "model": {"a.weight": torch.ones(2, 3)}, "extra_state": {"meter": Meter()}}
     torch.save(state | others, path)
