@@ -1,8 +1,11 @@
-"""A checkpoint that PyTorch pickled, opened by a process that may do nothing else.
+"""A checkpoint that PyTorch pickled, opened by a process that may do little else.
 
 A pickle is a program. PyTorch's reader of weights runs none of it: it makes tensors, Python's own containers and the
-few classes that it is told. Here it does so in a process that has no network, opens no file, starts nothing and has
-little memory, so that a fault in it reaches nothing. What comes back is a line of JSON and safetensors.
+few classes that it is told. Here it does so in a process that gave up its rights before, so that a fault in the reader
+reaches little. The kernel lets it open no file and no connection, and use so much time; on Linux so much memory, too,
+and where it may have one, a network of its own with nothing in it. What Python is asked for besides, such as to start a
+program, it refuses itself: of the kernel's limits, that of processes does not bind root. What comes back is a line of
+JSON and safetensors.
 """
 
 from __future__ import annotations
@@ -22,15 +25,18 @@ from pathlib import Path
 from typing import Any, BinaryIO
 
 from transformer_cli import files
-from transformer_cli.errors import ModelError, ResourceError
+from transformer_cli.errors import ModelError, ResourceError, TxError
+from transformer_cli.trouble import missing, reason_of
 
 NEW_USER_AND_NETWORK = 0x10000000 | 0x40000000
 """Of Linux's `unshare`."""
 PROCESSOR_S = 600
+NO_ROOM = 74
+"""What the process exits with where its answer cannot be written."""
 ROOM = 1 << 30
-"""Bytes of memory beside twice the size of the checkpoint."""
-LEFT_OUT = ("fairseq.", "omegaconf.")
-"""Whose classes become nothing: what they hold of a training is of no use here."""
+"""Bytes of memory beside three times the size of the checkpoint: what is read, each tensor by itself, their bytes."""
+LEFT_OUT = re.compile(r"(fairseq|omegaconf|typing)\..+|collections\.defaultdict|dict|list|tuple|int|float|str|bool")
+"""Classes that become nothing: what those of fairseq and OmegaConf hold is of no use; the others are types there."""
 MOST_CLASSES = 50
 QUIET = ("object.",)
 """What may happen while weights are read."""
@@ -49,24 +55,43 @@ def unpickled(path: Path) -> tuple[dict[str, Any], dict[str, Any]]:
     environment |= {"PYTHONPATH": os.pathsep.join([package, *sys.path]), "OMP_NUM_THREADS": "1"}
     command = [sys.executable, "-P", "-c", f"from {__name__} import work; work()"]
     try:
-        with open(path, "rb") as checkpoint, tempfile.TemporaryFile() as answer:
+        with _opened(path) as checkpoint, tempfile.TemporaryFile() as answer:
             done = subprocess.run(
                 command, stdin=checkpoint, stdout=answer, stderr=subprocess.PIPE, env=environment, cwd="/", check=False
             )
+            if done.returncode != 0:
+                raise _failure(path, done.returncode, done.stderr.decode("utf-8", "replace"))
             answer.seek(0)
             said, weights = answer.readline(), answer.read()
     except OSError as failure:
-        raise ResourceError(f"{files.shown(path)} cannot be opened: {failure.strerror}") from failure
-    if done.returncode != 0:
-        lines = done.stderr.decode("utf-8", "replace").strip().split("\n")
-        raise ModelError(
-            f"{files.shown(path)} is no checkpoint that can be opened safely: {files.shown(lines[-1][:200])}",
-            hint="nothing of it was executed; weights as safetensors need no such care",
-        )
+        raise ResourceError(f"{files.shown(path)} cannot be opened: {reason_of(failure)}") from failure
     try:
         return dict(json.loads(said)), from_bytes(weights)
     except ValueError:
         raise ModelError(f"{files.shown(path)} holds no weights that can be read") from None
+
+
+def _opened(path: Path) -> BinaryIO:
+    try:
+        return open(path, "rb")
+    except FileNotFoundError:
+        raise ModelError(f"{files.shown(path)} {missing(path)}") from None
+    except OSError as failure:
+        raise files.unreadable(path, failure, error=ModelError) from failure
+
+
+def _failure(path: Path, code: int, told: str) -> TxError:
+    """Why there is no answer. code: what the process ended with. told: its stderr."""
+    reason = f"it was ended by signal {-code}" if code < 0 else files.shown(told.strip().split("\n")[-1][:200])
+    if code == NO_ROOM:
+        return ResourceError(
+            f"{files.shown(tempfile.gettempdir())} cannot hold the weights of {files.shown(path)}: {reason}",
+            hint="free some space there, or name another directory in TMPDIR",
+        )
+    return ModelError(
+        f"{files.shown(path)} is no checkpoint that can be opened safely: {reason}",
+        hint="nothing of it was executed; weights as safetensors need no such care",
+    )
 
 
 # --- in the process of its own ------------------------------------------------------------------------------------
@@ -84,7 +109,7 @@ class Nothing:
 
 def work() -> None:
     """The checkpoint comes through stdin, the answer goes to stdout; on failure the last line of stderr says why."""
-    with suppress(Exception):  # where the system has no such thing; first of all, for it needs a single thread
+    with suppress(Exception):  # a second lock, where there is such a thing and it is allowed; it needs a single thread
         ctypes.CDLL(None).unshare(NEW_USER_AND_NETWORK)
     source, answer = sys.stdin.buffer, sys.stdout.buffer
     size = os.fstat(source.fileno()).st_size
@@ -95,7 +120,13 @@ def work() -> None:
         weights = _saved(tensors)
     except Exception as failure:
         sys.exit(_reason(failure))
-    answer.write(json.dumps(said, allow_nan=False).encode() + b"\n" + weights)
+    try:
+        answer.write(json.dumps(said, allow_nan=False).encode() + b"\n")
+        answer.write(weights)
+        answer.flush()
+    except OSError as failure:
+        print(reason_of(failure), file=sys.stderr, flush=True)
+        os._exit(NO_ROOM)  # Python's own end would try to write the rest once more
 
 
 def _load(source: BinaryIO) -> Any:
@@ -110,9 +141,9 @@ def _load(source: BinaryIO) -> Any:
                 return torch.load(source, map_location="cpu", weights_only=True)
         except Exception as failure:
             name = _unknown(failure)
-            if name is None or not name.startswith(LEFT_OUT) or len(allowed) > MOST_CLASSES:
+            if name is None or not LEFT_OUT.fullmatch(name) or len(allowed) > MOST_CLASSES:
                 raise
-            allowed.append((Nothing, name))
+            allowed.append((Nothing, name if "." in name else f"builtins.{name}"))
 
 
 def _unknown(failure: Exception) -> str | None:
@@ -172,7 +203,7 @@ def _be_ready() -> None:
 
 
 def _give_up_rights(size: int) -> None:
-    """No file, no child, no network, and so much memory and time."""
+    """No file, no network, and so much memory and time; no child, which root is refused by Python only."""
     with suppress(ImportError):
         import resource
 
