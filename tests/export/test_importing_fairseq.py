@@ -247,6 +247,27 @@ def test_what_cannot_be_held_is_refused_with_every_reason(checkpoint, tmp_path):
     assert not (tmp_path / "run").exists()
 
 
+def test_every_line_of_a_dictionary_is_a_row_also_that_of_a_piece_that_was_there(checkpoint, tmp_path):
+    place, _, model, lists = checkpoint("blanks")
+    piece = lists[0][4]
+    with (place / "dict.de.txt").open("a", encoding="utf-8") as file:
+        file.write(f"{piece} 7 #fairseq:overwrite\n<s> 5 #fairseq:overwrite\n")
+    table = model["encoder.embed_tokens.weight"]
+    model["encoder.embed_tokens.weight"] = torch.cat((table, torch.randn(2, 16)))
+    import_model(place, tmp_path / "run")
+    run = opened(tmp_path / "run")
+    [[id]] = run.tokenizer.encode_source([piece])
+    assert torch.equal(run.model.source_embedding.table.weight[id], model["encoder.embed_tokens.weight"][-2])
+
+
+def test_a_piece_that_is_there_twice_is_refused(checkpoint, tmp_path):
+    place, *_, lists = checkpoint()
+    with (place / "dict.de.txt").open("a", encoding="utf-8") as file:
+        file.write(f"{lists[0][4]} 1\n")
+    with pytest.raises(ModelError, match=rf"dict.de.txt, line {len(lists[0]) - 3}: .* is there already"):
+        import_model(place, tmp_path / "run")
+
+
 def test_a_fairseq_run_is_a_run_like_any_other(checkpoint, tmp_path, text, capfd):  # noqa: F811
     place, *_ = checkpoint(is_opened=True, share_all_embeddings=True, **PRE)
     assert tx_("import", str(place / "model.pt"), "--run-dir", "runs/fair", "--json") == 0

@@ -66,6 +66,8 @@ FOREIGN = (
     "no_decoder_final_norm",
 )
 """What makes another model of it."""
+OVERWRITE = " #fairseq:overwrite"
+"""Behind a line of a dictionary: the piece was there before, and is this row from now on."""
 RENAMED = (
     (r"^(encoder|decoder)\.", r"model.\1."),
     (r"^model\.decoder\.(output_projection\.weight|embed_out)$", "lm_head.weight"),
@@ -173,17 +175,23 @@ def _renamed(tensors: Mapping[str, Tensor]) -> Iterator[tuple[str, Tensor]]:
 
 
 def _dictionary(path: Path, n_rows: int) -> dict[str, int]:
-    """The ids of a list of pieces, each with its count."""
+    """The ids of a list of pieces, each with its count: every line is a row."""
     ids = {name: id for id, name in enumerate(FIRST)}
     lines = files.read_bytes(path, error=ModelError).decode("utf-8", "replace").rstrip("\n").split("\n")
     for number, line in enumerate(lines, start=1):
-        piece, _, count = line.rstrip().removesuffix(" #fairseq:overwrite").rpartition(" ")
+        entry = line.rstrip().removesuffix(OVERWRITE)
+        piece, _, count = entry.rpartition(" ")
         if not piece or not count.isdecimal():
             raise ModelError(f"{files.shown(path)}, line {number:,}: expected a piece and its count, not {line!r:.60}")
-        ids[piece] = len(ids) if piece not in FIRST else ids[piece]
-    if len(ids) != n_rows:
+        if piece in ids and entry == line.rstrip():
+            raise ModelError(
+                f"{files.shown(path)}, line {number:,}: {piece!r:.60} is there already",
+                hint=f"fairseq refuses it, too; with{OVERWRITE} behind its count it is a row of its own",
+            )
+        ids[piece] = len(FIRST) + number - 1
+    if len(FIRST) + len(lines) != n_rows:
         raise ModelError(
-            f"{files.shown(path)} has {len(ids):,} pieces, the weights {n_rows:,}",
+            f"{files.shown(path)} has {len(FIRST) + len(lines):,} pieces, the weights {n_rows:,}",
             hint="copy the dictionaries from where this very model was trained",
         )
     return ids
