@@ -268,6 +268,14 @@ def test_a_piece_that_is_there_twice_is_refused(checkpoint, tmp_path):
         import_model(place, tmp_path / "run")
 
 
+def test_only_a_file_of_codes_is_taken_for_one(checkpoint, tmp_path):
+    place, *_ = checkpoint("blanks")
+    for name in ("decode.sh", "encode.log"):
+        place.joinpath(name).write_text("tx translate\n", encoding="utf-8")
+    import_model(place, tmp_path / "run")
+    assert opened(tmp_path / "run").config.tokenizer.kind == "word"
+
+
 def test_a_fairseq_run_is_a_run_like_any_other(checkpoint, tmp_path, text, capfd):  # noqa: F811
     place, *_ = checkpoint(is_opened=True, share_all_embeddings=True, **PRE)
     assert tx_("import", str(place / "model.pt"), "--run-dir", "runs/fair", "--json") == 0

@@ -68,6 +68,8 @@ FOREIGN = (
 """What makes another model of it."""
 OVERWRITE = " #fairseq:overwrite"
 """Behind a line of a dictionary: the piece was there before, and is this row from now on."""
+CODES = re.compile(r"(.*[-_])?(bpe)?codes?")
+"""Of a file's name, between two dots: subword-nmt's and fastBPE's merges are there."""
 RENAMED = (
     (r"^(encoder|decoder)\.", r"model.\1."),
     (r"^model\.decoder\.(output_projection\.weight|embed_out)$", "lm_head.weight"),
@@ -234,7 +236,7 @@ def _models(place: Path, pair: list[str], ids: list[dict[str, int]]) -> tuple[li
     if found := [path for path in text if path.suffix == ".model"]:
         models = {path: Model(files.read_bytes(path, error=ModelError), name=files.shown(path)) for path in found}
         return [models[path] for path in _of_sides(place, found, pair)], str
-    if found := [path for path in text if any(part.endswith(("codes", "code")) for part in path.name.split("."))]:
+    if found := [path for path in text if any(map(CODES.fullmatch, path.name.split(".")))]:
         listed = {piece for one in ids for piece in one if piece not in FIRST}
         codes = {path: files.read_bytes(path, error=ModelError).decode("utf-8", "replace") for path in found}
         models = {path: merges.merged(text, listed, name=files.shown(path)) for path, text in codes.items()}
