@@ -276,6 +276,45 @@ def test_only_a_file_of_codes_is_taken_for_one(checkpoint, tmp_path):
     assert opened(tmp_path / "run").config.tokenizer.kind == "word"
 
 
+@pytest.mark.parametrize(
+    "said", [{}, {"args": {}}, {"cfg": {}}, {"cfg": {"task": TASK}}, {"cfg": {"task": TASK, "model": None}}], ids=str
+)
+def test_a_checkpoint_that_does_not_say_its_settings_is_refused(checkpoint, tmp_path, monkeypatch, said):
+    place, _, model, _ = checkpoint()
+    monkeypatch.setattr(from_fairseq, "unpickled", lambda path: ({"args": None, "cfg": None} | said, model))
+    with pytest.raises(ModelError, match="does not say its settings, such as the number of heads"):
+        import_model(place, tmp_path / "run", ["data.source=de", "data.target=en"])
+
+
+@pytest.mark.parametrize(
+    ("said", "words"),
+    [
+        ({"args": ARGS | {"max_source_positions": "x"}}, "max_source_positions is 'x', which"),
+        ({"args": ARGS | {"encoder_attention_heads": True}}, "encoder_attention_heads is True, which"),
+        ({"args": ARGS | {"source_lang": 5}}, "source_lang is 5, which"),
+        ({"args": "x"}, "args is 'x', which"),
+        ({"cfg": ["x"]}, "cfg is ['x'], which"),
+        ({"cfg": {"task": "translation", "model": ARGS}}, "task is 'translation', which"),
+        ({"cfg": {"task": TASK, "model": 5}}, "model is 5, which"),
+    ],
+)
+def test_damaged_settings_are_refused(checkpoint, tmp_path, monkeypatch, said, words):
+    place, _, model, _ = checkpoint()
+    monkeypatch.setattr(from_fairseq, "unpickled", lambda path: (said, model))
+    with pytest.raises(ModelError) as caught:
+        import_model(place, tmp_path / "run")
+    assert words in caught.value.message
+
+
+def test_a_task_is_known_by_its_own_name_not_the_models(checkpoint, tmp_path, monkeypatch):
+    place, args, model, _ = checkpoint()
+    args = {name: value for name, value in args.items() if name != "task"} | {"_name": "transformer"}
+    cfg = {"task": TASK | {"_name": "multilingual_translation"}, "model": args}
+    monkeypatch.setattr(from_fairseq, "unpickled", lambda path: ({"cfg": cfg}, model))
+    with pytest.raises(UsageError, match="task: multilingual_translation"):
+        import_model(place, tmp_path / "run")
+
+
 def test_a_fairseq_run_is_a_run_like_any_other(checkpoint, tmp_path, text, capfd):  # noqa: F811
     place, *_ = checkpoint(is_opened=True, share_all_embeddings=True, **PRE)
     assert tx_("import", str(place / "model.pt"), "--run-dir", "runs/fair", "--json") == 0

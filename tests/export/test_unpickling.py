@@ -110,6 +110,14 @@ def test_what_is_no_checkpoint_or_a_bomb_is_refused(tmp_path, capfd):
     assert not Path("run").exists()
 
 
+def test_settings_that_are_objects_of_omegaconf_are_told_to_be_missing(tmp_path, monkeypatch, capfd):
+    saved_as_fairseq(tmp_path / "model.pt", monkeypatch, args=None, cfg=DictConfig())
+    assert tx_("import", str(tmp_path / "model.pt"), "--run-dir", "run") == 4
+    told = capfd.readouterr().err
+    assert "does not say its settings, such as the number of heads" in told
+    assert "OmegaConf.to_container" in told
+
+
 def test_a_missing_checkpoint_is_exit_code_4(capfd):
     assert tx_("import", "nothing.pt", "--run-dir", "run") == 4
     assert "nothing.pt does not exist" in capfd.readouterr().err

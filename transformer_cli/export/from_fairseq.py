@@ -16,7 +16,7 @@ from torch import Tensor
 from transformer_cli import files
 from transformer_cli.errors import ModelError, UsageError
 from transformer_cli.export.numbering import Marks, numbered, tokenizer_of
-from transformer_cli.export.original import SIDES, Found, Originals, Settings, as_run, refuse
+from transformer_cli.export.original import COPY, SIDES, Found, Originals, Settings, as_run, is_like, refuse
 from transformer_cli.export.unpickling import unpickled
 from transformer_cli.tokenizer import merges
 from transformer_cli.tokenizer.renumbering import Model
@@ -26,6 +26,7 @@ FIRST = ("<s>", "<pad>", "</s>", "<unk>")
 """The ids that every dictionary begins with."""
 MARKS = Marks(pad=1, unk=3, start=2, eos=2)
 LONGEST = 512
+LANGUAGES = ("source_lang", "target_lang")
 DEFAULTS: dict[str, Any] = {
     "encoder_embed_dim": 512,
     "encoder_ffn_embed_dim": 2048,
@@ -96,7 +97,7 @@ def read(place: Path, languages: Mapping[str, str]) -> Found:
     """
     checkpoint = _checkpoint(place)
     said, tensors = unpickled(checkpoint)
-    args = _arguments(said)
+    args = _arguments(checkpoint, said)
     pair = {side: languages.get(side) or args.get(f"{side}_lang") for side in ("source", "target")}
     dictionaries = [checkpoint.parent / f"dict.{language}.txt" for language in pair.values()]
     refuse(checkpoint, [*_refusals(args, pair, dictionaries)], hint=HINT)
@@ -123,24 +124,54 @@ def _checkpoint(place: Path) -> Path:
     return found[0]
 
 
-def _arguments(said: Mapping[str, Any]) -> dict[str, Any]:
-    """Of the model and its task: from `args`, as older versions have it, or from `cfg`, whose parts may have parts."""
-    args = dict(said.get("args") or {})
-    for section in ("task", "model"):
-        part = (said.get("cfg") or {}).get(section)
-        for name, value in (part if isinstance(part, Mapping) else {}).items():
+def _arguments(checkpoint: Path, said: Mapping[str, Any]) -> dict[str, Any]:
+    """Of the model and its task: from `args`, as older versions have it, or from `cfg`, whose parts may have parts.
+
+    ModelError where there is neither: shapes do not tell how many heads there are.
+    """
+    args = dict(_part(checkpoint, said, "args"))
+    for section, kind in (("task", "task"), ("model", "arch")):
+        for name, value in _part(checkpoint, _part(checkpoint, said, "cfg"), section).items():
+            name = kind if name == "_name" else name
             args |= {f"{name}_{one}": it for one, it in value.items()} if isinstance(value, Mapping) else {name: value}
-    args = DEFAULTS | {name: value for name, value in args.items() if value is not None}
+    args = {name: value for name, value in args.items() if value is not None}
+    if "encoder_attention_heads" not in args and _is_transformer(args):
+        raise ModelError(
+            f"{files.shown(checkpoint)} does not say its settings, such as the number of heads",
+            hint="fairseq 0.10 saves them as OmegaConf's objects, which are not opened: load the checkpoint where both "
+            "are installed, make its `cfg` a dict by `OmegaConf.to_container`, and save it again",
+        )
+    for name, usual in (DEFAULTS | dict.fromkeys(LANGUAGES, "")).items():
+        if name in args and not is_like(args[name], usual):
+            raise _damaged(checkpoint, name, args[name])
+    args = DEFAULTS | args
     for name in EQUAL:
         args.setdefault(f"decoder_{name}", args[f"encoder_{name}"])
     return args
 
 
+def _part(checkpoint: Path, said: Mapping[str, Any], name: str) -> Mapping[str, Any]:
+    """Settings by their names; none where there is no such part."""
+    part = said.get(name)
+    if not isinstance(part, Mapping | None):
+        raise _damaged(checkpoint, name, part)
+    return part or {}
+
+
+def _damaged(checkpoint: Path, name: str, value: object) -> ModelError:
+    return ModelError(f"{files.shown(checkpoint)}: {name} is {value!r:.60}, which no such model has", hint=COPY)
+
+
+def _is_transformer(args: Mapping[str, Any]) -> bool:
+    """Of an encoder and a decoder, in one of its sizes."""
+    arch = str(args.get("arch", "transformer"))
+    return arch.startswith("transformer") and "lm" not in arch.split("_")
+
+
 def _refusals(args: Mapping[str, Any], pair: Mapping[str, Any], dictionaries: list[Path]) -> Iterator[str]:
-    arch = args.get("arch") or args.get("_name") or "transformer"
-    if not str(arch).startswith("transformer") or "lm" in str(arch).split("_"):
-        yield f"arch: {arch}; there is transformer, in all of its sizes"
-    if (task := args.get("task", "translation")) != "translation" and not isinstance(task, dict):
+    if not _is_transformer(args):
+        yield f"arch: {args['arch']}; there is transformer, in all of its sizes"
+    if (task := args.get("task", "translation")) != "translation":
         yield f"task: {task}; there is translation, of one pair of languages"
     for name in FOREIGN:
         if args.get(name):

@@ -18,7 +18,17 @@ from transformer_cli.checkpoints.tensors import from_bytes
 from transformer_cli.errors import ModelError, UsageError
 from transformer_cli.export.languages import MODEL, Multilingual, multilingual
 from transformer_cli.export.numbering import Marks, Numbering, numbered, tokenizer_of
-from transformer_cli.export.original import ACTIVATIONS, COPY, SIDES, Found, Originals, Settings, as_run, refuse
+from transformer_cli.export.original import (
+    ACTIVATIONS,
+    COPY,
+    SIDES,
+    Found,
+    Originals,
+    Settings,
+    as_run,
+    is_like,
+    refuse,
+)
 from transformer_cli.export.unpickling import unpickled
 from transformer_cli.tokenizer import SPECIALS, UNK, Tokenizer
 from transformer_cli.tokenizer.renumbering import Model
@@ -141,14 +151,9 @@ def _config(place: Path) -> dict[str, Any]:
         raise ModelError(f"{files.shown(path)} does not describe a model")
     usual = ALWAYS | DEFAULTS.get(str(found.get("model_type")), {})
     for name, value in (usual | {"model_type": ""}).items():
-        if name not in IDS and name in found and not _is_like(found[name], value):
+        if name not in IDS and name in found and not is_like(found[name], value):
             raise ModelError(f"{files.shown(path)}: {name} is {found[name]!r:.60}, which no such model has", hint=COPY)
     return usual | found
-
-
-def _is_like(value: Any, usual: Any) -> bool:
-    """Whether it is of the same kind; every whole number is a number."""
-    return type(value) is type(usual) or (type(usual) is float and type(value) is int)
 
 
 def _refusals(place: Path, config: Mapping[str, Any], several: Multilingual | None) -> Iterator[str]:

@@ -88,6 +88,11 @@ def refuse(place: Path, reasons: Sequence[str], *, hint: str) -> None:
         )
 
 
+def is_like(value: Any, usual: Any) -> bool:
+    """Whether a setting is of the kind that it usually is; every whole number is a number."""
+    return type(value) is type(usual) or (type(usual) is float and type(value) is int)
+
+
 def as_run(
     kind: str, settings: Settings, tokenizer: Tokenizer, originals: Originals, numberings: Sequence[Numbering]
 ) -> Found:
