@@ -22,7 +22,7 @@ from transformer_cli.training.moving_average import NoAverage
 from transformer_cli.training.parallel import World
 from transformer_cli.training.progress import Progress
 from transformer_cli.training.schedules import learning_rate
-from transformer_cli.training.sharding import Alone
+from transformer_cli.training.sharding import Sharding
 
 
 @dataclass(frozen=True)
@@ -48,7 +48,7 @@ class Update:
 class Learner:
     """What is trained, how, and by whom."""
 
-    sharding: Alone
+    sharding: Sharding
     """What computes, on which part of the model."""
     optimizer: torch.optim.Optimizer
     options: TrainingConfig

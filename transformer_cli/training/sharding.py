@@ -7,6 +7,7 @@ there were, by which everything is divided, in the same pass that clips.
 from __future__ import annotations
 
 import copy
+from abc import ABC, abstractmethod
 from collections.abc import Callable, Sequence
 from contextlib import nullcontext
 from typing import TYPE_CHECKING, Any
@@ -29,7 +30,7 @@ if TYPE_CHECKING:
     from torch.distributed.fsdp import FSDPModule
 
 
-def shard(model: Transformer, options: TrainingConfig, world: World) -> Alone:
+def shard(model: Transformer, options: TrainingConfig, world: World) -> Sharding:
     """The model as these processes train it; to be asked for before an optimizer is made of its parameters."""
     if options.recompute:
         for layer in _layers(model):
@@ -39,35 +40,30 @@ def shard(model: Transformer, options: TrainingConfig, world: World) -> Alone:
     return (Divided if options.parallel == "fsdp" else Replicated)(model, options, world)
 
 
-class Alone:
-    """One process and no wrapper: the number of targets is known, the loss is divided by it, gradients are ready."""
+class Sharding(ABC):
+    """Of several processes; one alone differs where it says so."""
 
-    def __init__(self, model: Transformer, options: TrainingConfig) -> None:
-        self.model = model
-        self.working = WorkingCopy(model)
-        self.objective = Objective(self.working.model, smoothing=options.label_smoothing)
+    def __init__(self, model: Transformer, objective: Objective) -> None:
+        self.model, self.objective = model, objective
 
     def begin(self) -> None:
         """An update begins, of weights as they are now."""
-        self.working.refresh()
         self.objective.train()
 
+    @abstractmethod
     def learn(self, batch: Batch, *, n_targets: float, is_last: bool) -> Tensor:
         """The summed loss of a batch, and its gradients added to those that are there.
 
         n_targets: of this process in the update. is_last: no batch is added after that.
         """
-        loss: Tensor = self.objective(batch)
-        (loss / n_targets).backward()
-        return loss.detach()
 
     def norm(self, gradients: Sequence[Tensor]) -> Tensor:
         """Of all gradients together, as they are held; on the device."""
         return nn.utils.get_total_norm(gradients)
 
+    @abstractmethod
     def factor(self, n_targets: float) -> float:
         """What makes gradients as they are held those of the mean loss. n_targets: of all processes."""
-        return 1.0
 
     def clip(
         self, parameters: Sequence[nn.Parameter], held: Tensor, *, norm: float, factor: float, longest: float
@@ -76,32 +72,51 @@ class Alone:
 
         held: their norm as it is, on the device. norm: that, times the factor.
         """
-        if factor != 1.0:
-            gradients = [parameter.grad for parameter in parameters if parameter.grad is not None]
-            torch._foreach_mul_(gradients, factor * min(1.0, longest / (norm + 1e-6)))
-        elif norm > longest - 1e-6:  # what torch would leave room for; else it multiplies with 1
-            nn.utils.clip_grads_with_norm_(parameters, longest, held)
+        gradients = [parameter.grad for parameter in parameters if parameter.grad is not None]
+        torch._foreach_mul_(gradients, factor * min(1.0, longest / (norm + 1e-6)))
 
     def whole(self) -> Transformer:
         """The model in one piece, with its weights as they are now."""
         return self.model
 
 
-class Replicated(Alone):
+class Alone(Sharding):
+    """One process and no wrapper: the number of targets is known, the loss is divided by it, gradients are ready."""
+
+    def __init__(self, model: Transformer, options: TrainingConfig) -> None:
+        self.working = WorkingCopy(model)
+        super().__init__(model, Objective(self.working.model, smoothing=options.label_smoothing))
+
+    def begin(self) -> None:
+        self.working.refresh()
+        super().begin()
+
+    def learn(self, batch: Batch, *, n_targets: float, is_last: bool) -> Tensor:
+        loss: Tensor = self.objective(batch)
+        (loss / n_targets).backward()
+        return loss.detach()
+
+    def factor(self, n_targets: float) -> float:
+        return 1.0
+
+    def clip(
+        self, parameters: Sequence[nn.Parameter], held: Tensor, *, norm: float, factor: float, longest: float
+    ) -> None:
+        if norm > longest - 1e-6:  # what torch would leave room for; else it multiplies with 1
+            nn.utils.clip_grads_with_norm_(parameters, longest, held)
+
+
+class Replicated(Sharding):
     """Each process has the whole model; gradients are summed while the way back is still going on (Li et al. 2020)."""
 
     def __init__(self, model: Transformer, options: TrainingConfig, world: World) -> None:
-        self.model = model
+        super().__init__(model, Objective(model, smoothing=options.label_smoothing))
         self.world = world
-        self.objective = Objective(model, smoothing=options.label_smoothing)
         self.wrapped = DistributedDataParallel(self.objective, gradient_as_bucket_view=True)
         # It lays its buckets out anew after the first way back, in the order that it saw, and the order of sums within
         # a bucket moves bits: a run that goes on must have them as one that was never stopped.
         self.learn(of_nothing(), n_targets=0, is_last=True)
         self.objective.zero_grad()
-
-    def begin(self) -> None:
-        self.objective.train()
 
     def learn(self, batch: Batch, *, n_targets: float, is_last: bool) -> Tensor:
         with nullcontext() if is_last else self.wrapped.no_sync():
@@ -114,7 +129,7 @@ class Replicated(Alone):
         return self.world.size / n_targets  # it has divided by how many processes there are
 
 
-class Divided(Alone):
+class Divided(Sharding):
     """Each process has a part of every weight, gradient and moment; what a layer needs is whole while it computes
     (Zhao et al. 2023; PyTorch's FSDP2)."""
 
@@ -122,23 +137,19 @@ class Divided(Alone):
         from torch.distributed.device_mesh import init_device_mesh
         from torch.distributed.fsdp import MixedPrecisionPolicy
 
-        self.model = model
+        super().__init__(model, Objective(model, smoothing=options.label_smoothing))
         self.world = world
         self.plain = _without_weights(model)
-        self.objective = Objective(model, smoothing=options.label_smoothing)
         mesh = init_device_mesh(model.output.weight.device.type, (world.size,))
         # In bf16 as in working.py: layers are cast, before they travel; their gradients are summed in fp32.
         narrow = model.dtype if model.dtype in (torch.bfloat16, torch.float16) else None
-        wide = narrow and torch.float32
+        wide = torch.float32 if narrow else None
         policy = MixedPrecisionPolicy(param_dtype=narrow, reduce_dtype=wide, cast_forward_inputs=False)
         # Keys and values of the memory are made before the first layer of the decoder is called.
         apart = [module.key_value for module in model.modules() if isinstance(module, CrossAttention)]
         for module in (*apart, *_layers(model)):
             self._divide(module, mesh=mesh, mp_policy=policy)
         self.root = self._divide(self.objective, mesh=mesh)
-
-    def begin(self) -> None:
-        self.objective.train()
 
     def learn(self, batch: Batch, *, n_targets: float, is_last: bool) -> Tensor:
         self.root.set_requires_gradient_sync(is_last)
