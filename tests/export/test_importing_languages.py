@@ -15,7 +15,7 @@ from test_importing import SMALL, changed, opened, sentencepiece_model, spms, te
 
 import transformer_cli as tx
 from transformer_cli.decoding.scoring import Pair, score_ids
-from transformer_cli.errors import UsageError
+from transformer_cli.errors import ModelError, UsageError
 from transformer_cli.export.comparison import compare
 from transformer_cli.export.hugging_face import HuggingFace
 from transformer_cli.export.importing import import_model
@@ -198,6 +198,23 @@ def test_a_list_of_languages_is_enough_without_the_other_tokenizer_file(many, tm
     there = transformers.M2M100ForConditionalGeneration.from_pretrained(place).get_encoder().embed_tokens.weight
     row = run.model.source_embedding.table.weight[run.tokenizer.source.mark_id]
     assert torch.equal(row, there[4 + 147 + marks.index("deu_Latn")])
+
+
+@pytest.mark.parametrize("entry", [{"id": 5}, {"content": "deu_Latn"}, {"content": 7, "id": 5}, "deu_Latn", None])
+def test_a_damaged_list_of_marks_is_a_model_error(many, entry, tmp_path):
+    place = many("nllb")
+    changed(place / "tokenizer.json", added_tokens=[entry])
+    with pytest.raises(ModelError, match="added tokens of its tokenizer are damaged"):
+        import_model(place, tmp_path / "run", languages("nllb"))
+
+
+@pytest.mark.parametrize("names", [[7], [["deu_Latn"]], [None]])
+def test_damaged_names_of_languages_are_a_model_error(many, names, tmp_path):
+    place = many("nllb")
+    (place / "tokenizer.json").unlink()
+    changed(place / "tokenizer_config.json", additional_special_tokens=names)
+    with pytest.raises(ModelError, match="added tokens of its tokenizer are damaged"):
+        import_model(place, tmp_path / "run", languages("nllb"))
 
 
 def test_the_languages_of_its_tokenizer_are_all_there():

@@ -35,7 +35,10 @@ SAID = {"source": "src_lang", "target": "tgt_lang"}
 
 @dataclass(frozen=True)
 class Multilingual:
-    """ids: of the pieces, there. marks: of each language. said: the settings of the tokenizer."""
+    """A tokenizer of many languages.
+
+    ids: of the pieces, there. marks: of each language. said: the settings of the tokenizer.
+    """
 
     model: Model
     ids: dict[str, int]
@@ -82,13 +85,19 @@ def multilingual(place: Path) -> Multilingual | None:
 def _added(place: Path, first: int, said: dict[str, Any]) -> dict[str, int]:
     """The marks of NLLB's languages and their ids, which follow those of the pieces."""
     tokens = _read(place / "tokenizer.json").get("added_tokens")
-    if isinstance(tokens, list):
-        named = {token["content"]: token["id"] for token in tokens}
-    else:
-        listed = _read(place / "special_tokens_map.json") | said
-        names = listed.get("additional_special_tokens") or listed.get("extra_special_tokens") or []
-        named = {name: first + place for place, name in enumerate(names)}
-    return {name: id for name, id in named.items() if NLLB_MARK.fullmatch(name)}
+    listed = _read(place / "special_tokens_map.json") | said
+    names = listed.get("additional_special_tokens") or listed.get("extra_special_tokens") or []
+    try:
+        if isinstance(tokens, list):
+            named = {token["content"]: token["id"] for token in tokens}
+        else:
+            named = {name: first + n for n, name in enumerate(names)}
+        return {name: id for name, id in named.items() if NLLB_MARK.fullmatch(name)}
+    except (KeyError, TypeError):
+        raise ModelError(
+            f"{files.shown(place)}: the added tokens of its tokenizer are damaged; each has a name and a number",
+            hint="copy tokenizer.json and tokenizer_config.json again",
+        ) from None
 
 
 def _read(path: Path) -> dict[str, Any]:
