@@ -146,6 +146,11 @@ def test_a_mark_comes_before_every_text_and_vanishes_from_it(marked, joint):
     assert [ids[1:] for ids in drawn] == joint.sample_target(ENGLISH, rate=0.5, seed=1, epoch=1)
 
 
+def test_the_mark_is_what_is_given(marked, joint):
+    assert [list(marked.source.given)] == [ids[:1] for ids in marked.encode_source(["ein"])]
+    assert joint.source.given == ()
+
+
 def test_its_own_mark_may_be_written_and_that_of_another_language_never(marked):
     assert marked.target.mark_id not in marked.banned_target_ids
     assert marked.source.mark_id in marked.banned_target_ids

@@ -120,7 +120,7 @@ class EngineTranslator(TextTranslator):
             return []
         texts = [[self._target[id] for id in one.ids] for _, one in pairs]
         scores = iter(self._engine.score_batch([source for source, _ in pairs], texts, max_input_length=0))
-        n_given = int(self.symbols.first is not None)
+        n_given = len(self.tokenizer.target.given)
         return [
             [replace(one, log_probability=math.fsum(next(scores).log_probs[n_given : one.length])) for one in several]
             for several in found

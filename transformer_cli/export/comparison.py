@@ -122,7 +122,7 @@ def compare(run: OpenedRun, engine: Engine, probe: Probe) -> Comparison:
         theirs += engine.beam(part, limit=probe.limit, beam_size=probe.beam_size, length_penalty=probe.length_penalty)
         ours += _beam(run, prepared, part, probe, banned)
     _refuse_nonsense(run, engine, [*(one.ids for one in walks), *(one.ids for one in theirs)])
-    n_given = int(run.tokenizer.target.mark is not None)
+    n_given = len(run.tokenizer.target.given)
     steps = [_Steps.of(walk, logits_TV, banned, n_given) for walk, logits_TV in _forced(run, probe.sources, walks)]
     scored = [_log_probability(logits_TV, found, n_given) for found, logits_TV in _forced(run, probe.sources, theirs)]
     lines = list(_lines(run, engine, probe, ours, theirs, scored))

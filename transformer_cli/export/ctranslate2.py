@@ -73,7 +73,7 @@ class Engine:
         self._ids = {token: id for id, token in enumerate(self._target)}
         self._ends = run.config.data.source_eos
         self._mark = run.tokenizer.target.mark
-        self._first = [*filter(None, [run.tokenizer.source.mark])]
+        self._first = [self._source[id] for id in run.tokenizer.source.given]
         self._models = [SentencePieceProcessor(model_file=str(place / name)) for name in run.tokenizer.models()]
 
     def encode(self, lines: Sequence[str]) -> list[list[int]]:

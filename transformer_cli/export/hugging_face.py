@@ -85,7 +85,7 @@ class Engine:
     def __init__(self, run: OpenedRun, place: Path) -> None:
         transformers = needed("transformers")
         self.name = f"transformers {transformers.__version__}"
-        self._n_given = int(run.tokenizer.target.mark is not None)
+        self._n_given = len(run.tokenizer.target.given)
         with _quiet(transformers):
             self._model = transformers.AutoModelForSeq2SeqLM.from_pretrained(str(place)).eval()
             self._tokenizer = transformers.AutoTokenizer.from_pretrained(str(place))

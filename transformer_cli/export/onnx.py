@@ -101,7 +101,7 @@ class Engine:
         models = [SentencePieceProcessor(model_file=str(place / name)) for name in run.tokenizer.models()]
         self._source, self._target = models[0], models[-1]
         self._end = [EOS] * run.config.data.source_eos
-        self._first = [*filter(None, [run.tokenizer.source.mark_id])]
+        self._first = run.tokenizer.source.given
         mark = run.tokenizer.target.mark_id
         self._symbols = Symbols(bos=BOS, eos=EOS, banned=run.tokenizer.banned_target_ids, first=mark)
 

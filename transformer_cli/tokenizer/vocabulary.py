@@ -53,6 +53,11 @@ class Vocabulary:
     def sha256(self) -> str:
         return hashlib.sha256(self.model).hexdigest()
 
+    @property
+    def given(self) -> tuple[int, ...]:
+        """What every text begins with and no model chooses: the id of its mark, if it has one."""
+        return () if self.mark_id is None else (self.mark_id,)
+
     @cached_property
     def banned_ids(self) -> tuple[int, ...]:
         """What a translation must never contain: unk, control symbols but eos and its own mark, and whatever would
