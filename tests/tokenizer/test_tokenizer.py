@@ -98,6 +98,22 @@ def test_a_damaged_description_is_a_model_error(joint, tmp_path, text):
         Tokenizer.load(tmp_path)
 
 
+def test_only_the_description_is_told_to_be_none(joint, tmp_path, monkeypatch):
+    """What is wrong where the models are read is no fault of it."""
+    joint.save(tmp_path)
+    monkeypatch.setattr("transformer_cli.tokenizer.tokenizer.read_vocabulary", lambda *_, **__: {}["nothing"])
+    with pytest.raises(KeyError):
+        Tokenizer.load(tmp_path)
+
+
+def test_a_mark_that_is_no_text_is_none(joint, tmp_path):
+    joint.save(tmp_path)
+    description = json.loads((tmp_path / "tokenizer.json").read_text(encoding="utf-8"))
+    (tmp_path / "tokenizer.json").write_text(json.dumps(description | {"marks": [5]}), encoding="utf-8")
+    with pytest.raises(ModelError, match=r"spm\.model has no mark 5"):
+        Tokenizer.load(tmp_path)
+
+
 @pytest.mark.parametrize(
     "damage", [lambda m: m[:-1], lambda m: m + b"\0", lambda m: m[:99] + b"?" + m[100:], lambda m: b""]
 )

@@ -110,11 +110,11 @@ class Tokenizer:
         try:
             names = [JOINT_FILE] if description["joint"] else [SOURCE_FILE, TARGET_FILE]
             hashes = [description["sha256"][name] for name in names]
-            marks = description.get("marks", [None] * len(names))
-            known = zip(names, hashes, marks, strict=True)
-            return cls(*(read_vocabulary(directory / name, sha256=sha256, mark=mark) for name, sha256, mark in known))
+            marks = [mark and str(mark) for mark in description.get("marks", [None] * len(names))]
+            known = [*zip(names, hashes, marks, strict=True)]
         except (KeyError, TypeError, ValueError):
             raise ModelError(f"{files.shown(path)} does not describe a tokenizer", hint=hint) from None
+        return cls(*(read_vocabulary(directory / name, sha256=sha256, mark=mark) for name, sha256, mark in known))
 
     def models(self) -> dict[str, Vocabulary]:
         """The SentencePiece model or models, by the names of their files."""
