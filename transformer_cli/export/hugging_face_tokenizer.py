@@ -59,7 +59,9 @@ def _of_plain_text(run: OpenedRun, place: Path) -> dict[str, Any]:
 
 def _of_marked_text(tokenizer: Tokenizer, place: Path) -> dict[str, Any]:
     """M2M100's marks of languages follow the pieces of its list."""
-    name, first = languages_of(tokenizer) or ("", 0)
+    listed = languages_of(tokenizer)
+    assert listed, "HuggingFace.refusals has seen to it"
+    name, first = listed
     with create_file(place / MODEL) as file:
         file.write(tokenizer.source.model)
     write_json(place / "vocab.json", {piece: id for piece, id in _ids(tokenizer.source).items() if id < first})
