@@ -9,7 +9,7 @@ import struct
 from collections.abc import Iterator, Mapping, Sequence
 from typing import Literal
 
-from transformer_cli.tokenizer.vocabulary import SPECIALS, Vocabulary, processor_of
+from transformer_cli.tokenizer.vocabulary import SPECIALS, UNK, Vocabulary, processor_of
 
 Kind = Literal["unigram", "bpe", "word", "char"]
 KINDS: tuple[Kind, ...] = ("unigram", "bpe", "word", "char")
@@ -58,12 +58,15 @@ class Model:
             _number(FIRST_OF_IDS + place, SPECIALS.index(name)) + _text(FIRST_OF_NAMES + place, name)
             for place, name in enumerate((*SPECIALS[1:], SPECIALS[0]))
         )
-        types = dict(zip(SPECIALS, (CONTROL, UNKNOWN, CONTROL, CONTROL), strict=True)) | dict.fromkeys(marks, CONTROL)
         known = {name: self._pieces[name] for name in self.pieces}
-        made = [_piece(name, types[name]) for name in SPECIALS]
+        made = [_piece(name, UNKNOWN if id == UNK else CONTROL) for id, name in enumerate(SPECIALS)]
         for name in pieces:
-            type = CONTROL if name in marks else NORMAL if self.kind == "bpe" and len(name) == 1 else UNUSED
-            made.append((None if name in marks else known.get(name)) or _piece(name, type))
+            if name in marks:
+                made.append(_piece(name, CONTROL))
+            elif name in known:
+                made.append(known[name])
+            else:
+                made.append(_piece(name, NORMAL if self.kind == "bpe" and len(name) == 1 else UNUSED))
         # Concatenated protobuf messages are one message whose later fields win.
         return Vocabulary(b"".join(made) + self._others + _message(TRAINER, trainer))
 
