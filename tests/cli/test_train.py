@@ -78,12 +78,12 @@ def test_who_stops_training_is_told_in_a_sentence_what_goes_on_with_it(
 def test_training_ends_with_its_scores_as_a_curve(capfd: pytest.CaptureFixture[str]) -> None:
     by_loss = "training={max_steps: 3, validate_every: 1, best_by: loss, validation_bleu: false}"
     assert train([["a", "b"]], "--set", by_loss) == 0
-    found = re.search(r"^loss (\S+) (\S+) to (\S+)$", capfd.readouterr().err, re.MULTILINE)
+    found = re.search(r"^loss (\S+) (\S+) to (\S+), best (\S+)$", capfd.readouterr().err, re.MULTILINE)
     events = Path("runs/mine/metrics.jsonl").read_text().splitlines()
     losses = [json.loads(line)["loss"] for line in events if "validation" in line]
     assert found is not None
     assert len(found[1]) == len(losses) == 3
-    assert found.groups()[1:] == (f"{losses[0]:.2f}", f"{losses[-1]:.2f}")
+    assert found.groups()[1:] == (f"{losses[0]:.2f}", f"{losses[-1]:.2f}", f"{min(losses):.2f}")
 
 
 @pytest.mark.parametrize(
