@@ -83,6 +83,10 @@ def refuse_impossible(context: Any, parameter: Any, value: Any) -> Any:
     return value
 
 
+def _set(help: str) -> Any:
+    return typer.Option("--set", metavar="KEY=VALUE", rich_help_panel=MODEL, autocompletion=_assignments, help=help)
+
+
 Config = Annotated[
     str | None,
     typer.Option(
@@ -94,26 +98,8 @@ Config = Annotated[
         help="A YAML file, or a preset such as base.yaml.",
     ),
 ]
-Overrides = Annotated[
-    list[str] | None,
-    typer.Option(
-        "--set",
-        metavar="KEY=VALUE",
-        rich_help_panel=MODEL,
-        autocompletion=_assignments,
-        help="Override a setting: model.d_model=64; repeatable.",
-    ),
-]
-TrainedOverrides = Annotated[
-    list[str] | None,
-    typer.Option(
-        "--set",
-        metavar="KEY=VALUE",
-        rich_help_panel=MODEL,
-        autocompletion=_assignments,
-        help="Other settings: decoding.beam_size=1; repeatable.",
-    ),
-]
+Overrides = Annotated[list[str] | None, _set("Override a setting: model.d_model=64; repeatable.")]
+TrainedOverrides = Annotated[list[str] | None, _set("Other settings: decoding.beam_size=1; repeatable.")]
 """Of a model that is there: what made it stays."""
 Model = Annotated[
     str | None,

@@ -16,7 +16,17 @@ from torch import Tensor
 from transformer_cli import files
 from transformer_cli.errors import ModelError, UsageError
 from transformer_cli.export.numbering import Marks, numbered, tokenizer_of
-from transformer_cli.export.original import COPY, SIDES, Found, Originals, Settings, as_run, is_like, refuse
+from transformer_cli.export.original import (
+    COPY,
+    SIDES,
+    Found,
+    Originals,
+    Settings,
+    as_run,
+    is_like,
+    refuse,
+    settings_of,
+)
 from transformer_cli.export.unpickling import unpickled
 from transformer_cli.tokenizer import merges
 from transformer_cli.tokenizer.renumbering import Model
@@ -109,9 +119,7 @@ def read(place: Path, languages: Mapping[str, str]) -> Found:
     here = [{piece if piece in FIRST else name_here(piece): id for piece, id in one.items()} for one in ids]
     numberings = [numbered(one, n, model.pieces, MARKS) for one, n, model in zip(here, rows, models, strict=True)]
     tokenizer, kind = tokenizer_of(models, numberings)
-    sizes = {"source": tokenizer.source_size, "target": tokenizer.target_size}
-    joint = tokenizer.shares_ids
-    settings["tokenizer"] = {"kind": kind, "joint": joint, "vocab_size": sizes["source"] if joint else sizes}
+    settings["tokenizer"] = settings_of(tokenizer, kind)
     return as_run("fairseq", settings, tokenizer, originals, numberings)
 
 

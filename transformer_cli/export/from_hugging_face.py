@@ -28,6 +28,7 @@ from transformer_cli.export.original import (
     as_run,
     is_like,
     refuse,
+    settings_of,
 )
 from transformer_cli.export.unpickling import unpickled
 from transformer_cli.tokenizer import SPECIALS, UNK, Tokenizer
@@ -250,7 +251,6 @@ def _settings(
     generation = {"num_beams": 1, **config} | _read_settings(place / "generation_config.json")
     positions = SHAPE[config["model_type"]]["positions"]
     room = config["max_position_embeddings"]
-    sizes = {"source": tokenizer.source_size, "target": tokenizer.target_size}
     return {
         "model": {
             "d_model": config["d_model"],
@@ -265,11 +265,7 @@ def _settings(
             "embedding_scale": config["scale_embedding"],
             **{name: config[name] for name in ("dropout", "attention_dropout", "activation_dropout")},
         },
-        "tokenizer": {
-            "kind": kind,
-            "joint": tokenizer.shares_ids,
-            "vocab_size": sizes["source"] if tokenizer.shares_ids else sizes,
-        },
+        "tokenizer": settings_of(tokenizer, kind),
         "data": {
             "train": None,
             "max_length": min(LONGEST, room),

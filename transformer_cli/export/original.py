@@ -115,6 +115,13 @@ def as_run(
     return Found(kind, settings, tokenizer, found)
 
 
+def settings_of(tokenizer: Tokenizer, kind: str) -> dict[str, Any]:
+    """What `tokenizer:` says of one that was made elsewhere."""
+    sizes = {"source": tokenizer.source_size, "target": tokenizer.target_size}
+    joint = tokenizer.shares_ids
+    return {"kind": kind, "joint": joint, "vocab_size": sizes["source"] if joint else sizes}
+
+
 def _table(tied: str, side: Stack) -> tuple[str, ...]:
     """What a side's table may be called."""
     is_shared, is_output = tied in ("all", "embeddings"), tied in ("all", "decoder")
