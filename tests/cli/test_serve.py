@@ -50,7 +50,10 @@ class Started:
             connection.close()
 
 
-@pytest.mark.parametrize(("number", "farewell"), [(signal.SIGTERM, "terminated"), (signal.SIGINT, "interrupted")])
+@pytest.mark.parametrize(
+    ("number", "farewell"),
+    [(signal.SIGTERM, "terminated"), (signal.SIGINT, "interrupted"), (signal.SIGHUP, "the terminal was closed")],
+)
 def test_it_says_where_answers_and_ends_by_a_signal_once_all_is_answered(here, warm, number, farewell):
     texts = ["der hund schläft nicht"] * 100
     with Started(warm) as served, ThreadPoolExecutor(4) as pool:

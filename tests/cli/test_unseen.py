@@ -45,6 +45,19 @@ def test_many_words_are_counted_and_the_most_frequent_named(capsys):
     assert capsys.readouterr().err == ""
 
 
+def test_what_comes_through_a_pipe_without_end_fills_no_memory(capsys, monkeypatch):
+    monkeypatch.setattr(Unseen, "MOST_KEPT", 12)
+    words = Unseen({"ich"})
+    for index in range(12):
+        words.mark([f"ich {chr(97 + index)}x"], [NOTHING])
+    words.mark(["ich mx lx mx"], [NOTHING])
+    assert len(words.counts) == 12
+    words.tell()
+    assert "never saw lx, ax, bx, cx, dx, ex, fx, gx, hx, ix and at least 2 more (15 of 28 words" in (
+        capsys.readouterr().err
+    )
+
+
 @pytest.mark.usefixtures("here")
 def test_a_translation_of_unknown_words_is_a_guess(capfd):
     """`guten tag` used to be "did did she green" without a word."""

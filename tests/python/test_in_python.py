@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import gc
 import html
 import json
 import re
@@ -54,6 +55,15 @@ def test_translations_are_those_of_the_command(run, said):
         "translate", *options
     )
     assert "unseen" in found[3].flags
+
+
+def test_a_model_that_stays_open_keeps_nothing_of_what_it_translated(run):
+    """Each unseen word was kept, with its count, which only the command tells."""
+    model = tx.load(run)
+    [found] = model.translate_all(["xyzzy"])
+    assert "unseen" in found.flags
+    gc.collect()
+    assert not [one for one in gc.get_objects() if issubclass(type(one), dict) and "xyzzy" in one]
 
 
 def test_samples_and_settings_are_those_of_the_command(run, said):

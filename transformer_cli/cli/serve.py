@@ -35,7 +35,8 @@ def serve(
     is decoding.KEY.
 
     Only this machine can reach it unless --host says otherwise; there is no password and no TLS: for others, put a
-    proxy before it that has them. Ctrl-C or SIGTERM stops it once what it accepted is answered.
+    proxy before it that has them. Ctrl-C, SIGTERM or a closed terminal stops it once what it accepted
+    is answered.
 
     With --json an object with address, model and engine goes to stdout once it can be asked.
 

@@ -22,16 +22,17 @@ MOST_NAMED = 10
 
 
 class Unseen:
-    """Words of the sources that are in no training text, counted.
+    """Words of the sources that are in no training text, counted until they are told.
 
     known: the words that training saw; None where nobody knows, and then no word is unseen.
     """
 
+    MOST_KEPT = 100_000
+    """Words, each with its count: what comes through a pipe may never end."""
+
     def __init__(self, known: Collection[str] | None) -> None:
         self.known = known
-        self.n_lines = self.n_words = 0
-        self.counts: Counter[str] = Counter()
-        self.where = Where()
+        self._forget()
 
     @classmethod
     def by(cls, runs: Iterable[KnownRun]) -> Unseen:
@@ -54,7 +55,9 @@ class Unseen:
             unseen = [word for word in said if word not in self.known]
             self.n_lines += 1
             self.n_words += len(said)
-            self.counts.update(unseen)
+            self.n_unseen += len(unseen)
+            room = len(self.counts) < self.MOST_KEPT
+            self.counts.update(word for word in unseen if room or word in self.counts)
             if unseen:
                 self.where.add(self.n_lines)
             marked.append(replace(translation, flags=(*translation.flags, UNSEEN)) if unseen else translation)
@@ -64,12 +67,16 @@ class Unseen:
         """What was counted since the last time, on stderr."""
         if self.counts:
             named = [word for word, _ in self.counts.most_common(MOST_NAMED)]
-            more = f" and {len(self.counts) - len(named):,} more" if len(self.counts) > len(named) else ""
-            share = f"{self.counts.total():,} of {self.n_words:,} words"
+            rest, least = len(self.counts) - len(named), "at least " * (self.n_unseen > self.counts.total())
+            more = f" and {least}{rest:,} more" if rest else ""
+            share = f"{self.n_unseen:,} of {self.n_words:,} words"
             where = f", {self.where}" if self.n_lines > 1 else ""
             console.warn(
                 f"training never saw {', '.join(named)}{more} ({share}{where}): the translation is a guess there"
             )
-        self.n_lines = self.n_words = 0
-        self.counts.clear()
+        self._forget()
+
+    def _forget(self) -> None:
+        self.n_lines = self.n_words = self.n_unseen = 0
+        self.counts: Counter[str] = Counter()
         self.where = Where()

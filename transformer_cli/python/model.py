@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import html
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Callable, Collection, Mapping, Sequence
 from dataclasses import replace
 from functools import cached_property, partial
 from pathlib import Path
@@ -74,7 +74,7 @@ class Model(Translator):
             by_sentences=by_sentences,
             progress=progress,
         )
-        found = self._unseen.mark(lines, found)
+        found = Unseen(self._known).mark(lines, found)
         if not with_alignments:
             return found
         links = alignments(self, lines, found)
@@ -105,8 +105,8 @@ class Model(Translator):
         return in_fp32(self, self.runs, self.settings)
 
     @cached_property
-    def _unseen(self) -> Unseen:
-        return Unseen.by(self.runs)
+    def _known(self) -> Collection[str] | None:
+        return Unseen.by(self.runs).known
 
     def _repr_html_(self) -> str:
         """A table, for notebooks."""

@@ -4,7 +4,11 @@ from __future__ import annotations
 
 import asyncio
 import errno
+import signal
 import socket
+import threading
+from collections.abc import Iterator
+from contextlib import contextmanager
 from typing import Any
 
 import uvicorn
@@ -17,6 +21,7 @@ from transformer_cli.serving.messages import SLOW_S
 
 MAX_CONNECTIONS = 500
 """Open at once; each takes one of the files that a process may have, often 1,024."""
+HANG_UP = [signal.SIGHUP] if hasattr(signal, "SIGHUP") else []  # not everywhere
 PHRASES = {400: "Bad Request", 408: "Request Timeout", 503: "Service Unavailable"}
 
 
@@ -84,6 +89,22 @@ class Protocol(H11Protocol):
         self.transport.close()
 
 
+class Server(uvicorn.Server):
+    """One to which a closed terminal is what SIGTERM is; uvicorn's dies of it, with whoever waits for an answer."""
+
+    @contextmanager
+    def capture_signals(self) -> Iterator[None]:
+        is_main = threading.current_thread() is threading.main_thread()
+        heard = [number for number in HANG_UP if is_main and signal.getsignal(number) is not signal.SIG_IGN]  # `nohup`
+        with super().capture_signals():
+            before = {number: signal.signal(number, self.handle_exit) for number in heard}
+            try:
+                yield
+            finally:
+                for number, handler in before.items():
+                    signal.signal(number, handler)
+
+
 def bound_to(host: str, port: int) -> socket.socket:
     """A socket of that address, which nobody can reach yet. UsageError where there is no such host; ResourceError
     where the port is not to be had."""
@@ -110,7 +131,7 @@ def address_of(bound: socket.socket) -> str:
     return f"http://[{host}]:{port}" if ":" in host else f"http://{host}:{port}"
 
 
-def server(app: ASGIApp, *, deadline_s: float) -> uvicorn.Server:
+def server(app: ASGIApp, *, deadline_s: float) -> Server:
     """What serves until a signal, then answers what was accepted, and lets that signal do what it did before."""
     config = uvicorn.Config(
         app,
@@ -124,4 +145,4 @@ def server(app: ASGIApp, *, deadline_s: float) -> uvicorn.Server:
         proxy_headers=False,
         timeout_graceful_shutdown=round(deadline_s + 2 * SLOW_S),
     )
-    return uvicorn.Server(config)
+    return Server(config)
