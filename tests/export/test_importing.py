@@ -351,6 +351,23 @@ def test_an_imported_run_is_a_run_like_any_other(marian, tmp_path, text, capfd):
     assert 0 < (after.model.output_bias - before).abs().max() < 0.1
 
 
+def test_until_it_learns_what_it_computes_in_may_change(marian, tmp_path, text, monkeypatch):
+    """What a first try had chosen was taken for what the run had learned in."""
+    run = tmp_path / "run"
+    import_model(marian(), run, ["training.warmup_steps=1", "training.max_steps=1", "data.train=text", "data.valid=text"])
+    for name, lines in zip(("text.de", "text.en"), text, strict=True):
+        Path(name).write_text("\n".join(lines[:40]) + "\n", encoding="utf-8")
+    learning = ["train", "-c", str(run / "config.yaml"), "--run-dir", str(run)]
+    with monkeypatch.context() as broken_off:
+        broken_off.setattr("transformer_cli.training.run.fit", lambda *_: pytest.fail("broken off"))
+        with pytest.raises(pytest.fail.Exception):
+            main([*learning, "--set", "precision=fp32"])
+    changed = [f"--set={setting}" for setting in ("precision=bf16", "matmul_precision=high", "threads=1")]
+    assert main([*learning, *changed]) == 0
+    machine = json.loads((run / "run.json").read_text(encoding="utf-8"))["machine"]
+    assert [machine[name] for name in ("precision", "matmul_precision", "threads")] == ["bf16", "high", 1]
+
+
 def test_weights_that_are_pickled_are_read_too(marian, tmp_path):
     place = marian()
     import_model(place, tmp_path / "safe")

@@ -171,6 +171,8 @@ def check_same(now: RunConfig, run_dir: Path) -> dict[str, Any]:
             hint="give the new run another name (--set name=... or --run-dir), or start this one anew with --overwrite",
         )
     record = read_record(run_dir)
+    if not any(steps):
+        record.pop("machine", None)  # nothing was learned on it: what is configured now decides anew
     return record if steps else {"data": record.get("data", {})}
 
 
