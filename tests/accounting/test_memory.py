@@ -25,6 +25,7 @@ from transformer_cli.model.products import Product
 from transformer_cli.model.steps import LEAST_KEYS
 from transformer_cli.model.transformer import Model, Transformer
 from transformer_cli.training import loss
+from transformer_cli.training.moving_average import average_of
 from transformer_cli.training.optimizers import build_optimizer, state_tensors
 from transformer_cli.training.working import WorkingCopy
 
@@ -152,30 +153,61 @@ def loss_of(network: Model, work: Work) -> torch.Tensor:
     if isinstance(network, EncoderOnly):
         return network(sources, lengths).sum()
     hidden = network(targets) if isinstance(network, DecoderOnly) else network(sources, lengths, targets)
-    return loss.cross_entropy(hidden, network.output.weight, targets)
+    return loss.cross_entropy(hidden, network.output.weight, targets, bias_V=network.output_bias)
 
 
-def test_the_weights_of_training_are_those_of_the_module_and_adam_keeps_two_moments_of_what_is_trained():
-    model = CountedModel(d_model=16, n_heads=2, d_ff=8, n_layers=1, positions="sinusoidal-table", max_positions=9)
-    network = build_counted(model, source_vocab=20, target_vocab=20)
-    items = of_purpose(model, Work(2, 3, 4), CPU, vocab=20)
-    optimizer = build_optimizer(network, TrainingConfig())
+@pytest.mark.parametrize("tied", ["all", "none"])
+@pytest.mark.parametrize(
+    "options",
+    [{}, {"optimizer": "adamw", "ema": 0.9}, {"optimizer": "muon", "ema": 0.9}, {"optimizer": "schedule-free"}],
+)
+def test_an_update_leaves_the_bytes_of_its_optimizer_and_average(options, tied):
+    shape = {"tied": tied, "activation": "swiglu", "positions": "sinusoidal-table", "max_positions": 9}
+    model = CountedModel(d_model=16, n_heads=2, n_kv_heads=1, d_ff=8, n_layers=1, qk_norm=True, **shape)
+    network, training = build_counted(model, source_vocab=20, target_vocab=20), TrainingConfig(**options)
+    items = of_purpose(model, Work(2, 3, 4), CPU, vocab=20, options=training)
+    optimizer = build_optimizer(network, training)
+    average = average_of(network, optimizer, training.ema)
     loss_of(network, Work(2, 3, 4)).backward()
     optimizer.step()
-    moments = [t for name, t in state_tensors(optimizer, network).items() if not name.endswith("step")]
+    state = state_tensors(optimizer, network)
     assert items["weights"] == n_bytes(network.parameters())
     assert items["gradients"] == n_bytes(p.grad for p in network.parameters() if p.grad is not None)
-    assert items["optimizer"] == n_bytes(moments)
+    assert items["optimizer"] == n_bytes(tensor for name, tensor in state.items() if tensor.dim())
+    assert items.get("average", 0) == n_bytes(average.tensors().values())
     assert items["gradients"] < items["weights"]
+
+
+@pytest.mark.parametrize("tied", ["all", "decoder", "none"])
+@pytest.mark.parametrize("storage", [CPU, BF16], ids=["fp32", "bf16"])
+def test_two_readings_keep_twice_the_activations_and_what_they_are_compared_by(storage, tied):
+    model = CountedModel(d_model=16, n_heads=2, d_ff=8, n_layers=1, tied=tied, output_bias=True)
+    network = build_counted(model, source_vocab=20, target_vocab=20)
+    plain, twice = (of_purpose(model, Work(n, 3, 4), storage, vocab=20) for n in (3, 6))
+    found = of_purpose(model, Work(3, 3, 4), storage, vocab=20, options=TrainingConfig(r_drop=5))
+    assert plain["encoder_layers"] < twice["encoder_layers"]
+    assert found == twice | {"disagreement": found["disagreement"]}
+
+    hidden = torch.zeros(
+        24, 16, dtype=torch.float32 if storage.precision == "fp32" else torch.bfloat16
+    ).requires_grad_()
+    weight, bias, is_table = network.output.weight, network.output_bias, tied != "none"
+    both = hidden[:12], hidden[12:]
+    kept = kept_by(lambda: loss.disagreement(*both, weight, bias_V=bias, is_table=is_table), network)
+    again = kept_by(lambda: loss._disagreement(*both, weight, bias), network) - n_bytes([hidden])
+    assert found["disagreement"] == kept + again
 
 
 def n_bytes(tensors: Iterable[torch.Tensor]) -> int:
     return sum(tensor.numel() * tensor.element_size() for tensor in tensors)
 
 
-def of_purpose(model: CountedModel, work: Work, storage: Storage, *, vocab: int) -> dict[str, int]:
+def of_purpose(
+    model: CountedModel, work: Work, storage: Storage, *, vocab: int, options: TrainingConfig | None = None
+) -> dict[str, int]:
     counted = count(model, source_vocab=vocab, target_vocab=vocab)
-    return {item.name: item.bytes for item in memory.training(counted, work, storage, target_vocab=vocab)}
+    items = memory.training(counted, work, storage, target_vocab=vocab, options=options)
+    return {item.name: item.bytes for item in items}
 
 
 def test_attention_that_never_holds_its_weights_keeps_what_autograd_saves():

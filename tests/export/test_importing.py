@@ -354,7 +354,9 @@ def test_an_imported_run_is_a_run_like_any_other(marian, tmp_path, text, capfd):
 def test_until_it_learns_what_it_computes_in_may_change(marian, tmp_path, text, monkeypatch):
     """What a first try had chosen was taken for what the run had learned in."""
     run = tmp_path / "run"
-    import_model(marian(), run, ["training.warmup_steps=1", "training.max_steps=1", "data.train=text", "data.valid=text"])
+    import_model(
+        marian(), run, ["training.warmup_steps=1", "training.max_steps=1", "data.train=text", "data.valid=text"]
+    )
     for name, lines in zip(("text.de", "text.en"), text, strict=True):
         Path(name).write_text("\n".join(lines[:40]) + "\n", encoding="utf-8")
     learning = ["train", "-c", str(run / "config.yaml"), "--run-dir", str(run)]

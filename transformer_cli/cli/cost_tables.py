@@ -105,8 +105,8 @@ class Costs:
         return {name: flops.terms(model, a_pass, target_vocab=vocab) for name, a_pass in passes.items()}
 
     def _items(self) -> dict[str, list[Item]]:
-        vocab = self.subject.target_vocab
-        items = {"training": memory.training(self.count, self.work, self.storage, target_vocab=vocab)}
+        vocab, options = self.subject.target_vocab, self.subject.config.training
+        items = {"training": memory.training(self.count, self.work, self.storage, target_vocab=vocab, options=options)}
         if "decoder" in self.count.model.sides:
             items["decoding"] = memory.decoding(self.count, self.work, self.storage)
         return items
@@ -212,7 +212,8 @@ class Costs:
         if self._is_trainable:
             length, budget = max(self.work.source_length, self.work.target_length), config.training.budget_tokens
             yield f"tx train fills batches to {budget:,} tokens a side: --batch-size {max(1, budget // length):,} here."
-        yield "An upper bound: gradients are made while activations are let go. The allocator's own is not in it."
+            yield "It rounds rows up to 16 tokens for attention, so that short sentences take more than is said here."
+        yield "Not all is there at once: gradients are made while activations are let go. The allocator comes on top."
 
     def _roofline(self, device: Hardware, bounds: dict[str, Bound], needed: dict[str, int]) -> Table:
         precision = self.storage.precision
