@@ -54,7 +54,9 @@ def obstacles(runs: Sequence[KnownRun], settings: RunConfig, options: SearchOpti
     model, decoding = runs[0].config.model, settings.decoding
     if len(runs) > 1:
         yield "an ensemble"
-    if options.search != "beam":
+    if options.mbr is not None:
+        yield "mbr"
+    elif options.search != "beam":
         yield f"search: {options.search}"
     if options.min_length or options.no_repeat_ngram:
         yield "min_length" if options.min_length else "no_repeat_ngram"

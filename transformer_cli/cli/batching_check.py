@@ -8,7 +8,7 @@ from typing import TYPE_CHECKING, Any
 
 from transformer_cli.cli import console
 from transformer_cli.cli.live import progress_bar
-from transformer_cli.errors import TxError
+from transformer_cli.errors import TxError, UsageError
 from transformer_cli.files import json_line
 
 if TYPE_CHECKING:
@@ -26,8 +26,13 @@ def check(
     as_json: bool,
 ) -> None:
     """Translate each text in several ways, and show which lines came out differently. TxError where the promise is
-    broken, which is about fp32: an error of ours.
+    broken, which is about fp32: an error of ours. UsageError where minimum Bayes risk hides what was drawn.
     """
+    if settings.decoding.mbr is not None:
+        raise UsageError(
+            "--check-batching looks at each draw, of which decoding.mbr shows one",
+            hint="--set decoding.mbr=null --set decoding.search=sampling checks the draws",
+        )
     from transformer_cli.decoding.invariance import check_batching
     from transformer_cli.loading import translator_of
 

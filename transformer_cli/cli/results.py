@@ -175,7 +175,8 @@ def as_text(number: int, request: Request, translation: Translation) -> list[str
 def as_moses(number: int, request: Request, translation: Translation) -> list[str]:
     """Moses' format: line ||| text ||| features ||| score; lines are numbered from 0."""
     return [
-        f"{number} ||| {one.text} ||| LogProbability= {one.log_probability:.6f} ||| {one.score:.6f}"
+        f"{number} ||| {one.text} ||| LogProbability= {one.log_probability:.6f} "
+        f"||| {one.score if one.utility is None else one.utility:.6f}"
         for one in translation.n_best
     ]
 
@@ -188,7 +189,18 @@ def as_json(number: int, request: Request, translation: Translation) -> list[str
 
 
 JSON_FIELDS = frozenset(
-    {"source", "translation", "score", "log_probability", "tokens", "truncated", "flags", "n_best", "alignment"}
+    {
+        "source",
+        "translation",
+        "score",
+        "log_probability",
+        "tokens",
+        "truncated",
+        "flags",
+        "n_best",
+        "alignment",
+        "utility",
+    }
 )
 """Names that the input's own fields cannot keep."""
 

@@ -21,6 +21,15 @@ MAX_PENALTY = 10
 SEARCHES = Recipes("searches", {"beam": "decoding.search:beam", "sampling": "decoding.search:sampling"})
 
 
+class Mbr(Section):
+    """Minimum Bayes risk: draw translations, and take the one that says most of what the others say."""
+
+    samples: Annotated[int, Field(ge=2, le=MAX_BEAM)] = 50
+    """Translations drawn of each line; more find better ones, and take longer."""
+    metric: Literal["chrf", "chrf++", "bleu"] = "chrf"
+    """What tells how much of one another translation says, sentence by sentence."""
+
+
 class DecodingConfig(Section):
     """How a translation is found."""
 
@@ -33,6 +42,10 @@ class DecodingConfig(Section):
     many as there are threads, where each gets two batches at least."""
     search: Annotated[str, SEARCHES] = "beam"
     """Beam search, greedy with a beam of one; or sampling: draw translations at random, by the run's seed."""
+    mbr: Mbr | None = None
+    """Minimum Bayes risk (Eikema & Aziz 2020): of so many draws, the one with the greatest mean utility, which is its
+    score by `metric` against each of the others; of equals the one drawn more often, then the first by its letters. It
+    takes the place of `search`; `temperature`, `top_k` and `top_p` say from what is drawn, all of it by default."""
     beam_size: Annotated[int, Field(gt=0, le=MAX_BEAM)] = 5
     """Hypotheses kept per sentence; 1 is greedy search."""
     length_penalty: Annotated[float, Field(ge=-MAX_PENALTY, le=MAX_PENALTY)] = 1.0
@@ -74,3 +87,8 @@ class DecodingConfig(Section):
     max_source_length: Annotated[int, Field(ge=2, le=10**12)] | None = None
     """Source pieces, end mark included, that are translated at once; data.max_length when not given, in no case more
     than the model has positions."""
+
+    @property
+    def draws(self) -> bool:
+        """Whether translations are drawn, by the numbers of their lines."""
+        return self.mbr is not None or self.search == "sampling"

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from dataclasses import dataclass
 
-from transformer_cli.config.decoding import MAX_BEAM, MAX_PENALTY, SEARCHES, DecodingConfig
+from transformer_cli.config.decoding import MAX_BEAM, MAX_PENALTY, SEARCHES, DecodingConfig, Mbr
 from transformer_cli.decoding.hypothesis import PER_TOKEN, LengthPenalty
 from transformer_cli.errors import UsageError
 
@@ -50,6 +50,7 @@ class SearchOptions:
     """How to search, for all sentences of a call. Raises UsageError for what cannot be.
 
     search: the recipe. beam_size: 1 is greedy. n_best: hypotheses per sentence; draws of `sampling`, which has no beam.
+    mbr: what is drawn is ordered by its expected utility, n_best the most that stay.
     min_length: pieces, end mark not counted. no_repeat_ngram: 0 lets all repeat.
     """
 
@@ -60,6 +61,7 @@ class SearchOptions:
     min_length: int = 0
     no_repeat_ngram: int = 0
     sampling: Sampling = FROM_ALL
+    mbr: Mbr | None = None
 
     def __post_init__(self) -> None:
         if self.search not in SEARCHES.names:
@@ -78,10 +80,20 @@ class SearchOptions:
             )
         if not 1 <= self.n_best <= MAX_BEAM:
             raise UsageError(f"{self.n_best:,} translations per line were to be drawn, not 1 to {MAX_BEAM:,}")
+        if self.mbr is not None and self.n_best > self.mbr.samples:
+            raise UsageError(
+                f"{self.n_best:,} translations per line were asked of {self.mbr.samples:,} draws",
+                hint="raise decoding.mbr.samples, or lower --n-best",
+            )
         if not abs(self.penalty.alpha) <= MAX_PENALTY:
             raise UsageError(
                 f"a length penalty of {self.penalty.alpha} is not between -{MAX_PENALTY} and {MAX_PENALTY}"
             )
+
+    @property
+    def n_draws(self) -> int:
+        """Of each sentence, where they are drawn."""
+        return self.n_best if self.mbr is None else self.mbr.samples
 
     @staticmethod
     def of(
@@ -93,15 +105,18 @@ class SearchOptions:
         search: str | None = None,
         n_best: int = 1,
     ) -> SearchOptions:
-        """What the configuration says, but for what is given here. seed: what sampling draws by.
+        """What the configuration says, but for what is given here: a search that is leaves out `decoding.mbr`. seed:
+        what sampling draws by.
 
         Raises UsageError also for a beam_size that is given where samples are drawn.
         """
-        search = config.search if search is None else search
+        mbr = config.mbr if search is None else None
+        search = "sampling" if mbr is not None else config.search if search is None else search
         if search == "sampling" and beam_size is not None:
+            without = "sampling" if mbr is None else "decoding.mbr (--set decoding.mbr=null)"
             raise UsageError(
                 f"a beam of {beam_size:,} was asked for, but translations are drawn: sampling has no beam",
-                hint="without --beam-size they are drawn; without sampling they are searched for",
+                hint=f"without --beam-size they are drawn; without {without} they are searched for",
             )
         sampling = Sampling(seed, temperature=config.temperature, top_k=config.top_k, top_p=config.top_p)
         return SearchOptions(
@@ -114,4 +129,5 @@ class SearchOptions:
             min_length=config.min_length,
             no_repeat_ngram=config.no_repeat_ngram,
             sampling=sampling,
+            mbr=mbr,
         )

@@ -52,7 +52,7 @@ def search(
     lines: Sequence[int],
     prefixes: Sequence[Sequence[int]] | None = None,
 ) -> list[list[Hypothesis]]:
-    """The n_best hypotheses of each sentence, best first; of sampling, in the order in which they were drawn.
+    """The n_best hypotheses of each sentence, best first; of sampling n_draws, as they were drawn.
 
     limits: most pieces per sentence, end mark not counted; a prefix always fits, and the least length gives way.
     lines: each sentence's number in the input, which sampling draws by. prefixes: the ids that each sentence's
@@ -92,7 +92,7 @@ def beam(stepper: Stepper[S], source_BS: Tensor, source_lengths_B: Tensor, task:
 
 
 def sampling(stepper: Stepper[S], source_BS: Tensor, source_lengths_B: Tensor, task: Task) -> list[list[Hypothesis]]:
-    """As many draws as there are to be hypotheses."""
+    """As many draws as there are to be hypotheses, or to be chosen from."""
     return sample(
         stepper,
         source_BS,
@@ -102,5 +102,5 @@ def sampling(stepper: Stepper[S], source_BS: Tensor, source_lengths_B: Tensor, t
         sampling=task.options.sampling,
         lines=task.lines,
         constraints=task.constraints,
-        n_draws=task.options.n_best,
+        n_draws=task.options.n_draws,
     )

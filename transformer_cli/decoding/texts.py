@@ -8,12 +8,11 @@ from collections import Counter
 from collections.abc import Callable, Generator, Sequence
 from contextlib import closing
 from dataclasses import dataclass, replace
-from itertools import groupby
 from typing import Required, TypedDict, Unpack
 
 from transformer_cli.config.decoding import DecodingConfig
 from transformer_cli.config.model import Stack
-from transformer_cli.decoding import batches, long_lines, quality
+from transformer_cli.decoding import batches, long_lines, mbr, quality
 from transformer_cli.decoding.doubt import ROUNDING, UNSURE, certainty
 from transformer_cli.decoding.hypothesis import Hypothesis
 from transformer_cli.decoding.options import NotFinite, SearchOptions, Symbols
@@ -133,12 +132,15 @@ class TextTranslator(ABC):
         found = [NOTHING] * len(lines)
         inputs = self._inputs(lines, found, prefixes, lines_before, by_sentences=by_sentences)
         waiting = Counter(one.line for one in inputs)
+        of_line: dict[int, list[int]] = {}
+        for index, one in enumerate(inputs):
+            of_line.setdefault(one.line, []).append(index)
         hypotheses: list[list[Hypothesis]] = [[]] * len(inputs)
         if progress is not None:
             progress(len(lines) - len(waiting))
         plan = batches.by_length(
             [len(one.ids) for one in inputs],
-            batch_size=self.config.batch_size,
+            batch_size=self._batch_size(options),
             budget_tokens=self.config.budget_tokens,
         )
 
@@ -150,15 +152,23 @@ class TextTranslator(ABC):
                 batch = plan[number]
                 for index, several in zip(batch, results, strict=True):
                     hypotheses[index] = several
+                waiting -= (now := Counter(inputs[index].line for index in batch))
+                done = [line for line in now if line not in waiting]
+                for line in done:
+                    parts = of_line[line]
+                    found[line] = self._read(
+                        lines[line], [inputs[n] for n in parts], [hypotheses[n] for n in parts], options
+                    )
                 if progress is not None:
-                    waiting -= (now := Counter(inputs[index].line for index in batch))
-                    progress(sum(line not in waiting for line in now))
-        for line, group in groupby(range(len(inputs)), key=lambda index: inputs[index].line):
-            indices = list(group)
-            found[line] = self._read(
-                lines[line], [inputs[index] for index in indices], [hypotheses[index] for index in indices], options
-            )
+                    progress(len(done))
         return found
+
+    def _batch_size(self, options: SearchOptions) -> int:
+        """Sentences at once; of many draws fewer, which then have no more rows than those of a beam search."""
+        config = self.config
+        if options.search != "sampling":
+            return config.batch_size
+        return min(config.batch_size, max(1, config.batch_size * config.beam_size // options.n_draws))
 
     def encode_source(self, lines: Sequence[str]) -> list[list[int]]:
         """Source ids per line as the model reads them, end mark included; none for a line without text."""
@@ -245,9 +255,13 @@ class TextTranslator(ABC):
     def _read(
         self, line: str, inputs: Sequence[Input], hypotheses: Sequence[Sequence[Hypothesis]], options: SearchOptions
     ) -> Translation:
-        """The translation of a line out of those of its parts; its n-th best is made of their n-th best."""
+        """The translation of a line out of those of its parts; its n-th best, or n-th draw, is made of their n-th."""
         ranks = list(zip(*hypotheses, strict=False))
         several = [(self._candidate(parts, options), parts) for parts in ranks]
+        if options.mbr is not None:
+            several.sort(key=lambda one: -one[0].log_probability)  # of a text's draws the likeliest stays
+            best_first = mbr.by_utility([one.text for one, _ in several], options.mbr.metric)[: options.n_best]
+            several = [(replace(several[n][0], utility=utility), several[n][1]) for n, utility in best_first]
         if options.search == "beam":  # what other searches find has an order of their own
             several.sort(key=lambda one: (one[0].truncated, -one[0].score))
         best, parts = several[0]

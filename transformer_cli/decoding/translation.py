@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 from typing import Any
 
 SPLIT, REFUSED = "split", "refused"
@@ -13,7 +13,8 @@ class Candidate:
     """One translation of a line.
 
     score: log_probability divided by the length penalty. tokens: the pieces of text. truncated: it did not end by
-    itself but at the longest length allowed.
+    itself but at the longest length allowed. utility: of minimum Bayes risk, the mean score of this text against the
+    other draws, 0 to 100; None where there was none.
     """
 
     text: str
@@ -22,6 +23,7 @@ class Candidate:
     ids: tuple[int, ...]
     tokens: tuple[str, ...]
     truncated: bool
+    utility: float | None = field(default=None, kw_only=True)
 
     def as_json(self) -> dict[str, Any]:
         return {
@@ -30,6 +32,7 @@ class Candidate:
             "log_probability": self.log_probability,
             "tokens": list(self.tokens),
             "truncated": self.truncated,
+            **({} if self.utility is None else {"utility": self.utility}),
         }
 
 
@@ -46,7 +49,7 @@ class Part:
 @dataclass(frozen=True)
 class Translation(Candidate):
     """The best translation of a line, or the first one drawn, and `n_best`: as many as were asked for, in that order,
-    itself included.
+    itself included; of minimum Bayes risk different texts, of which there may be fewer.
 
     flags: signs that something is wrong with it (see quality.py); `split`, where the line was translated in parts;
     `unsure`, where the model is less sure of it than usual (see doubt.py); `refused`, where the line was too long to be

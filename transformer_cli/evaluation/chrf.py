@@ -3,9 +3,12 @@
 from __future__ import annotations
 
 import string
-from collections import Counter
+from collections import Counter, defaultdict
 from collections.abc import Iterator, Sequence
 from typing import Any
+
+import numpy as np
+from numpy.typing import NDArray
 
 PUNCTUATION = frozenset(string.punctuation)
 Ngrams = list[Counter[Any]]
@@ -46,6 +49,22 @@ class Chrf:
         weight = self.metric.beta**2
         return 100 * ((1 + weight) * precision * recall / (weight * precision + recall))
 
+    def each_with_each(self, lines: Sequence[str]) -> NDArray[np.float64]:
+        """The score of each line (rows) with each as its only reference (columns)."""
+        counted = [self._ngrams(line) for line in lines]
+        precision = recall = n_orders = np.zeros((len(lines), len(lines)))
+        for of_order in zip(*counted, strict=True):
+            totals = np.array([ngrams.total() for ngrams in of_order])
+            there = (totals[:, None] > 0) & (totals > 0)
+            least, n_both = np.maximum(totals, 1), _overlaps(of_order)
+            precision = precision + there * (n_both / least[:, None])
+            recall = recall + there * (n_both / least)
+            n_orders = n_orders + there
+        precision, recall = precision / np.maximum(n_orders, 1), recall / np.maximum(n_orders, 1)
+        weight = self.metric.beta**2
+        divisor = weight * precision + recall
+        return 100 * ((1 + weight) * precision * recall / np.where(divisor > 0, divisor, 1))
+
     def signature(self, **test: int) -> str:
         return signature_of(self.metric, **test)
 
@@ -66,6 +85,23 @@ class Chrf:
             n_both = sum(min(count, theirs[ngram]) for ngram, count in ours.items() if ngram in theirs)
             counts += [ours.total() if theirs else 0, theirs.total(), n_both]
         return counts
+
+
+def _overlaps(counted: Sequence[Counter[Any]]) -> NDArray[np.float64]:
+    """How many n-grams each has in common with each: an n-gram's k-th time is a column of its own, with 1 for whom it
+    has so often, so that what two have in common is a product of their rows."""
+    has = defaultdict(list)
+    for row, ngrams in enumerate(counted):
+        for ngram, n in ngrams.items():
+            for time in range(n):
+                has[ngram, time].append(row)
+    shared = [rows for rows in has.values() if len(rows) > 1]
+    table = np.zeros((len(counted), len(shared)))
+    for column, rows in enumerate(shared):
+        table[rows, column] = 1
+    found = table @ table.T
+    np.fill_diagonal(found, [ngrams.total() for ngrams in counted])
+    return found
 
 
 def signature_of(metric: Any, **test: int) -> str:

@@ -118,7 +118,9 @@ class Model(Translator):
             "parameters": f"{sum(p.numel() for model in self.models for p in model.parameters()):,}",
             "layers": f"{depths.encoder} + {depths.decoder}, d_model {config.d_model:,}, {config.n_heads:,} heads",
             "pieces": f"{self.tokenizer.source_size:,} source, {self.tokenizer.target_size:,} target",
-            "search": f"{self.config.search}, beam {self.config.beam_size:,}",
+            "search": f"{self.config.search}, beam {self.config.beam_size:,}"
+            if self.config.mbr is None
+            else f"minimum Bayes risk of {self.config.mbr.samples:,} draws",
             "computes": f"{str(self.model.dtype or torch.float32).removeprefix('torch.')} on {self.device}",
         }
         rows = "".join(f"<tr><th>{name}</th><td>{html.escape(fact)}</td></tr>" for name, fact in facts.items())

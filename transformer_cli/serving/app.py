@@ -53,7 +53,7 @@ class Endpoints:
         decoding, self.limits = service.settings.decoding, service.settings.serving
         self.service, self.tell, self.metrics = service, tell, Metrics()
         self.queue = Queue(
-            most_together=1 if decoding.search == "sampling" else decoding.batch_size,  # draws go by a line's number
+            most_together=1 if decoding.draws else decoding.batch_size,  # draws go by a line's number
             most_waiting=self.limits.max_waiting,
             deadline_s=self.limits.deadline_s,
             taken=self.metrics.taken,

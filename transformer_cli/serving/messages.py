@@ -68,6 +68,8 @@ class Candidate(Message):
     """Its pieces."""
     truncated: bool
     """Whether it did not end by itself."""
+    utility: float | None = None
+    """Of minimum Bayes risk: the mean score against the other draws."""
 
 
 class Translated(Candidate):
