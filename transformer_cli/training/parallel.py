@@ -25,6 +25,10 @@ JOINING = timedelta(minutes=10)
 UNLIMITED = timedelta(days=365)
 """Of a wait for others: one may encode text for hours. Who waits in vain is told by the watch."""
 WORKS = "cpu:gloo", "cuda:nccl"
+parted: list[object] = []
+"""The group of the last world that ended. DDP's wrapper holds it, too, and may outlive that world: were it the last to
+let go, it would wait in C++, holding Python's lock, for gloo's thread, which waits for that lock to free the tensors of
+what it did last (pytorch/pytorch#56297)."""
 
 
 @dataclass(frozen=True)
@@ -123,6 +127,7 @@ def joined(device: str) -> Iterator[World]:
     finally:
         files.guards.remove(touch)
         if not world.watch.is_alive():
+            parted[:] = [dist.group.WORLD]
             dist.destroy_process_group()
 
 
