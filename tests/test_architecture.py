@@ -77,6 +77,7 @@ TORCH_FREE = [
     "export/formats.py",
     "export/needs.py",
     "files.py",
+    "page.py",
     "sealing.py",
     "temporary.py",
     "trouble.py",

@@ -1,15 +1,9 @@
-"""One interactive page of attention maps: a single file that asks for nothing, from the network or from the disk.
-
-The parts lie in page/, one file per concept; the browser may run and wear exactly those, by their hashes.
-"""
+"""One interactive page of attention maps: a single file, whose parts lie in page/, one for each concept."""
 
 from __future__ import annotations
 
 import base64
-import hashlib
 import html
-import json
-import re
 from pathlib import Path
 from typing import Any
 
@@ -19,14 +13,15 @@ from numpy.typing import NDArray
 from transformer_cli.attention_maps.heads import Head, describe
 from transformer_cli.attention_maps.maps import ARROW, AttentionMaps, Block, Side
 from transformer_cli.attention_maps.views import label, view, word_texts
+from transformer_cli.page import Page, data
 
-PARTS = Path(__file__).with_name("page")
-SCRIPTS = (
-    *("dom", "tokens", "matrices", "colour", "heatmap", "state", "telling", "controls", "sentence"),
-    *("sentences", "matrix", "grid", "lines", "steps", "heads", "numbers", "main"),
+PAGE = Page(
+    Path(__file__).with_name("page"),
+    (
+        *("tokens", "matrices", "colour", "heatmap", "state", "telling", "controls", "sentence"),
+        *("sentences", "matrix", "grid", "lines", "steps", "heads", "numbers", "main"),
+    ),
 )
-"""In the order in which each may use what came before."""
-POLICY = "default-src 'none'; script-src '{script}'; style-src '{style}'; base-uri 'none'; form-action 'none'"
 UNIT = 65535
 """The whole number that stands for a weight of 1."""
 STRONGEST = 3
@@ -35,23 +30,11 @@ STRONGEST = 3
 
 def page(maps: AttentionMaps, *, words: bool = False) -> str:
     """The whole file; the same maps give the same text. words: it opens with pieces joined to words."""
-    (script, style), (script_hash, style_hash) = _script_and_style(), hashes()
-    parts = {
-        "policy": POLICY.format(script=script_hash, style=style_hash),
-        "title": html.escape(label(maps.model, width=80)),
-        "style": style,
-        "without_script": _without_script(maps),
-        "maps": _data(maps, "words" if words else "pieces"),
-        "script": script,
-    }
-    # In one pass, so that no text of the maps is ever taken for a place to fill.
-    return re.sub(r"\{\{(\w+)\}\}", lambda place: parts[place[1]], _part("page.html"))
-
-
-def hashes() -> tuple[str, str]:
-    """Of the script and the style of every page: what a page that has one in a frame must allow, too."""
-    script, style = map(_hash, _script_and_style())
-    return script, style
+    return PAGE.filled(
+        title=html.escape(label(maps.model, width=80)),
+        without_script=_without_script(maps),
+        maps=_data(maps, "words" if words else "pieces"),
+    )
 
 
 def quantised(weights: NDArray[np.float32]) -> bytes:
@@ -59,21 +42,8 @@ def quantised(weights: NDArray[np.float32]) -> bytes:
     return np.rint(weights.astype(np.float64) * UNIT).clip(0, UNIT).astype("<u2").tobytes()
 
 
-def _script_and_style() -> tuple[str, str]:
-    return "\n".join(_part(f"{name}.js") for name in SCRIPTS), _part("page.css")
-
-
-def _part(name: str) -> str:
-    return (PARTS / name).read_text(encoding="utf-8")
-
-
-def _hash(text: str) -> str:
-    return "sha256-" + base64.b64encode(hashlib.sha256(text.encode("utf-8")).digest()).decode("ascii")
-
-
 def _data(maps: AttentionMaps, unit: str) -> str:
-    """JSON that ends no script element and no line: what HTML could read as markup is escaped."""
-    text = json.dumps(
+    return data(
         {
             "model": maps.model,
             "unit": unit,
@@ -84,11 +54,8 @@ def _data(maps: AttentionMaps, unit: str) -> str:
             "steps": [{"best": step.best, "probability": step.probability} for step in maps.steps],
             "heads": [_head(head) for head in describe(maps)],
             "blocks": [_block(block) for block in maps.blocks],
-        },
-        separators=(",", ":"),
-        allow_nan=False,
+        }
     )
-    return text.replace("&", "\\u0026").replace("<", "\\u003c").replace(">", "\\u003e")
 
 
 def _side(side: Side) -> dict[str, Any]:

@@ -10,7 +10,7 @@ from typing import TYPE_CHECKING, Annotated, Any
 
 import typer
 
-from transformer_cli.cli import console
+from transformer_cli.cli import console, evaluation_page
 from transformer_cli.cli.options import TEXT, Config, Json, Models, Quiet, Strict, Traceback, TrainedOverrides
 from transformer_cli.cli.results import Tally, refuse_own_input
 from transformer_cli.cli.test_sets import TestSet, own_tests, read_text, refuse_nothing, translate
@@ -23,6 +23,7 @@ if TYPE_CHECKING:
     from transformer_cli.config.evaluation import EvaluationConfig
     from transformer_cli.config.run import RunConfig
     from transformer_cli.data.fingerprints import Numbers
+    from transformer_cli.evaluation.page import Judged
     from transformer_cli.evaluation.report import System
     from transformer_cli.evaluation.words import WordCounts
 
@@ -71,6 +72,10 @@ def evaluate(
             help="Show so many of the worst sentences.",
         ),
     ] = None,
+    output_file: Annotated[
+        str | None,
+        typer.Option("--output", "-o", metavar="FILE", help="All of it as a page to look through and to mail: .html"),
+    ] = None,
     check_batching: Annotated[
         bool,
         typer.Option(
@@ -90,18 +95,26 @@ def evaluate(
     difference by chance? These need no model; with --source, or -m for the words it has seen, they are looked at more
     closely.
 
+    With -o FILE.html it is a page, too: one file that needs no network, with every sentence, to search and to sort.
     With --json each line is an object with a test's scores; `models` are the checkpoints that translated it: several
     (-m A -m B) are an ensemble, not compared.
 
     Examples:
       tx evaluate
-      tx evaluate --beam-size 1 --worst 10
+      tx evaluate --beam-size 1 --worst 10 -o report.html
       tx evaluate --reference test.en --hypotheses greedy.en --hypotheses beam5.en
     """
     if json_output and markdown:
         raise UsageError("--json and --markdown are two formats", hint="give one of them")
-    refuse_own_input(None, source, *(reference or ()), *(hypotheses or ()))
-    output = Output(as_json=json_output, markdown=markdown, strict=strict, n_worst=WORST if worst is None else worst)
+    inputs = (source, *(reference or ()), *(hypotheses or ()))
+    refuse_own_input(None, *inputs)
+    output = Output(
+        as_json=json_output,
+        markdown=markdown,
+        strict=strict,
+        n_worst=WORST if worst is None else worst,
+        page=evaluation_page.checked(output_file, *inputs, config=config),
+    )
     if hypotheses:
         if beam_size is not None or length_penalty is not None or check_batching:
             raise UsageError(
@@ -112,6 +125,7 @@ def evaluate(
         return
     if check_batching:
         idle = {"--reference": reference, "--markdown": markdown, "--strict": strict, "--worst": worst is not None}
+        idle["-o"] = output_file is not None
         if any(idle.values()):
             named = " or ".join(option for option, is_there in idle.items() if is_there)
             raise UsageError(
@@ -143,6 +157,7 @@ def evaluate(
     if len(opened) > 1 and not json_output:
         together = f"an ensemble of {len(opened)} models: {', '.join(shown(run.checkpoint) for run in opened)}"
         console.result(f"**{together}**\n" if markdown else f"{together}\n")
+    judged: list[Judged] = []
     results: list[dict[str, Any]] = []
     tallies: list[Tally] = []
     for text, suspicious in zip(texts, findings, strict=True):
@@ -151,25 +166,30 @@ def evaluate(
         facts["models"] = [str(run.checkpoint) for run in opened]
         if results and not json_output:
             console.result("")
-        results += _judge(text, [system], known, output, [facts])
+        found, more = _judge(text, [system], known, output, [facts])
+        judged += found
+        results += more
         tallies.append(tally)
     for tally in tallies:
         tally.refuse(translator.max_source_length, splits=settings.decoding.long == "split")
+    given = {name: value for name, value in search.items() if value is not None}
+    how = {"decoding": settings.decoding.model_dump() | given, "seed": settings.seed, "engine": translator.name}
+    if output.page is not None:
+        evaluation_page.write(output.page, judged, evaluation_page.of_runs(opened, settings, how), known.options)
     if source is None and len(opened) == 1:
         there, asked = opened[0].config.data.tests, settings.data.tests
-        given = {name: value for name, value in search.items() if value is not None}
-        how = {"decoding": settings.decoding.model_dump() | given, "seed": settings.seed, "engine": translator.name}
         _keep(opened[0], [one for one in results if there.get(one["set"]) == asked[one["set"]]], how)
 
 
 @dataclass(frozen=True)
 class Output:
-    """How results are shown. strict: what is suspicious is an error."""
+    """How results are shown. strict: what is suspicious is an error. page: the file of one."""
 
     as_json: bool
     markdown: bool
     strict: bool
     n_worst: int
+    page: Path | None
 
 
 @dataclass(frozen=True)
@@ -256,7 +276,9 @@ def _score_files(
         systems.append(System(path, lines, flags))
         counts = _total(text.counts[file] for file in dict.fromkeys((path, *sides)))
         facts.append({"counts": counts, "findings": findings})
-    _judge(text, systems, known, output, facts)
+    judged, _ = _judge(text, systems, known, output, facts)
+    if output.page is not None:
+        evaluation_page.write(output.page, judged, evaluation_page.of_files(hypotheses, known.options), known.options)
 
 
 def _check(text: TestSet, known: Known, *, strict: bool) -> list[dict[str, Any]]:
@@ -280,9 +302,11 @@ def _check(text: TestSet, known: Known, *, strict: bool) -> list[dict[str, Any]]
 
 def _judge(
     text: TestSet, systems: Sequence[System], known: Known, output: Output, facts: Sequence[dict[str, Any]]
-) -> list[dict[str, Any]]:
-    """Scores, slices and the rest: shown, and returned as JSON; facts: what else there is to say of each system."""
+) -> tuple[list[Judged], list[dict[str, Any]]]:
+    """Scores, slices and the rest: shown, and returned, also as JSON; facts: what else there is to say of each
+    system."""
     from transformer_cli.evaluation import report
+    from transformer_cli.evaluation.page import Judged
 
     longest = max((len(line.split()) for system in systems for line in system.lines), default=0)
     if longest > SLOW_WORDS and "ter" in known.options.metrics:
@@ -304,7 +328,7 @@ def _judge(
 
         show_reports(found, known.options, markdown=output.markdown)
     _tell([f"{one.name}: {warning}" for one in found for warning in one.warnings], strict=output.strict)
-    return results
+    return [Judged(*both, judged) for both in zip(found, systems, strict=True)], results
 
 
 def _tell(suspicions: Sequence[object], *, strict: bool) -> None:

@@ -165,22 +165,24 @@ def _slices(system: System, measured: Sequence[Counts], text: Text, options: Eva
     ]
 
 
+def sentences(system: System, text: Text, options: EvaluationConfig) -> list[Sentence]:
+    """Every sentence, in the order of the text."""
+    counts = count(WORST_BY, system.lines, text.references, options)
+    return [
+        Sentence(
+            line=line + 1,
+            score=counts.of([line]).value(),
+            source=None if text.source is None else text.source[line],
+            references=references,
+            translation=translation,
+        )
+        for line, (translation, *references) in enumerate(zip(system.lines, *text.references, strict=True))
+    ]
+
+
 def _worst(system: System, text: Text, options: EvaluationConfig, n_worst: int) -> list[Sentence]:
     """The sentences with the lowest chrF, the earlier of equals first; what equals a reference is not among them."""
     if not n_worst:
         return []
-    counts = count(WORST_BY, system.lines, text.references, options)
-    scored = []
-    for line, (translation, *references) in enumerate(zip(system.lines, *text.references, strict=True)):
-        if translation not in references:
-            scored.append((counts.of([line]).value(), line))
-    return [
-        Sentence(
-            line=line + 1,
-            score=score,
-            source=None if text.source is None else text.source[line],
-            references=[reference[line] for reference in text.references],
-            translation=system.lines[line],
-        )
-        for score, line in sorted(scored)[:n_worst]
-    ]
+    wrong = [one for one in sentences(system, text, options) if one.translation not in one.references]
+    return sorted(wrong, key=lambda one: (one.score, one.line))[:n_worst]

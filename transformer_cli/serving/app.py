@@ -18,6 +18,7 @@ from starlette.types import ASGIApp
 from transformer_cli.attention_maps import page as attention_page
 from transformer_cli.errors import DataError, ResourceError, TxError, UsageError
 from transformer_cli.files import json_line
+from transformer_cli.page import SHARED
 from transformer_cli.serving.guard import Guard, failure
 from transformer_cli.serving.messages import (
     AttentionRequest,
@@ -98,16 +99,16 @@ class Endpoints:
         return Response(self.document, media_type="application/json")
 
     async def page(self, request: Request) -> Response:
-        script, style = (f"'{value}'" for value in attention_page.hashes())
+        script, style = (f"'{value}'" for value in attention_page.PAGE.hashes)
         policy = {"Content-Security-Policy": POLICY.format(script=script, style=style)}
         return Response(_part(PAGE / "page.html"), media_type="text/html", headers=policy)
 
     async def script(self, request: Request) -> Response:
-        parts = (attention_page.PARTS / "dom.js", PAGE / "page.js")
+        parts = (SHARED / "dom.js", PAGE / "page.js")
         return Response("\n".join(map(_part, parts)), media_type="text/javascript")
 
     async def style(self, request: Request) -> Response:
-        parts = (attention_page.PARTS / "page.css", PAGE / "page.css")
+        parts = (SHARED / "look.css", attention_page.PAGE.folder / "page.css", PAGE / "page.css")
         return Response("\n".join(map(_part, parts)), media_type="text/css")
 
     async def _turn(self, request: Request, work: Work, options: Hashable, texts: Sequence[str]) -> list[Any]:

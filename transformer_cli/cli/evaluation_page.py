@@ -1,0 +1,88 @@
+"""The page that `tx evaluate -o` writes, and what it says of whose translations these are."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping, Sequence
+from pathlib import Path
+from typing import TYPE_CHECKING, Any
+
+import transformer_cli
+from transformer_cli.cli import console
+from transformer_cli.cli.results import refuse_own_input, result_file
+from transformer_cli.errors import UsageError
+from transformer_cli.files import shown
+
+if TYPE_CHECKING:
+    from transformer_cli.checkpoints.known import KnownRun
+    from transformer_cli.config.evaluation import EvaluationConfig
+    from transformer_cli.config.run import RunConfig
+    from transformer_cli.evaluation.page import About, Judged
+
+SUFFIX = ".html"
+
+
+def checked(name: str | None, *inputs: str | None, config: str | None) -> Path | None:
+    """Where the page goes; UsageError for another kind of file, and for one that is read or belongs to a run."""
+    if name is None:
+        return None
+    path = Path(name)
+    if path.suffix.lower() != SUFFIX:
+        raise UsageError(f"-o {shown(path)}: expected a name that ends in {SUFFIX}")
+    refuse_own_input(path, *inputs, config=config)
+    return path
+
+
+def write(path: Path, judged: Sequence[Judged], about: About, options: EvaluationConfig) -> None:
+    from transformer_cli.evaluation.page import page
+
+    with console.pulse.doing("writing the page"):
+        content = page(judged, about, options).encode("utf-8")
+    with result_file(path) as file:
+        file.write(content)
+    console.say(f"wrote {shown(path)} ({len(content) / 1000:,.0f} kB)")
+
+
+def of_runs(opened: Sequence[KnownRun], settings: RunConfig, how: Mapping[str, Any]) -> About:
+    """how: the decoding, the seed and the engine that translated."""
+    from transformer_cli.config.source import dump_config
+    from transformer_cli.evaluation.page import About
+
+    languages = (settings.data.source, settings.data.target)
+    names = ", ".join(run.path.resolve().name for run in opened)
+    decoding = how["decoding"]
+    if decoding["mbr"] is not None:
+        search = f"minimum Bayes risk, {decoding['mbr']['samples']:,} samples, {decoding['mbr']['metric']}"
+    elif decoding["search"] == "beam":
+        search = f"beam {decoding['beam_size']:,}, length penalty {decoding['length_penalty']:g}"
+        search = "greedy" if decoding["beam_size"] == 1 else search
+    else:
+        search = decoding["search"]
+    steps = [run.manifest.step for run in opened]
+    step = ", ".join(f"step {step:,}" for step in steps)
+    facts = {
+        "model": ", ".join(f"{run.path.resolve().name}, {run.checkpoint.name}" for run in opened),
+        "trained for": f"{', '.join(f'{step:,}' for step in steps)} updates",
+        "languages": " to ".join(languages),
+        "search": search,
+        "engine": how["engine"],
+        "seed": str(how["seed"]),
+    }
+    title = f"{names} \u00b7 {step} \u00b7 {' to '.join(languages)} \u00b7 {search}"
+    return About(title, facts | _versions(), languages, dump_config(settings))
+
+
+def of_files(hypotheses: Sequence[str], options: EvaluationConfig) -> About:
+    """Finished translations, of which nothing is known but how they are scored."""
+    from transformer_cli.config.settings import written
+    from transformer_cli.evaluation.page import About
+
+    facts = {"translations": ", ".join(map(shown, hypotheses)), **_versions()}
+    settings = [f"evaluation.{name}: {written(value)}" for name, value in options.model_dump().items()]
+    title = ", ".join(Path(name).name for name in hypotheses)
+    return About(title, facts, ("", ""), "\n".join(settings))
+
+
+def _versions() -> dict[str, str]:
+    import sacrebleu
+
+    return {"scored by": f"sacreBLEU {sacrebleu.__version__}, tx {transformer_cli.__version__}"}
