@@ -45,6 +45,7 @@ COMMANDS = {
     "serve": _entry("serve", "Serve a model over HTTP, with a page to type into."),
     "visualize-attention": _entry("visualize_attention", "Show where a model looks while it translates."),
     "compare": _entry("compare", "Compare runs: scores, settings, sentences."),
+    "reproduce": _entry("reproduce", "Train again, and say whether a result holds."),
     "runs": _entry("runs", "List the runs: step, score, age, size."),
     "plot": _entry("plot", "Draw curves of runs: loss, score, learning rate."),
     "average": _entry("average", "Average checkpoints into one."),

@@ -164,6 +164,7 @@ def evaluate(
         system, tally = translate(text, translator, search)
         facts = {"counts": _total(text.counts.values()), "truncated": tally.n_truncated, "findings": suspicious}
         facts["models"] = [str(run.checkpoint) for run in opened]
+        facts["sha256"] = text.sha256
         if results and not json_output:
             console.result("")
         found, more = _judge(text, [system], known, output, [facts])
@@ -352,7 +353,7 @@ def _keep(opened: KnownRun, results: Sequence[dict[str, Any]], how: dict[str, An
     record = read_record(opened.path)
     kept = record.setdefault("scores", {})
     for result in results:
-        brief = {key: result[key] for key in ("set", "lines", "scores", "truncated", "counts")}
+        brief = {key: result[key] for key in ("set", "lines", "sha256", "scores", "truncated", "counts")}
         kept[result["set"]] = {"checkpoint": opened.checkpoint.name, **how, **brief}
     write_json(path, record)
     console.say(f"kept in {path}")

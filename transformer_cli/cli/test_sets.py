@@ -33,6 +33,13 @@ class TestSet:
     counts: Mapping[str, Mapping[str, int]]
     is_own: bool = False
 
+    @property
+    def sha256(self) -> str:
+        """Of its text, as of any other."""
+        from transformer_cli.data.corpus import Corpus
+
+        return Corpus(self.source or [], [line for reference in self.references for line in reference]).sha256
+
 
 def read_text(source: str, references: Sequence[str]) -> TestSet:
     """Files, refused before anything is translated unless they match line by line."""

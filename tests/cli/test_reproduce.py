@@ -1,0 +1,138 @@
+"""`tx reproduce`: what a run came to, and whether it does again."""
+
+from __future__ import annotations
+
+import json
+import shutil
+from pathlib import Path
+from typing import Any
+
+import pytest
+from conftest import PAIRS
+
+from transformer_cli.cli import failures
+from transformer_cli.cli.app import main
+from transformer_cli.config.source import dump_config, load_config
+from transformer_cli.training.reproduction import Results, verdicts
+
+
+def tx(*arguments: str) -> int:
+    return failures.exit_code(lambda: main(list(arguments)))
+
+
+@pytest.fixture
+def scored(trained_run: Path) -> Path:
+    shutil.copytree(trained_run, "runs/one")
+    assert tx("evaluate", "-m", "runs/one", "-q") == 0
+    return Path("runs/one")
+
+
+def with_results(scored: Path, capfd: pytest.CaptureFixture[str]) -> Path:
+    """A configuration with its results beside it, as somebody would publish them."""
+    assert tx("reproduce", str(scored), "-o", "mine.results.json") == 0
+    shutil.copy(scored / "config.yaml", "mine.yaml")
+    capfd.readouterr()
+    return Path("mine.results.json")
+
+
+def edited(path: Path, score: float, **more: Any) -> None:
+    """As if the first score had been that."""
+    found = json.loads(path.read_text())
+    found["runs"][0]["scores"]["test"]["scores"][0] |= {"value": score} | more
+    path.write_text(json.dumps(found))
+
+
+def test_a_run_made_again_has_the_same_scores(scored: Path, capfd: pytest.CaptureFixture[str]) -> None:
+    with_results(scored, capfd)
+    assert tx("reproduce", "mine.yaml", "--run-dir", "runs/again", "--json") == 0
+    found = json.loads(capfd.readouterr().out)
+    then, now = (json.loads(Path(run, "run.json").read_text()) for run in ("runs/one", "runs/again"))
+    assert then["scores"]["test"]["scores"] == now["scores"]["test"]["scores"]
+    assert then["scores"]["test"]["sha256"] == now["scores"]["test"]["sha256"]
+    assert found["holds"]
+    assert [one["found"] for one in found["scores"]] == [one["value"] for one in now["scores"]["test"]["scores"]]
+
+
+@pytest.mark.parametrize(("score", "code"), [(95.1, 0), (94.9, 4)])
+def test_a_score_holds_within_its_margin(
+    scored: Path, score: float, code: int, capfd: pytest.CaptureFixture[str]
+) -> None:
+    path = with_results(scored, capfd)
+    found = json.loads((scored / "run.json").read_text())["scores"]["test"]["scores"][0]["value"]
+    edited(path, found - 100 + score, margin=5.0)
+    shutil.copytree(scored, "runs/again")  # finished: nothing is trained
+    assert tx("reproduce", "mine.yaml", "--run-dir", "runs/again") == code
+    out, err = capfd.readouterr()
+    assert "BLEU" in out
+    assert ("does not hold" in out) == bool(code)
+    assert ("error: 1 of 4 scores do not hold" in err) == bool(code)
+
+
+def test_what_is_no_longer_the_same_is_refused_by_name(scored: Path, capfd: pytest.CaptureFixture[str]) -> None:
+    with_results(scored, capfd)
+    assert tx("reproduce", "mine.yaml", "--set", "model.d_ff=32") == 2
+    assert "model.d_ff: 64 then, 32 now" in capfd.readouterr().err
+    for split, name in (("train", "train"), ("valid", "valid"), ("test", "test set test")):
+        other = [*PAIRS[:-1], ["der glückliche hund", "the happy cat"]]
+        assert tx("reproduce", "mine.yaml", "--set", f"data.{split}={json.dumps({'pairs': other})}") == 3
+        assert f"{name} is not the text of the results" in capfd.readouterr().err
+    assert not [*Path("runs").glob("*-again")]
+
+
+@pytest.mark.parametrize(
+    ("spoil", "says"),
+    [
+        (lambda run: run["scores"].clear(), "has no scores"),
+        (lambda run: run.update(finished=None), "is not finished"),
+        (lambda run: run["scores"]["test"]["decoding"].update(beam_size=9), "scored by another search"),
+    ],
+)
+def test_results_are_of_finished_scored_runs(
+    scored: Path, spoil: Any, says: str, capfd: pytest.CaptureFixture[str]
+) -> None:
+    path = scored / "run.json"
+    record = json.loads(path.read_text())
+    spoil(record)
+    path.write_text(json.dumps(record))
+    assert tx("reproduce", str(scored), "-o", "r.json") == 4
+    assert says in capfd.readouterr().err
+    assert not Path("r.json").exists()
+
+
+def test_several_runs_differ_in_their_seed_alone(scored: Path, capfd: pytest.CaptureFixture[str]) -> None:
+    shutil.copytree(scored, "runs/two")
+    assert tx("reproduce", "runs/one", "runs/two", "-o", "r.json") == 2
+    assert "the same seed: 1, 1" in capfd.readouterr().err
+    config = Path("runs/two/config.yaml")
+    config.write_text(dump_config(load_config(config, ["model.dropout=0.5"])))
+    assert tx("reproduce", "runs/one", "runs/two", "-o", "r.json") == 2
+    assert "they differ in model.dropout" in capfd.readouterr().err
+
+
+def test_several_runs_say_how_far_one_more_may_be() -> None:
+    def run(seed: int, value: float) -> dict[str, Any]:
+        score = {"name": "BLEU", "value": value, "signature": "tok:13a|version:2.6.0", "margin": 0.5}
+        return {"seed": seed, "scores": {"test": {"scores": [score], "sha256": ""}}}
+
+    [claim] = Results({}, [run(1, 40.0), run(2, 41.0), run(3, 42.0)]).claims()
+    assert (claim.value, claim.n) == (41.0, 3)
+    assert claim.tolerance == pytest.approx(3 * (1 + 1 / 3) ** 0.5)  # their standard deviation is 1
+    [alone] = Results({}, [run(1, 40.0)]).claims()
+    assert (alone.value, alone.tolerance) == (40.0, 0.5)
+
+    def found(value: float, signature: str) -> bool:
+        scores = {"test": {"scores": [{"name": "BLEU", "value": value, "signature": signature}]}}
+        return verdicts([alone], scores)[0].holds
+
+    assert found(40.4, "tok:13a|version:2.7.0")
+    assert not found(40.6, "tok:13a|version:2.6.0")
+    assert not found(40.0, "tok:intl|version:2.6.0")
+
+
+@pytest.mark.parametrize("content", ["{", "[]", "{}", '{"settings": {}, "runs": []}', '{"settings": {}, "runs": [1]}'])
+def test_a_file_that_holds_no_results_is_named(scored: Path, content: str, capfd: pytest.CaptureFixture[str]) -> None:
+    with_results(scored, capfd).write_text(content)
+    assert tx("reproduce", "mine.yaml") == 4
+    assert "mine.results.json" in capfd.readouterr().err
+    assert tx("reproduce", "tiny.yaml") == 4
+    assert "tiny.results.json is not there" in capfd.readouterr().err

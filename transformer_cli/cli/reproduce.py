@@ -1,0 +1,180 @@
+"""`tx reproduce`: does a result hold?"""
+
+from __future__ import annotations
+
+from collections.abc import Mapping, Sequence
+from pathlib import Path
+from typing import TYPE_CHECKING, Annotated, Any
+
+import typer
+
+from transformer_cli.cli import console
+from transformer_cli.cli.options import MODEL, Json, Overrides, Quiet, RunDir, Traceback
+from transformer_cli.errors import ModelError, UsageError
+from transformer_cli.files import json_line, shown
+from transformer_cli.training.durations import spelled
+
+if TYPE_CHECKING:
+    from transformer_cli.config.run import RunConfig
+    from transformer_cli.training.reproduction import Results, Verdict
+
+
+def reproduce(
+    recipes: Annotated[
+        list[str] | None,
+        typer.Argument(metavar="RUN", help="A configuration with results beside it, or a run; with -o runs."),
+    ] = None,
+    run_dir: RunDir = None,
+    seed: Annotated[
+        int | None, typer.Option("--seed", min=0, metavar="N", rich_help_panel=MODEL, help="Draw otherwise.")
+    ] = None,
+    overrides: Overrides = None,
+    output: Annotated[
+        str | None,
+        typer.Option("--output", "-o", metavar="FILE", help="Train nothing; write these runs' results there."),
+    ] = None,
+    json_output: Json = False,
+    quiet: Quiet = False,
+    traceback: Traceback = False,
+) -> None:
+    """Train and evaluate again, and say whether a result holds.
+
+    What a configuration NAME.yaml came to lies beside it, in NAME.results.json: its settings, the sha256 of each text,
+    versions, seeds, machine, and scores with signatures. Text or settings that are others now are refused. A score
+    holds where it is as close to the mean of the runs as one more of them has to be: within three standard deviations,
+    or the bootstrap's 95 % margin where that is more or there is only one run. Where one does not, the command ends
+    with 4.
+
+    One's own results are written by -o, from finished runs that `tx evaluate` has scored: several with a seed each are
+    worth more than one.
+
+    Examples:
+      tx reproduce multi30k-de-en.yaml
+      tx reproduce runs/mine --run-dir runs/again --seed 7
+      tx reproduce runs/a runs/b runs/c -o mine.results.json
+    """
+    if not recipes:
+        raise UsageError("which result?", hint="for example: tx reproduce multi30k-de-en.yaml")
+
+    from transformer_cli.training import reproduction
+
+    if output is not None:
+        if run_dir is not None or seed is not None or overrides:
+            raise UsageError(
+                "-o trains nothing, and takes no --run-dir, --seed or --set", hint="it writes what these runs came to"
+            )
+        found = reproduction.collect(recipes)
+        reproduction.write(found, Path(output))
+        _tell_claims(found)
+        console.say(f"written: {output}")
+        return
+    if len(recipes) > 1:
+        raise UsageError(f"{len(recipes)} results are named, but one is tried at a time", hint="-o writes of several")
+    config, results = _opened(recipes[0], [*(overrides or ()), *([] if seed is None else [f"seed={seed}"])])
+    place = Path(run_dir or f"runs/{config.name}-again")
+    if changed := results.changed(config):
+        raise UsageError("the results are of other settings:\n" + "\n".join(f"  {line}" for line in changed))
+    with console.pulse.doing("reading the text"):
+        results.check_text(_digests(config))
+    _tell_claims(results)
+    _tell_circumstances(results)
+    console.say(f"training {place}")
+
+    from transformer_cli.cli.evaluate import evaluate
+    from transformer_cli.cli.live import listener
+    from transformer_cli.training.run import train
+
+    with listener() as listening:
+        train(config, place, listener=listening)
+    with console.collected():
+        evaluate([str(place)], json_output=True)
+
+    from transformer_cli.checkpoints.record import read_record
+
+    record = read_record(place)
+    found_again = reproduction.verdicts(results.claims(), record["scores"])
+    _show(found_again, results, record, as_json=json_output)
+    if failed := [one for one in found_again if not one.holds]:
+        raise ModelError(
+            f"{len(failed)} of {len(found_again)} scores do not hold",
+            hint=f"tx compare {shown(place)} with a run that has them; --seed N tries another draw",
+        )
+
+
+def _opened(recipe: str, overrides: Sequence[str]) -> tuple[RunConfig, Results]:
+    """A configuration, and what its runs came to; of a run, itself."""
+    from transformer_cli.training import reproduction
+
+    if Path(recipe).is_dir():
+        from transformer_cli.checkpoints.find import find_run
+        from transformer_cli.checkpoints.record import read_config
+
+        return read_config(find_run(recipe), overrides), reproduction.collect([recipe])
+    from transformer_cli.config.source import find_config, load_config
+
+    path = find_config(recipe)
+    results = path.with_name(path.stem + reproduction.SUFFIX)
+    if not results.is_file():
+        raise ModelError(
+            f"{path.name} has no results beside it: {results.name} is not there",
+            hint="train and evaluate it, then `tx reproduce RUN -o FILE` writes them; or name a run itself",
+        )
+    return load_config(recipe, overrides, to_train=True), reproduction.read(results)
+
+
+def _digests(config: RunConfig) -> dict[str, str]:
+    """Of each text as a run uses it."""
+    from transformer_cli.data.corpus import load_both, load_tests
+
+    train, valid = load_both(config.data)
+    tests = {f"test set {name}": corpus.sha256 for name, corpus in load_tests(config.data).items()}
+    return {"train": train.sha256, **({} if valid is None else {"valid": valid.sha256}), **tests}
+
+
+def _tell_claims(results: Results) -> None:
+    for claim in results.claims():
+        runs = f"{claim.n} runs" if claim.n > 1 else "one run"
+        console.say(f"{claim.test}: {claim.name} {claim.value:.2f} +- {claim.tolerance:.2f}, of {runs}")
+
+
+def _tell_circumstances(results: Results) -> None:
+    """How long it took there, and what is another version here."""
+    from transformer_cli.checkpoints.record import versions
+
+    first = results.runs[0]
+    machine = ", ".join(str(first["machine"][key]) for key in ("device", "precision") if key in first["machine"])
+    longest = max(run.get("elapsed_s", 0.0) for run in results.runs)
+    console.say(f"{spelled(longest)} of training then, on {machine}")
+    here = versions()
+    others = [f"{name} {there} then, {here.get(name)} now" for name, there in first["versions"].items()
+              if here.get(name) != there]  # fmt: skip
+    if others:
+        console.say(f"other versions: {'; '.join(others)}")
+
+
+def _show(found: Sequence[Verdict], results: Results, record: Mapping[str, Any], *, as_json: bool) -> None:
+    if as_json:
+        kept = {key: record[key] for key in ("seed", "versions", "machine", "elapsed_s")}
+        console.result(json_line({"holds": all(one.holds for one in found), **kept,
+                                  "scores": [one.as_json() for one in found]}))  # fmt: skip
+        return
+    from transformer_cli.cli.tables import Column, Table, show
+
+    rows = []
+    for one in found:
+        says = "holds" if one.holds else "does not hold" if one.same_metric else "another metric, by its signature"
+        then = f"{one.claim.value:.2f} +- {one.claim.tolerance:.2f}"
+        rows.append((one.claim.test, one.claim.name, then, f"{one.found:.2f}", says))
+    numbers = (Column("then", "right"), Column("now", "right"))
+    show([Table("", (Column("set"), Column("score"), *numbers, Column("")), tuple(rows))])
+    console.result("")
+    for signature in dict.fromkeys(one.claim.signature for one in found):
+        console.result(signature)
+    twins = [run for run in results.runs if run["seed"] == record["seed"]]
+    if twins:
+        before, after = (
+            [score["value"] for each in run["scores"].values() for score in each["scores"]]
+            for run in (twins[0], record)
+        )
+        same = "all scores are the same to the last digit" if before == after else "not the same to the last digit"
+        console.result(f"seed {record['seed']} was tried then, too: {same}")
