@@ -1,11 +1,11 @@
-"""`--layers` and `--heads`: what they mean, and what they cannot."""
+"""`--layers`, `--heads` and `--find`: what they mean, and what they cannot."""
 
 from __future__ import annotations
 
 import pytest
 from synthetic import synthetic_maps
 
-from transformer_cli.attention_maps.selection import selected
+from transformer_cli.attention_maps.selection import found, selected
 from transformer_cli.errors import UsageError
 
 MAPS = synthetic_maps(2, 2, layers=(4, 2), heads=4)
@@ -55,3 +55,61 @@ def test_heads_keep_their_numbers_and_weights():
 def test_what_is_not_there_or_not_understood_is_refused(layers, heads, message):
     with pytest.raises(UsageError, match=message):
         selected(MAPS, layers=layers, heads=heads)
+
+
+SOURCE = ["▁the", "▁ani", "mal", "▁knows", "▁the", "▁str", "eet", "▁it", "▁tier"]
+TARGET = ["▁das", "▁ti", "er", "▁kennt", "▁es"]
+
+
+@pytest.mark.parametrize("seed", range(5))
+@pytest.mark.parametrize(
+    ("wanted", "kind", "queries", "keys", "words"),
+    [
+        ("it -> animal", "encoder", [7], [1, 2], ("it", "animal")),
+        (" ANIMAL→ Street ", "encoder", [1, 2], [5, 6], ("animal", "street")),
+        ("it -> the:2", "encoder", [7], [4], ("it", "the")),
+        ("the:1 -> it", "encoder", [0], [7], ("the", "it")),
+        ("it -> </s>", "encoder", [7], [9], ("it", "</s>")),
+        # What comes out of the row of `kennt`, the fourth piece that the decoder reads.
+        ("es -> street", "cross", [4], [5, 6], ("es", "street")),
+        ("es -> das", "decoder", [4], [1], ("es", "das")),
+    ],
+)
+def test_the_head_that_looks_most_from_one_word_at_another_is_found(wanted, kind, queries, keys, words, seed):
+    maps = synthetic_maps(SOURCE, TARGET, layers=(3, 2), heads=4, seed=seed)
+    weights = {
+        (block.layer, head): sum(block.weights_HQK[i, row, keys].sum() for row in queries) / len(queries)
+        for block in maps.of(kind)
+        for i, head in enumerate(block.heads)
+    }
+    head = found(maps, wanted)
+    assert ((head.layer, head.head), head.kind, head.words) == (max(weights, key=weights.get), kind, words)
+    assert head.weight == pytest.approx(max(weights.values()))
+
+
+def test_of_all_kinds_that_have_both_words_the_greatest_weight_counts():
+    maps = synthetic_maps(SOURCE, TARGET, layers=(1, 2), heads=3, seed=1)
+    weights = [block.weights_HQK[i, 7, 8] for block in maps.of("encoder") for i in range(3)]
+    assert found(maps, "it -> tier").weight == pytest.approx(max(weights))
+    # `tier` comes out of the row of `das`, and looks at `it` from there, too.
+    weights = [block.weights_HQK[i, 8, 7] for block in maps.of("encoder") for i in range(3)]
+    weights += [block.weights_HQK[i, 1, 7] for block in maps.of("cross") for i in range(3)]
+    assert found(maps, "tier -> it").weight == pytest.approx(max(weights))
+
+
+@pytest.mark.parametrize(
+    ("wanted", "message"),
+    [
+        ("it", "expected two words with an arrow"),
+        ("it ->", "expected two words with an arrow"),
+        ("it -> the -> animal", "expected two words with an arrow"),
+        ("it -> cat", "no word 'cat'"),
+        ("it -> the:3", "no word 'the:3'"),
+        ("it -> the", "'the' is there 2 times"),
+        ("it -> das", "nothing here looks from the first of these words at the second"),
+        ("das -> es", "nothing here looks"),
+    ],
+)
+def test_words_that_are_not_there_or_several_times_are_refused(wanted, message):
+    with pytest.raises(UsageError, match=message):
+        found(synthetic_maps(SOURCE, TARGET), wanted)

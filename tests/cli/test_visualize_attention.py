@@ -5,6 +5,7 @@ from __future__ import annotations
 import json
 import os
 import pty
+import re
 import shutil
 import subprocess
 import sys
@@ -72,6 +73,32 @@ def test_json_is_one_line_on_stdout(here, capfd):
     fields = json.loads(shown.out)
     assert (fields["target"]["text"], fields["schema"], shown.err) == (TARGET, 1, "")
     assert [(block["kind"], block["heads"]) for block in fields["blocks"]] == [("cross", [2])]
+
+
+def test_the_head_that_looks_most_from_a_word_at_another_is_found_and_shown(here, capfd):
+    assert tx(SOURCE, "--target", TARGET, "--json") == 0
+    blocks = json.loads(capfd.readouterr().out)["blocks"]
+    assert tx(SOURCE, "--target", TARGET, "--find", "beer -> bier") == 0
+    shown = capfd.readouterr()
+    kind, layer, head = re.search(
+        r"found: beer → bier has \d\.\d\d of (\S+), layer (\d), head (\d)", shown.err
+    ).groups()
+    assert kind == "cross-attention"
+    assert f"cross-attention, layer {layer}, head {head}\n" in shown.out
+    assert shown.out.count("layer 1, head") == 1
+    assert tx(SOURCE, "--target", TARGET, "--find", "beer -> bier", "--json", "-o", "beer.html", "-o", "beer.png") == 0
+    [block] = json.loads(capfd.readouterr().out)["blocks"]
+    assert (block["kind"], block["layer"], block["heads"]) == ("cross", int(layer), [int(head)])
+    [whole] = [one for one in blocks if (one["kind"], one["layer"]) == ("cross", int(layer))]
+    assert block["weights"] == [whole["weights"][int(head) - 1]]
+    assert '"unit":"words"' in Path("beer.html").read_text(encoding="utf-8")
+
+
+def test_what_cannot_be_found_is_refused(here, capfd):
+    assert tx(SOURCE, "--find", "beer -> hund") == 2
+    assert "--find 'beer -> hund': there is no word 'hund'" in capfd.readouterr().err
+    assert tx(SOURCE, "--target", TARGET, "--find", "beer -> bier", "--layers", "encoder") == 2
+    assert "--find 'beer -> bier': there is no word 'beer'" in capfd.readouterr().err
 
 
 def test_a_sentence_may_come_through_a_pipe_and_the_target_be_given(warm, here):

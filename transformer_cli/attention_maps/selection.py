@@ -1,13 +1,14 @@
-"""Which layers and heads are meant: what `--layers` and `--heads` say, against what a model has."""
+"""Which layers and heads are meant: what `--layers`, `--heads` and `--find` say, against what a model has."""
 
 from __future__ import annotations
 
 import re
 import shlex
 from collections.abc import Sequence
-from dataclasses import replace
+from dataclasses import dataclass, replace
 
 from transformer_cli.attention_maps.maps import KINDS, AttentionMaps, Block, Kind
+from transformer_cli.attention_maps.views import label, view
 from transformer_cli.errors import UsageError
 
 MEAN = "mean"
@@ -76,3 +77,67 @@ def _numbers(text: str, there: Sequence[int], place: str) -> list[int]:
 def _ranges(numbers: Sequence[int]) -> str:
     whole = list(numbers) == list(range(numbers[0], numbers[-1] + 1)) and len(numbers) > 1
     return f"{numbers[0]}-{numbers[-1]}" if whole else ", ".join(map(str, numbers))
+
+
+@dataclass(frozen=True)
+class Found:
+    """The head that looks most from one word at another.
+
+    words: the two, as the text has them. weight: as a picture by words has it.
+    """
+
+    kind: Kind
+    layer: int
+    head: int
+    words: tuple[str, str]
+    weight: float
+
+
+def found(maps: AttentionMaps, wanted: str) -> Found:
+    """The head with the greatest weight from one word at another, of every kind of attention that has both.
+
+    wanted: `it -> animal`; `the:2` is the second `the`. Case doesn't matter. The decoder looks for the word that comes
+    out. Raises UsageError for what is no such pair, for words that aren't there, or are there several times.
+    """
+    place = f"--find {shlex.quote(wanted)}"
+    names = [name.strip() for name in re.split("->|→", wanted)]
+    if len(names) != 2 or not all(names):
+        raise UsageError(f"{place}: expected two words with an arrow between them", hint='--find "it -> animal"')
+    best: Found | None = None
+    texts: dict[str, None] = {}
+    for block in maps.blocks:
+        shown = view(maps, block, words=True)
+        rows, columns = [row[-1] for row in shown.rows], list(shown.columns)
+        texts |= dict.fromkeys((*rows, *columns))
+        queries, keys = _occurrences(names[0], rows), _occurrences(names[1], columns)
+        if not queries or not keys:
+            continue
+        for name, places in zip(names, (queries, keys), strict=True):
+            if len(places) > 1:
+                words = f"{place}: {name!r} is there {len(places)} times"
+                raise UsageError(words, hint=f"`{name}:2` is the second of them")
+        [query], [key] = queries, keys
+        weights_H = shown.weights_HQK[:, query, key]
+        i = int(weights_H.argmax())
+        if shown.visible_QK[query, key] and (best is None or weights_H[i] > best.weight):
+            best = Found(block.kind, block.layer, block.heads[i], (rows[query], columns[key]), float(weights_H[i]))
+    if best is None:
+        missing = [name for name in names if not _occurrences(name, list(texts))]
+        if missing:
+            raise UsageError(f"{place}: there is no word {missing[0]!r}", hint=f"the words are {' '.join(texts)}")
+        raise UsageError(
+            f"{place}: nothing here looks from the first of these words at the second",
+            hint="the source looks at the source, the translation at the source and at what stands before in itself",
+        )
+    return best
+
+
+def _occurrences(name: str, words: Sequence[str]) -> list[int]:
+    """Where a word is, by its text; of `the:2` the second place of `the`, unless that is a word itself."""
+    folded = [word.casefold() for word in words]
+    wanted = label(name).casefold()
+    places = [place for place, word in enumerate(folded) if word == wanted]
+    stem, _, number = name.rpartition(":")
+    if not places and stem and number.isdecimal() and len(number) < 5:
+        return _occurrences(stem, words)[max(int(number), 1) - 1 :][:1]
+    return places

@@ -18,6 +18,7 @@ from transformer_cli.errors import UsageError
 
 if TYPE_CHECKING:
     from transformer_cli.attention_maps.maps import AttentionMaps
+    from transformer_cli.attention_maps.selection import Found
     from transformer_cli.attention_maps.terminal import ColourSystem
     from transformer_cli.attention_maps.views import View
 
@@ -46,6 +47,12 @@ def visualize_attention(
     heads: Annotated[
         str | None, typer.Option("--heads", metavar="HEADS", help="3, 1-4, all, or mean, the default of pictures.")
     ] = None,
+    find: Annotated[
+        str | None,
+        typer.Option(
+            "--find", metavar="WORDS", help='Show the head that looks most from a word at another: "it -> animal".'
+        ),
+    ] = None,
     words: Annotated[bool, typer.Option("--words", help="Join pieces to words in pictures.")] = False,
     from_file: Annotated[
         str | None,
@@ -70,6 +77,7 @@ def visualize_attention(
       tx visualize-attention "ich mochte ein bier"
       tx visualize-attention "ich mochte ein bier" --layers cross:2 --heads all
       tx visualize-attention "ich mochte ein bier" -o beer.html -o beer.png
+      tx visualize-attention "ich mochte ein bier" --find "beer -> bier"
     """
     paths = [Path(name) for name in output_files or ()]
     for path in paths:
@@ -92,18 +100,25 @@ def visualize_attention(
     else:
         maps = _translated(_sentence(text), model, config, overrides, target, pad_to)
 
-    from transformer_cli.attention_maps.selection import selected
+    from transformer_cli.attention_maps.selection import found, selected
 
     chosen = selected(maps, layers=layers, heads=heads)
     _tell(chosen)
+    if find is not None:
+        head = found(chosen, find)
+        layers, heads = f"{head.kind}:{head.layer}", str(head.head)
+        chosen = selected(chosen, layers=layers, heads=heads)
+        _tell_of(head)
+
+    joined = words or find is not None
 
     def views() -> list[View]:
-        return _views(chosen, layers=layers, heads=heads, words=words)
+        return _views(chosen, layers=layers, heads=heads, words=joined)
 
     if words and (paths or json_output) and all(path.suffix.lower() in DATA for path in paths):
         console.warn("--words joins pieces in pictures; numbers are saved by pieces")
     with console.pulse.doing("drawing"):
-        contents = [_content(path, chosen, views, words=words) for path in paths]
+        contents = [_content(path, chosen, views, words=joined) for path in paths]
     for path, content in zip(paths, contents, strict=True):
         _write(path, content)
     if json_output:
@@ -168,6 +183,15 @@ def _tell(maps: AttentionMaps) -> None:
     for name, side in (("source", maps.source), ("target", maps.target)):
         if unknown := " ".join(side.pieces[place] for place in side.unknown):
             console.warn(plain(f"the {name} has pieces that the model does not know: {unknown}"))
+
+
+def _tell_of(head: Found) -> None:
+    """On stderr: which head was found, and how much of its attention is there."""
+    from transformer_cli.attention_maps.maps import ARROW
+    from transformer_cli.attention_maps.views import TITLES
+
+    place = f"{TITLES[head.kind]}, layer {head.layer}, head {head.head}"
+    console.say(f"found: {ARROW.join(head.words)} has {head.weight:.2f} of {place}")
 
 
 def _views(maps: AttentionMaps, *, layers: str | None, heads: str | None, words: bool) -> list[View]:
