@@ -274,17 +274,18 @@ UNTAUGHT = "new pieces (tokenizer.extend) could not learn: "
         ),
         (
             "training: {budget: {minutes: 3}, max_steps: «5», patience: 2}",
-            "training ends when its budget is spent and not before: max_steps and patience must be null beside it",
+            "training ends when its budget is spent and not before: beside it, set training.max_steps=null and "
+            "training.patience=null",
             "training: {budget: {minutes: 3}}",
         ),
         (
             "training: {budget: {epochs: 3}, max_epochs: «5»}",
-            "training ends when its budget is spent and not before: max_epochs must be null",
+            "training ends when its budget is spent and not before: beside it, set training.max_epochs=null",
             "training: {budget: {epochs: 3}, max_epochs: null}",
         ),
         (
             "training: {budget: {epochs: 3}, stop_loss: «5.0»}",
-            "training ends when its budget is spent and not before: stop_loss must be null",
+            "training ends when its budget is spent and not before: beside it, set training.stop_loss=null",
             "training: {budget: null, max_epochs: 3, stop_loss: 5.0}",
         ),
         (

@@ -324,7 +324,8 @@ def _schedule(config: RunConfig) -> Iterator[Contradiction]:
     limits = ("max_steps", "max_epochs", "stop_loss", "patience")
     others = [name for name in limits if training.budget and getattr(training, name) is not None]
     if others:
-        words = f"training ends when its budget is spent and not before: {' and '.join(others)} must be null beside it"
+        nulls = " and ".join(f"training.{name}=null" for name in others)
+        words = f"training ends when its budget is spent and not before: beside it, set {nulls}"
         yield Contradiction.of(words, *(f"training.{name}" for name in others), "training.budget")
     if training.budget and len(training.budget.given) != 1:
         yield Contradiction.of("a budget is one of minutes, tokens and epochs", "training.budget")
