@@ -80,6 +80,16 @@ def _nobody_was_quiet(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(console, "_quiet", False)
 
 
+@pytest.fixture
+def own_threads() -> Iterator[None]:
+    """What trains in the process of the tests sets how many threads PyTorch has."""
+    import torch
+
+    threads = torch.get_num_threads()
+    yield
+    torch.set_num_threads(threads)
+
+
 @pytest.fixture(scope="session")
 def shared(tmp_path_factory: pytest.TempPathFactory) -> Callable[[str, Callable[[Path], None]], Path]:
     """shared(name, make): a folder that `make` fills, once for all processes that run tests; nobody changes it."""

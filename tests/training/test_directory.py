@@ -8,14 +8,12 @@ import os
 import shutil
 import subprocess
 import threading
-from collections.abc import Iterator
 from contextlib import suppress
 from pathlib import Path
 from types import SimpleNamespace
 from typing import Any, cast
 
 import pytest
-import torch
 from faults import Saboteur
 
 from transformer_cli import files
@@ -32,15 +30,14 @@ from transformer_cli.training.directory import check_alike, claimed
 from transformer_cli.training.parallel import World
 from transformer_cli.training.run import Listener, train
 
+pytestmark = pytest.mark.usefixtures("own_threads")
+
 RUN = Path("runs/tiny")
 
 
 @pytest.fixture(autouse=True)
-def _own_copy(trained_run: Path, tmp_path: Path) -> Iterator[None]:
+def _own_copy(trained_run: Path, tmp_path: Path) -> None:
     shutil.copytree(trained_run, tmp_path / RUN)
-    threads = torch.get_num_threads()
-    yield
-    torch.set_num_threads(threads)
 
 
 def settings(**sections: Any) -> RunConfig:

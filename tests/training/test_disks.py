@@ -11,12 +11,10 @@ import itertools
 import os
 import re
 import shutil
-from collections.abc import Iterator
 from contextlib import nullcontext
 from pathlib import Path
 
 import pytest
-import torch
 from faults import Saboteur
 from ranks import codes, start
 from test_run import assert_same_bits, at_update, interrupt, settings
@@ -26,16 +24,11 @@ from transformer_cli.checkpoints.store import list_checkpoints, load_checkpoint
 from transformer_cli.errors import Interrupted, ResourceError
 from transformer_cli.training.run import Listener, train
 
+pytestmark = pytest.mark.usefixtures("own_threads")
+
 EVERY = "TX_EVERY_FAULT" in os.environ
 FAILURES = ["EIO", "ENOSPC", "EDQUOT"]
 RUN = Path("run")
-
-
-@pytest.fixture(autouse=True)
-def _own_threads() -> Iterator[None]:
-    threads = torch.get_num_threads()
-    yield
-    torch.set_num_threads(threads)
 
 
 def config(max_steps: int, **training: object):

@@ -5,12 +5,11 @@ from __future__ import annotations
 import hashlib
 import json
 import shutil
-from collections.abc import Callable, Iterator
+from collections.abc import Callable
 from pathlib import Path
 from typing import Any
 
 import pytest
-import torch
 from test_run import assert_same_bits, settings
 
 from transformer_cli.checkpoints import store
@@ -19,6 +18,8 @@ from transformer_cli.errors import ModelError, ResourceError, UsageError
 from transformer_cli.sealing import sealed, unsealed
 from transformer_cli.training.forecast import forecast
 from transformer_cli.training.run import Listener, Outcome, train
+
+pytestmark = pytest.mark.usefixtures("own_threads")
 
 RUN = Path("runs/x")
 CONFIG = settings(keep_best=1, keep_last=2, best_by="bleu", log_every=2)
@@ -35,12 +36,9 @@ def finished(tmp_path_factory: pytest.TempPathFactory) -> Path:
 
 
 @pytest.fixture(autouse=True)
-def _own_copy(finished: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Iterator[None]:
+def _own_copy(finished: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.chdir(tmp_path)
     shutil.copytree(finished, RUN)
-    threads = torch.get_num_threads()
-    yield
-    torch.set_num_threads(threads)
 
 
 def go_on(steps: int = 14, **training: Any) -> tuple[Outcome, list[str]]:

@@ -34,6 +34,8 @@ from transformer_cli.training.outcome import Outcome
 from transformer_cli.training.run import Listener, train
 from transformer_cli.training.signals import StopRequest
 
+pytestmark = pytest.mark.usefixtures("own_threads")
+
 WORDS = {
     "der": "the",
     "hund": "dog",
@@ -43,13 +45,6 @@ WORDS = {
     "große": "big",
     "gern": "gladly",
 }
-
-
-@pytest.fixture(autouse=True)
-def _own_threads() -> Iterator[None]:
-    threads = torch.get_num_threads()
-    yield
-    torch.set_num_threads(threads)
 
 
 def settings(**training: Any) -> RunConfig:

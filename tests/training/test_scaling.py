@@ -4,13 +4,14 @@ from __future__ import annotations
 
 import itertools
 import math
-from collections.abc import Callable, Iterator
+from collections.abc import Callable
 from pathlib import Path
 from typing import Any
 
 import numpy as np
 import pytest
 import torch
+from tiny_run import tiny
 from torch import Tensor
 
 from transformer_cli.checkpoints.store import list_checkpoints, load_checkpoint
@@ -30,6 +31,8 @@ from transformer_cli.training.progress import Progress
 from transformer_cli.training.run import train
 from transformer_cli.training.scaling import LossScale
 from transformer_cli.training.sharding import shard
+
+pytestmark = pytest.mark.usefixtures("own_threads")
 
 
 def learner(dtype: torch.dtype = torch.float16, **options: Any) -> Learner:
@@ -166,28 +169,9 @@ def test_a_loss_that_is_not_finite_is_a_fault_whatever_the_scale() -> None:
     assert scale == LossScale(8.0)
 
 
-@pytest.fixture(autouse=True)
-def _own_threads() -> Iterator[None]:
-    threads = torch.get_num_threads()
-    yield
-    torch.set_num_threads(threads)
-
-
 def settings(**training: Any) -> RunConfig:
-    words = ["schläft", "trinkt", "isst", "lacht", "weint"]
-    text = {"pairs": [[f"der hund {word} {other}", f"the dog {word}"] for word in words for other in words]}
-    options = {"budget_tokens": 64, "max_steps": 12, "validate_every": 4, "log_every": 1, "warmup_steps": 2}
-    return RunConfig.model_validate(
-        {
-            "device": "cpu",
-            "precision": "fp16",
-            "threads": 1,
-            "tokenizer": {"vocab_size": 60, "sampling": 0.1},
-            "data": {"train": text, "valid": text, "max_length": 32},
-            "model": {"d_model": 16, "n_heads": 2, "d_ff": 16, "n_layers": 1},
-            "training": options | training,
-        }
-    )
+    options = {"budget_tokens": 64, "max_steps": 12, "validate_every": 4, "log_every": 1}
+    return tiny(precision="fp16", **options | training)
 
 
 def overflow_in(monkeypatch: pytest.MonkeyPatch, *numbers: int) -> None:

@@ -12,6 +12,7 @@ import numpy as np
 import pytest
 import torch
 from ranks import codes, start
+from tiny_run import tiny
 from torch import Tensor, nn
 
 from transformer_cli.checkpoints.record import read_record
@@ -65,21 +66,6 @@ def batches(size: int, accumulation: int, step: int) -> list[list[Batch]]:
     if step == 2:
         drawn[size - 1][n - 1] = []
     return [[collate([s for s, _ in some], [t for _, t in some]) for some in own] for own in drawn]
-
-
-def tiny(**training: Any) -> RunConfig:
-    words = ["schläft", "trinkt", "isst", "lacht", "weint"]
-    text = {"pairs": [[f"der hund {word} {other}", f"the dog {word}"] for word in words for other in words]}
-    whole = {
-        "device": "cpu",
-        "precision": "fp32",
-        "threads": 1,
-        "tokenizer": {"vocab_size": 60, "sampling": 0.1},
-        "data": {"train": text, "valid": text, "max_length": 32},
-        "model": {"d_model": 16, "n_heads": 2, "d_ff": 16, "n_layers": 1},
-        "training": {"budget_tokens": 32, "warmup_steps": 2} | training,
-    }
-    return RunConfig.model_validate(whole)
 
 
 class Recorder(torch.optim.SGD):
