@@ -12,11 +12,14 @@ from pathlib import Path
 
 import numpy as np
 import pytest
+from shapes import with_model
 
 from transformer_cli.cli import failures
 from transformer_cli.cli.app import main
+from transformer_cli.errors import UsageError
 from transformer_cli.export import needs
 from transformer_cli.export.comparison import Comparison
+from transformer_cli.export.exporting import export
 from transformer_cli.export.weights import Weights
 
 pytest.importorskip("ctranslate2", reason="the extra `ctranslate2` is not installed")
@@ -35,6 +38,22 @@ def test_what_was_written_translates_and_keeps_how_it_compares(here, tmp_path, c
     assert kept["exact"]["lines"][0]["text_there"] == "i want a beer"
     assert kept["exact"]["agreeing"] == 1
     assert kept["rounded"] is None
+
+
+@pytest.mark.parametrize(
+    ("options", "told"),
+    [
+        (
+            {"norm": "rms-norm"},
+            ("model.norm: rms-norm; its encoder-decoders have layer-norm", "ctranslate2 and onnx can"),
+        ),
+        ({"qk_norm": True}, ("model.qk_norm: true;", "no format can: only tx reads such a model")),
+    ],
+)
+def test_a_refusal_names_who_else_can(loaded_run, options, told):
+    with pytest.raises(UsageError) as refused:
+        export(with_model(loaded_run, **options), "hugging-face", "there", lines=["ein bier"])
+    assert (told[0] in refused.value.message, refused.value.hint) == (True, told[1])
 
 
 def test_the_card_shows_how_it_is_used(trained_run, capfd, monkeypatch):

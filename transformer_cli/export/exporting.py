@@ -92,9 +92,10 @@ def export(
     format = check_format(name, quantization)
     check_place(place)
     if refusals := format.refusals(run):
+        others = [other for other in FORMATS.names if not FORMATS.load(other)().refusals(run)]
         raise UsageError(
             f"{name} cannot hold this model:\n" + "\n".join(f"  {reason}" for reason in refusals),
-            hint=f"another format may: {', '.join(other for other in FORMATS.names if other != name)}",
+            hint=f"{' and '.join(others)} can" if others else "no format can: only tx reads such a model",
         )
     probe = probe_of(run, lines)
     with files.atomic_directory(place) as aside:
