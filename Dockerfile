@@ -22,7 +22,7 @@ RUN if [ "$TORCH" = cpu ]; then index="--index-url https://download.pytorch.org/
     && pip install --no-deps $index -c scripts/constraints.txt torch
 COPY . .
 RUN pip install -c scripts/constraints.txt hatchling \
-    && pip install --no-build-isolation -c scripts/constraints.txt ".[ctranslate2,hugging-face,onnx,serve]"
+    && pip install --no-build-isolation -c scripts/constraints.txt ".[ctranslate2,hugging-face,onnx,serve,tensorboard]"
 
 # Whoever runs it may have no home, and writes to /data alone.
 ENV HOME=/tmp

@@ -75,7 +75,7 @@ TORCH_FREE = [
     "environment.py",
     "errors.py",
     "export/formats.py",
-    "export/needs.py",
+    "needs.py",
     "files.py",
     "page.py",
     "sealing.py",

@@ -14,8 +14,7 @@ from pathlib import Path
 
 import pytest
 
-from transformer_cli import __version__
-from transformer_cli.export import needs
+from transformer_cli import __version__, needs
 
 REPOSITORY = Path(__file__).parents[1]
 

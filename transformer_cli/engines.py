@@ -19,8 +19,8 @@ from transformer_cli.decoding.options import SearchOptions
 from transformer_cli.environment import processors
 from transformer_cli.errors import ModelError, ResourceError, UsageError
 from transformer_cli.export.formats import FORMATS, unknown_there
-from transformer_cli.export.needs import lacking, needed
 from transformer_cli.loading import learned_by
+from transformer_cli.needs import lacking, needed
 
 ENGINE = "ctranslate2"
 CONVERSION = 1

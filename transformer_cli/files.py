@@ -145,10 +145,10 @@ def write_json(path: str | Path, value: Any) -> None:
     write_text(path, json_text(value))
 
 
-def append_line(path: str | Path, line: str) -> None:
-    """Add one line at the end of a file, made if it isn't there; a log, not worth waiting for the disk."""
+def append(path: str | Path, data: bytes) -> None:
+    """Add to the end of a file, made if it isn't there; a log, not worth waiting for the disk."""
     with _writing(Path(path)):
-        disk.append(Path(path), f"{line}\n".encode())
+        disk.append(Path(path), data)
 
 
 def json_text(value: Any) -> str:

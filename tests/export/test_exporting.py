@@ -14,10 +14,10 @@ import numpy as np
 import pytest
 from shapes import with_model
 
+from transformer_cli import needs
 from transformer_cli.cli import failures
 from transformer_cli.cli.app import main
 from transformer_cli.errors import UsageError
-from transformer_cli.export import needs
 from transformer_cli.export.comparison import Comparison
 from transformer_cli.export.exporting import export
 from transformer_cli.export.weights import Weights

@@ -47,7 +47,7 @@ def serve(
       tx serve --port 8080 --set decoding.beam_size=1
       tx serve --host 0.0.0.0 --set serving.deadline_s=5
     """
-    from transformer_cli.export.needs import needed
+    from transformer_cli.needs import needed
 
     for package in NEEDED:
         needed(package)

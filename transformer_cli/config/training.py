@@ -137,6 +137,9 @@ class TrainingConfig(Section):
     """Checkpoints kept by age."""
     log_every: PositiveInt = 50
     """Updates between two lines of progress."""
+    tensorboard: bool = False
+    """Write what metrics.jsonl gets for TensorBoard, too, into the run's folder `tensorboard`; needs the extra of that
+    name."""
 
     @property
     def last_step(self) -> int | None:

@@ -15,8 +15,8 @@ from sentencepiece import SentencePieceProcessor
 from transformer_cli.checkpoints.store import OpenedRun
 from transformer_cli.config.model import Stack
 from transformer_cli.export.formats import Found, Walk, unknown_there, write_vocabularies
-from transformer_cli.export.needs import needed
 from transformer_cli.export.weights import Weights
+from transformer_cli.needs import needed
 from transformer_cli.tokenizer import EOS, SPECIALS, UNK, Vocabulary
 
 ROWS = 4096

@@ -25,10 +25,10 @@ from transformer_cli.data.loader import padded
 from transformer_cli.export.formats import Found, Walk
 from transformer_cli.export.hugging_face_names import is_written, modules
 from transformer_cli.export.hugging_face_tokenizer import languages_of, write_tokenizer
-from transformer_cli.export.needs import needed
 from transformer_cli.export.weights import Weights
 from transformer_cli.files import create_file, write_json
 from transformer_cli.model.positions import sinusoids
+from transformer_cli.needs import needed
 from transformer_cli.tokenizer import BOS, EOS, PAD
 
 ROWS = 2048

@@ -17,10 +17,10 @@ from transformer_cli.decoding.hypothesis import Hypothesis, LengthPenalty
 from transformer_cli.decoding.options import SearchOptions, Symbols
 from transformer_cli.decoding.search import search
 from transformer_cli.export.formats import Found, Walk, unknown_there, write_vocabularies
-from transformer_cli.export.needs import needed
 from transformer_cli.export.onnx_graph import decoder, encoder
 from transformer_cli.export.weights import Weights
 from transformer_cli.files import create_file
+from transformer_cli.needs import needed
 from transformer_cli.temporary import temporary_directory
 from transformer_cli.tokenizer import BOS, EOS
 

@@ -12,9 +12,9 @@ from typing import Any
 import numpy as np
 
 from transformer_cli.config.model import ModelConfig, Stack
-from transformer_cli.export.needs import needed
 from transformer_cli.export.weights import Weights
 from transformer_cli.model.positions import sinusoids
+from transformer_cli.needs import needed
 
 OPSET = 17
 """The first with LayerNormalization."""

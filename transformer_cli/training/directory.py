@@ -45,6 +45,7 @@ MAY_DIFFER = {
     "training.stop_loss",
     "training.patience",
     "training.log_every",
+    "training.tensorboard",
     "training.keep_best",
     "training.keep_last",
     "training.parallel",
@@ -79,6 +80,7 @@ FOLDERS = {
         r"step-\d{8,18}|damaged-step-\d{8,18}(-\d+)?",
         r"(model|optimizer)\.safetensors|(state|manifest)\.json",
     ),
+    "tensorboard": (r"events\.out\.tfevents\.\d+\.tx", ""),
     "ctranslate2": (r"[0-9a-f]{16}", r"model\.bin|(spm|source|target)\.model|\w+\.json"),
 }
 """The folders of a run: the names of what tx puts there, and the names in that, where it is a folder itself."""

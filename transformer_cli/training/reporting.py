@@ -1,4 +1,4 @@
-"""What a run tells: lines that a person reads, and metrics.jsonl for programs."""
+"""What a run tells: lines that a person reads, and metrics.jsonl for programs, TensorBoard among them."""
 
 from __future__ import annotations
 
@@ -15,6 +15,7 @@ from transformer_cli.training.durations import duration
 from transformer_cli.training.listening import Listener, Status
 from transformer_cli.training.loop import Update
 from transformer_cli.training.progress import Progress
+from transformer_cli.training.tensorboard import Board
 from transformer_cli.training.utilisation import Utilisation
 
 SILENCE_S = 60.0
@@ -55,6 +56,7 @@ class Reporter:
         self.has_told = self.has_forecast = False
         if self.path is not None:
             forget_after(self.path, progress.step, warn=listener.warn)
+        self.board = None if run_dir is None or not horizon.options.tensorboard else Board(run_dir)
         self.score_name = "BLEU" if horizon.options.best_by == "bleu" else "loss"
         self.scores = [] if run_dir is None else [*validation_scores(run_dir, horizon.options.best_by)]
 
@@ -179,7 +181,9 @@ class Reporter:
 
     def _write(self, **event: Any) -> None:
         if self.path is not None:
-            files.append_line(self.path, files.json_line(event))
+            files.append(self.path, f"{files.json_line(event)}\n".encode())
+        if self.board is not None:
+            self.board.take(event)
 
 
 def shown_sample(source: str, translation: str, columns: int) -> str:

@@ -44,6 +44,7 @@ from transformer_cli.training.reporting import Reporter
 from transformer_cli.training.schedules import peak, peak_in_words
 from transformer_cli.training.sharding import shard
 from transformer_cli.training.signals import StopRequest
+from transformer_cli.training.tensorboard import require_tensorboard
 from transformer_cli.training.utilisation import Utilisation, peak_flops, training_flops
 from transformer_cli.training.validation import Validation, short_line
 
@@ -52,13 +53,13 @@ def train(config: RunConfig, run_dir: Path, *, overwrite: bool = False, listener
     """Train, or continue where a stopped run was saved. The same configuration and text give the same weights, bit for
     bit, on the same machine, however often the run was stopped.
 
-    Raises UsageError where the run directory holds another run's configuration or is in use, DataError where its text
-    changed, ModelError where its tokenizer is not what its checkpoint was trained with,
+    Raises ResourceError for a missing extra, UsageError where the run directory holds another run's configuration or is
+    in use, DataError where its text changed, ModelError where its tokenizer is not what its checkpoint was trained by,
     DivergedError before an update that would not be finite, Interrupted after a signal, with everything saved.
     """
     listener = listener or Listener()
-    stopping = StopRequest(listener.stopping, hours=config.training.max_hours)
-    with joined(device_of(config)) as world, stopping as stop:
+    require_tensorboard(config.training)
+    with joined(device_of(config)) as world, StopRequest(listener.stopping, hours=config.training.max_hours) as stop:
         run = Run(config, run_dir, listener, world, stop)
         with claimed(run_dir) if world.is_main else nullcontext():
             run.open(overwrite=overwrite)

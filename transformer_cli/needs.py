@@ -19,6 +19,7 @@ EXTRAS = {
     "starlette": ("serve", "0.45"),
     "uvicorn": ("serve", "0.34"),
     "prometheus_client": ("serve", "0.21"),
+    "tensorboard": ("tensorboard", "2.20"),
 }
 """The extra of pyproject.toml that brings a package, and the oldest version that does."""
 
