@@ -129,7 +129,7 @@ def test_without_a_python_that_is_new_enough_it_says_what_to_install(clone):
     assert "tried: /my/python" in clone.setup(PYTHON="/my/python")[2]
 
 
-@pytest.mark.parametrize("script", ["scripts/demo", "scripts/setup", "scripts/test", "scripts/get_multi30k", ".ci/run"])
+@pytest.mark.parametrize("script", ["scripts/demo", "scripts/setup", "scripts/test", "scripts/get_corpus", ".ci/run"])
 def test_every_script_can_be_run(script):
     assert os.access(REPOSITORY / script, os.X_OK)
 

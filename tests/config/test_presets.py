@@ -21,7 +21,10 @@ ONLY_COUNTED = {
     "opus-mt": 74_410_496,
     "time-series": 10_540_039,
 }
-TRAINED = {"base", "big", "multi30k-de-en", "tiny", "transformer-base", "transformer-big", "tutorial"}
+TRAINED = {"base", "big", "multi30k-de-en", "tiny", "transformer-base", "transformer-big", "tutorial"} | {
+    "iwslt14-de-en",
+    "wmt14-en-de",
+}
 
 
 def total(name: str, *overrides: str) -> int:
