@@ -152,5 +152,5 @@ def test_a_bare_name_that_means_two_things_leads_to_both():
 
 
 def test_a_section_is_all_that_is_in_it():
-    found = [setting.key for setting in look_up("evaluation").settings]
-    assert found == list(RunConfig.model_fields["evaluation"].annotation.model_fields)
+    found = [setting.key for setting in look_up("serving").settings]
+    assert found == list(RunConfig.model_fields["serving"].annotation.model_fields)

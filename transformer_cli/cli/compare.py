@@ -85,13 +85,14 @@ def compare(
     texts = texts or own_tests(opened[0], settings[0].data)
     refuse_nothing(texts)
 
-    from transformer_cli.evaluation import report
+    from transformer_cli.evaluation import metrics, report
     from transformer_cli.evaluation.contrast import contrast
     from transformer_cli.loading import translator_of
 
     translators = [translator_of(run, its) for run, its in zip(opened, settings, strict=True)]
     search = {"beam_size": beam_size, "length_penalty": length_penalty}
     differences, options = _differences(opened), settings[0].evaluation
+    metrics.check(options)
     for number, text in enumerate(texts):
         systems = []
         for name, translator in zip(runs, translators, strict=True):

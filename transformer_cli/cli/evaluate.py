@@ -139,6 +139,7 @@ def evaluate(
     refuse_nothing(texts)
 
     from transformer_cli.cli.trained import open_several, open_translator
+    from transformer_cli.evaluation import metrics
 
     search: dict[str, Any] = {"beam_size": beam_size, "length_penalty": length_penalty}
     if check_batching:
@@ -150,6 +151,7 @@ def evaluate(
         check(runs, settings, {text.name: text.source or [] for text in texts}, search, as_json=json_output)
         return
     translator, opened, settings = open_translator(models, config, overrides, **search)
+    metrics.check(settings.evaluation)
     texts = texts or own_tests(opened[0], settings.data)
     refuse_nothing(texts)
     known = _run(opened[0].path, settings)
@@ -252,10 +254,12 @@ def _score_files(
     """Finished translations against references, and against each other."""
     from transformer_cli.data.corpus import read_parallel
     from transformer_cli.decoding import quality
+    from transformer_cli.evaluation import metrics
     from transformer_cli.evaluation.report import System
 
     if not references:
         raise UsageError("--hypotheses need a --reference", hint="for example: --reference test.en")
+    metrics.check(known.options)
     sides = [*references, *([] if source is None else [source])]
     read = read_parallel([*hypotheses, *sides])
     for path, n in Counter(hypotheses).items():

@@ -16,8 +16,23 @@ METRICS = Recipes(
         "chrf": "evaluation.metrics:chrf",
         "chrf++": "evaluation.metrics:chrf_plus",
         "ter": "evaluation.metrics:ter",
+        "comet": "evaluation.comet:Comet",
     },
 )
+
+
+class CometConfig(Section):
+    """COMET (Rei et al. 2020), by the package unbabel-comet, in a process of its own."""
+
+    model: Annotated[str, Field(min_length=1)] | None = None
+    """A checkpoint, such as wmt22-comet-da/checkpoints/model.ckpt, with the hparams.yaml beside its folder; or, with
+    `download`, a name such as Unbabel/wmt22-comet-da."""
+    download: bool = False
+    """Let COMET fetch what is not on the disk: a model by its name, its encoder's tokenizer. Else it is told to open no
+    connection."""
+    python: Annotated[str, Field(min_length=1)] | None = None
+    """The Python of an environment that has unbabel-comet; tx's own when not given. What it needs is older than what
+    tx's extras do (NumPy 1, transformers 4): give it an environment of its own."""
 
 
 class EvaluationConfig(Section):
@@ -25,6 +40,7 @@ class EvaluationConfig(Section):
 
     metrics: list[Annotated[str, METRICS]] = Field(default=["bleu", "chrf", "chrf++", "ter"], min_length=1)
     """What is computed, in this order."""
+    comet: CometConfig = CometConfig()
     tokenize: Literal["13a", "intl", "char", "zh", "none"] = "13a"
     """sacreBLEU's tokenizer for BLEU."""
     lowercase: bool = False

@@ -383,3 +383,9 @@ def _metrics(config: RunConfig) -> Iterator[Contradiction]:
     for index, name in enumerate(metrics):
         if name in metrics[:index]:
             yield Contradiction.of(f"{name} is named twice", f"evaluation.metrics.{index}")
+    if "comet" in metrics and config.evaluation.comet.model is None:
+        yield Contradiction.of(
+            "COMET is a trained model, which evaluation.comet.model names: a checkpoint, or a name to download",
+            f"evaluation.metrics.{metrics.index('comet')}",
+            "evaluation.comet.model",
+        )

@@ -6,7 +6,7 @@ import operator
 from collections.abc import Iterator, Sequence
 from dataclasses import dataclass
 from functools import reduce
-from typing import Any, Protocol
+from typing import Any, Protocol, runtime_checkable
 
 from transformer_cli.config.evaluation import METRICS, EvaluationConfig
 from transformer_cli.errors import DataError
@@ -43,6 +43,17 @@ class Metric(Protocol):
 
     def signature(self, **test: int) -> str:
         """What makes the number comparable; test: what there is to say of a test, such as bs=1000 and seed=12345."""
+
+
+@runtime_checkable
+class OfSource(Protocol):
+    """What makes a metric that reads the source, too."""
+
+    def check(self) -> None:
+        """Raises a TxError where it could not score anything."""
+
+    def of(self, source: Sequence[str]) -> Metric:
+        """The metric of translations of this text."""
 
 
 @dataclass(frozen=True)
@@ -89,14 +100,26 @@ def _forget_lines() -> None:
             forget()
 
 
+def check(options: EvaluationConfig) -> None:
+    """Raise, before anything is translated, what scoring would raise after it: a package or a model that is missing."""
+    for name in options.metrics:
+        made = METRICS.load(name)(options)
+        if isinstance(made, OfSource):
+            made.check()
+
+
 def measure(
-    hypotheses: Sequence[str], references: Sequence[Sequence[str]], options: EvaluationConfig
+    hypotheses: Sequence[str],
+    references: Sequence[Sequence[str]],
+    options: EvaluationConfig,
+    *,
+    source: Sequence[str] | None = None,
 ) -> tuple[Counts, ...]:
     """What the configured metrics count, in their configured order.
 
-    references: one or more whole texts, each with a line per hypothesis.
+    references: one or more whole texts, each with a line per hypothesis. source: for the metrics that read it.
     Raises DataError for texts of unequal length, which sacreBLEU would cut to the shortest or blame on something else,
-    and for empty ones.
+    for empty ones, and for a metric that reads a source that is not there.
     """
     if not references:
         raise DataError("there is no reference to score against")
@@ -110,14 +133,23 @@ def measure(
             )
     if not hypotheses:
         raise DataError("there is nothing to score: the text has no lines")
-    return tuple(count(name, hypotheses, references, options) for name in options.metrics)
+    return tuple(count(name, hypotheses, references, options, source=source) for name in options.metrics)
 
 
 def count(
-    name: str, hypotheses: Sequence[str], references: Sequence[Sequence[str]], options: EvaluationConfig
+    name: str,
+    hypotheses: Sequence[str],
+    references: Sequence[Sequence[str]],
+    options: EvaluationConfig,
+    *,
+    source: Sequence[str] | None = None,
 ) -> Counts:
     """What the metric of this name counts in each sentence."""
     metric: Metric = METRICS.load(name)(options)
+    if isinstance(metric, OfSource):
+        if source is None:
+            raise DataError(f"{metric.name} judges translations by their source, too", hint="name it with --source")
+        metric = metric.of(source)
     return Counts(metric, metric.count(hypotheses, references))
 
 

@@ -83,7 +83,7 @@ class Report:
 
 def reports(systems: Sequence[System], text: Text, options: EvaluationConfig, *, n_worst: int) -> list[Report]:
     """One per system, the first of several being the baseline; DataError for texts of unequal length."""
-    measured = [measure(system.lines, text.references, options) for system in systems]
+    measured = [measure(system.lines, text.references, options, source=text.source) for system in systems]
     compared: list[list[Difference]] = []
     if len(systems) == 1:
         scores = [with_intervals(measured[0], options)]

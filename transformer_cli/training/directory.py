@@ -53,6 +53,7 @@ MAY_DIFFER = {
     "decoding.engine",
     "decoding.workers",
     "evaluation.metrics",
+    "evaluation.comet",
     "evaluation.resamples",
     "evaluation.trials",
     "evaluation.seed",
