@@ -79,6 +79,19 @@ def test_what_is_no_longer_the_same_is_refused_by_name(scored: Path, capfd: pyte
     assert not [*Path("runs").glob("*-again")]
 
 
+def test_a_setting_that_results_do_not_know_yet_had_its_default(
+    scored: Path, capfd: pytest.CaptureFixture[str]
+) -> None:
+    path = with_results(scored, capfd)
+    results = json.loads(path.read_text())
+    del results["settings"]["training.word_dropout"]
+    path.write_text(json.dumps(results))
+    shutil.copytree(scored, "runs/again")
+    assert tx("reproduce", "mine.yaml", "--run-dir", "runs/again") == 0
+    assert tx("reproduce", "mine.yaml", "--set", "training.word_dropout=0.1") == 2
+    assert "training.word_dropout: 0.0 then, 0.1 now" in capfd.readouterr().err
+
+
 @pytest.mark.parametrize(
     ("spoil", "says"),
     [

@@ -20,8 +20,15 @@ from transformer_cli.training.directory import flat
 
 SUFFIX = ".results.json"
 """Of the file that lies beside `NAME.yaml`."""
-FREE = {"name", "seed", "device", "threads", "data.train", "data.valid", "data.test", "decoding.engine"}
-"""Settings that say where, with what and by which draws, not what: any of them may be another one."""
+FREE = {"name", "seed", "device", "threads", "data.train", "data.valid", "data.test", "decoding.engine"} | {
+    "evaluation.comet.python",
+    "training.log_every",
+    "training.tensorboard",
+    "training.keep_best",
+    "training.keep_last",
+    "training.max_hours",
+}
+"""Settings that say where, with what, by which draws and what is kept, not what comes of it: any may be another one."""
 KEPT = ("seed", "data", "versions", "machine", "tokenizer", "parameters", "steps", "elapsed_s", "finished", "scores")
 
 
@@ -33,10 +40,10 @@ class Results:
     runs: Sequence[Mapping[str, Any]]
 
     def changed(self, config: RunConfig) -> list[str]:
-        """The settings that are now others, in words."""
-        now = settings_of(config)
-        keys = [key for key in dict.fromkeys([*self.settings, *now]) if self.settings.get(key) != now.get(key)]
-        return [f"{key}: {self.settings.get(key)} then, {now.get(key)} now" for key in keys]
+        """The settings that are now others, in words; one that there was not yet then had what is its default now."""
+        then, now = {**settings_of(RunConfig()), **self.settings}, settings_of(config)
+        keys = [key for key in dict.fromkeys([*self.settings, *now]) if then.get(key) != now.get(key)]
+        return [f"{key}: {then.get(key)} then, {now.get(key)} now" for key in keys]
 
     def check_text(self, texts: Mapping[str, str]) -> None:
         """DataError where a text, by its sha256, is another one than those runs had. Tests are called as they are."""
