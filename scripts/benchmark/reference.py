@@ -42,8 +42,7 @@ def main() -> None:
     arguments = parser.parse_args()
     opened = open_run(find_checkpoint(arguments.run))
     translator = translator_of(opened, opened.config.model_copy(update={"precision": "fp32"}))
-    book = opened.config.data.phrasebook
-    known = {pair.english for pair in phrasebook(n_pairs=book.n_pairs, seed=book.seed).train}
+    known = {pair.english for pair in phrasebook(**opened.config.data.phrasebook.model_dump()).train}
     looks: dict[tuple[str, int, int], list[tuple[bool, bool]]] = defaultdict(list)
     translated = []
     for sentences in islice(minimal_pairs(known), arguments.pairs):
@@ -54,8 +53,10 @@ def main() -> None:
             translated.append(translator.translate([pair.english], beam_size=1)[0] == pair.german)
         for head in right[0]:
             looks[head].append((right[0][head], right[1][head]))
+    both_right = [all(pair) for pair in zip(translated[::2], translated[1::2], strict=True)]
     print(
-        f"{len(translated) // 2} pairs; {100 * np.mean(translated):.0f} % of sentences translated as the grammar does"
+        f"{len(both_right)} pairs; translated as the grammar does: {100 * np.mean(translated):.0f} % of sentences, "
+        f"{100 * np.mean(both_right):.0f} % of pairs in both"
     )
     print("looks at what is meant, in per cent   subject  object    both")
     for (kind, layer, head), both in sorted(looks.items(), key=lambda item: -sum(map(all, item[1]))):

@@ -22,6 +22,7 @@ ONLY_COUNTED = {
     "time-series": 10_540_039,
 }
 TRAINED = {"base", "big", "multi30k-de-en", "tiny", "transformer-base", "transformer-big", "tutorial"} | {
+    "animal",
     "iwslt14-de-en",
     "wmt14-en-de",
 }

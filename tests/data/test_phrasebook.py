@@ -344,6 +344,16 @@ def test_a_larger_corpus_keeps_the_held_out_sets_and_begins_with_the_smaller_one
     assert larger.test_combinations == small.test_combinations
 
 
+@pytest.mark.parametrize("share", [0.0, 0.4, 0.8])
+def test_as_many_sentences_give_a_reason_as_are_asked_for(small: Phrasebook, share: float) -> None:
+    asked = phrasebook(n_pairs=1_000, seed=2, reasons=share)
+    taught = sum("reference" in pair.phenomena for pair in map(pairs_module.pair_of, pairs_module.always_taught()))
+    for pairs, more in ((asked.train, taught), (asked.valid, 0), (asked.test, 0)):
+        reasons = sum("reference" in pair.phenomena for pair in pairs) - more
+        assert reasons / len(pairs) == pytest.approx(share, abs=0.07 if share else 0)
+    assert 0.05 < sum("reference" in pair.phenomena for pair in small.train) / len(small.train) < 0.11
+
+
 def test_a_grammar_that_is_exhausted_says_so(monkeypatch: pytest.MonkeyPatch) -> None:
     always = pairs_module.always_taught()
     monkeypatch.setattr(pairs_module, "KINDS", ((1.0, lambda random: always[0]),))

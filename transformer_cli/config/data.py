@@ -41,6 +41,8 @@ class PhrasebookConfig(Section):
     """Distinct training pairs."""
     seed: NonNegativeInt = 1
     """Another seed, another draw from the same grammar."""
+    reasons: Annotated[float, Field(ge=0, le=0.9)] | None = None
+    """Share of the sentences that give a reason, as `weil sie zu breit war`; null: as often as the grammar does, 8%."""
 
 
 Split = str | ParallelFiles | InlinePairs

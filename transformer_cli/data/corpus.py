@@ -21,6 +21,7 @@ from transformer_cli.config.data import (
     DataConfig,
     InlinePairs,
     ParallelFiles,
+    PhrasebookConfig,
     Split,
     WeightedText,
 )
@@ -332,17 +333,17 @@ def _phrasebook(data: DataConfig, name: str) -> Corpus:
             f"the phrasebook knows de and en, not {data.source} and {data.target}",
             hint="data.source and data.target are the languages; data.train names a text of one's own",
         )
-    pairs = getattr(_book(data.phrasebook.n_pairs, data.phrasebook.seed), name)
+    pairs = getattr(_book(data.phrasebook), name)
     source, target = styled(pairs, source=data.source, seed=data.phrasebook.seed)
     return Corpus(source, target)
 
 
 @lru_cache(maxsize=1)
-def _book(n_pairs: int, seed: int) -> Phrasebook:
+def _book(config: PhrasebookConfig) -> Phrasebook:
     """The phrasebook, made once for all of its splits."""
     from transformer_cli.data.phrasebook.pairs import phrasebook  # not before somebody wants it: the lexicon is large
 
-    return phrasebook(n_pairs=n_pairs, seed=seed)
+    return phrasebook(**config.model_dump())
 
 
 def why_empty(source: str, target: str) -> str | None:

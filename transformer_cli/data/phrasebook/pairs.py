@@ -18,7 +18,9 @@ from transformer_cli.errors import DataError
 N_HELD_OUT = 500
 """Pairs in each of the four held-out sets."""
 
-KINDS: tuple[tuple[float, Callable[[Random], Sentence]], ...] = (
+Kinds = tuple[tuple[float, Callable[[Random], Sentence]], ...]
+
+KINDS: Kinds = (
     (28, simple.statement),
     (8, simple.order),
     (16, simple.question),
@@ -81,9 +83,10 @@ def styled(pairs: Sequence[Pair], *, source: str, seed: int) -> tuple[list[str],
     return [text for text, _ in both], [text for _, text in both]
 
 
-def phrasebook(*, n_pairs: int = 40_000, seed: int = 1) -> Phrasebook:
+def phrasebook(*, n_pairs: int = 40_000, seed: int = 1, reasons: float | None = None) -> Phrasebook:
     """The corpus with so many training pairs; the same seed gives the same held-out pairs for every size.
 
+    reasons: the share of sentences that give one; None: as often as the grammar does by itself.
     Raises DataError when the grammar does not find enough distinct sentences.
     """
     random = Random(seed)
@@ -95,7 +98,7 @@ def phrasebook(*, n_pairs: int = 40_000, seed: int = 1) -> Phrasebook:
         drawn.add(pair)
     unseen: list[Pair] = []
     combinations: list[Pair] = []
-    for pair, sentence in _distinct(random, drawn):
+    for pair, sentence in _distinct(random, drawn, _kinds(reasons)):
         if not sentence.joins.isdisjoint(held_out):
             if len(combinations) < 2 * N_HELD_OUT:
                 combinations.append(pair)
@@ -127,9 +130,19 @@ _MISSES = 2_000
 """So many repetitions in a row mean that the grammar is exhausted."""
 
 
-def _distinct(random: Random, drawn: _Drawn) -> Iterator[tuple[Pair, Sentence]]:
-    kinds = [kind for _, kind in KINDS]
-    weights = list(accumulate(weight for weight, _ in KINDS))
+def _kinds(reasons: float | None) -> Kinds:
+    """KINDS, with this share of sentences that give a reason."""
+    if reasons is None:
+        return KINDS
+    others = sum(weight for weight, kind in KINDS if kind is not compound.reason)
+    return tuple(
+        (others * reasons if kind is compound.reason else weight * (1 - reasons), kind) for weight, kind in KINDS
+    )
+
+
+def _distinct(random: Random, drawn: _Drawn, weighted: Kinds) -> Iterator[tuple[Pair, Sentence]]:
+    kinds = [kind for _, kind in weighted]
+    weights = list(accumulate(weight for weight, _ in weighted))
     misses = 0
     while misses < _MISSES:
         sentence = random.choices(kinds, cum_weights=weights)[0](random)
