@@ -84,6 +84,7 @@ def learned_by(runs: Sequence[KnownRun], settings: RunConfig) -> Learned:
         max_sentences=min(filter(None, map(_usual_sentences, runs)), default=None),
         unsure_below=_unsure_below(runs),
         seed=settings.seed,
+        targets=runs[0].targets,
     )
 
 

@@ -178,6 +178,36 @@ UNTAUGHT = "new pieces (tokenizer.extend) could not learn: "
             "byte_fallback alone takes 256 pieces",
             "tokenizer: {byte_fallback: true, vocab_size: 261}",
         ),
+        (
+            "data: {train: [{text: phrasebook, source: «fr»}]}",
+            "the phrasebook is German-English: source and target are de and en in either order, not fr and en",
+            "data: {train: [{text: phrasebook, source: de}]}",
+        ),
+        (
+            "data: {train: [{text: t, target: «de», both: true}], valid: v}",
+            "source and target are both de",
+            "data: {train: [{text: t, target: en, both: true}], valid: v}",
+        ),
+        (
+            "data: {train: [{text: t, source: «a b»}], valid: v}",
+            "a language is the last part of a file name",
+            "data: {train: [{text: t, source: ab}], valid: v}",
+        ),
+        (
+            "data: {train: t, valid: [{text: «v», target: fr}]}",
+            "nothing that is learned from is translated into fr",
+            "data: {train: t, valid: [{text: v, target: en}]}",
+        ),
+        (
+            "data: {train: [{text: t, both: true}], valid: v, test: {a: «[{text: t}, {text: u}]»}}",
+            "two texts are de-en: name each of them",
+            "data: {train: [{text: t, both: true}], valid: v, test: {a: [{text: t, both: true}]}}",
+        ),
+        (
+            "data: {train: [{text: phrasebook, both: true}], valid: «1%»}",
+            "the phrasebook writes each source as people type it",
+            "data: {train: [{text: phrasebook}], valid: 1%}",
+        ),
         ("data: {train: «t»}", "sentences to learn from need others to validate with", f"data: {{{FILES}}}"),
         (
             "data: {train: t, valid: «phrasebook»}",

@@ -153,11 +153,11 @@ tied: decoder or none goes with two
         ("data: {train: {x: 1}}", "`data.train` is {x}; expected text, or {source, target}, or {pairs}"),
         (
             "data: {test: {2016: 1}}",
-            "`data.test.2016` is 1; expected text, or {source, target}, or {pairs}; quote it",
+            "`data.test.2016` is 1; expected text, or {source, target}, or {pairs}, or a list of {text, ",
         ),
         ("data: {test: {a: t, b: {source: c}}}", "`data.test.b.target` is missing"),
         ("data: {test: {a: {pairs: [[x]]}}}", "`data.test.a.pairs[0]` is a list of 1; expected a list of 2 texts"),
-        ("data: {test: [a]}", "expected text, or {source, target}, or {pairs}, or several by name"),
+        ("data: {test: [a]}", "{pairs}, or a list of {text, source, target, both}, or several by name"),
         ("model: {bias: 1}", "`model.bias` is 1; expected true or false, or {attention, feed_forward, norm}"),
         (
             "accounting: {attention_biases: [query, keys]}",

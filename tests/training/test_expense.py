@@ -96,9 +96,9 @@ def test_what_is_timed_was_not_encoded_before(monkeypatch: pytest.MonkeyPatch) -
     seen: list[set[bytes]] = []
 
     class Watched(expense.Encoder):
-        def encode(self, source: bytes, target: bytes) -> Block:
+        def encode(self, source: bytes, target: bytes, tag: int | None = None) -> Block:
             seen.append(set(source.split(b"\n")[:-1]))
-            return super().encode(source, target)
+            return super().encode(source, target, tag)
 
     monkeypatch.setattr(expense, "Encoder", Watched)
     text = Corpus([f"犬{number}が走る" for number in range(100)], [f"dog {number}" for number in range(100)])

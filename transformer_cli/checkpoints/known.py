@@ -3,9 +3,9 @@
 from __future__ import annotations
 
 from collections.abc import Callable
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from pathlib import Path
-from typing import Any, TypeVar
+from typing import Any, Self, TypeVar
 
 import pydantic
 
@@ -15,7 +15,7 @@ from transformer_cli.checkpoints.record import read_config, read_record
 from transformer_cli.config.run import RunConfig
 from transformer_cli.errors import ModelError
 from transformer_cli.files import shown
-from transformer_cli.tokenizer import Tokenizer
+from transformer_cli.tokenizer import Tokenizer, wanted
 
 Run = TypeVar("Run")
 
@@ -33,6 +33,21 @@ class KnownRun:
     state: dict[str, Any]
     """What training says in the checkpoint."""
     manifest: Manifest
+
+    @property
+    def targets(self) -> tuple[str, ...]:
+        """The languages that it translates into."""
+        return tuple(self.tokenizer.tags) or (self.config.data.directions[0].target,)
+
+    def towards(self, language: str | None) -> Self:
+        """The same for sources that are to be translated into this language; None: the only one. UsageError, naming
+        all, where that cannot be."""
+        return replace(self, tokenizer=self.tokenizer.towards(wanted(language, self.targets)))
+
+    @property
+    def languages(self) -> str:
+        """In words, those that it learned to translate."""
+        return ", ".join(one.in_words for one in self.config.data.directions)
 
 
 def found(find: Callable[[], Path], opened: Callable[[Path], Run]) -> Run:

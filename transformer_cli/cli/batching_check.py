@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Mapping, Sequence
+from collections.abc import Sequence
 from dataclasses import asdict
 from typing import TYPE_CHECKING, Any
 
@@ -13,6 +13,7 @@ from transformer_cli.files import json_line
 
 if TYPE_CHECKING:
     from transformer_cli.checkpoints.store import OpenedRun
+    from transformer_cli.cli.test_sets import TestSet
     from transformer_cli.config.run import RunConfig
     from transformer_cli.decoding.invariance import Deviation
 
@@ -20,7 +21,7 @@ if TYPE_CHECKING:
 def check(
     opened: Sequence[OpenedRun],
     settings: RunConfig,
-    texts: Mapping[str, Sequence[str]],
+    texts: Sequence[TestSet],
     search: dict[str, Any],
     *,
     as_json: bool,
@@ -38,9 +39,10 @@ def check(
 
     translator = translator_of(opened, settings)
     n = 0
-    for name, lines in texts.items():
+    for text in texts:
+        name, lines = text.name, text.source or []
         with progress_bar(f"translating {name} in several ways", None) as progress:
-            report = check_batching(translator, lines, **search, progress=progress)
+            report = check_batching(translator.towards(text.to), lines, **search, progress=progress)
         n += len(report.differences)
         if as_json:
             console.result(json_line({"set": name, **asdict(report)}))

@@ -8,7 +8,7 @@ from typing import TYPE_CHECKING, Annotated, Any
 import typer
 
 from transformer_cli.cli import console
-from transformer_cli.cli.options import TEXT, Json, Quiet, Traceback, TrainedOverrides
+from transformer_cli.cli.options import TEXT, Json, Quiet, To, Traceback, TrainedOverrides
 from transformer_cli.cli.results import refuse_own_input
 from transformer_cli.cli.test_sets import TestSet, own_tests, read_text, refuse_nothing, translate
 from transformer_cli.cli.translate import BeamSize, LengthPenalty
@@ -43,6 +43,7 @@ def compare(
         list[str] | None,
         typer.Option("--reference", metavar="FILE", rich_help_panel=TEXT, help="What it should say; repeatable."),
     ] = None,
+    to: To = None,
     beam_size: BeamSize = None,
     length_penalty: LengthPenalty = None,
     sentences: Annotated[
@@ -79,10 +80,10 @@ def compare(
 
     from transformer_cli.cli.trained import open_trained
 
-    texts = [] if source is None else [read_text(source, reference or [])]
+    texts = [] if source is None else [read_text(source, reference or [], to)]
     opened, settings = zip(*(open_trained(name, None, overrides) for name in runs), strict=True)
     _refuse_other_languages(opened)
-    texts = texts or own_tests(opened[0], settings[0].data)
+    texts = texts or own_tests(opened[0], settings[0].data, to)
     refuse_nothing(texts)
 
     from transformer_cli.evaluation import metrics, report
@@ -123,11 +124,10 @@ def compare(
 def _refuse_other_languages(opened: Sequence[OpenedRun]) -> None:
     first, *others = (run.config.data for run in opened)
     for run, data in zip(opened[1:], others, strict=True):
-        if (data.source, data.target) != (first.source, first.target):
+        if not set(data.directions) >= set(first.directions):
             raise UsageError(
-                f"{shown(run.path)} translates {data.source} to {data.target}, "
-                f"{shown(opened[0].path)} {first.source} to {first.target}",
-                hint="only runs of one direction can translate the same text",
+                f"{shown(run.path)} translates {run.languages}, {shown(opened[0].path)} {opened[0].languages}",
+                hint="only runs of the same directions can translate the same text",
             )
 
 

@@ -11,7 +11,7 @@ from typing import TYPE_CHECKING, Annotated, Any
 import typer
 
 from transformer_cli.cli import console, evaluation_page
-from transformer_cli.cli.options import TEXT, Config, Json, Models, Quiet, Strict, Traceback, TrainedOverrides
+from transformer_cli.cli.options import TEXT, Config, Json, Models, Quiet, Strict, To, Traceback, TrainedOverrides
 from transformer_cli.cli.results import Tally, refuse_own_input
 from transformer_cli.cli.test_sets import TestSet, own_tests, read_text, refuse_nothing, translate
 from transformer_cli.cli.translate import BeamSize, LengthPenalty
@@ -60,6 +60,7 @@ def evaluate(
             help="Score this; repeatable, the first is the baseline.",
         ),
     ] = None,
+    to: To = None,
     beam_size: BeamSize = None,
     length_penalty: LengthPenalty = None,
     worst: Annotated[
@@ -116,7 +117,7 @@ def evaluate(
         page=evaluation_page.checked(output_file, *inputs, config=config),
     )
     if hypotheses:
-        if beam_size is not None or length_penalty is not None or check_batching:
+        if beam_size is not None or length_penalty is not None or check_batching or to is not None:
             raise UsageError(
                 "--hypotheses are translations already: no search goes with them",
                 hint="for example: tx evaluate --hypotheses out.en --reference test.en",
@@ -135,7 +136,7 @@ def evaluate(
         raise UsageError(
             "--source and --reference need each other", hint="without both, the run's own test set is translated"
         )
-    texts = [] if source is None else [read_text(source, reference or [])]
+    texts = [] if source is None else [read_text(source, reference or [], to)]
     refuse_nothing(texts)
 
     from transformer_cli.cli.trained import open_several, open_translator
@@ -146,13 +147,13 @@ def evaluate(
         from transformer_cli.cli.batching_check import check
 
         runs, settings = open_several(models, config, overrides, precise=True)
-        texts = texts or own_tests(runs[0], settings.data)
+        texts = texts or own_tests(runs[0], settings.data, to)
         refuse_nothing(texts)
-        check(runs, settings, {text.name: text.source or [] for text in texts}, search, as_json=json_output)
+        check(runs, settings, texts, search, as_json=json_output)
         return
     translator, opened, settings = open_translator(models, config, overrides, **search)
     metrics.check(settings.evaluation)
-    texts = texts or own_tests(opened[0], settings.data)
+    texts = texts or own_tests(opened[0], settings.data, to)
     refuse_nothing(texts)
     known = _run(opened[0].path, settings)
     findings = [_check(text, known, strict=strict) for text in texts]
@@ -173,6 +174,11 @@ def evaluate(
         judged += found
         results += more
         tallies.append(tally)
+    if len(results) > 1 and len(settings.data.directions) > 1 and not json_output:
+        from transformer_cli.cli.evaluation_tables import show_sets
+
+        console.result("")
+        show_sets(results, markdown=markdown)
     for tally in tallies:
         tally.refuse(translator.max_source_length, splits=settings.decoding.long == "split")
     given = {name: value for name, value in search.items() if value is not None}

@@ -5,7 +5,8 @@ from __future__ import annotations
 import shutil
 import sys
 import textwrap
-from collections.abc import Iterator, Sequence
+from collections.abc import Iterator, Mapping, Sequence
+from typing import Any
 
 from transformer_cli.cli import console
 from transformer_cli.cli.tables import Column, Table, show
@@ -32,6 +33,14 @@ def show_reports(reports: Sequence[Report], options: EvaluationConfig, *, markdo
                 console.result(f"  line {sentence.line:,}: {sentence.score:.1f}")
                 for side, text in _sides(sentence):
                     console.result(f"    {side:<12} {text}")
+
+
+def show_sets(results: Sequence[Mapping[str, Any]], *, markdown: bool) -> None:
+    """A row for each of several test sets. results: of each report, as JSON."""
+    names = [score["name"] for score in results[0]["scores"]]
+    columns = (Column("test set"), Column("lines", "right"), *(Column(name, "right") for name in names))
+    rows = ((one["set"], f"{one['lines']:,}", *(f"{score['value']:.2f}" for score in one["scores"])) for one in results)
+    show([Table("All of them", columns, tuple(rows))], markdown=markdown)
 
 
 def _scores(report: Report, signatures: tuple[str, ...]) -> Table:

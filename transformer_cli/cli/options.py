@@ -137,6 +137,10 @@ Output = Annotated[
     str | None,
     typer.Option("--output", "-o", metavar="FILE", rich_help_panel=TEXT, help="Write to this file; - is stdout."),
 ]
+To = Annotated[
+    str | None,
+    typer.Option("--to", metavar="LANGUAGE", rich_help_panel=TEXT, help="Into which language, of a model of several."),
+]
 OutputDir = Annotated[str, typer.Option("--output-dir", "-o", metavar="DIR", help="A new directory to write into.")]
 Json = Annotated[
     bool, typer.Option("--json", rich_help_panel=EVERY, help="Machine-readable results, one JSON object per line.")

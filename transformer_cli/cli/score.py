@@ -11,7 +11,7 @@ import typer
 
 from transformer_cli.cli import console
 from transformer_cli.cli.live import progress_bar
-from transformer_cli.cli.options import TEXT, Config, Json, Models, Output, Quiet, Traceback, TrainedOverrides
+from transformer_cli.cli.options import TEXT, Config, Json, Models, Output, Quiet, To, Traceback, TrainedOverrides
 from transformer_cli.cli.results import refuse_own_input, writer
 from transformer_cli.files import json_line
 
@@ -36,6 +36,7 @@ def score(
         ),
     ] = None,
     output_file: Output = None,
+    to: To = None,
     models: Models = None,
     config: Config = None,
     overrides: TrainedOverrides = None,
@@ -77,7 +78,7 @@ def score(
     from transformer_cli.decoding.scoring import score_texts
     from transformer_cli.loading import translator_of
 
-    translator = translator_of(opened, settings)
+    translator = translator_of(opened, settings).towards(to)
     with writer(output_file) as write:
         with progress_bar("scoring", len(corpus)) as progress:
             found = score_texts(translator, corpus.source, corpus.target, progress=progress)

@@ -80,5 +80,6 @@ def _existing_tokenizer(config: RunConfig) -> Subject:
 
     model = config.tokenizer.model
     assert model is not None
-    tokenizer = read_tokenizer(model) if isinstance(model, str) else read_tokenizer(model.source, model.target)
+    paths = (model,) if isinstance(model, str) else (model.source, model.target)
+    tokenizer = read_tokenizer(*paths, tags=config.data.tagged)
     return Subject(config, tokenizer.source_size, tokenizer.target_size, "tokenizer")

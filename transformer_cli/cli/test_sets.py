@@ -25,6 +25,7 @@ class TestSet:
     """What is translated, where that is known, and what it should say.
 
     counts: lines that reading had to change, by file and reason. is_own: tx wrote the text itself, without capitals.
+    to: the language, where a model knows several.
     """
 
     name: str
@@ -32,6 +33,7 @@ class TestSet:
     references: list[list[str]]
     counts: Mapping[str, Mapping[str, int]]
     is_own: bool = False
+    to: str | None = None
 
     @property
     def sha256(self) -> str:
@@ -41,7 +43,7 @@ class TestSet:
         return Corpus(self.source or [], [line for reference in self.references for line in reference]).sha256
 
 
-def read_text(source: str, references: Sequence[str]) -> TestSet:
+def read_text(source: str, references: Sequence[str], to: str | None) -> TestSet:
     """Files, refused before anything is translated unless they match line by line."""
     from transformer_cli.data.corpus import read_parallel
 
@@ -51,12 +53,15 @@ def read_text(source: str, references: Sequence[str]) -> TestSet:
         source=read[source].lines,
         references=[read[reference].lines for reference in references],
         counts={path: lines.counts for path, lines in read.items()},
+        to=to,
     )
 
 
-def own_tests(opened: KnownRun, data: DataConfig) -> list[TestSet]:
+def own_tests(opened: KnownRun, data: DataConfig, to: str | None) -> list[TestSet]:
+    """In every direction, or in those into one language."""
     from transformer_cli.config.data import COMBINATIONS, PHRASEBOOK
     from transformer_cli.data.corpus import load_tests
+    from transformer_cli.tokenizer import wanted
 
     with console.pulse.doing("reading the test text"):
         tests = load_tests(data)
@@ -65,10 +70,21 @@ def own_tests(opened: KnownRun, data: DataConfig) -> list[TestSet]:
             f"{opened.path} has no test set",
             hint="name one with --set data.test=PREFIX, or give --source and --reference",
         )
-    own = {name for name, text in data.tests.items() if text in (PHRASEBOOK, COMBINATIONS)}
+    languages = {name: one.direction.target for name, one in data.tests.items()}
+    if to is not None:
+        wanted(to, sorted({*languages.values()}))
+    own = {name for name, one in data.tests.items() if one.text in (PHRASEBOOK, COMBINATIONS)}
     return [
-        TestSet(name, list(corpus.source), [list(corpus.target)], {name: corpus.counts}, is_own=name in own)
+        TestSet(
+            name,
+            list(corpus.source),
+            [list(corpus.target)],
+            {name: corpus.counts},
+            is_own=name in own,
+            to=languages[name],
+        )
         for name, corpus in tests.items()
+        if to in (None, languages[name])
     ]
 
 
@@ -82,7 +98,7 @@ def translate(text: TestSet, translator: TextTranslator, search: dict[str, Any])
     """The translated text, and what happened to its lines."""
     from transformer_cli.evaluation.report import System
 
-    lines = text.source or []
+    lines, translator = text.source or [], translator.towards(text.to)
     start = time.perf_counter()
     with progress_bar(f"translating {text.name}", len(lines)) as progress:
         found = translator.translate_all(lines, **search, progress=progress)

@@ -10,7 +10,7 @@ import typer
 
 from transformer_cli.cli import console
 from transformer_cli.cli.lines import given_lines
-from transformer_cli.cli.options import Config, Input, Json, Model, Overrides, Quiet, RunDir, Traceback
+from transformer_cli.cli.options import Config, Input, Json, Model, Overrides, Quiet, RunDir, To, Traceback
 from transformer_cli.cli.results import refuse_own_input
 from transformer_cli.errors import DataError, ModelError, UsageError
 from transformer_cli.files import json_line
@@ -35,6 +35,7 @@ def tokenize(
     target: Annotated[
         bool, typer.Option("--target", help="The target's vocabulary, where each side has its own.")
     ] = False,
+    to: To = None,
     json_output: Json = False,
     quiet: Quiet = False,
     traceback: Traceback = False,
@@ -43,7 +44,8 @@ def tokenize(
 
     Text, a file (-i) or what comes in through a pipe is cut by the tokenizer of the latest run, of the one that -m
     names, or of the run of a configuration: a line out for each line in, pieces, a tab, ids. `▁` is a space. With
-    --json each line is an object with text, pieces and ids.
+    --json each line is an object with text, pieces and ids. --to shows a source as a model of several languages reads
+    it, with the tag in front.
 
     Examples:
       tx tokenize "thankfulness"
@@ -56,7 +58,8 @@ def tokenize(
     lines = given_lines(text, input_file)
     if lines is not None and (lines.lines or config is None):
         show = _Decoding() if decode else _Cutting(ids_only=ids)
-        _show_lines(lines, _vocabulary(model, config, overrides, run_dir, target=target), show, as_json=json_output)
+        vocabulary = _vocabulary(model, config, overrides, run_dir, target=target, to=to)
+        _show_lines(lines, vocabulary, show, as_json=json_output)
     elif config is not None and model is None and not (ids or decode):
         _train(config, overrides or [], run_dir, as_json=json_output)
     else:
@@ -118,7 +121,13 @@ def _ids(line: str, size: int, number: int) -> list[int]:
 
 
 def _vocabulary(
-    model: str | None, config: str | None, overrides: list[str] | None, run_dir: str | None, *, target: bool
+    model: str | None,
+    config: str | None,
+    overrides: list[str] | None,
+    run_dir: str | None,
+    *,
+    target: bool,
+    to: str | None,
 ) -> Vocabulary:
     """One side of the tokenizer of the run that is meant."""
     from transformer_cli.checkpoints.find import find_run
@@ -140,6 +149,11 @@ def _vocabulary(
     else:
         place = find_run(model, config=named, config_path=config)
     tokenizer = Tokenizer.load(place / "tokenizer")
+    if to is not None:
+        if target or not tokenizer.tags:
+            why = "a target has none" if target else f"the sources of {place} have none"
+            raise UsageError(f"--to shows the tag that a source begins with, and {why}", hint="leave it out")
+        tokenizer = tokenizer.towards(to)
     return tokenizer.target if target else tokenizer.source
 
 
@@ -182,7 +196,9 @@ def _train(config_path: str, overrides: list[str], run_dir: str | None, *, as_js
         with stage("reading the text"):
             text = load_training(config.data)
         with stage(f"training the tokenizer on {2 * len(text):,} lines"):
-            tokenizer, report = train_tokenizer(config.tokenizer, text.source, text.target, seed=config.seed)
+            tokenizer, report = train_tokenizer(
+                config.tokenizer, text.source, text.target, seed=config.seed, tags=config.data.tagged
+            )
     _save(tokenizer, place, config, text)
     ratios = tokens_per_word(tokenizer, text.source, text.target)
     if as_json:

@@ -112,7 +112,8 @@ def train(
     _tell_scores(outcome, loaded.training.best_by)
     console.say(f"best checkpoint: {outcome.best}")
     named = "" if _is_default(outcome) else f" -m {shlex.quote(str(directory))}"
-    words = "-i FILE" if outcome.example is None else _quoted(outcome.example)
+    line, to = outcome.example
+    words = f"{f'--to {shlex.quote(to)} ' if to else ''}{'-i FILE' if line is None else _quoted(line)}"
     console.say(f"next: {program()} evaluate{named}", to_paste=True)
     console.say(f"      {program()} translate{named} {words}", to_paste=True)
 

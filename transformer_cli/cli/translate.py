@@ -24,6 +24,7 @@ from transformer_cli.cli.options import (
     Models,
     Output,
     Quiet,
+    To,
     Traceback,
     TrainedOverrides,
 )
@@ -79,6 +80,7 @@ def translate(
     text: Annotated[list[str] | None, typer.Argument(metavar="TEXT", help="Sentences, one per argument.")] = None,
     input_file: Input = None,
     output_file: Output = None,
+    to: To = None,
     models: Models = None,
     config: Config = None,
     overrides: TrainedOverrides = None,
@@ -141,6 +143,7 @@ def translate(
       tx translate "ich mochte ein bier"
       echo "ich mochte ein bier" | tx translate --json
       tx translate --beam-size 10 --n-best 3 "ich mochte ein bier"
+      tx translate --to de "i want a beer"
     """
     refuse_own_input(output_file, None if text else input_file or "-", config=config)
     if alignments and n_best > 1 and not (json_output or jsonl):
@@ -152,6 +155,7 @@ def translate(
         search["search"] = "sampling" if sample else None
         also = [*(["prefixes"] if jsonl else []), *(["alignments"] if alignments else [])]
         translator, runs, settings = open_translator(models, config, overrides, also=also, **search)
+        translator = translator.towards(to)
         unseen = Unseen.by(runs)
 
         def run(requests: Sequence[Request], lines_before: int, progress: Progress = None) -> list[Translation]:

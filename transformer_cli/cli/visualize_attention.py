@@ -12,7 +12,7 @@ from typing import TYPE_CHECKING, Annotated
 import typer
 
 from transformer_cli.cli import console
-from transformer_cli.cli.options import Config, Json, Model, Quiet, Traceback, TrainedOverrides
+from transformer_cli.cli.options import Config, Json, Model, Quiet, To, Traceback, TrainedOverrides
 from transformer_cli.cli.results import refuse_own_input, result_file
 from transformer_cli.errors import UsageError
 
@@ -41,6 +41,7 @@ def visualize_attention(
     target: Annotated[
         str | None, typer.Option("--target", metavar="TEXT", help="Force this translation; the model's when not given.")
     ] = None,
+    to: To = None,
     layers: Annotated[
         str | None, typer.Option("--layers", metavar="LAYERS", help="2, 1-3, last, all, cross:2, encoder, ...")
     ] = None,
@@ -91,14 +92,14 @@ def visualize_attention(
         # A notebook's own backend, which programs started from it inherit, is not there for all of them.
         os.environ["MPLBACKEND"] = "agg"
     if from_file is not None:
-        others = {"a sentence": text, "-m": model, "-c": config, "--target": target, "--pad-to": pad_to}
+        others = {"a sentence": text, "-m": model, "-c": config, "--target": target, "--to": to, "--pad-to": pad_to}
         if clashing := [name for name, value in (others | {"--set": overrides or None}).items() if value is not None]:
             raise UsageError(f"--from draws what was saved: it goes without {' and '.join(clashing)}")
         from transformer_cli.attention_maps.saved import read_maps
 
         maps = read_maps(from_file)
     else:
-        maps = _translated(_sentence(text), model, config, overrides, target, pad_to)
+        maps = _translated(_sentence(text), model, config, overrides, target, to, pad_to)
 
     from transformer_cli.attention_maps.selection import found, selected
 
@@ -155,6 +156,7 @@ def _translated(
     config: str | None,
     overrides: list[str] | None,
     target: str | None,
+    to: str | None,
     pad_to: int | None,
 ) -> AttentionMaps:
     from transformer_cli.cli.trained import open_trained
@@ -168,7 +170,7 @@ def _translated(
     from transformer_cli.attention_maps.capture import attention_maps
     from transformer_cli.loading import translator_of
 
-    translator = translator_of(opened, settings)
+    translator = translator_of(opened, settings).towards(to)
     name = f"{opened.path.resolve().name}, {opened.checkpoint.name}"
     return attention_maps(translator, sentence, model=name, target=target, pad_to=pad_to)
 

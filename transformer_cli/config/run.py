@@ -15,7 +15,7 @@ from transformer_cli.config.former import former_peak
 from transformer_cli.config.model import ModelConfig
 from transformer_cli.config.section import Contradiction, NonNegativeInt, Section
 from transformer_cli.config.serving import ServingConfig
-from transformer_cli.config.tokenizer import BYTE_VOCAB, SideModels, SideVocabSizes, TokenizerConfig
+from transformer_cli.config.tokenizer import SideModels, SideVocabSizes, TokenizerConfig
 from transformer_cli.config.training import TrainingConfig
 
 
@@ -55,10 +55,10 @@ class RunConfig(Section):
 
 def vocab_sizes(config: RunConfig) -> tuple[int, int]:
     """Source and target vocabulary: those to count with, else those that the tokenizer is to have."""
-    wanted = BYTE_VOCAB if config.tokenizer.kind == "byte" else config.tokenizer.vocab_size
-    sizes = wanted if config.accounting.vocab is None else config.accounting.vocab
-    new = config.tokenizer.extend if config.accounting.vocab is None else 0
-    return (sizes + new, sizes + new) if isinstance(sizes, int) else (sizes.source + new, sizes.target + new)
+    if (sizes := config.accounting.vocab) is not None:
+        return (sizes, sizes) if isinstance(sizes, int) else (sizes.source, sizes.target)
+    source, target = config.tokenizer.asked(len(config.data.tagged))
+    return source + config.tokenizer.extend, target + config.tokenizer.extend
 
 
 SPECIALS = 4

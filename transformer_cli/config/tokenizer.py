@@ -37,7 +37,7 @@ class TokenizerConfig(Section):
     bytes."""
     vocab_size: VocabSize | SideVocabSizes = 8000
     """Pieces, specials included; a number, or {source, target}. Fitted, saying so, where the text is too small; of
-    characters the most frequent, of bytes always 261."""
+    characters the most frequent, of bytes always 261, and the tags of `data.tags`."""
     joint: bool = True
     """One model for both sides; false trains one per side."""
     model: str | SideModels | None = None
@@ -54,3 +54,10 @@ class TokenizerConfig(Section):
     sampling: Probability = 0.0
     """BPE-dropout (Provilkov et al. 2020): the chance to skip a merge in training; for unigram, the sampling's alpha.
     0: off."""
+
+    def asked(self, n_tags: int) -> tuple[int, int]:
+        """Pieces of source and target, at most. n_tags: sources begin with one of so many (`data.tags`)."""
+        if self.kind == "byte":
+            return BYTE_VOCAB + n_tags, BYTE_VOCAB + n_tags * self.joint
+        sizes = self.vocab_size
+        return (sizes.source, sizes.target) if isinstance(sizes, SideVocabSizes) else (sizes, sizes)

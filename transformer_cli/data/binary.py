@@ -124,7 +124,7 @@ def encode(
     n_seen = 0
     with files.atomic_directory(place) as aside:
         with _writing(aside) as writer:
-            for block in encoded(as_text(corpus.source), as_text(corpus.target), encoder):
+            for block in encoded(as_text(corpus.source), as_text(corpus.target), encoder, _tags(corpus, tokenizer)):
                 writer.add(block)
                 numbers[:, n_seen : n_seen + block.numbers.shape[1]] = block.numbers
                 n_seen += block.n_pairs
@@ -153,8 +153,15 @@ def place_of(
     return directory / _name(split, _decisive(corpus, tokenizer, source_eos, max_length))
 
 
+def _tags(corpus: Corpus, tokenizer: Tokenizer) -> list[tuple[int, int | None]]:
+    """How many pairs of the text begin with which tag, one after the other; none where there are no tags."""
+    found = [(part.pairs, part.direction) for part in corpus.parts if part.direction is not None]
+    return [(n, tokenizer.tags[direction.target]) for n, direction in found] if found and tokenizer.tags else []
+
+
 def _decisive(corpus: Corpus, tokenizer: Tokenizer, source_eos: bool, max_length: int | None) -> dict[str, Any]:
     """All that decides what a text becomes."""
+    tags = _tags(corpus, tokenizer)
     return {
         "format": FORMAT,
         "text": corpus.sha256,
@@ -162,6 +169,7 @@ def _decisive(corpus: Corpus, tokenizer: Tokenizer, source_eos: bool, max_length
         "source_eos": source_eos,
         "max_length": max_length,
         "sampling": None,  # what is drawn is drawn by the loader; once it stood here
+        **({"tags": tags} if tags else {}),
     }
 
 

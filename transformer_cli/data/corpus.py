@@ -9,8 +9,9 @@ import difflib
 import hashlib
 from collections import Counter
 from collections.abc import Iterable, Mapping, Sequence
-from dataclasses import asdict, dataclass, field, replace
+from dataclasses import dataclass, field, replace
 from functools import cached_property, lru_cache
+from itertools import chain, compress, repeat
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
@@ -19,10 +20,10 @@ from transformer_cli.config.data import (
     COMBINATIONS,
     PHRASEBOOK,
     DataConfig,
+    Directed,
     InlinePairs,
     ParallelFiles,
     PhrasebookConfig,
-    Split,
     WeightedText,
 )
 from transformer_cli.errors import ConfigError, DataError
@@ -51,7 +52,7 @@ class Corpus:
     known_sha256: str | None = None
     """Where it was found out while the text was read."""
     parts: tuple[Part, ...] = ()
-    """The texts that it is made of, one after the other, where they are several."""
+    """The texts that it is made of, one after the other, where they are several or have to say their direction."""
 
     def __len__(self) -> int:
         return len(self.source)
@@ -70,19 +71,31 @@ class Corpus:
 
     def without(self, left_out: Places, counts: Mapping[str, int]) -> Corpus:
         """All but the pairs at these places, in order; counts: why they are not there."""
-        import numpy as np
-
         from transformer_cli.data.text import as_text
 
-        ends = np.cumsum([0, *(part.pairs for part in self.parts)])
-        fewer = np.diff(np.searchsorted(left_out, ends)).tolist()
+        fewer = self.of_each_part(left_out)
         parts = tuple(replace(part, pairs=part.pairs - n) for part, n in zip(self.parts, fewer, strict=True))
         source, target = (as_text(side).without(left_out) for side in (self.source, self.target))
         return Corpus(source, target, dict(Counter(self.counts) + Counter(counts)), parts=parts)
 
+    def of_each_part(self, places: Places) -> list[int]:
+        """How many of these places, which are in order, each part has."""
+        import numpy as np
+
+        ends = np.cumsum([0, *(part.pairs for part in self.parts)])
+        return np.diff(np.searchsorted(places, ends)).tolist()
+
+    def sources(self, language: str | None) -> Sequence[str]:
+        """Those that are to be translated into this language, as far as the text says; None: all."""
+        if language is None or not any(part.direction for part in self.parts):
+            return self.source
+        into = [part.direction is not None and part.direction.target == language for part in self.parts]
+        is_into = chain.from_iterable(repeat(one, part.pairs) for one, part in zip(into, self.parts, strict=True))
+        return list(compress(self.source, is_into))
+
     def as_json(self) -> dict[str, Any]:
         """What run.json keeps of a text, to know it again."""
-        parts = {"parts": [asdict(part) for part in self.parts]} if self.parts else {}
+        parts = {"parts": [part.as_json() for part in self.parts]} if self.parts else {}
         return {"pairs": len(self), "sha256": self.sha256, "counts": self.counts, **parts}
 
 
@@ -121,10 +134,12 @@ def load_validation(data: DataConfig) -> Corpus | None:
     """The pairs to validate with, all of them; None where the configuration names none, DataError where it has none."""
     if data.held_out is not None:
         return _used(data)["valid"]
-    split = _evaluation_split(data.valid, data)
-    if split is None:
+    from transformer_cli.data.mixture import joined
+
+    ways = data.validated
+    if not ways:
         return None
-    corpus = _load(split, data, "valid")
+    corpus = joined([_load(one, data, "valid") for one in ways], ways if data.is_directed else [])
     if not len(corpus):
         raise DataError(
             "the validation text has no pair to validate with", hint="look at the files that `data.valid` names"
@@ -134,8 +149,8 @@ def load_validation(data: DataConfig) -> Corpus | None:
 
 def load_tests(data: DataConfig) -> dict[str, Corpus]:
     """The test sets by name, every pair kept; the phrasebook has a second one, of unseen combinations of words."""
-    names = {name: f"test.{name}" if isinstance(data.test, dict) else "test" for name in data.tests}
-    return {name: _load(split, data, names[name]) for name, split in data.tests.items()}
+    setting = "test.{}" if isinstance(data.test, dict) else "test"
+    return {name: _load(one, data, setting.format(name)) for name, one in data.tests.items()}
 
 
 def read_lines(path: str | Path) -> Lines:
@@ -218,15 +233,11 @@ def read_parallel(paths: Iterable[str]) -> dict[str, Lines]:
     return read
 
 
-def training_texts(data: DataConfig) -> list[WeightedText]:
+def training_texts(data: DataConfig) -> list[tuple[WeightedText, Directed]]:
     """Where the pairs to learn from are; ConfigError where a configuration has none."""
     if not data.train:
         raise ConfigError("there is no text to learn from: data.train is null", hint="name one: data.train=PREFIX")
-    return data.train if isinstance(data.train, list) else [WeightedText(text=data.train)]
-
-
-def _evaluation_split(split: Split | None, data: DataConfig) -> Split | None:
-    return PHRASEBOOK if split is None and data.train == PHRASEBOOK else split
+    return data.learned
 
 
 def _used(data: DataConfig) -> dict[str, Corpus]:
@@ -237,13 +248,13 @@ def _used(data: DataConfig) -> dict[str, Corpus]:
 
 def _training(data: DataConfig) -> Corpus:
     """The training text as it is, read where it lies; hashed on the way, all sources first."""
-    from transformer_cli.data.mixture import Part
+    from transformer_cli.data.mixture import parts_of
     from transformer_cli.data.shifts import unequal
     from transformer_cli.data.text import FileText, JoinedText, ListedText, Text, update  # all of them bring NumPy
 
     texts = training_texts(data)
-    paths = [side_files(one.text, data) for one in texts]
-    listed = {place: _load(one.text, data, "train") for place, one in enumerate(texts) if paths[place] is None}
+    paths = [side_files(way) for _, way in texts]
+    listed = {place: _load(way, data, "train") for place, (_, way) in enumerate(texts) if paths[place] is None}
     digest = hashlib.sha256()
     sides: list[list[Text]] = [[], []]
     for side, found in enumerate(sides):
@@ -257,36 +268,37 @@ def _training(data: DataConfig) -> Corpus:
         if len(source) != len(target):
             assert files_of_it is not None
             raise unequal(files_of_it[0], files_of_it[1], source, target)
-    parts = [
-        Part(one.name or (one.text if isinstance(one.text, str) else f"text {place}"), len(text), one.weight)
-        for place, (one, text) in enumerate(zip(texts, sides[0], strict=True), start=1)
-    ]
     left, right = (found[0] if len(found) == 1 else JoinedText(found) for found in sides)
     counts = dict(Counter(left.counts) + Counter(right.counts))
-    return Corpus(left, right, counts, digest.hexdigest(), tuple(parts) if isinstance(data.train, list) else ())
+    parts = parts_of(texts, [len(text) for text in sides[0]], is_directed=data.is_directed)
+    has_parts = isinstance(data.train, list) or data.is_directed
+    return Corpus(left, right, counts, digest.hexdigest(), parts if has_parts else ())
 
 
-def _load(split: Split, data: DataConfig, name: str) -> Corpus:
+def _load(way: Directed, data: DataConfig, name: str) -> Corpus:
     """name: of the setting, without its section."""
-    if isinstance(split, InlinePairs):
-        return _inline(split.pairs, name)
-    if files := side_files(split, data):
+    if isinstance(way.text, InlinePairs):
+        found = _inline(way.text.pairs, name)
+        return Corpus(found.target, found.source) if way.swapped else found
+    if files := side_files(way):
         return parallel(*files)
-    return _phrasebook(data, "test_combinations" if split == COMBINATIONS else name.partition(".")[0])
+    return _phrasebook(way, data, "test_combinations" if way.text == COMBINATIONS else name.partition(".")[0])
 
 
-def side_files(split: Split, data: DataConfig) -> tuple[Path, Path] | None:
+def side_files(way: Directed) -> tuple[Path, Path] | None:
     """The two files of a text; None for one that is in no files."""
-    if isinstance(split, ParallelFiles):
-        return Path(split.source), Path(split.target)
-    if isinstance(split, InlinePairs) or split in (PHRASEBOOK, COMBINATIONS):
+    text, direction = way.text, way.direction
+    if isinstance(text, ParallelFiles):
+        source, target = Path(text.source), Path(text.target)
+        return (target, source) if way.swapped else (source, target)
+    if isinstance(text, InlinePairs) or text in (PHRASEBOOK, COMBINATIONS):
         return None
-    if data.source == data.target:
+    if direction.source == direction.target:
         raise ConfigError(
-            f"data.source and data.target are both `{data.source}`, so {split}.{data.source} would be both sides",
+            f"source and target are both `{direction.source}`, so {text}.{direction.source} would be both sides",
             hint="name the two files: {source: FILE, target: FILE}",
         )
-    return _side_file(split, data.source), _side_file(split, data.target)
+    return _side_file(text, direction.source), _side_file(text, direction.target)
 
 
 def _side_file(prefix: str, language: str) -> Path:
@@ -324,17 +336,18 @@ def check_line(text: str, *, place: str) -> None:
         ) from None
 
 
-def _phrasebook(data: DataConfig, name: str) -> Corpus:
+def _phrasebook(way: Directed, data: DataConfig, name: str) -> Corpus:
     """name: the field of Phrasebook."""
     from transformer_cli.data.phrasebook.pairs import styled
 
-    if {data.source, data.target} != {"de", "en"}:
+    direction = way.direction
+    if {direction.source, direction.target} != {"de", "en"}:
         raise ConfigError(
-            f"the phrasebook knows de and en, not {data.source} and {data.target}",
+            f"the phrasebook knows de and en, not {direction.source} and {direction.target}",
             hint="data.source and data.target are the languages; data.train names a text of one's own",
         )
     pairs = getattr(_book(data.phrasebook), name)
-    source, target = styled(pairs, source=data.source, seed=data.phrasebook.seed)
+    source, target = styled(pairs, source=direction.source, seed=data.phrasebook.seed)
     return Corpus(source, target)
 
 

@@ -37,10 +37,22 @@ class Cutter(ABC):
         self.counts_words = counts_words
         self._counter = WordCounter()
 
-    @abstractmethod
-    def encode(self, text: bytes) -> tuple[Ids, Ids]:
+    def encode(self, text: bytes, tag: int | None = None) -> tuple[Ids, Ids]:
         """The ids of all lines, one line after the other, and how many each has: those of Vocabulary.encode, and the
-        end mark. text: in UTF-8, with a line feed behind each line."""
+        end mark. text: in UTF-8, with a line feed behind each line. tag: the id that each line with pieces begins with,
+        in place of the vocabulary's own mark."""
+        ids, lengths = self._cut(text)
+        mark = self.vocabulary.mark_id if tag is None else tag
+        if mark is None:
+            return ids, lengths
+        has_pieces = lengths > len(self.marks)
+        begins = (np.cumsum(lengths) - lengths)[has_pieces]
+        marked: Ids = np.insert(ids, begins, mark)
+        return marked, lengths + has_pieces.astype(np.int32)
+
+    @abstractmethod
+    def _cut(self, text: bytes) -> tuple[Ids, Ids]:
+        """The same without a mark in front."""
 
     def add_counts(self, counts: Mapping[str, int]) -> None:
         """What another one counted."""
@@ -54,11 +66,11 @@ class Cutter(ABC):
 class LineByLine(Cutter):
     """As SentencePiece does it."""
 
-    def encode(self, text: bytes) -> tuple[Ids, Ids]:
+    def _cut(self, text: bytes) -> tuple[Ids, Ids]:
         decoded = text.decode("utf-8")
         if self.counts_words:
             self._counter.add(decoded)
-        lines = self.vocabulary.encode(decoded.split("\n")[:-1])
+        lines = self.vocabulary.unmarked(decoded.split("\n")[:-1])
         ids, lengths = array("i"), array("i")
         for line in lines:
             ids.extend(line)
@@ -77,7 +89,7 @@ class WordByWord(Cutter):
         self._counts = np.empty(0, dtype=np.int64)
         self._begin()
 
-    def encode(self, text: bytes) -> tuple[Ids, Ids]:
+    def _cut(self, text: bytes) -> tuple[Ids, Ids]:
         if len(self._numbers) > MOST_WORDS or len(self._ids) > MOST_IDS:
             self._settle()
             self._begin()
@@ -93,7 +105,7 @@ class WordByWord(Cutter):
         ends = np.cumsum(lengths)
         found = ids[np.repeat(begins[numbers] - (ends - lengths), lengths) + np.arange(ends[-1])]
         line_ends = ends[numbers == END]
-        return self._marked(found, np.diff(line_ends, prepend=0).astype(np.int32))
+        return found, np.diff(line_ends, prepend=0).astype(np.int32)
 
     def words(self) -> Counter[str]:
         self._settle()
@@ -104,15 +116,6 @@ class WordByWord(Cutter):
         for ids in self.vocabulary.unmarked([word.decode("utf-8") for word in words]):
             self._ids.extend(ids)
             self._begins.append(len(self._ids))
-
-    def _marked(self, ids: Ids, lengths: Ids) -> tuple[Ids, Ids]:
-        """With the mark of the language in front of each line that has pieces."""
-        if self.vocabulary.mark_id is None:
-            return ids, lengths
-        has_pieces = lengths > len(self.marks)
-        begins = (np.cumsum(lengths) - lengths)[has_pieces]
-        marked: Ids = np.insert(ids, begins, self.vocabulary.mark_id)
-        return marked, lengths + has_pieces.astype(np.int32)
 
     def _settle(self) -> None:
         """Hand on how often each came."""

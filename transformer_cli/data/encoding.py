@@ -12,7 +12,7 @@ import signal
 import subprocess
 import sys
 from collections import deque
-from collections.abc import Iterator, Mapping
+from collections.abc import Iterator, Mapping, Sequence
 from concurrent.futures import Future, ThreadPoolExecutor
 from contextlib import suppress
 from dataclasses import dataclass
@@ -34,6 +34,8 @@ CHUNK = 8192
 WORTH_A_PROCESS = 50_000
 """Pairs, from which on a process more is faster: it takes half a second to start."""
 NO_PIECES = "no pieces"
+Stretches = Sequence[tuple[int, int | None]]
+"""So many pairs, and the tag that their sources begin with."""
 NO_NUMBERS = np.empty((2, 0), dtype=np.uint64)
 
 Array = npt.NDArray[Any]
@@ -78,9 +80,9 @@ class Encoder:
             cutter(tokenizer.target, with_eos=False, counts_words=remembers),
         )
 
-    def encode(self, source: bytes, target: bytes) -> Block:
-        """Both sides in UTF-8, with a line feed behind each line."""
-        encoded = [side.encode(text) for side, text in zip(self.sides, (source, target), strict=True)]
+    def encode(self, source: bytes, target: bytes, tag: int | None = None) -> Block:
+        """Both sides in UTF-8, with a line feed behind each line. tag: the id that sources begin with."""
+        encoded = [self.sides[0].encode(source, tag), self.sides[1].encode(target)]
         (sources, targets), lengths = ([pair[part] for pair in encoded] for part in (0, 1))
         counts: dict[str, int] = {}
         keeps = np.ones(len(lengths[0]), dtype=bool)
@@ -105,23 +107,31 @@ class Encoder:
         )
 
 
-def encoded(source: Text, target: Text, encoder: Encoder) -> Iterator[Block]:
+def encoded(source: Text, target: Text, encoder: Encoder, tags: Stretches = ()) -> Iterator[Block]:
     """What each CHUNK of pairs becomes, in order; the words that the encoder counts are all there at the end.
 
-    Raises ResourceError where a process that encodes cannot be started, or ends.
+    tags: of stretches of the text. Raises ResourceError where a process that encodes cannot be started, or ends.
     """
-    chunks = [(first, min(first + CHUNK, len(source))) for first in range(0, len(source), CHUNK)]
+    chunks: list[tuple[int, int, int | None]] = []
+    begin = 0
+    for n_pairs, tag in tags or [(len(source), None)]:
+        end = begin + n_pairs
+        chunks += [(first, min(first + CHUNK, end), tag) for first in range(begin, end, CHUNK)]
+        begin = end
+    assert begin == len(source)
     n = n_processes(len(source))
     if n == 1:
-        yield from (encoder.encode(source.utf8(*chunk), target.utf8(*chunk)) for chunk in chunks)
+        yield from (encoder.encode(source.utf8(first, end), target.utf8(first, end), tag) for first, end, tag in chunks)
         return
     with ThreadPoolExecutor(n) as threads, _Workers(encoder, n) as workers:
+
+        def encode(first: int, end: int, tag: int | None) -> Block:
+            return workers.encode(source.utf8(first, end), target.utf8(first, end), tag)
+
         pending: deque[Future[Block]] = deque()
         try:
             for chunk in chunks:
-                pending.append(
-                    threads.submit(lambda chunk: workers.encode(source.utf8(*chunk), target.utf8(*chunk)), chunk)
-                )
+                pending.append(threads.submit(encode, *chunk))
                 if len(pending) > 2 * n:
                     yield pending.popleft().result()
             while pending:
@@ -171,11 +181,11 @@ class _Workers:
     def __exit__(self, *failure: object) -> None:
         self._end()
 
-    def encode(self, source: bytes, target: bytes) -> Block:
+    def encode(self, source: bytes, target: bytes, tag: int | None) -> Block:
         """What Encoder.encode gives, from the next process that has time."""
         process = self.idle.get()
         try:
-            counts, arrays = _asked(process, {}, [source, target])
+            counts, arrays = _asked(process, {"tag": tag}, [source, target])
         finally:
             self.idle.put(process)  # one that has ended, too: whoever gets it is told so, and nobody waits
         ids = {name: np.frombuffer(array, dtype=np.int32) for name, array in zip(IDS, arrays, strict=False)}
@@ -210,7 +220,8 @@ def work() -> None:
         if "words" in fields:
             _send(replies, {"words": [side.words() for side in encoder.sides]}, [])
             continue
-        block = encoder.encode(*texts)
+        source, target = texts
+        block = encoder.encode(source, target, fields["tag"])
         _send(replies, block.counts, [getattr(block, name).tobytes() for name in (*IDS, "numbers")])
 
 

@@ -2,20 +2,53 @@
 
 from __future__ import annotations
 
+from collections import Counter
 from collections.abc import Sequence
-from dataclasses import dataclass
+from dataclasses import asdict, dataclass
+from typing import Any
 
 import numpy as np
 import numpy.typing as npt
 
+from transformer_cli.config.data import Directed, Direction, WeightedText
+from transformer_cli.data.corpus import Corpus
+
 
 @dataclass(frozen=True)
 class Part:
-    """One text of several that lie one after the other. weight: how often its pairs are seen, by the configuration."""
+    """One text of several that lie one after the other. weight: how often its pairs are seen, by the configuration.
+    direction: where a text has to say it."""
 
     name: str
     pairs: int
     weight: float
+    direction: Direction | None = None
+
+    def as_json(self) -> dict[str, Any]:
+        """direction: only where it has one."""
+        return {name: value for name, value in asdict(self).items() if value is not None}
+
+
+def parts_of(
+    texts: Sequence[tuple[WeightedText, Directed]], sizes: Sequence[int], *, is_directed: bool
+) -> tuple[Part, ...]:
+    """The parts of a text that is made of these, of so many pairs; a text in both directions has one name."""
+    numbers: dict[int, int] = {}
+    parts = []
+    for (one, way), pairs in zip(texts, sizes, strict=True):
+        number = numbers.setdefault(id(one), len(numbers) + 1)
+        name = one.name or (one.text if isinstance(one.text, str) else f"text {number}")
+        direction = way.direction if is_directed else None
+        parts.append(Part(f"{name} {direction}" if direction else name, pairs, one.weight, direction))
+    return tuple(parts)
+
+
+def joined(texts: Sequence[Corpus], ways: Sequence[Directed]) -> Corpus:
+    """One after the other, in memory. ways: in which direction each is; none where that need not be said."""
+    source, target = ([line for text in texts for line in getattr(text, side)] for side in ("source", "target"))
+    counts: Counter[str] = sum((Counter(text.counts) for text in texts), Counter())
+    parts = (Part(str(way.direction), len(text), 1.0, way.direction) for text, way in zip(texts, ways, strict=False))
+    return Corpus(source, target, dict(counts), parts=tuple(parts))
 
 
 class Mixture:

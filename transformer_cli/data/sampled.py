@@ -46,7 +46,8 @@ class SampledCorpus:
         """Source ids as the encoder reads them: with EOS behind them, if the model wants it."""
         place, plain = int(self.plain.pairs[index]), self.plain.source(index)
         [ids] = self.tokenizer.sample_source([self.text.source[place]], first=place, **asdict(self.draw))
-        ids = [*ids, EOS] if plain[-1] == EOS else ids
+        tag = [int(plain[0])] if plain[0] in self.tokenizer.tags.values() else []
+        ids = [*tag, *ids, EOS] if plain[-1] == EOS else [*tag, *ids]
         return np.array(ids, dtype=np.int32) if len(ids) <= self.max_length else plain
 
     def target(self, index: int) -> npt.NDArray[np.int32]:

@@ -9,6 +9,7 @@ from __future__ import annotations
 
 import hashlib
 from collections import Counter
+from dataclasses import replace
 
 import numpy as np
 
@@ -62,7 +63,10 @@ def hold_out(corpus: Corpus, share: float) -> dict[str, Corpus]:
             f"{len(places):,} to validate with, which leaves {len(corpus) - len(places):,} to learn from",
             hint="take another share, or name a text of its own",
         )
-    return {"train": corpus.without(np.array(places, dtype=np.int64), {}), "valid": Corpus(*valid)}
+    held_out = np.array(places, dtype=np.int64)
+    n_of_each = zip(corpus.parts, corpus.of_each_part(held_out), strict=True)
+    parts = tuple(replace(part, pairs=n, weight=1.0) for part, n in n_of_each if part.direction is not None)
+    return {"train": corpus.without(held_out, {}), "valid": Corpus(*valid, parts=parts)}
 
 
 def _hash(source: bytes, target: bytes) -> bytes:

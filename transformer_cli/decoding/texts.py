@@ -2,13 +2,14 @@
 
 from __future__ import annotations
 
+import copy
 import difflib
 from abc import ABC, abstractmethod
 from collections import Counter
 from collections.abc import Callable, Generator, Sequence
 from contextlib import closing
 from dataclasses import dataclass, replace
-from typing import Required, TypedDict, Unpack
+from typing import Required, Self, TypedDict, Unpack
 
 from transformer_cli.config.decoding import DecodingConfig
 from transformer_cli.config.model import Stack
@@ -18,7 +19,7 @@ from transformer_cli.decoding.hypothesis import Hypothesis
 from transformer_cli.decoding.options import NotFinite, SearchOptions, Symbols
 from transformer_cli.decoding.translation import NOTHING, SPLIT, TOO_LONG, Candidate, Part, Translation
 from transformer_cli.errors import DataError, DivergedError, UsageError
-from transformer_cli.tokenizer import BOS, EOS, PAD, UNK, Tokenizer
+from transformer_cli.tokenizer import BOS, EOS, PAD, UNK, Tokenizer, wanted
 
 
 class Learned(TypedDict, total=False):
@@ -26,7 +27,7 @@ class Learned(TypedDict, total=False):
 
     source_eos: whether its sources ended in eos. max_length: the pieces that they had at most. max_sentences: and the
     sentences, usually; None where nobody knows. unsure_below: the certainty (see doubt.py) that is too little; None
-    where nobody knows. seed: what sampling draws by.
+    where nobody knows. seed: what sampling draws by. targets: the languages that it learned to translate into.
     """
 
     source_eos: Required[bool]
@@ -34,6 +35,7 @@ class Learned(TypedDict, total=False):
     max_sentences: int | None
     unsure_below: float | None
     seed: int
+    targets: Sequence[str]
 
 
 class TextTranslator(ABC):
@@ -56,8 +58,18 @@ class TextTranslator(ABC):
         self.max_sentences = learned.get("max_sentences")
         self.unsure_below = learned.get("unsure_below")
         self.seed = learned.get("seed", 1)
+        self.targets: tuple[str, ...] = tuple(learned.get("targets", ()))
         banned = (*tokenizer.banned_target_ids, *self._banned())
         self.symbols = Symbols(bos=BOS, eos=EOS, banned=banned, first=tokenizer.target.mark_id)
+
+    def towards(self, language: str | None) -> Self:
+        """What translates into this language; None: into the only one. UsageError, naming all, where that cannot be."""
+        if not self.targets:
+            return self
+        other = copy.copy(self)
+        other.targets = (wanted(language, self.targets),)
+        other.tokenizer = self.tokenizer.towards(other.targets[0])
+        return other
 
     @property
     def max_source_length(self) -> int | None:

@@ -57,13 +57,17 @@ class Model(Translator):
         by_sentences: bool = True,
         progress: Callable[[int], object] | None = None,
         with_alignments: bool = False,
+        to: str | None = None,
     ) -> list[Translation]:
         """`tx translate`: all there is to know of each translation; `as_json()` is its line of --json.
 
         search: "beam", or "sampling" to draw; n_best: as many of each; with_alignments: and which word translates
-        which. For the others, and for what is raised, see `Translator.translate_all`.
+        which; to: into which language, of a model of several. For the others, and for what is raised, see
+        `Translator.translate_all`.
         """
-        found = super().translate_all(
+        towards = self.towards(to)
+        found = Translator.translate_all(
+            towards,
             lines,
             beam_size=beam_size,
             length_penalty=length_penalty,
@@ -77,28 +81,34 @@ class Model(Translator):
         found = Unseen(self._known).mark(lines, found)
         if not with_alignments:
             return found
-        links = alignments(self, lines, found)
+        links = alignments(towards, lines, found)
         return [replace(one, alignment=some) for one, some in zip(found, links, strict=True)]
 
     @in_pythons_words()
-    def score(self, sources: Sequence[str], targets: Sequence[str]) -> list[Likelihood | None]:
+    def score(
+        self, sources: Sequence[str], targets: Sequence[str], *, to: str | None = None
+    ) -> list[Likelihood | None]:
         """`tx score`: what the model gives to translations that are there; None for one of nothing. In fp32, unless
         the model was loaded with another precision."""
-        return score_texts(self._precise, *_pairs(sources, targets))
+        return score_texts(self._precise.towards(to), *_pairs(sources, targets))
 
     @in_pythons_words()
-    def align(self, sources: Sequence[str], targets: Sequence[str]) -> list[list[tuple[int, int]]]:
+    def align(
+        self, sources: Sequence[str], targets: Sequence[str], *, to: str | None = None
+    ) -> list[list[tuple[int, int]]]:
         """Which word of each source is translated by which of its target, counted from 0; in fp32, as `score`."""
-        return [sorted(links) for links in align_texts(self._precise, *_pairs(sources, targets))]
+        return [sorted(links) for links in align_texts(self._precise.towards(to), *_pairs(sources, targets))]
 
     @in_pythons_words()
-    def attention(self, source: str, target: str | None = None, *, pad_to: int | None = None) -> AttentionMaps:
+    def attention(
+        self, source: str, target: str | None = None, *, pad_to: int | None = None, to: str | None = None
+    ) -> AttentionMaps:
         """`tx visualize-attention`: all attention of a translation, the model's own unless a target is given; a
         notebook shows it as the page of -o FILE.html. In fp32, as `score`."""
         run = self.runs[0]
         name = f"{run.path.resolve().name}, {run.checkpoint.name}"
         check_lines("source and target", [source] if target is None else [source, target])
-        return attention_maps(self._precise, source, model=name, target=target, pad_to=pad_to)
+        return attention_maps(self._precise.towards(to), source, model=name, target=target, pad_to=pad_to)
 
     @cached_property
     def _precise(self) -> Translator:
@@ -114,7 +124,7 @@ class Model(Translator):
         depths = config.depths
         facts = {
             "model": ", ".join(str(run.checkpoint) for run in self.runs),
-            "languages": f"{run.config.data.source} to {run.config.data.target}",
+            "languages": run.languages,
             "parameters": f"{sum(p.numel() for model in self.models for p in model.parameters()):,}",
             "layers": f"{depths.encoder} + {depths.decoder}, d_model {config.d_model:,}, {config.n_heads:,} heads",
             "pieces": f"{self.tokenizer.source_size:,} source, {self.tokenizer.target_size:,} target",

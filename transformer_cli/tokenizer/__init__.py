@@ -2,6 +2,7 @@
 
 from transformer_cli.tokenizer.extending import cut_before, extended
 from transformer_cli.tokenizer.learning import TokenizerReport, tokens_per_word, train_tokenizer
+from transformer_cli.tokenizer.tags import tag_of, wanted
 from transformer_cli.tokenizer.tokenizer import Tokenizer, read_tokenizer
 from transformer_cli.tokenizer.vocabulary import BOS, EOS, PAD, SPECIALS, UNK, Vocabulary
 
@@ -17,6 +18,8 @@ __all__ = [
     "cut_before",
     "extended",
     "read_tokenizer",
+    "tag_of",
     "tokens_per_word",
     "train_tokenizer",
+    "wanted",
 ]

@@ -49,8 +49,9 @@ def extended(tokenizer: Tokenizer, n: int, source: Sequence[str], target: Sequen
     sides = {"source": source, "target": target}
     lines = [usable_lines(side, skipped, seed=seed, side=name) for name, side in sides.items()]
     if tokenizer.joint:
-        return Tokenizer(_extended(tokenizer.source, lines[0] + lines[1], n))
-    return Tokenizer(_extended(tokenizer.source, lines[0], n), _extended(tokenizer.target, lines[1], n))
+        return Tokenizer(_extended(tokenizer.source, lines[0] + lines[1], n), tags=tokenizer.tags)
+    one, other = _extended(tokenizer.source, lines[0], n), _extended(tokenizer.target, lines[1], n)
+    return Tokenizer(one, other, tags=tokenizer.tags)
 
 
 def cut_before(vocabulary: Vocabulary, before: Vocabulary) -> list[list[int]]:

@@ -13,9 +13,9 @@ from typing import Any
 
 import sentencepiece
 
-from transformer_cli.config.tokenizer import BYTE_VOCAB, SideModels, SideVocabSizes, TokenizerConfig
+from transformer_cli.config.tokenizer import SideModels, SideVocabSizes, TokenizerConfig
 from transformer_cli.errors import ConfigError, DataError
-from transformer_cli.tokenizer.tokenizer import Tokenizer, read_tokenizer
+from transformer_cli.tokenizer.tokenizer import Tokenizer, read_tokenizer, with_tags
 from transformer_cli.tokenizer.vocabulary import BOS, EOS, PAD, SPECIALS, UNK, Vocabulary
 
 MAX_LINE_BYTES = 10_000
@@ -55,11 +55,12 @@ class TokenizerReport:
 
 
 def train_tokenizer(
-    config: TokenizerConfig, source: Sequence[str], target: Sequence[str], *, seed: int
+    config: TokenizerConfig, source: Sequence[str], target: Sequence[str], *, seed: int, tags: Sequence[str] = ()
 ) -> tuple[Tokenizer, TokenizerReport]:
     """The tokenizer that `config` asks for: learned from these lines, or an existing model.
 
-    seed: decides which lines are taken of a corpus that is too large to be learned from as a whole.
+    tags: languages; each has a tag among the pieces of the sources. seed: decides which lines are taken of a corpus
+    that is too large to be learned from as a whole.
     The same lines give the same tokenizer, bit for bit, whatever the number of threads or cores.
     Raises ConfigError (a vocabulary that cannot hold the characters), DataError (nothing to learn from), ModelError.
     """
@@ -67,16 +68,16 @@ def train_tokenizer(
     skipped: Counter[str] = Counter()
     if config.model is not None:
         given = config.model
-        tokenizer = (
-            read_tokenizer(given.source, given.target) if isinstance(given, SideModels) else read_tokenizer(given)
-        )
+        paths = (given.source, given.target) if isinstance(given, SideModels) else (given,)
+        tokenizer = read_tokenizer(*paths, tags=tags)
         asked, used = {}, 0
     else:
-        asked = _asked(config)
+        asked = _asked(config, n_tags=len(tags))
         usable = {side: usable_lines(lines, skipped, seed=seed, side=side) for side, lines in sides.items()}
         texts = [usable["source"] + usable["target"]] if config.joint else list(usable.values())
-        models = [_train(text, config, size) for text, size in zip(texts, asked.values(), strict=True)]
-        tokenizer = Tokenizer(*(Vocabulary(model) for model in models))
+        n_tags = (len(tags), 0)  # a side of its own is no source
+        sizes = zip(texts, asked.values(), n_tags, strict=False)
+        tokenizer = with_tags(Tokenizer(*(Vocabulary(_train(text, config, *size)) for text, *size in sizes)), tags)
         blank = _n_blank(tokenizer.source, usable["source"]) + _n_blank(tokenizer.target, usable["target"])
         skipped["blank"] = blank
         used = sum(len(lines) for lines in usable.values()) - blank
@@ -97,17 +98,14 @@ def tokens_per_word(tokenizer: Tokenizer, source: Sequence[str], target: Sequenc
     }
 
 
-def _asked(config: TokenizerConfig) -> dict[str, int]:
-    size = BYTE_VOCAB if config.kind == "byte" else config.vocab_size
-    if not config.joint:
-        sizes = size if isinstance(size, SideVocabSizes) else SideVocabSizes(source=size, target=size)
-        return {"source": sizes.source, "target": sizes.target}
-    if isinstance(size, SideVocabSizes):
+def _asked(config: TokenizerConfig, *, n_tags: int) -> dict[str, int]:
+    if config.joint and isinstance(config.vocab_size, SideVocabSizes):
         raise ConfigError(
             "tokenizer.vocab_size has a number per side, but tokenizer.joint asks for one vocabulary",
             hint="write one number, or `joint: false`",
         )
-    return {"joint": size}
+    source, target = config.asked(n_tags)
+    return {"joint": source} if config.joint else {"source": source, "target": target}
 
 
 def _pieces(tokenizer: Tokenizer) -> dict[str, int]:
@@ -135,8 +133,8 @@ def usable_lines(lines: Sequence[str], skipped: Counter[str], *, seed: int, side
     return usable
 
 
-def _train(lines: Sequence[str], config: TokenizerConfig, size: int) -> bytes:
-    """The serialised model."""
+def _train(lines: Sequence[str], config: TokenizerConfig, size: int, n_tags: int) -> bytes:
+    """The serialised model. n_tags: how many of the size are left for these."""
     identity, has_bytes = config.normalization == "identity", config.kind == "byte"
     if has_bytes:  # all but one piece are there, whatever the text: whose characters must not take its place
         lines = BLANKS
@@ -146,7 +144,7 @@ def _train(lines: Sequence[str], config: TokenizerConfig, size: int) -> bytes:
             sentence_iterator=iter(lines),
             model_writer=model,
             model_type="char" if has_bytes else config.kind,
-            vocab_size=size,
+            vocab_size=size - n_tags,
             hard_vocab_limit=False,
             pad_id=PAD,
             unk_id=UNK,
@@ -167,7 +165,7 @@ def _train(lines: Sequence[str], config: TokenizerConfig, size: int) -> bytes:
             minloglevel=2,
         )
     except RuntimeError as failure:
-        raise _explained(failure, size) from None
+        raise _explained(failure, size, n_tags) from None
     return model.getvalue()
 
 
@@ -180,13 +178,13 @@ def _required_characters(lines: Sequence[str]) -> str:
     return "".join(sorted({c for special in SPECIALS if any(special in line for line in normalized) for c in special}))
 
 
-def _explained(failure: RuntimeError, size: int) -> ConfigError | DataError:
+def _explained(failure: RuntimeError, size: int, n_tags: int) -> ConfigError | DataError:
     message = str(failure)
     too_small = re.search(r"smaller than required_chars\. \d+ vs (\d+)", message)
     if too_small:
         return ConfigError(
             f"tokenizer.vocab_size: {size} pieces cannot hold the characters of the text and the specials, "
-            f"which are {int(too_small[1]):,}",
+            f"which are {int(too_small[1]) + n_tags:,}",
             hint="raise tokenizer.vocab_size, or lower tokenizer.character_coverage",
         )
     if "sentences_.empty()" in message or "all_chars_count" in message:

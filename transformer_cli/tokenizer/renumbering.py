@@ -99,6 +99,11 @@ def appended(model: bytes, pieces: Mapping[str, float]) -> bytes:
     return model + b"".join(_piece(name, NORMAL, score) for name, score in pieces.items())
 
 
+def with_marks(model: bytes, names: Sequence[str]) -> bytes:
+    """A serialised model with these control symbols, which no text has, as its last ids."""
+    return model + b"".join(_piece(name, CONTROL) for name in names)
+
+
 def built(pieces: Mapping[str, float], *, kind: Kind, is_suffix: bool = False) -> bytes:
     """A model of these pieces and their scores, which takes text as it is."""
     marks = {"<unk>": UNKNOWN, "<s>": CONTROL, "</s>": CONTROL}

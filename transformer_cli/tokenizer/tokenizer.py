@@ -3,12 +3,14 @@
 from __future__ import annotations
 
 import hashlib
-from collections.abc import Sequence
+from collections.abc import Iterable, Sequence
 from functools import cached_property
 from pathlib import Path
 
 from transformer_cli import files
 from transformer_cli.errors import ModelError
+from transformer_cli.tokenizer.renumbering import with_marks
+from transformer_cli.tokenizer.tags import tag_of, wanted
 from transformer_cli.tokenizer.vocabulary import SPECIALS, Vocabulary, read_vocabulary
 
 JOINT_FILE, SOURCE_FILE, TARGET_FILE = "spm.model", "source.model", "target.model"
@@ -18,11 +20,22 @@ DESCRIPTION_FILE = "tokenizer.json"
 class Tokenizer:
     """What both sides of a run speak: one vocabulary for both (joint), or one per side."""
 
-    def __init__(self, source: Vocabulary, target: Vocabulary | None = None) -> None:
-        """target: None where the source's vocabulary serves both sides."""
+    def __init__(self, source: Vocabulary, target: Vocabulary | None = None, *, tags: Iterable[str] = ()) -> None:
+        """target: None where the source's vocabulary serves both sides. tags: of these languages; a source begins with
+        one of them. ModelError where the source's vocabulary does not have them all."""
         self.source = source
         self.target = source if target is None else target
         self.joint = target is None
+        self.tags = {language: source.id_of_mark(tag_of(language)) for language in tags}
+        """The id of each."""
+
+    def towards(self, language: str) -> Tokenizer:
+        """The same for sources that are to be translated into this one of its languages; where it has tags, each source
+        begins with that one."""
+        if not self.tags:
+            return self
+        source = Vocabulary(self.source.model, mark=tag_of(wanted(language, [*self.tags])))
+        return Tokenizer(source, self.target, tags=self.tags)
 
     @property
     def source_size(self) -> int:
@@ -48,6 +61,8 @@ class Tokenizer:
             digest.update(len(vocabulary.model).to_bytes(8, "big"))
             digest.update(vocabulary.model)
             digest.update((vocabulary.mark or "").encode())
+        for tag in self.tags:
+            digest.update(f"\n{tag}".encode())
         return digest.hexdigest()
 
     @property
@@ -56,6 +71,9 @@ class Tokenizer:
         return self.target.banned_ids
 
     def encode_source(self, lines: Sequence[str]) -> list[list[int]]:
+        """UsageError where nobody said into which of several languages; see `towards`."""
+        if self.tags and self.source.mark is None:
+            wanted(None, [*self.tags, *self.tags])
         return self.source.encode(lines)
 
     def encode_target(self, lines: Sequence[str]) -> list[list[int]]:
@@ -97,6 +115,7 @@ class Tokenizer:
             "sha256": {name: vocabulary.sha256 for name, vocabulary in self.models().items()},
             "fingerprint": self.fingerprint,
             **({"marks": marks} if any(marks) else {}),
+            **({"tags": list(self.tags)} if self.tags else {}),
         }
         files.write_json(directory / DESCRIPTION_FILE, description)
 
@@ -112,9 +131,11 @@ class Tokenizer:
             hashes = [description["sha256"][name] for name in names]
             marks = [mark and str(mark) for mark in description.get("marks", [None] * len(names))]
             known = [*zip(names, hashes, marks, strict=True)]
+            tags = [str(language) for language in description.get("tags", [])]
         except (KeyError, TypeError, ValueError):
             raise ModelError(f"{files.shown(path)} does not describe a tokenizer", hint=hint) from None
-        return cls(*(read_vocabulary(directory / name, sha256=sha256, mark=mark) for name, sha256, mark in known))
+        sides = (read_vocabulary(directory / name, sha256=sha256, mark=mark) for name, sha256, mark in known)
+        return cls(*sides, tags=tags)
 
     def models(self) -> dict[str, Vocabulary]:
         """The SentencePiece model or models, by the names of their files."""
@@ -123,7 +144,18 @@ class Tokenizer:
         return {SOURCE_FILE: self.source, TARGET_FILE: self.target}
 
 
-def read_tokenizer(source: str | Path, target: str | Path | None = None) -> Tokenizer:
-    """A tokenizer out of existing SentencePiece models; ModelError where one cannot be used, saying why."""
-    vocabularies = [read_vocabulary(Path(path)) for path in (source, target) if path is not None]
-    return Tokenizer(*vocabularies)
+def read_tokenizer(source: str | Path, target: str | Path | None = None, *, tags: Sequence[str] = ()) -> Tokenizer:
+    """A tokenizer out of existing SentencePiece models, the tags of these languages added to its sources' where they
+    are not there yet; ModelError where one cannot be used, saying why."""
+    first, *others = (read_vocabulary(Path(path)) for path in (source, target) if path is not None)
+    return with_tags(Tokenizer(first, *others), tags)
+
+
+def with_tags(tokenizer: Tokenizer, languages: Sequence[str]) -> Tokenizer:
+    """The same with tags, the last ids of its sources' vocabulary. ModelError where text can be cut into one."""
+    source = tokenizer.source
+    known = {source.piece(id) for id in range(source.size)}
+    new = [tag for tag in map(tag_of, languages) if tag not in known]
+    if new:
+        source = Vocabulary(with_marks(source.model, new), mark=source.mark)
+    return Tokenizer(source, None if tokenizer.joint else tokenizer.target, tags=languages)

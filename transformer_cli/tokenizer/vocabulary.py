@@ -44,7 +44,7 @@ class Vocabulary:
         self._processor = processor_of(model, name)
         _check_specials(self._processor, name)
         self.mark = mark
-        self.mark_id = None if mark is None else self._id_of_mark(mark, name)
+        self.mark_id = None if mark is None else self.id_of_mark(mark, name)
 
     @property
     def size(self) -> int:
@@ -124,7 +124,8 @@ class Vocabulary:
     def _sampler(self) -> Sampler:
         return Sampler(self.model)
 
-    def _id_of_mark(self, mark: str, name: str) -> int:
+    def id_of_mark(self, mark: str, name: str = "the SentencePiece model") -> int:
+        """Of a control symbol; ModelError where there is none of this name."""
         id = int(self._processor.piece_to_id(mark))
         if id < len(SPECIALS) or not self._processor.is_control(id):
             raise ModelError(f"{name} has no mark {mark}")

@@ -14,7 +14,7 @@ from transformer_cli.config.run import RunConfig
 from transformer_cli.data.corpus import Corpus
 from transformer_cli.errors import UsageError
 from transformer_cli.files import shown
-from transformer_cli.tokenizer import SPECIALS, Tokenizer, cut_before, extended
+from transformer_cli.tokenizer import SPECIALS, Tokenizer, cut_before, extended, tag_of
 from transformer_cli.training.listening import Listener
 
 VOCABULARIES = {
@@ -44,6 +44,7 @@ def parent_of(config: RunConfig) -> OpenedRun | None:
         for key, (ours, theirs) in pairs.items()
         if ours != theirs and "dropout" not in key and key not in ("sampling", "extend")
     ]
+    differences += [f"  data.tags: {ours}" for ours in _strange_tags(config, parent)]
     if differences:
         raise UsageError(
             f"{shown(parent.path)} does not fit this configuration, which is to begin with it "
@@ -77,6 +78,15 @@ def inherited(parent: OpenedRun, tokenizer: Tokenizer) -> dict[str, Tensor]:
             means = [table[ids or slice(len(SPECIALS), None)].mean(0) for ids in cut_before(now, before)]
             tensors[name] = torch.cat([table, *(mean[None] for mean in means)])
     return tensors
+
+
+def _strange_tags(config: RunConfig, parent: OpenedRun) -> list[str]:
+    """Why sources here could not begin as those there."""
+    here, there = config.data.tagged, parent.tokenizer.tags
+    if there and not here:
+        return [f"sources begin without a tag here, with {' or '.join(map(tag_of, there))} there; true is what fits"]
+    lacking = [tag_of(language) for language in here if language not in there]
+    return [f"sources begin with {' or '.join(lacking)} here, of which nothing is known there"] if lacking else []
 
 
 def _pairs(ours: object, theirs: object) -> dict[str, tuple[object, object]]:

@@ -205,7 +205,8 @@ def check_text(run_dir: Path, known: Mapping[str, Any], texts: Mapping[str, Corp
         if name not in known:
             continue
         if (before := _identity(known[name])) != now:
-            are = "is no longer the text" if before["sha256"] != now["sha256"] else "has no longer the weights"
+            what = next(name for name, value in now.items() if before[name] != value)
+            are = "is no longer the text" if what == "sha256" else f"has no longer the {what}"
             raise DataError(
                 f"data.{name} {are} that {files.shown(run_dir)} began with",
                 hint="restore it, or start anew with --overwrite or another name",
@@ -214,9 +215,12 @@ def check_text(run_dir: Path, known: Mapping[str, Any], texts: Mapping[str, Corp
 
 
 def _identity(text: Mapping[str, Any]) -> dict[str, Any]:
-    """What a text is, and how often an epoch sees which stretches of it; called whatever they are."""
-    weights = [(part["pairs"], part["weight"]) for part in text.get("parts", ())]
-    return {"sha256": text["sha256"], "weights": weights}
+    """What a text is, how often an epoch sees which stretches of it, and in which directions; called whatever they
+    are."""
+    parts = text.get("parts", ())
+    weights = [(part["pairs"], part["weight"]) for part in parts]
+    directions = [(part["pairs"], part["direction"]) for part in parts if part.get("direction")]
+    return {"sha256": text["sha256"], "weights": weights, "directions": directions}
 
 
 def _is_among(key: str, names: Collection[str]) -> bool:

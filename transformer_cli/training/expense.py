@@ -126,7 +126,9 @@ def _learned(sample: Corpus, n_pairs: int, config: RunConfig) -> tuple[Tokenizer
     seconds = []
     for part in (_sample(sample, SAMPLE // 4), sample):
         start = time.perf_counter()
-        tokenizer, _ = train_tokenizer(config.tokenizer, part.source, part.target, seed=config.seed)
+        tokenizer, _ = train_tokenizer(
+            config.tokenizer, part.source, part.target, seed=config.seed, tags=config.data.tagged
+        )
         seconds.append((len(part), time.perf_counter() - start))
     (few, few_s), (many, many_s) = seconds
     more = min(n_pairs, MAX_LINES) - many
@@ -137,11 +139,14 @@ def _encoded(sample: Corpus, n_pairs: int, tokenizer: Tokenizer, config: RunConf
     """Bytes of a pair on the disk, and the seconds that encoding so many takes on the cores that there are. Timed is
     the second half of the sample: by then the words that are in every text have come once."""
     encoder = Encoder(tokenizer, source_eos=config.data.source_eos, max_length=None, remembers=True)
+    tag = next(iter(tokenizer.tags.values()), None)
     blocks = []
     for part in (slice(0, None, 2), slice(len(sample) > 1, None, 2)):
-        sides = ("".join(f"{line}\n" for line in side[part]).encode("utf-8") for side in (sample.source, sample.target))
+        source, target = (
+            "".join(f"{line}\n" for line in side[part]).encode("utf-8") for side in (sample.source, sample.target)
+        )
         wall, cpu = time.perf_counter(), time.process_time()
-        blocks.append(encoder.encode(*sides))
+        blocks.append(encoder.encode(source, target, tag))
         wall_s, cpu_s = time.perf_counter() - wall, time.process_time() - cpu
     processes = n_processes(n_pairs)
     seconds = n_pairs / blocks[-1].n_pairs * (wall_s if processes == 1 else cpu_s / processes)

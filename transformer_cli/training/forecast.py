@@ -14,7 +14,7 @@ from transformer_cli.accounting.freezing import frozen
 from transformer_cli.accounting.parameters import count
 from transformer_cli.checkpoints import store
 from transformer_cli.config.run import RunConfig
-from transformer_cli.config.tokenizer import BYTE_VOCAB, SideModels, SideVocabSizes, TokenizerConfig
+from transformer_cli.config.tokenizer import SideModels
 from transformer_cli.data import corpus
 from transformer_cli.data.checks import Finding, Looked, findings
 from transformer_cli.data.used import as_used
@@ -113,8 +113,10 @@ def forecast(
     progress = Progress() if newest is None else progress_of(newest, config.training)
     finished = progress.finished if is_over(progress, config.training) else None
     place = None if overwrite else run_dir / "tokenizer"
-    origin, tokenizer = _tokenizer(config.tokenizer, place if parent is None else parent.path / "tokenizer")
-    pieces = _asked(config.tokenizer) if tokenizer is None else (tokenizer.source_size, tokenizer.target_size)
+    origin, tokenizer = _tokenizer(config, place if parent is None else parent.path / "tokenizer")
+    pieces = config.tokenizer.asked(len(config.data.tagged))
+    if tokenizer is not None:
+        pieces = tokenizer.source_size, tokenizer.target_size
     if parent is not None and config.tokenizer.extend:
         origin = f"of the run, and up to {config.tokenizer.extend:,} new pieces, to be trained"
         pieces = (pieces[0] + config.tokenizer.extend, pieces[1] + config.tokenizer.extend)
@@ -170,20 +172,14 @@ def _rehearse(config: RunConfig, stage: Stage) -> tuple[Horizon, Clock, Progress
         return run.rehearse(seconds=REHEARSAL_S)
 
 
-def _tokenizer(config: TokenizerConfig, place: Path | None) -> tuple[str, Tokenizer | None]:
+def _tokenizer(config: RunConfig, place: Path | None) -> tuple[str, Tokenizer | None]:
     """Where the tokenizer would come from, and it itself where it is there."""
     if place is not None and (place / "tokenizer.json").exists():
         return "of the run", Tokenizer.load(place)
-    if config.model is not None:
-        paths = (config.model.source, config.model.target) if isinstance(config.model, SideModels) else (config.model,)
-        return "given", read_tokenizer(*paths)
-    return f"{config.kind}, to be trained", None
-
-
-def _asked(config: TokenizerConfig) -> tuple[int, int]:
-    """The pieces of source and target that a tokenizer would have at most."""
-    sizes = BYTE_VOCAB if config.kind == "byte" else config.vocab_size
-    return (sizes.source, sizes.target) if isinstance(sizes, SideVocabSizes) else (sizes, sizes)
+    if (given := config.tokenizer.model) is not None:
+        paths = (given.source, given.target) if isinstance(given, SideModels) else (given,)
+        return "given", read_tokenizer(*paths, tags=config.data.tagged)
+    return f"{config.tokenizer.kind}, to be trained", None
 
 
 def _sizes(used: Mapping[str, corpus.Corpus], looked: Mapping[str, Looked]) -> dict[str, TextSize]:

@@ -18,8 +18,8 @@ class Outcome:
     score: float | None
     was_finished: bool
     """Nothing was left to do."""
-    example: str | None = None
-    """A short line of the validation text, to try the model on."""
+    example: tuple[str | None, str | None] = (None, None)
+    """A short line of the validation text, to try the model on, and into which language, where it knows several."""
 
     def as_json(self) -> dict[str, Any]:
         return {

@@ -120,6 +120,8 @@ class Reporter:
         seconds = self.clock.lap("validation")
         self._write(event="validation", step=progress.step, epoch=progress.epoch_number, **results)
         bleu = f"  BLEU {results['bleu']:5.2f}" if results.get("bleu") is not None else ""
+        if each := results.get("directions"):
+            bleu += f" ({', '.join(f'{direction} {score:.2f}' for direction, score in each.items())})"
         best = "  best so far" if is_best else ""
         say = self.listener.praise if is_best and self.listener.praise is not None else self.listener.say
         self._say(

@@ -46,7 +46,7 @@ from transformer_cli.training.sharding import shard
 from transformer_cli.training.signals import StopRequest
 from transformer_cli.training.tensorboard import require_tensorboard
 from transformer_cli.training.utilisation import Utilisation, peak_flops, training_flops
-from transformer_cli.training.validation import Validation, short_line
+from transformer_cli.training.validation import Validation, example_of
 
 
 def train(config: RunConfig, run_dir: Path, *, overwrite: bool = False, listener: Listener | None = None) -> Outcome:
@@ -310,9 +310,8 @@ class Run:
             begin_tokenizer(self.parent, self.config, text, place, self.listener)
         elif self.world.is_main and not (place / "tokenizer.json").exists():
             with self.listener.stage(f"training the tokenizer on {2 * len(text):,} lines"):
-                tokenizer, report = train_tokenizer(
-                    self.config.tokenizer, text.source, text.target, seed=self.config.seed
-                )
+                wanted, seed, tags = self.config.tokenizer, self.config.seed, self.config.data.tagged
+                tokenizer, report = train_tokenizer(wanted, text.source, text.target, seed=seed, tags=tags)
             tokenizer.save(place)
             pieces = " + ".join(f"{n:,}" for n in report.pieces.values())
             asked = f" ({' + '.join(f'{n:,}' for n in report.asked.values())} asked for)" if report.fitted else ""
@@ -396,5 +395,5 @@ class Run:
             best=store.find_checkpoint(str(self.run_dir)),
             score=max(self.progress.scores.values(), default=None),
             was_finished=was_finished,
-            example=short_line(self.texts[1].source),
+            example=example_of(self.texts[1], self.tokenizer),
         )

@@ -6,10 +6,13 @@ import copy
 import json
 from collections.abc import Sequence
 from dataclasses import dataclass
+from itertools import pairwise
 from typing import Any
 
+import numpy as np
 import torch
 
+from transformer_cli.config.data import Direction
 from transformer_cli.config.model import Stack
 from transformer_cli.config.run import RunConfig
 from transformer_cli.data import batching, loader
@@ -62,9 +65,9 @@ class Validation:
                 )
 
     def results(self, model: Transformer) -> dict[str, Any]:
-        """loss (nats per target token, no smoothing), perplexity, bleu with its signature, a few translations, and the
-        certainty below which a translation is one of the least sure (`unsure_below`). Each process has a part of the
-        text, all have the results, and those of one process alone.
+        """loss (nats per target token, no smoothing), perplexity, bleu with its signature, that of each of several
+        directions, a few translations, and the certainty below which a translation is one of the least sure
+        (`unsure_below`). Each process has a part of the text, all have the results, and those of one process alone.
 
         The model's weights and the randomness of training are left as they are.
         """
@@ -81,6 +84,22 @@ class Validation:
             [side[place] for place in self.encoded.pairs] for side in (self.corpus.source, self.corpus.target)
         )
         return source, target
+
+    @property
+    def stretches(self) -> list[tuple[Direction | None, tuple[int, int]]]:
+        """Which of the pairs that are encoded are in which direction, one stretch after the other."""
+        parts = self.corpus.parts
+        ends = np.searchsorted(self.encoded.pairs, np.cumsum([0, *(part.pairs for part in parts)])).tolist()
+        found = [(part.direction, limits) for part, limits in zip(parts, pairwise(ends), strict=True)]
+        return found or [(None, (0, len(self.encoded)))]
+
+    def _rows_by_direction(self) -> dict[Direction, list[int]]:
+        """The same, all stretches of a direction together; none where there is one direction, or nobody says."""
+        found: dict[Direction, list[int]] = {}
+        for direction, limits in self.stretches:
+            if direction is not None and limits[0] < limits[1]:
+                found.setdefault(direction, []).extend(range(*limits))
+        return found if len(found) > 1 else {}
 
     @torch.inference_mode()
     def loss(self, model: Transformer) -> float:
@@ -112,29 +131,47 @@ class Validation:
             source_eos=self.config.data.source_eos,
             max_length=self.config.data.max_length,
             max_sentences=self.usual_sentences,
+            targets=[one.target for one in self.config.data.directions],
         )
         (lines, references), world = self.texts, self.world
         first, end = (len(lines) * rank // world.size for rank in (world.rank, world.rank + 1))
+        found = []
         with self.stage("validation: translating", end - first) as advance:
-            found = translator.translate_all(
-                lines[first:end], beam_size=1, search="beam", lines_before=first, progress=advance
-            )
+            for direction, (begin, stop) in self.stretches:
+                towards = translator if direction is None else translator.towards(direction.target)
+                begin, stop = max(begin, first), min(stop, end)
+                found += towards.translate_all(
+                    lines[begin:stop], beam_size=1, search="beam", lines_before=begin, progress=advance
+                )
         own = [(one.text, None if one.is_of_nothing else certainty(one)) for one in found]
         shares = [json.loads(text) for text in world.gather(json_line(own))]
         translations = [text for share in shares for text, _ in share]
         certainties = [known for share in shares for _, known in share if known is not None]
         options = self.config.evaluation.model_copy(update={"metrics": ["bleu"]})
         (score,) = metrics.score(translations, [references], options)
+        shown = [begin for direction, (begin, stop) in self.stretches if direction is not None and begin < stop]
         samples = [
             {"source": lines[i], "reference": references[i], "translation": translations[i]}
-            for i in range(min(N_SAMPLES, len(translations)))
+            for i in shown or range(min(N_SAMPLES, len(translations)))
         ]
+        several = {}
+        for direction, rows in self._rows_by_direction().items():
+            theirs, ours = ([text[row] for row in rows] for text in (references, translations))
+            several[str(direction)] = metrics.score(ours, [theirs], options)[0].value
         return {
             "bleu": score.value,
+            **({"directions": several} if several else {}),
             "signature": score.signature,
             "samples": samples,
             "unsure_below": usual_certainty(certainties),
         }
+
+
+def example_of(text: Corpus, tokenizer: Tokenizer) -> tuple[str | None, str | None]:
+    """A line of it that is easily typed, and into which language, where there are several."""
+    directions = [part.direction for part in text.parts if part.direction is not None and len(tokenizer.tags) > 1]
+    to = directions[0].target if directions else None
+    return short_line(text.sources(to)), to
 
 
 def short_line(lines: Sequence[str]) -> str | None:
