@@ -11,7 +11,7 @@ import re
 import signal
 import subprocess
 import sys
-from collections.abc import Callable, Iterator
+from collections.abc import Callable, Iterator, Mapping
 from pathlib import Path
 
 import pytest
@@ -119,11 +119,20 @@ def trained_run(shared: Callable[[str, Callable[[Path], None]], Path]) -> Path:
     return shared("trained", _train) / "runs" / "tiny"
 
 
-def _train(folder: Path) -> None:
+@pytest.fixture(scope="session")
+def two_ways(shared: Callable[[str, Callable[[Path], None]], Path]) -> Path:
+    """The same of a run that learned PAIRS in both directions, and with two test sets, `own` and `few`."""
+    tests = {"own": {"pairs": PAIRS}, "few": {"pairs": PAIRS[2:5]}}
+    changes = {"data.train": [{"text": {"pairs": PAIRS}, "both": True}], "data.test": tests}
+    return shared("two-ways", lambda folder: _train(folder, changes)) / "runs" / "tiny"
+
+
+def _train(folder: Path, changes: Mapping[str, object] | None = None) -> None:
     from transformer_cli.cli.app import main
 
     overrides = {
         **{f"data.{split}": {"pairs": PAIRS} for split in ("train", "valid", "test")},
+        **(changes or {}),
         "tokenizer.vocab_size": 100,
         "model": {"d_model": 32, "n_heads": 2, "d_ff": 64, "n_layers": 1, "dropout": 0.0},
         "training": {"learning_rate": 0.01, "warmup_steps": 20, "max_steps": 150, "validate_every": 50},

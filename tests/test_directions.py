@@ -5,7 +5,6 @@ from __future__ import annotations
 import json
 import shutil
 from collections import Counter
-from collections.abc import Callable
 from pathlib import Path
 from typing import Any
 
@@ -61,18 +60,6 @@ def tagged(kind: str = "bpe", size: int = 100, **changes: Any) -> Tokenizer:
 def call(*arguments: str) -> int:
     """The program in this process: its exit code."""
     return failures.exit_code(lambda: main([*arguments]))
-
-
-@pytest.fixture(scope="module")
-def two_ways(shared: Callable[[str, Callable[[Path], None]], Path], trained_run: Path) -> Path:
-    """A run that was trained in both directions; nobody changes it."""
-
-    def make(folder: Path) -> None:
-        with pytest.MonkeyPatch.context() as patch:
-            patch.chdir(folder)
-            train(settings(trained_run, max_steps=120, validate_every=60), Path("runs/two"))
-
-    return shared("two-ways", make) / "runs" / "two"
 
 
 # --- texts ---------------------------------------------------------------------------------------------------------

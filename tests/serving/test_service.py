@@ -129,3 +129,26 @@ def test_what_ctranslate2_cannot_do_is_refused_where_it_was_asked_for_by_name(se
         assert refused.status == 400
         assert "CTranslate2 cannot do this: alignments" in refused.json["error"]
         assert served.post("/attention", {"text": "ein bier"}).status == 200
+
+
+def test_the_service_is_told_which_language(two_ways):
+    import transformer_cli as tx
+    from transformer_cli.checkpoints.store import find_checkpoint, open_run
+    from transformer_cli.loading import settings_of
+    from transformer_cli.serving.service import Service
+
+    run = open_run(find_checkpoint(str(two_ways)))
+    service = Service([run], settings_of(run, []), mark=lambda _, found: [*found], tell=print)
+    model = tx.load(two_ways)
+    with Served(service) as served:
+        assert served.get("/health").json["targets"] == ["de", "en"]
+        for to, line in (("en", PAIRS[3][0]), ("de", PAIRS[3][1])):
+            answer = served.post("/translate", {"texts": [line], "to": to})
+            assert answer.json["translations"][0]["translation"] == model.translate(line, to=to)
+            maps = served.post("/attention", {"text": line, "to": to}).json
+            assert maps["source"]["pieces"][0] == f"<2{to}>"
+        for asked in ({}, {"to": "fr"}):
+            for path, body in (("/translate", {"texts": ["ein bier"]}), ("/attention", {"text": "ein bier"})):
+                answer = served.post(path, {**body, **asked})
+                assert answer.status == 400
+                assert "into de or en" in answer.json["error"]

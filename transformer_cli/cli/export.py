@@ -8,7 +8,7 @@ from typing import TYPE_CHECKING, Annotated
 import typer
 
 from transformer_cli.cli import console
-from transformer_cli.cli.options import Config, Input, Json, Model, OutputDir, Quiet, Traceback, TrainedOverrides
+from transformer_cli.cli.options import Config, Input, Json, Model, OutputDir, Quiet, To, Traceback, TrainedOverrides
 from transformer_cli.cli.results import refuse_inside_a_run
 from transformer_cli.export.formats import FORMATS
 from transformer_cli.files import json_line, shown
@@ -38,6 +38,7 @@ def export(
         typer.Option("--quantization", metavar="KIND", help=f"What weights are rounded to: {KINDS}."),
     ] = None,
     input_file: Input = None,
+    to: To = None,
     model: Model = None,
     config: Config = None,
     overrides: TrainedOverrides = None,
@@ -50,6 +51,9 @@ def export(
     The model is written, opened by the engine that it is for, and both translate up to 100 lines of the run's
     validation text, or of -i: logits, texts and scores are compared, and kept as comparison.json. Where they differ
     nothing is left behind and the exit code is 4. What a format cannot hold is refused, with all reasons.
+
+    A model of several languages is exported whole, and compared in the direction that --to says: what was written there
+    says how each source begins. For Hugging Face that is `>>en<<`, as in other Marian models.
 
     With --quantization the unrounded weights are compared first; what rounding changes is said.
 
@@ -69,9 +73,12 @@ def export(
     from transformer_cli.cli.trained import open_trained
 
     opened, settings = open_trained(model, config, overrides, precise=True)
-    lines = _lines(input_file, settings)
 
     from transformer_cli.export.exporting import export as write
+    from transformer_cli.tokenizer import wanted
+
+    opened = opened.towards(to)
+    lines = _lines(input_file, settings, wanted(to, opened.targets))
 
     with console.pulse.doing("writing, and translating with both engines"):
         found = write(opened, format, output_dir, lines=lines, quantization=quantization)
@@ -85,8 +92,8 @@ def export(
         _tell(found.engine, found.rounded)
 
 
-def _lines(input_file: str | None, settings: RunConfig) -> list[str]:
-    """The text to compare on."""
+def _lines(input_file: str | None, settings: RunConfig, to: str) -> list[str]:
+    """The text to compare on. to: the language that it is to be translated into."""
     from transformer_cli.cli.lines import given_lines
     from transformer_cli.data.corpus import load_validation
     from transformer_cli.errors import DataError
@@ -99,7 +106,7 @@ def _lines(input_file: str | None, settings: RunConfig) -> list[str]:
             corpus = load_validation(settings.data)
     except DataError as failure:
         raise DataError(failure.message, hint="name another text to compare the engines on, with -i") from None
-    return [] if corpus is None else list(corpus.source)
+    return [] if corpus is None else list(corpus.sources(to))
 
 
 def _tell(engine: str, found: Comparison) -> None:

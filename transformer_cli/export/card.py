@@ -2,11 +2,14 @@
 
 from __future__ import annotations
 
+from collections.abc import Mapping
+from itertools import chain
 from typing import Any
 
 from transformer_cli.accounting.parameters import count
 from transformer_cli.checkpoints.store import OpenedRun
 from transformer_cli.export.comparison import Comparison
+from transformer_cli.tokenizer import tag_of
 
 NAMES = {"train": "trained on", "valid": "validated on"}
 
@@ -15,11 +18,12 @@ def card(run: OpenedRun, engine: str, found: Comparison, *, usage: str) -> str:
     """Markdown, with the front matter that model hubs read."""
     data, model, tokenizer = run.config.data, run.config.model, run.tokenizer
     total = count(run.config.counted, source_vocab=tokenizer.source_size, target_vocab=tokenizer.target_size).total
-    depths = model.depths
+    depths, spoken = model.depths, ((one.source, one.target) for one in data.directions)
     facts = [
         f"- an encoder-decoder Transformer of {total:,} parameters: {depths.encoder} + {depths.decoder} layers, "
         f"d_model {model.d_model:,}, d_ff {model.d_ff:,}, {model.n_heads:,} heads, {model.norm_position}-norm",
         f"- {tokenizer.source_size:,} source and {tokenizer.target_size:,} target pieces (SentencePiece)",
+        *([_tags(tokenizer.tags)] if tokenizer.tags else []),
         *(_text(NAMES[name], text) for name, text in run.record.get("data", {}).items() if name in NAMES),
         *_scores(run.record.get("scores", {})),
         f"- compared with tx in {engine}: {found.equal_texts:,} of {len(found.lines):,} texts are the same, the same "
@@ -29,10 +33,10 @@ def card(run: OpenedRun, engine: str, found: Comparison, *, usage: str) -> str:
     return "\n".join(
         [
             "---",
-            f"language: [{data.source}, {data.target}]",
+            f"language: [{', '.join(dict.fromkeys(chain.from_iterable(spoken)))}]",
             "pipeline_tag: translation",
             "---",
-            f"# {data.source} to {data.target}",
+            f"# {run.languages}",
             "",
             *facts,
             "",
@@ -42,6 +46,11 @@ def card(run: OpenedRun, engine: str, found: Comparison, *, usage: str) -> str:
             "",
         ]
     )
+
+
+def _tags(tags: Mapping[str, int]) -> str:
+    named = ", ".join(f"{tag_of(language)} ({id})" for language, id in tags.items())
+    return f"- a source begins with the piece of the language that is wanted: {named}"
 
 
 def _text(verb: str, text: dict[str, Any]) -> str:

@@ -24,7 +24,7 @@ from transformer_cli.config.model import ModelConfig, Stack
 from transformer_cli.data.loader import padded
 from transformer_cli.export.formats import Found, Walk
 from transformer_cli.export.hugging_face_names import is_written, modules
-from transformer_cli.export.hugging_face_tokenizer import languages_of, write_tokenizer
+from transformer_cli.export.hugging_face_tokenizer import code_of, languages_of, write_tokenizer
 from transformer_cli.export.weights import Weights
 from transformer_cli.files import create_file, write_json
 from transformer_cli.model.positions import sinusoids
@@ -69,11 +69,11 @@ class HuggingFace:
         return Engine(run, place)
 
     def usage(self, run: OpenedRun) -> str:
-        return """\\
+        return f"""\
 from transformers import AutoModelForSeq2SeqLM, AutoTokenizer
 
 tokenizer, model = AutoTokenizer.from_pretrained("."), AutoModelForSeq2SeqLM.from_pretrained(".")
-batch = tokenizer(["..."], return_tensors="pt", padding=True)
+batch = tokenizer(["{_code(run)}..."], return_tensors="pt", padding=True)
 print(tokenizer.batch_decode(model.generate(**batch), skip_special_tokens=True)[0])"""
 
 
@@ -86,12 +86,13 @@ class Engine:
         transformers = needed("transformers")
         self.name = f"transformers {transformers.__version__}"
         self._n_given = len(run.tokenizer.target.given)
+        self._code = _code(run)
         with _quiet(transformers):
             self._model = transformers.AutoModelForSeq2SeqLM.from_pretrained(str(place)).eval()
             self._tokenizer = transformers.AutoTokenizer.from_pretrained(str(place))
 
     def encode(self, lines: Sequence[str]) -> list[list[int]]:
-        return [list(ids) for ids in self._tokenizer(list(lines)).input_ids] if lines else []
+        return [list(ids) for ids in self._tokenizer([self._code + line for line in lines]).input_ids] if lines else []
 
     def decode(self, ids: Sequence[Sequence[int]]) -> list[str]:
         return [
@@ -134,6 +135,12 @@ class Engine:
             return_dict_in_generate=True,
             **options,
         )
+
+
+def _code(run: OpenedRun) -> str:
+    """What each source begins with, as text."""
+    mark = run.tokenizer.source.mark
+    return code_of(mark, run.tokenizer) if mark is not None and run.tokenizer.tags else ""
 
 
 def kind_of(model: ModelConfig) -> str:

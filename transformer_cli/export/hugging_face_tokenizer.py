@@ -9,7 +9,7 @@ from typing import Any
 from transformer_cli.checkpoints.store import OpenedRun
 from transformer_cli.export.languages import LANGUAGES, MODEL
 from transformer_cli.files import create_file, write_json
-from transformer_cli.tokenizer import BOS, EOS, PAD, SPECIALS, UNK, Tokenizer, Vocabulary
+from transformer_cli.tokenizer import BOS, EOS, PAD, SPECIALS, UNK, Tokenizer, Vocabulary, tag_of
 
 
 def write_tokenizer(run: OpenedRun, place: Path, *, longest: int) -> None:
@@ -46,15 +46,21 @@ def _of_plain_text(run: OpenedRun, place: Path) -> dict[str, Any]:
     for name, vocabulary in {"source": tokenizer.source, "target": tokenizer.target}.items():
         with create_file(place / f"{name}.spm") as file:
             file.write(vocabulary.model)
-    write_json(place / "vocab.json", _ids(tokenizer.source))
+    write_json(place / "vocab.json", {code_of(piece, tokenizer): id for piece, id in _ids(tokenizer.source).items()})
     if not tokenizer.shares_ids:
         write_json(place / "target_vocab.json", _ids(tokenizer.target))
     return {
         "tokenizer_class": "MarianTokenizer",
         "separate_vocabs": not tokenizer.shares_ids,
-        "source_lang": run.config.data.source,
-        "target_lang": run.config.data.target,
+        "source_lang": run.config.data.directions[0].source,
+        "target_lang": run.config.data.directions[0].target,
     }
+
+
+def code_of(piece: str, tokenizer: Tokenizer) -> str:
+    """A tag as MarianTokenizer looks for it at the beginning of a text; another piece as it is."""
+    language = next((language for language in tokenizer.tags if tag_of(language) == piece), None)
+    return piece if language is None else f">>{language}<<"
 
 
 def _of_marked_text(tokenizer: Tokenizer, place: Path) -> dict[str, Any]:

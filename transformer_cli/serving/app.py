@@ -75,17 +75,19 @@ class Endpoints:
         asked = await read(request, AttentionRequest, self.limits)
         check_texts("text and target", [asked.text, asked.target or ""], self.limits)
         media_type = "text/html" if "text/html" in request.headers.get("accept", "") else "application/json"
-        wanted = asked.target, media_type == "text/html"
+        wanted = asked.target, asked.to, media_type == "text/html"
         [found] = await self._turn(request, self.service.attention, wanted, [asked.text])
         return Response(found, media_type=media_type)
 
     async def health(self, request: Request) -> Response:
         run, settings = self.service.runs[0], self.service.settings
+        direction = run.config.data.directions[0]
         found = Health(
             status="ok",
             model=self.service.name,
-            source=run.config.data.source,
-            target=run.config.data.target,
+            source=direction.source,
+            target=direction.target,
+            targets=list(run.targets),
             engine=self.service.translator.name,
             beam_size=settings.decoding.beam_size,
             waiting=self.queue.n_waiting,

@@ -39,6 +39,8 @@ class Search(Message):
     """Translations of each text, at most as many as the beam is wide."""
     alignments: bool = False
     """Say which word translates which, by attention."""
+    to: str | None = None
+    """Into which language, of a model of several."""
 
 
 class TranslationRequest(Search):
@@ -55,6 +57,8 @@ class AttentionRequest(Message):
     """A line."""
     target: str | None = None
     """Its translation; the model's when not given."""
+    to: str | None = None
+    """Into which language, of a model of several."""
 
 
 class Candidate(Message):
@@ -98,7 +102,9 @@ class Health(Message):
     source: str
     """The language that it reads."""
     target: str
-    """And the one that it writes."""
+    """And the one that it writes; of several, the first of each."""
+    targets: list[str]
+    """All that it writes."""
     engine: str
     beam_size: int
     waiting: int

@@ -22,6 +22,8 @@ from transformer_cli.serving.messages import Refused, Search
 
 MAX_WEIGHTS = 1_000_000
 """Of one attention request: a page of 3 MB, or 6 + 6 layers of 8 heads for 83 + 83 pieces."""
+BESIDE = {"alignments", "to"}
+"""What is asked beside a search."""
 Mark = Callable[[Sequence[str], Sequence[Translation]], list[Translation]]
 """Sources and translations to the latter with more flags."""
 
@@ -58,30 +60,31 @@ class Service:
             if number > most:
                 raise Refused(400, f"{name}: {number:,} is more than {most:,}, the most that is granted here")
         self._engine_is_wanted(search)
+        self.translator.towards(search.to)
 
     def translate(self, search: Search, texts: Sequence[str]) -> list[dict[str, Any]]:
         """What `tx translate --json` says of each."""
-        wanted = self.engine is not None and self._engine_is_wanted(search)
-        translator = self.translator if wanted else self.native
-        found = self.mark(texts, translator.translate_all(texts, **search.model_dump(exclude={"alignments"})))
+        by_engine = self.engine is not None and self._engine_is_wanted(search)
+        translator = (self.translator if by_engine else self.native).towards(search.to)
+        found = self.mark(texts, translator.translate_all(texts, **search.model_dump(exclude=BESIDE)))
         if search.alignments:
-            links = alignments(self.native, texts, found)
+            links = alignments(self.native.towards(search.to), texts, found)
             found = [replace(one, alignment=some) for one, some in zip(found, links, strict=True)]
         return [{"source": text, **one.as_json()} for text, one in zip(texts, found, strict=True)]
 
-    def attention(self, wanted: tuple[str | None, bool], texts: Sequence[str]) -> list[str]:
+    def attention(self, asked: tuple[str | None, str | None, bool], texts: Sequence[str]) -> list[str]:
         """All attention of each text and its translation, the model's own unless there is a target: as JSON, or as a
-        page. wanted: the target, and whether it is the page."""
-        target, as_page = wanted
+        page. asked: the target, into which language, and whether it is the page."""
+        target, to, as_page = asked
+        precise = self.precise.towards(to)
         several = (
-            attention_maps(self.precise, text, model=self.name, target=target, max_weights=MAX_WEIGHTS)
-            for text in texts
+            attention_maps(precise, text, model=self.name, target=target, max_weights=MAX_WEIGHTS) for text in texts
         )
         return [page(maps) if as_page else as_json(maps) for maps in several]
 
     def _decide(self, search: Search) -> bool:
         """Whether CTranslate2 is to answer, as of `tx translate`. UsageError for a search that cannot be."""
-        asked = search.model_dump(exclude={"alignments"})
+        asked = search.model_dump(exclude=BESIDE)
         options = SearchOptions.of(self.settings.decoding, seed=self.settings.seed, **asked)
         also = ["alignments"] if search.alignments else []
         obstacles = [*also, *engines.obstacles(self.runs, self.settings, options)]

@@ -38,11 +38,16 @@ async function ask(path, body, accept = "application/json") {
 
 async function introduce() {
   Object.assign(service, await ask("health"));
-  const { source, target, model } = service;
-  document.title = `tx · ${source} to ${target}`;
-  byId("source-name").textContent = `Text, ${source}`;
-  byId("source").lang = source;
-  byId("about").textContent = `${source} to ${target} · ${model}`;
+  const { source, target, targets, model } = service;
+  const several = targets.length > 1;
+  const languages = several ? `into ${targets.join(", ")}` : `${source} to ${target}`;
+  document.title = `tx · ${languages}`;
+  byId("source-name").textContent = several ? "Text" : `Text, ${source}`;
+  if (!several) byId("source").lang = source;
+  byId("about").textContent = `${languages} · ${model}`;
+  byId("to").replaceChildren(...targets.map((one) => element("option", {}, one)));
+  byId("to").value = target;
+  byId("to").parentElement.hidden = !several;
 }
 
 async function translate() {
@@ -50,21 +55,22 @@ async function translate() {
   if (!texts.length) return;
   await busy("translating …", async () => {
     const n_best = Math.min(service.beam_size, MOST_ALTERNATIVES);
-    const { translations } = await ask("translate", { texts, n_best });
+    const to = byId("to").value;
+    const { translations } = await ask("translate", { texts, n_best, to });
     attention.hidden = true;
-    byId("found").replaceChildren(...translations.map(shown));
+    byId("found").replaceChildren(...translations.map((found) => shown(found, to)));
     return translations.length === 1 ? byId("found").querySelector("button") : null;
   });
 }
 
-/** One text: its translations, the best one first, and what is to be said of it. */
-function shown(found) {
+/** One text: its translations into that language, the best one first, and what is to be said of it. */
+function shown(found, to) {
   const buttons = found.n_best.map((one) => {
     const score = one.score === null ? "" : one.score.toFixed(2);
     const button = element(
       "button",
-      { type: "button", "aria-pressed": "false", onclick: () => look(found.source, one.translation, button) },
-      element("bdi", { lang: service.target }, one.translation || "(nothing)"),
+      { type: "button", "aria-pressed": "false", onclick: () => look(found.source, one.translation, to, button) },
+      element("bdi", { lang: to }, one.translation || "(nothing)"),
       element("span", { class: "score", title: "log-probability per piece, as the search ranks it" }, score),
     );
     return element("li", {}, button);
@@ -73,16 +79,16 @@ function shown(found) {
   return element(
     "li",
     {},
-    element("p", { class: "source", lang: service.source, dir: "auto" }, found.source),
+    element("p", { class: "source", lang: byId("source").lang, dir: "auto" }, found.source),
     element("ol", { class: "alternatives" }, buttons),
     flags.length > 0 &&
       element("ul", { class: "flags" }, ...flags.map((flag) => element("li", {}, FLAGS[flag] ?? flag))),
   );
 }
 
-async function look(text, target, button) {
+async function look(text, target, to, button) {
   await busy("looking …", async () => {
-    const page = await ask("attention", { text, target }, "text/html");
+    const page = await ask("attention", { text, target, to }, "text/html");
     for (const other of document.querySelectorAll(".alternatives button"))
       other.setAttribute("aria-pressed", String(other === button));
     button.closest("#found > li").append(attention);
