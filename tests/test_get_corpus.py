@@ -9,6 +9,8 @@ import importlib.util
 import io
 import os
 import re
+import socket
+import struct
 import subprocess
 import tarfile
 import threading
@@ -246,3 +248,48 @@ def test_an_archive_that_is_another_one_is_not_opened(script, server, tmp_path, 
     ASKED.clear()
     assert script.main(["wmt14", "--into", str(tmp_path / "x"), "--url", url], corpora) == 0
     assert ASKED == ["/dev.tgz", "/test-full.tgz"]  # the others were there
+
+
+@pytest.mark.parametrize("name", ["multi30k", "iwslt14"])
+@pytest.mark.parametrize(
+    "said",
+    [
+        b"HTTP/1.1 200 OK\r\nTransfer-Encoding: chunked\r\n\r\nffff\r\nhalf of it",
+        b"HTTP/1.1 200 OK\r\nContent-Length: 99999\r\n\r\nhalf of it",
+        b"no HTTP at all\r\n\r\n",
+        b"",
+    ],
+    ids=["a broken chunk", "half of it", "no HTTP", "nothing"],
+)
+def test_what_breaks_on_the_way_is_the_networks(script, tmp_path, monkeypatch, capsys, name, said):
+    monkeypatch.setenv("no_proxy", "127.0.0.1")
+    monkeypatch.delenv("TX_MULTI30K", raising=False)
+    with socket.create_server(("127.0.0.1", 0)) as server:
+
+        def answer():
+            with server.accept()[0] as asked:
+                asked.recv(10_000)
+                asked.sendall(said)
+                reset = struct.pack("ii", 1, 0)
+                asked.setsockopt(socket.SOL_SOCKET, socket.SO_LINGER, reset)  # ends as a connection that broke
+
+        thread = threading.Thread(target=answer)
+        thread.start()
+        url = f"http://127.0.0.1:{server.getsockname()[1]}"
+        code = script.main([name, "--into", str(tmp_path / "x"), "--url", url], script.CORPORA)
+        thread.join()
+    error = capsys.readouterr().err
+    assert code in (3, 5), error  # half of a file is another one
+    assert "cannot be fetched: " in error or "is not the file that was recorded" in error
+    assert "make room" not in error
+    assert not [*tmp_path.glob("x/**/*.*")]
+
+
+def test_archives_that_an_interruption_left_are_taken_away_later(script, server, tmp_path):
+    folder, url = server
+    corpora = stand_in(script, "iwslt14", folder, {"de-en.tgz": talks("de") | talks("en")})
+    assert script.main(["iwslt14", "--into", str(tmp_path / "x"), "--url", url], corpora) == 0
+    (tmp_path / "x" / "archives").mkdir()
+    (tmp_path / "x" / "archives" / "de-en.tgz").write_bytes(b"left")
+    assert script.main(["iwslt14", "--into", str(tmp_path / "x"), "--url", url], corpora) == 0
+    assert not (tmp_path / "x" / "archives").exists()

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import json
 import shutil
+from collections.abc import Callable
 from pathlib import Path
 from typing import Any
 
@@ -13,17 +14,26 @@ from conftest import PAIRS
 from transformer_cli.cli import failures
 from transformer_cli.cli.app import main
 from transformer_cli.config.source import dump_config, load_config
-from transformer_cli.training.reproduction import Results, verdicts
+from transformer_cli.errors import ModelError
+from transformer_cli.training.reproduction import KeptRun, Results, read, verdicts
 
 
 def tx(*arguments: str) -> int:
     return failures.exit_code(lambda: main(list(arguments)))
 
 
+@pytest.fixture(scope="session")
+def evaluated(trained_run: Path, shared: Callable[[str, Callable[[Path], None]], Path]) -> Path:
+    def make(folder: Path) -> None:
+        shutil.copytree(trained_run, folder / "one")
+        assert tx("evaluate", "-m", str(folder / "one"), "-q") == 0
+
+    return shared("evaluated", make) / "one"
+
+
 @pytest.fixture
-def scored(trained_run: Path) -> Path:
-    shutil.copytree(trained_run, "runs/one")
-    assert tx("evaluate", "-m", "runs/one", "-q") == 0
+def scored(evaluated: Path) -> Path:
+    shutil.copytree(evaluated, "runs/one")
     return Path("runs/one")
 
 
@@ -95,12 +105,18 @@ def test_a_setting_that_results_do_not_know_yet_had_its_default(
 @pytest.mark.parametrize(
     ("spoil", "says"),
     [
-        (lambda run: run["scores"].clear(), "has no scores"),
-        (lambda run: run.update(finished=None), "is not finished"),
-        (lambda run: run["scores"]["test"]["decoding"].update(beam_size=9), "scored by another search"),
+        (lambda run: run["scores"].clear(), "no right scores"),
+        (lambda run: run.update(finished=None), "no right finished"),
+        (lambda run: run["scores"]["test"].pop("sha256"), "no right scores.test.sha256"),
+        (
+            lambda run: run["scores"]["test"]["decoding"].update(beam_size=9),
+            "otherwise than the run says: decoding.beam",
+        ),
+        (lambda run: run["scores"]["test"]["evaluation"].update(lowercase=True), "the run says: evaluation.lowercase"),
+        (lambda run: run["scores"]["test"].update(checkpoint="step-00000001"), "says: checkpoint (step-00000001)"),
     ],
 )
-def test_results_are_of_finished_scored_runs(
+def test_results_are_of_finished_runs_that_were_scored_as_they_say(
     scored: Path, spoil: Any, says: str, capfd: pytest.CaptureFixture[str]
 ) -> None:
     path = scored / "run.json"
@@ -110,6 +126,20 @@ def test_results_are_of_finished_scored_runs(
     assert tx("reproduce", str(scored), "-o", "r.json") == 4
     assert says in capfd.readouterr().err
     assert not Path("r.json").exists()
+
+
+def test_how_a_score_was_computed_may_differ_where_it_changes_nothing(scored: Path) -> None:
+    path = scored / "run.json"
+    record = json.loads(path.read_text())
+    record["scores"]["test"]["decoding"] |= {"engine": "native", "workers": 2, "batch_size": 3}
+    path.write_text(json.dumps(record))
+    assert tx("reproduce", str(scored), "-o", "r.json") == 0
+
+
+def test_a_run_does_not_try_itself(scored: Path, capfd: pytest.CaptureFixture[str]) -> None:
+    assert tx("reproduce", str(scored), "--run-dir", "./runs/../runs/one") == 2
+    assert "cannot try itself" in capfd.readouterr().err
+    assert tx("reproduce", str(scored), "--run-dir", "runs/two", "--set", "training.max_steps=1") == 2
 
 
 def test_several_runs_differ_in_their_seed_alone(scored: Path, capfd: pytest.CaptureFixture[str]) -> None:
@@ -122,24 +152,60 @@ def test_several_runs_differ_in_their_seed_alone(scored: Path, capfd: pytest.Cap
     assert "they differ in model.dropout" in capfd.readouterr().err
 
 
-def test_several_runs_say_how_far_one_more_may_be() -> None:
-    def run(seed: int, value: float) -> dict[str, Any]:
-        score = {"name": "BLEU", "value": value, "signature": "tok:13a|version:2.6.0", "margin": 0.5}
-        return {"seed": seed, "scores": {"test": {"scores": [score], "sha256": ""}}}
+def run(seed: int, value: float, signature: str = "tok:13a|version:2.6.0") -> dict[str, Any]:
+    """The record of a run with one score."""
+    score = {"name": "BLEU", "value": value, "signature": signature, "margin": 0.5}
+    test = {"scores": [score], "sha256": "", "checkpoint": "", "decoding": {}, "evaluation": {}}
+    facts = {
+        "data": {"train": {"sha256": ""}},
+        "versions": {},
+        "machine": {},
+        "elapsed_s": 1.0,
+        "finished": "max_steps",
+    }
+    return {"seed": seed, "scores": {"test": test}, **facts}
 
-    [claim] = Results({}, [run(1, 40.0), run(2, 41.0), run(3, 42.0)]).claims()
+
+def test_several_runs_say_how_far_one_more_may_be() -> None:
+    def claims(*runs: dict[str, Any]) -> Results:
+        return Results.model_validate({"settings": {}, "runs": list(runs)})
+
+    [claim] = claims(run(1, 40.0), run(2, 41.0), run(3, 42.0)).claims()
     assert (claim.value, claim.n) == (41.0, 3)
     assert claim.tolerance == pytest.approx(3 * (1 + 1 / 3) ** 0.5)  # their standard deviation is 1
-    [alone] = Results({}, [run(1, 40.0)]).claims()
+    one = claims(run(1, 40.0))
+    [alone] = one.claims()
     assert (alone.value, alone.tolerance) == (40.0, 0.5)
 
-    def found(value: float, signature: str) -> bool:
-        scores = {"test": {"scores": [{"name": "BLEU", "value": value, "signature": signature}]}}
-        return verdicts([alone], scores)[0].holds
+    def holds(value: float, signature: str) -> bool:
+        return verdicts(one, KeptRun.model_validate(run(2, value, signature)))[0].holds
 
-    assert found(40.4, "tok:13a|version:2.7.0")
-    assert not found(40.6, "tok:13a|version:2.6.0")
-    assert not found(40.0, "tok:intl|version:2.6.0")
+    assert holds(40.4, "tok:13a|version:2.7.0")
+    assert not holds(40.6, "tok:13a|version:2.6.0")
+    assert not holds(40.0, "tok:intl|version:2.6.0")
+
+
+@pytest.mark.parametrize(
+    "spoil",
+    [
+        *(lambda one, key=key: one.pop(key) for key in ("data", "versions", "machine", "seed", "elapsed_s", "scores")),
+        *(lambda one, key=key: one["scores"]["test"]["scores"][0].pop(key) for key in ("name", "margin", "signature")),
+        lambda one: one["scores"]["test"]["scores"][0].update(value="40"),
+        lambda one: one["scores"]["test"]["scores"].clear(),
+        lambda one: one["scores"].clear(),
+        lambda one: one["scores"].update(other=one["scores"]["test"]),
+        lambda one: one["scores"]["test"]["scores"][0].update(name="TER"),
+        lambda one: one.update(versions=[]),
+    ],
+)
+def test_results_that_lack_something_are_damaged_and_say_so(spoil: Any) -> None:
+    runs = [run(1, 40.0), run(2, 41.0)]
+    Path("r.json").write_text(json.dumps({"settings": {}, "runs": runs}))
+    assert len(read(Path("r.json")).runs) == 2
+    spoil(runs[1])
+    Path("r.json").write_text(json.dumps({"settings": {}, "runs": runs}))
+    with pytest.raises(ModelError, match=r"r\.json does not hold results of runs: "):
+        read(Path("r.json"))
 
 
 @pytest.mark.parametrize("content", ["{", "[]", "{}", '{"settings": {}, "runs": []}', '{"settings": {}, "runs": [1]}'])

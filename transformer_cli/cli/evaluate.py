@@ -182,7 +182,8 @@ def evaluate(
     for tally in tallies:
         tally.refuse(translator.max_source_length, splits=settings.decoding.long == "split")
     given = {name: value for name, value in search.items() if value is not None}
-    how = {"decoding": settings.decoding.model_dump() | given, "seed": settings.seed, "engine": translator.name}
+    how: dict[str, Any] = {"decoding": settings.decoding.model_dump() | given}
+    how |= {"evaluation": settings.evaluation.model_dump(), "seed": settings.seed, "engine": translator.name}
     if output.page is not None:
         evaluation_page.write(output.page, judged, evaluation_page.of_runs(opened, settings, how), known.options)
     if source is None and len(opened) == 1:

@@ -2,9 +2,9 @@
 
 from __future__ import annotations
 
-from collections.abc import Mapping, Sequence
+from collections.abc import Sequence
 from pathlib import Path
-from typing import TYPE_CHECKING, Annotated, Any
+from typing import TYPE_CHECKING, Annotated
 
 import typer
 
@@ -16,7 +16,7 @@ from transformer_cli.training.durations import spelled
 
 if TYPE_CHECKING:
     from transformer_cli.config.run import RunConfig
-    from transformer_cli.training.reproduction import Results, Verdict
+    from transformer_cli.training.reproduction import KeptRun, Results, Verdict
 
 
 def reproduce(
@@ -72,6 +72,8 @@ def reproduce(
         raise UsageError(f"{len(recipes)} results are named, but one is tried at a time", hint="-o writes of several")
     config, results = _opened(recipes[0], [*(overrides or ()), *([] if seed is None else [f"seed={seed}"])])
     place = Path(run_dir or f"runs/{config.name}-again")
+    if place.resolve() == Path(recipes[0]).resolve():
+        raise UsageError(f"{shown(place)} cannot try itself", hint="--run-dir names another directory")
     if changed := results.changed(config):
         raise UsageError("the results are of other settings:\n" + "\n".join(f"  {line}" for line in changed))
     with console.pulse.doing("reading the text"):
@@ -85,15 +87,14 @@ def reproduce(
     from transformer_cli.training.run import train
 
     with listener() as listening:
-        train(config, place, listener=listening)
+        outcome = train(config, place, listener=listening)
+    if outcome.was_finished:
+        console.say(f"{shown(place)} was trained already; --run-dir names another directory")
     with console.collected():
         evaluate([str(place)], json_output=True)
-
-    from transformer_cli.checkpoints.record import read_record
-
-    record = read_record(place)
-    found_again = reproduction.verdicts(results.claims(), record["scores"])
-    _show(found_again, results, record, as_json=json_output)
+    run = reproduction.scored(place)
+    found_again = reproduction.verdicts(results, run)
+    _show(found_again, results, run, as_json=json_output)
     if failed := [one for one in found_again if not one.holds]:
         raise ModelError(
             f"{len(failed)} of {len(found_again)} scores do not hold",
@@ -142,39 +143,35 @@ def _tell_circumstances(results: Results) -> None:
     from transformer_cli.checkpoints.record import versions
 
     first = results.runs[0]
-    machine = ", ".join(str(first["machine"][key]) for key in ("device", "precision") if key in first["machine"])
-    longest = max(run.get("elapsed_s", 0.0) for run in results.runs)
-    console.say(f"{spelled(longest)} of training then, on {machine}")
+    machine = ", ".join(str(first.machine[key]) for key in ("device", "precision") if key in first.machine)
+    console.say(f"{spelled(max(run.elapsed_s for run in results.runs))} of training then, on {machine}")
     here = versions()
-    others = [f"{name} {there} then, {here.get(name)} now" for name, there in first["versions"].items()
-              if here.get(name) != there]  # fmt: skip
+    others = [f"{name} {then} then, {here.get(name)} now" for name, then in first.versions.items()
+              if here.get(name) != then]  # fmt: skip
     if others:
         console.say(f"other versions: {'; '.join(others)}")
 
 
-def _show(found: Sequence[Verdict], results: Results, record: Mapping[str, Any], *, as_json: bool) -> None:
+def _show(found: Sequence[Verdict], results: Results, run: KeptRun, *, as_json: bool) -> None:
     if as_json:
-        kept = {key: record[key] for key in ("seed", "versions", "machine", "elapsed_s")}
-        console.result(json_line({"holds": all(one.holds for one in found), **kept,
-                                  "scores": [one.as_json() for one in found]}))  # fmt: skip
+        kept = run.model_dump(mode="json", include={"seed", "versions", "machine", "elapsed_s"})
+        scores = [one.as_json() for one in found]
+        console.result(json_line({"holds": all(one.holds for one in found), **kept, "scores": scores}))
         return
     from transformer_cli.cli.tables import Column, Table, show
 
     rows = []
     for one in found:
-        says = "holds" if one.holds else "does not hold" if one.same_metric else "another metric, by its signature"
-        then = f"{one.claim.value:.2f} +- {one.claim.tolerance:.2f}"
-        rows.append((one.claim.test, one.claim.name, then, f"{one.found:.2f}", says))
+        now, says = f"{one.found:.2f}", "holds" if one.holds else "does not hold"
+        if one.found is None:
+            now, says = "", "not there, or another metric by its signature"
+        rows.append((one.claim.test, one.claim.name, f"{one.claim.value:.2f} +- {one.claim.tolerance:.2f}", now, says))
     numbers = (Column("then", "right"), Column("now", "right"))
     show([Table("", (Column("set"), Column("score"), *numbers, Column("")), tuple(rows))])
     console.result("")
     for signature in dict.fromkeys(one.claim.signature for one in found):
         console.result(signature)
-    twins = [run for run in results.runs if run["seed"] == record["seed"]]
-    if twins:
-        before, after = (
-            [score["value"] for each in run["scores"].values() for score in each["scores"]]
-            for run in (twins[0], record)
-        )
-        same = "all scores are the same to the last digit" if before == after else "not the same to the last digit"
-        console.result(f"seed {record['seed']} was tried then, too: {same}")
+    for twin in results.runs:
+        if twin.seed == run.seed:
+            same = "all scores are the same" if twin.values == run.values else "not the same"
+            console.result(f"seed {run.seed} was tried then, too: {same} to the last digit")

@@ -10,9 +10,11 @@ from dataclasses import asdict, dataclass
 from pathlib import Path
 from typing import Any
 
+from pydantic import BaseModel, ConfigDict, Field, ValidationError
+
 from transformer_cli import files
-from transformer_cli.checkpoints.find import find_run
-from transformer_cli.checkpoints.record import is_record, read_config, read_record
+from transformer_cli.checkpoints.find import find_checkpoint, find_run
+from transformer_cli.checkpoints.record import read_config, read_record
 from transformer_cli.config.run import RunConfig
 from transformer_cli.errors import DataError, ModelError, UsageError
 from transformer_cli.files import shown
@@ -20,24 +22,88 @@ from transformer_cli.training.directory import flat
 
 SUFFIX = ".results.json"
 """Of the file that lies beside `NAME.yaml`."""
-FREE = {"name", "seed", "device", "threads", "data.train", "data.valid", "data.test", "decoding.engine"} | {
-    "evaluation.comet.python",
-    "training.log_every",
-    "training.tensorboard",
-    "training.keep_best",
-    "training.keep_last",
-    "training.max_hours",
+FREE = {
+    *("name", "seed", "device", "threads"),
+    *("data.train", "data.valid", "data.test"),
+    *("training.log_every", "training.tensorboard", "training.keep_best", "training.keep_last", "training.max_hours"),
+    *("decoding.engine", "decoding.workers", "decoding.batch_size", "decoding.budget_tokens"),
+    "evaluation.comet",
+    *("serving", "accounting"),
 }
-"""Settings that say where, with what, by which draws and what is kept, not what comes of it: any may be another one."""
-KEPT = ("seed", "data", "versions", "machine", "tokenizer", "parameters", "steps", "elapsed_s", "finished", "scores")
+"""Settings that say where, with what, by which draws and what is kept, not what comes of it: any may be another one. A
+signature says which model COMET is."""
 
 
-@dataclass(frozen=True)
-class Results:
+class Kept(BaseModel):
+    """Of a JSON file; what else there is stays."""
+
+    model_config = ConfigDict(extra="allow", strict=True, frozen=True)
+
+
+class KeptText(Kept):
+    """A text that was learned from."""
+
+    sha256: str
+
+
+class KeptScore(Kept):
+    """See evaluation.metrics.Score."""
+
+    name: str
+    value: float
+    signature: str
+    margin: float | None
+
+    @property
+    def metric(self) -> tuple[str, str]:
+        """What it is: comparable whatever sacreBLEU's version, for these have kept their numbers."""
+        return self.name, re.sub(r"\|version:[^|]*", "", self.signature)
+
+
+class KeptTest(Kept):
+    """A test set that was scored, and how."""
+
+    sha256: str
+    checkpoint: str
+    decoding: dict[str, Any]
+    evaluation: dict[str, Any]
+    scores: list[KeptScore] = Field(min_length=1)
+
+
+class KeptRun(Kept):
+    """What of a run.json is read again."""
+
+    seed: int
+    data: dict[str, KeptText]
+    versions: dict[str, str]
+    machine: dict[str, Any]
+    elapsed_s: float
+    finished: str
+    scores: dict[str, KeptTest] = Field(min_length=1)
+
+    @property
+    def texts(self) -> dict[str, str]:
+        """The sha256 of each, by name."""
+        learned = {name: text.sha256 for name, text in self.data.items()}
+        return learned | {f"test set {name}": found.sha256 for name, found in self.scores.items()}
+
+    @property
+    def metrics(self) -> dict[str, list[tuple[str, str]]]:
+        return {test: [score.metric for score in found.scores] for test, found in self.scores.items()}
+
+    @property
+    def values(self) -> list[float]:
+        """Of all scores, in order."""
+        return [score.value for found in self.scores.values() for score in found.scores]
+
+
+class Results(BaseModel):
     """settings: all of them, by dotted name, but those that are free. runs: what each recorded, see run.json."""
 
-    settings: Mapping[str, Any]
-    runs: Sequence[Mapping[str, Any]]
+    model_config = ConfigDict(extra="forbid", strict=True, frozen=True)
+
+    settings: dict[str, Any]
+    runs: list[KeptRun] = Field(min_length=1)
 
     def changed(self, config: RunConfig) -> list[str]:
         """The settings that are now others, in words; one that there was not yet then had what is its default now."""
@@ -47,7 +113,7 @@ class Results:
 
     def check_text(self, texts: Mapping[str, str]) -> None:
         """DataError where a text, by its sha256, is another one than those runs had. Tests are called as they are."""
-        [then, *_] = [_texts_of(run) for run in self.runs]
+        then = self.runs[0].texts
         wrong = [name for name, digest in then.items() if texts.get(name) != digest]
         if wrong:
             raise DataError(
@@ -59,9 +125,9 @@ class Results:
     def claims(self) -> list[Claim]:
         """Each score of each test set: the mean of the runs, and how far another one may be from it."""
         return [
-            _claim(test, score, [run["scores"][test]["scores"][place] for run in self.runs])
-            for test, found in self.runs[0]["scores"].items()
-            for place, score in enumerate(found["scores"])
+            _claim(test, [run.scores[test].scores[place] for run in self.runs])
+            for test, found in self.runs[0].scores.items()
+            for place in range(len(found.scores))
         ]
 
 
@@ -79,114 +145,118 @@ class Claim:
 
 @dataclass(frozen=True)
 class Verdict:
-    """A claim, and what was found. same_metric: whether signatures agree, but for sacreBLEU's version."""
+    """A claim, and what was found; None where this score is not there, or is another metric's."""
 
     claim: Claim
-    found: float
-    same_metric: bool
+    found: float | None
 
     @property
     def holds(self) -> bool:
-        return self.same_metric and abs(self.found - self.claim.value) <= self.claim.tolerance
+        return self.found is not None and abs(self.found - self.claim.value) <= self.claim.tolerance
 
     def as_json(self) -> dict[str, Any]:
-        return {**asdict(self.claim), "found": self.found, "same_metric": self.same_metric, "holds": self.holds}
+        return {**asdict(self.claim), "found": self.found, "holds": self.holds}
 
 
-def verdicts(claims: Sequence[Claim], scores: Mapping[str, Any]) -> list[Verdict]:
-    """Of each claim; scores: of a run, as its run.json has them. ModelError where a score is not there."""
-    made = []
-    for claim in claims:
-        there = {one["name"]: one for one in scores.get(claim.test, {}).get("scores", ())}
-        if claim.name not in there:
-            raise ModelError(f"the results have {claim.name} of {claim.test}, this run has not")
-        found = there[claim.name]
-        same = _unversioned(found["signature"]) == _unversioned(claim.signature)
-        made.append(Verdict(claim, found["value"], same))
-    return made
+def verdicts(results: Results, run: KeptRun) -> list[Verdict]:
+    """Of each claim."""
+    there = {
+        (test, *score.metric): score.value for test, found in run.scores.items() for score in found.scores
+    }  # fmt: skip
+    metrics = [(test, *metric) for test, of_test in results.runs[0].metrics.items() for metric in of_test]
+    return [Verdict(claim, there.get(metric)) for claim, metric in zip(results.claims(), metrics, strict=True)]
 
 
 def settings_of(config: RunConfig) -> dict[str, Any]:
     """All that a result depends on, by dotted name."""
-    every = flat(config.model_dump(mode="json", exclude={"accounting", "serving"}))
-    kept = {key: value for key, value in every.items() if not any(key == o or key.startswith(f"{o}.") for o in FREE)}
+    kept = _bound(config.model_dump(mode="json"))
     if isinstance(config.data.train, list):
-        kept["data.train"] = [one.model_dump(mode="json", exclude={"text", "name"}) for one in config.data.train]
+        without = {"text", "name"}
+        kept["data.train"] = [
+            one.model_dump(mode="json", exclude=without, exclude_defaults=True) for one in config.data.train
+        ]
     return kept
 
 
+def _bound(tree: dict[str, Any]) -> dict[str, Any]:
+    """What is not free of it."""
+    return {key: value for key, value in flat(tree).items() if not any(f"{key}.".startswith(f"{one}.") for one in FREE)}
+
+
 def collect(names: Sequence[str]) -> Results:
-    """Of finished runs that `tx evaluate` has scored, of one configuration and one text. UsageError where they are of
-    several, or of the same seed; ModelError where one is not finished or has no scores.
+    """Of finished runs that `tx evaluate` has scored as their configurations say, of one configuration and one text.
+    UsageError where they are of several, or of the same seed; ModelError where there is no such score.
     """
-    kept, settings = [], []
-    for name in names:
-        run_dir = find_run(name)
-        record = read_record(run_dir)
-        if record.get("finished") is None:
-            raise ModelError(f"{shown(run_dir)} is not finished", hint="the same `tx train` goes on with it")
-        if not record.get("scores"):
-            raise ModelError(f"{shown(run_dir)} has no scores", hint=f"tx evaluate -m {shown(run_dir)}")
-        config = read_config(run_dir)
-        if any(found.get("decoding") != config.decoding.model_dump() for found in record["scores"].values()):
-            raise ModelError(
-                f"{shown(run_dir)} was scored by another search than its configuration says",
-                hint=f"tx evaluate -m {shown(run_dir)}",
-            )
-        kept.append({key: record[key] for key in KEPT if key in record})
-        settings.append(settings_of(config))
-    for name, run, its in zip(names[1:], kept[1:], settings[1:], strict=True):
-        differences = [key for key in {**settings[0], **its} if settings[0].get(key) != its.get(key)]
-        if differences or _texts_of(run) != _texts_of(kept[0]):
-            what = ", ".join(differences) or "their texts"
-            raise UsageError(f"{name} is not {names[0]} with another seed: they differ in {what}")
-    seeds = [run["seed"] for run in kept]
+    opened = [_scored(name) for name in names]
+    (first, run), *others = opened
+    for name, (its, other) in zip(names[1:], others, strict=True):
+        differences = [key for key in {**first, **its} if first.get(key) != its.get(key)]
+        differences += ["their texts"] * (other.texts != run.texts)
+        differences += ["their metrics"] * (other.metrics != run.metrics)
+        if differences:
+            raise UsageError(f"{name} is not {names[0]} with another seed: they differ in {', '.join(differences)}")
+    seeds = [run.seed for _, run in opened]
     if len(set(seeds)) < len(seeds):
         raise UsageError(f"two runs have the same seed: {', '.join(map(str, seeds))}", hint="other seeds: --set seed=2")
-    return Results(settings[0], kept)
+    return Results(settings=first, runs=[run for _, run in opened])
+
+
+def scored(run_dir: Path) -> KeptRun:
+    """What a run recorded; ModelError where `tx evaluate` has not scored it."""
+    try:
+        return KeptRun.model_validate(read_record(run_dir))
+    except ValidationError as error:
+        place = ".".join(map(str, error.errors()[0]["loc"]))
+        raise ModelError(
+            f"{shown(run_dir)} has no scores of a finished run: run.json has no right {place}",
+            hint=f"the same `tx train` finishes it, then tx evaluate -m {shown(run_dir)}",
+        ) from None
+
+
+def _scored(name: str) -> tuple[dict[str, Any], KeptRun]:
+    """The settings of a run, and what it recorded."""
+    run_dir = find_run(name)
+    run, config, checkpoint = scored(run_dir), read_config(run_dir), find_checkpoint(str(run_dir)).name
+    means = _bound({"decoding": config.decoding.model_dump(), "evaluation": config.evaluation.model_dump()})
+    for test, found in run.scores.items():
+        did = _bound({"decoding": found.decoding, "evaluation": found.evaluation})
+        differences = [key for key, value in means.items() if did.get(key) != value]
+        differences += [f"checkpoint ({found.checkpoint})"] * (found.checkpoint != checkpoint)
+        if differences:
+            raise ModelError(
+                f"{test} of {shown(run_dir)} was scored otherwise than the run says: {', '.join(differences)}",
+                hint=f"tx evaluate -m {shown(run_dir)}",
+            )
+    return settings_of(config), run
 
 
 def write(results: Results, path: Path) -> None:
-    files.write_json(path, asdict(results))
+    files.write_json(path, results.model_dump(mode="json"))
 
 
 def read(path: Path) -> Results:
     """ModelError where it is not what `write` wrote."""
-    found = files.read_json(path, error=ModelError)
-    is_ours = isinstance(found, dict) and found.keys() == {"settings", "runs"} and isinstance(found["settings"], dict)
-    if (
-        not is_ours
-        or not isinstance(found["runs"], list)
-        or not found["runs"]
-        or not all(map(_is_whole, found["runs"]))
-    ):
-        raise ModelError(
-            f"{shown(path)} does not hold results of runs", hint="`tx reproduce RUN ... -o FILE` writes such a file"
-        )
-    return Results(**found)
+    try:
+        results = Results.model_validate(files.read_json(path, error=ModelError))
+    except ValidationError as error:
+        first = error.errors()[0]
+        raise _no_results(path, f"{'.'.join(map(str, first['loc']))}: {first['msg']}") from None
+    if any((run.texts, run.metrics) != (results.runs[0].texts, results.runs[0].metrics) for run in results.runs):
+        raise _no_results(path, "its runs have other texts or metrics than one another")
+    return results
 
 
-def _is_whole(run: Any) -> bool:
-    return is_record(run) and all(
-        isinstance(found, dict) and {"scores", "sha256"} <= found.keys()
-        for found in run.get("scores", {"": 0}).values()
+def _no_results(path: Path, why: str) -> ModelError:
+    return ModelError(
+        f"{shown(path)} does not hold results of runs: {why}",
+        hint="`tx reproduce RUN ... -o FILE` writes such a file",
     )
 
 
-def _texts_of(run: Mapping[str, Any]) -> dict[str, str]:
-    learned = {name: text["sha256"] for name, text in run["data"].items()}
-    return learned | {f"test set {name}": found["sha256"] for name, found in run["scores"].items()}
-
-
-def _claim(test: str, first: Mapping[str, Any], every: Sequence[Mapping[str, Any]]) -> Claim:
+def _claim(test: str, every: Sequence[KeptScore]) -> Claim:
     """One run says how far chance moves its score by other sentences (the bootstrap's 95 % margin); several, how far
     their seeds do: three standard deviations of a difference between one more run and their mean, if that is more."""
-    values = [one["value"] for one in every]
+    values = [one.value for one in every]
     spread = 3 * statistics.stdev(values) * math.sqrt(1 + 1 / len(values)) if len(values) > 1 else 0.0
-    tolerance = max(spread, first["margin"] or 0.0)
-    return Claim(test, first["name"], first["signature"], statistics.fmean(values), tolerance, len(values))
-
-
-def _unversioned(signature: str) -> str:
-    """sacreBLEU's, whose numbers its versions have kept."""
-    return re.sub(r"\|version:[^|]*", "", signature)
+    tolerance = max(spread, every[0].margin or 0.0)
+    return Claim(test, every[0].name, every[0].signature, statistics.fmean(values), tolerance, len(values))
