@@ -105,7 +105,9 @@ def test_of_all_kinds_that_have_both_words_the_greatest_weight_counts():
         ("it -> the -> animal", "expected two words with an arrow"),
         ("it -> cat", "no word 'cat'"),
         ("it -> the:3", "no word 'the:3'"),
-        ("it -> the", "'the' is there 2 times"),
+        ("it -> the", "'the' is there 2 times in encoder self-attention"),
+        ("it -> the:0", "no word 'the:0': the first one is 'the:1'"),
+        ("the:2 -> das", "nothing here looks"),
         ("it -> das", "nothing here looks from the first of these words at the second"),
         ("das -> es", "nothing here looks"),
     ],
@@ -113,3 +115,13 @@ def test_of_all_kinds_that_have_both_words_the_greatest_weight_counts():
 def test_words_that_are_not_there_or_several_times_are_refused(wanted, message):
     with pytest.raises(UsageError, match=message):
         found(synthetic_maps(SOURCE, TARGET), wanted)
+
+
+def test_a_word_that_is_there_twice_in_one_kind_of_attention_may_be_found_in_another():
+    """`in` is twice in the source, once in the translation."""
+    source, target = ["▁the", "▁in", "▁the", "▁in"], ["▁la", "▁in"]
+    maps = synthetic_maps(source, target, layers=(1, 1), heads=3, seed=2)
+    head = found(maps, "in -> la")
+    assert (head.kind, head.words) == ("decoder", ("in", "la"))
+    with pytest.raises(UsageError, match="'in' is there 2 times in cross-attention"):
+        found(maps, "la -> in")

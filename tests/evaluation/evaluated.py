@@ -34,7 +34,7 @@ HOSTILE = [
     ),
     *("x" * 300, "مرحبا بالعالم", "猫が座った。", "\x00", "👩‍👩‍👧"),
 ]
-ABOUT = About("tiny \u00b7 step 150", {"model": "tiny <b>"}, ("de", "en"), dump_config(RunConfig()))
+ABOUT = About("tiny \u00b7 step 150", {"model": "tiny <b>"}, dump_config(RunConfig()))
 
 
 def judged(
@@ -49,7 +49,7 @@ def judged(
         Text([reference], source),
     )
     [report] = reports([system], text, OPTIONS, n_worst=3)
-    return Judged(report, system, text)
+    return Judged(report, system, text, ("de", "en"))
 
 
 def written(*judged: Judged) -> str:

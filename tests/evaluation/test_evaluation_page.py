@@ -6,6 +6,8 @@ import html
 import html.parser
 import json
 import re
+import shutil
+import unicodedata
 from pathlib import Path
 
 import pytest
@@ -59,6 +61,17 @@ def test_hostile_text_opens_and_closes_no_element_and_arrives_as_it_is() -> None
     assert Elements(bad).texts["module"] == Elements(good).texts["module"]
     [test] = data(bad)
     assert (test["source"], test["translation"]) == (HOSTILE, HOSTILE[::-1])
+
+
+def test_controls_are_shown_and_leave_the_file_text() -> None:
+    """For grep and mail programs, which take a NUL for a sign that it is none."""
+    controls = [chr(n) for n in range(0xA0) if unicodedata.category(chr(n)) == "Cc" and chr(n) not in "\t\n"]
+    line = "".join(controls)
+    text = written(judged([line], [f"{line}x"], [line], name=f"a{line}"))
+    assert not set(text) & set(controls)
+    assert text.count("".join(f"U+{ord(control):04X}" for control in controls)) == 4  # its name, and all three sides
+    [test] = data(text)
+    assert test["source"] == [line]
 
 
 def test_the_same_evaluation_gives_the_same_bytes() -> None:
@@ -122,6 +135,29 @@ def test_the_command_writes_it_with_the_runs_step_and_configuration(
     [test] = data(text)
     assert test["source"] == [source for source, _ in PAIRS]
     assert test["languages"] == ["de", "en"]
+
+
+@pytest.mark.parametrize("wanted", [[], ["--to", "de"]])
+def test_each_test_set_is_in_the_languages_of_its_direction(two_ways: Path, tmp_path: Path, wanted: list[str]) -> None:
+    run, page = shutil.copytree(two_ways, tmp_path / "tiny"), tmp_path / "report.html"
+    assert main(["evaluate", "-m", str(run), *wanted, "--worst", "0", "-o", str(page), "-q"]) == 0
+    text = page.read_text(encoding="utf-8")
+    names = re.findall(r'<h2 id="name-\d" dir="auto">\w+/(\w+)-(\w+) ', text)
+    assert len(names) == (2 if wanted else 4)
+    assert [test["languages"] for test in data(text)] == [[*name] for name in names]
+    assert re.search(r'<p id="about">tiny · step \d+ · de to en, en to de · beam', text)
+
+
+@pytest.mark.parametrize(("to", "languages"), [("de", ["en", "de"]), ("en", ["de", "en"])])
+def test_files_are_in_the_languages_of_the_direction_that_is_asked_for(
+    two_ways: Path, tmp_path: Path, to: str, languages: list[str]
+) -> None:
+    for side, lines in zip(("de", "en"), zip(*PAIRS, strict=True), strict=True):
+        (tmp_path / side).write_text("".join(f"{line}\n" for line in lines))
+    files = ["--source", str(tmp_path / languages[0]), "--reference", str(tmp_path / languages[1])]
+    page = tmp_path / "report.html"
+    assert main(["evaluate", "-m", str(two_ways), *files, "--to", to, "-o", str(page), "-q"]) == 0
+    assert [test["languages"] for test in data(page.read_text(encoding="utf-8"))] == [languages]
 
 
 def test_several_translations_stand_in_one_page_with_their_differences(tmp_path: Path) -> None:

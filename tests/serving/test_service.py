@@ -104,6 +104,22 @@ def test_samples_are_drawn_by_the_line_of_each_request(serving, here, capsys):
         assert served.post("/translate", {"texts": texts, "beam_size": 3}).status == 400
 
 
+@pytest.mark.parametrize(
+    ("settings", "most"),
+    [
+        ({"decoding__beam_size": 4}, 4),
+        ({"decoding__search": "sampling", "decoding__beam_size": 2}, 10),
+        ({"decoding__mbr": "{samples: 3}"}, 3),
+        ({"decoding__mbr": "{samples: 30}"}, 10),
+    ],
+)
+def test_it_says_how_many_alternatives_there_are_at_most(serving, settings, most):
+    with Served(serving(**settings)) as served:
+        assert served.get("/health").json["n_best"] == most
+        statuses = [served.post("/translate", {"texts": ["ein bier"], "n_best": most + n}).status for n in (0, 1)]
+        assert statuses == [200, 400]
+
+
 def test_ctranslate2_answers_where_it_says_the_same(serving, here, capsys):
     pytest.importorskip("ctranslate2", reason="the extra `ctranslate2` is not installed")
     service = serving(decoding__beam_size=1)

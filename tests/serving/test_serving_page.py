@@ -125,6 +125,21 @@ def test_a_refusal_is_shown_in_the_services_words(page):
     assert page.text("#said") == ""
 
 
+def test_of_draws_it_shows_the_utility_that_orders_them(browser, serving):
+    with Served(serving(decoding__mbr="{samples: 3}", decoding__temperature=2)) as served:
+        browser.driver.get(served.address)
+        wait(browser, "document.querySelector('#about').textContent !== ''")
+        ask(browser, LINE)
+        assert browser.text("#said") == ""
+        expected = served.translate(LINE, n_best=3)[0]["n_best"]
+        assert len(expected) > 1
+        assert browser.texts("#found bdi") == [one["translation"] for one in expected]
+        assert browser.texts("#found .score") == [f"{one['utility']:.2f}" for one in expected]
+        assert "expected utility" in browser.one("#found .score").get_attribute("title")
+        tokens(browser)
+    assert browser.console() == []
+
+
 def test_a_service_that_is_gone_is_told(browser, serving):
     with Served(serving()) as served:
         browser.driver.get(served.address)

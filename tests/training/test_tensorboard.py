@@ -101,10 +101,21 @@ def test_asked_for_late_it_has_all_from_the_beginning_and_overwriting_deletes_it
 
 def test_what_is_damaged_or_not_finite_is_left_out(tmp_path: Path) -> None:
     lines = ['{"event": "update", "step": 1, "loss": 2.0, "elapsed_s": "x"}', '{"step": 2, "loss": 1.0}', '{"step"']
+    lines += ['{"event": "update", "loss": 1.0}', '{"event": "validation", "step": 2, "directions": [1.0]}']
     (tmp_path / "metrics.jsonl").write_text("\n".join(lines), encoding="utf-8")
     board = Board(tmp_path)
     board.take({"event": "update", "step": 3, "loss": float("inf"), "mfu": None, "learning_rate": 0.5})
     assert read_back(tmp_path) == {"update/loss": [(1, 2.0)], "update/learning_rate": [(3, 0.5)]}
+
+
+def test_a_score_of_one_direction_has_its_curve_at_once_and_when_the_run_goes_on(tmp_path: Path) -> None:
+    each = {"de-en": 31.5, "en-de": 28.25}
+    event = {"event": "validation", "step": 5, "bleu": 30.0, "directions": each}
+    (tmp_path / "metrics.jsonl").write_text(f"{json.dumps(event)}\n", encoding="utf-8")
+    Board(tmp_path).take({**event, "step": 10})
+    found = read_back(tmp_path)
+    assert found["validation/bleu/de-en"] == [(5, 31.5), (10, 31.5)]
+    assert found["validation/bleu/en-de"] == [(5, 28.25), (10, 28.25)]
 
 
 def test_without_the_extra_nothing_is_begun(monkeypatch: pytest.MonkeyPatch) -> None:

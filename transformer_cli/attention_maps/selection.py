@@ -8,7 +8,7 @@ from collections.abc import Sequence
 from dataclasses import dataclass, replace
 
 from transformer_cli.attention_maps.maps import KINDS, AttentionMaps, Block, Kind
-from transformer_cli.attention_maps.views import label, view
+from transformer_cli.attention_maps.views import TITLES, label, view
 from transformer_cli.errors import UsageError
 
 MEAN = "mean"
@@ -94,37 +94,46 @@ class Found:
 
 
 def found(maps: AttentionMaps, wanted: str) -> Found:
-    """The head with the greatest weight from one word at another, of every kind of attention that has both.
+    """The head with the greatest weight from one word at another, of all kinds of attention that have each once.
 
     wanted: `it -> animal`; `the:2` is the second `the`. Case doesn't matter. The decoder looks for the word that comes
-    out. Raises UsageError for what is no such pair, for words that aren't there, or are there several times.
+    out. Raises UsageError for what is no such pair, for words that aren't there, or are everywhere several times.
     """
     place = f"--find {shlex.quote(wanted)}"
     names = [name.strip() for name in re.split("->|→", wanted)]
     if len(names) != 2 or not all(names):
         raise UsageError(f"{place}: expected two words with an arrow between them", hint='--find "it -> animal"')
     best: Found | None = None
+    several: UsageError | None = None
+    there: set[str] = set()
     texts: dict[str, None] = {}
     for block in maps.blocks:
         shown = view(maps, block, words=True)
         rows, columns = [row[-1] for row in shown.rows], list(shown.columns)
         texts |= dict.fromkeys((*rows, *columns))
+        there |= {name for name in names if _occurrences(name, rows) or _occurrences(name, columns)}
         queries, keys = _occurrences(names[0], rows), _occurrences(names[1], columns)
         if not queries or not keys:
             continue
-        for name, places in zip(names, (queries, keys), strict=True):
-            if len(places) > 1:
-                words = f"{place}: {name!r} is there {len(places)} times"
-                raise UsageError(words, hint=f"`{name}:2` is the second of them")
+        if len(queries) > 1 or len(keys) > 1:
+            name, n = (names[0], len(queries)) if len(queries) > 1 else (names[1], len(keys))
+            words = f"{place}: {name!r} is there {n} times in {TITLES[block.kind]}"
+            several = several or UsageError(words, hint=f"`{name}:2` is the second of them")
+            continue
         [query], [key] = queries, keys
         weights_H = shown.weights_HQK[:, query, key]
         i = int(weights_H.argmax())
         if shown.visible_QK[query, key] and (best is None or weights_H[i] > best.weight):
             best = Found(block.kind, block.layer, block.heads[i], (rows[query], columns[key]), float(weights_H[i]))
     if best is None:
-        missing = [name for name in names if not _occurrences(name, list(texts))]
-        if missing:
-            raise UsageError(f"{place}: there is no word {missing[0]!r}", hint=f"the words are {' '.join(texts)}")
+        if several is not None:
+            raise several
+        if missing := [name for name in names if name not in there]:
+            stem, _, number = missing[0].rpartition(":")
+            first = f": the first one is {f'{stem}:1'!r}" if stem and number.strip("0") == "" != number else ""
+            raise UsageError(
+                f"{place}: there is no word {missing[0]!r}{first}", hint=f"the words are {' '.join(texts)}"
+            )
         raise UsageError(
             f"{place}: nothing here looks from the first of these words at the second",
             hint="the source looks at the source, the translation at the source and at what stands before in itself",
@@ -139,5 +148,5 @@ def _occurrences(name: str, words: Sequence[str]) -> list[int]:
     places = [place for place, word in enumerate(folded) if word == wanted]
     stem, _, number = name.rpartition(":")
     if not places and stem and number.isdecimal() and len(number) < 5:
-        return _occurrences(stem, words)[max(int(number), 1) - 1 :][:1]
+        return _occurrences(stem, words)[int(number) - 1 :][:1] if int(number) else []
     return places

@@ -49,6 +49,14 @@ class KnownRun:
         """In words, those that it learned to translate."""
         return ", ".join(one.in_words for one in self.config.data.directions)
 
+    def languages_into(self, target: str | None) -> tuple[str, str]:
+        """Of a source and of its translation into this language, None for the only one; "" for one of several."""
+        learned = [one for one in self.config.data.directions if target in (None, one.target)]
+        sources = {one.source for one in learned}
+        targets = {one.target for one in learned} if target is None else {target}
+        source, into = (one.pop() if len(one) == 1 else "" for one in (sources, targets))
+        return source, into
+
 
 def found(find: Callable[[], Path], opened: Callable[[Path], Run]) -> Run:
     """Open the checkpoint that `find` finds: the next, where training saved a better one and deleted it meanwhile."""

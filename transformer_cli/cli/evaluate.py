@@ -153,6 +153,7 @@ def evaluate(
         return
     translator, opened, settings = open_translator(models, config, overrides, **search)
     metrics.check(settings.evaluation)
+    texts = [replace(text, languages=opened[0].languages_into(to)) for text in texts]
     texts = texts or own_tests(opened[0], settings.data, to)
     refuse_nothing(texts)
     known = _run(opened[0].path, settings)
@@ -340,7 +341,7 @@ def _judge(
 
         show_reports(found, known.options, markdown=output.markdown)
     _tell([f"{one.name}: {warning}" for one in found for warning in one.warnings], strict=output.strict)
-    return [Judged(*both, judged) for both in zip(found, systems, strict=True)], results
+    return [Judged(*both, judged, text.languages) for both in zip(found, systems, strict=True)], results
 
 
 def _tell(suspicions: Sequence[object], *, strict: bool) -> None:

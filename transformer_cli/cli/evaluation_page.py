@@ -47,7 +47,6 @@ def of_runs(opened: Sequence[KnownRun], settings: RunConfig, how: Mapping[str, A
     from transformer_cli.config.source import dump_config
     from transformer_cli.evaluation.page import About
 
-    languages = (settings.data.source, settings.data.target)
     names = ", ".join(run.path.resolve().name for run in opened)
     decoding = how["decoding"]
     if decoding["mbr"] is not None:
@@ -62,13 +61,13 @@ def of_runs(opened: Sequence[KnownRun], settings: RunConfig, how: Mapping[str, A
     facts = {
         "model": ", ".join(f"{run.path.resolve().name}, {run.checkpoint.name}" for run in opened),
         "trained for": f"{', '.join(f'{step:,}' for step in steps)} updates",
-        "languages": " to ".join(languages),
+        "languages": opened[0].languages,
         "search": search,
         "engine": how["engine"],
         "seed": str(how["seed"]),
     }
-    title = f"{names} \u00b7 {step} \u00b7 {' to '.join(languages)} \u00b7 {search}"
-    return About(title, facts | _versions(), languages, dump_config(settings))
+    title = f"{names} \u00b7 {step} \u00b7 {opened[0].languages} \u00b7 {search}"
+    return About(title, facts | _versions(), dump_config(settings))
 
 
 def of_files(hypotheses: Sequence[str], options: EvaluationConfig) -> About:
@@ -79,7 +78,7 @@ def of_files(hypotheses: Sequence[str], options: EvaluationConfig) -> About:
     facts = {"translations": ", ".join(map(shown, hypotheses)), **_versions()}
     settings = [f"evaluation.{name}: {written(value)}" for name, value in options.model_dump().items()]
     title = ", ".join(Path(name).name for name in hypotheses)
-    return About(title, facts, ("", ""), "\n".join(settings))
+    return About(title, facts, "\n".join(settings))
 
 
 def _versions() -> dict[str, str]:

@@ -25,7 +25,7 @@ class TestSet:
     """What is translated, where that is known, and what it should say.
 
     counts: lines that reading had to change, by file and reason. is_own: tx wrote the text itself, without capitals.
-    to: the language, where a model knows several.
+    to: the language, where a model knows several. languages: of source and reference, "" where nobody knows.
     """
 
     name: str
@@ -34,6 +34,7 @@ class TestSet:
     counts: Mapping[str, Mapping[str, int]]
     is_own: bool = False
     to: str | None = None
+    languages: tuple[str, str] = ("", "")
 
     @property
     def sha256(self) -> str:
@@ -70,9 +71,9 @@ def own_tests(opened: KnownRun, data: DataConfig, to: str | None) -> list[TestSe
             f"{opened.path} has no test set",
             hint="name one with --set data.test=PREFIX, or give --source and --reference",
         )
-    languages = {name: one.direction.target for name, one in data.tests.items()}
+    directions = {name: one.direction for name, one in data.tests.items()}
     if to is not None:
-        wanted(to, sorted({*languages.values()}))
+        wanted(to, sorted({one.target for one in directions.values()}))
     own = {name for name, one in data.tests.items() if one.text in (PHRASEBOOK, COMBINATIONS)}
     return [
         TestSet(
@@ -81,10 +82,11 @@ def own_tests(opened: KnownRun, data: DataConfig, to: str | None) -> list[TestSe
             [list(corpus.target)],
             {name: corpus.counts},
             is_own=name in own,
-            to=languages[name],
+            to=directions[name].target,
+            languages=(directions[name].source, directions[name].target),
         )
         for name, corpus in tests.items()
-        if to in (None, languages[name])
+        if to in (None, directions[name].target)
     ]
 
 

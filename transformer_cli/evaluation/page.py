@@ -23,28 +23,29 @@ PAGE = Page(Path(__file__).with_name("page"), ("theme", "differences", "sentence
 BINS = 20
 """Of the histogram of sentences by their chrF."""
 _LANGUAGE = re.compile(r"[a-zA-Z]{2,3}(-[a-zA-Z0-9]{2,8})*")
+_CONTROLS = re.compile(r"[\x00-\x08\x0b-\x1f\x7f-\x9f]")
 
 
 @dataclass(frozen=True)
 class Judged:
-    """What a system made of a text, and what is to be said about it."""
+    """What a system made of a text, and what is to be said about it. languages: of source and translation, "" where
+    nobody knows."""
 
     report: Report
     system: System
     text: Text
+    languages: tuple[str, str]
 
 
 @dataclass(frozen=True)
 class About:
     """Whose translations these are.
 
-    title: in a few words. facts: what there is to know, each with its name. languages: of source and target, "" where
-    nobody knows. settings: the configuration, as YAML.
+    title: in a few words. facts: what there is to know, each with its name. settings: the configuration, as YAML.
     """
 
     title: str
     facts: Mapping[str, str]
-    languages: tuple[str, str]
     settings: str
 
 
@@ -64,7 +65,7 @@ def page(judged: Sequence[Judged], about: About, options: EvaluationConfig) -> s
             f"<div><dt>{_text(name)}</dt><dd>{_text(fact)}</dd></div>" for name, fact in about.facts.items()
         ),
         settings=_text(about.settings.strip().removeprefix("---\n").removesuffix("\n...")),
-        data=data([_data(one, lines, about.languages) for one, lines in zip(judged, found, strict=True)]),
+        data=data([_data(one, lines) for one, lines in zip(judged, found, strict=True)]),
     )
 
 
@@ -155,7 +156,7 @@ def _sides(sentence: Sentence) -> Iterator[tuple[str, str]]:
     yield "translation", sentence.translation
 
 
-def _data(one: Judged, lines: Sequence[Sentence], languages: tuple[str, str]) -> dict[str, Any]:
+def _data(one: Judged, lines: Sequence[Sentence]) -> dict[str, Any]:
     parts = slices(
         one.system.lines, one.text.references, source=one.text.source, flags=one.system.flags, counts=one.text.counts
     )
@@ -166,9 +167,10 @@ def _data(one: Judged, lines: Sequence[Sentence], languages: tuple[str, str]) ->
         "scores": [round(line.score, 2) for line in lines],
         "flags": one.system.flags,
         "parts": {part.name: part.lines for part in parts},
-        "languages": [name if _LANGUAGE.fullmatch(name) else "" for name in languages],
+        "languages": [name if _LANGUAGE.fullmatch(name) else "" for name in one.languages],
     }
 
 
 def _text(text: str) -> str:
-    return html.escape(text)
+    """As HTML has it, with controls as U+0000: programs take a file that has them for none of text."""
+    return html.escape(_CONTROLS.sub(lambda found: f"U+{ord(found[0]):04X}", text))

@@ -90,6 +90,7 @@ class Endpoints:
             targets=list(run.targets),
             engine=self.service.translator.name,
             beam_size=settings.decoding.beam_size,
+            n_best=self.service.n_best,
             waiting=self.queue.n_waiting,
         )
         return _json(found.model_dump())

@@ -107,6 +107,8 @@ class Health(Message):
     """All that it writes."""
     engine: str
     beam_size: int
+    n_best: int
+    """The most translations of a text, without another `beam_size`."""
     waiting: int
     """Texts, right now."""
 

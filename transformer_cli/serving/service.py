@@ -53,12 +53,24 @@ class Service:
         run = self.runs[0]
         return f"{run.path.resolve().name}, {run.checkpoint.name}"
 
+    @property
+    def granted(self) -> int:
+        """How wide a beam may be, and how many translations of a text may be asked for."""
+        return max(self.settings.serving.max_beam_size, self.settings.decoding.beam_size)
+
+    @property
+    def n_best(self) -> int:
+        """The most translations of a text that its own search gives."""
+        decoding = self.settings.decoding
+        if decoding.mbr is not None:
+            return min(self.granted, decoding.mbr.samples)
+        return self.granted if decoding.draws else decoding.beam_size
+
     def check(self, search: Search) -> None:
         """Refused, or UsageError, for what cannot be searched for."""
-        most = max(self.settings.serving.max_beam_size, self.settings.decoding.beam_size)
         for name, number in (("beam_size", search.beam_size or 0), ("n_best", search.n_best)):
-            if number > most:
-                raise Refused(400, f"{name}: {number:,} is more than {most:,}, the most that is granted here")
+            if number > self.granted:
+                raise Refused(400, f"{name}: {number:,} is more than {self.granted:,}, the most that is granted here")
         self._engine_is_wanted(search)
         self.translator.towards(search.to)
 

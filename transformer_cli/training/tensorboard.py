@@ -28,7 +28,8 @@ def require_tensorboard(options: TrainingConfig) -> None:
 
 
 class Board:
-    """A file of events with a curve for each number in metrics.jsonl: `update/loss`, `validation/bleu`, ...
+    """A file of events with a curve for each number in metrics.jsonl: `update/loss`, `validation/bleu`, and of single
+    directions `validation/bleu/de-en`.
 
     A run that goes on writes it anew from metrics.jsonl, which has each event once however often a run was stopped. The
     new file begins with a mark by which TensorBoard forgets what was before. The one before stays, for a TensorBoard
@@ -66,9 +67,11 @@ def _elapsed(events: Iterable[Mapping[str, Any]]) -> Iterator[float]:
 
 def _scalars(wall_time: float, event: Mapping[str, Any]) -> bytes:
     summary = _module("summary_pb2").Summary
+    each = event.get("directions")
+    numbers = {**event, **{f"bleu/{name}": score for name, score in (each.items() if isinstance(each, dict) else ())}}
     values = [
         summary.Value(tag=f"{event['event']}/{name}", simple_value=number)
-        for name, number in event.items()
+        for name, number in numbers.items()
         if type(number) in (int, float) and name not in NO_CURVES and math.isfinite(number)
     ]
     return _record(wall_time, step=event["step"], summary=summary(value=values))

@@ -13,7 +13,7 @@ const FLAGS = {
 };
 const MOST_ALTERNATIVES = 5;
 
-const service = { beam_size: 1 };
+const service = { n_best: 1 };
 const attention = byId("attention");
 
 /** The answer; an Error with the service's own words where there is none. */
@@ -54,7 +54,7 @@ async function translate() {
   const texts = byId("source").value.split(/\r?\n/).filter((text) => text.trim());
   if (!texts.length) return;
   await busy("translating …", async () => {
-    const n_best = Math.min(service.beam_size, MOST_ALTERNATIVES);
+    const n_best = Math.min(service.n_best, MOST_ALTERNATIVES);
     const to = byId("to").value;
     const { translations } = await ask("translate", { texts, n_best, to });
     attention.hidden = true;
@@ -66,12 +66,15 @@ async function translate() {
 /** One text: its translations into that language, the best one first, and what is to be said of it. */
 function shown(found, to) {
   const buttons = found.n_best.map((one) => {
-    const score = one.score === null ? "" : one.score.toFixed(2);
+    const [number, meaning] =
+      one.utility === undefined
+        ? [one.score, "log-probability per piece, as the search ranks it"]
+        : [one.utility, "expected utility, by which the draws are ordered: the mean score against the others"];
     const button = element(
       "button",
       { type: "button", "aria-pressed": "false", onclick: () => look(found.source, one.translation, to, button) },
       element("bdi", { lang: to }, one.translation || "(nothing)"),
-      element("span", { class: "score", title: "log-probability per piece, as the search ranks it" }, score),
+      element("span", { class: "score", title: meaning }, number === null ? "" : number.toFixed(2)),
     );
     return element("li", {}, button);
   });
