@@ -43,7 +43,7 @@ def main() -> None:
     parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
     parser.add_argument("what", choices=["train", "learn"])
     parser.add_argument("--threads", type=int, default=os.cpu_count())
-    parser.add_argument("--config", default="multi30k-de-en.yaml")
+    parser.add_argument("--config", default=str(Path(__file__).with_name("small.yaml")))
     parser.add_argument("--set", action="append", default=[])
     parser.add_argument("--rounds", type=int, default=5)
     parser.add_argument("--steps", type=int, default=8, help="updates per turn (train)")

@@ -1,6 +1,6 @@
 """How fast tx is beside processes that never rest, under several policies of waiting, by turns.
 
-    TX_MULTI30K=data/multi30k python scripts/benchmark/busy.py --run runs/multi30k-de-en
+    TX_MULTI30K=data/multi30k python scripts/benchmark/busy.py --run runs/small
 
 One line of JSON for each work and number of neighbours: tokens/s (training) or lines/s (translating, start included) of
 each round, the median, and how much that is of the median without neighbours. A neighbour is an endless loop in Python.
@@ -39,7 +39,7 @@ POLICIES = {
     "tx": {},
 }
 HEEDED = {"OMP_WAIT_POLICY", "GOMP_SPINCOUNT", "KMP_BLOCKTIME", "OMP_NUM_THREADS"}
-PRESETS = {"tiny": "tiny.yaml", "small": "multi30k-de-en.yaml"}
+PRESETS = {"tiny": "tiny.yaml", "small": str(Path(__file__).resolve().with_name("small.yaml"))}
 TX = [sys.executable, "-m", "transformer_cli"]
 LONG = [f"--set=training.{setting}" for setting in ("max_steps=1000000", "validate_every=1000000", "log_every=1")]
 
@@ -58,11 +58,10 @@ def main() -> None:
     if "translate" in options.work and options.run is None:
         parser.error("`translate` needs a trained run: --run")
     text = Path(os.environ.get("TX_MULTI30K", "data/multi30k")).resolve()
+    os.environ["TX_MULTI30K"] = str(text)
     run = Path(options.run).resolve() if options.run else None
     with tempfile.TemporaryDirectory() as folder:
         os.chdir(folder)
-        Path("data").mkdir()
-        Path("data/multi30k").symlink_to(text)
         for work in options.work:
             compare(work, options, text, run)
 
@@ -138,7 +137,12 @@ def training_rates(work: str, environment: dict[str, str], neighbours: list[int]
 @contextmanager
 def training(work: str, run: Path, environment: dict[str, str]) -> Iterator[None]:
     """A training that has made its first update, and is ended at once in the end."""
-    command = [*TX, "train", "-q", "-c", PRESETS[work], f"--run-dir={run}", *LONG]
+    text = Path(os.environ.get("TX_MULTI30K", "data/multi30k"))
+    places = [
+        f"--set=data.{key}={text}/{name}"
+        for key, name in (("train", "train"), ("valid", "val"), ("test", "test_2016_flickr"))
+    ]
+    command = [*TX, "train", "-q", "-c", PRESETS[work], f"--run-dir={run}", *LONG, *places * (work == "small")]
     with subprocess.Popen(command, env=environment, stderr=subprocess.DEVNULL) as process:
         try:
             while not events(run):

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import json
 import re
+import shutil
 from pathlib import Path
 from xml.etree import ElementTree
 
@@ -118,3 +119,16 @@ def test_nothing_is_said_of_losses_that_can_be_compared(run: None) -> None:
     ):
         Path("runs/a&b/config.yaml").write_text(dump_config(load_config("tiny.yaml", settings)))
         assert added(Path("runs/a&b")) == expected
+
+
+def test_nothing_of_a_picture_is_cut_however_much_stands_above_it(run: None) -> None:
+    from matplotlib.image import imread
+
+    for number in range(4):
+        shutil.copytree("runs/a&b", f"runs/{number}")
+        settings = [f"model.dropout=0.{number}", "model.activation_dropout=0.2"]
+        Path(f"runs/{number}/config.yaml").write_text(dump_config(load_config("tiny.yaml", settings)))
+    assert tx(*(f"runs/{number}" for number in range(4)), "--over", "tokens", "-o", "x.png") == 0
+    picture = imread("x.png")
+    for edge in (picture[0], picture[-1], picture[:, 0], picture[:, -1]):
+        assert (edge == 1).all()

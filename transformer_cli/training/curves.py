@@ -5,6 +5,7 @@ from __future__ import annotations
 import html
 import importlib.util
 import io
+import textwrap
 from collections.abc import Sequence
 from dataclasses import dataclass
 from pathlib import Path
@@ -22,6 +23,8 @@ OVERS: tuple[Over, ...] = get_args(Over)
 PANELS = ("loss", "BLEU", "learning rate")
 LABELS = {"steps": "updates", "tokens": "tokens, source and target", "minutes": "minutes of training"}
 DPI = 150
+NOTE_WIDTH = 100
+"""Letters in a line of what stands above the panels."""
 STYLES = ("-", "--", ":", "-.")
 """Curves are told apart by more than their colour."""
 
@@ -99,6 +102,7 @@ def figure(runs: Sequence[tuple[str, Sequence[Curve]]], *, over: Over, suffix: s
         raise ResourceError("matplotlib is not installed", hint="pip install matplotlib; without -o nothing is drawn")
     import matplotlib
     from matplotlib.figure import Figure
+    from matplotlib.ticker import EngFormatter
 
     panels = [panel for panel in PANELS if any(curve.panel == panel for _, found in runs for curve in found)]
     settings: Any = {"svg.hashsalt": "tx", "text.parse_math": False, "font.size": 9}
@@ -113,9 +117,10 @@ def figure(runs: Sequence[tuple[str, Sequence[Curve]]], *, over: Over, suffix: s
                         _line(axis, curve, name, number)
             axis.set_ylabel(panel)
             axis.grid(alpha=0.3)
-        axes[0].legend()
-        axes[0].set_title(note, fontsize="small", loc="left")
+        axes[0].legend(fontsize="small")
+        axes[0].set_title(textwrap.fill(note, NOTE_WIDTH), fontsize="small", loc="left")
         axes[-1].set_xlabel(LABELS[over])
+        axes[-1].xaxis.set_major_formatter(EngFormatter(sep=""))  # 5M and not 0.5 of 1e7, which stands elsewhere
         # A creation date would make every file another one.
         kind = "png" if suffix == ".png" else "svg"
         drawing.savefig(file, format=kind, dpi=DPI, metadata={"Date": None} if kind == "svg" else None)
