@@ -23,6 +23,8 @@ ONLY_COUNTED = {
 }
 TRAINED = {"base", "big", "multi30k-de-en", "tiny", "transformer-base", "transformer-big", "tutorial"} | {
     "animal",
+    "small-data",
+    "multi30k-en-de",
     "iwslt14-de-en",
     "wmt14-en-de",
 }
