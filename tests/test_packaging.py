@@ -71,7 +71,7 @@ def test_whoever_installs_all_extras_leaves_none_out(path):
 def test_the_wheel_holds_every_module_and_preset_and_the_licence(wheel):
     names = set(zipfile.ZipFile(wheel).namelist())
     modules = {str(path.relative_to(REPOSITORY)) for path in (REPOSITORY / "transformer_cli").rglob("*.py")}
-    presets = {f"transformer_cli/configs/{path.name}" for path in (REPOSITORY / "configs").glob("*.yaml")}
+    presets = {f"transformer_cli/configs/{path.name}" for path in (REPOSITORY / "configs").glob("*.*")}
     parts = {str(path.relative_to(REPOSITORY)) for path in (REPOSITORY / "transformer_cli").rglob("page/*.*")}
     assert parts
     tables = {str(path.relative_to(REPOSITORY)) for path in (REPOSITORY / "transformer_cli").rglob("*.yaml")}

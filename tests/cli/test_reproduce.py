@@ -134,6 +134,7 @@ def test_how_a_score_was_computed_may_differ_where_it_changes_nothing(scored: Pa
     record["scores"]["test"]["decoding"] |= {"engine": "native", "workers": 2, "batch_size": 3}
     path.write_text(json.dumps(record))
     assert tx("reproduce", str(scored), "-o", "r.json") == 0
+    assert "command" not in json.loads(Path("r.json").read_text())["runs"][0]  # what was typed names one's own folders
 
 
 def test_a_run_does_not_try_itself(scored: Path, capfd: pytest.CaptureFixture[str]) -> None:
@@ -157,7 +158,9 @@ def run(seed: int, value: float, signature: str = "tok:13a|version:2.6.0") -> di
     score = {"name": "BLEU", "value": value, "signature": signature, "margin": 0.5}
     test = {"scores": [score], "sha256": "", "checkpoint": "", "decoding": {}, "evaluation": {}}
     facts = {
-        "data": {"train": {"sha256": ""}},
+        "data": {"train": {"sha256": "", "pairs": 1}},
+        "parameters": 1,
+        "steps": 1,
         "versions": {},
         "machine": {},
         "elapsed_s": 1.0,

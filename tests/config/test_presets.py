@@ -6,8 +6,9 @@ import pytest
 
 from transformer_cli.accounting.parameters import count
 from transformer_cli.config.run import vocab_sizes
-from transformer_cli.config.source import load_config, preset_names
+from transformer_cli.config.source import find_config, load_config, preset_names
 from transformer_cli.errors import ConfigError
+from transformer_cli.training.reproduction import SUFFIX, read
 
 ONLY_COUNTED = {
     # Published totals, counted from the published weights; GPT-3's is computed, for only 175.0B was published.
@@ -61,3 +62,13 @@ def test_the_papers_models_have_its_matrices_and_37000_pieces(name: str, layers:
 
 def test_the_tutorial_with_its_own_vocabularies_counts_as_it_did() -> None:
     assert total("tutorial", "accounting.vocab={source: 5, target: 7}") == 44_154_368
+
+
+def test_results_beside_a_preset_are_of_the_settings_that_it_has_now() -> None:
+    folder = find_config("tiny.yaml").parent
+    there = sorted(folder.glob(f"*{SUFFIX}"))
+    assert "multi30k-de-en.results.json" in [path.name for path in there]
+    for path in there:
+        results = read(path)
+        assert results.changed(load_config(path.name.removesuffix(SUFFIX))) == []
+        assert results.claims()

@@ -35,14 +35,15 @@ signature says which model COMET is."""
 
 
 class Kept(BaseModel):
-    """Of a JSON file; what else there is stays."""
+    """Of a JSON file; what else there is, such as the command that was typed, is nobody else's business."""
 
-    model_config = ConfigDict(extra="allow", strict=True, frozen=True)
+    model_config = ConfigDict(extra="ignore", strict=True, frozen=True)
 
 
 class KeptText(Kept):
     """A text that was learned from."""
 
+    pairs: int
     sha256: str
 
 
@@ -77,6 +78,8 @@ class KeptRun(Kept):
     data: dict[str, KeptText]
     versions: dict[str, str]
     machine: dict[str, Any]
+    parameters: int
+    steps: int
     elapsed_s: float
     finished: str
     scores: dict[str, KeptTest] = Field(min_length=1)
