@@ -143,7 +143,6 @@ def translate(
       tx translate "ich mochte ein bier"
       echo "ich mochte ein bier" | tx translate --json
       tx translate --beam-size 10 --n-best 3 "ich mochte ein bier"
-      tx translate --to de "i want a beer"
     """
     refuse_own_input(output_file, None if text else input_file or "-", config=config)
     if alignments and n_best > 1 and not (json_output or jsonl):

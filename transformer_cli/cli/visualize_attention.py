@@ -76,7 +76,6 @@ def visualize_attention(
 
     Examples:
       tx visualize-attention "ich mochte ein bier"
-      tx visualize-attention "ich mochte ein bier" --layers cross:2 --heads all
       tx visualize-attention "ich mochte ein bier" -o beer.html -o beer.png
       tx visualize-attention "ich mochte ein bier" --find "beer -> bier"
     """
