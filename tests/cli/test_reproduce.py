@@ -137,6 +137,16 @@ def test_how_a_score_was_computed_may_differ_where_it_changes_nothing(scored: Pa
     assert "command" not in json.loads(Path("r.json").read_text())["runs"][0]  # what was typed names one's own folders
 
 
+def test_results_replace_no_file_of_a_run_and_no_configuration(scored: Path, capfd: pytest.CaptureFixture[str]) -> None:
+    before = (scored / "run.json").read_bytes()
+    assert tx("reproduce", str(scored), "-o", str(scored / "run.json")) == 2
+    assert (scored / "run.json").read_bytes() == before
+    Path("mine.yaml").write_text("extends: tiny.yaml")
+    assert tx("reproduce", str(scored), "-o", "mine.yaml") == 2
+    assert "ends in .json" in capfd.readouterr().err
+    assert Path("mine.yaml").read_text() == "extends: tiny.yaml"
+
+
 def test_a_run_does_not_try_itself(scored: Path, capfd: pytest.CaptureFixture[str]) -> None:
     assert tx("reproduce", str(scored), "--run-dir", "./runs/../runs/one") == 2
     assert "cannot try itself" in capfd.readouterr().err

@@ -10,7 +10,8 @@ import typer
 
 from transformer_cli.cli import console
 from transformer_cli.cli.options import MODEL, Json, Overrides, Quiet, RunDir, Traceback
-from transformer_cli.errors import ModelError, UsageError
+from transformer_cli.cli.results import refuse_own_input
+from transformer_cli.errors import Interrupted, ModelError, UsageError
 from transformer_cli.files import json_line, shown
 from transformer_cli.training.durations import spelled
 
@@ -63,8 +64,14 @@ def reproduce(
             raise UsageError(
                 "-o trains nothing, and takes no --run-dir, --seed or --set", hint="it writes what these runs came to"
             )
+        path = Path(output)
+        if path.suffix.lower() != ".json":
+            raise UsageError(
+                f"-o {shown(path)}: expected a name that ends in .json", hint="mine.results.json for mine.yaml"
+            )
+        refuse_own_input(path)
         found = reproduction.collect(recipes)
-        reproduction.write(found, Path(output))
+        reproduction.write(found, path)
         _tell_claims(found)
         console.say(f"written: {output}")
         return
@@ -86,8 +93,12 @@ def reproduce(
     from transformer_cli.cli.live import listener
     from transformer_cli.training.run import train
 
-    with listener() as listening:
-        outcome = train(config, place, listener=listening)
+    try:
+        with listener() as listening:
+            outcome = train(config, place, listener=listening)
+    except Interrupted as end:
+        end.hint = "the same command goes on with it"
+        raise
     if outcome.was_finished:
         console.say(f"{shown(place)} was trained already; --run-dir names another directory")
     with console.collected():
