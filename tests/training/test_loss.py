@@ -205,3 +205,26 @@ def test_two_predictions_disagree_by_torchs_divergence_both_ways(
         torch.testing.assert_close(ours[1:], theirs[1:])
     assert disagreement(one, one, weight).item() == 0
     assert disagreement(one[:0], other[:0], weight).item() == 0
+
+
+@pytest.mark.parametrize("dtype", [torch.bfloat16, torch.float16])
+def test_in_half_precision_two_predictions_disagree_as_near_to_fp64_as_torchs(dtype: torch.dtype) -> None:
+    torch.manual_seed(0)
+    one, weight = torch.randn(70, 32).to(dtype), (torch.randn(400, 32) / 4).to(dtype)
+    other = (one + torch.randn(70, 32) / 4).to(dtype)
+
+    def torchs(one: Tensor, other: Tensor, weight: Tensor) -> Tensor:
+        wide = torch.promote_types(one.dtype, torch.float32)
+        log_p, log_q = (F.linear(x, weight.to(x.dtype)).log_softmax(-1, dtype=wide) for x in (one, other))
+        return ((log_p.exp() - log_q.exp()) * (log_p - log_q)).sum()
+
+    def found(by: Callable[..., Tensor], dtype: torch.dtype) -> list[Tensor]:
+        leaves = [one.to(dtype), other.to(dtype), weight.to(torch.promote_types(dtype, torch.float32))]
+        total = by(*[leaf.requires_grad_() for leaf in leaves])
+        return [total.detach(), *torch.autograd.grad(total, leaves, torch.tensor(64.0, dtype=total.dtype))]
+
+    with torch.no_grad():
+        assert not disagreement(one, other, weight.float().requires_grad_()).requires_grad
+    every = zip(found(disagreement, dtype), found(torchs, dtype), found(torchs, torch.float64), strict=True)
+    for ours, theirs, exact in every:
+        assert (ours - exact).norm() <= 1.1 * (theirs - exact).norm() + 1e-4 * exact.norm()

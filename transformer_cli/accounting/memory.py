@@ -24,8 +24,9 @@ from transformer_cli.config.training import TrainingConfig
 FP32, HALF, INT64 = 4, 2, 8
 LOGITS_AT_A_TIME = 4 * 1024 * 1024
 """Of what the loss holds: training/loss.py never makes all logits at once."""
-COMPARED = 6
-"""Tables of logits that R-Drop holds of as many rows: both logarithms, both exponentials, both differences."""
+COMPARED = 8
+"""Tables of logits in fp32 that R-Drop holds of a quarter as many rows: two predictions, two differences, and twice two
+gradients."""
 FEWEST_ROWS = 128
 """Of a table of rotary angles, see model/positions.py."""
 
@@ -305,9 +306,8 @@ def _mask(model: CountedModel, storage: Storage, tokens: int) -> int:
 
 
 def _loss(model: CountedModel, work: Work, storage: Storage, vocab: int, *, r_drop: bool) -> Iterator[Item]:
-    """The gradients that the loss makes while it has the logits, and as many logits as there are at a time. R-Drop
-    keeps the hidden states and, where it is the embedding, the projection; and computes logits again on the way back.
-    """
+    """The gradients that the loss makes while it has the logits, and as many logits as there are at a time; and those
+    of R-Drop."""
     tokens = work.batch_size * work.target_length
     if not (model.depths.decoder and vocab):
         return
@@ -318,11 +318,11 @@ def _loss(model: CountedModel, work: Work, storage: Storage, vocab: int, *, r_dr
     gradients = FP32 * vocab * (model.d_model + model.output_bias)
     yield Item("loss", hidden * tokens * model.d_model + gradients, "its gradients")
     if r_drop:
-        is_table = model.tied in ("all", "decoder")
-        kept = storage.value * tokens * model.d_model + is_table * FP32 * vocab * model.d_model
-        rows = min(tokens // 2, max(1, LOGITS_AT_A_TIME // vocab))
-        again = COMPARED * FP32 * rows * vocab + 2 * HALF * vocab * model.d_model * (storage.value != FP32)
-        yield Item("disagreement", kept + again, f"{COMPARED} x {rows:,} x {vocab:,}, and what enters")
+        rows = min(tokens // 2, max(1, LOGITS_AT_A_TIME // 4 // vocab))
+        kept = hidden * tokens * model.d_model + gradients
+        yield Item(
+            "disagreement", kept + COMPARED * FP32 * rows * vocab, f"{COMPARED} x {rows:,} x {vocab:,}, gradients"
+        )
 
 
 def _casts(count: Count, storage: Storage) -> tuple[Item]:

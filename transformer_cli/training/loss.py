@@ -11,13 +11,14 @@ import torch
 import torch.nn.functional as F
 from torch import Tensor
 from torch.autograd.function import FunctionCtx, once_differentiable
-from torch.utils.checkpoint import checkpoint
 
 from transformer_cli.tokenizer import PAD
 
 PIECE_ELEMENTS = 4 * 1024 * 1024
 """Logits in memory at a time; as many as the output projection has numbers, whose gradient is held anyway, if it has
 more."""
+COMPARED = 4
+"""Of two predictions in fp32, and what lies between them, so many times fewer rows at a time."""
 MOST_SUMMED, MOST_ROWS = 2048, 256
 """In fp16, which ends at 65,504: what the exponentials of a row may come to, and over how many rows gradients are
 summed; where there are more, what is summed is scaled down."""
@@ -54,20 +55,13 @@ def disagreement(
 ) -> Tensor:
     """KL(p || q) + KL(q || p), summed over rows, p and q the predictions from either's hidden states.
 
-    is_table: see `cross_entropy`. A few rows at a time, whose logits are computed again on the way back.
+    is_table: see `cross_entropy`.
     """
-    weight_VD = torch.cat((weight_VD[: PAD + 1].detach(), weight_VD[PAD + 1 :])) if is_table else weight_VD
-    n_rows = max(1, PIECE_ELEMENTS // len(weight_VD))
-    pieces = zip(one_ND.split(n_rows), other_ND.split(n_rows), strict=True)
-    sums = [checkpoint(_disagreement, *both, weight_VD, bias_V, use_reentrant=False) for both in pieces]
-    return torch.stack(sums).sum()
-
-
-def _disagreement(one_RD: Tensor, other_RD: Tensor, weight_VD: Tensor, bias_V: Tensor | None) -> Tensor:
-    bias_V = None if bias_V is None else bias_V.to(one_RD.dtype)
-    scores = (F.linear(x_RD, weight_VD.to(x_RD.dtype), bias_V) for x_RD in (one_RD, other_RD))
-    log_p, log_q = (one.log_softmax(-1, dtype=torch.promote_types(one.dtype, torch.float32)) for one in scores)
-    return ((log_p.exp() - log_q.exp()) * (log_p - log_q)).sum()
+    if not torch.is_grad_enabled():
+        one_ND, other_ND, weight_VD = one_ND.detach(), other_ND.detach(), weight_VD.detach()
+        bias_V = None if bias_V is None else bias_V.detach()
+    apart: Tensor = _Disagreement.apply(one_ND, other_ND, weight_VD, bias_V, is_table)
+    return apart
 
 
 def least(*, n_vocab: int, smoothing: float) -> float:
@@ -162,3 +156,64 @@ class _LinearCrossEntropy(torch.autograd.Function):
             None,
             None,
         )
+
+
+class _Disagreement(torch.autograd.Function):
+    """Both predictions of a few rows at a time, and their gradients while they are at hand."""
+
+    @staticmethod
+    def forward(
+        ctx: FunctionCtx, one_ND: Tensor, other_ND: Tensor, weight_VD: Tensor, bias_V: Tensor | None, is_table: bool
+    ) -> Tensor:
+        ctx.dtype = one_ND.dtype  # type: ignore[attr-defined]
+        wide = torch.float64 if one_ND.dtype == torch.float64 else torch.float32
+        weight = weight_VD.to(one_ND.dtype)
+        bias = None if bias_V is None else bias_V.to(one_ND.dtype)
+        held = wide if one_ND.dtype == torch.float16 else None  # see _LinearCrossEntropy
+        grad_one_ND, grad_other_ND = (torch.empty_like(hidden_ND, dtype=held) for hidden_ND in (one_ND, other_ND))
+        grad_weight_VD = torch.zeros_like(weight_VD, dtype=wide)
+        grad_bias_V = None if bias_V is None else torch.zeros_like(bias_V, dtype=wide)
+        total = torch.zeros((), dtype=wide, device=one_ND.device)
+        n_rows = max(1, PIECE_ELEMENTS // COMPARED // len(weight_VD))
+        for start in range(0, one_ND.size(0), n_rows):
+            piece = slice(start, start + n_rows)
+            hidden_RD = torch.cat((one_ND[piece], other_ND[piece]))
+            apart, grad_RV = _compared(F.linear(hidden_RD, weight, bias).log_softmax(-1, dtype=wide))
+            total += apart
+            if not any(ctx.needs_input_grad):  # type: ignore[attr-defined]
+                continue
+            grad_RV = grad_RV.to(one_ND.dtype)
+            grad_one_ND[piece], grad_other_ND[piece] = (grad_RV @ weight).chunk(2)
+            grad_weight_VD += grad_RV.T @ hidden_RD
+            if grad_bias_V is not None:
+                grad_bias_V += grad_RV.sum(0, dtype=wide)
+        if is_table:
+            grad_weight_VD[PAD] = 0
+        ctx.save_for_backward(grad_one_ND, grad_other_ND, grad_weight_VD.to(weight_VD.dtype), grad_bias_V)  # type: ignore[arg-type]
+        return total
+
+    @staticmethod
+    @once_differentiable
+    def backward(ctx: FunctionCtx, *grads: Tensor) -> tuple[Tensor, Tensor, Tensor, Tensor | None, None]:
+        grad_one_ND, grad_other_ND, grad_weight_VD, grad_bias_V = ctx.saved_tensors  # type: ignore[attr-defined]
+        (grad,) = grads
+        return (
+            grad_one_ND.mul_(grad.to(grad_one_ND.dtype)).to(ctx.dtype),  # type: ignore[attr-defined]
+            grad_other_ND.mul_(grad.to(grad_other_ND.dtype)).to(ctx.dtype),  # type: ignore[attr-defined]
+            grad_weight_VD.mul_(grad.to(grad_weight_VD.dtype)),
+            None if grad_bias_V is None else grad_bias_V.mul_(grad.to(grad_bias_V.dtype)),
+            None,
+        )
+
+
+def _compared(log_RV: Tensor) -> tuple[Tensor, Tensor]:
+    """What `disagreement` is of predictions p, one below the other, and as many q; and its gradient with respect to
+    their logits, which with d = log p - log q is p (d - KL(p || q)) + p - q for those of p. Changes what it is given.
+    """
+    log_p, log_q = log_RV.chunk(2)
+    d_RV = log_p - log_q
+    p, q = log_RV.exp_().chunk(2)
+    p_from_q_R1, q_from_p_R1 = (p * d_RV).sum(-1, keepdim=True), -(q * d_RV).sum(-1, keepdim=True)
+    apart_RV = p - q
+    of_p_RV, of_q_RV = p * (d_RV - p_from_q_R1) + apart_RV, -q * (d_RV + q_from_p_R1) - apart_RV
+    return p_from_q_R1.sum() + q_from_p_R1.sum(), torch.cat((of_p_RV, of_q_RV))
