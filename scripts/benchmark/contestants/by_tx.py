@@ -1,0 +1,57 @@
+"""tx: `tx train` as it is, and translating in an open model, by its own search or by CTranslate2 (engine)."""
+
+from __future__ import annotations
+
+import sys
+from pathlib import Path
+
+from turn import Translate, Turn, Watch, asked, translate
+
+sys.path.append(str(Path(__file__).parents[1]))
+
+
+def train(turn: Turn) -> None:
+    from prepare import SMALL, settings
+
+    from transformer_cli.config.source import load_config
+    from transformer_cli.training import loop, run
+
+    watch, step = Watch(turn), loop.train_step
+
+    def watched(learner, batches, **options):
+        watch.update(sum(batch.n_source_tokens + batch.n_target_tokens for batch in batches))
+        return step(learner, batches, **options)
+
+    loop.train_step = watched
+    endless = ["training.max_steps=1000000", "training.validate_every=1000000", f"threads={turn.threads}"]
+    config = load_config(str(SMALL), [*settings(turn.shape), *endless, f"precision={turn.precision}"], to_train=True)
+    run.train(config, Path("run"))
+
+
+def native(turn: Turn) -> Translate:
+    import torch
+
+    import transformer_cli
+
+    translator = transformer_cli.load(turn.run, precision=turn.precision)
+    torch.set_num_threads(turn.threads)  # whatever the run was trained with
+    return lambda lines: translator.translate(lines, beam_size=turn.beam)
+
+
+def by_engine(turn: Turn) -> Translate:
+    from transformer_cli import engines
+    from transformer_cli.checkpoints.find import find_checkpoint
+    from transformer_cli.checkpoints.known import open_known
+    from transformer_cli.loading import settings_of
+
+    known = open_known(find_checkpoint(turn.run))
+    translator = engines.engine_of(known, settings_of(known, [f"threads={turn.threads}"]), tell=lambda message: None)
+    return lambda lines: translator.translate(lines, beam_size=turn.beam)
+
+
+if __name__ == "__main__":
+    turn = asked()
+    if turn.what == "train":
+        train(turn)
+    else:
+        translate(turn, by_engine(turn) if turn.engine else native(turn))

@@ -1,0 +1,99 @@
+"""What contestants open: the text in tx's pieces, and one run's weights as each of them reads it.
+
+python prepare.py text FOLDER              of Multi30k, as small.yaml names it; and its two shapes
+python prepare.py model FOLDER RUN         tx's own, and what `tx export` writes
+"""
+
+from __future__ import annotations
+
+import json
+import os
+import subprocess
+import sys
+from pathlib import Path
+
+SMALL = Path(__file__).with_name("small.yaml")
+SHAPES = {
+    "small": {},
+    "base": {"d_model": 512, "n_heads": 8, "d_ff": 2048, "n_layers": 6},
+}
+EXPORTS = {
+    "hugging-face": ("hugging-face",),
+    "ctranslate2-fp32": ("ctranslate2",),
+    "ctranslate2-int8": ("ctranslate2", "--quantization", "int8"),
+    "onnx": ("onnx",),
+}
+FILES = {"train": "train", "valid": "val", "test": "test_2016_flickr"}
+
+
+def settings(shape: str = "small") -> list[str]:
+    """KEY=VALUE for small.yaml, so that it finds Multi30k and has this shape."""
+    folder = Path(os.environ.get("TX_MULTI30K", "data/multi30k")).resolve()
+    sizes = [f"model.{name}={value}" for name, value in SHAPES[shape].items()]
+    return [f"data.{key}={folder / name}" for key, name in FILES.items()] + sizes
+
+
+def text(folder: Path) -> None:
+    """PART.source and PART.target, the same .pieces, `vocabulary` in the order of its ids, shapes.json."""
+    import numpy as np
+
+    from transformer_cli.config.source import load_config
+    from transformer_cli.data import corpus
+    from transformer_cli.tokenizer import train_tokenizer
+    from transformer_cli.training.utilisation import training_flops
+
+    config = load_config(str(SMALL), settings())
+    texts = {"train": corpus.load_training(config.data), "valid": corpus.load_validation(config.data)}
+    tokenizer, _ = train_tokenizer(config.tokenizer, texts["train"].source, texts["train"].target, seed=config.seed)
+    vocabulary = tokenizer.source
+    assert tokenizer.joint
+    names = [vocabulary.piece(id) for id in range(vocabulary.size)]
+    (folder / "vocabulary").write_text("".join(f"{name}\n" for name in names), encoding="utf-8")
+    lengths = {}
+    for part, pairs in texts.items():
+        for side, lines in (("source", pairs.source), ("target", pairs.target)):
+            ids = vocabulary.encode(list(lines))
+            lengths[part, side] = [len(one) + 1 for one in ids]
+            cut = "".join(" ".join(names[id] for id in one) + "\n" for one in ids)
+            (folder / f"{part}.{side}.pieces").write_text(cut, encoding="utf-8")
+    multi30k = Path(os.environ.get("TX_MULTI30K", "data/multi30k"))
+    for side, language in (("source", config.data.source), ("target", config.data.target)):
+        lines = (multi30k / f"{FILES['test']}.{language}").read_text(encoding="utf-8")
+        (folder / f"test.{side}").write_text(lines.rstrip("\n"), encoding="utf-8")
+    pairs = np.array([lengths["train", "source"], lengths["train", "target"]]).T
+    shapes = {}
+    for name in SHAPES:
+        model = load_config(str(SMALL), settings(name)).model
+        flops = training_flops(model, pairs, target_vocab=vocabulary.size)
+        shapes[name] = {
+            **{key: getattr(model, key) for key in ("d_model", "n_heads", "d_ff", "n_layers", "dropout")},
+            "tokens": config.training.budget_tokens,
+            "label_smoothing": config.training.label_smoothing,
+            "flops_per_token": flops / int(pairs.sum()),
+        }
+    (folder / "shapes.json").write_text(json.dumps(shapes), encoding="utf-8")
+
+
+def model(folder: Path, run: str) -> None:
+    """weights.safetensors and spm.model for those who read tx's, `exports` beside them, each compared by tx itself."""
+    from safetensors.torch import save_file
+
+    from transformer_cli.checkpoints.store import find_checkpoint, open_run
+    from transformer_cli.checkpoints.tensors import weights
+
+    opened = open_run(find_checkpoint(run))
+    save_file({name: one.float().contiguous() for name, one in weights(opened.model).items()}, folder / "weights")
+    (folder / "spm.model").write_bytes(opened.tokenizer.source.model)
+    shape = {key: getattr(opened.config.model, key) for key in ("d_model", "n_heads", "d_ff", "n_layers")}
+    (folder / "shape.json").write_text(json.dumps(shape), encoding="utf-8")
+    for name, arguments in EXPORTS.items():
+        command = [sys.executable, "-m", "transformer_cli", "export", *arguments, "-m", run, "-o", str(folder / name)]
+        done = subprocess.run([*command, "--quiet"], stdout=subprocess.DEVNULL, stderr=subprocess.PIPE, text=True)
+        if done.returncode:
+            print(f"{name}: {done.stderr.strip()}", file=sys.stderr)
+
+
+if __name__ == "__main__":
+    what, place, *rest = sys.argv[1:]
+    Path(place).mkdir(parents=True, exist_ok=True)
+    {"text": text, "model": model}[what](Path(place), *rest)

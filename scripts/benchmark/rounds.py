@@ -1,0 +1,205 @@
+"""Measurements by turns: each a process of its own, beside what the machine's products and its other processes did."""
+
+from __future__ import annotations
+
+import contextlib
+import json
+import os
+import resource
+import signal
+import statistics
+import subprocess
+import sys
+import tempfile
+import threading
+import time
+from collections.abc import Callable, Iterator, Mapping, Sequence
+from dataclasses import dataclass, field
+from pathlib import Path
+from typing import IO, Any
+
+Facts = dict[str, Any]
+Products = Callable[[], dict[str, float]]
+LIMIT_S = 900.0
+"""A turn that takes longer has failed."""
+GAUGE = """
+import json, sys, torch
+from transformer_cli.machine import product_rate
+for line in sys.stdin:
+    print(json.dumps({name: round(product_rate(dtype, seconds=0.2), 1)
+          for name, dtype in (("fp32", torch.float32), ("bf16", torch.bfloat16))}), flush=True)
+"""
+
+
+class FailedError(Exception):
+    """A contestant has no figure, and this is why."""
+
+
+@dataclass(frozen=True)
+class Turn:
+    """What one process said and took. foreign: the share of the machine's processors that others had meanwhile; None
+    where the system does not say. products: GFLOP/s just before."""
+
+    facts: Facts
+    wall_s: float
+    cpu_s: float
+    peak_mib: int
+    foreign: float | None
+    products: dict[str, float] = field(default_factory=dict)
+
+
+@dataclass
+class Results:
+    """Of one contest. load: shares of the processors that others had just before and after each round that counts."""
+
+    turns: dict[str, list[Turn]] = field(default_factory=dict)
+    failed: dict[str, str] = field(default_factory=dict)
+    thrown: list[str] = field(default_factory=list)
+    load: list[tuple[float | None, float | None]] = field(default_factory=list)
+
+
+def by_turns(
+    commands: Mapping[str, Sequence[str]],
+    *,
+    rounds: int,
+    most_foreign: float,
+    measure: Callable[[Sequence[str]], Turn],
+    load: Callable[[], float | None],
+    tell: Callable[[str], None],
+) -> Results:
+    """Everybody once, and again. A round in which others had more of the processors is over at once, counts for
+    nobody, and is begun anew, as often as there are rounds; who fails once is out."""
+    results = Results(turns={name: [] for name in commands})
+    while len(results.load) < rounds and len(results.thrown) < rounds:
+        before, this_round = load(), {}
+        disturbed = ""
+        for name, command in commands.items():
+            if name in results.failed:
+                continue
+            try:
+                turn = this_round[name] = measure(command)
+            except FailedError as failure:
+                results.failed[name] = str(failure)
+                tell(f"{name}: {failure}")
+                continue
+            tell(f"round {len(results.load) + 1}, {name}: {turn.wall_s:.1f} s")
+            if turn.foreign is not None and turn.foreign > most_foreign:
+                disturbed = f"others had {100 * turn.foreign:.0f} % of the processors beside {name}"
+                break
+        if disturbed:
+            results.thrown.append(disturbed)
+            tell(f"round thrown away: {disturbed}")
+            continue
+        for name, turn in this_round.items():
+            results.turns[name].append(turn)
+        results.load.append((before, load()))
+    return results
+
+
+def run(command: Sequence[str], products: dict[str, float], *, environment: Mapping[str, str] | None = None) -> Turn:
+    """One turn: the command in a folder of its own; the last line that it prints, if it is JSON, is what it says.
+    FailedError where it ends badly or not in time."""
+    with (
+        tempfile.TemporaryDirectory() as folder,
+        tempfile.TemporaryFile("w+", encoding="utf-8") as said,
+        tempfile.TemporaryFile("w+", encoding="utf-8") as complained,
+    ):
+        start, busy, own = time.perf_counter(), busy_s(), time.process_time()
+        process = subprocess.Popen(
+            command,
+            cwd=folder,
+            env={**os.environ, **(environment or {})},
+            stdin=subprocess.DEVNULL,
+            stdout=said,
+            stderr=complained,
+            start_new_session=True,
+        )
+        code, usage, late = _wait(process)
+        wall_s, busy_after = time.perf_counter() - start, busy_s()
+        cpu_s = usage.ru_utime + usage.ru_stime
+        if code:
+            reason = f"not over after {LIMIT_S:.0f} s" if late else last_line(complained) or f"exit code {code}"
+            raise FailedError(reason)
+        line = last_line(said)
+    foreign = None
+    if busy is not None and busy_after is not None:
+        others_s = busy_after - busy - cpu_s - (time.process_time() - own)
+        foreign = round(max(0.0, others_s) / (wall_s * (os.cpu_count() or 1)), 3)
+    facts = json.loads(line) if line.startswith("{") else {}
+    peak_mib = usage.ru_maxrss >> (20 if sys.platform == "darwin" else 10)
+    return Turn(facts, round(wall_s, 3), round(cpu_s, 2), peak_mib, foreign, products)
+
+
+def _wait(process: subprocess.Popen[bytes]) -> tuple[int, resource.struct_rusage, bool]:
+    """How it ended, what it and those that it waited for took, and whether it had to be ended."""
+    late = threading.Event()
+
+    def end() -> None:
+        late.set()
+        with contextlib.suppress(ProcessLookupError):
+            os.killpg(process.pid, signal.SIGKILL)
+
+    timer = threading.Timer(LIMIT_S, end)
+    timer.start()
+    try:
+        _, status, usage = os.wait4(process.pid, 0)
+    except BaseException:
+        end()
+        raise
+    finally:
+        timer.cancel()
+    process.returncode = os.waitstatus_to_exitcode(status)
+    return process.returncode, usage, late.is_set()
+
+
+def last_line(file: IO[str]) -> str:
+    file.seek(0)
+    return next((line.strip() for line in reversed(file.read().split("\n")) if line.strip()), "")
+
+
+def busy_s() -> float | None:
+    """Seconds that the processors worked so far, for whomever, the host's other guests included; None where no
+    /proc/stat says it."""
+    try:
+        words = Path("/proc/stat").read_text(encoding="ascii").split("\n", 1)[0].split()
+    except OSError:
+        return None
+    user, nice, system, _, _, irq, softirq, steal = map(int, words[1:9])
+    return (user + nice + system + irq + softirq + steal) / os.sysconf("SC_CLK_TCK")
+
+
+def load(seconds: float = 1.0) -> float | None:
+    """The share of the processors that others have, while we wait."""
+    before = busy_s()
+    time.sleep(seconds)
+    after = busy_s()
+    return None if before is None or after is None else round((after - before) / seconds / (os.cpu_count() or 1), 3)
+
+
+@contextlib.contextmanager
+def gauge(threads: int) -> Iterator[Products]:
+    """What says how fast products of matrices are now: a process that has torch, so that nobody else needs it."""
+    with subprocess.Popen(
+        [sys.executable, "-c", GAUGE],
+        env={**os.environ, "OMP_NUM_THREADS": str(threads)},
+        stdin=subprocess.PIPE,
+        stdout=subprocess.PIPE,
+        text=True,
+    ) as process:
+        assert process.stdin is not None
+        assert process.stdout is not None
+        asked, answered = process.stdin, process.stdout
+
+        def products() -> dict[str, float]:
+            print(file=asked, flush=True)
+            return dict(json.loads(answered.readline()))
+
+        try:
+            yield products
+        finally:
+            asked.close()
+
+
+def spread(values: Sequence[float]) -> tuple[float, float, float]:
+    """Median, least, most."""
+    return statistics.median(values), min(values), max(values)

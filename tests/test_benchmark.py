@@ -1,0 +1,244 @@
+"""scripts/benchmark/all, with stand-ins for those who are measured."""
+
+from __future__ import annotations
+
+import importlib
+import json
+import os
+import runpy
+import sys
+from pathlib import Path
+from types import SimpleNamespace
+from typing import Any
+
+import pytest
+
+BENCHMARK = Path(__file__).parents[1] / "scripts" / "benchmark"
+MODULES = ("rounds", "tables", "environments", "prepare")
+
+
+@pytest.fixture
+def suite(monkeypatch: pytest.MonkeyPatch) -> Any:
+    """Its modules, for one test."""
+    monkeypatch.syspath_prepend(BENCHMARK)
+    for name in MODULES:
+        monkeypatch.delitem(sys.modules, name, raising=False)
+    yield SimpleNamespace(**{name: importlib.import_module(name) for name in MODULES})
+    for name in MODULES:
+        sys.modules.pop(name)
+
+
+def turn(suite: Any, *, wall_s: float = 1.0, foreign: float | None = 0.0, **facts: Any) -> Any:
+    return suite.rounds.Turn(facts, wall_s, 1.0, 100, foreign, {"fp32": 200.0, "bf16": 400.0})
+
+
+def in_turns(suite: Any, foreign: list[float], *, rounds: int) -> Any:
+    """Two contestants on a machine where others do that; each turn says which it was."""
+    shares = iter(enumerate(foreign))
+
+    def measure(command: list[str]) -> Any:
+        number, share = next(shares)
+        return turn(suite, foreign=share, number=number, who=command[0])
+
+    return suite.rounds.by_turns(
+        {"a": ["a"], "b": ["b"]},
+        rounds=rounds,
+        most_foreign=0.1,
+        measure=measure,
+        load=lambda: 0.03,
+        tell=lambda line: None,
+    )
+
+
+def test_contestants_take_turns(suite: Any) -> None:
+    results = in_turns(suite, [0.0] * 6, rounds=3)
+    assert [turn.facts["number"] for turn in results.turns["a"]] == [0, 2, 4]
+    assert [turn.facts["number"] for turn in results.turns["b"]] == [1, 3, 5]
+    assert [turn.facts["who"] for turn in results.turns["b"]] == ["b", "b", "b"]
+    assert not results.thrown
+
+
+def test_a_disturbed_round_counts_for_nobody_and_is_begun_anew(suite: Any) -> None:
+    results = in_turns(suite, [0.0, 0.1, 0.05, 0.2, 0.0, 0.0], rounds=2)
+    assert [turn.facts["number"] for turn in results.turns["a"]] == [0, 4]
+    assert [turn.facts["number"] for turn in results.turns["b"]] == [1, 5]
+    assert results.load == [(0.03, 0.03)] * 2
+    assert results.thrown == ["others had 20 % of the processors beside b"]
+    assert suite.tables.rounds_in_words(results) == (
+        "2 rounds; other processes had at most 10 % of the processors during a figure, and 3 % between rounds; "
+        "1 round thrown away, where others had 20 % of the processors beside b."
+    )
+
+
+def test_a_machine_that_is_never_quiet_gives_no_figure(suite: Any) -> None:
+    results = in_turns(suite, [0.5] * 3, rounds=3)
+    assert results.turns == {"a": [], "b": []}
+    assert len(results.thrown) == 3
+    assert suite.tables.table("train", results, {}) == ["- a: no round without others", "- b: no round without others"]
+
+
+def test_a_program_says_what_it_found_in_its_last_line(suite: Any) -> None:
+    said = "import json; print('much else'); print(json.dumps({'tokens': 10, 'seconds': 2.5})); print()"
+    found = suite.rounds.run([sys.executable, "-c", said], {"fp32": 1.0})
+    assert found.facts == {"tokens": 10, "seconds": 2.5}
+    assert suite.tables.value("train", found) == 4
+    assert found.products == {"fp32": 1.0}
+    assert found.peak_mib > 1
+
+
+def test_what_a_program_computes_itself_is_not_foreign(suite: Any, monkeypatch: pytest.MonkeyPatch) -> None:
+    busy = iter([100.0, 150.0])
+    monkeypatch.setattr(suite.rounds, "busy_s", lambda: next(busy))
+    wait = suite.rounds._wait
+
+    def waited(process: Any) -> Any:
+        code, usage, late = wait(process)
+        return code, SimpleNamespace(ru_utime=30.0, ru_stime=5.0, ru_maxrss=usage.ru_maxrss), late
+
+    monkeypatch.setattr(suite.rounds, "_wait", waited)
+    found = suite.rounds.run([sys.executable, "-c", "pass"], {})
+    assert found.cpu_s == 35
+    assert found.foreign * found.wall_s * (os.cpu_count() or 1) == pytest.approx(15, abs=3)  # and what we took
+
+
+def test_who_fails_is_out_and_named_with_the_reason(suite: Any) -> None:
+    programs = {"good": 'print(\'{"seconds": 2, "tokens": 6}\')', "bad": "raise SystemExit('no such model')"}
+    results = suite.rounds.by_turns(
+        {name: [sys.executable, "-c", program] for name, program in programs.items()},
+        rounds=2,
+        most_foreign=1.0,
+        measure=lambda command: suite.rounds.run(command, {"fp32": 200.0, "bf16": 400.0}),
+        load=lambda: None,
+        tell=lambda line: None,
+    )
+    assert len(results.turns["good"]) == 2
+    assert results.failed == {"bad": "no such model"}
+    lines = suite.tables.table("train", results, {"good": {"flops_per_token": 1e9}})
+    assert lines[-1] == "- bad: no such model"
+    assert lines[2].startswith("| good | 3.00 | 3.00 to 3.00 | 3.00 |")
+
+
+def test_who_takes_too_long_is_ended_with_all_its_processes(suite: Any, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(suite.rounds, "LIMIT_S", 0.3)
+    with pytest.raises(suite.rounds.FailedError, match="not over after"):
+        suite.rounds.run(["sh", "-c", "sleep 60; true"], {})
+
+
+def test_a_table_gives_medians_and_spreads(suite: Any) -> None:
+    seconds = {"tx, fp32": [2.0, 4.0, 1.0], "other, fp32": [8.0, 10.0, 5.0]}
+    turns = {
+        name: [turn(suite, translations=["x"] * 1000, seconds=one) for one in all] for name, all in seconds.items()
+    }
+    results = suite.rounds.Results(turns=turns, load=[(0.0, 0.0)] * 3)
+    extra = {"tx, fp32": {"bleu": 40.874, "same": 1000}, "other, fp32": {"bleu": 40.1, "same": 987}}
+    assert suite.tables.table("decode", results, extra) == [
+        "|  | sentences/s | least to most | BLEU | texts as tx's in fp32 | peak MiB | products fp32 | bf16 |",
+        "| --- | --- | --- | --- | --- | --- | --- | --- |",
+        "| tx, fp32 | 500 | 250 to 1,000 | 40.87 | 1,000 | 100 | 200 | 400 |",
+        "| other, fp32 | 125 | 100 to 200 | 40.10 | 987 | 100 | 200 | 400 |",
+    ]
+    assert suite.tables.table("cold", results, {})[2] == "| tx, fp32 | 1.00 | 1.00 to 1.00 | 100 | 200 | 400 |"
+
+
+def test_a_table_stands_between_its_marks(suite: Any, tmp_path: Path) -> None:
+    document = tmp_path / "performance.md"
+    document.write_text(f"before\n{suite.tables.BEGIN}\nold\n{suite.tables.END}\nafter\n", encoding="utf-8")
+    for _ in range(2):
+        suite.tables.put(document, ["| new \\1 |"])
+    assert document.read_text(encoding="utf-8") == (
+        f"before\n{suite.tables.BEGIN}\n\n| new \\1 |\n\n{suite.tables.END}\nafter\n"
+    )
+    document.write_text("no marks\n", encoding="utf-8")
+    with pytest.raises(SystemExit, match="needs the lines"):
+        suite.tables.put(document, [])
+
+
+def test_the_document_has_the_marks(suite: Any) -> None:
+    text = (BENCHMARK.parents[1] / "docs" / "performance.md").read_text("utf-8")
+    assert text.count(f"{suite.tables.BEGIN}\n") == text.count(f"{suite.tables.END}\n") == 1
+
+
+@pytest.mark.parametrize(
+    ("arguments", "said"),
+    [
+        (["--write", "--quick"], "--write is for a measurement of everything"),
+        (["--write", "--only", "train"], "--write is for a measurement of everything"),
+        (["--write", "--peers", "tx"], "--write is for a measurement of everything"),
+        (["--peers", "tx,nobody"], "--peers has no nobody; there are tx,"),
+        (["--only", "sleep"], "--only has no sleep; there are train"),
+    ],
+)
+def test_what_cannot_be_is_refused(
+    suite: Any,
+    arguments: list[str],
+    said: str,
+    tmp_path: Path,
+    monkeypatch: pytest.MonkeyPatch,
+    capsys: pytest.CaptureFixture[str],
+) -> None:
+    monkeypatch.setattr(sys, "argv", ["all", "--cache", str(tmp_path / "cache"), *arguments])
+    with pytest.raises(SystemExit, match="2"):
+        runpy.run_path(str(BENCHMARK / "all"))["main"]()
+    assert said in capsys.readouterr().err
+    assert not (tmp_path / "cache").exists()
+
+
+def test_a_measurement_is_planned_measured_and_reported(
+    suite: Any, tmp_path: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
+) -> None:
+    """All of it, but that the contestants are small programs, and nobody measures products."""
+    standing_in = tmp_path / "benchmark" / "contestants"
+    standing_in.mkdir(parents=True)
+    program = """
+import json, sys
+asked = json.loads(sys.argv[1])
+if asked["precision"] == "bf16":
+    raise SystemExit("no bf16 here")
+if asked["what"] == "train":
+    print(json.dumps({"tokens": 6000, "seconds": 2.0}))
+else:
+    texts = ["a dog runs over a meadow .", "two men sit on a bench ."] * (asked["lines"] // 2)
+    print(json.dumps({"translations": texts, "seconds": 2.0}))
+"""
+    for name in ("by_tx", "by_ctranslate2", "by_joeynmt"):
+        (standing_in / f"{name}.py").write_text(program, encoding="utf-8")
+    main = runpy.run_path(str(BENCHMARK / "all"))["main"]
+    known = main.__globals__
+
+    def prepared(options: Any, work: Path) -> Any:
+        (work / "text").mkdir()
+        shapes = {name: {"flops_per_token": 1e6} for name in suite.prepare.SHAPES}
+        (work / "text" / "shapes.json").write_text(json.dumps(shapes), encoding="utf-8")
+        (work / "text" / "test.target").write_text("a dog runs over a meadow .\ntwo men sit on a bench .\n" * 500)
+        options.run = "a run"
+        return {"JoeyNMT": "JoeyNMT cannot be installed: no network"}, {
+            name: Path(sys.executable) for name in ("tx", "CTranslate2")
+        }
+
+    class Products:
+        def __enter__(self) -> Any:
+            return lambda: {"fp32": 200.0, "bf16": 400.0}
+
+        def __exit__(self, *raised: object) -> None: ...
+
+    monkeypatch.setitem(known, "prepared", prepared)
+    monkeypatch.setitem(known, "HERE", tmp_path / "benchmark")
+    monkeypatch.setattr(known["rounds"], "gauge", lambda threads: Products())
+    monkeypatch.setattr(known["rounds"], "load", lambda: 0.0)
+    monkeypatch.setitem(known, "TX", [sys.executable, "-c", "pass"])
+    peers = ["--peers", "tx,ctranslate2,joeynmt", "--most-foreign", "1", "--quick"]
+    monkeypatch.setattr(sys, "argv", ["all", "--cache", str(tmp_path / "cache"), *peers])
+    main()
+    said = capsys.readouterr().out
+    assert "| tx, fp32 | 3,000 | 3,000 to 3,000 | 3.00 |" in said
+    assert "- tx, bf16: no bf16 here" in said
+    assert "### Translating 20 lines, beam 5, batches of 64" in said
+    assert "| CTranslate2, int8 | 10.0 | 10.0 to 10.0 | 100.00 | 20 |" in said
+    assert "- JoeyNMT: JoeyNMT cannot be installed: no network" in said
+    assert "| tx translate |" in said
+    found = json.loads((tmp_path / "cache" / "results.json").read_text("utf-8"))
+    assert len(found["contests"]) == 2 + 4 + 1
+    assert found["contests"]["Training, base"]["turns"]["tx, fp32"][0]["facts"]["tokens"] == 6000
+    assert found["contests"]["Training, base"]["commands"].keys() == {"tx, fp32", "tx, bf16"}
+    assert found["versions"]["tx"]["sacrebleu"]
+    assert found["missing"] == {"JoeyNMT": "JoeyNMT cannot be installed: no network"}
