@@ -54,6 +54,7 @@ TORCH_FREE = [
     "data/partners.py",
     "data/batching.py",
     "data/binary.py",
+    "data/volumes.py",
     "accounting/flops.py",
     "accounting/hardware.py",
     "accounting/memory.py",

@@ -22,9 +22,10 @@ from transformer_cli.config.data import DataConfig, Direction
 from transformer_cli.config.run import RunConfig
 from transformer_cli.config.source import load_config
 from transformer_cli.config.tokenizer import TokenizerConfig
-from transformer_cli.data import batching, binary, encoding, loader
+from transformer_cli.data import batching, encoding, loader
 from transformer_cli.data.corpus import Corpus, load_both, load_tests, load_training
 from transformer_cli.data.sampled import SampledCorpus, SubwordDraw
+from transformer_cli.data.volumes import encode
 from transformer_cli.errors import DataError, ModelError, UsageError
 from transformer_cli.tokenizer import EOS, Tokenizer, train_tokenizer
 from transformer_cli.tokenizer.renumbering import appended
@@ -126,8 +127,8 @@ def test_one_direction_says_none(tmp_path: Path) -> None:
     assert (plain.is_directed, plain.tagged, [*plain.tests]) == (False, (), ["own", "few"])
     assert text.as_json()["parts"] == [{"name": "text 1", "pairs": 12, "weight": 1.0}]
     tokenizer, _ = train_tokenizer(TokenizerConfig(vocab_size=100), *SIDES, seed=1)
-    encoded = binary.encode(text, tokenizer, tmp_path, split="train", source_eos=True, max_length=50)
-    index = json.loads((encoded.directory / "index.json").read_text())
+    encoded = encode(text, tokenizer, tmp_path, split="train", source_eos=True, max_length=50)
+    index = json.loads((encoded.places[0] / "index.json").read_text())
     kept = {"format", "text", "tokenizer", "source_eos", "max_length", "sampling", "counts", "files", "sha256"}
     assert index.keys() == kept
 
@@ -190,7 +191,7 @@ def test_every_source_of_a_batch_begins_with_its_tag_and_every_pair_comes_once_e
     monkeypatch.setattr(encoding, "n_processes", lambda n_pairs: n_processes)
     monkeypatch.setattr(encoding, "CHUNK", 5)
     text, tokenizer = load_training(data()), tagged()
-    encoded = binary.encode(text, tokenizer, tmp_path, split="train", source_eos=True, max_length=50)
+    encoded = encode(text, tokenizer, tmp_path, split="train", source_eos=True, max_length=50)
     found: Counter[tuple[tuple[int, ...], tuple[int, ...]]] = Counter()
     for rank in range(2):
         plan = batching.plan(encoded.lengths, budget=60, seed=1, epoch=3, rank=rank, world=2)
@@ -207,7 +208,7 @@ def test_every_source_of_a_batch_begins_with_its_tag_and_every_pair_comes_once_e
 
 def test_pieces_that_are_drawn_come_after_the_tag(tmp_path: Path) -> None:
     text, tokenizer = load_training(data()), tagged()
-    plain = binary.encode(text, tokenizer, tmp_path, split="train", source_eos=False, max_length=50)
+    plain = encode(text, tokenizer, tmp_path, split="train", source_eos=False, max_length=50)
     drawn = SampledCorpus(plain, text, tokenizer, SubwordDraw(0.5, 1, 0), max_length=50)
     sources = [drawn.source(index).tolist() for index in range(len(drawn))]
     assert [ids[0] for ids in sources] == [tokenizer.tags["en"]] * 12 + [tokenizer.tags["de"]] * 12
@@ -219,7 +220,7 @@ def test_the_directions_of_a_text_are_part_of_its_name(tmp_path: Path) -> None:
     text, tokenizer = load_training(data()), tagged()
     swapped = Corpus(text.source, text.target, parts=text.parts[::-1])
     for one in (text, swapped):
-        first = binary.encode(one, tokenizer, tmp_path, split="train", source_eos=True, max_length=50).source(0)[0]
+        first = encode(one, tokenizer, tmp_path, split="train", source_eos=True, max_length=50).source(0)[0]
         assert first == tokenizer.tags["en" if one is text else "de"]
 
 

@@ -7,9 +7,9 @@ import numpy as np
 import pytest
 
 from transformer_cli.config.tokenizer import TokenizerConfig
-from transformer_cli.data.binary import encode
 from transformer_cli.data.corpus import Corpus
 from transformer_cli.data.encoding import NO_PIECES
+from transformer_cli.data.volumes import encode
 from transformer_cli.errors import DataError, ResourceError
 from transformer_cli.tokenizer import EOS, Tokenizer, train_tokenizer
 
@@ -62,12 +62,12 @@ def test_the_second_time_nothing_is_encoded(tmp_path, tokenizer):
     ],
 )
 def test_whatever_decides_the_ids_decides_the_name(tmp_path, tokenizer, other):
-    assert put(tmp_path, tokenizer).directory != put(tmp_path, tokenizer, **other).directory
+    assert put(tmp_path, tokenizer).places[0] != put(tmp_path, tokenizer, **other).places[0]
 
 
 def test_another_tokenizer_decides_the_name_too(tmp_path, tokenizer):
     other, _ = train_tokenizer(TokenizerConfig(vocab_size=80), ENGLISH * 5, ENGLISH * 5, seed=1)
-    assert put(tmp_path, tokenizer).directory != put(tmp_path, other).directory
+    assert put(tmp_path, tokenizer).places[0] != put(tmp_path, other).places[0]
 
 
 def test_only_the_latest_encoding_of_a_split_is_kept(tmp_path, tokenizer):
@@ -124,7 +124,7 @@ def test_ids_are_read_from_the_disk_when_they_are_asked_for_and_cannot_be_writte
     encoded = put(tmp_path, tokenizer)
     last = len(encoded) - 1
     assert getattr(encoded, side)(last)[-1] != 77
-    with (encoded.directory / f"{side}.npy").open("r+b") as file:
+    with (encoded.places[0] / f"{side}.npy").open("r+b") as file:
         file.seek(-4, os.SEEK_END)
         file.write(np.int32(77).tobytes())
     ids = getattr(encoded, side)(last)
@@ -153,7 +153,7 @@ DAMAGES = [
 )
 def test_a_damaged_encoding_is_made_again_and_that_is_said(tmp_path, tokenizer, name, damage):
     """With all its targets set to 7 it was trained on; ids out of range were `a bug in tx`."""
-    place = put(tmp_path, tokenizer).directory
+    place = put(tmp_path, tokenizer).places[0]
     before = {path.name: path.read_bytes() for path in place.iterdir()}
     damage(place / name)
     said = []
@@ -168,7 +168,7 @@ def test_a_damaged_encoding_is_made_again_and_that_is_said(tmp_path, tokenizer, 
 
 def test_counts_that_were_changed_are_damage(tmp_path, tokenizer):
     """`counts: 3` ended in an AttributeError."""
-    index = put(tmp_path, tokenizer).directory / "index.json"
+    index = put(tmp_path, tokenizer).places[0] / "index.json"
     index.write_text(index.read_text("utf-8").replace('"counts": {}', '"counts": 3'), "utf-8")
     said = []
     assert put(tmp_path, tokenizer, warn=said.append).counts == {}
@@ -178,7 +178,7 @@ def test_counts_that_were_changed_are_damage(tmp_path, tokenizer):
 @pytest.mark.parametrize("opens", ["builtins.open", "numpy.load"])
 def test_too_many_open_files_are_no_damage(tmp_path, tokenizer, monkeypatch, opens):
     """`ulimit -n 20` was a damaged text, and the advice to delete it."""
-    place = put(tmp_path, tokenizer).directory
+    place = put(tmp_path, tokenizer).places[0]
     before = {path.name: path.read_bytes() for path in place.iterdir()}
 
     def fail(*arguments, **options):

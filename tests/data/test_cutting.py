@@ -103,7 +103,7 @@ def test_ids_and_words_are_those_of_the_lines(vocabulary: Vocabulary, with_eos: 
     cut = cutter(vocabulary, with_eos=with_eos, counts_words=True)
     for lines in blocks:
         check(cut, vocabulary, lines, marks=[EOS] * with_eos)
-    assert cut.words() == Counter(word for lines in blocks for line in lines for word in words(line))
+    assert cut.take_words() == Counter(word for lines in blocks for line in lines for word in words(line))
 
 
 def test_what_was_forgotten_is_learned_again(monkeypatch: pytest.MonkeyPatch) -> None:
@@ -112,8 +112,8 @@ def test_what_was_forgotten_is_learned_again(monkeypatch: pytest.MonkeyPatch) ->
     cut = cutter(learned, with_eos=False, counts_words=True)
     for first in range(0, len(LINES), 3):
         check(cut, learned, LINES[first : first + 3])
-    assert cut.words() == Counter(words("\n".join(LINES)))
-    assert cut.words() == Counter(words("\n".join(LINES)))
+    assert cut.take_words() == Counter(words("\n".join(LINES)))
+    assert cut.take_words() == Counter()
 
 
 def test_a_language_s_mark_stands_before_each_line_that_has_pieces() -> None:

@@ -12,10 +12,10 @@ import pytest
 
 from transformer_cli.config.tokenizer import SideVocabSizes, TokenizerConfig
 from transformer_cli.data import encoding
-from transformer_cli.data.binary import encode
 from transformer_cli.data.corpus import Corpus
 from transformer_cli.data.fingerprints import fingerprints_of
 from transformer_cli.data.text import ListedText
+from transformer_cli.data.volumes import encode
 from transformer_cli.errors import ResourceError
 from transformer_cli.tokenizer import EOS, Tokenizer, Vocabulary, train_tokenizer
 from transformer_cli.tokenizer.renumbering import Model
@@ -56,7 +56,7 @@ def put(folder, tokenizer, **options):
         folder,
         **{"split": "train", "source_eos": True, "max_length": 100, "remember": counted.append} | options,
     )
-    return {path.name: path.read_bytes() for path in found.directory.iterdir()}, counted
+    return {path.name: path.read_bytes() for path in found.places[0].iterdir()}, counted
 
 
 def reference(tokenizer: Tokenizer) -> dict[str, np.ndarray]:
@@ -116,6 +116,8 @@ def test_a_process_that_is_killed_is_one_error_and_leaves_nothing(tmp_path, toke
 def test_a_process_ends_with_the_one_that_asked(tokenizer):
     workers = encoding._Workers(encoding.Encoder(tokenizer, source_eos=True, max_length=None, remembers=False), 1)
     [process] = workers.processes
-    with workers:
+    try:
         process.stdin.close()
         assert process.wait(timeout=20) == 0
+    finally:
+        workers.end()

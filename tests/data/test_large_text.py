@@ -10,8 +10,8 @@ import numpy as np
 from transformer_cli.config.data import DataConfig, PhrasebookConfig
 from transformer_cli.config.tokenizer import TokenizerConfig
 from transformer_cli.data import batching, encoding
-from transformer_cli.data.binary import Remembered, encode
 from transformer_cli.data.corpus import load_training
+from transformer_cli.data.volumes import Remembered, encode
 from transformer_cli.tokenizer import EOS, train_tokenizer
 
 N_PAIRS = 100_000

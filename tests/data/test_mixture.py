@@ -23,6 +23,7 @@ from transformer_cli.training.directory import check_text
 from transformer_cli.training.listening import Listener
 from transformer_cli.training.material import Material
 from transformer_cli.training.parallel import World
+from transformer_cli.training.signals import StopRequest
 
 weighted = st.lists(st.tuples(st.integers(0, 40), st.floats(0.01, 4)), min_size=1, max_size=4)
 
@@ -102,7 +103,7 @@ def test_a_run_goes_on_with_the_same_weights_only(tmp_path):
 def test_a_text_that_is_no_list_is_seen_once(tmp_path):
     text = Corpus(["ein hund"] * 9, ["a dog"] * 9)
     tokenizer, _ = train_tokenizer(TokenizerConfig(vocab_size=30), text.source, text.target, seed=1)
-    material = Material(text, tokenizer, load_config("tiny.yaml"), tmp_path, World(), Listener())
+    material = Material(text, tokenizer, load_config("tiny.yaml"), tmp_path, World(), Listener(), StopRequest())
     material.prepare()
     _, plan = material.epoch(3)
     assert sorted(int(row) for batch in plan for row in batch) == list(range(9))
@@ -111,7 +112,7 @@ def test_a_text_that_is_no_list_is_seen_once(tmp_path):
 def test_an_epoch_of_a_run_has_the_rows_of_its_mixture(tmp_path):
     text = Corpus(["ein hund"] * 9, ["a dog"] * 9, parts=(Part("a", 5, 2.0), Part("b", 4, 0.5)))
     tokenizer, _ = train_tokenizer(TokenizerConfig(vocab_size=30), text.source, text.target, seed=1)
-    material = Material(text, tokenizer, load_config("tiny.yaml"), tmp_path, World(), Listener())
+    material = Material(text, tokenizer, load_config("tiny.yaml"), tmp_path, World(), Listener(), StopRequest())
     material.prepare()
     _, plan = material.epoch(3)
     assert sorted(row for batch in plan for row in batch) == sorted(material.rows(3).tolist())

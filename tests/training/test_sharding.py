@@ -22,9 +22,9 @@ from transformer_cli.config.model import ModelConfig
 from transformer_cli.config.run import RunConfig
 from transformer_cli.config.source import load_config
 from transformer_cli.config.training import TrainingConfig
-from transformer_cli.data import binary
 from transformer_cli.data.corpus import load_validation
 from transformer_cli.data.loader import Batch, collate
+from transformer_cli.data.volumes import encode
 from transformer_cli.files import json_text, write_json
 from transformer_cli.machine import decide
 from transformer_cli.model.build import build_model
@@ -308,7 +308,7 @@ def test_a_validation_of_several_processes_is_that_of_one(tmp_path: Path, loaded
     config, tokenizer = loaded_run.config, loaded_run.tokenizer
     text = load_validation(config.data)
     assert text is not None
-    encoded = binary.encode(text, tokenizer, tmp_path / "data", split="valid", source_eos=config.data.source_eos)
+    encoded = encode(text, tokenizer, tmp_path / "data", split="valid", source_eos=config.data.source_eos)
     small = config.model_copy(update={"training": config.training.model_copy(update={"budget_tokens": 8})})
 
     def results(world: World) -> dict[str, Any]:

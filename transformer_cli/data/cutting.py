@@ -58,9 +58,10 @@ class Cutter(ABC):
         """What another one counted."""
         self._counter.add_counts(counts)
 
-    def words(self) -> Counter[str]:
-        """How often each word came."""
-        return self._counter.counts()
+    def take_words(self) -> Counter[str]:
+        """How often each word came since this was asked last."""
+        taken, self._counter = self._counter.counts(), WordCounter()
+        return taken
 
 
 class LineByLine(Cutter):
@@ -107,9 +108,9 @@ class WordByWord(Cutter):
         line_ends = ends[numbers == END]
         return found, np.diff(line_ends, prepend=0).astype(np.int32)
 
-    def words(self) -> Counter[str]:
+    def take_words(self) -> Counter[str]:
         self._settle()
-        return super().words()
+        return super().take_words()
 
     def _learn(self, words: list[bytes]) -> None:
         """Words that are new, in the order of their numbers."""

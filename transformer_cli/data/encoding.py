@@ -11,7 +11,7 @@ import os
 import signal
 import subprocess
 import sys
-from collections import deque
+from collections import Counter, deque
 from collections.abc import Iterator, Mapping, Sequence
 from concurrent.futures import Future, ThreadPoolExecutor
 from contextlib import suppress
@@ -34,8 +34,8 @@ CHUNK = 8192
 WORTH_A_PROCESS = 50_000
 """Pairs, from which on a process more is faster: it takes half a second to start."""
 NO_PIECES = "no pieces"
-Stretches = Sequence[tuple[int, int | None]]
-"""So many pairs, and the tag that their sources begin with."""
+Stretch = tuple[int, int, int | None]
+"""The place of its first pair, and of the one behind its last; the tag that its sources begin with."""
 NO_NUMBERS = np.empty((2, 0), dtype=np.uint64)
 
 Array = npt.NDArray[Any]
@@ -107,39 +107,54 @@ class Encoder:
         )
 
 
-def encoded(source: Text, target: Text, encoder: Encoder, tags: Stretches = ()) -> Iterator[Block]:
-    """What each CHUNK of pairs becomes, in order; the words that the encoder counts are all there at the end.
+class Team:
+    """An encoder, and as many processes as so many pairs are worth; they end with the block."""
 
-    tags: of stretches of the text. Raises ResourceError where a process that encodes cannot be started, or ends.
-    """
-    chunks: list[tuple[int, int, int | None]] = []
-    begin = 0
-    for n_pairs, tag in tags or [(len(source), None)]:
-        end = begin + n_pairs
-        chunks += [(first, min(first + CHUNK, end), tag) for first in range(begin, end, CHUNK)]
-        begin = end
-    assert begin == len(source)
-    n = n_processes(len(source))
-    if n == 1:
-        yield from (encoder.encode(source.utf8(first, end), target.utf8(first, end), tag) for first, end, tag in chunks)
-        return
-    with ThreadPoolExecutor(n) as threads, _Workers(encoder, n) as workers:
+    def __init__(self, encoder: Encoder, n_pairs: int) -> None:
+        """Raises ResourceError where a process cannot be started."""
+        self.encoder = encoder
+        n = n_processes(n_pairs)
+        self._workers = None if n == 1 else _Workers(encoder, n)
+        self._threads = ThreadPoolExecutor(n)
 
-        def encode(first: int, end: int, tag: int | None) -> Block:
-            return workers.encode(source.utf8(first, end), target.utf8(first, end), tag)
+    def __enter__(self) -> Team:
+        return self
 
+    def __exit__(self, *failure: object) -> None:
+        if self._workers is not None:
+            self._workers.end()
+        self._threads.shutdown()
+
+    def blocks(self, source: Text, target: Text, stretches: Sequence[Stretch]) -> Iterator[Block]:
+        """What each CHUNK of pairs becomes, in order. Raises ResourceError where a process that encodes ends."""
+        chunks = (
+            (place, min(place + CHUNK, end), tag) for first, end, tag in stretches for place in range(first, end, CHUNK)
+        )
+        encode = self.encoder.encode if self._workers is None else self._workers.encode
+
+        def encoded(first: int, end: int, tag: int | None) -> Block:
+            return encode(source.utf8(first, end), target.utf8(first, end), tag)
+
+        if self._workers is None:
+            yield from (encoded(*chunk) for chunk in chunks)
+            return
         pending: deque[Future[Block]] = deque()
         try:
             for chunk in chunks:
-                pending.append(threads.submit(encode, *chunk))
-                if len(pending) > 2 * n:
+                pending.append(self._threads.submit(encoded, *chunk))
+                if len(pending) > 2 * len(self._workers.processes):
                     yield pending.popleft().result()
             while pending:
                 yield pending.popleft().result()
-            workers.tell_words()
         finally:
             for future in pending:
                 future.cancel()
+
+    def take_words(self) -> list[Counter[str]]:
+        """How often each word of either side came since this was asked last."""
+        if self._workers is not None:
+            self._workers.tell_words()
+        return [side.take_words() for side in self.encoder.sides]
 
 
 def n_processes(n_pairs: int) -> int:
@@ -172,14 +187,8 @@ class _Workers:
                 _send(_in(process), options, models)
                 self.idle.put(process)
         except OSError as failure:
-            self._end()
+            self.end()
             raise ResourceError(f"no process can be started to encode the text: {failure.strerror}") from failure
-
-    def __enter__(self) -> _Workers:
-        return self
-
-    def __exit__(self, *failure: object) -> None:
-        self._end()
 
     def encode(self, source: bytes, target: bytes, tag: int | None) -> Block:
         """What Encoder.encode gives, from the next process that has time."""
@@ -199,7 +208,8 @@ class _Workers:
             for side, counts in zip(self.encoder.sides, found["words"], strict=True):
                 side.add_counts(counts)
 
-    def _end(self) -> None:
+    def end(self) -> None:
+        """End them."""
         for process in self.processes:
             process.kill()
             process.wait()
@@ -218,7 +228,7 @@ def work() -> None:
     while (message := _receive(requests)) is not None:
         fields, texts = message
         if "words" in fields:
-            _send(replies, {"words": [side.words() for side in encoder.sides]}, [])
+            _send(replies, {"words": [side.take_words() for side in encoder.sides]}, [])
             continue
         source, target = texts
         block = encoder.encode(source, target, fields["tag"])

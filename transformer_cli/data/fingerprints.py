@@ -7,6 +7,7 @@ from __future__ import annotations
 
 from hashlib import blake2b
 from pathlib import Path
+from typing import BinaryIO
 
 import numpy as np
 import numpy.typing as npt
@@ -50,10 +51,15 @@ def is_among(numbers: Numbers, known: Numbers) -> npt.NDArray[np.bool_]:
 def save_fingerprints(run_dir: Path, found: Numbers) -> None:
     """Keep them in a run, sorted by now; ResourceError where the disk refuses."""
     with files.atomic_file(run_dir / LINES) as file:
-        shape = {"descr": np.lib.format.dtype_to_descr(found.dtype), "fortran_order": False, "shape": found.shape}
-        np.lib.format.write_array_header_1_0(file, shape)
-        for row in found:
-            file.write(memoryview(row).cast("B"))
+        write_fingerprints(file, found)
+
+
+def write_fingerprints(file: BinaryIO, found: Numbers) -> None:
+    """As NumPy would, which for its part writes past the file's own `write`."""
+    shape = {"descr": np.lib.format.dtype_to_descr(found.dtype), "fortran_order": False, "shape": found.shape}
+    np.lib.format.write_array_header_1_0(file, shape)
+    for row in found:
+        file.write(memoryview(row).cast("B"))
 
 
 def load_fingerprints(run_dir: Path) -> Numbers | None:

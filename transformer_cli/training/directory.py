@@ -76,7 +76,10 @@ FILES = ("best", "last", METRICS, NO_METRICS, WORD_COUNTS, LINES, "config.yaml",
 
 FOLDERS = {
     "tokenizer": (r"(spm|source|target)\.model|tokenizer\.json", ""),
-    "data": (r"(train|valid)(-sampled)?-[0-9a-f]{16}", r"(pairs|(source|target)(_offsets)?)\.npy|index\.json"),
+    "data": (
+        r"(train|valid)(-sampled)?-[0-9a-f]{16}(-\d+-of-\d+)?",
+        r"(pairs|numbers|(source|target)(_offsets)?)\.npy|index\.json|words\.jsonl",
+    ),
     "checkpoints": (
         r"step-\d{8,18}|damaged-step-\d{8,18}(-\d+)?",
         r"(model|optimizer)\.safetensors|(state|manifest)\.json",
@@ -261,6 +264,8 @@ def sweep(run_dir: Path) -> None:
     """Delete what killed writers left half-written anywhere in a run."""
     for folder in ("", *FOLDERS):
         files.sweep(run_dir / folder)
+    for part in sorted((run_dir / "data").glob("*-*")):
+        files.sweep(part)
 
 
 def discard(run_dir: Path) -> None:

@@ -20,6 +20,7 @@ from transformer_cli.config.training import TrainingConfig
 from transformer_cli.data import binary
 from transformer_cli.data.corpus import Corpus
 from transformer_cli.data.encoding import Block, Encoder, n_processes
+from transformer_cli.data.volumes import Volumes
 from transformer_cli.model.build import build_model
 from transformer_cli.tokenizer import Tokenizer, train_tokenizer
 from transformer_cli.tokenizer.learning import MAX_LINES
@@ -28,6 +29,8 @@ from transformer_cli.training.optimizers import build_optimizer, state_tensors
 
 SAMPLE = 4_000
 """Pairs all over the text that tell how many pieces it has, and how long it takes."""
+NUMBERS = 2 * np.dtype(np.uint64).itemsize
+"""Bytes of a pair that are remembered of its lines: in the volumes of the text, until all are there, and in the run."""
 
 
 @dataclass(frozen=True)
@@ -35,7 +38,8 @@ class Disk:
     """Bytes on the disk of a run.
 
     text: as ids, with what is kept of it. checkpoint: of one; checkpoints: how many there are at most at a time. there:
-    of all that, what the run directory has by now. needed: what is still to be written. free: for whoever asks.
+    of all that, what the run directory has by now. needed: what is still to be written, and at a time there. free: for
+    whoever asks.
     """
 
     text: int
@@ -77,11 +81,13 @@ def expense(
     """
     sample, n_pairs = _sample(texts["train"]), sum(len(texts[name]) for name in ("train", "valid") if name in texts)
     tokenizer_s = 0.0
-    is_encoded = not overwrite and tokenizer is not None and _is_encoded(texts["train"], tokenizer, config, run_dir)
+    to_encode = len(texts["train"])
+    if not overwrite and tokenizer is not None:
+        to_encode = _to_encode(texts["train"], tokenizer, config, run_dir)
     if tokenizer is None:
         tokenizer, tokenizer_s = _learned(sample, len(texts["train"]), config)
     each, encoding_s = _encoded(sample, n_pairs, tokenizer, config)
-    text = n_pairs * each
+    text, noted = n_pairs * each, len(texts["train"]) * NUMBERS
     checkpoint = _checkpoint(config, *pieces)
     checkpoints = _most_checkpoints(config.training)
     model = sum(len(vocabulary.model) for vocabulary in tokenizer.models().values())
@@ -92,10 +98,10 @@ def expense(
         checkpoints=checkpoints,
         tokenizer=model,
         there=there,
-        needed=max(0, text + checkpoint * checkpoints + model - there),
+        needed=max(0, text + max(noted, checkpoint * checkpoints) + model - there),
         free=shutil.disk_usage(next(place for place in (run_dir, *run_dir.absolute().parents) if place.is_dir())).free,
     )
-    return disk, Preparing(reading_s, tokenizer_s, 0.0 if is_encoded else encoding_s)
+    return disk, Preparing(reading_s, tokenizer_s, encoding_s * to_encode / len(texts["train"]))
 
 
 def _sample(text: Corpus, n: int = SAMPLE) -> Corpus:
@@ -104,19 +110,21 @@ def _sample(text: Corpus, n: int = SAMPLE) -> Corpus:
     return Corpus([text.source[place] for place in places], [text.target[place] for place in places])
 
 
-def _is_encoded(text: Corpus, tokenizer: Tokenizer, config: RunConfig, run_dir: Path) -> bool:
-    """Whether the training text was encoded before; its hash may need another pass, which nothing there does not."""
+def _to_encode(text: Corpus, tokenizer: Tokenizer, config: RunConfig, run_dir: Path) -> int:
+    """How many pairs of the training text were not encoded before; its hash may need another pass, which nothing there
+    does not."""
     if not any((run_dir / "data").glob("train-*")):
-        return False
+        return len(text)
     options = config.data
-    return binary.place_of(
+    volumes = Volumes(
         text,
         tokenizer,
         run_dir / "data",
         split="train",
         source_eos=options.source_eos,
         max_length=options.max_length,
-    ).is_dir()
+    )
+    return volumes.n_pairs(volumes.absent())
 
 
 def _learned(sample: Corpus, n_pairs: int, config: RunConfig) -> tuple[Tokenizer, float]:
@@ -157,7 +165,7 @@ def _bytes_of_a_pair(block: Block) -> int:
     """Ids, where they begin, and what is remembered of the lines; rounded up."""
     n_ids = len(block.source) + len(block.target)
     each = {name: dtype.itemsize for name, dtype in binary.ARRAYS.items()}
-    numbers = each["pairs"] + each["source_offsets"] + each["target_offsets"] + 2 * np.dtype(np.uint64).itemsize
+    numbers = each["pairs"] + each["source_offsets"] + each["target_offsets"] + NUMBERS
     return numbers + -(-n_ids * each["source"] // block.n_pairs)
 
 

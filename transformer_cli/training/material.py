@@ -2,26 +2,33 @@
 
 from __future__ import annotations
 
+import json
+import time
 from collections.abc import Sequence
+from contextlib import closing
 from pathlib import Path
 
 import numpy as np
 import numpy.typing as npt
 
+from transformer_cli import files
 from transformer_cli.config.run import RunConfig
-from transformer_cli.data import batching, binary
+from transformer_cli.data import batching
+from transformer_cli.data.binary import EncodedCorpus
 from transformer_cli.data.corpus import Corpus
 from transformer_cli.data.dropped import DroppedCorpus, WordDraw
 from transformer_cli.data.fingerprints import LINES, fingerprints_of, save_fingerprints
 from transformer_cli.data.mixture import Mixture
 from transformer_cli.data.sampled import SampledCorpus, SubwordDraw
 from transformer_cli.data.text import as_text
+from transformer_cli.data.volumes import Remembered, Volumes
 from transformer_cli.evaluation.words import WORD_COUNTS, WordCounts, count_words, save_word_counts
 from transformer_cli.tokenizer import Tokenizer
-from transformer_cli.training.listening import Listener
+from transformer_cli.training.listening import Advance, Listener
 from transformer_cli.training.parallel import World
+from transformer_cli.training.signals import StopRequest
 
-Drawn = binary.EncodedCorpus | SampledCorpus | DroppedCorpus
+Drawn = EncodedCorpus | SampledCorpus | DroppedCorpus
 Epoch = tuple[Drawn, list[batching.Indices]]
 
 
@@ -29,10 +36,17 @@ class Material:
     """The training text of a run directory."""
 
     def __init__(
-        self, text: Corpus, tokenizer: Tokenizer, config: RunConfig, run_dir: Path, world: World, listener: Listener
+        self,
+        text: Corpus,
+        tokenizer: Tokenizer,
+        config: RunConfig,
+        run_dir: Path,
+        world: World,
+        listener: Listener,
+        stop: StopRequest,
     ) -> None:
         self.text, self.tokenizer, self.config = text, tokenizer, config
-        self.run_dir, self.world, self.listener = run_dir, world, listener
+        self.run_dir, self.world, self.listener, self.stop = run_dir, world, listener, stop
         self._latest: tuple[tuple[int, tuple[tuple[int, int], ...]], Epoch] | None = None
 
     def prepare(self) -> None:
@@ -45,37 +59,58 @@ class Material:
             share = seen / sum(self.mixture.seen)
             self.listener.say(f"{part.name}: {part.pairs:,} pairs, {weight:.3g} times an epoch, {share:.1%} of it")
 
-    def encode(self, text: Corpus, split: str) -> binary.EncodedCorpus:
+    def encode(self, text: Corpus, split: str) -> EncodedCorpus:
         """A text as ids; of the training text, words and lines are remembered while it is encoded. What is held out of
-        it to validate with is as long as it is."""
+        it to validate with is as long as it is. Raises Interrupted where a stop was asked for before all volumes were
+        there."""
         is_training = split == "train"
         is_held_out = split == "valid" and self.config.data.held_out is not None
-
-        def encode() -> binary.EncodedCorpus:
-            with self.listener.stage(f"encoding the {split} text", len(text)) as advance:
-                return binary.encode(
-                    text,
-                    self.tokenizer,
-                    self.run_dir / "data",
-                    split=split,
-                    source_eos=self.config.data.source_eos,
-                    max_length=self.config.data.max_length if is_training or is_held_out else None,
-                    remember=self._keep if is_training else None,
-                    warn=self.listener.warn,
-                    progress=advance,
-                )
-
-        found = encode() if self.world.is_main else None
-        if is_training:
-            self.remember()
-        self.world.wait()
-        encoded = encode() if found is None else found
+        volumes = Volumes(
+            text,
+            self.tokenizer,
+            self.run_dir / "data",
+            split=split,
+            source_eos=self.config.data.source_eos,
+            max_length=self.config.data.max_length if is_training or is_held_out else None,
+            remembers=is_training,
+        )
+        with self.listener.stage(f"encoding the {split} text", len(text)) as advance:
+            self._make(volumes, advance)
+            if is_training and self.world.is_main:
+                volumes.remember(self._keep)
+                self.remember()
+            encoded = volumes.open()
         if is_held_out:
             share = self.config.data.valid
             self.listener.say(f"{len(encoded):,} pairs are held out of the training text to validate with ({share})")
             for reason, n in encoded.counts.items():
                 self.listener.warn(f"held out: {n:,} {reason}")
         return encoded
+
+    def _make(self, volumes: Volumes, advance: Advance) -> None:
+        """Have all volumes of a text: each machine makes one at a time, by the first of its processes; after each of
+        these rounds all agree on whether to go on."""
+        world, what, n_pairs = self.world, f"encoding the {volumes.split} text", len(volumes.corpus)
+        missing = volumes.missing(self.listener.warn) if world.is_main else []
+        missing = json.loads(world.share(files.json_line(missing)))
+        advance(there := n_pairs - volumes.n_pairs(missing))
+        if missing and there:
+            self.listener.say(f"{what}: {there:,} of {n_pairs:,} pairs were there")
+        makers = world.first_of_each_machine()
+        rounds = [missing[first : first + len(makers)] for first in range(0, len(missing), len(makers))]
+        mine = [number for made in rounds for maker, number in zip(makers, made, strict=False) if maker == world.rank]
+        with closing(volumes.make(mine, advance)) as making:
+            for number, made in enumerate(rounds, start=1):
+                start = time.monotonic()
+                next(making, None)
+                asked = world.sum(*self.stop.asked(next_s=time.monotonic() - start))
+                there += volumes.n_pairs(made)
+                advance(volumes.n_pairs([other for other in made if other not in mine]))
+                if number < len(rounds) and self.stop.is_agreed(asked):
+                    world.part()
+                    raise self.stop.interruption(
+                        f"{what}: {there:,} of {n_pairs:,} pairs are there, and the same command goes on with the rest"
+                    )
 
     def remember(self) -> None:
         """Have which words and lines the training text has in the run; what was encoded before they were missed is read
@@ -89,7 +124,7 @@ class Material:
             numbers.sort()
             save_fingerprints(self.run_dir, numbers)
 
-    def _keep(self, found: binary.Remembered) -> None:
+    def _keep(self, found: Remembered) -> None:
         save_word_counts(self.run_dir, WordCounts(found.source, found.target))
         save_fingerprints(self.run_dir, found.numbers)
 
@@ -134,7 +169,7 @@ class Material:
 
     def _drawn(self, epoch: int) -> Drawn:
         config = self.config
-        drawn: binary.EncodedCorpus | SampledCorpus = self.encoded
+        drawn: EncodedCorpus | SampledCorpus = self.encoded
         if rate := config.tokenizer.sampling:
             draw = SubwordDraw(rate, config.seed, epoch)
             drawn = SampledCorpus(self.encoded, self.text, self.tokenizer, draw, max_length=config.data.max_length)

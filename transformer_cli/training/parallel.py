@@ -77,6 +77,11 @@ class World:
             for found, length in zip(texts, lengths, strict=True)
         ]
 
+    def first_of_each_machine(self) -> list[int]:
+        """The processes that have a machine for themselves as long as the others wait; this one's is the first."""
+        ranks = self.gather(str(environment.local_rank()))
+        return [rank for rank, local_rank in enumerate(ranks) if rank == 0 or local_rank == "0"]
+
     def at(self, kind: str) -> None:
         """What this process does next: others that wait for it know how long such work takes it."""
         if self.watch is not None:

@@ -146,7 +146,8 @@ class Run:
         """Tokenizer and model, as new or as they were saved."""
         train_text, _ = self.texts
         self.tokenizer = self._tokenizer(train_text)
-        self.material = Material(train_text, self.tokenizer, self.config, self.run_dir, self.world, self.listener)
+        here = self.run_dir, self.world, self.listener, self.stop
+        self.material = Material(train_text, self.tokenizer, self.config, *here)
         with self.listener.stage("building the model"):
             learner = self._learner()
         self.progress = self._resume(learner)

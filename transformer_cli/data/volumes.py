@@ -1,0 +1,250 @@
+"""A corpus encoded once for a text and a tokenizer, in volumes: whatever ends that, what is lost is one of them.
+
+A volume is a directory, which is whole or absent; its name holds the hash of all that decides its content.
+"""
+
+from __future__ import annotations
+
+import hashlib
+import json
+import re
+from collections.abc import Callable, Generator, Mapping, Sequence
+from concurrent.futures import ThreadPoolExecutor
+from dataclasses import dataclass
+from itertools import accumulate
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+
+from transformer_cli import files
+from transformer_cli.data.binary import EncodedCorpus, damage_of, opened, write_index, writing
+from transformer_cli.data.corpus import Corpus
+from transformer_cli.data.encoding import Encoder, Stretch, Team, cores
+from transformer_cli.data.fingerprints import Numbers, write_fingerprints
+from transformer_cli.data.text import as_text
+from transformer_cli.errors import DataError
+from transformer_cli.tokenizer import Tokenizer
+from transformer_cli.writing import WordCounter
+
+FORMAT = 2
+VOLUME = 1_000_000
+"""Pairs of the text that a volume is made of."""
+NAME = r"(-sampled)?-[0-9a-f]{16}(-\d+-of-\d+)?"
+"""What stands behind the split in a directory's name; once, what was drawn was kept."""
+WORDS, NUMBERS = "words.jsonl", "numbers.npy"
+"""What a volume has beside its ids until all are there: its words of either side; its lines, see fingerprints.py."""
+
+
+@dataclass(frozen=True)
+class Remembered:
+    """What a run keeps of its training text, to tell of a test what is new. source, target: how often each word came
+    there. numbers: see fingerprints.py, each row in order."""
+
+    source: Mapping[str, int]
+    target: Mapping[str, int]
+    numbers: Numbers
+
+
+class Volumes:
+    """The volumes of a text, by number: those that are there, and those that are still to be made."""
+
+    def __init__(
+        self,
+        corpus: Corpus,
+        tokenizer: Tokenizer,
+        directory: str | Path,
+        *,
+        split: str,
+        source_eos: bool,
+        max_length: int | None = None,
+        remembers: bool = False,
+    ) -> None:
+        """split: names the directories. source_eos: whether a source ends in EOS. max_length: for training; pairs with
+        more pieces on a side, end marks included, or with none, are left out and counted. None keeps every pair.
+        remembers: what is encoded now leaves word of its words and lines.
+        """
+        self.corpus, self.tokenizer, self.directory, self.split = corpus, tokenizer, Path(directory), split
+        self.options: dict[str, Any] = {"source_eos": source_eos, "max_length": max_length}
+        self.remembers = remembers
+        self.limits = [*range(0, len(corpus), VOLUME), len(corpus)] if len(corpus) else [0, 0]
+        """The places in the text where each begins, and its end."""
+        self.decisive = _decisive(corpus, tokenizer, source_eos, max_length)
+        name, n = _name(split, self.decisive), len(self.limits) - 1
+        names = [name] if n == 1 else [f"{name}-{number + 1}-of-{n}" for number in range(n)]
+        self.places = [self.directory / name for name in names]
+
+    def n_pairs(self, numbers: Sequence[int]) -> int:
+        """Of the text, in these."""
+        return sum(self.limits[number + 1] - self.limits[number] for number in numbers)
+
+    def absent(self) -> list[int]:
+        """Those that are not there."""
+        there = {path.name for path in self.directory.iterdir()} if self.directory.is_dir() else set()
+        return [number for number, place in enumerate(self.places) if place.name not in there]
+
+    def missing(self, warn: Callable[[str], None]) -> list[int]:
+        """The same, once what is no longer what was written is deleted, each with a line to warn, and whatever was
+        encoded for the same split of another text or tokenizer. Raises ResourceError where the disk refuses."""
+        self._delete_others()
+        absent = self.absent()
+        there = [place for number, place in enumerate(self.places) if number not in absent]
+        with ThreadPoolExecutor(cores()) as threads:
+            for place, damage in zip(there, threads.map(damage_of, there), strict=True):
+                if damage is not None:
+                    warn(f"{damage.message}: it is made again from the text")
+                    files.remove(place)
+        return self.absent()
+
+    def make(self, numbers: Sequence[int], progress: Callable[[int], object]) -> Generator[int, None, None]:
+        """Encode these, one after the other; each is there when its number comes. progress: called with the
+        number of pairs that are newly done. Raises ResourceError where the disk or the system refuses."""
+        if not numbers:
+            return
+        encoder = Encoder(self.tokenizer, **self.options, remembers=self.remembers)
+        with Team(encoder, self.n_pairs(numbers)) as team:
+            for number in numbers:
+                self._make(number, team, progress)
+                yield number
+
+    def remember(self, keep: Callable[[Remembered], None]) -> None:
+        """Let the words and lines of the text be kept, if all have word of them; then they have it no longer."""
+        if (found := self._remembered()) is not None:
+            keep(found)
+        for place in self.places:
+            for name in (WORDS, NUMBERS):
+                files.remove(place / name)
+
+    def open(self) -> EncodedCorpus:
+        """All of them as one, which must be there; DataError where no pair is left to learn from."""
+        found = EncodedCorpus(self.places)
+        if (limit := self.options["max_length"]) is not None and not len(found):
+            raise DataError(
+                f"no sentence pair is left to learn from: all {len(self.corpus):,} are empty or longer than {limit}",
+                hint="raise data.max_length",
+            )
+        return found
+
+    def _make(self, number: int, team: Team, progress: Callable[[int], object]) -> None:
+        first, end = self.limits[number : number + 2]
+        sides = as_text(self.corpus.source), as_text(self.corpus.target)
+        stretches = _clipped(_tags(self.corpus, self.tokenizer), first, end)
+        numbers = np.empty((2, end - first if self.remembers else 0), dtype=np.uint64)
+        with files.atomic_directory(self.places[number]) as aside:
+            with writing(aside, first) as writer:
+                for block in team.blocks(*sides, stretches):
+                    begin = writer.n_seen - first
+                    numbers[:, begin : begin + block.numbers.shape[1]] = block.numbers
+                    writer.add(block)
+                    progress(block.n_pairs)
+            if self.remembers:
+                _note(aside, team.take_words(), numbers)
+            write_index(aside, {**self.decisive, "counts": dict(writer.counts)})
+
+    def _remembered(self) -> Remembered | None:
+        source, target = WordCounter(), WordCounter()
+        numbers = np.empty((2, len(self.corpus)), dtype=np.uint64)
+        for place, first, end in zip(self.places, self.limits, self.limits[1:], strict=False):
+            if (words := _noted(place)) is None:
+                return None
+            source.add_counts(words["source"])
+            target.add_counts(words["target"])
+            numbers[:, first:end] = opened(place, "numbers")
+        numbers.sort()
+        return Remembered(source.counts(), target.counts(), numbers)
+
+    def _delete_others(self) -> None:
+        """Delete what was encoded for the same split and is none of these."""
+        ours = {place.name for place in self.places}
+        own_name = re.compile(re.escape(self.split) + NAME)
+        for other in sorted(self.directory.iterdir()) if self.directory.is_dir() else ():
+            if other.name not in ours and own_name.fullmatch(other.name):
+                files.remove(other)
+
+
+def encode(
+    corpus: Corpus,
+    tokenizer: Tokenizer,
+    directory: str | Path,
+    *,
+    split: str,
+    source_eos: bool,
+    max_length: int | None = None,
+    remember: Callable[[Remembered], None] | None = None,
+    warn: Callable[[str], None] = lambda line: None,
+    progress: Callable[[int], object] = lambda n: None,
+) -> EncodedCorpus:
+    """The corpus as ids, out of `directory` as far as it was encoded before, else encoded and put there: what Volumes
+    does, all of it by this process. remember: is told of the words and lines of the text, if it is encoded now.
+    """
+    volumes = Volumes(
+        corpus,
+        tokenizer,
+        directory,
+        split=split,
+        source_eos=source_eos,
+        max_length=max_length,
+        remembers=remember is not None,
+    )
+    for _ in volumes.make(volumes.missing(warn), progress):
+        pass
+    if remember is not None:
+        volumes.remember(remember)
+    return volumes.open()
+
+
+def _tags(corpus: Corpus, tokenizer: Tokenizer) -> list[tuple[int, int | None]]:
+    """How many pairs of the text begin with which tag, one after the other; none where there are no tags."""
+    found = [(part.pairs, part.direction) for part in corpus.parts if part.direction is not None]
+    return [(n, tokenizer.tags[direction.target]) for n, direction in found] if found and tokenizer.tags else []
+
+
+def _clipped(tags: Sequence[tuple[int, int | None]], first: int, end: int) -> list[Stretch]:
+    """The stretches of a text between two places. tags: of all of it; none where it has one stretch without."""
+    ends = accumulate(n for n, _ in tags)
+    stretches = [(last - n, last, tag) for (n, tag), last in zip(tags, ends, strict=True)] or [(first, end, None)]
+    clipped = ((max(begin, first), min(last, end), tag) for begin, last, tag in stretches)
+    return [stretch for stretch in clipped if stretch[0] < stretch[1]]
+
+
+def _decisive(corpus: Corpus, tokenizer: Tokenizer, source_eos: bool, max_length: int | None) -> dict[str, Any]:
+    """All that decides what a text becomes."""
+    tags = _tags(corpus, tokenizer)
+    return {
+        "format": FORMAT,
+        "text": corpus.sha256,
+        "tokenizer": tokenizer.fingerprint,
+        "source_eos": source_eos,
+        "max_length": max_length,
+        "sampling": None,  # what is drawn is drawn by the loader; once it stood here
+        **({"tags": tags} if tags else {}),
+        **({"volume": VOLUME} if len(corpus) > VOLUME else {}),
+    }
+
+
+def _name(split: str, decisive: Mapping[str, Any]) -> str:
+    key = hashlib.sha256(json.dumps(decisive, sort_keys=True, allow_nan=False).encode()).hexdigest()[:16]
+    return f"{split}-{key}"
+
+
+def _note(directory: Path, words: Sequence[Mapping[str, int]], numbers: Numbers) -> None:
+    """Write down what is to be remembered of a volume: the digests of both in one line, the words in the next."""
+    with files.create_file(directory / NUMBERS) as file:
+        write_fingerprints(file, numbers)
+    line = files.json_line(dict(zip(("source", "target"), words, strict=True)))
+    digests = {"words": hashlib.sha256(line.encode()).hexdigest(), "numbers": files.sha256(directory / NUMBERS)}
+    with files.create_file(directory / WORDS) as file:
+        file.write(f"{files.json_line(digests)}\n{line}".encode())
+
+
+def _noted(directory: Path) -> dict[str, dict[str, int]] | None:
+    """The words of a volume, by side; None where it has not both what `_note` wrote."""
+    places = directory / WORDS, directory / NUMBERS
+    if not all(place.is_file() for place in places):
+        return None
+    digests, _, line = files.read_bytes(places[0]).partition(b"\n")
+    found = {"words": hashlib.sha256(line).hexdigest(), "numbers": files.sha256(places[1])}
+    if digests != files.json_line(found).encode():
+        return None
+    words: dict[str, dict[str, int]] = json.loads(line)
+    return words
