@@ -12,15 +12,21 @@ from types import SimpleNamespace
 from typing import Any
 
 import pytest
+import torch
+from safetensors.torch import save_file
+
+from transformer_cli.config.model import ModelConfig
+from transformer_cli.model.build import build_model
 
 BENCHMARK = Path(__file__).parents[1] / "scripts" / "benchmark"
-MODULES = ("rounds", "tables", "environments", "prepare")
+MODULES = ("rounds", "tables", "environments", "prepare", "turn", "weights", "by_joeynmt", "by_opennmt", "by_eole")
 
 
 @pytest.fixture
 def suite(monkeypatch: pytest.MonkeyPatch) -> Any:
     """Its modules, for one test."""
     monkeypatch.syspath_prepend(BENCHMARK)
+    monkeypatch.syspath_prepend(BENCHMARK / "contestants")
     for name in MODULES:
         monkeypatch.delitem(sys.modules, name, raising=False)
     yield SimpleNamespace(**{name: importlib.import_module(name) for name in MODULES})
@@ -126,9 +132,7 @@ def test_who_takes_too_long_is_ended_with_all_its_processes(suite: Any, monkeypa
 
 def test_a_table_gives_medians_and_spreads(suite: Any) -> None:
     seconds = {"tx, fp32": [2.0, 4.0, 1.0], "other, fp32": [8.0, 10.0, 5.0]}
-    turns = {
-        name: [turn(suite, translations=["x"] * 1000, seconds=one) for one in all] for name, all in seconds.items()
-    }
+    turns = {name: [turn(suite, lines=1000, seconds=one) for one in all] for name, all in seconds.items()}
     results = suite.rounds.Results(turns=turns, load=[(0.0, 0.0)] * 3)
     extra = {"tx, fp32": {"bleu": 40.874, "same": 1000}, "other, fp32": {"bleu": 40.1, "same": 987}}
     assert suite.tables.table("decode", results, extra) == [
@@ -197,8 +201,8 @@ if asked["precision"] == "bf16":
 if asked["what"] == "train":
     print(json.dumps({"tokens": 6000, "seconds": 2.0}))
 else:
-    texts = ["a dog runs over a meadow .", "two men sit on a bench ."] * (asked["lines"] // 2)
-    print(json.dumps({"translations": texts, "seconds": 2.0}))
+    texts = (["a dog runs over a meadow .", "two men sit on a bench ."] * 10)[: asked["lines"]]
+    print(json.dumps({"lines": len(texts), "translations": texts, "seconds": 2.0}))
 """
     for name in ("by_tx", "by_ctranslate2", "by_joeynmt"):
         (standing_in / f"{name}.py").write_text(program, encoding="utf-8")
@@ -209,6 +213,7 @@ else:
         (work / "text").mkdir()
         shapes = {name: {"flops_per_token": 1e6} for name in suite.prepare.SHAPES}
         (work / "text" / "shapes.json").write_text(json.dumps(shapes), encoding="utf-8")
+        (work / "text" / "test.source").write_text("ein Hund\nzwei Männer\n", encoding="utf-8")
         (work / "text" / "test.target").write_text("a dog runs over a meadow .\ntwo men sit on a bench .\n" * 500)
         options.run = "a run"
         return {"JoeyNMT": "JoeyNMT cannot be installed: no network"}, {
@@ -238,7 +243,55 @@ else:
     assert "| tx translate |" in said
     found = json.loads((tmp_path / "cache" / "results.json").read_text("utf-8"))
     assert len(found["contests"]) == 2 + 4 + 1
+    assert "translations" not in json.dumps(found["contests"])
     assert found["contests"]["Training, base"]["turns"]["tx, fp32"][0]["facts"]["tokens"] == 6000
     assert found["contests"]["Training, base"]["commands"].keys() == {"tx, fp32", "tx, bf16"}
     assert found["versions"]["tx"]["sacrebleu"]
     assert found["missing"] == {"JoeyNMT": "JoeyNMT cannot be installed: no network"}
+
+
+def other_toolkits(model: Any, names: dict[str, dict[str, str]]) -> Any:
+    """A model whose modules are called as theirs, with weights of its own, and a bias of the output."""
+    tensors, found = dict(model.named_parameters()), {}
+    for side, layer in names.items():
+        modules = {
+            f"{side}.layers.0.{here}": [f"{side}.there.0.{name}" for name in there.split()]
+            for here, there in layer.items()
+        }
+        modules[f"{side}.norm"] = [f"{side}.layer_norm"]
+        for here, there in modules.items():
+            for kind in ("weight", "bias"):
+                parts = tensors[f"{here}.{kind}"].detach().chunk(len(there))
+                for name, part in zip(there, parts, strict=True):
+                    found[f"{name}.{kind}"] = torch.full_like(part, 7.0)
+    found["table"] = torch.full_like(model.target_embedding.table.weight.detach(), 7.0)
+    found["generator.bias"] = torch.full((9,), 7.0)
+    return SimpleNamespace(named_parameters=found.items, found=found)
+
+
+@pytest.mark.parametrize("peer", ["by_joeynmt", "by_opennmt", "by_eole"])
+def test_every_weight_finds_its_place_in_another_toolkits_model(suite: Any, peer: str, tmp_path: Path) -> None:
+    names = getattr(suite, peer).NAMES
+    shape = ModelConfig(d_model=4, n_heads=2, d_ff=6, n_layers=1)
+    model = build_model(shape, source_vocab=9, target_vocab=9)
+    for one in model.parameters():
+        torch.nn.init.normal_(one)
+    save_file({name: one.detach() for name, one in model.named_parameters()}, tmp_path / "weights")
+    (tmp_path / "vocabulary").write_text("<pad>\n<unk>\n<s>\n</s>\na\nb\nc\nd\ne\n", encoding="utf-8")
+    (tmp_path / "shapes.json").write_text('{"run": {"n_layers": 1}}', encoding="utf-8")
+    turn = suite.turn.Turn(what="convert", model=str(tmp_path))
+    layers = {side: f"{side}.there" for side in names}
+    theirs = other_toolkits(model, names)
+    suite.weights.fill(turn, theirs, layers, names, table=theirs.found["table"])
+    table = model.target_embedding.table.weight
+    assert torch.equal(theirs.found["table"], table[[1, 0, 2, 3, 4, 5, 6, 7, 8]])
+    assert not theirs.found["generator.bias"].any()
+    assert not any((one == 7.0).any() for one in theirs.found.values())
+    attention = model.decoder.layers[0].cross_attention
+    keys, values = names["decoder"]["cross_attention.key_value"].split()
+    together = torch.cat([theirs.found[f"decoder.there.0.{name}.weight"] for name in (keys, values)])
+    assert torch.equal(together, attention.key_value.weight)
+    unfinished = other_toolkits(model, names)
+    unfinished.found["adapter.weight"] = torch.ones(2, 2)
+    with pytest.raises(SystemExit, match=r"not the same model: .*adapter.weight"):
+        suite.weights.fill(turn, unfinished, layers, names, table=unfinished.found["table"])

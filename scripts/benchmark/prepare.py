@@ -11,6 +11,7 @@ import os
 import subprocess
 import sys
 from pathlib import Path
+from typing import Any
 
 SMALL = Path(__file__).with_name("small.yaml")
 SHAPES = {
@@ -47,8 +48,7 @@ def text(folder: Path) -> None:
     tokenizer, _ = train_tokenizer(config.tokenizer, texts["train"].source, texts["train"].target, seed=config.seed)
     vocabulary = tokenizer.source
     assert tokenizer.joint
-    names = [vocabulary.piece(id) for id in range(vocabulary.size)]
-    (folder / "vocabulary").write_text("".join(f"{name}\n" for name in names), encoding="utf-8")
+    names = write_vocabulary(folder, vocabulary)
     lengths = {}
     for part, pairs in texts.items():
         for side, lines in (("source", pairs.source), ("target", pairs.target)):
@@ -63,19 +63,32 @@ def text(folder: Path) -> None:
     pairs = np.array([lengths["train", "source"], lengths["train", "target"]]).T
     shapes = {}
     for name in SHAPES:
-        model = load_config(str(SMALL), settings(name)).model
-        flops = training_flops(model, pairs, target_vocab=vocabulary.size)
-        shapes[name] = {
-            **{key: getattr(model, key) for key in ("d_model", "n_heads", "d_ff", "n_layers", "dropout")},
-            "tokens": config.training.budget_tokens,
-            "label_smoothing": config.training.label_smoothing,
-            "flops_per_token": flops / int(pairs.sum()),
-        }
+        shaped = load_config(str(SMALL), settings(name))
+        flops = training_flops(shaped.model, pairs, target_vocab=vocabulary.size)
+        shapes[name] = {**settings_of(shaped), "flops_per_token": flops / int(pairs.sum())}
     (folder / "shapes.json").write_text(json.dumps(shapes), encoding="utf-8")
 
 
+def write_vocabulary(folder: Path, vocabulary: Any) -> list[str]:
+    names = [vocabulary.piece(id) for id in range(vocabulary.size)]
+    (folder / "vocabulary").write_text("".join(f"{name}\n" for name in names), encoding="utf-8")
+    return names
+
+
+def settings_of(config: Any) -> dict[str, Any]:
+    """What a peer has to know, to have the same model and the same batches."""
+    found = {key: getattr(config.model, key) for key in ("d_model", "n_heads", "d_ff", "dropout")}
+    return {
+        **found,
+        "n_layers": config.model.depths.encoder,
+        "tokens": config.training.budget_tokens,
+        "label_smoothing": config.training.label_smoothing,
+    }
+
+
 def model(folder: Path, run: str) -> None:
-    """weights.safetensors and spm.model for those who read tx's, `exports` beside them, each compared by tx itself."""
+    """`weights` (safetensors), spm.model, `vocabulary`, shapes.json for those who read tx's; beside them its exports,
+    each compared by tx itself."""
     from safetensors.torch import save_file
 
     from transformer_cli.checkpoints.store import find_checkpoint, open_run
@@ -84,8 +97,8 @@ def model(folder: Path, run: str) -> None:
     opened = open_run(find_checkpoint(run))
     save_file({name: one.float().contiguous() for name, one in weights(opened.model).items()}, folder / "weights")
     (folder / "spm.model").write_bytes(opened.tokenizer.source.model)
-    shape = {key: getattr(opened.config.model, key) for key in ("d_model", "n_heads", "d_ff", "n_layers")}
-    (folder / "shape.json").write_text(json.dumps(shape), encoding="utf-8")
+    write_vocabulary(folder, opened.tokenizer.source)
+    (folder / "shapes.json").write_text(json.dumps({"run": settings_of(opened.config)}), encoding="utf-8")
     for name, arguments in EXPORTS.items():
         command = [sys.executable, "-m", "transformer_cli", "export", *arguments, "-m", run, "-o", str(folder / name)]
         done = subprocess.run([*command, "--quiet"], stdout=subprocess.DEVNULL, stderr=subprocess.PIPE, text=True)

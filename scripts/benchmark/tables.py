@@ -47,7 +47,7 @@ def value(kind: str, turn: Turn) -> float:
     if kind == "train":
         return float(turn.facts["tokens"] / turn.facts["seconds"])
     if kind == "decode":
-        return float(len(turn.facts["translations"]) / turn.facts["seconds"])
+        return float(turn.facts["lines"] / turn.facts["seconds"])
     return turn.wall_s
 
 

@@ -4,14 +4,37 @@ too, as often as everything else."""
 from __future__ import annotations
 
 from pathlib import Path
+from typing import Any
 
-from turn import Turn, Watch, asked
+from turn import LONGEST, Pieces, Translate, Turn, Watch, asked, translate
+from weights import MARKS, fill, words
 
-MARKS = ["<unk>", "<pad>", "<s>", "</s>"]
-"""In its own order."""
+NAMES = {
+    "encoder": {
+        "residuals.0.norm": "layer_norm",
+        "self_attention.query_key_value": "src_src_att.q_layer src_src_att.k_layer src_src_att.v_layer",
+        "self_attention.output": "src_src_att.output_layer",
+        "residuals.1.norm": "feed_forward.layer_norm",
+        "feed_forward.up": "feed_forward.pwff_layer.0",
+        "feed_forward.down": "feed_forward.pwff_layer.3",
+    },
+    "decoder": {
+        "residuals.0.norm": "x_layer_norm",
+        "self_attention.query_key_value": "trg_trg_att.q_layer trg_trg_att.k_layer trg_trg_att.v_layer",
+        "self_attention.output": "trg_trg_att.output_layer",
+        "residuals.1.norm": "dec_layer_norm",
+        "cross_attention.query": "src_trg_att.q_layer",
+        "cross_attention.key_value": "src_trg_att.k_layer src_trg_att.v_layer",
+        "cross_attention.output": "src_trg_att.output_layer",
+        "residuals.2.norm": "feed_forward.layer_norm",
+        "feed_forward.up": "feed_forward.pwff_layer.0",
+        "feed_forward.down": "feed_forward.pwff_layer.3",
+    },
+}
 
 
-def configuration(turn: Turn, sizes: object) -> dict[str, object]:
+def configuration(turn: Turn) -> dict[str, Any]:
+    sizes = turn.sizes
     side = {"level": "word", "max_length": 256, "min_freq": 1, "voc_file": "vocabulary"}
     layers = {
         "type": "transformer",
@@ -51,8 +74,7 @@ def train(turn: Turn) -> None:
     for part in ("train", "valid"):
         for side in ("source", "target"):
             Path(f"{part}.{side}").symlink_to(Path(turn.text) / f"{part}.{side}.pieces")
-    words = [*MARKS, *turn.vocabulary[len(MARKS) :]]
-    Path("vocabulary").write_text("".join(f"{word}\n" for word in words), encoding="utf-8")
+    Path("vocabulary").write_text("".join(f"{word}\n" for word in words(turn)), encoding="utf-8")
     Path("model").mkdir()
     watch, step = Watch(turn), training.TrainManager._train_step
 
@@ -61,8 +83,39 @@ def train(turn: Turn) -> None:
         return step(manager, batch)
 
     training.TrainManager._train_step = watched
-    training.train(rank=0, world_size=1, cfg=configuration(turn, turn.sizes), skip_test=True)
+    training.train(rank=0, world_size=1, cfg=configuration(turn), skip_test=True)
+
+
+def translator(turn: Turn) -> Translate:
+    import torch
+    from joeynmt.batch import Batch
+    from joeynmt.config import parse_global_args
+    from joeynmt.model import build_model
+    from joeynmt.search import search
+    from joeynmt.vocabulary import Vocabulary
+
+    configured = configuration(turn)
+    parse_global_args(configured)
+    vocabulary = Vocabulary(words(turn)[len(MARKS) :], configured["data"]["special_symbols"])
+    model = build_model(configured["model"], vocabulary, vocabulary)
+    layers = {"encoder": "encoder.layers", "decoder": "decoder.layers"}
+    fill(turn, model, layers, NAMES, table=model.src_embed.lut.weight)
+    model.eval()
+    pieces, pad, end = Pieces(turn), vocabulary.pad_index, vocabulary.eos_index
+    ids = {word: id for id, word in enumerate(words(turn))}
+
+    def by(lines: list[str]) -> list[str]:
+        sources = [[ids.get(name, vocabulary.unk_index) for name in line] + [end] for line in pieces.names(lines)]
+        lengths = torch.tensor([len(source) for source in sources])
+        padded = torch.nn.utils.rnn.pad_sequence([torch.tensor(s) for s in sources], True, pad)
+        order = torch.arange(len(lines))
+        batch = Batch(padded, lengths, None, None, None, order, torch.device("cpu"), pad, end, is_train=False)
+        found, _, _ = search(model, batch, max_output_length=LONGEST, beam_size=turn.beam, beam_alpha=1.0)
+        return [pieces.text(one) for one in vocabulary.arrays_to_sentences(found, cut_at_eos=True)]
+
+    return by
 
 
 if __name__ == "__main__":
-    train(asked())
+    turn = asked()
+    train(turn) if turn.what == "train" else translate(turn, translator(turn))

@@ -17,25 +17,29 @@ from typing import Any
 
 Translate = Callable[[list[str]], list[str]]
 UNMEASURED = 3
-"""Updates, or a batch to translate, that meet new shapes before time counts."""
+"""Updates, or lines to translate, that meet new shapes before time counts."""
 LONGEST = 100
 """Pieces of a translation, at most, for those that have a limit of their own."""
 
 
 class Turn(SimpleNamespace):
-    """what: train or translate. shape: small or base. precision, threads, seconds; beam, batch, lines; text and model,
-    the folders that prepare.py wrote; run, tx's own."""
+    """what: train, translate, or convert, once, for who translates from a file of its own. shape: small or base.
+    precision, threads, seconds; beam, batch, lines; text and model, folders that prepare.py wrote; run, tx's own."""
+
+    @property
+    def _place(self) -> Path:
+        return Path(self.text if self.what == "train" else self.model)
 
     @property
     def sizes(self) -> SimpleNamespace:
-        """The settings of the shape."""
-        found = json.loads((Path(self.text) / "shapes.json").read_text(encoding="utf-8"))
-        return SimpleNamespace(**found[self.shape])
+        """The settings of the shape, or of the model."""
+        found = json.loads((self._place / "shapes.json").read_text(encoding="utf-8"))
+        return SimpleNamespace(**found[self.shape if self.what == "train" else "run"])
 
     @property
     def vocabulary(self) -> list[str]:
         """Pieces in the order of their ids: <pad>, <unk>, <s>, </s> and the others."""
-        return (Path(self.text) / "vocabulary").read_text(encoding="utf-8").split("\n")[:-1]
+        return (self._place / "vocabulary").read_text(encoding="utf-8").split("\n")[:-1]
 
     def pieces(self, part: str) -> list[list[list[str]]]:
         """Of train or valid, source and target, without marks."""
@@ -70,7 +74,8 @@ class Watch:
 def translate(turn: Turn, by: Translate) -> None:
     """The test set: batches of lines of similar length, one after the other."""
     lines = (Path(turn.text) / "test.source").read_text(encoding="utf-8").split("\n")[: turn.lines]
-    by(lines[:UNMEASURED])
+    if len(lines) > 1:
+        by(lines[:UNMEASURED])
     order = sorted(range(len(lines)), key=lambda i: -len(lines[i]))
     translations = [""] * len(lines)
     start = time.perf_counter()
@@ -79,7 +84,8 @@ def translate(turn: Turn, by: Translate) -> None:
         for i, text in zip(rows, by([lines[i] for i in rows]), strict=True):
             translations[i] = text
     seconds = time.perf_counter() - start
-    print("\n" + json.dumps({"seconds": seconds, "translations": translations}), flush=True)
+    facts = {"lines": len(lines), "seconds": seconds, "translations": translations}
+    print("\n" + json.dumps(facts), flush=True)
 
 
 class Pieces:
