@@ -8,7 +8,7 @@ import re
 from pathlib import Path
 
 import pytest
-from hypothesis import given, settings
+from hypothesis import example, given, settings
 from hypothesis import strategies as st
 
 from transformer_cli.config.data import DataConfig, PhrasebookConfig
@@ -120,6 +120,55 @@ def test_the_place_is_that_of_the_best_way_to_leave_lines_out(n_missing: int, mo
             if sure > most - 1e-9
         ]
         assert partings(source, target) in places
+
+
+MANY = [[f"{side[n % 1000]} {side[n * 7 % 997]}" for n in range(20_000)] for side in (PLAIN.source, PLAIN.target)]
+
+
+class Counted(list[str]):
+    """Lines that know how many of them were read."""
+
+    n_read = 0
+
+    def __getitem__(self, index):
+        found = super().__getitem__(index)
+        self.n_read += len(found) if isinstance(index, slice) else 1
+        return found
+
+    def __iter__(self):
+        raise AssertionError("all lines were read")
+
+
+@given(
+    st.lists(st.integers(0, 19_999), min_size=1, max_size=3, unique=True).map(sorted),
+    st.sampled_from([1, 1, 2, 30, 3000]),
+    st.booleans(),
+)
+@settings(max_examples=10, deadline=None)
+@example([19_999], 1, False)
+@example([0], 1, True)
+def test_of_many_lines_few_are_read_and_the_places_are_found_all_the_same(
+    places: list[int], n_missing: int, in_source: bool
+) -> None:
+    """A line that was missing among a million took a minute and a gigabyte."""
+    texts = [list(side) for side in MANY]
+    places = [place for place in places if place - places[0] in (0, *range(3000, 20_000))]
+    places = places if n_missing < 3 else places[:1]
+    for place in reversed(places):
+        del texts[0 if in_source else 1][place : place + n_missing]
+    source, target = map(Counted, texts)
+    with pytest.MonkeyPatch.context() as patch:
+        patch.setattr(shifts, "MOST_COMPARED", 2000)
+        found = partings(source, target)
+    expected = {place - number * n_missing for number, place in enumerate(places)}
+    assert all(min(abs(one - place) for one in found) <= NEAR for place in expected)
+    assert all(min(abs(one - place) for place in expected) <= NEAR for one in found)
+    assert max(source.n_read, target.n_read) < 2000 * 5
+
+
+def test_many_lines_that_are_no_translations_of_each_other_part_nowhere(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(shifts, "MOST_COMPARED", 200)
+    assert partings(SOURCE, random.Random(1).sample(TARGET, 490)) == []
 
 
 def test_texts_that_are_no_translations_of_each_other_part_nowhere() -> None:

@@ -8,7 +8,7 @@ from __future__ import annotations
 
 import re
 import textwrap
-from collections.abc import Sequence
+from collections.abc import Iterable, Sequence
 from dataclasses import dataclass
 from pathlib import Path
 
@@ -17,6 +17,7 @@ import numpy.typing as npt
 
 from transformer_cli import files
 from transformer_cli.data.partners import Partners
+from transformer_cli.data.text import BLOCK
 from transformer_cli.errors import DataError
 
 Floats = npt.NDArray[np.float64]
@@ -27,6 +28,8 @@ KEPT = 0.9
 """How often a translation keeps the numbers of its source, or the kind of mark at its end; else it has any other."""
 MOST_PLACES = 20
 """As many missing lines may each be missing at a place of its own; more are looked for at one place."""
+MOST_COMPARED, FEWEST_COMPARED = 20_000, 8
+"""Lines of the longer text that are looked at together; and one after the other, where they are some of its lines."""
 MOST_LINES = 3
 """That a stretch is looked for further up and down."""
 SURE, SURE_OTHERWISE = 25.0, 5.0
@@ -52,30 +55,143 @@ def partings(source: Sequence[str], target: Sequence[str]) -> list[int]:
     """Of texts of unequal length, the indices in the shorter one before which lines are missing; none where they do
     not look like translations at all.
 
-    Of all ways to leave out lines of the longer text in order to match the shorter, the one with the most evidence.
+    Of all ways to leave out lines of the longer text in order to match the shorter, the one with the most evidence; of
+    more lines than MOST_COMPARED first by some from all over the text, then by all around each place.
     """
-    n_lines, surplus = min(len(source), len(target)), len(target) - len(source)
-    evidence = Evidence(source, target)
+    n_lines = min(len(source), len(target))
+    return sorted(set(_changes(source, target, range(n_lines), range(abs(len(target) - len(source)) + 1))))
 
-    def summed(step: int) -> Floats:
-        """(n + 1) evidence for the shorter text's first lines, matched `step` lines further down the longer."""
-        one, other = (0, step) if surplus > 0 else (step, 0)
-        return _sums(evidence.of(slice(one, one + n_lines), slice(other, other + n_lines)))
+
+def _changes(source: Sequence[str], target: Sequence[str], lines: range, steps: range) -> list[int]:
+    """The indices, among these lines of the shorter text, from which on they match one step further down the longer:
+    one for each of the steps but the first, or for all at once where they are many; none as above."""
+    if not lines:
+        return []
+    taken = _Taken.of(lines, steps)
+    shorter, longer = (source, target) if len(source) < len(target) else (target, source)
+    here, there = taken.of_shorter(shorter), taken.of_longer(longer)
+    is_turned = len(source) > len(target)
+    last = taken.offsets[-1]
+    evidence = Evidence(*((there, here) if is_turned else (here, there)), steps={0, -last if is_turned else last})
+    n_rows = len(here)
+
+    def summed(offset: int) -> Floats:
+        """(n + 1) evidence for the first rows of the shorter text, matched `offset` rows further down the longer."""
+        one, other = (offset, 0) if is_turned else (0, offset)
+        found = evidence.of(slice(one, one + n_rows), slice(other, other + n_rows))
+        return _sums(np.where(taken.is_compared, found, 0.0))
 
     best, came_from = summed(0), []
-    for step in range(1, abs(surplus) + 1) if abs(surplus) <= MOST_PLACES else [abs(surplus)]:
-        here = summed(step)
-        most = np.maximum.accumulate(best - here)
+    for offset in taken.offsets[1:]:
+        here_on = summed(offset)
+        most = np.maximum.accumulate(best - here_on)
         rises = np.diff(most, prepend=-np.inf) > 0
-        came_from.append(np.maximum.accumulate(np.where(rises, np.arange(n_lines + 1), 0)))
-        best = here + most
+        came_from.append(np.maximum.accumulate(np.where(rises, np.arange(n_rows + 1), 0)))
+        best = here_on + most
     if best[-1] < SURE:
         return []
-    places, place = set(), n_lines
+    rows = [n_rows]
     for origin in reversed(came_from):
-        place = int(origin[place])
-        places.add(place)
-    return sorted(places)
+        rows.insert(0, int(origin[rows[0]]))
+    rows.pop()
+    if len(taken.starts) == 1:
+        return [lines.start + row for row in rows]
+    return _refined(source, target, taken, rows)
+
+
+def _refined(source: Sequence[str], target: Sequence[str], taken: _Taken, rows: Sequence[int]) -> list[int]:
+    """The same, of rows between which there are lines that nobody looked at: by all lines around each."""
+    found: list[int] = []
+    while len(found) < len(rows):
+        first = last = len(found)
+        around = taken.around(rows[first])
+        while last + 1 < len(rows) and taken.around(rows[last + 1]).start < around.stop:
+            last += 1
+            around = range(around.start, taken.around(rows[last]).stop)
+        coarse = [taken.line(row) for row in rows[first : last + 1]]
+        steps = taken.steps
+        if len(rows) == len(steps) - 1:
+            steps = steps[first : last + 2]
+        # Were all of them near each other's, nothing would be gained.
+        closer = _changes(source, target, around, steps) if len(around) < len(taken.lines) // 2 else []
+        found += closer if len(closer) == len(coarse) else coarse
+    return found
+
+
+@dataclass(frozen=True)
+class _Taken:
+    """Rows that stand for lines of two texts: blocks of `size` of the shorter, which begin at `starts`, each with as
+    many rows of the longer as it takes to match it at every step.
+
+    Of the shorter, the rows between two blocks are lines, too, but not compared.
+    """
+
+    lines: range
+    steps: range
+    starts: Sequence[int]
+    size: int
+
+    @classmethod
+    def of(cls, lines: range, steps: range) -> _Taken:
+        """All lines, or some from all over them."""
+        whole = cls(lines, steps, [lines.start], len(lines))
+        if whole.width <= MOST_COMPARED:
+            return whole
+        some = cls(lines, steps, [], max(FEWEST_COMPARED, min(len(steps), MOST_PLACES)))
+        starts = np.linspace(lines.start, lines.stop - some.size, MOST_COMPARED // some.width).astype(np.int64)
+        return cls(lines, steps, starts.tolist(), some.size)
+
+    @property
+    def is_far(self) -> bool:
+        """Whether only the first step and the last are looked at."""
+        return len(self.steps) > MOST_PLACES + 1
+
+    @property
+    def width(self) -> int:
+        """Rows of a block in the longer text."""
+        return 2 * self.size if self.is_far else self.size + len(self.steps) - 1
+
+    @property
+    def offsets(self) -> list[int]:
+        """By how many rows lines that match are apart, step by step."""
+        return [0, self.size] if self.is_far else [*range(len(self.steps))]
+
+    @property
+    def is_compared(self) -> npt.NDArray[np.bool_]:
+        """Of the rows of the shorter text."""
+        n_rows = len(self.starts) * self.width - (self.width - self.size)
+        compared: npt.NDArray[np.bool_] = np.arange(n_rows) % self.width < self.size
+        return compared
+
+    def of_shorter(self, text: Sequence[str]) -> list[str]:
+        rows: list[str] = []
+        for start in self.starts:
+            block = text[start : start + self.size]
+            rows += [*block, *(block if self.is_far else text[start + self.size : start + self.width])]
+        return rows[: len(self.is_compared)]
+
+    def of_longer(self, text: Sequence[str]) -> list[str]:
+        rows: list[str] = []
+        for start in self.starts:
+            first, last = start + self.steps[0], start + self.steps[-1]
+            if self.is_far:
+                rows += [*text[first : first + self.size], *text[last : last + self.size]]
+            else:
+                rows += text[first : first + self.width]
+        return rows
+
+    def line(self, row: int) -> int:
+        """The line before which something changes when it does so before that row."""
+        block, place = divmod(row, self.width)
+        return self.starts[block] + min(place, self.size) if block < len(self.starts) else self.lines.stop
+
+    def around(self, row: int) -> range:
+        """Lines among which that line surely is, and enough of them to learn from."""
+        block, n_least = row // self.width, MOST_COMPARED // 8
+        first = min(self.starts[max(block - 3, 0)], self.line(row) - n_least)
+        last = max(self.starts[min(block + 4, len(self.starts) - 1)], self.line(row) + n_least)
+        is_last = block + 4 >= len(self.starts)
+        return range(max(first, self.lines.start), self.lines.stop if is_last else min(last, self.lines.stop))
 
 
 def unequal(source: Path, target: Path, left: Sequence[str], right: Sequence[str]) -> DataError:
@@ -85,8 +201,9 @@ def unequal(source: Path, target: Path, left: Sequence[str], right: Sequence[str
         f"line.\n  first file: {files.shown(source)}   second file: {files.shown(target)}"
     )
     n_lines = min(len(left), len(right))
-    longer, rest = (source, left[n_lines:]) if len(left) > n_lines else (target, right[n_lines:])
-    if not any(line.strip() for line in rest):
+    longer, lines = (source, left) if len(left) > n_lines else (target, right)
+    rest = (lines[first : first + BLOCK] for first in range(n_lines, len(lines), BLOCK))
+    if not any(line.strip() for block in rest for line in block):
         return DataError(
             message, hint=f"{longer.name} has nothing but blanks after line {n_lines:,}: delete those lines"
         )
@@ -137,7 +254,8 @@ def shifted(source: Sequence[str], target: Sequence[str]) -> Shift | None:
 class Evidence:
     """What is known of each line of two texts."""
 
-    def __init__(self, source: Sequence[str], target: Sequence[str]) -> None:
+    def __init__(self, source: Sequence[str], target: Sequence[str], *, steps: Iterable[int] | None = None) -> None:
+        """steps: see Partners; by default, as far as the one text is longer."""
         lengths = [np.array([len(line) for line in text], dtype=np.float64) + 1 for text in (source, target)]
         ratio = max(lengths[1].sum(), 1) / max(lengths[0].sum(), 1)
         self.expected = np.log(lengths[0] * ratio)
@@ -146,7 +264,7 @@ class Evidence:
         self.mean, self.spread = (
             (float(self.found.mean()), float(self.found.var()) + 0.02) if len(target) else (0.0, 1.0)
         )
-        self.partners = Partners(source, target, steps=sorted({0, len(target) - len(source)}))
+        self.partners = Partners(source, target, steps=sorted(steps or {0, len(target) - len(source)}))
         self.kinds = [  # of numbers, then of marks
             _Kinds.of([_numbers(line) for line in source], [_numbers(line) for line in target]),
             _Kinds.of([_mark(line) for line in source], [_mark(line) for line in target]),
