@@ -190,7 +190,7 @@ def test_what_cannot_be_is_refused(
 def test_a_measurement_is_planned_measured_and_reported(
     suite: Any, tmp_path: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
 ) -> None:
-    """All of it, but that the contestants are small programs, and nobody measures products."""
+    """All of it, but that those who prepare and the contestants are small programs, and nobody measures products."""
     standing_in = tmp_path / "benchmark" / "contestants"
     standing_in.mkdir(parents=True)
     program = """
@@ -198,27 +198,40 @@ import json, sys
 asked = json.loads(sys.argv[1])
 if asked["precision"] == "bf16":
     raise SystemExit("no bf16 here")
+if asked["what"] == "convert":
+    raise SystemExit("not the same model")
 if asked["what"] == "train":
     print(json.dumps({"tokens": 6000, "seconds": 2.0}))
 else:
     texts = (["a dog runs over a meadow .", "two men sit on a bench ."] * 10)[: asked["lines"]]
     print(json.dumps({"lines": len(texts), "translations": texts, "seconds": 2.0}))
 """
-    for name in ("by_tx", "by_ctranslate2", "by_joeynmt"):
+    for name in ("by_tx", "by_ctranslate2", "by_eole"):
         (standing_in / f"{name}.py").write_text(program, encoding="utf-8")
+    (tmp_path / "benchmark" / "prepare.py").write_text(
+        """
+import json, pathlib, sys
+folder = pathlib.Path(sys.argv[2])
+folder.mkdir()
+if sys.argv[1] == "text":
+    (folder / "shapes.json").write_text(json.dumps({name: {"flops_per_token": 1e6} for name in ("small", "base")}))
+    (folder / "test.source").write_text("ein Hund\\nein Mann\\n" * 10)
+    (folder / "test.target").write_text("a dog runs over a meadow .\\ntwo men sit on a bench .\\n" * 10)
+""",
+        encoding="utf-8",
+    )
     main = runpy.run_path(str(BENCHMARK / "all"))["main"]
     known = main.__globals__
 
-    def prepared(options: Any, work: Path) -> Any:
-        (work / "text").mkdir()
-        shapes = {name: {"flops_per_token": 1e6} for name in suite.prepare.SHAPES}
-        (work / "text" / "shapes.json").write_text(json.dumps(shapes), encoding="utf-8")
-        (work / "text" / "test.source").write_text("ein Hund\nzwei Männer\n", encoding="utf-8")
-        (work / "text" / "test.target").write_text("a dog runs over a meadow .\ntwo men sit on a bench .\n" * 500)
-        options.run = "a run"
-        return {"JoeyNMT": "JoeyNMT cannot be installed: no network"}, {
-            name: Path(sys.executable) for name in ("tx", "CTranslate2")
-        }
+    def python_of(name: str, cache: Path, tell: Any) -> Path:
+        if name == "JoeyNMT":
+            raise known["MissingError"]("JoeyNMT cannot be installed: no network")
+        return tmp_path / "eole" / "bin" / "python"
+
+    [packages] = Path(sys.prefix).glob("lib/python*/site-packages")
+    (tmp_path / "eole" / "bin").mkdir(parents=True)
+    (tmp_path / "eole" / "bin" / "python").symlink_to(sys.executable)
+    (tmp_path / "eole" / packages.relative_to(sys.prefix)).mkdir(parents=True)
 
     class Products:
         def __enter__(self) -> Any:
@@ -226,12 +239,12 @@ else:
 
         def __exit__(self, *raised: object) -> None: ...
 
-    monkeypatch.setitem(known, "prepared", prepared)
+    monkeypatch.setitem(known, "python_of", python_of)
     monkeypatch.setitem(known, "HERE", tmp_path / "benchmark")
     monkeypatch.setattr(known["rounds"], "gauge", lambda threads: Products())
     monkeypatch.setattr(known["rounds"], "load", lambda: 0.0)
     monkeypatch.setitem(known, "TX", [sys.executable, "-c", "pass"])
-    peers = ["--peers", "tx,ctranslate2,joeynmt", "--most-foreign", "1", "--quick"]
+    peers = ["--peers", "tx,ctranslate2,joeynmt,eole", "--most-foreign", "1", "--quick", "--run", "run"]
     monkeypatch.setattr(sys, "argv", ["all", "--cache", str(tmp_path / "cache"), *peers])
     main()
     said = capsys.readouterr().out
@@ -243,11 +256,19 @@ else:
     assert "| tx translate |" in said
     found = json.loads((tmp_path / "cache" / "results.json").read_text("utf-8"))
     assert len(found["contests"]) == 2 + 4 + 1
+    assert "Eole, fp32" not in found["contests"]["Translating 20 lines, greedy, batches of 64"]["commands"]
     assert "translations" not in json.dumps(found["contests"])
     assert found["contests"]["Training, base"]["turns"]["tx, fp32"][0]["facts"]["tokens"] == 6000
-    assert found["contests"]["Training, base"]["commands"].keys() == {"tx, fp32", "tx, bf16"}
+    assert found["contests"]["Training, base"]["commands"].keys() == {
+        *("tx, fp32", "tx, bf16"),
+        *("Eole, fp32", "Eole, bf16"),
+    }
     assert found["versions"]["tx"]["sacrebleu"]
-    assert found["missing"] == {"JoeyNMT": "JoeyNMT cannot be installed: no network"}
+    assert found["versions"]["Eole"] == {}
+    assert found["missing"] == {
+        "JoeyNMT": "JoeyNMT cannot be installed: no network",
+        "Eole, with tx's weights": "not the same model",
+    }
 
 
 def other_toolkits(model: Any, names: dict[str, dict[str, str]]) -> Any:
