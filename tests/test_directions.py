@@ -94,6 +94,17 @@ def test_files_are_read_in_the_languages_of_their_text(tmp_path: Path) -> None:
     assert config.tagged == ("de", "en")
 
 
+def test_a_text_is_another_in_both_directions_than_in_one_or_twice(tmp_path: Path) -> None:
+    for language in ("de", "en"):
+        (tmp_path / f"a.{language}").write_text(f"{language}\n", encoding="utf-8")
+    a = {"text": str(tmp_path / "a")}
+    entries = [[a], [a, a], [{**a, "both": True}], [{**a, "source": "en", "target": "de"}]]
+    texts = [load_training(DataConfig.model_validate({"train": train, "valid": "x"})) for train in entries]
+    assert [list(text.source) for text in texts] == [["de"], ["de", "de"], ["de", "en"], ["en"]]
+    assert len({text.sha256 for text in texts}) == 4
+    assert texts[0].sha256 == Corpus(["de"], ["en"]).sha256
+
+
 def test_what_is_held_out_is_held_out_of_both_directions() -> None:
     pairs = [[f"satz {n}", f"sentence {n}"] for n in range(400)]
     train_text, valid = load_both(data(train=[{"text": {"pairs": pairs}, "both": True}], valid="10%"))

@@ -5,6 +5,7 @@ from __future__ import annotations
 import json
 import re
 import shutil
+from collections import Counter
 from pathlib import Path
 from typing import Any
 
@@ -13,6 +14,7 @@ from conftest import PAIRS
 
 from transformer_cli.cli import console, failures
 from transformer_cli.cli.app import main
+from transformer_cli.data import stream, text
 from transformer_cli.training.run import Outcome
 
 SMALL = ("--set", "model={d_model: 32, n_heads: 2, d_ff: 64, n_layers: 1}", "--set", "tokenizer.vocab_size=100")
@@ -161,6 +163,25 @@ def test_strict_trains_on_text_without_suspicion(folder: Path, monkeypatch: pyte
     monkeypatch.setattr("transformer_cli.training.run.train", lambda *_, **__: outcome)
     assert tx("--strict") == 0
     assert tx("--strict", "--dry-run") == 0
+
+
+def test_each_file_is_read_and_checked_once_in_both_directions_by_strict_and_by_training(
+    folder: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    write("test", [["er ist da", "he is there"]])
+    read: Counter[str] = Counter()
+
+    def counted(source: stream.Source, name: str) -> bytes:
+        data = real(source, name)
+        read[name] += len(data)
+        return data
+
+    real = stream.read_some
+    for module in (stream, text):
+        monkeypatch.setattr(module, "read_some", counted)
+    settings = ["data.train=[{text: train, both: true}]", "data.test=test", "training.max_steps=1", "device=cpu"]
+    assert tx("--strict", *(f"--set={one}" for one in settings)) == 0
+    assert read == {str(path): path.stat().st_size for path in folder.glob("*.??")}
 
 
 def test_a_disk_without_room_is_told_and_an_error(

@@ -80,11 +80,13 @@ def train(
         raise typer.Exit(run_all(processes, [sys.executable, "-m", "transformer_cli", *sys.argv[1:]]))
     if processes not in (1, place().size):
         raise UsageError(f"--processes {processes}, but WORLD_SIZE is {place().size}", hint="say it once")
+    texts = None
     if strict:
         from transformer_cli.data import checks, corpus
 
         with stages() as stage, stage("looking for what is suspicious in the text"):
-            findings = checks.check_all(corpus.load_all(loaded.data))
+            texts = corpus.load_all(loaded.data)
+            findings = checks.check_all(texts)
         checks.refuse(findings)
 
     console.say(f"training {directory}")  # torch takes a while
@@ -93,7 +95,7 @@ def train(
 
     try:
         with listener() as listening:
-            outcome = train(loaded, directory, overwrite=overwrite, listener=listening)
+            outcome = train(loaded, directory, overwrite=overwrite, listener=listening, texts=texts)
     except Interrupted as end:
         end.hint = _command(config, overrides or [], run_dir, processes)
         raise

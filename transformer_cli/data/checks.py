@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import re
 import unicodedata
+from array import array
 from collections.abc import Callable, Iterable, Mapping, Sequence
 from dataclasses import asdict, dataclass
 from itertools import pairwise
@@ -98,7 +99,7 @@ class Looked:
     def __init__(self, corpus: Corpus) -> None:
         sides, n = (as_text(corpus.source), as_text(corpus.target)), len(corpus)
         self.counts = corpus.counts
-        self.pairs: dict[str, list[int]] = {what: [] for what in PAIRS}
+        self.pairs = {what: array("q") for what in PAIRS}
         """Where each of PAIRS is so."""
         self.lengths = np.empty((2, n), dtype=np.int32)
         """(2, N) characters."""
@@ -138,9 +139,9 @@ class Looked:
         source, target = (text[:-1].split("\n") for text in texts)
         here = slice(first, first + len(source))
         for what, is_so in PAIRS.items():
-            self.pairs[what] += [
+            self.pairs[what].extend(
                 line for line, pair in enumerate(zip(source, target, strict=True), first) if is_so(*pair)
-            ]
+            )
         for side, (text, lines) in enumerate(zip(texts, (source, target), strict=True)):
             self.lengths[side, here] = list(map(len, lines))
             self.with_text[side, here] = [bool(line.strip()) for line in lines]

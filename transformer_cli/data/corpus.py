@@ -5,7 +5,6 @@ A line ends at "\\n" and nowhere else, so U+2028, U+0085, form feeds, NUL and a 
 
 from __future__ import annotations
 
-import difflib
 import hashlib
 from collections import Counter
 from collections.abc import Iterable, Mapping, Sequence
@@ -125,9 +124,8 @@ def load_both(data: DataConfig) -> tuple[Corpus, Corpus | None]:
 def load_all(data: DataConfig) -> dict[str, Corpus]:
     """Every text by name - train, valid, test and what else there is to test with - as it is, nothing left out; what is
     held out of the training text is in that."""
-    valid = None if data.held_out is not None else load_validation(data)
-    texts = {"train": _training(data)} | ({} if valid is None else {"valid": valid})
-    return texts | load_tests(data)
+    train, valid = _training(data), None if data.held_out is not None else load_validation(data)
+    return {"train": train} | ({} if valid is None else {"valid": valid}) | load_tests(data)
 
 
 def load_validation(data: DataConfig) -> Corpus | None:
@@ -139,7 +137,7 @@ def load_validation(data: DataConfig) -> Corpus | None:
     ways = data.validated
     if not ways:
         return None
-    corpus = joined([_load(one, data, "valid") for one in ways], ways if data.is_directed else [])
+    corpus = joined(_loaded([("valid", way) for way in ways], data), ways if data.is_directed else [])
     if not len(corpus):
         raise DataError(
             "the validation text has no pair to validate with", hint="look at the files that `data.valid` names"
@@ -150,7 +148,8 @@ def load_validation(data: DataConfig) -> Corpus | None:
 def load_tests(data: DataConfig) -> dict[str, Corpus]:
     """The test sets by name, every pair kept; the phrasebook has a second one, of unseen combinations of words."""
     setting = "test.{}" if isinstance(data.test, dict) else "test"
-    return {name: _load(one, data, setting.format(name)) for name, one in data.tests.items()}
+    found = _loaded([(setting.format(name), way) for name, way in data.tests.items()], data)
+    return dict(zip(data.tests, found, strict=True))
 
 
 def read_lines(path: str | Path) -> Lines:
@@ -243,24 +242,30 @@ def training_texts(data: DataConfig) -> list[tuple[WeightedText, Directed]]:
 def _used(data: DataConfig) -> dict[str, Corpus]:
     from transformer_cli.data.used import as_used
 
-    return as_used(_training(data), data)
+    return as_used({"train": _training(data)}, data)
 
 
 def _training(data: DataConfig) -> Corpus:
-    """The training text as it is, read where it lies; hashed on the way, all sources first."""
+    """The training text as it is, read where it lies; hashed on the way, all sources first. A file that comes again, as
+    where a text is read in both directions, is read once."""
     from transformer_cli.data.mixture import parts_of
     from transformer_cli.data.shifts import unequal
     from transformer_cli.data.text import FileText, JoinedText, ListedText, Text, update  # all of them bring NumPy
 
     texts = training_texts(data)
     paths = [side_files(way) for _, way in texts]
-    listed = {place: _load(way, data, "train") for place, (_, way) in enumerate(texts) if paths[place] is None}
-    digest = hashlib.sha256()
+    listed = {place: _listed(way, data, "train") for place, (_, way) in enumerate(texts) if paths[place] is None}
+    digest, read = hashlib.sha256(), dict[Path, FileText]()
     sides: list[list[Text]] = [[], []]
     for side, found in enumerate(sides):
         for place, files_of_it in enumerate(paths):
             if files_of_it is not None:
-                found.append(FileText(files_of_it[side], digest))
+                path = files_of_it[side]
+                if path in read:
+                    digest.update(b"\xff%d\xff" % [*read].index(path))  # bytes that no text has
+                else:
+                    read[path] = FileText(path, digest)
+                found.append(read[path])
             else:
                 found.append(ListedText((listed[place].source, listed[place].target)[side]))
                 update(digest, found[-1])
@@ -275,13 +280,27 @@ def _training(data: DataConfig) -> Corpus:
     return Corpus(left, right, counts, digest.hexdigest(), parts if has_parts else ())
 
 
-def _load(way: Directed, data: DataConfig, name: str) -> Corpus:
-    """name: of the setting, without its section."""
+def _loaded(ways: Iterable[tuple[str, Directed]], data: DataConfig) -> list[Corpus]:
+    """In memory; two files that are read in both directions are read once. ways: each with the name of its setting,
+    without its section."""
+    read: dict[tuple[Path, Path], Corpus] = {}
+    found = []
+    for name, way in ways:
+        if (sides := side_files(way)) is None:
+            found.append(_listed(way, data, name))
+            continue
+        if sides not in read:
+            read[sides] = corpus = parallel(*sides)
+            read[sides[::-1]] = replace(corpus, source=corpus.target, target=corpus.source)
+        found.append(read[sides])
+    return found
+
+
+def _listed(way: Directed, data: DataConfig, name: str) -> Corpus:
+    """A text that is in no files. name: as above."""
     if isinstance(way.text, InlinePairs):
         found = _inline(way.text.pairs, name)
         return Corpus(found.target, found.source) if way.swapped else found
-    if files := side_files(way):
-        return parallel(*files)
     return _phrasebook(way, data, "test_combinations" if way.text == COMBINATIONS else name.partition(".")[0])
 
 
@@ -379,22 +398,3 @@ def not_utf8(data: bytes, position: int, name: str, *, lines_before: int, bytes_
         f"{bytes_before + position:,} of the file, counted from 0) is not UTF-8",
         hint=hint,
     )
-
-
-def nearest(path: Path) -> str:
-    """What is there instead of a missing file."""
-    folder = path.parent
-    if not folder.is_dir():
-        above = next(parent for parent in folder.absolute().parents if parent.is_dir())
-        return f"the folder {files.shown(folder)} does not exist; {files.shown(above)} does"
-    # Nobody means what cannot be read, or a hidden file without its dot.
-    hidden = path.name.startswith(".")
-    there = (one for one in folder.iterdir() if one.is_file() and one.name.startswith(".") == hidden)
-    close = difflib.get_close_matches(path.name, _names(there), n=1, cutoff=0.5)
-    if close:
-        return f"did you mean {files.shown(folder / close[0])}?"
-    return f"no file in {files.shown(folder.absolute())} has a name like it"
-
-
-def _names(paths: Iterable[Path]) -> list[str]:
-    return sorted(path.name for path in paths)

@@ -2,15 +2,16 @@
 
 from __future__ import annotations
 
+import difflib
 import gzip
 import zlib
 from collections import Counter
-from collections.abc import Iterator
+from collections.abc import Iterable, Iterator
 from io import BufferedReader
 from pathlib import Path
 from typing import Protocol
 
-from transformer_cli.data.corpus import LONGEST_LINE, nearest, split_lines, too_long
+from transformer_cli.data.corpus import LONGEST_LINE, split_lines, too_long
 from transformer_cli.errors import DataError
 from transformer_cli.files import shown
 from transformer_cli.trouble import missing
@@ -78,7 +79,7 @@ def opened(path: Path) -> BufferedReader | gzip.GzipFile:
     try:
         return Compressed(path, "rb") if path.suffix == ".gz" else path.open("rb")
     except FileNotFoundError:
-        raise DataError(f"{shown(path)} {missing(path)}", hint=nearest(path)) from None
+        raise DataError(f"{shown(path)} {missing(path)}", hint=_nearest(path)) from None
     except OSError as failure:
         raise DataError(f"{shown(path)} cannot be read: {failure.strerror or failure}") from failure
 
@@ -91,3 +92,22 @@ class Compressed(gzip.GzipFile):
         if not data and self.mtime is None:  # no header was read
             raise EOFError("it is empty, without even a header")
         return data
+
+
+def _nearest(path: Path) -> str:
+    """What is there instead of a missing file."""
+    folder = path.parent
+    if not folder.is_dir():
+        above = next(parent for parent in folder.absolute().parents if parent.is_dir())
+        return f"the folder {shown(folder)} does not exist; {shown(above)} does"
+    # Nobody means what cannot be read, or a hidden file without its dot.
+    hidden = path.name.startswith(".")
+    there = (one for one in folder.iterdir() if one.is_file() and one.name.startswith(".") == hidden)
+    close = difflib.get_close_matches(path.name, _names(there), n=1, cutoff=0.5)
+    if close:
+        return f"did you mean {shown(folder / close[0])}?"
+    return f"no file in {shown(folder.absolute())} has a name like it"
+
+
+def _names(paths: Iterable[Path]) -> list[str]:
+    return sorted(path.name for path in paths)

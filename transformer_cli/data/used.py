@@ -9,6 +9,7 @@ from __future__ import annotations
 
 import hashlib
 from collections import Counter
+from collections.abc import Mapping
 from dataclasses import replace
 
 import numpy as np
@@ -19,10 +20,11 @@ from transformer_cli.data.text import BLOCK, as_text
 from transformer_cli.errors import DataError
 
 
-def as_used(text: Corpus, data: DataConfig) -> dict[str, Corpus]:
-    """A training text by what it is used for: `train`, and `valid` where that is held out of it."""
-    text = learnable(text)
-    return {"train": text} if data.held_out is None else hold_out(text, data.held_out)
+def as_used(texts: Mapping[str, Corpus], data: DataConfig) -> dict[str, Corpus]:
+    """Texts by what they are used for: of the training text `train`, and `valid` where that is held out of it; the
+    others as they are."""
+    text = learnable(texts["train"])
+    return dict(texts) | ({"train": text} if data.held_out is None else hold_out(text, data.held_out))
 
 
 def learnable(corpus: Corpus) -> Corpus:

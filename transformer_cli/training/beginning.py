@@ -1,4 +1,4 @@
-"""What a run begins with: the weights and the tokenizer of another."""
+"""What a run begins with: the weights and the tokenizer of another, or a new tokenizer."""
 
 from __future__ import annotations
 
@@ -14,7 +14,7 @@ from transformer_cli.config.run import RunConfig
 from transformer_cli.data.corpus import Corpus
 from transformer_cli.errors import UsageError
 from transformer_cli.files import shown
-from transformer_cli.tokenizer import SPECIALS, Tokenizer, cut_before, extended, tag_of
+from transformer_cli.tokenizer import SPECIALS, Tokenizer, cut_before, extended, tag_of, train_tokenizer
 from transformer_cli.training.listening import Listener
 
 VOCABULARIES = {
@@ -52,6 +52,19 @@ def parent_of(config: RunConfig) -> OpenedRun | None:
             hint=f"take them over from {shown(parent.path / 'config.yaml')}: `extends:` it, or the file it came from",
         )
     return parent
+
+
+def learn_tokenizer(config: RunConfig, text: Corpus, place: Path, listener: Listener) -> None:
+    """Save a tokenizer of the text."""
+    with listener.stage(f"training the tokenizer on {2 * len(text):,} lines"):
+        wanted, tags = config.tokenizer, config.data.tagged
+        tokenizer, report = train_tokenizer(wanted, text.source, text.target, seed=config.seed, tags=tags)
+    tokenizer.save(place)
+    pieces = " + ".join(f"{n:,}" for n in report.pieces.values())
+    asked = f" ({' + '.join(f'{n:,}' for n in report.asked.values())} asked for)" if report.fitted else ""
+    listener.say(f"tokenizer: {report.kind}, {pieces} pieces{asked}, from {report.lines_used:,} lines")
+    for reason, n in report.lines_skipped.items():
+        listener.warn(f"tokenizer: {n:,} {reason}")
 
 
 def begin_tokenizer(parent: OpenedRun, config: RunConfig, text: Corpus, place: Path, listener: Listener) -> None:

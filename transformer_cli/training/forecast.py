@@ -106,8 +106,7 @@ def forecast(
         start = time.perf_counter()
         texts = corpus.load_all(config.data)
         reading_s = time.perf_counter() - start
-    others = {name: text for name, text in texts.items() if name != "train"}
-    used = as_used(texts["train"], config.data) | others
+    used = as_used(texts, config.data)
     check_text(run_dir, record.get("data", {}), {name: used[name] for name in ("train", "valid") if name in used})
     newest, _ = (None, None) if overwrite else newest_whole(run_dir, with_optimizer=False)
     progress = Progress() if newest is None else progress_of(newest, config.training)
@@ -149,12 +148,12 @@ def forecast(
         findings=findings(looked),
         disk=disk,
         preparing=preparing,
-        length=_length(config, progress, stage) if timed and finished is None else None,
+        length=_length(config, progress, stage, texts) if timed and finished is None else None,
     )
 
 
-def _length(config: RunConfig, progress: Progress, stage: Stage) -> Length:
-    horizon, clock, rehearsed = _rehearse(config, stage)
+def _length(config: RunConfig, progress: Progress, stage: Stage, texts: Mapping[str, corpus.Corpus]) -> Length:
+    horizon, clock, rehearsed = _rehearse(config, stage, texts)
     if progress.step:
         clock.begin(progress.passed_s)
         return Length(horizon.left(replace(progress, finished=None), clock), horizon.ends())
@@ -162,13 +161,13 @@ def _length(config: RunConfig, progress: Progress, stage: Stage) -> Length:
     return Length(None if left is None else left.after(-clock.seconds), horizon.ends())
 
 
-def _rehearse(config: RunConfig, stage: Stage) -> tuple[Horizon, Clock, Progress]:
+def _rehearse(config: RunConfig, stage: Stage, texts: Mapping[str, corpus.Corpus]) -> tuple[Horizon, Clock, Progress]:
     """What a run would still have to do at its start, a clock that knows this machine's pace, and how far it came: a
     run in a folder that is deleted, of a few updates.
     """
     with temporary_directory() as folder, joined(device_of(config)) as world:
         run = Run(config, Path(world.share(str(folder))) / "run", Listener(stage=stage), world, StopRequest())
-        run.open(overwrite=False)
+        run.open(overwrite=False, texts=texts)
         return run.rehearse(seconds=REHEARSAL_S)
 
 

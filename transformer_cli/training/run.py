@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import json
 import sys
-from collections.abc import Iterator
+from collections.abc import Iterator, Mapping
 from contextlib import ExitStack, nullcontext
 from dataclasses import replace
 from pathlib import Path
@@ -22,12 +22,13 @@ from transformer_cli.checkpoints.tensors import load_weights, weights
 from transformer_cli.config.run import RunConfig
 from transformer_cli.config.source import dump_config
 from transformer_cli.data import corpus, loader
+from transformer_cli.data.used import as_used
 from transformer_cli.decoding.long_lines import usual_sentences
 from transformer_cli.errors import DivergedError, ModelError, UsageError
 from transformer_cli.machine import Machine, decide, device_of
 from transformer_cli.model.build import build_model
-from transformer_cli.tokenizer import Tokenizer, train_tokenizer
-from transformer_cli.training.beginning import begin_tokenizer, inherited, parent_of
+from transformer_cli.tokenizer import Tokenizer
+from transformer_cli.training.beginning import begin_tokenizer, inherited, learn_tokenizer, parent_of
 from transformer_cli.training.clock import WARM_UP_S, Clock, Horizon
 from transformer_cli.training.directory import check_alike, check_ours, check_same, check_text, claimed, discard, sweep
 from transformer_cli.training.keeping import Keeper
@@ -49,9 +50,16 @@ from transformer_cli.training.utilisation import Utilisation, peak_flops, traini
 from transformer_cli.training.validation import Validation, example_of
 
 
-def train(config: RunConfig, run_dir: Path, *, overwrite: bool = False, listener: Listener | None = None) -> Outcome:
+def train(
+    config: RunConfig,
+    run_dir: Path,
+    *,
+    overwrite: bool = False,
+    listener: Listener | None = None,
+    texts: Mapping[str, corpus.Corpus] | None = None,
+) -> Outcome:
     """Train, or continue where a stopped run was saved. The same configuration and text give the same weights, bit for
-    bit, on the same machine, however often the run was stopped.
+    bit, on the same machine, however often the run was stopped. texts: what corpus.load_all gave, if it was asked.
 
     Raises ResourceError for a missing extra, UsageError where the run directory holds another run's configuration or is
     in use, DataError where its text changed, ModelError where its tokenizer is not what its checkpoint was trained by,
@@ -62,7 +70,7 @@ def train(config: RunConfig, run_dir: Path, *, overwrite: bool = False, listener
     with joined(device_of(config)) as world, StopRequest(listener.stopping, hours=config.training.max_hours) as stop:
         run = Run(config, run_dir, listener, world, stop)
         with claimed(run_dir) if world.is_main else nullcontext():
-            run.open(overwrite=overwrite)
+            run.open(overwrite=overwrite, texts=texts)
             return run.train()
 
 
@@ -78,7 +86,7 @@ class Run:
         self.keeper = Keeper(run_dir, config, world, warn=self.listener.warn)
         self.record: dict[str, Any] = {}
 
-    def open(self, *, overwrite: bool) -> None:
+    def open(self, *, overwrite: bool, texts: Mapping[str, corpus.Corpus] | None) -> None:
         """Check that what is there is this run, or delete it; not before text and device are known to be there."""
         check_alike(self.world, {"versions": versions(), "settings": self.config.model_dump(mode="json")})
         check_ours(self.run_dir)
@@ -88,7 +96,7 @@ class Run:
         is_new = overwrite or not store.list_checkpoints(self.run_dir)
         self.parent = parent_of(self.config) if is_new else None
         self.machine = self._machine().use()
-        self.texts = self._texts()
+        self.texts = self._texts(texts)
         if self.world.is_main:
             sweep(self.run_dir)
             if overwrite:
@@ -288,21 +296,20 @@ class Run:
         shared = Machine.from_dict(json.loads(self.world.share(files.json_line(machine.as_dict()))))
         return replace(shared, device=decided.device, deterministic=decided.deterministic)
 
-    def _texts(self) -> tuple[corpus.Corpus, corpus.Corpus]:
+    def _texts(self, given: Mapping[str, corpus.Corpus] | None) -> tuple[corpus.Corpus, corpus.Corpus]:
         """Training and validation text, the same as when the run began."""
         with self.listener.stage("reading the text"):
-            train_text, valid_text = corpus.load_both(self.config.data)
-            if valid_text is None:
+            # Tests, too: what is wrong with them is said before anything is spent, not by `tx evaluate` at the end.
+            used = as_used(given or corpus.load_all(self.config.data), self.config.data)
+            if "valid" not in used:
                 raise UsageError("there is no validation text", hint="name it in data.valid")
-            corpus.load_tests(self.config.data)  # said before anything is spent, not by `tx evaluate` at the end
-        known = self.record.get("data", {})
-        texts = {"train": train_text, "valid": valid_text}
+        known, texts = self.record.get("data", {}), {name: used[name] for name in ("train", "valid")}
         self.record["data"] = known | {name: text.as_json() for name, text in texts.items()}
-        self.record["data"]["train"]["usual_sentences"] = usual_sentences(train_text.source)
+        self.record["data"]["train"]["usual_sentences"] = usual_sentences(used["train"].source)
         check_alike(self.world, {"text": check_text(self.run_dir, known, texts)})
         for name, text in texts.items():
             self._tell_counts({"train": "training", "valid": "validation"}[name] + " text", text.counts)
-        return train_text, valid_text
+        return used["train"], used["valid"]
 
     def _tokenizer(self, text: corpus.Corpus) -> Tokenizer:
         """The run's tokenizer, trained now if there is none."""
@@ -310,14 +317,7 @@ class Run:
         if self.world.is_main and self.parent is not None:
             begin_tokenizer(self.parent, self.config, text, place, self.listener)
         elif self.world.is_main and not (place / "tokenizer.json").exists():
-            with self.listener.stage(f"training the tokenizer on {2 * len(text):,} lines"):
-                wanted, seed, tags = self.config.tokenizer, self.config.seed, self.config.data.tagged
-                tokenizer, report = train_tokenizer(wanted, text.source, text.target, seed=seed, tags=tags)
-            tokenizer.save(place)
-            pieces = " + ".join(f"{n:,}" for n in report.pieces.values())
-            asked = f" ({' + '.join(f'{n:,}' for n in report.asked.values())} asked for)" if report.fitted else ""
-            self.listener.say(f"tokenizer: {report.kind}, {pieces} pieces{asked}, from {report.lines_used:,} lines")
-            self._tell_counts("tokenizer", report.lines_skipped)
+            learn_tokenizer(self.config, text, place, self.listener)
         self.world.wait()
         return Tokenizer.load(place)
 
