@@ -1,7 +1,9 @@
 """What contestants open: the text in tx's pieces, and one run's weights as each of them reads it.
 
-python prepare.py text FOLDER              of Multi30k, as small.yaml names it; and its two shapes
-python prepare.py model FOLDER RUN         tx's own, and what `tx export` writes
+    python prepare.py text FOLDER                 of Multi30k, as small.yaml names it; and its two shapes
+    python prepare.py model FOLDER RUN NAME...    tx's own, and those of EXPORTS, which `tx export` writes
+
+Called by `all`, in a process of its own, so that `all` itself stays small.
 """
 
 from __future__ import annotations
@@ -86,7 +88,7 @@ def settings_of(config: Any) -> dict[str, Any]:
     }
 
 
-def model(folder: Path, run: str) -> None:
+def model(folder: Path, run: str, *names: str) -> None:
     """`weights` (safetensors), spm.model, `vocabulary`, shapes.json for those who read tx's; beside them its exports,
     each compared by tx itself."""
     from safetensors.torch import save_file
@@ -99,9 +101,11 @@ def model(folder: Path, run: str) -> None:
     (folder / "spm.model").write_bytes(opened.tokenizer.source.model)
     write_vocabulary(folder, opened.tokenizer.source)
     (folder / "shapes.json").write_text(json.dumps({"run": settings_of(opened.config)}), encoding="utf-8")
-    for name, arguments in EXPORTS.items():
-        command = [sys.executable, "-m", "transformer_cli", "export", *arguments, "-m", run, "-o", str(folder / name)]
-        done = subprocess.run([*command, "--quiet"], stdout=subprocess.DEVNULL, stderr=subprocess.PIPE, text=True)
+    for name in names:
+        command = [sys.executable, "-m", "transformer_cli", "export", *EXPORTS[name], "-m", run, "--quiet"]
+        done = subprocess.run(
+            [*command, "-o", str(folder / name)], stdout=subprocess.DEVNULL, stderr=subprocess.PIPE, text=True
+        )
         if done.returncode:
             print(f"{name}: {done.stderr.strip()}", file=sys.stderr)
 
