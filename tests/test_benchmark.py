@@ -254,7 +254,10 @@ if sys.argv[1] == "text":
     assert "| CTranslate2, int8 | 10.0 | 10.0 to 10.0 | 100.00 | 20 |" in said
     assert "- JoeyNMT: JoeyNMT cannot be installed: no network" in said
     assert "| tx translate |" in said
-    found = json.loads((tmp_path / "cache" / "results.json").read_text("utf-8"))
+    written = (tmp_path / "cache" / "results.json").read_text("utf-8")
+    for path in (sys.executable, str(tmp_path / "cache"), str(tmp_path / "benchmark"), str(Path("run").resolve())):
+        assert path not in written
+    found = json.loads(written)
     assert len(found["contests"]) == 2 + 4 + 1
     assert "Eole, fp32" not in found["contests"]["Translating 20 lines, greedy, batches of 64"]["commands"]
     assert "translations" not in json.dumps(found["contests"])
