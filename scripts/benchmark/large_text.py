@@ -1,14 +1,16 @@
 """What a text of millions of pairs costs until the first update, beside SentencePiece's own encoder.
 
     TX_MULTI30K=data/multi30k python scripts/benchmark/large_text.py --pairs 1000000
+    python scripts/benchmark/large_text.py --plan 10000000
 
 The pairs are made of Multi30k's: the first half of one and the second half of another, no two alike. One line of JSON:
 seconds in which SentencePiece encodes both sides on all cores, lists of ids and nothing else, before and after tx does,
 told from the first million pairs;
 seconds of `tx tokenize`; seconds from the start of `tx train` until the text is prepared - read, checked, hashed,
 encoded, its words and lines remembered, on the disk - and, started again, until the first update; the most memory
-(VmHWM) of any process of tx, beside 1 GiB and 40 bytes a pair; seconds and bytes a pair of planning an epoch. For
-Linux.
+(VmHWM) of any process of tx, beside 1 GiB and 40 bytes a pair; bytes of the text, of its ids and of what is
+remembered of it; seconds and bytes a pair of planning an epoch. With --plan an epoch is planned and nothing else, of
+lengths that are drawn. For Linux.
 """
 
 from __future__ import annotations
@@ -16,6 +18,7 @@ from __future__ import annotations
 import argparse
 import json
 import os
+import re
 import subprocess
 import sys
 import tempfile
@@ -25,14 +28,19 @@ from collections.abc import Callable
 from itertools import islice
 from pathlib import Path
 
+import numpy as np
+import numpy.typing as npt
 import sentencepiece
 
 from transformer_cli.data import batching
 from transformer_cli.data.binary import EncodedCorpus
 from transformer_cli.data.fingerprints import LINES
+from transformer_cli.evaluation.words import WORD_COUNTS
 
 TX = [sys.executable, "-m", "transformer_cli"]
 LANGUAGES = ("de", "en")
+NUMBER = re.compile(r"-(\d+)-of-")
+"""Of a volume."""
 MOST_LINES = 1_000_000
 """Of a side that SentencePiece encodes."""
 
@@ -40,8 +48,12 @@ MOST_LINES = 1_000_000
 def main() -> None:
     parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
     parser.add_argument("--pairs", type=int, default=1_000_000)
-    parser.add_argument("--folder", help="where to put the text, some 150 bytes a pair, and as much again")
+    parser.add_argument("--plan", type=int, metavar="PAIRS", help="plan an epoch of so many pairs, and nothing else")
+    parser.add_argument("--folder", help="where to put the text, 135 bytes a pair, and its ids, about as much")
     options = parser.parse_args()
+    if options.plan:
+        print(json.dumps({"pairs": options.plan, **planned(drawn(options.plan))}))
+        return
     multi30k = Path(os.environ.get("TX_MULTI30K", "data/multi30k")).resolve()
     with tempfile.TemporaryDirectory(dir=options.folder) as name:
         folder = Path(name)
@@ -56,8 +68,13 @@ def main() -> None:
         preparing = watched([*TX, "train", *command], lambda: (run / LINES).exists())
         after = sentencepiece_alone(run, folder, options.pairs)
         beginning = watched([*TX, "train", *command], lambda: has_update(run / "metrics.jsonl"))
-        [encoded] = (run / "data").glob("train-*")
-        plan_s, plan_bytes = planned(EncodedCorpus(encoded))
+        volumes = sorted((run / "data").glob("train-*"), key=lambda place: list(map(int, NUMBER.findall(place.name))))
+        planning = planned(EncodedCorpus(volumes).lengths)
+        n_bytes = {
+            "text": sum((folder / f"train.{language}").stat().st_size for language in LANGUAGES),
+            "ids": sum(path.stat().st_size for volume in volumes for path in volume.iterdir()),
+            "remembered": sum((run / name).stat().st_size for name in (LINES, WORD_COUNTS)),
+        }
     found = {
         "pairs": options.pairs,
         "cores": len(os.sched_getaffinity(0)),
@@ -66,8 +83,8 @@ def main() -> None:
         "prepared_s": preparing[0],
         "prepared_by_sentencepiece": round(preparing[0] / ((before + after) / 2), 2),
         "first_update_s": beginning[0],
-        "plan_s": plan_s,
-        "plan_bytes_a_pair": plan_bytes,
+        "bytes": n_bytes,
+        **planning,
         "peak_mib": {
             "tokenizer": tokenizing[1],
             "preparing": preparing[1],
@@ -103,16 +120,27 @@ def sentencepiece_alone(run: Path, folder: Path, n_pairs: int) -> float:
     return round(seconds * 2 * n_pairs / n_lines, 2)
 
 
-def planned(corpus: EncodedCorpus) -> tuple[float, float]:
-    """Seconds of planning an epoch, and the most bytes a pair that it takes."""
-    start = time.perf_counter()
-    batching.plan(corpus.lengths, budget=4096, seed=1, epoch=0)
-    seconds = time.perf_counter() - start
+def planned(lengths: npt.NDArray[np.int32]) -> dict[str, float]:
+    """Seconds of planning an epoch, by the clock and of the processor; the most bytes a pair that it takes, and what
+    it leaves."""
+    start, begin = time.perf_counter(), time.process_time()
+    batching.plan(lengths, budget=4096, seed=1, epoch=0)
+    seconds, cpu_s = time.perf_counter() - start, time.process_time() - begin
     tracemalloc.start()
-    batching.plan(corpus.lengths, budget=4096, seed=1, epoch=1)
-    _, most = tracemalloc.get_traced_memory()
+    plan = batching.plan(lengths, budget=4096, seed=1, epoch=1)
+    left, most = tracemalloc.get_traced_memory()
     tracemalloc.stop()
-    return round(seconds, 2), round(most / len(corpus), 1)
+    found = {"plan_s": seconds, "plan_cpu_s": cpu_s, "plan_batches": len(plan)}
+    found |= {"plan_bytes_a_pair": most / len(lengths), "plan_bytes_a_pair_left": left / len(lengths)}
+    return {name: round(value, 2) for name, value in found.items()}
+
+
+def drawn(n_pairs: int) -> npt.NDArray[np.int32]:
+    """Lengths of so many pairs: log-normal, 26 pieces of source on average, a target a fifth longer or shorter."""
+    chance = np.random.default_rng(1)
+    source = chance.lognormal(3.1, 0.55, n_pairs)
+    target = source * chance.lognormal(0, 0.2, n_pairs)
+    return np.stack([source, target], axis=1).clip(2, 256).astype(np.int32)
 
 
 def watched(command: list[str], is_there: Callable[[], bool]) -> tuple[float, int]:

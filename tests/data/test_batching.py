@@ -121,6 +121,16 @@ def test_a_plan_takes_less_than_24_bytes_a_pair(monkeypatch):
     assert peak < 24 * len(lengths)
 
 
+@pytest.mark.parametrize("budget", [40, 100, 5000])
+def test_a_plan_does_not_depend_on_how_much_is_looked_at_at_a_time(monkeypatch, budget):
+    lengths = random_lengths(3000)
+    whole = plan(lengths, budget=budget, seed=1, epoch=1)
+    monkeypatch.setattr("transformer_cli.data.batching.PART", 7)
+    assert [batch.tolist() for batch in plan(lengths, budget=budget, seed=1, epoch=1)] == [
+        batch.tolist() for batch in whole
+    ]
+
+
 def test_batches_do_not_come_in_the_order_of_length():
     lengths = random_lengths(2000)
     longest = [int(lengths[batch, 1].max()) for batch in plan(lengths, budget=400, seed=1, epoch=1)]

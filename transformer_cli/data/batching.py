@@ -130,12 +130,15 @@ def _parts(n: int) -> Iterator[slice]:
 def _cut(order: Indices, lengths: npt.NDArray[np.integer], budget: int) -> list[Indices]:
     """Cut the sorted sentences into batches, each before it would exceed the budget."""
     batches = []
-    start = 0
+    start = first = 0
+    longest = np.empty(0, dtype=np.int64)  # side of each sentence from `first` on
     while start < len(order):
+        if len(longest) - (start - first) < min(budget, len(order) - start):
+            first, longest = start, lengths[order[start : start + budget + PART]].max(axis=1).astype(np.int64)
         # No batch has more sentences than its first one alone would allow.
-        most = budget // max(1, int(lengths[order[start]].max()))
-        window = lengths[order[start : start + most]].max(axis=1)
-        padded = np.maximum.accumulate(window.astype(np.int64)) * np.arange(1, len(window) + 1)
+        most = budget // max(1, int(longest[start - first]))
+        window = longest[start - first : start - first + most]
+        padded = np.maximum.accumulate(window) * np.arange(1, len(window) + 1)
         size = int(np.searchsorted(padded, budget, side="right"))
         batches.append(order[start : start + size])
         start += size
