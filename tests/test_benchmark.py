@@ -93,18 +93,23 @@ def test_a_program_says_what_it_found_in_its_last_line(suite: Any) -> None:
 
 
 def test_what_a_program_computes_itself_is_not_foreign(suite: Any, monkeypatch: pytest.MonkeyPatch) -> None:
-    busy = iter([100.0, 150.0])
-    monkeypatch.setattr(suite.rounds, "busy_s", lambda: next(busy))
-    wait = suite.rounds._wait
+    wait, busy, n = suite.rounds._wait, iter([100.0, 150.0]), os.cpu_count() or 1
 
     def waited(process: Any) -> Any:
         code, usage, late = wait(process)
         return code, SimpleNamespace(ru_utime=30.0, ru_stime=5.0, ru_maxrss=usage.ru_maxrss), late
 
+    monkeypatch.setattr(suite.rounds, "busy_s", lambda: next(busy))
     monkeypatch.setattr(suite.rounds, "_wait", waited)
+    monkeypatch.setattr(suite.rounds, "time", SimpleNamespace(perf_counter=iter([0, 50]).__next__, process_time=float))
     found = suite.rounds.run([sys.executable, "-c", "pass"], {})
     assert found.cpu_s == 35
-    assert found.foreign * found.wall_s * (os.cpu_count() or 1) == pytest.approx(15, abs=3)  # and what we took
+    assert found.foreign == pytest.approx((50 - 35) / 50 / n, abs=0.001)
+
+
+@pytest.mark.parametrize(("seconds", "share"), [(-0.02, 0.0), (0.0, 0.0), (1000.0, 1.0)])
+def test_a_share_is_one_however_coarse_the_clock(suite: Any, seconds: float, share: float) -> None:
+    assert suite.rounds.share(seconds, 0.02) == share
 
 
 def test_who_fails_is_out_and_named_with_the_reason(suite: Any) -> None:

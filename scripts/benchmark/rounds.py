@@ -123,11 +123,15 @@ def run(command: Sequence[str], products: dict[str, float], *, environment: Mapp
         line = last_line(said)
     foreign = None
     if busy is not None and busy_after is not None:
-        others_s = busy_after - busy - cpu_s - (time.process_time() - own)
-        foreign = round(max(0.0, others_s) / (wall_s * (os.cpu_count() or 1)), 3)
+        foreign = share(busy_after - busy - cpu_s - (time.process_time() - own), wall_s)
     facts = json.loads(line) if line.startswith("{") else {}
     peak_mib = usage.ru_maxrss >> (20 if sys.platform == "darwin" else 10)
     return Turn(facts, round(wall_s, 3), round(cpu_s, 2), peak_mib, foreign, products)
+
+
+def share(seconds: float, wall_s: float) -> float:
+    """Of all processors; Linux counts in hundredths of a second, so that a short while can seem to have more."""
+    return round(min(1.0, max(0.0, seconds) / wall_s / (os.cpu_count() or 1)), 3)
 
 
 def _wait(process: subprocess.Popen[bytes]) -> tuple[int, resource.struct_rusage, bool]:
@@ -173,7 +177,7 @@ def load(seconds: float = 1.0) -> float | None:
     before = busy_s()
     time.sleep(seconds)
     after = busy_s()
-    return None if before is None or after is None else round((after - before) / seconds / (os.cpu_count() or 1), 3)
+    return None if before is None or after is None else share(after - before, seconds)
 
 
 @contextlib.contextmanager
