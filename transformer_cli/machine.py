@@ -11,7 +11,7 @@ import torch
 from pydantic import TypeAdapter, ValidationError
 
 from transformer_cli.config.run import RunConfig
-from transformer_cli.environment import keep_memory, local_rank, processors, repeat_sums
+from transformer_cli.environment import local_rank, processors, repeat_sums
 from transformer_cli.errors import ModelError, ResourceError
 from transformer_cli.spinning import spin_while_idle
 
@@ -58,7 +58,6 @@ class Machine:
         if torch.are_deterministic_algorithms_enabled() != self.deterministic:  # to say it imports a compiler
             torch.use_deterministic_algorithms(self.deterministic)
         spin_while_idle(self.threads)
-        keep_memory()
         return self
 
     def as_dict(self) -> dict[str, str | int]:

@@ -208,10 +208,14 @@ def test_two_predictions_disagree_by_torchs_divergence_both_ways(
 
 
 @pytest.mark.parametrize("dtype", [torch.bfloat16, torch.float16])
-def test_in_half_precision_two_predictions_disagree_as_near_to_fp64_as_torchs(dtype: torch.dtype) -> None:
+@pytest.mark.parametrize(("vocab", "sure", "rows"), [(400, 0.25, 70), (32_000, 0.02, 100), (20, 0.25, 5000)])
+def test_in_half_precision_two_predictions_disagree_as_near_to_fp64_as_torchs(
+    vocab: int, sure: float, rows: int, dtype: torch.dtype
+) -> None:
+    """Also of a model that knows nothing yet, whose gradients of 32,000 pieces are less than fp16 holds."""
     torch.manual_seed(0)
-    one, weight = torch.randn(70, 32).to(dtype), (torch.randn(400, 32) / 4).to(dtype)
-    other = (one + torch.randn(70, 32) / 4).to(dtype)
+    one, weight = torch.randn(rows, 32).to(dtype), (torch.randn(vocab, 32) * sure).to(dtype)
+    other = (one + torch.randn(rows, 32) / 4).to(dtype)
 
     def torchs(one: Tensor, other: Tensor, weight: Tensor) -> Tensor:
         wide = torch.promote_types(one.dtype, torch.float32)

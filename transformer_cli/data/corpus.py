@@ -247,7 +247,7 @@ def _used(data: DataConfig) -> dict[str, Corpus]:
 
 def _training(data: DataConfig) -> Corpus:
     """The training text as it is, read where it lies; hashed on the way, all sources first. A file that comes again, as
-    where a text is read in both directions, is read once."""
+    where a text is read in both directions, is looked through once."""
     from transformer_cli.data.mixture import parts_of
     from transformer_cli.data.shifts import unequal
     from transformer_cli.data.text import FileText, JoinedText, ListedText, Text, update  # all of them bring NumPy
@@ -262,7 +262,7 @@ def _training(data: DataConfig) -> Corpus:
             if files_of_it is not None:
                 path = files_of_it[side]
                 if path in read:
-                    digest.update(b"\xff%d\xff" % [*read].index(path))  # bytes that no text has
+                    update(digest, read[path])
                 else:
                     read[path] = FileText(path, digest)
                 found.append(read[path])

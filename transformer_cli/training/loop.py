@@ -17,6 +17,7 @@ from torch import Tensor, nn
 from transformer_cli.checkpoints.tensors import whole
 from transformer_cli.config.training import TrainingConfig
 from transformer_cli.data.loader import Batch, divided
+from transformer_cli.environment import keep_memory
 from transformer_cli.errors import ResourceError
 from transformer_cli.model.transformer import Transformer
 from transformer_cli.training.moving_average import NoAverage
@@ -95,6 +96,7 @@ Epoch = Callable[[int, int], tuple[int, Iterator[Batch]]]
 
 def fit(learner: Learner, progress: Progress, epoch_of: Epoch, after_update: Callable[[Update], bool]) -> None:
     """Train until an end is reached or `after_update` says stop; progress is moved along in place, before that call."""
+    keep_memory()
     options = learner.options
     progress.scale(in_fp16=learner.model.dtype == torch.float16)
     while progress.finished is None:

@@ -17,6 +17,9 @@ from transformer_cli.tokenizer import PAD
 PIECE_ELEMENTS = 4 * 1024 * 1024
 """Logits in memory at a time; as many as the output projection has numbers, whose gradient is held anyway, if it has
 more."""
+SUMMED = 4096
+"""In fp16: how many rows' gradients, of two predictions that are compared, are summed as they are; of fewer they are
+scaled up, of more down."""
 COMPARED = 4
 """Of two predictions in fp32, and what lies between them, so many times fewer rows at a time."""
 MOST_SUMMED, MOST_ROWS = 2048, 256
@@ -175,6 +178,8 @@ class _Disagreement(torch.autograd.Function):
         grad_bias_V = None if bias_V is None else torch.zeros_like(bias_V, dtype=wide)
         total = torch.zeros((), dtype=wide, device=one_ND.device)
         n_rows = max(1, PIECE_ELEMENTS // COMPARED // len(weight_VD))
+        # The fewer rows are summed, the more small ones fp16 can hold without a sum that it cannot.
+        up = 2.0 ** round(math.log2(SUMMED / max(1, min(n_rows, one_ND.size(0))))) if held else 1.0
         for start in range(0, one_ND.size(0), n_rows):
             piece = slice(start, start + n_rows)
             hidden_RD = torch.cat((one_ND[piece], other_ND[piece]))
@@ -182,13 +187,16 @@ class _Disagreement(torch.autograd.Function):
             total += apart
             if not any(ctx.needs_input_grad):  # type: ignore[attr-defined]
                 continue
-            grad_RV = grad_RV.to(one_ND.dtype)
+            grad_RV = grad_RV.mul_(up).to(one_ND.dtype)
             grad_one_ND[piece], grad_other_ND[piece] = (grad_RV @ weight).chunk(2)
-            grad_weight_VD += grad_RV.T @ hidden_RD
+            grad_weight_VD.add_(grad_RV.T @ hidden_RD, alpha=1 / up)
             if grad_bias_V is not None:
-                grad_bias_V += grad_RV.sum(0, dtype=wide)
+                grad_bias_V.add_(grad_RV.sum(0, dtype=wide), alpha=1 / up)
         if is_table:
             grad_weight_VD[PAD] = 0
+        if up != 1:
+            grad_one_ND /= up
+            grad_other_ND /= up
         ctx.save_for_backward(grad_one_ND, grad_other_ND, grad_weight_VD.to(weight_VD.dtype), grad_bias_V)  # type: ignore[arg-type]
         return total
 
