@@ -42,7 +42,7 @@ from transformer_cli.writing import words
 
 LINES_OF_BOTH = ["ein hund", "hund, katze maus", "x" * 60, "\u200b", "möchte ein bier", "ein ein ein hund"]
 SOURCE = [f"{LINES_OF_BOTH[n % 6]} {n % 7}" if n % 6 != 3 else "\u200b" for n in range(60)]
-TARGET = SOURCE[::-1]
+TARGET = [line.replace("ein", "a") for line in SOURCE[::-1]]
 OPTIONS: dict[str, Any] = {"split": "train", "source_eos": True, "max_length": 40, "remembers": True}
 VOLUME, N_VOLUMES = 25, 3
 EVERY = "TX_EVERY_FAULT" in os.environ
