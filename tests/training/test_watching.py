@@ -10,6 +10,7 @@ from collections.abc import Callable
 from pathlib import Path
 
 import pytest
+import torch.distributed as dist
 from ranks import codes, start
 
 from transformer_cli.checkpoints.store import list_checkpoints, load_checkpoint
@@ -93,6 +94,31 @@ def test_what_befalls_one_process_ends_all_by_name(
     assert re.search(words.format(rank), said[0] + said[1])
     checkpoints = [load_checkpoint(path, with_optimizer=True) for path in list_checkpoints("run")]
     assert place == "loader" or checkpoints
+
+
+@pytest.mark.parametrize("breaks_at", ["set", "add", "nothing"])
+def test_a_failure_stays_the_first_though_the_process_with_the_store_goes_before_all_heard(
+    breaks_at: str, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """Process 0 hears of it, ends, and takes the store along, wherever process 1 is between telling and hearing."""
+
+    class Store(dist.HashStore):
+        def __getattribute__(self, name: str) -> object:
+            if name == breaks_at and self.compare_set("failure", "", ""):
+                raise RuntimeError("Connection reset by peer")
+            return super().__getattribute__(name)
+
+    monkeypatch.setattr(watching, "BEAT_S", 0.01)
+    monkeypatch.setattr(watching, "LOST_BEATS", 10)
+    store = Store()
+    store.set("state-0", "1 0 0 inf")
+    watch = watching.Watch(store, rank=1, size=2)
+    watch.start()
+    error = DataError("the disk is bent")
+    try:
+        assert watch.blame(error) is error
+    finally:
+        watch.end()
 
 
 def test_another_configuration_on_a_process_is_refused_by_name(tmp_path: Path) -> None:

@@ -48,6 +48,7 @@ class Watch(threading.Thread):
         super().__init__(name="watch", daemon=True)
         self.store, self.rank, self.size = store, rank, size
         self.failure: Failure | None = None
+        self._first: Failure | None = None
         self.lost_beats = LOST_BEATS
         self._is_heard = False
         self._ended = threading.Event()
@@ -103,7 +104,7 @@ class Watch(threading.Thread):
         while not self._ended.wait(BEAT_S) and self.failure is None:
             beats, silent = self._beats, silent + 1 if self._beats == beats else 0
             if silent > self.lost_beats:
-                self.failure = Failure(0, SILENT)
+                self.failure = self._first or Failure(0, SILENT)
         self._found.set()
         if self.failure is None:
             talker.join()
@@ -119,8 +120,8 @@ class Watch(threading.Thread):
             try:
                 self._tell()
                 self.failure = self._look()
-            except RuntimeError:
-                self.failure = Failure(0, "is gone, or torchrun is, where all processes meet")
+            except RuntimeError:  # whoever has heard of the failure may be gone before the others have
+                self.failure = self._first or Failure(0, "is gone, or torchrun is, where all processes meet")
 
     def _tell(self) -> None:
         self._beats += 1
@@ -134,7 +135,7 @@ class Watch(threading.Thread):
     def _look(self) -> Failure | None:
         """The failure that there is; or one is found, and there with the next beat."""
         if known := self.store.compare_set(FAILURE, "", "").decode():
-            failure = Failure(**json.loads(known))
+            self._first = failure = Failure(**json.loads(known))
             self.store.add(HEARD, 1)
             self._is_heard = failure.rank == self.rank and self._linger()
             return failure
@@ -162,7 +163,7 @@ class Watch(threading.Thread):
     def _raise(self, failure: Failure) -> None:
         """Make this the failure of all, unless there is one."""
         try:
-            self.store.compare_set(FAILURE, "", json_line(asdict(failure)))
+            self._first = Failure(**json.loads(self.store.compare_set(FAILURE, "", json_line(asdict(failure)))))
         except RuntimeError:  # nobody is left to be told
             self.failure = failure
 
