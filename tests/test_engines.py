@@ -80,6 +80,7 @@ def test_both_engines_say_the_same_in_json(run, capsys):
         (["-b", "1", "--alignments"], "alignments"),
         (["--sample"], "search: sampling"),
         (["-b", "1", "--set", "decoding.min_length=3"], "min_length"),
+        (["-b", "1", "--set", "decoding.shortlist=9"], "a shortlist"),
         (["-b", "1", "--set", "decoding.no_repeat_ngram=3"], "no_repeat_ngram"),
         (["-b", "1", "--set", "precision=bf16"], "precision: bf16"),
         (["-b", "1", "--set", "decoding.max_length_extra=5000"], "texts of more than 4,096 pieces"),

@@ -58,6 +58,8 @@ def obstacles(runs: Sequence[KnownRun], settings: RunConfig, options: SearchOpti
         yield "mbr"
     elif options.search != "beam":
         yield f"search: {options.search}"
+    if decoding.shortlist is not None:
+        yield "a shortlist"
     if options.min_length or options.no_repeat_ngram:
         yield "min_length" if options.min_length else "no_repeat_ngram"
     if options.beam_size > 1 and options.penalty.family != "power":

@@ -18,6 +18,7 @@ from transformer_cli.files import shown
 
 if TYPE_CHECKING:
     from transformer_cli.checkpoints.store import OpenedRun
+    from transformer_cli.decoding.shortlist import Shortlist
     from transformer_cli.decoding.translator import Translator
     from transformer_cli.machine import Machine
 
@@ -60,6 +61,7 @@ def translator_as(kind: type[T], runs: Sequence[OpenedRun], settings: RunConfig)
         settings.decoding,
         device=machine.device,
         workers=settings.decoding.workers,
+        shortlist=_shortlist_of(runs[0], settings.decoding.shortlist),
         **learned_by(runs, settings),
     )
 
@@ -93,6 +95,16 @@ def machine_of(opened: KnownRun, settings: RunConfig) -> Machine:
     from transformer_cli.machine import settle
 
     return settle(settings, opened.record.get("machine"))
+
+
+def _shortlist_of(run: KnownRun, n: int | None) -> Shortlist | None:
+    """Of so many pieces; learned now, where the run has none yet."""
+    if n is None:
+        return None
+    from transformer_cli.data.lexicon import lexicon_of
+    from transformer_cli.decoding.shortlist import Shortlist
+
+    return Shortlist(lexicon_of(run.path, run.tokenizer), n=n, n_targets=run.tokenizer.target.size)
 
 
 def _usual_sentences(run: KnownRun) -> int | None:

@@ -193,6 +193,15 @@ def encode(
     return volumes.open()
 
 
+def encoded_before(directory: Path, split: str) -> EncodedCorpus | None:
+    """What was encoded of a split, whatever text that was; None where nothing was, or is no longer what was written."""
+    own_name = re.compile(re.escape(split) + NAME)
+    places = (
+        sorted(place for place in directory.iterdir() if own_name.fullmatch(place.name)) if directory.is_dir() else []
+    )
+    return EncodedCorpus(places) if places and not any(map(damage_of, places)) else None
+
+
 def _tags(corpus: Corpus, tokenizer: Tokenizer) -> list[tuple[int, int | None]]:
     """How many pairs of the text begin with which tag, one after the other; none where there are no tags."""
     found = [(part.pairs, part.direction) for part in corpus.parts if part.direction is not None]

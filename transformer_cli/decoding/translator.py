@@ -18,6 +18,7 @@ from transformer_cli.decoding.hypothesis import Hypothesis
 from transformer_cli.decoding.options import SearchOptions
 from transformer_cli.decoding.sampling import drawn_as
 from transformer_cli.decoding.search import search
+from transformer_cli.decoding.shortlist import Shortlist, Shortlisted
 from transformer_cli.decoding.stepper import Stepper
 from transformer_cli.decoding.texts import Input, Learned, TextTranslator
 from transformer_cli.decoding.workers import Found, Work, spread, worth
@@ -39,15 +40,18 @@ class Translator(TextTranslator):
         *,
         device: str | torch.device = "cpu",
         workers: int | Literal["auto"] = 1,
+        shortlist: Shortlist | None = None,
         **learned: Unpack[Learned],
     ) -> None:
         """models: in the precision they are to compute in; several translate as an ensemble. workers: processes
-        that batches are shared between, on a CPU."""
+        that batches are shared between, on a CPU. shortlist: what is searched, where no translation is drawn; else the
+        whole vocabulary."""
         super().__init__(tokenizer, config, **learned)
         self.models = [model.to(device) for model in ([models] if isinstance(models, Transformer) else models)]
         self._prepared = [Prepared(model) for model in self.models]
         self.device = torch.device(device)
         self.workers = workers
+        self.shortlist = shortlist
 
     @property
     def model(self) -> Transformer:
@@ -69,16 +73,22 @@ class Translator(TextTranslator):
 
     @torch.inference_mode()
     def search(self, inputs: Sequence[Input], options: SearchOptions, lines_before: int) -> list[list[Hypothesis]]:
-        steppers = [prepared.for_now() for prepared in self._prepared]
-        stepper: Stepper[Any] = steppers[0] if len(steppers) == 1 else Ensemble(steppers)
         source_BS, lengths_B = padded([one.ids for one in inputs])
-        return search(
-            stepper,
+        prefixes = [one.prefix for one in inputs]
+        steppers: list[Stepper[Any]] = [prepared.for_now() for prepared in self._prepared]
+        symbols, listed = self.symbols, None
+        if self.shortlist is not None and options.search == "beam":
+            listed = self.shortlist.of(source_BS, prefixes, symbols)
+            steppers = [Shortlisted(prepared, listed) for prepared in self._prepared]
+            symbols, prefixes = listed.symbols(symbols), [listed.places(prefix) for prefix in prefixes]
+        found = search(
+            steppers[0] if len(steppers) == 1 else Ensemble(steppers),
             source_BS.to(self.device),
             lengths_B,
             limits=[self.limit(len(one.ids) - self.source_eos) for one in inputs],
-            symbols=self.symbols,
+            symbols=symbols,
             options=options,
             lines=[drawn_as(lines_before + one.line, one.place) for one in inputs],
-            prefixes=[one.prefix for one in inputs],
+            prefixes=prefixes,
         )
+        return found if listed is None else listed.found(found)

@@ -18,7 +18,7 @@ from torch import Tensor, nn
 from transformer_cli.model import masks
 from transformer_cli.model.blocks import GatedFeedForward, PreNorm, Residual
 from transformer_cli.model.positions import PositionEncoding
-from transformer_cli.model.products import product_of
+from transformer_cli.model.products import Product, product_of
 from transformer_cli.model.steps import LEAST_KEYS, Steps
 from transformer_cli.model.transformer import DecoderLayer, Embedding, EncoderLayer, Transformer
 
@@ -52,9 +52,14 @@ class Prepared:
         assert self.for_few is not None
 
     @torch.no_grad()
-    def start(self, source_BS: Tensor, source_lengths_B: Tensor) -> Steps:
-        """Read the source; the state lets `step` write the target. Every sentence starts with one beam."""
-        return self._form(source_BS).start(source_BS, source_lengths_B)
+    def start(self, source_BS: Tensor, source_lengths_B: Tensor, only_U: Tensor | None = None) -> Steps:
+        """Read the source; the state lets `step` write the target. Every sentence starts with one beam.
+
+        only_U: the ids whose logits `step` is to return, in their order, in place of all.
+        """
+        state = self._form(source_BS).start(source_BS, source_lengths_B)
+        state.only_U = only_U
+        return state
 
     @torch.no_grad()
     def step(self, tokens_BW: Tensor, state: Steps) -> Tensor:
@@ -95,7 +100,8 @@ class Form:
         self.encoder = [Layer(layer, dtype, self.store) for layer in model.encoder.layers]  # type: ignore[arg-type]
         self.decoder = [CrossLayer(layer, dtype, self.store) for layer in model.decoder.layers]  # type: ignore[arg-type]
         self.encoder_norm, self.decoder_norm = (norm_of(stack.norm, dtype) for stack in (model.encoder, model.decoder))
-        self.project = product_of(model.output, dtype, bias=model.output_bias)
+        self.output = partial(product_of, model.output, dtype, bias=model.output_bias)
+        self.project = self.output()
 
     def start(self, source_BS: Tensor, source_lengths_B: Tensor) -> Steps:
         memory_RD = self.encode(source_BS, source_lengths_B)
@@ -158,7 +164,7 @@ class Form:
             context_RX = self.attend(query_BWHK.transpose(1, 2), keys, values, state.memory_bias)
             x_RD = around_cross.leave(layer.cross_output.onto(x_RD, context_RX))
             x_RD = around_feed_forward.leave(layer.down.onto(x_RD, layer.inner(around_feed_forward.enter(x_RD))))
-        return self.project(self.decoder_norm(x_RD))[: B * W].view(B, W, -1)
+        return self._projection(state)(self.decoder_norm(x_RD))[: B * W].view(B, W, -1)
 
     def embed(self, embedding: Embedding, add: Rows, ids_BT: Tensor) -> Tensor:
         """Rows to which sublayers are added in place: a copy, not the table itself."""
@@ -175,6 +181,14 @@ class Form:
             scores.view(B, H, T, -1).add_(bias)
         context = torch.bmm(scores.softmax(-1), value_BGNK.flatten(0, 1))
         return self._as_rows(context.view(B, H, T, K).transpose(1, 2))
+
+    def _projection(self, state: Steps) -> Product:
+        """To the logits that are wanted."""
+        if state.only_U is None:
+            return self.project
+        if self.dtype not in state.products:
+            state.products[self.dtype] = self.output(only=state.only_U)
+        return state.products[self.dtype]
 
     def _as_rows(self, x_BTX: Tensor) -> Tensor:
         """A copy in the dtype of products, (R, ...), with as many rows of zeros behind them as products want."""

@@ -66,12 +66,17 @@ class Packed(Product):
 _USUAL_ROWS = 64
 
 
-def product_of(layer: nn.Linear | nn.Embedding, dtype: torch.dtype, *, bias: Tensor | None = None) -> Product:
-    """The fastest of a linear layer, or of a table that is one. bias: where the layer itself has none."""
-    weight = layer.weight.detach().to(dtype)
+def product_of(
+    layer: nn.Linear | nn.Embedding, dtype: torch.dtype, *, bias: Tensor | None = None, only: Tensor | None = None
+) -> Product:
+    """The fastest of a linear layer, or of a table that is one. bias: where the layer itself has none. only: the
+    outputs that are wanted, if not all."""
     own = getattr(layer, "bias", None)
     bias = bias if own is None else own
-    bias = None if bias is None else bias.detach().to(dtype)
+    weight, bias = layer.weight.detach(), None if bias is None else bias.detach()
+    if only is not None:
+        weight, bias = weight[only], None if bias is None else bias[only]
+    weight, bias = weight.to(dtype), None if bias is None else bias.to(dtype)
     return (Packed if _can_pack(weight) else Turned)(weight, bias)
 
 

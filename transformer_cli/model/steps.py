@@ -15,6 +15,7 @@ import torch.nn.functional as F
 from torch import Tensor
 
 from transformer_cli.model import masks
+from transformer_cli.model.products import Product
 
 LEAST_KEYS = 16
 """PyTorch's softmax over fewer numbers than a vector register holds is several times as slow."""
@@ -24,7 +25,8 @@ class Steps:
     """The memory's keys and values per sentence, and each beam's past.
 
     position: tokens read so far. start, end: where the newest keys are. n_keys: those that are read,
-    of which those from `end` on are hidden. beams: how many there were at each position.
+    of which those from `end` on are hidden. beams: how many there were at each position. only_U: the ids whose logits
+    are wanted, None for all; products: what makes them.
     """
 
     def __init__(self, memory_keys_LBGKS: Tensor, memory_values_LBGSK: Tensor, memory_bias: Tensor | None) -> None:
@@ -36,6 +38,8 @@ class Steps:
         self.past_BWN = memory_keys_LBGKS.new_zeros(B, 1, 0)
         self.start = self.end = self.n_keys = 0
         self.beams: list[int] = []
+        self.only_U: Tensor | None = None
+        self.products: dict[torch.dtype, Product] = {}
 
     @property
     def position(self) -> int:

@@ -19,6 +19,7 @@ from transformer_cli.config.run import RunConfig
 from transformer_cli.config.source import dump_config, load_config
 from transformer_cli.data.corpus import Corpus
 from transformer_cli.data.fingerprints import LINES
+from transformer_cli.data.lexicon import LEXICON
 from transformer_cli.errors import DataError, ResourceError, TxError, UsageError
 from transformer_cli.evaluation.words import WORD_COUNTS
 
@@ -71,7 +72,7 @@ UNTIL_SAVED = UNTIL_TRAINED | {"data.max_length", "data.source_eos", "model"}
 PLACES = {"data.train", "data.valid", "data.test"}
 """Where texts lie."""
 
-FILES = ("best", "last", METRICS, NO_METRICS, WORD_COUNTS, LINES, "config.yaml", "run.json")
+FILES = ("best", "last", METRICS, NO_METRICS, WORD_COUNTS, LINES, LEXICON, "config.yaml", "run.json")
 """The files of a run, in the order in which they are deleted: the last proves that the others are a run's."""
 
 FOLDERS = {
