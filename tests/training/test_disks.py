@@ -22,6 +22,7 @@ from test_run import assert_same_bits, at_update, interrupt, settings
 from transformer_cli import files
 from transformer_cli.checkpoints.store import list_checkpoints, load_checkpoint
 from transformer_cli.errors import Interrupted, ResourceError
+from transformer_cli.training import keeping
 from transformer_cli.training.run import Listener, train
 
 pytestmark = pytest.mark.usefixtures("own_threads")
@@ -46,13 +47,15 @@ def check_what_is_left(step: int) -> None:
     assert max(steps, default=0) >= step
 
 
-EACH = [(failure, began) for failure in FAILURES for began in (0, 3)] if EVERY else [("ENOSPC", 0), ("EIO", 3)]
+EACH = [(failure, began, at_once) for failure in FAILURES for began in (0, 3) for at_once in (True, False)]
+SOME = [("ENOSPC", 0, True), ("EIO", 3, False)]
 
 
-@pytest.mark.parametrize(("failure", "began"), EACH)
+@pytest.mark.parametrize(("failure", "began", "at_once"), EACH if EVERY else SOME)
 def test_whichever_operation_fails_the_same_command_goes_on(
-    failure: str, began: int, monkeypatch: pytest.MonkeyPatch
+    failure: str, began: int, at_once: bool, monkeypatch: pytest.MonkeyPatch
 ) -> None:
+    monkeypatch.setattr(keeping, "AT_ONCE_BYTES", 1 << 30 if at_once else 0)
     if began:
         with at_update(began, interrupt), pytest.raises(Interrupted):
             train(config(6), Path("began"))
@@ -87,8 +90,11 @@ def test_whichever_operation_fails_the_same_command_goes_on(
 
 
 @pytest.mark.parametrize("parallel", ["fsdp", "ddp"])
-def test_a_disk_that_fails_one_process_ends_both_and_the_same_command_goes_on(parallel: str, tmp_path: Path) -> None:
-    """Of two processes that each hold a part of the weights, one writes."""
+def test_a_disk_that_fails_one_process_ends_both_and_the_same_command_goes_on(
+    parallel: str, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """Of two processes that each hold a part of the weights, one writes; of two that hold all, while they go on."""
+    monkeypatch.setattr(keeping, "AT_ONCE_BYTES", 0)
 
     def both(*, nth: int = 0, stop: int = 0) -> list[int]:
         def one(rank: int) -> None:

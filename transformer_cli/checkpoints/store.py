@@ -53,13 +53,14 @@ from transformer_cli.checkpoints.manifest import (
 from transformer_cli.checkpoints.tensors import assign_weights, come_along, mapped, pieces
 from transformer_cli.config.model import TABLES, ModelConfig
 from transformer_cli.config.run import RunConfig
-from transformer_cli.errors import ModelError
+from transformer_cli.errors import ModelError, ResourceError
 from transformer_cli.files import (
     atomic_directory,
     create_file,
     json_text,
     remove_only,
     rename,
+    sha256,
     shown,
     sweep,
     unreadable,
@@ -255,7 +256,13 @@ def _write(path: Path, parts: Iterable[bytes | memoryview]) -> File:
         for part in parts:
             digest.update(part)
             file.write(part)
-        return File(bytes=file.tell(), sha256=digest.hexdigest())
+        n_bytes = file.tell()
+    if sha256(path, error=ResourceError) != digest.hexdigest():
+        raise ResourceError(
+            f"{shown(path)} is not what was written: the disk gives back something else",
+            hint="earlier checkpoints are untouched; check the disk, or save on another one (--run-dir)",
+        )
+    return File(bytes=n_bytes, sha256=digest.hexdigest())
 
 
 def _could_hold(config: ModelConfig, tensors: Mapping[str, Tensor]) -> bool:

@@ -84,6 +84,11 @@ def whole(tensor: Tensor) -> Tensor:
     return put_together()
 
 
+def is_part(tensor: Tensor) -> bool:
+    """Whether several processes hold it, each a part."""
+    return hasattr(tensor, "full_tensor")
+
+
 def as_held(tensor: Tensor, like: Tensor) -> Tensor:
     """A whole tensor as another of its shape is held: the tensor itself, or this process's part of it."""
     if not hasattr(like, "device_mesh"):

@@ -2,25 +2,35 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable
+import time
+from collections.abc import Callable, Mapping, Sequence
+from concurrent.futures import Future, ThreadPoolExecutor, wait
+from functools import partial
 from pathlib import Path
+from typing import Any, Self
 
 from torch import Tensor
 
 from transformer_cli.checkpoints import store
 from transformer_cli.checkpoints.find import CHECKPOINTS
-from transformer_cli.checkpoints.tensors import come_along
+from transformer_cli.checkpoints.tensors import come_along, is_part
 from transformer_cli.config.run import RunConfig
 from transformer_cli.errors import ModelError, ResourceError
 from transformer_cli.files import remove, shown
 from transformer_cli.training.parallel import World
 from transformer_cli.training.progress import Progress
 
+AT_ONCE_BYTES = 1 << 26
+"""A checkpoint of fewer is written before training goes on; of one with more, what it takes is copied in that time."""
+PATIENCE_S = 1800
+"""The longest that one may be waited for without the others' thinking that this process is stuck."""
+
 
 class Keeper:
     """What is done with the checkpoints of a run while it is trained.
 
-    warn: takes what has to be said of them. Only the main process writes; all of them call everything here.
+    warn: takes what has to be said of them. Only the main process writes; all of them call everything here, but for
+    what is done with a copy while training goes on: that is over when the keeper, a context manager, is left.
     """
 
     def __init__(self, run_dir: Path, config: RunConfig, world: World, *, warn: Callable[[str], None]) -> None:
@@ -30,6 +40,18 @@ class Keeper:
         self.warn = warn
         self.damaged: list[store.DamagedError] = []
         self.marks_latest = True
+        self.took_s = 0.0
+        """Of the last checkpoint that was written while training went on; the very last one is waited for."""
+        self._pool = ThreadPoolExecutor(1, "saving")
+        self._saving: Future[tuple[float, list[str]]] | None = None
+
+    def __enter__(self) -> Self:
+        return self
+
+    def __exit__(self, kind: type[BaseException] | None, *_: object) -> None:
+        self._pool.shutdown()  # whatever ends training, a checkpoint that was begun is whole
+        if kind is None:
+            self.finish()
 
     def newest(self) -> store.Checkpoint | None:
         """The checkpoint to go on from, None where there is none; see `newest_whole`."""
@@ -55,40 +77,95 @@ class Keeper:
             aside = store.set_aside(failure.checkpoint)
             self.warn(f"{failure.message}; kept as {shown(aside)}, training goes on after step {progress.step:,}")
         store.point(self.run_dir, "last", progress.step)
-        self._point(progress)
+        self._tell(self._point(progress.ranked))
         if gone:
             names = ", ".join(store.step_name(int(step)) for step in gone)
             best = f"best is now {store.step_name(int(progress.ranked[0]))}" if progress.scores else "none is best now"
             self.warn(f"of the best checkpoints, {names} is not there any more: {best}")
 
     def save(
-        self, progress: Progress, *, model: dict[str, Tensor], optimizer: dict[str, Tensor], tokenizer: str
+        self,
+        progress: Progress,
+        *,
+        model: Mapping[str, Tensor],
+        optimizer: Mapping[str, Tensor],
+        tokenizer: str,
+        goes_on: bool = False,
     ) -> None:
-        """A checkpoint, the pointers to it, and no more old ones than asked for. tokenizer: its fingerprint."""
-        if self.world.is_main:
-            options = self.config.training
-            progress.scores = {step: progress.scores[step] for step in progress.ranked[: options.keep_best]}
-            store.save_checkpoint(
-                self.run_dir,
-                step=progress.step,
-                model=model,
-                optimizer=optimizer,
-                state=progress.as_dict(),
-                config=self.config,
-                tokenizer=tokenizer,
-            )
-            self._point(progress)
-            recent = store.list_checkpoints(self.run_dir)[-options.keep_last :]
-            keep = {int(step) for step in progress.scores} | {int(path.name.rsplit("-", 1)[1]) for path in recent}
-            store.prune(self.run_dir, keep)
-        else:
-            come_along(model, optimizer)
-        self.world.wait()
+        """A checkpoint, the pointers to it, and no more old ones than asked for. tokenizer: its fingerprint.
 
-    def _point(self, progress: Progress) -> None:
-        """Let `best` and `runs/latest` name what they should; `last` names a checkpoint since it is saved."""
+        goes_on: training does, so that a large one may be written meanwhile, from a copy; what goes wrong with it is
+        raised by `check`, or by the next one. What several processes hold in parts is written part by part, at once.
+        """
+        self.finish()
+        options, tensors = self.config.training, (*model.values(), *optimizer.values())
+        if self.world.is_main:
+            progress.scores = {step: progress.scores[step] for step in progress.ranked[: options.keep_best]}
+        is_large = sum(tensor.numel() * tensor.element_size() for tensor in tensors) > AT_ONCE_BYTES
+        in_background = goes_on and is_large and not any(is_part(tensor) for tensor in tensors)
+        if self.world.is_main:
+            write = partial(self._write, progress.step, progress.as_dict(), progress.ranked, tokenizer)
+            if in_background:
+                self._saving = self._pool.submit(write, _copied(model), _copied(optimizer))
+            else:
+                self._tell(write(model, optimizer)[1])
+        elif not in_background:
+            come_along(model, optimizer)
+        if not in_background:
+            self.world.wait()
+
+    def check(self) -> None:
+        """Say what there is to be said of a checkpoint that was written while training went on, and raise what went
+        wrong with it, if that is over."""
+        if self._saving is not None and self._saving.done():
+            self.finish()
+
+    def finish(self) -> None:
+        """The same, once it is over."""
+        if (saving := self._saving) is None:
+            return
+        until = time.monotonic() + PATIENCE_S
+        while not wait([saving], timeout=1).done:
+            if time.monotonic() < until:
+                self.world.touch()
+        self._saving = None
+        self.took_s, warnings = saving.result()
+        self._tell(warnings)
+
+    def _write(
+        self,
+        step: int,
+        state: Mapping[str, Any],
+        ranked: Sequence[str],
+        tokenizer: str,
+        model: Mapping[str, Tensor],
+        optimizer: Mapping[str, Tensor],
+    ) -> tuple[float, list[str]]:
+        """Returns the seconds that it took, and what there is to be said. ranked: the best steps, best first."""
+        begin = time.perf_counter()
+        store.save_checkpoint(
+            self.run_dir,
+            step=step,
+            model=model,
+            optimizer=optimizer,
+            state=state,
+            config=self.config,
+            tokenizer=tokenizer,
+        )
+        warnings = self._point(ranked)
+        recent = store.list_checkpoints(self.run_dir)[-self.config.training.keep_last :]
+        store.prune(self.run_dir, {*map(int, ranked), *(int(path.name.rsplit("-", 1)[1]) for path in recent)})
+        return time.perf_counter() - begin, warnings
+
+    def _tell(self, warnings: Sequence[str]) -> None:
+        for line in warnings:
+            self.warn(line)
+
+    def _point(self, ranked: Sequence[str]) -> list[str]:
+        """Let `best` and `runs/latest` name what they should; `last` names a checkpoint since it is saved. Returns what
+        there is to be said."""
         there = {path.name for path in store.list_checkpoints(self.run_dir)}
-        best = next((int(step) for step in progress.ranked if store.step_name(int(step)) in there), None)
+        best = next((int(step) for step in ranked if store.step_name(int(step)) in there), None)
         if best is None:
             remove(self.run_dir / "best")
         else:
@@ -98,7 +175,12 @@ class Keeper:
                 store.mark_latest(self.run_dir)
             except ResourceError as failure:  # a convenience, and no reason to stop
                 self.marks_latest = False
-                self.warn(f"{failure.message}; this run has to be named: -m {shown(self.run_dir)}")
+                return [f"{failure.message}; this run has to be named: -m {shown(self.run_dir)}"]
+        return []
+
+
+def _copied(tensors: Mapping[str, Tensor]) -> dict[str, Tensor]:
+    return {name: tensor.detach().to("cpu", copy=True) for name, tensor in tensors.items()}
 
 
 def newest_whole(run_dir: Path, *, with_optimizer: bool) -> tuple[store.Checkpoint | None, list[store.DamagedError]]:

@@ -119,7 +119,7 @@ class Run:
             clock=self.clock,
             utilisation=self.utilisation,
         )
-        with ExitStack() as first:
+        with ExitStack() as first, self.keeper:
             first.enter_context(self.listener.stage("the first update"))
 
             def after(update: Update) -> bool:
@@ -225,6 +225,7 @@ class Run:
     def _after_update(self, learner: Learner, update: Update) -> bool:
         """Report, validate, save; returns whether to stop here."""
         options, step = self.config.training, self.progress.step
+        self.keeper.check()
         if update.fault is None:
             self.reporter.update(self.progress, update)
         else:
@@ -240,23 +241,21 @@ class Run:
             self.world.at("checkpoint")
             self.progress.passed_s = self.clock.passed_s
             with learner.average.swapped(when=self.progress.averaged):
-                self.keeper.save(
-                    self.progress,
-                    model=weights(learner.model),
-                    optimizer=state_tensors(learner.optimizer, learner.model) | learner.average.tensors(),
-                    tokenizer=self.tokenizer.fingerprint,
-                )
+                model, moments = weights(learner.model), state_tensors(learner.optimizer, learner.model)
+                saved = {"model": model, "optimizer": moments | learner.average.tensors()}
+                tokenizer = self.tokenizer.fingerprint
+                self.keeper.save(self.progress, **saved, tokenizer=tokenizer, goes_on=not (ends or stops))
             self.clock.lap("checkpoint")
         self.world.at("update")
         return stops or ends
 
     def _asked(self) -> list[float]:
         """Whether to stop; where the time ends, with as much left as the latest of everything took."""
-        return self.stop.asked(next_s=sum(self.clock.latest.values()))
+        return self.stop.asked(next_s=sum(self.clock.latest.values()) + self.keeper.took_s)
 
     def _spent_s(self) -> float:
         """All that the run would have taken if it ended with the update at hand."""
-        return self.horizon.ended_here_s(self.progress, self.clock)
+        return self.horizon.ended_here_s(self.progress, self.clock) + self.keeper.took_s
 
     def _skip(self, update: Update) -> None:
         """Say which numbers are not finite, and of which lines; DivergedError where that has happened too often."""
