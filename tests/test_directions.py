@@ -12,6 +12,7 @@ import pytest
 import sacrebleu
 import torch
 from conftest import PAIRS
+from encoded import encode
 from ranks import codes, start
 
 import transformer_cli as tx
@@ -25,7 +26,6 @@ from transformer_cli.config.tokenizer import TokenizerConfig
 from transformer_cli.data import batching, encoding, loader
 from transformer_cli.data.corpus import Corpus, load_both, load_tests, load_training
 from transformer_cli.data.sampled import SampledCorpus, SubwordDraw
-from transformer_cli.data.volumes import encode
 from transformer_cli.errors import DataError, ModelError, UsageError
 from transformer_cli.tokenizer import EOS, Tokenizer, train_tokenizer
 from transformer_cli.tokenizer.renumbering import appended

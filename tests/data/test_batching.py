@@ -5,6 +5,7 @@ from pathlib import Path
 
 import numpy as np
 import pytest
+from encoded import encode
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
@@ -12,7 +13,6 @@ from transformer_cli.config.data import DataConfig
 from transformer_cli.config.tokenizer import TokenizerConfig
 from transformer_cli.data.batching import left_over, padding_share, plan
 from transformer_cli.data.corpus import load_training
-from transformer_cli.data.volumes import encode
 from transformer_cli.errors import DataError
 from transformer_cli.tokenizer import train_tokenizer
 

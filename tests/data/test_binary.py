@@ -5,11 +5,11 @@ import os
 
 import numpy as np
 import pytest
+from encoded import encode
 
 from transformer_cli.config.tokenizer import TokenizerConfig
 from transformer_cli.data.corpus import Corpus
 from transformer_cli.data.encoding import NO_PIECES
-from transformer_cli.data.volumes import encode
 from transformer_cli.errors import DataError, ResourceError
 from transformer_cli.tokenizer import EOS, Tokenizer, train_tokenizer
 

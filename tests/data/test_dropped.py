@@ -4,11 +4,11 @@ from __future__ import annotations
 
 import numpy as np
 import pytest
+from encoded import encode
 
 from transformer_cli.config.tokenizer import TokenizerConfig
 from transformer_cli.data.corpus import Corpus
 from transformer_cli.data.dropped import DroppedCorpus, WordDraw
-from transformer_cli.data.volumes import encode
 from transformer_cli.tokenizer import EOS, PAD, Tokenizer, train_tokenizer
 
 WORDS = ["dog", "cats", "sleeping", "and", "nevertheless"]

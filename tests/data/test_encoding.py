@@ -9,13 +9,13 @@ from collections import Counter
 
 import numpy as np
 import pytest
+from encoded import encode
 
 from transformer_cli.config.tokenizer import SideVocabSizes, TokenizerConfig
 from transformer_cli.data import encoding
 from transformer_cli.data.corpus import Corpus
 from transformer_cli.data.fingerprints import fingerprints_of
 from transformer_cli.data.text import ListedText
-from transformer_cli.data.volumes import encode
 from transformer_cli.errors import ResourceError
 from transformer_cli.tokenizer import EOS, Tokenizer, Vocabulary, train_tokenizer
 from transformer_cli.tokenizer.renumbering import Model

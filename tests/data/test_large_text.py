@@ -6,12 +6,13 @@ import tracemalloc
 from pathlib import Path
 
 import numpy as np
+from encoded import encode
 
 from transformer_cli.config.data import DataConfig, PhrasebookConfig
 from transformer_cli.config.tokenizer import TokenizerConfig
 from transformer_cli.data import batching, encoding
 from transformer_cli.data.corpus import load_training
-from transformer_cli.data.volumes import Remembered, encode
+from transformer_cli.data.volumes import Remembered
 from transformer_cli.tokenizer import EOS, train_tokenizer
 
 N_PAIRS = 100_000

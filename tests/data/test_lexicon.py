@@ -8,11 +8,11 @@ from pathlib import Path
 
 import numpy as np
 import pytest
+from encoded import encode
 
 from transformer_cli.data import lexicon
 from transformer_cli.data.corpus import Corpus
 from transformer_cli.data.lexicon import LEXICON, lexicon_of, likeliest_targets, translation_table
-from transformer_cli.data.volumes import encode
 from transformer_cli.errors import ModelError, UsageError
 from transformer_cli.tokenizer import EOS, PAD, Tokenizer
 

@@ -1,11 +1,11 @@
 from __future__ import annotations
 
 import pytest
+from encoded import encode
 
 from transformer_cli.config.tokenizer import TokenizerConfig
 from transformer_cli.data.corpus import Corpus
 from transformer_cli.data.sampled import SampledCorpus, SubwordDraw
-from transformer_cli.data.volumes import encode
 from transformer_cli.tokenizer import EOS, Tokenizer, train_tokenizer
 
 GERMAN = ["ich möchte ein bier", "das ist ein großer hund", "die katze trinkt ein bier"]

@@ -11,6 +11,7 @@ from typing import Any
 import numpy as np
 import pytest
 import torch
+from encoded import encode
 from ranks import codes, start
 from tiny_run import tiny
 from torch import Tensor, nn
@@ -24,7 +25,6 @@ from transformer_cli.config.source import load_config
 from transformer_cli.config.training import TrainingConfig
 from transformer_cli.data.corpus import load_validation
 from transformer_cli.data.loader import Batch, collate
-from transformer_cli.data.volumes import encode
 from transformer_cli.files import json_text, write_json
 from transformer_cli.machine import decide
 from transformer_cli.model.build import build_model
