@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
 from typing import TYPE_CHECKING, TypeVar
 
 from pydantic import TypeAdapter, ValidationError
@@ -61,7 +61,7 @@ def translator_as(kind: type[T], runs: Sequence[OpenedRun], settings: RunConfig)
         settings.decoding,
         device=machine.device,
         workers=settings.decoding.workers,
-        shortlist=_shortlist_of(runs[0], settings.decoding.shortlist),
+        shortlist=_shortlist_of(runs, settings.decoding.shortlist),
         **learned_by(runs, settings),
     )
 
@@ -97,14 +97,19 @@ def machine_of(opened: KnownRun, settings: RunConfig) -> Machine:
     return settle(settings, opened.record.get("machine"))
 
 
-def _shortlist_of(run: KnownRun, n: int | None) -> Shortlist | None:
-    """Of so many pieces; learned now, where the run has none yet."""
+def _shortlist_of(runs: Sequence[KnownRun], n: int | None) -> Callable[[], Shortlist] | None:
+    """What makes that of so many pieces; None where none is asked for."""
     if n is None:
         return None
-    from transformer_cli.data.lexicon import lexicon_of
-    from transformer_cli.decoding.shortlist import Shortlist
 
-    return Shortlist(lexicon_of(run.path, run.tokenizer), n=n, n_targets=run.tokenizer.target.size)
+    def made() -> Shortlist:
+        from transformer_cli.data.lexicon import lexicon_of
+        from transformer_cli.decoding.shortlist import Shortlist
+
+        tokenizer = runs[0].tokenizer
+        return Shortlist(lexicon_of([run.path for run in runs], tokenizer), n=n, n_targets=tokenizer.target.size)
+
+    return made
 
 
 def _usual_sentences(run: KnownRun) -> int | None:

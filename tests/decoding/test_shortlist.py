@@ -2,17 +2,22 @@
 
 from __future__ import annotations
 
+import errno
+import os
 import shutil
 from collections.abc import Sequence
+from dataclasses import replace
 from pathlib import Path
 
 import numpy as np
 import pytest
 import torch
 from conftest import PAIRS
+from faults import Saboteur
 from torch import Tensor
 
 import transformer_cli as tx
+from transformer_cli import files
 from transformer_cli.cli import failures
 from transformer_cli.cli.app import main
 from transformer_cli.config.decoding import DecodingConfig
@@ -21,6 +26,7 @@ from transformer_cli.data.lexicon import LEXICON
 from transformer_cli.decoding.invariance import check_batching
 from transformer_cli.decoding.shortlist import Shortlist
 from transformer_cli.decoding.translator import Translator
+from transformer_cli.errors import ResourceError
 from transformer_cli.model.build import build_model
 from transformer_cli.model.prepared import Prepared
 from transformer_cli.model.steps import Steps
@@ -35,12 +41,14 @@ class Masked(Prepared):
     """All logits, of which those are -inf that the sentence's shortlist has not."""
 
     table_VN: Tensor
+    marks: tuple[int, ...] = ()
 
     def start(self, source_BS: Tensor, source_lengths_B: Tensor, only_U: Tensor | None = None) -> Steps:
         state = super().start(source_BS, source_lengths_B)
         state.hidden_BV = torch.ones(len(source_BS), len(self.table_VN), dtype=torch.bool)
         for row, source in zip(state.hidden_BV, source_BS.tolist(), strict=True):
-            row[[*self.table_VN[source].flatten().tolist(), *self.table_VN[PAD].tolist(), 0, 1, 2, EOS]] = False
+            listed = self.table_VN[[PAD, *source]].flatten().tolist()
+            row[[*self.marks, *listed, *range(EOS + 1)]] = False
         keep = state.keep
         state.keep = lambda rows: (keep(rows), setattr(state, "hidden_BV", state.hidden_BV[rows]))
         return state
@@ -61,7 +69,14 @@ def table(tokenizer: Tokenizer) -> np.ndarray:
 
 
 def translator(
-    tokenizer: Tokenizer, table: np.ndarray | None, *, n_models: int = 1, dtype: torch.dtype = torch.float64, **options
+    tokenizer: Tokenizer,
+    table: np.ndarray | None,
+    *,
+    n_models: int = 1,
+    dtype: torch.dtype = torch.float64,
+    source_eos: bool = True,
+    first: int | None = None,
+    **options,
 ) -> Translator:
     """Of random models, loud enough for their nonsense to vary."""
     models = []
@@ -74,8 +89,10 @@ def translator(
             for parameter in model.parameters():
                 parameter.mul_(2.5)
         models.append(model.to(dtype))
-    shortlist = None if table is None else Shortlist(table, n=N, n_targets=tokenizer.target_size)
-    return Translator(models, tokenizer, DecodingConfig(**options), source_eos=True, shortlist=shortlist)
+    shortlist = None if table is None else lambda: Shortlist(table, n=N, n_targets=tokenizer.target_size)
+    one = Translator(models, tokenizer, DecodingConfig(**options), source_eos=source_eos, shortlist=shortlist)
+    one.symbols = replace(one.symbols, first=first)
+    return one
 
 
 def said(translator: Translator, lines: Sequence[str] = SOURCES, **options) -> list[tuple[str, float]]:
@@ -91,6 +108,8 @@ def said(translator: Translator, lines: Sequence[str] = SOURCES, **options) -> l
         {"beam_size": 4},
         {"beam_size": 4, "min_length": 5, "no_repeat_ngram": 2},
         {"beam_size": 3, "banned": ["▁the"]},
+        {"beam_size": 3, "source_eos": False},
+        {"beam_size": 3, "first": 40},
     ],
 )
 def test_it_is_the_whole_search_without_the_rest(
@@ -101,6 +120,7 @@ def test_it_is_the_whole_search_without_the_rest(
     whole = translator(tokenizer, None, n_models=n_models, **options)
     whole._prepared = [Masked(model) for model in whole.models]
     for prepared in whole._prepared:
+        prepared.marks = (options["first"],) if "first" in options else ()
         prepared.table_VN = torch.from_numpy(table[:, :N].astype(np.int64))
     found, expected = said(listed, n_best=n_best), said(whole, n_best=n_best)
     assert [text for text, _ in found] == [text for text, _ in expected]
@@ -137,9 +157,20 @@ def test_in_halves_a_sentence_alone_and_many_are_translated(tokenizer: Tokenizer
         assert found <= allowed
 
 
-def test_draws_are_from_all_pieces(tokenizer: Tokenizer, table: np.ndarray) -> None:
-    options = {"search": "sampling"}
-    assert said(translator(tokenizer, table, **options)) == said(translator(tokenizer, None, **options))
+@pytest.mark.parametrize("options", [{"search": "sampling"}, {"mbr": {"samples": 3}}])
+def test_draws_are_from_all_pieces_and_ask_for_no_list(options: dict, tokenizer: Tokenizer, table: np.ndarray) -> None:
+    drawing = translator(tokenizer, table, **options)
+    drawing.shortlist = lambda: pytest.fail("it was asked for")
+    assert said(drawing) == said(translator(tokenizer, None, **options))
+
+
+@pytest.mark.skipif(not hasattr(os, "fork"), reason="no processes")
+def test_processes_share_what_is_made_once(tokenizer: Tokenizer, table: np.ndarray) -> None:
+    alone, shared = (translator(tokenizer, table, batch_size=2, beam_size=2) for _ in range(2))
+    made, real = [], shared.shortlist
+    shared.shortlist, shared.workers = lambda: (made.append(os.getpid()), real())[1], 2
+    assert said(shared) == said(alone)
+    assert set(made) == {os.getpid()}  # what workers note is noted in theirs
 
 
 def test_a_run_learns_it_once_and_translates(
@@ -159,11 +190,39 @@ def test_a_run_learns_it_once_and_translates(
     assert (tmp_path / "run" / LEXICON).read_bytes() == written
     listed = tx.load(tmp_path / "run", settings={"decoding.shortlist": 20})
     assert listed.translate(SOURCES) == TARGETS
-    assert translated("--set", "decoding.engine=ctranslate2") in (2, 5)
     capfd.readouterr()
     (tmp_path / "run" / LEXICON).write_bytes(written[:-1])
     assert translated() == 4
     assert "delete it: it is learned again" in capfd.readouterr().err
     (tmp_path / "run" / LEXICON).unlink()
     assert translated() == 2
-    assert "no encoded training text to learn decoding.shortlist from" in capfd.readouterr().err
+    assert f"{tmp_path}/run has none" in capfd.readouterr().err
+    for side, text in zip(("de", "en"), PAIRS[0], strict=True):
+        (tmp_path / f"one.{side}").write_text(f"{text}\n", encoding="utf-8")
+    score = ["score", "-m", str(tmp_path / "run"), "--set", "decoding.shortlist=20"]
+    score += ["--source", str(tmp_path / "one.de"), "--target", str(tmp_path / "one.en")]
+    assert failures.exit_code(lambda: main(score)) == 0  # which searches for nothing
+
+
+def test_an_average_has_its_parents(trained_run: Path, tmp_path: Path, capfd: pytest.CaptureFixture[str]) -> None:
+    run = tmp_path / "run"
+    shutil.copytree(trained_run, run, symlinks=True)
+    config = (run / "config.yaml").read_text(encoding="utf-8")
+    assert config.count("  shortlist: null\n") == 1
+    (run / "config.yaml").write_text(config.replace("  shortlist: null\n", "  shortlist: 20\n"), encoding="utf-8")
+    assert failures.exit_code(lambda: main(["average", str(run), "--last", "2"])) == 0
+    capfd.readouterr()
+    assert failures.exit_code(lambda: main(["translate", "-m", f"{run}-average", SOURCES[0]])) == 0
+    assert capfd.readouterr().out == f"{TARGETS[0]}\n"
+    assert (tmp_path / "run-average" / LEXICON).read_bytes() == (run / LEXICON).read_bytes()
+
+
+def test_a_disk_without_room_for_it_is_named(
+    trained_run: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    shutil.copytree(trained_run, tmp_path / "run", symlinks=True)
+    one = tx.load(tmp_path / "run", settings={"decoding.shortlist": 20})
+    monkeypatch.setattr(files, "disk", Saboteur(2, OSError(errno.ENOSPC, os.strerror(errno.ENOSPC)), short=True))
+    with pytest.raises(ResourceError, match=f"cannot write .*{LEXICON}"):
+        one.translate(SOURCES)
+    assert not (tmp_path / "run" / LEXICON).exists()

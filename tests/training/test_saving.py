@@ -3,7 +3,9 @@
 from __future__ import annotations
 
 import shutil
+import signal
 import threading
+import time
 from collections.abc import Iterator
 from contextlib import contextmanager
 from pathlib import Path
@@ -98,6 +100,63 @@ def test_whatever_else_ends_training_it_is_there(monkeypatch: pytest.MonkeyPatch
 
 
 @pytest.mark.usefixtures("in_background")
+def test_what_was_wrong_with_it_is_said_though_something_else_ends_training(monkeypatch: pytest.MonkeyPatch) -> None:
+    def refuse(*_: object, **__: object) -> None:
+        raise ResourceError("the disk is full")
+
+    warned: list[str] = []
+    monkeypatch.setattr(store, "save_checkpoint", refuse)
+    with pytest.raises(RuntimeError, match="something else"), keeper(warned) as one:
+        save_and_fail(one, RuntimeError("something else"))
+    assert warned == ["a checkpoint is missing: the disk is full"]
+
+
+@pytest.mark.usefixtures("in_background")
+def test_a_second_signal_does_not_wait_for_it(monkeypatch: pytest.MonkeyPatch) -> None:
+    writes: list[float] = []
+
+    class Slow(files.Disk):
+        def write(self, descriptor: int, data: memoryview) -> int:
+            time.sleep(0.05)
+            writes.append(0.05)
+            return super().write(descriptor, data[:100])
+
+    warned: list[str] = []
+    tensors = {"model": {"w": torch.zeros(10_000)}, "optimizer": {}}
+    with keeper([]) as one:
+        one.save(Progress(step=1), **tensors, tokenizer="f1")
+    monkeypatch.setattr(files, "disk", Slow())
+    begin = time.monotonic()
+    with pytest.raises(Interrupted), keeper(warned) as one:
+        save_and_fail(one, Interrupted("stopped at once", signal_number=signal.SIGINT), **tensors)
+    assert len(writes) < 40_000 / 100  # by far
+    assert time.monotonic() - begin < 10
+    assert warned == []
+    assert [load_checkpoint(path, with_optimizer=True).step for path in list_checkpoints(RUN)] == [1]
+    assert not list(RUN.rglob(f"{files.ASIDE}*"))
+
+
+def test_what_an_end_would_take(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(keeping, "AT_ONCE_BYTES", 0)
+    may_go, real, now = threading.Event(), store.save_checkpoint, [100.0]
+    monkeypatch.setattr(store, "save_checkpoint", lambda *a, **named: (may_go.wait(60), real(*a, **named))[1])
+    with keeper([]) as one:
+        assert one.to_end_s() == 0
+        monkeypatch.setattr(keeping.time, "monotonic", lambda: now[0])
+        save(one, 1)
+        now[0] = 103.0
+        assert one.to_end_s() == 3  # and that is the least
+        one.took_s = 10.0
+        assert one.to_end_s() == 7 + 10
+        now[0] = 115.0
+        assert one.to_end_s() == 15
+        may_go.set()
+        one.finish()
+        one.took_s = 10.0
+        assert one.to_end_s() == 10
+
+
+@pytest.mark.usefixtures("in_background")
 def test_a_disk_that_refuses_meanwhile_ends_the_run_soon(straight: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     real = store.save_checkpoint
 
@@ -138,6 +197,12 @@ def test_a_kill_at_any_operation_loses_no_earlier_one(straight: Path) -> None:
 
 def keeper(warn: list[str]) -> Keeper:
     return Keeper(RUN, config(), World(), warn=warn.append)
+
+
+def save_and_fail(one: Keeper, failure: BaseException, **tensors: dict[str, torch.Tensor]) -> None:
+    tensors = tensors or {"model": {"w": torch.zeros(4)}, "optimizer": {}}
+    one.save(Progress(step=2), **tensors, tokenizer="f1", goes_on=True)
+    raise failure
 
 
 def save(keeper: Keeper, step: int, *, value: float = 1.0) -> None:
@@ -202,6 +267,6 @@ def test_a_disk_that_gives_back_something_else_is_refused(monkeypatch: pytest.Mo
 
     with keeper([]) as one:
         monkeypatch.setattr(files, "disk", Forgetful())
-        with pytest.raises(ResourceError, match=r"safetensors is not what was written"):
+        with pytest.raises(ResourceError, match=r"run/checkpoints/step-00000001/model\.safetensors does not read"):
             save(one, 1)
     assert not list_checkpoints(RUN)

@@ -147,6 +147,12 @@ def save_checkpoint(
             remove_only(path, FILES)
         with atomic_directory(path) as aside:
             files = {name: _write(aside / name, parts) for name, parts in contents.items()}
+            for name, file in files.items():
+                if sha256(aside / name, error=ResourceError) != file.sha256:
+                    raise ResourceError(
+                        f"{shown(path / name)} does not read back as it was written: not saved",
+                        hint="earlier checkpoints are untouched; check the disk, or save on another one",
+                    )
             manifest = Manifest(
                 format=WITH_PARENTS if parents else FORMAT,
                 step=step,
@@ -256,13 +262,7 @@ def _write(path: Path, parts: Iterable[bytes | memoryview]) -> File:
         for part in parts:
             digest.update(part)
             file.write(part)
-        n_bytes = file.tell()
-    if sha256(path, error=ResourceError) != digest.hexdigest():
-        raise ResourceError(
-            f"{shown(path)} is not what was written: the disk gives back something else",
-            hint="earlier checkpoints are untouched; check the disk, or save on another one (--run-dir)",
-        )
-    return File(bytes=n_bytes, sha256=digest.hexdigest())
+        return File(bytes=file.tell(), sha256=digest.hexdigest())
 
 
 def _could_hold(config: ModelConfig, tensors: Mapping[str, Tensor]) -> bool:

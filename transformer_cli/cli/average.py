@@ -12,7 +12,7 @@ from transformer_cli.cli import console
 from transformer_cli.cli.options import Json, Quiet, Traceback
 from transformer_cli.cli.results import refuse_inside_a_run
 from transformer_cli.errors import ModelError, UsageError
-from transformer_cli.files import json_line, shown
+from transformer_cli.files import atomic_file, json_line, read_bytes, shown
 
 
 def average(
@@ -55,7 +55,7 @@ def average(
     if output_dir is None and best is None and last is None:
         raise UsageError("where to? checkpoints that are named have no one run", hint="name the new one with -o")
 
-    from transformer_cli.checkpoints.find import find_checkpoint, find_run
+    from transformer_cli.checkpoints.find import find_checkpoint, find_run, run_of
 
     if best is not None or last is not None:
         run_dir = find_run(runs[0])
@@ -69,12 +69,27 @@ def average(
 
     with console.pulse.doing("averaging"):
         made = write(parents, place)
+        _copy_lexicon(run_of(parents[0]), place)
     console.say(f"the mean of {', '.join(shown(parent) for parent in parents)}")
     if json_output:
         console.result(json_line({"checkpoint": str(made), "parents": [str(parent) for parent in parents]}))
         return
     console.result(str(made))
     console.say(f"next: tx evaluate -m {shown(place)}")
+
+
+def _copy_lexicon(run_dir: Path, place: Path) -> None:
+    """What decoding.shortlist needs and only a run with its text could learn."""
+    from transformer_cli.checkpoints.find import find_checkpoint
+    from transformer_cli.checkpoints.known import open_known
+    from transformer_cli.data.lexicon import LEXICON, lexicon_of
+
+    known = open_known(find_checkpoint(str(place)))
+    if known.config.decoding.shortlist is not None:
+        lexicon_of([run_dir], known.tokenizer)
+    if (run_dir / LEXICON).exists():
+        with atomic_file(place / LEXICON) as file:
+            file.write(read_bytes(run_dir / LEXICON))
 
 
 def _best(run_dir: Path, n: int) -> list[Path]:

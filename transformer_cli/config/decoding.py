@@ -53,9 +53,10 @@ class DecodingConfig(Section):
     length_penalty_family: PenaltyFamily = "power"
     """power: length^length_penalty. gnmt: ((5 + length) / 6)^length_penalty. The end mark is counted."""
     shortlist: Annotated[int, Field(gt=0, le=100)] | None = None
-    """For each source piece so many target pieces, and as many of the most frequent, are all that a search may write:
-    the fewer, the faster, and the more often another translation. Scores are those among them. Which they are is
-    learned from the run's training text when first asked for (IBM's Model 1), and kept in the run. null: all pieces."""
+    """For each source piece so many target pieces, and as many of the most frequent, are all that beam search may
+    write: the fewer, the faster, and the more often another translation. Probabilities, and so scores and what is
+    `unsure`, are those among them. Which they are is learned from the run's training text, of a large one from a part,
+    when first asked for (IBM's Model 1), and kept in the run. null: all pieces."""
     min_length: NonNegativeInt = 0
     """Pieces that a translation has at least; of a line that is split, each part."""
     max_length: Annotated[int, Field(gt=0, le=100_000)] | None = None

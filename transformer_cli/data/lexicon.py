@@ -3,12 +3,13 @@
 IBM's Model 1 (Brown et al. 1993): each target piece comes from one piece of its source, or from none; how likely each
 source piece becomes which target piece is found by expectation maximisation.
 
-E entries: each target piece of a pair with each piece of its source; C cells: those of them that differ
+E entries of a block of pairs: each target piece of a pair with each piece of its source; C cells: those that differ
 """
 
 from __future__ import annotations
 
-from contextlib import suppress
+import hashlib
+from collections.abc import Iterator, Sequence
 from pathlib import Path
 
 import numpy as np
@@ -17,58 +18,51 @@ import numpy.typing as npt
 from transformer_cli import files
 from transformer_cli.data.binary import EncodedCorpus
 from transformer_cli.data.volumes import encoded_before
-from transformer_cli.errors import ModelError, ResourceError, UsageError
+from transformer_cli.errors import ModelError, UsageError
 from transformer_cli.tokenizer import EOS, PAD, Tokenizer
 
-LEXICON = "lexicon.npy"
-"""In a run directory: `likeliest_targets` of its training text."""
+LEXICON = "lexicon.bin"
+"""In a run directory: the digest of what follows, and `likeliest_targets` of its training text."""
 KEPT = 100
 """Of each source piece."""
 ROUNDS = 5
-MOST_ENTRIES = 16_000_000
-"""A text with more is read in part, pairs at even distances: a gigabyte, and some ten seconds."""
+MOST_ENTRIES, BLOCK = 50_000_000, 4_000_000
+"""A text with more entries is read in part: of the shorter half of its pairs, which tell more per entry, those at even
+distances. A block of them is in memory at once, else 4 bytes an entry."""
 
 Ids = npt.NDArray[np.integer]
 
 
-def lexicon_of(run_dir: Path, tokenizer: Tokenizer) -> npt.NDArray[np.int32]:
+def lexicon_of(run_dirs: Sequence[Path], tokenizer: Tokenizer) -> npt.NDArray[np.int32]:
     """That of a run, (source pieces, KEPT), learned from its encoded training text when first asked for, and kept.
 
-    Raises UsageError where that text is not there, ModelError where what was kept is damaged.
+    run_dirs: of runs with this tokenizer; the first that has it, or else its text. Raises UsageError where none has,
+    ModelError where what was kept is damaged, ResourceError where it cannot be kept.
     """
-    path = run_dir / LEXICON
-    if not path.exists():
-        return _learned(run_dir, tokenizer)
-    try:
-        table = np.load(path, allow_pickle=False)
-    except OSError as failure:
-        raise files.unreadable(path, failure, error=ModelError) from failure
-    except (ValueError, EOFError):
-        table = np.empty(0, np.int32)
-    is_one = table.dtype == np.int32 and table.shape == (tokenizer.source.size, KEPT)
-    if not is_one or table.min() < 0 or table.max() >= tokenizer.target.size:
-        raise ModelError(
-            f"{files.shown(path)} is damaged: it is not the array that was written",
-            hint="delete it: it is learned again from the run's training text",
-        )
-    return table
-
-
-def _learned(run_dir: Path, tokenizer: Tokenizer) -> npt.NDArray[np.int32]:
-    corpus = encoded_before(run_dir / "data", "train")
-    if corpus is None:
-        raise UsageError(
-            f"{files.shown(run_dir)} has no encoded training text to learn decoding.shortlist from",
-            hint="translate without it; or ask for it where the run was trained: what is learned is kept in the run",
-        )
-    sizes = {"n_sources": tokenizer.source.size, "n_targets": tokenizer.target.size}
-    table = likeliest_targets(corpus, **sizes, kept=KEPT)
-    with (
-        suppress(ResourceError),
-        files.atomic_file(run_dir / LEXICON) as file,
-    ):  # where it cannot be kept: anew each time
-        np.save(file, table, allow_pickle=False)
-    return table
+    shape = (tokenizer.source.size, KEPT)
+    for path in (run_dir / LEXICON for run_dir in run_dirs):
+        if path.exists():
+            data = files.read_bytes(path, error=ModelError)
+            if len(data) != 32 + 4 * shape[0] * KEPT or hashlib.sha256(data[32:]).digest() != data[:32]:
+                raise ModelError(
+                    f"{files.shown(path)} is damaged: it is not what was written",
+                    hint="delete it: it is learned again from the run's training text",
+                )
+            return np.frombuffer(data, "<i4", offset=32).reshape(shape).astype(np.int32)
+    for run_dir in run_dirs:
+        if (corpus := encoded_before(run_dir / "data", "train")) is not None:
+            sizes = {"n_sources": tokenizer.source.size, "n_targets": tokenizer.target.size}
+            table = likeliest_targets(corpus, **sizes, kept=KEPT)
+            data = table.astype("<i4").tobytes()
+            with files.atomic_file(run_dir / LEXICON) as file:
+                file.write(hashlib.sha256(data).digest() + data)
+            return table
+    raise UsageError(
+        f"decoding.shortlist is learned from the encoded training text, and {files.shown(run_dirs[0])} has none, or it "
+        "is damaged",
+        hint=f"translate without it (--set decoding.shortlist=null), or ask for it where the run was trained, and copy "
+        f"its {LEXICON}",
+    )
 
 
 def likeliest_targets(corpus: EncodedCorpus, *, n_sources: int, n_targets: int, kept: int) -> npt.NDArray[np.int32]:
@@ -77,11 +71,13 @@ def likeliest_targets(corpus: EncodedCorpus, *, n_sources: int, n_targets: int, 
     Row PAD has the most frequent ids of the target. A source piece that the text has not may become the target piece
     of the same id, which is the same piece where both sides share a vocabulary.
     """
-    sources, targets = _pairs(corpus)
+    pairs = _pairs(corpus)
     table = np.full((n_sources, kept), EOS, dtype=np.int32)
-    frequent = np.bincount(np.concatenate(targets), minlength=n_targets) if targets else np.zeros(n_targets, int)
+    frequent = np.zeros(n_targets, dtype=np.int64)
+    for _, target in pairs:
+        np.add.at(frequent, target, 1)
     order = np.argsort(-frequent, kind="stable")[: min(kept, np.count_nonzero(frequent))]
-    rows, columns, p_C = translation_table(sources, targets)
+    rows, columns, p_C = translation_table(pairs)
     best = np.lexsort((columns, -p_C, rows))
     rows, columns = rows[best], columns[best]
     places = np.arange(len(rows)) - np.searchsorted(rows, rows)
@@ -94,31 +90,49 @@ def likeliest_targets(corpus: EncodedCorpus, *, n_sources: int, n_targets: int, 
     return table
 
 
-def translation_table(sources: list[Ids], targets: list[Ids]) -> tuple[Ids, Ids, npt.NDArray[np.float64]]:
-    """Source ids, target ids and p(target | source) of all that came together, (C,) each. PAD is no source piece."""
-    if not sources:
-        return np.empty(0, int), np.empty(0, int), np.empty(0)
-    with_none = [np.concatenate(([PAD], source)) for source in sources]
-    rows_E = np.concatenate([np.tile(s, len(t)) for s, t in zip(with_none, targets, strict=True)]).astype(np.int64)
-    columns_E = np.concatenate([np.repeat(t, len(s)) for s, t in zip(with_none, targets, strict=True)])
-    widths = np.concatenate([np.full(len(t), len(s)) for s, t in zip(with_none, targets, strict=True)])
-    begins = np.cumsum(widths) - widths
-    base = int(columns_E.max()) + 1
-    cells_C, cell_E = np.unique(rows_E * base + columns_E, return_inverse=True)
-    del rows_E, columns_E
+def translation_table(pairs: Sequence[tuple[Ids, Ids]]) -> tuple[Ids, Ids, npt.NDArray[np.float64]]:
+    """Source ids, target ids and p(target | source) of all that came together in a pair, (C,) each, in the order of
+    the ids. PAD is no source piece."""
+    base = 1 + max((int(target.max()) for _, target in pairs), default=0)
+    cells_C = np.empty(0, dtype=np.int64)
+    for codes_E, _ in _blocks(pairs, base):
+        cells_C = np.union1d(cells_C, codes_E)
+    blocks = [(np.searchsorted(cells_C, codes_E).astype(np.int32), widths) for codes_E, widths in _blocks(pairs, base)]
     rows_C, columns_C = np.divmod(cells_C, base)
     p_C = np.ones(len(cells_C))
     for _ in range(ROUNDS):
-        share_E = p_C[cell_E]
-        share_E /= np.repeat(np.add.reduceat(share_E, begins), widths)
-        counts_C = np.bincount(cell_E, share_E, len(cells_C))
+        counts_C = np.zeros(len(cells_C))
+        for cell_E, widths in blocks:
+            share_E = p_C[cell_E]
+            share_E /= np.repeat(np.add.reduceat(share_E, np.cumsum(widths) - widths), widths)
+            counts_C += np.bincount(cell_E, share_E, len(cells_C))
         p_C = counts_C / np.bincount(rows_C, counts_C)[rows_C]
     return rows_C, columns_C, p_C
 
 
-def _pairs(corpus: EncodedCorpus) -> tuple[list[Ids], list[Ids]]:
+def _blocks(pairs: Sequence[tuple[Ids, Ids]], base: int) -> Iterator[tuple[Ids, Ids]]:
+    """Source id x base + target id of each entry, (E,), and of how many sources each target piece has one after the
+    other."""
+    codes: list[Ids] = []
+    widths: list[int] = []
+    room = BLOCK
+    for source, target in pairs:
+        with_none = np.concatenate(([PAD], source)).astype(np.int64)
+        codes.append((with_none * base + target[:, None]).ravel())
+        widths += [len(with_none)] * len(target)
+        room -= len(codes[-1])
+        if room <= 0:
+            yield np.concatenate(codes), np.array(widths)
+            codes, widths, room = [], [], BLOCK
+    if codes:
+        yield np.concatenate(codes), np.array(widths)
+
+
+def _pairs(corpus: EncodedCorpus) -> list[tuple[Ids, Ids]]:
     sizes = corpus.lengths[:, 0] * corpus.lengths[:, 1].astype(np.int64)
-    chosen = range(0, len(corpus), max(1, -(-int(sizes.sum()) // MOST_ENTRIES)))
-    pairs = [(corpus.source(index), corpus.target(index)) for index in chosen]
-    pairs = [(source, target) for source, target in pairs if len(source) and len(target)]
-    return [source for source, _ in pairs], [target for _, target in pairs]
+    chosen = np.arange(len(corpus))
+    if sizes.sum() > MOST_ENTRIES:
+        chosen = np.flatnonzero(sizes <= np.median(sizes))
+        chosen = chosen[:: -(-int(sizes[chosen].sum()) // MOST_ENTRIES)]
+    pairs = [(corpus.source(index), corpus.target(index)) for index in chosen.tolist()]
+    return [(source, target) for source, target in pairs if len(source) and len(target)]

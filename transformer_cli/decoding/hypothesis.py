@@ -32,8 +32,9 @@ PER_TOKEN = LengthPenalty()
 class Hypothesis:
     """A finished translation, in ids.
 
-    ids: without marks. log_probability: natural logarithm, under the model's own softmax over its whole vocabulary,
-    the end mark counted if there is one. truncated: it did not end by itself but at the limit.
+    ids: without marks. log_probability: natural logarithm, under the model's own softmax over its whole vocabulary, or
+    over the shortlist where there is one, the end mark counted if there is one. truncated: it did not end by itself but
+    at the limit.
     """
 
     ids: tuple[int, ...]

@@ -156,6 +156,8 @@ class TextTranslator(ABC):
             budget_tokens=self.config.budget_tokens,
         )
 
+        self.get_ready(options)
+
         def found_for(number: int) -> list[list[Hypothesis]]:
             return self._found([inputs[index] for index in plan[number]], options, lines_before)
 
@@ -186,6 +188,10 @@ class TextTranslator(ABC):
         """Source ids per line as the model reads them, end mark included; none for a line without text."""
         end = [EOS] * self.source_eos
         return [ids + end if ids else [] for ids in self.tokenizer.encode_source(lines)]
+
+    def get_ready(self, options: SearchOptions) -> None:
+        """Do what is done once for all batches of such a search, before they are shared between processes."""
+        return
 
     @abstractmethod
     def room(self, stack: Stack) -> int | None:

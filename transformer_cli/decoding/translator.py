@@ -5,7 +5,8 @@ B batch, S source length
 
 from __future__ import annotations
 
-from collections.abc import Generator, Sequence
+import functools
+from collections.abc import Callable, Generator, Sequence
 from typing import Any, Literal, Unpack
 
 import torch
@@ -40,18 +41,18 @@ class Translator(TextTranslator):
         *,
         device: str | torch.device = "cpu",
         workers: int | Literal["auto"] = 1,
-        shortlist: Shortlist | None = None,
+        shortlist: Callable[[], Shortlist] | None = None,
         **learned: Unpack[Learned],
     ) -> None:
         """models: in the precision they are to compute in; several translate as an ensemble. workers: processes
-        that batches are shared between, on a CPU. shortlist: what is searched, where no translation is drawn; else the
-        whole vocabulary."""
+        that batches are shared between, on a CPU. shortlist: makes that which beam search is among; for all else it
+        is not asked for."""
         super().__init__(tokenizer, config, **learned)
         self.models = [model.to(device) for model in ([models] if isinstance(models, Transformer) else models)]
         self._prepared = [Prepared(model) for model in self.models]
         self.device = torch.device(device)
         self.workers = workers
-        self.shortlist = shortlist
+        self.shortlist = None if shortlist is None else functools.cache(shortlist)
 
     @property
     def model(self) -> Transformer:
@@ -62,6 +63,10 @@ class Translator(TextTranslator):
         """Positions that all of the models can tell apart; None where there is no limit."""
         rooms = [room for model in self.models if (room := model.config.room(stack)) is not None]
         return min(rooms, default=None)
+
+    def get_ready(self, options: SearchOptions) -> None:
+        if self.shortlist is not None and options.search == "beam":
+            self.shortlist()
 
     def share(self, found_for: Work, n_batches: int) -> Generator[tuple[int, Found]]:
         workers = worth(self.workers, n_batches) if self.device.type == "cpu" else 1
@@ -78,7 +83,7 @@ class Translator(TextTranslator):
         steppers: list[Stepper[Any]] = [prepared.for_now() for prepared in self._prepared]
         symbols, listed = self.symbols, None
         if self.shortlist is not None and options.search == "beam":
-            listed = self.shortlist.of(source_BS, prefixes, symbols)
+            listed = self.shortlist().of(source_BS, prefixes, symbols)
             steppers = [Shortlisted(prepared, listed) for prepared in self._prepared]
             symbols, prefixes = listed.symbols(symbols), [listed.places(prefix) for prefix in prefixes]
         found = search(

@@ -2,12 +2,14 @@
 
 from __future__ import annotations
 
+import threading
 import time
 from collections.abc import Callable, Mapping, Sequence
 from concurrent.futures import Future, ThreadPoolExecutor, wait
+from copy import deepcopy
 from functools import partial
 from pathlib import Path
-from typing import Any, Self
+from typing import Self
 
 from torch import Tensor
 
@@ -15,8 +17,8 @@ from transformer_cli.checkpoints import store
 from transformer_cli.checkpoints.find import CHECKPOINTS
 from transformer_cli.checkpoints.tensors import come_along, is_part
 from transformer_cli.config.run import RunConfig
-from transformer_cli.errors import ModelError, ResourceError
-from transformer_cli.files import remove, shown
+from transformer_cli.errors import Interrupted, ModelError, ResourceError
+from transformer_cli.files import guards, remove, shown
 from transformer_cli.training.parallel import World
 from transformer_cli.training.progress import Progress
 
@@ -44,14 +46,22 @@ class Keeper:
         """Of the last checkpoint that was written while training went on; the very last one is waited for."""
         self._pool = ThreadPoolExecutor(1, "saving")
         self._saving: Future[tuple[float, list[str]]] | None = None
+        self._begun = 0.0
+        self._is_given_up = False
 
     def __enter__(self) -> Self:
+        guards.append(self._heed)
         return self
 
     def __exit__(self, kind: type[BaseException] | None, *_: object) -> None:
-        self._pool.shutdown()  # whatever ends training, a checkpoint that was begun is whole
+        """What was begun is finished first, unless a second signal ends all at once: then it is given up."""
+        gives_up = self._is_given_up = kind is not None and issubclass(kind, Interrupted)
+        self._pool.shutdown()
+        guards.remove(self._heed)
         if kind is None:
             self.finish()
+        elif self._saving is not None and (failure := self._saving.exception()) is not None and not gives_up:
+            self.warn(f"a checkpoint is missing: {getattr(failure, 'message', failure)}")
 
     def newest(self) -> store.Checkpoint | None:
         """The checkpoint to go on from, None where there is none; see `newest_whole`."""
@@ -104,9 +114,11 @@ class Keeper:
         is_large = sum(tensor.numel() * tensor.element_size() for tensor in tensors) > AT_ONCE_BYTES
         in_background = goes_on and is_large and not any(is_part(tensor) for tensor in tensors)
         if self.world.is_main:
-            write = partial(self._write, progress.step, progress.as_dict(), progress.ranked, tokenizer)
+            write = partial(self._write, progress=deepcopy(progress), tokenizer=tokenizer)
             if in_background:
-                self._saving = self._pool.submit(write, _copied(model), _copied(optimizer))
+                copies = _copied(model), _copied(optimizer)
+                self._begun = time.monotonic()
+                self._saving = self._pool.submit(write, *copies)
             else:
                 self._tell(write(model, optimizer)[1])
         elif not in_background:
@@ -132,27 +144,40 @@ class Keeper:
         self.took_s, warnings = saving.result()
         self._tell(warnings)
 
+    def to_end_s(self) -> float:
+        """Seconds that an end of training would take now, by what is known of checkpoints that are written while it
+        goes on: the rest of the one at hand, and the last one."""
+        if self._saving is None:
+            return self.took_s
+        passed_s = time.monotonic() - self._begun
+        return max(self.took_s - passed_s, 0.0) + max(self.took_s, passed_s)
+
+    def _heed(self, path: Path) -> None:
+        """Before each operation: end what is written beside training, once it is given up; then clear it away."""
+        if self._is_given_up and threading.current_thread() is not threading.main_thread():
+            self._is_given_up = False
+            raise ResourceError(f"{shown(path)} was not finished")
+
     def _write(
         self,
-        step: int,
-        state: Mapping[str, Any],
-        ranked: Sequence[str],
-        tokenizer: str,
         model: Mapping[str, Tensor],
         optimizer: Mapping[str, Tensor],
+        *,
+        progress: Progress,
+        tokenizer: str,
     ) -> tuple[float, list[str]]:
-        """Returns the seconds that it took, and what there is to be said. ranked: the best steps, best first."""
+        """Returns the seconds that it took, and what there is to be said."""
         begin = time.perf_counter()
         store.save_checkpoint(
             self.run_dir,
-            step=step,
+            step=progress.step,
             model=model,
             optimizer=optimizer,
-            state=state,
+            state=progress.as_dict(),
             config=self.config,
             tokenizer=tokenizer,
         )
-        warnings = self._point(ranked)
+        warnings = self._point(ranked := progress.ranked)
         recent = store.list_checkpoints(self.run_dir)[-self.config.training.keep_last :]
         store.prune(self.run_dir, {*map(int, ranked), *(int(path.name.rsplit("-", 1)[1]) for path in recent)})
         return time.perf_counter() - begin, warnings

@@ -251,11 +251,11 @@ class Run:
 
     def _asked(self) -> list[float]:
         """Whether to stop; where the time ends, with as much left as the latest of everything took."""
-        return self.stop.asked(next_s=sum(self.clock.latest.values()) + self.keeper.took_s)
+        return self.stop.asked(next_s=sum(self.clock.latest.values()) + self.keeper.to_end_s())
 
     def _spent_s(self) -> float:
         """All that the run would have taken if it ended with the update at hand."""
-        return self.horizon.ended_here_s(self.progress, self.clock) + self.keeper.took_s
+        return self.horizon.ended_here_s(self.progress, self.clock) + self.keeper.to_end_s()
 
     def _skip(self, update: Update) -> None:
         """Say which numbers are not finite, and of which lines; DivergedError where that has happened too often."""

@@ -165,7 +165,7 @@ class Watch(threading.Thread):
         try:
             self._first = Failure(**json.loads(self.store.compare_set(FAILURE, "", json_line(asdict(failure)))))
         except RuntimeError:  # nobody is left to be told
-            self.failure = failure
+            self.failure = self._first or failure
 
     def _linger(self) -> bool:
         """Until all have heard, or are gone: the store may end with this process. Returns whether all have."""
