@@ -223,8 +223,8 @@ def test_weights_that_are_no_numbers_are_not_saved_and_said_with_the_next() -> N
 
 @pytest.mark.usefixtures("in_background")
 def test_what_is_changed_after_it_was_given_is_not_what_is_written(monkeypatch: pytest.MonkeyPatch) -> None:
-    may_go, real = threading.Event(), store.save_checkpoint
-    monkeypatch.setattr(store, "save_checkpoint", lambda *a, **named: (may_go.wait(60), real(*a, **named))[1])
+    may_go, real = threading.Event(), Keeper._write
+    monkeypatch.setattr(Keeper, "_write", lambda *a, **named: (may_go.wait(60), real(*a, **named))[1])
     weight, progress = torch.ones(4), Progress(step=1, scores={"1": 0.5})
     with keeper([]) as one:
         one.save(progress, model={"w": weight}, optimizer={}, tokenizer="f1", goes_on=True)
