@@ -79,7 +79,7 @@ tied: decoder or none goes with two
         (
             "decoding: {zzz: 1}",
             "unknown setting `decoding.zzz`; valid are engine, workers, search, mbr, beam_size, "
-            "length_penalty, length_penalty_family, min_length, max_length, ",
+            "length_penalty, length_penalty_family, shortlist, min_length, max_length, ",
         ),
         ("model: {1: 2}", "unknown setting `model.1`; valid are d_model, "),
         # numbers
