@@ -215,6 +215,11 @@ def test_an_average_has_its_parents(trained_run: Path, tmp_path: Path, capfd: py
     assert failures.exit_code(lambda: main(["translate", "-m", f"{run}-average", SOURCES[0]])) == 0
     assert capfd.readouterr().out == f"{TARGETS[0]}\n"
     assert (tmp_path / "run-average" / LEXICON).read_bytes() == (run / LEXICON).read_bytes()
+    shutil.rmtree(run / "data")
+    (run / LEXICON).unlink()
+    assert failures.exit_code(lambda: main(["average", str(run), "--last", "2", "-o", str(tmp_path / "other")])) == 0
+    assert "decoding.shortlist is learned from the encoded training text" in capfd.readouterr().err
+    assert failures.exit_code(lambda: main(["translate", "-m", str(tmp_path / "other"), SOURCES[0]])) == 2
 
 
 def test_a_disk_without_room_for_it_is_named(

@@ -86,7 +86,10 @@ def _copy_lexicon(run_dir: Path, place: Path) -> None:
 
     known = open_known(find_checkpoint(str(place)))
     if known.config.decoding.shortlist is not None:
-        lexicon_of([run_dir], known.tokenizer)
+        try:
+            lexicon_of([run_dir], known.tokenizer)
+        except UsageError as failure:  # the mean is there all the same, and who translates with it is told again
+            console.warn(failure.message)
     if (run_dir / LEXICON).exists():
         with atomic_file(place / LEXICON) as file:
             file.write(read_bytes(run_dir / LEXICON))
