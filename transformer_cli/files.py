@@ -32,8 +32,9 @@ DOOMED = ".del-"
 class Disk:
     """The calls that change a disk, one method each, so that a test can make the Nth of them fail."""
 
-    def create(self, path: Path) -> int:
-        return os.open(path, os.O_WRONLY | os.O_CREAT | os.O_EXCL | getattr(os, "O_CLOEXEC", 0), 0o666)
+    def open(self, path: Path, is_there: bool) -> int:
+        new = 0 if is_there else os.O_CREAT | os.O_EXCL
+        return os.open(path, os.O_WRONLY | new | getattr(os, "O_CLOEXEC", 0), 0o666)
 
     def append(self, path: Path, data: bytes) -> None:
         with path.open("ab") as file:
@@ -116,11 +117,11 @@ def aside(path: Path) -> Iterator[Path]:
 
 
 @contextmanager
-def create_file(path: str | Path) -> Iterator[BinaryIO]:
-    """Open a new file inside an `atomic_directory`, flushed to the disk when the block ends."""
+def create_file(path: str | Path, *, is_there: bool = False) -> Iterator[BinaryIO]:
+    """Open a new file inside an `atomic_directory`, or one that is there, flushed to the disk when the block ends."""
     path = Path(path)
     with _writing(path):
-        descriptor = disk.create(path)
+        descriptor = disk.open(path, is_there)
     raw = _Descriptor(descriptor, path)
     file = io.BufferedWriter(raw, buffer_size=1 << 20)
     try:
@@ -129,8 +130,7 @@ def create_file(path: str | Path) -> Iterator[BinaryIO]:
         with _writing(path):
             disk.sync(descriptor)
     finally:
-        # A buffer that could not be written must not be tried again by close(): the error has been raised already.
-        raw.abandoned = True
+        raw.abandoned = True  # what could not be written must not be tried again by close()
         file.close()
 
 

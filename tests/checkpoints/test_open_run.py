@@ -12,7 +12,7 @@ import torch
 from torch.utils._python_dispatch import TorchDispatchMode
 
 from transformer_cli.checkpoints import store
-from transformer_cli.checkpoints.tensors import load_weights, pieces, weights
+from transformer_cli.checkpoints.tensors import load_weights, portion, weights
 from transformer_cli.config.model import ModelConfig
 from transformer_cli.config.run import RunConfig
 from transformer_cli.config.source import dump_config
@@ -40,8 +40,8 @@ def make_run(run_dir, config=CONFIG, *, target=TARGET):
     path = store.save_checkpoint(
         run_dir,
         step=3,
-        model=weights(model),
-        optimizer={},
+        model=portion(weights(model)),
+        optimizer=portion({}),
         state={},
         config=config,
         tokenizer=tokenizer.fingerprint,
@@ -113,7 +113,12 @@ def test_a_run_is_opened_without_a_draw(run):
 def test_the_same_weights_make_the_same_file_whatever_order_they_come_in(run):
     model = store.open_run(store.find_checkpoint(str(run))).model
     named = weights(model)
-    assert b"".join(pieces(named)) == b"".join(pieces(dict(reversed(named.items()))))
+    assert file_of(named) == file_of(dict(reversed(named.items())))
+
+
+def file_of(tensors):
+    one = portion(tensors)
+    return one.header + b"".join(piece for _, piece in one.pieces())
 
 
 def message_of(path):
@@ -229,8 +234,8 @@ def forge(run, **model):
     store.save_checkpoint(
         run,
         step=3,
-        model=loaded.model,
-        optimizer={},
+        model=portion(loaded.model),
+        optimizer=portion({}),
         state={},
         config=config,
         tokenizer=loaded.tokenizer,

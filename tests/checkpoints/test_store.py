@@ -17,6 +17,7 @@ from hypothesis import strategies as st
 
 from transformer_cli import files
 from transformer_cli.checkpoints import store
+from transformer_cli.checkpoints.tensors import portion
 from transformer_cli.config.model import Depths, ModelConfig
 from transformer_cli.config.run import RunConfig
 from transformer_cli.errors import DivergedError, ModelError, ResourceError
@@ -45,7 +46,9 @@ def save(run, step, **changes):
         "config": RunConfig(model=CONFIG),
         "tokenizer": "f1ngerprint",
     }
-    return store.save_checkpoint(run, step=step, **{**arguments, **changes})
+    arguments |= changes
+    portions = {name: portion(arguments.pop(name)) for name in ("model", "optimizer")}
+    return store.save_checkpoint(run, step=step, **portions, **arguments)
 
 
 def steps(run):

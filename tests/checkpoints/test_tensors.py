@@ -10,7 +10,7 @@ import pytest
 import torch
 from safetensors import torch as safetensors
 
-from transformer_cli.checkpoints.tensors import DTYPES, mapped, pieces
+from transformer_cli.checkpoints.tensors import DTYPES, mapped, portion
 
 
 @pytest.mark.parametrize("seed", range(20))
@@ -22,7 +22,14 @@ def test_the_pieces_are_the_file_of_safetensors(seed: int) -> None:
         drawn = torch.randint(0, 2, shape).to(chance.choice(DTYPES))
         tensors[chance.choice(["a", "ä", "Z", ".", '"', "_"]) + str(number)] = drawn.mT if drawn.dim() > 1 else drawn
     expected = safetensors.save({name: tensor.contiguous() for name, tensor in tensors.items()})
-    assert b"".join(pieces(tensors)) == expected
+    one = portion(tensors)
+    file = bytearray(one.header)
+    for offset, piece in one.pieces():
+        assert offset == len(file)
+        file += piece
+    assert bytes(file) == expected
+    assert len(file) == one.size
+    assert not one.is_shared
 
 
 def test_the_tensors_of_a_file_are_no_memory_of_the_process(tmp_path: Path) -> None:

@@ -14,7 +14,7 @@ from transformer_cli.checkpoints.find import whole_run_of
 from transformer_cli.checkpoints.fit import check_kinds
 from transformer_cli.checkpoints.manifest import MODEL, Parent
 from transformer_cli.checkpoints.record import read_record
-from transformer_cli.checkpoints.tensors import kinds
+from transformer_cli.checkpoints.tensors import kinds, portion
 from transformer_cli.config.source import dump_config, load_config
 from transformer_cli.errors import ModelError, UsageError
 from transformer_cli.files import shown
@@ -52,8 +52,8 @@ def average(parents: Sequence[Path], place: Path) -> Path:
         store.save_checkpoint(
             aside,
             step=newest.step,
-            model=model,
-            optimizer={},
+            model=portion(model),
+            optimizer=portion({}),
             state=newest.state | {"scores": {}, "finished": f"the mean of {len(parents)} checkpoints"},
             config=config,
             tokenizer=tokenizer.fingerprint,

@@ -15,7 +15,7 @@ import os
 from collections.abc import Callable, Iterable, Mapping
 from dataclasses import dataclass
 from pathlib import Path
-from typing import Any
+from typing import Any, Protocol
 
 from torch import Tensor
 
@@ -50,7 +50,7 @@ from transformer_cli.checkpoints.manifest import (
     verified,
     way_out,
 )
-from transformer_cli.checkpoints.tensors import assign_weights, come_along, mapped, pieces
+from transformer_cli.checkpoints.tensors import Portion, assign_weights, mapped
 from transformer_cli.config.model import TABLES, ModelConfig
 from transformer_cli.config.run import RunConfig
 from transformer_cli.errors import ModelError, ResourceError
@@ -106,6 +106,36 @@ class Checkpoint:
     """The fingerprint of the tokenizer it was trained with."""
 
 
+class Writers(Protocol):
+    """Processes that write a checkpoint together, and this one's place among them."""
+
+    @property
+    def rank(self) -> int: ...
+    @property
+    def size(self) -> int: ...
+
+    def post(self, what: str, text: str = "") -> None:
+        """Let the others read that."""
+
+    def posted(self, what: str) -> str:
+        """What one of them posted, as soon as it has."""
+
+
+@dataclass(frozen=True)
+class _Alone:
+    rank: int = 0
+    size: int = 1
+
+    def post(self, what: str, text: str = "") -> None:
+        pass
+
+    def posted(self, what: str) -> str:
+        raise LookupError(what)
+
+
+ALONE = _Alone()
+
+
 @dataclass(frozen=True)
 class OpenedRun(KnownRun):
     """A trained model with all that belongs to it, ready to translate."""
@@ -117,42 +147,57 @@ def save_checkpoint(
     run_dir: str | Path,
     *,
     step: int,
-    model: Mapping[str, Tensor],
-    optimizer: Mapping[str, Tensor],
+    model: Portion,
+    optimizer: Portion,
     state: Mapping[str, Any],
     config: RunConfig,
     tokenizer: str,
     parents: tuple[Parent, ...] = (),
+    writers: Writers = ALONE,
 ) -> Path:
     """Write `checkpoints/step-...`, make `last` name it, and return its path.
 
-    model: see `tensors.weights`. state: whatever JSON can hold. tokenizer: its fingerprint.
-    parents: those that it is the mean of.
+    model: of `tensors.weights`. state: whatever JSON can hold. tokenizer: its fingerprint. parents: those that it is
+    the mean of. writers: the processes that hold a part of it each, and call this all; the first of them does all but
+    writing the others' parts, and comes back once they have been written, too.
     A complete checkpoint of that step is kept as it is: whoever continues a run comes to the same bits.
     Raises DivergedError for NaN or infinity, ResourceError where the disk refuses; either way what was saved before
     is untouched.
     """
-    contents: dict[Name, Iterable[bytes | memoryview]] = {
-        MODEL: pieces(model),
-        OPTIMIZER: pieces(optimizer),
-        STATE: [json_text(dict(state)).encode("utf-8")],
-    }
+    portions: dict[Name, Portion] = {MODEL: model, OPTIMIZER: optimizer}
     folder = Path(run_dir) / CHECKPOINTS
     path = folder / step_name(step)
+    if writers.rank:
+        if made := writers.posted("place"):
+            if not (folder / made).is_dir():
+                raise ResourceError(
+                    f"process {writers.rank} does not see what the first one made in {shown(folder)}",
+                    hint="each process writes its part of a checkpoint: the run directory has to be on a disk that all "
+                    "machines see under the same path",
+                )
+            for name, portion in portions.items():
+                _write_portion(folder / made / name, portion, known_as=path / name)
+        writers.post(f"written by {writers.rank}")
+        return path
     sweep(folder)
     if _is_intact(path):
-        come_along(model, optimizer)
+        writers.post("place", "")
     else:
         if path.is_dir():
             remove_only(path, FILES)
         with atomic_directory(path) as aside:
-            files = {name: _write(aside / name, parts) for name, parts in contents.items()}
-            for name, file in files.items():
-                if sha256(aside / name, error=ResourceError) != file.sha256:
-                    raise ResourceError(
-                        f"{shown(path / name)} does not read back as it was written: not saved",
-                        hint="earlier checkpoints are untouched; check the disk, or save on another one",
-                    )
+            for name, portion in portions.items():
+                _write(aside / name, portion.header)
+            writers.post("place", aside.name)
+            digests = {
+                name: _write_portion(aside / name, portion, known_as=path / name) for name, portion in portions.items()
+            }
+            for rank in range(1, writers.size):
+                writers.posted(f"written by {rank}")
+            if writers.size > 1:
+                digests = {name: sha256(aside / name, error=ResourceError) for name in portions}
+            files = {name: File(bytes=portions[name].size, sha256=digest) for name, digest in digests.items()}
+            files[STATE] = _write(aside / STATE, json_text(dict(state)).encode("utf-8"))
             manifest = Manifest(
                 format=WITH_PARENTS if parents else FORMAT,
                 step=step,
@@ -162,7 +207,7 @@ def save_checkpoint(
                 files=files,
                 parents=parents,
             )
-            _write(aside / MANIFEST, [sealed(manifest.as_json())])
+            _write(aside / MANIFEST, sealed(manifest.as_json()))
     point(run_dir, "last", step)
     return path
 
@@ -256,13 +301,43 @@ def _tensors(path: Path) -> dict[str, Tensor]:
         raise unreadable(path, failure, error=ModelError, hint=way_out(path.parent)) from failure
 
 
-def _write(path: Path, parts: Iterable[bytes | memoryview]) -> File:
-    digest = hashlib.sha256()
+def _write(path: Path, content: bytes) -> File:
     with create_file(path) as file:
-        for part in parts:
-            digest.update(part)
-            file.write(part)
-        return File(bytes=file.tell(), sha256=digest.hexdigest())
+        file.write(content)
+    return File(bytes=len(content), sha256=hashlib.sha256(content).hexdigest())
+
+
+def _write_portion(path: Path, portion: Portion, *, known_as: Path) -> str:
+    """Write it behind the header that is there; returns the sha256 of both. ResourceError unless the disk gives them
+    back."""
+    digest, spans = hashlib.sha256(portion.header), [(0, len(portion.header))]
+    with create_file(path, is_there=True) as file:
+        for offset, piece in portion.pieces():
+            digest.update(piece)
+            spans.append((offset, len(piece)))
+            file.seek(offset)
+            file.write(piece)
+    if _digest(path, spans) != digest.hexdigest():
+        raise ResourceError(
+            f"{shown(known_as)} does not read back as it was written: not saved",
+            hint="earlier checkpoints are untouched; check the disk, or save on another one",
+        )
+    return digest.hexdigest()
+
+
+def _digest(path: Path, spans: Iterable[tuple[int, int]]) -> str:
+    """The sha256 of so many bytes from there on each, one after the other."""
+    digest, room = hashlib.sha256(), memoryview(bytearray(1 << 18))
+    try:
+        with path.open("rb", buffering=0) as file:
+            for offset, left in spans:
+                file.seek(offset)
+                while left and (n := file.readinto(room[: min(left, len(room))])):
+                    digest.update(room[:n])
+                    left -= n
+    except OSError as failure:
+        raise unreadable(path, failure, error=ResourceError) from failure
+    return digest.hexdigest()
 
 
 def _could_hold(config: ModelConfig, tensors: Mapping[str, Tensor]) -> bool:

@@ -5,7 +5,9 @@ from __future__ import annotations
 import json
 import math
 from collections.abc import Callable, Iterator, Mapping
+from dataclasses import dataclass, replace
 from pathlib import Path
+from typing import Any
 
 import torch
 from safetensors import SafetensorError
@@ -38,44 +40,70 @@ def weights(model: nn.Module) -> dict[str, Tensor]:
     return {name: tensor.detach() for name, tensor in named if name in persistent}
 
 
-def pieces(tensors: Mapping[str, Tensor]) -> Iterator[bytes | memoryview]:
-    """The safetensors file of these tensors, a tensor at a time; equal tensors give equal bytes.
+@dataclass(frozen=True)
+class Part:
+    """Numbers that lie one behind the other in a file."""
 
-    What several processes hold in parts is whole while it is its turn: the others have to `come_along`.
-    Raises DivergedError for NaN or infinity, before it is written, ValueError at once for two names of one tensor.
+    name: str
+    """Of the tensor that they are of."""
+    offset: int
+    """Bytes before them in the file."""
+    tensor: Tensor
+
+
+@dataclass(frozen=True)
+class Portion:
+    """What one process writes of a safetensors file: all of it, or what it holds of tensors that are held in parts."""
+
+    header: bytes
+    """Of the whole file."""
+    parts: tuple[Part, ...]
+    size: int
+    """Bytes of the whole file."""
+    is_shared: bool
+    """Whether other processes write the rest."""
+
+    def copied(self) -> Portion:
+        """The same, on the CPU, whatever becomes of the tensors."""
+        copies = (replace(part, tensor=part.tensor.to("cpu", copy=True)) for part in self.parts)
+        return replace(self, parts=tuple(copies))
+
+    def pieces(self) -> Iterator[tuple[int, memoryview]]:
+        """Where in the file what lies, a part at a time, behind the header. Raises DivergedError for NaN or infinity,
+        before it is given."""
+        for part in self.parts:
+            if part.tensor.is_floating_point() and not torch.isfinite(part.tensor).all():
+                raise DivergedError(
+                    f"{part.name} holds {_count_non_finite(part.tensor)}: not saved; earlier checkpoints are untouched",
+                    hint="begin a new run with one of them (training.init_from), a lower training.learning_rate and "
+                    "more warmup_steps",
+                )
+            yield part.offset, part.tensor.cpu().contiguous().reshape(-1).view(torch.uint8).numpy().data
+
+
+def portion(tensors: Mapping[str, Tensor], *, is_main: bool = True) -> Portion:
+    """Of the safetensors file of these tensors, what this process writes; equal tensors give equal bytes.
+
+    is_main: whether it writes what no process holds a part of. Raises ValueError for two names of one tensor.
     """
+    ordered = _in_order(tensors)
+    header = _header(ordered)
     first: dict[int, str] = {}
-    for name, tensor in tensors.items():
-        held: Tensor = getattr(tensor, "to_local", lambda tensor=tensor: tensor)()
+    parts, end, is_shared = [], len(header), False
+    for name, tensor in ordered.items():
+        before, held = _held(tensor.detach())
         if held.numel() and first.setdefault(held.data_ptr(), name) != name:
             raise ValueError(f"{first[held.data_ptr()]} and {name} are the same tensor: a tied tensor is kept once")
-    return _pieces(_in_order(tensors))
+        is_shared = is_shared or is_part(tensor)
+        if held.numel() and (is_main or is_part(tensor)):
+            parts.append(Part(name, end + before * held.element_size(), held))
+        end += _n_bytes(tensor)
+    return Portion(header, tuple(parts), end, is_shared)
 
 
 def size_in_file(tensors: Mapping[str, Tensor]) -> int:
     """Bytes of the safetensors file of these tensors, which may be on the meta device."""
-    header = _header(_in_order(tensors))
-    return len(header) + sum(tensor.numel() * tensor.element_size() for tensor in tensors.values())
-
-
-def come_along(*written: Mapping[str, Tensor]) -> None:
-    """What a process does that holds a part of what another one writes, file after file."""
-    for tensors in written:
-        for tensor in _in_order(tensors).values():
-            whole(tensor)
-
-
-def _pieces(tensors: Mapping[str, Tensor]) -> Iterator[bytes | memoryview]:
-    yield _header(tensors)
-    for name, held in tensors.items():
-        tensor = whole(held)
-        if tensor.is_floating_point() and not torch.isfinite(tensor).all():
-            raise DivergedError(
-                f"{name} holds {_count_non_finite(tensor)}: not saved; earlier checkpoints are untouched",
-                hint="begin a new run with one of them (training.init_from), a lower training.learning_rate and more "
-                "warmup_steps",
-            )
-        yield tensor.detach().cpu().contiguous().reshape(-1).view(torch.uint8).numpy().data
+    return len(_header(_in_order(tensors))) + sum(map(_n_bytes, tensors.values()))
 
 
 def whole(tensor: Tensor) -> Tensor:
@@ -147,11 +175,26 @@ def _in_order(tensors: Mapping[str, Tensor]) -> dict[str, Tensor]:
     return {name: tensors[name] for name in sorted(tensors, key=lambda n: (-DTYPES.index(tensors[n].dtype), n))}
 
 
+def _held(tensor: Tensor) -> tuple[int, Tensor]:
+    """What this process has of a tensor, and how many of its numbers come before that."""
+    if not is_part(tensor):
+        return 0, tensor
+    divided: Any = tensor
+    [chunk] = divided.__create_chunk_list__()  # which is how PyTorch's own checkpoints ask
+    local: Tensor = divided.to_local()
+    assert local.shape[1:] == tensor.shape[1:], "rows are divided, and nothing else"
+    return chunk.offsets[0] * math.prod(tensor.shape[1:]), local
+
+
+def _n_bytes(tensor: Tensor) -> int:
+    return math.prod(tensor.shape) * tensor.element_size()
+
+
 def _header(tensors: Mapping[str, Tensor]) -> bytes:
     """Where in the file each of them lies, one behind the other."""
     entries, end = {}, 0
     for name, tensor in tensors.items():
-        start, end = end, end + math.prod(tensor.shape) * tensor.element_size()
+        start, end = end, end + _n_bytes(tensor)
         entries[name] = {"dtype": NAMES[tensor.dtype], "shape": list(tensor.shape), "data_offsets": [start, end]}
     text = json.dumps(entries, ensure_ascii=False, allow_nan=False, separators=(",", ":")).encode("utf-8")
     text += b" " * (-len(text) % 8)

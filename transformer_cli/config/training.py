@@ -131,7 +131,8 @@ class TrainingConfig(Section):
     """What makes a checkpoint the best."""
     checkpoint_every: PositiveInt | None = None
     """Updates between two checkpoints; when not given, one at each validation. One of more than 64 MiB is written while
-    training goes on, from a copy, which takes that much memory, unless several processes hold it in parts."""
+    training goes on, from a copy, which takes that much memory; what several processes hold in parts, by each of
+    them."""
     keep_best: PositiveInt = 1
     """Checkpoints kept by merit."""
     keep_last: PositiveInt = 1

@@ -11,6 +11,7 @@ from typing import Any
 
 from transformer_cli import __version__, files
 from transformer_cli.checkpoints import store
+from transformer_cli.checkpoints.tensors import portion
 from transformer_cli.config.run import RunConfig
 from transformer_cli.config.source import as_name, dump_config, load_config
 from transformer_cli.errors import UsageError
@@ -68,8 +69,8 @@ def import_model(place: str | Path, run_dir: str | Path, overrides: Sequence[str
         checkpoint = store.save_checkpoint(
             aside,
             step=0,
-            model=found.tensors,
-            optimizer={},
+            model=portion(found.tensors),
+            optimizer=portion({}),
             state={"step": 0, "finished": IMPORTED},
             config=config,
             tokenizer=fingerprint,

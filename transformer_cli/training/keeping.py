@@ -15,7 +15,7 @@ from torch import Tensor
 
 from transformer_cli.checkpoints import store
 from transformer_cli.checkpoints.find import CHECKPOINTS
-from transformer_cli.checkpoints.tensors import come_along, is_part
+from transformer_cli.checkpoints.tensors import Portion, portion
 from transformer_cli.config.run import RunConfig
 from transformer_cli.errors import Interrupted, ModelError, ResourceError
 from transformer_cli.files import guards, remove, shown
@@ -31,8 +31,9 @@ PATIENCE_S = 1800
 class Keeper:
     """What is done with the checkpoints of a run while it is trained.
 
-    warn: takes what has to be said of them. Only the main process writes; all of them call everything here, but for
-    what is done with a copy while training goes on: that is over when the keeper, a context manager, is left.
+    warn: takes what has to be said of them. The main process writes what no process holds a part of; all of them call
+    everything here, but for what is done with a copy while training goes on: that is over when the keeper, a context
+    manager, is left.
     """
 
     def __init__(self, run_dir: Path, config: RunConfig, world: World, *, warn: Callable[[str], None]) -> None:
@@ -48,14 +49,19 @@ class Keeper:
         self._saving: Future[tuple[float, list[str]]] | None = None
         self._begun = 0.0
         self._is_given_up = False
+        self._is_shared = False
+        self._saves = 0
 
     def __enter__(self) -> Self:
         guards.append(self._heed)
         return self
 
     def __exit__(self, kind: type[BaseException] | None, *_: object) -> None:
-        """What was begun is finished first, unless a second signal ends all at once: then it is given up."""
-        gives_up = self._is_given_up = kind is not None and issubclass(kind, Interrupted)
+        """What was begun is finished first, unless a second signal ends all at once, or others, who may never write
+        their part, are waited for: then it is given up."""
+        is_over = self._saving is None or self._saving.done()
+        gives_up = kind is not None and not is_over and (self._is_shared or issubclass(kind, Interrupted))
+        self._is_given_up = gives_up
         self._pool.shutdown()
         guards.remove(self._heed)
         if kind is None:
@@ -105,24 +111,25 @@ class Keeper:
         """A checkpoint, the pointers to it, and no more old ones than asked for. tokenizer: its fingerprint.
 
         goes_on: training does, so that a large one may be written meanwhile, from a copy; what goes wrong with it is
-        raised by `check`, or by the next one. What several processes hold in parts is written part by part, at once.
+        raised by `check`, or by the next one. Of what several processes hold in parts, each writes its own.
         """
         self.finish()
-        options, tensors = self.config.training, (*model.values(), *optimizer.values())
-        if self.world.is_main:
+        options, is_main = self.config.training, self.world.is_main
+        portions = [portion(tensors, is_main=is_main) for tensors in (model, optimizer)]
+        self._is_shared = any(one.is_shared for one in portions)
+        in_background = goes_on and sum(one.size for one in portions) > AT_ONCE_BYTES
+        if is_main:
             progress.scores = {step: progress.scores[step] for step in progress.ranked[: options.keep_best]}
-        is_large = sum(tensor.numel() * tensor.element_size() for tensor in tensors) > AT_ONCE_BYTES
-        in_background = goes_on and is_large and not any(is_part(tensor) for tensor in tensors)
-        if self.world.is_main:
-            write = partial(self._write, progress=deepcopy(progress), tokenizer=tokenizer)
+        if is_main or self._is_shared:
+            self._saves += 1
+            writers = self.world.writers(f"save {self._saves}") if self._is_shared else store.ALONE
+            write = partial(self._write, progress=deepcopy(progress), tokenizer=tokenizer, writers=writers)
             if in_background:
-                copies = _copied(model), _copied(optimizer)
+                copies = [one.copied() for one in portions]
                 self._begun = time.monotonic()
                 self._saving = self._pool.submit(write, *copies)
             else:
-                self._tell(write(model, optimizer)[1])
-        elif not in_background:
-            come_along(model, optimizer)
+                self._tell(write(*portions)[1])
         if not in_background:
             self.world.wait()
 
@@ -160,11 +167,12 @@ class Keeper:
 
     def _write(
         self,
-        model: Mapping[str, Tensor],
-        optimizer: Mapping[str, Tensor],
+        model: Portion,
+        optimizer: Portion,
         *,
         progress: Progress,
         tokenizer: str,
+        writers: store.Writers,
     ) -> tuple[float, list[str]]:
         """Returns the seconds that it took, and what there is to be said."""
         begin = time.perf_counter()
@@ -176,7 +184,10 @@ class Keeper:
             state=progress.as_dict(),
             config=self.config,
             tokenizer=tokenizer,
+            writers=writers,
         )
+        if not self.world.is_main:
+            return time.perf_counter() - begin, []
         warnings = self._point(ranked := progress.ranked)
         recent = store.list_checkpoints(self.run_dir)[-self.config.training.keep_last :]
         store.prune(self.run_dir, {*map(int, ranked), *(int(path.name.rsplit("-", 1)[1]) for path in recent)})
@@ -202,10 +213,6 @@ class Keeper:
                 self.marks_latest = False
                 return [f"{failure.message}; this run has to be named: -m {shown(self.run_dir)}"]
         return []
-
-
-def _copied(tensors: Mapping[str, Tensor]) -> dict[str, Tensor]:
-    return {name: tensor.detach().to("cpu", copy=True) for name, tensor in tensors.items()}
 
 
 def newest_whole(run_dir: Path, *, with_optimizer: bool) -> tuple[store.Checkpoint | None, list[store.DamagedError]]:

@@ -7,14 +7,16 @@ them decides is decided once, and shared.
 from __future__ import annotations
 
 import threading
+import time
 from collections.abc import Iterator
 from contextlib import contextmanager
 from dataclasses import dataclass
 from datetime import timedelta
+from pathlib import Path
 
 import torch
 import torch.distributed as dist
-from torch.distributed.distributed_c10d import PrefixStore
+from torch.distributed.distributed_c10d import PrefixStore, Store
 from torch.distributed.rendezvous import rendezvous
 
 from transformer_cli import environment, files
@@ -25,6 +27,8 @@ JOINING = timedelta(minutes=10)
 """How long the first process waits for the last one."""
 UNLIMITED = timedelta(days=365)
 """Of a wait for others: one may encode text for hours. Who waits in vain is told by the watch."""
+POLL_S = 0.02
+"""Between two looks at what others posted."""
 WORKS = "cpu:gloo", "cuda:nccl"
 parted: list[object] = []
 """The group of the last world that ended. DDP's wrapper holds it, too, and may outlive that world: were it the last to
@@ -39,6 +43,8 @@ class World:
     rank: int = 0
     size: int = 1
     watch: Watch | None = None
+    board: Store | None = None
+    """Where processes leave word for each other beside training, which must not be waited for with a collective."""
 
     @property
     def is_main(self) -> bool:
@@ -93,6 +99,11 @@ class World:
         if self.watch is not None:
             self.watch.touch()
 
+    def writers(self, what: str) -> Board:
+        """All processes, for something that they write together once."""
+        assert self.board is not None
+        return Board(self.rank, self.size, PrefixStore(what, self.board))
+
     def part(self) -> None:
         """All have come to the end; nobody is missed from now on."""
         self.wait()
@@ -102,6 +113,26 @@ class World:
     def _meet(self) -> None:
         if self.watch is not None:
             self.watch.meet()
+
+
+@dataclass(frozen=True)
+class Board:
+    """What processes post for each other, from any thread; see store.Writers."""
+
+    rank: int
+    size: int
+    store: Store
+
+    def post(self, what: str, text: str = "") -> None:
+        self.store.set(what, text)
+
+    def posted(self, what: str) -> str:
+        """Raises what the guards of the disk do: there is no use in waiting for what will not be written."""
+        while not self.store.check([what]):
+            for guard in files.guards:
+                guard(Path())
+            time.sleep(POLL_S)
+        return self.store.get(what).decode()
 
 
 @contextmanager
@@ -157,4 +188,4 @@ def _join(here: environment.Place, device: str) -> World:
             hint=environment.HINT,
         ) from failure
     watch.start()
-    return World(rank=rank, size=size, watch=watch)
+    return World(rank=rank, size=size, watch=watch, board=PrefixStore("board", store.clone()))
