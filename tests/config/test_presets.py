@@ -25,6 +25,8 @@ ONLY_COUNTED = {
 TRAINED = {"base", "big", "multi30k-de-en", "tiny", "transformer-base", "transformer-big", "tutorial"} | {
     "animal",
     "small-data",
+    "multi30k-both",
+    "multi30k-de-en-best",
     "multi30k-en-de",
     "iwslt14-de-en",
     "wmt14-en-de",

@@ -24,10 +24,10 @@ from transformer_cli.config.model import ModelConfig
 from transformer_cli.config.run import WITH_PIECES, RunConfig
 from transformer_cli.config.source import load_config
 from transformer_cli.config.tokenizer import TokenizerConfig
-from transformer_cli.errors import UsageError
+from transformer_cli.errors import ModelError, UsageError
 from transformer_cli.model.build import build_model
 from transformer_cli.tokenizer import cut_before, extended, train_tokenizer
-from transformer_cli.training.beginning import VOCABULARIES, inherited
+from transformer_cli.training.beginning import VOCABULARIES, inherited, parent_of
 from transformer_cli.training.forecast import forecast
 from transformer_cli.training.listening import Listener
 from transformer_cli.training.run import train
@@ -61,6 +61,16 @@ def test_a_run_begins_with_the_weights_and_the_tokenizer_of_another(parent: Path
     shutil.rmtree("parent")  # it is not asked again
     train(load_config("child/config.yaml", ["training.max_steps=3"]), Path("child"))
     assert load_checkpoint(list_checkpoints("child")[-1], with_optimizer=False).step == 3
+
+
+@pytest.mark.parametrize(("name", "command"), [("multi30k-both", ": tx train -c multi30k-both.yaml"), ("mine", "")])
+def test_a_parent_that_is_not_there_is_to_be_trained_first(name: str, command: str) -> None:
+    config = load_config(
+        "multi30k-de-en-best.yaml", [f"training.init_from=runs/{name}", "data.train={pairs: [[a, b]]}"]
+    )
+    with pytest.raises(ModelError, match=rf"runs/{name}, which training begins with .* does not exist") as failure:
+        parent_of(config)
+    assert str(failure.value.hint).startswith(f"train it first{command}; or name another run")
 
 
 def test_what_does_not_fit_is_named_and_not_skipped(parent: Path) -> None:

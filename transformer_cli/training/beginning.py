@@ -11,8 +11,9 @@ from torch import Tensor
 from transformer_cli.checkpoints.store import OpenedRun, find_checkpoint, open_found
 from transformer_cli.checkpoints.tensors import weights
 from transformer_cli.config.run import RunConfig
+from transformer_cli.config.source import preset_names
 from transformer_cli.data.corpus import Corpus
-from transformer_cli.errors import UsageError
+from transformer_cli.errors import ModelError, UsageError
 from transformer_cli.files import shown
 from transformer_cli.tokenizer import SPECIALS, Tokenizer, cut_before, extended, tag_of, train_tokenizer
 from transformer_cli.training.listening import Listener
@@ -30,9 +31,16 @@ def parent_of(config: RunConfig) -> OpenedRun | None:
     """The run that training begins with, opened, if there is to be one. ModelError where it is not there or damaged,
     UsageError, naming every setting, where the new run is of another kind.
     """
-    if config.training.init_from is None:
+    if (wanted := config.training.init_from) is None:
         return None
-    parent = open_found(partial(find_checkpoint, config.training.init_from))
+    if not Path(wanted).exists():
+        its_name = Path(wanted).name
+        command = f": tx train -c {its_name}.yaml" if its_name in preset_names() else ""
+        raise ModelError(
+            f"{shown(wanted)}, which training begins with (training.init_from), does not exist",
+            hint=f"train it first{command}; or name another run: --set training.init_from=RUN",
+        )
+    parent = open_found(partial(find_checkpoint, wanted))
     data = {"source_eos": (config.data.source_eos, parent.config.data.source_eos)}
     differences = [
         f"  {section}.{key}: {ours} here, {theirs} there"
