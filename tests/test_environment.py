@@ -108,6 +108,13 @@ def test_what_the_user_has_set_for_torch_stays(names, monkeypatch):
         assert os.environ == {name: "2000"} | others
 
 
+def test_who_was_started_by_torchrun_knows_it(monkeypatch):
+    for variables, launcher in (({}, None), ({"TORCHELASTIC_RUN_ID": "x"}, os.getppid()), ({"TX_LAUNCHER": "7"}, 7)):
+        monkeypatch.setattr(os, "environ", variables)
+        environment.prepare()
+        assert environment.launcher() == launcher
+
+
 def test_however_threads_wait_training_ends_in_the_same_bits(tmp_path):
     """As tx lets them, and always spinning."""
     pairs = [["der hund schläft", "the dog sleeps"], ["die katze trinkt", "the cat drinks"]] * 40

@@ -13,6 +13,7 @@ HINT = "torchrun sets RANK, WORLD_SIZE, LOCAL_RANK, MASTER_ADDR and MASTER_PORT:
 WAITING = ("GOMP_SPINCOUNT", "OMP_WAIT_POLICY", "KMP_BLOCKTIME")
 SPINS = "10000"
 M_TRIM_THRESHOLD, M_MMAP_THRESHOLD, LARGEST_KEPT = -1, -3, 32 * 1024 * 1024
+LAUNCHER = "TX_LAUNCHER"
 OWN_TIMES = "/proc/self/schedstat"
 
 
@@ -71,10 +72,13 @@ def place() -> Place:
 
 
 def prepare() -> None:
-    """Before torch is loaded, which reads them once: set what it should find, never over what the user has set."""
+    """Before torch is loaded, which reads them once: set what it should find, never over what the user has set. And
+    remember which torchrun started this process, as long as it is its parent."""
     for names, value in DEFAULTS.items():
         if not any(name in os.environ for name in names):
             os.environ[names[0]] = value
+    if "TORCHELASTIC_RUN_ID" in os.environ:
+        os.environ.setdefault(LAUNCHER, str(os.getppid()))
 
 
 def repeat_sums() -> None:
@@ -115,7 +119,7 @@ def local_rank() -> int | None:
 
 def launcher() -> int | None:
     """The process that started this one as one of several, and waits for it; None where nobody says so."""
-    return _whole("TX_LAUNCHER")
+    return _whole(LAUNCHER)
 
 
 def _whole(name: str) -> int | None:

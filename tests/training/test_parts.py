@@ -5,6 +5,8 @@ from __future__ import annotations
 import json
 import os
 import threading
+import time
+from collections.abc import Callable
 from pathlib import Path
 from typing import Any
 
@@ -15,12 +17,12 @@ from safetensors import torch as safetensors
 from tiny_run import tiny
 
 from transformer_cli import files
-from transformer_cli.checkpoints import store
+from transformer_cli.checkpoints import parts, store
 from transformer_cli.checkpoints.store import list_checkpoints, load_checkpoint
 from transformer_cli.checkpoints.tensors import Portion, portion
 from transformer_cli.config.run import RunConfig
 from transformer_cli.errors import ResourceError
-from transformer_cli.training import keeping
+from transformer_cli.training import keeping, watching
 from transformer_cli.training.parallel import World, joined
 from transformer_cli.training.run import train
 
@@ -121,12 +123,17 @@ class Told:
 
     def __init__(self, **posts: str) -> None:
         self.posts = posts
+        self.pauses = 0
 
     def post(self, what: str, text: str = "") -> None:
         self.posts[what] = text
 
     def posted(self, what: str) -> str:
         return self.posts[what]
+
+    def pause(self) -> None:
+        self.pauses += 1
+        time.sleep(0.01)
 
 
 def save_as(told: Told) -> Path:
@@ -135,18 +142,20 @@ def save_as(told: Told) -> Path:
     return store.save_checkpoint("run", step=7, model=nothing, optimizer=nothing, writers=told, **others)  # type: ignore[arg-type]
 
 
-def test_a_disk_that_another_machine_does_not_see_is_said() -> None:
+def test_a_disk_that_another_machine_does_not_see_is_said(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(parts, "SEEN_S", 0.1)
+    told = Told(place=".tmp-step-00000007-01234567")
     with pytest.raises(
         ResourceError, match="process 1 does not see what the first one made in run/checkpoints"
     ) as failure:
-        save_as(Told(place=".tmp-step-00000007-01234567"))
+        save_as(told)
     assert "on a disk that all machines see" in str(failure.value.hint)
+    assert told.pauses > 1
 
 
 def test_where_the_first_one_keeps_what_is_there_nothing_is_written() -> None:
     told = Told(place="")
     assert save_as(told) == Path("run/checkpoints/step-00000007")
-    assert told.posts["written by 1"] == ""
     assert not Path("run").exists()
 
 
@@ -155,9 +164,88 @@ def test_what_one_process_writes_is_read_back_by_it(tmp_path: Path) -> None:
     tensors = {"w": torch.arange(6.0)}
     one = portion(tensors)
     place.write_bytes(one.header)
-    digest = store._write_portion(place, one, known_as=place)
-    assert digest == files.sha256(place)
+    written = parts._write_portion(place, one)
+    parts._check(place, written, known_as=place)
+    assert written.sha256 == files.sha256(place)
     assert json.loads(place.read_bytes()[8 : len(one.header)])["w"]["shape"] == [6]
-    place.write_bytes(b" " * len(one.header))
+    place.write_bytes(b" " + place.read_bytes()[1:])
     with pytest.raises(ResourceError, match="does not read back as it was written"):
-        store._write_portion(place, one, known_as=place)
+        parts._check(place, written, known_as=place)
+
+
+def in_two(monkeypatch: pytest.MonkeyPatch, place: Path, **changed: Callable[..., object]) -> tuple[list[int], str]:
+    """Two processes save two rows each, the functions of the store as given; their exit codes, and what they said."""
+    from torch.distributed.device_mesh import init_device_mesh
+    from torch.distributed.tensor import DTensor, Shard
+
+    rows: Any = changed.pop("rows", lambda rank: torch.ones(2))
+
+    def part(rank: int) -> None:
+        for name, function in changed.items():
+            monkeypatch.setattr(parts, name, function)
+        with joined("cpu") as world:
+            mesh = init_device_mesh("cpu", (2,))
+            held = portion({"w": DTensor.from_local(rows(rank), mesh, [Shard(0)])}, is_main=rank == 0)
+            nothing = portion({}, is_main=rank == 0)
+            others: dict[str, Any] = {"state": {}, "config": RunConfig(), "tokenizer": "f1"}
+            store.save_checkpoint("run", step=1, model=held, optimizer=nothing, writers=world.writers("one"), **others)
+            world.wait()
+
+    ended = codes(start(2, part, place), limit_s=60)
+    return ended, "".join((place / str(rank)).read_text() for rank in (0, 1))
+
+
+def test_where_the_first_one_fails_it_says_why_though_another_sees_only_what_is_gone(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    real = parts._write_portion
+
+    def late(*arguments: Any) -> Any:
+        if os.environ["RANK"] == "1":
+            while list(Path("run/checkpoints").iterdir()):  # until it was cleared away
+                time.sleep(0.01)
+        return real(*arguments)
+
+    ended, said = in_two(
+        monkeypatch, tmp_path, _write_portion=late, rows=lambda rank: torch.full((2,), [float("nan"), 1.0][rank])
+    )
+    assert ended == [6, 6], said
+    assert "w holds 2 NaN" in said
+    assert "does not see" not in said
+
+
+def test_what_one_writes_over_another_ones_part_is_found(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    """As a file system may that keeps pages, of machines that write into the same page."""
+    real = parts._write_portion
+
+    def clumsy(path: Path, one: Portion) -> Any:
+        written = real(path, one)
+        if os.environ["RANK"] == "0" and one.parts:
+            with path.open("r+b") as file:
+                file.seek(-8, os.SEEK_END)
+                time.sleep(1)  # the other one has written
+                file.write(bytes(8))
+        return written
+
+    ended, said = in_two(monkeypatch, tmp_path, _write_portion=clumsy)
+    assert ended == [5, 5], said
+    assert "model.safetensors does not read back as it was written" in said
+    assert not list_checkpoints("run")
+
+
+def test_who_has_less_to_write_is_not_called_stuck(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    """The first process writes what is no part, and looks all over again, for as long as it takes."""
+    for name, seconds in (("BEAT_S", 0.1), ("STUCK_S", 1.0), ("LONGER", 1.0)):
+        monkeypatch.setattr(watching, name, seconds)
+    monkeypatch.setattr(keeping, "AT_ONCE_BYTES", 0)
+    monkeypatch.setattr(keeping, "SIGN_S", 0.02)  # far more signs than an update gives
+    real = store.point
+
+    def slow(run_dir: Path, pointer: str, step: int) -> None:
+        time.sleep(2 if pointer == "last" else 0)
+        real(run_dir, pointer, step)
+
+    monkeypatch.setattr(store, "point", slow)
+    config = tiny(parallel="fsdp", max_steps=6, validate_every=2, validation_bleu=False, best_by="loss")
+    ended = codes(start(2, lambda _: train(config, Path("run")), tmp_path), limit_s=60)
+    assert ended == [0, 0], (tmp_path / "0").read_text()

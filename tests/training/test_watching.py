@@ -5,6 +5,7 @@ from __future__ import annotations
 import os
 import re
 import signal
+import subprocess
 import time
 from collections.abc import Callable
 from pathlib import Path
@@ -14,13 +15,14 @@ import pytest
 import torch.distributed as dist
 from ranks import codes, start
 
-from transformer_cli import files
-from transformer_cli.checkpoints import store
+from transformer_cli import environment, files
+from transformer_cli.checkpoints import parts
 from transformer_cli.checkpoints.store import list_checkpoints, load_checkpoint
 from transformer_cli.config.run import RunConfig
 from transformer_cli.data import loader
 from transformer_cli.errors import DataError
 from transformer_cli.training import keeping, objective, validation, watching
+from transformer_cli.training.parallel import joined
 from transformer_cli.training.run import train
 
 PLACES = {
@@ -28,7 +30,7 @@ PLACES = {
     "forward": (objective, "loss_of"),
     "save": (keeping.Keeper, "save"),
     "validation": (validation.Validation, "loss"),
-    "write": (store, "_write_portion"),  # while training goes on
+    "write": (parts, "_write_portion"),  # while training goes on
 }
 
 
@@ -142,6 +144,25 @@ def test_a_failure_stays_the_first_though_the_process_with_the_store_goes_before
         assert watch.blame(error) is error
     finally:
         watch.end()
+
+
+@pytest.mark.parametrize("rank", [0, 1])
+def test_who_waits_for_others_ends_with_what_started_it(
+    rank: int, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """torchrun gone while its processes still load PyTorch: the others, or where all meet, will never be there."""
+    gone = subprocess.Popen(["true"])
+    gone.wait()
+    monkeypatch.setattr(watching, "BEAT_S", 0.1)
+    monkeypatch.setenv(environment.LAUNCHER, str(gone.pid))
+
+    def alone(_: int) -> None:
+        os.environ.update({"WORLD_SIZE": "2", "RANK": str(rank)})
+        with joined("cpu"):
+            pass
+
+    assert codes(start(1, alone, tmp_path), limit_s=20) == [5]
+    assert "what started it, tx or torchrun, is gone" in (tmp_path / "0").read_text()
 
 
 def test_another_configuration_on_a_process_is_refused_by_name(tmp_path: Path) -> None:

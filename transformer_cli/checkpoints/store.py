@@ -9,13 +9,12 @@ A checkpoint is written aside and renamed once it is whole; after that no file o
 
 from __future__ import annotations
 
-import hashlib
 import itertools
 import os
-from collections.abc import Callable, Iterable, Mapping
+from collections.abc import Callable, Mapping
 from dataclasses import dataclass
 from pathlib import Path
-from typing import Any, Protocol
+from typing import Any
 
 from torch import Tensor
 
@@ -40,7 +39,6 @@ from transformer_cli.checkpoints.manifest import (
     WITH_PARENTS,
     DamagedError,
     DataSettings,
-    File,
     Manifest,
     Name,
     Parent,
@@ -50,17 +48,16 @@ from transformer_cli.checkpoints.manifest import (
     verified,
     way_out,
 )
+from transformer_cli.checkpoints.parts import ALONE, Writers, write_beside, write_file, write_together
 from transformer_cli.checkpoints.tensors import Portion, assign_weights, mapped
 from transformer_cli.config.model import TABLES, ModelConfig
 from transformer_cli.config.run import RunConfig
-from transformer_cli.errors import ModelError, ResourceError
+from transformer_cli.errors import ModelError
 from transformer_cli.files import (
     atomic_directory,
-    create_file,
     json_text,
     remove_only,
     rename,
-    sha256,
     shown,
     sweep,
     unreadable,
@@ -106,36 +103,6 @@ class Checkpoint:
     """The fingerprint of the tokenizer it was trained with."""
 
 
-class Writers(Protocol):
-    """Processes that write a checkpoint together, and this one's place among them."""
-
-    @property
-    def rank(self) -> int: ...
-    @property
-    def size(self) -> int: ...
-
-    def post(self, what: str, text: str = "") -> None:
-        """Let the others read that."""
-
-    def posted(self, what: str) -> str:
-        """What one of them posted, as soon as it has."""
-
-
-@dataclass(frozen=True)
-class _Alone:
-    rank: int = 0
-    size: int = 1
-
-    def post(self, what: str, text: str = "") -> None:
-        pass
-
-    def posted(self, what: str) -> str:
-        raise LookupError(what)
-
-
-ALONE = _Alone()
-
-
 @dataclass(frozen=True)
 class OpenedRun(KnownRun):
     """A trained model with all that belongs to it, ready to translate."""
@@ -169,15 +136,7 @@ def save_checkpoint(
     path = folder / step_name(step)
     if writers.rank:
         if made := writers.posted("place"):
-            if not (folder / made).is_dir():
-                raise ResourceError(
-                    f"process {writers.rank} does not see what the first one made in {shown(folder)}",
-                    hint="each process writes its part of a checkpoint: the run directory has to be on a disk that all "
-                    "machines see under the same path",
-                )
-            for name, portion in portions.items():
-                _write_portion(folder / made / name, portion, known_as=path / name)
-        writers.post(f"written by {writers.rank}")
+            write_beside(path, folder / made, portions, writers)
         return path
     sweep(folder)
     if _is_intact(path):
@@ -186,18 +145,8 @@ def save_checkpoint(
         if path.is_dir():
             remove_only(path, FILES)
         with atomic_directory(path) as aside:
-            for name, portion in portions.items():
-                _write(aside / name, portion.header)
-            writers.post("place", aside.name)
-            digests = {
-                name: _write_portion(aside / name, portion, known_as=path / name) for name, portion in portions.items()
-            }
-            for rank in range(1, writers.size):
-                writers.posted(f"written by {rank}")
-            if writers.size > 1:
-                digests = {name: sha256(aside / name, error=ResourceError) for name in portions}
-            files = {name: File(bytes=portions[name].size, sha256=digest) for name, digest in digests.items()}
-            files[STATE] = _write(aside / STATE, json_text(dict(state)).encode("utf-8"))
+            files = write_together(path, aside, portions, writers)
+            files[STATE] = write_file(aside / STATE, json_text(dict(state)).encode("utf-8"), known_as=path / STATE)
             manifest = Manifest(
                 format=WITH_PARENTS if parents else FORMAT,
                 step=step,
@@ -207,7 +156,7 @@ def save_checkpoint(
                 files=files,
                 parents=parents,
             )
-            _write(aside / MANIFEST, sealed(manifest.as_json()))
+            write_file(aside / MANIFEST, sealed(manifest.as_json()), known_as=path / MANIFEST)
     point(run_dir, "last", step)
     return path
 
@@ -299,45 +248,6 @@ def _tensors(path: Path) -> dict[str, Tensor]:
         raise damaged(path) from failure
     except OSError as failure:
         raise unreadable(path, failure, error=ModelError, hint=way_out(path.parent)) from failure
-
-
-def _write(path: Path, content: bytes) -> File:
-    with create_file(path) as file:
-        file.write(content)
-    return File(bytes=len(content), sha256=hashlib.sha256(content).hexdigest())
-
-
-def _write_portion(path: Path, portion: Portion, *, known_as: Path) -> str:
-    """Write it behind the header that is there; returns the sha256 of both. ResourceError unless the disk gives them
-    back."""
-    digest, spans = hashlib.sha256(portion.header), [(0, len(portion.header))]
-    with create_file(path, is_there=True) as file:
-        for offset, piece in portion.pieces():
-            digest.update(piece)
-            spans.append((offset, len(piece)))
-            file.seek(offset)
-            file.write(piece)
-    if _digest(path, spans) != digest.hexdigest():
-        raise ResourceError(
-            f"{shown(known_as)} does not read back as it was written: not saved",
-            hint="earlier checkpoints are untouched; check the disk, or save on another one",
-        )
-    return digest.hexdigest()
-
-
-def _digest(path: Path, spans: Iterable[tuple[int, int]]) -> str:
-    """The sha256 of so many bytes from there on each, one after the other."""
-    digest, room = hashlib.sha256(), memoryview(bytearray(1 << 18))
-    try:
-        with path.open("rb", buffering=0) as file:
-            for offset, left in spans:
-                file.seek(offset)
-                while left and (n := file.readinto(room[: min(left, len(room))])):
-                    digest.update(room[:n])
-                    left -= n
-    except OSError as failure:
-        raise unreadable(path, failure, error=ResourceError) from failure
-    return digest.hexdigest()
 
 
 def _could_hold(config: ModelConfig, tensors: Mapping[str, Tensor]) -> bool:

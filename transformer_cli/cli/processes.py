@@ -10,6 +10,8 @@ import time
 from collections.abc import Sequence
 from types import FrameType
 
+from transformer_cli import environment
+
 GRACE_S = 10.0
 """What is left to the others once one has failed: they end by themselves, unless they were stopped."""
 FORWARDED = [getattr(signal, name) for name in ("SIGINT", "SIGTERM", "SIGHUP", "SIGUSR1") if hasattr(signal, name)]
@@ -21,7 +23,7 @@ def run_all(n: int, command: Sequence[str]) -> int:
         free.bind(("127.0.0.1", 0))
         port = free.getsockname()[1]
     says = {"WORLD_SIZE": n, "LOCAL_WORLD_SIZE": n, "MASTER_ADDR": "127.0.0.1", "MASTER_PORT": port}
-    says |= {"TX_LAUNCHER": os.getpid()}
+    says |= {environment.LAUNCHER: os.getpid()}
     threads = {"OMP_NUM_THREADS": str(max(1, (os.cpu_count() or 1) // n))}
     children: list[subprocess.Popen[bytes]] = []
 

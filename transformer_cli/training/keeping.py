@@ -13,17 +13,19 @@ from typing import Self
 
 from torch import Tensor
 
-from transformer_cli.checkpoints import store
+from transformer_cli.checkpoints import parts, store
 from transformer_cli.checkpoints.find import CHECKPOINTS
 from transformer_cli.checkpoints.tensors import Portion, portion
 from transformer_cli.config.run import RunConfig
-from transformer_cli.errors import Interrupted, ModelError, ResourceError
+from transformer_cli.errors import Interrupted, ModelError, ResourceError, TxError
 from transformer_cli.files import guards, remove, shown
 from transformer_cli.training.parallel import World
 from transformer_cli.training.progress import Progress
 
 AT_ONCE_BYTES = 1 << 26
 """A checkpoint of fewer is written before training goes on; of one with more, what it takes is copied in that time."""
+SIGN_S = 0.5
+"""Between two signs of life of who waits for one."""
 PATIENCE_S = 1800
 """The longest that one may be waited for without the others' thinking that this process is stuck."""
 
@@ -57,17 +59,31 @@ class Keeper:
         return self
 
     def __exit__(self, kind: type[BaseException] | None, *_: object) -> None:
-        """What was begun is finished first, unless a second signal ends all at once, or others, who may never write
-        their part, are waited for: then it is given up."""
-        is_over = self._saving is None or self._saving.done()
-        gives_up = kind is not None and not is_over and (self._is_shared or issubclass(kind, Interrupted))
-        self._is_given_up = gives_up
+        """What was begun is finished first; given up where a second signal ends all at once, or another process ended,
+        whose part may never be written."""
+        if kind is not None and self._saving is not None:
+            self._is_given_up = issubclass(kind, Interrupted) or not self._comes_to_an_end(self._saving)
+        gave_up = self._is_given_up
         self._pool.shutdown()
         guards.remove(self._heed)
         if kind is None:
             self.finish()
-        elif self._saving is not None and (failure := self._saving.exception()) is not None and not gives_up:
+        elif self._saving is None or (gave_up and issubclass(kind, Interrupted)):
+            pass  # there is none, or nobody wants it
+        elif (failure := self._saving.exception()) is not None:
             self.warn(f"a checkpoint is missing: {getattr(failure, 'message', failure)}")
+
+    def _comes_to_an_end(self, saving: Future[tuple[float, list[str]]]) -> bool:
+        """Whether it did, or will: not where it needs another process, which ended, or patience is over."""
+        until = time.monotonic() + PATIENCE_S
+        try:
+            while not wait([saving], timeout=SIGN_S).done:
+                self.world.touch()
+                if time.monotonic() > until:
+                    return False
+        except TxError:
+            return not self._is_shared
+        return True
 
     def newest(self) -> store.Checkpoint | None:
         """The checkpoint to go on from, None where there is none; see `newest_whole`."""
@@ -114,15 +130,19 @@ class Keeper:
         raised by `check`, or by the next one. Of what several processes hold in parts, each writes its own.
         """
         self.finish()
+        self.world.wait()  # who had nothing to finish is not the one who is behind
         options, is_main = self.config.training, self.world.is_main
         portions = [portion(tensors, is_main=is_main) for tensors in (model, optimizer)]
         self._is_shared = any(one.is_shared for one in portions)
-        in_background = goes_on and sum(one.size for one in portions) > AT_ONCE_BYTES
+        is_large = sum(one.size for one in portions) > AT_ONCE_BYTES
+        in_background = goes_on and is_large
+        if is_large and not goes_on:
+            self.world.at("last checkpoint")  # which takes far longer than copies did
         if is_main:
             progress.scores = {step: progress.scores[step] for step in progress.ranked[: options.keep_best]}
         if is_main or self._is_shared:
             self._saves += 1
-            writers = self.world.writers(f"save {self._saves}") if self._is_shared else store.ALONE
+            writers = self.world.writers(f"save {self._saves}") if self._is_shared else parts.ALONE
             write = partial(self._write, progress=deepcopy(progress), tokenizer=tokenizer, writers=writers)
             if in_background:
                 copies = [one.copied() for one in portions]
@@ -144,7 +164,7 @@ class Keeper:
         if (saving := self._saving) is None:
             return
         until = time.monotonic() + PATIENCE_S
-        while not wait([saving], timeout=1).done:
+        while not wait([saving], timeout=SIGN_S).done:
             if time.monotonic() < until:
                 self.world.touch()
         self._saving = None
@@ -163,7 +183,7 @@ class Keeper:
         """Before each operation: end what is written beside training, once it is given up; then clear it away."""
         if self._is_given_up and threading.current_thread() is not threading.main_thread():
             self._is_given_up = False
-            raise ResourceError(f"{shown(path)} was not finished")
+            raise TxError(f"{shown(path)} was not finished")
 
     def _write(
         self,
@@ -172,7 +192,7 @@ class Keeper:
         *,
         progress: Progress,
         tokenizer: str,
-        writers: store.Writers,
+        writers: parts.Writers,
     ) -> tuple[float, list[str]]:
         """Returns the seconds that it took, and what there is to be said."""
         begin = time.perf_counter()

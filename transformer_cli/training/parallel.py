@@ -6,11 +6,12 @@ them decides is decided once, and shared.
 
 from __future__ import annotations
 
+import secrets
 import threading
 import time
 from collections.abc import Iterator
 from contextlib import contextmanager
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from datetime import timedelta
 from pathlib import Path
 
@@ -21,7 +22,7 @@ from torch.distributed.rendezvous import rendezvous
 
 from transformer_cli import environment, files
 from transformer_cli.errors import ResourceError, ToldError, TxError
-from transformer_cli.training.watching import Watch
+from transformer_cli.training.watching import Watch, minded
 
 JOINING = timedelta(minutes=10)
 """How long the first process waits for the last one."""
@@ -117,7 +118,7 @@ class World:
 
 @dataclass(frozen=True)
 class Board:
-    """What processes post for each other, from any thread; see store.Writers."""
+    """What processes post for each other, from any thread; see checkpoints/parts.py."""
 
     rank: int
     size: int
@@ -127,12 +128,15 @@ class Board:
         self.store.set(what, text)
 
     def posted(self, what: str) -> str:
-        """Raises what the guards of the disk do: there is no use in waiting for what will not be written."""
         while not self.store.check([what]):
-            for guard in files.guards:
-                guard(Path())
-            time.sleep(POLL_S)
+            self.pause()
         return self.store.get(what).decode()
+
+    def pause(self) -> None:
+        """Raises what the guards of the disk do: there is no use in waiting for what will not be written."""
+        for guard in files.guards:
+            guard(Path())
+        time.sleep(POLL_S)
 
 
 @contextmanager
@@ -177,15 +181,19 @@ def _join(here: environment.Place, device: str) -> World:
     if kind == "cuda":
         torch.cuda.set_device(device)
     try:
-        store, rank, size = next(rendezvous("env://", timeout=JOINING))
-        backends = ",".join(work for work in WORKS if work.split(":")[0] in ("cpu", kind))
-        dist.init_process_group(backends, store=PrefixStore("tx", store), rank=rank, world_size=size, timeout=UNLIMITED)
-        watch = Watch(PrefixStore("watch", store.clone()), rank=rank, size=size)
-        dist.barrier()  # every state is there before it is looked at
+        with minded():
+            store, rank, size = next(rendezvous("env://", timeout=JOINING))
+            own = PrefixStore("tx", store)
+            backends = ",".join(work for work in WORKS if work.split(":")[0] in ("cpu", kind))
+            dist.init_process_group(backends, store=own, rank=rank, world_size=size, timeout=UNLIMITED)
+            watch = Watch(PrefixStore("watch", store.clone()), rank=rank, size=size)
+            dist.barrier()  # every state is there before it is looked at
     except (dist.DistError, RuntimeError, OSError) as failure:
         raise ResourceError(
             f"process {here.rank} of {here.size} cannot reach the others: {str(failure)[:200]}",
             hint=environment.HINT,
         ) from failure
     watch.start()
-    return World(rank=rank, size=size, watch=watch, board=PrefixStore("board", store.clone()))
+    world = World(rank=rank, size=size, watch=watch)
+    token = world.share(secrets.token_hex(8))  # the store may be an earlier world's, too
+    return replace(world, board=PrefixStore(token, store.clone()))

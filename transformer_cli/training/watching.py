@@ -7,6 +7,8 @@ import math
 import os
 import threading
 import time
+from collections.abc import Iterator
+from contextlib import contextmanager
 from dataclasses import asdict, dataclass
 
 import torch.distributed as dist
@@ -26,6 +28,7 @@ before `STUCK_S`; after `FIRST_S` where it did none yet. A preparation, as of a 
 GRACE_S = 5.0
 """What a process has to end in good order, before it is ended."""
 FAILURE, HEARD = "failure", "heard"
+ORPHANED = "what started it, tx or torchrun, is gone"
 SILENT = "does not answer any more: killed, stopped, or cut off"
 
 
@@ -139,21 +142,21 @@ class Watch(threading.Thread):
             self.store.add(HEARD, 1)
             self._is_heard = failure.rank == self.rank and self._linger()
             return failure
-        if self._launcher is not None and not _lives(self._launcher):
-            self._raise(Failure(self.rank, "the tx that started it is gone"))
-        states = self.store.multi_get([f"state-{rank}" for rank in range(self.size)])
-        for rank, state in enumerate(states):
-            text = state.decode()
+        if not lives(self._launcher):
+            self._raise(Failure(self.rank, ORPHANED))
+        states = [state.decode() for state in self.store.multi_get([f"state-{rank}" for rank in range(self.size)])]
+        places = [(int(text.split()[1]), int(text.split()[2])) for text in states]
+        least = min(places)
+        for rank, (text, place) in enumerate(zip(states, places, strict=True)):
             before, same = self._seen[rank]
             self._seen[rank] = (text, same + 1 if text == before else 0)
-            place = (int(text.split()[1]), int(text.split()[2]))
-            since = self._moved[rank][1] + 1 if place == self._moved[rank][0] else 0
-            self._moved[rank] = (place, since)
+            # Who waits where all meet is not behind, and begins anew once the last one has come.
+            stays = place == least == self._moved[rank][0]
+            self._moved[rank] = (place, self._moved[rank][1] + 1 if stays else 0)
             if rank != self.rank and self._seen[rank][1] > self.lost_beats:
                 self._raise(Failure(rank, SILENT))
                 return None
-        place = min(place for place, _ in self._moved)
-        behind = [rank for rank in range(self.size) if self._moved[rank][0] == place]
+        behind = [rank for rank, place in enumerate(places) if place == least]
         limits = [float(self._seen[rank][0].split()[3]) for rank in behind]
         waited = [self._moved[rank][1] * BEAT_S for rank in behind]
         if all(seconds > limit_s for seconds, limit_s in zip(waited, limits, strict=True)):
@@ -185,7 +188,30 @@ class Watch(threading.Thread):
         return error
 
 
-def _lives(process: int) -> bool:
+@contextmanager
+def minded() -> Iterator[None]:
+    """Within, where the others are waited for before there is a watch, this process ends with the one that started it:
+    the others may never come then."""
+    launcher, is_over = environment.launcher(), threading.Event()
+
+    def mind() -> None:
+        while lives(launcher):
+            if is_over.wait(BEAT_S):
+                return
+        os.write(2, f"error: {ORPHANED}\n".encode())
+        os._exit(ResourceError.exit_code)
+
+    threading.Thread(target=mind, name="mind", daemon=True).start()
+    try:
+        yield
+    finally:
+        is_over.set()
+
+
+def lives(process: int | None) -> bool:
+    """Whether it is there; nobody is always there."""
+    if process is None:
+        return True
     try:
         os.kill(process, 0)
     except ProcessLookupError:
