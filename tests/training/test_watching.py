@@ -20,7 +20,7 @@ from transformer_cli.checkpoints import parts
 from transformer_cli.checkpoints.store import list_checkpoints, load_checkpoint
 from transformer_cli.config.run import RunConfig
 from transformer_cli.data import loader
-from transformer_cli.errors import DataError
+from transformer_cli.errors import DataError, TxError
 from transformer_cli.training import keeping, objective, validation, watching
 from transformer_cli.training.parallel import joined
 from transformer_cli.training.run import train
@@ -144,6 +144,34 @@ def test_a_failure_stays_the_first_though_the_process_with_the_store_goes_before
         assert watch.blame(error) is error
     finally:
         watch.end()
+
+
+@pytest.mark.parametrize("rank", [0, 1])
+def test_a_connection_that_breaks_when_torchrun_is_gone_is_no_bug(rank: int, monkeypatch: pytest.MonkeyPatch) -> None:
+    """Each process finds that nobody is where all meet, and ends; the other one's connection breaks by that."""
+
+    class Store(dist.HashStore):
+        is_there = True
+
+        def __getattribute__(self, name: str) -> object:
+            if name == "set" and not Store.is_there:
+                raise RuntimeError("Connection reset by peer")
+            return super().__getattribute__(name)
+
+    monkeypatch.setattr(watching, "BEAT_S", 0.01)
+    monkeypatch.setattr(watching, "GRACE_S", 5.0)
+    store = Store()
+    store.set(f"state-{1 - rank}", "1 0 0 inf")
+    watch = watching.Watch(store, rank=rank, size=2)
+    watch.start()
+    Store.is_there = False
+    try:
+        found = watch.blame(RuntimeError("[pair.cc:553] gloo: Connection closed by peer"))
+    finally:
+        watch.end()
+    assert isinstance(found, TxError)
+    assert found.exit_code == 5
+    assert ("is gone, or torchrun is" in found.message) == (rank == 1)  # one of them says it
 
 
 @pytest.mark.parametrize("rank", [0, 1])

@@ -95,7 +95,10 @@ class Watch(threading.Thread):
         if self.failure is None:
             self._raise(_failure_of(error, self.rank))
         self._found.wait(2 * GRACE_S)
-        if self.failure is None or (self.failure.rank == self.rank and (self.failure.is_said or not self._is_heard)):
+        if self.failure is None:
+            return error
+        is_own = self.failure.rank == self.rank and (self.failure.is_said or not self._is_heard)
+        if is_own and (self.failure.is_said or not _is_broken(error)):  # what broke was theirs, whoever is named
             return error
         return self._as_error(self.failure)
 
