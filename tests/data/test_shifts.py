@@ -147,6 +147,7 @@ class Counted(list[str]):
 @settings(max_examples=10, deadline=None)
 @example([19_999], 1, False)
 @example([0], 1, True)
+@example([0, 17184], 1, False)
 def test_of_many_lines_few_are_read_and_the_places_are_found_all_the_same(
     places: list[int], n_missing: int, in_source: bool
 ) -> None:
