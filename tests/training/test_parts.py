@@ -14,6 +14,7 @@ import pytest
 import torch
 from ranks import codes, start
 from safetensors import torch as safetensors
+from test_run import at_update
 from tiny_run import tiny
 
 from transformer_cli import files
@@ -21,8 +22,8 @@ from transformer_cli.checkpoints import parts, store
 from transformer_cli.checkpoints.store import list_checkpoints, load_checkpoint
 from transformer_cli.checkpoints.tensors import Portion, portion
 from transformer_cli.config.run import RunConfig
-from transformer_cli.errors import ResourceError
-from transformer_cli.training import keeping, watching
+from transformer_cli.errors import ResourceError, TxError
+from transformer_cli.training import keeping, parallel, watching
 from transformer_cli.training.parallel import World, joined
 from transformer_cli.training.run import train
 
@@ -249,3 +250,42 @@ def test_who_has_less_to_write_is_not_called_stuck(tmp_path: Path, monkeypatch: 
     config = tiny(parallel="fsdp", max_steps=6, validate_every=2, validation_bleu=False, best_by="loss")
     ended = codes(start(2, lambda _: train(config, Path("run")), tmp_path), limit_s=60)
     assert ended == [0, 0], (tmp_path / "0").read_text()
+
+
+def test_who_waits_for_a_part_that_failed_ends_by_itself(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    """Where nobody says why: the process that failed may be where it cannot."""
+    monkeypatch.setattr(parallel, "GRACE_S", 0.2)
+
+    def one_of_two(rank: int) -> None:
+        with joined("cpu") as world:
+            board = world.writers("one")
+            if rank:
+                board.post(parts.FAILED)
+            else:
+                with pytest.raises(TxError, match="another process could not write its part"):
+                    board.posted("written by 1")
+
+    assert codes(start(2, one_of_two, tmp_path), limit_s=60) == [0, 0], (tmp_path / "0").read_text()
+
+
+def test_what_all_have_written_is_kept_though_training_fails(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    """The first process has still to look all over it, to name and to rename it."""
+    monkeypatch.setattr(keeping, "AT_ONCE_BYTES", 0)
+    real = store.write_file
+
+    def slow(*arguments: Any, **named: Any) -> Any:
+        time.sleep(1)
+        return real(*arguments, **named)
+
+    def fail() -> None:
+        raise ResourceError("something else")
+
+    def part(rank: int) -> None:
+        store.write_file = slow  # type: ignore[assignment]
+        with at_update(3, fail):
+            train(
+                tiny(parallel="fsdp", max_steps=6, validate_every=2, validation_bleu=False, best_by="loss"), Path("run")
+            )
+
+    assert codes(start(2, part, tmp_path), limit_s=60) == [5, 5]
+    assert [load_checkpoint(path, with_optimizer=True).step for path in list_checkpoints("run")] == [2]

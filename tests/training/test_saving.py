@@ -7,6 +7,7 @@ import signal
 import threading
 import time
 from collections.abc import Iterator
+from concurrent.futures import wait
 from contextlib import contextmanager
 from pathlib import Path
 
@@ -112,6 +113,18 @@ def test_what_was_wrong_with_it_is_said_though_something_else_ends_training(monk
 
 
 @pytest.mark.usefixtures("in_background")
+def test_what_was_wrong_with_it_is_said_though_a_second_signal_ends_all(monkeypatch: pytest.MonkeyPatch) -> None:
+    def refuse(*_: object, **__: object) -> None:
+        raise ResourceError("the disk is full")
+
+    warned: list[str] = []
+    monkeypatch.setattr(store, "save_checkpoint", refuse)
+    with pytest.raises(Interrupted), keeper(warned) as one:
+        save_and_fail(one, Interrupted("stopped at once", signal_number=signal.SIGINT), waits=True)
+    assert warned == ["a checkpoint is missing: the disk is full"]
+
+
+@pytest.mark.usefixtures("in_background")
 def test_a_second_signal_does_not_wait_for_it(monkeypatch: pytest.MonkeyPatch) -> None:
     writes: list[float] = []
 
@@ -199,9 +212,13 @@ def keeper(warn: list[str]) -> Keeper:
     return Keeper(RUN, config(), World(), warn=warn.append)
 
 
-def save_and_fail(one: Keeper, failure: BaseException, **tensors: dict[str, torch.Tensor]) -> None:
+def save_and_fail(
+    one: Keeper, failure: BaseException, *, waits: bool = False, **tensors: dict[str, torch.Tensor]
+) -> None:
     tensors = tensors or {"model": {"w": torch.zeros(4)}, "optimizer": {}}
     one.save(Progress(step=2), **tensors, tokenizer="f1", goes_on=True)
+    if waits:
+        wait([one._saving])  # type: ignore[list-item]
     raise failure
 
 

@@ -174,6 +174,14 @@ def test_a_connection_that_breaks_when_torchrun_is_gone_is_no_bug(rank: int, mon
     assert ("is gone, or torchrun is" in found.message) == (rank == 1)  # one of them says it
 
 
+def test_a_torchrun_of_another_user_lives(monkeypatch: pytest.MonkeyPatch) -> None:
+    def refuse(process: int, number: int) -> None:
+        raise PermissionError
+
+    monkeypatch.setattr(os, "kill", refuse)
+    assert watching.lives(1)
+
+
 @pytest.mark.parametrize("rank", [0, 1])
 def test_who_waits_for_others_ends_with_what_started_it(
     rank: int, tmp_path: Path, monkeypatch: pytest.MonkeyPatch

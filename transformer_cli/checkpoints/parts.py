@@ -14,6 +14,8 @@ from transformer_cli.checkpoints.tensors import Portion
 from transformer_cli.errors import ResourceError
 from transformer_cli.files import create_file, guards, shown, unreadable
 
+FAILED = "failed"
+"""What a process posts whose part will never be there."""
 SEEN_S = 60.0
 """After that long a directory that one machine made is seen on all, where it is on a disk of all."""
 
@@ -30,7 +32,7 @@ class Writers(Protocol):
         """Let the others read that."""
 
     def posted(self, what: str) -> str:
-        """What one of them posted, as soon as it has."""
+        """What one of them posted, as soon as it has. Raises TxError where one of them failed."""
 
     def pause(self) -> None:
         """For a moment. Raises what ended another of them."""
@@ -112,8 +114,8 @@ def _write_portion(path: Path, portion: Portion) -> _Written:
 
 def write_beside(path: Path, aside: Path, portions: Mapping[Name, Portion], writers: Writers) -> None:
     """What is not the first process's, in the directory that it made; checked once all have written."""
+    _wait_for(aside, writers)
     try:
-        _wait_for(aside, writers)
         written = {name: _write_portion(aside / name, portion) for name, portion in portions.items()}
         writers.post(f"written by {writers.rank}")
         writers.posted("written")
@@ -123,6 +125,7 @@ def write_beside(path: Path, aside: Path, portions: Mapping[Name, Portion], writ
         _wait_for(aside, writers)  # where the first one failed, it has cleared that away, and says why
         raise
     writers.post(f"checked by {writers.rank}")
+    writers.posted("saved")
 
 
 def _wait_for(aside: Path, writers: Writers) -> None:

@@ -157,6 +157,7 @@ def save_checkpoint(
                 parents=parents,
             )
             write_file(aside / MANIFEST, sealed(manifest.as_json()), known_as=path / MANIFEST)
+        writers.post("saved")
     point(run_dir, "last", step)
     return path
 

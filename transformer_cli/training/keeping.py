@@ -6,6 +6,7 @@ import threading
 import time
 from collections.abc import Callable, Mapping, Sequence
 from concurrent.futures import Future, ThreadPoolExecutor, wait
+from contextlib import suppress
 from copy import deepcopy
 from functools import partial
 from pathlib import Path
@@ -61,11 +62,13 @@ class Keeper:
     def __exit__(self, kind: type[BaseException] | None, *_: object) -> None:
         """What was begun is finished first; given up where a second signal ends all at once, or another process ended,
         whose part may never be written."""
-        if kind is not None and self._saving is not None:
-            self._is_given_up = issubclass(kind, Interrupted) or not self._comes_to_an_end(self._saving)
-        gave_up = self._is_given_up
-        self._pool.shutdown()
-        guards.remove(self._heed)
+        try:
+            if kind is not None and self._saving is not None and not self._saving.done():
+                self._is_given_up = issubclass(kind, Interrupted) or not self._comes_to_an_end(self._saving)
+            gave_up = self._is_given_up
+            self._pool.shutdown()
+        finally:
+            guards.remove(self._heed)
         if kind is None:
             self.finish()
         elif self._saving is None or (gave_up and issubclass(kind, Interrupted)):
@@ -81,6 +84,8 @@ class Keeper:
                 self.world.touch()
                 if time.monotonic() > until:
                     return False
+        except Interrupted:
+            return False
         except TxError:
             return not self._is_shared
         return True
@@ -183,7 +188,7 @@ class Keeper:
         """Before each operation: end what is written beside training, once it is given up; then clear it away."""
         if self._is_given_up and threading.current_thread() is not threading.main_thread():
             self._is_given_up = False
-            raise TxError(f"{shown(path)} was not finished")
+            raise TxError("it was not finished")
 
     def _write(
         self,
@@ -196,16 +201,21 @@ class Keeper:
     ) -> tuple[float, list[str]]:
         """Returns the seconds that it took, and what there is to be said."""
         begin = time.perf_counter()
-        store.save_checkpoint(
-            self.run_dir,
-            step=progress.step,
-            model=model,
-            optimizer=optimizer,
-            state=progress.as_dict(),
-            config=self.config,
-            tokenizer=tokenizer,
-            writers=writers,
-        )
+        try:
+            store.save_checkpoint(
+                self.run_dir,
+                step=progress.step,
+                model=model,
+                optimizer=optimizer,
+                state=progress.as_dict(),
+                config=self.config,
+                tokenizer=tokenizer,
+                writers=writers,
+            )
+        except BaseException:
+            with suppress(RuntimeError):  # nobody is there any more who would wait for it
+                writers.post(parts.FAILED)
+            raise
         if not self.world.is_main:
             return time.perf_counter() - begin, []
         warnings = self._point(ranked := progress.ranked)

@@ -11,7 +11,7 @@ import threading
 import time
 from collections.abc import Iterator
 from contextlib import contextmanager
-from dataclasses import dataclass, replace
+from dataclasses import dataclass
 from datetime import timedelta
 from pathlib import Path
 
@@ -21,8 +21,9 @@ from torch.distributed.distributed_c10d import PrefixStore, Store
 from torch.distributed.rendezvous import rendezvous
 
 from transformer_cli import environment, files
+from transformer_cli.checkpoints.parts import FAILED
 from transformer_cli.errors import ResourceError, ToldError, TxError
-from transformer_cli.training.watching import Watch, minded
+from transformer_cli.training.watching import GRACE_S, Watch, minded
 
 JOINING = timedelta(minutes=10)
 """How long the first process waits for the last one."""
@@ -128,7 +129,12 @@ class Board:
         self.store.set(what, text)
 
     def posted(self, what: str) -> str:
+        until = None
         while not self.store.check([what]):
+            if until is None and self.store.check([FAILED]):
+                until = time.monotonic() + GRACE_S  # its own words come first
+            if until is not None and time.monotonic() > until:
+                raise TxError("another process could not write its part of a checkpoint")
             self.pause()
         return self.store.get(what).decode()
 
@@ -187,13 +193,12 @@ def _join(here: environment.Place, device: str) -> World:
             backends = ",".join(work for work in WORKS if work.split(":")[0] in ("cpu", kind))
             dist.init_process_group(backends, store=own, rank=rank, world_size=size, timeout=UNLIMITED)
             watch = Watch(PrefixStore("watch", store.clone()), rank=rank, size=size)
-            dist.barrier()  # every state is there before it is looked at
+            # The store may be an earlier world's, too. And every state is there before it is looked at.
+            token = World(rank, size).share(secrets.token_hex(8))
     except (dist.DistError, RuntimeError, OSError) as failure:
         raise ResourceError(
             f"process {here.rank} of {here.size} cannot reach the others: {str(failure)[:200]}",
             hint=environment.HINT,
         ) from failure
     watch.start()
-    world = World(rank=rank, size=size, watch=watch)
-    token = world.share(secrets.token_hex(8))  # the store may be an earlier world's, too
-    return replace(world, board=PrefixStore(token, store.clone()))
+    return World(rank=rank, size=size, watch=watch, board=PrefixStore(token, store.clone()))

@@ -219,6 +219,8 @@ def lives(process: int | None) -> bool:
         os.kill(process, 0)
     except ProcessLookupError:
         return False
+    except PermissionError:  # another user's, as where torchrun is root's
+        return True
     return True
 
 
