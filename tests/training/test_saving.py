@@ -101,26 +101,17 @@ def test_whatever_else_ends_training_it_is_there(monkeypatch: pytest.MonkeyPatch
 
 
 @pytest.mark.usefixtures("in_background")
-def test_what_was_wrong_with_it_is_said_though_something_else_ends_training(monkeypatch: pytest.MonkeyPatch) -> None:
+@pytest.mark.parametrize("end", [RuntimeError("something else"), Interrupted("at once", signal_number=signal.SIGINT)])
+def test_what_was_wrong_with_it_is_said_whatever_ends_training(
+    end: BaseException, monkeypatch: pytest.MonkeyPatch
+) -> None:
     def refuse(*_: object, **__: object) -> None:
         raise ResourceError("the disk is full")
 
     warned: list[str] = []
     monkeypatch.setattr(store, "save_checkpoint", refuse)
-    with pytest.raises(RuntimeError, match="something else"), keeper(warned) as one:
-        save_and_fail(one, RuntimeError("something else"))
-    assert warned == ["a checkpoint is missing: the disk is full"]
-
-
-@pytest.mark.usefixtures("in_background")
-def test_what_was_wrong_with_it_is_said_though_a_second_signal_ends_all(monkeypatch: pytest.MonkeyPatch) -> None:
-    def refuse(*_: object, **__: object) -> None:
-        raise ResourceError("the disk is full")
-
-    warned: list[str] = []
-    monkeypatch.setattr(store, "save_checkpoint", refuse)
-    with pytest.raises(Interrupted), keeper(warned) as one:
-        save_and_fail(one, Interrupted("stopped at once", signal_number=signal.SIGINT), waits=True)
+    with pytest.raises(type(end)), keeper(warned) as one:
+        save_and_fail(one, end, waits=True)
     assert warned == ["a checkpoint is missing: the disk is full"]
 
 

@@ -83,6 +83,7 @@ def write_together(path: Path, aside: Path, portions: Mapping[Name, Portion], wr
 
 
 def write_file(path: Path, content: bytes, *, known_as: Path) -> File:
+    """One of a few bytes, by one process. known_as: the path that it will have. ResourceError unless it reads back."""
     with create_file(path) as file:
         file.write(content)
     written = _Written([(0, len(content))], hashlib.sha256(content).hexdigest())
