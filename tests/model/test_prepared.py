@@ -49,7 +49,7 @@ def test_products_that_compile_get_few_numbers_of_rows_and_little_in_vain(n: int
     assert len({Packed.rows(rows) for rows in range(power // 2 + 1, power + 1)}) <= 8
 
 
-@pytest.mark.parametrize(("width", "few"), [(1, 7), (5, 21)])
+@pytest.mark.parametrize(("width", "few"), [(1, 8), (5, 25)])
 def test_batches_of_any_size_use_few_shapes_of_products(width: int, few: int) -> None:
     prepared = Prepared(tiny().float().compute_in(torch.bfloat16, training=False))
     form = prepared.for_many
@@ -115,10 +115,10 @@ def test_in_bf16_few_sentences_that_are_left_go_on_in_fp32() -> None:
     prepared = Prepared(copy.deepcopy(model).compute_in(torch.bfloat16, training=False))
     state = prepared.start(SOURCE.repeat(5, 1), LENGTHS.repeat(5))
     begun = prepared.step(TARGET[:, :1].repeat(5, 1), state)
-    state.keep(torch.arange(3))
-    found = prepared.step(TARGET[:, 1:2], state)
+    state.keep(torch.arange(FEW_ROWS))
+    found = prepared.step(TARGET[:FEW_ROWS, 1:2], state)
     assert (begun.dtype, found.dtype) == (torch.bfloat16, torch.float32)
-    wanted = logits(model)[:, 1:2]
+    wanted = logits(model)[:FEW_ROWS, 1:2]
     assert (found - wanted).abs().mean() / wanted.std() < 0.02
 
 

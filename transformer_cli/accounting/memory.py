@@ -111,7 +111,7 @@ def decoding(count: Count, work: Work, storage: Storage) -> list[Item]:
 
 def _prepared(count: Count, storage: Storage) -> Iterator[Item]:
     """What model/prepared.py copies of an encoder-decoder's weights: matrices turned or packed, the output's too, and
-    what is cast on the way. In bf16 or fp16 on a CPU there is one more form, in fp32, for steps of few rows."""
+    what is cast on the way. On a CPU there is one more form, in fp32, for steps of a row or two."""
     if not (count.model.depths.encoder and count.model.depths.decoder):
         return
     layers = [part for part in count.chosen("exact") if _is_cast(part)]
@@ -123,8 +123,9 @@ def _prepared(count: Count, storage: Storage) -> Iterator[Item]:
     cast = norms + sum(part.parameters for part in count.parts if part.component == "output_bias")
     copied = matrices + cast * (storage.value != FP32)
     yield Item("prepared_weights", storage.value * copied, f"{storage.value} x {copied:,}")
-    if storage.value != FP32 and storage.device == "cpu":
-        yield Item("prepared_for_few", FP32 * (matrices + biases), f"{FP32} x {matrices + biases:,}")
+    if storage.device == "cpu":
+        copied = matrices + biases * (storage.value != FP32)
+        yield Item("prepared_for_few", FP32 * copied, f"{FP32} x {copied:,}")
 
 
 def caches(model: CountedModel, work: Work, storage: Storage) -> list[Item]:

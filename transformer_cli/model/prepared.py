@@ -1,7 +1,7 @@
 """A Transformer laid out for translating: its weights cast and turned once, its step a short list of products.
 
 It computes what transformer.py computes, without modules, dropout or gradients, and is a stepper like it. In bf16 or
-fp16 on a CPU, attention and steps of few rows are computed in fp32.
+fp16 on a CPU, attention and steps of a row or two are computed in fp32.
 
 B batch, S source length, D d_model, H heads, G heads of keys and values, K d_head, L layers, V vocabulary, W beams,
 R rows (all beams of all sentences, or all positions), N cached keys
@@ -13,21 +13,23 @@ from collections.abc import Callable
 from functools import cached_property, partial
 
 import torch
+import torch.nn.functional as F
 from torch import Tensor, nn
 
 from transformer_cli.model import masks
 from transformer_cli.model.blocks import GatedFeedForward, PreNorm, Residual
 from transformer_cli.model.positions import PositionEncoding
-from transformer_cli.model.products import Product, product_of
+from transformer_cli.model.products import Product, can_pack, product_of
 from transformer_cli.model.steps import LEAST_KEYS, Steps
 from transformer_cli.model.transformer import DecoderLayer, Embedding, EncoderLayer, Transformer
 
 HALVES = (torch.bfloat16, torch.float16)
-FEW_ROWS = 8
-"""On a CPU products of so few rows are faster in fp32 than in bf16, however long it takes to read the weights."""
+FEW_ROWS = 2
+"""On a CPU products of so few rows are fastest in fp32 and by W^T, however long it takes to read the weights."""
 
 Rows = Callable[[Tensor], Tensor]
 """Rows to rows."""
+ProductOf = Callable[[nn.Linear], Product]
 
 
 class Prepared:
@@ -76,31 +78,32 @@ class Prepared:
 
     @cached_property
     def for_few(self) -> Form:
-        on_cpu = self.model.output.weight.device.type == "cpu"
-        return Form(self.model, torch.float32) if on_cpu and self.for_many.dtype in HALVES else self.for_many
+        return Form(self.model, self.for_many.store, few=True) if self.for_many.only_for_many else self.for_many
 
 
 class Form:
-    """The weights in one dtype, and what is done with them."""
+    """The weights in one dtype, and what is done with them. few: for a row or two."""
 
     @torch.inference_mode(False)
     @torch.no_grad()
-    def __init__(self, model: Transformer, dtype: torch.dtype) -> None:
+    def __init__(self, model: Transformer, dtype: torch.dtype, *, few: bool = False) -> None:
         config = model.config
         self.dtype = dtype
         # Batched products of small matrices in bf16 take several times as long as in fp32 on a CPU.
         on_cpu = model.output.weight.device.type == "cpu"
         self.store = torch.float32 if on_cpu and dtype in HALVES else dtype
+        self.only_for_many = not few and (self.store != dtype or can_pack(model.output.weight))
+        product = partial(product_of, dtype=dtype, few=few)
         self.n_heads, self.n_groups, self.d_head = config.n_heads, config.kv_heads, config.head_width
         self.norms_heads = config.qk_norm
         self.source, self.target = model.source_embedding, model.target_embedding
         self.encoder_positions, self.decoder_positions = model.encoder.positions, model.decoder.positions
         self.rotates = type(self.decoder_positions).rotate is not PositionEncoding.rotate
         self.relates = self.decoder_positions.relates
-        self.encoder = [Layer(layer, dtype, self.store) for layer in model.encoder.layers]  # type: ignore[arg-type]
-        self.decoder = [CrossLayer(layer, dtype, self.store) for layer in model.decoder.layers]  # type: ignore[arg-type]
+        self.encoder = [Layer(layer, product, dtype, self.store) for layer in model.encoder.layers]  # type: ignore[arg-type]
+        self.decoder = [CrossLayer(layer, product, dtype, self.store) for layer in model.decoder.layers]  # type: ignore[arg-type]
         self.encoder_norm, self.decoder_norm = (norm_of(stack.norm, dtype) for stack in (model.encoder, model.decoder))
-        self.output = partial(product_of, model.output, dtype, bias=model.output_bias)
+        self.output = partial(product, model.output, bias=model.output_bias)
         self.project = self.output()
 
     def start(self, source_BS: Tensor, source_lengths_B: Tensor) -> Steps:
@@ -223,31 +226,33 @@ class Around:
 class Layer:
     """Self-attention, which computes in the dtype of `store`, and feed-forward."""
 
-    def __init__(self, layer: EncoderLayer | DecoderLayer, dtype: torch.dtype, store: torch.dtype) -> None:
+    def __init__(
+        self, layer: EncoderLayer | DecoderLayer, product: ProductOf, dtype: torch.dtype, store: torch.dtype
+    ) -> None:
         self.residuals = [Around(residual, dtype) for residual in layer.residuals]  # type: ignore[arg-type]
-        self.query_key_value = product_of(layer.self_attention.query_key_value, dtype)
+        self.query_key_value = product(layer.self_attention.query_key_value)
         self.query_norm = norm_of(layer.self_attention.query_norm, store)
         self.key_norm = norm_of(layer.self_attention.key_norm, store)
-        self.output = product_of(layer.self_attention.output, dtype)
-        up = product_of(layer.feed_forward.up, dtype)
+        self.output = product(layer.self_attention.output)
+        up = product(layer.feed_forward.up)
         activation = layer.feed_forward.activation
-        self.inner: Rows = lambda x_RD: activation(up(x_RD))
+        self.inner: Rows = up.rectified if activation is F.relu else lambda x_RD: activation(up(x_RD))
         if isinstance(layer.feed_forward, GatedFeedForward):
-            gate = product_of(layer.feed_forward.gate, dtype)
+            gate = product(layer.feed_forward.gate)
             self.inner = lambda x_RD: activation(gate(x_RD)).mul_(up(x_RD))
-        self.down = product_of(layer.feed_forward.down, dtype)
+        self.down = product(layer.feed_forward.down)
 
 
 class CrossLayer(Layer):
     """And cross-attention."""
 
-    def __init__(self, layer: DecoderLayer, dtype: torch.dtype, store: torch.dtype) -> None:
-        super().__init__(layer, dtype, store)
-        self.query = product_of(layer.cross_attention.query, dtype)
-        self.remember = product_of(layer.cross_attention.key_value, dtype)
+    def __init__(self, layer: DecoderLayer, product: ProductOf, dtype: torch.dtype, store: torch.dtype) -> None:
+        super().__init__(layer, product, dtype, store)
+        self.query = product(layer.cross_attention.query)
+        self.remember = product(layer.cross_attention.key_value)
         self.cross_query_norm = norm_of(layer.cross_attention.query_norm, store)
         self.cross_key_norm = norm_of(layer.cross_attention.key_norm, store)
-        self.cross_output = product_of(layer.cross_attention.output, dtype)
+        self.cross_output = product(layer.cross_attention.output)
 
 
 def norm_of(module: nn.Module, dtype: torch.dtype) -> Rows:
