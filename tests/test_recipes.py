@@ -145,10 +145,10 @@ def test_relative_positions_step_by_step_are_those_at_once(outside, fused):
     at_once = model.project(model(source, lengths, target))
     prepared = Prepared(model)
     state = prepared.start(source, lengths)
-    stepped = [prepared.step(target[:, :1], state)]
+    stepped = [prepared.step(target[:, 0], state)]
     state.reorder(torch.zeros(2, 3, dtype=torch.int64))  # from here on three beams, all alike
-    stepped += [prepared.step(target[:, t : t + 1].expand(-1, 3).contiguous(), state)[:, 2:] for t in range(1, 8)]
-    torch.testing.assert_close(torch.cat(stepped, dim=1), at_once, rtol=0, atol=1e-10)
+    stepped += [prepared.step(target[:, t].repeat_interleave(3), state)[2::3] for t in range(1, 8)]
+    torch.testing.assert_close(torch.stack(stepped, dim=1), at_once, rtol=0, atol=1e-10)
     model.decoder.positions.table.weight.data.zero_()
     assert not torch.allclose(model.project(model(source, lengths, target)), at_once)
 

@@ -199,14 +199,14 @@ def test_reading_the_source_and_one_step_are_what_the_counter_sees(seed):
     model = model.model_copy(update={"architecture": "encoder-decoder"})
     # Of fewer keys than these the search's products have some that are hidden.
     work = replace(work, source_length=work.source_length + LEAST_KEYS, target_length=work.target_length + LEAST_KEYS)
-    prepared = Prepared(built(model, vocab).eval())
+    prepared = Prepared(built(model, vocab).double().eval())  # oneDNN's products, in fp32, the counter does not know
     lengths = torch.full((work.batch_size,), work.source_length)
     states = []
     reading = counted(lambda: states.append(prepared.start(ids(work.batch_size, work.source_length), lengths)))
     assert reading == total(model, flops.prefill(model, work), vocab)
     for _ in range(work.target_length - 1):
-        prepared.step(ids(work.batch_size, 1), states[0])
-    step = counted(lambda: prepared.step(ids(work.batch_size, 1), states[0]))
+        prepared.step(ids(work.batch_size), states[0])
+    step = counted(lambda: prepared.step(ids(work.batch_size), states[0]))
     assert step == total(model, flops.step(work), vocab)
 
 

@@ -300,7 +300,7 @@ def test_caches_are_as_large_as_the_real_ones(seed, storage):
     prepared, shape = Prepared(network), (work.batch_size, work.source_length)
     state = prepared.start(torch.full(shape, 4), torch.full(shape[:1], work.source_length))
     for _ in range(work.target_length):
-        prepared.step(torch.full((work.batch_size, 1), 4), state)
+        prepared.step(torch.full((work.batch_size,), 4), state)
     found = {item.name: item.bytes for item in memory.caches(model, work, storage)}
     assert found["self_cache"] == n_bytes(t[:, :, :, : state.end] for t in (state.keys_LBGNK, state.values_LBGNK))
     assert found["cross_cache"] == n_bytes((state.memory_keys_LBGKS, state.memory_values_LBGSK))

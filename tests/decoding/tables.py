@@ -38,14 +38,16 @@ def random_logits(seed: int, *, vocab: int, spread: float = 2.0, mark: float = 0
 
 @dataclass
 class Histories:
-    """A state that is nothing but what was read: wrong reordering makes it another history."""
+    """A state that is nothing but what was read: wrong reordering makes it another history. None: no beam."""
 
     sentences: list[int]
-    tokens: list[list[tuple[int, ...]]]
+    tokens: list[list[tuple[int, ...] | None]]
 
     def reorder(self, parents_BW: Tensor) -> None:
         assert parents_BW.shape[0] == len(self.sentences)
-        self.tokens = [[beams[w] for w in row] for beams, row in zip(self.tokens, parents_BW.tolist(), strict=True)]
+        pairs = list(zip(self.tokens, parents_BW.tolist(), strict=True))
+        assert all(beams[w] is not None for beams, row in pairs for w in row if w >= 0)
+        self.tokens = [[None if w < 0 else beams[w] for w in row] for beams, row in pairs]
 
     def keep(self, sentences: Tensor) -> None:
         rows = sentences.tolist()
@@ -59,22 +61,23 @@ class TableModel:
 
     def __init__(self, logits: Logits) -> None:
         self.logits = logits
-        self.steps: list[tuple[int, int]] = []
+        self.steps: list[tuple[int, int, int]] = []
+        """Sentences, places, and beams in them."""
 
     def start(self, source_BS: Tensor, source_lengths_B: Tensor) -> Histories:
         sentences = source_BS[:, 0].tolist()
         return Histories(sentences, [[()] for _ in sentences])
 
-    def step(self, tokens_BW: Tensor, state: Histories) -> Tensor:
-        assert tokens_BW.shape == (len(state.tokens), len(state.tokens[0]))
-        self.steps.append(tuple(tokens_BW.shape))
-        state.tokens = [
-            [(*past, token) for past, token in zip(beams, row, strict=True)]
-            for beams, row in zip(state.tokens, tokens_BW.tolist(), strict=True)
-        ]
+    def step(self, tokens_R: Tensor, state: Histories) -> Tensor:
+        self.steps.append((len(state.tokens), len(state.tokens[0]), len(tokens_R)))
+        tokens = iter(tokens_R.tolist())
+        state.tokens = [[None if past is None else (*past, next(tokens)) for past in beams] for beams in state.tokens]
+        assert next(tokens, None) is None
         rows = [
-            [self.logits(sentence, past[1:]) for past in beams]
+            self.logits(sentence, past[1:])
             for sentence, beams in zip(state.sentences, state.tokens, strict=True)
+            for past in beams
+            if past is not None
         ]
         return torch.tensor(rows, dtype=torch.float64)
 

@@ -171,7 +171,8 @@ def test_finished_sentences_leave_the_batch_and_used_up_slots_the_beam() -> None
     model = TableModel(random_logits(4, vocab=8, mark=1))
     numbers = list(range(32))
     beam_search(model, *sources(numbers), limits=[12] * 32, symbols=SYMBOLS, beam_size=4, penalty=LengthPenalty(1.0))
-    sentences, widths = zip(*model.steps, strict=True)
+    sentences, widths, beams = zip(*model.steps, strict=True)
+    assert sum(beams) < sum(b * w for b, w in zip(sentences, widths, strict=True)), "what ended is stepped"
     assert list(sentences) == sorted(sentences, reverse=True)
     assert sentences[-1] < 32 / 4
     assert widths[0] == 1
@@ -182,7 +183,7 @@ def test_finished_sentences_leave_the_batch_and_used_up_slots_the_beam() -> None
 def test_finished_sentences_leave_the_batch_of_greedy_search_and_its_beam_is_one_wide() -> None:
     model = TableModel(random_logits(4, vocab=8, mark=1))
     greedy_search(model, *sources(list(range(32))), limits=[12] * 32, symbols=SYMBOLS)
-    sentences, widths = zip(*model.steps, strict=True)
+    sentences, widths, _ = zip(*model.steps, strict=True)
     assert list(sentences) == sorted(sentences, reverse=True)
     assert sentences[-1] < 32 / 4
     assert set(widths) == {1}
@@ -206,8 +207,8 @@ def test_scores_are_summed_in_fp64_whatever_the_logits(dtype: torch.dtype) -> No
     table = TableModel(random_logits(6, vocab=6, mark=-2))
 
     class Narrow(TableModel):
-        def step(self, tokens_BW, state):
-            return super().step(tokens_BW, state).to(dtype)
+        def step(self, tokens_R, state):
+            return super().step(tokens_R, state).to(dtype)
 
     found = greedy_search(Narrow(table.logits), *sources([0]), limits=[10], symbols=SYMBOLS)[0]
     rows = [torch.tensor(table.logits(0, found.ids[:t])).to(dtype).float().log_softmax(-1) for t in range(found.length)]

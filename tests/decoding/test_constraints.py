@@ -102,4 +102,4 @@ def test_where_constraints_leave_no_token_what_there_is_comes_back(name: str) ->
 
 
 def test_a_search_without_constraints_makes_no_table_of_what_is_forbidden() -> None:
-    assert forbidden([], torch.zeros(2, 3, 4), torch.zeros(2, 3, 0), torch.arange(2)) is None
+    assert forbidden([], torch.zeros(6, 4), torch.zeros(2, 3, 0), torch.arange(2), torch.ones(2, 3).bool()) is None

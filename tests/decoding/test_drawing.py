@@ -91,6 +91,17 @@ def test_a_lines_draws_depend_on_neither_partners_nor_order_nor_batch_size_nor_n
             assert found == [alone[n][:n_draws] for n in batch]
 
 
+def test_draws_that_have_ended_are_not_stepped() -> None:
+    model = TableModel(random_logits(4, vocab=8, mark=1))
+    numbers = list(range(8))
+    found = sample(
+        model, *sources(numbers), limits=[12] * 8, symbols=SYMBOLS, sampling=Sampling(seed=1), lines=numbers, n_draws=9
+    )
+    assert sum(beams for _, _, beams in model.steps) == sum(
+        one.length + one.truncated for several in found for one in several
+    )
+
+
 def test_another_seed_another_line_and_another_draw_draw_something_else() -> None:
     def logits(sentence: int, tokens: tuple[int, ...]) -> list[float]:
         return [-9.0] + [0.0] * 20

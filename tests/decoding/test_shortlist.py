@@ -53,8 +53,9 @@ class Masked(Prepared):
         state.keep = lambda rows: (keep(rows), setattr(state, "hidden_BV", state.hidden_BV[rows]))
         return state
 
-    def step(self, tokens_BW: Tensor, state: Steps) -> Tensor:
-        return super().step(tokens_BW, state).masked_fill(state.hidden_BV[:, None], -torch.inf)
+    def step(self, tokens_R: Tensor, state: Steps) -> Tensor:
+        hidden_RV = state.hidden_BV[state.taken_BW.nonzero()[:, 0]]
+        return super().step(tokens_R, state).masked_fill(hidden_RV, -torch.inf)
 
 
 @pytest.fixture(scope="module")

@@ -22,7 +22,7 @@ from transformer_cli.model.transformer import Transformer
 def stepped(model: Transformer) -> Tensor:
     prepared = Prepared(model)
     state = prepared.start(SOURCE, LENGTHS)
-    return torch.cat([prepared.step(TARGET[:, [t]], state) for t in range(TARGET.size(1))], dim=1)
+    return torch.stack([prepared.step(TARGET[:, t], state) for t in range(TARGET.size(1))], dim=1)
 
 
 @settings(max_examples=50, deadline=None)
@@ -59,7 +59,7 @@ def test_batches_of_any_size_use_few_shapes_of_products(width: int, few: int) ->
         state.reorder(torch.zeros(n, width, dtype=torch.int64))
         with patch.object(form, "project", wraps=form.project) as project:
             project.rows = Packed.rows
-            assert prepared.step(torch.full((n, width), 5), state).shape == (n, width, VOCAB)
+            assert prepared.step(torch.full((n * width,), 5), state).shape == (n * width, VOCAB)
         shapes |= {call.args[0].size(0) for call in project.call_args_list}
     assert len(shapes) <= few
 
@@ -67,33 +67,42 @@ def test_batches_of_any_size_use_few_shapes_of_products(width: int, few: int) ->
 @settings(max_examples=40, deadline=None)
 @given(st.data())
 def test_beams_that_branch_and_die_see_exactly_their_own_past(data: st.DataObject) -> None:
-    """Random parents, widths and departures at each step; each beam's logits are those of its history from scratch."""
+    """Random parents, widths, ends and departures; a beam's logits are those of its history from scratch."""
     model = tiny(n_kv_heads=2, positions=data.draw(st.sampled_from(sorted(POSITIONS.own))))
     prepared, source, real = Prepared(model), SOURCE, LENGTHS
     state, histories = prepared.start(source, real), torch.zeros(3, 1, 0, dtype=torch.int64)
+    parents = torch.zeros(3, 1, dtype=torch.int64)
     for step in range(data.draw(st.integers(2, 6))):
-        width = 1 if step == 0 else data.draw(st.sampled_from([1, 2, 3, 4, 40]))
-        choice = st.integers(0, histories.size(1) - 1)
-        parents = torch.tensor([[data.draw(choice) for _ in range(width)] for _ in range(histories.size(0))])
         if step:
+            width = data.draw(st.sampled_from([1, 2, 3, 4, 40]))
+            living = [(row >= 0).nonzero().flatten().tolist() for row in parents]
+            parents = torch.tensor(
+                [[data.draw(st.sampled_from([-1, *places])) for _ in range(width)] for places in living]
+            )
             state.reorder(parents)
         tokens = torch.randint(4, VOCAB, parents.shape, generator=torch.Generator().manual_seed(step))
-        moved = histories.gather(1, parents[:, :, None].expand(-1, -1, histories.size(2)))
+        moved = histories.gather(1, parents.clamp(min=0)[:, :, None].expand(-1, -1, histories.size(2)))
         histories = torch.cat((moved, tokens[:, :, None]), dim=2)
-        found = prepared.step(tokens, state)
-        for beam in range(width):
-            expected = model.project(model(source, real, histories[:, beam])[:, -1])
-            torch.testing.assert_close(found[:, beam], expected, **EXACT)
+        if not (parents >= 0).any():
+            break
+        found = prepared.step(tokens[parents >= 0], state)
+        assert len(found) == (parents >= 0).sum()
+        for logits_V, (sentence, beam) in zip(found, (parents >= 0).nonzero().tolist(), strict=True):
+            one = slice(sentence, sentence + 1)
+            expected = model.project(model(source[one], real[one], histories[one, beam])[0, -1])
+            torch.testing.assert_close(logits_V, expected, **EXACT)
         if histories.size(0) > 1 and data.draw(st.booleans()):
             stay = torch.tensor(sorted(data.draw(st.sets(st.integers(0, histories.size(0) - 1), min_size=1))))
             state.keep(stay)
-            source, real, histories = source[stay], real[stay], histories[stay]
+            source, real, histories, parents = source[stay], real[stay], histories[stay], parents[stay]
+            if not (parents >= 0).any():
+                break
 
 
 def test_keys_that_heads_share_are_kept_once() -> None:
     prepared = Prepared(tiny(n_heads=8, n_kv_heads=2, n_layers=1))
     state = prepared.start(SOURCE, LENGTHS)
-    prepared.step(TARGET[:, :1], state)
+    prepared.step(TARGET[:, 0], state)
     kept = (state.keys_LBGNK, state.values_LBGNK, state.memory_keys_LBGKS, state.memory_values_LBGSK)
     assert {table.size(2) for table in kept} == {2}
 
@@ -105,7 +114,7 @@ def test_in_bf16_a_prepared_model_stays_close(n_sentences: int) -> None:
     wanted = model.project(model(source, lengths, target))
     prepared = Prepared(model.compute_in(torch.bfloat16, training=False))
     state = prepared.start(source, lengths)
-    found = torch.cat([prepared.step(target[:, [t]], state) for t in range(target.size(1))], dim=1)
+    found = torch.stack([prepared.step(target[:, t], state) for t in range(target.size(1))], dim=1)
     assert found.dtype == (torch.float32 if n_sentences == 1 else torch.bfloat16)
     assert (found - wanted).abs().mean() / wanted.std() < 0.02
 
@@ -114,11 +123,11 @@ def test_in_bf16_few_sentences_that_are_left_go_on_in_fp32() -> None:
     model = tiny(d_model=32).float()
     prepared = Prepared(copy.deepcopy(model).compute_in(torch.bfloat16, training=False))
     state = prepared.start(SOURCE.repeat(5, 1), LENGTHS.repeat(5))
-    begun = prepared.step(TARGET[:, :1].repeat(5, 1), state)
+    begun = prepared.step(TARGET[:, 0].repeat(5), state)
     state.keep(torch.arange(FEW_ROWS))
-    found = prepared.step(TARGET[:FEW_ROWS, 1:2], state)
+    found = prepared.step(TARGET[:FEW_ROWS, 1], state)
     assert (begun.dtype, found.dtype) == (torch.bfloat16, torch.float32)
-    wanted = logits(model)[:FEW_ROWS, 1:2]
+    wanted = logits(model)[:FEW_ROWS, 1]
     assert (found - wanted).abs().mean() / wanted.std() < 0.02
 
 
@@ -130,4 +139,4 @@ def test_a_weight_that_changes_is_seen_and_one_that_does_not_is_laid_out_once() 
     with torch.no_grad():
         model.decoder.layers[0].feed_forward.down.weight.mul_(2)
     state = prepared.for_now().start(SOURCE, LENGTHS)
-    torch.testing.assert_close(prepared.step(TARGET[:, :1], state), logits(model)[:, :1], **EXACT)
+    torch.testing.assert_close(prepared.step(TARGET[:, 0], state), logits(model)[:, 0], **EXACT)

@@ -1,6 +1,7 @@
 """Beam search: the W best hypotheses of each sentence, side by side.
 
-B sentences, S source length, W beams, K candidates per beam, N candidates per sentence, T tokens so far
+B sentences, S source length, W places for beams, R beams of all sentences, K candidates per beam, N candidates per
+sentence, T tokens so far
 """
 
 from __future__ import annotations
@@ -10,7 +11,7 @@ from collections.abc import Sequence
 import torch
 from torch import Tensor
 
-from transformer_cli.decoding.candidates import forbidden, likeliest, refuse_nan, worth_removing
+from transformer_cli.decoding.candidates import forbidden, likeliest, placed, refuse_nan, worth_removing
 from transformer_cli.decoding.constraints import Constraint
 from transformer_cli.decoding.hypothesis import Hypothesis, LengthPenalty
 from transformer_cli.decoding.options import Symbols
@@ -39,9 +40,9 @@ def beam_search(
     beams = _Beams(limits, symbols, beam_size=beam_size, penalty=penalty, n_best=n_best)
     state = stepper.start(source_BS, source_lengths_B)
     while not beams.done_B.all():
-        logits_BWV = stepper.step(beams.tokens_BW.to(source_BS.device), state)
-        forbidden_BWV = forbidden(constraints, logits_BWV, beams.prefixes_BWT, beams.rows_B)
-        parents_BW = beams.extend(*likeliest(logits_BWV, symbols, beams.width, forbidden_BWV))
+        logits_RV = stepper.step(beams.tokens_BW[beams.taken_BW].to(source_BS.device), state)
+        forbidden_RV = forbidden(constraints, logits_RV, beams.prefixes_BWT, beams.rows_B, beams.taken_BW)
+        parents_BW = beams.extend(*likeliest(logits_RV, symbols, beams.width, forbidden_RV))
         if worth_removing(beams.done_B):
             stay = (~beams.done_B).nonzero().flatten()
             beams.keep(stay)
@@ -74,9 +75,15 @@ class _Beams:
         self.prefixes_BWT = torch.empty(B, 1, 0, dtype=torch.int64)
         self.last_divisors_B = torch.tensor([penalty(limit + 1) for limit in limits], dtype=torch.float64)
 
-    def extend(self, logp_BWK: Tensor, ids_BWK: Tensor) -> Tensor:
-        """Give each open beam its next token; returns the beams' parents."""
-        logp_BWK = logp_BWK.masked_fill(self.totals_BW[:, :, None] == -torch.inf, -torch.inf)
+    @property
+    def taken_BW(self) -> Tensor:
+        """Where there are beams."""
+        return self.totals_BW > -torch.inf
+
+    def extend(self, logp_RK: Tensor, ids_RK: Tensor) -> Tensor:
+        """Give each beam its next token; returns the places of their parents, -1 where a place is empty."""
+        taken_BW = self.taken_BW
+        logp_BWK, ids_BWK = placed(logp_RK, taken_BW, -torch.inf), placed(ids_RK, taken_BW, 0)
         refuse_nan(logp_BWK, self.rows_B)
         candidates_BN = (self.totals_BW[:, :, None] + logp_BWK).flatten(1)
         totals_BW, index_BW = candidates_BN.topk(min(self.width, candidates_BN.size(1)))
@@ -98,7 +105,7 @@ class _Beams:
         prefixes_BWT = self.prefixes_BWT.gather(1, parents_BW[:, :, None].expand(-1, -1, self.prefixes_BWT.size(2)))
         self.prefixes_BWT = torch.cat((prefixes_BWT, tokens_BW[:, :, None]), dim=2)
         self.totals_BW, self.tokens_BW = totals_BW, tokens_BW
-        return parents_BW
+        return parents_BW.masked_fill_(~self.taken_BW, -1)
 
     def keep(self, sentences: Tensor) -> None:
         """Forget all sentences but these."""

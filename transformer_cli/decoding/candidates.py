@@ -1,6 +1,6 @@
 """What every search does with a step's logits: leave out what may not come next, pick the likeliest of the rest.
 
-B sentences, W beams, T tokens so far, R rows (beams of any sentence), V target vocabulary, K candidates per beam
+B sentences, W places for beams, T tokens so far, R beams of all sentences, V target vocabulary, K candidates per beam
 """
 
 from __future__ import annotations
@@ -17,35 +17,33 @@ CACHED_BEAMS = 32
 
 
 def forbidden(
-    constraints: Sequence[Constraint], logits_BWV: Tensor, prefixes_BWT: Tensor, rows_B: Tensor
+    constraints: Sequence[Constraint], logits_RV: Tensor, prefixes_BWT: Tensor, rows_B: Tensor, taken_BW: Tensor
 ) -> Tensor | None:
-    """Where a constraint forbids a token (B, W, V); None where there is no constraint."""
+    """Where a constraint forbids a token (R, V), of the beams that there are; None where there is no constraint."""
     if not constraints:
         return None
-    forbidden_BWV = torch.zeros_like(logits_BWV, dtype=torch.bool)
+    forbidden_BWV = logits_RV.new_zeros(*taken_BW.shape, logits_RV.size(1), dtype=torch.bool)
     for constraint in constraints:
         constraint.forbid(forbidden_BWV, prefixes_BWT, rows_B)
-    return forbidden_BWV
+    places_R = taken_BW.flatten().nonzero().flatten()
+    return forbidden_BWV.flatten(0, 1).index_select(0, places_R.to(logits_RV.device))
 
 
-def likeliest(
-    logits_BWV: Tensor, symbols: Symbols, n: int, forbidden_BWV: Tensor | None = None
-) -> tuple[Tensor, Tensor]:
-    """The log-probabilities and ids of the n likeliest tokens per beam, best first, both (B, W, K) on the CPU.
+def likeliest(logits_RV: Tensor, symbols: Symbols, n: int, forbidden_RV: Tensor | None = None) -> tuple[Tensor, Tensor]:
+    """The log-probabilities and ids of the n likeliest tokens per beam, best first, both (R, K) on the CPU.
 
     Sums of them are fp64, hence this dtype. Where logits are no numbers, the result is NaN.
     """
-    B, W, _ = logits_BWV.shape
     # On a CPU, a few beams at a time stay in its caches: several times as fast as all of them in bf16.
-    n_rows = CACHED_BEAMS if logits_BWV.device.type == "cpu" else B * W
-    rows = logits_BWV.flatten(0, 1).split(n_rows)
-    masks = [None] * len(rows) if forbidden_BWV is None else forbidden_BWV.flatten(0, 1).split(n_rows)
+    n_rows = CACHED_BEAMS if logits_RV.device.type == "cpu" else len(logits_RV)
+    rows = logits_RV.split(n_rows)
+    masks = [None] * len(rows) if forbidden_RV is None else forbidden_RV.split(n_rows)
     found = [
         (logp_RV := log_probabilities(part, symbols, mask)).topk(min(n, logp_RV.size(-1)))
         for part, mask in zip(rows, masks, strict=True)
     ]
-    logp_BWK, ids_BWK = (torch.cat(parts).unflatten(0, (B, W)) for parts in zip(*found, strict=True))
-    return on_cpu(logp_BWK, ids_BWK)
+    logp_RK, ids_RK = (torch.cat(parts) for parts in zip(*found, strict=True))
+    return on_cpu(logp_RK, ids_RK)
 
 
 def on_cpu(logp: Tensor, ids: Tensor) -> tuple[Tensor, Tensor]:
@@ -73,10 +71,17 @@ def log_softmax(logits_RV: Tensor) -> Tensor:
     return logits_RV.to(torch.promote_types(logits_RV.dtype, torch.float32)).log_softmax(-1)
 
 
-def refuse_nan(logp_BWK: Tensor, rows: Tensor) -> None:
-    """Raise NotFinite, with the number in `rows`, for the first sentence that has a NaN."""
-    if bool((bad := logp_BWK.isnan()).any()):
-        raise NotFinite(int(rows[bad.flatten(1).any(1)][0]))
+def refuse_nan(logp_BX: Tensor, rows_B: Tensor) -> None:
+    """Raise NotFinite, with the number in `rows_B`, for the first sentence that has a NaN."""
+    if bool((bad := logp_BX.isnan()).any()):
+        raise NotFinite(int(rows_B[bad.flatten(1).any(1)][0]))
+
+
+def placed(x_R: Tensor, taken_BW: Tensor, fill: float) -> Tensor:
+    """From beams to places (B, W, ...), with `fill` where there is none; on the CPU."""
+    x_BW = x_R.new_full((*taken_BW.shape, *x_R.shape[1:]), fill)
+    x_BW[taken_BW] = x_R
+    return x_BW
 
 
 def worth_removing(done_B: Tensor) -> bool:

@@ -1,6 +1,6 @@
 """Several models as one, by the mean of the probabilities that they give the next token.
 
-B sentences, S source length, W beams, V target vocabulary, M models
+B sentences, S source length, R beams of all sentences, V target vocabulary, M models
 """
 
 from __future__ import annotations
@@ -25,11 +25,11 @@ class Ensemble(Generic[S]):
     def start(self, source_BS: Tensor, source_lengths_B: Tensor) -> States[S]:
         return States([model.start(source_BS, source_lengths_B) for model in self.models])
 
-    def step(self, tokens_BW: Tensor, states: States[S]) -> Tensor:
+    def step(self, tokens_R: Tensor, states: States[S]) -> Tensor:
         """The logarithm of the probabilities' mean, but for a constant, which no softmax sees."""
         pairs = zip(self.models, states.states, strict=True)
-        logp_MBWV = torch.stack([log_softmax(model.step(tokens_BW, state)) for model, state in pairs])
-        return logp_MBWV.logsumexp(0)
+        logp_MRV = torch.stack([log_softmax(model.step(tokens_R, state)) for model, state in pairs])
+        return logp_MRV.logsumexp(0)
 
 
 class States(Generic[S]):

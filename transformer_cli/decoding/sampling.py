@@ -1,6 +1,6 @@
 """Sampling: each token drawn at random, by the probability that the model gives it.
 
-B sentences, S source length, W draws, V target vocabulary, K likeliest
+B sentences, S source length, R draws that go on, of all sentences, V target vocabulary, N likeliest
 
 A line's translation depends on (seed, line, draw) alone, not on who shares its batch: each token's number is a function
 of these, the step and the token. That of the largest probability / number is drawn, which is Gumbel's trick with the
@@ -25,6 +25,7 @@ from transformer_cli.decoding.options import Sampling, Symbols
 from transformer_cli.decoding.stepper import S, Stepper
 
 WITHOUT_FP64 = ("mps",)
+CACHED_DRAWS = 4
 USUALLY_ENOUGH = 64
 """Tokens that are sorted at first to find those that have `top_p` of the probability; sorting all takes long."""
 
@@ -48,25 +49,22 @@ def sample(
     """
     steps = itertools.count()
 
-    def choose(logits_BWV: Tensor, forbidden_BWV: Tensor | None, rows_B: Tensor) -> tuple[Tensor, Tensor]:
-        logp_BWV = log_probabilities(logits_BWV, symbols, forbidden_BWV)
-        if logp_BWV.device.type in WITHOUT_FP64:
-            logp_BWV = logp_BWV.cpu()
-        drawn_by = {"seed": sampling.seed, "step": next(steps), "vocab": logp_BWV.size(-1)}
-        numbers_BWV = torch.stack(
-            [
-                torch.stack([exponentials(line=lines[row], draw=draw, **drawn_by) for draw in range(n_draws)])
-                for row in rows_B.tolist()
-            ]
-        )
-        # On a CPU a sentence alone stays in its caches, and none waits for another one's `top_p`.
-        parts = logp_BWV.split(1 if logp_BWV.device.type == "cpu" else len(logp_BWV))
-        weights_BWV = torch.cat([weights(sampling, part) for part in parts])
-        tokens_BW1 = weights_BWV.div_(numbers_BWV.to(logp_BWV.device)).argmax(-1, keepdim=True)
+    def choose(
+        logits_RV: Tensor, forbidden_RV: Tensor | None, draws_R: Sequence[tuple[int, int]]
+    ) -> tuple[Tensor, Tensor]:
+        logp_RV = log_probabilities(logits_RV, symbols, forbidden_RV)
+        if logp_RV.device.type in WITHOUT_FP64:
+            logp_RV = logp_RV.cpu()
+        drawn_by = {"seed": sampling.seed, "step": next(steps), "vocab": logp_RV.size(-1)}
+        numbers_RV = torch.stack([exponentials(line=lines[row], draw=draw, **drawn_by) for row, draw in draws_R])
+        # On a CPU a few stay in its caches, and hardly any waits for another one's `top_p`.
+        parts = logp_RV.split(CACHED_DRAWS if logp_RV.device.type == "cpu" else len(logp_RV))
+        weights_RV = torch.cat([weights(sampling, part) for part in parts])
+        tokens_R1 = weights_RV.div_(numbers_RV.to(logp_RV.device)).argmax(-1, keepdim=True)
         # Where nothing can be drawn, the highest says why: -inf, no token is possible; NaN, there are no numbers.
-        top_BW1 = logp_BWV.amax(-1, keepdim=True)
-        logp_BW1 = logp_BWV.gather(2, tokens_BW1).where(top_BW1.isfinite(), top_BW1)
-        return on_cpu(logp_BW1.squeeze(2), tokens_BW1.squeeze(2))
+        top_R1 = logp_RV.amax(-1, keepdim=True)
+        logp_R1 = logp_RV.gather(1, tokens_R1).where(top_R1.isfinite(), top_R1)
+        return on_cpu(logp_R1.squeeze(1), tokens_R1.squeeze(1))
 
     return follow(
         stepper,
@@ -80,32 +78,32 @@ def sample(
     )
 
 
-def weights(sampling: Sampling, logp_BWV: Tensor) -> Tensor:
-    """What tokens are drawn with (B, W, V), fp64, not normalised; the likeliest has 1."""
+def weights(sampling: Sampling, logp_RV: Tensor) -> Tensor:
+    """What tokens are drawn with (R, V), fp64, not normalised; the likeliest has 1."""
     # In place: fresh memory of this size takes longer than what is computed.
-    weights_BWV = logp_BWV.to(torch.float64, copy=True)
-    weights_BWV.sub_(weights_BWV.amax(-1, keepdim=True)).div_(sampling.temperature).exp_()
+    weights_RV = logp_RV.to(torch.float64, copy=True)
+    weights_RV.sub_(weights_RV.amax(-1, keepdim=True)).div_(sampling.temperature).exp_()
     if not sampling.top_k and sampling.top_p == 1:
-        return weights_BWV
-    n_BW1, least_BW1 = _truncation(sampling, weights_BWV)
-    more_BWV, level_BWV = weights_BWV > least_BW1, weights_BWV == least_BW1
+        return weights_RV
+    n_R1, least_R1 = _truncation(sampling, weights_RV)
+    more_RV, level_RV = weights_RV > least_R1, weights_RV == least_R1
     # Of equals the first ids come first.
-    room_BW1 = n_BW1 - more_BWV.sum(-1, keepdim=True)
-    stay_BWV = more_BWV.logical_or_(level_BWV.logical_and_(level_BWV.cumsum(-1, dtype=torch.int32) <= room_BW1))
-    return weights_BWV.masked_fill_(stay_BWV.logical_not_(), 0)
+    room_R1 = n_R1 - more_RV.sum(-1, keepdim=True)
+    stay_RV = more_RV.logical_or_(level_RV.logical_and_(level_RV.cumsum(-1, dtype=torch.int32) <= room_R1))
+    return weights_RV.masked_fill_(stay_RV.logical_not_(), 0)
 
 
-def _truncation(sampling: Sampling, weights_BWV: Tensor) -> tuple[Tensor, Tensor]:
-    """How many of the likeliest tokens may be drawn, and the least of their weights, both (B, W, 1)."""
-    V = weights_BWV.size(-1)
-    n = min(sampling.top_k or (USUALLY_ENOUGH if weights_BWV.device.type == "cpu" else V), V)
+def _truncation(sampling: Sampling, weights_RV: Tensor) -> tuple[Tensor, Tensor]:
+    """How many of the likeliest tokens may be drawn, and the least of their weights, both (R, 1)."""
+    V = weights_RV.size(-1)
+    n = min(sampling.top_k or (USUALLY_ENOUGH if weights_RV.device.type == "cpu" else V), V)
     while True:
-        sorted_BWN = weights_BWV.topk(n).values if n < V else weights_BWV.sort(-1, descending=True).values
-        total_BW1 = (sorted_BWN if sampling.top_k else weights_BWV).sum(-1, keepdim=True)
-        before_BWN = sorted_BWN.cumsum(-1) - sorted_BWN
-        n_BW1 = (before_BWN < sampling.top_p * total_BW1).sum(-1, keepdim=True).clamp_(min=1)
-        if sampling.top_k or n == V or not bool((n_BW1 == n).any()):
-            return n_BW1, sorted_BWN.gather(-1, n_BW1 - 1)
+        sorted_RN = weights_RV.topk(n).values if n < V else weights_RV.sort(-1, descending=True).values
+        total_R1 = (sorted_RN if sampling.top_k else weights_RV).sum(-1, keepdim=True)
+        before_RN = sorted_RN.cumsum(-1) - sorted_RN
+        n_R1 = (before_RN < sampling.top_p * total_R1).sum(-1, keepdim=True).clamp_(min=1)
+        if sampling.top_k or n == V or not bool((n_R1 == n).any()):
+            return n_R1, sorted_RN.gather(-1, n_R1 - 1)
         n = V if 64 * n > V else 16 * n
 
 

@@ -3,7 +3,8 @@
 The last product and the softmax are as wide as that (Jean et al. 2015, section 3.2). A search over a shortlist counts
 in places of it; no sentence's translation depends on what the others of its batch may write.
 
-B batch, S source length, N target pieces per source piece, V target vocabulary, U places: what any sentence may write
+B batch, S source length, N target pieces per source piece, V target vocabulary, U places: what any sentence may write,
+R beams of all sentences
 """
 
 from __future__ import annotations
@@ -82,9 +83,10 @@ class Shortlisted:
         ids_U, hidden_BU = (tensor.to(source_BS.device) for tensor in (self.listed.ids_U, self.listed.hidden_BU))
         return ListedSteps(self.model.start(source_BS, source_lengths_B, ids_U), ids_U, hidden_BU)
 
-    def step(self, tokens_BW: Tensor, state: ListedSteps) -> Tensor:
-        logits_BWU = self.model.step(state.ids_U[tokens_BW], state.inner)
-        return logits_BWU.masked_fill_(state.hidden_BU[:, None], -torch.inf)
+    def step(self, tokens_R: Tensor, state: ListedSteps) -> Tensor:
+        sentences_R = state.inner.taken_BW.nonzero()[:, 0].to(tokens_R.device)
+        logits_RU = self.model.step(state.ids_U[tokens_R], state.inner)
+        return logits_RU.masked_fill_(state.hidden_BU[sentences_R], -torch.inf)
 
 
 @dataclass

@@ -1,9 +1,11 @@
 """The seam between model and search: what a search needs of a model, and nothing else.
 
-B sentences, S source length, W beams (hypotheses per sentence), V target vocabulary
+B sentences, S source length, W places for beams (hypotheses of a sentence), R beams of all sentences, V target
+vocabulary
 
-A search starts with one beam per sentence and the begin mark as its token; reordering may change the number of beams
-before any step. Whatever has these methods can be searched: a prepared Transformer, several of them, a table in a test.
+A search starts with one beam per sentence and the begin mark as its token; reordering may change the number of places
+before any step, and leave some of them empty. A step is of the beams that there are, sentence by sentence. Whatever has
+these methods can be searched: a prepared Transformer, several of them, a table in a test.
 """
 
 from __future__ import annotations
@@ -19,7 +21,10 @@ class State(Protocol):
     """What a model remembers of the hypotheses read so far."""
 
     def reorder(self, parents_BW: Tensor) -> None:
-        """Let each new beam continue the old beam of its sentence that parents_BW names; W may change."""
+        """Let each new beam continue the old one of its sentence at the place that parents_BW names; W may change.
+
+        parents_BW: on the CPU; -1 where there is to be no beam.
+        """
 
     def keep(self, sentences: Tensor) -> None:
         """Forget all sentences but these, given by their rows (int64) in ascending order."""
@@ -34,8 +39,8 @@ class Stepper(Protocol[S]):
     def start(self, source_BS: Tensor, source_lengths_B: Tensor) -> S:
         """Read the source, ids padded with 0; the lengths lie on the CPU. Every sentence has one beam."""
 
-    def step(self, tokens_BW: Tensor, state: S) -> Tensor:
-        """Read one more token per beam; returns the logits (B, W, V) of the token after it."""
+    def step(self, tokens_R: Tensor, state: S) -> Tensor:
+        """Read one more token per beam; returns the logits (R, V) of the token after it."""
 
 
 class Marked(Generic[S]):
@@ -47,13 +52,13 @@ class Marked(Generic[S]):
     def start(self, source_BS: Tensor, source_lengths_B: Tensor) -> _Begun[S]:
         return _Begun(self.stepper.start(source_BS, source_lengths_B))
 
-    def step(self, tokens_BW: Tensor, state: _Begun[S]) -> Tensor:
-        logits_BWV = self.stepper.step(tokens_BW, state.inner)
+    def step(self, tokens_R: Tensor, state: _Begun[S]) -> Tensor:
+        logits_RV = self.stepper.step(tokens_R, state.inner)
         if not state.has_mark:
             state.has_mark = True
-            logits_BWV = torch.full_like(logits_BWV, -torch.inf)
-            logits_BWV[..., self.mark] = 0
-        return logits_BWV
+            logits_RV = torch.full_like(logits_RV, -torch.inf)
+            logits_RV[:, self.mark] = 0
+        return logits_RV
 
 
 @dataclass

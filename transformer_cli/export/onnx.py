@@ -116,7 +116,7 @@ class Engine:
         for source in sources:  # one by one: the logits of a step are those of one sentence
             self._stepper.steps = []
             [one] = self._search([source], limit, SearchOptions(beam_size=1))
-            logits = [step[0, 0].numpy() for step in self._stepper.steps[: one.length]]
+            logits = [step[0].numpy() for step in self._stepper.steps[: one.length]]
             walks.append(Walk(one.ids, not one.truncated, np.stack(logits)))
         return walks
 
@@ -149,36 +149,42 @@ class _Sessions:
         names = [one.name for one in self._encoder.get_outputs()]
         return _State(mask_BS.numpy(), dict(zip(names, made, strict=True)))
 
-    def step(self, tokens_BW: Tensor, state: _State) -> Tensor:
-        rows = np.repeat(np.arange(tokens_BW.size(0)), tokens_BW.size(1))
+    def step(self, tokens_R: Tensor, state: _State) -> Tensor:
+        rows = state.taken_BW.nonzero()[:, 0].numpy()
         given = {name: array[rows] for name, array in {"attention_mask": state.mask, **state.memory}.items()}
-        made = self._decoder.run(None, {"input_ids": tokens_BW.reshape(-1, 1).numpy(), **given, **state.past})
+        made = self._decoder.run(None, {"input_ids": tokens_R[:, None].numpy(), **given, **state.past})
         found = dict(zip(self._names, made, strict=True))
-        logits_BWV = torch.from_numpy(found.pop("logits")).view(*tokens_BW.shape, -1)
-        state.past, state.beams = found, tokens_BW.size(1)
-        self.steps.append(logits_BWV.clone())
-        return logits_BWV
+        logits_RV = torch.from_numpy(found.pop("logits")).squeeze(1)
+        state.past = found
+        self.steps.append(logits_RV.clone())
+        return logits_RV
 
 
 class _State:
     """The memory of each sentence, and the cache of each beam, the beams of a sentence side by side."""
 
     def __init__(self, mask: np.ndarray, memory: dict[str, np.ndarray]) -> None:
-        self.mask, self.memory, self.beams = mask, memory, 1
+        self.mask, self.memory = mask, memory
+        self.taken_BW = torch.ones(len(mask), 1, dtype=torch.bool)
         self.past = {name.replace("memory", "past"): array[:, :, :0] for name, array in memory.items()}
 
     def reorder(self, parents_BW: Tensor) -> None:
-        first_B1 = np.arange(parents_BW.size(0))[:, None] * self.beams
-        self._choose((first_B1 + parents_BW.numpy()).reshape(-1))
-        self.beams = parents_BW.size(1)
+        taken_BW = parents_BW >= 0
+        self._choose(self._rows_BW().gather(1, parents_BW.clamp(min=0))[taken_BW], taken_BW)
 
     def keep(self, sentences: Tensor) -> None:
+        taken_BW = self.taken_BW[sentences]
+        self._choose(self._rows_BW()[sentences][taken_BW], taken_BW)
         kept = sentences.numpy()
         self.mask, self.memory = self.mask[kept], {name: array[kept] for name, array in self.memory.items()}
-        self._choose((kept[:, None] * self.beams + np.arange(self.beams)).reshape(-1))
 
-    def _choose(self, rows: np.ndarray) -> None:
-        self.past = {name: array[rows] for name, array in self.past.items()}
+    def _rows_BW(self) -> Tensor:
+        """Of the cache, for each place that has a beam."""
+        return (self.taken_BW.flatten().cumsum(0) - 1).view(self.taken_BW.shape)
+
+    def _choose(self, rows: Tensor, taken_BW: Tensor) -> None:
+        self.past = {name: array[rows.numpy()] for name, array in self.past.items()}
+        self.taken_BW = taken_BW
 
 
 def _rounded(model: Any) -> Any:

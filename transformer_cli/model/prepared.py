@@ -3,8 +3,8 @@
 It computes what transformer.py computes, without modules, dropout or gradients, and is a stepper like it. In bf16 or
 fp16 on a CPU, attention and steps of a row or two are computed in fp32.
 
-B batch, S source length, D d_model, H heads, G heads of keys and values, K d_head, L layers, V vocabulary, W beams,
-R rows (all beams of all sentences, or all positions), N cached keys
+B batch, S source length, D d_model, H heads, G heads of keys and values, K d_head, L layers, V vocabulary, W places for
+beams, R rows (the beams of all sentences, or all positions), N cached keys
 """
 
 from __future__ import annotations
@@ -64,9 +64,9 @@ class Prepared:
         return state
 
     @torch.no_grad()
-    def step(self, tokens_BW: Tensor, state: Steps) -> Tensor:
-        """Read one more token per beam; returns the logits (B, W, V) of the next one."""
-        return self._form(tokens_BW).step(tokens_BW, state)
+    def step(self, tokens_R: Tensor, state: Steps) -> Tensor:
+        """Read one more token per beam; returns the logits (R, V) of the next one."""
+        return self._form(tokens_R).step(tokens_R, state)
 
     def _form(self, ids: Tensor) -> Form:
         """Of one state, too, the first steps may have many rows and the last ones few: it is in the same dtype."""
@@ -137,44 +137,47 @@ class Form:
             heads_BXSK = self._heads(layer.query_key_value(around_attention.enter(x_RD)), B, S).transpose(1, 2)
             query, key, value = heads_BXSK.split((self.n_heads, self.n_groups, self.n_groups), dim=1)
             key_BGKS = positions.rotate(layer.key_norm(key)).transpose(2, 3) * K**-0.5
-            context_RX = self.attend(
-                positions.rotate(layer.query_norm(query)), key_BGKS.contiguous(), value.contiguous(), bias
-            )
+            query_BHSK = positions.rotate(layer.query_norm(query))
+            context_BSHK = self.attend(query_BHSK, key_BGKS.contiguous(), value.contiguous(), bias)
+            context_RX = self._as_rows(context_BSHK)
             x_RD = around_attention.leave(layer.output.onto(x_RD, context_RX))
             x_RD = around_feed_forward.leave(layer.down.onto(x_RD, layer.inner(around_feed_forward.enter(x_RD))))
         return self.encoder_norm(x_RD)
 
-    def step(self, tokens_BW: Tensor, state: Steps) -> Tensor:
-        B, W = tokens_BW.shape
+    def step(self, tokens_R: Tensor, state: Steps) -> Tensor:
+        B, W = state.taken_BW.shape
         positions, position, H = self.decoder_positions, state.position, self.n_heads
-        x_RD = self.embed(self.target, partial(positions.add, offset=position), tokens_BW.view(-1, 1))
-        bias = state.advance(W)
+        x_RD = self.embed(self.target, partial(positions.add, offset=position), tokens_R.view(-1, 1))
+        bias = state.advance()
         if self.relates:
             bias = positions.bias(bias, *state.positions(), like=state.values_LBGNK)
         for number, layer in enumerate(self.decoder):
             around_self, around_cross, around_feed_forward = layer.residuals
-            heads_BWXK = self._heads(layer.query_key_value(around_self.enter(x_RD)), B, W)
+            heads_BWXK = self._heads(state.spread(layer.query_key_value(around_self.enter(x_RD))), B, W)
             if self.norms_heads:
                 query, key, value = heads_BWXK.split((H, self.n_groups, self.n_groups), dim=2)
                 heads_BWXK = torch.cat((layer.query_norm(query), layer.key_norm(key), value), dim=2)
             if self.rotates:
                 heads_BWXK = self._turned(heads_BWXK, position)
             keys, values = state.append(number, heads_BWXK[:, :, H:])
-            context_RX = self.attend(heads_BWXK[:, :, :H].transpose(1, 2), keys, values, bias)
+            context_BWHK = self.attend(heads_BWXK[:, :, :H].transpose(1, 2), keys, values, bias)
+            context_RX = self._as_rows(context_BWHK, state.places_R)
             x_RD = around_self.leave(layer.output.onto(x_RD, context_RX))
-            query_BWHK = layer.cross_query_norm(self._heads(layer.query(around_cross.enter(x_RD)), B, W))
+            query_BWHK = self._heads(state.spread(layer.query(around_cross.enter(x_RD))), B, W)
             keys, values = state.memory_keys_LBGKS[number], state.memory_values_LBGSK[number]
-            context_RX = self.attend(query_BWHK.transpose(1, 2), keys, values, state.memory_bias)
+            query_BHWK = layer.cross_query_norm(query_BWHK).transpose(1, 2)
+            context_BWHK = self.attend(query_BHWK, keys, values, state.memory_bias)
+            context_RX = self._as_rows(context_BWHK, state.places_R)
             x_RD = around_cross.leave(layer.cross_output.onto(x_RD, context_RX))
             x_RD = around_feed_forward.leave(layer.down.onto(x_RD, layer.inner(around_feed_forward.enter(x_RD))))
-        return self._projection(state)(self.decoder_norm(x_RD))[: B * W].view(B, W, -1)
+        return self._projection(state)(self.decoder_norm(x_RD))[: tokens_R.numel()]
 
     def embed(self, embedding: Embedding, add: Rows, ids_BT: Tensor) -> Tensor:
         """Rows to which sublayers are added in place: a copy, not the table itself."""
         return self._as_rows(add(embedding(ids_BT)))
 
     def attend(self, query_BHTK: Tensor, key_BGKN: Tensor, value_BGNK: Tensor, bias: Tensor | None) -> Tensor:
-        """softmax(Q K^T) V for keys that are already divided by sqrt(K), T positions or beams; returns (R, H * K).
+        """softmax(Q K^T) V for keys that are already divided by sqrt(K), T positions or beams; returns (B, T, H, K).
 
         The queries of a group stand below each other. bias: broadcastable to (B, H, T, N).
         """
@@ -183,7 +186,7 @@ class Form:
         if bias is not None:
             scores.view(B, H, T, -1).add_(bias)
         context = torch.bmm(scores.softmax(-1), value_BGNK.flatten(0, 1))
-        return self._as_rows(context.view(B, H, T, K).transpose(1, 2))
+        return context.view(B, H, T, K).transpose(1, 2)
 
     def _projection(self, state: Steps) -> Product:
         """To the logits that are wanted."""
@@ -193,12 +196,17 @@ class Form:
             state.products[self.dtype] = self.output(only=state.only_U)
         return state.products[self.dtype]
 
-    def _as_rows(self, x_BTX: Tensor) -> Tensor:
-        """A copy in the dtype of products, (R, ...), with as many rows of zeros behind them as products want."""
-        B, T = x_BTX.shape[:2]
-        rows = x_BTX.new_empty(self.project.rows(B * T), *x_BTX.shape[2:], dtype=self.dtype)
-        rows[: B * T].view(x_BTX.shape).copy_(x_BTX)
-        rows[B * T :].zero_()
+    def _as_rows(self, x_BTX: Tensor, chosen_R: Tensor | None = None) -> Tensor:
+        """A copy in the dtype of products, (R, ...), of all or of the chosen ones of B * T, with as many rows of zeros
+        behind them as products want."""
+        n = x_BTX.shape[:2].numel() if chosen_R is None else len(chosen_R)
+        rows = x_BTX.new_empty(self.project.rows(n), *x_BTX.shape[2:], dtype=self.dtype)
+        if chosen_R is None:
+            rows[:n].view(x_BTX.shape).copy_(x_BTX)
+        else:
+            every = torch.empty_like(x_BTX, dtype=self.dtype, memory_format=torch.contiguous_format).copy_(x_BTX)
+            torch.index_select(every.flatten(0, 1), 0, chosen_R, out=rows[:n])
+        rows[n:].zero_()
         return rows.flatten(1)
 
     def _heads(self, x_RX: Tensor, n_sentences: int, length: int) -> Tensor:

@@ -1,10 +1,12 @@
 """What a prepared model remembers from one step to the next.
 
-B sentences, W beams, N cached keys, G heads of keys and values, K d_head, L layers, S source length
+B sentences, W places for beams, R beams of all sentences, N cached keys, G heads of keys and values, K d_head,
+L layers, S source length
 
 Keys and values of self-attention are written once and never moved. All beams of a sentence share one row of them, and
 a table says which of them are whose past, as what is added to the scores: following a parent copies a row of that
-table, not the keys. Keys are divided by sqrt(K); those of the memory, written once and read often, are turned as the
+table, not the keys. Attention has a query for each place; where there is no beam, it is that of another one, and nobody
+reads what comes of it. Keys are divided by sqrt(K); those of the memory, written once and read often, are turned as the
 product with queries wants them.
 """
 
@@ -25,8 +27,9 @@ class Steps:
     """The memory's keys and values per sentence, and each beam's past.
 
     position: tokens read so far. start, end: where the newest keys are. n_keys: those that are read,
-    of which those from `end` on are hidden. beams: how many there were at each position. only_U: the ids whose logits
-    are wanted, None for all; products: what makes them.
+    of which those from `end` on are hidden. beams: how many places there were at each position. taken_BW: where beams
+    are, on the CPU; places_R: the same as numbers of B * W, None where they are everywhere. only_U: the ids whose
+    logits are wanted, None for all; products: what makes them.
     """
 
     def __init__(self, memory_keys_LBGKS: Tensor, memory_values_LBGSK: Tensor, memory_bias: Tensor | None) -> None:
@@ -38,6 +41,7 @@ class Steps:
         self.past_BWN = memory_keys_LBGKS.new_zeros(B, 1, 0)
         self.start = self.end = self.n_keys = 0
         self.beams: list[int] = []
+        self._settle(torch.ones(B, 1, dtype=torch.bool))
         self.only_U: Tensor | None = None
         self.products: dict[torch.dtype, Product] = {}
 
@@ -46,12 +50,14 @@ class Steps:
         return len(self.beams)
 
     def reorder(self, parents_BW: Tensor) -> None:
-        """Let each new beam continue the old beam that parents_BW names; the number of beams may change."""
-        index = parents_BW.to(self.past_BWN.device)[:, :, None].expand(-1, -1, self.past_BWN.size(2))
+        """Let each new beam continue the old one at the place that parents_BW names, -1 where there is none."""
+        self._settle(parents_BW >= 0)
+        index = parents_BW.clamp(min=0).to(self.past_BWN.device)[:, :, None].expand(-1, -1, self.past_BWN.size(2))
         self.past_BWN = self.past_BWN.gather(1, index)
 
     def keep(self, sentences: Tensor) -> None:
         """Forget all sentences but these, which are given by their rows, in order."""
+        self._settle(self.taken_BW[sentences.cpu()])
         sentences = sentences.to(self.past_BWN.device)
         for name in ("memory_keys_LBGKS", "memory_values_LBGSK", "keys_LBGNK", "values_LBGNK"):
             setattr(self, name, getattr(self, name).index_select(1, sentences))
@@ -59,11 +65,16 @@ class Steps:
         if self.memory_bias is not None:
             self.memory_bias = self.memory_bias.index_select(0, sentences)
 
-    def advance(self, n_beams: int) -> Tensor | None:
-        """Make room for one more token per beam.
+    def spread(self, x_RX: Tensor) -> Tensor:
+        """From a row for each beam to one for each place, (B * W, X), with whatever is behind them."""
+        return x_RX if self.places_R is None else x_RX.index_select(0, self._row_of)
+
+    def advance(self) -> Tensor | None:
+        """Make room for one more token per place.
 
         Returns what is added to the scores, broadcastable to (B, 1, W, N), or None where a beam may look everywhere.
         """
+        n_beams = self.taken_BW.size(1)
         self.start, self.end = self.end, self.end + n_beams
         self.n_keys = max(self.end, LEAST_KEYS)
         self.beams.append(n_beams)
@@ -92,6 +103,15 @@ class Steps:
         torch.mul(heads_BXWK[:, :n_groups], keys.size(3) ** -0.5, out=keys[:, :, new])
         values[:, :, new] = heads_BXWK[:, n_groups:]
         return keys[:, :, : self.n_keys].transpose(2, 3), values[:, :, : self.n_keys]
+
+    def _settle(self, taken_BW: Tensor) -> None:
+        """Beams are where it says."""
+        self.taken_BW = taken_BW
+        self.places_R: Tensor | None = None
+        if not taken_BW.all():
+            taken, device = taken_BW.flatten(), self.memory_keys_LBGKS.device
+            self.places_R = taken.nonzero().flatten().to(device)
+            self._row_of = (taken.cumsum(0) - 1).clamp_(min=0).to(device)
 
     def _grow(self, room: int) -> None:
         """What is not written yet is not touched, and takes no memory."""
