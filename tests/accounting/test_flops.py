@@ -205,8 +205,8 @@ def test_reading_the_source_and_one_step_are_what_the_counter_sees(seed):
     reading = counted(lambda: states.append(prepared.start(ids(work.batch_size, work.source_length), lengths)))
     assert reading == total(model, flops.prefill(model, work), vocab)
     for _ in range(work.target_length - 1):
-        prepared.step(ids(work.batch_size), states[0])
-    step = counted(lambda: prepared.step(ids(work.batch_size), states[0]))
+        prepared.step(ids(work.batch_size, 1).flatten(), states[0])
+    step = counted(lambda: prepared.step(ids(work.batch_size, 1).flatten(), states[0]))
     assert step == total(model, flops.step(work), vocab)
 
 
