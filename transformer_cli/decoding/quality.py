@@ -56,12 +56,13 @@ def flags(source: str, translation: str) -> tuple[str, ...]:
 
 def flags_of(pairs: Iterable[tuple[str, str]]) -> tuple[str, ...]:
     """Those that fit any of these sources and translations, such as a line and its parts."""
-    found = {sign for pair in pairs for sign in flags(*pair)}
+    found = {sign for pair in set(pairs) for sign in flags(*pair)}
     return tuple(sign for sign in (LOOPED, COPIED, SHORT) if sign in found)
 
 
 def _is_looped(source: list[str], translation: list[str]) -> bool:
-    return _longest_row(translation) >= max(LOOP, _longest_row(source) + 1)
+    row = _longest_row(translation)
+    return row >= LOOP and row > _longest_row(source)
 
 
 def _is_copied(source: list[str], translation: list[str]) -> bool:
@@ -88,7 +89,8 @@ def _lacks_sentences(source: str, translation: str) -> bool:
 
 def _longest_row(words: list[str]) -> int:
     """How often something stands in a row, at most: words, or characters inside one."""
-    return max(_repeats(words, shortest=1), *(_repeats(word, shortest=2) for word in set(words)), 1)
+    long = {word for word in words if len(word) >= 2 * LOOP}
+    return max(_repeats(words, shortest=1), *(_repeats(word, shortest=2) for word in long), 1)
 
 
 def _repeats(items: Sequence[str], *, shortest: int) -> int:
