@@ -6,6 +6,7 @@ import hashlib
 import os
 import tempfile
 from collections.abc import Callable, Iterator, Sequence
+from functools import partial
 from pathlib import Path
 from typing import Any
 
@@ -84,19 +85,21 @@ def differs(options: SearchOptions) -> bool:
 
 def engine_of(run: KnownRun, settings: RunConfig, *, tell: Callable[[str], None]) -> EngineTranslator:
     """The translator of a run by CTranslate2, in fp32 on the CPU. tell: what is done that takes a while."""
-    model = run.config.model
+    model, threads, wanted = run.config.model, _threads(settings), settings.decoding.workers
     return EngineTranslator(
-        _loaded(run, _threads(settings), tell),
+        _converted(run, threads, tell),
         f"CTranslate2 {needed(ENGINE).__version__} in fp32",
         run.tokenizer,
         settings.decoding,
         rooms={side: model.room(side) for side in model.sides},
+        workers=threads if wanted == "auto" else min(wanted, threads),
         **learned_by([run], settings),
     )
 
 
-def _loaded(run: KnownRun, threads: int, tell: Callable[[str], None]) -> Any:
-    """From the run's directory; converted before, where that was not done yet or is no longer what it was."""
+def _converted(run: KnownRun, threads: int, tell: Callable[[str], None]) -> Callable[[int], Any]:
+    """What opens a run's weights, for so many batches at once, from its directory. They are converted where that was
+    not done yet, or is no longer what it was."""
     place = run.path / ENGINE / _key(run.manifest)
     if not _is_whole(place):
         tell("converting the weights for CTranslate2, once")
@@ -109,8 +112,9 @@ def _loaded(run: KnownRun, threads: int, tell: Callable[[str], None]) -> Any:
             tell(f"{failure.message}: converted for this time alone")
             with tempfile.TemporaryDirectory() as folder:
                 _convert(run, Path(folder))
-                return _open(Path(folder), threads)
-    return _open(place, threads)
+                read = {path.name: path.read_bytes() for path in Path(folder).iterdir()}
+            return partial(_open, place, threads, files=read)
+    return partial(_open, place, threads)
 
 
 def _key(manifest: Manifest) -> str:
@@ -146,8 +150,10 @@ def _forget(run_dir: Path) -> None:
             files.remove(path)
 
 
-def _open(place: Path, threads: int) -> Any:
-    return needed(ENGINE).Translator(str(place), device="cpu", compute_type="float32", intra_threads=threads)
+def _open(place: Path, threads: int, at_once: int, *, files: dict[str, bytes] | None = None) -> Any:
+    """files: what it has, where that is not on the disk."""
+    each = {"inter_threads": at_once, "intra_threads": max(1, threads // at_once)}
+    return needed(ENGINE).Translator(str(place), device="cpu", compute_type="float32", files=files, **each)
 
 
 def _threads(settings: RunConfig) -> int:

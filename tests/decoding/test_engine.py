@@ -38,18 +38,21 @@ def run(trained_run: Path) -> OpenedRun:
 def both(tmp_path: Path) -> Both:
     """Translators of a run: tx's own and the engine's, of decoding settings."""
 
-    def made(run: OpenedRun, **decoding: Any) -> tuple[TextTranslator, TextTranslator]:
+    def made(run: OpenedRun, *, workers: int = 1, **decoding: Any) -> tuple[TextTranslator, TextTranslator]:
         place = tmp_path / str(len(list(tmp_path.iterdir())))
         place.mkdir()
         CTranslate2().write(run, place, quantization=None)
         config = run.config.decoding.model_copy(update={"beam_size": 1, **decoding})
         learned = {"source_eos": run.config.data.source_eos, "max_length": 20, "max_sentences": 1, "unsure_below": -0.3}
-        engine = ctranslate2.Translator(str(place), compute_type="float32", intra_threads=1)
+
+        def opened(at_once: int) -> Any:
+            return ctranslate2.Translator(str(place), compute_type="float32", inter_threads=at_once, intra_threads=1)
+
         model = run.config.model
         rooms = {side: model.room(side) for side in model.sides}
         return (
             Translator(run.model, run.tokenizer, config, **learned),
-            EngineTranslator(engine, "there", run.tokenizer, config, rooms=rooms, **learned),
+            EngineTranslator(opened, "there", run.tokenizer, config, rooms=rooms, workers=workers, **learned),
         )
 
     return made
@@ -117,6 +120,19 @@ def test_numbers_that_are_none_are_told_with_their_line(run, both):
     _, theirs = both(broken)
     with pytest.raises(DivergedError, match="line 12: the model's scores are not finite"):
         theirs.translate_all(["", "der hund trinkt"], lines_before=10)
+
+
+def test_batches_that_threads_share_say_the_same(run: OpenedRun, both: Both) -> None:
+    lines = [" ".join(random.Random(n).choices(WORDS, k=1 + n % 7)) for n in range(30)]
+    ours, theirs = both(run, workers=3, batch_size=4)
+    for some in (lines, lines[:4], lines[:20]):  # by three, by none, by two
+        same(ours.translate_all(some), theirs.translate_all(some))
+    broken = wild(run)
+    with torch.no_grad():
+        broken.model.decoder.layers[0].feed_forward.down.weight[0, 0] = 1e38
+    _, theirs = both(broken, workers=2, batch_size=2)
+    with pytest.raises(DivergedError, match="not finite"):
+        theirs.translate_all(lines)
 
 
 def test_in_a_beam_the_limit_of_each_sentence_is_its_own_whoever_is_beside_it(run, both):

@@ -2,8 +2,10 @@
 
 from __future__ import annotations
 
+import functools
 import math
-from collections.abc import Mapping, Sequence
+from collections.abc import Callable, Generator, Mapping, Sequence
+from concurrent.futures import ThreadPoolExecutor, as_completed
 from dataclasses import replace
 from typing import Any, Unpack
 
@@ -26,25 +28,48 @@ class EngineTranslator(TextTranslator):
 
     def __init__(
         self,
-        engine: Any,
+        engine: Callable[[int], Any],
         name: str,
         tokenizer: Tokenizer,
         config: DecodingConfig,
         *,
         rooms: Mapping[Stack, int | None],
+        workers: int = 1,
         **learned: Unpack[Learned],
     ) -> None:
-        """engine: a ctranslate2.Translator. name: with its version. rooms: see `room`."""
+        """engine: opens a ctranslate2.Translator that has so many batches at once. name: with its version. rooms: see
+        `room`. workers: batches at once, at most."""
         super().__init__(tokenizer, config, **learned)
-        self.name, self._engine, self._rooms = name, engine, rooms
+        self.name, self._open, self._rooms = name, functools.cache(engine), rooms
+        self._workers, self._at_once = workers, 1
         self._source, self._target = (
             [vocabulary.piece(id) for id in range(vocabulary.size)]
             for vocabulary in (tokenizer.source, tokenizer.target)
         )
         self._ids = {piece: id for id, piece in enumerate(self._target)}
 
+    @property
+    def _engine(self) -> Any:
+        return self._open(self._at_once)
+
     def room(self, stack: Stack) -> int | None:
         return self._rooms[stack]
+
+    def share(
+        self, found_for: Callable[[int], list[list[Hypothesis]]], n_batches: int
+    ) -> Generator[tuple[int, list[list[Hypothesis]]]]:
+        """By threads of the engine's own: small products do not fill two threads."""
+        self._at_once = max(1, min(self._workers, n_batches // 2))
+        if self._at_once == 1:
+            yield from super().share(found_for, n_batches)
+            return
+        pool = ThreadPoolExecutor(self._at_once)
+        try:
+            numbers = {pool.submit(found_for, number): number for number in range(n_batches)}
+            for done in as_completed(numbers):
+                yield numbers[done], done.result()
+        finally:
+            pool.shutdown(cancel_futures=True)
 
     def search(self, inputs: Sequence[Input], options: SearchOptions, lines_before: int) -> list[list[Hypothesis]]:
         assert options.search == "beam"

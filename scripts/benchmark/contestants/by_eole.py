@@ -8,7 +8,7 @@ from pathlib import Path
 from typing import Any
 
 import yaml
-from turn import LONGEST, Pieces, Translate, Turn, Watch, asked, translate
+from turn import LONGEST, Pieces, Translate, Turn, Watch, asked, in_batches, translate
 from weights import fill
 
 NAMES = {
@@ -160,6 +160,6 @@ def translator(turn: Turn) -> Translate:
 if __name__ == "__main__":
     turn = asked()
     if turn.what == "translate":
-        translate(turn, translator(turn))
+        translate(turn, in_batches(turn, translator(turn)))
     else:
         {"train": train, "convert": convert}[turn.what](turn)

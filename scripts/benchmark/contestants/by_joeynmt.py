@@ -6,7 +6,7 @@ from __future__ import annotations
 from pathlib import Path
 from typing import Any
 
-from turn import LONGEST, Pieces, Translate, Turn, Watch, asked, translate
+from turn import LONGEST, Pieces, Translate, Turn, Watch, asked, in_batches, translate
 from weights import MARKS, fill, words
 
 NAMES = {
@@ -118,4 +118,4 @@ def translator(turn: Turn) -> Translate:
 
 if __name__ == "__main__":
     turn = asked()
-    train(turn) if turn.what == "train" else translate(turn, translator(turn))
+    train(turn) if turn.what == "train" else translate(turn, in_batches(turn, translator(turn)))

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from pathlib import Path
 
-from turn import LONGEST, Translate, Turn, asked, translate
+from turn import LONGEST, Translate, Turn, asked, in_batches, translate
 
 
 def translator(turn: Turn) -> Translate:
@@ -23,4 +23,4 @@ def translator(turn: Turn) -> Translate:
 
 if __name__ == "__main__":
     turn = asked()
-    translate(turn, translator(turn))
+    translate(turn, in_batches(turn, translator(turn)))

@@ -9,7 +9,7 @@ from collections.abc import Callable
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
-from turn import LONGEST, Translate, Turn, Watch, asked, translate
+from turn import LONGEST, Translate, Turn, Watch, asked, in_batches, translate
 
 if TYPE_CHECKING:
     from transformers import MarianMTModel
@@ -123,4 +123,4 @@ def translator(turn: Turn) -> Translate:
 
 if __name__ == "__main__":
     turn = asked()
-    train(turn) if turn.what == "train" else translate(turn, translator(turn))
+    train(turn) if turn.what == "train" else translate(turn, in_batches(turn, translator(turn)))

@@ -1,4 +1,5 @@
-"""tx: `tx train` as it is, and translating in an open model, by its own search or by CTranslate2 (engine)."""
+"""tx: `tx train` as it is, and translating in an open model, by its own search or by CTranslate2 (engine), as
+`tx translate` does it: processes or threads share the batches."""
 
 from __future__ import annotations
 
@@ -33,7 +34,7 @@ def native(turn: Turn) -> Translate:
 
     import transformer_cli
 
-    translator = transformer_cli.load(turn.run, precision=turn.precision)
+    translator = transformer_cli.load(turn.run, precision=turn.precision, settings={"decoding.workers": "auto"})
     torch.set_num_threads(turn.threads)  # whatever the run was trained with
     return lambda lines: translator.translate(lines, beam_size=turn.beam)
 

@@ -72,20 +72,30 @@ class Watch:
 
 
 def translate(turn: Turn, by: Translate) -> None:
-    """The test set: batches of lines of similar length, one after the other."""
+    """The test set: line by line, or all of it at once to `by`, which cuts it into batches."""
     lines = (Path(turn.text) / "test.source").read_text(encoding="utf-8").split("\n")[: turn.lines]
     if len(lines) > 1:
         by(lines[:UNMEASURED])
-    order = sorted(range(len(lines)), key=lambda i: -len(lines[i]))
-    translations = [""] * len(lines)
     start = time.perf_counter()
-    for first in range(0, len(order), turn.batch):
-        rows = order[first : first + turn.batch]
-        for i, text in zip(rows, by([lines[i] for i in rows]), strict=True):
-            translations[i] = text
+    translations = by(lines) if turn.batch > 1 else [by([line])[0] for line in lines]
     seconds = time.perf_counter() - start
     facts = {"lines": len(lines), "seconds": seconds, "translations": translations}
     print("\n" + json.dumps(facts), flush=True)
+
+
+def in_batches(turn: Turn, by: Translate) -> Translate:
+    """For who has no batches of lines of similar length: those, one after the other."""
+
+    def all_of(lines: list[str]) -> list[str]:
+        order = sorted(range(len(lines)), key=lambda i: -len(lines[i]))
+        translations = [""] * len(lines)
+        for first in range(0, len(order), turn.batch):
+            rows = order[first : first + turn.batch]
+            for i, text in zip(rows, by([lines[i] for i in rows]), strict=True):
+                translations[i] = text
+        return translations
+
+    return all_of
 
 
 class Pieces:
