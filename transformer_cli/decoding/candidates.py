@@ -5,6 +5,7 @@ B sentences, W places for beams, T tokens so far, R beams of all sentences, V ta
 
 from __future__ import annotations
 
+import math
 from collections.abc import Sequence
 
 import torch
@@ -73,8 +74,8 @@ def log_softmax(logits_RV: Tensor) -> Tensor:
 
 def refuse_nan(logp_BX: Tensor, rows_B: Tensor) -> None:
     """Raise NotFinite, with the number in `rows_B`, for the first sentence that has a NaN."""
-    if bool((bad := logp_BX.isnan()).any()):
-        raise NotFinite(int(rows_B[bad.flatten(1).any(1)][0]))
+    if math.isnan(float(logp_BX.sum())):  # none is inf, so no other sum is NaN
+        raise NotFinite(int(rows_B[logp_BX.isnan().flatten(1).any(1)][0]))
 
 
 def placed(x_R: Tensor, taken_BW: Tensor, fill: float) -> Tensor:

@@ -64,7 +64,7 @@ class SearchOptions:
     mbr: Mbr | None = None
 
     def __post_init__(self) -> None:
-        if self.search not in SEARCHES.names:
+        if self.search not in SEARCHES:
             raise UsageError(f"there is no search {self.search!r:.60}; there is {', '.join(SEARCHES.names)}")
         for name, number in (("beam_size", self.beam_size), ("n_best", self.n_best)):
             if type(number) is not int:

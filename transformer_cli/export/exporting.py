@@ -50,7 +50,7 @@ class Exported:
 
 def check_format(name: str, quantization: str | None) -> Format:
     """The format of that name. UsageError where there is none, or where it has no such quantisation."""
-    if name not in FORMATS.names:
+    if name not in FORMATS:
         raise UsageError(f"there is no format {name!r}", hint=f"choose one of {', '.join(FORMATS.names)}")
     made: Format = FORMATS.load(name)()
     if quantization is not None and quantization not in made.quantizations:

@@ -170,10 +170,11 @@ class Form:
             context_RX = self._as_rows(context_BWHK, state.places_R)
             x_RD = around_cross.leave(layer.cross_output.onto(x_RD, context_RX))
             x_RD = around_feed_forward.leave(layer.down.onto(x_RD, layer.inner(around_feed_forward.enter(x_RD))))
-        return self._projection(state)(self.decoder_norm(x_RD))[: tokens_R.numel()]
+        logits_RV = self._projection(state)(self.decoder_norm(x_RD))
+        return logits_RV if len(logits_RV) == len(tokens_R) else logits_RV[: len(tokens_R)]
 
     def embed(self, embedding: Embedding, add: Rows, ids_BT: Tensor) -> Tensor:
-        """Rows to which sublayers are added in place: a copy, not the table itself."""
+        """Rows to which sublayers are added in place: what was looked up, not the table itself."""
         return self._as_rows(add(embedding(ids_BT)))
 
     def attend(self, query_BHTK: Tensor, key_BGKN: Tensor, value_BGNK: Tensor, bias: Tensor | None) -> Tensor:
@@ -197,9 +198,11 @@ class Form:
         return state.products[self.dtype]
 
     def _as_rows(self, x_BTX: Tensor, chosen_R: Tensor | None = None) -> Tensor:
-        """A copy in the dtype of products, (R, ...), of all or of the chosen ones of B * T, with as many rows of zeros
-        behind them as products want."""
+        """In the dtype of products, (R, ...), of all or of the chosen ones of B * T, with as many rows of zeros behind
+        them as products want."""
         n = x_BTX.shape[:2].numel() if chosen_R is None else len(chosen_R)
+        if chosen_R is None and x_BTX.dtype == self.dtype and self.project.rows(n) == n:
+            return x_BTX.reshape(n, -1)
         rows = x_BTX.new_empty(self.project.rows(n), *x_BTX.shape[2:], dtype=self.dtype)
         if chosen_R is None:
             rows[:n].view(x_BTX.shape).copy_(x_BTX)
@@ -211,8 +214,8 @@ class Form:
 
     def _heads(self, x_RX: Tensor, n_sentences: int, length: int) -> Tensor:
         """Rows to (B, T, heads, K), in the dtype of attention."""
-        x_RX = x_RX[: n_sentences * length].to(self.store)
-        return x_RX.view(n_sentences, length, -1, self.d_head)
+        n = n_sentences * length
+        return (x_RX if len(x_RX) == n else x_RX[:n]).to(self.store).view(n_sentences, length, -1, self.d_head)
 
     def _turned(self, heads_BWXK: Tensor, position: int) -> Tensor:
         """Beams are no positions: each one is turned alone, by the position that all of them are at."""
