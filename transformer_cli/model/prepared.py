@@ -1,7 +1,7 @@
 """A Transformer laid out for translating: its weights cast and turned once, its step a short list of products.
 
 It computes what transformer.py computes, without modules, dropout or gradients, and is a stepper like it. In bf16 or
-fp16 on a CPU, attention and steps of a row or two are computed in fp32.
+fp16 on a CPU, attention and steps of a single row are computed in fp32.
 
 B batch, S source length, D d_model, H heads, G heads of keys and values, K d_head, L layers, V vocabulary, W places for
 beams, R rows (the beams of all sentences, or all positions), N cached keys
@@ -24,7 +24,7 @@ from transformer_cli.model.steps import LEAST_KEYS, Steps
 from transformer_cli.model.transformer import DecoderLayer, Embedding, EncoderLayer, Transformer
 
 HALVES = (torch.bfloat16, torch.float16)
-FEW_ROWS = 2
+FEW_ROWS = 1
 """On a CPU products of so few rows are fastest in fp32 and by W^T, however long it takes to read the weights."""
 
 Rows = Callable[[Tensor], Tensor]
@@ -82,7 +82,7 @@ class Prepared:
 
 
 class Form:
-    """The weights in one dtype, and what is done with them. few: for a row or two."""
+    """The weights in one dtype, and what is done with them. few: for FEW_ROWS at most."""
 
     @torch.inference_mode(False)
     @torch.no_grad()

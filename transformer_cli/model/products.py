@@ -33,7 +33,7 @@ class Product(ABC):
 
 
 class Turned(Product):
-    """W^T as it lies in memory: for a row or two faster than anything else, and never slower than W."""
+    """W^T as it lies in memory: for a single row faster than anything else, and never slower than W."""
 
     def __init__(self, weight_OI: Tensor, bias_O: Tensor | None) -> None:
         self.weight_IO = weight_OI.t().contiguous()
@@ -70,6 +70,8 @@ class Packed(Product):
     @staticmethod
     def rows(n: int) -> int:
         """One of few numbers, at most 8 between powers of two: for each oneDNN compiles a kernel, and keeps it."""
+        if n <= 8:
+            return n
         grain = max(8, 1 << max(0, (n - 1).bit_length() - 4))
         return -(-n // grain) * grain
 
@@ -86,7 +88,7 @@ def product_of(
     few: bool = False,
 ) -> Product:
     """The fastest of a linear layer, or of a table that is one. bias: where the layer itself has none. only: the
-    outputs that are wanted, if not all. few: for a row or two."""
+    outputs that are wanted, if not all. few: for a single row."""
     own = getattr(layer, "bias", None)
     bias = bias if own is None else own
     weight, bias = layer.weight.detach(), None if bias is None else bias.detach()
