@@ -113,7 +113,10 @@ def test_a_share_is_one_however_coarse_the_clock(suite: Any, seconds: float, sha
 
 
 def test_who_fails_is_out_and_named_with_the_reason(suite: Any) -> None:
-    programs = {"good": 'print(\'{"seconds": 2, "tokens": 6}\')', "bad": "raise SystemExit('no such model')"}
+    programs = {
+        "good": 'print(\'{"seconds": 2, "tokens": 6}\')',
+        "bad": "raise SystemExit('no such model\\nhint: train one')",
+    }
     results = suite.rounds.by_turns(
         {name: [sys.executable, "-c", program] for name, program in programs.items()},
         rounds=2,

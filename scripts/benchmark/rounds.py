@@ -118,7 +118,8 @@ def run(command: Sequence[str], products: dict[str, float], *, environment: Mapp
         wall_s, busy_after = time.perf_counter() - start, busy_s()
         cpu_s = usage.ru_utime + usage.ru_stime
         if code:
-            reason = f"not over after {LIMIT_S:.0f} s" if late else last_line(complained) or f"exit code {code}"
+            said = last_line(complained, but="hint:")
+            reason = f"not over after {LIMIT_S:.0f} s" if late else said or f"exit code {code}"
             raise FailedError(reason)
         line = last_line(said)
     foreign = None
@@ -156,9 +157,11 @@ def _wait(process: subprocess.Popen[bytes]) -> tuple[int, resource.struct_rusage
     return process.returncode, usage, late.is_set()
 
 
-def last_line(file: IO[str]) -> str:
+def last_line(file: IO[str], *, but: str | None = None) -> str:
+    """That says anything. but: how one begins that does not count."""
     file.seek(0)
-    return next((line.strip() for line in reversed(file.read().split("\n")) if line.strip()), "")
+    lines = (line.strip() for line in reversed(file.read().split("\n")))
+    return next((line for line in lines if line and not (but and line.startswith(but))), "")
 
 
 def busy_s() -> float | None:
