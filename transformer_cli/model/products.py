@@ -103,6 +103,7 @@ def can_pack(weight: Tensor) -> bool:
     return (
         weight.device.type == "cpu"
         and torch.backends.mkldnn.is_available()
+        and torch.backends.cpu.get_cpu_capability().startswith("AVX")  # on others it was not measured
         and (weight.dtype == torch.float32 or (weight.dtype == torch.bfloat16 and _computes_bf16()))
         and hasattr(torch.ops.mkldnn, "_linear_pointwise")
         and hasattr(torch.ops.mkldnn, "_reorder_linear_weight")
