@@ -86,20 +86,23 @@ def differs(options: SearchOptions) -> bool:
 def engine_of(run: KnownRun, settings: RunConfig, *, tell: Callable[[str], None]) -> EngineTranslator:
     """The translator of a run by CTranslate2, in fp32 on the CPU. tell: what is done that takes a while."""
     model, threads, wanted = run.config.model, _threads(settings), settings.decoding.workers
+    workers = threads if wanted == "auto" else min(wanted, threads)
+    place, engine = _loaded(run, threads, tell)
     return EngineTranslator(
-        _converted(run, threads, tell),
+        engine,
         f"CTranslate2 {needed(ENGINE).__version__} in fp32",
         run.tokenizer,
         settings.decoding,
         rooms={side: model.room(side) for side in model.sides},
-        workers=threads if wanted == "auto" else min(wanted, threads),
+        workers=1 if place is None else workers,
+        several=None if place is None else partial(_open, place, threads, workers),
         **learned_by([run], settings),
     )
 
 
-def _converted(run: KnownRun, threads: int, tell: Callable[[str], None]) -> Callable[[int], Any]:
-    """What opens a run's weights, for so many batches at once, from its directory. They are converted where that was
-    not done yet, or is no longer what it was."""
+def _loaded(run: KnownRun, threads: int, tell: Callable[[str], None]) -> tuple[Path | None, Any]:
+    """From a directory of the run's, which comes along where there is one; converted before, where that was not done
+    yet or is no longer what it was."""
     place = run.path / ENGINE / _key(run.manifest)
     if not _is_whole(place):
         tell("converting the weights for CTranslate2, once")
@@ -112,9 +115,8 @@ def _converted(run: KnownRun, threads: int, tell: Callable[[str], None]) -> Call
             tell(f"{failure.message}: converted for this time alone")
             with tempfile.TemporaryDirectory() as folder:
                 _convert(run, Path(folder))
-                read = {path.name: path.read_bytes() for path in Path(folder).iterdir()}
-            return partial(_open, place, threads, files=read)
-    return partial(_open, place, threads)
+                return None, _open(Path(folder), threads)
+    return place, _open(place, threads)
 
 
 def _key(manifest: Manifest) -> str:
@@ -150,10 +152,9 @@ def _forget(run_dir: Path) -> None:
             files.remove(path)
 
 
-def _open(place: Path, threads: int, at_once: int, *, files: dict[str, bytes] | None = None) -> Any:
-    """files: what it has, where that is not on the disk."""
+def _open(place: Path, threads: int, at_once: int = 1) -> Any:
     each = {"inter_threads": at_once, "intra_threads": max(1, threads // at_once)}
-    return needed(ENGINE).Translator(str(place), device="cpu", compute_type="float32", files=files, **each)
+    return needed(ENGINE).Translator(str(place), device="cpu", compute_type="float32", **each)
 
 
 def _threads(settings: RunConfig) -> int:

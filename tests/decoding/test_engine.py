@@ -25,6 +25,7 @@ from transformer_cli.model.build import build_model
 
 ctranslate2 = pytest.importorskip("ctranslate2", reason="the extra `ctranslate2` is not installed")
 
+SOURCES = [source for source, _ in PAIRS]
 WORDS = " ".join(source for source, _ in PAIRS).split()
 Both = Callable[..., tuple[TextTranslator, TextTranslator]]
 
@@ -46,13 +47,16 @@ def both(tmp_path: Path) -> Both:
         learned = {"source_eos": run.config.data.source_eos, "max_length": 20, "max_sentences": 1, "unsure_below": -0.3}
 
         def opened(at_once: int) -> Any:
+            made.opened.append(at_once)
             return ctranslate2.Translator(str(place), compute_type="float32", inter_threads=at_once, intra_threads=1)
 
+        made.opened = []
+        sharing = {"workers": workers, "several": lambda: opened(workers)}
         model = run.config.model
         rooms = {side: model.room(side) for side in model.sides}
         return (
             Translator(run.model, run.tokenizer, config, **learned),
-            EngineTranslator(opened, "there", run.tokenizer, config, rooms=rooms, workers=workers, **learned),
+            EngineTranslator(opened(1), "there", run.tokenizer, config, rooms=rooms, **sharing, **learned),
         )
 
     return made
@@ -122,17 +126,27 @@ def test_numbers_that_are_none_are_told_with_their_line(run, both):
         theirs.translate_all(["", "der hund trinkt"], lines_before=10)
 
 
-def test_batches_that_threads_share_say_the_same(run: OpenedRun, both: Both) -> None:
+def test_batches_that_threads_share_say_the_same(run: OpenedRun, both: Any) -> None:
     lines = [" ".join(random.Random(n).choices(WORDS, k=1 + n % 7)) for n in range(30)]
     ours, theirs = both(run, workers=3, batch_size=4)
-    for some in (lines, lines[:4], lines[:20]):  # by three, by none, by two
-        same(ours.translate_all(some), theirs.translate_all(some))
+    for n, opened in ((4, [1]), (20, [1]), (30, [1, 3]), (30, [1, 3])):  # shared where each of three has two batches
+        same(ours.translate_all(lines[:n]), theirs.translate_all(lines[:n]))
+        assert both.opened == opened
     broken = wild(run)
     with torch.no_grad():
         broken.model.decoder.layers[0].feed_forward.down.weight[0, 0] = 1e38
     _, theirs = both(broken, workers=2, batch_size=2)
     with pytest.raises(DivergedError, match="not finite"):
         theirs.translate_all(lines)
+
+
+def test_files_that_went_since_the_engine_was_opened_cost_time_alone(run: OpenedRun, both: Both) -> None:
+    def gone() -> Any:
+        raise RuntimeError("Unable to open file 'model.bin'")
+
+    ours, theirs = both(run, workers=2, batch_size=2)
+    theirs._several = gone
+    same(ours.translate_all(SOURCES), theirs.translate_all(SOURCES))
 
 
 def test_in_a_beam_the_limit_of_each_sentence_is_its_own_whoever_is_beside_it(run, both):

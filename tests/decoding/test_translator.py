@@ -370,6 +370,16 @@ def test_numbers_that_are_none_name_the_line_and_are_no_translation(trained_run:
         broken.translate(lines, beam_size=beam_size)
 
 
+@pytest.mark.parametrize("n_lines", [1, 12])
+@pytest.mark.parametrize("beam_size", [1, 3])
+def test_no_product_makes_a_number_of_none(trained_run: Path, beam_size: int, n_lines: int) -> None:
+    broken = untrained(tx.load(trained_run).tokenizer)
+    with torch.no_grad():
+        broken.model.decoder.layers[0].feed_forward.up.weight[0, 0] = torch.nan
+    with pytest.raises(DivergedError, match="line 1"):
+        broken.translate(SOURCES[:1] * n_lines, beam_size=beam_size)
+
+
 def test_the_model_is_left_in_the_mode_it_was_in(trained_run: Path) -> None:
     translator = untrained(tx.load(trained_run).tokenizer, dropout=0.5)
     for training in (True, False):

@@ -69,6 +69,9 @@ def test_batches_of_any_size_use_few_shapes_of_products(width: int, few: int) ->
 def test_beams_that_branch_and_die_see_exactly_their_own_past(data: st.DataObject) -> None:
     """Random parents, widths, ends and departures; a beam's logits are those of its history from scratch."""
     model = tiny(n_kv_heads=2, positions=data.draw(st.sampled_from(sorted(POSITIONS.own))))
+    exact = EXACT
+    if data.draw(st.booleans()):
+        model, exact = model.float(), {"rtol": 1e-4, "atol": 1e-4}  # by oneDNN, with rows of padding
     prepared, source, real = Prepared(model), SOURCE, LENGTHS
     state, histories = prepared.start(source, real), torch.zeros(3, 1, 0, dtype=torch.int64)
     parents = torch.zeros(3, 1, dtype=torch.int64)
@@ -90,7 +93,7 @@ def test_beams_that_branch_and_die_see_exactly_their_own_past(data: st.DataObjec
         for logits_V, (sentence, beam) in zip(found, (parents >= 0).nonzero().tolist(), strict=True):
             one = slice(sentence, sentence + 1)
             expected = model.project(model(source[one], real[one], histories[one, beam])[0, -1])
-            torch.testing.assert_close(logits_V, expected, **EXACT)
+            torch.testing.assert_close(logits_V, expected, **exact)
         if histories.size(0) > 1 and data.draw(st.booleans()):
             stay = torch.tensor(sorted(data.draw(st.sets(st.integers(0, histories.size(0) - 1), min_size=1))))
             state.keep(stay)

@@ -38,8 +38,8 @@ class DecodingConfig(Section):
     name, and keeps the weights as it has them in the run's directory; its beam search finds other translations here
     and there. auto takes it where it is installed and finds the same: greedy search, in fp32, without constraints."""
     workers: Annotated[int, Field(ge=1, le=1024)] | Literal["auto"] = "auto"
-    """Processes that share batches on a CPU under Linux, each with one thread, from the command line; of the engine
-    ctranslate2 threads. auto: as many as there are threads, where each gets two batches at least."""
+    """Processes that share batches on a CPU under Linux, each with one thread, from the command line. auto: as many as
+    there are threads, where each gets two batches at least. Of the engine ctranslate2: threads, where all get that."""
     search: Annotated[str, SEARCHES] = "beam"
     """Beam search, greedy with a beam of one; or sampling: draw translations at random, by the run's seed."""
     mbr: Mbr | None = None

@@ -37,7 +37,8 @@ class Recipes:
         return (*self.own, *sorted(others - self.own.keys()))
 
     def __contains__(self, name: object) -> bool:
-        return name in self.own or name in self.names  # what other packages add takes milliseconds to find
+        # What other packages add takes milliseconds to find.
+        return isinstance(name, str) and (name in self.own or name in self.names)
 
     def load(self, name: str) -> Any:
         """The code of a recipe; ResourceError where another package promises what cannot be imported."""

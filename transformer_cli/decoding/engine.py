@@ -2,11 +2,11 @@
 
 from __future__ import annotations
 
-import functools
 import math
 from collections.abc import Callable, Generator, Mapping, Sequence
 from concurrent.futures import ThreadPoolExecutor, as_completed
 from dataclasses import replace
+from functools import cached_property
 from typing import Any, Unpack
 
 from transformer_cli.config.decoding import DecodingConfig
@@ -28,29 +28,26 @@ class EngineTranslator(TextTranslator):
 
     def __init__(
         self,
-        engine: Callable[[int], Any],
+        engine: Any,
         name: str,
         tokenizer: Tokenizer,
         config: DecodingConfig,
         *,
         rooms: Mapping[Stack, int | None],
         workers: int = 1,
+        several: Callable[[], Any] | None = None,
         **learned: Unpack[Learned],
     ) -> None:
-        """engine: opens a ctranslate2.Translator that has so many batches at once. name: with its version. rooms: see
-        `room`. workers: batches at once, at most."""
+        """engine: a ctranslate2.Translator, of one batch at a time. name: with its version. rooms: see `room`. several:
+        opens another one, which has as many at once as there are workers."""
         super().__init__(tokenizer, config, **learned)
-        self.name, self._open, self._rooms = name, functools.cache(engine), rooms
-        self._workers, self._at_once = workers, 1
+        self.name, self._engine, self._rooms = name, engine, rooms
+        self._workers, self._several = workers, several
         self._source, self._target = (
             [vocabulary.piece(id) for id in range(vocabulary.size)]
             for vocabulary in (tokenizer.source, tokenizer.target)
         )
         self._ids = {piece: id for id, piece in enumerate(self._target)}
-
-    @property
-    def _engine(self) -> Any:
-        return self._open(self._at_once)
 
     def room(self, stack: Stack) -> int | None:
         return self._rooms[stack]
@@ -59,17 +56,27 @@ class EngineTranslator(TextTranslator):
         self, found_for: Callable[[int], list[list[Hypothesis]]], n_batches: int
     ) -> Generator[tuple[int, list[list[Hypothesis]]]]:
         """By threads of the engine's own: small products do not fill two threads."""
-        self._at_once = max(1, min(self._workers, n_batches // 2))
-        if self._at_once == 1:
+        several = self._for_several if n_batches >= 2 * self._workers > 2 else None
+        if several is None:
             yield from super().share(found_for, n_batches)
             return
-        pool = ThreadPoolExecutor(self._at_once)
+        one, self._engine = self._engine, several
+        pool = ThreadPoolExecutor(self._workers)
         try:
             numbers = {pool.submit(found_for, number): number for number in range(n_batches)}
             for done in as_completed(numbers):
                 yield numbers[done], done.result()
         finally:
             pool.shutdown(cancel_futures=True)
+            self._engine = one
+
+    @cached_property
+    def _for_several(self) -> Any:
+        """The engine for several batches at once; None where there is none, or its files went meanwhile."""
+        try:
+            return self._several and self._several()
+        except RuntimeError:
+            return None
 
     def search(self, inputs: Sequence[Input], options: SearchOptions, lines_before: int) -> list[list[Hypothesis]]:
         assert options.search == "beam"

@@ -190,11 +190,11 @@ class Form:
         return context.view(B, H, T, K).transpose(1, 2)
 
     def _projection(self, state: Steps) -> Product:
-        """To the logits that are wanted."""
+        """To the logits that are wanted. In fp32 by W^T: oneDNN would compile for each number of them."""
         if state.only_U is None:
             return self.project
         if self.dtype not in state.products:
-            state.products[self.dtype] = self.output(only=state.only_U)
+            state.products[self.dtype] = self.output(only=state.only_U, few=self.dtype == torch.float32)
         return state.products[self.dtype]
 
     def _as_rows(self, x_BTX: Tensor, chosen_R: Tensor | None = None) -> Tensor:

@@ -22,9 +22,9 @@ class Product(ABC):
     def onto(self, residual_RO: Tensor, x_RI: Tensor) -> Tensor:
         """residual + the product; the residual may be overwritten."""
 
-    @abstractmethod
     def rectified(self, x_RI: Tensor) -> Tensor:
-        """max(0, the product)."""
+        """max(0, the product). oneDNN's own, with the product, would make 0 of NaN."""
+        return self(x_RI).relu_()
 
     @staticmethod
     def rows(n: int) -> int:
@@ -46,9 +46,6 @@ class Turned(Product):
         residual_RO.addmm_(x_RI, self.weight_IO)
         return residual_RO if self.bias_O is None else residual_RO.add_(self.bias_O)
 
-    def rectified(self, x_RI: Tensor) -> Tensor:
-        return self(x_RI).relu_()
-
 
 class Packed(Product):
     """In oneDNN's own layout: in bf16, where PyTorch would else make it anew for every product, up to twice as fast; in
@@ -63,9 +60,6 @@ class Packed(Product):
 
     def onto(self, residual_RO: Tensor, x_RI: Tensor) -> Tensor:
         return torch.ops.mkldnn._linear_pointwise.binary(x_RI, residual_RO, self.weight, self.bias_O, "add")
-
-    def rectified(self, x_RI: Tensor) -> Tensor:
-        return torch.ops.mkldnn._linear_pointwise(x_RI, self.weight, self.bias_O, "relu", [], "")
 
     @staticmethod
     def rows(n: int) -> int:
@@ -103,11 +97,15 @@ def can_pack(weight: Tensor) -> bool:
     return (
         weight.device.type == "cpu"
         and torch.backends.mkldnn.is_available()
-        and torch.backends.cpu.get_cpu_capability().startswith("AVX")  # on others it was not measured
-        and (weight.dtype == torch.float32 or (weight.dtype == torch.bfloat16 and _computes_bf16()))
+        and (_gains_in_fp32() if weight.dtype == torch.float32 else weight.dtype == torch.bfloat16 and _computes_bf16())
         and hasattr(torch.ops.mkldnn, "_linear_pointwise")
         and hasattr(torch.ops.mkldnn, "_reorder_linear_weight")
     )
+
+
+def _gains_in_fp32() -> bool:
+    """With AVX2 few rows lose what many gain; elsewhere it was not measured."""
+    return torch.backends.cpu.get_cpu_capability() == "AVX512"
 
 
 def _computes_bf16() -> bool:
