@@ -41,6 +41,23 @@ def test_it_is_that_of_torchs_attention(n_heads: int, n_kv_heads: int, hidden: b
 
 
 @pytest.mark.parametrize(("n_heads", "n_kv_heads"), [(2, 2), (4, 2)])
+def test_in_bf16_it_is_as_close_as_bf16_lets_it_be(n_heads: int, n_kv_heads: int) -> None:
+    """Each result is rounded at most four times on its way."""
+    rounded = [vector.detach().bfloat16() for vector in vectors(n_heads, n_kv_heads)]
+    wanted = torch.randn(2, n_heads, 5, 3).bfloat16()
+    found = []
+    for dtype in (torch.bfloat16, torch.float64):
+        learned = [vector.to(dtype).requires_grad_() for vector in rounded]
+        out = attend(n_heads, n_kv_heads)(
+            *learned, masks.as_bias(masks.padding(torch.tensor([6, 4]), 6), like=learned[0])
+        )
+        found.append([out, *torch.autograd.grad((out * wanted.to(dtype)).sum(), learned)])
+    for ours, exact in zip(*found, strict=True):
+        assert ours.dtype == torch.bfloat16
+        torch.testing.assert_close(ours.double(), exact, rtol=4 * 2**-9, atol=4 * 2**-9 * exact.abs().max().item())
+
+
+@pytest.mark.parametrize(("n_heads", "n_kv_heads"), [(2, 2), (4, 2)])
 def test_with_dropout_it_is_that_of_finite_differences(n_heads: int, n_kv_heads: int) -> None:
     attention = attend(n_heads, n_kv_heads, dropout=0.4)
 

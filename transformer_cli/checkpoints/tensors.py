@@ -35,9 +35,14 @@ DTYPES = list(NAMES)
 
 def weights(model: nn.Module) -> dict[str, Tensor]:
     """What a checkpoint keeps of a model: every parameter and persistent buffer, a tied one once, by its first name."""
+    return {name: tensor.detach() for name, tensor in learned(model).items()}
+
+
+def learned(model: nn.Module) -> dict[str, Tensor]:
+    """The same, as optimizers know them."""
     persistent = model.state_dict().keys()
     named = [*model.named_parameters(), *model.named_buffers()]
-    return {name: tensor.detach() for name, tensor in named if name in persistent}
+    return {name: tensor for name, tensor in named if name in persistent}
 
 
 @dataclass(frozen=True)

@@ -18,6 +18,7 @@ from transformer_cli.config.model import ModelConfig
 from transformer_cli.model.blocks import Dropout, Linear, RMSNorm
 from transformer_cli.model.layout import Layout
 from transformer_cli.model.positions import PositionEncoding
+from transformer_cli.model.products import has_bf16_products
 
 
 class ScaledDotProductAttention(nn.Module):
@@ -25,8 +26,8 @@ class ScaledDotProductAttention(nn.Module):
 
     Three paths with the same result: `fused` calls PyTorch's kernel, which never holds the weights and needs no mask to
     hide the future; written out, the softmax is a module of its own, whose output is the weights; and where that one
-    learns on a CPU, its gradient is written out, too. On a CPU, what is written out is computed in fp32 at least: on
-    sentences the matrices of a head are small, and there fp32 is as fast as bf16, and needs no kernel for each shape.
+    learns on a CPU, its gradient is written out, too. On a CPU, what is written out and does not learn is computed in
+    fp32 at least: a few queries at a time are as fast as in bf16, and need no kernel for each shape.
     """
 
     kernel: ClassVar[Callable[..., Tensor]] = staticmethod(F.scaled_dot_product_attention)
@@ -71,9 +72,10 @@ class ScaledDotProductAttention(nn.Module):
 
 
 class _SoftmaxAverage(torch.autograd.Function):
-    """softmax(Q K^T / sqrt(K) + bias) V, and its gradient, in fp32 at least whatever the precision of the vectors.
+    """softmax(Q K^T / sqrt(K) + bias) V, and its gradient.
 
-    Queries that share keys and values stand below each other as if they were one head's.
+    Scores and weights are in fp32 at least, whatever the precision of the vectors, and so are products, but of bf16 on
+    a processor that has those. Queries that share keys and values stand below each other as if they were one head's.
     """
 
     @staticmethod
@@ -83,48 +85,50 @@ class _SoftmaxAverage(torch.autograd.Function):
         """mask: of dropout, None or a factor for each weight."""
         query, key, value = query.contiguous(), key.contiguous(), value.contiguous()
         query_RTK, key_RSK, value_RSK = _side_by_side(query, key, value)
-        weights = torch.bmm(query_RTK.mul_(query.size(-1) ** -0.5), key_RSK.transpose(1, 2))
-        weights = weights.view(*query.shape[:3], key.size(2))
+        scores = torch.bmm(query_RTK, key_RSK.transpose(1, 2)).to(_wide(query.dtype))
+        scores = scores.view(*query.shape[:3], key.size(2)).mul_(query.size(-1) ** -0.5)
         if bias is not None:
-            weights += bias
-        weights = weights.softmax(-1)
+            scores += bias
+        weights = scores.softmax(-1)
         ctx.save_for_backward(query, key, value, weights, mask)  # type: ignore[arg-type]
         ctx.bias = None if bias is None else (bias.shape, bias.dtype)  # type: ignore[attr-defined]
-        used = weights if mask is None else weights * mask
-        return torch.bmm(used.view(key_RSK.size(0), -1, key.size(2)), value_RSK).view_as(query).to(query.dtype)
+        used_RTS = _below_each_other(weights if mask is None else weights * mask, like=key_RSK)
+        return torch.bmm(used_RTS, value_RSK).view_as(query).to(query.dtype)
 
     @staticmethod
     @once_differentiable
     def backward(ctx: FunctionCtx, *grads: Tensor) -> tuple[Tensor | None, ...]:
         query, key, value, weights, mask = ctx.saved_tensors  # type: ignore[attr-defined]
-        scale = query.size(-1) ** -0.5
         query_RTK, key_RSK, value_RSK = _side_by_side(query, key, value)
+        used_RTS = _below_each_other(weights if mask is None else weights * mask, like=key_RSK)
         grad_RTK = grads[0].to(query_RTK.dtype).reshape(query_RTK.shape)
-        used = weights if mask is None else weights * mask
-        grad_value = torch.bmm(used.view(key_RSK.size(0), -1, key.size(2)).transpose(1, 2), grad_RTK)
-        grad_scores = torch.bmm(grad_RTK, value_RSK.transpose(1, 2)).view_as(weights)
+        grad_value = torch.bmm(used_RTS.transpose(1, 2), grad_RTK)
+        grad_scores = torch.bmm(grad_RTK, value_RSK.transpose(1, 2)).to(weights.dtype).view_as(weights)
         if mask is not None:
             grad_scores *= mask
         grad_scores = grad_scores.sub_((grad_scores * weights).sum(-1, keepdim=True)).mul_(weights)
-        grad_RTS = grad_scores.view(key_RSK.size(0), -1, key.size(2))
-        grad_query = torch.bmm(grad_RTS, key_RSK).mul_(scale).view_as(query)
-        grad_key = torch.bmm(grad_RTS.transpose(1, 2), query_RTK.mul_(scale)).view_as(key)
         grad_bias = None
         if ctx.needs_input_grad[3]:  # type: ignore[attr-defined]
             shape, dtype = ctx.bias  # type: ignore[attr-defined]
             grad_bias = grad_scores.sum_to_size(shape).to(dtype)
+        grad_RTS = _below_each_other(grad_scores * query.size(-1) ** -0.5, like=key_RSK)
+        grad_query = torch.bmm(grad_RTS, key_RSK).view_as(query)
+        grad_key = torch.bmm(grad_RTS.transpose(1, 2), query_RTK).view_as(key)
         grads = (grad_query, grad_key, grad_value.view_as(value))
         return *(grad.to(query.dtype) for grad in grads), grad_bias, None
 
 
 def _side_by_side(query_BHTK: Tensor, *keys_values_BGSK: Tensor) -> tuple[Tensor, ...]:
-    """Each (B G, ..., K), in fp32 or wider; the queries a copy."""
-    wide = _wide(query_BHTK.dtype)
+    """Each (B G, ..., K), in the precision of their products."""
+    dtype = query_BHTK.dtype if has_bf16_products(query_BHTK) else _wide(query_BHTK.dtype)
     B, G = keys_values_BGSK[0].shape[:2]
-    return (
-        query_BHTK.to(wide, copy=True).view(B * G, -1, query_BHTK.size(3)),
-        *(x.to(wide).flatten(0, 1) for x in keys_values_BGSK),
-    )
+    queries_RTK = query_BHTK.to(dtype).view(B * G, -1, query_BHTK.size(3))
+    return queries_RTK, *(x.to(dtype).flatten(0, 1) for x in keys_values_BGSK)
+
+
+def _below_each_other(scores_BHTS: Tensor, *, like: Tensor) -> Tensor:
+    """(B G, H / G T, S), in the dtype of `like`, which are the keys or values."""
+    return scores_BHTS.to(like.dtype).view(like.size(0), -1, scores_BHTS.size(3))
 
 
 def _wide(dtype: torch.dtype) -> torch.dtype:

@@ -13,6 +13,7 @@ from typing import Protocol
 import torch
 from torch import Tensor
 from torch.autograd.function import FunctionCtx, once_differentiable
+from torch.nn.functional import pad
 
 
 class Layout(Protocol):
@@ -46,37 +47,41 @@ class Rows:
 class Packed:
     """Sentence behind sentence, (N, X): what training computes on.
 
-    Behind the last token lie rows of padding, one at least, until N is one of few numbers: for every new shape of a
-    product, oneDNN makes and keeps a new kernel, which takes as long as the product itself does ten times over. L is
-    a multiple of 16 for the same reason, and because softmax works on as many numbers at once. Nothing that padding
-    holds is read by anybody, so that its gradient is exactly zero; `heads` and `merge` rely on that.
+    Behind the last token lie rows of padding, one at least, until N is one of few numbers, and behind the last
+    sentence empty ones, until B is: for every new shape of a product, oneDNN makes and keeps a new kernel, which takes
+    as long as the product itself does several times over. L is a multiple of 16 for the same reason, and because
+    softmax works on as many numbers at once. Nothing that padding holds is read by anybody, so that its gradient is
+    exactly zero; `heads` and `merge` rely on that.
     """
 
     def __init__(self, lengths_B: Tensor, device: torch.device) -> None:
         """lengths_B: real tokens of each sentence, on the CPU."""
         self.device = device
-        self.lengths_B = lengths_B
+        self.n_sentences = lengths_B.numel()
         self.n_real = int(lengths_B.sum())
         self.n_rows = _one_of_few(self.n_real + 1)
         self.length = -(-int(lengths_B.max()) // 16) * 16
+        self.lengths_B = pad(lengths_B, (0, one_of_eight(self.n_sentences) - self.n_sentences))
+        """As attention sees them: of the sentences, and of the empty ones behind them."""
+        self._places: dict[int, _Places] = {}
         self._maps: dict[tuple[int, ...], tuple[Tensor, Tensor]] = {}
 
     def pack(self, x_BTX: Tensor) -> Tensor:
         """The rows of sentences, behind one another."""
         there, back = self._between(x_BTX.size(1), (1,))
         rows = x_BTX.flatten(0, 1)
-        (x_NX,) = _Moved.apply(rows, back, there, (self.n_rows,), rows.size(0))
+        (x_NX,) = _Moved.apply(rows, back, there[: len(rows)], (self.n_rows,), len(rows))
         return x_NX
 
     def ids(self, ids_BT: Tensor) -> Tensor:
         """Ids behind one another, and 0 for padding: (N,)."""
         _, back = self._between(ids_BT.size(1), (1,))
         real_N = ids_BT.flatten().index_select(0, back[: self.n_real])
-        return torch.nn.functional.pad(real_N, (0, self.n_rows - self.n_real))
+        return pad(real_N, (0, self.n_rows - self.n_real))
 
     def heads(self, x_NX: Tensor, counts: Sequence[int], d_head: int) -> Sequence[Tensor]:
         there, back = self._between(self.length, tuple(counts))
-        B = self.lengths_B.numel()
+        B = len(self.lengths_B)
         sizes = tuple(B * count * self.length for count in counts)
         rows = _Moved.apply(x_NX.reshape(-1, d_head), there, back, sizes, self.n_real * sum(counts))
         return [part.view(B, count, self.length, d_head) for part, count in zip(rows, counts, strict=True)]
@@ -85,7 +90,7 @@ class Packed:
         _, n_heads, _, d_head = x_BHLK.shape
         there, back = self._between(self.length, (n_heads,))
         rows = x_BHLK.reshape(-1, d_head)
-        (x,) = _Moved.apply(rows, back, there, (self.n_rows * n_heads,), rows.size(0))
+        (x,) = _Moved.apply(rows, back, there, (self.n_rows * n_heads,), len(rows))
         return x.view(self.n_rows, n_heads * d_head)
 
     def _between(self, length: int, counts: tuple[int, ...]) -> tuple[Tensor, Tensor]:
@@ -93,20 +98,46 @@ class Packed:
         other, and the reverse; at places without a token the last packed one, for padding any place."""
         found = self._maps.get((length, *counts))
         if found is None:
-            found = self._maps[length, *counts] = self._make(length, counts)
+            places = self._places.get(length)
+            if places is None:
+                places = self._places[length] = _Places(self.lengths_B, length, self.n_rows)
+            there, back = places.of(counts)
+            found = self._maps[length, *counts] = sent(there, self.device), sent(back, self.device)
         return found
 
-    def _make(self, length: int, counts: tuple[int, ...]) -> tuple[Tensor, Tensor]:
-        total, n_sentences = sum(counts), self.lengths_B.numel()
-        real_BL = torch.arange(length) < self.lengths_B[:, None]
-        token_BL = torch.full((n_sentences, length), self.n_rows - 1)
-        token_BL[real_BL] = torch.arange(self.n_real)
-        heads = torch.arange(total).split(list(counts))
-        there = torch.cat([(token_BL[:, None] * total + part[:, None]).flatten() for part in heads])
-        real = torch.cat([real_BL[:, None].expand(-1, count, -1).flatten() for count in counts])
-        back = torch.zeros(self.n_rows * total, dtype=torch.int64)
-        back[there[real]] = torch.arange(there.numel())[real]
-        return sent(there, self.device), sent(back, self.device)
+
+class _Places:
+    """Where tokens stand when each sentence has a row of this length, and where vectors of theirs do.
+
+    M real tokens, one behind the other
+    """
+
+    def __init__(self, lengths_B: Tensor, length: int, n_rows: int) -> None:
+        real_BL = torch.arange(length) < lengths_B[:, None]
+        self.sentence_M1, self.column_M1 = real_BL.nonzero().split(1, dim=1)
+        self.token_BL = torch.full(real_BL.shape, n_rows - 1)
+        self.token_BL[self.sentence_M1, self.column_M1] = torch.arange(len(self.sentence_M1))[:, None]
+        self.n_rows = n_rows
+
+    def of(self, counts: Sequence[int]) -> tuple[Tensor, Tensor]:
+        """See `Packed._between`."""
+        (B, L), total = self.token_BL.shape, sum(counts)
+        before = [sum(counts[:part]) for part in range(len(counts))]
+        vectors_BL = self.token_BL * total
+        there = torch.cat(
+            [
+                (vectors_BL[:, None] + torch.arange(first, first + count)[:, None]).flatten()
+                for first, count in zip(before, counts, strict=True)
+            ]
+        )
+        # Of each head: where the first vector of the first sentence stands, and how far from there that of the next.
+        firsts_H = torch.tensor(
+            [L * (B * first + head) for first, count in zip(before, counts, strict=True) for head in range(count)]
+        )
+        steps_H = torch.tensor([L * count for count in counts for _ in range(count)])
+        back = torch.zeros(self.n_rows, total, dtype=torch.int64)
+        torch.add(self.sentence_M1 * steps_H + self.column_M1, firsts_H, out=back[: len(self.sentence_M1)])
+        return there, back.flatten()
 
 
 class _Moved(torch.autograd.Function):
@@ -138,6 +169,12 @@ def sent(tensor: Tensor, device: torch.device) -> Tensor:
     if device.type == "cuda" and tensor.device.type == "cpu":
         tensor = tensor.pin_memory()
     return tensor.to(device, non_blocking=True)
+
+
+def one_of_eight(n: int) -> int:
+    """n or a little more: one of at most 8 numbers between powers of 2."""
+    grain = max(1, 1 << max(0, (n - 1).bit_length() - 4))
+    return -(-n // grain) * grain
 
 
 def _one_of_few(n: int) -> int:

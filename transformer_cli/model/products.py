@@ -103,6 +103,11 @@ def can_pack(weight: Tensor) -> bool:
     )
 
 
+def has_bf16_products(x: Tensor) -> bool:
+    """Whether it is in bf16, on a CPU that computes in it."""
+    return x.device.type == "cpu" and x.dtype == torch.bfloat16 and _computes_bf16()
+
+
 def _gains_in_fp32() -> bool:
     """With AVX2 few rows lose what many gain; elsewhere it was not measured."""
     return torch.backends.cpu.get_cpu_capability() == "AVX512"

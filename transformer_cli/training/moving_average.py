@@ -9,7 +9,7 @@ from typing import Any
 import torch
 from torch import Tensor, nn
 
-from transformer_cli.checkpoints.tensors import as_held, weights
+from transformer_cli.checkpoints.tensors import as_held, learned, weights
 from transformer_cli.errors import ModelError
 
 PREFIX = "average:"
@@ -49,12 +49,13 @@ class MovingAverage(NoAverage):
         self.model = model
         self.decay = decay
         self.kept: dict[str, Tensor] = {name: tensor.clone() for name, tensor in weights(model).items()}
+        self._learned = [*learned(model).values()]
 
     def update(self, step: int) -> None:
         # At step 1 nothing is left of what the weights were before training.
         decay = min(self.decay, (step - 1) / (step + 8))
-        for name, tensor in weights(self.model).items():
-            self.kept[name].lerp_(tensor, 1 - decay)
+        with torch.no_grad():
+            torch._foreach_lerp_([*self.kept.values()], self._learned, 1 - decay)
 
     @contextmanager
     def swapped(self, *, when: bool = True) -> Iterator[None]:

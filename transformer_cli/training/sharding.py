@@ -48,7 +48,8 @@ class Sharding(ABC):
 
     def begin(self) -> None:
         """An update begins, of weights as they are now."""
-        self.objective.train()
+        if not (self.objective.training and self.objective.model.training):
+            self.objective.train()
 
     @abstractmethod
     def learn(self, batch: Batch, *, n_targets: float, is_last: bool, scale: float = 1.0) -> Tensor:

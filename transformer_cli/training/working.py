@@ -26,7 +26,7 @@ class WorkingCopy(Generic[M]):
     def __init__(self, model: M) -> None:
         self.model = model
         self._own: list[Tensor] = []
-        self._copies: list[nn.Parameter] = []
+        self._copies: list[Tensor] = []
         if model.dtype not in (torch.bfloat16, torch.float16):
             return
         in_layers = (Linear, LayerNorm, RMSNorm)
@@ -42,9 +42,9 @@ class WorkingCopy(Generic[M]):
 
     def refresh(self) -> None:
         """Take the weights as they are now."""
-        with torch.no_grad():
-            for own, copied in zip(self._own, self._copies, strict=True):
-                copied.copy_(own)
+        if self._copies:
+            with torch.no_grad():
+                torch._foreach_copy_(self._copies, self._own)
 
 
 def _adds_to(own: nn.Parameter) -> Callable[[Tensor], None]:
