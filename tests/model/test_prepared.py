@@ -13,6 +13,7 @@ from test_options import EXACT, LENGTHS, SOURCE, TARGET, VOCAB, configs, logits,
 from torch import Tensor
 
 from transformer_cli.config.model import POSITIONS, ModelConfig
+from transformer_cli.model import products
 from transformer_cli.model.build import build_model
 from transformer_cli.model.prepared import FEW_ROWS, Prepared
 from transformer_cli.model.products import Packed, Turned
@@ -31,7 +32,9 @@ def test_whatever_is_chosen_a_prepared_model_steps_as_the_model_reads(config: Mo
     model = stirred(build_model(config, source_vocab=VOCAB, target_vocab=VOCAB))
     torch.testing.assert_close(stepped(model), logits(model), **EXACT)
     model = model.float()
-    torch.testing.assert_close(stepped(model), logits(model), rtol=1e-5, atol=1e-5)
+    for packs in (False, True):
+        with patch.object(products, "_gains_in_fp32", lambda packs=packs: packs):
+            torch.testing.assert_close(stepped(model), logits(model), rtol=1e-5, atol=1e-5)
 
 
 @settings(max_examples=30, deadline=None)
@@ -40,6 +43,25 @@ def test_rows_behind_those_of_sentences_change_nothing(config: ModelConfig) -> N
     model = stirred(build_model(config, source_vocab=VOCAB, target_vocab=VOCAB))
     with patch.object(Turned, "rows", staticmethod(Packed.rows)):
         torch.testing.assert_close(stepped(model), logits(model), **EXACT)
+
+
+@pytest.mark.parametrize(
+    ("capability", "capabilities", "gains"),
+    [
+        ("AVX512", {"cpu_name": "AMD EPYC"}, True),
+        ("AVX512", {}, True),
+        ("AVX512", {"cpu_name": "Intel Xeon"}, False),
+        ("AVX2", {"cpu_name": "AMD EPYC"}, False),
+    ],
+)
+def test_products_in_fp32_leave_mkl_where_it_leaves_half_of_a_processor_out(
+    monkeypatch, capability, capabilities, gains
+):
+    monkeypatch.setattr(torch.backends.cpu, "get_cpu_capability", lambda: capability)
+    monkeypatch.setattr(torch.cpu, "get_capabilities", lambda: capabilities, raising=False)
+    assert products.can_pack(torch.ones(2, 2)) == gains
+    monkeypatch.delattr(torch.cpu, "get_capabilities")
+    assert products.can_pack(torch.ones(2, 2)) == (capability == "AVX512")
 
 
 @given(n=st.integers(1, 20_000))
@@ -70,9 +92,10 @@ def test_beams_that_branch_and_die_see_exactly_their_own_past(data: st.DataObjec
     """Random parents, widths, ends and departures; a beam's logits are those of its history from scratch."""
     model = tiny(n_kv_heads=2, positions=data.draw(st.sampled_from(sorted(POSITIONS.own))))
     exact = EXACT
-    if data.draw(st.booleans()):
-        model, exact = model.float(), {"rtol": 1e-4, "atol": 1e-4}  # by oneDNN, with rows of padding
-    prepared, source, real = Prepared(model), SOURCE, LENGTHS
+    if in_fp32 := data.draw(st.booleans()):  # by oneDNN, with rows of padding, wherever that is faster
+        model, exact = model.float(), {"rtol": 1e-4, "atol": 1e-4}
+    with patch.object(products, "_gains_in_fp32", lambda: in_fp32):
+        prepared, source, real = Prepared(model), SOURCE, LENGTHS
     state, histories = prepared.start(source, real), torch.zeros(3, 1, 0, dtype=torch.int64)
     parents = torch.zeros(3, 1, dtype=torch.int64)
     for step in range(data.draw(st.integers(2, 6))):

@@ -12,6 +12,7 @@ from hypothesis import strategies as st
 
 from transformer_cli.errors import ModelError
 from transformer_cli.tokenizer import BOS, EOS, PAD, UNK, Vocabulary
+from transformer_cli.tokenizer.vocabulary import FEW_LINES
 
 SENTENCE = "the happy unhappy cat on a mat sat kind unkind kindness happiness unhappiness dog log möchte bier trinken"
 TEXT = [" ".join(random.Random(n).choices(SENTENCE.split(), k=8)) for n in range(200)]
@@ -50,6 +51,12 @@ def test_ids_and_pieces_are_those_of_sentencepiece(bpe):
     assert bpe.encode(lines) == [reference.encode(line) for line in lines]
     assert bpe.pieces(lines) == [reference.encode(line, out_type=str) for line in lines]
     assert bpe.size == len({bpe.piece(id) for id in range(bpe.size)})
+
+
+@pytest.mark.parametrize("n", [1, FEW_LINES, FEW_LINES + 1, 3 * FEW_LINES])
+def test_a_line_has_the_ids_that_it_has_among_others(bpe, n):
+    lines = [*TEXT[: n - 1], ODD]
+    assert bpe.encode(lines) == bpe.encode([*lines, *TEXT])[:n] == [bpe.encode([line])[0] for line in lines]
 
 
 def test_no_marks_are_added_and_none_can_be_typed(bpe, unigram, literal):

@@ -27,6 +27,8 @@ SPECIALS = ("<pad>", "<unk>", "<s>", "</s>")
 """The names of the first four ids, for every tokenizer of this program."""
 
 MAX_MODEL_BYTES = 1 << 29
+FEW_LINES = 16
+"""SentencePiece starts threads for a list of lines: as many are done before those have begun."""
 
 sentencepiece.set_min_log_level(2)  # what it has to say reaches the user as an error or in a report of ours
 
@@ -74,7 +76,10 @@ class Vocabulary:
 
     def unmarked(self, lines: Sequence[str]) -> list[list[int]]:
         """The same without its mark."""
-        encoded: list[list[int]] = self._processor.encode(list(lines), out_type=int)
+        encode = self._processor.encode
+        if len(lines) <= FEW_LINES:
+            return [encode(line, out_type=int) for line in lines]
+        encoded: list[list[int]] = encode(list(lines), out_type=int)
         return encoded
 
     def pieces(self, lines: Sequence[str]) -> list[list[str]]:
