@@ -302,7 +302,7 @@ def test_caches_are_as_large_as_the_real_ones(seed, storage):
     for _ in range(work.target_length):
         prepared.step(torch.full((work.batch_size,), 4), state)
     found = {item.name: item.bytes for item in memory.caches(model, work, storage)}
-    assert found["self_cache"] == n_bytes(t[:, :, :, : state.end] for t in (state.keys_LBGNK, state.values_LBGNK))
+    assert found["self_cache"] == n_bytes([state.past_PLBGNK[..., : state.end, :]])
     assert found["cross_cache"] == n_bytes((state.memory_keys_LBGKS, state.memory_values_LBGSK))
 
 

@@ -15,7 +15,7 @@ from torch import Tensor
 from transformer_cli.config.model import POSITIONS, ModelConfig
 from transformer_cli.model import products
 from transformer_cli.model.build import build_model
-from transformer_cli.model.prepared import FEW_ROWS, Prepared
+from transformer_cli.model.prepared import Prepared
 from transformer_cli.model.products import Packed, Turned
 from transformer_cli.model.transformer import Transformer
 
@@ -54,12 +54,12 @@ def test_rows_behind_those_of_sentences_change_nothing(config: ModelConfig) -> N
         ("AVX2", {"cpu_name": "AMD EPYC"}, False),
     ],
 )
-def test_products_in_fp32_leave_mkl_where_it_leaves_half_of_a_processor_out(
+def test_products_in_fp32_leave_mkl_where_it_leaves_half_of_a_processor_out_and_few_rows_are_fewer_there(
     monkeypatch, capability, capabilities, gains
 ):
     monkeypatch.setattr(torch.backends.cpu, "get_cpu_capability", lambda: capability)
     monkeypatch.setattr(torch.cpu, "get_capabilities", lambda: capabilities, raising=False)
-    assert products.can_pack(torch.ones(2, 2)) == gains
+    assert (products.can_pack(torch.ones(2, 2)), products.few_rows()) == (gains, 1 if gains else 8)
     monkeypatch.delattr(torch.cpu, "get_capabilities")
     assert products.can_pack(torch.ones(2, 2)) == (capability == "AVX512")
 
@@ -76,7 +76,7 @@ def test_batches_of_any_size_use_few_shapes_of_products(width: int, few: int) ->
     prepared = Prepared(tiny().float().compute_in(torch.bfloat16, training=False))
     form = prepared.for_many
     shapes = set()
-    for n in range(FEW_ROWS + 1, 65):
+    for n in range(prepared.few_rows + 1, 65):
         state = prepared.start(SOURCE[:1].repeat(n, 1), LENGTHS[:1].repeat(n))
         state.reorder(torch.zeros(n, width, dtype=torch.int64))
         with patch.object(form, "project", wraps=form.project) as project:
@@ -129,11 +129,11 @@ def test_keys_that_heads_share_are_kept_once() -> None:
     prepared = Prepared(tiny(n_heads=8, n_kv_heads=2, n_layers=1))
     state = prepared.start(SOURCE, LENGTHS)
     prepared.step(TARGET[:, 0], state)
-    kept = (state.keys_LBGNK, state.values_LBGNK, state.memory_keys_LBGKS, state.memory_values_LBGSK)
+    kept = (*state.past_PLBGNK, state.memory_keys_LBGKS, state.memory_values_LBGSK)
     assert {table.size(2) for table in kept} == {2}
 
 
-@pytest.mark.parametrize("n_sentences", [1, FEW_ROWS + 1])
+@pytest.mark.parametrize("n_sentences", [1, 9])
 def test_in_bf16_a_prepared_model_stays_close(n_sentences: int) -> None:
     model = tiny(d_model=32).float()
     source, lengths, target = (x.repeat(3, *[1] * (x.dim() - 1))[:n_sentences] for x in (SOURCE, LENGTHS, TARGET))
@@ -145,15 +145,19 @@ def test_in_bf16_a_prepared_model_stays_close(n_sentences: int) -> None:
     assert (found - wanted).abs().mean() / wanted.std() < 0.02
 
 
-def test_in_bf16_few_sentences_that_are_left_go_on_in_fp32() -> None:
+@pytest.mark.parametrize(("gains", "few"), [(True, 1), (False, 8)])
+def test_in_bf16_few_sentences_that_are_left_go_on_in_fp32(
+    gains: bool, few: int, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(products, "_gains_in_fp32", lambda: gains)
     model = tiny(d_model=32).float()
     prepared = Prepared(copy.deepcopy(model).compute_in(torch.bfloat16, training=False))
     state = prepared.start(SOURCE.repeat(5, 1), LENGTHS.repeat(5))
     begun = prepared.step(TARGET[:, 0].repeat(5), state)
-    state.keep(torch.arange(FEW_ROWS))
-    found = prepared.step(TARGET[:FEW_ROWS, 1], state)
+    state.keep(torch.arange(few))
+    found = prepared.step(TARGET[:, 1].repeat(5)[:few], state)
     assert (begun.dtype, found.dtype) == (torch.bfloat16, torch.float32)
-    wanted = logits(model)[:FEW_ROWS, 1]
+    wanted = logits(model)[:, 1].repeat(5, 1)[:few]
     assert (found - wanted).abs().mean() / wanted.std() < 0.02
 
 

@@ -5,15 +5,17 @@ B sentences, S source length, W paths of each, R paths that go on, T tokens so f
 
 from __future__ import annotations
 
+import math
 from collections.abc import Callable, Sequence
+from itertools import compress
 
 import torch
 from torch import Tensor
 
-from transformer_cli.decoding.candidates import forbidden, likeliest, placed, refuse_nan, worth_removing
+from transformer_cli.decoding.candidates import forbidden, likeliest, worth_removing
 from transformer_cli.decoding.constraints import Constraint
 from transformer_cli.decoding.hypothesis import Hypothesis
-from transformer_cli.decoding.options import Symbols
+from transformer_cli.decoding.options import NotFinite, Symbols
 from transformer_cli.decoding.stepper import S, Stepper
 
 Choose = Callable[[Tensor, Tensor | None, Sequence[tuple[int, int]]], tuple[Tensor, Tensor]]
@@ -67,37 +69,58 @@ def follow(
     n_paths: int,
 ) -> list[list[Hypothesis]]:
     """n_paths hypotheses per sentence, none of which knows of the others: each goes on with the token chosen for it."""
-    found: list[dict[int, Hypothesis]] = [{} for _ in limits]
-    rows_B = torch.arange(len(limits))
-    limits_B = torch.as_tensor(limits)
-    totals_BW = torch.zeros(len(limits), n_paths, dtype=torch.float64)
-    prefixes_BWT = torch.empty(len(limits), n_paths, 0, dtype=torch.int64)
-    open_BW = torch.ones(len(limits), n_paths, dtype=torch.bool)
-    tokens_BW = torch.full((len(limits), n_paths), symbols.bos)
+    paths_BW = [[_Path(sentence, place) for place in range(n_paths)] for sentence in range(len(limits))]
+    found, open_BW = paths_BW, torch.ones(len(limits), n_paths, dtype=torch.bool)
+    going, tokens_R = [path for paths in paths_BW for path in paths], torch.full((open_BW.numel(),), symbols.bos)
     state = stepper.start(source_BS, source_lengths_B)
     if n_paths > 1:
-        state.reorder(torch.zeros_like(tokens_BW))
-    while open_BW.any():
-        logits_RV = stepper.step(tokens_BW[open_BW].to(source_BS.device), state)
-        forbidden_RV = forbidden(constraints, logits_RV, prefixes_BWT, rows_B, open_BW)
-        paths_R = [(int(rows_B[b]), w) for b, w in open_BW.nonzero().tolist()]
-        chosen = choose(logits_RV, forbidden_RV, paths_R)
-        logp_BW, tokens_BW = (placed(one_R, open_BW, 0) for one_R in chosen)
-        refuse_nan(logp_BW, rows_B)
-        # A hypothesis ends with the end mark; at its limit, or where no token is possible, it is cut.
-        cut_BW = (logp_BW == -torch.inf) | ((tokens_BW != symbols.eos) & (prefixes_BWT.size(2) >= limits_B[:, None]))
-        totals_BW = torch.where(cut_BW, totals_BW, totals_BW + logp_BW)
-        ended_BW = (cut_BW | (tokens_BW == symbols.eos)) & open_BW
-        for b, w in ended_BW.nonzero().tolist():
-            ids = tuple(prefixes_BWT[b, w].tolist())
-            found[int(rows_B[b])][w] = Hypothesis(ids, float(totals_BW[b, w]), bool(cut_BW[b, w]))
-        prefixes_BWT = torch.cat((prefixes_BWT, tokens_BW[:, :, None]), dim=2)
-        open_BW &= ~ended_BW
+        state.reorder(torch.zeros(open_BW.shape, dtype=torch.int64))
+    while going:
+        logits_RV = stepper.step(tokens_R.to(source_BS.device), state)
+        forbidden_RV = None
+        if constraints:
+            rows_B = torch.tensor([paths[0].sentence for paths in paths_BW])
+            forbidden_RV = forbidden(constraints, logits_RV, _written(paths_BW), rows_B, open_BW)
+        logp_R, tokens_R = choose(logits_RV, forbidden_RV, [(path.sentence, path.place) for path in going])
+        for path, logp, token in zip(going, logp_R.tolist(), tokens_R.tolist(), strict=True):
+            path.follow(token, logp, symbols.eos, limits[path.sentence])
+        goes_on = [path.found is None for path in going]
+        if all(goes_on):
+            continue
+        going, tokens_R = list(compress(going, goes_on)), tokens_R[torch.tensor(goes_on)]
+        open_BW = torch.tensor([[path.found is None for path in paths] for paths in paths_BW])
         if worth_removing(done_B := ~open_BW.any(1)):
             stay = (~done_B).nonzero().flatten()
-            rows_B, limits_B, open_BW, tokens_BW = rows_B[stay], limits_B[stay], open_BW[stay], tokens_BW[stay]
-            totals_BW, prefixes_BWT = totals_BW[stay], prefixes_BWT[stay]
+            paths_BW, open_BW = [paths_BW[row] for row in stay.tolist()], open_BW[stay]
             state.keep(stay)
-        if ended_BW.any():
-            state.reorder(torch.arange(n_paths).expand_as(open_BW).masked_fill(~open_BW, -1))
-    return [[paths[w] for w in range(n_paths)] for paths in found]
+        state.reorder(torch.arange(n_paths).expand_as(open_BW).masked_fill(~open_BW, -1))
+    return [[path.found for path in paths if path.found] for paths in found]
+
+
+class _Path:
+    """A hypothesis that is written: for which sentence, and where among those for it; what was found, at its end."""
+
+    def __init__(self, sentence: int, place: int) -> None:
+        self.sentence, self.place = sentence, place
+        self.ids: list[int] = []
+        self.total = 0.0
+        self.found: Hypothesis | None = None
+
+    def follow(self, token: int, logp: float, eos: int, limit: int) -> None:
+        """It ends with the end mark; at its limit of pieces, or where no token is possible, it is cut."""
+        if math.isnan(logp):
+            raise NotFinite(self.sentence)
+        if logp == -math.inf or (token != eos and len(self.ids) >= limit):
+            self.found = Hypothesis(tuple(self.ids), self.total, truncated=True)
+            return
+        self.total += logp
+        if token == eos:
+            self.found = Hypothesis(tuple(self.ids), self.total)
+        else:
+            self.ids.append(token)
+
+
+def _written(paths_BW: Sequence[Sequence[_Path]]) -> Tensor:
+    """By each path so far (B, W, T); what is behind the end of one that has ended, nobody asks for."""
+    n = max(len(path.ids) for paths in paths_BW for path in paths)
+    return torch.tensor([[path.ids + [0] * (n - len(path.ids)) for path in paths] for paths in paths_BW]).long()

@@ -1,10 +1,10 @@
 """A Transformer laid out for translating: its weights cast and turned once, its step a short list of products.
 
 It computes what transformer.py computes, without modules, dropout or gradients, and is a stepper like it. In bf16 or
-fp16 on a CPU, attention and steps of a single row are computed in fp32.
+fp16 on a CPU, attention and steps of few rows are computed in fp32.
 
 B batch, S source length, D d_model, H heads, G heads of keys and values, K d_head, L layers, V vocabulary, W places for
-beams, R rows (the beams of all sentences, or all positions), N cached keys
+beams, R rows (the beams of all sentences, or all positions), N cached keys, J heads of keys of all sentences (B * G)
 """
 
 from __future__ import annotations
@@ -19,14 +19,11 @@ from torch import Tensor, nn
 from transformer_cli.model import masks
 from transformer_cli.model.blocks import GatedFeedForward, PreNorm, Residual
 from transformer_cli.model.positions import PositionEncoding
-from transformer_cli.model.products import Product, can_pack, product_of
+from transformer_cli.model.products import Product, can_pack, few_rows, product_of
 from transformer_cli.model.steps import LEAST_KEYS, Steps
 from transformer_cli.model.transformer import DecoderLayer, Embedding, EncoderLayer, Transformer
 
 HALVES = (torch.bfloat16, torch.float16)
-FEW_ROWS = 1
-"""On a CPU products of so few rows are fastest in fp32 and by W^T, however long it takes to read the weights."""
-
 Rows = Callable[[Tensor], Tensor]
 """Rows to rows."""
 ProductOf = Callable[[nn.Linear], Product]
@@ -37,6 +34,7 @@ class Prepared:
 
     def __init__(self, model: Transformer) -> None:
         self.model = model
+        self.few_rows = few_rows()
         self.made_of: list[tuple[int, int]] = []
 
     def for_now(self) -> Prepared:
@@ -70,7 +68,7 @@ class Prepared:
 
     def _form(self, ids: Tensor) -> Form:
         """Of one state, too, the first steps may have many rows and the last ones few: it is in the same dtype."""
-        return self.for_few if ids.numel() <= FEW_ROWS else self.for_many
+        return self.for_few if ids.numel() <= self.few_rows else self.for_many
 
     @cached_property
     def for_many(self) -> Form:
@@ -82,7 +80,7 @@ class Prepared:
 
 
 class Form:
-    """The weights in one dtype, and what is done with them. few: for FEW_ROWS at most."""
+    """The weights in one dtype, and what is done with them. few: for `few_rows` at most."""
 
     @torch.inference_mode(False)
     @torch.no_grad()
@@ -95,10 +93,10 @@ class Form:
         self.only_for_many = not few and (self.store != dtype or can_pack(model.output.weight))
         product = partial(product_of, dtype=dtype, few=few)
         self.n_heads, self.n_groups, self.d_head = config.n_heads, config.kv_heads, config.head_width
-        self.norms_heads = config.qk_norm
         self.source, self.target = model.source_embedding, model.target_embedding
         self.encoder_positions, self.decoder_positions = model.encoder.positions, model.decoder.positions
-        self.rotates = type(self.decoder_positions).rotate is not PositionEncoding.rotate
+        rotates = type(self.decoder_positions).rotate is not PositionEncoding.rotate
+        self.turns = config.qk_norm or rotates
         self.relates = self.decoder_positions.relates
         self.encoder = [Layer(layer, product, dtype, self.store) for layer in model.encoder.layers]  # type: ignore[arg-type]
         self.decoder = [CrossLayer(layer, product, dtype, self.store) for layer in model.decoder.layers]  # type: ignore[arg-type]
@@ -117,7 +115,7 @@ class Form:
             heads_BSXK = self._heads(layer.remember(memory_RD), B, S)
             key_BSGK, value_BSGK = heads_BSXK.split(self.n_groups, dim=2)
             key_BSGK = layer.cross_key_norm(key_BSGK)
-            torch.mul(key_BSGK.permute(0, 2, 3, 1), self.d_head**-0.5, out=keys_BGKS[..., :S])
+            keys_BGKS[..., :S] = key_BSGK.permute(0, 2, 3, 1)
             values_BGSK[:, :, :S] = value_BSGK.transpose(1, 2)
         mask = masks.padding(source_lengths_B, width)
         bias = None if mask is None else masks.as_bias(mask, like=keys_LBGKS)
@@ -126,20 +124,21 @@ class Form:
     def encode(self, source_BS: Tensor, source_lengths_B: Tensor) -> Tensor:
         """The memory (R, D), a row for each position and perhaps more."""
         B, S = source_BS.shape
-        positions, K = self.encoder_positions, self.d_head
+        positions = self.encoder_positions
         x_RD = self.embed(self.source, positions.add, source_BS)
         like = x_RD.new_empty(0, dtype=self.store)
         mask = masks.padding(source_lengths_B, S)
         at_once = torch.arange(S, device=x_RD.device)
-        bias = positions.bias(None if mask is None else masks.as_bias(mask, like=like), at_once, at_once, like=like)
+        hidden = None if mask is None else masks.as_bias(mask, like=like)
+        bias_JTS = self._for_heads(positions.bias(hidden, at_once, at_once, like=like), B, like=like)
         for layer in self.encoder:
             around_attention, around_feed_forward = layer.residuals
             heads_BXSK = self._heads(layer.query_key_value(around_attention.enter(x_RD)), B, S).transpose(1, 2)
             query, key, value = heads_BXSK.split((self.n_heads, self.n_groups, self.n_groups), dim=1)
-            key_BGKS = positions.rotate(layer.key_norm(key)).transpose(2, 3) * K**-0.5
             query_BHSK = positions.rotate(layer.query_norm(query))
-            context_BSHK = self.attend(query_BHSK, key_BGKS.contiguous(), value.contiguous(), bias)
-            context_RX = self._as_rows(context_BSHK)
+            key_BGKS = positions.rotate(layer.key_norm(key)).transpose(2, 3)
+            keys_JKS, values_JSK = key_BGKS.flatten(0, 1), value.flatten(0, 1)
+            context_RX = self._as_rows(self.attend(query_BHSK, keys_JKS, values_JSK, bias_JTS))
             x_RD = around_attention.leave(layer.output.onto(x_RD, context_RX))
             x_RD = around_feed_forward.leave(layer.down.onto(x_RD, layer.inner(around_feed_forward.enter(x_RD))))
         return self.encoder_norm(x_RD)
@@ -148,46 +147,53 @@ class Form:
         B, W = state.taken_BW.shape
         positions, position, H = self.decoder_positions, state.position, self.n_heads
         x_RD = self.embed(self.target, partial(positions.add, offset=position), tokens_R.view(-1, 1))
-        bias = state.advance()
+        bias, like = state.advance(), state.past_PLBGNK
         if self.relates:
-            bias = positions.bias(bias, *state.positions(), like=state.values_LBGNK)
+            bias = positions.bias(bias, *state.positions(), like=like)
+        bias_JTN = self._for_heads(bias, B, like=like)
+        bias_JTS = self._for_heads(state.memory_bias, B, like=like)
         for number, layer in enumerate(self.decoder):
             around_self, around_cross, around_feed_forward = layer.residuals
             heads_BWXK = self._heads(state.spread(layer.query_key_value(around_self.enter(x_RD))), B, W)
-            if self.norms_heads:
-                query, key, value = heads_BWXK.split((H, self.n_groups, self.n_groups), dim=2)
-                heads_BWXK = torch.cat((layer.query_norm(query), layer.key_norm(key), value), dim=2)
-            if self.rotates:
-                heads_BWXK = self._turned(heads_BWXK, position)
-            keys, values = state.append(number, heads_BWXK[:, :, H:])
-            context_BWHK = self.attend(heads_BWXK[:, :, :H].transpose(1, 2), keys, values, bias)
+            query_BWHK, key_value_BWXK = heads_BWXK.split((H, 2 * self.n_groups), dim=2)
+            if self.turns:
+                query_BWHK, key_value_BWXK = self._turned(layer, query_BWHK, key_value_BWXK, position)
+            past = state.append(number, key_value_BWXK)
+            context_BWHK = self.attend(query_BWHK.transpose(1, 2), *past, bias_JTN)
             context_RX = self._as_rows(context_BWHK, state.places_R)
             x_RD = around_self.leave(layer.output.onto(x_RD, context_RX))
             query_BWHK = self._heads(state.spread(layer.query(around_cross.enter(x_RD))), B, W)
-            keys, values = state.memory_keys_LBGKS[number], state.memory_values_LBGSK[number]
             query_BHWK = layer.cross_query_norm(query_BWHK).transpose(1, 2)
-            context_BWHK = self.attend(query_BHWK, keys, values, state.memory_bias)
+            context_BWHK = self.attend(query_BHWK, *state.memory[number], bias_JTS)
             context_RX = self._as_rows(context_BWHK, state.places_R)
             x_RD = around_cross.leave(layer.cross_output.onto(x_RD, context_RX))
             x_RD = around_feed_forward.leave(layer.down.onto(x_RD, layer.inner(around_feed_forward.enter(x_RD))))
         logits_RV = self._projection(state)(self.decoder_norm(x_RD))
-        return logits_RV if len(logits_RV) == len(tokens_R) else logits_RV[: len(tokens_R)]
+        n = tokens_R.size(0)
+        return logits_RV if logits_RV.size(0) == n else logits_RV[:n]
 
     def embed(self, embedding: Embedding, add: Rows, ids_BT: Tensor) -> Tensor:
         """Rows to which sublayers are added in place: what was looked up, not the table itself."""
         return self._as_rows(add(embedding(ids_BT)))
 
-    def attend(self, query_BHTK: Tensor, key_BGKN: Tensor, value_BGNK: Tensor, bias: Tensor | None) -> Tensor:
-        """softmax(Q K^T) V for keys that are already divided by sqrt(K), T positions or beams; returns (B, T, H, K).
+    def attend(self, query_BHTK: Tensor, keys_JKN: Tensor, values_JNK: Tensor, bias_JTN: Tensor) -> Tensor:
+        """softmax(Q K^T / sqrt(K) + bias) V for T positions or beams; returns (B, T, H, K).
 
-        The queries of a group stand below each other. bias: broadcastable to (B, H, T, N).
+        The queries of a group stand below each other. bias: broadcastable to (B * G, H / G * T, N).
         """
         B, H, T, K = query_BHTK.shape
-        scores = torch.bmm(query_BHTK.reshape(B * self.n_groups, -1, K), key_BGKN.flatten(0, 1))
-        if bias is not None:
-            scores.view(B, H, T, -1).add_(bias)
-        context = torch.bmm(scores.softmax(-1), value_BGNK.flatten(0, 1))
-        return context.view(B, H, T, K).transpose(1, 2)
+        query_JTK = query_BHTK.reshape(keys_JKN.size(0), -1, K)
+        scores_JTN = torch.baddbmm(bias_JTN, query_JTK, keys_JKN, alpha=K**-0.5)
+        context_JTK = torch.bmm(scores_JTN.softmax(-1), values_JNK)
+        return context_JTK.view(B, H, T, K).transpose(1, 2)
+
+    def _for_heads(self, bias: Tensor | None, n_sentences: int, *, like: Tensor) -> Tensor:
+        """What `attend` adds to scores, of what is broadcastable to (B, H, T, N), once for all layers."""
+        if bias is None:
+            return like.new_zeros(1, 1, 1)
+        _, H, T, N = bias.shape
+        H = self.n_groups if H == T == 1 else self.n_heads
+        return bias.expand(n_sentences, H, T, N).reshape(n_sentences * self.n_groups, -1, N)
 
     def _projection(self, state: Steps) -> Product:
         """To the logits that are wanted. In fp32 by W^T: oneDNN would compile for each number of them."""
@@ -215,14 +221,16 @@ class Form:
     def _heads(self, x_RX: Tensor, n_sentences: int, length: int) -> Tensor:
         """Rows to (B, T, heads, K), in the dtype of attention."""
         n = n_sentences * length
-        return (x_RX if len(x_RX) == n else x_RX[:n]).to(self.store).view(n_sentences, length, -1, self.d_head)
+        return (x_RX if x_RX.size(0) == n else x_RX[:n]).to(self.store).view(n_sentences, length, -1, self.d_head)
 
-    def _turned(self, heads_BWXK: Tensor, position: int) -> Tensor:
-        """Beams are no positions: each one is turned alone, by the position that all of them are at."""
-        heads_RX1K = heads_BWXK.flatten(0, 1).unsqueeze(2)
-        query, key, value = heads_RX1K.split((self.n_heads, self.n_groups, self.n_groups), dim=1)
-        turned = [self.decoder_positions.rotate(part, offset=position) for part in (query, key)]
-        return torch.cat((*turned, value), dim=1).view(heads_BWXK.shape)
+    def _turned(self, layer: Layer, query_BWHK: Tensor, key_value_BWXK: Tensor, position: int) -> tuple[Tensor, Tensor]:
+        """Queries, and keys and values, normalised and rotated. Beams are no positions: each one is turned alone, by
+        the position that all of them are at."""
+        key_BWGK, value_BWGK = key_value_BWXK.chunk(2, dim=2)
+        rotate = partial(self.decoder_positions.rotate, offset=position)
+        query, key = layer.query_norm(query_BWHK), layer.key_norm(key_BWGK)
+        query, key = (rotate(part.flatten(0, 1).unsqueeze(2)).view(part.shape) for part in (query, key))
+        return query, torch.cat((key, value_BWGK), dim=2)
 
 
 class Around:

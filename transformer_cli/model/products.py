@@ -84,7 +84,7 @@ def product_of(
     few: bool = False,
 ) -> Product:
     """The fastest of a linear layer, or of a table that is one. bias: where the layer itself has none. only: the
-    outputs that are wanted, if not all. few: for a single row."""
+    outputs that are wanted, if not all. few: for `few_rows` at most."""
     own = getattr(layer, "bias", None)
     bias = bias if own is None else own
     weight, bias = layer.weight.detach(), None if bias is None else bias.detach()
@@ -103,6 +103,11 @@ def can_pack(weight: Tensor) -> bool:
         and hasattr(torch.ops.mkldnn, "_linear_pointwise")
         and hasattr(torch.ops.mkldnn, "_reorder_linear_weight")
     )
+
+
+def few_rows() -> int:
+    """On a CPU products of so many rows are fastest in fp32 and by W^T, however long it takes to read the weights."""
+    return 1 if _gains_in_fp32() else 8
 
 
 def has_bf16_products(x: Tensor) -> bool:

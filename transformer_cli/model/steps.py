@@ -1,13 +1,13 @@
 """What a prepared model remembers from one step to the next.
 
-B sentences, W places for beams, R beams of all sentences, N cached keys, G heads of keys and values, K d_head,
-L layers, S source length
+B sentences, W places for beams, R beams of all sentences, N cached keys, P keys or values (2), G heads of these,
+K d_head, L layers, S source length, J heads of keys of all sentences (B * G)
 
 Keys and values of self-attention are written once and never moved. All beams of a sentence share one row of them, and
 a table says which of them are whose past, as what is added to the scores: following a parent copies a row of that
 table, not the keys. Attention has a query for each place; where there is no beam, it is that of another one, and nobody
-reads what comes of it. Keys are divided by sqrt(K); those of the memory, written once and read often, are turned as the
-product with queries wants them.
+reads what comes of it. Keys of the memory, written once and read often, are turned as the product with queries wants
+them.
 """
 
 from __future__ import annotations
@@ -16,7 +16,6 @@ import torch
 import torch.nn.functional as F
 from torch import Tensor
 
-from transformer_cli.model import masks
 from transformer_cli.model.products import Product
 
 LEAST_KEYS = 16
@@ -36,9 +35,9 @@ class Steps:
         self.memory_keys_LBGKS, self.memory_values_LBGSK = memory_keys_LBGKS, memory_values_LBGSK
         self.memory_bias = memory_bias
         L, B, G, K, _ = memory_keys_LBGKS.shape
-        self.keys_LBGNK, self.values_LBGNK = memory_keys_LBGKS.new_zeros(2, L, B, G, LEAST_KEYS, K)
         self.hidden = torch.finfo(memory_keys_LBGKS.dtype).min / 2
-        self.past_BWN = memory_keys_LBGKS.new_zeros(B, 1, 0)
+        self.past_PLBGNK = memory_keys_LBGKS.new_zeros(2, L, B, G, LEAST_KEYS, K)
+        self.hidden_BWN = memory_keys_LBGKS.new_full((B, 1, LEAST_KEYS), self.hidden)
         self.start = self.end = self.n_keys = 0
         self.beams: list[int] = []
         self._settle(torch.ones(B, 1, dtype=torch.bool))
@@ -52,16 +51,17 @@ class Steps:
     def reorder(self, parents_BW: Tensor) -> None:
         """Let each new beam continue the old one at the place that parents_BW names, -1 where there is none."""
         self._settle(parents_BW >= 0)
-        index = parents_BW.clamp(min=0).to(self.past_BWN.device)[:, :, None].expand(-1, -1, self.past_BWN.size(2))
-        self.past_BWN = self.past_BWN.gather(1, index)
+        index = parents_BW.clamp(min=0).to(self.hidden_BWN.device)[:, :, None].expand(-1, -1, self.hidden_BWN.size(2))
+        self.hidden_BWN = self.hidden_BWN.gather(1, index)
 
     def keep(self, sentences: Tensor) -> None:
         """Forget all sentences but these, which are given by their rows, in order."""
         self._settle(self.taken_BW[sentences.cpu()])
-        sentences = sentences.to(self.past_BWN.device)
-        for name in ("memory_keys_LBGKS", "memory_values_LBGSK", "keys_LBGNK", "values_LBGNK"):
-            setattr(self, name, getattr(self, name).index_select(1, sentences))
-        self.past_BWN = self.past_BWN.index_select(0, sentences)
+        sentences = sentences.to(self.hidden_BWN.device)
+        self.memory_keys_LBGKS = self.memory_keys_LBGKS.index_select(1, sentences)
+        self.memory_values_LBGSK = self.memory_values_LBGSK.index_select(1, sentences)
+        self.past_PLBGNK = self.past_PLBGNK.index_select(2, sentences)
+        self.hidden_BWN = self.hidden_BWN.index_select(0, sentences)
         if self.memory_bias is not None:
             self.memory_bias = self.memory_bias.index_select(0, sentences)
 
@@ -72,37 +72,42 @@ class Steps:
     def advance(self) -> Tensor | None:
         """Make room for one more token per place.
 
-        Returns what is added to the scores, broadcastable to (B, 1, W, N), or None where a beam may look everywhere.
+        Returns what is added to the scores, (B, 1, W, N), or None where a beam may look everywhere.
         """
         n_beams = self.taken_BW.size(1)
         self.start, self.end = self.end, self.end + n_beams
         self.n_keys = max(self.end, LEAST_KEYS)
         self.beams.append(n_beams)
-        if self.end > self.keys_LBGNK.size(3):
+        if self.end > self.hidden_BWN.size(2):
             self._grow(max(2 * self.end, 4 * LEAST_KEYS))
-        self.past_BWN = F.pad(self.past_BWN, (0, n_beams))
+        # One view for all layers is cut into theirs: a call for each would take as long as what it is for.
+        new_PLBGWK = self.past_PLBGNK.narrow(4, self.start, n_beams)
+        self.new = new_PLBGWK.permute(1, 2, 4, 0, 3, 5).unbind()
+        keys_LJNK, values_LJNK = self.past_PLBGNK.narrow(4, 0, self.n_keys).flatten(2, 3)
+        self.past = list(zip(keys_LJNK.transpose(2, 3).unbind(), values_LJNK.unbind(), strict=True))
+        keys_LJKS, values_LJSK = self.memory_keys_LBGKS.flatten(1, 2), self.memory_values_LBGSK.flatten(1, 2)
+        self.memory = list(zip(keys_LJKS.unbind(), values_LJSK.unbind(), strict=True))
+        own_BWW = self.hidden_BWN.narrow(2, self.start, n_beams)
         if n_beams > 1:
-            own = torch.eye(n_beams, dtype=torch.bool, device=self.past_BWN.device)
-            self.past_BWN[:, :, self.start :] = masks.as_bias(own, like=self.past_BWN)
-        elif self.end == self.position == self.n_keys:
-            return None
-        return F.pad(self.past_BWN, (0, self.n_keys - self.end), value=self.hidden)[:, None]
+            own_BWW.diagonal(dim1=1, dim2=2).zero_()
+        else:
+            own_BWW.zero_()
+            if self.end == self.position == self.n_keys:
+                return None
+        return self.hidden_BWN.narrow(2, 0, self.n_keys)[:, None]
 
     def positions(self) -> tuple[Tensor, Tensor]:
         """Those of the queries, and of each key, of which those beyond the last one are hidden."""
         counts = torch.tensor(self.beams)
         keys_N = torch.arange(len(self.beams)).repeat_interleave(counts)
         keys_N = F.pad(keys_N, (0, self.n_keys - self.end), value=self.position - 1)
-        return keys_N[self.end - 1 : self.end].to(self.past_BWN.device), keys_N.to(self.past_BWN.device)
+        return keys_N[self.end - 1 : self.end].to(self.hidden_BWN.device), keys_N.to(self.hidden_BWN.device)
 
     def append(self, layer: int, key_values_BWXK: Tensor) -> tuple[Tensor, Tensor]:
-        """Write a layer's new keys and values behind the earlier ones; returns all, (B, G, K, N) and (B, G, N, K)."""
-        n_groups, new = self.keys_LBGNK.size(2), slice(self.start, self.end)
-        keys, values = self.keys_LBGNK[layer], self.values_LBGNK[layer]
-        heads_BXWK = key_values_BWXK.transpose(1, 2)
-        torch.mul(heads_BXWK[:, :n_groups], keys.size(3) ** -0.5, out=keys[:, :, new])
-        values[:, :, new] = heads_BXWK[:, n_groups:]
-        return keys[:, :, : self.n_keys].transpose(2, 3), values[:, :, : self.n_keys]
+        """Write a layer's new keys, and the values behind them; returns them all, (J, K, N) and (J, N, K)."""
+        new_BWPGK = self.new[layer]
+        new_BWPGK.copy_(key_values_BWXK.view(new_BWPGK.shape))
+        return self.past[layer]
 
     def _settle(self, taken_BW: Tensor) -> None:
         """Beams are where it says."""
@@ -115,9 +120,7 @@ class Steps:
 
     def _grow(self, room: int) -> None:
         """What is not written yet is not touched, and takes no memory."""
-        for name in ("keys_LBGNK", "values_LBGNK"):
-            written = getattr(self, name)
-            table = written.new_empty(*written.shape[:3], room, written.size(4))
-            table[:, :, :, : self.start] = written[:, :, :, : self.start]
-            table[:, :, :, self.start : LEAST_KEYS] = 0
-            setattr(self, name, table)
+        written = self.past_PLBGNK
+        self.past_PLBGNK = written.new_empty(*written.shape[:4], room, written.size(5))
+        self.past_PLBGNK[..., : self.start, :] = written[..., : self.start, :]
+        self.hidden_BWN = F.pad(self.hidden_BWN, (0, room - self.hidden_BWN.size(2)), value=self.hidden)
