@@ -79,6 +79,9 @@ SEARCHES = {
     "beam": SearchOptions(beam_size=4, n_best=2, penalty=LengthPenalty(0.6)),
     "constrained beam": SearchOptions(beam_size=3, no_repeat_ngram=2, min_length=5),
     "sampling": SearchOptions(search="sampling", n_best=3, sampling=Sampling(seed=1)),
+    "constrained sampling": SearchOptions(
+        search="sampling", n_best=3, sampling=Sampling(seed=1), no_repeat_ngram=2, min_length=5
+    ),
 }
 
 

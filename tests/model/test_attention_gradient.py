@@ -8,7 +8,7 @@ import torch.nn.functional as F
 from torch import Tensor
 
 from transformer_cli.config.model import ModelConfig
-from transformer_cli.model import masks
+from transformer_cli.model import attention, masks
 from transformer_cli.model.attention import MultiHeadAttention
 
 
@@ -41,8 +41,12 @@ def test_it_is_that_of_torchs_attention(n_heads: int, n_kv_heads: int, hidden: b
 
 
 @pytest.mark.parametrize(("n_heads", "n_kv_heads"), [(2, 2), (4, 2)])
-def test_in_bf16_it_is_as_close_as_bf16_lets_it_be(n_heads: int, n_kv_heads: int) -> None:
-    """Each result is rounded at most four times on its way."""
+@pytest.mark.parametrize("products", [False, True])
+def test_in_bf16_it_is_as_close_as_bf16_lets_it_be(
+    n_heads: int, n_kv_heads: int, products: bool, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """By products of bf16, wherever a processor has them fast, each result is rounded at most four times on its way."""
+    monkeypatch.setattr(attention, "has_bf16_products", lambda x: products and x.dtype == torch.bfloat16)
     rounded = [vector.detach().bfloat16() for vector in vectors(n_heads, n_kv_heads)]
     wanted = torch.randn(2, n_heads, 5, 3).bfloat16()
     found = []

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import copy
+import types
 from unittest.mock import patch
 
 import pytest
@@ -15,6 +16,7 @@ from torch import Tensor
 from transformer_cli.config.model import POSITIONS, ModelConfig
 from transformer_cli.model import products
 from transformer_cli.model.build import build_model
+from transformer_cli.model.positions import PositionEncoding
 from transformer_cli.model.prepared import Prepared
 from transformer_cli.model.products import Packed, Turned
 from transformer_cli.model.transformer import Transformer
@@ -58,10 +60,35 @@ def test_products_in_fp32_leave_mkl_where_it_leaves_half_of_a_processor_out_and_
     monkeypatch, capability, capabilities, gains
 ):
     monkeypatch.setattr(torch.backends.cpu, "get_cpu_capability", lambda: capability)
-    monkeypatch.setattr(torch.cpu, "get_capabilities", lambda: capabilities, raising=False)
+    monkeypatch.setattr(torch.backends.mkldnn, "is_available", lambda: True)
+    monkeypatch.setattr(products, "_capabilities", lambda: capabilities)
     assert (products.can_pack(torch.ones(2, 2)), products.few_rows()) == (gains, 1 if gains else 8)
+
+
+def test_older_versions_of_pytorch_do_not_tell_what_a_processor_is(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(torch.cpu, "get_capabilities", lambda: {"cpu_name": "x"}, raising=False)
+    assert products._capabilities.__wrapped__() == {"cpu_name": "x"}
     monkeypatch.delattr(torch.cpu, "get_capabilities")
-    assert products.can_pack(torch.ones(2, 2)) == (capability == "AVX512")
+    assert products._capabilities.__wrapped__() == {}
+
+
+@pytest.mark.parametrize(
+    ("available", "capabilities", "has"),
+    [
+        (True, {"avx512_bf16": True}, True),
+        (True, {"avx512_bf16": False}, False),
+        (True, {}, True),
+        (False, {"avx512_bf16": True}, False),
+    ],
+)
+def test_products_of_bf16_are_had_where_nobody_imitates_them(monkeypatch, available, capabilities, has):
+    """Where PyTorch has no oneDNN, its operations are not even there to be asked."""
+    monkeypatch.setattr(torch.backends.mkldnn, "is_available", lambda: available)
+    asked = types.SimpleNamespace(**({"_is_mkldnn_bf16_supported": lambda: True} if available else {}))
+    monkeypatch.setattr(torch.ops, "mkldnn", asked)
+    monkeypatch.setattr(products, "_capabilities", lambda: capabilities)
+    assert products.has_bf16_products(torch.ones(2, dtype=torch.bfloat16)) is has
+    assert not products.has_bf16_products(torch.ones(2))
 
 
 @given(n=st.integers(1, 20_000))
@@ -74,7 +101,7 @@ def test_products_that_compile_get_few_numbers_of_rows_and_little_in_vain(n: int
 @pytest.mark.parametrize(("width", "few"), [(1, 14), (5, 26)])
 def test_batches_of_any_size_use_few_shapes_of_products(width: int, few: int) -> None:
     prepared = Prepared(tiny().float().compute_in(torch.bfloat16, training=False))
-    form = prepared.for_many
+    form, prepared.few_rows = prepared.for_many, 1
     shapes = set()
     for n in range(prepared.few_rows + 1, 65):
         state = prepared.start(SOURCE[:1].repeat(n, 1), LENGTHS[:1].repeat(n))
@@ -95,7 +122,8 @@ def test_beams_that_branch_and_die_see_exactly_their_own_past(data: st.DataObjec
     if in_fp32 := data.draw(st.booleans()):  # by oneDNN, with rows of padding, wherever that is faster
         model, exact = model.float(), {"rtol": 1e-4, "atol": 1e-4}
     with patch.object(products, "_gains_in_fp32", lambda: in_fp32):
-        prepared, source, real = Prepared(model), SOURCE, LENGTHS
+        (prepared := Prepared(model)).lay_out()
+    source, real = SOURCE, LENGTHS
     state, histories = prepared.start(source, real), torch.zeros(3, 1, 0, dtype=torch.int64)
     parents = torch.zeros(3, 1, dtype=torch.int64)
     for step in range(data.draw(st.integers(2, 6))):
@@ -123,6 +151,23 @@ def test_beams_that_branch_and_die_see_exactly_their_own_past(data: st.DataObjec
             source, real, histories, parents = source[stay], real[stay], histories[stay], parents[stay]
             if not (parents >= 0).any():
                 break
+
+
+class OfKeys(PositionEncoding):
+    """As a recipe may have it: the same for all queries."""
+
+    def relate(self, queries_T: Tensor, keys_S: Tensor) -> Tensor:
+        return torch.sin(torch.arange(4.0)[:, None, None] + keys_S)
+
+
+@pytest.mark.parametrize("n_kv_heads", [1, 2, 4])
+def test_what_a_recipe_adds_to_scores_need_not_know_of_queries(n_kv_heads: int) -> None:
+    model = tiny(n_heads=4, n_kv_heads=n_kv_heads, positions="none")
+    before = logits(model)
+    for stack in (model.encoder, model.decoder):
+        stack.positions.__class__ = OfKeys
+    assert not torch.allclose(logits(model), before)
+    torch.testing.assert_close(stepped(model), logits(model), **EXACT)
 
 
 def test_keys_that_heads_share_are_kept_once() -> None:

@@ -111,8 +111,8 @@ def decoding(count: Count, work: Work, storage: Storage) -> list[Item]:
 
 def _prepared(count: Count, storage: Storage) -> Iterator[Item]:
     """What model/prepared.py copies of an encoder-decoder's weights: matrices turned or packed, the output's too, and
-    what is cast on the way. On a CPU there is one more form, in fp32, for steps of a single
-    row; in fp32 only where the other one is laid out by oneDNN, so that elsewhere this is too much."""
+    what is cast on the way. On a CPU there is one more form, in fp32, for steps of few rows; in fp32 only where the
+    other one is laid out by oneDNN, so that elsewhere this is too much."""
     if not (count.model.depths.encoder and count.model.depths.decoder):
         return
     layers = [part for part in count.chosen("exact") if _is_cast(part)]

@@ -7,7 +7,6 @@ from __future__ import annotations
 
 import math
 from collections.abc import Sequence
-from itertools import repeat
 
 import torch
 from torch import Tensor
@@ -40,11 +39,9 @@ def likeliest(logits_RV: Tensor, symbols: Symbols, n: int, forbidden_RV: Tensor 
     n_rows = CACHED_BEAMS if logits_RV.device.type == "cpu" else len(logits_RV)
     rows = logits_RV.split(n_rows)
     masks = [None] * len(rows) if forbidden_RV is None else forbidden_RV.split(n_rows)
-    found = [
-        logp_RV.max(-1, keepdim=True) if n == 1 else logp_RV.topk(min(n, logp_RV.size(-1)))
-        for logp_RV in map(log_probabilities, rows, repeat(symbols), masks)
-    ]
-    logp_RK, ids_RK = found[0] if len(found) == 1 else (torch.cat(parts) for parts in zip(*found, strict=True))
+    parts = (log_probabilities(part, symbols, mask) for part, mask in zip(rows, masks, strict=True))
+    found = [logp_RV.max(-1, keepdim=True) if n == 1 else logp_RV.topk(min(n, logp_RV.size(-1))) for logp_RV in parts]
+    logp_RK, ids_RK = found[0] if len(found) == 1 else map(torch.cat, zip(*found, strict=True))
     return on_cpu(logp_RK, ids_RK)
 
 

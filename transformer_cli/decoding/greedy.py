@@ -12,7 +12,7 @@ from itertools import compress
 import torch
 from torch import Tensor
 
-from transformer_cli.decoding.candidates import forbidden, likeliest, worth_removing
+from transformer_cli.decoding.candidates import forbidden, likeliest, placed, worth_removing
 from transformer_cli.decoding.constraints import Constraint
 from transformer_cli.decoding.hypothesis import Hypothesis
 from transformer_cli.decoding.options import NotFinite, Symbols
@@ -71,19 +71,19 @@ def follow(
     """n_paths hypotheses per sentence, none of which knows of the others: each goes on with the token chosen for it."""
     paths_BW = [[_Path(sentence, place) for place in range(n_paths)] for sentence in range(len(limits))]
     found, open_BW = paths_BW, torch.ones(len(limits), n_paths, dtype=torch.bool)
+    rows_B, prefixes_BWT = torch.arange(len(limits)), torch.empty(len(limits), n_paths, 0, dtype=torch.int64)
     going, tokens_R = [path for paths in paths_BW for path in paths], torch.full((open_BW.numel(),), symbols.bos)
     state = stepper.start(source_BS, source_lengths_B)
     if n_paths > 1:
         state.reorder(torch.zeros(open_BW.shape, dtype=torch.int64))
     while going:
         logits_RV = stepper.step(tokens_R.to(source_BS.device), state)
-        forbidden_RV = None
-        if constraints:
-            rows_B = torch.tensor([paths[0].sentence for paths in paths_BW])
-            forbidden_RV = forbidden(constraints, logits_RV, _written(paths_BW), rows_B, open_BW)
+        forbidden_RV = forbidden(constraints, logits_RV, prefixes_BWT, rows_B, open_BW)
         logp_R, tokens_R = choose(logits_RV, forbidden_RV, [(path.sentence, path.place) for path in going])
         for path, logp, token in zip(going, logp_R.tolist(), tokens_R.tolist(), strict=True):
             path.follow(token, logp, symbols.eos, limits[path.sentence])
+        if constraints:  # nobody else asks for what was written
+            prefixes_BWT = torch.cat((prefixes_BWT, placed(tokens_R, open_BW, 0)[:, :, None]), dim=2)
         goes_on = [path.found is None for path in going]
         if all(goes_on):
             continue
@@ -92,9 +92,10 @@ def follow(
         if worth_removing(done_B := ~open_BW.any(1)):
             stay = (~done_B).nonzero().flatten()
             paths_BW, open_BW = [paths_BW[row] for row in stay.tolist()], open_BW[stay]
+            rows_B, prefixes_BWT = rows_B[stay], prefixes_BWT[stay]
             state.keep(stay)
         state.reorder(torch.arange(n_paths).expand_as(open_BW).masked_fill(~open_BW, -1))
-    return [[path.found for path in paths if path.found] for paths in found]
+    return [[path.found for path in paths if path.found is not None] for paths in found]
 
 
 class _Path:
@@ -118,9 +119,3 @@ class _Path:
             self.found = Hypothesis(tuple(self.ids), self.total)
         else:
             self.ids.append(token)
-
-
-def _written(paths_BW: Sequence[Sequence[_Path]]) -> Tensor:
-    """By each path so far (B, W, T); what is behind the end of one that has ended, nobody asks for."""
-    n = max(len(path.ids) for paths in paths_BW for path in paths)
-    return torch.tensor([[path.ids + [0] * (n - len(path.ids)) for path in paths] for paths in paths_BW]).long()

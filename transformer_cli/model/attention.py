@@ -74,8 +74,9 @@ class ScaledDotProductAttention(nn.Module):
 class _SoftmaxAverage(torch.autograd.Function):
     """softmax(Q K^T / sqrt(K) + bias) V, and its gradient.
 
-    Scores and weights are in fp32 at least, whatever the precision of the vectors, and so are products, but of bf16 on
-    a processor that has those. Queries that share keys and values stand below each other as if they were one head's.
+    Softmax is in fp32 at least, whatever the precision of the vectors, and so are products, but on a processor that has
+    those of bf16: there what goes into a product and what comes out is rounded to it. Queries that share keys and
+    values stand below each other as if they were one head's.
     """
 
     @staticmethod

@@ -47,7 +47,7 @@ class Rows:
 class Packed:
     """Sentence behind sentence, (N, X): what training computes on.
 
-    Behind the last token lie rows of padding, one at least, until N is one of few numbers, and behind the last
+    Behind the last token lie rows of padding, one at least, until N is one of few numbers, and on a CPU behind the last
     sentence empty ones, until B is: for every new shape of a product, oneDNN makes and keeps a new kernel, which takes
     as long as the product itself does several times over. L is a multiple of 16 for the same reason, and because
     softmax works on as many numbers at once. Nothing that padding holds is read by anybody, so that its gradient is
@@ -57,11 +57,11 @@ class Packed:
     def __init__(self, lengths_B: Tensor, device: torch.device) -> None:
         """lengths_B: real tokens of each sentence, on the CPU."""
         self.device = device
-        self.n_sentences = lengths_B.numel()
         self.n_real = int(lengths_B.sum())
         self.n_rows = _one_of_few(self.n_real + 1)
         self.length = -(-int(lengths_B.max()) // 16) * 16
-        self.lengths_B = pad(lengths_B, (0, one_of_eight(self.n_sentences) - self.n_sentences))
+        n = lengths_B.numel()
+        self.lengths_B = pad(lengths_B, (0, _one_of_eight(n) - n if device.type == "cpu" else 0))
         """As attention sees them: of the sentences, and of the empty ones behind them."""
         self._places: dict[int, _Places] = {}
         self._maps: dict[tuple[int, ...], tuple[Tensor, Tensor]] = {}
@@ -171,7 +171,7 @@ def sent(tensor: Tensor, device: torch.device) -> Tensor:
     return tensor.to(device, non_blocking=True)
 
 
-def one_of_eight(n: int) -> int:
+def _one_of_eight(n: int) -> int:
     """n or a little more: one of at most 8 numbers between powers of 2."""
     grain = max(1, 1 << max(0, (n - 1).bit_length() - 4))
     return -(-n // grain) * grain

@@ -1,6 +1,6 @@
 """The only place that makes a mask. True means: this query may attend to this key.
 
-B batch, S source length, T target length, W beams
+B batch, S source length
 """
 
 from __future__ import annotations
@@ -33,6 +33,10 @@ def as_bias(mask: Tensor, *, like: Tensor) -> Tensor:
     Finite, so that a row in which everything is hidden becomes uniform weights and not NaN; large enough that in
     any other row a hidden key's weight is exactly 0. Returns mask's shape, in the dtype and on the device of `like`.
     """
-    hidden = torch.finfo(like.dtype).min / 2
     mask = sent(mask, like.device)
-    return torch.zeros(mask.shape, dtype=like.dtype, device=like.device).masked_fill_(~mask, hidden)
+    return torch.zeros(mask.shape, dtype=like.dtype, device=like.device).masked_fill_(~mask, hidden(like.dtype))
+
+
+def hidden(dtype: torch.dtype) -> float:
+    """The huge negative number."""
+    return torch.finfo(dtype).min / 2

@@ -130,7 +130,7 @@ class Form:
         mask = masks.padding(source_lengths_B, S)
         at_once = torch.arange(S, device=x_RD.device)
         hidden = None if mask is None else masks.as_bias(mask, like=like)
-        bias_JTS = self._for_heads(positions.bias(hidden, at_once, at_once, like=like), B, like=like)
+        bias_JTS = self._for_heads(positions.bias(hidden, at_once, at_once, like=like), B, S, like=like)
         for layer in self.encoder:
             around_attention, around_feed_forward = layer.residuals
             heads_BXSK = self._heads(layer.query_key_value(around_attention.enter(x_RD)), B, S).transpose(1, 2)
@@ -150,8 +150,8 @@ class Form:
         bias, like = state.advance(), state.past_PLBGNK
         if self.relates:
             bias = positions.bias(bias, *state.positions(), like=like)
-        bias_JTN = self._for_heads(bias, B, like=like)
-        bias_JTS = self._for_heads(state.memory_bias, B, like=like)
+        bias_JTN = self._for_heads(bias, B, W, like=like)
+        bias_JTS = self._for_heads(state.memory_bias, B, W, like=like)
         for number, layer in enumerate(self.decoder):
             around_self, around_cross, around_feed_forward = layer.residuals
             heads_BWXK = self._heads(state.spread(layer.query_key_value(around_self.enter(x_RD))), B, W)
@@ -187,13 +187,13 @@ class Form:
         context_JTK = torch.bmm(scores_JTN.softmax(-1), values_JNK)
         return context_JTK.view(B, H, T, K).transpose(1, 2)
 
-    def _for_heads(self, bias: Tensor | None, n_sentences: int, *, like: Tensor) -> Tensor:
+    def _for_heads(self, bias: Tensor | None, n_sentences: int, n_queries: int, *, like: Tensor) -> Tensor:
         """What `attend` adds to scores, of what is broadcastable to (B, H, T, N), once for all layers."""
         if bias is None:
             return like.new_zeros(1, 1, 1)
-        _, H, T, N = bias.shape
-        H = self.n_groups if H == T == 1 else self.n_heads
-        return bias.expand(n_sentences, H, T, N).reshape(n_sentences * self.n_groups, -1, N)
+        of_keys_alone = bias.size(1) == bias.size(2) == 1
+        H, T = (self.n_groups, 1) if of_keys_alone else (self.n_heads, n_queries)
+        return bias.expand(n_sentences, H, T, -1).reshape(n_sentences * self.n_groups, -1, bias.size(3))
 
     def _projection(self, state: Steps) -> Product:
         """To the logits that are wanted. In fp32 by W^T: oneDNN would compile for each number of them."""

@@ -12,10 +12,13 @@ them.
 
 from __future__ import annotations
 
+from collections.abc import Sequence
+
 import torch
 import torch.nn.functional as F
 from torch import Tensor
 
+from transformer_cli.model import masks
 from transformer_cli.model.products import Product
 
 LEAST_KEYS = 16
@@ -27,17 +30,21 @@ class Steps:
 
     position: tokens read so far. start, end: where the newest keys are. n_keys: those that are read,
     of which those from `end` on are hidden. beams: how many places there were at each position. taken_BW: where beams
-    are, on the CPU; places_R: the same as numbers of B * W, None where they are everywhere. only_U: the ids whose
-    logits are wanted, None for all; products: what makes them.
+    are, on the CPU; places_R: the same as numbers of B * W, None where they are everywhere. hidden_BWN: what is added
+    to scores, for each key that there is room for. memory: its keys (J, K, S) and values (J, S, K) by layer; past and
+    new: views of `past_PLBGNK` that a step reads and writes. only_U: the ids whose logits are wanted, None for all;
+    products: what makes them.
     """
 
     def __init__(self, memory_keys_LBGKS: Tensor, memory_values_LBGSK: Tensor, memory_bias: Tensor | None) -> None:
         self.memory_keys_LBGKS, self.memory_values_LBGSK = memory_keys_LBGKS, memory_values_LBGSK
         self.memory_bias = memory_bias
         L, B, G, K, _ = memory_keys_LBGKS.shape
-        self.hidden = torch.finfo(memory_keys_LBGKS.dtype).min / 2
         self.past_PLBGNK = memory_keys_LBGKS.new_zeros(2, L, B, G, LEAST_KEYS, K)
-        self.hidden_BWN = memory_keys_LBGKS.new_full((B, 1, LEAST_KEYS), self.hidden)
+        self.hidden_BWN = memory_keys_LBGKS.new_full((B, 1, LEAST_KEYS), masks.hidden(memory_keys_LBGKS.dtype))
+        self.new: Sequence[Tensor] = ()
+        self.past: Sequence[tuple[Tensor, Tensor]] = ()
+        self.memory: Sequence[tuple[Tensor, Tensor]] = self._layers_of_memory()
         self.start = self.end = self.n_keys = 0
         self.beams: list[int] = []
         self._settle(torch.ones(B, 1, dtype=torch.bool))
@@ -58,12 +65,14 @@ class Steps:
         """Forget all sentences but these, which are given by their rows, in order."""
         self._settle(self.taken_BW[sentences.cpu()])
         sentences = sentences.to(self.hidden_BWN.device)
+        self.new = self.past = self.memory = ()  # so that each old table goes before the next new one is made
         self.memory_keys_LBGKS = self.memory_keys_LBGKS.index_select(1, sentences)
         self.memory_values_LBGSK = self.memory_values_LBGSK.index_select(1, sentences)
         self.past_PLBGNK = self.past_PLBGNK.index_select(2, sentences)
         self.hidden_BWN = self.hidden_BWN.index_select(0, sentences)
         if self.memory_bias is not None:
             self.memory_bias = self.memory_bias.index_select(0, sentences)
+        self.memory = self._layers_of_memory()
 
     def spread(self, x_RX: Tensor) -> Tensor:
         """From a row for each beam to one for each place, (B * W, X), with whatever is behind them."""
@@ -85,8 +94,6 @@ class Steps:
         self.new = new_PLBGWK.permute(1, 2, 4, 0, 3, 5).unbind()
         keys_LJNK, values_LJNK = self.past_PLBGNK.narrow(4, 0, self.n_keys).flatten(2, 3)
         self.past = list(zip(keys_LJNK.transpose(2, 3).unbind(), values_LJNK.unbind(), strict=True))
-        keys_LJKS, values_LJSK = self.memory_keys_LBGKS.flatten(1, 2), self.memory_values_LBGSK.flatten(1, 2)
-        self.memory = list(zip(keys_LJKS.unbind(), values_LJSK.unbind(), strict=True))
         own_BWW = self.hidden_BWN.narrow(2, self.start, n_beams)
         if n_beams > 1:
             own_BWW.diagonal(dim1=1, dim2=2).zero_()
@@ -118,9 +125,15 @@ class Steps:
             self.places_R = taken.nonzero().flatten().to(device)
             self._row_of = (taken.cumsum(0) - 1).clamp_(min=0).to(device)
 
+    def _layers_of_memory(self) -> list[tuple[Tensor, Tensor]]:
+        keys_LJKS, values_LJSK = self.memory_keys_LBGKS.flatten(1, 2), self.memory_values_LBGSK.flatten(1, 2)
+        return list(zip(keys_LJKS.unbind(), values_LJSK.unbind(), strict=True))
+
     def _grow(self, room: int) -> None:
         """What is not written yet is not touched, and takes no memory."""
+        self.new = self.past = ()
         written = self.past_PLBGNK
         self.past_PLBGNK = written.new_empty(*written.shape[:4], room, written.size(5))
         self.past_PLBGNK[..., : self.start, :] = written[..., : self.start, :]
-        self.hidden_BWN = F.pad(self.hidden_BWN, (0, room - self.hidden_BWN.size(2)), value=self.hidden)
+        more = room - self.hidden_BWN.size(2)
+        self.hidden_BWN = F.pad(self.hidden_BWN, (0, more), value=masks.hidden(self.hidden_BWN.dtype))
