@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import faulthandler
 import os
 import signal
 import socket
@@ -11,6 +12,9 @@ import warnings
 from collections.abc import Callable
 from importlib import import_module
 from pathlib import Path
+
+_says: dict[int, Path] = {}
+"""Where each process leaves its last words."""
 
 
 def start(n: int, action: Callable[[int], object], errors: Path) -> list[int]:
@@ -29,7 +33,7 @@ def start(n: int, action: Callable[[int], object], errors: Path) -> list[int]:
 
 def codes(children: list[int], *, limit_s: float) -> list[int]:
     """The exit codes of all, minus the number of a signal. Who is there after the limit, or six seconds after another
-    one's end, is killed."""
+    one's end, is killed. What those said that did not end well is printed, for pytest to show where a test fails."""
     found, end = dict.fromkeys(children, -signal.SIGKILL), time.monotonic() + limit_s
     left = set(children)
     while left and time.monotonic() < end:
@@ -43,6 +47,9 @@ def codes(children: list[int], *, limit_s: float) -> list[int]:
     for child in left:
         os.kill(child, signal.SIGKILL)
         os.waitpid(child, 0)
+    for rank, (child, code) in enumerate(found.items()):
+        if code:
+            print(f"process {rank} ended with {code}: {_says[child].read_text()}")
     return list(found.values())
 
 
@@ -51,12 +58,14 @@ def _fork(action: Callable[[int], object], says: dict[str, object], errors: Path
         warnings.simplefilter("ignore", DeprecationWarning)  # see faults.Killer
         child = os.fork()
     if child:
+        _says[child] = errors
         return child
     code = 1
     try:
         os.environ.update({name: str(value) for name, value in says.items()})
         with open(errors, "w") as stderr:
             os.dup2(stderr.fileno(), 2)
+        faulthandler.enable()  # there, not where this test run said
         action(int(str(says["RANK"])))
         code = 0
     except BaseException as error:
