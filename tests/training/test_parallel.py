@@ -15,6 +15,7 @@ from typing import Any
 import pytest
 import torch.distributed.run as torchrun
 from ranks import codes, start
+from torch.distributed import TCPStore
 
 from transformer_cli.checkpoints.store import list_checkpoints, load_checkpoint
 from transformer_cli.cli.processes import run_all
@@ -40,6 +41,23 @@ def talk() -> None:
 @pytest.mark.parametrize("n", [1, 3])
 def test_all_hear_what_one_says_and_what_all_say(n: int, tmp_path: Path) -> None:
     assert codes(start(n, lambda _: talk(), tmp_path), limit_s=60) == [0] * n
+
+
+def test_nothing_is_read_that_an_earlier_world_posted(tmp_path: Path) -> None:
+    """torchrun's store outlives a world, and a save has the same name in the next one."""
+    store = TCPStore("127.0.0.1", 0, is_master=True)
+
+    def twice(rank: int) -> None:
+        os.environ.update(TORCHELASTIC_USE_AGENT_STORE="True", MASTER_PORT=str(store.port))
+        for _ in range(2):
+            with joined("cpu") as world:
+                board = world.writers("save 1")
+                assert not board.store.check(["written"])
+                world.wait()
+                board.post("written")
+                assert board.store.check(["written"])
+
+    assert codes(start(2, twice, tmp_path), limit_s=60) == [0, 0]
 
 
 def test_a_run_under_torchrun_writes_one_history_and_one_model(
