@@ -6,7 +6,6 @@ them decides is decided once, and shared.
 
 from __future__ import annotations
 
-import secrets
 import threading
 import time
 from collections.abc import Iterator
@@ -189,16 +188,16 @@ def _join(here: environment.Place, device: str) -> World:
     try:
         with minded():
             store, rank, size = next(rendezvous("env://", timeout=JOINING))
-            own = PrefixStore("tx", store)
+            world = f"world {store.add(f'joined by {rank}', 1)}"  # the store may have been an earlier one's, too
             backends = ",".join(work for work in WORKS if work.split(":")[0] in ("cpu", kind))
+            own = PrefixStore(f"{world}: work", store)
             dist.init_process_group(backends, store=own, rank=rank, world_size=size, timeout=UNLIMITED)
-            watch = Watch(PrefixStore("watch", store.clone()), rank=rank, size=size)
-            # The store may be an earlier world's, too. And every state is there before it is looked at.
-            token = World(rank, size).share(secrets.token_hex(8))
+            watch = Watch(PrefixStore(f"{world}: watch", store.clone()), rank=rank, size=size)
+            World(rank, size).wait()  # every state is there before it is looked at
     except (dist.DistError, RuntimeError, OSError) as failure:
         raise ResourceError(
             f"process {here.rank} of {here.size} cannot reach the others: {str(failure)[:200]}",
             hint=environment.HINT,
         ) from failure
     watch.start()
-    return World(rank=rank, size=size, watch=watch, board=PrefixStore(token, store.clone()))
+    return World(rank=rank, size=size, watch=watch, board=PrefixStore(f"{world}: board", store.clone()))
