@@ -31,9 +31,9 @@ def start(n: int, action: Callable[[int], object], errors: Path) -> list[int]:
     return [_fork(action, {**says, "RANK": rank, "LOCAL_RANK": rank}, errors / str(rank)) for rank in range(n)]
 
 
-def codes(children: list[int], *, limit_s: float) -> list[int]:
-    """The exit codes of all, minus the number of a signal. Who is there after the limit, or six seconds after another
-    one's end, is killed. What those said that did not end well is printed, for pytest to show where a test fails."""
+def codes(children: list[int], *, limit_s: float, grace_s: float = 6) -> list[int]:
+    """The exit codes of all, minus the number of a signal. Who is there after the limit, or that long after the end of
+    another, is killed. What those said that did not end well is printed, for pytest to show where a test fails."""
     found, end = dict.fromkeys(children, -signal.SIGKILL), time.monotonic() + limit_s
     left = set(children)
     while left and time.monotonic() < end:
@@ -42,7 +42,7 @@ def codes(children: list[int], *, limit_s: float) -> list[int]:
             if pid:
                 found[child] = os.waitstatus_to_exitcode(status)
                 left.remove(child)
-                end = min(end, time.monotonic() + 6)
+                end = min(end, time.monotonic() + grace_s)
         time.sleep(0.01)
     for child in left:
         os.kill(child, signal.SIGKILL)

@@ -69,7 +69,8 @@ def test_older_versions_of_pytorch_do_not_tell_what_a_processor_is(monkeypatch: 
     monkeypatch.setattr(torch.cpu, "get_capabilities", lambda: {"cpu_name": "x"}, raising=False)
     assert products._capabilities.__wrapped__() == {"cpu_name": "x"}
     monkeypatch.delattr(torch.cpu, "get_capabilities")
-    assert products._capabilities.__wrapped__() == {}
+    monkeypatch.setattr(torch.cpu, "_is_avx512_bf16_supported", lambda: False)
+    assert products._capabilities.__wrapped__() == {"avx512_bf16": False}
 
 
 @pytest.mark.parametrize(

@@ -60,6 +60,25 @@ def test_nothing_is_read_that_an_earlier_world_posted(tmp_path: Path) -> None:
     assert codes(start(2, twice, tmp_path), limit_s=60) == [0, 0]
 
 
+@pytest.mark.parametrize(("who", "joins"), [(0, False), (1, False), (0, True), (1, True)])
+def test_processes_meet_again_after_one_ended_anywhere(who: int, joins: bool, tmp_path: Path) -> None:
+    """torchrun starts all anew, at the same store, whatever each had said there."""
+    store = TCPStore("127.0.0.1", 0, is_master=True)
+
+    def meet(rank: int, *, ends: bool) -> None:
+        os.environ.update(TORCHELASTIC_USE_AGENT_STORE="True", MASTER_PORT=str(store.port))
+        if ends and rank == who and not joins:
+            os._exit(9)
+        with joined("cpu") as world:
+            if ends and rank == who:
+                os._exit(9)
+            assert world.gather(str(rank)) == ["0", "1"]
+
+    for _ in range(2):
+        assert codes(start(2, lambda rank: meet(rank, ends=True), tmp_path), limit_s=30, grace_s=0.5)[who] == 9
+        assert codes(start(2, lambda rank: meet(rank, ends=False), tmp_path), limit_s=30) == [0, 0]
+
+
 def test_a_run_under_torchrun_writes_one_history_and_one_model(
     tmp_path: Path, trained_run: Path, warm: list[str]
 ) -> None:

@@ -6,15 +6,16 @@ sentence, T tokens so far
 
 from __future__ import annotations
 
+import math
 from collections.abc import Sequence
 
 import torch
 from torch import Tensor
 
-from transformer_cli.decoding.candidates import forbidden, likeliest, placed, refuse_nan, worth_removing
+from transformer_cli.decoding.candidates import forbidden, likeliest, placed, worth_removing
 from transformer_cli.decoding.constraints import Constraint
 from transformer_cli.decoding.hypothesis import Hypothesis, LengthPenalty
-from transformer_cli.decoding.options import Symbols
+from transformer_cli.decoding.options import NotFinite, Symbols
 from transformer_cli.decoding.stepper import S, Stepper
 
 
@@ -84,7 +85,7 @@ class _Beams:
         """Give each beam its next token; returns the places of their parents, -1 where a place is empty."""
         taken_BW = self.taken_BW
         logp_BWK, ids_BWK = placed(logp_RK, taken_BW, -torch.inf), placed(ids_RK, taken_BW, 0)
-        refuse_nan(logp_BWK, self.rows_B)
+        _refuse_nan(logp_BWK, self.rows_B)
         candidates_BN = (self.totals_BW[:, :, None] + logp_BWK).flatten(1)
         totals_BW, index_BW = candidates_BN.topk(min(self.width, candidates_BN.size(1)))
         parents_BW = index_BW // logp_BWK.size(2)
@@ -152,3 +153,9 @@ class _Beams:
 
     def _ranked(self, found: list[Hypothesis]) -> list[Hypothesis]:
         return sorted(found, key=lambda hypothesis: hypothesis.rank(self.penalty))
+
+
+def _refuse_nan(logp_BX: Tensor, rows_B: Tensor) -> None:
+    """Raise NotFinite, with the number in `rows_B`, for the first sentence that has a NaN."""
+    if math.isnan(float(logp_BX.sum())):  # none is inf, so no other sum is NaN
+        raise NotFinite(int(rows_B[logp_BX.isnan().flatten(1).any(1)][0]))

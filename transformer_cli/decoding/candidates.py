@@ -5,14 +5,13 @@ B sentences, W places for beams, T tokens so far, R beams of all sentences, V ta
 
 from __future__ import annotations
 
-import math
 from collections.abc import Sequence
 
 import torch
 from torch import Tensor
 
 from transformer_cli.decoding.constraints import Constraint
-from transformer_cli.decoding.options import NotFinite, Symbols
+from transformer_cli.decoding.options import Symbols
 
 CACHED_BEAMS = 32
 
@@ -68,12 +67,6 @@ def log_probabilities(logits_RV: Tensor, symbols: Symbols, forbidden_RV: Tensor 
 def log_softmax(logits_RV: Tensor) -> Tensor:
     """The model's own log-probabilities, in fp32 at least."""
     return logits_RV.to(torch.promote_types(logits_RV.dtype, torch.float32)).log_softmax(-1)
-
-
-def refuse_nan(logp_BX: Tensor, rows_B: Tensor) -> None:
-    """Raise NotFinite, with the number in `rows_B`, for the first sentence that has a NaN."""
-    if math.isnan(float(logp_BX.sum())):  # none is inf, so no other sum is NaN
-        raise NotFinite(int(rows_B[logp_BX.isnan().flatten(1).any(1)][0]))
 
 
 def placed(x_R: Tensor, taken_BW: Tensor, fill: float) -> Tensor:

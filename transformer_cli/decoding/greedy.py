@@ -81,7 +81,7 @@ def follow(
         forbidden_RV = forbidden(constraints, logits_RV, prefixes_BWT, rows_B, open_BW)
         logp_R, tokens_R = choose(logits_RV, forbidden_RV, [(path.sentence, path.place) for path in going])
         for path, logp, token in zip(going, logp_R.tolist(), tokens_R.tolist(), strict=True):
-            path.follow(token, logp, symbols.eos, limits[path.sentence])
+            path.extend(token, logp, symbols.eos, limits[path.sentence])
         if constraints:  # nobody else asks for what was written
             prefixes_BWT = torch.cat((prefixes_BWT, placed(tokens_R, open_BW, 0)[:, :, None]), dim=2)
         goes_on = [path.found is None for path in going]
@@ -95,7 +95,7 @@ def follow(
             rows_B, prefixes_BWT = rows_B[stay], prefixes_BWT[stay]
             state.keep(stay)
         state.reorder(torch.arange(n_paths).expand_as(open_BW).masked_fill(~open_BW, -1))
-    return [[path.found for path in paths if path.found is not None] for paths in found]
+    return [[path.hypothesis() for path in paths] for paths in found]
 
 
 class _Path:
@@ -107,7 +107,11 @@ class _Path:
         self.total = 0.0
         self.found: Hypothesis | None = None
 
-    def follow(self, token: int, logp: float, eos: int, limit: int) -> None:
+    def hypothesis(self) -> Hypothesis:
+        assert self.found is not None, "a path that has not ended"
+        return self.found
+
+    def extend(self, token: int, logp: float, eos: int, limit: int) -> None:
         """It ends with the end mark; at its limit of pieces, or where no token is possible, it is cut."""
         if math.isnan(logp):
             raise NotFinite(self.sentence)

@@ -126,8 +126,10 @@ def _gains_in_fp32() -> bool:
 
 @cache
 def _capabilities() -> Mapping[str, Any]:
-    found: Mapping[str, Any] = torch.cpu.get_capabilities() if hasattr(torch.cpu, "get_capabilities") else {}
-    return found
+    if hasattr(torch.cpu, "get_capabilities"):
+        found: Mapping[str, Any] = torch.cpu.get_capabilities()
+        return found
+    return {"avx512_bf16": torch.cpu._is_avx512_bf16_supported()}
 
 
 def _computes_bf16() -> bool:

@@ -65,7 +65,7 @@ class Steps:
         """Forget all sentences but these, which are given by their rows, in order."""
         self._settle(self.taken_BW[sentences.cpu()])
         sentences = sentences.to(self.hidden_BWN.device)
-        self.new = self.past = self.memory = ()  # so that each old table goes before the next new one is made
+        self.new = self.past = self.memory = ()  # whose views would hold the old tables until all new ones are made
         self.memory_keys_LBGKS = self.memory_keys_LBGKS.index_select(1, sentences)
         self.memory_values_LBGSK = self.memory_values_LBGSK.index_select(1, sentences)
         self.past_PLBGNK = self.past_PLBGNK.index_select(2, sentences)

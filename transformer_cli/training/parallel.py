@@ -6,6 +6,7 @@ them decides is decided once, and shared.
 
 from __future__ import annotations
 
+import secrets
 import threading
 import time
 from collections.abc import Iterator
@@ -188,11 +189,11 @@ def _join(here: environment.Place, device: str) -> World:
     try:
         with minded():
             store, rank, size = next(rendezvous("env://", timeout=JOINING))
-            world = f"world {store.add(f'joined by {rank}', 1)}"  # the store may have been an earlier one's, too
+            world = _agree(store, rank, size)
             backends = ",".join(work for work in WORKS if work.split(":")[0] in ("cpu", kind))
-            own = PrefixStore(f"{world}: work", store)
+            own = PrefixStore(f"{world} work", store)
             dist.init_process_group(backends, store=own, rank=rank, world_size=size, timeout=UNLIMITED)
-            watch = Watch(PrefixStore(f"{world}: watch", store.clone()), rank=rank, size=size)
+            watch = Watch(PrefixStore(f"{world} watch", store.clone()), rank=rank, size=size)
             World(rank, size).wait()  # every state is there before it is looked at
     except (dist.DistError, RuntimeError, OSError) as failure:
         raise ResourceError(
@@ -200,4 +201,31 @@ def _join(here: environment.Place, device: str) -> World:
             hint=environment.HINT,
         ) from failure
     watch.start()
-    return World(rank=rank, size=size, watch=watch, board=PrefixStore(f"{world}: board", store.clone()))
+    return World(rank=rank, size=size, watch=watch, board=PrefixStore(f"{world} board", store.clone()))
+
+
+def _agree(store: Store, rank: int, size: int) -> str:
+    """A name that all processes of this world have, and none of an earlier one at the same store, wherever that ended:
+    who comes says what nobody said before, and the first one answers until all have its answer.
+
+    Raises TimeoutError where one does not come.
+    """
+    mine, others = secrets.token_hex(8), range(1, size)
+    until = time.monotonic() + JOINING.total_seconds()
+    if rank:
+        store.set(f"comes {rank}", mine)
+    while time.monotonic() < until:
+        if rank == 0:
+            for other in others:
+                if store.check([f"comes {other}"]):
+                    store.set(f"answer to {store.get(f'comes {other}').decode()}", mine)
+            if store.check([f"{mine} has {other}" for other in others]):
+                store.set(f"{mine} is complete", "")
+                return mine
+        elif store.check([f"answer to {mine}"]):
+            world = store.get(f"answer to {mine}").decode()
+            store.set(f"{world} has {rank}", "")
+            if store.check([f"{world} is complete"]):
+                return world
+        time.sleep(POLL_S)
+    raise TimeoutError(f"not all came within {JOINING.total_seconds() / 60:.0f} minutes")
