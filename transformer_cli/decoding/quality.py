@@ -83,8 +83,9 @@ def _is_short(source: list[str], translation: list[str]) -> bool:
 
 
 def _lacks_sentences(source: str, translation: str) -> bool:
-    n_source, n_translation = (len(sentences(text)) for text in (source, translation))
-    return n_source >= SHORT_SENTENCES and 1 < n_translation < SHORT_SENTENCES_SHARE * n_source
+    if (n_source := len(sentences(source))) < SHORT_SENTENCES:
+        return False
+    return 1 < len(sentences(translation)) < SHORT_SENTENCES_SHARE * n_source
 
 
 def _longest_row(words: list[str]) -> int:

@@ -22,6 +22,10 @@ from transformer_cli.errors import DataError, DivergedError, UsageError
 from transformer_cli.tokenizer import BOS, EOS, PAD, UNK, Tokenizer, wanted
 
 
+Parts = Sequence[Hypothesis]
+"""Of a line, each one the translation of a part."""
+
+
 class Learned(TypedDict, total=False):
     """What a translator knows of its model's training.
 
@@ -274,21 +278,20 @@ class TextTranslator(ABC):
         self, line: str, inputs: Sequence[Input], hypotheses: Sequence[Sequence[Hypothesis]], options: SearchOptions
     ) -> Translation:
         """The translation of a line out of those of its parts; its n-th best, or n-th draw, is made of their n-th."""
-        ranks = list(zip(*hypotheses, strict=False))
-        several = [(self._candidate(parts, options), parts) for parts in ranks]
+        ranks = zip(*hypotheses, strict=False)
+        several = [self._candidate(parts, options) for parts in ranks]
         if options.mbr is not None:
             several.sort(key=lambda one: -one[0].log_probability)  # of a text's draws the likeliest stays
-            best_first = mbr.by_utility([one.text for one, _ in several], options.mbr.metric)[: options.n_best]
-            several = [(replace(several[n][0], utility=utility), several[n][1]) for n, utility in best_first]
+            best_first = mbr.by_utility([one.text for one, *_ in several], options.mbr.metric)[: options.n_best]
+            several = [(replace(several[n][0], utility=utility), *several[n][1:]) for n, utility in best_first]
         if options.search == "beam":  # what other searches find has an order of their own
             several.sort(key=lambda one: (one[0].truncated, -one[0].score))
-        best, parts = several[0]
-        texts = self.tokenizer.decode_target([part.ids for part in parts])
+        best, parts, texts = several[0]
         pairs = [(line, best.text), *zip((one.text for one in inputs), texts, strict=True)]
         split = (SPLIT,) if len(inputs) > 1 else ()
         translation = Translation(
             **vars(best),
-            n_best=tuple(candidate for candidate, _ in several),
+            n_best=tuple(candidate for candidate, *_ in several),
             flags=quality.flags_of(pairs) + split,
             parts=tuple(
                 Part(
@@ -305,17 +308,20 @@ class TextTranslator(ABC):
             return translation
         return replace(translation, flags=(*translation.flags, UNSURE))
 
-    def _candidate(self, parts: Sequence[Hypothesis], options: SearchOptions) -> Candidate:
+    def _candidate(self, parts: Parts, options: SearchOptions) -> tuple[Candidate, Parts, list[str]]:
+        """With its parts and their texts."""
+        texts = self.tokenizer.decode_target([part.ids for part in parts])
         ids = tuple(id for part in parts for id in part.ids)
         log_probability = sum(part.log_probability for part in parts)
-        return Candidate(
-            text=long_lines.join(self.tokenizer.decode_target([part.ids for part in parts])),
+        candidate = Candidate(
+            text=long_lines.join(texts),
             score=log_probability / options.penalty(sum(part.length for part in parts)),
             log_probability=log_probability,
             ids=ids,
             tokens=tuple(self.tokenizer.target.piece(id) for id in ids),
             truncated=any(part.truncated for part in parts),
         )
+        return candidate, parts, texts
 
     def _banned(self) -> list[int]:
         """Ids of the pieces that the configuration bans."""
