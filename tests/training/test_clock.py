@@ -258,3 +258,19 @@ def test_what_ends_a_run_is_said(training: dict[str, Any], sentence: str) -> Non
 )
 def test_seconds_in_words(seconds: float, short: str, long: str) -> None:
     assert (duration(seconds), spelled(seconds)) == (short, long)
+
+
+def test_a_process_that_was_stopped_for_hours_has_the_pace_it_had_and_a_slower_machine_shows() -> None:
+    machine = Machine()
+
+    def updates(n: int, seconds: float) -> float:
+        for _ in range(n):
+            machine.now += seconds
+            machine.clock.update(1000)
+        assert machine.clock.pace is not None
+        return 1000 * machine.clock.pace
+
+    assert updates(100, 2.0) == pytest.approx(2.0)
+    assert updates(1, 3 * 3600.0) < 1.15 * 2.0
+    assert updates(300, 2.0) == pytest.approx(2.0, rel=0.01)
+    assert updates(500, 60.0) == pytest.approx(60.0, rel=0.05)

@@ -19,6 +19,8 @@ WARM_UP, WARM_UP_S = 3, 60.0
 long."""
 MEMORY = 0.99
 """How much of an update's weight in the pace is left after the next one."""
+SLOWEST = 10
+"""An update counts for the pace as this many usual ones at most: a process that was stopped for hours is no slower."""
 VALIDATION_SHARE, TRANSLATION_SHARE = 0.4, 5.0
 """Seconds that a validation takes per target token, in those of an update: its loss, and its translations. A guess,
 until there was one."""
@@ -57,11 +59,12 @@ class Clock:
 
     def update(self, target_tokens: int) -> float:
         """An update was made; returns its seconds."""
-        seconds = self.lap("update")
+        pace, seconds = self.pace, self.lap("update")
         self.updates += 1
         self.seconds += seconds
         kept = MEMORY if self.is_warm else 0.0
-        self._recent_s = kept * self._recent_s + seconds
+        counted = min(seconds, SLOWEST * pace * target_tokens) if pace else seconds
+        self._recent_s = kept * self._recent_s + counted
         self._recent_tokens = kept * self._recent_tokens + target_tokens
         return seconds
 
