@@ -21,7 +21,6 @@ from transformer_cli.decoding.translation import NOTHING, SPLIT, TOO_LONG, Candi
 from transformer_cli.errors import DataError, DivergedError, UsageError
 from transformer_cli.tokenizer import BOS, EOS, PAD, UNK, Tokenizer, wanted
 
-
 Parts = Sequence[Hypothesis]
 """Of a line, each one the translation of a part."""
 
