@@ -71,6 +71,15 @@ def test_figures_have_the_same_bytes_each_time_and_a_page_asks_for_nothing(run: 
     assert set(re.findall(r'(?:src|href)="(.)', page)) <= {"#"}
 
 
+def test_half_a_minute_is_half_a_minute(run: None) -> None:
+    early = [event | {"elapsed_s": event["elapsed_s"] / 10} if "elapsed_s" in event else event for event in EVENTS]
+    Path("runs/a&b/metrics.jsonl").write_text("".join(json.dumps(event) + "\n" for event in early))
+    assert tx("runs/a&b", "--over", "minutes", "-o", "x.svg") == 0
+    labels = re.findall(r"<!-- ([\d.]+[a-z]?) -->", Path("x.svg").read_text())
+    assert "0.2" in {label[:3] for label in labels}
+    assert not any(label.endswith("m") for label in labels)
+
+
 def test_a_terminal_has_a_small_curve_of_each(run: None, capfd: pytest.CaptureFixture[str]) -> None:
     assert tx("runs/a&b") == 0
     rows = [line.split() for line in capfd.readouterr().out.splitlines()[2:]]

@@ -72,6 +72,8 @@ def test_what_has_unseen_words_is_not_warned_of_twice(doubtful, capfd):
     told = capfd.readouterr().err
     assert "training never saw guten, tag" in told
     assert "less sure" not in told
+    assert main(["translate", "guten tag", BEER]) == 0
+    assert "less sure than it usually is of 2 of 2 translations (lines 1, 2)\n" in capfd.readouterr().err
 
 
 def test_a_conversation_says_so_after_each_sentence(doubtful, capfd, monkeypatch):

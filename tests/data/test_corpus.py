@@ -99,7 +99,7 @@ def test_text_that_needs_nothing_is_counted_nowhere():
 def test_bytes_that_are_not_utf8_are_named_by_file_line_and_byte(bom):
     with pytest.raises(DataError) as caught:
         split_lines(bom + b"gut\nsch\xf6n\n", "corpus.de")
-    assert "corpus.de, line 2: byte 4 of the line (0xf6, byte " + str(len(bom) + 7) in caught.value.message
+    assert "corpus.de, line 2: byte 4 of the line (0xf6, byte " + str(len(bom) + 8) in caught.value.message
     assert "iconv -f latin1" in caught.value.hint
 
 
@@ -271,6 +271,8 @@ def test_training_leaves_out_pairs_with_an_empty_side_and_shifts_no_other(tmp_pa
 def test_training_text_with_nothing_on_both_sides_is_an_error(tmp_path):
     with pytest.raises(DataError, match="of 2 pairs, none has text on both sides"):
         load_training(write_pair(tmp_path, "a\n\n", "\nb\n"))
+    with pytest.raises(DataError, match="it is empty"):
+        load_training(write_pair(tmp_path, "", ""))
 
 
 def test_validation_and_test_keep_every_pair(tmp_path):

@@ -254,7 +254,13 @@ def test_what_ends_a_run_is_said(training: dict[str, Any], sentence: str) -> Non
 
 @pytest.mark.parametrize(
     ("seconds", "short", "long"),
-    [(7, "0:07", "7 s"), (307, "5:07", "5 min"), (11_999, "3:19:59", "3 h 20 min"), (201_600, "56:00:00", "56 h")],
+    [
+        (7, "0:07", "7 s"),
+        (150, "2:30", "3 min"),
+        (307, "5:07", "5 min"),
+        (11_999, "3:19:59", "3 h 20 min"),
+        (201_600, "56:00:00", "56 h"),
+    ],
 )
 def test_seconds_in_words(seconds: float, short: str, long: str) -> None:
     assert (duration(seconds), spelled(seconds)) == (short, long)
@@ -274,3 +280,18 @@ def test_a_process_that_was_stopped_for_hours_has_the_pace_it_had_and_a_slower_m
     assert updates(1, 3 * 3600.0) < 1.15 * 2.0
     assert updates(300, 2.0) == pytest.approx(2.0, rel=0.01)
     assert updates(500, 60.0) == pytest.approx(60.0, rel=0.05)
+
+
+def test_slow_first_updates_of_a_run_that_continues_do_not_end_its_minutes() -> None:
+    options = TrainingConfig.model_validate({"max_steps": None, "budget": {"minutes": 1}, "validate_every": 400})
+    horizon = Horizon(options, 200, 200_000, 14_000)
+    now = 0.0
+    clock = Clock(lambda: now, passed_s=30.0)
+    progress, spent = Progress(step=170, target_tokens=170_000), []
+    while not spent or spent[-1] < 60.0:
+        now += 0.1 if clock.updates > 6 else 0.5
+        clock.update(1000)
+        progress.step += 1
+        progress.target_tokens += 1000
+        spent.append(horizon.ended_here_s(progress, clock))
+    assert 53.0 < clock.passed_s <= 60.0

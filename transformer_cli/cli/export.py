@@ -49,8 +49,9 @@ def export(
     """Export a trained model to another engine, and compare.
 
     The model is written, opened by the engine that it is for, and both translate up to 100 lines of the run's
-    validation text, or of -i: logits, texts and scores are compared, and kept as comparison.json. Where they differ
-    nothing is left behind and the exit code is 4. What a format cannot hold is refused, with all reasons.
+    validation text, or of -i. Where logits or the scores of the same text differ nothing is left behind and the exit
+    code is 4; texts that only one of both searches finds are counted. comparison.json has it all. What a format cannot
+    hold is refused, with all reasons.
 
     A model of several languages is exported whole, and compared in the direction that --to says: what was written there
     says how each source begins. For Hugging Face that is `>>en<<`, as in other Marian models.

@@ -127,7 +127,7 @@ class Tally:
         for number, one in enumerate(found, start=self.n_lines + 1):
             if not set(LOOKS_WRONG).isdisjoint(one.flags):
                 self.odd.add(number)
-            if UNSURE in one.flags and UNSEEN not in one.flags:  # those are named anyway
+            if UNSURE in one.flags:
                 self.unsure.add(number)
         self.n_lines += len(found)
         self.n_empty += sum(translation.is_of_nothing for translation in found)
@@ -149,7 +149,7 @@ class Tally:
             console.warn(f"did not end and were cut at the longest length: {self.n_truncated:,} {of_all} translations")
         if signs := [f"{self.flags[flag]:,} {flag}" for flag in LOOKS_WRONG if self.flags[flag]]:
             console.warn(f"look wrong, {of_all} translations: {', '.join(signs)} ({self.odd})")
-        if n := self.unsure.n:
+        if (n := self.unsure.n) and (self.n_lines > 1 or not self.flags[UNSEEN]):  # a word of the one line is named
             tell = console.warn if n > 2 * SHARE * self.n_lines else console.say
             several = f"the model is less sure than it usually is of {n:,} {of_all} translations ({self.unsure})"
             tell(UNSURE_OF_THIS if self.n_lines == 1 else several)

@@ -395,6 +395,6 @@ def not_utf8(data: bytes, position: int, name: str, *, lines_before: int, bytes_
         hint = "if it is Latin-1, `iconv -f latin1 -t utf-8 OLD > NEW` converts it"
     return DataError(
         f"{name}, line {line:,}: byte {column:,} of the line (0x{data[position]:02x}, byte "
-        f"{bytes_before + position:,} of the file, counted from 0) is not UTF-8",
+        f"{bytes_before + position + 1:,} of the file) is not UTF-8",
         hint=hint,
     )

@@ -24,6 +24,8 @@ SLOWEST = 10
 VALIDATION_SHARE, TRANSLATION_SHARE = 0.4, 5.0
 """Seconds that a validation takes per target token, in those of an update: its loss, and its translations. A guess,
 until there was one."""
+GUESSED_SHARE = 0.1
+"""Of a budget of minutes, that such a guess keeps free at most: the first updates are slow, and would end a run by it."""
 
 
 class Clock:
@@ -225,7 +227,10 @@ class Horizon:
         n_checkpoints = n_validations + (moments(options.checkpoint_every) if options.checkpoint_every else 0)
         n_epochs = max(0, -(-(n_updates - here) // self.updates_per_epoch))
         share = VALIDATION_SHARE + TRANSLATION_SHARE * options.validation_bleu
-        validation_s = clock.latest.get("validation", share * self.validation_tokens * clock.pace)
+        guess_s = share * self.validation_tokens * clock.pace
+        if options.budget is not None and options.budget.minutes is not None:
+            guess_s = min(guess_s, GUESSED_SHARE * 60 * options.budget.minutes)
+        validation_s = clock.latest.get("validation", guess_s)
         return (
             tokens * clock.pace
             + n_validations * validation_s

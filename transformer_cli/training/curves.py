@@ -120,7 +120,8 @@ def figure(runs: Sequence[tuple[str, Sequence[Curve]]], *, over: Over, suffix: s
         axes[0].legend(fontsize="small")
         axes[0].set_title(textwrap.fill(note, NOTE_WIDTH), fontsize="small", loc="left")
         axes[-1].set_xlabel(LABELS[over])
-        axes[-1].xaxis.set_major_formatter(EngFormatter(sep=""))  # 5M and not 0.5 of 1e7, which stands elsewhere
+        if over != "minutes":
+            axes[-1].xaxis.set_major_formatter(EngFormatter(sep=""))  # 5M and not 0.5 of 1e7, which stands elsewhere
         # A creation date would make every file another one.
         kind = "png" if suffix == ".png" else "svg"
         drawing.savefig(file, format=kind, dpi=DPI, metadata={"Date": None} if kind == "svg" else None)

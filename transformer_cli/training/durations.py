@@ -14,7 +14,7 @@ def spelled(seconds: float) -> str:
     """50 s, 12 min, 3 h 20 min or 56 h."""
     if seconds < 100:
         return f"{seconds:.0f} s"
-    minutes = round(seconds / 60)
+    minutes = int(seconds / 60 + 0.5)
     if minutes < 100:
         return f"{minutes} min"
     hours, rest = divmod(minutes, 60)
