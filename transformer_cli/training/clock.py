@@ -25,7 +25,7 @@ VALIDATION_SHARE, TRANSLATION_SHARE = 0.4, 5.0
 """Seconds that a validation takes per target token, in those of an update: its loss, and its translations. A guess,
 until there was one."""
 GUESSED_SHARE = 0.1
-"""Of a budget of minutes, that such a guess keeps free at most: the first updates are slow, and would end a run by it."""
+"""Of a budget of minutes, that such a guess keeps free at most: the first updates are slow, and would end the run."""
 
 
 class Clock:
