@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import gc
 import os
 import warnings
 from collections.abc import Callable
@@ -58,6 +59,7 @@ class Killer:
             warnings.simplefilter("ignore", DeprecationWarning)
             child = os.fork()
         if child == 0:
+            gc.freeze()  # see ranks.py
             code = 1
             try:
                 files.disk = _Deadly(self.nth)

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import faulthandler
+import gc
 import os
 import signal
 import socket
@@ -60,6 +61,7 @@ def _fork(action: Callable[[int], object], says: dict[str, object], errors: Path
     if child:
         _says[child] = errors
         return child
+    gc.freeze()  # what is garbage there may own threads, which are not here: to wait for one would end this process
     code = 1
     try:
         os.environ.update({name: str(value) for name, value in says.items()})

@@ -122,6 +122,11 @@ def launcher() -> int | None:
     return _whole(LAUNCHER)
 
 
+def launch() -> str:
+    """What all processes that were started together know, and no others on these machines; empty where nobody says."""
+    return os.environ.get("TORCHELASTIC_RUN_ID") or os.environ.get(LAUNCHER, "")
+
+
 def _whole(name: str) -> int | None:
     value = os.environ.get(name)
     if value is None:

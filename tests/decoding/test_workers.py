@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import gc
 import os
 import signal
 from collections.abc import Iterator
@@ -79,6 +80,29 @@ def test_what_one_of_them_fails_by_ends_all_with_its_message(work, kind, message
         list(spread(sometimes, 400, workers=2))
     assert failure.value.message == message
     assert failure.value.hint
+
+
+def test_what_the_forking_process_left_to_be_cleared_away_is_left_to_it() -> None:
+    """An engine that is garbage waits for its threads, which no other process has."""
+
+    class Engine:
+        def __init__(self) -> None:
+            self.owner, self.myself = os.getpid(), self
+
+        def __del__(self) -> None:
+            if os.getpid() != self.owner:
+                os._exit(9)
+
+    def work(number: int) -> Found:
+        gc.collect()
+        return []
+
+    gc.disable()
+    try:
+        Engine()
+        assert sorted(spread(work, 2, workers=2)) == [(0, []), (1, [])]
+    finally:
+        gc.enable()
 
 
 def test_whoever_stops_listening_ends_them() -> None:

@@ -9,6 +9,7 @@ import shutil
 import signal
 import time
 from collections.abc import Callable, Iterator, Sequence
+from datetime import timedelta
 from pathlib import Path
 from typing import Any
 
@@ -22,7 +23,7 @@ from transformer_cli.cli.processes import run_all
 from transformer_cli.config.source import load_config
 from transformer_cli.config.training import Budget
 from transformer_cli.data import loader
-from transformer_cli.training import watching
+from transformer_cli.training import parallel, watching
 from transformer_cli.training.parallel import joined
 from transformer_cli.training.run import train
 
@@ -58,6 +59,24 @@ def test_nothing_is_read_that_an_earlier_world_posted(tmp_path: Path) -> None:
                 assert board.store.check(["written"])
 
     assert codes(start(2, twice, tmp_path), limit_s=60) == [0, 0]
+
+
+def test_who_another_command_started_is_not_taken_for_one_of_this(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """Of two commands that were given the same port one meets at the other's store, and may come first."""
+    store = TCPStore("127.0.0.1", 0, is_master=True)
+    monkeypatch.setattr(parallel, "JOINING", timedelta(seconds=4))
+
+    def come(number: int) -> None:
+        rank, launch = min(number, 1), "theirs" if number == 2 else "ours"
+        os.environ.update(TORCHELASTIC_USE_AGENT_STORE="True", MASTER_PORT=str(store.port))
+        os.environ.update(TORCHELASTIC_RUN_ID=launch, WORLD_SIZE="2", RANK=str(rank))
+        time.sleep((0.5, 1.0, 0.0)[number])
+        with joined("cpu") as world:
+            assert world.gather(str(number)) == ["0", "1"]
+
+    assert codes(start(3, come, tmp_path), limit_s=60) == [0, 0, 5]
 
 
 @pytest.mark.parametrize(("who", "joins"), [(0, False), (1, False), (0, True), (1, True)])

@@ -6,7 +6,7 @@ import math
 from collections.abc import Callable, Generator, Mapping, Sequence
 from concurrent.futures import ThreadPoolExecutor, as_completed
 from dataclasses import replace
-from functools import cached_property
+from functools import cache
 from typing import Any, Unpack
 
 from transformer_cli.config.decoding import DecodingConfig
@@ -42,7 +42,7 @@ class EngineTranslator(TextTranslator):
         opens another one, which has as many at once as there are workers."""
         super().__init__(tokenizer, config, **learned)
         self.name, self._engine, self._rooms = name, engine, rooms
-        self._workers, self._several = workers, several
+        self._workers, self._several = workers, several and cache(several)
         self._source, self._target = (
             [vocabulary.piece(id) for id in range(vocabulary.size)]
             for vocabulary in (tokenizer.source, tokenizer.target)
@@ -56,7 +56,7 @@ class EngineTranslator(TextTranslator):
         self, found_for: Callable[[int], list[list[Hypothesis]]], n_batches: int
     ) -> Generator[tuple[int, list[list[Hypothesis]]]]:
         """By threads of the engine's own: small products do not fill two threads."""
-        several = self._for_several if n_batches >= 2 * self._workers > 2 else None
+        several = self._for_several() if n_batches >= 2 * self._workers > 2 else None
         if several is None:
             yield from super().share(found_for, n_batches)
             return
@@ -70,7 +70,6 @@ class EngineTranslator(TextTranslator):
             pool.shutdown(cancel_futures=True)
             self._engine = one
 
-    @cached_property
     def _for_several(self) -> Any:
         """The engine for several batches at once; None where there is none, or its files went meanwhile."""
         try:

@@ -5,6 +5,7 @@ Small products do not fill two threads: two processes translate half as much aga
 
 from __future__ import annotations
 
+import gc
 import json
 import os
 import signal
@@ -72,6 +73,7 @@ HINT = "it may have been memory; decoding.workers=1 translates in one process"
 def _serve(connection: Connection, work: Work, numbers: range) -> NoReturn:
     """What a process does; whoever interrupts all of them is heard by the one that forked it."""
     status = 1
+    gc.freeze()  # what was garbage there may own threads, which are not here: whoever clears it away waits for ever
     try:
         for interruption in (signal.SIGINT, signal.SIGHUP):
             signal.signal(interruption, signal.SIG_IGN)

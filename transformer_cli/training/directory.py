@@ -27,9 +27,9 @@ if TYPE_CHECKING:
     from transformer_cli.training.parallel import World
 
 NO_METRICS = "metrics.damaged"
+"""Lines that were found among what was measured, and are none of it."""
 PATIENCE_S = 0.5
 """How long whoever only looks may hold a directory."""
-"""Lines that were found among what was measured, and are none of it."""
 
 MAY_DIFFER = {
     "name",

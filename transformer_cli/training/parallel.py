@@ -189,7 +189,7 @@ def _join(here: environment.Place, device: str) -> World:
     try:
         with minded():
             store, rank, size = next(rendezvous("env://", timeout=JOINING))
-            world = _agree(store, rank, size)
+            world = _agree(PrefixStore(f"launch {environment.launch()}", store), rank, size)
             backends = ",".join(work for work in WORKS if work.split(":")[0] in ("cpu", kind))
             own = PrefixStore(f"{world} work", store)
             dist.init_process_group(backends, store=own, rank=rank, world_size=size, timeout=UNLIMITED)
@@ -206,7 +206,8 @@ def _join(here: environment.Place, device: str) -> World:
 
 def _agree(store: Store, rank: int, size: int) -> str:
     """A name that all processes of this world have, and none of an earlier one at the same store, wherever that ended:
-    who comes says what nobody said before, and the first one answers until all have its answer.
+    who comes says what nobody said before, and the first one answers until all have its answer. The store is theirs
+    alone, or who met another run's by its port would be taken for one of them.
 
     Raises TimeoutError where one does not come.
     """
