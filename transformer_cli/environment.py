@@ -123,7 +123,8 @@ def launcher() -> int | None:
 
 
 def launch() -> str:
-    """What all processes that were started together know, and no others on these machines; empty where nobody says."""
+    """What processes that were started together have in common. Of `--processes` no others have it, of torchrun where
+    it was told an id or is --standalone; empty where nobody says."""
     return os.environ.get("TORCHELASTIC_RUN_ID") or os.environ.get(LAUNCHER, "")
 
 

@@ -72,6 +72,9 @@ def test_what_has_unseen_words_is_not_warned_of_twice(doubtful, capfd):
     told = capfd.readouterr().err
     assert "training never saw guten, tag" in told
     assert "less sure" not in told
+
+
+def test_of_several_all_are_counted_those_with_unseen_words_too(doubtful, capfd):
     assert main(["translate", "guten tag", BEER]) == 0
     assert "less sure than it usually is of 2 of 2 translations (lines 1, 2)\n" in capfd.readouterr().err
 

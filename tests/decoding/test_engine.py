@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import copy
 import random
 from collections.abc import Callable
 from dataclasses import replace
@@ -132,6 +133,10 @@ def test_batches_that_threads_share_say_the_same(run: OpenedRun, both: Any) -> N
     for n, opened in ((4, [1]), (20, [1]), (30, [1, 3]), (30, [1, 3])):  # shared where each of three has two batches
         same(ours.translate_all(lines[:n]), theirs.translate_all(lines[:n]))
         assert both.opened == opened
+    fresh = both(run, workers=3, batch_size=4)[1]
+    for _ in range(2):
+        copy.copy(fresh).translate_all(lines)  # as `towards` makes one for each call
+    assert both.opened == [1, 3]
     broken = wild(run)
     with torch.no_grad():
         broken.model.decoder.layers[0].feed_forward.down.weight[0, 0] = 1e38
