@@ -162,6 +162,25 @@ def test_without_gradients_only_the_logits_are_computed(without_gradient: Callab
     assert counter.get_total_flops() == 2 * 50 * 8 * 30
 
 
+def _learned(hidden: Tensor, weight: Tensor) -> Tensor:
+    return cross_entropy(hidden, weight, torch.ones(50, dtype=torch.long), smoothing=0.1, is_table=True)
+
+
+def _agreed(hidden: Tensor, weight: Tensor) -> Tensor:
+    return disagreement(hidden[:25], hidden[25:], weight, is_table=True)
+
+
+@pytest.mark.parametrize("loss", [_learned, _agreed])
+def test_a_frozen_projection_has_no_gradient_and_no_product_for_one(loss: Callable[[Tensor, Tensor], Tensor]) -> None:
+    torch.manual_seed(0)
+    hidden, weight = torch.randn(50, 8, requires_grad=True), torch.randn(30, 8)
+    (expected,) = torch.autograd.grad(loss(hidden, weight.clone().requires_grad_()), [hidden])
+    with FlopCounterMode(display=False) as counter:
+        loss(hidden, weight).backward()  # type: ignore[no-untyped-call]
+    assert counter.get_total_flops() == 2 * (2 * 50 * 8 * 30)
+    torch.testing.assert_close(hidden.grad, expected, rtol=0, atol=0)
+
+
 @settings(deadline=None)
 @given(st.floats(0.0, 0.9), st.integers(2, 50), st.integers(0, 2**31))
 def test_no_logits_have_less_than_the_least_loss_and_the_targets_own_have_that(

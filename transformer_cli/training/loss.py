@@ -103,7 +103,7 @@ class _LinearCrossEntropy(torch.autograd.Function):
         narrow = hidden_ND.dtype == torch.float16
         # What the loss is scaled by may be more than fp16 holds.
         grad_hidden_ND = torch.empty_like(hidden_ND, dtype=wide if narrow else None) if needs_gradient else None
-        grad_weight_VD = torch.zeros_like(weight_VD, dtype=wide) if needs_gradient else None
+        grad_weight_VD = torch.zeros_like(weight_VD, dtype=wide) if ctx.needs_input_grad[1] else None  # type: ignore[attr-defined]
         grad_bias_V = None if bias_V is None else torch.zeros_like(bias_V, dtype=wide)
 
         n_rows = max(d_model, PIECE_ELEMENTS // n_vocab)
@@ -125,7 +125,7 @@ class _LinearCrossEntropy(torch.autograd.Function):
             if bias_V is not None:
                 loss_R1 -= even * bias_V.sum().to(wide)
             total += (loss_R1 * real_R1).sum()
-            if grad_hidden_ND is None or grad_weight_VD is None:
+            if grad_hidden_ND is None:
                 continue
             # From here on e_RV is s times (softmax minus the target's own part). For a token that the model is sure of
             # the two are nearly the same, so that in bf16 most digits of their difference would be lost.
@@ -135,25 +135,28 @@ class _LinearCrossEntropy(torch.autograd.Function):
             share_R1 = real_R1 / sum_R1
             grad_hidden_ND[piece] = (e_RV @ weight) * share_R1 - even * real_R1 * weight_sum_D
             share_R1 = share_R1 / down
-            grad_weight_VD.add_(e_RV.T @ (hidden_wide_RD * share_R1).to(e_RV.dtype), alpha=down)
+            if grad_weight_VD is not None:
+                grad_weight_VD.add_(e_RV.T @ (hidden_wide_RD * share_R1).to(e_RV.dtype), alpha=down)
             if grad_bias_V is not None:
                 grad_bias_V += (e_RV.T @ share_R1.to(e_RV.dtype))[:, 0].to(wide) * down - even * real_R1.sum()
 
-        if grad_hidden_ND is not None and grad_weight_VD is not None:
+        if grad_weight_VD is not None:
             grad_weight_VD -= even * (hidden_ND * (targets_N[:, None] != PAD)).sum(0, dtype=wide)
             if is_table:
                 grad_weight_VD[PAD] = 0
-            ctx.save_for_backward(grad_hidden_ND, grad_weight_VD.to(weight_VD.dtype), grad_bias_V)  # type: ignore[arg-type]
+            grad_weight_VD = grad_weight_VD.to(weight_VD.dtype)
+        if needs_gradient:
+            ctx.save_for_backward(grad_hidden_ND, grad_weight_VD, grad_bias_V)  # type: ignore[arg-type]
         return total
 
     @staticmethod
     @once_differentiable
-    def backward(ctx: FunctionCtx, *grads: Tensor) -> tuple[Tensor, Tensor, Tensor | None, None, None, None]:
+    def backward(ctx: FunctionCtx, *grads: Tensor) -> tuple[Tensor, Tensor | None, Tensor | None, None, None, None]:
         grad_hidden_ND, grad_weight_VD, grad_bias_V = ctx.saved_tensors  # type: ignore[attr-defined]
         (grad,) = grads
         return (
             grad_hidden_ND.mul_(grad.to(grad_hidden_ND.dtype)).to(ctx.dtype),  # type: ignore[attr-defined]
-            grad_weight_VD.mul_(grad.to(grad_weight_VD.dtype)),
+            None if grad_weight_VD is None else grad_weight_VD.mul_(grad.to(grad_weight_VD.dtype)),
             None if grad_bias_V is None else grad_bias_V.mul_(grad.to(grad_bias_V.dtype)),
             None,
             None,
@@ -174,7 +177,7 @@ class _Disagreement(torch.autograd.Function):
         bias = None if bias_V is None else bias_V.to(one_ND.dtype)
         held = wide if one_ND.dtype == torch.float16 else None  # see _LinearCrossEntropy
         grad_one_ND, grad_other_ND = (torch.empty_like(hidden_ND, dtype=held) for hidden_ND in (one_ND, other_ND))
-        grad_weight_VD = torch.zeros_like(weight_VD, dtype=wide)
+        grad_weight_VD = torch.zeros_like(weight_VD, dtype=wide) if ctx.needs_input_grad[2] else None  # type: ignore[attr-defined]
         grad_bias_V = None if bias_V is None else torch.zeros_like(bias_V, dtype=wide)
         total = torch.zeros((), dtype=wide, device=one_ND.device)
         n_rows = max(1, PIECE_ELEMENTS // COMPARED // len(weight_VD))
@@ -189,26 +192,29 @@ class _Disagreement(torch.autograd.Function):
                 continue
             grad_RV = grad_RV.mul_(up).to(one_ND.dtype)
             grad_one_ND[piece], grad_other_ND[piece] = (grad_RV @ weight).chunk(2)
-            grad_weight_VD.add_(grad_RV.T @ hidden_RD, alpha=1 / up)
+            if grad_weight_VD is not None:
+                grad_weight_VD.add_(grad_RV.T @ hidden_RD, alpha=1 / up)
             if grad_bias_V is not None:
                 grad_bias_V.add_(grad_RV.sum(0, dtype=wide), alpha=1 / up)
-        if is_table:
-            grad_weight_VD[PAD] = 0
+        if grad_weight_VD is not None:
+            if is_table:
+                grad_weight_VD[PAD] = 0
+            grad_weight_VD = grad_weight_VD.to(weight_VD.dtype)
         if up != 1:
             grad_one_ND /= up
             grad_other_ND /= up
-        ctx.save_for_backward(grad_one_ND, grad_other_ND, grad_weight_VD.to(weight_VD.dtype), grad_bias_V)  # type: ignore[arg-type]
+        ctx.save_for_backward(grad_one_ND, grad_other_ND, grad_weight_VD, grad_bias_V)  # type: ignore[arg-type]
         return total
 
     @staticmethod
     @once_differentiable
-    def backward(ctx: FunctionCtx, *grads: Tensor) -> tuple[Tensor, Tensor, Tensor, Tensor | None, None]:
+    def backward(ctx: FunctionCtx, *grads: Tensor) -> tuple[Tensor, Tensor, Tensor | None, Tensor | None, None]:
         grad_one_ND, grad_other_ND, grad_weight_VD, grad_bias_V = ctx.saved_tensors  # type: ignore[attr-defined]
         (grad,) = grads
         return (
             grad_one_ND.mul_(grad.to(grad_one_ND.dtype)).to(ctx.dtype),  # type: ignore[attr-defined]
             grad_other_ND.mul_(grad.to(grad_other_ND.dtype)).to(ctx.dtype),  # type: ignore[attr-defined]
-            grad_weight_VD.mul_(grad.to(grad_weight_VD.dtype)),
+            None if grad_weight_VD is None else grad_weight_VD.mul_(grad.to(grad_weight_VD.dtype)),
             None if grad_bias_V is None else grad_bias_V.mul_(grad.to(grad_bias_V.dtype)),
             None,
         )
