@@ -20,6 +20,9 @@ from pathlib import Path
 
 import pytest
 
+from transformer_cli.cli.app import main
+from transformer_cli.errors import DataError
+
 SCRIPT = Path(__file__).parents[1] / "scripts" / "get_corpus"
 TEXTS = {"train.de": b"ein hund\n", "train.en": b"a dog\n", "val.de": b"eine katze\n", "val.en": b"a cat\n"}
 SHA256 = {name: hashlib.sha256(text).hexdigest() for name, text in TEXTS.items()}
@@ -155,6 +158,14 @@ def packed(path, files):
             member = tarfile.TarInfo(name)
             member.size = len(text)
             archive.addfile(member, io.BytesIO(text))
+
+
+def test_a_preset_without_its_text_names_the_command_that_fetches_it(script, tmp_path, monkeypatch):
+    monkeypatch.chdir(tmp_path)
+    for name, corpus in script.CORPORA.items():
+        with pytest.raises(DataError, match="does not exist") as caught:
+            main(["train", "-c", corpus.preset, "--dry-run"])
+        assert caught.value.hint == f"scripts/get_corpus {name}, in a clone of tx, fetches it"
 
 
 def stand_in(script, name, folder, archives):

@@ -26,6 +26,8 @@ VARIANCE = 6.8
 """Of the length of a translation, for each character of its source: Gale and Church's."""
 KEPT = 0.9
 """How often a translation keeps the numbers of its source, or the kind of mark at its end; else it has any other."""
+WIDER = 3.0
+"""How many times the deviation of all lines' lengths that of one line in ten is."""
 MOST_PLACES = 20
 """As many missing lines may each be missing at a place of its own; more are looked for at one place."""
 MOST_COMPARED, FEWEST_COMPARED = 20_000, 8
@@ -276,8 +278,13 @@ class Evidence:
         """The evidence, in nats, that these lines match one by one; with or without that of their numbers."""
         error, variance = self.found[target] - self.expected[source], self.variance[source]
         matching = -0.5 * (np.log(variance) + error**2 / variance)
-        random = -0.5 * (np.log(self.spread) + (self.found[target] - self.mean) ** 2 / self.spread)
-        # One translation in ten has any length, so that no odd pair outweighs all others.
+        apart, wide = (self.found[target] - self.mean) ** 2, WIDER**2 * self.spread
+        random = np.logaddexp(
+            np.log(KEPT) - 0.5 * (np.log(self.spread) + apart / self.spread),
+            np.log(1 - KEPT) - 0.5 * (np.log(wide) + apart / wide),
+        )
+        # One translation in ten has any length, so that no odd pair outweighs all others; and one line in ten is much
+        # shorter or longer than the rest, so that two of those are no wonder.
         by_length = np.log(KEPT * np.exp(matching - random) + 1 - KEPT)
         by_words = self.partners.evidence(target.start - source.start)[source]
         kinds = self.kinds if numbers else self.kinds[1:]

@@ -19,6 +19,8 @@ from transformer_cli.trouble import missing
 BLOCK_BYTES = 1 << 20
 BLOCK_LINES = 4096
 """What is handed on at once is no more than this, but for a line that is longer."""
+FETCHED = "multi30k", "iwslt14", "wmt14"
+"""Folders that presets read and `scripts/get_corpus` fills."""
 
 
 class Source(Protocol):
@@ -98,6 +100,8 @@ def _nearest(path: Path) -> str:
     """What is there instead of a missing file."""
     folder = path.parent
     if not folder.is_dir():
+        if folder.name in FETCHED:
+            return f"scripts/get_corpus {folder.name}, in a clone of tx, fetches it"
         above = next(parent for parent in folder.absolute().parents if parent.is_dir())
         return f"the folder {shown(folder)} does not exist; {shown(above)} does"
     # Nobody means what cannot be read, or a hidden file without its dot.
