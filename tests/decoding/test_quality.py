@@ -6,9 +6,11 @@ from pathlib import Path
 
 import pytest
 from conftest import PAIRS
+from hypothesis import given
+from hypothesis import strategies as st
 
 from transformer_cli.data.corpus import parallel
-from transformer_cli.decoding.quality import flags, flags_of
+from transformer_cli.decoding.quality import LOOPED, flags, flags_of
 
 
 @pytest.mark.parametrize(
@@ -55,6 +57,20 @@ from transformer_cli.decoding.quality import flags, flags_of
 )
 def test_signs(source: str, translation: str, expected: tuple[str, ...]) -> None:
     assert flags(source, translation) == expected
+
+
+@given(st.lists(st.sampled_from("abcd"), max_size=40), st.integers(1, 8), st.integers(0, 40))
+def test_a_loop_is_what_stands_there_four_times_in_a_row(words: list[str], period: int, place: int) -> None:
+    """Brute force, of words, and of the characters of one; half of the texts have a stretch of 4 copies planted, and
+    the other half one of 3."""
+    text = [*words[:place], *words[:period] * (3 + place % 2), *words[place:]]
+    for items, shortest in ((text, 1), ("".join(text), 2)):
+        looped = any(
+            items[first : first + 4 * n] == items[first : first + n] * 4
+            for n in range(shortest, len(items) // 4 + 1)
+            for first in range(len(items) - 4 * n + 1)
+        )
+        assert (LOOPED in flags("e", " ".join(text) if items is text else items)) is looped
 
 
 def test_what_people_wrote_has_no_signs() -> None:

@@ -97,6 +97,8 @@ def _longest_row(words: list[str]) -> int:
 def _repeats(items: Sequence[str], *, shortest: int) -> int:
     """The most copies in a row that any stretch of at least `shortest` items has; 1 where none is a loop."""
     most = 1
+    if len(items) - len(set(items)) < (LOOP - 1) * shortest:  # too few stand there again to be in a loop
+        return most
     for period in range(shortest, min(LONGEST_PERIOD, len(items) // LOOP) + 1):
         run = 0  # items in a row that equal the one a period earlier
         for here, before in zip(items[period:], items, strict=False):
