@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import json
 import os
+import platform
 import shutil
 import subprocess
 import sys
@@ -59,6 +60,17 @@ def test_a_cold_greedy_translation_is_the_engines_and_imports_no_torch(run):
     assert shown.stdout == "i want a beer\nFalse\n"
     assert f"engine: CTranslate2 {ctranslate2.__version__} in fp32\n" in shown.stderr
     assert "converting" not in shown.stderr
+
+
+@pytest.mark.skipif(platform.machine() not in ("x86_64", "AMD64"), reason="MKL is for x86 alone")
+@pytest.mark.parametrize(("given", "used"), [({}, "false"), ({"CT2_USE_MKL": "1"}, "true")])
+def test_products_are_onednns_on_any_processor_unless_the_user_says_otherwise(run, given, used):
+    command = [sys.executable, "-m", "transformer_cli", "translate", "-m", str(run), *GREEDY, "ich mochte ein bier"]
+    clean = {name: value for name, value in os.environ.items() if name != "CT2_USE_MKL"}
+    environment = clean | {"CT2_VERBOSE": "1"} | given
+    shown = subprocess.run(command, capture_output=True, encoding="utf-8", env=environment, check=True)
+    assert shown.stdout == "i want a beer\n"
+    assert f"Use Intel MKL: {used}" in shown.stderr
 
 
 def test_both_engines_say_the_same_in_json(run, capsys):
