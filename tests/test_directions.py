@@ -335,6 +335,45 @@ def test_which_language_has_to_be_said_and_has_to_be_known(
     assert call(*command, "-m", str(two_ways), "--to", "en") == 0
 
 
+@pytest.mark.parametrize(
+    "command",
+    [
+        ["translate", PAIRS[0][0]],
+        ["score", "--source", "a", "--target", "b"],
+        ["visualize-attention", PAIRS[0][0], "-o", "page.html"],
+        ["evaluate", "--source", "a", "--reference", "b"],
+        ["export", "ctranslate2", "-i", "a", "-o", "exported"],
+    ],
+)
+def test_a_run_that_learned_one_direction_needs_no_word_either(
+    command: list[str], one_way: Path, capfd: pytest.CaptureFixture[str]
+) -> None:
+    """Its vocabulary has the tags of both, which it began with; the other one can be asked for."""
+    for name, line in (("a", PAIRS[0][0]), ("b", PAIRS[0][1])):
+        Path(name).write_text(f"{line}\n")
+    said = []
+    for to in ([], ["--to", "en"], ["--to", "de"]):
+        shutil.rmtree("exported", ignore_errors=True)
+        assert call(*command, "-m", str(one_way), *to) == 0
+        said.append(capfd.readouterr().out)
+    assert said[0] == said[1]
+    if command[0] == "score":
+        assert said[2] != said[0]
+
+
+@pytest.fixture(scope="module")
+def one_way(two_ways: Path, tmp_path_factory: pytest.TempPathFactory) -> Path:
+    """A run that begins with both directions and goes on with one."""
+    place = tmp_path_factory.mktemp("one") / "run"
+    tree = load_config(two_ways / "config.yaml").model_dump()
+    tree["data"] |= {"train": {"pairs": PAIRS}, "tags": True}
+    tree["training"] |= {"init_from": str(two_ways), "max_steps": 2, "learning_rate": 1e-9, "warmup_steps": 1}
+    with pytest.MonkeyPatch.context() as patch:
+        patch.chdir(place.parent)
+        train(RunConfig.model_validate(tree), place)
+    return place
+
+
 def test_a_model_of_one_language_needs_no_word_and_refuses_another(
     trained_run: Path, capfd: pytest.CaptureFixture[str]
 ) -> None:

@@ -59,6 +59,8 @@ def obstacles(runs: Sequence[KnownRun], settings: RunConfig, options: SearchOpti
         yield "mbr"
     elif options.search != "beam":
         yield f"search: {options.search}"
+    elif decoding.rerank is not None:
+        yield "rerank"
     if decoding.shortlist is not None:
         yield "a shortlist"
     if options.min_length or options.no_repeat_ngram:

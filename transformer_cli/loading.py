@@ -3,13 +3,17 @@
 from __future__ import annotations
 
 from collections.abc import Callable, Sequence
+from functools import partial
 from typing import TYPE_CHECKING, TypeVar
 
 from pydantic import TypeAdapter, ValidationError
 
-from transformer_cli.checkpoints.known import KnownRun
+from transformer_cli.checkpoints.find import find_checkpoint
+from transformer_cli.checkpoints.known import KnownRun, found
 from transformer_cli.checkpoints.manifest import STATE, way_out
 from transformer_cli.checkpoints.record import read_config
+from transformer_cli.config.data import Direction
+from transformer_cli.config.decoding import DecodingConfig
 from transformer_cli.config.run import RunConfig
 from transformer_cli.decoding.doubt import Certainty
 from transformer_cli.decoding.texts import Learned
@@ -18,6 +22,7 @@ from transformer_cli.files import shown
 
 if TYPE_CHECKING:
     from transformer_cli.checkpoints.store import OpenedRun
+    from transformer_cli.decoding.rerank import Channel
     from transformer_cli.decoding.shortlist import Shortlist
     from transformer_cli.decoding.translator import Translator
     from transformer_cli.machine import Machine
@@ -62,6 +67,7 @@ def translator_as(kind: type[T], runs: Sequence[OpenedRun], settings: RunConfig)
         device=machine.device,
         workers=settings.decoding.workers,
         shortlist=_shortlist_of(runs, settings.decoding.shortlist),
+        channel=_channel_of(runs[0], settings),
         **learned_by(runs, settings),
     )
 
@@ -87,6 +93,7 @@ def learned_by(runs: Sequence[KnownRun], settings: RunConfig) -> Learned:
         unsure_below=_unsure_below(runs),
         seed=settings.seed,
         targets=runs[0].targets,
+        usual_target=runs[0].usual_target,
     )
 
 
@@ -110,6 +117,37 @@ def _shortlist_of(runs: Sequence[KnownRun], n: int | None) -> Callable[[], Short
         return Shortlist(lexicon_of([run.path for run in runs], tokenizer), n=n, n_targets=tokenizer.target.size)
 
     return made
+
+
+def _channel_of(run: KnownRun, settings: RunConfig) -> Callable[[str | None], Channel] | None:
+    """What opens the model that ranks translations of this run into a language; None where none is asked for."""
+    asked, decoding = settings.decoding.rerank, settings.decoding
+    if asked is None:
+        return None
+
+    def opened(target: str | None) -> Channel:
+        from transformer_cli.checkpoints.store import open_run
+        from transformer_cli.decoding.rerank import Channel
+
+        there = Direction(*run.languages_into(target))
+        if not (there.source and there.target):
+            raise UsageError(
+                f"{shown(asked.run)} is to rank translations (decoding.rerank), and {shown(run.path)} translates "
+                f"{run.languages}: which of these a text is, nobody says",
+                hint="leave it out: --set decoding.rerank=null",
+            )
+        other = found(partial(find_checkpoint, asked.run), open_run)
+        if there.reversed not in other.config.data.directions:
+            raise UsageError(
+                f"{shown(asked.run)} is to rank translations from {there.in_words} (decoding.rerank), and learned "
+                f"{other.languages}",
+                hint=f"name a run that learned {there.reversed.in_words}, or leave it out: --set decoding.rerank=null",
+            )
+        plain = DecodingConfig(batch_size=decoding.batch_size, budget_tokens=decoding.budget_tokens)
+        back = translator_of(other, settings.model_copy(update={"decoding": plain}))
+        return Channel(back.towards(there.source), asked.weight, shown(asked.run))
+
+    return opened
 
 
 def _usual_sentences(run: KnownRun) -> int | None:

@@ -78,7 +78,7 @@ tied: decoder or none goes with two
         ("learning_rate: 3", "unknown setting `learning_rate`; it belongs to `training`"),
         (
             "decoding: {zzz: 1}",
-            "unknown setting `decoding.zzz`; valid are engine, workers, search, mbr, beam_size, "
+            "unknown setting `decoding.zzz`; valid are engine, workers, search, mbr, rerank, beam_size, "
             "length_penalty, length_penalty_family, shortlist, min_length, max_length, ",
         ),
         ("model: {1: 2}", "unknown setting `model.1`; valid are d_model, "),

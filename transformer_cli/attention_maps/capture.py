@@ -204,5 +204,6 @@ def _search_name(translator: Translator, found: Translation) -> str:
     config = translator.config
     beam = "greedy" if config.beam_size == 1 else f"beam {config.beam_size}"
     name = {"beam": beam, "sampling": "sampled"}.get(config.search, config.search)
+    name = name if config.rerank is None else f"{name}, ranked by {config.rerank.run}"
     name = name if config.mbr is None else f"minimum Bayes risk of {config.mbr.samples:,} draws"
     return f"{name}, cut at the longest length" if found.truncated else name

@@ -39,10 +39,20 @@ class KnownRun:
         """The languages that it translates into."""
         return tuple(self.tokenizer.tags) or (self.config.data.directions[0].target,)
 
+    @property
+    def usual_target(self) -> str | None:
+        """The only one that its own text is in: what it began with may know others. None: there are several."""
+        learned = {one.target for one in self.config.data.directions}
+        return learned.pop() if len(learned) == 1 else None
+
     def towards(self, language: str | None) -> Self:
-        """The same for sources that are to be translated into this language; None: the only one. UsageError, naming
+        """The same for sources that are to be translated into this language; None: the usual one. UsageError, naming
         all, where that cannot be."""
-        return replace(self, tokenizer=self.tokenizer.towards(wanted(language, self.targets)))
+        return replace(self, tokenizer=self.tokenizer.towards(self.into(language)))
+
+    def into(self, language: str | None) -> str:
+        """The language that is meant; UsageError as above."""
+        return wanted(language, self.targets, self.usual_target)
 
     @property
     def languages(self) -> str:

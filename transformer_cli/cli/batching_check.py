@@ -27,8 +27,14 @@ def check(
     as_json: bool,
 ) -> None:
     """Translate each text in several ways, and show which lines came out differently. TxError where the promise is
-    broken, which is about fp32: an error of ours. UsageError where minimum Bayes risk hides what was drawn.
+    broken, which is about fp32: an error of ours. UsageError where minimum Bayes risk or another model hides what was
+    found.
     """
+    if settings.decoding.rerank is not None:
+        raise UsageError(
+            "--check-batching looks at what a beam finds, from which decoding.rerank chooses",
+            hint="--set decoding.rerank=null checks the beam",
+        )
     if settings.decoding.mbr is not None:
         raise UsageError(
             "--check-batching looks at each draw, of which decoding.mbr shows one",

@@ -54,6 +54,8 @@ def of_runs(opened: Sequence[KnownRun], settings: RunConfig, how: Mapping[str, A
     elif decoding["search"] == "beam":
         search = f"beam {decoding['beam_size']:,}, length penalty {decoding['length_penalty']:g}"
         search = "greedy" if decoding["beam_size"] == 1 else search
+        if (by := decoding["rerank"]) is not None:
+            search += f", ranked by {by['run']} with a weight of {by['weight']:g}"
     else:
         search = decoding["search"]
     steps = [run.manifest.step for run in opened]

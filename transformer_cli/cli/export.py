@@ -76,10 +76,9 @@ def export(
     opened, settings = open_trained(model, config, overrides, precise=True)
 
     from transformer_cli.export.exporting import export as write
-    from transformer_cli.tokenizer import wanted
 
     opened = opened.towards(to)
-    lines = _lines(input_file, settings, wanted(to, opened.targets))
+    lines = _lines(input_file, settings, opened.into(to))
 
     with console.pulse.doing("writing, and translating with both engines"):
         found = write(opened, format, output_dir, lines=lines, quantization=quantization)

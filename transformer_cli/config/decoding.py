@@ -2,12 +2,13 @@
 
 from __future__ import annotations
 
+from collections.abc import Iterator
 from typing import Annotated, Literal
 
 from pydantic import Field
 
 from transformer_cli.config.recipes import Recipes
-from transformer_cli.config.section import NonNegativeInt, PositiveFloat, PositiveInt, Section
+from transformer_cli.config.section import Contradiction, NonNegativeInt, PositiveFloat, PositiveInt, Section
 
 PenaltyFamily = Literal["power", "gnmt"]
 Reading = Literal["raw", "shifted"]
@@ -30,6 +31,15 @@ class Mbr(Section):
     """What tells how much of one another translation says, sentence by sentence."""
 
 
+class Rerank(Section):
+    """A noisy channel: of what a beam found, the translation that also lets its source be expected."""
+
+    run: Annotated[str, Field(min_length=1, max_length=4096)]
+    """The run, or checkpoint, that translates back; a model of both directions can be its own."""
+    weight: Annotated[float, Field(gt=0, le=100)] = 0.25
+    """Of the mean log-probability of a source piece, its translation given, which is added to the score."""
+
+
 class DecodingConfig(Section):
     """How a translation is found."""
 
@@ -46,6 +56,9 @@ class DecodingConfig(Section):
     """Minimum Bayes risk (Eikema & Aziz 2020): of so many draws, the one with the greatest mean utility, which is its
     score by `metric` against each of the others; of equals the one drawn more often, then the first by its letters. It
     takes the place of `search`; `temperature`, `top_k` and `top_p` say from what is drawn, all of it by default."""
+    rerank: Rerank | None = None
+    """A noisy channel (Yee et al. 2019): whatever the beam found is ranked anew, with a model that translates back. The
+    wider the beam, the more there is to choose from."""
     beam_size: Annotated[int, Field(gt=0, le=MAX_BEAM)] = 5
     """Hypotheses kept per sentence; 1 is greedy search."""
     length_penalty: Annotated[float, Field(ge=-MAX_PENALTY, le=MAX_PENALTY)] = 1.0
@@ -97,3 +110,16 @@ class DecodingConfig(Section):
     def draws(self) -> bool:
         """Whether translations are drawn, by the numbers of their lines."""
         return self.mbr is not None or self.search == "sampling"
+
+
+def searches_that_clash(decoding: DecodingConfig) -> Iterator[Contradiction]:
+    """Of several ways to choose a translation, those that do not go together."""
+    if decoding.rerank is None:
+        return
+    words = "decoding.rerank chooses from what a beam finds: "
+    if decoding.mbr is not None:
+        yield Contradiction.of(f"{words}with decoding.mbr there is none", "decoding.rerank", "decoding.mbr")
+    elif decoding.search == "sampling":
+        yield Contradiction.of(f"{words}sampling has none", "decoding.rerank", "decoding.search")
+    elif decoding.beam_size == 1:
+        yield Contradiction.of(f"{words}one of 1 finds no two", "decoding.rerank", "decoding.beam_size")

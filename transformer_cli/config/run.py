@@ -9,7 +9,7 @@ from pydantic import Field
 
 from transformer_cli.config.accounting import AccountingConfig, CountedModel, Vocabularies
 from transformer_cli.config.data import DataConfig, impossible, texts_that_clash
-from transformer_cli.config.decoding import DecodingConfig
+from transformer_cli.config.decoding import DecodingConfig, searches_that_clash
 from transformer_cli.config.evaluation import EvaluationConfig
 from transformer_cli.config.former import former_peak
 from transformer_cli.config.model import ModelConfig
@@ -75,6 +75,7 @@ def contradictions(config: RunConfig) -> Iterator[Contradiction]:
     yield from _vocabulary(config)
     yield from texts_that_clash(config.data)
     yield from _files(config)
+    yield from searches_that_clash(config.decoding)
     yield from _lengths(config)
     yield from _schedule(config)
     yield from _metrics(config)

@@ -40,6 +40,8 @@ class Hypothesis:
     ids: tuple[int, ...]
     log_probability: float
     truncated: bool = False
+    back: float = 0.0
+    """What a model that translates back adds to the score (see rerank.py)."""
 
     @property
     def length(self) -> int:
@@ -48,7 +50,7 @@ class Hypothesis:
 
     def score(self, penalty: LengthPenalty) -> float:
         """What hypotheses of one sentence are ranked by."""
-        return self.log_probability / penalty(self.length)
+        return self.log_probability / penalty(self.length) + self.back
 
     def rank(self, penalty: LengthPenalty) -> tuple[bool, float]:
         """Sorts the best first: whatever ended by itself comes before whatever did not."""

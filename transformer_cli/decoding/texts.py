@@ -9,6 +9,7 @@ from collections import Counter
 from collections.abc import Callable, Generator, Sequence
 from contextlib import closing
 from dataclasses import dataclass, replace
+from statistics import fmean
 from typing import Required, Self, TypedDict, Unpack
 
 from transformer_cli.config.decoding import DecodingConfig
@@ -30,7 +31,8 @@ class Learned(TypedDict, total=False):
 
     source_eos: whether its sources ended in eos. max_length: the pieces that they had at most. max_sentences: and the
     sentences, usually; None where nobody knows. unsure_below: the certainty (see doubt.py) that is too little; None
-    where nobody knows. seed: what sampling draws by. targets: the languages that it learned to translate into.
+    where nobody knows. seed: what sampling draws by. targets: the languages that it can translate into; usual_target:
+    the one that is meant where nobody says.
     """
 
     source_eos: Required[bool]
@@ -39,6 +41,7 @@ class Learned(TypedDict, total=False):
     unsure_below: float | None
     seed: int
     targets: Sequence[str]
+    usual_target: str | None
 
 
 class TextTranslator(ABC):
@@ -62,16 +65,18 @@ class TextTranslator(ABC):
         self.unsure_below = learned.get("unsure_below")
         self.seed = learned.get("seed", 1)
         self.targets: tuple[str, ...] = tuple(learned.get("targets", ()))
+        self.usual_target = learned.get("usual_target")
         banned = (*tokenizer.banned_target_ids, *self._banned())
         self.symbols = Symbols(bos=BOS, eos=EOS, banned=banned, first=tokenizer.target.mark_id)
 
     def towards(self, language: str | None) -> Self:
-        """What translates into this language; None: into the only one. UsageError, naming all, where that cannot be."""
+        """What translates into this language; None: the usual one. UsageError, naming all, where that cannot be."""
         if not self.targets:
             return self
         other = copy.copy(self)
-        other.targets = (wanted(language, self.targets),)
-        other.tokenizer = self.tokenizer.towards(other.targets[0])
+        other.usual_target = wanted(language, self.targets, self.usual_target)
+        other.targets = (other.usual_target,)
+        other.tokenizer = self.tokenizer.towards(other.usual_target)
         return other
 
     @property
@@ -311,10 +316,10 @@ class TextTranslator(ABC):
         """With its parts and their texts."""
         texts = self.tokenizer.decode_target([part.ids for part in parts])
         ids = tuple(id for part in parts for id in part.ids)
-        log_probability = sum(part.log_probability for part in parts)
+        log_probability, back = sum(part.log_probability for part in parts), fmean(part.back for part in parts)
         candidate = Candidate(
             text=long_lines.join(texts),
-            score=log_probability / options.penalty(sum(part.length for part in parts)),
+            score=log_probability / options.penalty(sum(part.length for part in parts)) + back,
             log_probability=log_probability,
             ids=ids,
             tokens=tuple(self.tokenizer.target.piece(id) for id in ids),

@@ -7,7 +7,8 @@ from __future__ import annotations
 
 import functools
 from collections.abc import Callable, Generator, Sequence
-from typing import Any, Literal, Unpack
+from dataclasses import replace
+from typing import TYPE_CHECKING, Any, Literal, Unpack
 
 import torch
 
@@ -23,9 +24,13 @@ from transformer_cli.decoding.shortlist import Shortlist, Shortlisted
 from transformer_cli.decoding.stepper import Stepper
 from transformer_cli.decoding.texts import Input, Learned, TextTranslator
 from transformer_cli.decoding.workers import Found, Work, spread, worth
+from transformer_cli.errors import UsageError
 from transformer_cli.model.prepared import Prepared
 from transformer_cli.model.transformer import Transformer
 from transformer_cli.tokenizer import Tokenizer
+
+if TYPE_CHECKING:
+    from transformer_cli.decoding.rerank import Channel
 
 
 class Translator(TextTranslator):
@@ -42,17 +47,19 @@ class Translator(TextTranslator):
         device: str | torch.device = "cpu",
         workers: int | Literal["auto"] = 1,
         shortlist: Callable[[], Shortlist] | None = None,
+        channel: Callable[[str | None], Channel] | None = None,
         **learned: Unpack[Learned],
     ) -> None:
         """models: in the precision they are to compute in; several translate as an ensemble. workers: processes
         that batches are shared between, on a CPU. shortlist: makes that which beam search is among; for all else it
-        is not asked for."""
+        is not asked for. channel: likewise, opens what ranks translations into a language that the beam found."""
         super().__init__(tokenizer, config, **learned)
         self.models = [model.to(device) for model in ([models] if isinstance(models, Transformer) else models)]
         self._prepared = [Prepared(model) for model in self.models]
         self.device = torch.device(device)
         self.workers = workers
         self.shortlist = None if shortlist is None else functools.cache(shortlist)
+        self._channel = None if channel is None else functools.cache(channel)
 
     @property
     def model(self) -> Transformer:
@@ -67,6 +74,11 @@ class Translator(TextTranslator):
     def get_ready(self, options: SearchOptions) -> None:
         if self.shortlist is not None and options.search == "beam":
             self.shortlist()
+        if (channel := self._channel_for(options)) is not None and options.beam_size == 1:
+            raise UsageError(
+                f"{channel.name} is to choose from what a beam finds (decoding.rerank): one of 1 finds no two",
+                hint="raise --beam-size, or leave it out: --set decoding.rerank=null",
+            )
 
     def share(self, found_for: Work, n_batches: int) -> Generator[tuple[int, Found]]:
         workers = worth(self.workers, n_batches) if self.device.type == "cpu" else 1
@@ -78,6 +90,9 @@ class Translator(TextTranslator):
 
     @torch.inference_mode()
     def search(self, inputs: Sequence[Input], options: SearchOptions, lines_before: int) -> list[list[Hypothesis]]:
+        channel, n_best = self._channel_for(options), options.n_best
+        if channel is not None:
+            options = replace(options, n_best=options.beam_size)
         source_BS, lengths_B = padded([one.ids for one in inputs])
         prefixes = [one.prefix for one in inputs]
         steppers: list[Stepper[Any]] = [prepared.for_now() for prepared in self._prepared]
@@ -96,4 +111,14 @@ class Translator(TextTranslator):
             lines=[drawn_as(lines_before + one.line, one.place) for one in inputs],
             prefixes=prefixes,
         )
-        return found if listed is None else listed.found(found)
+        found = found if listed is None else listed.found(found)
+        if channel is None:
+            return found
+        texts = [self.tokenizer.decode_target([one.ids for one in several]) for several in found]
+        return channel.ranked([one.text for one in inputs], texts, found, penalty=options.penalty, n_best=n_best)
+
+    def _channel_for(self, options: SearchOptions) -> Channel | None:
+        """What is to rank what such a search finds."""
+        if self._channel is None or options.search != "beam":
+            return None
+        return self._channel(self.targets[0] if len(self.targets) == 1 else None)

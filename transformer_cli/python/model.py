@@ -121,14 +121,15 @@ class Model(Translator):
     def _repr_html_(self) -> str:
         """A table, for notebooks."""
         run, config = self.runs[0], self.model.config
-        depths = config.depths
+        depths, rerank = config.depths, self.config.rerank
+        by = "" if rerank is None else f", ranked by {rerank.run}"
         facts = {
             "model": ", ".join(str(run.checkpoint) for run in self.runs),
             "languages": run.languages,
             "parameters": f"{sum(p.numel() for model in self.models for p in model.parameters()):,}",
             "layers": f"{depths.encoder} + {depths.decoder}, d_model {config.d_model:,}, {config.n_heads:,} heads",
             "pieces": f"{self.tokenizer.source_size:,} source, {self.tokenizer.target_size:,} target",
-            "search": f"{self.config.search}, beam {self.config.beam_size:,}"
+            "search": f"{self.config.search}, beam {self.config.beam_size:,}{by}"
             if self.config.mbr is None
             else f"minimum Bayes risk of {self.config.mbr.samples:,} draws",
             "computes": f"{str(self.model.dtype or torch.float32).removeprefix('torch.')} on {self.device}",

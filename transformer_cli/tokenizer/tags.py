@@ -17,11 +17,13 @@ def tag_of(language: str) -> str:
     return f"<2{language}>"
 
 
-def wanted(language: str | None, targets: Sequence[str]) -> str:
+def wanted(language: str | None, targets: Sequence[str], usual: str | None = None) -> str:
     """The language to translate into, of those that a model knows: the one that is asked for, or the only one.
 
-    Raises UsageError, naming them all, for another one, and for none where there are several.
+    usual: the one that is meant where none is asked for. Raises UsageError, naming them all, for another one, and for
+    none where there are several.
     """
+    language = usual if language is None else language
     named = " or ".join(filter(None, [", ".join(targets[:-1]), *targets[-1:]]))
     if language is None and len(targets) > 1:
         raise UsageError(f"this model translates into {named}: say which", hint=f"for example --to {targets[0]}")

@@ -395,5 +395,5 @@ class Run:
             best=store.find_checkpoint(str(self.run_dir)),
             score=max(self.progress.scores.values(), default=None),
             was_finished=was_finished,
-            example=example_of(self.texts[1], self.tokenizer),
+            example=example_of(self.texts[1], self.config.data),
         )

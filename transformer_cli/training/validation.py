@@ -12,7 +12,7 @@ from typing import Any
 import numpy as np
 import torch
 
-from transformer_cli.config.data import Direction
+from transformer_cli.config.data import DataConfig, Direction
 from transformer_cli.config.model import Stack
 from transformer_cli.config.run import RunConfig
 from transformer_cli.data import batching, loader
@@ -167,9 +167,10 @@ class Validation:
         }
 
 
-def example_of(text: Corpus, tokenizer: Tokenizer) -> tuple[str | None, str | None]:
-    """A line of it that is easily typed, and into which language, where there are several."""
-    directions = [part.direction for part in text.parts if part.direction is not None and len(tokenizer.tags) > 1]
+def example_of(text: Corpus, data: DataConfig) -> tuple[str | None, str | None]:
+    """A line of it that is easily typed, and into which language, where several were learned."""
+    is_one = len({one.target for one in data.directions}) == 1
+    directions = [part.direction for part in text.parts if part.direction is not None and not is_one]
     to = directions[0].target if directions else None
     return short_line(text.sources(to)), to
 
