@@ -6,8 +6,10 @@ import sys
 import unicodedata
 
 import pytest
+from hypothesis import given
+from hypothesis import strategies as st
 
-from transformer_cli.writing import begins_unspaced, chunks, words
+from transformer_cli.writing import _patterns, begins_unspaced, chunks, words
 
 EVERY_CHARACTER = [char for char in map(chr, range(sys.maxunicode + 1)) if unicodedata.category(char) != "Cs"]
 WITHOUT_SPACES = (
@@ -45,6 +47,13 @@ def test_a_word_is_a_run_of_letters_and_digits_with_their_marks_and_without_case
     marks.
     """
     assert words(text) == expected
+
+
+@given(st.text(st.characters(max_codepoint=0x300) | st.sampled_from("aß İ\u02ff\x1c\x85\xa0"), max_size=20))
+def test_the_shorter_way_of_lower_letters_is_the_long_one(text: str) -> None:
+    word, chunk = _patterns()
+    assert words(text) == word.findall(text.casefold())
+    assert chunks(text) == chunk.findall(text.casefold())
 
 
 def test_no_mark_ends_a_word() -> None:

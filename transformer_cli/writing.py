@@ -6,6 +6,7 @@ import re
 import unicodedata
 from collections import Counter
 from collections.abc import Mapping
+from functools import cache
 
 # Thai and Lao, Myanmar, Khmer; kana; Han. Each with its extensions; Korean has spaces.
 _UNSPACED = (
@@ -13,15 +14,20 @@ _UNSPACED = (
     "\u3040-\u30ff\u31f0-\u31ff\uff66-\uff9f\U0001aff0-\U0001b16f"
     "\u3005-\u3007\u3021-\u3029\u3031-\u303c\u3400-\u4dbf\u4e00-\u9fff\uf900-\ufaff\U00020000-\U0003ffff"
 )
-# `\w` has no marks; accents, vowels and viramas are among them. The joiners stand inside words of Persian and Hindi.
-_MARKS = "\u200c\u200d" + "".join(
-    char
-    for char in map(chr, [*range(0x300, 0x20000), *range(0xE0100, 0xE01F0)])
-    if unicodedata.category(char)[0] == "M"
-)
-_WORD = re.compile(rf"(?=\w)[{_UNSPACED}][{_MARKS}]*|[^\W{_UNSPACED}]+(?:[{_MARKS}]+[^\W{_UNSPACED}]*)*")
-_CHUNK = re.compile(rf"[{_UNSPACED}][{_MARKS}]*|[^\s{_UNSPACED}]+")
 _BEGINS_UNSPACED = re.compile(f"[{_UNSPACED}]")
+_FIRST_MARK = "\u0300"
+"""What is written in lower letters alone, as Latin is, has no marks and is in no script without spaces."""
+_LATIN_WORD = re.compile(r"\w+")
+
+
+@cache
+def _patterns() -> tuple[re.Pattern[str], re.Pattern[str]]:
+    """Of a word and of a chunk. Looking for all marks takes as long as importing a module or two."""
+    # `\w` has no marks; accents, vowels and viramas are among them. Joiners stand inside words of Persian and Hindi.
+    characters = map(chr, [*range(ord(_FIRST_MARK), 0x20000), *range(0xE0100, 0xE01F0)])
+    marks = "\u200c\u200d" + "".join(char for char in characters if unicodedata.category(char)[0] == "M")
+    word = rf"(?=\w)[{_UNSPACED}][{marks}]*|[^\W{_UNSPACED}]+(?:[{marks}]+[^\W{_UNSPACED}]*)*"
+    return re.compile(word), re.compile(rf"[{_UNSPACED}][{marks}]*|[^\s{_UNSPACED}]+")
 
 
 MOST_WORDS = 1_000_000
@@ -71,12 +77,14 @@ def words(text: str) -> list[str]:
     """Runs of letters, digits and what is written on them, without regard to case; in scripts without spaces, each
     letter by itself.
     """
-    return _WORD.findall(text.casefold())
+    text = text.casefold()
+    return (_LATIN_WORD if max(text, default="") < _FIRST_MARK else _patterns()[0]).findall(text)
 
 
 def chunks(text: str) -> list[str]:
     """What white space separates, punctuation included, otherwise like `words`."""
-    return _CHUNK.findall(text.casefold())
+    text = text.casefold()
+    return text.split() if max(text, default="") < _FIRST_MARK else _patterns()[1].findall(text)
 
 
 def begins_unspaced(text: str) -> bool:
