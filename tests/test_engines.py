@@ -157,7 +157,8 @@ def test_a_conversion_that_is_damaged_is_made_anew(run, capsys):
     whole = model.read_bytes()
     model.write_bytes(whole[:-1] + bytes([whole[-1] ^ 1]))
     assert tx(run, *GREEDY, "die katze schläft") == 0
-    assert "converting the weights for CTranslate2, once" in capsys.readouterr().err
+    said = capsys.readouterr().err
+    assert f"converting the weights for CTranslate2, again: what is in {place} is damaged" in said
     assert model.read_bytes() == whole
 
 

@@ -219,6 +219,18 @@ def test_a_directory_that_may_not_be_written_into_is_known_without_writing(tmp_p
         files.check_directory(tmp_path / "x")
 
 
+def test_a_directory_of_a_file_system_that_is_read_only_is_named_as_such(tmp_path, monkeypatch):
+    """No permission that anybody could give would help."""
+    real = os.statvfs(tmp_path)
+    monkeypatch.setattr(os, "access", lambda path, mode: False)
+    monkeypatch.setattr(
+        os, "statvfs", lambda path: os.statvfs_result([*real[:8], real.f_flag | os.ST_RDONLY, *real[9:]])
+    )
+    with pytest.raises(ResourceError, match=f"cannot write {tmp_path}: Read-only file system") as told:
+        files.check_directory(tmp_path / "x")
+    assert told.value.hint == "that file system is read-only: choose another directory"
+
+
 def test_a_full_disk_is_named_with_the_room_that_is_left(tmp_path, monkeypatch):
     monkeypatch.setattr(files, "disk", Saboteur(1, OSError(errno.ENOSPC, "No space left on device")))
     with pytest.raises(ResourceError, match=r"No space left on device \([0-9,]+ bytes free\)") as caught:

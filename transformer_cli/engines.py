@@ -107,7 +107,8 @@ def _loaded(run: KnownRun, threads: int, tell: Callable[[str], None]) -> tuple[P
     yet or is no longer what it was."""
     place = run.path / ENGINE / _key(run.manifest)
     if not _is_whole(place):
-        tell("converting the weights for CTranslate2, once")
+        again = f"again: what is in {files.shown(place)} is damaged" if place.exists() else "once"
+        tell(f"converting the weights for CTranslate2, {again}")
         try:
             files.remove(place)
             with files.atomic_directory(place) as aside:

@@ -171,9 +171,8 @@ def _finite(value: Any) -> Any:
 
 def read_bytes(path: str | Path, *, error: type[TxError] = DataError, hint: str | None = None) -> bytes:
     """The content of a regular file, or `error` with the path and the reason."""
-    path = Path(path)
     try:
-        if path.exists() and not path.is_file():
+        if (path := Path(path)).exists() and not path.is_file():
             raise error(f"{shown(path)} is not a file", hint=hint)
         return path.read_bytes()
     except FileNotFoundError:
@@ -241,7 +240,8 @@ def check_directory(path: str | Path) -> None:
         raise ResourceError(words, hint="choose another directory, or move that away")
     if not os.access(there, os.W_OK | os.X_OK):
         with _writing(there):
-            raise PermissionError(errno.EACCES, os.strerror(errno.EACCES))
+            reason = errno.EROFS if os.statvfs(there).f_flag & os.ST_RDONLY else errno.EACCES
+            raise OSError(reason, os.strerror(reason))
 
 
 def make_directory(path: str | Path) -> None:
