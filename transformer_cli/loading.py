@@ -3,7 +3,8 @@
 from __future__ import annotations
 
 from collections.abc import Callable, Sequence
-from functools import partial
+from functools import cache, partial
+from pathlib import Path
 from typing import TYPE_CHECKING, TypeVar
 
 from pydantic import TypeAdapter, ValidationError
@@ -120,13 +121,13 @@ def _shortlist_of(runs: Sequence[KnownRun], n: int | None) -> Callable[[], Short
 
 
 def _channel_of(run: KnownRun, settings: RunConfig) -> Callable[[str | None], Channel] | None:
-    """What opens the model that ranks translations of this run into a language; None where none is asked for."""
-    asked, decoding = settings.decoding.rerank, settings.decoding
-    if asked is None:
+    """What gives the model that ranks translations of this run into a language, opened once; None where none is asked
+    for."""
+    if (asked := settings.decoding.rerank) is None:
         return None
+    opened = cache(partial(_opened_to_rank, asked.run, settings))
 
-    def opened(target: str | None) -> Channel:
-        from transformer_cli.checkpoints.store import open_run
+    def channel(target: str | None) -> Channel:
         from transformer_cli.decoding.rerank import Channel
 
         there = Direction(*run.languages_into(target))
@@ -136,18 +137,31 @@ def _channel_of(run: KnownRun, settings: RunConfig) -> Callable[[str | None], Ch
                 f"{run.languages}: which of these a text is, nobody says",
                 hint="leave it out: --set decoding.rerank=null",
             )
-        other = found(partial(find_checkpoint, asked.run), open_run)
+        other, back = opened()
         if there.reversed not in other.config.data.directions:
             raise UsageError(
                 f"{shown(asked.run)} is to rank translations from {there.in_words} (decoding.rerank), and learned "
                 f"{other.languages}",
                 hint=f"name a run that learned {there.reversed.in_words}, or leave it out: --set decoding.rerank=null",
             )
-        plain = DecodingConfig(batch_size=decoding.batch_size, budget_tokens=decoding.budget_tokens)
-        back = translator_of(other, settings.model_copy(update={"decoding": plain}))
         return Channel(back.towards(there.source), asked.weight, shown(asked.run))
 
-    return opened
+    return channel
+
+
+def _opened_to_rank(path: str, settings: RunConfig) -> tuple[KnownRun, Translator]:
+    """The run that ranks what others translate, and what scores by it. ModelError where it is missing or damaged."""
+    from transformer_cli.checkpoints.store import open_run
+
+    if not Path(path).exists():
+        raise ModelError(
+            f"{shown(path)}, which is to rank translations (decoding.rerank), does not exist",
+            hint="name another run: --set decoding.rerank.run=RUN, or leave it out: --set decoding.rerank=null",
+        )
+    run = found(partial(find_checkpoint, path), open_run)
+    decoding = settings.decoding
+    plain = DecodingConfig(batch_size=decoding.batch_size, budget_tokens=decoding.budget_tokens)
+    return run, translator_of(run, settings.model_copy(update={"decoding": plain}))
 
 
 def _usual_sentences(run: KnownRun) -> int | None:

@@ -14,6 +14,7 @@ import torch
 from conftest import PAIRS
 
 import transformer_cli as tx
+from transformer_cli.checkpoints import store
 from transformer_cli.cli import failures
 from transformer_cli.cli.app import main
 from transformer_cli.config.decoding import DecodingConfig
@@ -212,9 +213,19 @@ def test_another_model_than_one_that_translates_back_is_refused(
         one.translate(SOURCES[:1])
     assert "a run that learned en to de" in str(failure.value.hint)
     missing = tx.load(trained_run, settings={"decoding.rerank": {"run": str(tmp_path / "none")}})
-    with pytest.raises(ModelError, match="none"):
+    with pytest.raises(ModelError, match=r"none, which is to rank translations \(decoding.rerank\), does not exist"):
         missing.translate(SOURCES[:1])
     assert tx.load(trained_run, settings={"decoding.rerank": {"run": str(two_ways)}}).translate(SOURCES[:1])
+
+
+def test_it_is_opened_once_for_all_languages(two_ways: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    both = tx.load(two_ways, settings={"decoding.rerank": {"run": str(two_ways)}})
+    opened: list[Path] = []
+    really = store.open_run
+    monkeypatch.setattr(store, "open_run", lambda checkpoint: opened.append(checkpoint) or really(checkpoint))
+    for to, line in (("en", SOURCES[0]), ("de", TARGETS[0]), ("en", SOURCES[1])):
+        assert both.translate(line, to=to)
+    assert len(opened) == 1
 
 
 def test_validating_is_greedy_as_ever(two_ways: Path, tmp_path: Path) -> None:

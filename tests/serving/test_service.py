@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import json
 import random
+import shutil
 from concurrent.futures import ThreadPoolExecutor
 
 import pytest
@@ -15,6 +16,7 @@ from transformer_cli.attention_maps.page import page
 from transformer_cli.attention_maps.saved import as_json
 from transformer_cli.cli.app import main
 from transformer_cli.decoding.invariance import TIE
+from transformer_cli.errors import ModelError, UsageError
 
 TEXTS = [
     *(source for source, _ in PAIRS),
@@ -147,14 +149,35 @@ def test_what_ctranslate2_cannot_do_is_refused_where_it_was_asked_for_by_name(se
         assert served.post("/attention", {"text": "ein bier"}).status == 200
 
 
-def test_the_service_is_told_which_language(two_ways):
-    import transformer_cli as tx
+def of_two_ways(run, *overrides):
     from transformer_cli.checkpoints.store import find_checkpoint, open_run
     from transformer_cli.loading import settings_of
     from transformer_cli.serving.service import Service
 
-    run = open_run(find_checkpoint(str(two_ways)))
-    service = Service([run], settings_of(run, []), mark=lambda _, found: [*found], tell=print)
+    opened = open_run(find_checkpoint(str(run)))
+    return Service([opened], settings_of(opened, overrides), mark=lambda _, found: [*found], tell=print)
+
+
+def test_what_ranks_is_opened_before_anybody_asks(two_ways, trained_run, tmp_path):
+    """Training may delete it later, and who asks is not to wait for it."""
+    ranking = shutil.copytree(two_ways, tmp_path / "ranking")
+    service = of_two_ways(two_ways, f"decoding.rerank.run={ranking}")
+    shutil.rmtree(ranking)
+    with Served(service) as served:
+        for to, line in (("en", PAIRS[3][0]), ("de", PAIRS[3][1])):
+            assert served.translate(line, to=to)[0]["translation"]
+        answer = served.post("/translate", {"texts": ["ein bier"], "to": "en", "beam_size": 1})
+        assert (answer.status, "one of 1 finds no two" in answer.json["error"]) == (400, True)
+    with pytest.raises(ModelError, match="does not exist"):
+        of_two_ways(two_ways, f"decoding.rerank.run={ranking}")
+    with pytest.raises(UsageError, match=r"is to rank translations from de to en .* learned de to en"):
+        of_two_ways(two_ways, f"decoding.rerank.run={trained_run}")
+
+
+def test_the_service_is_told_which_language(two_ways):
+    import transformer_cli as tx
+
+    service = of_two_ways(two_ways)
     model = tx.load(two_ways)
     with Served(service) as served:
         assert served.get("/health").json["targets"] == ["de", "en"]
