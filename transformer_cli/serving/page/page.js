@@ -15,6 +15,7 @@ const MOST_ALTERNATIVES = 5;
 
 const service = { n_best: 1 };
 const attention = byId("attention");
+const frame = byId("frame");
 
 /** The answer; an Error with the service's own words where there is none. */
 async function ask(path, body, accept = "application/json") {
@@ -92,12 +93,20 @@ function shown(found, to) {
 async function look(text, target, to, button) {
   await busy("looking …", async () => {
     const page = await ask("attention", { text, target, to }, "text/html");
+    await drawn(page, button.closest("#found > li"));
     for (const other of document.querySelectorAll(".alternatives button"))
       other.setAttribute("aria-pressed", String(other === button));
-    button.closest("#found > li").append(attention);
-    attention.hidden = false;
-    byId("frame").srcdoc = page;
   });
+}
+
+/** Puts the page below that text, and waits until it is there: a frame keeps the one before for a while. */
+async function drawn(page, place) {
+  attention.remove();
+  attention.hidden = false;
+  frame.srcdoc = page;
+  const loaded = new Promise((done) => frame.addEventListener("load", done, { once: true }));
+  place.append(attention);
+  await loaded;
 }
 
 /** Says what is done, and what went wrong; a button that the work returns is pressed next. */
