@@ -7,6 +7,7 @@ from __future__ import annotations
 
 import json
 import time
+import warnings
 from collections.abc import Iterator, Sequence
 from pathlib import Path
 from typing import Any
@@ -87,19 +88,24 @@ def test_training_there_is_training_here(precision: str, shape: dict[str, Any]) 
         assert other.gradient_norm == pytest.approx(one.gradient_norm, rel=3 * near)
 
 
+@pytest.mark.parametrize(("optimizer", "n_waits"), [("adam", 0), ("muon", 1)])
 @pytest.mark.parametrize("precision", PRECISIONS)
-def test_a_step_waits_for_the_gpu_once(precision: str) -> None:
-    """PyTorch's own watch on what waits: a copy of the numbers of a step, once and on purpose."""
-    there = learner("cuda", precision, options={"ema": 0.9}, n_kv_heads=2)
+def test_no_step_waits_for_the_gpu_before_it_has_all_work_but_where_the_optimizer_cannot_leave_out_an_update(
+    precision: str, optimizer: str, n_waits: int
+) -> None:
+    """By PyTorch's own watch on what waits until the GPU has done everything. A wait for what it had done before the
+    update, while it makes that, is none of those."""
+    there = learner("cuda", precision, options={"ema": 0.9, "optimizer": optimizer}, n_kv_heads=2)
     updates(there, precision, [batch(8)])
     torch.cuda.synchronize()
     torch.cuda.set_sync_debug_mode("warn")
     try:
-        with pytest.warns(UserWarning, match="called a synchronizing CUDA operation") as found:
+        with warnings.catch_warnings(record=True) as found:
+            warnings.simplefilter("always")
             updates(there, precision, [batch(8, seed=1)])
     finally:
         torch.cuda.set_sync_debug_mode("default")
-    assert len([one for one in found if "synchronizing" in str(one.message)]) == 1
+    assert len([one for one in found if "synchronizing" in str(one.message)]) == n_waits
 
 
 @pytest.mark.parametrize("n_kv_heads", [4, 2])

@@ -21,6 +21,7 @@ from transformer_cli.environment import keep_memory
 from transformer_cli.errors import ResourceError
 from transformer_cli.model.transformer import Transformer
 from transformer_cli.training.moving_average import NoAverage
+from transformer_cli.training.optimizers import can_leave_out
 from transformer_cli.training.parallel import World
 from transformer_cli.training.progress import Progress, spent_in_words
 from transformer_cli.training.scaling import LossScale
@@ -88,6 +89,13 @@ class Learner:
     def model(self) -> Transformer:
         """As it is saved: weights in fp32."""
         return self.sharding.model
+
+    @property
+    def is_late(self) -> bool:
+        """Whether what an update came to is read only after the device was given the update, which it leaves out by
+        itself where numbers are not finite: so it has work while this process waits. A CPU has not, and an optimizer
+        has to know how."""
+        return self.model.output.weight.is_cuda and can_leave_out(self.optimizer)
 
 
 Epoch = Callable[[int, int], tuple[int, Iterator[Batch]]]
@@ -162,21 +170,32 @@ def train_step(
     what a budget has to know, as it was before, but for the epochs, which are those after it. warmed: where the warm-up
     ended, in a run that knows it."""
     scaled_by = 1.0 if scale is None else scale.factor
-    model, options, sharding = learner.model, learner.options, learner.sharding
+    model, options, sharding, optimizer = learner.model, learner.options, learner.sharding, learner.optimizer
     sharding.begin()
     own_targets = sum(batch.n_target_tokens for batch in window)
     parts, losses_there = _learn(learner, window, step=step, is_update=True, scale=scaled_by)
     learned = [parameter for parameter in model.parameters() if parameter.grad is not None]
     held_there = sharding.norm([parameter.grad for parameter in learned if parameter.grad is not None])
-    # The only time that a step waits for the device, and the only one that it waits for counts of other processes.
-    *losses, held = torch.stack([*losses_there, held_there]).cpu().tolist()
+    found = torch.stack([*losses_there, held_there])
     own_s = learner.seconds() if learner.world.is_main else 0.0
-    own = own_targets, sum(batch.n_source_tokens for batch in window), sum(losses), own_s, *learner.asked()
-    n_targets, n_sources, loss_sum, seconds, *asked = learner.world.sum(*own)
+    own = own_targets, sum(batch.n_source_tokens for batch in window), own_s, *learner.asked()
+    # The only time that a step waits for the device, and the only one that it waits for counts of other processes.
+    if learner.is_late:
+        n_targets, n_sources, seconds, *asked = learner.world.sum(*own)
+        total_there = learner.world.total(found[:-1].sum())
+    else:
+        *losses, held = found.cpu().tolist()
+        n_targets, n_sources, seconds, *asked, loss_sum = learner.world.sum(*own, sum(losses))
     unmade = replace(spent or Spent(), step=step, seconds=seconds)
     made = replace(unmade, target_tokens=unmade.target_tokens + n_targets)
     rate = learning_rate(made, options, d_model=model.config.d_model, warmed=warmed)
-    factor = sharding.factor(n_targets) / scaled_by
+    for group in optimizer.param_groups:
+        group["lr"] = rate
+    factor, longest = sharding.factor(n_targets) / scaled_by, options.clip_norm or math.inf
+    if learner.is_late:
+        read = on_its_way(torch.cat([found, total_there[None]]))
+        sharding.step(optimizer, held_there * factor, total_there, factor=factor, longest=longest)
+        *losses, held, loss_sum = read()
     norm = held * factor
     update = Update(
         loss=loss_sum / n_targets,
@@ -188,24 +207,38 @@ def train_step(
         asked=tuple(asked),
     )
     if math.isfinite(loss_sum) and not math.isfinite(norm) and scale is not None and scale.shrink():
-        learner.optimizer.zero_grad()
+        optimizer.zero_grad()
         return replace(update, spent=unmade, overflowed=scaled_by)
     if not math.isfinite(loss_sum) or not math.isfinite(norm):
         fault = _first_bad(model)
-        learner.optimizer.zero_grad()
+        optimizer.zero_grad()
         bad = [batch for batch, loss in zip(parts, losses, strict=True) if not math.isfinite(loss)]
         suspects = () if math.isfinite(sum(losses)) and not math.isfinite(loss_sum) else bad or parts
         indices = tuple(index for batch in suspects for index in batch.indices)
         return replace(update, spent=unmade, fault=fault, suspects=indices)
-    sharding.clip(learned, held_there, norm=norm, factor=factor, longest=options.clip_norm or math.inf)
-    for group in learner.optimizer.param_groups:
-        group["lr"] = rate
-    learner.optimizer.step()
-    learner.optimizer.zero_grad()
+    if not learner.is_late:
+        sharding.clip(learned, held_there, norm=norm, factor=factor, longest=longest)
+        optimizer.step()
+    optimizer.zero_grad()
     learner.average.update(step)
     if scale is not None:
         scale.keep()
     return update
+
+
+def on_its_way(numbers: Tensor) -> Callable[[], list[float]]:
+    """Begin to take them to the CPU. Who asks for them waits for what the device had to do until here, not for what it
+    was given since."""
+    here = numbers.to("cpu", non_blocking=True)
+    arrived = torch.cuda.current_stream(numbers.device).record_event() if numbers.is_cuda else None
+
+    def read() -> list[float]:
+        if arrived is not None:
+            arrived.synchronize()
+        values: list[float] = here.tolist()
+        return values
+
+    return read
 
 
 def try_out(learner: Learner, batches: Iterable[Batch]) -> None:

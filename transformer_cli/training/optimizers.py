@@ -51,6 +51,21 @@ def adam_options(groups: Groups, options: TrainingConfig) -> dict[str, Any]:
     return {"lr": 0.0, "betas": tuple(options.betas), "eps": options.eps, "fused": devices <= {"cpu", "cuda"}}
 
 
+def can_leave_out(optimizer: torch.optim.Optimizer) -> bool:
+    """Whether it leaves out an update by itself, as the device finds, while nobody waits: PyTorch's fused ones do, and
+    say so as torch.amp.GradScaler asks it."""
+    return bool(getattr(optimizer, "_step_supports_amp_scaling", False))
+
+
+def step_unless(optimizer: torch.optim.Optimizer, bad: Tensor, *, divide_by: Tensor) -> None:
+    """An update, of gradients divided by a number; none if they are bad. Both are scalars on their device."""
+    optimizer.found_inf, optimizer.grad_scale = bad.float(), divide_by.float()  # type: ignore[attr-defined]
+    try:
+        optimizer.step()
+    finally:
+        del optimizer.found_inf, optimizer.grad_scale  # type: ignore[attr-defined]
+
+
 def state_tensors(optimizer: torch.optim.Optimizer, model: nn.Module) -> dict[str, Tensor]:
     """The optimiser's memory, of Adam `PARAMETER.exp_avg`, `.exp_avg_sq` and `.step`; empty before a step.
 

@@ -17,6 +17,7 @@ from pathlib import Path
 
 import torch
 import torch.distributed as dist
+from torch import Tensor
 from torch.distributed.distributed_c10d import PrefixStore, Store
 from torch.distributed.rendezvous import rendezvous
 
@@ -61,6 +62,13 @@ class World:
         self._meet()
         dist.all_reduce(tensor)
         return [float(value) for value in tensor]
+
+    def total(self, value: Tensor) -> Tensor:
+        """Summed over the processes where it lies; on a GPU nobody waits for that."""
+        if self.size > 1:
+            self._meet()
+            dist.all_reduce(value)
+        return value
 
     def wait(self) -> None:
         """Until all are here."""

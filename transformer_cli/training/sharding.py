@@ -23,6 +23,7 @@ from transformer_cli.data.loader import Batch
 from transformer_cli.model.attention import CrossAttention
 from transformer_cli.model.transformer import Transformer
 from transformer_cli.training.objective import Objective, objective_of, of_nothing
+from transformer_cli.training.optimizers import step_unless
 from transformer_cli.training.parallel import World
 from transformer_cli.training.working import WorkingCopy
 
@@ -79,6 +80,18 @@ class Sharding(ABC):
         """
         gradients = [parameter.grad for parameter in parameters if parameter.grad is not None]
         torch._foreach_mul_(gradients, factor * min(1.0, longest / (norm + 1e-6)))
+
+    def step(
+        self, optimizer: torch.optim.Optimizer, norm: Tensor, loss: Tensor, *, factor: float, longest: float
+    ) -> None:
+        """The same and the update in one pass, by an optimizer that can; none of it where numbers, which stay on the
+        device, are not finite.
+
+        norm: of the gradients of the mean loss. loss: of all processes.
+        """
+        bad = (norm.isfinite() & loss.isfinite()).logical_not()
+        times_too_long = (norm + 1e-6) / longest
+        step_unless(optimizer, bad, divide_by=times_too_long.clamp(min=1.0) / factor)
 
     def whole(self) -> Transformer:
         """The model in one piece, with its weights as they are now."""
