@@ -69,6 +69,16 @@ def test_overwriting_deletes_nothing_before_the_text_is_there(wrong: dict[str, A
     assert contents(RUN) == before
 
 
+def test_a_run_whose_text_is_missing_leaves_no_folder_behind() -> None:
+    """But those that were there."""
+    Path("mine").mkdir()
+    there = {*Path().rglob("*")}
+    for place in ("mine/deep/new", "new", "mine"):
+        with pytest.raises(DataError):
+            train(settings(data={"train": "nowhere"}), Path(place))
+        assert {*Path().rglob("*")} == there
+
+
 def test_overwriting_leaves_the_files_of_others_in_the_folders_of_a_run() -> None:
     """`--run-dir . --overwrite` in a project deleted its whole `data/`."""
     others = [RUN / "data" / "corpus" / "train.de", RUN / "tokenizer" / "notes.txt", RUN / "checkpoints" / "mine"]

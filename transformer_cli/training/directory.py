@@ -97,8 +97,9 @@ def claimed(run_dir: Path) -> Iterator[None]:
     does. Where the system or its disk knows no such locks, nothing is claimed.
 
     Once the directory is no longer where it was, every write below its name raises ResourceError: it would make half a
-    run there.
+    run there. What is made for it, and still is empty in the end, goes again.
     """
+    made = [place for place in (run_dir, *run_dir.parents) if not place.exists()]
     files.make_directory(run_dir)
     descriptor = os.open(run_dir, os.O_RDONLY)
     try:
@@ -111,6 +112,9 @@ def claimed(run_dir: Path) -> Iterator[None]:
         with _held(run_dir, descriptor):
             yield
     finally:
+        with suppress(OSError):  # is not empty
+            for place in made:
+                place.rmdir()
         os.close(descriptor)
 
 
