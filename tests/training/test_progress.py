@@ -2,9 +2,11 @@
 
 from __future__ import annotations
 
+import math
 from pathlib import Path
 from typing import Any
 
+import numpy as np
 import pytest
 
 from transformer_cli.checkpoints.store import Checkpoint
@@ -87,3 +89,46 @@ def test_tokens_that_nobody_counted_are_no_part_of_a_budget() -> None:
 def test_what_is_no_state_at_all_is_refused(state: Any) -> None:
     with pytest.raises(ModelError, match=r"state\.json says what cannot be"):
         read(state)
+
+
+@pytest.mark.parametrize("seed", range(20))
+def test_the_best_validation_is_the_first_of_the_highest_score_and_of_those_the_lowest_loss(seed: int) -> None:
+    chance = np.random.default_rng(seed)
+    progress, seen = Progress(), []
+    for step in range(1, 15):
+        progress.step = step
+        score, loss = float(chance.integers(3)), float(chance.integers(1, 4))
+        before, stale = seen[:], progress.stale
+        seen.append((-score, loss, step))
+        is_best = progress.judge(score, loss)
+        assert is_best == (seen[-1] < min(before, default=(math.inf,)))
+        assert progress.stale == (0 if is_best else stale + 1)
+        assert progress.ranked == [str(one[-1]) for one in sorted(seen)]
+        if step % 5 == 0:
+            progress.forget(*progress.ranked[2:])
+            seen = sorted(seen)[:2]
+            assert progress.scores.keys() == progress.losses.keys()
+
+
+def test_a_model_without_a_right_word_so_far_does_not_end_a_run_while_its_loss_falls() -> None:
+    """Each validation with 0.00 BLEU counted for the patience, and the first stayed the best."""
+    progress = Progress()
+    for progress.step in range(1, 6):
+        assert progress.judge(0.0, 9.0 - progress.step)
+    assert (progress.stale, progress.ranked[0]) == (0, "5")
+
+
+@pytest.mark.parametrize("bad", [math.nan, math.inf, -math.inf])
+def test_a_validation_that_is_no_number_is_the_worst_and_a_run_goes_on_after_it(bad: float) -> None:
+    """Its checkpoint said null, which no run continued from."""
+    progress = Progress(step=11, epoch=1, processes=1, batch=1, epoch_tokens=3)
+    assert progress.judge(-1.0, 1.0)
+    progress.step = 12
+    assert not progress.judge(bad, bad)
+    assert read(progress.as_dict()).ranked == ["11", "12"]
+
+
+def test_a_checkpoint_of_before_losses_were_kept_is_read() -> None:
+    found = read({name: value for name, value in POSSIBLE.items() if name != "losses"})
+    found.step = 13
+    assert found.judge(3.0, 2.0)

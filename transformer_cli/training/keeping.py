@@ -107,7 +107,7 @@ class Keeper:
         there = {path.name for path in store.list_checkpoints(self.run_dir)}
         gone = [step for step in progress.ranked if store.step_name(int(step)) not in there]
         gone = self.world.share(" ".join(gone)).split()  # of one mind about what is a new best
-        progress.scores = {step: score for step, score in progress.scores.items() if step not in gone}
+        progress.forget(*gone)
         if not self.world.is_main:
             return
         for failure in self.damaged:
@@ -144,7 +144,7 @@ class Keeper:
         if is_large and not goes_on:
             self.world.at("last checkpoint")  # which takes far longer than copies did
         if is_main:
-            progress.scores = {step: progress.scores[step] for step in progress.ranked[: options.keep_best]}
+            progress.forget(*progress.ranked[options.keep_best :])
         if is_main or self._is_shared:
             self._saves += 1
             writers = self.world.writers(f"save {self._saves}") if self._is_shared else parts.ALONE

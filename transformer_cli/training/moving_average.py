@@ -69,7 +69,9 @@ class MovingAverage(NoAverage):
         alone = validate()
         with self.swapped():
             averaged = validate()
-        is_better = averaged["bleu"] > alone["bleu"] if by == "bleu" else averaged["loss"] < alone["loss"]
+        is_better = averaged["loss"] < alone["loss"]
+        if by == "bleu" and averaged["bleu"] != alone["bleu"]:
+            is_better = averaged["bleu"] > alone["bleu"]
         better = averaged if is_better else alone
         return {**better, "of_weights": alone[by], "of_average": averaged[by]}, is_better
 

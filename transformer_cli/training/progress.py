@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+import math
+import sys
 from dataclasses import asdict, dataclass, field
 from typing import Annotated, Any, ClassVar
 
@@ -56,6 +58,8 @@ class Progress:
     """Validations in a row without a new best."""
     scores: dict[Annotated[str, pydantic.Field(pattern=r"^[1-9][0-9]{0,17}$")], float] = field(default_factory=dict)
     """Validation score by step, of the checkpoints that are kept or were; higher is better."""
+    losses: dict[Annotated[str, pydantic.Field(pattern=r"^[1-9][0-9]{0,17}$")], float] = field(default_factory=dict)
+    """And its loss, which decides between equal scores, as those of a young model are: no word right yet."""
     unsure_below: Certainty | None = None
     """The certainty of a translation that the last validation found to be little; None without such translations."""
     averaged: bool = False
@@ -106,10 +110,26 @@ class Progress:
         """Go on in that precision, or in another."""
         self.loss_scale = (self.loss_scale or LossScale()) if in_fp16 else None
 
+    def judge(self, score: float, loss: float) -> bool:
+        """What validation came to after this step; returns whether that is the best so far. A number that is not finite
+        is the worst there is."""
+        step = str(self.step)
+        self.scores[step] = score if math.isfinite(score) else -sys.float_info.max
+        self.losses[step] = loss if math.isfinite(loss) else sys.float_info.max
+        is_best = self.ranked[0] == step
+        self.stale = 0 if is_best else self.stale + 1
+        return is_best
+
     @property
     def ranked(self) -> list[str]:
         """The steps with a score, best first, the earlier of equals first."""
-        return sorted(self.scores, key=lambda step: (-self.scores[step], int(step)))
+        return sorted(self.scores, key=lambda step: (-self.scores[step], self.losses.get(step, math.inf), int(step)))
+
+    def forget(self, *steps: str) -> None:
+        """Their checkpoints are not there any more."""
+        for step in steps:
+            self.scores.pop(step, None)
+            self.losses.pop(step, None)
 
     def as_dict(self) -> dict[str, Any]:
         return asdict(self)

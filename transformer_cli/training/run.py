@@ -276,9 +276,7 @@ class Run:
             lambda: self.validation.results(learner.sharding.whole()), options.best_by
         )
         score = results["bleu"] if options.best_by == "bleu" else -results["loss"]
-        is_best = all(score > earlier for earlier in progress.scores.values())
-        progress.scores[str(progress.step)] = score
-        progress.stale = 0 if is_best else progress.stale + 1
+        is_best = progress.judge(score, results["loss"])
         progress.unsure_below = results.get("unsure_below")
         if progress.finished is None and options.patience is not None and progress.stale >= options.patience:
             progress.finished = f"patience: no better validation in {progress.stale}"
