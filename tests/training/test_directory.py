@@ -8,6 +8,7 @@ import os
 import shutil
 import subprocess
 import threading
+import time
 from contextlib import suppress
 from pathlib import Path
 from types import SimpleNamespace
@@ -77,6 +78,41 @@ def test_a_run_whose_text_is_missing_leaves_no_folder_behind() -> None:
         with pytest.raises(DataError):
             train(settings(data={"train": "nowhere"}), Path(place))
         assert {*Path().rglob("*")} == there
+
+
+def test_who_finds_another_at_work_leaves_it_its_empty_folder() -> None:
+    """Even where both saw that there was none."""
+    place, is_there = Path("both/new"), os.path.lexists
+    with claimed(place):
+        with pytest.MonkeyPatch.context() as patch:
+            patch.setattr(os.path, "lexists", lambda path: Path(path) != place and is_there(path))
+            with pytest.raises(UsageError, match="another"), claimed(place):
+                pass
+        files.write_text(place / "mine", "mine")
+    assert [*Path("both").rglob("*")] == [place, place / "mine"]
+
+
+def test_who_waited_while_another_removed_its_empty_folder_has_one_of_its_own() -> None:
+    place, began = Path("both/new"), threading.Event()
+
+    def other() -> None:
+        with claimed(place):
+            began.set()
+            time.sleep(0.2)
+
+    first = threading.Thread(target=other)
+    first.start()
+    began.wait()
+    with claimed(place):
+        first.join()
+        files.write_text(place / "mine", "mine")
+    assert (place / "mine").read_text() == "mine"
+
+
+def test_where_a_folder_may_not_be_made_that_is_said(monkeypatch: pytest.MonkeyPatch) -> None:
+    """A question of the system's was answered by a raw OSError of its own."""
+    with pytest.raises(ResourceError, match="cannot write"), claimed(Path("x" * 300)):
+        pass
 
 
 def test_overwriting_leaves_the_files_of_others_in_the_folders_of_a_run() -> None:

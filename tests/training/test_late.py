@@ -25,6 +25,7 @@ from transformer_cli.checkpoints.tensors import weights
 from transformer_cli.config.training import OPTIMIZERS, TrainingConfig
 from transformer_cli.training import loop, objective
 from transformer_cli.training.loop import Learner, Update, on_its_way, train_step
+from transformer_cli.training.objective import loss_of
 from transformer_cli.training.optimizers import build_optimizer, can_leave_out, state_tensors, step_unless
 from transformer_cli.training.parallel import joined
 from transformer_cli.training.scaling import LossScale
@@ -67,16 +68,18 @@ def test_it_is_the_same_update(dtype: torch.dtype, clip_norm: float | None, late
         assert (after.loss, after.gradient_norm) == pytest.approx((before.loss, before.gradient_norm), rel=1e-5)
 
 
-def spoilt(of: Learner, what: str) -> None:
-    """A weight that is no number, or a gradient that is none though the loss is."""
-    if what == "weight":
+def spoilt(of: Learner, what: str, patch: pytest.MonkeyPatch) -> None:
+    """A weight that is no number; a gradient or a loss that is none, though the other is."""
+    if what == "loss":
+        patch.setattr(objective, "loss_of", lambda *given, **named: loss_of(*given, **named) + math.inf)
+    elif what == "weight":
         with torch.no_grad():
             of.model.encoder.layers[0].feed_forward.up.weight[0, 0] = math.inf
     else:
         of.model.target_embedding.table.weight.register_hook(lambda gradient: gradient * math.inf)
 
 
-@pytest.mark.parametrize("what", ["weight", "gradient"])
+@pytest.mark.parametrize("what", ["weight", "gradient", "loss"])
 @pytest.mark.parametrize("scale", [None, LossScale(1.0), LossScale(8.0)], ids=["fp32", "fp16", "fp16-scaled"])
 def test_numbers_that_are_not_finite_change_nothing_and_are_told_as_ever(
     scale: LossScale | None, what: str, late: Callable[[bool], None]
@@ -88,11 +91,13 @@ def test_numbers_that_are_not_finite_change_nothing_and_are_told_as_ever(
         own = replace(scale) if scale else None
         train_step(subject, [batch(seed=1)], step=1, scale=own)
         before = everything(subject)
-        spoilt(subject, what)
-        if what == "weight":
-            before |= everything(subject)
-        update = train_step(subject, [batch(seed=2), batch(seed=3)], step=2, scale=own)
-        assert update.fault or update.overflowed
+        with pytest.MonkeyPatch.context() as patch:
+            spoilt(subject, what, patch)
+            if what == "weight":
+                before |= everything(subject)
+            some = [replace(batch(seed=n), indices=tuple(range(8 * n, 8 * n + 8))) for n in (2, 3)]
+            update = train_step(subject, some, step=2, scale=own)
+        assert update.overflowed or (update.fault and set(update.suspects) == {*range(16, 32)})
         torch.testing.assert_close(everything(subject), before, rtol=0, atol=0, equal_nan=True)
         assert all(parameter.grad is None for parameter in subject.model.parameters())
         found.append((update.fault, update.overflowed, update.suspects, update.spent.target_tokens, own))
@@ -107,6 +112,15 @@ def test_a_first_update_that_overflows_leaves_weights_and_average_as_they_were(l
     assert torch.equal(parameters(subject), before)
     assert not any(tensor.any() for tensor in state_tensors(subject.optimizer, subject.model).values())
     assert scale == LossScale(2.0**39)
+
+
+def test_what_derives_from_an_optimizer_that_does_or_keeps_what_memory_held_does_not_say_so() -> None:
+    """A recipe that turns gradients before AdamW's kernel does the rest got them unclipped, and those of no use."""
+    weight = [torch.nn.Parameter(torch.ones(2))]
+    derived = type("Turning", (torch.optim.AdamW,), {})
+    assert can_leave_out(torch.optim.AdamW(weight, fused=True))
+    others = derived(weight, fused=True), torch.optim.AdamW(weight), torch.optim.SGD(weight, momentum=0.9, fused=True)
+    assert not any(map(can_leave_out, others))
 
 
 @pytest.mark.parametrize("name", sorted(OPTIMIZERS.own))
@@ -126,6 +140,7 @@ def test_an_optimizer_that_says_so_leaves_out_an_update(name: str) -> None:
         draw_gradients(ours, 99)
         next(ours.parameters()).grad.fill_(math.nan)  # type: ignore[union-attr]
         step_unless(one, bad, divide_by=torch.tensor(math.nan))
+        assert not {"found_inf", "grad_scale"} & vars(one).keys()
         torch.testing.assert_close(weights(ours) | state_tensors(one, ours), before, rtol=0, atol=0)
         draw_gradients(theirs, step)
         for parameter in theirs.parameters():
@@ -146,7 +161,6 @@ def test_nobody_waits_before_the_device_has_the_update(late: Callable[[bool], No
         return lambda: order.append("read") or read()  # type: ignore[func-returns-value]
 
     monkeypatch.setattr(loop, "on_its_way", watched)
-    monkeypatch.setattr(torch.optim.Adam, "_step_supports_amp_scaling", True, raising=False)
     with Far() as far:
         trained = Learner(**(vars(learner()) | {"sharding": there(far)}))
         trained = replace(trained, optimizer=torch.optim.Adam(trained.model.parameters(), lr=0.0, foreach=False))

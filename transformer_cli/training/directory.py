@@ -99,23 +99,43 @@ def claimed(run_dir: Path) -> Iterator[None]:
     Once the directory is no longer where it was, every write below its name raises ResourceError: it would make half a
     run there. What is made for it, and still is empty in the end, goes again.
     """
-    made = [place for place in (run_dir, *run_dir.parents) if not place.exists()]
-    files.make_directory(run_dir)
-    descriptor = os.open(run_dir, os.O_RDONLY)
-    try:
-        with suppress(OSError):
-            if not _locked(descriptor):
+    made = [place for place in (run_dir, *run_dir.parents) if not os.path.lexists(place)]
+    with _opened(run_dir) as descriptor, _held(run_dir, descriptor):
+        try:
+            yield
+        finally:
+            with suppress(OSError):  # is not empty, or not where it was
+                for place in made:
+                    place.rmdir()
+
+
+@contextmanager
+def _opened(run_dir: Path) -> Iterator[int]:
+    """The directory, locked; made where it is missing, and once more where who had the lock removed it in the end."""
+    for is_last in (False, True):
+        files.make_directory(run_dir)
+        descriptor = os.open(run_dir, os.O_RDONLY)
+        try:
+            is_locked = True
+            with suppress(OSError):
+                is_locked = _locked(descriptor)
+            if not is_locked:
                 raise UsageError(
                     f"another `tx train` is at work in {files.shown(run_dir)}",
                     hint="wait for it, or give this run another name (--set name=... or --run-dir)",
                 )
-        with _held(run_dir, descriptor):
-            yield
-    finally:
-        with suppress(OSError):  # is not empty
-            for place in made:
-                place.rmdir()
-        os.close(descriptor)
+            if is_last or _is_at(run_dir, descriptor):
+                yield descriptor
+                return
+        finally:
+            os.close(descriptor)
+
+
+def _is_at(place: Path, descriptor: int) -> bool:
+    """Whether that is what is open, not another directory of its name."""
+    with suppress(OSError):
+        return os.path.samestat(os.stat(place), os.fstat(descriptor))
+    return False
 
 
 def _locked(descriptor: int) -> bool:
@@ -143,9 +163,8 @@ def _held(run_dir: Path, descriptor: int) -> Iterator[None]:
     def guard(path: Path) -> None:
         if not Path(os.path.abspath(path)).is_relative_to(place):
             return
-        with suppress(OSError):
-            if os.path.samestat(os.stat(place), os.fstat(descriptor)):
-                return
+        if _is_at(place, descriptor):
+            return
         raise ResourceError(
             f"{files.shown(run_dir)} is not there any more: it was moved or deleted while it was written to",
             hint="move it back and run the same command again, which goes on from its last checkpoint",

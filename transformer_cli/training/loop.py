@@ -82,7 +82,8 @@ class Learner:
     seconds: Callable[[], float] = float
     """What the run would have taken if it ended with the update at hand; the first process tells all."""
     asked: Callable[[], Sequence[float]] = tuple
-    """What this process wants to be known to all after an update."""
+    """What this process wants to be known to all after an update. Where `is_late`, both are asked before it waits for
+    the device: several GPUs, which hear of a signal so, stop an update later."""
     portions: Portions = field(default_factory=Portions)
 
     @property
@@ -177,15 +178,13 @@ def train_step(
     learned = [parameter for parameter in model.parameters() if parameter.grad is not None]
     held_there = sharding.norm([parameter.grad for parameter in learned if parameter.grad is not None])
     found = torch.stack([*losses_there, held_there])
+    # A step waits for the device once, here or after it gave it the update, and once for counts of other processes.
+    losses, held = [], 0.0
+    if not learner.is_late:
+        *losses, held = found.cpu().tolist()
     own_s = learner.seconds() if learner.world.is_main else 0.0
     own = own_targets, sum(batch.n_source_tokens for batch in window), own_s, *learner.asked()
-    # The only time that a step waits for the device, and the only one that it waits for counts of other processes.
-    if learner.is_late:
-        n_targets, n_sources, seconds, *asked = learner.world.sum(*own)
-        total_there = learner.world.total(found[:-1].sum())
-    else:
-        *losses, held = found.cpu().tolist()
-        n_targets, n_sources, seconds, *asked, loss_sum = learner.world.sum(*own, sum(losses))
+    n_targets, n_sources, seconds, *asked, loss_sum = learner.world.sum(*own, sum(losses))
     unmade = replace(spent or Spent(), step=step, seconds=seconds)
     made = replace(unmade, target_tokens=unmade.target_tokens + n_targets)
     rate = learning_rate(made, options, d_model=model.config.d_model, warmed=warmed)
@@ -193,6 +192,7 @@ def train_step(
         group["lr"] = rate
     factor, longest = sharding.factor(n_targets) / scaled_by, options.clip_norm or math.inf
     if learner.is_late:
+        total_there = learner.world.total(found[:-1].sum())
         read = on_its_way(torch.cat([found, total_there[None]]))
         sharding.step(optimizer, held_there * factor, total_there, factor=factor, longest=longest)
         *losses, held, loss_sum = read()

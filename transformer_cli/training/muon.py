@@ -6,8 +6,6 @@ rate fits both, is that of Liu et al. 2025, "Muon is scalable for LLM training",
 
 from __future__ import annotations
 
-from typing import Any
-
 import torch
 from torch import Tensor
 
@@ -28,10 +26,6 @@ def muon(groups: Groups, options: TrainingConfig) -> Muon:
 
 class Muon(torch.optim.AdamW):
     """AdamW, but for the groups that are `hidden`."""
-
-    def __init__(self, groups: Groups, **options: Any) -> None:
-        super().__init__(groups, **options)
-        self._step_supports_amp_scaling = False  # what AdamW's own kernel leaves out, `_turn` would not
 
     @torch.no_grad()
     def step(self, closure: None = None) -> None:  # type: ignore[override]

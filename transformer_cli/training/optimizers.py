@@ -52,9 +52,10 @@ def adam_options(groups: Groups, options: TrainingConfig) -> dict[str, Any]:
 
 
 def can_leave_out(optimizer: torch.optim.Optimizer) -> bool:
-    """Whether it leaves out an update by itself, as the device finds, while nobody waits: PyTorch's fused ones do, and
-    say so as torch.amp.GradScaler asks it."""
-    return bool(getattr(optimizer, "_step_supports_amp_scaling", False))
+    """Whether it leaves out an update by itself, as the device finds, while nobody waits: PyTorch's fused Adam does, as
+    torch.amp.GradScaler asks it to. Its fused SGD keeps what memory held for a momentum then, and what derives from
+    either, as Muon, does more than its kernel."""
+    return type(optimizer) in (torch.optim.Adam, torch.optim.AdamW) and bool(optimizer.defaults["fused"])
 
 
 def step_unless(optimizer: torch.optim.Optimizer, bad: Tensor, *, divide_by: Tensor) -> None:
