@@ -80,7 +80,7 @@ def test_the_mean_of_the_best_is_exact_names_its_parents_and_does_all_that_a_run
         (("tiny", "--best", "2", "--last", "2"), 2, "two choices"),
         (("tiny", "tiny", "--last", "2"), 2, "choose from one"),
         (("tiny", "tiny"), 2, "with -o"),
-        (("tiny", "--best", "3"), 4, "fewer than 3 checkpoints with the score of a validation: step-00000050"),
+        (("tiny", "--best", "3"), 4, "fewer than 3 checkpoints with the score of a validation: step-00000150"),
         (("tiny", "--last", "9"), 4, "training.keep_last=9"),
         (("tiny", "nowhere", "-o", "new"), 4, "nowhere does not exist"),
     ],
@@ -97,7 +97,7 @@ def test_what_is_no_mean_is_said(
 @pytest.mark.parametrize(
     ("change", "said"),
     [
-        ({"tokenizer": "another"}, "other/checkpoints/step-00000050 was trained with another tokenizer"),
+        ({"tokenizer": "another"}, "other/checkpoints/step-00000150 was trained with another tokenizer"),
         ({"model": {"dropout": 0.5}}, "model.dropout: 0.0 and 0.5"),
         ({"data": {"source_eos": False}}, "data.source_eos: True and False"),
     ],
@@ -107,7 +107,7 @@ def test_what_does_not_fit_together_is_refused_by_name(
 ) -> None:
     for name in ("tiny", "other"):
         shutil.copytree(trained_run, name)
-    path = Path("other/checkpoints/step-00000050/manifest.json")
+    path = Path("other/checkpoints/step-00000150/manifest.json")
     manifest = unsealed(path.read_bytes())
     for key, value in change.items():
         manifest[key] = manifest[key] | value if isinstance(value, dict) else value

@@ -14,7 +14,7 @@ from hypothesis import strategies as st
 
 from transformer_cli.config.data import DataConfig, PhrasebookConfig
 from transformer_cli.data import checks
-from transformer_cli.data.checks import EXAMPLES, Finding, Looked, check, check_all, overlap
+from transformer_cli.data.checks import EXAMPLES, Finding, Looked, check, check_all, in_passing, overlap
 from transformer_cli.data.corpus import Corpus, load_all, load_tests, load_training
 
 BOOK = load_tests(DataConfig(phrasebook=PhrasebookConfig(n_pairs=2000)))["test"]
@@ -189,3 +189,14 @@ def test_every_text_is_compared_with_those_before_it() -> None:
         ("test", "pairs that train has, too", (2,)),
         ("test", "pairs that valid has, too", (1,)),
     ]
+
+
+def test_who_trains_hears_what_is_suspicious_and_of_many_pairs_that_nobody_looked(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    lines = [f"a line number {n}" for n in range(9)]
+    good, bad = Corpus(lines, [f"{line} there" for line in lines]), Corpus(["the same"] * 2, ["twice"] * 2)
+    assert in_passing({"train": good}) == ""
+    assert in_passing({"train": good, "valid": bad}).endswith(":\n  valid, repeated pairs: 1 (line 2)")
+    monkeypatch.setattr(checks, "AT_ONCE", 10)
+    assert "11 pairs are too many" in in_passing({"train": good, "valid": bad})

@@ -140,6 +140,15 @@ def test_a_missing_file_is_reported_with_the_nearest_name(tmp_path):
     assert caught.value.hint == f"did you mean {tmp_path / 'train.de'}?"
 
 
+def test_for_a_language_that_is_not_there_the_other_ones_file_is_not_offered(tmp_path):
+    """For `source: ger` it was, as what was meant."""
+    for name in ("train.de", "train.en", "trainer.en"):
+        write(tmp_path / name, "a\n")
+    with pytest.raises(DataError, match=r"train\.ger does not exist") as caught:
+        read_lines(tmp_path / "train.ger")
+    assert str(caught.value.hint).startswith("beside it are train.de, train.en; of a prefix, data.source and")
+
+
 def test_what_is_offered_for_a_missing_file_is_a_file_that_can_be_meant(tmp_path):
     """A circle of links was offered as its own correction, and somebody's `.xde` for `x.de`."""
     (tmp_path / "x.de").symlink_to("x.de")

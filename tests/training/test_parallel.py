@@ -9,6 +9,7 @@ import shutil
 import signal
 import time
 from collections.abc import Callable, Iterator, Sequence
+from contextlib import nullcontext
 from datetime import timedelta
 from pathlib import Path
 from typing import Any
@@ -18,11 +19,13 @@ import torch.distributed.run as torchrun
 from ranks import codes, start
 from torch.distributed import TCPStore
 
+from transformer_cli import environment
 from transformer_cli.checkpoints.store import list_checkpoints, load_checkpoint
-from transformer_cli.cli.processes import run_all
+from transformer_cli.cli.processes import check_room, run_all
 from transformer_cli.config.source import load_config
 from transformer_cli.config.training import Budget
 from transformer_cli.data import loader
+from transformer_cli.errors import UsageError
 from transformer_cli.training import parallel, watching
 from transformer_cli.training.parallel import joined
 from transformer_cli.training.run import train
@@ -186,3 +189,13 @@ def test_another_number_of_processes_goes_on_with_every_sentence_once(
     assert sorted(set(used)) == list(range(12))
     state = load_checkpoint(list_checkpoints("run")[-1], with_optimizer=False).state
     assert (state["epoch"], state["shares"], state["processes"]) == (1, [], 4)
+
+
+@pytest.mark.parametrize(("n", "there", "is_refused"), [(99, 2, True), (3, 2, True), (2, 1, False), (8, 8, False)])
+def test_more_processes_than_the_machine_is_for_are_refused(
+    n: int, there: int, is_refused: bool, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """99 on two processors took all memory of the machine, and with it the work of others."""
+    monkeypatch.setattr(environment, "processors", lambda: there)
+    with pytest.raises(UsageError, match=f"--processes {n}, but") if is_refused else nullcontext():
+        check_room(n)

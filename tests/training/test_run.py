@@ -569,3 +569,12 @@ def test_more_of_them_in_a_row_than_allowed_end_training(monkeypatch: pytest.Mon
         train(settings(max_skipped=2), Path("run"))
     assert caught.value.exit_code == 6
     assert list_checkpoints("run")[-1].name == "step-00000005"
+
+
+def test_a_new_run_tells_what_is_suspicious_in_its_text_and_one_that_goes_on_does_not() -> None:
+    """What `--dry-run` finds was said by nobody where the README's three lines were followed."""
+    said: list[str] = []
+    for steps in (3, 6):
+        train(settings(max_steps=steps, warmup_steps=2), Path("runs/x"), listener=Listener(warn=said.append))
+    [found] = [line for line in said if "suspicious" in line]
+    assert "\n  valid, pairs that train has, too: 6 (line 1, 2, 3, 4, 5, ...)" in found

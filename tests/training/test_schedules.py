@@ -21,7 +21,7 @@ from transformer_cli.config.training import SCHEDULES, TrainingConfig
 from transformer_cli.data.loader import Batch
 from transformer_cli.training.loop import Update, fit
 from transformer_cli.training.progress import Progress, progress_of
-from transformer_cli.training.schedules import Spent, learning_rate, peak
+from transformer_cli.training.schedules import Spent, ends_rising, learning_rate, peak
 
 
 def options(**changes: object) -> TrainingConfig:
@@ -227,3 +227,19 @@ def test_where_the_warm_up_ended_is_kept_where_limits_have_a_say_in_it_alone() -
     share.part(max_steps=8)
     assert share.progress.warmed is not None
     assert share.progress.warmed.step == 4
+
+
+@pytest.mark.parametrize(
+    ("warmup", "last", "is_said"),
+    [(400, 150, True), (400, 400, False), (400, 4000, False), ("20%", 150, False), (0, 1, False), (400, None, False)],
+)
+def test_a_run_that_ends_before_its_warm_up_is_told_so(warmup: int | str, last: int | None, is_said: bool) -> None:
+    """Its rate rose to the end, while the README said that it falls to zero."""
+    limit: dict[str, Any] = {"budget": {"minutes": 5}, "max_steps": None} if last is None else {"max_steps": last}
+    options = TrainingConfig.model_validate({"schedule": "linear", "warmup_steps": warmup} | limit)
+    found = ends_rising(options, options.last_step)
+    assert bool(found) == is_said
+    if found:
+        rates = [learning_rate(Spent(step), options, d_model=8) for step in range(1, 151)]
+        assert rates == sorted(rates)
+        assert "training.warmup_steps is 400" in found

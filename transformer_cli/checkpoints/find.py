@@ -180,14 +180,14 @@ def _is_run(path: Path) -> bool:
 
 
 def _latest(runs_dir: Path) -> Path:
-    pointer = runs_dir / LATEST
+    pointer, hint = runs_dir / LATEST, _offer(runs_dir, "-m ")
     if not os.path.lexists(pointer) and not _runs(runs_dir):
-        raise ModelError(f"there is no trained model in {shown(runs_dir)}/", hint=_offer(runs_dir))
-    name = read_text(pointer, error=ModelError, hint=_offer(runs_dir)).removesuffix("\n")  # a name may end in a space
+        raise ModelError(f"there is no trained model in {shown(runs_dir)}/", hint=hint)
+    name = read_text(pointer, error=ModelError, hint=hint).removesuffix("\n")  # a name may end in a space
     path = runs_dir / name
     if not name or not os.path.isdir(path) or not _is_run(path):
         wrong = "no run" if name and os.path.isdir(path) else "not there"
-        raise ModelError(f"{shown(pointer)} names the run {name[:200]!r}, which is {wrong}", hint=_offer(runs_dir))
+        raise ModelError(f"{shown(pointer)} names the run {name[:200]!r}, which is {wrong}", hint=hint)
     return path
 
 
@@ -197,13 +197,13 @@ def _runs(runs_dir: Path) -> list[Path]:
     return [path for path in there if path.name != LATEST and path.name[0] != "." and list_checkpoints(path)]
 
 
-def _offer(runs_dir: Path) -> str:
-    """What to type, from what there is."""
+def _offer(runs_dir: Path, option: str = "") -> str:
+    """What to type, from what there is. option: that comes before it, where nothing was named."""
     runs = _runs(runs_dir)
     if not runs:
         return "train one: tx train -c tiny.yaml; or name one that lies elsewhere: -m FOLDER/runs/NAME"
     shown_runs = ", ".join(shown(path) for path in runs[:10]) + (", ..." if len(runs) > 10 else "")
-    return f"there is {shown_runs}: choose one with -m, for example -m {runs[-1]}"
+    return f"there is {shown_runs}: name one, for example {option}{runs[-1]}"
 
 
 def _choose(checkpoints: list[Path]) -> str:

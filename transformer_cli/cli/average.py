@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import math
 from collections.abc import Sequence
 from pathlib import Path
 from typing import Annotated
@@ -43,7 +44,7 @@ def average(
       tx average runs/a/checkpoints/step-00000500 runs/b -o runs/a-and-b
     """
     if not runs:
-        raise UsageError("which run?", hint="for example: tx average runs/tiny --best 5")
+        raise UsageError("which run?", hint="for example: tx average runs/tiny --last 2")
     if best is not None and last is not None:
         raise UsageError("--best and --last are two choices", hint="give one of them")
     if best is None and last is None and len(runs) < 2:
@@ -101,8 +102,9 @@ def _best(run_dir: Path, n: int) -> list[Path]:
 
     there = {path.name: path for path in list_checkpoints(run_dir)}
     newest = [*there.values()][-1:]
-    scores = read_state(newest[0], read_manifest(newest[0])).get("scores", {}) if newest else {}
-    ranked = sorted(scores, key=lambda step: (-scores[step], int(step)))
+    state = read_state(newest[0], read_manifest(newest[0])) if newest else {}
+    scores, losses = state.get("scores", {}), state.get("losses", {})
+    ranked = sorted(scores, key=lambda step: (-scores[step], losses.get(step, math.inf), int(step)))
     found = [there[step_name(int(step))] for step in ranked if step_name(int(step)) in there]
     return _enough(found, n, run_dir, "with the score of a validation", "keep_best")
 
@@ -119,6 +121,7 @@ def _enough(found: Sequence[Path], n: int, run_dir: Path, kind: str, setting: st
         there = ", ".join(path.name for path in found) or "none"
         raise ModelError(
             f"{shown(run_dir)} has fewer than {n} checkpoints{f' {kind}' * bool(kind)}: {there}",
-            hint=f"training keeps so many with training.{setting}={n}; a run that continues may change it",
+            hint=f"training keeps so many with --set training.{setting}={n}; a run that continues may change it, one "
+            "that is finished with more training.max_steps",
         )
     return list(found[:n])

@@ -11,10 +11,23 @@ from collections.abc import Sequence
 from types import FrameType
 
 from transformer_cli import environment
+from transformer_cli.errors import UsageError
 
 GRACE_S = 10.0
 """What is left to the others once one has failed: they end by themselves, unless they were stopped."""
 FORWARDED = [getattr(signal, name) for name in ("SIGINT", "SIGTERM", "SIGHUP", "SIGUSR1") if hasattr(signal, name)]
+
+
+def check_room(n: int) -> None:
+    """UsageError for more processes than any machine of so many processors is for: each needs a third of a gigabyte for
+    PyTorch alone, and a machine without memory ends what it finds. Two may always be tried."""
+    there = environment.processors()
+    if n > max(2, there):
+        raise UsageError(
+            f"--processes {n}, but there {'is' if there == 1 else 'are'} {there} processor{'s' * (there != 1)} here",
+            hint="give each one of its own at least, and on GPUs no more processes than GPUs; "
+            "whoever wants more all the same starts them by torchrun",
+        )
 
 
 def run_all(n: int, command: Sequence[str]) -> int:

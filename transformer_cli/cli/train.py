@@ -75,8 +75,9 @@ def train(
         _show(found, as_json=json_output, strict=strict)
         return
     if processes > 1 and place().size == 1:
-        from transformer_cli.cli.processes import run_all
+        from transformer_cli.cli.processes import check_room, run_all
 
+        check_room(processes)
         raise typer.Exit(run_all(processes, [sys.executable, "-m", "transformer_cli", *sys.argv[1:]]))
     if processes not in (1, place().size):
         raise UsageError(f"--processes {processes}, but WORLD_SIZE is {place().size}", hint="say it once")

@@ -27,6 +27,9 @@ MOST_RATIO = 2.5
 SMOOTHING = 20
 """Characters added to lengths before they are compared: short lines vary most."""
 
+AT_ONCE = 200_000
+"""Pairs, of all texts together, that take but seconds to look through."""
+
 WINDOW = 100_000
 """Lines that are looked at together for a stretch that is shifted."""
 
@@ -66,6 +69,16 @@ def refuse(found: Iterable[object]) -> None:
     """DataError that lists what is suspicious, where anything is."""
     if lines := [f"  {one}" for one in found]:
         raise DataError("\n".join(["the text is suspicious:", *lines]), hint="mend it, or go without --strict")
+
+
+def in_passing(texts: Mapping[str, Corpus]) -> str:
+    """What is suspicious, for who asked for something else; nothing where nothing is. Of many pairs: that nobody
+    looked."""
+    n = sum(map(len, texts.values()))
+    if n > AT_ONCE:
+        return f"{n:,} pairs are too many to be looked through in passing: --dry-run says what is suspicious in them"
+    found = [f"  {finding}" for finding in check_all(texts)]
+    return "\n".join(["the text is suspicious (with --strict nothing would be trained):", *found]) if found else ""
 
 
 def check_all(texts: Mapping[str, Corpus]) -> list[Finding]:

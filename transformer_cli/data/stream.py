@@ -19,6 +19,8 @@ from transformer_cli.trouble import missing
 BLOCK_BYTES = 1 << 20
 BLOCK_LINES = 4096
 """What is handed on at once is no more than this, but for a line that is longer."""
+MOST_BESIDE = 5
+"""Names of files that a hint lists."""
 FETCHED = "multi30k", "iwslt14", "wmt14"
 """Folders that presets read and `scripts/get_corpus` fills."""
 
@@ -106,9 +108,12 @@ def _nearest(path: Path) -> str:
         return f"the folder {shown(folder)} does not exist; {shown(above)} does"
     # Nobody means what cannot be read, or a hidden file without its dot.
     hidden = path.name.startswith(".")
-    there = (one for one in folder.iterdir() if one.is_file() and one.name.startswith(".") == hidden)
-    close = difflib.get_close_matches(path.name, _names(there), n=1, cutoff=0.5)
-    if close:
+    there = _names(one for one in folder.iterdir() if one.is_file() and one.name.startswith(".") == hidden)
+    beside = [name for name in there if name.startswith(f"{path.stem}.")]
+    if len(beside) > 1:  # the other side of a pair is never what is meant
+        named = ", ".join(beside[:MOST_BESIDE]) + ", ..." * (len(beside) > MOST_BESIDE)
+        return f"beside it are {named}; of a prefix, data.source and data.target say what follows the dot"
+    if close := difflib.get_close_matches(path.name, there, n=1, cutoff=0.5):
         return f"did you mean {shown(folder / close[0])}?"
     return f"no file in {shown(folder.absolute())} has a name like it"
 

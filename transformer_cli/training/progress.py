@@ -5,6 +5,7 @@ from __future__ import annotations
 import math
 import sys
 from dataclasses import asdict, dataclass, field
+from pathlib import Path
 from typing import Annotated, Any, ClassVar
 
 import pydantic
@@ -174,6 +175,16 @@ def _impossible(progress: Progress, step: int) -> list[str]:
         wrong.append(f"a warm-up of {progress.warmed.step:,g} updates after {step:,}")
     wrong += [f"a score of step {scored}" for scored in progress.scores if int(scored) > step]
     return wrong
+
+
+def check_within(progress: Progress, n_batches: int, run_dir: Path) -> None:
+    """ModelError where its epoch has no more batches than are used already."""
+    if progress.batch >= n_batches:
+        raise ModelError(
+            f"the last checkpoint of {shown(run_dir)} has used {progress.batch:,} batches of epoch "
+            f"{progress.epoch + 1:,}, which has {n_batches:,}",
+            hint="restore the run from a copy, or start anew with --overwrite",
+        )
 
 
 def spent_in_words(budget: Budget) -> str:

@@ -22,9 +22,10 @@ from transformer_cli.checkpoints.tensors import load_weights, weights
 from transformer_cli.config.run import RunConfig
 from transformer_cli.config.source import dump_config
 from transformer_cli.data import corpus, loader
+from transformer_cli.data.checks import in_passing
 from transformer_cli.data.used import as_used
 from transformer_cli.decoding.long_lines import usual_sentences
-from transformer_cli.errors import DivergedError, ModelError, UsageError
+from transformer_cli.errors import DivergedError, UsageError
 from transformer_cli.machine import Machine, decide, device_of
 from transformer_cli.model.build import build_model
 from transformer_cli.tokenizer import Tokenizer
@@ -40,9 +41,9 @@ from transformer_cli.training.moving_average import average_of
 from transformer_cli.training.optimizers import build_optimizer, load_state_tensors, state_tensors
 from transformer_cli.training.outcome import Outcome
 from transformer_cli.training.parallel import World, joined
-from transformer_cli.training.progress import Progress, is_over, progress_of
+from transformer_cli.training.progress import Progress, check_within, is_over, progress_of
 from transformer_cli.training.reporting import Reporter
-from transformer_cli.training.schedules import peak, peak_in_words
+from transformer_cli.training.schedules import ends_rising, peak, peak_in_words
 from transformer_cli.training.sharding import shard
 from transformer_cli.training.signals import StopRequest
 from transformer_cli.training.tensorboard import require_tensorboard
@@ -96,7 +97,7 @@ class Run:
         is_new = overwrite or not store.list_checkpoints(self.run_dir)
         self.parent = parent_of(self.config) if is_new else None
         self.machine = self._machine().use()
-        self.texts = self._texts(texts)
+        self.texts = self._texts(texts, is_new=is_new)
         if self.world.is_main:
             sweep(self.run_dir)
             if overwrite:
@@ -181,12 +182,7 @@ class Run:
         )
         n_batches = len(self.material.epoch(progress.epoch)[1])
         left = len(self.material.epoch(progress.epoch, progress.shares)[1]) if progress.shares else n_batches
-        if progress.batch >= left:
-            raise ModelError(
-                f"the last checkpoint of {files.shown(self.run_dir)} has used {progress.batch:,} batches of epoch "
-                f"{progress.epoch + 1:,}, which has {left:,}",
-                hint="restore the run from a copy, or start anew with --overwrite",
-            )
+        check_within(progress, left, self.run_dir)
         held = sum(p.numel() for name, p in learner.model.named_parameters() if name in self.held)
         say(
             f"{len(encoded):,} sentence pairs, {n_batches:,} batches an epoch; "
@@ -207,6 +203,8 @@ class Run:
         last, warmed = self.horizon.last_step, self.progress.warmed
         highest = peak(config.training, d_model=config.model.d_model, total_steps=last, warmed=warmed)
         say(f"learning rate: {config.training.schedule}, {peak_in_words(*highest)}")
+        if words := ends_rising(config.training, last):
+            self.listener.warn(words)
         if self.progress.step:
             say(f"continuing after step {self.progress.step:,}")
         flops = training_flops(config.counted, encoded.lengths, target_vocab=self.tokenizer.target_size)
@@ -293,13 +291,17 @@ class Run:
         shared = Machine.from_dict(json.loads(self.world.share(files.json_line(machine.as_dict()))))
         return replace(shared, device=decided.device, deterministic=decided.deterministic)
 
-    def _texts(self, given: Mapping[str, corpus.Corpus] | None) -> tuple[corpus.Corpus, corpus.Corpus]:
-        """Training and validation text, the same as when the run began."""
+    def _texts(self, given: Mapping[str, corpus.Corpus] | None, *, is_new: bool) -> tuple[corpus.Corpus, corpus.Corpus]:
+        """Training and validation text, the same as when the run began; when it does, what is suspicious is said."""
         with self.listener.stage("reading the text"):
             # Tests, too: what is wrong with them is said before anything is spent, not by `tx evaluate` at the end.
-            used = as_used(given or corpus.load_all(self.config.data), self.config.data)
+            texts = given or corpus.load_all(self.config.data)
+            used = as_used(texts, self.config.data)
             if "valid" not in used:
                 raise UsageError("there is no validation text", hint="name it in data.valid")
+        looks = is_new and given is None and self.world.is_main and not self.config.data.is_phrasebook
+        if looks and (suspicion := in_passing(texts)):
+            self.listener.warn(suspicion)
         known, texts = self.record.get("data", {}), {name: used[name] for name in ("train", "valid")}
         self.record["data"] = known | {name: text.as_json() for name, text in texts.items()}
         self.record["data"]["train"]["usual_sentences"] = usual_sentences(used["train"].source)

@@ -107,6 +107,16 @@ def peak_in_words(step: int | None, rate: float) -> str:
     return f"{rate:.3g} at its peak, " + ("at the end of the warm-up" if step is None else f"at step {step:,}")
 
 
+def ends_rising(options: TrainingConfig, last: int | None) -> str:
+    """What to say where training ends, after so many updates, before the warm-up does."""
+    if last is None or options.warmup_updates <= last:
+        return ""
+    return (
+        f"the learning rate still rises when training ends, after {last:,} updates: training.warmup_steps is "
+        f"{options.warmup_updates:,}; training.warmup_steps=20% would leave four fifths"
+    )
+
+
 def _height(options: TrainingConfig, *, d_model: int) -> float:
     """The rate at the end of the warm-up. noam's follows from Vaswani et al. 2017, eq. 3."""
     if options.schedule == "noam":

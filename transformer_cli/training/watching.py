@@ -29,6 +29,7 @@ GRACE_S = 5.0
 """What a process has to end in good order, before it is ended."""
 FAILURE, HEARD = "failure", "heard"
 ORPHANED = "what started it, tx or torchrun, is gone"
+GO_ON = "the same command goes on from the last checkpoint; a system that is short of memory kills, too"
 SILENT = "does not answer any more: killed, stopped, or cut off"
 
 
@@ -38,7 +39,7 @@ class Failure:
 
     rank: int
     message: str
-    hint: str | None = None
+    hint: str | None = GO_ON
     exit_code: int = ResourceError.exit_code
     is_said: bool = False
     """By that process itself; else the first of the others says it."""
