@@ -135,7 +135,10 @@ def _train(folder: Path, changes: Mapping[str, object] | None = None) -> None:
         **(changes or {}),
         "tokenizer.vocab_size": 100,
         "model": {"d_model": 32, "n_heads": 2, "d_ff": 64, "n_layers": 1, "dropout": 0.0},
-        "training": {"learning_rate": 0.01, "warmup_steps": 20, "max_steps": 150, "validate_every": 50},
+        "training": {
+            **{"learning_rate": 0.01, "warmup_steps": 20, "max_steps": 150, "validate_every": 50},
+            "keep_last": 2,  # all validations are right, and the last one most surely: it is the best
+        },
         "precision": "fp32",
         "device": "cpu",
         "threads": 1,

@@ -84,7 +84,7 @@ def test_both_engines_say_the_same_in_json(run, capsys):
                 assert their[name] == pytest.approx(our.pop(name), abs=1e-4)
                 del their[name]
         assert theirs == ours
-    assert said[0][-1]["flags"] == ["unsure", "unseen"]
+    assert said[0][-1]["flags"] == ["looped", "unsure", "unseen"]
 
 
 @pytest.mark.parametrize(
@@ -163,11 +163,11 @@ def test_a_conversion_that_is_damaged_is_made_anew(run, capsys):
 
 
 def test_other_weights_are_another_conversion_and_those_of_a_deleted_checkpoint_go(run):
-    last = find.list_checkpoints(run)[-1]
-    assert find.find_checkpoint(str(run)) != last
+    other = find.list_checkpoints(run)[0]
+    assert find.find_checkpoint(str(run)) != other
     stale = run / "ctranslate2" / "0123456789abcdef"
     stale.mkdir()
-    assert main(["translate", "-m", str(last), "-q", *GREEDY, "die katze schläft"]) == 0
+    assert main(["translate", "-m", str(other), "-q", *GREEDY, "die katze schläft"]) == 0
     assert (len(conversions(run)), stale.exists()) == (2, False)
 
 

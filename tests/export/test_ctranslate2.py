@@ -68,4 +68,4 @@ def test_of_200_sentences_greedy_texts_are_the_same_and_beams_agree_on_every_sco
     found = compare(loaded_run, there.open(loaded_run, tmp_path), probe)
     assert found.agreeing == 1
     assert found.score_difference < 1e-4
-    assert found.equal_texts > 160
+    assert found.equal_texts > 150

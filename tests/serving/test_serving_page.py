@@ -61,19 +61,19 @@ def test_a_sentence_shows_its_alternatives_and_where_it_looks(page, served):
     ask(page, LINE)
     assert tokens(page) == ["ichmochteeinbier/s", "iwantabeer/s"]
     expected = served.translate(LINE, n_best=5)[0]["n_best"]
-    assert page.texts("#found bdi") == [one["translation"] for one in expected]
+    assert page.texts("#found bdi") == [one["translation"] or "(nothing)" for one in expected]
     assert page.texts("#found .score") == [f"{one['score']:.2f}" for one in expected]
 
 
 def test_another_alternative_is_looked_into_when_it_is_pressed(page, served):
     ask(page, LINE)
-    before, other = tokens(page), page.all(".alternatives button")[4]
+    before, other = tokens(page), page.all(".alternatives button")[3]
     other.click()
     wait(page, "arguments[0].ariaPressed === 'true'", other)
     assert len(page.all(".alternatives [aria-pressed=true]")) == 1
     source, target = tokens(page)
     assert (source, target == before[1]) == (before[0], False)
-    assert target.removesuffix("/s") == page.texts("#found bdi")[4].replace(" ", "")
+    assert target.removesuffix("/s") == page.texts("#found bdi")[3].replace(" ", "")
 
 
 def test_several_lines_are_several_sentences_with_what_is_odd_about_them(page):
@@ -133,7 +133,7 @@ def test_of_draws_it_shows_the_utility_that_orders_them(browser, serving):
         assert browser.text("#said") == ""
         expected = served.translate(LINE, n_best=3)[0]["n_best"]
         assert len(expected) > 1
-        assert browser.texts("#found bdi") == [one["translation"] for one in expected]
+        assert browser.texts("#found bdi") == [one["translation"] or "(nothing)" for one in expected]
         assert browser.texts("#found .score") == [f"{one['utility']:.2f}" for one in expected]
         assert "expected utility" in browser.one("#found .score").get_attribute("title")
         tokens(browser)
