@@ -299,9 +299,9 @@ class Run:
             used = as_used(texts, self.config.data)
             if "valid" not in used:
                 raise UsageError("there is no validation text", hint="name it in data.valid")
-        looks = is_new and given is None and self.world.is_main and not self.config.data.is_phrasebook
-        if looks and (suspicion := in_passing(texts)):
-            self.listener.warn(suspicion)
+            looks = is_new and given is None and self.world.is_main and not self.config.data.is_phrasebook
+            if looks and (suspicion := in_passing(texts)):
+                self.listener.warn(suspicion)
         known, texts = self.record.get("data", {}), {name: used[name] for name in ("train", "valid")}
         self.record["data"] = known | {name: text.as_json() for name, text in texts.items()}
         self.record["data"]["train"]["usual_sentences"] = usual_sentences(used["train"].source)
