@@ -47,8 +47,9 @@ def train(
     """Train a model, or continue one that was stopped: the same command does both.
 
     Trains the tokenizer if there is none, encodes the text, trains, validates by loss and by BLEU of real translations,
-    and keeps the best and the last checkpoints. With --dry-run or --strict the text is checked first: for pairs that
-    are repeated, shifted, alike, of odd lengths or in two texts at once, and for characters nobody sees.
+    and keeps the best and the last checkpoints. Where a run begins, text of your own is looked through, 200,000 pairs
+    at most, or all with --dry-run and --strict: for pairs that are repeated, shifted, alike, of odd lengths or in two
+    texts at once, and for characters nobody sees.
 
     Examples:
       tx train -c tiny.yaml

@@ -113,7 +113,7 @@ def ends_rising(options: TrainingConfig, last: int | None) -> str:
         return ""
     return (
         f"the learning rate still rises when training ends, after {last:,} updates: training.warmup_steps is "
-        f"{options.warmup_updates:,}; training.warmup_steps=20% would leave four fifths"
+        f"{options.warmup_updates:,}; with training.warmup_steps=20% it would rise for a fifth of them"
     )
 
 
