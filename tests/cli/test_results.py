@@ -5,6 +5,7 @@ from __future__ import annotations
 import gzip
 import json
 import os
+import signal
 import subprocess
 import sys
 from pathlib import Path
@@ -13,6 +14,7 @@ import pytest
 
 from transformer_cli.cli.lines import incoming_lines, parse_request
 from transformer_cli.cli.results import refuse_own_input, result_file, writer
+from transformer_cli.cli.signals import Ended
 from transformer_cli.data.corpus import read_lines
 from transformer_cli.errors import DataError, ResourceError, UsageError
 from transformer_cli.training.directory import FILES, FOLDERS
@@ -179,3 +181,19 @@ def test_a_gz_of_no_bytes_is_damaged_and_one_of_no_text_is_empty(read) -> None:
 def test_a_number_that_passes_through_keeps_its_text(number: str) -> None:
     request = parse_request(f'{{"x": {number}, "source": "a", "\\u00e4": [true, null, "\\n"]}}', "line 1")
     assert request.fields == {"x": number, "ä": '[true, null, "\\n"]'}
+
+
+def test_who_ends_a_command_hears_that_its_file_was_not_written(capfd: pytest.CaptureFixture[str]) -> None:
+    """It said "interrupted", after an hour of translating, and there was no file."""
+
+    def write_half(name: str) -> None:
+        with result_file(name) as file:
+            file.write(b"half")
+            raise Ended(signal.SIGINT)
+
+    Path("there").write_text("as it was")
+    for name in ("new", "there"):
+        with pytest.raises(Ended):
+            write_half(name)
+        assert f"{name} was not written" in capfd.readouterr().err
+    assert (Path("there").read_text(), Path("new").exists()) == ("as it was", False)

@@ -13,6 +13,7 @@ from typing import IO, TYPE_CHECKING, cast
 
 from transformer_cli.cli import console
 from transformer_cli.cli.lines import Where
+from transformer_cli.cli.signals import Ended
 from transformer_cli.cli.unseen import UNSEEN
 from transformer_cli.decoding.doubt import SHARE, UNSURE
 from transformer_cli.errors import DataError, UsageError
@@ -89,7 +90,12 @@ def result_file(name: str | Path) -> Iterator[IO[bytes]]:
             file = cast("IO[bytes]", opened.enter_context(atomic_file(os.path.realpath(path))))
         if path.suffix == ".gz":
             file = cast("IO[bytes]", opened.enter_context(GzipFile("", "wb", fileobj=file, mtime=0)))
-        yield file
+        try:
+            yield file
+        except Ended:
+            if not _is_device(path):
+                console.say(f"{shown(path)} was not written: it would have been half of it")
+            raise
 
 
 def _is_device(path: Path) -> bool:
