@@ -137,7 +137,7 @@ def _train(folder: Path, changes: Mapping[str, object] | None = None) -> None:
         "model": {"d_model": 32, "n_heads": 2, "d_ff": 64, "n_layers": 1, "dropout": 0.0},
         "training": {
             **{"learning_rate": 0.01, "warmup_steps": 20, "max_steps": 150, "validate_every": 50},
-            "keep_last": 2,  # all validations are right, and the last one most surely: it is the best
+            "keep_last": 3,  # all validations are right, and the last one most surely: it is the best
         },
         "precision": "fp32",
         "device": "cpu",

@@ -10,6 +10,7 @@ import torch
 from conftest import PAIRS
 from shapes import compared_by, one_by_one, with_model
 
+from transformer_cli.checkpoints.store import list_checkpoints, open_run
 from transformer_cli.export.comparison import Probe, compare
 from transformer_cli.export.ctranslate2 import CTranslate2
 from transformer_cli.loading import translator_of
@@ -56,8 +57,10 @@ def test_the_weights_of_the_run_are_left_as_they_are(loaded_run, tmp_path):
     assert all(torch.equal(tensor, before[name]) for name, tensor in loaded_run.model.state_dict().items())
 
 
-def test_of_200_sentences_greedy_texts_are_the_same_and_beams_agree_on_every_score(loaded_run, tmp_path):
-    """Made of a dozen sentences' words at random, so that much is nearly a tie, and searches part ways."""
+def test_of_200_sentences_greedy_texts_are_the_same_and_beams_agree_on_every_score(trained_run, tmp_path):
+    """Made of a dozen sentences' words at random, so that much is nearly a tie, and searches part ways; by the first
+    checkpoint, which is sure of less than the best."""
+    loaded_run = open_run(list_checkpoints(trained_run)[0])
     words = sorted({word for source, _ in PAIRS for word in source.split()})
     drawn = random.Random(1)
     lines = [" ".join(drawn.choices(words, k=drawn.randint(2, 7))) for _ in range(200)]
@@ -68,4 +71,4 @@ def test_of_200_sentences_greedy_texts_are_the_same_and_beams_agree_on_every_sco
     found = compare(loaded_run, there.open(loaded_run, tmp_path), probe)
     assert found.agreeing == 1
     assert found.score_difference < 1e-4
-    assert found.equal_texts > 150
+    assert found.equal_texts > 160
