@@ -23,13 +23,13 @@ from transformer_cli.decoding.scoring import score_texts
 from transformer_cli.decoding.translator import Translator
 from transformer_cli.model.build import build_model
 from transformer_cli.model.layout import sent
-from transformer_cli.training.loop import Learner, train_step, try_out
 from transformer_cli.training.moving_average import MovingAverage
 from transformer_cli.training.objective import loss_of
 from transformer_cli.training.optimizers import build_optimizer
 from transformer_cli.training.parallel import World
 from transformer_cli.training.scaling import LossScale
 from transformer_cli.training.sharding import shard
+from transformer_cli.training.update import Learner, train_step, try_out
 
 LINES = ["a dog runs", "the man sees a house", "two children"]
 

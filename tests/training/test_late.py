@@ -1,13 +1,14 @@
-"""An update that is given to the device before anybody reads what it came to is the same update, or none.
+"""An update that is read while the device computes the next one's gradients is the same update, or none.
 
 A GPU makes updates so. Here the CPU does, by the same operations, where PyTorch's fused optimisers are told the same.
 """
 
 from __future__ import annotations
 
+import itertools
 import math
-from collections.abc import Callable
-from dataclasses import replace
+from collections.abc import Callable, Iterator, Sequence
+from dataclasses import dataclass, replace
 from pathlib import Path
 from types import SimpleNamespace
 from typing import Any
@@ -22,14 +23,17 @@ from test_sharding import SEED, SHAPES, STEPS, batches, exploding, model
 from torch import Tensor
 
 from transformer_cli.checkpoints.tensors import weights
-from transformer_cli.config.training import OPTIMIZERS, TrainingConfig
-from transformer_cli.training import loop, objective
-from transformer_cli.training.loop import Learner, Update, on_its_way, train_step
+from transformer_cli.config.training import OPTIMIZERS, Budget, TrainingConfig
+from transformer_cli.data.loader import Batch
+from transformer_cli.training import loop, objective, scaling, update
+from transformer_cli.training.loop import fit
 from transformer_cli.training.objective import loss_of
 from transformer_cli.training.optimizers import build_optimizer, can_leave_out, state_tensors, step_unless
 from transformer_cli.training.parallel import joined
+from transformer_cli.training.progress import Progress
 from transformer_cli.training.scaling import LossScale
 from transformer_cli.training.sharding import shard
+from transformer_cli.training.update import Learner, Update, on_its_way, train_step
 
 pytestmark = pytest.mark.usefixtures("own_threads")
 NORMS = (None, 0.05)
@@ -150,6 +154,97 @@ def test_an_optimizer_that_says_so_leaves_out_an_update(name: str) -> None:
         torch.testing.assert_close(weights(ours), weights(theirs), rtol=0, atol=0)
 
 
+RUNS: dict[str, dict[str, Any]] = {
+    "steps": {"max_steps": 13},
+    "tokens": {"budget": Budget(tokens=400), "warmup_steps": "30%", "schedule": "linear"},
+    "epochs": {"max_epochs": 3, "accumulation": 2, "ema": 0.9},
+}
+
+
+@pytest.mark.parametrize("dtype", [torch.float32, torch.float16], ids=["fp32", "fp16"])
+@pytest.mark.parametrize("run", RUNS)
+@pytest.mark.parametrize("stops", [(), (4, 5, 9)], ids=["whole", "stopped"])
+def test_a_run_of_late_updates_is_a_run(
+    run: str, dtype: torch.dtype, stops: Sequence[int], late: Callable[[bool], None], monkeypatch: Any
+) -> None:
+    """To the bit, after every update, with losses that are not finite and a scale of fp16's that changes."""
+    monkeypatch.setattr(scaling, "PATIENCE", 3)
+    monkeypatch.setattr(objective, "loss_of", sometimes_bad)
+    options = FAST | {"clip_norm": None} | RUNS[run]
+    late(False)
+    early = followed(learner(dtype, **options), stops)
+    late(True)
+    found = followed(learner(dtype, **options), stops)
+    if dtype == torch.float16:
+        assert sum(update.overflowed is not None for update in early.said) >= 2
+    else:
+        assert any(one.fault and other.is_made for one, other in itertools.pairwise(early.said[:6]))
+    assert str(found.said) == str(early.said)  # what is no number equals none
+    assert found.progress == early.progress
+    assert found.saved.keys() == early.saved.keys()
+    torch.testing.assert_close(found.saved, early.saved, rtol=0, atol=0)
+
+
+@dataclass
+class Followed:
+    """A run to its end, asked to stop with some of its updates and gone on with."""
+
+    said: list[Update]
+    saved: dict[int, dict[str, Tensor]]
+    progress: Progress
+
+
+def followed(of: Learner, stops: Sequence[int]) -> Followed:
+    found, n_given = Followed([], {}, Progress(loss_scale=LossScale(2.0**20))), itertools.count(1)
+
+    def after(update: Update) -> bool:
+        # The one is a sum by Python, the other by torch.
+        found.said.append(replace(update, loss=round(update.loss, 4), gradient_norm=round(update.gradient_norm, 4)))
+        stop = any(update.asked)
+        # Where no update was made yet, the one has nothing of Adam's, the other zeros.
+        found.saved[found.progress.step] = {name: tensor for name, tensor in everything(of).items() if tensor.any()}
+        return stop
+
+    def asked() -> list[float]:
+        return [float(next(n_given) in stops)]
+
+    while found.progress.finished is None:
+        fit(replace(of, asked=asked), found.progress, epochs, after)
+    found.progress.epoch_loss = round(found.progress.epoch_loss, 2)
+    return found
+
+
+def epochs(epoch: int, first: int) -> tuple[int, Iterator[Batch]]:
+    return 6, iter([batch(4, seed=6 * epoch + n) for n in range(first, 6)])
+
+
+def sometimes_bad(model: Any, batch: Batch, **named: Any) -> Tensor:
+    """As the batch is, however often it is learned from."""
+    return loss_of(model, batch, **named) * (math.inf if batch.n_source_tokens % 5 == 0 else 1)
+
+
+def test_an_update_is_read_once_the_next_has_its_gradients_but_the_last_of_an_epoch(
+    late: Callable[[bool], None], monkeypatch: pytest.MonkeyPatch
+) -> None:
+    late(True)
+    order: list[str] = []
+
+    def watched(of: Any, name: str) -> None:
+        does = getattr(of, name)
+        monkeypatch.setattr(of, name, lambda *given, **named: order.append(name) or does(*given, **named))
+
+    def sent(numbers: Tensor) -> Callable[[], list[float]]:
+        read = on_its_way(numbers)
+        return lambda: order.append("read") or read()  # type: ignore[func-returns-value]
+
+    watched(loop, "begin")
+    watched(loop, "give")
+    monkeypatch.setattr(update, "on_its_way", sent)
+    fit(learner(max_epochs=2), Progress(), epochs, lambda update: bool(order.append("told")))
+    epoch = ["begin", "give", *(["begin", "read", "told", "give"] * 5), "read", "told"]
+    assert order == 2 * epoch
+
+
 def test_nobody_waits_before_the_device_has_the_update(late: Callable[[bool], None], monkeypatch: Any) -> None:
     """And but once, for nothing that was asked after it."""
     late(True)
@@ -160,7 +255,7 @@ def test_nobody_waits_before_the_device_has_the_update(late: Callable[[bool], No
         read = on_its_way(numbers)
         return lambda: order.append("read") or read()  # type: ignore[func-returns-value]
 
-    monkeypatch.setattr(loop, "on_its_way", watched)
+    monkeypatch.setattr(update, "on_its_way", watched)
     with Far() as far:
         trained = Learner(**(vars(learner()) | {"sharding": there(far)}))
         trained = replace(trained, optimizer=torch.optim.Adam(trained.model.parameters(), lr=0.0, foreach=False))
@@ -194,6 +289,10 @@ def test_what_a_gpu_sends_is_read_once_all_that_was_asked_before_is_done(monkeyp
     assert asked[3:] == ["wait"]
 
 
+def exploding_where_marked(model: Any, batch: Batch, **named: Any) -> Tensor:
+    return (exploding if 99 in batch.indices else loss_of)(model, batch, **named)
+
+
 @pytest.mark.parametrize("parallel", ["ddp", "fsdp"])
 def test_several_processes_make_the_same_updates_and_leave_out_the_same(parallel: str, tmp_path: Path) -> None:
     def check(rank: int) -> None:
@@ -203,23 +302,29 @@ def test_several_processes_make_the_same_updates_and_leave_out_the_same(parallel
             for is_late in (False, True):
                 Learner.is_late = is_late  # type: ignore[method-assign, assignment]
                 ours = model(SHAPES[0], torch.float32)
-                settings = TrainingConfig.model_validate({"parallel": parallel, "clip_norm": 0.1, "eps": 1e-4} | FAST)
+                settings = TrainingConfig.model_validate(
+                    {"parallel": parallel, "clip_norm": 0.1, "eps": 1e-4, "max_epochs": 1} | FAST
+                )
                 sharding = shard(ours, settings, world)
                 of = Learner(sharding, build_optimizer(ours, settings), settings, SEED, world)
                 assert can_leave_out(of.optimizer)
-                said = []
-                for step in (*STEPS, 4):
-                    with pytest.MonkeyPatch.context() as patch:
-                        if (rank, step) == (1, 4):
-                            patch.setattr(objective, "loss_of", exploding)
-                        said.append(train_step(of, batches(2, 1, min(step, 3))[rank], step=step, scale=LossScale()))
+                said: list[Update] = []
+                own = [one for step in (*STEPS, 4, 5) for one in batches(2, 1, min(step, 3))[rank]]
+                own[3] = replace(own[3], indices=(99,) * len(own[3].source_lengths_B))
+                with pytest.MonkeyPatch.context() as patch:
+                    if rank == 1:
+                        patch.setattr(objective, "loss_of", exploding_where_marked)
+                    progress = Progress(loss_scale=LossScale())
+                    patch.setattr(progress, "scale", lambda *, in_fp16: None)
+                    fit(of, progress, lambda epoch, first, own=own: (5, iter(own)), lambda one, to=said: to.append(one))  # type: ignore[misc]
                 found.append((said, weights(sharding.whole())))
         (early, one), (later, other) = found
         torch.testing.assert_close(other, one, rtol=1e-5, atol=1e-6)
-        assert [update.overflowed for update in later] == [None] * 3 + [2.0**16]
-        for before, after in zip(early[:3], later, strict=False):
-            assert (after.loss, after.gradient_norm) == pytest.approx((before.loss, before.gradient_norm), rel=1e-5)
-            assert after.target_tokens == before.target_tokens
+        assert [update.overflowed for update in later] == [None, None, None, 2.0**16, None]
+        for before, after in zip(early, later, strict=True):
+            assert (after.target_tokens, after.is_made) == (before.target_tokens, before.is_made)
+            if after.is_made:
+                assert (after.loss, after.gradient_norm) == pytest.approx((before.loss, before.gradient_norm), rel=1e-5)
 
     assert codes(start(2, check, tmp_path), limit_s=120) == [0, 0], "".join(
         (tmp_path / str(rank)).read_text() for rank in range(2)

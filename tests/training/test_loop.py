@@ -16,11 +16,12 @@ from transformer_cli.data.loader import Batch, collate
 from transformer_cli.errors import ModelError, ResourceError
 from transformer_cli.model.build import build_model
 from transformer_cli.training import objective
-from transformer_cli.training.loop import Learner, Update, fit, tell_first_loss, train_step, try_out, windows
+from transformer_cli.training.loop import fit, tell_first_loss, windows
 from transformer_cli.training.optimizers import build_optimizer, load_state_tensors, state_tensors
 from transformer_cli.training.parallel import World
 from transformer_cli.training.progress import Progress, is_over
 from transformer_cli.training.sharding import shard
+from transformer_cli.training.update import Learner, Update, train_step, try_out
 
 
 def learner(*, double: bool = False, model: dict[str, Any] | None = None, **options: Any) -> Learner:

@@ -10,9 +10,10 @@ from typing import Any
 from transformer_cli.config.training import TrainingConfig
 from transformer_cli.training.clock import Clock, Horizon
 from transformer_cli.training.listening import Listener, Status
-from transformer_cli.training.loop import Progress, Update
+from transformer_cli.training.progress import Progress
 from transformer_cli.training.reporting import FIRST_S, SILENCE_S, Reporter, cut, shown_sample
 from transformer_cli.training.schedules import Spent
+from transformer_cli.training.update import Update
 from transformer_cli.training.utilisation import Utilisation
 
 UPDATE = Update(loss=2.0, learning_rate=1e-3, gradient_norm=1.0, source_tokens=4, target_tokens=6, spent=Spent())

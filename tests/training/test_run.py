@@ -33,6 +33,7 @@ from transformer_cli.training.clock import Clock
 from transformer_cli.training.outcome import Outcome
 from transformer_cli.training.run import Listener, train
 from transformer_cli.training.signals import StopRequest
+from transformer_cli.training.update import Learner
 
 pytestmark = pytest.mark.usefixtures("own_threads")
 
@@ -136,13 +137,28 @@ def test_stopped_at_every_update_it_ends_in_the_bits_of_an_uninterrupted_run(opt
     config = settings(**options)
     train(config, Path("straight"))
     assert final_state(Path("straight"))[2]["epoch"] >= 1  # epoch edges are among the updates
+    stop_at_every_update(config, Path("stopped"))
+    assert_same_bits(Path("straight"), Path("stopped"))
+
+
+def stop_at_every_update(config: RunConfig, run_dir: Path) -> None:
     for step in range(1, 12):
         with at_update(1, interrupt), pytest.raises(Interrupted) as caught:
-            train(config, Path("stopped"))
+            train(config, run_dir)
         assert caught.value.exit_code == 130
         assert f"after step {step}" in caught.value.message
-    train(config, Path("stopped"))
-    assert_same_bits(Path("straight"), Path("stopped"))
+    train(config, run_dir)
+
+
+def test_updates_that_are_read_while_the_next_is_learned_end_in_the_same_bits(monkeypatch: pytest.MonkeyPatch) -> None:
+    """As a GPU makes them, whole and stopped; validated and saved with the next one's gradients at hand."""
+    config = settings(ema=0.6, clip_norm=None, checkpoint_every=2)
+    train(config, Path("straight"))
+    monkeypatch.setattr(Learner, "is_late", True)
+    train(config, Path("late"))
+    stop_at_every_update(config, Path("stopped"))
+    for run_dir in (Path("late"), Path("stopped")):
+        assert_same_bits(Path("straight"), run_dir)
 
 
 def rates_of(run_dir: Path) -> list[float]:

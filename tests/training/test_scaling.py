@@ -23,7 +23,7 @@ from transformer_cli.errors import DivergedError
 from transformer_cli.model.build import build_model
 from transformer_cli.training import objective, scaling
 from transformer_cli.training.listening import Listener
-from transformer_cli.training.loop import Learner, Update, fit, train_step
+from transformer_cli.training.loop import fit
 from transformer_cli.training.moving_average import MovingAverage
 from transformer_cli.training.optimizers import build_optimizer
 from transformer_cli.training.parallel import World
@@ -31,6 +31,7 @@ from transformer_cli.training.progress import Progress
 from transformer_cli.training.run import train
 from transformer_cli.training.scaling import LossScale
 from transformer_cli.training.sharding import shard
+from transformer_cli.training.update import Learner, Update, train_step
 
 pytestmark = pytest.mark.usefixtures("own_threads")
 

@@ -19,9 +19,10 @@ from transformer_cli.config.model import ModelConfig
 from transformer_cli.config.source import load_config
 from transformer_cli.config.training import SCHEDULES, TrainingConfig
 from transformer_cli.data.loader import Batch
-from transformer_cli.training.loop import Update, fit
+from transformer_cli.training.loop import fit
 from transformer_cli.training.progress import Progress, progress_of
 from transformer_cli.training.schedules import Spent, ends_rising, learning_rate, peak
+from transformer_cli.training.update import Update
 
 
 def options(**changes: object) -> TrainingConfig:

@@ -30,12 +30,12 @@ from transformer_cli.machine import decide
 from transformer_cli.model.build import build_model
 from transformer_cli.model.transformer import Transformer
 from transformer_cli.training import objective
-from transformer_cli.training.loop import Learner, seed_dropout, train_step
 from transformer_cli.training.objective import loss_of, objective_of, of_nothing
 from transformer_cli.training.parallel import World, joined
 from transformer_cli.training.run import train
 from transformer_cli.training.scaling import LossScale
 from transformer_cli.training.sharding import shard
+from transformer_cli.training.update import Learner, seed_dropout, train_step
 from transformer_cli.training.validation import Validation
 
 SEED, STEPS = 3, (1, 2, 3)

@@ -10,11 +10,11 @@ from transformer_cli.config.training import TrainingConfig
 from transformer_cli.data.loader import Batch, collate
 from transformer_cli.model.build import build_model
 from transformer_cli.model.transformer import Transformer
-from transformer_cli.training.loop import Learner, train_step
 from transformer_cli.training.objective import loss_of
 from transformer_cli.training.optimizers import build_optimizer
 from transformer_cli.training.parallel import World
 from transformer_cli.training.sharding import shard
+from transformer_cli.training.update import Learner, train_step
 from transformer_cli.training.working import WorkingCopy
 
 

@@ -13,9 +13,9 @@ from transformer_cli.training.clock import Clock, Horizon
 from transformer_cli.training.directory import NO_METRICS
 from transformer_cli.training.durations import duration
 from transformer_cli.training.listening import Listener, Status
-from transformer_cli.training.loop import Update
 from transformer_cli.training.progress import Progress
 from transformer_cli.training.tensorboard import Board
+from transformer_cli.training.update import Update
 from transformer_cli.training.utilisation import Utilisation
 
 SILENCE_S = 60.0

@@ -34,7 +34,7 @@ from transformer_cli.training.clock import WARM_UP_S, Clock, Horizon
 from transformer_cli.training.directory import check_alike, check_ours, check_same, check_text, claimed, discard, sweep
 from transformer_cli.training.keeping import Keeper
 from transformer_cli.training.listening import Listener
-from transformer_cli.training.loop import Learner, Portions, Update, fit, tell_first_loss, try_out
+from transformer_cli.training.loop import fit, tell_first_loss
 from transformer_cli.training.loss import least
 from transformer_cli.training.material import Material
 from transformer_cli.training.moving_average import average_of
@@ -47,6 +47,7 @@ from transformer_cli.training.schedules import ends_rising, peak, peak_in_words
 from transformer_cli.training.sharding import shard
 from transformer_cli.training.signals import StopRequest
 from transformer_cli.training.tensorboard import require_tensorboard
+from transformer_cli.training.update import Learner, Portions, Update, try_out
 from transformer_cli.training.utilisation import Utilisation, peak_flops, training_flops
 from transformer_cli.training.validation import Validation, example_of
 

@@ -17,13 +17,13 @@ def train(turn: Turn) -> None:
     from transformer_cli.config.source import load_config
     from transformer_cli.training import loop, run
 
-    watch, step = Watch(turn), loop.train_step
+    watch, begin = Watch(turn), loop.begin
 
     def watched(learner, batches, **options):
         watch.update(sum(batch.n_source_tokens + batch.n_target_tokens for batch in batches))
-        return step(learner, batches, **options)
+        return begin(learner, batches, **options)
 
-    loop.train_step = watched
+    loop.begin = watched
     endless = ["training.max_steps=1000000", "training.validate_every=1000000", f"threads={turn.threads}"]
     config = load_config(str(SMALL), [*settings(turn.shape), *endless, f"precision={turn.precision}"], to_train=True)
     run.train(config, Path("run"))
