@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import itertools
 import json
+import math
 import os
 import re
 import shutil
@@ -25,6 +26,7 @@ from transformer_cli.config.data import InlinePairs
 from transformer_cli.config.model import SidePositions
 from transformer_cli.config.run import RunConfig
 from transformer_cli.config.source import dump_config
+from transformer_cli.data import corpus
 from transformer_cli.errors import DataError, DivergedError, Interrupted, UsageError
 from transformer_cli.machine import Machine
 from transformer_cli.model.positions import sinusoids
@@ -585,6 +587,37 @@ def test_more_of_them_in_a_row_than_allowed_end_training(monkeypatch: pytest.Mon
         train(settings(max_skipped=2), Path("run"))
     assert caught.value.exit_code == 6
     assert list_checkpoints("run")[-1].name == "step-00000005"
+
+
+@pytest.mark.parametrize("valid", ["25%", "b"])
+def test_the_lines_of_an_update_that_was_not_made_are_those_of_their_files(
+    valid: str, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """Though lines before them were left out, and others are held out of the text."""
+    lines = [f"{one} {other}" for one in WORDS for other in WORDS]
+    for name, some in {"a": ["", *lines[:20], " "], "b": lines[20:30], "c": [lines[30], "", *lines[31:]]}.items():
+        Path(f"{name}.de").write_text("".join(f"{line}\n" for line in some), encoding="utf-8")
+        Path(f"{name}.en").write_text("".join(f"{line.upper()}\n" for line in some), encoding="utf-8")
+    config, warnings = settings(max_skipped=99, max_epochs=1, max_steps=None), list[str]()
+    texts = {"train": [{"text": name} for name in ("a", "b", "c")], "valid": valid, "max_length": 64}
+    config = RunConfig.model_validate(config.model_dump() | {"data": {**texts, "source": "de", "target": "en"}})
+    loss_of = objective.loss_of
+
+    def bad(model: Any, batch: Any, **named: Any) -> torch.Tensor:
+        return loss_of(model, batch, **named) * (math.nan if model.training else 1)
+
+    monkeypatch.setattr(objective, "loss_of", bad)
+    train(config, Path("run"), listener=Listener(warn=warnings.append))
+    named = [
+        (name, int(number))
+        for line in warnings
+        for name, numbers in re.findall(r"(\w+\.de), lines ([\d, ]+)", line)
+        for number in numbers.split(", ")
+    ]
+    of_these = [Path(name).read_text(encoding="utf-8").split("\n")[number - 1] for name, number in named]
+    used = corpus.load_training(config.data).source
+    assert sorted(of_these) == sorted(used)
+    assert len({name for name, _ in named}) == 3
 
 
 def test_a_new_run_tells_what_is_suspicious_in_its_text_and_one_that_goes_on_does_not() -> None:

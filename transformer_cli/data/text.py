@@ -5,6 +5,7 @@ from __future__ import annotations
 import os
 import tempfile
 from abc import abstractmethod
+from bisect import bisect_right
 from collections import Counter
 from collections.abc import Iterator, Sequence
 from contextlib import ExitStack
@@ -52,6 +53,10 @@ class Text(Sequence[str]):
     @abstractmethod
     def without(self, places: Places) -> Text:
         """All but those at these places."""
+
+    @abstractmethod
+    def where(self, place: int) -> tuple[str | None, int]:
+        """The file of a line, if it is in one, and its number there, or among all that there were, from 1."""
 
     @overload
     def __getitem__(self, index: int) -> str: ...
@@ -153,6 +158,9 @@ class FileText(Text):
         left.blank = blank - np.searchsorted(places, blank)
         return left
 
+    def where(self, place: int) -> tuple[str | None, int]:
+        return self.name, 1 + (place if self.kept is None else int(self.kept[place]))
+
     def _read(self, start: int, stop: int) -> bytes:
         """The bytes from start to stop, and a line feed that the last line of a file lacks."""
         data = os.pread(self._file.descriptor, stop - start, start)
@@ -189,6 +197,10 @@ class JoinedText(Text):
         inside = ((part, places - begin) for part, begin in self._each())
         return JoinedText([part.without(here[(here >= 0) & (here < len(part))]) for part, here in inside])
 
+    def where(self, place: int) -> tuple[str | None, int]:
+        number = bisect_right(self.limits, place) - 1
+        return self.parts[number].where(place - self.limits[number])
+
     def _each(self) -> Iterator[tuple[Text, int]]:
         return zip(self.parts, self.limits, strict=False)
 
@@ -196,8 +208,9 @@ class JoinedText(Text):
 class ListedText(Text):
     """Lines that are in memory."""
 
-    def __init__(self, lines: Sequence[str]) -> None:
-        self.lines = lines
+    def __init__(self, lines: Sequence[str], kept: Places | None = None) -> None:
+        """kept: the places that they had before others were left out."""
+        self.lines, self.kept = lines, np.arange(len(lines)) if kept is None else kept
         self.counts = {}
         self.blank = np.array([place for place, line in enumerate(lines) if not line.strip()], dtype=np.int64)
 
@@ -209,7 +222,11 @@ class ListedText(Text):
 
     def without(self, places: Places) -> ListedText:
         left_out = set(places.tolist())
-        return ListedText([line for place, line in enumerate(self.lines) if place not in left_out])
+        lines = [line for place, line in enumerate(self.lines) if place not in left_out]
+        return ListedText(lines, np.delete(self.kept, places))
+
+    def where(self, place: int) -> tuple[str | None, int]:
+        return None, 1 + int(self.kept[place])
 
 
 class _Open:

@@ -258,9 +258,8 @@ class Run:
 
     def _skip(self, update: Update) -> None:
         """Say which numbers are not finite, and of which lines; DivergedError where that has happened too often."""
-        pairs = sorted(int(self.material.encoded.pairs[index]) + 1 for index in update.suspects)
-        suspects = ", ".join(filter(None, self.world.gather(", ".join(f"{pair:,}" for pair in pairs))))
-        words = self.reporter.skipped(self.progress, update, f"pairs {suspects}")
+        own = self.texts[0].lines_of(int(self.material.encoded.pairs[index]) for index in update.suspects)
+        words = self.reporter.skipped(self.progress, update, "; ".join(filter(None, self.world.gather(own))))
         if self.progress.skipped > self.config.training.max_skipped:
             raise DivergedError(
                 words,
