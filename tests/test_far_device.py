@@ -5,22 +5,27 @@ What a GPU refuses is an error on any machine, and so is waiting for it other th
 
 from __future__ import annotations
 
+from dataclasses import replace
 from pathlib import Path
 from typing import Any
 
 import pytest
 import torch
+from encoded import encode
 from far import FAR, Far
 from torch import Tensor
 
 import transformer_cli as tx
 from transformer_cli.attention_maps.capture import attention_maps
 from transformer_cli.config.model import POSITIONS, ModelConfig
+from transformer_cli.config.run import RunConfig
 from transformer_cli.config.training import TrainingConfig
+from transformer_cli.data.corpus import Corpus
 from transformer_cli.data.loader import Batch, collate
 from transformer_cli.decoding import sampling
 from transformer_cli.decoding.scoring import score_texts
 from transformer_cli.decoding.translator import Translator
+from transformer_cli.machine import decide
 from transformer_cli.model.build import build_model
 from transformer_cli.model.layout import sent
 from transformer_cli.training.moving_average import MovingAverage
@@ -30,6 +35,7 @@ from transformer_cli.training.parallel import World
 from transformer_cli.training.scaling import LossScale
 from transformer_cli.training.sharding import shard
 from transformer_cli.training.update import Learner, train_step, try_out
+from transformer_cli.training.validation import Validation
 
 LINES = ["a dog runs", "the man sees a house", "two children"]
 
@@ -124,6 +130,20 @@ def test_a_search_waits_for_what_it_chose_alone(translator: Translator, options:
     assert all(one.truncated for one in found)
     n_steps = max(len(one.ids) for one in found) + 1
     assert far.waits == n_steps
+
+
+def test_a_validation_waits_for_its_losses_once(translator: Translator) -> None:
+    [model], tokenizer = translator.models, translator.tokenizer
+    settings = {"training": {"budget_tokens": 12}, "decoding": translator.config.model_dump(), "device": "cpu"}
+    text, config = Corpus(LINES, LINES), RunConfig.model_validate(settings)
+    encoded = encode(text, tokenizer, "encoded", split="valid", source_eos=True)
+    machine = replace(decide(config), device=str(FAR))
+    validation = Validation(text, encoded, tokenizer, config, machine, 1, World())
+    with Far(lambda asked: torch.ones(asked.shape)) as far:
+        assert validation.loss(model) * int(encoded.lengths[:, 1].sum()) == 3  # batches
+    assert far.waits == 1
+    with Far(said):
+        assert len(validation.bleu(model)["samples"]) == 2
 
 
 @pytest.mark.parametrize("options", [{"top_k": 5}, {"top_p": 0.9}, {}], ids=["top-k", "top-p", "all"])
