@@ -32,14 +32,16 @@ def _option_hint(option: str, command: str, options: Sequence[str]) -> str:
     from transformer_cli.config import elsewhere
     from transformer_cli.config.settings import look_up
 
-    if meant := elsewhere.option(option, options) or _nearest(option, options):
+    if meant := elsewhere.option(option, options):
         return f"did you mean {meant}?"
     if instead := elsewhere.instead(option):
         return f"tx {instead}."
     found = look_up(option.strip("-").replace("-", "_"))
-    if found.settings and "--set" in options:
+    if found.settings and "--set" in options:  # `--max-time` is more like max_hours than like --time
         names = list(dict.fromkeys(setting.name for setting in found.settings))
         return f"that is a setting: --set {' or --set '.join(f'{name}=...' for name in names[:3])}"
+    if meant := _nearest(option, options):
+        return f"did you mean {meant}?"
     return f"`{command} --help` shows what is possible."
 
 
