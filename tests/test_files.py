@@ -15,6 +15,7 @@ from faults import Killer, Saboteur
 
 from transformer_cli import files
 from transformer_cli.errors import DataError, ModelError, ResourceError
+from transformer_cli.trouble import hint_of
 
 
 def write_new_file(folder):
@@ -236,6 +237,38 @@ def test_a_full_disk_is_named_with_the_room_that_is_left(tmp_path, monkeypatch):
     with pytest.raises(ResourceError, match=r"No space left on device \([0-9,]+ bytes free\)") as caught:
         files.write_text(tmp_path / "x", "text")
     assert "free some space" in caught.value.hint
+
+
+@pytest.mark.parametrize(
+    ("number", "words"),
+    [
+        (errno.EIO, "`dmesg`"),
+        (errno.ESTALE, "the server no longer has that file"),
+        (errno.ETIMEDOUT, "the server of that disk does not answer"),
+        (errno.EHOSTDOWN, "the server of that disk does not answer"),
+        (errno.ENOLINK, "mount it again"),
+        (errno.ENOTCONN, "mount it again"),
+    ],
+)
+def test_of_a_disk_that_fails_whatever_is_asked_of_it_it_is_said_what_to_do(tmp_path, monkeypatch, number, words):
+    failure = OSError(number, os.strerror(number))
+    monkeypatch.setattr(files, "disk", Saboteur(1, failure))
+    with pytest.raises(ResourceError, match=os.strerror(number)) as refused:
+        files.write_text(tmp_path / "x", "text")
+    assert words in refused.value.hint
+    assert hint_of(failure, reads=True) == refused.value.hint
+
+
+@pytest.mark.parametrize(
+    ("number", "words"), [(errno.EDQUOT, "quota"), (errno.EROFS, "read-only"), (errno.EACCES, "you may not write")]
+)
+def test_what_to_do_where_writing_is_refused_is_not_said_of_reading(tmp_path, monkeypatch, number, words):
+    failure = OSError(number, os.strerror(number))
+    monkeypatch.setattr(files, "disk", Saboteur(1, failure))
+    with pytest.raises(ResourceError) as refused:
+        files.write_text(tmp_path / "x", "text")
+    assert words in refused.value.hint
+    assert hint_of(failure, reads=True) is None
 
 
 def test_control_characters_of_a_path_do_not_reach_the_terminal(tmp_path):

@@ -8,7 +8,17 @@ import shutil
 from contextlib import suppress
 from pathlib import Path
 
-_HINTS = {
+_FAILING = {
+    errno.EIO: "that disk fails, or its server does: the system's log (`dmesg`) may say why",
+    errno.ESTALE: "the server no longer has that file, or has another in its place: run the same command again",
+    errno.ETIMEDOUT: "the server of that disk does not answer: run the same command again once it does",
+    errno.EHOSTDOWN: "the server of that disk does not answer: run the same command again once it does",
+    errno.ENOLINK: "that disk is no longer there: mount it again, then run the same command again",
+    errno.ENOTCONN: "that disk is no longer there: mount it again, then run the same command again",
+}
+"""Whatever was asked of the disk; the last is said of one that a program stands for, as sshfs does."""
+
+_REFUSING = {
     errno.ENOSPC: "free some space on that disk, then run the same command again",
     errno.EDQUOT: "your quota is used up: free some space, then run the same command again",
     errno.EFBIG: "the file system or `ulimit -f` limits the size of a file",
@@ -24,8 +34,9 @@ _HINTS = {
 }
 
 
-def hint_of(failure: OSError) -> str | None:
-    return _HINTS.get(failure.errno or 0)
+def hint_of(failure: OSError, *, reads: bool = False) -> str | None:
+    """What to do. reads: where nothing was to be written."""
+    return (_FAILING if reads else _FAILING | _REFUSING).get(failure.errno or 0)
 
 
 def reason_of(failure: OSError) -> str:

@@ -2,20 +2,28 @@
 
 from __future__ import annotations
 
+import errno
 import gzip
 import hashlib
+import os
 import random
+import subprocess
+import sys
 import tracemalloc
+from collections.abc import Callable
 from pathlib import Path
+from typing import NoReturn
 
 import numpy as np
 import pytest
+from faults import Saboteur
 
+from transformer_cli import files
 from transformer_cli.data import stream
 from transformer_cli.data.corpus import LONGEST_LINE, Corpus, split_lines
 from transformer_cli.data.text import FileText, JoinedText, ListedText, Text, update
 from transformer_cli.data.used import learnable
-from transformer_cli.errors import DataError
+from transformer_cli.errors import DataError, ResourceError
 
 ALPHABET = ["a", "ä", "😀", "\n", "\n", "\r", "\r\n", "\ufeff", "\u2028", "\u3000", "\x85", "\x0c", "\x00", " "]
 
@@ -68,12 +76,119 @@ def test_left_out_and_joined_it_is_what_lists_would_be(seed, tmp_path):
     assert digest.hexdigest() == hashlib.sha256("".join(f"{line}\n" for line in lines).encode()).hexdigest()
 
 
-def test_a_gz_is_the_text_in_it_and_leaves_no_file_behind(tmp_path, monkeypatch):
+@pytest.mark.parametrize("knows_files_without_names", [True, False])
+def test_a_gz_is_the_text_in_it_and_leaves_no_file_behind(knows_files_without_names, tmp_path, monkeypatch):
+    """Nor would it if this process was killed: what it is unpacked to has no name from the beginning, or loses it."""
     monkeypatch.setattr("tempfile.tempdir", str(tmp_path))
+    if not knows_files_without_names:
+        monkeypatch.setattr(os, "open", named_only(os.open))
     text = scanned(tmp_path / "a.gz", gzip.compress(b"ein\r\nzwei\n" * 30_000))
     assert len(text) == 60_000
     assert text[59_998:] == ["ein", "zwei"]
     assert [path.name for path in tmp_path.iterdir()] == ["a.gz"]
+
+
+def named_only(opened: Callable[..., int]) -> Callable[..., int]:
+    """A disk like NFS."""
+    without_name = getattr(os, "O_TMPFILE", 0)
+
+    def refusing(path, flags, *others, **named):
+        if without_name and flags & without_name == without_name:
+            raise OSError(errno.EOPNOTSUPP, os.strerror(errno.EOPNOTSUPP))
+        return opened(path, flags, *others, **named)
+
+    return refusing
+
+
+@pytest.mark.parametrize("nth", [1, 3])
+@pytest.mark.parametrize(
+    ("number", "room"),
+    [(errno.ENOSPC, r" \([0-9,]+ bytes free\)"), (errno.EDQUOT, ""), (errno.EFBIG, ""), (errno.EIO, "")],
+)
+def test_a_temporary_folder_that_does_not_take_what_is_unpacked_is_named_with_the_file(
+    number, room, nth, tmp_path, monkeypatch
+):
+    """As where `ulimit -f` is small: "File too large" was all that was said, of no file."""
+    (folder := tmp_path / "temporary").mkdir()
+    monkeypatch.setattr("tempfile.tempdir", str(folder))
+    monkeypatch.setattr(stream, "BLOCK_BYTES", 1000)
+    monkeypatch.setattr(files, "disk", disk := Saboteur(nth, OSError(number, os.strerror(number)), short=nth > 1))
+    words = f"^{tmp_path}/a.gz cannot be unpacked into {folder}: {os.strerror(number)}{room}$"
+    with pytest.raises(ResourceError, match=words) as refused:
+        scanned(tmp_path / "a.gz", gzip.compress(b"ein\nzwei\n" * 30_000))
+    assert disk.struck
+    assert "; TMPDIR may name another folder" in refused.value.hint
+    assert "gunzip -k" in refused.value.hint
+    assert list(folder.iterdir()) == []
+
+
+def test_a_limit_of_the_system_to_what_is_unpacked_is_named_with_the_file(tmp_path):
+    """RLIMIT_FSIZE is a real fault of the kernel, not one of ours."""
+    (tmp_path / "a.gz").write_bytes(gzip.compress(b"ein\nzwei\n" * 30_000))
+    program = """
+import hashlib, resource
+from transformer_cli.data.text import FileText
+from transformer_cli.errors import ResourceError
+resource.setrlimit(resource.RLIMIT_FSIZE, (1000, 1000))
+try:
+    FileText("a.gz", hashlib.sha256())
+except ResourceError as error:
+    print(error.message)
+"""
+    told = os.environ | {"TMPDIR": str(tmp_path)}
+    done = subprocess.run([sys.executable, "-c", program], capture_output=True, text=True, check=True, env=told)
+    assert done.stdout == f"a.gz cannot be unpacked into {tmp_path}: File too large\n"
+    assert [path.name for path in tmp_path.iterdir()] == ["a.gz"]
+
+
+def test_where_there_is_no_temporary_folder_at_all_that_is_said_of_the_file(tmp_path, monkeypatch):
+    def refuse(**options):
+        raise FileNotFoundError(errno.ENOENT, "No usable temporary directory found in ['/tmp']")
+
+    monkeypatch.setattr("tempfile.tempdir", None)
+    monkeypatch.setattr("tempfile.TemporaryFile", refuse)
+    with pytest.raises(ResourceError, match=r"a\.gz cannot be unpacked into any temporary folder: No usable"):
+        scanned(tmp_path / "a.gz", gzip.compress(b"ein\n"))
+
+
+def test_a_short_write_of_what_is_unpacked_is_gone_on_with(tmp_path, monkeypatch):
+    class Dribble(files.Disk):
+        def write(self, descriptor, data):
+            return os.write(descriptor, data[:7])
+
+    monkeypatch.setattr(files, "disk", Dribble())
+    text = scanned(tmp_path / "a.gz", gzip.compress(b"ein\nzwei\n" * 300))
+    assert list(text) == ["ein", "zwei"] * 300
+
+
+@pytest.mark.parametrize("call", ["pread", "fstat"])
+def test_a_text_that_its_server_no_longer_has_is_named_with_what_to_do(call, tmp_path, monkeypatch):
+    text = scanned(tmp_path / "text", b"eins\nzwei\n")
+    words = f"^{tmp_path}/text cannot be read: {os.strerror(errno.ESTALE)}$"
+    with monkeypatch.context() as patch:
+        patch.setattr(os, call, failing(errno.ESTALE))
+        with pytest.raises(DataError, match=words) as refused:
+            text[1]
+    assert refused.value.hint.startswith("the server no longer has that file")
+
+
+def test_what_was_unpacked_and_cannot_be_read_is_named_with_the_temporary_folder(tmp_path, monkeypatch):
+    (folder := tmp_path / "temporary").mkdir()
+    monkeypatch.setattr("tempfile.tempdir", str(folder))
+    text = scanned(tmp_path / "a.gz", gzip.compress(b"eins\nzwei\n"))
+    monkeypatch.setattr(os, "pread", failing(errno.EIO))
+    words = f"^{tmp_path}/a.gz, unpacked into {folder}, cannot be read: {os.strerror(errno.EIO)}$"
+    with pytest.raises(ResourceError, match=words) as refused:
+        text[1]
+    assert "dmesg" in refused.value.hint
+    assert "TMPDIR" in refused.value.hint
+
+
+def failing(number: int) -> Callable[..., NoReturn]:
+    def call(*arguments):
+        raise OSError(number, os.strerror(number))
+
+    return call
 
 
 @pytest.mark.parametrize("seed", range(20))

@@ -9,24 +9,28 @@ import shutil
 import signal
 import time
 from collections.abc import Callable, Iterator, Sequence
-from contextlib import nullcontext
+from contextlib import contextmanager, nullcontext
 from datetime import timedelta
 from pathlib import Path
+from types import SimpleNamespace
 from typing import Any
 
 import pytest
 import torch.distributed.run as torchrun
+from conftest import PAIRS
 from ranks import codes, start
+from test_run import at_update
 from torch.distributed import TCPStore
 
 from transformer_cli import environment
+from transformer_cli.checkpoints.record import versions
 from transformer_cli.checkpoints.store import list_checkpoints, load_checkpoint
 from transformer_cli.cli.processes import check_room, run_all
+from transformer_cli.config.data import InlinePairs
 from transformer_cli.config.source import load_config
 from transformer_cli.config.training import Budget
-from transformer_cli.data import loader
 from transformer_cli.errors import UsageError
-from transformer_cli.training import parallel, watching
+from transformer_cli.training import loop, parallel, run, signals, update, watching
 from transformer_cli.training.parallel import joined
 from transformer_cli.training.run import train
 
@@ -156,39 +160,103 @@ def test_processes_are_of_one_mind_about_when_their_minutes_are_over(tmp_path: P
     assert 2 < state["passed_s"] < 4
 
 
-@pytest.mark.parametrize("parallel", ["ddp", "fsdp"])
-def test_another_number_of_processes_goes_on_with_every_sentence_once(
-    parallel: str, tmp_path: Path, trained_run: Path
+def test_the_end_of_the_time_on_one_process_stops_both_at_the_same_step_saved(
+    tmp_path: Path, trained_run: Path
 ) -> None:
-    """Two, then one, then four, each stopped within an epoch; none of them sees what another one saw of it."""
+    """Their clocks began at other times, and one may be told another time in between."""
     config = load_config(trained_run / "config.yaml")
-    options = {"budget_tokens": 16, "validate_every": 100, "validation_bleu": False, "best_by": "loss"}
-    options |= {"parallel": parallel}
-    data = config.data.model_copy(update={"max_length": 16})
-    real = loader.batches
+    options = {"max_steps": 12, "max_hours": 1.0, "validation_bleu": False, "best_by": "loss"}
+    changed = config.model_copy(update={"training": config.training.model_copy(update=options)})
 
-    def seen(corpus: loader.Encoded, plan: Sequence[Any], *, start: int = 0, **others: Any) -> Iterator[loader.Batch]:
-        for indices, batch in zip(plan[start:], real(corpus, plan, start=start, **others), strict=True):
-            with open(f"seen-{os.environ.get('RANK', '0')}", "a") as file:
-                file.write("".join(f"{index} " for index in indices))
-            yield batch
+    def two_hours_later() -> None:
+        signals.time = SimpleNamespace(monotonic=lambda: time.monotonic() + 7200)  # type: ignore[assignment]
 
-    def part(max_steps: int, **end: Any) -> Callable[[int], object]:
-        changed = config.training.model_copy(update={**options, "max_steps": max_steps, **end})
-        return lambda _: train(config.model_copy(update={"training": changed, "data": data}), Path("run"))
+    def part(rank: int) -> None:
+        with at_update(3, two_hours_later if rank else lambda: None), learned_pairs(f"learned-{rank}"):
+            train(changed, Path("run"))
+
+    assert codes(start(2, part, tmp_path), limit_s=60) == [138, 138]
+    words = "training.max_hours, 1, are nearly over: stopped after step 4 of 12; everything is saved"
+    assert words in (tmp_path / "0").read_text()
+    assert [len(Path(f"learned-{rank}").read_text().split("\n")[:-1]) for rank in range(2)] == [4, 4]
+    assert list_checkpoints("run")[-1].name == "step-00000004"
+
+
+def test_other_versions_on_a_process_are_refused_by_name(tmp_path: Path, trained_run: Path) -> None:
+    config = load_config(trained_run / "config.yaml")
+
+    def part(rank: int) -> None:
+        if rank:
+            run.versions = lambda: versions() | {"torch": "0.4.1"}
+        train(config, Path("run"))
+
+    assert codes(start(2, part, tmp_path), limit_s=60) == [2, 2]
+    words = f"process 1 of 2 is not like process 0:\n  versions.torch: 0.4.1 there, {versions()['torch']} here\n"
+    assert words in (tmp_path / "0").read_text()
+    assert not Path("run/run.json").exists()
+
+
+@contextmanager
+def learned_pairs(file: str) -> Iterator[None]:
+    """Within, a line is added to this file for each update: which pairs this process learned from in it."""
+
+    def begin(*arguments: Any, **named: Any) -> update.Gradients:
+        gradients = update.begin(*arguments, **named)
+        with open(file, "a") as lines:
+            lines.write(" ".join(str(index) for part in gradients.parts for index in part.indices) + "\n")
+        return gradients
 
     with pytest.MonkeyPatch.context() as patch:
-        patch.setattr(loader, "batches", seen)
+        patch.setattr(loop, "begin", begin)
+        yield
+
+
+@pytest.mark.parametrize(
+    ("options", "numbers"),
+    [
+        ({"accumulation": 1}, (2, 1, 4)),
+        ({"accumulation": 3, "dropout": 0.2, "sampling": 0.1}, (2, 1, 3)),
+        ({"accumulation": 3, "dropout": 0.2, "sampling": 0.1}, (1, 3, 2)),
+    ],
+    ids=str,
+)
+@pytest.mark.parametrize("parallel", ["ddp", "fsdp"])
+def test_another_number_of_processes_goes_on_with_every_sentence_once(
+    parallel: str, options: dict[str, Any], numbers: Sequence[int], tmp_path: Path, trained_run: Path
+) -> None:
+    """All but the last are stopped within an epoch, after one update each; none of them sees what another one saw."""
+    config, accumulation = load_config(trained_run / "config.yaml"), options["accumulation"]
+    pairs = [[f"{source} {word}", target] for source, target in PAIRS for word in "abcde"]
+    training = {"budget_tokens": 32, "validate_every": 100, "validation_bleu": False, "best_by": "loss"}
+    training |= {"parallel": parallel, "accumulation": accumulation}
+    changes = {
+        "data": config.data.model_copy(update={"train": InlinePairs(pairs=pairs), "max_length": 32}),
+        "model": config.model.model_copy(update={"dropout": options.get("dropout", 0.0)}),
+        "tokenizer": config.tokenizer.model_copy(update={"sampling": options.get("sampling", 0.0)}),
+    }
+
+    def part(turn: int, **ends: Any) -> Callable[[int], None]:
+        changed = config.model_copy(update={**changes, "training": config.training.model_copy(update=training | ends)})
+
+        def action(rank: int) -> None:
+            with learned_pairs(f"learned-{turn}-{rank}"):
+                train(changed, Path("run"))
+
+        return action
+
+    with pytest.MonkeyPatch.context() as patch:
         patch.setattr(watching, "BEAT_S", 0.1)
-        for n, max_steps in ((2, 1), (1, 2)):
-            assert codes(start(n, part(max_steps), tmp_path), limit_s=60) == [0] * n
+        for turn, n in enumerate(numbers[:-1]):
+            assert codes(start(n, part(turn, max_steps=turn + 1), tmp_path), limit_s=60) == [0] * n
         state = load_checkpoint(list_checkpoints("run")[-1], with_optimizer=False).state
-        assert (state["epoch"], state["shares"], state["batch"]) == (0, [[2, 1]], 1)
-        assert codes(start(4, part(99, max_epochs=1), tmp_path), limit_s=60) == [0] * 4
-    used = [int(index) for rank in range(4) for index in Path(f"seen-{rank}").read_text().split()]
-    assert sorted(set(used)) == list(range(12))
+        assert (state["epoch"], state["shares"], state["batch"]) == (0, [[numbers[0], accumulation]], accumulation)
+        last = part(len(numbers) - 1, max_steps=99, max_epochs=1)
+        assert codes(start(numbers[-1], last, tmp_path), limit_s=60) == [0] * numbers[-1]
     state = load_checkpoint(list_checkpoints("run")[-1], with_optimizer=False).state
-    assert (state["epoch"], state["shares"], state["processes"]) == (1, [], 4)
+    assert (state["epoch"], state["shares"], state["processes"]) == (1, [], numbers[-1])
+    used = [Path(f"learned-{turn}-{rank}").read_text().split() for turn, n in enumerate(numbers) for rank in range(n)]
+    assert all(used)
+    assert sorted(int(index) for part in used for index in part) == list(range(len(pairs)))
 
 
 @pytest.mark.parametrize(("n", "there", "is_refused"), [(99, 2, True), (3, 2, True), (2, 1, False), (8, 8, False)])

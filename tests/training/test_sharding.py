@@ -243,13 +243,16 @@ def test_what_overflows_on_one_is_skipped_by_all(parallel: str, tmp_path: Path) 
             sharding, scale = shard(ours, options, world), LossScale()
             optimizer = Recorder(filter(is_trained, ours.parameters()), lr=0.0)
             of = Learner(sharding, optimizer, options, SEED, world)
-            own, found = batches(2, 1, 1)[rank], []
+            own, found, sums = batches(2, 1, 1)[rank], [], []
             for step in (1, 2, 3):
                 with pytest.MonkeyPatch.context() as patch:
+                    real = World.sum
+                    patch.setattr(World, "sum", lambda *values, real=real: sums.append(0) or real(*values))
                     if (rank, step) == (1, 2):
                         patch.setattr(objective, "loss_of", exploding)
                     found.append(train_step(of, own, step=step, scale=scale).overflowed)
             assert found == [None, 2.0**16, None]
+            assert len(sums) == 3
             assert scale == LossScale(2.0**15, kept=1)
 
     assert codes(start(2, check, tmp_path), limit_s=60) == [0, 0], (tmp_path / "0").read_text()

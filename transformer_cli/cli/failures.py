@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import errno
 import re
 import signal
 import sys
@@ -14,6 +13,7 @@ import typer
 
 from transformer_cli.cli import console, signals
 from transformer_cli.errors import Interrupted, ToldError, TxError, UsageError
+from transformer_cli.trouble import hint_of
 
 BUG, USAGE, RESOURCE = 1, 2, 5
 
@@ -76,10 +76,7 @@ def _report(error: Exception) -> int:
         return RESOURCE
     if isinstance(error, OSError) and error.strerror:
         place = f"{error.filename}: " if error.filename else ""
-        full = error.errno in (errno.ENOSPC, errno.EDQUOT)
-        console.error(
-            f"{place}{error.strerror}", hint="free some space and run the same command again." if full else None
-        )
+        console.error(f"{place}{error.strerror}", hint=hint_of(error))
         return RESOURCE
     words = " ".join(str(error).split())
     kind = type(error).__name__

@@ -8,6 +8,7 @@ target length begins its neighbours fit on the source side, too.
 from __future__ import annotations
 
 from collections.abc import Iterator, Sequence
+from itertools import chain
 
 import numpy as np
 import numpy.typing as npt
@@ -37,14 +38,7 @@ def plan(
     same position; only where there are fewer batches' worth of sentences than ranks is one empty.
     Raises DataError for a sentence that alone exceeds the budget.
     """
-    lengths = np.asarray(lengths).reshape(-1, 2)
-    _check_budget(lengths, budget)
-    chance = np.random.default_rng([seed, epoch])
-    batches = _cut(_order(lengths, chance), lengths, budget)
-    _fill_up(batches, world)
-    # Neighbours in the sorted order are one step of all ranks: nobody waits long for the others.
-    steps = [batches[first : first + world] for first in range(0, len(batches), world)]
-    return [steps[index][rank] for index in chance.permutation(len(steps))]
+    return [step[rank] for step in _steps(lengths, budget=budget, seed=seed, epoch=epoch, world=world)]
 
 
 def left_over(
@@ -54,9 +48,11 @@ def left_over(
     each, one number of them after the other; a plan of their lengths is one of the rest of the epoch."""
     left = np.arange(len(lengths))
     for world, n_batches in shares:
-        options = {"budget": budget, "seed": seed, "epoch": epoch, "world": world}
-        used = [batch for rank in range(world) for batch in plan(lengths[left], rank=rank, **options)[:n_batches]]
-        left = np.delete(left, np.concatenate(used))
+        steps = _steps(lengths[left], budget=budget, seed=seed, epoch=epoch, world=world)
+        is_left = np.ones(len(left), dtype=bool)
+        for batch in chain.from_iterable(steps[:n_batches]):
+            is_left[batch] = False
+        left = left[is_left]
     return left
 
 
@@ -82,6 +78,18 @@ def padding_share(lengths: npt.NDArray[np.integer], batches: list[Indices]) -> f
     computed = sum(len(batch) * int(lengths[batch].max(axis=0).sum()) for batch in batches if len(batch))
     real = sum(int(lengths[batch].sum()) for batch in batches)
     return 1 - real / computed if computed else 0.0
+
+
+def _steps(lengths: npt.NDArray[np.integer], *, budget: int, seed: int, epoch: int, world: int) -> list[list[Indices]]:
+    """The batches of one epoch, those that all ranks use at a time together, in the order in which they are used."""
+    lengths = np.asarray(lengths).reshape(-1, 2)
+    _check_budget(lengths, budget)
+    chance = np.random.default_rng([seed, epoch])
+    batches = _cut(_order(lengths, chance), lengths, budget)
+    _fill_up(batches, world)
+    # Neighbours in the sorted order are one step: nobody waits long for the others.
+    steps = [batches[first : first + world] for first in range(0, len(batches), world)]
+    return [steps[index] for index in chance.permutation(len(steps))]
 
 
 def _check_budget(lengths: npt.NDArray[np.integer], budget: int) -> None:

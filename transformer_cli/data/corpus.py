@@ -84,17 +84,6 @@ class Corpus:
         ends = np.cumsum([0, *(part.pairs for part in self.parts)])
         return np.diff(np.searchsorted(places, ends)).tolist()
 
-    def lines_of(self, places: Iterable[int]) -> str:
-        """Where these pairs are written, in words: their files, as sources have them, and lines there."""
-        from transformer_cli.data.text import as_text
-
-        source, found = as_text(self.source), dict[str | None, list[int]]()
-        for place in sorted(places):
-            name, number = source.where(place)
-            found.setdefault(name, []).append(number)
-        numbers = {name: ", ".join(f"{number:,}" for number in some) for name, some in found.items()}
-        return "; ".join(f"pairs {some}" if name is None else f"{name}, lines {some}" for name, some in numbers.items())
-
     def sources(self, language: str | None) -> Sequence[str]:
         """Those that are to be translated into this language, as far as the text says; None: all."""
         if language is None or not any(part.direction for part in self.parts):

@@ -14,7 +14,7 @@ from typing import Protocol
 from transformer_cli.data.corpus import LONGEST_LINE, split_lines, too_long
 from transformer_cli.errors import DataError
 from transformer_cli.files import shown
-from transformer_cli.trouble import missing
+from transformer_cli.trouble import hint_of, missing
 
 BLOCK_BYTES = 1 << 20
 BLOCK_LINES = 4096
@@ -73,7 +73,9 @@ def read_some(source: Source, name: str) -> bytes:
     except (EOFError, zlib.error, gzip.BadGzipFile) as failure:
         raise DataError(f"{name} is damaged: {failure}", hint="test it with `gzip -t`") from None
     except OSError as failure:
-        raise DataError(f"{name} cannot be read: {failure.strerror or failure}") from failure
+        raise DataError(
+            f"{name} cannot be read: {failure.strerror or failure}", hint=hint_of(failure, reads=True)
+        ) from failure
 
 
 def opened(path: Path) -> BufferedReader | gzip.GzipFile:
@@ -85,7 +87,9 @@ def opened(path: Path) -> BufferedReader | gzip.GzipFile:
     except FileNotFoundError:
         raise DataError(f"{shown(path)} {missing(path)}", hint=_nearest(path)) from None
     except OSError as failure:
-        raise DataError(f"{shown(path)} cannot be read: {failure.strerror or failure}") from failure
+        raise DataError(
+            f"{shown(path)} cannot be read: {failure.strerror or failure}", hint=hint_of(failure, reads=True)
+        ) from failure
 
 
 class Compressed(gzip.GzipFile):

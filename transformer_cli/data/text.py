@@ -7,9 +7,10 @@ import tempfile
 from abc import abstractmethod
 from bisect import bisect_right
 from collections import Counter
-from collections.abc import Iterator, Sequence
-from contextlib import ExitStack
+from collections.abc import Iterable, Iterator, Sequence
+from contextlib import ExitStack, contextmanager
 from copy import copy
+from io import FileIO
 from itertools import accumulate
 from pathlib import Path
 from typing import Protocol, overload
@@ -17,15 +18,19 @@ from typing import Protocol, overload
 import numpy as np
 import numpy.typing as npt
 
+from transformer_cli import files
 from transformer_cli.data.corpus import BOM, BOM_REMOVED, CR_STRIPPED, LONGEST_LINE, not_utf8, refuse_pipe, too_long
 from transformer_cli.data.stream import opened, read_some
-from transformer_cli.errors import DataError
+from transformer_cli.errors import DataError, ResourceError, TxError
 from transformer_cli.files import shown
+from transformer_cli.trouble import hint_of, reason_of, room_of
 
 BLOCK = 4096
 """Lines that are text at a time."""
 
 Places = npt.NDArray[np.int64]
+
+_ELSEWHERE = "TMPDIR may name another folder, and a text that is unpacked beforehand (`gunzip -k`) needs none"
 
 # White space in UTF-8 begins with one of these; nearly every line is known to have text by its first byte.
 _MAYBE_BLANK = np.zeros(256, dtype=bool)
@@ -92,17 +97,19 @@ class FileText(Text):
     """The lines of a file, by the rules of `corpus.split_lines`; checked, and hashed, in one pass."""
 
     def __init__(self, path: str | Path, digest: Digest) -> None:
-        """digest: is updated with the lines, each with a line feed behind it. A `.gz` is unpacked once, into a file of
-        the system's temporary folder that has no name there and is gone with this process.
+        """digest: is updated with the lines, each with a line feed behind it. A `.gz` is unpacked once by each process,
+        into a file of the system's temporary folder that has no name there: it is gone with its process, however that
+        ends, and eight processes need eight times the room.
 
-        Raises DataError: missing, damaged, not UTF-8, a line of more than LONGEST_LINE bytes.
+        Raises DataError: missing, damaged, not UTF-8, a line of more than LONGEST_LINE bytes. ResourceError where the
+        temporary folder does not take what is unpacked.
         """
         path = Path(path)
         self.name = shown(path)
         refuse_pipe(path)
         with ExitStack() as stack:
             source = stack.enter_context(opened(path))
-            unpacked = stack.enter_context(tempfile.TemporaryFile()) if path.suffix == ".gz" else None
+            unpacked = stack.enter_context(_unpacking(self.name)) if path.suffix == ".gz" else None
             counts: Counter[str] = Counter()
             starts, blank = [np.zeros(1, dtype=np.int64)], [np.empty(0, dtype=np.int64)]
             n_lines = n_bytes = 0
@@ -110,7 +117,7 @@ class FileText(Text):
             while data:
                 data = read_some(source, self.name)
                 if unpacked is not None:
-                    unpacked.write(data)
+                    _add(unpacked, data)
                 block, end, rest = (rest + data).rpartition(b"\n") if data else (rest, b"\n" * bool(rest), b"")
                 block += end
                 ends, without_text = _looked_through(block, self.name, n_lines, n_bytes)
@@ -124,9 +131,8 @@ class FileText(Text):
                 n_lines, n_bytes = n_lines + len(ends), n_bytes + len(block)
                 if len(rest) > LONGEST_LINE:
                     raise too_long(self.name, n_lines + 1)
-            if unpacked is not None:
-                unpacked.flush()
             self._file = _Open(os.dup((unpacked or source).fileno()))
+        self._is_unpacked = unpacked is not None
         self._as_scanned = self._state()
         self.counts = dict(counts)
         self.starts: Places = np.concatenate(starts)
@@ -163,13 +169,26 @@ class FileText(Text):
 
     def _read(self, start: int, stop: int) -> bytes:
         """The bytes from start to stop, and a line feed that the last line of a file lacks."""
-        data = os.pread(self._file.descriptor, stop - start, start)
-        if self._state() != self._as_scanned:
+        try:
+            data = os.pread(self._file.descriptor, stop - start, start)
+            state = self._state()
+        except OSError as failure:
+            raise self._unreadable(failure) from failure
+        if state != self._as_scanned:
             raise DataError(
                 f"{self.name} was changed while it was read",
                 hint="restore it and run the same command again; a text must stay as it is until training has ended",
             )
         return data if len(data) == stop - start else data + b"\n"
+
+    def _unreadable(self, failure: OSError) -> TxError:
+        hint = hint_of(failure, reads=True)
+        if not self._is_unpacked:
+            return files.unreadable(self.name, failure, hint=hint)
+        return ResourceError(
+            f"{self.name}, unpacked into {shown(tempfile.gettempdir())}, cannot be read: {reason_of(failure)}",
+            hint=_or_elsewhere(hint),
+        )
 
     def _state(self) -> tuple[int, int]:
         found = os.fstat(self._file.descriptor)
@@ -244,10 +263,45 @@ def as_text(lines: Sequence[str]) -> Text:
     return lines if isinstance(lines, Text) else ListedText(lines)
 
 
+def where_in_words(lines: Sequence[str], places: Iterable[int]) -> str:
+    """The files of these lines, and their numbers there; of what is in no file, which pairs they belong to."""
+    text, found = as_text(lines), dict[str | None, list[int]]()
+    for place in sorted(places):
+        name, number = text.where(place)
+        found.setdefault(name, []).append(number)
+    numbers = {name: ", ".join(f"{number:,}" for number in some) for name, some in found.items()}
+    return "; ".join(f"pairs {some}" if name is None else f"{name}, lines {some}" for name, some in numbers.items())
+
+
 def update(digest: Digest, text: Text) -> None:
     """Hash the lines of a text, each with a line feed behind it."""
     for start in range(0, len(text), BLOCK):
         digest.update(text.utf8(start, min(start + BLOCK, len(text))))
+
+
+@contextmanager
+def _unpacking(name: str) -> Iterator[FileIO]:
+    """A file without a name, to unpack this one into; ResourceError where the temporary folder does not take it."""
+    try:
+        with tempfile.TemporaryFile(buffering=0) as file:  # a buffer would be written once more when it is closed
+            yield file
+    except OSError as failure:
+        folder = tempfile.tempdir  # None where none was found
+        place, room = (shown(folder), room_of(failure, Path(folder, "x"))) if folder else ("any temporary folder", "")
+        raise ResourceError(
+            f"{name} cannot be unpacked into {place}: {reason_of(failure)}{room}",
+            hint=_or_elsewhere(hint_of(failure)),
+        ) from failure
+
+
+def _or_elsewhere(hint: str | None) -> str:
+    return f"{hint}; {_ELSEWHERE}" if hint else _ELSEWHERE
+
+
+def _add(file: FileIO, data: bytes) -> None:
+    left = memoryview(data)
+    while left:
+        left = left[files.disk.write(file.fileno(), left) :]
 
 
 def _looked_through(block: bytes, name: str, n_lines: int, n_bytes: int) -> tuple[Places, Places]:

@@ -23,6 +23,7 @@ from transformer_cli.config.run import RunConfig
 from transformer_cli.config.source import dump_config
 from transformer_cli.data import corpus, loader
 from transformer_cli.data.checks import in_passing
+from transformer_cli.data.text import where_in_words
 from transformer_cli.data.used import as_used
 from transformer_cli.decoding.long_lines import usual_sentences
 from transformer_cli.errors import DivergedError, UsageError
@@ -258,7 +259,7 @@ class Run:
 
     def _skip(self, update: Update) -> None:
         """Say which numbers are not finite, and of which lines; DivergedError where that has happened too often."""
-        own = self.texts[0].lines_of(int(self.material.encoded.pairs[index]) for index in update.suspects)
+        own = where_in_words(self.texts[0].source, (int(self.material.encoded.pairs[i]) for i in update.suspects))
         words = self.reporter.skipped(self.progress, update, "; ".join(filter(None, self.world.gather(own))))
         if self.progress.skipped > self.config.training.max_skipped:
             raise DivergedError(
