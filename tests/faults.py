@@ -29,7 +29,7 @@ class Saboteur:
         operation = getattr(files.Disk(), name)
 
         def counted(*arguments):
-            if self.count + 1 == self.nth and self.short and name in ("write", "append"):
+            if self.count + 1 == self.nth and self.short and not self.struck and name in ("write", "append"):
                 half = arguments[1][: len(arguments[1]) // 2]
                 written = operation(arguments[0], half)
                 if name == "write":  # which may be short; the rest is another one
