@@ -22,7 +22,7 @@ from transformer_cli.checkpoints import parts, store
 from transformer_cli.checkpoints.store import list_checkpoints, load_checkpoint
 from transformer_cli.checkpoints.tensors import Portion, portion
 from transformer_cli.config.run import RunConfig
-from transformer_cli.errors import ResourceError, TxError
+from transformer_cli.errors import ResourceError
 from transformer_cli.training import keeping, parallel, watching
 from transformer_cli.training.parallel import World, joined
 from transformer_cli.training.run import train
@@ -215,6 +215,41 @@ def test_where_the_first_one_fails_it_says_why_though_another_sees_only_what_is_
     assert "does not see" not in said
 
 
+def test_what_the_first_one_is_clearing_away_when_another_looks_is_not_what_failed(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """A file is gone, its directory is not yet; the other one has been refused before the first one's words are out."""
+    real, begun, refused = parts._write_portion, Path("begun"), Path("refused")
+
+    def wait_for(path: Path) -> None:
+        while not path.exists():
+            time.sleep(0.01)
+
+    class Slow(files.Disk):
+        def remove_directory(self, path: Path) -> None:
+            wait_for(refused)
+            time.sleep(1)  # who does not wait has said so
+            super().remove_directory(path)
+
+    def late(path: Path, one: Portion) -> Any:
+        if os.environ["RANK"] == "0":
+            files.disk = Slow()
+            wait_for(begun)
+            raise ResourceError("the disk is full")
+        begun.touch()
+        while path.exists():
+            time.sleep(0.01)
+        try:
+            return real(path, one)
+        finally:
+            refused.touch()
+
+    ended, said = in_two(monkeypatch, tmp_path, _write_portion=late)
+    assert ended == [5, 5], said
+    assert said.splitlines()[0] == "the disk is full"
+    assert "No such file" not in said
+
+
 def test_what_one_writes_over_another_ones_part_is_found(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     """As a file system may that keeps pages, of machines that write into the same page."""
     real = parts._write_portion
@@ -262,7 +297,7 @@ def test_who_waits_for_a_part_that_failed_ends_by_itself(tmp_path: Path, monkeyp
             if rank:
                 board.post(parts.FAILED)
             else:
-                with pytest.raises(TxError, match="another process could not write its part"):
+                with pytest.raises(parts.DisturbedError, match="another process could not write its part"):
                     board.posted("written by 1")
 
     assert codes(start(2, one_of_two, tmp_path), limit_s=60) == [0, 0], (tmp_path / "0").read_text()

@@ -6,9 +6,11 @@ import os
 import re
 import signal
 import subprocess
+import threading
 import time
 from collections.abc import Callable
 from pathlib import Path
+from types import SimpleNamespace
 from typing import Any
 
 import pytest
@@ -17,6 +19,7 @@ from ranks import codes, start
 
 from transformer_cli import environment, files
 from transformer_cli.checkpoints import parts
+from transformer_cli.checkpoints.parts import DisturbedError
 from transformer_cli.checkpoints.store import list_checkpoints, load_checkpoint
 from transformer_cli.config.run import RunConfig
 from transformer_cli.data import loader
@@ -26,12 +29,17 @@ from transformer_cli.training.parallel import joined
 from transformer_cli.training.run import train
 
 PLACES = {
-    "loader": (loader, "collate"),
-    "forward": (objective, "loss_of"),
-    "save": (keeping.Keeper, "save"),
-    "validation": (validation.Validation, "loss"),
-    "write": (parts, "_write_portion"),  # while training goes on
+    "loader": (loader, "collate", 10),
+    "first batch": (loader, "collate", 1),
+    "forward": (objective, "loss_of", 6),
+    "first forward": (objective, "loss_of", 2),  # one is a preparation
+    "save": (keeping.Keeper, "save", 3),
+    "first save": (keeping.Keeper, "save", 1),
+    "validation": (validation.Validation, "loss", 3),
+    "first validation": (validation.Validation, "loss", 1),
+    "write": (parts, "_write_portion", 3),  # while training goes on
 }
+"""Whose function, and which call of it."""
 
 
 def settings(**others: Any) -> RunConfig:
@@ -74,10 +82,12 @@ EVERY = [
     for place in PLACES
     for rank in (0, 1)
     if (fault, place) != ("hangs", "write")  # a slow disk is waited for
+    and (fault == "hangs" or not place.startswith("first"))
 ]
 SOME = [
     ("raises", "save", 1),
     ("hangs", "validation", 0),
+    ("hangs", "first validation", 1),
     ("dies", "forward", 0),
     ("stops", "loader", 0),
     ("raises", "write", 1),
@@ -93,13 +103,13 @@ def test_what_befalls_one_process_ends_all_by_name(
     monkeypatch.setattr(watching, "STUCK_S", 5.0)
     monkeypatch.setattr(watching, "LONGER", 2.0)
     monkeypatch.setattr(watching, "GRACE_S", 2.0)
-    owner, name = PLACES[place]
+    owner, name, call = PLACES[place]
     real, calls = getattr(owner, name), 0
 
     def faulty(*arguments: object, **named: object) -> object:
         nonlocal calls
         calls += 1
-        if int(os.environ.get("RANK", rank)) == rank and calls == {"loader": 10, "forward": 6}.get(place, 3):
+        if int(os.environ.get("RANK", rank)) == rank and calls == call:
             FAULTS[fault]()
         return real(*arguments, **named)
 
@@ -116,9 +126,109 @@ def test_what_befalls_one_process_ends_all_by_name(
     said = [(tmp_path / str(one)).read_text() for one in (0, 1)]
     assert re.search(words.format(rank), said[0] + said[1])
     checkpoints = [load_checkpoint(path, with_optimizer=True) for path in list_checkpoints("run")]
-    assert place == "loader" or checkpoints
+    assert checkpoints or place == "loader" or place.startswith("first")
     if (fault, place, rank) == ("raises", "write", 1):
         assert not list(Path("run").rglob(f"{files.ASIDE}*")), "what the other one began is cleared away"
+
+
+class Beside(watching.Watch):
+    """The first of two processes' watch, by a clock that moves when it is told to."""
+
+    def __init__(self, monkeypatch: pytest.MonkeyPatch) -> None:
+        self.now_s = self.used_s = 0.0
+        self.is_held = False
+        clock = SimpleNamespace(
+            monotonic=lambda: self.now_s, process_time=lambda: self.used_s, thread_time=float, sleep=time.sleep
+        )
+        monkeypatch.setattr(watching, "time", clock)
+        monkeypatch.setattr(watching, "is_held", lambda: self.is_held)
+        super().__init__(dist.HashStore(), rank=0, size=2)
+
+    def told(self) -> tuple[tuple[int, int, int], float, float]:
+        """How far it is by its own words, and the limits of that: in any case, and where the other one is ahead."""
+        self._tell()
+        _, meetings, steps, signs, *limits = self.store.get("state-0").decode().split()
+        return (int(meetings), int(steps), int(signs)), float(limits[0]), float(limits[1])
+
+    def passes(self, seconds: float, *, used: float = 0.0) -> float:
+        """So much time, of which it computed a share; until when it may go on if the other one is ahead."""
+        for _ in range(round(seconds / watching.BEAT_S)):
+            self.now_s += watching.BEAT_S
+            self.used_s += used * watching.BEAT_S
+            self.told()
+        return self.now_s + self.told()[2] - (self.now_s - self._since)
+
+
+@pytest.mark.parametrize("does", ["computes", "is held", "writes", "rests"])
+def test_the_first_piece_of_a_kind_lasts_as_long_as_it_works(does: str, monkeypatch: pytest.MonkeyPatch) -> None:
+    watch = Beside(monkeypatch)
+    watch.touch("validation", is_for_disk=does == "writes")
+    watch.is_held = does == "is held"
+    may_last = watch.passes(600, used=1.0 if does == "computes" else 0.003)
+    assert (may_last > 600) == (does != "rests")
+    assert may_last == watch.passes(10) or does == "is held", "and no longer, once it rests"
+    assert watch.told()[1] == watching.FIRST_S
+
+
+def test_who_rested_for_long_and_went_on_may_do_so_again(monkeypatch: pytest.MonkeyPatch) -> None:
+    """But for what it waited for others, or a disk: that says nothing of its own work."""
+    watch = Beside(monkeypatch)
+    for is_for_disk in (False, True):
+        watch.touch("update", is_for_disk=is_for_disk)
+        if not is_for_disk:
+            watch.meet()
+        watch.passes(100)
+    watch.touch("update")
+    assert watch.told()[2] == watching.STUCK_S
+    watch.passes(15)
+    watch.touch("validation")
+    assert watch.told()[2] == 30
+
+
+@pytest.mark.parametrize("other", ["ahead", "beside it"])
+def test_who_rests_is_stuck_where_the_other_one_is_ahead(other: str, monkeypatch: pytest.MonkeyPatch) -> None:
+    """Where nobody is, both may wait for a slow network, in the first piece for long."""
+    watch = Beside(monkeypatch)
+    watch.touch("update")
+    watch.touch(is_for_disk=True)  # as only the first one does, which is no further by that
+    watch.touch(is_for_disk=True)
+    watch.touch()
+    for beat in range(100):
+        watch.passes(watching.BEAT_S)
+        watch.store.set("state-1", f"{beat} 0 {3 if other == 'ahead' else 2} 0 1800.0 20.0")
+        watch._look()
+        if watch._first is not None:
+            break
+    assert (watch._first is not None) == (other == "ahead")
+    assert watch._first is None or (watch._first.rank, "is stuck" in watch._first.message) == (0, True)
+
+
+@pytest.mark.parametrize("kinds", [("preparation", "update"), ("update", "validation"), ("update", None)])
+def test_no_place_is_told_with_the_limit_of_a_later_one(
+    kinds: tuple[str, str | None], monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """Whenever the thread that tells looks in: the others would take the time at that place for time at this one."""
+    told: list[tuple[tuple[int, int, int], float, float]] = []
+
+    class Seen(Beside):
+        is_seen = False
+
+        def __setattr__(self, name: str, value: object) -> None:
+            super().__setattr__(name, value)
+            if self.is_seen and name != "is_seen":
+                self.is_seen = False
+                told.append(self.told())
+                self.is_seen = True
+
+    watch = Seen(monkeypatch)
+    watch.touch(kinds[0])
+    watch.passes(500, used=1.0)
+    place, *limits = watch.told()
+    watch.is_seen = True
+    watch.touch(kinds[1])
+    assert len(told) > 3
+    for seen, *others in told:
+        assert seen > place or others == limits
 
 
 @pytest.mark.parametrize("breaks_at", ["set", "add", "nothing"])
@@ -136,7 +246,7 @@ def test_a_failure_stays_the_first_though_the_process_with_the_store_goes_before
     monkeypatch.setattr(watching, "BEAT_S", 0.01)
     monkeypatch.setattr(watching, "LOST_BEATS", 10)
     store = Store()
-    store.set("state-0", "1 0 0 inf")
+    store.set("state-0", "1 0 0 0 inf inf")
     watch = watching.Watch(store, rank=1, size=2)
     watch.start()
     error = DataError("the disk is bent")
@@ -144,6 +254,25 @@ def test_a_failure_stays_the_first_though_the_process_with_the_store_goes_before
         assert watch.blame(error) is error
     finally:
         watch.end()
+
+
+def test_who_was_disturbed_by_a_failure_lets_that_be_said_first(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(watching, "BEAT_S", 0.01)
+    monkeypatch.setattr(watching, "LOST_BEATS", 3000)
+    store = dist.HashStore()
+    store.set("state-0", "1 0 0 0 inf inf")
+    watch = watching.Watch(store, rank=1, size=2)
+    watch.start()
+    words = watching.Failure(0, "the disk is bent", exit_code=3)
+    says = threading.Timer(0.3, watch._raise, [words])
+    says.start()
+    try:
+        found = watch.blame(DisturbedError())
+    finally:
+        watch.end()
+        says.join()
+    assert isinstance(found, TxError)
+    assert (found.message, found.exit_code) == ("process 0 of 2: the disk is bent", 3)
 
 
 @pytest.mark.parametrize("rank", [0, 1])
@@ -161,7 +290,7 @@ def test_a_connection_that_breaks_when_torchrun_is_gone_is_no_bug(rank: int, mon
     monkeypatch.setattr(watching, "BEAT_S", 0.01)
     monkeypatch.setattr(watching, "GRACE_S", 5.0)
     store = Store()
-    store.set(f"state-{1 - rank}", "1 0 0 inf")
+    store.set(f"state-{1 - rank}", "1 0 0 0 inf inf")
     watch = watching.Watch(store, rank=rank, size=2)
     watch.start()
     Store.is_there = False

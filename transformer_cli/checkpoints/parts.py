@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import hashlib
+import os
 import time
 from collections.abc import Iterable, Mapping
 from dataclasses import dataclass
@@ -17,7 +18,14 @@ from transformer_cli.files import create_file, guards, shown, unreadable
 FAILED = "failed"
 """What a process posts whose part will never be there."""
 SEEN_S = 60.0
-"""After that long a directory that one machine made is seen on all, where it is on a disk of all."""
+"""After that long a file that one machine made is seen on all, where it is on a disk of all."""
+
+
+class DisturbedError(ResourceError):
+    """Why a process cannot write its part: another one failed. What counts is what that one says."""
+
+    def __init__(self) -> None:
+        super().__init__("another process could not write its part of a checkpoint")
 
 
 class Writers(Protocol):
@@ -32,10 +40,10 @@ class Writers(Protocol):
         """Let the others read that."""
 
     def posted(self, what: str) -> str:
-        """What one of them posted, as soon as it has. Raises TxError where one of them failed."""
+        """What one of them posted, as soon as it has. Raises as `pause` does."""
 
     def pause(self) -> None:
-        """For a moment. Raises what ended another of them."""
+        """For a moment. Raises what ended another of them, DisturbedError where one failed that has not said why."""
 
 
 @dataclass(frozen=True)
@@ -115,7 +123,7 @@ def _write_portion(path: Path, portion: Portion) -> _Written:
 
 def write_beside(path: Path, aside: Path, portions: Mapping[Name, Portion], writers: Writers) -> None:
     """What is not the first process's, in the directory that it made; checked once all have written."""
-    _wait_for(aside, writers)
+    _wait_for(aside, portions, writers)
     try:
         written = {name: _write_portion(aside / name, portion) for name, portion in portions.items()}
         writers.post(f"written by {writers.rank}")
@@ -123,16 +131,17 @@ def write_beside(path: Path, aside: Path, portions: Mapping[Name, Portion], writ
         for name, one in written.items():
             _check(aside / name, one, known_as=path / name)
     except ResourceError:
-        _wait_for(aside, writers)  # where the first one failed, it has cleared that away, and says why
+        # Where the first one failed, it clears that away, file by file, and says why: only what is there was refused.
+        _wait_for(aside, portions, writers)
         raise
     writers.post(f"checked by {writers.rank}")
     writers.posted("saved")
 
 
-def _wait_for(aside: Path, writers: Writers) -> None:
-    """Until it is seen here; ResourceError where it is not."""
+def _wait_for(aside: Path, names: Iterable[Name], writers: Writers) -> None:
+    """Until all these files are seen here; ResourceError where they are not."""
     until = time.monotonic() + SEEN_S
-    while not aside.is_dir():
+    while not all(os.path.isfile(aside / name) for name in names):
         if time.monotonic() > until:
             raise ResourceError(
                 f"process {writers.rank} does not see what the first one made in {shown(aside.parent)}",

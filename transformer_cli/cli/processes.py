@@ -13,7 +13,7 @@ from types import FrameType
 from transformer_cli import environment
 from transformer_cli.errors import UsageError
 
-GRACE_S = 10.0
+GRACE_S = 7.0
 """What is left to the others once one has failed: they end by themselves, unless they were stopped."""
 FORWARDED = [getattr(signal, name) for name in ("SIGINT", "SIGTERM", "SIGHUP", "SIGUSR1") if hasattr(signal, name)]
 

@@ -6,6 +6,7 @@ them decides is decided once, and shared.
 
 from __future__ import annotations
 
+import math
 import secrets
 import threading
 import time
@@ -22,7 +23,7 @@ from torch.distributed.distributed_c10d import PrefixStore, Store
 from torch.distributed.rendezvous import rendezvous
 
 from transformer_cli import environment, files
-from transformer_cli.checkpoints.parts import FAILED
+from transformer_cli.checkpoints.parts import FAILED, DisturbedError
 from transformer_cli.errors import ResourceError, ToldError, TxError
 from transformer_cli.training.watching import GRACE_S, Watch, minded
 
@@ -125,31 +126,32 @@ class World:
             self.watch.meet()
 
 
-@dataclass(frozen=True)
+@dataclass
 class Board:
     """What processes post for each other, from any thread; see checkpoints/parts.py."""
 
     rank: int
     size: int
     store: Store
+    _until: float = math.inf
+    """When there is no use any more in waiting: one failed, and had the time to say why."""
 
     def post(self, what: str, text: str = "") -> None:
         self.store.set(what, text)
 
     def posted(self, what: str) -> str:
-        until = None
         while not self.store.check([what]):
-            if until is None and self.store.check([FAILED]):
-                until = time.monotonic() + GRACE_S  # its own words come first
-            if until is not None and time.monotonic() > until:
-                raise TxError("another process could not write its part of a checkpoint")
             self.pause()
         return self.store.get(what).decode()
 
     def pause(self) -> None:
-        """Raises what the guards of the disk do: there is no use in waiting for what will not be written."""
+        """Raises what the guards of the disk do, too: there is no use in waiting for what will not be written."""
         for guard in files.guards:
             guard(Path())
+        if self._until == math.inf and self.store.check([FAILED]):
+            self._until = time.monotonic() + GRACE_S  # its own words come first
+        if time.monotonic() > self._until:
+            raise DisturbedError
         time.sleep(POLL_S)
 
 
@@ -164,20 +166,21 @@ def joined(device: str) -> Iterator[World]:
         yield World()
         return
     world = _join(here, device)
-    assert world.watch is not None
+    watch = world.watch
+    assert watch is not None
 
     def touch(_: object) -> None:
         if threading.current_thread() is threading.main_thread():  # what else writes says nothing of how far that is
-            world.touch()
+            watch.touch(is_for_disk=True)
 
     files.guards.append(touch)
     try:
         yield world
-        if world.watch.is_alive():
+        if watch.is_alive():
             world.part()
     except Exception as failure:
-        if world.watch.is_alive():  # and stays so: even an end may last for ever
-            reason = world.watch.blame(failure)
+        if watch.is_alive():  # and stays so: even an end may last for ever
+            reason = watch.blame(failure)
         else:  # all came to the same end
             reason = failure if world.is_main or not isinstance(failure, TxError) else ToldError(failure.exit_code)
         if reason is failure:
@@ -185,7 +188,7 @@ def joined(device: str) -> Iterator[World]:
         raise reason from failure
     finally:
         files.guards.remove(touch)
-        if not world.watch.is_alive():
+        if not watch.is_alive():
             parted[:] = [dist.group.WORLD]
             dist.destroy_process_group()
 

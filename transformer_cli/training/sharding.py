@@ -143,6 +143,7 @@ class Replicated(Sharding):
         self.objective.zero_grad()
 
     def learn(self, batch: Batch, *, n_targets: float, is_last: bool, scale: float = 1.0) -> Tensor:
+        self.world.touch()  # the first forward waits for the others
         with nullcontext() if is_last else self.wrapped.no_sync():
             loss: Tensor = self.wrapped(batch if batch.n_target_tokens else of_nothing())
             self.world.touch()  # who has not come so far is who the others wait for

@@ -111,6 +111,7 @@ class Validation:
         with self.stage("validation: loss", len(own)) as advance:
             for batch in loader.batches(self.encoded, [plan[number] for number in own]):
                 there.append(loss_of(model, batch, smoothing=0.0))
+                self.world.touch()
                 advance(1)
             if there:  # of a few batches some processes have none
                 losses[own.start :: own.step] = torch.stack(there).cpu().tolist()
@@ -139,11 +140,16 @@ class Validation:
         first, end = (len(lines) * rank // world.size for rank in (world.rank, world.rank + 1))
         found = []
         with self.stage("validation: translating", end - first) as advance:
+
+            def come_further(n: int) -> None:
+                world.touch()
+                advance(n)
+
             for direction, (begin, stop) in self.stretches:
                 towards = translator if direction is None else translator.towards(direction.target)
                 begin, stop = max(begin, first), min(stop, end)
                 found += towards.translate_all(
-                    lines[begin:stop], beam_size=1, search="beam", lines_before=begin, progress=advance
+                    lines[begin:stop], beam_size=1, search="beam", lines_before=begin, progress=come_further
                 )
         own = [(one.text, None if one.is_of_nothing else certainty(one)) for one in found]
         shares = [json.loads(text) for text in world.gather(json_line(own))]

@@ -8,13 +8,15 @@ import os
 import threading
 import time
 from collections.abc import Iterator
-from contextlib import contextmanager
+from contextlib import contextmanager, suppress
 from dataclasses import asdict, dataclass
+from pathlib import Path
 
 import torch.distributed as dist
 from torch.distributed.distributed_c10d import Store
 
 from transformer_cli import environment
+from transformer_cli.checkpoints.parts import DisturbedError
 from transformer_cli.errors import ResourceError, ToldError, TxError
 from transformer_cli.files import json_line
 
@@ -25,6 +27,14 @@ LOST_BEATS, BROKEN_BEATS = 30, 6
 STUCK_S, FIRST_S, LONGER = 20.0, 1800.0, 10.0
 """A process that the others wait for is stuck after `LONGER` times what a piece of such work took it so far, but not
 before `STUCK_S`; after `FIRST_S` where it did none yet. A preparation, as of a tokenizer, has no limit."""
+AGAIN = 2.0
+"""Where others are ahead, it is stuck as soon as it rests for `AGAIN` times what it ever did within a piece, but not
+before `STUCK_S`: in the first of a kind, too. Who computes does not rest, nor who waits for a disk, for memory or for a
+processor; and where nobody is ahead, all may wait for a slow network."""
+SPARE_S, SHARE = 0.05, 0.01
+"""Of a processor: seconds, and a share of the time, that threads beside the work may take while it rests. The picture
+on a terminal takes a share of 0.003."""
+TASKS = Path("/proc/self/task")
 GRACE_S = 5.0
 """What a process has to end in good order, before it is ended."""
 FAILURE, HEARD = "failure", "heard"
@@ -58,30 +68,40 @@ class Watch(threading.Thread):
         self._ended = threading.Event()
         self._found = threading.Event()
         self._launcher = environment.launcher()
-        self._beats = self._meetings = self._touches = 0
+        self._beats = self._meetings = self._steps = self._signs = 0
         self._kind, self._since = "preparation", time.monotonic()
         self._longest: dict[str, float] = {}
+        self._rests, self._used_s, self._longest_rest = self._since, 0.0, 0.0
+        self._is_for_all = self._is_for_disk = False
         self._known: set[str] = set()
         self._seen = [("", 0)] * size
-        self._moved = [((0, 0), 0)] * size
+        self._moved: list[tuple[tuple[int, ...], int]] = [((), 0)] * size
         self._tell()
 
-    def touch(self, kind: str | None = None) -> None:
-        """The main thread has come so far. kind: what it does next, if that is something else."""
+    def touch(self, kind: str | None = None, *, is_for_disk: bool = False) -> None:
+        """The main thread has come so far. kind: what it does next, if that is something else. is_for_disk: it waits
+        for a disk, as others need not: a sign of life, but no step that all make."""
         now = time.monotonic()
         self._longest[self._kind] = max(self._longest.get(self._kind, 0.0), now - self._since)
+        # What others or a disk took long over says nothing of this process.
+        if not self._is_for_all and not self._is_for_disk and self._kind != "preparation":
+            self._longest_rest = max(self._longest_rest, now - self._rests)
+        if is_for_disk:  # before anything by which it is judged: see `_tell`
+            self._signs += 1
+        else:
+            self._steps += 1
         if kind is not None:
             self._known.add(self._kind)
             self._kind = kind
-        self._since = now
-        self._touches += 1
+        self._since = self._rests = now
+        self._is_for_all, self._is_for_disk = False, is_for_disk
         if self.failure is not None:
             raise self._as_error(self.failure)
 
     def meet(self) -> None:
         """The main thread has come to where all wait for all."""
         self.touch()
-        self._meetings, self._touches = self._meetings + 1, 0
+        self._meetings, self._steps, self._is_for_all = self._meetings + 1, 0, True
 
     def end(self) -> None:
         """No more of this: all ended well."""
@@ -90,8 +110,9 @@ class Watch(threading.Thread):
 
     def blame(self, error: Exception) -> Exception:
         """What ends this process: its error, which all others are told - or theirs, where that came first."""
-        if _is_broken(error):  # the one who is gone is named by its silence
+        if _is_broken(error):
             self.lost_beats = BROKEN_BEATS
+        if _is_broken(error) or isinstance(error, DisturbedError):  # one is named by its silence, one by its words
             self._found.wait(LOST_BEATS * BEAT_S)
         if self.failure is None:
             self._raise(_failure_of(error, self.rank))
@@ -132,12 +153,24 @@ class Watch(threading.Thread):
 
     def _tell(self) -> None:
         self._beats += 1
-        limit_s = FIRST_S
-        if self._kind == "preparation":
-            limit_s = math.inf
-        elif self._kind in self._known:
-            limit_s = max(STUCK_S, LONGER * self._longest[self._kind])
-        self.store.set(f"state-{self.rank}", f"{self._beats} {self._meetings} {self._touches} {limit_s:.1f}")
+        limits = self._limits()  # first: one of an earlier place is lenient, one of a later place would be wrong here
+        state = f"{self._beats} {self._meetings} {self._steps} {self._signs}"
+        self.store.set(f"state-{self.rank}", " ".join([state, *(f"{limit_s:.1f}" for limit_s in limits)]))
+
+    def _limits(self) -> tuple[float, float]:
+        """Seconds that the piece of work at hand may take, by what is known now: in any case, and where others are
+        ahead. For the thread that tells."""
+        if (kind := self._kind) == "preparation":  # which may be another one at once
+            return math.inf, math.inf
+        limit_s = max(STUCK_S, LONGER * self._longest[kind]) if kind in self._known else FIRST_S
+        now, used_s = time.monotonic(), time.process_time() - time.thread_time()
+        since, rests = self._since, self._rests
+        if used_s - self._used_s > SPARE_S + SHARE * (now - rests) or is_held():
+            rests = self._rests = now
+            self._used_s = used_s
+        if self._is_for_disk:
+            return limit_s, limit_s
+        return limit_s, min(limit_s, max(rests - since, 0.0) + max(STUCK_S, AGAIN * self._longest_rest))
 
     def _look(self) -> Failure | None:
         """The failure that there is; or one is found, and there with the next beat."""
@@ -149,19 +182,21 @@ class Watch(threading.Thread):
         if not lives(self._launcher):
             self._raise(Failure(self.rank, ORPHANED))
         states = [state.decode() for state in self.store.multi_get([f"state-{rank}" for rank in range(self.size)])]
-        places = [(int(text.split()[1]), int(text.split()[2])) for text in states]
+        moves = [tuple(map(int, text.split()[1:4])) for text in states]
+        places = [move[:2] for move in moves]
         least = min(places)
-        for rank, (text, place) in enumerate(zip(states, places, strict=True)):
+        for rank, (text, place, move) in enumerate(zip(states, places, moves, strict=True)):
             before, same = self._seen[rank]
             self._seen[rank] = (text, same + 1 if text == before else 0)
             # Who waits where all meet is not behind, and begins anew once the last one has come.
-            stays = place == least == self._moved[rank][0]
-            self._moved[rank] = (place, self._moved[rank][1] + 1 if stays else 0)
+            stays = place == least and move == self._moved[rank][0]
+            self._moved[rank] = (move, self._moved[rank][1] + 1 if stays else 0)
             if rank != self.rank and self._seen[rank][1] > self.lost_beats:
                 self._raise(Failure(rank, SILENT))
                 return None
         behind = [rank for rank, place in enumerate(places) if place == least]
-        limits = [float(self._seen[rank][0].split()[3]) for rank in behind]
+        some_are_ahead = len(behind) < self.size
+        limits = [float(self._seen[rank][0].split()[5 if some_are_ahead else 4]) for rank in behind]
         waited = [self._moved[rank][1] * BEAT_S for rank in behind]
         if all(seconds > limit_s for seconds, limit_s in zip(waited, limits, strict=True)):
             self._raise(Failure(behind[0], f"is stuck: nothing of it was heard for {min(waited):.0f} seconds"))
@@ -210,6 +245,21 @@ def minded() -> Iterator[None]:
         yield
     finally:
         is_over.set()
+
+
+def is_held() -> bool:
+    """Whether any thread of this process waits for a disk or for memory, or its main thread for a processor; so it may
+    be where the system does not say."""
+    try:
+        tasks = [*TASKS.iterdir()]
+    except OSError:
+        return True
+    for task in tasks:
+        with suppress(OSError):  # it has ended
+            state = (task / "stat").read_bytes().rpartition(b")")[2].split()[0]
+            if state == b"D" or (state != b"S" and task.name == str(os.getpid())):
+                return True
+    return False
 
 
 def lives(process: int | None) -> bool:
