@@ -39,6 +39,26 @@ def test_whatever_is_chosen_a_prepared_model_steps_as_the_model_reads(config: Mo
             torch.testing.assert_close(stepped(model), logits(model), rtol=1e-5, atol=1e-5)
 
 
+@pytest.mark.parametrize("packs", [False, True])
+@settings(max_examples=30, deadline=None)
+@given(config=configs(), width=st.integers(1, 12), trimmed=st.booleans())
+def test_a_sentence_alone_is_stepped_as_among_others(
+    packs: bool, config: ModelConfig, width: int, trimmed: bool
+) -> None:
+    """By any number of beams, with padding behind its source or without."""
+    model = stirred(build_model(config, source_vocab=VOCAB, target_vocab=VOCAB))
+    model, exact = (model.float(), {"rtol": 1e-5, "atol": 1e-5}) if packs else (model, EXACT)
+    with patch.object(products, "_gains_in_fp32", lambda: packs):
+        prepared = Prepared(model)
+        for row, wanted_TV in enumerate(logits(model)):
+            one = slice(row, row + 1)
+            state = prepared.start(SOURCE[one, : int(LENGTHS[row])] if trimmed else SOURCE[one], LENGTHS[one])
+            for t, wanted_V in enumerate(wanted_TV):
+                found_WV = prepared.step(TARGET[row, t].repeat(width if t else 1), state)
+                torch.testing.assert_close(found_WV, wanted_V.expand_as(found_WV), **exact)
+                state.reorder(torch.zeros(1, width, dtype=torch.int64))
+
+
 @settings(max_examples=30, deadline=None)
 @given(config=configs())
 def test_rows_behind_those_of_sentences_change_nothing(config: ModelConfig) -> None:

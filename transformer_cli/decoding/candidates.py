@@ -6,6 +6,7 @@ B sentences, W places for beams, T tokens so far, R beams of all sentences, V ta
 from __future__ import annotations
 
 from collections.abc import Sequence
+from functools import cache
 
 import torch
 from torch import Tensor
@@ -36,7 +37,7 @@ def likeliest(logits_RV: Tensor, symbols: Symbols, n: int, forbidden_RV: Tensor 
     """
     # On a CPU, a few beams at a time stay in its caches: several times as fast as all of them in bf16.
     n_rows = CACHED_BEAMS if logits_RV.device.type == "cpu" else len(logits_RV)
-    rows = logits_RV.split(n_rows)
+    rows = logits_RV.split(n_rows) if len(logits_RV) > n_rows else (logits_RV,)
     masks = [None] * len(rows) if forbidden_RV is None else forbidden_RV.split(n_rows)
     parts = (log_probabilities(part, symbols, mask) for part, mask in zip(rows, masks, strict=True))
     found = [logp_RV.max(-1, keepdim=True) if n == 1 else logp_RV.topk(min(n, logp_RV.size(-1))) for logp_RV in parts]
@@ -60,13 +61,19 @@ def log_probabilities(logits_RV: Tensor, symbols: Symbols, forbidden_RV: Tensor 
     so that a sentence's score is what the model gives it however it was found.
     """
     logp_RV = log_softmax(logits_RV)
-    logp_RV[..., list(symbols.banned)] = -torch.inf
+    logp_RV.index_fill_(-1, _index(symbols.banned, logp_RV.device), -torch.inf)
     return logp_RV if forbidden_RV is None else logp_RV.masked_fill_(forbidden_RV, -torch.inf)
+
+
+@cache
+def _index(ids: tuple[int, ...], device: torch.device) -> Tensor:
+    with torch.inference_mode(False):
+        return torch.tensor(ids, dtype=torch.int64, device=device)
 
 
 def log_softmax(logits_RV: Tensor) -> Tensor:
     """The model's own log-probabilities, in fp32 at least."""
-    return logits_RV.to(torch.promote_types(logits_RV.dtype, torch.float32)).log_softmax(-1)
+    return logits_RV.log_softmax(-1, dtype=torch.promote_types(logits_RV.dtype, torch.float32))
 
 
 def placed(x_R: Tensor, taken_BW: Tensor, fill: float) -> Tensor:

@@ -87,6 +87,8 @@ def follow(
         goes_on = [path.found is None for path in going]
         if all(goes_on):
             continue
+        if not any(goes_on):
+            break
         going, tokens_R = list(compress(going, goes_on)), tokens_R[torch.tensor(goes_on)]
         open_BW = torch.tensor([[path.found is None for path in paths] for paths in paths_BW])
         if worth_removing(done_B := ~open_BW.any(1)):

@@ -18,6 +18,7 @@ from torch import Tensor, nn
 
 from transformer_cli.model import masks
 from transformer_cli.model.blocks import GatedFeedForward, PreNorm, Residual
+from transformer_cli.model.folded import LONGEST, Folded
 from transformer_cli.model.positions import PositionEncoding
 from transformer_cli.model.products import Product, can_pack, few_rows, product_of
 from transformer_cli.model.steps import LEAST_KEYS, Steps
@@ -34,12 +35,15 @@ class Prepared:
 
     def __init__(self, model: Transformer) -> None:
         self.model = model
+        # To find these anew takes longer than to look at all that they hold.
+        self.parameters = [held for module in model.modules() if (held := module._parameters)]
         self.few_rows = few_rows()
         self.made_of: list[tuple[int, int]] = []
 
     def for_now(self) -> Prepared:
         """Itself, laid out anew by the next `start` where a weight of the model is no longer the same."""
-        made_of = [(p.data_ptr(), 0 if p.is_inference() else p._version) for p in self.model.parameters()]
+        parameters = (p for held in self.parameters for p in held.values() if p is not None)
+        made_of = [(p.data_ptr(), 0 if p.is_inference() else p._version) for p in parameters]
         if made_of != self.made_of:
             self.made_of = made_of
             self.__dict__.pop("for_many", None)
@@ -98,6 +102,8 @@ class Form:
         rotates = type(self.decoder_positions).rotate is not PositionEncoding.rotate
         self.turns = config.qk_norm or rotates
         self.relates = self.decoder_positions.relates
+        own = model.output.weight.dtype == dtype == self.store and self.n_groups == self.n_heads
+        self.folds = on_cpu and own and not (self.turns or self.relates)
         self.encoder = [Layer(layer, product, dtype, self.store) for layer in model.encoder.layers]  # type: ignore[arg-type]
         self.decoder = [CrossLayer(layer, product, dtype, self.store) for layer in model.decoder.layers]  # type: ignore[arg-type]
         self.encoder_norm, self.decoder_norm = (norm_of(stack.norm, dtype) for stack in (model.encoder, model.decoder))
@@ -119,7 +125,12 @@ class Form:
             values_BGSK[:, :, :S] = value_BSGK.transpose(1, 2)
         mask = masks.padding(source_lengths_B, width)
         bias = None if mask is None else masks.as_bias(mask, like=keys_LBGKS)
-        return Steps(keys_LBGKS, values_LBGSK, bias)
+        state = Steps(keys_LBGKS, values_LBGSK, bias)
+        if self.folds and B == 1 and width <= LONGEST:
+            hidden_11S = keys_LBGKS.new_zeros(1, 1, 1) if bias is None else bias[0]
+            layers = zip(self.decoder, state.memory, strict=True)
+            state.folded = [Folded(layer.cross_attention, hidden_11S, *memory) for layer, memory in layers]
+        return state
 
     def encode(self, source_BS: Tensor, source_lengths_B: Tensor) -> Tensor:
         """The memory (R, D), a row for each position and perhaps more."""
@@ -144,6 +155,29 @@ class Form:
         return self.encoder_norm(x_RD)
 
     def step(self, tokens_R: Tensor, state: Steps) -> Tensor:
+        n = len(tokens_R)
+        alone = state.folded and state.places_R is None and self.project.rows(n) == n
+        return (self._step_alone if alone else self._step)(tokens_R, state)
+
+    def _step_alone(self, tokens_W: Tensor, state: Steps) -> Tensor:
+        """The same with less to do, for all beams of a single sentence."""
+        W, H = len(tokens_W), self.n_heads
+        x_WD = self.embed(self.target, partial(self.decoder_positions.add, offset=state.position), tokens_W.view(-1, 1))
+        bias = state.advance()
+        bias_1WN = x_WD.new_zeros(1, 1, 1) if bias is None else bias[0]
+        for number, (layer, folded) in enumerate(zip(self.decoder, state.folded, strict=True)):
+            around_self, around_cross, around_feed_forward = layer.residuals
+            heads_WXK = layer.query_key_value(around_self.enter(x_WD)).view(W, 3 * H, -1)
+            query_WHK, key_value_WXK = heads_WXK.split_with_sizes((H, 2 * H), 1)
+            keys_HKN, values_HNK = state.append(number, key_value_WXK)
+            scores_HWN = torch.baddbmm(bias_1WN, query_WHK.transpose(0, 1), keys_HKN, alpha=self.d_head**-0.5)
+            context_HWK = torch.bmm(scores_HWN.softmax(-1), values_HNK)
+            x_WD = around_self.leave(layer.output.onto(x_WD, context_HWK.transpose(0, 1).reshape(W, -1)))
+            x_WD = around_cross.leave(folded.onto(x_WD, around_cross.enter(x_WD)))
+            x_WD = around_feed_forward.leave(layer.down.onto(x_WD, layer.inner(around_feed_forward.enter(x_WD))))
+        return self._projection(state)(self.decoder_norm(x_WD))
+
+    def _step(self, tokens_R: Tensor, state: Steps) -> Tensor:
         B, W = state.taken_BW.shape
         positions, position, H = self.decoder_positions, state.position, self.n_heads
         x_RD = self.embed(self.target, partial(positions.add, offset=position), tokens_R.view(-1, 1))
@@ -267,6 +301,7 @@ class CrossLayer(Layer):
 
     def __init__(self, layer: DecoderLayer, product: ProductOf, dtype: torch.dtype, store: torch.dtype) -> None:
         super().__init__(layer, product, dtype, store)
+        self.cross_attention = layer.cross_attention
         self.query = product(layer.cross_attention.query)
         self.remember = product(layer.cross_attention.key_value)
         self.cross_query_norm = norm_of(layer.cross_attention.query_norm, store)

@@ -5,6 +5,7 @@ R rows, I inputs, O outputs
 
 from __future__ import annotations
 
+import math
 from abc import ABC, abstractmethod
 from collections.abc import Mapping
 from functools import cache
@@ -50,6 +51,33 @@ class Turned(Product):
         return residual_RO if self.bias_O is None else residual_RO.add_(self.bias_O)
 
 
+class Shared(Product):
+    """W^T in parts of its columns, which threads share, for a single row: MKL leaves that to one of them, and it takes
+    as long as it takes to read the weights."""
+
+    def __init__(self, weight_OI: Tensor, bias_O: Tensor | None) -> None:
+        self.parts = math.gcd(len(weight_OI), _PARTS)
+        weight_PIO = weight_OI.view(self.parts, -1, weight_OI.size(1)).transpose(1, 2)
+        self.weight_PIO = weight_PIO.clone(memory_format=torch.contiguous_format)
+        self.bias_P1O = None if bias_O is None else bias_O.view(self.parts, 1, -1)
+
+    def __call__(self, x_1I: Tensor) -> Tensor:
+        x_P1I = x_1I.expand(self.parts, *x_1I.shape)
+        if self.bias_P1O is None:
+            return torch.bmm(x_P1I, self.weight_PIO).view(1, -1)
+        return torch.baddbmm(self.bias_P1O, x_P1I, self.weight_PIO).view(1, -1)
+
+    def onto(self, residual_1O: Tensor, x_1I: Tensor) -> Tensor:
+        residual_P1O = residual_1O.view(self.parts, 1, -1)
+        residual_P1O.baddbmm_(x_1I.expand(self.parts, *x_1I.shape), self.weight_PIO)
+        if self.bias_P1O is not None:
+            residual_P1O.add_(self.bias_P1O)
+        return residual_1O
+
+
+_PARTS = 8
+
+
 class Packed(Product):
     """In oneDNN's own layout: in bf16, where PyTorch would else make it anew for every product, up to twice as fast; in
     fp32, where PyTorch would else ask MKL, more than twice as fast on a processor of AMD's with AVX-512."""
@@ -92,7 +120,8 @@ def product_of(
     if only is not None:
         weight, bias = weight[only], None if bias is None else bias[only]
     weight, bias = weight.to(dtype), None if bias is None else bias.to(dtype)
-    return (Packed if can_pack(weight) and not few else Turned)(weight, bias)
+    kind = Packed if can_pack(weight) and not few else Shared if few and few_rows() == 1 and only is None else Turned
+    return kind(weight, bias)
 
 
 def can_pack(weight: Tensor) -> bool:

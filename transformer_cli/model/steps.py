@@ -19,6 +19,7 @@ import torch.nn.functional as F
 from torch import Tensor
 
 from transformer_cli.model import masks
+from transformer_cli.model.folded import Folded
 from transformer_cli.model.products import Product
 
 LEAST_KEYS = 16
@@ -48,6 +49,7 @@ class Steps:
         self.start = self.end = self.n_keys = 0
         self.beams: list[int] = []
         self._settle(torch.ones(B, 1, dtype=torch.bool))
+        self.folded: Sequence[Folded] = ()
         self.only_U: Tensor | None = None
         self.products: dict[torch.dtype, Product] = {}
 
@@ -92,7 +94,7 @@ class Steps:
         # One view for all layers is cut into theirs: a call for each would take as long as what it is for.
         new_PLBGWK = self.past_PLBGNK.narrow(4, self.start, n_beams)
         self.new = new_PLBGWK.permute(1, 2, 4, 0, 3, 5).unbind()
-        keys_LJNK, values_LJNK = self.past_PLBGNK.narrow(4, 0, self.n_keys).flatten(2, 3)
+        keys_LJNK, values_LJNK = self.past_PLBGNK.narrow(4, 0, self.n_keys).flatten(2, 3).unbind()
         self.past = list(zip(keys_LJNK.transpose(2, 3).unbind(), values_LJNK.unbind(), strict=True))
         own_BWW = self.hidden_BWN.narrow(2, self.start, n_beams)
         if n_beams > 1:
