@@ -13,6 +13,7 @@ import pytest
 import torch
 from encoded import encode
 from far import FAR, Far
+from steps import train_step
 from torch import Tensor
 
 import transformer_cli as tx
@@ -34,7 +35,7 @@ from transformer_cli.training.optimizers import build_optimizer
 from transformer_cli.training.parallel import World
 from transformer_cli.training.scaling import LossScale
 from transformer_cli.training.sharding import shard
-from transformer_cli.training.update import Learner, train_step, try_out
+from transformer_cli.training.update import Learner, try_out
 from transformer_cli.training.validation import Validation
 
 LINES = ["a dog runs", "the man sees a house", "two children"]

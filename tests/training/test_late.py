@@ -17,6 +17,7 @@ import pytest
 import torch
 from far import FAR, Far
 from ranks import codes, start
+from steps import train_step
 from test_optimizers import a_model, draw_gradients, options
 from test_scaling import batch, learner, parameters
 from test_sharding import SEED, SHAPES, STEPS, batches, exploding, model
@@ -33,7 +34,7 @@ from transformer_cli.training.parallel import joined
 from transformer_cli.training.progress import Progress
 from transformer_cli.training.scaling import LossScale
 from transformer_cli.training.sharding import shard
-from transformer_cli.training.update import Learner, Update, on_its_way, train_step
+from transformer_cli.training.update import Learner, Update, on_its_way
 
 pytestmark = pytest.mark.usefixtures("own_threads")
 NORMS = (None, 0.05)

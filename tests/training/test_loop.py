@@ -9,6 +9,7 @@ from typing import Any
 import numpy as np
 import pytest
 import torch
+from steps import train_step
 
 from transformer_cli.config.model import ModelConfig
 from transformer_cli.config.training import Budget, TrainingConfig
@@ -21,7 +22,7 @@ from transformer_cli.training.optimizers import build_optimizer, load_state_tens
 from transformer_cli.training.parallel import World
 from transformer_cli.training.progress import Progress, is_over
 from transformer_cli.training.sharding import shard
-from transformer_cli.training.update import Learner, Update, train_step, try_out
+from transformer_cli.training.update import Learner, Update, try_out
 
 
 def learner(*, double: bool = False, model: dict[str, Any] | None = None, **options: Any) -> Learner:

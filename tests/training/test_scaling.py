@@ -11,6 +11,7 @@ from typing import Any
 import numpy as np
 import pytest
 import torch
+from steps import train_step
 from tiny_run import tiny
 from torch import Tensor
 
@@ -31,7 +32,7 @@ from transformer_cli.training.progress import Progress
 from transformer_cli.training.run import train
 from transformer_cli.training.scaling import LossScale
 from transformer_cli.training.sharding import shard
-from transformer_cli.training.update import Learner, Update, train_step
+from transformer_cli.training.update import Learner, Update
 
 pytestmark = pytest.mark.usefixtures("own_threads")
 

@@ -14,6 +14,7 @@ import pytest
 import torch
 from encoded import encode
 from ranks import codes, start
+from steps import train_step
 from tiny_run import tiny
 from torch import Tensor, nn
 
@@ -39,7 +40,7 @@ from transformer_cli.training.parallel import World, joined
 from transformer_cli.training.run import train
 from transformer_cli.training.scaling import LossScale
 from transformer_cli.training.sharding import shard
-from transformer_cli.training.update import Learner, seed_dropout, train_step
+from transformer_cli.training.update import Learner, seed_dropout
 from transformer_cli.training.validation import Validation
 
 SEED, STEPS = 3, (1, 2, 3)

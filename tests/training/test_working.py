@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import pytest
 import torch
+from steps import train_step
 
 from transformer_cli.config.model import ModelConfig
 from transformer_cli.config.training import TrainingConfig
@@ -14,7 +15,7 @@ from transformer_cli.training.objective import loss_of
 from transformer_cli.training.optimizers import build_optimizer
 from transformer_cli.training.parallel import World
 from transformer_cli.training.sharding import shard
-from transformer_cli.training.update import Learner, train_step
+from transformer_cli.training.update import Learner
 from transformer_cli.training.working import WorkingCopy
 
 

@@ -67,6 +67,7 @@ def log_probabilities(logits_RV: Tensor, symbols: Symbols, forbidden_RV: Tensor 
 
 @cache
 def _index(ids: tuple[int, ...], device: torch.device) -> Tensor:
+    """Made once: a step would else send the same few numbers to the device again."""
     with torch.inference_mode(False):
         return torch.tensor(ids, dtype=torch.int64, device=device)
 

@@ -116,20 +116,6 @@ class Gradients:
     """What the loss was multiplied with."""
 
 
-def train_step(
-    learner: Learner,
-    window: Sequence[Batch],
-    *,
-    step: int,
-    spent: Spent | None = None,
-    warmed: Spent | None = None,
-    scale: LossScale | None = None,
-) -> Update:
-    """One update from one or more batches, as if they were one, read at once."""
-    gradients = begin(learner, window, step=step, scale=scale)
-    return give(learner, gradients, spent=spent, warmed=warmed, scale=scale)()
-
-
 def begin(learner: Learner, window: Sequence[Batch], *, step: int, scale: LossScale | None = None) -> Gradients:
     """The gradients of one or more batches, as if they were one, by weights as they are now; any others are gone."""
     sharding, factor = learner.sharding, 1.0 if scale is None else scale.factor
