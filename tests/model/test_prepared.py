@@ -199,8 +199,11 @@ def test_keys_that_heads_share_are_kept_once() -> None:
     assert {table.size(2) for table in kept} == {2}
 
 
+@pytest.mark.parametrize("gains", [False, True])
 @pytest.mark.parametrize("n_sentences", [1, 9])
-def test_in_bf16_a_prepared_model_stays_close(n_sentences: int) -> None:
+def test_in_bf16_a_prepared_model_stays_close(n_sentences: int, gains: bool, monkeypatch: pytest.MonkeyPatch) -> None:
+    """Whichever few rows are by: a source of eight pieces is few of them for one, and many for the other."""
+    monkeypatch.setattr(products, "_gains_in_fp32", lambda: gains)
     model = tiny(d_model=32).float()
     source, lengths, target = (x.repeat(3, *[1] * (x.dim() - 1))[:n_sentences] for x in (SOURCE, LENGTHS, TARGET))
     wanted = model.project(model(source, lengths, target))
