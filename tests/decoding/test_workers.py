@@ -5,6 +5,7 @@ from __future__ import annotations
 import gc
 import os
 import signal
+import time
 from collections.abc import Iterator
 from pathlib import Path
 from typing import NoReturn
@@ -44,11 +45,21 @@ def test_every_batch_is_found_once_and_to_the_bit(workers: int) -> None:
     assert sorted(found) == [(number, found_for(number)) for number in range(7)]
 
 
-def test_they_are_other_processes() -> None:
-    found = spread(lambda number: [[Hypothesis((os.getpid(), os.getppid()), 0.0)]], 2, workers=2)
-    both = [several[0][0].ids for _, several in found]
-    assert {parent for _, parent in both} == {os.getpid()}
-    assert len({process for process, _ in both} | {os.getpid()}) == 3
+def test_whoever_is_free_takes_the_next_batch(tmp_path: Path) -> None:
+    """The first batch takes until all others are done, so another process does them."""
+
+    def work(number: int) -> Found:
+        deadline = time.monotonic() + 30
+        while number == 0 and len(list(tmp_path.iterdir())) < 6 and time.monotonic() < deadline:
+            time.sleep(0.01)
+        (tmp_path / str(number)).touch()
+        return [[Hypothesis((os.getpid(), os.getppid()), 0.0)]]
+
+    found = {number: several[0][0].ids for number, several in spread(work, 7, workers=2)}
+    assert {parent for _, parent in found.values()} == {os.getpid()}
+    first, *others = (process for _, (process, _) in sorted(found.items()))
+    assert len({first, os.getpid(), *others}) == 3
+    assert first not in others
 
 
 def broken(number: int) -> NoReturn:

@@ -12,7 +12,7 @@ from collections.abc import Sequence
 import torch
 from torch import Tensor
 
-from transformer_cli.decoding.candidates import forbidden, likeliest, placed, worth_removing
+from transformer_cli.decoding.candidates import forbidden, largest, likeliest, placed, worth_removing
 from transformer_cli.decoding.constraints import Constraint
 from transformer_cli.decoding.hypothesis import Hypothesis, LengthPenalty
 from transformer_cli.decoding.options import NotFinite, Symbols
@@ -87,7 +87,7 @@ class _Beams:
         logp_BWK, ids_BWK = placed(logp_RK, taken_BW, -torch.inf), placed(ids_RK, taken_BW, 0)
         _refuse_nan(logp_BWK, self.rows_B)
         candidates_BN = (self.totals_BW[:, :, None] + logp_BWK).flatten(1)
-        totals_BW, index_BW = candidates_BN.topk(min(self.width, candidates_BN.size(1)))
+        totals_BW, index_BW = largest(candidates_BN, min(self.width, candidates_BN.size(1)))
         parents_BW = index_BW // logp_BWK.size(2)
         tokens_BW = ids_BWK.flatten(1).gather(1, index_BW)
         totals_BW.masked_fill_(torch.arange(totals_BW.size(1)) >= self.slots_B[:, None], -torch.inf)

@@ -8,6 +8,7 @@ from __future__ import annotations
 from collections.abc import Sequence
 from functools import cache
 
+import numpy as np
 import torch
 from torch import Tensor
 
@@ -15,6 +16,9 @@ from transformer_cli.decoding.constraints import Constraint
 from transformer_cli.decoding.options import Symbols
 
 CACHED_BEAMS = 32
+ONE_BY_ONE = 8
+"""Up to so many numbers NumPy finds one after the other faster than PyTorch all at once: its maximum takes a tenth of
+the time."""
 
 
 def forbidden(
@@ -40,9 +44,24 @@ def likeliest(logits_RV: Tensor, symbols: Symbols, n: int, forbidden_RV: Tensor 
     rows = logits_RV.split(n_rows) if len(logits_RV) > n_rows else (logits_RV,)
     masks = [None] * len(rows) if forbidden_RV is None else forbidden_RV.split(n_rows)
     parts = (log_probabilities(part, symbols, mask) for part, mask in zip(rows, masks, strict=True))
-    found = [logp_RV.max(-1, keepdim=True) if n == 1 else logp_RV.topk(min(n, logp_RV.size(-1))) for logp_RV in parts]
+    n = min(n, logits_RV.size(-1))
+    found = [largest(logp_RV, n) for logp_RV in parts]
     logp_RK, ids_RK = found[0] if len(found) == 1 else map(torch.cat, zip(*found, strict=True))
     return on_cpu(logp_RK, ids_RK)
+
+
+def largest(x_RV: Tensor, n: int) -> tuple[Tensor, Tensor]:
+    """What `topk` gives, of equals the first one first; x may be overwritten. Behind the last number of a row that is
+    not -inf, ids mean nothing."""
+    if x_RV.device.type != "cpu" or n > ONE_BY_ONE:
+        return x_RV.topk(n)
+    table, every = x_RV.numpy(), np.arange(len(x_RV))
+    found, places = np.empty((len(x_RV), n), dtype=table.dtype), np.empty((len(x_RV), n), dtype=np.int64)
+    for rank in range(n):
+        places[:, rank] = place = table.argmax(-1)
+        found[:, rank] = table[every, place]
+        table[every, place] = -np.inf
+    return torch.from_numpy(found), torch.from_numpy(places)
 
 
 def on_cpu(logp: Tensor, ids: Tensor) -> tuple[Tensor, Tensor]:

@@ -10,10 +10,11 @@ import json
 import os
 import signal
 import sys
-from collections.abc import Callable, Generator
+from collections.abc import Callable, Generator, Iterable, Iterator
 from multiprocessing.connection import Connection, Pipe, wait
 from typing import Literal, NoReturn
 
+import numpy as np
 import torch
 
 from transformer_cli import errors
@@ -38,12 +39,13 @@ def spread(work: Work, n_batches: int, *, workers: int) -> Generator[tuple[int, 
     Raises what a process raises, or ResourceError; in any case none of them is left.
     """
     processes: dict[Connection, int] = {}
+    left = _Left(n_batches)
     try:
-        for first in range(workers):
+        for _ in range(workers):
             ours, theirs = Pipe(duplex=False)
             process = os.fork()
             if process == 0:
-                _serve(theirs, work, range(first, n_batches, workers))
+                _serve(theirs, work, left)
             theirs.close()
             processes[ours] = process
         while processes:
@@ -61,16 +63,35 @@ def spread(work: Work, n_batches: int, *, workers: int) -> Generator[tuple[int, 
                     raise getattr(errors, kind)(message, hint=hint)
                 yield number, [[Hypothesis(tuple(ids), *rest) for ids, *rest in several] for several in said]
     finally:
+        left.close()
         for connection, process in processes.items():
             connection.close()
             os.kill(process, signal.SIGKILL)
             os.waitpid(process, 0)
 
 
+class _Left:
+    """The numbers that nobody has taken yet: processes forked from one that has them share the place in a file where
+    the next one is read, so whoever is done with a batch takes it, and none is taken twice."""
+
+    def __init__(self, n: int) -> None:
+        self._file = os.memfd_create("batches")
+        with open(self._file, "wb", closefd=False) as file:
+            file.write(np.arange(n, dtype=np.int64).tobytes())
+        os.lseek(self._file, 0, os.SEEK_SET)
+
+    def __iter__(self) -> Iterator[int]:
+        while number := os.read(self._file, 8):
+            yield int.from_bytes(number, sys.byteorder)
+
+    def close(self) -> None:
+        os.close(self._file)
+
+
 HINT = "it may have been memory; decoding.workers=1 translates in one process"
 
 
-def _serve(connection: Connection, work: Work, numbers: range) -> NoReturn:
+def _serve(connection: Connection, work: Work, numbers: Iterable[int]) -> NoReturn:
     """What a process does; whoever interrupts all of them is heard by the one that forked it."""
     status = 1
     gc.freeze()  # what was garbage there may own threads, which are not here: whoever clears it away waits for ever
