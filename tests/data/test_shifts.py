@@ -149,6 +149,9 @@ class Counted(list[str]):
 @example([19_999], 1, False)
 @example([0], 1, True)
 @example([0, 17184], 1, False)
+@example([0, 3000, 14042], 2, False)
+@example([0, 14300, 17782], 2, False)
+@example([2144, 15892, 19384], 2, True)
 def test_of_many_lines_few_are_read_and_the_places_are_found_all_the_same(
     places: list[int], n_missing: int, in_source: bool
 ) -> None:

@@ -73,8 +73,8 @@ def _changes(source: Sequence[str], target: Sequence[str], lines: range, steps: 
     shorter, longer = (source, target) if len(source) < len(target) else (target, source)
     here, there = taken.of_shorter(shorter), taken.of_longer(longer)
     is_turned = len(source) > len(target)
-    # Where lines are missing at both ends of a text, nearly all of it matches at a step between.
-    known = {0, taken.offsets[len(taken.offsets) // 2], taken.offsets[-1]}
+    # Most of a text may match at any of its steps.
+    known = set(taken.offsets)
     sides = (there, here) if is_turned else (here, there)
     evidence = Evidence(*sides, steps={-offset if is_turned else offset for offset in known})
     n_rows = len(here)
