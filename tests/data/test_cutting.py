@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import io
 from collections import Counter
+from itertools import product
 
 import numpy as np
 import pytest
@@ -15,7 +16,7 @@ from transformer_cli.config.tokenizer import TokenizerConfig
 from transformer_cli.data import cutting
 from transformer_cli.data.cutting import LineByLine, WordByWord, cutter
 from transformer_cli.tokenizer import EOS, Vocabulary, train_tokenizer
-from transformer_cli.tokenizer.renumbering import Model, built
+from transformer_cli.tokenizer.renumbering import GRID, Model, appended, built
 from transformer_cli.writing import words
 
 LINES = ["der große Hund trinkt ein Bier", "die Katze trinkt nicht , sagt er", "a dog and a cat", "das Bier a_b"] * 5
@@ -24,7 +25,10 @@ KINDS = {
     "bytes for unknown": (TokenizerConfig(vocab_size=330, byte_fallback=True), WordByWord),
     "char": (TokenizerConfig(kind="char"), WordByWord),
     "byte": (TokenizerConfig(kind="byte"), WordByWord),
-    "unigram": (TokenizerConfig(kind="unigram", vocab_size=60), LineByLine),
+    "unigram": (TokenizerConfig(kind="unigram", vocab_size=60), WordByWord),
+    "unigram of characters": (TokenizerConfig(kind="unigram", vocab_size=32), WordByWord),
+    "unigram with bytes": (TokenizerConfig(kind="unigram", vocab_size=330, byte_fallback=True), WordByWord),
+    "unigram as it is": (TokenizerConfig(kind="unigram", vocab_size=60, normalization="identity"), LineByLine),
     "word": (TokenizerConfig(kind="word", vocab_size=20), LineByLine),
     "as it is": (TokenizerConfig(vocab_size=70, normalization="identity"), LineByLine),
 }
@@ -139,12 +143,56 @@ OTHERS = {
 """Protobuf that makes another model of one that it is appended to."""
 
 
+@pytest.mark.parametrize("kind", ["bpe", "unigram"])
 @pytest.mark.parametrize("other", OTHERS)
-def test_a_model_of_another_kind_is_left_to_sentencepiece(other: str) -> None:
-    learned = train_tokenizer(KINDS["bpe"][0], LINES, LINES, seed=1)[0].source
+def test_a_model_of_another_kind_is_left_to_sentencepiece(kind: str, other: str) -> None:
+    learned = train_tokenizer(KINDS[kind][0], LINES, LINES, seed=1)[0].source
     assert Model(learned.model).parts_at_blanks
     assert not Model(learned.model + OTHERS[other]).parts_at_blanks
     assert not Model(built({"a": -1.0}, kind="bpe")).parts_at_blanks
+
+
+PARTS = ["".join(letters) for n in (1, 2, 3) for letters in product("αβγ", repeat=n)]
+"""Pieces that no learned model has: as each of them has a score, a word of these letters can be cut in many ways."""
+NEAR_TIE = 1e-6
+
+
+@pytest.fixture(scope="module")
+def unigram() -> Vocabulary:
+    return train_tokenizer(KINDS["unigram"][0], LINES, LINES, seed=1)[0].source
+
+
+@settings(deadline=None)
+@given(
+    scores=st.lists(st.integers(-3, -1), min_size=len(PARTS), max_size=len(PARTS)),
+    steps=st.lists(st.integers(0, 2), min_size=len(PARTS), max_size=len(PARTS)),
+    step=st.sampled_from([0.0, GRID, NEAR_TIE]),
+    words=st.lists(st.text("αβγ", min_size=2, max_size=9), min_size=1, max_size=9),
+    before=st.sampled_from(["", "Hund " * 300, "犬" * 12_000]),
+)
+def test_ways_to_cut_a_word_that_are_as_good_or_nearly_are_told_apart_as_in_the_line(
+    unigram: Vocabulary, scores: list[int], steps: list[int], step: float, words: list[str], before: str
+) -> None:
+    pieces = {part: score - step * n for part, score, n in zip(PARTS, scores, steps, strict=True)}
+    tied = Vocabulary(appended(unigram.model, pieces))
+    cut = cutter(tied, with_eos=True, counts_words=False)
+    assert isinstance(cut, LineByLine if step == NEAR_TIE and any(steps) else WordByWord)
+    check(cut, tied, [" ".join([before, *words * 9]), *words], marks=[EOS])
+
+
+def test_where_sums_are_rounded_a_line_cuts_its_words_otherwise(unigram: Vocabulary) -> None:
+    pieces = {"α": -1.0, "βγ": -2.0 - NEAR_TIE, "αβ": -2.0, "γ": -1.0, "β": -9.0}
+    close = Vocabulary(appended(unigram.model, pieces))
+    [alone] = close.encode(["αβγ"])
+    [line] = close.encode(["αβγ " * 300])
+    assert line != alone * 300
+    assert isinstance(cutter(close, with_eos=True, counts_words=False), LineByLine)
+
+
+@pytest.mark.parametrize("scores", [{"α": 1.0}, {"α": -40_000.0}, {"α" * 3000: -1.0}])
+def test_sums_that_could_be_too_large_are_left_to_sentencepiece(unigram: Vocabulary, scores: dict[str, float]) -> None:
+    assert Model(appended(unigram.model, {"α": -1.0})).parts_at_blanks
+    assert not Model(appended(unigram.model, scores)).parts_at_blanks
 
 
 def check(cut: cutting.Cutter, vocabulary: Vocabulary, lines: list[str], marks: list[int] | None = None) -> None:

@@ -5,7 +5,8 @@ from __future__ import annotations
 from abc import ABC, abstractmethod
 from array import array
 from collections import Counter
-from collections.abc import Mapping
+from collections.abc import Mapping, Sequence
+from itertools import chain
 
 import numpy as np
 import numpy.typing as npt
@@ -68,16 +69,10 @@ class LineByLine(Cutter):
     """As SentencePiece does it."""
 
     def _cut(self, text: bytes) -> tuple[Ids, Ids]:
-        decoded = text.decode("utf-8")
         if self.counts_words:
-            self._counter.add(decoded)
-        lines = self.vocabulary.unmarked(decoded.split("\n")[:-1])
-        ids, lengths = array("i"), array("i")
-        for line in lines:
-            ids.extend(line)
-            ids.extend(self.marks)
-            lengths.append(len(line) + len(self.marks))
-        return np.array(ids, dtype=np.int32), np.array(lengths, dtype=np.int32)
+            self._counter.add(text.decode("utf-8"))
+        ids, lengths = _joined(self.vocabulary.unmarked(text.split(b"\n")[:-1]))
+        return (np.insert(ids, np.cumsum(lengths), EOS), lengths + np.int32(1)) if self.marks else (ids, lengths)
 
 
 class WordByWord(Cutter):
@@ -114,9 +109,9 @@ class WordByWord(Cutter):
 
     def _learn(self, words: list[bytes]) -> None:
         """Words that are new, in the order of their numbers."""
-        for ids in self.vocabulary.unmarked([word.decode("utf-8") for word in words]):
-            self._ids.extend(ids)
-            self._begins.append(len(self._ids))
+        ids, lengths = _joined(self.vocabulary.unmarked(words))
+        self._begins.frombytes((len(self._ids) + np.cumsum(lengths, dtype=np.int64)).tobytes())
+        self._ids.frombytes(ids.tobytes())
 
     def _settle(self) -> None:
         """Hand on how often each came."""
@@ -143,3 +138,9 @@ class _Numbers(dict[bytes, int]):
         number = self[word] = len(self)
         self.new.append(word)
         return number
+
+
+def _joined(cut: Sequence[list[int]]) -> tuple[Ids, Ids]:
+    """One after the other, and how many each has."""
+    lengths = np.fromiter(map(len, cut), dtype=np.int32, count=len(cut))
+    return np.fromiter(chain.from_iterable(cut), dtype=np.int32, count=int(lengths.sum())), lengths

@@ -15,6 +15,7 @@ import sentencepiece
 
 from transformer_cli.config.tokenizer import SideModels, SideVocabSizes, TokenizerConfig
 from transformer_cli.errors import ConfigError, DataError
+from transformer_cli.tokenizer.renumbering import on_grid
 from transformer_cli.tokenizer.tokenizer import Tokenizer, read_tokenizer, with_tags
 from transformer_cli.tokenizer.vocabulary import BOS, EOS, PAD, SPECIALS, UNK, Vocabulary
 
@@ -166,7 +167,7 @@ def _train(lines: Sequence[str], config: TokenizerConfig, size: int, n_tags: int
         )
     except RuntimeError as failure:
         raise _explained(failure, size, n_tags) from None
-    return model.getvalue()
+    return on_grid(model.getvalue()) if config.kind == "unigram" else model.getvalue()
 
 
 def _required_characters(lines: Sequence[str]) -> str:

@@ -9,6 +9,7 @@ import struct
 from collections.abc import Iterator, Mapping, Sequence
 from typing import Literal
 
+from transformer_cli.tokenizer.sampling import UNKNOWN_PENALTY
 from transformer_cli.tokenizer.vocabulary import SPECIALS, UNK, Vocabulary, processor_of
 
 Kind = Literal["unigram", "bpe", "word", "char"]
@@ -21,6 +22,10 @@ BLANK = "\u2581"
 USUAL = (b"nmt_nfkc", b"nmt_nfkc_cf")
 """Rules of normalising that SentencePiece brings, which read no blank together with what stands beside it. nfkc and
 nfkc_cf leave a BLANK of the text as it is, and then it is trimmed at the end of a line, but not at that of a word."""
+GRID = 2.0**-7
+"""Its multiples add up in 32 bits without rounding, to 2^24 of it, which is 131,072."""
+LARGEST_SUM = 100_000
+"""A sum of scores that is larger SentencePiece takes off all others, and goes on from zero."""
 IS_SUFFIX = 24
 """In the trainer's part: whether the mark of a blank comes behind a word."""
 FIRST_OF_IDS, FIRST_OF_NAMES = 40, 45
@@ -38,6 +43,7 @@ class Model:
         self._others = b""
         self._pieces: dict[str, bytes] = {}
         self._types: set[bytes | int] = set()
+        self._scores: list[float] = []
         self._said: dict[int, dict[int, bytes | int]] = {TRAINER: {}, NORMALIZER: {}}
         marks = set()
         for number, value, raw in _fields(model):
@@ -48,6 +54,7 @@ class Model:
                 name = bytes(inner[PIECE]).decode("utf-8")
                 self._pieces[name] = raw
                 self._types.add(inner.get(TYPE, NORMAL))
+                self._scores.append(_score(inner))
                 if inner.get(TYPE) in (UNKNOWN, CONTROL):
                     marks.add(name)
             elif number in self._said:
@@ -58,12 +65,12 @@ class Model:
 
     @property
     def parts_at_blanks(self) -> bool:
-        """Whether what stands between two blanks has the same ids wherever it stands. Not in a unigram model, where
-        sums of a whole line decide between equals; nor where runs of unknown words are one.
+        """Whether what stands between two blanks has the same ids wherever it stands. Not where runs of unknown words
+        are one, nor where sums of a whole line are rounded.
         """
         trainer, normalizer = self._said[TRAINER], self._said[NORMALIZER]
         return (
-            self.kind in ("bpe", "char")
+            (self.kind in ("bpe", "char") or (self.kind == "unigram" and self._adds_exactly))
             and self._types <= {NORMAL, UNKNOWN, CONTROL, BYTE}
             and BLANK in self._pieces
             and not any(BLANK in piece[1:] for piece in self._pieces)
@@ -71,6 +78,19 @@ class Model:
             and normalizer.get(NAME) in USUAL
             and all(normalizer.get(flag, 1) for flag in (DUMMY_PREFIX, ONE_BLANK, ESCAPED))
         )
+
+    @property
+    def _adds_exactly(self) -> bool:
+        """Whether a unigram model cuts a word in a line as alone.
+
+        It prefers the largest sum of scores since the line began, in 32 bits: where these are rounded, what came before
+        decides between two ways to cut a word that are about as good. Nothing is rounded where scores are on the grid,
+        and with them sums, and none is too large: the best sum at a character is at most a piece's characters times the
+        worst score beyond LARGEST_SUM. Of equals the first wins, in a line as alone.
+        """
+        worst = UNKNOWN_PENALTY - min(self._scores)
+        a_piece = worst * max(map(len, self._pieces))
+        return all(score <= 0 and score % GRID == 0 for score in self._scores) and LARGEST_SUM + a_piece <= GRID * 2**24
 
     def numbered(self, pieces: Sequence[str], marks: frozenset[str] = frozenset()) -> Vocabulary:
         """The same model with the specials and then these pieces as its ids. marks: those that are no text.
@@ -92,6 +112,19 @@ class Model:
                 made.append(_piece(name, NORMAL if self.kind == "bpe" and len(name) == 1 else UNUSED))
         # Concatenated protobuf messages are one message whose later fields win.
         return Vocabulary(b"".join(made) + self._others + _message(TRAINER, trainer))
+
+
+def on_grid(model: bytes) -> bytes:
+    """A serialised unigram model whose scores, logarithms of probabilities, are changed by 1/256 at most, so that they
+    add up without rounding."""
+    made = []
+    for number, value, raw in _fields(model):
+        if number == PIECES:
+            inner = _inside(value)
+            name, score = bytes(inner[PIECE]).decode("utf-8"), _score(inner)
+            raw = _piece(name, int(inner.get(TYPE, NORMAL)), round(score / GRID) * GRID)
+        made.append(raw)
+    return b"".join(made)
 
 
 def appended(model: bytes, pieces: Mapping[str, float]) -> bytes:
@@ -168,3 +201,8 @@ def _text(number: int, value: str) -> bytes:
 def _piece(name: str, type: int, score: float = 0.0) -> bytes:
     scored = _encoded(SCORE << 3 | 5) + struct.pack("<f", score)
     return _message(PIECES, _text(PIECE, name) + scored + _number(TYPE, type))
+
+
+def _score(piece: Mapping[int, bytes | int]) -> float:
+    """What the fields of a piece say."""
+    return float(struct.unpack("<f", bytes(piece.get(SCORE, bytes(4))))[0])

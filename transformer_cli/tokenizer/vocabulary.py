@@ -74,8 +74,8 @@ class Vocabulary:
         encoded = self.unmarked(lines)
         return encoded if self.mark_id is None else [ids and [self.mark_id, *ids] for ids in encoded]
 
-    def unmarked(self, lines: Sequence[str]) -> list[list[int]]:
-        """The same without its mark."""
+    def unmarked(self, lines: Sequence[str] | Sequence[bytes]) -> list[list[int]]:
+        """The same without its mark. Bytes are UTF-8."""
         encode = self._processor.encode
         if len(lines) <= FEW_LINES:
             return [encode(line, out_type=int) for line in lines]
