@@ -73,10 +73,8 @@ def _changes(source: Sequence[str], target: Sequence[str], lines: range, steps: 
     shorter, longer = (source, target) if len(source) < len(target) else (target, source)
     here, there = taken.of_shorter(shorter), taken.of_longer(longer)
     is_turned = len(source) > len(target)
-    # Most of a text may match at any of its steps.
-    known = set(taken.offsets)
     sides = (there, here) if is_turned else (here, there)
-    evidence = Evidence(*sides, steps={-offset if is_turned else offset for offset in known})
+    evidence = Evidence(*sides, steps={-offset if is_turned else offset for offset in taken.offsets})
     n_rows = len(here)
 
     def summed(offset: int) -> Floats:
