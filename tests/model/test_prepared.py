@@ -214,6 +214,34 @@ def test_in_bf16_a_prepared_model_stays_close(n_sentences: int, gains: bool, mon
     assert (found - wanted).abs().mean() / wanted.std() < 0.02
 
 
+@settings(max_examples=40, deadline=None)
+@given(
+    config=configs(),
+    gains=st.booleans(),
+    dtype=st.sampled_from([torch.bfloat16, torch.float32]),
+    n_sentences=st.sampled_from([1, 2, 9]),
+    n_pieces=st.integers(1, 7),
+    width=st.integers(1, 3),
+)
+def test_whatever_is_chosen_and_few_in_either_precision_and_by_any_processor_stay_close(
+    config: ModelConfig, gains: bool, dtype: torch.dtype, n_sentences: int, n_pieces: int, width: int
+) -> None:
+    """Which rows are few, and what they are computed in, is decided by the processor: in CI there is but one."""
+    model = stirred(build_model(config, source_vocab=VOCAB, target_vocab=VOCAB)).float()
+    source, lengths, target = (x.repeat(3, *[1] * (x.dim() - 1))[:n_sentences] for x in (SOURCE, LENGTHS, TARGET))
+    source, lengths = source[:, :n_pieces], lengths.clamp(max=n_pieces)
+    wanted_BTV = model.project(model(source, lengths, target))
+    with patch.object(products, "_gains_in_fp32", lambda: gains):
+        prepared = Prepared(model.compute_in(dtype, training=False))
+        state = prepared.start(source, lengths)
+        for t, tokens_B in enumerate(target.T):
+            found_RV = prepared.step(tokens_B.repeat_interleave(width if t else 1), state)
+            found_BWV = found_RV.view(n_sentences, -1, VOCAB)
+            error = (found_BWV - wanted_BTV[:, None, t]).abs().mean() / wanted_BTV.std()
+            assert error < (0.1 if dtype == torch.bfloat16 else 1e-4)
+            state.reorder(torch.zeros(n_sentences, width, dtype=torch.int64))
+
+
 @pytest.mark.parametrize(("gains", "few"), [(True, 1), (False, 8)])
 def test_in_bf16_few_sentences_that_are_left_go_on_in_fp32(
     gains: bool, few: int, monkeypatch: pytest.MonkeyPatch

@@ -102,8 +102,9 @@ class Form:
         rotates = type(self.decoder_positions).rotate is not PositionEncoding.rotate
         self.turns = config.qk_norm or rotates
         self.relates = self.decoder_positions.relates
-        own = {weight.dtype for weight in model.decoder.parameters() if weight.dim() == 2} == {dtype, self.store}
-        self.folds = on_cpu and own and self.n_groups == self.n_heads and not (self.turns or self.relates)
+        folded = (layer.cross_attention.query.weight.dtype for layer in model.decoder.layers)  # type: ignore[union-attr]
+        own = self.n_groups == self.n_heads and all(of_weights == dtype == self.store for of_weights in folded)
+        self.folds = on_cpu and own and not (self.turns or self.relates)
         self.encoder = [Layer(layer, product, dtype, self.store) for layer in model.encoder.layers]  # type: ignore[arg-type]
         self.decoder = [CrossLayer(layer, product, dtype, self.store) for layer in model.decoder.layers]  # type: ignore[arg-type]
         self.encoder_norm, self.decoder_norm = (norm_of(stack.norm, dtype) for stack in (model.encoder, model.decoder))
