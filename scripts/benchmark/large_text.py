@@ -1,6 +1,7 @@
 """What a text of millions of pairs costs until the first update, beside SentencePiece's own encoder.
 
     TX_MULTI30K=data/multi30k python scripts/benchmark/large_text.py --pairs 1000000
+    python scripts/benchmark/large_text.py --pairs 1000000 --sampling 0.1
     python scripts/benchmark/large_text.py --plan 10000000
 
 The pairs are made of Multi30k's: the first half of one and the second half of another, no two alike. One line of JSON:
@@ -8,9 +9,10 @@ seconds in which SentencePiece encodes both sides on all cores, lists of ids and
 told from the first million pairs;
 seconds of `tx tokenize`; seconds from the start of `tx train` until the text is prepared - read, checked, hashed,
 encoded, its words and lines remembered, on the disk - and, started again, until the first update; the most memory
-(VmHWM) of any process of tx, beside 1 GiB and 40 bytes a pair; bytes of the text, of its ids and of what is
-remembered of it; seconds and bytes a pair of planning an epoch. With --plan an epoch is planned and nothing else, of
-lengths that are drawn. For Linux.
+(VmHWM) of any process of tx, of training until its update 100, when much of the text has been read, beside 1 GiB and
+40 bytes a pair; bytes of the text, of its ids and of what is remembered of it; seconds and bytes a pair of planning an
+epoch. With --sampling subwords are drawn at that rate. With --plan an epoch is planned and nothing else, of lengths
+that are drawn. For Linux.
 """
 
 from __future__ import annotations
@@ -41,6 +43,8 @@ TX = [sys.executable, "-m", "transformer_cli"]
 LANGUAGES = ("de", "en")
 NUMBER = re.compile(r"-(\d+)-of-")
 """Of a volume."""
+UPDATES = 100
+"""Of training, while its memory is watched."""
 MOST_LINES = 1_000_000
 """Of a side that SentencePiece encodes."""
 
@@ -49,6 +53,7 @@ def main() -> None:
     parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
     parser.add_argument("--pairs", type=int, default=1_000_000)
     parser.add_argument("--plan", type=int, metavar="PAIRS", help="plan an epoch of so many pairs, and nothing else")
+    parser.add_argument("--sampling", type=float, default=0.0, metavar="RATE", help="tokenizer.sampling")
     parser.add_argument("--folder", help="where to put the text, 135 bytes a pair, and its ids, about as much")
     options = parser.parse_args()
     if options.plan:
@@ -63,11 +68,14 @@ def main() -> None:
         command = ["-c", "tiny.yaml", "--run-dir", str(run), "--set", f"data.train={folder / 'train'}"]
         command += ["--set", f"data.valid={multi30k / 'val'}", "--set", "tokenizer.vocab_size=8000"]
         command += ["--set", "training.max_steps=1000000", "--set", "training.log_every=1"]
+        command += ["--set", f"tokenizer.sampling={options.sampling}"]
         tokenizing = watched([*TX, "tokenize", *command], lambda: False)
         before = sentencepiece_alone(run, folder, options.pairs)
         preparing = watched([*TX, "train", *command], lambda: (run / LINES).exists())
         after = sentencepiece_alone(run, folder, options.pairs)
-        beginning = watched([*TX, "train", *command], lambda: has_update(run / "metrics.jsonl"))
+        beginning = watched([*TX, "train", *command], lambda: n_updates(run / "metrics.jsonl") > 0)
+        (run / "metrics.jsonl").unlink()
+        training = watched([*TX, "train", *command], lambda: n_updates(run / "metrics.jsonl") >= UPDATES)
         volumes = sorted((run / "data").glob("train-*"), key=lambda place: list(map(int, NUMBER.findall(place.name))))
         planning = planned(EncodedCorpus(volumes).lengths)
         n_bytes = {
@@ -77,6 +85,7 @@ def main() -> None:
         }
     found = {
         "pairs": options.pairs,
+        "sampling": options.sampling,
         "cores": len(os.sched_getaffinity(0)),
         "sentencepiece_s": [before, after],
         "tokenizer_s": tokenizing[0],
@@ -88,7 +97,7 @@ def main() -> None:
         "peak_mib": {
             "tokenizer": tokenizing[1],
             "preparing": preparing[1],
-            "training": beginning[1],
+            "training": training[1],
             "allowed": round(1024 + 40 * options.pairs / 2**20),
         },
     }
@@ -120,7 +129,7 @@ def sentencepiece_alone(run: Path, folder: Path, n_pairs: int) -> float:
     return round(seconds * 2 * n_pairs / n_lines, 2)
 
 
-def planned(lengths: npt.NDArray[np.int32]) -> dict[str, float]:
+def planned(lengths: npt.NDArray[np.integer]) -> dict[str, float]:
     """Seconds of planning an epoch, by the clock and of the processor; the most bytes a pair that it takes, and what
     it leaves."""
     start, begin = time.perf_counter(), time.process_time()
@@ -173,8 +182,8 @@ def peak_kib(pid: int) -> int:
     return int(status.split("VmHWM:")[1].split()[0]) if "VmHWM:" in status else 0
 
 
-def has_update(metrics: Path) -> bool:
-    return metrics.exists() and '"step"' in metrics.read_text("utf-8")
+def n_updates(metrics: Path) -> int:
+    return metrics.read_text("utf-8").count('"step"') if metrics.exists() else 0
 
 
 if __name__ == "__main__":

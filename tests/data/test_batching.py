@@ -12,7 +12,8 @@ from hypothesis import strategies as st
 from transformer_cli.config.data import DataConfig
 from transformer_cli.config.tokenizer import TokenizerConfig
 from transformer_cli.data import batching
-from transformer_cli.data.batching import left_over, padding_share, plan
+from transformer_cli.data.batching import left_over, padding_share, plan, plan_of_rest
+from transformer_cli.data.binary import narrow
 from transformer_cli.data.corpus import load_training
 from transformer_cli.errors import DataError
 from transformer_cli.tokenizer import train_tokenizer
@@ -68,6 +69,24 @@ def test_a_plan_depends_on_its_arguments_alone(lengths, budget, seed, epoch):
     assert np.array_equal(lengths, given_lengths)
 
 
+LARGEST = np.iinfo(np.int16).max
+long_pairs = st.tuples(*[st.integers(1, 40) | st.integers(LARGEST - 3, LARGEST)] * 2)
+long_corpora = st.lists(long_pairs, max_size=60).map(lambda rows: np.array(rows, dtype=np.int64).reshape(-1, 2))
+
+
+@given(lengths=long_corpora, budget=st.integers(LARGEST, 4 * LARGEST) | st.just(10**12), world=st.integers(1, 3))
+@settings(max_examples=50)
+def test_lengths_of_two_bytes_make_the_same_batches_up_to_the_largest_that_there_is(lengths, budget, world):
+    found = {}
+    for given_lengths in (lengths, narrow(lengths)):
+        options = {"budget": budget, "seed": 1, "epoch": 2}
+        batches = plan_of_rest(given_lengths, [(2, 1)], rank=0, world=world, **options)
+        left = left_over(given_lengths, [(2, 1), (world, 2)], **options)
+        share = padding_share(given_lengths, batches)
+        found[given_lengths.dtype] = share, left.tolist(), [batch.tolist() for batch in batches]
+    assert found[np.dtype(np.int16)] == found[np.dtype(np.int64)]
+
+
 @pytest.mark.parametrize("other", [{"seed": 2, "epoch": 1}, {"seed": 1, "epoch": 2}])
 def test_another_epoch_or_seed_makes_other_batches_in_another_order(other):
     lengths = random_lengths(2000, longest=7)
@@ -120,6 +139,16 @@ def test_a_plan_takes_less_than_24_bytes_a_pair(monkeypatch):
     _, peak = tracemalloc.get_traced_memory()
     tracemalloc.stop()
     assert peak < 24 * len(lengths)
+
+
+def test_a_plan_of_a_rest_takes_less_than_26_bytes_a_pair(monkeypatch):
+    monkeypatch.setattr("transformer_cli.data.batching.PART", 1000)
+    lengths = narrow(np.random.default_rng(1).integers(1, 100, size=(200_000, 2)))
+    tracemalloc.start()
+    plan_of_rest(lengths, [(2, 3)], budget=8192, seed=1, epoch=1, rank=0, world=1)
+    _, peak = tracemalloc.get_traced_memory()
+    tracemalloc.stop()
+    assert peak < 26 * len(lengths)
 
 
 @pytest.mark.parametrize("budget", [40, 100, 5000])

@@ -6,29 +6,37 @@ import tracemalloc
 from pathlib import Path
 
 import numpy as np
+import pytest
 from encoded import encode
 
 from transformer_cli.config.data import DataConfig, PhrasebookConfig
 from transformer_cli.config.tokenizer import TokenizerConfig
-from transformer_cli.data import batching, encoding
+from transformer_cli.data import batching, encoding, volumes
 from transformer_cli.data.corpus import load_training
-from transformer_cli.data.volumes import Remembered
-from transformer_cli.tokenizer import EOS, train_tokenizer
+from transformer_cli.data.sampled import SampledCorpus, SubwordDraw
+from transformer_cli.data.volumes import Remembered, Volumes
+from transformer_cli.tokenizer import EOS, Tokenizer, train_tokenizer
 
 N_PAIRS = 100_000
 
 
-def test_a_hundred_thousand_pairs_are_prepared_in_forty_bytes_each(tmp_path: Path) -> None:
-    """As lists of strings they took 471 bytes each, and 561 more as lists of ids."""
+def written(folder: Path) -> tuple[DataConfig, Tokenizer]:
+    """So many pairs in files, and a tokenizer of them."""
     book = load_training(DataConfig(phrasebook=PhrasebookConfig(n_pairs=5_000)))
     for side, language in ((book.source, "de"), (book.target, "en")):
         lines = (f"{line} {side[number % 4_999]}\n" for number in range(N_PAIRS // 5_000) for line in side)
-        (tmp_path / f"train.{language}").write_text("".join(lines), encoding="utf-8")
+        (folder / f"train.{language}").write_text("".join(lines), encoding="utf-8")
     tokenizer, _ = train_tokenizer(TokenizerConfig(vocab_size=500), book.source[:500], book.target[:500], seed=1)
+    return DataConfig(train=str(folder / "train"), valid="x"), tokenizer
+
+
+def test_a_hundred_thousand_pairs_are_prepared_in_forty_bytes_each(tmp_path: Path) -> None:
+    """As lists of strings they took 471 bytes each, and 561 more as lists of ids."""
+    config, tokenizer = written(tmp_path)
     kept: list[Remembered] = []
     tracemalloc.start()
     try:
-        text = load_training(DataConfig(train=str(tmp_path / "train"), valid="x"))
+        text = load_training(config)
         options = {"split": "train", "source_eos": True, "max_length": 100, "remember": kept.append}
         found = encode(text, tokenizer, tmp_path, **options)
         plan = batching.plan(found.lengths, budget=4096, seed=1, epoch=0)
@@ -44,3 +52,32 @@ def test_a_hundred_thousand_pairs_are_prepared_in_forty_bytes_each(tmp_path: Pat
     ]
     assert [found.target(i).tolist() for i in some] == tokenizer.encode_target([text.target[i] for i in some])
     assert kept[0].numbers.shape == (2, N_PAIRS)
+
+
+@pytest.mark.parametrize(("rate", "n_bytes"), [(0.0, 44), (0.1, 48)])
+def test_an_epoch_is_planned_with_so_many_bytes_a_pair(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, rate: float, n_bytes: int
+) -> None:
+    """16 for where lines begin, 4 for places, 4 for lengths, as many again where subwords are drawn, the rest for the
+    plan; of ten million pairs each of them is 10 MB."""
+    monkeypatch.setattr(volumes, "VOLUME", N_PAIRS // 10)
+    monkeypatch.setattr(batching, "PART", N_PAIRS // 100)
+    config, tokenizer = written(tmp_path)
+    options = {"split": "train", "source_eos": True, "max_length": 100}
+    encode(load_training(config), tokenizer, tmp_path, **options)
+
+    def planned() -> int:
+        tracemalloc.start()
+        try:
+            text = load_training(config)
+            found = Volumes(text, tokenizer, tmp_path, **options).open()
+            tracemalloc.reset_peak()
+            drawn = SampledCorpus(found, text, tokenizer, SubwordDraw(rate, 1, 0), max_length=100) if rate else found
+            plan = batching.plan(drawn.lengths, budget=4096, seed=1, epoch=0)
+            assert sum(map(len, plan)) == N_PAIRS
+            return tracemalloc.get_traced_memory()[1]
+        finally:
+            tracemalloc.stop()
+
+    planned()  # what it takes the first time is modules and words
+    assert planned() < n_bytes * N_PAIRS

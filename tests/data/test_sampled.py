@@ -1,9 +1,15 @@
 from __future__ import annotations
 
+from types import SimpleNamespace
+
+import numpy as np
 import pytest
 from encoded import encode
+from hypothesis import given, settings
+from hypothesis import strategies as st
 
 from transformer_cli.config.tokenizer import TokenizerConfig
+from transformer_cli.data.binary import narrow
 from transformer_cli.data.corpus import Corpus
 from transformer_cli.data.sampled import SampledCorpus, SubwordDraw
 from transformer_cli.tokenizer import EOS, Tokenizer, train_tokenizer
@@ -54,3 +60,47 @@ def test_batches_are_planned_for_as_many_pieces_as_there_will_be(tmp_path, token
     assert text.plain.lengths.sum() < 0.8 * pieces
     assert text.lengths.sum() == pytest.approx(pieces, rel=0.05)
     assert drawn(tmp_path, tokenizer, max_length=30).lengths.max() <= 30
+
+
+class Plain:
+    """An encoded text of pairs that are so long."""
+
+    def __init__(self, lengths):
+        self.lengths, self.pairs = narrow(np.array(lengths)), np.arange(len(lengths))
+
+    def __len__(self):
+        return len(self.lengths)
+
+    def source(self, index):
+        return np.full(self.lengths[index, 0], 7)
+
+    def target(self, index):
+        return np.full(self.lengths[index, 1] - 1, 7)
+
+
+class Growing:
+    """A tokenizer by which a line of N pieces, which says so, is drawn as one of N x the rate, rounded down."""
+
+    def __init__(self):
+        self.tags = {}
+
+    def sample_source(self, lines, *, rate, **where):
+        return [[7] * int(int(line) * rate) for line in lines]
+
+    sample_target = sample_source
+
+
+sides = st.integers(2, 60) | st.integers(32_760, 32_767)
+
+
+@given(st.lists(st.tuples(sides, sides), min_size=1, max_size=9), st.floats(1, 2), st.sampled_from([40_000, 10**12]))
+@settings(max_examples=50)
+def test_what_is_expected_is_as_before_for_each_pair_of_any_length(lengths, rate, max_length):
+    """Runs that were begun go on with the same batches: once, each length was multiplied for itself, in eight bytes."""
+    plain = Plain(lengths)
+    text = SimpleNamespace(source=[str(source) for source, _ in lengths], target=[str(n - 1) for _, n in lengths])
+    found = SampledCorpus(plain, text, Growing(), SubwordDraw(rate, 1, 1), max_length=max_length)
+    drawn = np.array([[len(found.source(i)), len(found.target(i)) + 1] for i in range(len(lengths))])
+    growth = drawn.sum(axis=0) / np.array(lengths).sum(axis=0)
+    expected = np.minimum(np.rint(np.array(lengths) * growth).astype(np.int64), max_length)
+    assert found.lengths.tolist() == expected.tolist()

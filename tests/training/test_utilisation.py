@@ -31,6 +31,13 @@ def test_a_text_is_the_sum_of_its_sentences(options):
     assert training_flops(model, lengths, target_vocab=50) == one_by_one
 
 
+def test_a_text_of_the_longest_sentences_that_two_bytes_can_tell_is_not_counted_short():
+    model = CountedModel.model_validate({"d_model": 16, "n_heads": 4, "d_ff": 24, "n_layers": 2})
+    lengths = np.full((70_000, 2), 32_767)
+    found = [training_flops(model, lengths.astype(dtype), target_vocab=50) for dtype in (np.int16, np.int64)]
+    assert found[0] == found[1] > 70_000 * 32_767**2
+
+
 def test_the_share_is_of_what_all_processes_could_do(monkeypatch):
     monkeypatch.setattr("transformer_cli.training.utilisation.product_rate", lambda dtype: 200.0)
     machine = Machine(device="cpu", precision="fp32", attention="written-out", threads=1, reason="")

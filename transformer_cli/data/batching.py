@@ -46,7 +46,7 @@ def left_over(
 ) -> Indices:
     """The sentences of an epoch that are still to be used, of which processes that were so many used so many batches
     each, one number of them after the other; a plan of their lengths is one of the rest of the epoch."""
-    left = np.arange(len(lengths))
+    left = np.arange(len(lengths), dtype=np.int32)
     for world, n_batches in shares:
         steps = _steps(lengths[left], budget=budget, seed=seed, epoch=epoch, world=world)
         is_left = np.ones(len(left), dtype=bool)

@@ -1,10 +1,11 @@
-"""Text as ids in memory-mapped files, volume by volume: written block by block, and read as one.
+"""Text as ids in files, volume by volume: written block by block, and read as one, sentence by sentence.
 
 The index of a volume holds the digest of each of its files, so what is there unchanged is right.
 """
 
 from __future__ import annotations
 
+import os
 from bisect import bisect_right
 from collections import Counter
 from collections.abc import Iterator, Mapping, Sequence
@@ -18,6 +19,7 @@ import numpy.typing as npt
 
 from transformer_cli import files
 from transformer_cli.data.encoding import Block
+from transformer_cli.data.text import Open
 from transformer_cli.errors import DataError
 from transformer_cli.sealing import sealed, unsealed
 
@@ -39,27 +41,20 @@ class DamagedError(DataError):
 
 
 class EncodedCorpus:
-    """Sentence pairs as ids on disk; reading a sentence copies nothing."""
+    """Sentence pairs as ids on disk, where a sentence is read when it is asked for."""
 
     def __init__(self, places: Sequence[Path]) -> None:
         """places: the directories of all volumes, in order, which are known to be whole."""
         self.places = tuple(places)
         self.counts: dict[str, int] = dict(sum((Counter(_index(place)["counts"]) for place in places), Counter()))
         """Pairs that were left out, by reason."""
-        self._volumes = [{name: opened(place, name) for name in ARRAYS} for place in places]
-        sizes = [len(volume["pairs"]) for volume in self._volumes]
-        self._begins = [0, *accumulate(sizes)]
-        self.pairs: npt.NDArray[np.integer] = self._volumes[0]["pairs"]
+        self._volumes = [{name: Stored(place, name) for name in ARRAYS if name != "pairs"} for place in places]
+        pairs = [loaded(place, "pairs").astype(np.int32) for place in places]
+        self._begins = [0, *accumulate(map(len, pairs))]
+        self.pairs = np.concatenate(pairs)
         """(N,) the place of each sentence in the corpus."""
-        if len(places) > 1:
-            self.pairs = np.concatenate([volume["pairs"] for volume in self._volumes], dtype=np.int32)
-        self.lengths = np.empty((self._begins[-1], 2), dtype=np.int32)
-        """(N, 2) pieces of source and target, end marks included."""
-        for begin, size, volume in zip(self._begins, sizes, self._volumes, strict=False):
-            for side, offsets in enumerate((volume["source_offsets"], volume["target_offsets"])):
-                rows = self.lengths[begin : begin + size, side]
-                np.subtract(offsets[1:], offsets[:-1], out=rows, casting="same_kind")
-        self.lengths[:, 1] += 1
+        self.lengths = np.concatenate([_lengths(place) for place in places])
+        """(N, 2) pieces of source and target, end marks included; see `narrow`."""
 
     def __len__(self) -> int:
         return len(self.lengths)
@@ -75,8 +70,34 @@ class EncodedCorpus:
     def _ids(self, side: str, index: int) -> npt.NDArray[np.int32]:
         number = bisect_right(self._begins, index) - 1
         volume, row = self._volumes[number], index - self._begins[number]
-        offsets = volume[f"{side}_offsets"]
-        return volume[side][offsets[row] : offsets[row + 1]]
+        return volume[side].read(*volume[f"{side}_offsets"].read(row, row + 2).tolist())
+
+
+class Stored:
+    """An array of a volume, read where it lies. Were it mapped, all that was ever read of it would count as memory of
+    the process: in the end the whole text."""
+
+    def __init__(self, directory: Path, name: str) -> None:
+        self.path = directory / f"{name}.npy"
+        try:
+            with open(self.path, "rb") as file:
+                np.lib.format.read_magic(file)
+                _, _, self.dtype = np.lib.format.read_array_header_1_0(file)
+                self._begin = file.tell()
+                self._file = Open(os.dup(file.fileno()))
+        except OSError as failure:
+            raise files.unreadable(self.path, failure) from failure
+
+    def read(self, start: int, stop: int) -> Array:
+        """What is at these places, which nobody can write to."""
+        size = self.dtype.itemsize
+        try:
+            data = os.pread(self._file.descriptor, (stop - start) * size, self._begin + start * size)
+        except OSError as failure:
+            raise files.unreadable(self.path, failure) from failure
+        if len(data) != (stop - start) * size:
+            raise _damaged(self.path)
+        return np.frombuffer(data, dtype=self.dtype)
 
 
 @contextmanager
@@ -157,14 +178,25 @@ def _index(directory: Path) -> dict[str, Any]:
     return index
 
 
-def opened(directory: Path, name: str) -> Array:
-    """An array of a volume, left on the disk."""
+def loaded(directory: Path, name: str) -> Array:
+    """An array of a volume, in memory."""
     path = directory / f"{name}.npy"
     try:
-        array: Array = np.load(path, mmap_mode="r", allow_pickle=False)
+        array: Array = np.load(path, allow_pickle=False)
     except OSError as failure:
         raise files.unreadable(path, failure) from failure
     return array
+
+
+def narrow(lengths: Array) -> npt.NDArray[np.signedinteger]:
+    """The same in two bytes each, where all fit. Signed, as NumPy's sums of them are then, which have eight."""
+    fits = lengths.max(initial=0) <= np.iinfo(np.int16).max
+    return lengths.astype(np.int16 if fits else np.int32)
+
+
+def _lengths(place: Path) -> npt.NDArray[np.signedinteger]:
+    source, target = (np.diff(loaded(place, f"{side}_offsets")) for side in ("source", "target"))
+    return narrow(np.stack([source, target + 1], axis=1))
 
 
 def _damaged(path: Path) -> DamagedError:

@@ -7,7 +7,7 @@ from dataclasses import asdict, dataclass
 import numpy as np
 import numpy.typing as npt
 
-from transformer_cli.data.binary import EncodedCorpus
+from transformer_cli.data.binary import EncodedCorpus, narrow
 from transformer_cli.data.corpus import Corpus
 from transformer_cli.tokenizer import EOS, Tokenizer
 
@@ -56,12 +56,14 @@ class SampledCorpus:
         [ids] = self.tokenizer.sample_target([self.text.target[place]], first=place, **asdict(self.draw))
         return np.array(ids, dtype=np.int32) if len(ids) < self.max_length else plain
 
-    def _expected(self) -> npt.NDArray[np.int32]:
+    def _expected(self) -> npt.NDArray[np.signedinteger]:
         """A batch is planned before its words are cut: so many pieces more as some pairs all over the text have."""
         some = np.unique(np.linspace(0, len(self) - 1, SAMPLE).astype(np.int64))
         drawn = np.array([[len(self.source(i)), len(self.target(i)) + 1] for i in some])
         growth = drawn.sum(axis=0) / self.plain.lengths[some].sum(axis=0)
-        expected = np.empty_like(self.plain.lengths)
+        every = np.arange(int(self.plain.lengths.max()) + 1)
+        grown = narrow(np.minimum(np.rint(np.outer(every, growth)), self.max_length))
+        expected = np.empty_like(self.plain.lengths, dtype=grown.dtype)
         for side in (0, 1):
-            np.rint(self.plain.lengths[:, side] * growth[side], out=expected[:, side], casting="unsafe")
-        return np.minimum(expected, self.max_length, out=expected)
+            expected[:, side] = grown[self.plain.lengths[:, side], side]
+        return expected

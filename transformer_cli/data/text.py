@@ -131,7 +131,7 @@ class FileText(Text):
                 n_lines, n_bytes = n_lines + len(ends), n_bytes + len(block)
                 if len(rest) > LONGEST_LINE:
                     raise too_long(self.name, n_lines + 1)
-            self._file = _Open(os.dup((unpacked or source).fileno()))
+            self._file = Open(os.dup((unpacked or source).fileno()))
         self._is_unpacked = unpacked is not None
         self._as_scanned = self._state()
         self.counts = dict(counts)
@@ -248,7 +248,7 @@ class ListedText(Text):
         return None, 1 + int(self.kept[place])
 
 
-class _Open:
+class Open:
     """A file that is closed when nobody reads it any more."""
 
     def __init__(self, descriptor: int) -> None:

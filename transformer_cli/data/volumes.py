@@ -18,7 +18,7 @@ from typing import Any
 import numpy as np
 
 from transformer_cli import files
-from transformer_cli.data.binary import EncodedCorpus, damage_of, opened, write_index, writing
+from transformer_cli.data.binary import EncodedCorpus, damage_of, loaded, write_index, writing
 from transformer_cli.data.corpus import Corpus
 from transformer_cli.data.encoding import Encoder, Stretch, Team, cores
 from transformer_cli.data.fingerprints import Numbers, write_fingerprints
@@ -149,7 +149,7 @@ class Volumes:
                 return None
             source.add_counts(words["source"])
             target.add_counts(words["target"])
-            numbers[:, first:end] = opened(place, "numbers")
+            numbers[:, first:end] = loaded(place, "numbers")
         numbers.sort()
         return Remembered(source.counts(), target.counts(), numbers)
 
