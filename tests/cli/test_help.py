@@ -145,7 +145,7 @@ def refused(capsys, monkeypatch):
         ),
         (["train", "--gpus", "2"], "tx trains on several devices with `tx train --processes N` or torchrun; "),
         (["train", "--output_dir", "x"], "did you mean --run-dir?"),
-        (["train", "--max-time", "3"], "that is a setting: --set training.max_hours=..."),
+        (["train", "--max-hours", "3"], "that is a setting: --set training.max_hours=..."),
         (["train", "--overwrit"], "did you mean --overwrite?"),
         (["translate", "--src", "x"], "did you mean --input?"),
         (["evaluate", "--src", "x"], "did you mean --source?"),

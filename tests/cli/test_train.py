@@ -14,6 +14,7 @@ from conftest import PAIRS
 from transformer_cli.cli import console, failures
 from transformer_cli.cli.app import main
 from transformer_cli.errors import Interrupted
+from transformer_cli.training.durations import hours_of
 
 SMALL = ("--set", "model={d_model: 16, n_heads: 1, d_ff: 16, n_layers: 1}", "--set", "tokenizer.vocab_size=100")
 
@@ -102,3 +103,27 @@ def test_a_command_to_type_names_a_program_that_is_found(runs_as, on_path, typed
     monkeypatch.setattr("sys.argv", [runs_as])
     monkeypatch.setattr("shutil.which", lambda name: "/bin/tx" if on_path else None)
     assert train.program() == typed
+
+
+@pytest.mark.parametrize("given", ["0.0001", "0:00:01", "0-0:00:1", "1e-4"])
+def test_what_has_no_more_time_is_saved_and_says_how_to_go_on(given: str, capfd: pytest.CaptureFixture[str]) -> None:
+    options = ("--max-time", given, "--set", "training.max_steps=1000000")
+    assert train([["le chat dort", "the cat sleeps"]], *options) == 138
+    told = capfd.readouterr().err
+    hours = "0.0001" if given[1] in ".e" else "0.000277778"
+    assert f"training.max_hours, {hours}, are nearly over: stopped after step" in told
+    assert re.search(r"tx train -c mine.yaml .* --set training.max_hours=[\d.e-]+", told)
+
+
+@pytest.mark.parametrize(
+    ("text", "hours"), [("11.5", 11.5), ("11:30:00", 11.5), ("1-11:30:00", 35.5), ("2", 2.0), ("0:45:36", 0.76)]
+)
+def test_time_is_given_in_hours_or_as_slurm_has_it(text: str, hours: float) -> None:
+    assert hours_of(text) == pytest.approx(hours, rel=1e-12)
+
+
+@pytest.mark.parametrize("text", ["", "0", "-1", "0:00:00", "nan", "inf", "1:30", "1:60:00", "90m", "1-2", "1:2:3:4"])
+def test_what_is_no_time_is_refused(text: str, capfd: pytest.CaptureFixture[str]) -> None:
+    assert tx("train", "-c", "tiny.yaml", "--max-time", text) == 2
+    told = capfd.readouterr().err
+    assert told == f"error: {text!r} is no time\n  hint: for example 11.5, which are hours, or 11:30:00\n"

@@ -15,7 +15,7 @@ from transformer_cli.cli.options import Config, Json, Overrides, Quiet, RunDir, 
 from transformer_cli.environment import place
 from transformer_cli.errors import Interrupted, ModelError, ResourceError, UsageError
 from transformer_cli.files import json_line, shown
-from transformer_cli.training.durations import spelled
+from transformer_cli.training.durations import hours_of, spelled
 
 if TYPE_CHECKING:
     from transformer_cli.training.expense import Disk, Preparing
@@ -28,7 +28,7 @@ def train(
     overrides: Overrides = None,
     run_dir: RunDir = None,
     overwrite: Annotated[
-        bool, typer.Option("--overwrite", help="Delete what the run directory holds of a run, and start anew.")
+        bool, typer.Option("--overwrite", help="Delete a run that is in the run directory, and start anew.")
     ] = False,
     dry_run: Annotated[
         bool, typer.Option("--dry-run", help="Check configuration and text, say what would happen.")
@@ -39,6 +39,10 @@ def train(
     processes: Annotated[
         int, typer.Option("--processes", min=1, metavar="N", help="Train with so many processes on this machine.")
     ] = 1,
+    max_time: Annotated[
+        str | None,
+        typer.Option("--max-time", metavar="TIME", help="Save and stop after so many hours: 11.5 or 11:30:00."),
+    ] = None,
     strict: Strict = False,
     json_output: Json = False,
     quiet: Quiet = False,
@@ -65,6 +69,8 @@ def train(
         raise UsageError("which configuration?", hint="for example: tx train -c tiny.yaml")
     if timed and not dry_run:
         raise UsageError("--time goes with --dry-run", hint="training itself says how long it takes")
+    if max_time is not None:
+        overrides = [*(overrides or []), f"training.max_hours={hours_of(max_time)!r}"]
     loaded = load_config(config, overrides or [], to_train=True)
     directory = Path(run_dir or f"runs/{loaded.name}")
 

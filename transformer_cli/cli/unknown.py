@@ -37,7 +37,7 @@ def _option_hint(option: str, command: str, options: Sequence[str]) -> str:
     if instead := elsewhere.instead(option):
         return f"tx {instead}."
     found = look_up(option.strip("-").replace("-", "_"))
-    if found.settings and "--set" in options:  # `--max-time` is more like max_hours than like --time
+    if found.settings and "--set" in options:
         names = list(dict.fromkeys(setting.name for setting in found.settings))
         return f"that is a setting: --set {' or --set '.join(f'{name}=...' for name in names[:3])}"
     if meant := _nearest(option, options):

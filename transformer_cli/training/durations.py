@@ -1,6 +1,12 @@
-"""Seconds, as people read them."""
+"""Seconds, as people read and write them."""
 
 from __future__ import annotations
+
+import re
+
+from transformer_cli.errors import UsageError
+
+_CLOCK = re.compile(r"(?:(\d+)-)?(\d+):([0-5]?\d):([0-5]?\d)")
 
 
 def duration(seconds: float) -> str:
@@ -19,3 +25,18 @@ def spelled(seconds: float) -> str:
         return f"{minutes} min"
     hours, rest = divmod(minutes, 60)
     return f"{hours} h {rest} min" if hours < 10 else f"{round(minutes / 60):,} h"
+
+
+def hours_of(text: str) -> float:
+    """Hours: a number, 11.5, or as Slurm has them, 11:30:00, with a day more 1-11:30:00. Raises UsageError."""
+    try:
+        if found := _CLOCK.fullmatch(text):
+            days, hours, minutes, seconds = (int(part or 0) for part in found.groups())
+            time = days * 24 + hours + minutes / 60 + seconds / 3600
+        else:
+            time = float(text)
+    except ValueError:
+        time = 0.0
+    if not 0 < time < float("inf"):
+        raise UsageError(f"{text!r} is no time", hint="for example 11.5, which are hours, or 11:30:00")
+    return time
