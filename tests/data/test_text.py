@@ -21,7 +21,7 @@ from faults import Saboteur
 from transformer_cli import files
 from transformer_cli.data import stream
 from transformer_cli.data.corpus import LONGEST_LINE, Corpus, split_lines
-from transformer_cli.data.text import FileText, JoinedText, ListedText, Text, update
+from transformer_cli.data.text import FileText, JoinedText, ListedText, Text, unpack, update
 from transformer_cli.data.used import learnable
 from transformer_cli.errors import DataError, ResourceError
 
@@ -86,6 +86,29 @@ def test_a_gz_is_the_text_in_it_and_leaves_no_file_behind(knows_files_without_na
     assert len(text) == 60_000
     assert text[59_998:] == ["ein", "zwei"]
     assert [path.name for path in tmp_path.iterdir()] == ["a.gz"]
+
+
+@pytest.mark.parametrize("seed", range(20))
+def test_a_gz_that_is_unpacked_already_is_the_same_text_whoever_reads_it(seed, tmp_path, monkeypatch):
+    monkeypatch.setattr(stream, "BLOCK_BYTES", 1 + seed % 9)
+    digests = [hashlib.sha256() for _ in range(3)]
+    (path := tmp_path / "a.gz").write_bytes(gzip.compress(drawn(seed)))
+    expected, unpacked = FileText(path, digests[0]), unpack(path)
+    path.unlink()
+    for digest in digests[1:]:
+        text = FileText(path, digest, unpacked)
+        assert list(text) == list(expected)
+        assert text.counts == expected.counts
+        assert text.blank.tolist() == expected.blank.tolist()
+    assert len({digest.digest() for digest in digests}) == 1
+
+
+@pytest.mark.parametrize("data", [b"", b"no gzip", gzip.compress(b"some text")[:-5]])
+def test_a_damaged_gz_is_named_by_whoever_unpacks_it(data, tmp_path):
+    (tmp_path / "a.gz").write_bytes(data)
+    for read in (unpack, lambda path: FileText(path, hashlib.sha256())):
+        with pytest.raises(DataError, match=f"^{tmp_path}/a.gz is damaged: "):
+            read(tmp_path / "a.gz")
 
 
 def named_only(opened: Callable[..., int]) -> Callable[..., int]:

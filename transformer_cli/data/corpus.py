@@ -30,7 +30,7 @@ from transformer_cli.errors import ConfigError, DataError
 if TYPE_CHECKING:
     from transformer_cli.data.mixture import Part
     from transformer_cli.data.phrasebook import Phrasebook
-    from transformer_cli.data.text import Places
+    from transformer_cli.data.text import Open, Places
 
 BOM = b"\xef\xbb\xbf"
 BOM_REMOVED = "byte order mark removed"
@@ -121,10 +121,10 @@ def load_both(data: DataConfig) -> tuple[Corpus, Corpus | None]:
     return used["train"], used["valid"] if "valid" in used else load_validation(data)
 
 
-def load_all(data: DataConfig) -> dict[str, Corpus]:
-    """Every text by name - train, valid, test and what else there is to test with - as it is, nothing left out; what is
-    held out of the training text is in that."""
-    train, valid = _training(data), None if data.held_out is not None else load_validation(data)
+def load_all(data: DataConfig, unpacked: Mapping[Path, Open | None] | None = None) -> dict[str, Corpus]:
+    """Every text by name - train, valid, test and what else there is to test with - as it is, with what is left or held
+    out of it. unpacked: what files of the training text are unpacked to, where that is there already."""
+    train, valid = _training(data, unpacked or {}), None if data.held_out is not None else load_validation(data)
     return {"train": train} | ({} if valid is None else {"valid": valid}) | load_tests(data)
 
 
@@ -242,10 +242,10 @@ def training_texts(data: DataConfig) -> list[tuple[WeightedText, Directed]]:
 def _used(data: DataConfig) -> dict[str, Corpus]:
     from transformer_cli.data.used import as_used
 
-    return as_used({"train": _training(data)}, data)
+    return as_used({"train": _training(data, {})}, data)
 
 
-def _training(data: DataConfig) -> Corpus:
+def _training(data: DataConfig, unpacked: Mapping[Path, Open | None]) -> Corpus:
     """The training text as it is, read where it lies; hashed on the way, all sources first. A file that comes again, as
     where a text is read in both directions, is looked through once."""
     from transformer_cli.data.mixture import parts_of
@@ -264,7 +264,7 @@ def _training(data: DataConfig) -> Corpus:
                 if path in read:
                     update(digest, read[path])
                 else:
-                    read[path] = FileText(path, digest)
+                    read[path] = FileText(path, digest, unpacked.get(path))
                 found.append(read[path])
             else:
                 found.append(ListedText((listed[place].source, listed[place].target)[side]))

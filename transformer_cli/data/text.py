@@ -10,7 +10,7 @@ from collections import Counter
 from collections.abc import Iterable, Iterator, Sequence
 from contextlib import ExitStack, contextmanager
 from copy import copy
-from io import FileIO
+from io import BufferedReader, FileIO
 from itertools import accumulate
 from pathlib import Path
 from typing import Protocol, overload
@@ -96,10 +96,9 @@ class Text(Sequence[str]):
 class FileText(Text):
     """The lines of a file, by the rules of `corpus.split_lines`; checked, and hashed, in one pass."""
 
-    def __init__(self, path: str | Path, digest: Digest) -> None:
-        """digest: is updated with the lines, each with a line feed behind it. A `.gz` is unpacked once by each process,
-        into a file of the system's temporary folder that has no name there: it is gone with its process, however that
-        ends, and eight processes need eight times the room.
+    def __init__(self, path: str | Path, digest: Digest, unpacked: Open | None = None) -> None:
+        """digest: is updated with the lines, each with a line feed behind it. unpacked: what `unpack` made of a `.gz`,
+        in this process or in another one; else that is done while it is read.
 
         Raises DataError: missing, damaged, not UTF-8, a line of more than LONGEST_LINE bytes. ResourceError where the
         temporary folder does not take what is unpacked.
@@ -108,16 +107,17 @@ class FileText(Text):
         self.name = shown(path)
         refuse_pipe(path)
         with ExitStack() as stack:
-            source = stack.enter_context(opened(path))
-            unpacked = stack.enter_context(_unpacking(self.name)) if path.suffix == ".gz" else None
+            source = stack.enter_context(opened(path) if unpacked is None else unpacked.again())
+            is_packed = path.suffix == ".gz" and unpacked is None
+            file = stack.enter_context(_unpacking(self.name)) if is_packed else None
             counts: Counter[str] = Counter()
             starts, blank = [np.zeros(1, dtype=np.int64)], [np.empty(0, dtype=np.int64)]
             n_lines = n_bytes = 0
             rest, data = b"", b"more"
             while data:
                 data = read_some(source, self.name)
-                if unpacked is not None:
-                    _add(unpacked, data)
+                if file is not None:
+                    _add(file, data)
                 block, end, rest = (rest + data).rpartition(b"\n") if data else (rest, b"\n" * bool(rest), b"")
                 block += end
                 ends, without_text = _looked_through(block, self.name, n_lines, n_bytes)
@@ -131,8 +131,8 @@ class FileText(Text):
                 n_lines, n_bytes = n_lines + len(ends), n_bytes + len(block)
                 if len(rest) > LONGEST_LINE:
                     raise too_long(self.name, n_lines + 1)
-            self._file = Open(os.dup((unpacked or source).fileno()))
-        self._is_unpacked = unpacked is not None
+            self._file = unpacked or Open(os.dup((file or source).fileno()))
+        self._is_unpacked = path.suffix == ".gz"
         self._as_scanned = self._state()
         self.counts = dict(counts)
         self.starts: Places = np.concatenate(starts)
@@ -256,6 +256,21 @@ class Open:
 
     def __del__(self) -> None:
         os.close(self.descriptor)
+
+    def again(self) -> BufferedReader:
+        """From its beginning."""
+        os.lseek(self.descriptor, 0, os.SEEK_SET)
+        return os.fdopen(os.dup(self.descriptor), "rb")
+
+
+def unpack(path: Path) -> Open:
+    """What is in a `.gz`, in a file of the system's temporary folder that has no name there: it is gone with the last
+    process that has it open, however that ends. Raises as FileText does."""
+    refuse_pipe(path)
+    with opened(path) as source, _unpacking(name := shown(path)) as file:
+        while data := read_some(source, name):
+            _add(file, data)
+        return Open(os.dup(file.fileno()))
 
 
 def as_text(lines: Sequence[str]) -> Text:

@@ -43,6 +43,7 @@ from transformer_cli.training.optimizers import build_optimizer, load_state_tens
 from transformer_cli.training.outcome import Outcome
 from transformer_cli.training.parallel import World, joined
 from transformer_cli.training.progress import Progress, check_within, is_over, progress_of
+from transformer_cli.training.reading import read_texts
 from transformer_cli.training.reporting import Reporter
 from transformer_cli.training.schedules import ends_rising, peak, peak_in_words
 from transformer_cli.training.sharding import shard
@@ -295,8 +296,7 @@ class Run:
     def _texts(self, given: Mapping[str, corpus.Corpus] | None, *, is_new: bool) -> tuple[corpus.Corpus, corpus.Corpus]:
         """Training and validation text, the same as when the run began; when it does, what is suspicious is said."""
         with self.listener.stage("reading the text"):
-            # Tests, too: what is wrong with them is said before anything is spent, not by `tx evaluate` at the end.
-            texts = given or corpus.load_all(self.config.data)
+            texts = read_texts(self.config.data, given, self.world)
             used = as_used(texts, self.config.data)
             if "valid" not in used:
                 raise UsageError("there is no validation text", hint="name it in data.valid")

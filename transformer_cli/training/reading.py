@@ -1,0 +1,60 @@
+"""The texts of a run, as each of its processes reads them; what is compressed, each machine unpacks once."""
+
+from __future__ import annotations
+
+import json
+import os
+from collections.abc import Iterable, Mapping
+from contextlib import suppress
+from pathlib import Path
+
+from transformer_cli.config.data import DataConfig
+from transformer_cli.data.corpus import Corpus, load_all, side_files, training_texts
+from transformer_cli.data.text import Open, unpack
+from transformer_cli.training.parallel import World
+
+Offer = tuple[int, int, list[int]]
+"""A process, its descriptor of a file, and which file that is."""
+
+
+def read_texts(data: DataConfig, given: Mapping[str, Corpus] | None, world: World) -> Mapping[str, Corpus]:
+    """What `load_all` gives, unless it is given. Tests, too: what is wrong with them is said before anything is spent,
+    not by `tx evaluate` at the end."""
+    packed = [] if given or world.size == 1 else _packed(data)
+    unpacked = _unpacked(packed, world)  # by all of them, whatever each was given: there they meet
+    return given or load_all(data, unpacked)
+
+
+def _packed(data: DataConfig) -> list[Path]:
+    """The compressed files of the training text."""
+    return [path for _, way in training_texts(data) for path in side_files(way) or () if path.suffix == ".gz"]
+
+
+def _unpacked(paths: Iterable[Path], world: World) -> dict[Path, Open | None]:
+    """What these are unpacked to by the first process of this machine, which keeps that at least until all meet again.
+    None where the system does not let this process open it: it is not Linux, or keeps users or containers apart."""
+    names = {str(path.absolute()): path for path in paths}
+    is_first = world.rank in world.first_of_each_machine()
+    own = {name: unpack(path) for name, path in names.items()} if is_first else {}
+    # In ASCII: names may be no Unicode.
+    offers = json.dumps({name: _offer(file) for name, file in own.items()}, allow_nan=False)
+    said = [json.loads(text) for text in world.gather(offers)]
+    return {path: own.get(name) or _taken(one[name] for one in said if name in one) for name, path in names.items()}
+
+
+def _offer(file: Open) -> Offer:
+    return os.getpid(), file.descriptor, _which(os.fstat(file.descriptor))
+
+
+def _taken(offers: Iterable[Offer]) -> Open | None:
+    """The first of these files that is here: on another machine, a process of that number is another one."""
+    for process, descriptor, which in offers:
+        link = f"/proc/{process}/fd/{descriptor}"
+        with suppress(OSError):
+            if _which(os.stat(link)) == which:
+                return Open(os.open(link, os.O_RDONLY))
+    return None
+
+
+def _which(found: os.stat_result) -> list[int]:
+    return [found.st_dev, found.st_ino, found.st_size, found.st_mtime_ns]
