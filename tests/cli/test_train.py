@@ -122,7 +122,9 @@ def test_time_is_given_in_hours_or_as_slurm_has_it(text: str, hours: float) -> N
     assert hours_of(text) == pytest.approx(hours, rel=1e-12)
 
 
-@pytest.mark.parametrize("text", ["", "0", "-1", "0:00:00", "nan", "inf", "1:30", "1:60:00", "90m", "1-2", "1:2:3:4"])
+@pytest.mark.parametrize(
+    "text", ["", "0", "-1", "0:00:00", "nan", "inf", "1:30", "1:60:00", "90m", "1-2", "1:2:3:4", "9" * 400 + ":0:0"]
+)
 def test_what_is_no_time_is_refused(text: str, capfd: pytest.CaptureFixture[str]) -> None:
     assert tx("train", "-c", "tiny.yaml", "--max-time", text) == 2
     told = capfd.readouterr().err

@@ -35,7 +35,7 @@ def hours_of(text: str) -> float:
             time = days * 24 + hours + minutes / 60 + seconds / 3600
         else:
             time = float(text)
-    except ValueError:
+    except (ValueError, OverflowError):
         time = 0.0
     if not 0 < time < float("inf"):
         raise UsageError(f"{text!r} is no time", hint="for example 11.5, which are hours, or 11:30:00")
