@@ -9,9 +9,9 @@ seconds in which SentencePiece encodes both sides on all cores, lists of ids and
 told from the first million pairs;
 seconds of `tx tokenize`; seconds from the start of `tx train` until the text is prepared - read, checked, hashed,
 encoded, its words and lines remembered, on the disk - and, started again, until the first update; the most memory
-(VmHWM) of any process of tx, of training until its update 100, beside 1 GiB and 40 bytes a pair; bytes of the text, of its ids and of what is remembered of it; seconds and bytes a pair of planning an
-epoch. With --sampling subwords are drawn at that rate. With --plan an epoch is planned and nothing else, of lengths
-that are drawn. For Linux.
+(VmHWM) of any process of tx, of training until its update 100, beside 1 GiB and 40 bytes a pair; bytes of the text, of
+its ids and of what is remembered of it; seconds and bytes a pair of planning an epoch. With --sampling subwords are
+drawn at that rate. With --plan an epoch is planned and nothing else, of lengths that are drawn. For Linux.
 """
 
 from __future__ import annotations

@@ -122,8 +122,8 @@ def load_both(data: DataConfig) -> tuple[Corpus, Corpus | None]:
 
 
 def load_all(data: DataConfig, unpacked: Mapping[Path, Open | None] | None = None) -> dict[str, Corpus]:
-    """Every text by name - train, valid, test and what else there is to test with - as it is, with what is left or held
-    out of it. unpacked: what files of the training text are unpacked to, where that is there already."""
+    """Every text by name - train, valid, test and what else there is to test with - as it is, what is left or held
+    out of it included. unpacked: what files of the training text are unpacked to, where that is there already."""
     train, valid = _training(data, unpacked or {}), None if data.held_out is not None else load_validation(data)
     return {"train": train} | ({} if valid is None else {"valid": valid}) | load_tests(data)
 
