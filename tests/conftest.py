@@ -37,6 +37,12 @@ gc.set_threshold(10_000, 10, 100)
 """What is imported and collected stays to the end; to look for garbage in it as often as usual took a tenth of all."""
 
 
+def pytest_make_parametrize_id(config: pytest.Config, val: object, argname: str) -> str | None:
+    """Bytes are not shown: gzip's hold the second in which they were made, and the processes that share the tests would
+    not agree on their names."""
+    return f"{argname}-of-{len(val)}" if isinstance(val, bytes) else None
+
+
 @pytest.fixture(scope="session", autouse=True)
 def _nothing_is_left_behind() -> Iterator[None]:
     """The checkout is, after the last test, as it was before the first one."""
