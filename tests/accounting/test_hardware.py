@@ -114,13 +114,13 @@ def test_of_a_table_that_is_no_output_only_the_rows_that_are_looked_up_are_read(
     model = LLAMA2_7B.model_copy(update={"tied": tied})
     norms = (2 * 32 + 1) * 4096
     matrices = 32 * (4 * 4096**2 + 3 * 4096 * 11008)
-    read = memory.read_by_step(counted(model, 32000), Work(1, 0, 0), Storage("bf16"))
+    read = memory.read_by_step(counted(model, 32000), Work(1, 0, 0), Storage("bf16", "cuda"))
     # The row of a table is in fp32; what is multiplied with is a copy, tied or not.
     assert read == 2 * (matrices + norms + 32000 * 4096) + 4 * 4096
 
 
 def test_reading_a_source_takes_the_encoder_and_the_rows_of_its_tokens_and_computing_is_what_takes_long():
-    work, bf16, device = Work(1, 256, 256), Storage("bf16"), hardware.find("a100-sxm-80gb")
+    work, bf16, device = Work(1, 256, 256), Storage("bf16", "cuda"), hardware.find("a100-sxm-80gb")
     read = memory.read_by_prefill(counted(BASE, 37000), work, bf16)
     encoder = 6 * (2 * (4 * 512**2 + 2 * 512 * 2048 + 2048 + 512) + 2 * 4 * 512)
     assert read == encoder + 2 * 6 * 2 * 512**2 + 4 * 256 * 512

@@ -42,6 +42,7 @@ class Histories:
 
     sentences: list[int]
     tokens: list[list[tuple[int, ...] | None]]
+    exact: Callable[[Tensor], Tensor] | None = None
 
     def reorder(self, parents_BW: Tensor) -> None:
         assert parents_BW.shape[0] == len(self.sentences)
@@ -80,6 +81,15 @@ class TableModel:
             if past is not None
         ]
         return torch.tensor(rows, dtype=torch.float64)
+
+
+class RoundedModel(TableModel):
+    """The same by logits of few digits, often equal, but of what may be banned; and by those that were rounded."""
+
+    def step(self, tokens_R: Tensor, state: Histories) -> Tensor:
+        logits_RV = super().step(tokens_R, state)
+        state.exact = lambda ids_RK: logits_RV.gather(1, ids_RK)
+        return torch.cat((logits_RV[:, :3], logits_RV[:, 3:].mul(2).round().div(2)), dim=1)
 
 
 def sources(numbers: list[int]) -> tuple[Tensor, Tensor]:

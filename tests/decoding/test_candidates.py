@@ -1,5 +1,7 @@
 """The likeliest tokens of a step."""
 
+import math
+
 import numpy as np
 import pytest
 import torch
@@ -34,6 +36,34 @@ def test_of_equals_the_first_comes_first_and_what_is_impossible_last():
 
     np.testing.assert_array_equal(found, values)
     assert ((ids.numpy() == order) | np.isinf(values)).all()
+
+
+@pytest.mark.parametrize("n", [1, 2, 5])
+def test_of_logits_that_are_rounded_those_that_decide_are_looked_at_again(n):
+    """In bf16 all of these are 10, but for the first, and more than are wanted."""
+    exact_RV = torch.tensor(
+        [[3.0, 9.99, 10.01, 10.02, 9.98, *[1.0] * 20], [3.0, 10.02, 9.99, 9.98, 10.01, *[1.0] * 20]]
+    )
+    rounded_RV, symbols = exact_RV.bfloat16(), Symbols(bos=24, eos=0, banned=(24,))
+    assert rounded_RV[:, 1:5].unique().tolist() == [10.0]
+
+    logp_RK, ids_RK = likeliest(rounded_RV, symbols, n, exact=lambda ids_RK: exact_RV.gather(1, ids_RK))
+
+    wanted = exact_RV.log_softmax(-1).topk(n)
+    assert ids_RK.tolist() == wanted.indices.tolist()
+    torch.testing.assert_close(logp_RK, wanted.values.double(), rtol=0, atol=1e-6)
+    assert likeliest(rounded_RV, symbols, n)[1].tolist() != ids_RK.tolist()
+
+
+def test_what_is_impossible_stays_so_whatever_its_logit_was_before_it_was_rounded():
+    logits_RV = torch.tensor([[0.0, -torch.inf, 1.0, -torch.inf], [-torch.inf] * 4])
+    logp_RK, ids_RK = likeliest(
+        logits_RV, Symbols(bos=3, eos=0, banned=(3,)), 3, exact=lambda ids: torch.ones(ids.shape)
+    )
+    assert ids_RK[0, :2].tolist() == [0, 2]
+    assert logp_RK[0, :2].tolist() == pytest.approx([math.log(0.5)] * 2)
+    assert logp_RK[0, 2] == -torch.inf
+    assert not logp_RK[1].isfinite().any()
 
 
 @pytest.mark.parametrize("n", [1, 5])

@@ -6,14 +6,16 @@ from __future__ import annotations
 import dataclasses
 import math
 from typing import Any
+from unittest.mock import patch
 
 import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 from reference import Found, Reference
-from tables import BANNED, BOS, EOS, Logits, TableModel, random_logits, sources
+from tables import BANNED, BOS, EOS, Logits, RoundedModel, TableModel, random_logits, sources
 
 from transformer_cli.config.decoding import DecodingConfig
+from transformer_cli.decoding import candidates
 from transformer_cli.decoding.hypothesis import Hypothesis, LengthPenalty
 from transformer_cli.decoding.options import Sampling, SearchOptions, Symbols
 from transformer_cli.decoding.search import search
@@ -67,7 +69,9 @@ def batches(draw: st.DrawFn) -> list[Reference]:
     ]
 
 
-def fast(batch: list[Reference], *, sampling: bool = False) -> list[list[Hypothesis]]:
+def fast(
+    batch: list[Reference], *, sampling: bool = False, model: type[TableModel] = TableModel
+) -> list[list[Hypothesis]]:
     """The search under test, asked for what the references are asked for."""
     one = batch[0]
     options = SearchOptions(
@@ -80,7 +84,7 @@ def fast(batch: list[Reference], *, sampling: bool = False) -> list[list[Hypothe
         sampling=Sampling(one.seed, temperature=one.temperature, top_k=one.top_k, top_p=one.top_p),
     )
     return search(
-        TableModel(one.logits),
+        model(one.logits),
         *sources([reference.sentence for reference in batch]),
         limits=[reference.limit for reference in batch],
         symbols=Symbols(bos=BOS, eos=EOS, banned=tuple(one.banned)),
@@ -107,6 +111,18 @@ def test_beam_and_greedy_search_find_what_the_definition_says(
     batch = [dataclasses.replace(one, beam_size=beam_size, n_best=min(n_best, beam_size)) for one in batch]
     for reference, found in zip(batch, fast(batch), strict=True):
         same(found, reference.beam(), reference)
+
+
+@settings(max_examples=200, deadline=None, derandomize=True)
+@given(batch=batches(), beam_size=st.integers(1, 7))
+def test_logits_that_are_rounded_are_searched_as_they_were(batch: list[Reference], beam_size: int) -> None:
+    """Scores, too, where all that may come next is looked at again."""
+    free = {"min_length": 0, "no_repeat_ngram": 0, "prefix": ()}
+    batch = [dataclasses.replace(one, beam_size=beam_size, **free) for one in batch]
+    with patch.object(candidates, "SPARE", 9):
+        found = fast(batch, model=RoundedModel)
+    for reference, several in zip(batch, found, strict=True):
+        same(several, reference.beam(), reference)
 
 
 @settings(max_examples=400, deadline=None, derandomize=True)
@@ -190,8 +206,10 @@ def test_a_limit_costs_nothing_before_it_is_reached(sampling: bool) -> None:
 
 
 @settings(max_examples=150, deadline=None)
-@given(tables(), st.integers(1, 4), st.sampled_from(ALPHAS), st.integers(1, 6))
-def test_a_mark_that_comes_first_is_what_a_table_that_is_sure_of_it_writes(table, beam_size, alpha, n_sentences):
+@given(
+    tables(), st.integers(1, 4), st.sampled_from(ALPHAS), st.integers(1, 6), st.sampled_from([TableModel, RoundedModel])
+)
+def test_a_mark_that_comes_first_is_what_a_table_that_is_sure_of_it_writes(table, beam_size, alpha, n_sentences, model):
     vocab, logits = table
     mark = vocab - 1
 
@@ -200,7 +218,7 @@ def test_a_mark_that_comes_first_is_what_a_table_that_is_sure_of_it_writes(table
 
     found = [
         search(
-            TableModel(scores),
+            model(scores),
             *sources(list(range(n_sentences))),
             limits=[5] * n_sentences,
             symbols=Symbols(bos=BOS, eos=EOS, banned=BANNED, first=first),

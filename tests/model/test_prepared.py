@@ -6,6 +6,7 @@ import copy
 import types
 from unittest.mock import patch
 
+import numpy as np
 import pytest
 import torch
 from hypothesis import given, settings
@@ -212,6 +213,29 @@ def test_in_bf16_a_prepared_model_stays_close(n_sentences: int, gains: bool, mon
     found = torch.stack([prepared.step(target[:, t], state) for t in range(target.size(1))], dim=1)
     assert found.dtype == (torch.float32 if n_sentences == 1 else torch.bfloat16)
     assert (found - wanted).abs().mean() / wanted.std() < 0.02
+
+
+@pytest.mark.skipif(not products.has_bf16_products(torch.ones(2, dtype=torch.bfloat16)), reason="none in bf16")
+@pytest.mark.parametrize("options", [{"tied": "all"}, {"tied": "none", "output_bias": True}])
+@pytest.mark.parametrize("only", [None, [0, 2, 3, 11, 7]])
+def test_in_bf16_logits_are_had_as_they_were_before_they_were_rounded(options: dict, only: list[int] | None) -> None:
+    """By what the output reads, which lost less on the way; also of a shortlist, in its order."""
+    config = ModelConfig(d_model=64, n_heads=4, d_ff=128, n_layers=2, **options)
+    model = stirred(build_model(config, source_vocab=VOCAB, target_vocab=VOCAB)).float()
+    source, lengths, target = (x.repeat(3, *[1] * (x.dim() - 1)) for x in (SOURCE, LENGTHS, TARGET))
+    wanted_BTV = model.project(model(source, lengths, target))
+    prepared = Prepared(model.compute_in(torch.bfloat16, training=False))
+    only_U = torch.arange(VOCAB) if only is None else torch.tensor(only)
+    state = prepared.start(source, lengths, None if only is None else only_U)
+    errors = []
+    for t, tokens_B in enumerate(target.T):
+        rounded_RU = prepared.step(tokens_B, state)
+        exact_RU = state.exact(torch.arange(len(only_U)).expand(len(tokens_B), -1))
+        assert (rounded_RU.dtype, exact_RU.dtype) == (torch.bfloat16, torch.float32)
+        wanted_RU = wanted_BTV[:, t, only_U]
+        errors.append([(found - wanted_RU).abs().mean().item() for found in (rounded_RU, exact_RU)])
+    rounded, exact = np.mean(errors, axis=0)
+    assert 0 < exact < 0.8 * rounded < 0.02
 
 
 @settings(max_examples=40, deadline=None)

@@ -11,7 +11,8 @@ B batch, S source length, T target length, D d_model, H heads, K d_head, F d_ff;
 
 from __future__ import annotations
 
-from collections.abc import Iterator
+from collections import Counter
+from collections.abc import Iterable, Iterator
 from dataclasses import dataclass, replace
 from typing import Literal
 
@@ -102,11 +103,18 @@ def _optimizer(count: Count, options: TrainingConfig) -> Iterator[Item]:
 
 def decoding(count: Count, work: Work, storage: Storage) -> list[Item]:
     """Weights, how they are laid out for translating, and the keys and values of a batch that is written."""
-    linear = sum(part.parameters for part in count.chosen("exact") if _is_linear(part))
-    other = count.total - linear
-    how = f"{storage.value} x {linear:,} + {FP32} x {other:,}" if storage.value != FP32 else f"{FP32} x {count.total:,}"
-    weights = Item("weights", storage.value * linear + FP32 * other, how)
+    held = [(storage.cached if _is_linear(part) else FP32, part) for part in count.chosen("exact")]
+    weights = _held("weights", held)
     return [weights, *_prepared(count, storage), *caches(count.model, work, storage)]
+
+
+def _held(name: str, parts: Iterable[tuple[int, Part]]) -> Item:
+    """Parts, each with the bytes of a number."""
+    numbers: Counter[int] = Counter()
+    for width, part in parts:
+        numbers[width] += part.parameters
+    items = sorted(numbers.items())
+    return Item(name, sum(width * n for width, n in items), " + ".join(f"{width} x {n:,}" for width, n in items))
 
 
 def _prepared(count: Count, storage: Storage) -> Iterator[Item]:
@@ -115,18 +123,12 @@ def _prepared(count: Count, storage: Storage) -> Iterator[Item]:
     other one is laid out by oneDNN, so that elsewhere this is too much."""
     if not (count.model.depths.encoder and count.model.depths.decoder):
         return
-    layers = [part for part in count.chosen("exact") if _is_cast(part)]
-    kept = "norm.heads" if storage.cached == FP32 else None  # attention computes in fp32
-    norms = sum(part.parameters for part in layers if part.block == "norm" and part.component != kept)
-    biases = sum(part.parameters for part in layers if part.block != "norm" and not part.is_matrix)
-    matrices = sum(part.parameters for part in layers if part.is_matrix)
-    matrices += sum(part.parameters for part in count.parts if part.component == "unembedding")
-    cast = norms + sum(part.parameters for part in count.parts if part.component == "output_bias")
-    copied = matrices + cast * (storage.value != FP32)
-    yield Item("prepared_weights", storage.value * copied, f"{storage.value} x {copied:,}")
+    parts = [(_width(part, storage), part) for part in count.parts if _is_cast(part) or part.block == "unembedding"]
+    own = storage.device != "cpu"  # vectors of linear layers are those that the module has cast for good
+    cast = [pair for pair in parts if pair[0] != FP32 and not (own and _is_linear(pair[1]))]
+    yield _held("prepared_weights", [pair for pair in parts if pair[1].is_matrix or pair in cast])
     if storage.device == "cpu":
-        copied = matrices + biases * (storage.value != FP32)
-        yield Item("prepared_for_few", FP32 * copied, f"{FP32} x {copied:,}")
+        yield _held("prepared_for_few", [(FP32, part) for _, part in parts if part.is_matrix])
 
 
 def caches(model: CountedModel, work: Work, storage: Storage) -> list[Item]:
@@ -156,8 +158,16 @@ def read_by_step(count: Count, work: Work, storage: Storage) -> int:
 def read(count: Count, a_pass: Pass, storage: Storage) -> int:
     """Bytes of weights that a pass takes, as translating keeps them: what its tokens go through, and of the tables,
     which stay in fp32, the rows that they look up. Extras and positions are left out."""
-    widths = ((FP32 if part.block == "embedding" else storage.value, part) for part in count.parts)
+    widths = ((FP32 if part.block == "embedding" else _width(part, storage), part) for part in count.parts)
     return sum(width * _numbers_read(part, a_pass, count.model.d_model) for width, part in widths)
+
+
+def _width(part: Part, storage: Storage) -> int:
+    """Bytes of a number as translating takes it: on a CPU bf16 is for some products alone, see model/prepared.py."""
+    if storage.device != "cpu" or storage.precision == "fp32":
+        return storage.value
+    is_rounded = part.block in ("encoder_self", "encoder_ffn", "decoder_ffn", "unembedding")
+    return HALF if storage.precision == "bf16" and is_rounded else FP32
 
 
 def _numbers_read(part: Part, a_pass: Pass, d_model: int) -> int:
@@ -338,6 +348,6 @@ def _is_cast(part: Part) -> bool:
 
 
 def _is_linear(part: Part) -> bool:
-    """Whether it is in a linear layer, which the module of a translator casts for good in bf16 or fp16."""
+    """Whether it is in a linear layer, which the module of a translator casts for good, except on a CPU."""
     is_output = part.component == "unembedding" and not part.shares
     return part.block != "norm" and (part.stack is not None or is_output)

@@ -5,7 +5,7 @@ B sentences, W places for beams, T tokens so far, R beams of all sentences, V ta
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
 from functools import cache
 
 import numpy as np
@@ -15,7 +15,11 @@ from torch import Tensor
 from transformer_cli.decoding.constraints import Constraint
 from transformer_cli.decoding.options import Symbols
 
+Exact = Callable[[Tensor], Tensor]
+"""Ids (R, K) to their logits, where those that a step returned are rounded."""
 CACHED_BEAMS = 32
+SPARE = 3
+"""So many more than are wanted are looked at again where logits are rounded: bf16 has 8 digits, and ties abound."""
 ONE_BY_ONE = 8
 """Up to so many numbers NumPy finds one after the other faster than PyTorch all at once: its maximum takes a tenth of
 the time."""
@@ -34,20 +38,33 @@ def forbidden(
     return forbidden_BWV.flatten(0, 1).index_select(0, places_R.to(logits_RV.device))
 
 
-def likeliest(logits_RV: Tensor, symbols: Symbols, n: int, forbidden_RV: Tensor | None = None) -> tuple[Tensor, Tensor]:
+def likeliest(
+    logits_RV: Tensor, symbols: Symbols, n: int, forbidden_RV: Tensor | None = None, *, exact: Exact | None = None
+) -> tuple[Tensor, Tensor]:
     """The log-probabilities and ids of the n likeliest tokens per beam, best first, both (R, K) on the CPU.
 
     Sums of them are fp64, hence this dtype. Where logits are no numbers, the result is NaN.
     """
+    wanted = n if exact is None else n + SPARE
     # On a CPU, a few beams at a time stay in its caches: several times as fast as all of them in bf16.
     n_rows = CACHED_BEAMS if logits_RV.device.type == "cpu" else len(logits_RV)
     rows = logits_RV.split(n_rows) if len(logits_RV) > n_rows else (logits_RV,)
     masks = [None] * len(rows) if forbidden_RV is None else forbidden_RV.split(n_rows)
     parts = (log_probabilities(part, symbols, mask) for part, mask in zip(rows, masks, strict=True))
-    n = min(n, logits_RV.size(-1))
-    found = [largest(logp_RV, n) for logp_RV in parts]
+    found = [largest(logp_RV, min(wanted, logits_RV.size(-1))) for logp_RV in parts]
     logp_RK, ids_RK = found[0] if len(found) == 1 else map(torch.cat, zip(*found, strict=True))
+    if exact is not None:
+        logp_RK = _corrected(logp_RK, logits_RV.gather(1, ids_RK), exact(ids_RK))
+        logp_RK, places_RK = largest(logp_RK, min(n, logits_RV.size(-1)))
+        ids_RK = ids_RK.gather(1, places_RK)
     return on_cpu(logp_RK, ids_RK)
+
+
+def _corrected(logp_RK: Tensor, rounded_RK: Tensor, exact_RK: Tensor) -> Tensor:
+    """Log-probabilities by exact logits in place of rounded ones, whose part in the sum of all is corrected, too."""
+    better_RK = torch.where(logp_RK == -torch.inf, logp_RK, logp_RK + (exact_RK - rounded_RK))
+    more_R1 = (better_RK.exp() - logp_RK.exp()).sum(-1, keepdim=True)
+    return better_RK - more_R1.log1p()
 
 
 def largest(x_RV: Tensor, n: int) -> tuple[Tensor, Tensor]:

@@ -17,6 +17,7 @@ import numpy.typing as npt
 import torch
 from torch import Tensor
 
+from transformer_cli.decoding.candidates import Exact
 from transformer_cli.decoding.hypothesis import Hypothesis
 from transformer_cli.decoding.options import Symbols
 from transformer_cli.model.prepared import Prepared
@@ -86,6 +87,7 @@ class Shortlisted:
     def step(self, tokens_R: Tensor, state: ListedSteps) -> Tensor:
         sentences_R = state.inner.taken_BW.nonzero()[:, 0].to(tokens_R.device)
         logits_RU = self.model.step(state.ids_U[tokens_R], state.inner)
+        state.exact = state.inner.exact
         return logits_RU.masked_fill_(state.hidden_BU[sentences_R], -torch.inf)
 
 
@@ -96,6 +98,7 @@ class ListedSteps:
     inner: Steps
     ids_U: Tensor
     hidden_BU: Tensor
+    exact: Exact | None = None
 
     def reorder(self, parents_BW: Tensor) -> None:
         self.inner.reorder(parents_BW)

@@ -16,6 +16,8 @@ from typing import Generic, Protocol, TypeVar
 import torch
 from torch import Tensor
 
+from transformer_cli.decoding.candidates import Exact
+
 
 class State(Protocol):
     """What a model remembers of the hypotheses read so far."""
@@ -31,6 +33,12 @@ class State(Protocol):
 
 
 S = TypeVar("S", bound=State)
+
+
+def exact_of(state: State) -> Exact | None:
+    """Where the logits of the latest step are rounded, and what remembers it knows better."""
+    exact: Exact | None = getattr(state, "exact", None)
+    return exact
 
 
 class Stepper(Protocol[S]):
@@ -54,6 +62,7 @@ class Marked(Generic[S]):
 
     def step(self, tokens_R: Tensor, state: _Begun[S]) -> Tensor:
         logits_RV = self.stepper.step(tokens_R, state.inner)
+        state.exact = exact_of(state.inner) if state.has_mark else None
         if not state.has_mark:
             state.has_mark = True
             logits_RV = torch.full_like(logits_RV, -torch.inf)
@@ -67,6 +76,7 @@ class _Begun(Generic[S]):
 
     inner: S
     has_mark: bool = False
+    exact: Exact | None = None
 
     def reorder(self, parents_BW: Tensor) -> None:
         self.inner.reorder(parents_BW)

@@ -1,7 +1,10 @@
 """A Transformer laid out for translating: its weights cast and turned once, its step a short list of products.
 
-It computes what transformer.py computes, without modules, dropout or gradients, and is a stepper like it. In bf16 or
-fp16 on a CPU, attention and steps of few rows are computed in fp32.
+It computes what transformer.py computes, without modules, dropout or gradients, and is a stepper like it.
+
+In bf16 on a CPU, products are in bf16 where they take long and change little: in the encoder, in feed-forward networks,
+and for logits, of which those that decide are computed once more in fp32 (`Steps.exact`). All else is in fp32, as are
+steps of few rows, and everything where the processor has no such products.
 
 B batch, S source length, D d_model, H heads, G heads of keys and values, K d_head, L layers, V vocabulary, W places for
 beams, R rows (the beams of all sentences, or all positions), N cached keys, J heads of keys of all sentences (B * G)
@@ -80,22 +83,22 @@ class Prepared:
 
     @cached_property
     def for_few(self) -> Form:
-        return Form(self.model, self.for_many.store, few=True) if self.for_many.only_for_many else self.for_many
+        return Form(self.model, self.for_many.dtype, few=True) if self.for_many.only_for_many else self.for_many
 
 
 class Form:
-    """The weights in one dtype, and what is done with them. few: for `few_rows` at most."""
+    """The weights laid out, and what is done with them; rows are in `dtype`. few: for `few_rows` at most."""
 
     @torch.inference_mode(False)
     @torch.no_grad()
     def __init__(self, model: Transformer, dtype: torch.dtype, *, few: bool = False) -> None:
         config = model.config
-        self.dtype = dtype
-        # Batched products of small matrices in bf16 take several times as long as in fp32 on a CPU.
         on_cpu = model.output.weight.device.type == "cpu"
-        self.store = torch.float32 if on_cpu and dtype in HALVES else dtype
-        self.only_for_many = not few and (self.store != dtype or can_pack(model.output.weight))
-        product = partial(product_of, dtype=dtype, few=few)
+        self.dtype = torch.float32 if on_cpu and dtype in HALVES else dtype
+        self.rounds = self.dtype != dtype and can_pack(model.output.weight.new_empty(0, dtype=dtype))
+        self.only_for_many = self.rounds or (not few and can_pack(model.output.weight))
+        product = partial(product_of, dtype=self.dtype, few=few)
+        rounded = partial(product, rounds=self.rounds)
         self.n_heads, self.n_groups, self.d_head = config.n_heads, config.kv_heads, config.head_width
         self.source, self.target = model.source_embedding, model.target_embedding
         self.encoder_positions, self.decoder_positions = model.encoder.positions, model.decoder.positions
@@ -103,21 +106,23 @@ class Form:
         self.turns = config.qk_norm or rotates
         self.relates = self.decoder_positions.relates
         folded = (layer.cross_attention.query.weight.dtype for layer in model.decoder.layers)  # type: ignore[union-attr]
-        own = self.n_groups == self.n_heads and all(of_weights == dtype == self.store for of_weights in folded)
+        own = self.n_groups == self.n_heads and all(of_weights == self.dtype for of_weights in folded)
         self.folds = on_cpu and own and not (self.turns or self.relates)
-        self.encoder = [Layer(layer, product, dtype, self.store) for layer in model.encoder.layers]  # type: ignore[arg-type]
-        self.decoder = [CrossLayer(layer, product, dtype, self.store) for layer in model.decoder.layers]  # type: ignore[arg-type]
-        self.encoder_norm, self.decoder_norm = (norm_of(stack.norm, dtype) for stack in (model.encoder, model.decoder))
-        self.output = partial(product, model.output, bias=model.output_bias)
+        self.encoder = [Layer(layer, rounded, rounded, self.dtype) for layer in model.encoder.layers]  # type: ignore[arg-type]
+        self.decoder = [CrossLayer(layer, product, rounded, self.dtype) for layer in model.decoder.layers]  # type: ignore[arg-type]
+        stacks = (model.encoder, model.decoder)
+        self.encoder_norm, self.decoder_norm = (norm_of(stack.norm, self.dtype) for stack in stacks)
+        self.output = partial(rounded, model.output, bias=model.output_bias)
         self.project = self.output()
+        self.table_VD, self.bias_V = model.output.weight.detach(), model.output_bias
 
     def start(self, source_BS: Tensor, source_lengths_B: Tensor) -> Steps:
         memory_RD = self.encode(source_BS, source_lengths_B)
         B, S = source_BS.shape
         width = max(S, LEAST_KEYS)
         shape = (len(self.decoder), B, self.n_groups)
-        keys_LBGKS = memory_RD.new_zeros(*shape, self.d_head, width, dtype=self.store)
-        values_LBGSK = memory_RD.new_zeros(*shape, width, self.d_head, dtype=self.store)
+        keys_LBGKS = memory_RD.new_zeros(*shape, self.d_head, width)
+        values_LBGSK = memory_RD.new_zeros(*shape, width, self.d_head)
         for layer, keys_BGKS, values_BGSK in zip(self.decoder, keys_LBGKS, values_LBGSK, strict=True):
             heads_BSXK = self._heads(layer.remember(memory_RD), B, S)
             key_BSGK, value_BSGK = heads_BSXK.split(self.n_groups, dim=2)
@@ -138,11 +143,10 @@ class Form:
         B, S = source_BS.shape
         positions = self.encoder_positions
         x_RD = self.embed(self.source, positions.add, source_BS)
-        like = x_RD.new_empty(0, dtype=self.store)
         mask = masks.padding(source_lengths_B, S)
         at_once = torch.arange(S, device=x_RD.device)
-        hidden = None if mask is None else masks.as_bias(mask, like=like)
-        bias_JTS = self._for_heads(positions.bias(hidden, at_once, at_once, like=like), B, S, like=like)
+        hidden = None if mask is None else masks.as_bias(mask, like=x_RD)
+        bias_JTS = self._for_heads(positions.bias(hidden, at_once, at_once, like=x_RD), B, S, like=x_RD)
         for layer in self.encoder:
             around_attention, around_feed_forward = layer.residuals
             heads_BXSK = self._heads(layer.query_key_value(around_attention.enter(x_RD)), B, S).transpose(1, 2)
@@ -158,7 +162,16 @@ class Form:
     def step(self, tokens_R: Tensor, state: Steps) -> Tensor:
         n = len(tokens_R)
         alone = state.folded and state.places_R is None and self.project.rows(n) == n
-        return (self._step_alone if alone else self._step)(tokens_R, state)
+        x_RD = self.decoder_norm((self._step_alone if alone else self._step)(tokens_R, state))
+        logits_RV = self._projection(state)(x_RD)
+        state.exact = partial(self._logits, x_RD[:n], state.only_U) if self.rounds else None
+        return logits_RV if logits_RV.size(0) == n else logits_RV[:n]
+
+    def _logits(self, x_RD: Tensor, only_U: Tensor | None, places_RK: Tensor) -> Tensor:
+        """Those of some ids, or places of the ids that are wanted, not rounded: (R, K)."""
+        ids_RK = places_RK if only_U is None else only_U[places_RK]
+        logits_RK = torch.bmm(F.embedding(ids_RK, self.table_VD), x_RD[:, :, None]).squeeze(2)
+        return logits_RK if self.bias_V is None else logits_RK.add_(self.bias_V[ids_RK])
 
     def _step_alone(self, tokens_W: Tensor, state: Steps) -> Tensor:
         """The same with less to do, for all beams of a single sentence."""
@@ -176,7 +189,7 @@ class Form:
             x_WD = around_self.leave(layer.output.onto(x_WD, context_HWK.transpose(0, 1).reshape(W, -1)))
             x_WD = around_cross.leave(folded.onto(x_WD, around_cross.enter(x_WD)))
             x_WD = around_feed_forward.leave(layer.down.onto(x_WD, layer.inner(around_feed_forward.enter(x_WD))))
-        return self._projection(state)(self.decoder_norm(x_WD))
+        return x_WD
 
     def _step(self, tokens_R: Tensor, state: Steps) -> Tensor:
         B, W = state.taken_BW.shape
@@ -203,9 +216,7 @@ class Form:
             context_RX = self._as_rows(context_BWHK, state.places_R)
             x_RD = around_cross.leave(layer.cross_output.onto(x_RD, context_RX))
             x_RD = around_feed_forward.leave(layer.down.onto(x_RD, layer.inner(around_feed_forward.enter(x_RD))))
-        logits_RV = self._projection(state)(self.decoder_norm(x_RD))
-        n = tokens_R.size(0)
-        return logits_RV if logits_RV.size(0) == n else logits_RV[:n]
+        return x_RD
 
     def embed(self, embedding: Embedding, add: Rows, ids_BT: Tensor) -> Tensor:
         """Rows to which sublayers are added in place: what was looked up, not the table itself."""
@@ -234,9 +245,9 @@ class Form:
         """To the logits that are wanted. In fp32 by W^T: oneDNN would compile for each number of them."""
         if state.only_U is None:
             return self.project
-        if self.dtype not in state.products:
-            state.products[self.dtype] = self.output(only=state.only_U, few=self.dtype == torch.float32)
-        return state.products[self.dtype]
+        if self.rounds not in state.products:
+            state.products[self.rounds] = self.output(only=state.only_U, few=self.dtype == torch.float32)
+        return state.products[self.rounds]
 
     def _as_rows(self, x_BTX: Tensor, chosen_R: Tensor | None = None) -> Tensor:
         """In the dtype of products, (R, ...), of all or of the chosen ones of B * T, with as many rows of zeros behind
@@ -254,9 +265,9 @@ class Form:
         return rows.flatten(1)
 
     def _heads(self, x_RX: Tensor, n_sentences: int, length: int) -> Tensor:
-        """Rows to (B, T, heads, K), in the dtype of attention."""
+        """Rows to (B, T, heads, K)."""
         n = n_sentences * length
-        return (x_RX if x_RX.size(0) == n else x_RX[:n]).to(self.store).view(n_sentences, length, -1, self.d_head)
+        return (x_RX if x_RX.size(0) == n else x_RX[:n]).to(self.dtype).view(n_sentences, length, -1, self.d_head)
 
     def _turned(self, layer: Layer, query_BWHK: Tensor, key_value_BWXK: Tensor, position: int) -> tuple[Tensor, Tensor]:
         """Queries, and keys and values, normalised and rotated. Beams are no positions: each one is turned alone, by
@@ -278,35 +289,35 @@ class Around:
 
 
 class Layer:
-    """Self-attention, which computes in the dtype of `store`, and feed-forward."""
+    """Self-attention and feed-forward, each by products of its own."""
 
     def __init__(
-        self, layer: EncoderLayer | DecoderLayer, product: ProductOf, dtype: torch.dtype, store: torch.dtype
+        self, layer: EncoderLayer | DecoderLayer, product: ProductOf, feed_forward: ProductOf, dtype: torch.dtype
     ) -> None:
         self.residuals = [Around(residual, dtype) for residual in layer.residuals]  # type: ignore[arg-type]
         self.query_key_value = product(layer.self_attention.query_key_value)
-        self.query_norm = norm_of(layer.self_attention.query_norm, store)
-        self.key_norm = norm_of(layer.self_attention.key_norm, store)
+        self.query_norm = norm_of(layer.self_attention.query_norm, dtype)
+        self.key_norm = norm_of(layer.self_attention.key_norm, dtype)
         self.output = product(layer.self_attention.output)
-        up = product(layer.feed_forward.up)
+        up = feed_forward(layer.feed_forward.up)
         activation = layer.feed_forward.activation
         self.inner: Rows = up.rectified if activation is F.relu else lambda x_RD: activation(up(x_RD))
         if isinstance(layer.feed_forward, GatedFeedForward):
-            gate = product(layer.feed_forward.gate)
+            gate = feed_forward(layer.feed_forward.gate)
             self.inner = lambda x_RD: activation(gate(x_RD)).mul_(up(x_RD))
-        self.down = product(layer.feed_forward.down)
+        self.down = feed_forward(layer.feed_forward.down)
 
 
 class CrossLayer(Layer):
     """And cross-attention."""
 
-    def __init__(self, layer: DecoderLayer, product: ProductOf, dtype: torch.dtype, store: torch.dtype) -> None:
-        super().__init__(layer, product, dtype, store)
+    def __init__(self, layer: DecoderLayer, product: ProductOf, feed_forward: ProductOf, dtype: torch.dtype) -> None:
+        super().__init__(layer, product, feed_forward, dtype)
         self.cross_attention = layer.cross_attention
         self.query = product(layer.cross_attention.query)
         self.remember = product(layer.cross_attention.key_value)
-        self.cross_query_norm = norm_of(layer.cross_attention.query_norm, store)
-        self.cross_key_norm = norm_of(layer.cross_attention.key_norm, store)
+        self.cross_query_norm = norm_of(layer.cross_attention.query_norm, dtype)
+        self.cross_key_norm = norm_of(layer.cross_attention.key_norm, dtype)
         self.cross_output = product(layer.cross_attention.output)
 
 

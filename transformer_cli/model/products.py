@@ -104,6 +104,23 @@ class Packed(Product):
 _USUAL_ROWS = 64
 
 
+class Rounded(Product):
+    """In bf16, of rows in fp32 or bf16, whose result is in bf16; what it is added to is not."""
+
+    def __init__(self, weight_OI: Tensor, bias_O: Tensor | None) -> None:
+        self.product = Packed(weight_OI.bfloat16(), None if bias_O is None else bias_O.bfloat16())
+
+    def __call__(self, x_RI: Tensor) -> Tensor:
+        return self.product(x_RI.bfloat16())
+
+    def onto(self, residual_RO: Tensor, x_RI: Tensor) -> Tensor:
+        return residual_RO.add_(self(x_RI))
+
+    @staticmethod
+    def rows(n: int) -> int:
+        return Packed.rows(n)
+
+
 def product_of(
     layer: nn.Linear | nn.Embedding,
     dtype: torch.dtype,
@@ -111,14 +128,17 @@ def product_of(
     bias: Tensor | None = None,
     only: Tensor | None = None,
     few: bool = False,
+    rounds: bool = False,
 ) -> Product:
     """The fastest of a linear layer, or of a table that is one. bias: where the layer itself has none. only: the
-    outputs that are wanted, if not all. few: for `few_rows` at most."""
+    outputs that are wanted, if not all. few: for `few_rows` at most. rounds: to bf16, within it, whatever the dtype."""
     own = getattr(layer, "bias", None)
     bias = bias if own is None else own
     weight, bias = layer.weight.detach(), None if bias is None else bias.detach()
     if only is not None:
         weight, bias = weight[only], None if bias is None else bias[only]
+    if rounds:
+        return Rounded(weight, bias)
     weight, bias = weight.to(dtype), None if bias is None else bias.to(dtype)
     kind = Packed if can_pack(weight) and not few else Shared if few and few_rows() == 1 and only is None else Turned
     return kind(weight, bias)

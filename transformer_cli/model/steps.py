@@ -12,7 +12,7 @@ them.
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
 
 import torch
 import torch.nn.functional as F
@@ -34,7 +34,8 @@ class Steps:
     are, on the CPU; places_R: the same as numbers of B * W, None where they are everywhere. hidden_BWN: what is added
     to scores, for each key that there is room for. memory: its keys (J, K, S) and values (J, S, K) by layer; past and
     new: views of `past_PLBGNK` that a step reads and writes. only_U: the ids whose logits are wanted, None for all;
-    products: what makes them.
+    products: what makes them, rounded and not. exact: where the logits of the latest step are rounded, what computes
+    some of them (R, K) from their ids or places as they are.
     """
 
     def __init__(self, memory_keys_LBGKS: Tensor, memory_values_LBGSK: Tensor, memory_bias: Tensor | None) -> None:
@@ -51,7 +52,8 @@ class Steps:
         self._settle(torch.ones(B, 1, dtype=torch.bool))
         self.folded: Sequence[Folded] = ()
         self.only_U: Tensor | None = None
-        self.products: dict[torch.dtype, Product] = {}
+        self.products: dict[bool, Product] = {}
+        self.exact: Callable[[Tensor], Tensor] | None = None
 
     @property
     def position(self) -> int:

@@ -40,10 +40,10 @@ class Model(nn.Module):
                 module.fused = fused
 
     def compute_in(self, dtype: torch.dtype, *, training: bool) -> Self:
-        """Let activations and products have this dtype. Weights stay as they are for an optimiser; without one
-        (training false) the matrices are cast once, for good."""
+        """Let activations and products have this dtype. Weights stay as they are for an optimiser, and on a CPU for
+        what translating computes in fp32 (prepared.py); elsewhere (training false) matrices are cast once, for good."""
         self.dtype = dtype
-        if not training:
+        if not training and next(self.parameters()).device.type != "cpu":
             for module in self.modules():
                 if isinstance(module, nn.Linear):
                     module.to(dtype)
