@@ -5,6 +5,7 @@ from __future__ import annotations
 import os
 import subprocess
 import sys
+import threading
 import time
 from pathlib import Path
 
@@ -129,8 +130,35 @@ def test_a_thread_that_ends_while_it_is_looked_at_counts_no_more(monkeypatch, tm
     assert in_line_s() == 2.0
 
 
+def test_where_nobody_can_look_or_no_thread_can_be_started_all_stays_as_it_is(monkeypatch):
+    """The process may be out of files or threads, for which it is not this thread to end with words."""
+    looks, gathered = iter([OSError(24, "Too many open files"), 0.0, 5.0]), []
+
+    def look():
+        found = next(looks)
+        if isinstance(found, OSError):
+            raise found
+        return found
+
+    monkeypatch.setattr(spinning, "in_line_s", look)
+    monkeypatch.setattr(spinning.time, "sleep", lambda seconds: None)
+    monkeypatch.setattr(spinning.Courtesy, "saw", lambda self, waited, seconds: waited > 0)
+    crowd = spinning.Crowd(2)
+    monkeypatch.setattr(crowd, "leave", lambda: gathered.append("left"))
+    monkeypatch.setattr(threading.Thread, "start", lambda self: gathered.append("start") or refuse())
+    with pytest.raises((StopIteration, RuntimeError)):
+        spinning._look(crowd)
+    assert gathered[0] == "left"
+    assert set(gathered[1:]) == {"start"}
+    spinning.Crowd.leave(crowd)  # nobody is waited for who never came
+
+
+def refuse():
+    raise RuntimeError("can't start new thread")
+
+
 def test_the_crowd_gathers_while_threads_stand_in_line_and_leaves_afterwards(monkeypatch):
-    waits = iter([0.0, 0.0, 1.0, 2.0, *[2.0] * 40])
+    waits = iter([0.0, 1.0, 2.0, *[2.0] * 40])
     seconds, done = iter(range(100)), []
 
     class Seen:

@@ -14,8 +14,9 @@ import functools
 import os
 import threading
 import time
+from contextlib import suppress
 from dataclasses import dataclass
-from math import ceil
+from math import ceil, inf
 from pathlib import Path
 
 import torch
@@ -70,10 +71,13 @@ def _watch(threads: int) -> None:
 
 
 def _look(crowd: Crowd) -> None:
-    courtesy, before, then = Courtesy(), in_line_s(), time.monotonic()
+    courtesy, before, then = Courtesy(), inf, time.monotonic()
     while True:
         time.sleep(EVERY_S)
-        now, waited = time.monotonic(), in_line_s()
+        try:
+            now, waited = time.monotonic(), in_line_s()
+        except OSError:  # as where no more files can be opened
+            continue
         # A thread that ended takes what it waited with it.
         if courtesy.saw(max(waited - before, 0.0), now - then):
             crowd.gather()
@@ -94,9 +98,11 @@ class Crowd:
     def gather(self) -> None:
         if not self._members:
             self._over.clear()
-            self._members = [threading.Thread(target=self._idle, daemon=True) for _ in range(self._teams)]
-            for member in self._members:
-                member.start()
+            for _ in range(self._teams):
+                member = threading.Thread(target=self._idle, daemon=True)
+                with suppress(RuntimeError):  # no more of them can be started
+                    member.start()
+                    self._members.append(member)
 
     def leave(self) -> None:
         self._over.set()

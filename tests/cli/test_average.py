@@ -60,6 +60,8 @@ def test_the_mean_of_the_best_is_exact_names_its_parents_and_does_all_that_a_run
         ("mine", int(path.name[5:]), digest) for path, digest in zip(best, digests, strict=True)
     ]
 
+    for known in ("words.tsv.gz", "lines.npy"):
+        assert Path("runs/mine-average", known).read_bytes() == Path("runs/mine", known).read_bytes()
     run = ("-m", "runs/mine-average")
     assert tx("translate", *run, PAIRS[0][0]) == 0
     assert tx("evaluate", *run, "--json") == 0

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import copy
 import random
+import time
 from collections.abc import Callable
 from dataclasses import replace
 from pathlib import Path
@@ -140,9 +141,14 @@ def test_batches_that_threads_share_say_the_same(run: OpenedRun, both: Any) -> N
     broken = wild(run)
     with torch.no_grad():
         broken.model.decoder.layers[0].feed_forward.down.weight[0, 0] = 1e38
-    _, theirs = both(broken, workers=2, batch_size=2)
-    with pytest.raises(DivergedError, match="not finite"):
+    ours, theirs = both(broken, workers=2, batch_size=2)
+    with pytest.raises(DivergedError) as first:
+        ours.translate_all(lines)
+    slowly, find = iter([0.3]), theirs.search
+    theirs.search = lambda *work: (time.sleep(next(slowly, 0)), find(*work))[1]  # whoever fails first
+    with pytest.raises(DivergedError, match="not finite") as found:
         theirs.translate_all(lines)
+    assert found.value.message == first.value.message
 
 
 def test_files_that_went_since_the_engine_was_opened_cost_time_alone(run: OpenedRun, both: Both) -> None:

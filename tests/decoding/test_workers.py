@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import errno
 import gc
 import os
 import signal
@@ -91,6 +92,67 @@ def test_what_one_of_them_fails_by_ends_all_with_its_message(work, kind, message
         list(spread(sometimes, 400, workers=2))
     assert failure.value.message == message
     assert failure.value.hint
+
+
+def test_the_first_batch_that_fails_is_told_whoever_fails_first() -> None:
+    """As one process would come to it; what is not begun by then is left."""
+
+    def work(number: int) -> Found:
+        time.sleep(0.5 if number == 0 else 0)
+        if number < 2:
+            raise DivergedError(f"batch {number}")
+        return found_for(number)
+
+    found = []
+    with pytest.raises(DivergedError, match="batch 0"):
+        found.extend(spread(work, 9, workers=2))
+    assert found == []
+
+
+@pytest.mark.parametrize("fails", ["fork", "pipe"])
+def test_where_no_process_can_be_started_it_says_so_and_what_to_do(fails: str, monkeypatch: pytest.MonkeyPatch) -> None:
+    calls, real = [], getattr(os, fails)
+
+    def failing(*args: object) -> object:
+        calls.append(args)
+        if len(calls) == 3:
+            raise BlockingIOError(errno.EAGAIN, os.strerror(errno.EAGAIN))
+        return real(*args)
+
+    monkeypatch.setattr(os, fails, failing)
+    with pytest.raises(ResourceError) as failure:
+        list(spread(lambda number: time.sleep(60) or [], 9, workers=4))
+    assert failure.value.message == "no process can be started to translate: Resource temporarily unavailable"
+    assert failure.value.hint == "decoding.workers=1 translates in one process"
+
+
+def test_none_is_left_where_the_one_that_forked_them_is_killed(tmp_path: Path) -> None:
+    """Each of their answers fills a pipe; one that held the end that is read from would wait for ever."""
+
+    def work(number: int) -> Found:
+        (tmp_path / str(os.getpid())).touch()
+        return [[Hypothesis(tuple(range(50_000)), 0.0)]]
+
+    if (process := os.fork()) == 0:
+        try:
+            next(spread(work, 1000, workers=3))
+        finally:
+            os.kill(os.getpid(), signal.SIGKILL)
+    os.waitpid(process, 0)
+    begun = [path.name for path in tmp_path.iterdir()]
+    assert begun
+    end = time.monotonic() + 30
+    while any(is_alive(name) for name in begun) and time.monotonic() < end:
+        time.sleep(0.05)
+    assert not any(is_alive(name) for name in begun)
+
+
+def is_alive(process: str) -> bool:
+    """And no ghost, which nobody may have waited for."""
+    try:
+        return Path("/proc", process, "stat").read_text().rpartition(")")[2].split()[0] != "Z"
+    except FileNotFoundError:
+        return False
 
 
 def test_what_the_forking_process_left_to_be_cleared_away_is_left_to_it() -> None:

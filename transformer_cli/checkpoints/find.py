@@ -133,8 +133,8 @@ def find_checkpoint(
             return path
     complete = list_checkpoints(run_dir)
     if not complete:
-        typed = config_path or f"{run_dir.name}.yaml"
-        raise ModelError(f"{shown(run_dir)} has no checkpoint yet", hint=f"train it: tx train -c {typed}")
+        how = f"train it: tx train -c {config_path}" if config_path else "the `tx train` that began it goes on"
+        raise ModelError(f"{shown(run_dir)} has no checkpoint yet", hint=how)
     return complete[-1]
 
 

@@ -57,6 +57,8 @@ def average(
         raise UsageError("where to? checkpoints that are named have no one run", hint="name the new one with -o")
 
     from transformer_cli.checkpoints.find import find_checkpoint, find_run, run_of
+    from transformer_cli.data.fingerprints import LINES
+    from transformer_cli.evaluation.words import WORD_COUNTS
 
     if best is not None or last is not None:
         run_dir = find_run(runs[0])
@@ -71,6 +73,8 @@ def average(
     with console.pulse.doing("averaging"):
         made = write(parents, place)
         _copy_lexicon(run_of(parents[0]), place)
+        if len({run_of(parent).resolve() for parent in parents}) == 1:
+            _copy(run_of(parents[0]), place, WORD_COUNTS, LINES)
     console.say(f"the mean of {', '.join(shown(parent) for parent in parents)}")
     if json_output:
         console.result(json_line({"checkpoint": str(made), "parents": [str(parent) for parent in parents]}))
@@ -91,9 +95,15 @@ def _copy_lexicon(run_dir: Path, place: Path) -> None:
             lexicon_of([run_dir], known.tokenizer)
         except UsageError as failure:  # the mean is there all the same, and who translates with it is told again
             console.warn(failure.message)
-    if (run_dir / LEXICON).exists():
-        with atomic_file(place / LEXICON) as file:
-            file.write(read_bytes(run_dir / LEXICON))
+    _copy(run_dir, place, LEXICON)
+
+
+def _copy(run_dir: Path, place: Path, *names: str) -> None:
+    """What a run knows of its text, where it knows it."""
+    for name in names:
+        if (run_dir / name).exists():
+            with atomic_file(place / name) as file:
+                file.write(read_bytes(run_dir / name))
 
 
 def _best(run_dir: Path, n: int) -> list[Path]:

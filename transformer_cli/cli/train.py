@@ -41,7 +41,7 @@ def train(
     ] = 1,
     max_time: Annotated[
         str | None,
-        typer.Option("--max-time", metavar="TIME", help="Save and stop after so many hours: 11.5 or 11:30:00."),
+        typer.Option("--max-time", metavar="TIME", help="After so many hours, save and stop: 11.5, or 11:30:00."),
     ] = None,
     strict: Strict = False,
     json_output: Json = False,
@@ -69,9 +69,8 @@ def train(
         raise UsageError("which configuration?", hint="for example: tx train -c tiny.yaml")
     if timed and not dry_run:
         raise UsageError("--time goes with --dry-run", hint="training itself says how long it takes")
-    if max_time is not None:
-        overrides = [*(overrides or []), f"training.max_hours={hours_of(max_time)!r}"]
-    loaded = load_config(config, overrides or [], to_train=True)
+    hours = [] if max_time is None else [f"training.max_hours={hours_of(max_time)!r}"]
+    loaded = load_config(config, [*(overrides or []), *hours], to_train=True)
     directory = Path(run_dir or f"runs/{loaded.name}")
 
     if dry_run:
@@ -105,7 +104,7 @@ def train(
         with listener() as listening:
             outcome = train(loaded, directory, overwrite=overwrite, listener=listening, texts=texts)
     except Interrupted as end:
-        end.hint = _command(config, overrides or [], run_dir, processes)
+        end.hint = _command(config, overrides or [], run_dir, processes, max_time)
         raise
     if place().rank:
         return
@@ -146,11 +145,12 @@ def program() -> str:
     return "tx" if shutil.which("tx") or runs_as.name != "tx" else shlex.quote(shown(runs_as))
 
 
-def _command(config: str, overrides: list[str], run_dir: str | None, processes: int) -> str:
+def _command(config: str, overrides: list[str], run_dir: str | None, processes: int, max_time: str | None) -> str:
     """What goes on with the run: without `--overwrite`, which would begin anew."""
     options = ["-c", config, *(word for override in overrides for word in ("--set", override))]
     options += ["--run-dir", run_dir] if run_dir else []
     options += ["--processes", str(processes)] if processes > 1 else []
+    options += ["--max-time", max_time] if max_time else []
     return f"{program()} train {shlex.join(options)}"
 
 

@@ -20,7 +20,7 @@ import numpy as np
 from transformer_cli import files
 from transformer_cli.data.binary import EncodedCorpus, damage_of, loaded, write_index, writing
 from transformer_cli.data.corpus import Corpus
-from transformer_cli.data.encoding import Encoder, Stretch, Team, cores
+from transformer_cli.data.encoding import NO_PIECES, Encoder, Stretch, Team, cores
 from transformer_cli.data.fingerprints import Numbers, write_fingerprints
 from transformer_cli.data.text import as_text
 from transformer_cli.errors import DataError
@@ -119,9 +119,11 @@ class Volumes:
         """All of them as one, which must be there; DataError where no pair is left to learn from."""
         found = EncodedCorpus(self.places)
         if (limit := self.options["max_length"]) is not None and not len(found):
+            why = " and ".join(f"{n:,} {reason}" for reason, n in found.counts.items()) or "none"
+            is_long = any(reason != NO_PIECES for reason in found.counts)
             raise DataError(
-                f"no sentence pair is left to learn from: all {len(self.corpus):,} are empty or longer than {limit}",
-                hint="raise data.max_length",
+                f"no sentence pair is left to learn from: of {len(self.corpus):,}, {why}",
+                hint=f"raise data.max_length, {limit}" if is_long else "look at the text: nothing in it is to be seen",
             )
         return found
 

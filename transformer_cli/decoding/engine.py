@@ -65,6 +65,9 @@ class EngineTranslator(TextTranslator):
         try:
             numbers = {pool.submit(found_for, number): number for number in range(n_batches)}
             for done in as_completed(numbers):
+                if done.exception() is not None:  # of all that have begun, the first to fail is told
+                    pool.shutdown(cancel_futures=True)
+                    done = next(one for one in numbers if not one.cancelled() and one.exception() is not None)
                 yield numbers[done], done.result()
         finally:
             pool.shutdown(cancel_futures=True)

@@ -36,15 +36,23 @@ def worth(wanted: int | Literal["auto"], n_batches: int) -> int:
 def spread(work: Work, n_batches: int, *, workers: int) -> Generator[tuple[int, Found]]:
     """Every batch's number and what was found for it, in the order in which processes are done with them.
 
-    Raises what a process raises, or ResourceError; in any case none of them is left.
+    Raises what a process raises, of several the one with the first batch, or ResourceError; in any case none of them is
+    left, not even where this one is killed.
     """
     processes: dict[Connection, int] = {}
+    failures: dict[int, errors.TxError] = {}
     left = _Left(n_batches)
     try:
         for _ in range(workers):
-            ours, theirs = Pipe(duplex=False)
-            process = os.fork()
+            try:
+                ours, theirs = Pipe(duplex=False)
+                process = os.fork()
+            except OSError as failure:
+                what = failure.strerror or failure
+                raise ResourceError(f"no process can be started to translate: {what}", hint=FEWER) from failure
             if process == 0:
+                for inherited in (ours, *processes):  # which would keep a pipe open that nobody reads any more
+                    inherited.close()
                 _serve(theirs, work, left)
             theirs.close()
             processes[ours] = process
@@ -58,10 +66,14 @@ def spread(work: Work, n_batches: int, *, workers: int) -> Generator[tuple[int, 
                     if status:
                         raise _ended(status) from None
                     continue
-                if kind != "found":
+                if kind == "found":
+                    yield number, [[Hypothesis(tuple(ids), *rest) for ids, *rest in several] for several in said]
+                else:
                     message, hint = said
-                    raise getattr(errors, kind)(message, hint=hint)
-                yield number, [[Hypothesis(tuple(ids), *rest) for ids, *rest in several] for several in said]
+                    failures[number] = getattr(errors, kind)(message, hint=hint)
+                    left.end()  # what others have begun may fail, too, and be what one process would have come to first
+        if failures:
+            raise failures[min(failures)]
     finally:
         left.close()
         for connection, process in processes.items():
@@ -84,11 +96,16 @@ class _Left:
         while number := os.read(self._file, 8):
             yield int.from_bytes(number, sys.byteorder)
 
+    def end(self) -> None:
+        """Nobody is to take any more."""
+        os.lseek(self._file, 0, os.SEEK_END)
+
     def close(self) -> None:
         os.close(self._file)
 
 
-HINT = "it may have been memory; decoding.workers=1 translates in one process"
+FEWER = "decoding.workers=1 translates in one process"
+HINT = f"it may have been memory; {FEWER}"
 
 
 def _serve(connection: Connection, work: Work, numbers: Iterable[int]) -> NoReturn:
@@ -106,9 +123,11 @@ def _serve(connection: Connection, work: Work, numbers: Iterable[int]) -> NoRetu
         status = 0
     except errors.TxError as failure:
         _say(connection, type(failure).__name__, number, [failure.message, failure.hint])
+        status = 0
     except Exception as failure:
         said = f"a process that translated failed: {type(failure).__name__}: {failure}"
         _say(connection, ResourceError.__name__, number, [said, HINT])
+        status = 0
     finally:
         os._exit(status)  # nothing of the one that forked it is to be cleaned up twice
 

@@ -5,8 +5,9 @@ from __future__ import annotations
 import json
 import os
 import re
+import shlex
 import time
-from collections.abc import Callable, Collection, Iterator, Mapping
+from collections.abc import Callable, Collection, Iterable, Iterator, Mapping
 from contextlib import contextmanager, suppress
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
@@ -190,20 +191,29 @@ def check_same(now: RunConfig, run_dir: Path) -> dict[str, Any]:
         free = free - {"data.valid"}  # it says which text, not where it lies
     before, after = flat(saved.model_dump()), flat(now.model_dump())
     keys = [key for key in before | after if not _is_among(key, free)]
-    differences = [
-        f"  {key}: {before.get(key)} in the run, {after.get(key)} now"
-        for key in keys
-        if before.get(key) != after.get(key)
-    ]
+    keys = [key for key in keys if before.get(key) != after.get(key)]
+    differences = [f"  {key}: {before.get(key)} in the run, {after.get(key)} now" for key in keys]
     if differences:
+        how = "" if len(keys) > FEW or not before.keys() >= {*keys} else f": {_settings(before, keys)}"
         raise UsageError(
             f"{files.shown(run_dir)} is a run with another configuration:\n" + "\n".join(differences),
-            hint="give the new run another name (--set name=... or --run-dir), or start this one anew with --overwrite",
+            hint=f"to go on with it, say what it was{how}; give a new run another name (--set name=... or --run-dir), "
+            "or start this one anew with --overwrite",
         )
     record = read_record(run_dir)
     if not any(steps):
         record.pop("machine", None)  # nothing was learned on it: what is configured now decides anew
     return record if steps else {"data": record.get("data", {})}
+
+
+def _settings(values: Mapping[str, Any], keys: Iterable[str]) -> str:
+    """As options of a command."""
+    texts = ((key, value if isinstance(value, str) else files.json_line(value)) for key, value in values.items())
+    return " ".join(f"--set {shlex.quote(f'{key}={text}')}" for key, text in texts if key in keys)
+
+
+FEW = 3
+"""So many settings are spelled out."""
 
 
 def check_alike(world: World, facts: Mapping[str, Any]) -> None:

@@ -6,7 +6,12 @@ import re
 
 from transformer_cli.errors import UsageError
 
-_CLOCK = re.compile(r"(?:(\d+)-)?(\d+):([0-5]?\d):([0-5]?\d)")
+_CLOCK = re.compile(r"(?:(\d+)-)?(\d+):([0-5]?\d):([0-5]?\d)", re.ASCII)
+_HOURS = re.compile(r"(?:\d+\.?\d*|\.\d+)(?:e[+-]?\d+)?", re.ASCII)
+
+
+LONGEST = 40
+"""Of what is no time, so much is shown."""
 
 
 def duration(seconds: float) -> str:
@@ -34,9 +39,11 @@ def hours_of(text: str) -> float:
             days, hours, minutes, seconds = (int(part or 0) for part in found.groups())
             time = days * 24 + hours + minutes / 60 + seconds / 3600
         else:
-            time = float(text)
+            time = float(text) if _HOURS.fullmatch(text) else 0.0
     except (ValueError, OverflowError):
         time = 0.0
     if not 0 < time < float("inf"):
-        raise UsageError(f"{text!r} is no time", hint="for example 11.5, which are hours, or 11:30:00")
+        shown = text if len(text) < LONGEST else f"{text[:LONGEST]}..."
+        hint = "for example 11.5, which are hours, or 11:30:00; 0:05:00 are five minutes"
+        raise UsageError(f"{shown!r} is no time", hint=hint)
     return time

@@ -188,7 +188,7 @@ class Run:
         check_within(progress, left, self.run_dir)
         held = sum(p.numel() for name, p in learner.model.named_parameters() if name in self.held)
         say(
-            f"{len(encoded):,} sentence pairs, {n_batches:,} batches an epoch; "
+            f"{len(encoded):,} sentence pairs, {n_batches:,} {'batch' if n_batches == 1 else 'batches'} an epoch; "
             f"{sum(p.numel() for p in learner.model.parameters()):,} parameters"
             f"{f', {held:,} of them frozen' if held else ''}; "
             f"{self.machine.device}, {self.machine.precision} ({self.machine.reason}), threads: {self.machine.threads}"

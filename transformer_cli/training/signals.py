@@ -9,6 +9,7 @@ from types import FrameType, TracebackType
 from typing import Any, Self
 
 from transformer_cli.errors import Interrupted
+from transformer_cli.training.durations import spelled
 
 HOW = {
     getattr(signal, name): words
@@ -76,11 +77,12 @@ class StopRequest:
         number = self.reason
         assert number is not None
         is_over = self.end is not None and number == TIME_IS_OVER
-        how = f"training.max_hours, {self.hours:g}, are nearly over: stopped" if is_over else HOW[number]
+        time = f"training.max_hours, {spelled(3600 * (self.hours or 0))}, is nearly over"
+        how = f"{time}: stopped" if is_over else HOW[number]
         return Interrupted(f"{how} {what}", signal_number=number)
 
     def _note(self, number: int, frame: FrameType | None) -> None:
         if self.signal_number is not None:
-            raise Interrupted(f"{HOW[number]} at once; the last checkpoint is whole", signal_number=number)
+            raise Interrupted(f"{HOW[number]} at once; whatever was saved is whole", signal_number=number)
         self.signal_number = number
         self.acknowledge()
