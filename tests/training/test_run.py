@@ -281,7 +281,7 @@ def test_the_warning_of_a_queue_and_the_end_of_the_time_stop_it_saved() -> None:
         train(settings(), Path("run"))
     assert caught.value.exit_code == 138
     assert caught.value.message.startswith("stopped by SIGUSR1 after step 2 of 12; everything is saved")
-    with pytest.raises(Interrupted, match=r"max_hours, 1e-06, are nearly over: stopped after step 3 of 12") as over:
+    with pytest.raises(Interrupted, match=r"max_hours, 0 s, is nearly over: stopped after step 3 of 12") as over:
         train(settings(max_hours=1e-6), Path("run"))
     assert over.value.exit_code == 138
     train(settings(max_hours=1.0), Path("run"))
