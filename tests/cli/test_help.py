@@ -150,6 +150,7 @@ def refused(capsys, monkeypatch):
         (["translate", "--src", "x"], "did you mean --input?"),
         (["evaluate", "--src", "x"], "did you mean --source?"),
         (["translate", "--beam", "3"], "did you mean --beam-size?"),
+        (["translate", "--beam_size=3"], "did you mean --beam-size?"),
         (["train", "--zzz"], "`tx train --help` shows what is possible."),
     ],
 )

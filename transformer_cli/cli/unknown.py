@@ -32,7 +32,8 @@ def _option_hint(option: str, command: str, options: Sequence[str]) -> str:
     from transformer_cli.config import elsewhere
     from transformer_cli.config.settings import look_up
 
-    if meant := elsewhere.option(option, options):
+    dashed = option.replace("_", "-")
+    if meant := dashed if dashed in options else elsewhere.option(option, options):
         return f"did you mean {meant}?"
     if instead := elsewhere.instead(option):
         return f"tx {instead}."
