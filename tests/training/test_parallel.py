@@ -16,6 +16,7 @@ from types import SimpleNamespace
 from typing import Any
 
 import pytest
+import torch
 import torch.distributed.run as torchrun
 from conftest import PAIRS
 from ranks import codes, start
@@ -29,10 +30,12 @@ from transformer_cli.cli.processes import check_room, run_all
 from transformer_cli.config.data import InlinePairs
 from transformer_cli.config.source import load_config
 from transformer_cli.config.training import Budget
-from transformer_cli.errors import UsageError
-from transformer_cli.training import loop, parallel, run, signals, update, watching
+from transformer_cli.errors import TxError, UsageError
+from transformer_cli.training import loop, objective, parallel, run, signals, update, watching
+from transformer_cli.training.listening import Listener
 from transformer_cli.training.parallel import joined
 from transformer_cli.training.run import train
+from transformer_cli.training.update import seed_dropout
 
 TORCHRUN = ["--nproc-per-node=2", "--master-port=0", "--standalone", "--no-python"]
 
@@ -180,6 +183,51 @@ def test_the_end_of_the_time_on_one_process_stops_both_at_the_same_step_saved(
     assert words in (tmp_path / "0").read_text()
     assert [len(Path(f"learned-{rank}").read_text().split("\n")[:-1]) for rank in range(2)] == [4, 4]
     assert list_checkpoints("run")[-1].name == "step-00000004"
+
+
+def test_memory_that_is_not_enough_for_all_together_is_so_for_parts_by_the_same_command(
+    tmp_path: Path, trained_run: Path
+) -> None:
+    """Of the second process, in the fourth update; the run goes on from its last checkpoint."""
+    config = load_config(trained_run / "config.yaml")
+    options = {"max_steps": 6, "validate_every": 2, "parallel": "fsdp", "validation_bleu": False, "best_by": "loss"}
+    changed = config.model_copy(update={"training": config.training.model_copy(update=options)})
+
+    def part(rank: int) -> None:
+        real = objective.loss_of
+
+        def loss_of(*arguments: Any, **named: Any) -> Any:
+            if rank == 1 and torch.initial_seed() in fourth and len(arguments[1].indices) > 2:
+                raise torch.OutOfMemoryError("CUDA out of memory")
+            return real(*arguments, **named)
+
+        def seeded(seed: int, step: int, batch: int, rank: int) -> None:
+            seed_dropout(seed, step, batch, rank)
+            if step == 4:
+                fourth.add(torch.initial_seed())
+
+        fourth, said = set[int](), list[str]()
+        update.seed_dropout, objective.loss_of = seeded, loss_of
+        try:
+            train(changed, Path("run"), listener=Listener(say=said.append))
+        except TxError as error:
+            Path(f"hint-{rank}").write_text(str(error.hint))
+            raise
+        Path(f"said-{rank}").write_text("\n".join(said))
+
+    tries = 0
+    while (ended := codes(start(2, part, tmp_path), limit_s=60)) == [5, 5]:
+        tries += 1
+        assert Path("hint-0").read_text() == f"the same command goes on with each batch in {2**tries} parts"
+        assert list_checkpoints("run")[-1].name == "step-00000002"
+    assert ended == [0, 0]
+    assert tries > 1
+    words = f"each batch is learned from in {2**tries} parts: memory was not enough before (run/memory.json)"
+    assert words in Path("said-0").read_text()
+    assert list_checkpoints("run")[-1].name == "step-00000006"
+    Path("run/memory.json").write_text('{"parts": "many"}')
+    assert codes(start(2, part, tmp_path), limit_s=60) == [4, 4]
+    assert "run/memory.json does not say in how many parts" in (tmp_path / "0").read_text()
 
 
 def test_other_versions_on_a_process_are_refused_by_name(tmp_path: Path, trained_run: Path) -> None:

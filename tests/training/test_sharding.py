@@ -40,7 +40,7 @@ from transformer_cli.training.parallel import World, joined
 from transformer_cli.training.run import train
 from transformer_cli.training.scaling import LossScale
 from transformer_cli.training.sharding import shard
-from transformer_cli.training.update import Learner, seed_dropout
+from transformer_cli.training.update import Learner, Portions, seed_dropout
 from transformer_cli.training.validation import Validation
 
 SEED, STEPS = 3, (1, 2, 3)
@@ -386,7 +386,8 @@ def test_what_others_take_no_part_in_is_begun_anew_in_parts(
         with joined("cpu") as world:
             options = TrainingConfig(parallel=parallel, accumulation=2)  # type: ignore[arg-type]
             sharding, optimizer = shard(ours, options, world), Recorder(filter(is_trained, ours.parameters()), lr=0.0)
-            learner = Learner(sharding, optimizer, options, SEED, world)
+            left = Portions(leave=lambda n: write_json(tmp_path / f"left-{rank}", n))
+            learner = Learner(sharding, optimizer, options, SEED, world, portions=left)
             every = batches(2, 2, 4)
             update = train_step(learner, every[rank], step=4)
             objective.loss_of = real
@@ -397,6 +398,31 @@ def test_what_others_take_no_part_in_is_begun_anew_in_parts(
     ended = codes(start(2, check, tmp_path), limit_s=60)
     assert ended == ([0, 0] if ends_well else [5, 5]), (tmp_path / "0").read_text()
     assert ends_well or "process 1 of 2: not enough memory to learn from" in (tmp_path / "0").read_text()
+    assert {path.name: path.read_text() for path in tmp_path.glob("left-*")} == ({} if ends_well else {"left-1": "2\n"})
+
+
+@pytest.mark.parametrize("n_parts", [2, 3])
+@pytest.mark.parametrize("parallel", ["ddp", "fsdp"])
+def test_in_parts_from_the_beginning_gradients_are_those_of_whole_batches(
+    parallel: str, n_parts: int, tmp_path: Path
+) -> None:
+    """Whatever number of sentences a process has, none at all among them: all compute as often."""
+    shape = SHAPES[0] | {"dropout": 0.0}
+
+    def check(rank: int) -> None:
+        with joined("cpu") as world:
+            options = TrainingConfig(parallel=parallel, accumulation=2)  # type: ignore[arg-type]
+            for step in (1, 2, 4):
+                ours, theirs = model(shape, torch.float64), model(shape, torch.float64)
+                sharding = shard(ours, options, world)
+                optimizer = Recorder(filter(is_trained, ours.parameters()), lr=0.0)
+                learner = Learner(sharding, optimizer, options, SEED, world, portions=Portions(n=n_parts))
+                every = batches(2, 2, step)
+                update = train_step(learner, every[rank], step=step)
+                loss, norm = expected(theirs, every, step, options)
+                assert (update.loss, update.gradient_norm) == pytest.approx((loss, norm), rel=1e-12)
+
+    assert codes(start(2, check, tmp_path), limit_s=60) == [0, 0], (tmp_path / "0").read_text()
 
 
 def test_who_has_no_sentence_learns_nothing() -> None:

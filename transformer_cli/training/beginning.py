@@ -1,4 +1,4 @@
-"""What a run begins with: the weights and the tokenizer of another, or a new tokenizer."""
+"""What a run begins with: the weights and the tokenizer of another, or a new tokenizer; batches whole, or in parts."""
 
 from __future__ import annotations
 
@@ -16,7 +16,10 @@ from transformer_cli.data.corpus import Corpus
 from transformer_cli.errors import ModelError, UsageError
 from transformer_cli.files import shown
 from transformer_cli.tokenizer import SPECIALS, Tokenizer, cut_before, extended, tag_of, train_tokenizer
+from transformer_cli.training.directory import MEMORY, leave_parts, parts_of
 from transformer_cli.training.listening import Listener
+from transformer_cli.training.parallel import World
+from transformer_cli.training.update import Portions
 
 VOCABULARIES = {
     "source_embedding.table.weight": "source",
@@ -112,3 +115,12 @@ def _strange_tags(config: RunConfig, parent: OpenedRun) -> list[str]:
 
 def _pairs(ours: object, theirs: object) -> dict[str, tuple[object, object]]:
     return {key: (value, vars(theirs)[key]) for key, value in vars(ours).items()}
+
+
+def portions_of(run_dir: Path, world: World, listener: Listener) -> Portions:
+    """In how many parts each process learns from a batch: in one, unless memory was not enough for all before."""
+    n = int(world.share(str(parts_of(run_dir)) if world.is_main else ""))
+    if n > 1:
+        place = shown(run_dir / MEMORY)
+        listener.say(f"each batch is learned from in {n} parts: memory was not enough before ({place})")
+    return Portions(listener.warn, n, partial(leave_parts, run_dir))

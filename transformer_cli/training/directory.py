@@ -21,12 +21,14 @@ from transformer_cli.config.source import dump_config, load_config
 from transformer_cli.data.corpus import Corpus
 from transformer_cli.data.fingerprints import LINES
 from transformer_cli.data.lexicon import LEXICON
-from transformer_cli.errors import DataError, ResourceError, TxError, UsageError
+from transformer_cli.errors import DataError, ModelError, ResourceError, TxError, UsageError
 from transformer_cli.evaluation.words import WORD_COUNTS
 
 if TYPE_CHECKING:
     from transformer_cli.training.parallel import World
 
+MEMORY = "memory.json"
+"""In how many parts each batch is learned from, where memory was not enough for whole ones."""
 NO_METRICS = "metrics.damaged"
 """Lines that were found among what was measured, and are none of it."""
 PATIENCE_S = 0.5
@@ -73,7 +75,7 @@ UNTIL_SAVED = UNTIL_TRAINED | {"data.max_length", "data.source_eos", "model"}
 PLACES = {"data.train", "data.valid", "data.test"}
 """Where texts lie."""
 
-FILES = ("best", "last", METRICS, NO_METRICS, WORD_COUNTS, LINES, LEXICON, "config.yaml", "run.json")
+FILES = ("best", "last", METRICS, NO_METRICS, WORD_COUNTS, LINES, LEXICON, MEMORY, "config.yaml", "run.json")
 """The files of a run, in the order in which they are deleted: the last proves that the others are a run's."""
 
 FOLDERS = {
@@ -214,6 +216,26 @@ def _settings(values: Mapping[str, Any], keys: Iterable[str]) -> str:
 
 FEW = 3
 """So many settings are spelled out."""
+
+
+def parts_of(run_dir: Path) -> int:
+    """In how many parts each batch is learned from, since memory was not enough at an earlier start; 1 where it was.
+    Raises ModelError where what says so is damaged."""
+    if not (path := run_dir / MEMORY).exists():
+        return 1
+    found = files.read_json(path, error=ModelError)
+    n = found.get("parts") if isinstance(found, dict) else None
+    if not isinstance(n, int) or n < 1:
+        raise ModelError(
+            f"{files.shown(path)} does not say in how many parts batches are learned from",
+            hint="delete it: then they are tried whole again",
+        )
+    return n
+
+
+def leave_parts(run_dir: Path, n: int) -> None:
+    """For the next start."""
+    files.write_json(run_dir / MEMORY, {"parts": n})
 
 
 def check_alike(world: World, facts: Mapping[str, Any]) -> None:

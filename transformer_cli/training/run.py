@@ -30,7 +30,7 @@ from transformer_cli.errors import DivergedError, UsageError
 from transformer_cli.machine import Machine, decide, device_of
 from transformer_cli.model.build import build_model
 from transformer_cli.tokenizer import Tokenizer
-from transformer_cli.training.beginning import begin_tokenizer, inherited, learn_tokenizer, parent_of
+from transformer_cli.training.beginning import begin_tokenizer, inherited, learn_tokenizer, parent_of, portions_of
 from transformer_cli.training.clock import WARM_UP_S, Clock, Horizon
 from transformer_cli.training.directory import check_alike, check_ours, check_same, check_text, claimed, discard, sweep
 from transformer_cli.training.keeping import Keeper
@@ -49,7 +49,7 @@ from transformer_cli.training.schedules import ends_rising, peak, peak_in_words
 from transformer_cli.training.sharding import shard
 from transformer_cli.training.signals import StopRequest
 from transformer_cli.training.tensorboard import require_tensorboard
-from transformer_cli.training.update import Learner, Portions, Update, try_out
+from transformer_cli.training.update import Learner, Update, try_out
 from transformer_cli.training.utilisation import Utilisation, peak_flops, training_flops
 from transformer_cli.training.validation import Validation, example_of
 
@@ -324,16 +324,16 @@ class Run:
     def _learner(self) -> Learner:
         config, options = self.config, self.config.training
         torch.manual_seed(config.seed)
-        model = build_model(
-            config.model, source_vocab=self.tokenizer.source_size, target_vocab=self.tokenizer.target_size
-        ).to(self.machine.device)
+        source, target = self.tokenizer.source_size, self.tokenizer.target_size
+        model = build_model(config.model, source_vocab=source, target_vocab=target).to(self.machine.device)
         model.compute_in(self.machine.dtype, training=True)
         model.use_attention(fused=self.machine.fused_attention)
         for name, parameter in model.named_parameters():
             parameter.requires_grad_(parameter.requires_grad and name not in self.held)
         sharding = shard(model, options, self.world)
         optimizer = build_optimizer(model, options)
-        others = average_of(model, optimizer, options.ema), self._spent_s, self._asked, Portions(self.listener.warn)
+        portions = portions_of(self.run_dir, self.world, self.listener)
+        others = average_of(model, optimizer, options.ema), self._spent_s, self._asked, portions
         return Learner(sharding, optimizer, options, config.seed, self.world, *others)
 
     def _resume(self, learner: Learner) -> Progress:

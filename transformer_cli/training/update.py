@@ -19,6 +19,7 @@ from transformer_cli.data.loader import Batch, divided
 from transformer_cli.errors import ResourceError
 from transformer_cli.model.transformer import Transformer
 from transformer_cli.training.moving_average import NoAverage
+from transformer_cli.training.objective import of_nothing
 from transformer_cli.training.optimizers import can_leave_out
 from transformer_cli.training.parallel import World
 from transformer_cli.training.scaling import LossScale
@@ -62,6 +63,8 @@ class Portions:
     tell: Callable[[str], None] = lambda line: None
     """Takes what has to be said once it is not."""
     n: int = 1
+    leave: Callable[[int], None] = lambda n: None
+    """Takes what the next start has to begin with, where others cannot begin anew."""
 
     def halve(self) -> None:
         self.n *= 2
@@ -254,12 +257,14 @@ def _learn(
     """The parts that batches were learned from in, and the summed loss of each, on the device; gradients are added up.
 
     is_update: those of other processes, too. Where memory is too little, all begins anew in smaller parts; raises
-    ResourceError where there are none, or other processes take part already.
+    ResourceError where there are none, or other processes take part already: then all begin so when they start again.
     """
     sharding, portions = learner.sharding, learner.portions
     n_targets = sum(batch.n_target_tokens for batch in window)
     while True:
         parts = [part for batch in window for part in divided(batch, portions.n)]
+        if sharding.is_shared(is_last=False):  # all learn from as many, whatever there is in them
+            parts += [of_nothing()] * (portions.n * len(window) - len(parts))
         losses, is_shared = [], False
         try:
             for number, part in enumerate(parts):
@@ -269,11 +274,16 @@ def _learn(
                 losses.append(sharding.learn(part, n_targets=n_targets, is_last=is_last, scale=scale))
             return parts, losses
         except torch.OutOfMemoryError as failure:
-            if is_shared or all(len(part.source_lengths_B) < 2 for part in parts):
+            is_divisible = any(len(part.source_lengths_B) > 1 for part in parts)
+            if is_shared or not is_divisible:
+                hint = "training.recompute: true needs less, also when this run goes on; in a new one, so does a "
+                hint += "smaller training.budget_tokens"
+                if is_divisible:
+                    portions.leave(2 * portions.n)
+                    hint = f"the same command goes on with each batch in {2 * portions.n} parts"
                 raise ResourceError(
                     f"not enough memory to learn from {part.n_source_tokens:,} + {part.n_target_tokens:,} pieces",
-                    hint="training.recompute: true needs less, also when this run goes on; in a new one, so does a "
-                    "smaller training.budget_tokens",
+                    hint=hint,
                 ) from failure
         # Not before the failure is gone, which holds what it was about.
         learner.optimizer.zero_grad()
