@@ -17,8 +17,8 @@ from dataclasses import dataclass, replace
 from typing import Literal
 
 from transformer_cli.accounting.flops import Pass, Work, meets_source, prefill, step
-from transformer_cli.accounting.parameters import Count, Part, product
-from transformer_cli.config.accounting import CountedModel
+from transformer_cli.accounting.parameters import Count, Part, added, product
+from transformer_cli.config.accounting import CountedModel, Projection
 from transformer_cli.config.model import Stack
 from transformer_cli.config.training import TrainingConfig
 
@@ -123,12 +123,21 @@ def _prepared(count: Count, storage: Storage) -> Iterator[Item]:
     other one is laid out by oneDNN, so that elsewhere this is too much."""
     if not (count.model.depths.encoder and count.model.depths.decoder):
         return
-    parts = [(_width(part, storage), part) for part in count.parts if _is_cast(part) or part.block == "unembedding"]
+    laid_out = [_of_steps(part, count.model) for part in count.parts if _is_cast(part) or part.block == "unembedding"]
+    parts = [(_width(part, storage), part) for part in laid_out]
     own = storage.device != "cpu"  # vectors of linear layers are those that the module has cast for good
     cast = [pair for pair in parts if pair[0] != FP32 and not (own and _is_linear(pair[1]))]
     yield _held("prepared_weights", [pair for pair in parts if pair[1].is_matrix or pair in cast])
     if storage.device == "cpu":
         yield _held("prepared_for_few", [(FP32, part) for _, part in parts if part.is_matrix])
+
+
+def _of_steps(part: Part, model: CountedModel) -> Part:
+    """Of the biases of cross-attention, those of queries and outputs: keys and values are made of the source once."""
+    if part.component != "attention_bias" or part.block != "cross":
+        return part
+    widths: dict[Projection, int] = {"query": model.n_heads * model.head_width, "output": model.d_model}
+    return replace(part, each=added([width for name, width in widths.items() if name in model.projections]))
 
 
 def caches(model: CountedModel, work: Work, storage: Storage) -> list[Item]:
@@ -166,8 +175,9 @@ def _width(part: Part, storage: Storage) -> int:
     """Bytes of a number as translating takes it: on a CPU bf16 is for some products alone, see model/prepared.py."""
     if storage.device != "cpu" or storage.precision == "fp32":
         return storage.value
-    is_rounded = part.block in ("encoder_self", "encoder_ffn", "decoder_ffn", "unembedding")
-    return HALF if storage.precision == "bf16" and is_rounded else FP32
+    is_rounded = part.block in ("encoder_ffn", "decoder_self", "cross", "decoder_ffn", "unembedding")
+    is_of_source = part.component in ("cross.key", "cross.value")
+    return HALF if storage.precision == "bf16" and is_rounded and not is_of_source else FP32
 
 
 def _numbers_read(part: Part, a_pass: Pass, d_model: int) -> int:

@@ -18,7 +18,7 @@ from transformer_cli.decoding.options import Symbols
 Exact = Callable[[Tensor], Tensor]
 """Ids (R, K) to their logits, where those that a step returned are rounded."""
 CACHED_BEAMS = 32
-SPARE = 3
+SPARE = 2
 """So many more than are wanted are looked at again where logits are rounded: bf16 has 8 digits, and ties abound."""
 ONE_BY_ONE = 8
 """Up to so many numbers NumPy finds one after the other faster than PyTorch all at once: its maximum takes a tenth of

@@ -2,9 +2,9 @@
 
 It computes what transformer.py computes, without modules, dropout or gradients, and is a stepper like it.
 
-In bf16 on a CPU, products are in bf16 where they take long and change little: in the encoder, in feed-forward networks,
-and for logits, of which those that decide are computed once more in fp32 (`Steps.exact`). All else is in fp32, as are
-steps of few rows, and everything where the processor has no such products.
+In bf16 on a CPU, products of steps and of feed-forward networks are in bf16; of logits those that decide are computed
+once more in fp32 (`Steps.exact`). All else is in fp32: rows between products, attention, what attention makes of the
+source, on which all else depends, steps of few rows, and everything where the processor has no such products.
 
 B batch, S source length, D d_model, H heads, G heads of keys and values, K d_head, L layers, V vocabulary, W places for
 beams, R rows (the beams of all sentences, or all positions), N cached keys, J heads of keys of all sentences (B * G)
@@ -108,7 +108,7 @@ class Form:
         folded = (layer.cross_attention.query.weight.dtype for layer in model.decoder.layers)  # type: ignore[union-attr]
         own = self.n_groups == self.n_heads and all(of_weights == self.dtype for of_weights in folded)
         self.folds = on_cpu and own and not (self.turns or self.relates)
-        self.encoder = [Layer(layer, rounded, rounded, self.dtype) for layer in model.encoder.layers]  # type: ignore[arg-type]
+        self.encoder = [Layer(layer, product, rounded, self.dtype) for layer in model.encoder.layers]  # type: ignore[arg-type]
         self.decoder = [CrossLayer(layer, product, rounded, self.dtype) for layer in model.decoder.layers]  # type: ignore[arg-type]
         stacks = (model.encoder, model.decoder)
         self.encoder_norm, self.decoder_norm = (norm_of(stack.norm, self.dtype) for stack in stacks)
@@ -289,16 +289,16 @@ class Around:
 
 
 class Layer:
-    """Self-attention and feed-forward, each by products of its own."""
+    """Self-attention and feed-forward, each by products of its own kind."""
 
     def __init__(
-        self, layer: EncoderLayer | DecoderLayer, product: ProductOf, feed_forward: ProductOf, dtype: torch.dtype
+        self, layer: EncoderLayer | DecoderLayer, attention: ProductOf, feed_forward: ProductOf, dtype: torch.dtype
     ) -> None:
         self.residuals = [Around(residual, dtype) for residual in layer.residuals]  # type: ignore[arg-type]
-        self.query_key_value = product(layer.self_attention.query_key_value)
+        self.query_key_value = attention(layer.self_attention.query_key_value)
         self.query_norm = norm_of(layer.self_attention.query_norm, dtype)
         self.key_norm = norm_of(layer.self_attention.key_norm, dtype)
-        self.output = product(layer.self_attention.output)
+        self.output = attention(layer.self_attention.output)
         up = feed_forward(layer.feed_forward.up)
         activation = layer.feed_forward.activation
         self.inner: Rows = up.rectified if activation is F.relu else lambda x_RD: activation(up(x_RD))
@@ -311,14 +311,14 @@ class Layer:
 class CrossLayer(Layer):
     """And cross-attention."""
 
-    def __init__(self, layer: DecoderLayer, product: ProductOf, feed_forward: ProductOf, dtype: torch.dtype) -> None:
-        super().__init__(layer, product, feed_forward, dtype)
+    def __init__(self, layer: DecoderLayer, product: ProductOf, rounded: ProductOf, dtype: torch.dtype) -> None:
+        super().__init__(layer, rounded, rounded, dtype)
         self.cross_attention = layer.cross_attention
-        self.query = product(layer.cross_attention.query)
+        self.query = rounded(layer.cross_attention.query)
         self.remember = product(layer.cross_attention.key_value)
         self.cross_query_norm = norm_of(layer.cross_attention.query_norm, dtype)
         self.cross_key_norm = norm_of(layer.cross_attention.key_norm, dtype)
-        self.cross_output = product(layer.cross_attention.output)
+        self.cross_output = rounded(layer.cross_attention.output)
 
 
 def norm_of(module: nn.Module, dtype: torch.dtype) -> Rows:
