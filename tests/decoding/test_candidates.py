@@ -40,8 +40,9 @@ def test_of_equals_the_first_comes_first_and_what_is_impossible_last():
 
 @pytest.mark.parametrize("n", [1, 2, 5])
 def test_of_logits_that_are_rounded_those_that_decide_are_looked_at_again(n):
-    """In bf16 all of these are 10, but for the first, and more than are wanted."""
-    exact_RV = torch.tensor([[3.0, 9.99, 10.01, 10.02, *[1.0] * 20], [3.0, 10.02, 9.99, 10.01, *[1.0] * 20]])
+    """In bf16 three of them are 10, for one or two that are wanted."""
+    rest = [2.0 - n / 16 for n in range(20)]
+    exact_RV = torch.tensor([[3.0, 9.99, 10.01, 10.02, *rest], [3.0, 10.02, 9.99, 10.01, *rest]])
     rounded_RV, symbols = exact_RV.bfloat16(), Symbols(bos=23, eos=0, banned=(23,))
     assert rounded_RV[:, 1:4].unique().tolist() == [10.0]
 
