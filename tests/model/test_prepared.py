@@ -266,6 +266,26 @@ def test_whatever_is_chosen_and_few_in_either_precision_and_by_any_processor_sta
             state.reorder(torch.zeros(n_sentences, width, dtype=torch.int64))
 
 
+@pytest.mark.parametrize("gains", [True, False])
+@pytest.mark.parametrize("width", [1, 2, 5, 8, 9, 16])
+def test_in_bf16_a_sentence_alone_is_stepped_by_any_number_of_beams(
+    width: int, gains: bool, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """Few rows or many, and as many as products want or more."""
+    monkeypatch.setattr(products, "_gains_in_fp32", lambda: gains)
+    model = tiny(d_model=32, positions="sinusoidal").float()
+    source = torch.randint(4, VOCAB, (1, 12), generator=torch.Generator().manual_seed(3))
+    target, lengths = TARGET[:1], torch.tensor([12])
+    [wanted_TV] = model.project(model(source, lengths, target))
+    prepared = Prepared(model.compute_in(torch.bfloat16, training=False))
+    state = prepared.start(source, lengths)
+    assert state.folded
+    for t, wanted_V in enumerate(wanted_TV):
+        found_WV = prepared.step(target[0, t].repeat(width if t else 1), state)
+        assert (found_WV - wanted_V).abs().mean() / wanted_TV.std() < 0.02
+        state.reorder(torch.zeros(1, width, dtype=torch.int64))
+
+
 @pytest.mark.parametrize(("gains", "few"), [(True, 1), (False, 8)])
 def test_in_bf16_few_sentences_that_are_left_go_on_in_fp32(
     gains: bool, few: int, monkeypatch: pytest.MonkeyPatch

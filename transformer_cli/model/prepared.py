@@ -114,7 +114,8 @@ class Form:
         self.encoder_norm, self.decoder_norm = (norm_of(stack.norm, self.dtype) for stack in stacks)
         self.output = partial(rounded, model.output, bias=model.output_bias)
         self.project = self.output()
-        self.table_VD, self.bias_V = model.output.weight.detach(), model.output_bias
+        self.table_VD = model.output.weight.detach()
+        self.bias_V = None if model.output_bias is None else model.output_bias.detach()
 
     def start(self, source_BS: Tensor, source_lengths_B: Tensor) -> Steps:
         memory_RD = self.encode(source_BS, source_lengths_B)
@@ -181,7 +182,7 @@ class Form:
         bias_1WN = x_WD.new_zeros(1, 1, 1) if bias is None else bias[0]
         for number, (layer, folded) in enumerate(zip(self.decoder, state.folded, strict=True)):
             around_self, around_cross, around_feed_forward = layer.residuals
-            heads_WXK = layer.query_key_value(around_self.enter(x_WD)).view(W, 3 * H, -1)
+            heads_WXK = layer.query_key_value(around_self.enter(x_WD)).to(self.dtype).view(W, 3 * H, -1)
             query_WHK, key_value_WXK = heads_WXK.split_with_sizes((H, 2 * H), 1)
             keys_HKN, values_HNK = state.append(number, key_value_WXK)
             scores_HWN = torch.baddbmm(bias_1WN, query_WHK.transpose(0, 1), keys_HKN, alpha=self.d_head**-0.5)
