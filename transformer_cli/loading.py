@@ -59,7 +59,8 @@ def translator_as(kind: type[T], runs: Sequence[OpenedRun], settings: RunConfig)
     _check_same_text(runs)
     machine = machine_of(runs[0], settings).use()
     for run in runs:
-        run.model.to(machine.device).compute_in(machine.dtype, training=False)
+        run.model.to(machine.device)  # first: where they lie decides which weights are cast
+        run.model.compute_in(machine.dtype, training=False)
         run.model.use_attention(fused=machine.fused_attention)
     return kind(
         [run.model for run in runs],

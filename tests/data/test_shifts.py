@@ -254,6 +254,7 @@ def test_unequal_files_are_refused_with_the_place_and_what_stands_there(tmp_path
     ("target", "message", "hint"),
     [
         ([*TARGET, "", " "], "has 502", "a.en has nothing but blanks after line 500"),
+        ([], "has 0", "a.en is empty: restore it"),
         (TARGET[:-3], "They seem to match up to line 497, where the shorter one ends", "delete the end of a.de"),
         (random.Random(1).sample(TARGET, 490), "has 490", "few of their lines look like translations"),
     ],

@@ -29,7 +29,7 @@ from transformer_cli.data.fingerprints import LINES, fingerprints_of, load_finge
 from transformer_cli.data.mixture import Part
 from transformer_cli.data.text import ListedText
 from transformer_cli.data.volumes import Remembered, Volumes
-from transformer_cli.errors import Interrupted, ResourceError
+from transformer_cli.errors import DataError, Interrupted, ResourceError
 from transformer_cli.evaluation.words import WORD_COUNTS
 from transformer_cli.temporary import temporary_directory
 from transformer_cli.tokenizer import EOS, Tokenizer, train_tokenizer
@@ -304,3 +304,21 @@ def test_volumes_are_dealt_out_over_the_machines(machines: list[str], tokenizer:
     assert machines == ["0 0", "0 2", "2 1"]
     of_a_run(tmp_path / "alone", tokenizer).prepare()
     assert content(tmp_path / "alone") == content(tmp_path / "run")
+
+
+@pytest.mark.parametrize(
+    ("line", "max_length", "why", "hint"),
+    [
+        ("\u200b", 64, "no pieces: 20", "look at the text: nothing in it is to be seen"),
+        ("das haus", 2, "longer than 2 pieces: 20", "raise data.max_length, 2"),
+    ],
+)
+def test_why_no_pair_is_left_is_said_and_what_helps(
+    line: str, max_length: int, why: str, hint: str, tokenizer: Tokenizer, tmp_path: Path
+) -> None:
+    corpus = Corpus([line] * 20, [line] * 20)
+    parts = Volumes(corpus, tokenizer, tmp_path, split="train", source_eos=True, max_length=max_length, remembers=False)
+    with pytest.raises(DataError) as caught:
+        made(parts)
+    assert caught.value.message == f"no sentence pair is left to learn from, of 20, {why}"
+    assert caught.value.hint == hint

@@ -30,8 +30,9 @@ from transformer_cli.cli.processes import check_room, run_all
 from transformer_cli.config.data import InlinePairs
 from transformer_cli.config.source import load_config
 from transformer_cli.config.training import Budget
-from transformer_cli.errors import TxError, UsageError
+from transformer_cli.errors import ModelError, TxError, UsageError
 from transformer_cli.training import loop, objective, parallel, run, signals, update, watching
+from transformer_cli.training.directory import parts_of
 from transformer_cli.training.listening import Listener
 from transformer_cli.training.parallel import joined
 from transformer_cli.training.run import train
@@ -228,6 +229,16 @@ def test_memory_that_is_not_enough_for_all_together_is_so_for_parts_by_the_same_
     Path("run/memory.json").write_text('{"parts": "many"}')
     assert codes(start(2, part, tmp_path), limit_s=60) == [4, 4]
     assert "run/memory.json does not say in how many parts" in (tmp_path / "0").read_text()
+
+
+@pytest.mark.parametrize("damaged", ['"many"', "true", "0", "2.5", "1000000000", "null"])
+def test_parts_that_are_no_number_of_parts_are_refused(damaged: str) -> None:
+    Path("memory.json").write_text(f'{{"parts": {damaged}}}')
+    with pytest.raises(ModelError, match="does not say in how many parts") as caught:
+        parts_of(Path(), most=4096)
+    assert "delete it" in (caught.value.hint or "")
+    Path("memory.json").write_text('{"parts": 4096}')
+    assert parts_of(Path(), most=4096) == 4096
 
 
 def test_other_versions_on_a_process_are_refused_by_name(tmp_path: Path, trained_run: Path) -> None:

@@ -48,7 +48,8 @@ class Storage:
 
     @property
     def cached(self) -> int:
-        """Bytes of a number of the keys and values that translating keeps; on the CPU its attention is in fp32."""
+        """Bytes of a number of the keys and values that translating keeps, and of its module's matrices; both are in
+        fp32 on a CPU."""
         return FP32 if self.device == "cpu" else self.value
 
     @property

@@ -210,7 +210,7 @@ def unequal(source: Path, target: Path, left: Sequence[str], right: Sequence[str
             message, hint=f"{longer.name} has nothing but blanks after line {n_lines:,}: delete those lines"
         )
     if not n_lines:
-        return DataError(message, hint=f"{(source if not left else target).name} is empty: is it whole?")
+        return DataError(message, hint=f"{(source if not left else target).name} is empty: restore it")
     places = partings(left, right)
     if not places:
         return DataError(message, hint="no place shows where: few of their lines look like translations of each other")

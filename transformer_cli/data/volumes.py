@@ -119,10 +119,10 @@ class Volumes:
         """All of them as one, which must be there; DataError where no pair is left to learn from."""
         found = EncodedCorpus(self.places)
         if (limit := self.options["max_length"]) is not None and not len(found):
-            why = " and ".join(f"{n:,} {reason}" for reason, n in found.counts.items()) or "none"
+            why = "".join(f", {reason}: {n:,}" for reason, n in found.counts.items())
             is_long = any(reason != NO_PIECES for reason in found.counts)
             raise DataError(
-                f"no sentence pair is left to learn from: of {len(self.corpus):,}, {why}",
+                f"no sentence pair is left to learn from, of {len(self.corpus):,}{why}",
                 hint=f"raise data.max_length, {limit}" if is_long else "look at the text: nothing in it is to be seen",
             )
         return found

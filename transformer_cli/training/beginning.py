@@ -117,9 +117,10 @@ def _pairs(ours: object, theirs: object) -> dict[str, tuple[object, object]]:
     return {key: (value, vars(theirs)[key]) for key, value in vars(ours).items()}
 
 
-def portions_of(run_dir: Path, world: World, listener: Listener) -> Portions:
-    """In how many parts each process learns from a batch: in one, unless memory was not enough for all before."""
-    n = int(world.share(str(parts_of(run_dir)) if world.is_main else ""))
+def portions_of(run_dir: Path, world: World, listener: Listener, *, budget: int) -> Portions:
+    """In how many parts each process learns from a batch: in one, unless memory was not enough for all before. budget:
+    tokens of a batch; no more parts than these are of any use."""
+    n = int(world.share(str(parts_of(run_dir, most=budget)) if world.is_main else ""))
     if n > 1:
         place = shown(run_dir / MEMORY)
         listener.say(f"each batch is learned from in {n} parts: memory was not enough before ({place})")

@@ -218,14 +218,14 @@ FEW = 3
 """So many settings are spelled out."""
 
 
-def parts_of(run_dir: Path) -> int:
+def parts_of(run_dir: Path, *, most: int) -> int:
     """In how many parts each batch is learned from, since memory was not enough at an earlier start; 1 where it was.
-    Raises ModelError where what says so is damaged."""
+    Raises ModelError where what says so is damaged, or more than `most`."""
     if not (path := run_dir / MEMORY).exists():
         return 1
     found = files.read_json(path, error=ModelError)
     n = found.get("parts") if isinstance(found, dict) else None
-    if not isinstance(n, int) or n < 1:
+    if type(n) is not int or not 1 <= n <= most:  # a truth value is no number
         raise ModelError(
             f"{files.shown(path)} does not say in how many parts batches are learned from",
             hint="delete it: then they are tried whole again",

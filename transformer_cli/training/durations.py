@@ -4,14 +4,11 @@ from __future__ import annotations
 
 import re
 
+from transformer_cli.config.names import shorten
 from transformer_cli.errors import UsageError
 
 _CLOCK = re.compile(r"(?:(\d+)-)?(\d+):([0-5]?\d):([0-5]?\d)", re.ASCII)
 _HOURS = re.compile(r"(?:\d+\.?\d*|\.\d+)(?:e[+-]?\d+)?", re.ASCII)
-
-
-LONGEST = 40
-"""Of what is no time, so much is shown."""
 
 
 def duration(seconds: float) -> str:
@@ -43,7 +40,6 @@ def hours_of(text: str) -> float:
     except (ValueError, OverflowError):
         time = 0.0
     if not 0 < time < float("inf"):
-        shown = text if len(text) < LONGEST else f"{text[:LONGEST]}..."
         hint = "for example 11.5, which are hours, or 11:30:00; 0:05:00 are five minutes"
-        raise UsageError(f"{shown!r} is no time", hint=hint)
+        raise UsageError(f"'{shorten(text)}' is no time", hint=hint)
     return time

@@ -332,7 +332,7 @@ class Run:
             parameter.requires_grad_(parameter.requires_grad and name not in self.held)
         sharding = shard(model, options, self.world)
         optimizer = build_optimizer(model, options)
-        portions = portions_of(self.run_dir, self.world, self.listener)
+        portions = portions_of(self.run_dir, self.world, self.listener, budget=options.budget_tokens)
         others = average_of(model, optimizer, options.ema), self._spent_s, self._asked, portions
         return Learner(sharding, optimizer, options, config.seed, self.world, *others)
 
