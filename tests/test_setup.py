@@ -111,6 +111,8 @@ def test_an_installation_that_failed_is_shown_and_tried_again(clone):
     code, installed, said = clone.setup()
     assert (code, len(installed)) == (1, 1)
     assert "PyTorch 2.13.0 for the CPU ... failed after" in said
+    assert "--log .venv/pip.log" in installed[0]
+    assert said.endswith("  hint: all that pip tried is in .venv/pip.log; the same command goes on from here.\n")
     (clone.folder / "offline").unlink()
     assert clone.setup()[0] == 0
 
