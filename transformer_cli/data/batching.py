@@ -29,48 +29,59 @@ def plan(
     epoch: int,
     rank: int = 0,
     world: int = 1,
+    rows: Indices | None = None,
 ) -> list[Indices]:
     """The batches of one epoch for one process, in the order in which they are used.
 
     lengths: (N, 2), pieces of source and target, end marks included. budget: sentences x longest source and sentences x
     longest target stay within it. seed, epoch: all that chance depends on, so an epoch resumes at any batch.
+    rows: the numbers that the sentences have; when not given, they are counted from 0.
     Over all ranks every sentence is in one batch, and every rank has as many batches, of about the same length at the
     same position; only where there are fewer batches' worth of sentences than ranks is one empty.
     Raises DataError for a sentence that alone exceeds the budget.
     """
-    return [step[rank] for step in _steps(lengths, budget=budget, seed=seed, epoch=epoch, world=world)]
+    return [step[rank] for step in _steps(lengths, rows, budget=budget, seed=seed, epoch=epoch, world=world)]
 
 
 def left_over(
-    lengths: npt.NDArray[np.integer], shares: Sequence[tuple[int, int]], *, budget: int, seed: int, epoch: int
+    lengths: npt.NDArray[np.integer],
+    rows: Indices | None,
+    world: int,
+    n_batches: int,
+    *,
+    budget: int,
+    seed: int,
+    epoch: int,
 ) -> Indices:
-    """The sentences of an epoch that are still to be used, of which processes that were so many used so many batches
-    each, one number of them after the other; a plan of their lengths is one of the rest of the epoch."""
-    left = np.arange(len(lengths), dtype=np.int32)
-    for world, n_batches in shares:
-        steps = _steps(lengths[left], budget=budget, seed=seed, epoch=epoch, world=world)
-        is_left = np.ones(len(left), dtype=bool)
-        for batch in chain.from_iterable(steps[:n_batches]):
-            is_left[batch] = False
-        left = left[is_left]
-    return left
+    """The sentences that are still to be used once so many processes used so many batches each of a plan of these rows;
+    None: of all sentences, each once. A plan of the lengths of what is left is one of the rest of the epoch."""
+    there = lengths if rows is None else lengths[rows]
+    steps = _steps(there, None, budget=budget, seed=seed, epoch=epoch, world=world)
+    is_left = np.ones(len(there), dtype=bool)
+    for batch in chain.from_iterable(steps[:n_batches]):
+        is_left[batch] = False
+    del steps, there  # before what is left takes as much memory
+    return np.flatnonzero(is_left).astype(np.int32) if rows is None else rows[is_left]
 
 
 def plan_of_rest(
     lengths: npt.NDArray[np.integer],
     shares: Sequence[tuple[int, int]],
     *,
+    rows: Indices | None = None,
     budget: int,
     seed: int,
     epoch: int,
     rank: int,
     world: int,
 ) -> list[Indices]:
-    """A plan of what is left over of an epoch: of all of it, where there are no shares."""
-    if not shares:
-        return plan(lengths, budget=budget, seed=seed, epoch=epoch, rank=rank, world=world)
-    left = left_over(lengths, shares, budget=budget, seed=seed, epoch=epoch)
-    return [left[batch] for batch in plan(lengths[left], budget=budget, seed=seed, epoch=epoch, rank=rank, world=world)]
+    """A plan of what is left of an epoch: of all of it, where there are no shares. shares: processes that were so many
+    used so many batches each, one number of them after the other. rows: which sentences the epoch has, each as often as
+    it comes; None: all of them once."""
+    for share in shares:
+        rows = left_over(lengths, rows, *share, budget=budget, seed=seed, epoch=epoch)
+    there = lengths if rows is None else lengths[rows]
+    return plan(there, budget=budget, seed=seed, epoch=epoch, rank=rank, world=world, rows=rows)
 
 
 def padding_share(lengths: npt.NDArray[np.integer], batches: list[Indices]) -> float:
@@ -80,12 +91,17 @@ def padding_share(lengths: npt.NDArray[np.integer], batches: list[Indices]) -> f
     return 1 - real / computed if computed else 0.0
 
 
-def _steps(lengths: npt.NDArray[np.integer], *, budget: int, seed: int, epoch: int, world: int) -> list[list[Indices]]:
+def _steps(
+    lengths: npt.NDArray[np.integer], rows: Indices | None, *, budget: int, seed: int, epoch: int, world: int
+) -> list[list[Indices]]:
     """The batches of one epoch, those that all ranks use at a time together, in the order in which they are used."""
     lengths = np.asarray(lengths).reshape(-1, 2)
     _check_budget(lengths, budget)
     chance = np.random.default_rng([seed, epoch])
-    batches = _cut(_order(lengths, chance), lengths, budget)
+    order = _order(lengths, chance)
+    batches = _cut(order, lengths, budget)
+    for part in _parts(0 if rows is None else len(rows)):  # in place: what was cut are views
+        order[part] = rows[order[part]]  # type: ignore[index]
     _fill_up(batches, world)
     # Neighbours in the sorted order are one step: nobody waits long for the others.
     steps = [batches[first : first + world] for first in range(0, len(batches), world)]
@@ -105,7 +121,7 @@ def _order(lengths: npt.NDArray[np.integer], chance: np.random.Generator) -> Ind
     """All sentences, sorted so that neighbours fit on both sides; equal lengths in random order.
 
     What is sorted is one number a sentence, in place: its lengths in the upper bits, its place among the shuffled in
-    the lower ones.
+    the lower ones. So is what becomes of it, the sentence.
     """
     shuffled = np.arange(len(lengths), dtype=np.int32)
     chance.shuffle(shuffled)
@@ -117,10 +133,10 @@ def _order(lengths: npt.NDArray[np.integer], chance: np.random.Generator) -> Ind
         turned = np.where(targets % 2 == 0, sources, n_sources - 1 - sources)
         keys[part] = (targets * n_sources + turned) << n_bits | np.arange(part.start, part.stop)
     keys.sort()
-    order = np.empty(len(lengths), dtype=np.int32)
     for part in _parts(len(lengths)):
-        order[part] = shuffled[(keys[part] & np.uint64((1 << n_bits) - 1)).astype(np.int64)]
-    return order
+        keys[part] = shuffled[(keys[part] & np.uint64((1 << n_bits) - 1)).astype(np.int64)]
+    del shuffled
+    return keys.astype(np.int32)
 
 
 def _ranks(lengths: npt.NDArray[np.integer]) -> tuple[npt.NDArray[np.int64], int]:

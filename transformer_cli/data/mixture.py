@@ -81,9 +81,13 @@ class Mixture:
         rows = np.empty(sum(self.seen), dtype=np.int32)
         filled = 0
         for number, (begin, size, seen) in enumerate(zip(self.limits, self.sizes, self.seen, strict=False)):
-            whole, rest = divmod(seen, size) if size else (0, 0)
             every = np.arange(begin, begin + size, dtype=np.int32)
-            drawn = np.sort(np.random.default_rng([seed, epoch, number]).permutation(every)[:rest])
-            rows[filled : filled + seen] = np.concatenate([*[every] * whole, drawn])
-            filled += seen
+            whole, rest = divmod(seen, size) if size else (0, 0)
+            for _ in range(whole):
+                rows[filled : filled + size] = every
+                filled += size
+            if rest:
+                np.random.default_rng([seed, epoch, number]).shuffle(every)
+                rows[filled : filled + rest] = np.sort(every[:rest])
+                filled += rest
         return rows

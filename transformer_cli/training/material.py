@@ -138,17 +138,17 @@ class Material:
         return self._latest[1]
 
     def _planned(self, number: int, shares: Sequence[tuple[int, int]]) -> Epoch:
-        drawn, rows = self._drawn(number), self.rows(number)
-        plan = batching.plan_of_rest(
-            drawn.lengths if rows is None else drawn.lengths[rows],
+        drawn = self._drawn(number)
+        return drawn, batching.plan_of_rest(
+            drawn.lengths,
             shares,
+            rows=self.rows(number),
             budget=self.config.training.budget_tokens,
             seed=self.config.seed,
             epoch=number,
             rank=self.world.rank,
             world=self.world.size,
         )
-        return drawn, plan if rows is None else [rows[batch] for batch in plan]
 
     def largest(self, number: int, shares: Sequence[tuple[int, int]] = ()) -> Epoch:
         """This process's batches of an epoch that take most memory: the one with the most pieces, and the one with the
