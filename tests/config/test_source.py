@@ -159,6 +159,24 @@ def test_null_replaces_where_null_is_a_value(folder):
     assert (training.clip_norm, training.patience) == (None, None)
 
 
+@pytest.mark.parametrize(
+    ("below", "above", "expected"),
+    [
+        ("training: {budget: {minutes: 3}}", "training: {budget: null, max_steps: 60}", "training.budget=null"),
+        ("training: {budget: {minutes: 3}}", "training: {budget: {epochs: 2}}", "training.budget={epochs: 2}"),
+        ("decoding: {mbr: {metric: bleu}}", "decoding: {mbr: null}", "decoding.mbr=null"),
+        ("decoding: {rerank: {run: x}}", "decoding: {rerank: null}", "decoding.rerank=null"),
+    ],
+)
+def test_what_there_may_be_none_of_or_one_of_several_is_replaced_in_a_file_as_by_set(folder, below, above, expected):
+    write("below.yaml", below)
+    write("above.yaml", f"extends: below.yaml\n{above}")
+    written = load_config("above.yaml")
+    by_set = load_config("below.yaml", [expected, *(["training.max_steps=60"] if "60" in above else [])])
+    assert written.model_copy(update={"name": None}) == by_set.model_copy(update={"name": None})
+    assert written != load_config("below.yaml")
+
+
 def test_set_overrides_files_and_earlier_sets(folder):
     write("a.yaml", "model: {n_layers: {encoder: 2, decoder: 3}}")
     config = load_config(

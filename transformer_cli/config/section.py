@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from dataclasses import dataclass
-from typing import Annotated
+from typing import Annotated, ClassVar
 
 from pydantic import BaseModel, ConfigDict, Field
 
@@ -13,6 +13,9 @@ Path = tuple[str | int, ...]
 
 class Section(BaseModel):
     """A part of the configuration, immutable once read."""
+
+    is_one_of_several: ClassVar[bool] = False
+    """Whether just one of its settings is given: then it replaces the one that a file inherits, and is not merged."""
 
     model_config = ConfigDict(
         extra="forbid",

@@ -284,20 +284,22 @@ def _merge(below: Node, above: Node, schema: type[Section] | None, *, steps: int
 
 
 def _section(schema: type[Section] | None, key: str) -> type[Section] | None:
-    """The section declared under a key, if it is one and nothing else: a union is a value."""
+    """The section declared under a key, if it is one and nothing else: a union is a value, so is one of several."""
     declared = accepted(schema).inside(key) if schema else None
-    return declared.section if declared else None
+    section = declared.section if declared else None
+    return None if section is not None and section.is_one_of_several else section
 
 
 def _without_empty_sections(node: Node, schema: type[Section]) -> Node:
-    """A section with nothing under it says nothing."""
+    """A section with nothing under it says nothing; but null, where there may be none, says that there is none."""
     assert isinstance(node.value, dict)
     entries = {}
     for key, child in node.value.items():
         inner = _section(schema, key)
         if inner and isinstance(child.value, dict):
             child = _without_empty_sections(child, inner)
-        if not inner or child.value not in (None, {}):
+        may_be_none = inner is not None and schema.model_fields[key].default is None
+        if not inner or child.value not in (None, {}) or (child.value is None and may_be_none):
             entries[key] = child
     return replace(node, value=entries)
 

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from typing import Annotated, Literal
+from typing import Annotated, ClassVar, Literal
 
 from pydantic import Field
 
@@ -44,6 +44,8 @@ MAX_STEPS = 100_000
 
 class Budget(Section):
     """How much training may take: one of these. It ends when that is spent, and the learning rate with it."""
+
+    is_one_of_several: ClassVar[bool] = True
 
     minutes: PositiveFloat | None = None
     """From the first update on, validations and checkpoints included, also those of a run that was stopped and goes on.
