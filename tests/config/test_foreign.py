@@ -218,6 +218,46 @@ def test_a_checkpoint_of_theirs_is_named_and_left(tmp_path):
     assert found.left["training.load_model: a/best.ckpt"] == "nearest is training.init_from"
 
 
+@pytest.mark.parametrize(
+    ("toolkit", "text", "expected"),
+    [
+        ("joeynmt", "training: {scheduling: plateau, learning_rate: 0.0002}", 0),
+        ("joeynmt", "training: {scheduling: warmupinversesquareroot, learning_rate: 0.0002}", 4000),
+        ("joeynmt", "training: {learning_rate: 0.0002, learning_rate_warmup: 70}", 0),
+        ("opennmt", "learning_rate: 0.0002\nwarmup_steps: 70", 0),
+    ],
+)
+def test_a_rate_that_stays_has_no_warmup_where_theirs_has_none(toolkit, text, expected, tmp_path):
+    _, config = carried(toolkit, text, tmp_path)
+    assert config.training.warmup_steps == expected
+    assert (config.training.schedule == "constant") == (expected == 0)
+
+
+@pytest.mark.parametrize(
+    ("decay", "expected"), [("--weight-decay 0.01", "adamw"), ("--weight-decay 0", "adam"), ("", "adam")]
+)
+def test_fairseqs_adam_takes_the_decay_off_the_weights_and_not_off_the_gradient(decay, expected, tmp_path):
+    """fairseq/optim/adam.py: `p.add_(p, alpha=-weight_decay * lr)`, after Loshchilov & Hutter."""
+    _, config = carried("fairseq", f"fairseq-train x --optimizer adam {decay}", tmp_path)
+    assert config.training.optimizer == expected
+
+
+@pytest.mark.parametrize("between", ["\n", "\n\nCUDA_VISIBLE_DEVICES=0 ", " && ", "; ", ";\n", " # all\n", " \\\n  ; "])
+def test_a_flag_at_the_end_of_a_command_has_nothing_of_the_next(between, tmp_path):
+    commands = f"fairseq-preprocess -s de -t en --joined-dictionary{between}fairseq-train bin --seed 7"
+    found, config = carried("fairseq", commands, tmp_path)
+    assert config.tokenizer.joint is True
+    assert found.values["tokenizer.joint"] == (True, "joined_dictionary: true")
+    assert (config.seed, config.data.source) == (7, "de")
+
+
+def test_a_variable_of_the_shell_is_to_be_filled_in(tmp_path):
+    found, _ = carried("fairseq", "fairseq-preprocess --trainpref $TEXT/train --validpref corpus/dev", tmp_path)
+    assert found.values["data.train"][0] == "corpus/train"
+    assert found.values["data.valid"][0] == "corpus/dev"
+    assert found.left["the text, data.train"] == "put yours in place of corpus/train"
+
+
 def test_sentences_are_no_tokens(tmp_path):
     found, config = carried("joeynmt", JOEYNMT.replace("batch_type: token\n", "batch_type: sentence\n"), tmp_path)
     assert "choose training.budget_tokens" in found.left["training.batch_size: 2048"]

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import math
 import os
 import re
 import signal
@@ -21,6 +22,7 @@ from transformer_cli import environment, files
 from transformer_cli.checkpoints import parts
 from transformer_cli.checkpoints.parts import DisturbedError
 from transformer_cli.checkpoints.store import list_checkpoints, load_checkpoint
+from transformer_cli.cli import processes
 from transformer_cli.config.run import RunConfig
 from transformer_cli.data import loader
 from transformer_cli.errors import DataError, TxError
@@ -157,6 +159,70 @@ class Beside(watching.Watch):
             self.used_s += used * watching.BEAT_S
             self.told()
         return self.now_s + self.told()[2] - (self.now_s - self._since)
+
+
+def test_what_ends_a_process_takes_half_a_minute_together() -> None:
+    """In the tests here seconds are fewer; so that they are not more elsewhere."""
+    silent_s = watching.LOST_BEATS * watching.BEAT_S
+    heard_s = 2 * watching.BEAT_S
+    assert max(silent_s, watching.STUCK_S) + heard_s + max(watching.GRACE_S, processes.GRACE_S) <= 30
+
+
+@pytest.mark.parametrize("rank", [0, 1])
+def test_what_was_stopped_is_ended_by_the_others_where_nothing_else_does(
+    rank: int, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """torchrun tells it to end, and waits for half a minute."""
+    monkeypatch.setattr(watching, "BEAT_S", 0.1)
+    monkeypatch.setattr(watching, "GRACE_S", 2.0)
+    real = loader.collate
+
+    def stopping(*arguments: object, **named: object) -> object:
+        if int(os.environ["RANK"]) == rank:
+            os.kill(os.getpid(), signal.SIGSTOP)
+        return real(*arguments, **named)
+
+    monkeypatch.setattr(loader, "collate", stopping)
+    children = start(2, lambda _: train(settings(), Path("run")), tmp_path)
+    begin = time.monotonic()
+    ended = codes(children, limit_s=60, grace_s=60)
+    assert time.monotonic() - begin < 60, "not by this test"
+    assert (ended[rank], ended[1 - rank]) == (-signal.SIGKILL, 5)
+
+
+@pytest.mark.parametrize("spoilt", ["another began", "another machine", "it runs", "nothing was told"])
+def test_no_process_is_ended_but_the_one_that_was_stopped(spoilt: str, monkeypatch: pytest.MonkeyPatch) -> None:
+    watch = Beside(monkeypatch)
+    sleeps = subprocess.Popen(["sleep", "60"])
+    try:
+        if spoilt != "it runs":
+            sleeps.send_signal(signal.SIGSTOP)
+            while watching._stat(sleeps.pid)[0] != "T":
+                pass
+        known = watching._identity(sleeps.pid)
+        machine, number, began = known.split()
+        told = {"another began": f"{machine} {number} 7", "another machine": f"x {number} {began}", "it runs": known}
+        watch._processes = ["", told.get(spoilt, "")]
+        watch._end_stopped(1)
+        with pytest.raises(subprocess.TimeoutExpired):
+            sleeps.wait(0.2)
+        sleeps.send_signal(signal.SIGSTOP)
+        while watching._stat(sleeps.pid)[0] != "T":
+            pass
+        watch._processes = ["", known]
+        watch._end_stopped(1)
+        assert sleeps.wait(10) == -signal.SIGKILL
+    finally:
+        sleeps.kill()
+        sleeps.wait()
+
+
+@pytest.mark.parametrize("does", ["computes", "rests"])
+def test_a_preparation_lasts_as_long_as_it_works(does: str, monkeypatch: pytest.MonkeyPatch) -> None:
+    watch = Beside(monkeypatch)
+    may_last = watch.passes(3600, used=1.0 if does == "computes" else 0.003)
+    assert may_last == (3600 + watching.IDLE_S if does == "computes" else watching.IDLE_S)
+    assert watch.told()[1] == math.inf
 
 
 @pytest.mark.parametrize("does", ["computes", "is held", "writes", "rests"])

@@ -102,8 +102,10 @@ def _rate(facts: Facts, left: dict[str, str]) -> None:
             left[facts.origin("~inverse_sqrt")] = (
                 f"in tx the rate falls as soon as it has risen, from update {warmup} on"
             )
-    if "~warmup" in facts and facts.value("training.schedule") != "constant":
-        facts.say("training.warmup_steps", warmup, facts.origin("~warmup"))
+    if "~warmup" in facts:
+        is_constant = facts.value("training.schedule") == "constant"  # theirs has no warm-up then
+        origin = facts.origin("training.schedule" if is_constant else "~warmup")
+        facts.say("training.warmup_steps", 0 if is_constant else warmup, origin)
 
 
 def _say_peak(facts: Facts, peak: float, words: str) -> None:
@@ -122,6 +124,9 @@ def _adam(facts: Facts) -> None:
         betas = facts.value("training.betas")
         pair = [facts.value(f"~beta{index + 1}", beta) for index, beta in enumerate(betas)]
         facts.say("training.betas", pair, facts.origin("~beta1", "~beta2"))
+    if facts.value("~decays_apart") and facts.value("training.weight_decay"):
+        origin = f"{facts.origin('training.weight_decay')}, apart from the gradient there, too"
+        facts.say("training.optimizer", "adamw", origin)
 
 
 def _batch(facts: Facts, left: dict[str, str]) -> None:

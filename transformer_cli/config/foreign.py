@@ -32,6 +32,8 @@ from transformer_cli.config.run import RunConfig
 from transformer_cli.config.settings import settings, written
 from transformer_cli.errors import ConfigError
 
+END = "\n"
+"""Of a command: no word of one is this."""
 TABLES = Path(__file__).with_suffix("")
 
 
@@ -83,7 +85,8 @@ def carry_over(toolkit: str, path: Path) -> Carried:
             carried.left[f"{name}: {shorten(written(value), 60)}"] = why
     carried.left.update(follow(facts))
     for split in ("train", "valid"):
-        if f"data.{split}" not in facts:
+        if "$" in str(facts.value(f"data.{split}", "$")):  # nothing, or a variable of the shell's
+            facts.pop(f"data.{split}")
             facts.say(f"data.{split}", f"corpus/{split}", "to be filled in: this, with .source and .target behind it")
             carried.left[f"the text, data.{split}"] = f"put yours in place of corpus/{split}"
     carried.values.update({name: fact for name, fact in facts.items() if not name.startswith("~")})
@@ -145,7 +148,7 @@ def _refuse_what_does_not_fit(carried: Carried) -> None:
 def _options(text: str, path: Path) -> Iterator[tuple[str, Any]]:
     """Their settings by dotted name, `-` written as `_`: of YAML, or of a command line with its options."""
     try:
-        words = shlex.split(text.replace("\\\n", " "), comments=True)
+        words = _words(text.replace("\\\n", " "))
     except ValueError:
         words = []
     if any(_is_option(word) for word in words):
@@ -160,6 +163,16 @@ def _options(text: str, path: Path) -> Iterator[tuple[str, Any]]:
     yield from _of_tree(tree)
 
 
+def _words(text: str) -> list[str]:
+    """Of commands, one after the other: END stands behind each."""
+    words: list[str] = []
+    for line in text.split("\n"):
+        found = shlex.shlex(line, posix=True, punctuation_chars=";&|")
+        found.whitespace_split = True
+        words += [END if set(word) <= set(";&|") else word for word in found] + [END]
+    return words
+
+
 def _of_tree(tree: Mapping[str, Any], prefix: str = "") -> Iterator[tuple[str, Any]]:
     for key, value in tree.items():
         name = prefix.removesuffix(".") if key == "_name" else f"{prefix}{key}".replace("-", "_")
@@ -172,13 +185,13 @@ def _of_tree(tree: Mapping[str, Any], prefix: str = "") -> Iterator[tuple[str, A
 def _of_command(words: list[str]) -> Iterator[tuple[str, Any]]:
     """`--name value`, `-name value`, `--name=value`, and `--name` alone for true; what comes before is the program."""
     name, values = "", list[str]()
-    for word in [*words, "--end"]:
-        if not _is_option(word):
+    for word in [*words, END]:
+        if word != END and not _is_option(word):
             values.append(word)
             continue
         if name:
             yield name, _alone([_read(value) for value in values]) if values else True
-        name, equals, value = word.lstrip("-").partition("=")
+        name, equals, value = word.strip("\n").lstrip("-").partition("=")
         name, values = name.replace("-", "_"), [value] if equals else []
 
 

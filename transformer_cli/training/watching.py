@@ -5,6 +5,7 @@ from __future__ import annotations
 import json
 import math
 import os
+import signal
 import threading
 import time
 from collections.abc import Iterator
@@ -26,11 +27,13 @@ LOST_BEATS, BROKEN_BEATS = 30, 6
 """So many of ours without one of another process's, and that is gone; few are enough once a connection broke."""
 STUCK_S, FIRST_S, LONGER = 20.0, 1800.0, 10.0
 """A process that the others wait for is stuck after `LONGER` times what a piece of such work took it so far, but not
-before `STUCK_S`; after `FIRST_S` where it did none yet. A preparation, as of a tokenizer, has no limit."""
+before `STUCK_S`; after `FIRST_S` where it did none yet. A preparation, as of a tokenizer, lasts as long as it works."""
 AGAIN = 2.0
 """Where others are ahead, it is stuck as soon as it rests for `AGAIN` times what it ever did within a piece, but not
 before `STUCK_S`: in the first of a kind, too. Who computes does not rest, nor who waits for a disk, for memory or for a
 processor; and where nobody is ahead, all may wait for a slow network."""
+IDLE_S = 300.0
+"""So long a preparation may rest where others are ahead: other processes may work for it."""
 SPARE_S, SHARE = 0.05, 0.01
 """Of a processor: seconds, and a share of the time, that threads beside the work may take while it rests. The picture
 on a terminal takes a share of 0.003."""
@@ -76,6 +79,8 @@ class Watch(threading.Thread):
         self._known: set[str] = set()
         self._seen = [("", 0)] * size
         self._moved: list[tuple[tuple[int, ...], int]] = [((), 0)] * size
+        self._processes: list[str] = []
+        self.store.set(f"process-{rank}", _identity(os.getpid()))
         self._tell()
 
     def touch(self, kind: str | None = None, *, is_for_disk: bool = False) -> None:
@@ -133,6 +138,7 @@ class Watch(threading.Thread):
             beats, silent = self._beats, silent + 1 if self._beats == beats else 0
             if silent > self.lost_beats:
                 self.failure = self._first or Failure(0, SILENT)
+                self._end_stopped(0)
         self._found.set()
         if self.failure is None:
             talker.join()
@@ -160,9 +166,11 @@ class Watch(threading.Thread):
     def _limits(self) -> tuple[float, float]:
         """Seconds that the piece of work at hand may take, by what is known now: in any case, and where others are
         ahead. For the thread that tells."""
+        limit_s, idle_s = FIRST_S, max(STUCK_S, AGAIN * self._longest_rest)
         if (kind := self._kind) == "preparation":  # which may be another one at once
-            return math.inf, math.inf
-        limit_s = max(STUCK_S, LONGER * self._longest[kind]) if kind in self._known else FIRST_S
+            limit_s, idle_s = math.inf, IDLE_S
+        elif kind in self._known:
+            limit_s = max(STUCK_S, LONGER * self._longest[kind])
         now, used_s = time.monotonic(), time.process_time() - time.thread_time()
         since, rests = self._since, self._rests
         if used_s - self._used_s > SPARE_S + SHARE * (now - rests) or is_held():
@@ -170,7 +178,7 @@ class Watch(threading.Thread):
             self._used_s = used_s
         if self._is_for_disk:
             return limit_s, limit_s
-        return limit_s, min(limit_s, max(rests - since, 0.0) + max(STUCK_S, AGAIN * self._longest_rest))
+        return limit_s, min(limit_s, max(rests - since, 0.0) + idle_s)
 
     def _look(self) -> Failure | None:
         """The failure that there is; or one is found, and there with the next beat."""
@@ -183,6 +191,9 @@ class Watch(threading.Thread):
             self._raise(Failure(self.rank, ORPHANED))
         states = [state.decode() for state in self.store.multi_get([f"state-{rank}" for rank in range(self.size)])]
         moves = [tuple(map(int, text.split()[1:4])) for text in states]
+        if not self._processes:
+            told = [self.store.compare_set(f"process-{rank}", "", "") for rank in range(self.size)]
+            self._processes = [process.decode() for process in told]
         places = [move[:2] for move in moves]
         least = min(places)
         for rank, (text, place, move) in enumerate(zip(states, places, moves, strict=True)):
@@ -193,6 +204,7 @@ class Watch(threading.Thread):
             self._moved[rank] = (move, self._moved[rank][1] + 1 if stays else 0)
             if rank != self.rank and self._seen[rank][1] > self.lost_beats:
                 self._raise(Failure(rank, SILENT))
+                self._end_stopped(rank)
                 return None
         behind = [rank for rank, place in enumerate(places) if place == least]
         some_are_ahead = len(behind) < self.size
@@ -201,6 +213,14 @@ class Watch(threading.Thread):
         if all(seconds > limit_s for seconds, limit_s in zip(waited, limits, strict=True)):
             self._raise(Failure(behind[0], f"is stuck: nothing of it was heard for {min(waited):.0f} seconds"))
         return None
+
+    def _end_stopped(self, rank: int) -> None:
+        """What was stopped, on this machine, would neither go on nor end when it is told to."""
+        known = self._processes[rank] if self._processes else ""
+        process = int(known.split()[1]) if known else 0
+        if known and _identity(process) == known and _stat(process)[:1] == ["T"]:
+            with suppress(OSError):
+                os.kill(process, signal.SIGKILL)
 
     def _raise(self, failure: Failure) -> None:
         """Make this the failure of all, unless there is one."""
@@ -260,6 +280,20 @@ def is_held() -> bool:
             if state == b"D" or (state != b"S" and task.name == str(os.getpid())):
                 return True
     return False
+
+
+def _identity(process: int) -> str:
+    """Which of all processes of all machines this is: its machine, its number there, and when it began, by the system's
+    clock; empty where the system does not say."""
+    return f"{os.uname().nodename} {process} {_stat(process)[19]}" if _stat(process) else ""
+
+
+def _stat(process: int) -> list[str]:
+    """What the system says of it, from its state on (proc_pid_stat(5)); nothing where it does not."""
+    try:
+        return Path("/proc", str(process), "stat").read_bytes().rpartition(b")")[2].decode().split()
+    except OSError:
+        return []
 
 
 def lives(process: int | None) -> bool:
