@@ -5,15 +5,18 @@ from __future__ import annotations
 import json
 import shutil
 from pathlib import Path
+from types import SimpleNamespace
 
 import pytest
 from conftest import PAIRS
 from sacrebleu.metrics.bleu import BLEU
 from sacrebleu.metrics.chrf import CHRF
 
-from transformer_cli.cli import failures
+from transformer_cli.cli import compare, failures
 from transformer_cli.cli.app import main
+from transformer_cli.config.data import DataConfig
 from transformer_cli.config.source import dump_config, load_config
+from transformer_cli.errors import UsageError
 from transformer_cli.sealing import sealed, unsealed
 
 TARGETS = [target for _, target in PAIRS]
@@ -109,3 +112,19 @@ def test_what_cannot_be_compared_is_said_before_anything_is_translated(
     assert tx(str(trained_run), "nowhere") == 4
     assert tx(str(trained_run), "other") == 2
     assert "other translates fr to en" in capfd.readouterr().err
+
+
+@pytest.mark.parametrize("to", ["en", None])
+def test_a_run_of_both_directions_is_the_baseline_of_one_of_them(to: str | None) -> None:
+    one = DataConfig(source="de", target="en")
+    both = DataConfig.model_validate({"source": "de", "target": "en", "train": [{"text": "x", "both": True}]})
+    runs = [SimpleNamespace(path=Path("x"), languages="", config=SimpleNamespace(data=data)) for data in (both, one)]
+    compare._refuse_other_languages(runs[::-1], to)
+    if to is None:
+        with pytest.raises(UsageError) as failure:
+            compare._refuse_other_languages(runs, to)
+        assert (failure.value.hint or "").endswith("; --to en compares one of them")
+    else:
+        compare._refuse_other_languages(runs, to)
+    with pytest.raises(UsageError):
+        compare._refuse_other_languages(runs, "de")

@@ -85,7 +85,9 @@ def test_what_is_no_longer_the_same_is_refused_by_name(scored: Path, capfd: pyte
     for split, name in (("train", "train"), ("valid", "valid"), ("test", "test set test")):
         other = [*PAIRS[:-1], ["der glückliche hund", "the happy cat"]]
         assert tx("reproduce", "mine.yaml", "--set", f"data.{split}={json.dumps({'pairs': other})}") == 3
-        assert f"{name} is not the text of the results" in capfd.readouterr().err
+        said = capfd.readouterr().err
+        assert f"{name} is not the text of the results" in said
+        assert f"--set data.{split}=PREFIX" in said
     assert not [*Path("runs").glob("*-again")]
 
 

@@ -95,6 +95,8 @@ def test_the_head_that_looks_most_from_a_word_at_another_is_found_and_shown(here
 
 
 def test_what_cannot_be_found_is_refused(here, capfd):
+    assert tx("ich mochte ein bier.", "--target", "i want a beer!", "--find", "BEER -> bier") == 0
+    assert "found: beer! → bier. has " in capfd.readouterr().err
     assert tx(SOURCE, "--find", "beer -> hund") == 2
     assert "--find 'beer -> hund': there is no word 'hund'" in capfd.readouterr().err
     assert tx(SOURCE, "--target", TARGET, "--find", "beer -> bier", "--layers", "encoder") == 2

@@ -10,6 +10,7 @@ import runpy
 import shutil
 from pathlib import Path
 
+import numpy as np
 import pytest
 import torch
 
@@ -171,6 +172,20 @@ def test_a_notebook_shows_what_a_model_is(run):
         (lambda run: tx.load(run).translate(["a", "b"], prefixes=["i"]), UsageError, "1 prefixes of 2 lines"),
         (lambda run: tx.load(run).translate("a", prefixes="i"), UsageError, "prefixes is 'i'"),
         (lambda run: tx.load(run).translate(None), UsageError, "lines is None"),
+        (lambda run: tx.load(run).attention("bier", pad_to="x"), UsageError, "pad_to is 'x'; expected a whole number"),
+        (lambda run: tx.load(run).translate_all(["a"], lines_before=-5), UsageError, "lines_before is -5"),
+        (lambda run: tx.load(run).translate_all(["a"], lines_before="3"), UsageError, "lines_before is '3'"),
+        (lambda run: tx.load(run, device="tpu"), ConfigError, 'settings={"device": "tpu"}: `device` is'),
+        (
+            lambda run: tx.load(run, settings={"decoding.engine": "foo"}),
+            ConfigError,
+            'settings={"decoding.engine": "foo"}:',
+        ),
+        (
+            lambda run: tx.load(run, settings={"decoding.rerank": {"run": 5}}),
+            ConfigError,
+            "settings={\"decoding.rerank\": {'run': 5}}:",
+        ),
         (lambda run: tx.load(run).attention(3), UsageError, "expected a list of texts"),
         (lambda run: tx.load([]), UsageError, "run is []"),
         (lambda run: tx.load(run, settings=[1]), UsageError, "settings is [1]"),
@@ -213,3 +228,12 @@ def test_the_pages_examples_do_what_they_say(run, capsys):
     Path("example.py").write_text(code, encoding="utf-8")
     runpy.run_path("example.py")
     assert capsys.readouterr().out == "".join(line[2:] + "\n" for line in re.findall(r"^# .*", code, re.MULTILINE))
+
+
+def test_numbers_of_numpys_are_numbers(run):
+    model = tx.load(run, settings={"decoding.beam_size": np.int64(3), "decoding.length_penalty": np.float32(0.5)})
+    assert (model.config.beam_size, model.config.length_penalty) == (3, 0.5)
+    plain = model.translate_all(["ein bier"], beam_size=2, n_best=2, length_penalty=0.5)
+    of_numpy = {"beam_size": np.int64(2), "n_best": np.int32(2), "length_penalty": np.float64(0.5)}
+    assert model.translate_all(["ein bier"], **of_numpy) == plain
+    assert repr(model).endswith(": de to en>")

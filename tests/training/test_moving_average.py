@@ -53,7 +53,13 @@ def test_the_model_has_it_for_the_time_of_a_validation_and_the_better_one_counts
 
 def test_a_checkpoint_without_it_is_refused() -> None:
     with pytest.raises(ModelError, match="average of the weights does not fit the model at weight"):
+        MovingAverage(nn.Linear(1, 1, bias=False), decay=0.5).take({"weight.step": torch.ones(1)}, swapped=False)
+
+
+def test_a_mean_of_checkpoints_which_remembers_nothing_is_told_as_that() -> None:
+    with pytest.raises(ModelError, match="optimizer state is empty") as failure:
         MovingAverage(nn.Linear(1, 1, bias=False), decay=0.5).take({}, swapped=False)
+    assert "a mean that `tx average` made has none" in (failure.value.hint or "")
 
 
 @pytest.mark.parametrize(("rate", "is_better"), [(1.0, True), (1e-4, False)])

@@ -166,6 +166,8 @@ def source_side(translator: Translator, line: str, *, pad_to: int | None = None)
         raise UsageError("the source is empty", hint='give a sentence: tx visualize-attention "ich mochte ein bier"')
     if translator.source_eos:
         ids, pieces = [*ids, EOS], [*pieces, vocabulary.piece(EOS)]
+    if pad_to is not None and type(pad_to) is not int:
+        raise UsageError(f"pad_to is {pad_to!r:.60}; expected a whole number")
     n_padding = 0 if pad_to is None else pad_to - len(ids)
     if n_padding < 0:
         raise UsageError(f"the source has {len(ids)} pieces, more than --pad-to {pad_to}")

@@ -132,7 +132,7 @@ def found(maps: AttentionMaps, wanted: str) -> Found:
             stem, _, number = missing[0].rpartition(":")
             first = f": the first one is {f'{stem}:1'!r}" if stem and number.strip("0") == "" != number else ""
             raise UsageError(
-                f"{place}: there is no word {missing[0]!r}{first}", hint=f"the words are {' '.join(texts)}"
+                f"{place}: there is no word {missing[0]!r}{first}", hint=f"the words are {', '.join(texts)}"
             )
         raise UsageError(
             f"{place}: nothing here looks from the first of these words at the second",
@@ -142,10 +142,12 @@ def found(maps: AttentionMaps, wanted: str) -> Found:
 
 
 def _occurrences(name: str, words: Sequence[str]) -> list[int]:
-    """Where a word is, by its text; of `the:2` the second place of `the`, unless that is a word itself."""
+    """Where a word is, by its text, or else by what it is without the marks around it; of `the:2` the second place of
+    `the`, unless that is a word itself."""
     folded = [word.casefold() for word in words]
     wanted = label(name).casefold()
     places = [place for place, word in enumerate(folded) if word == wanted]
+    places = places or [place for place, word in enumerate(folded) if re.sub(r"^\W+|\W+$", "", word) == wanted]
     stem, _, number = name.rpartition(":")
     if not places and stem and number.isdecimal() and len(number) < 5:
         return _occurrences(stem, words)[int(number) - 1 :][:1] if int(number) else []

@@ -82,7 +82,7 @@ def compare(
 
     texts = [] if source is None else [read_text(source, reference or [], to)]
     opened, settings = zip(*(open_trained(name, None, overrides) for name in runs), strict=True)
-    _refuse_other_languages(opened)
+    _refuse_other_languages(opened, to)
     texts = texts or own_tests(opened[0], settings[0].data, to)
     refuse_nothing(texts)
 
@@ -121,13 +121,16 @@ def compare(
             console.warn(warning)
 
 
-def _refuse_other_languages(opened: Sequence[OpenedRun]) -> None:
+def _refuse_other_languages(opened: Sequence[OpenedRun], to: str | None) -> None:
+    """to: the only language that is translated into; None: all that the first run knows."""
     first, *others = (run.config.data for run in opened)
+    wanted = {direction for direction in first.directions if to in (None, direction.target)}
     for run, data in zip(opened[1:], others, strict=True):
-        if not set(data.directions) >= set(first.directions):
+        if not set(data.directions) >= wanted:
             raise UsageError(
                 f"{shown(run.path)} translates {run.languages}, {shown(opened[0].path)} {opened[0].languages}",
-                hint="only runs of the same directions can translate the same text",
+                hint="only runs of the same directions can translate the same text"
+                + f"; --to {data.directions[0].target} compares one of them" * (len(wanted) > 1),
             )
 
 

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from dataclasses import dataclass
+from numbers import Integral, Real
 
 from transformer_cli.config.decoding import MAX_BEAM, MAX_PENALTY, SEARCHES, DecodingConfig, Mbr
 from transformer_cli.decoding.hypothesis import PER_TOKEN, LengthPenalty
@@ -67,9 +68,10 @@ class SearchOptions:
         if self.search not in SEARCHES:
             raise UsageError(f"there is no search {self.search!r:.60}; there is {', '.join(SEARCHES.names)}")
         for name, number in (("beam_size", self.beam_size), ("n_best", self.n_best)):
-            if type(number) is not int:
+            if not isinstance(number, Integral) or isinstance(number, bool):
                 raise UsageError(f"{name} is {number!r:.60}; expected a whole number")
-        if type(self.penalty.alpha) not in (int, float):
+            object.__setattr__(self, name, int(number))  # one of NumPy's is as good
+        if not isinstance(self.penalty.alpha, Real) or isinstance(self.penalty.alpha, bool):
             raise UsageError(f"the length penalty is {self.penalty.alpha!r:.60}; expected a number")
         if not 1 <= self.beam_size <= MAX_BEAM:
             raise UsageError(f"a beam of {self.beam_size:,} is not between 1 and {MAX_BEAM:,}")

@@ -135,6 +135,8 @@ class TextTranslator(ABC):
         numbers, naming the line.
         """
         check_lines("lines", lines)
+        if type(lines_before) is not int or lines_before < 0:
+            raise UsageError(f"lines_before is {lines_before!r:.60}; expected a whole number of at least 0")
         if prefixes is not None:
             check_lines("prefixes", prefixes)
             if len(prefixes) != len(lines):

@@ -22,7 +22,9 @@ def card(run: OpenedRun, engine: str, found: Comparison, *, usage: str) -> str:
     facts = [
         f"- an encoder-decoder Transformer of {total:,} parameters: {depths.encoder} + {depths.decoder} layers, "
         f"d_model {model.d_model:,}, d_ff {model.d_ff:,}, {model.n_heads:,} heads, {model.norm_position}-norm",
-        f"- {tokenizer.source_size:,} source and {tokenizer.target_size:,} target pieces (SentencePiece)",
+        f"- {tokenizer.source_size:,} pieces for both languages (SentencePiece)"
+        if tokenizer.joint
+        else f"- {tokenizer.source_size:,} source and {tokenizer.target_size:,} target pieces (SentencePiece)",
         *([_tags(tokenizer.tags)] if tokenizer.tags else []),
         *(_text(NAMES[name], text) for name, text in run.record.get("data", {}).items() if name in NAMES),
         *_scores(run.record.get("scores", {})),

@@ -118,6 +118,9 @@ class Model(Translator):
     def _known(self) -> Collection[str] | None:
         return Unseen.by(self.runs).known
 
+    def __repr__(self) -> str:
+        return f"<{', '.join(str(run.checkpoint) for run in self.runs)}: {self.runs[0].languages}>"
+
     def _repr_html_(self) -> str:
         """A table, for notebooks."""
         run, config = self.runs[0], self.model.config

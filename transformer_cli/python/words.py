@@ -6,6 +6,7 @@ import json
 import re
 from collections.abc import Iterator, Mapping
 from contextlib import contextmanager
+from numbers import Integral, Real
 from typing import Any
 
 from transformer_cli.errors import TxError, UsageError
@@ -37,18 +38,32 @@ def in_pythons_words() -> Iterator[None]:
 
 def _translated(text: str) -> str:
     text = re.sub(r"`tx (\S+) --help`", lambda said: f"`help(tx.{FUNCTIONS.get(said[1], said[1])})`", text)
-    text = re.sub(r"--set ([\w.]+)=([\w.-]+)", lambda said: f'settings={{"{said[1]}": {_value(said[2])}}}', text)
+    text = re.sub(r"--set ([\w.]+=.*)", lambda said: _of_setting(said[1]), text)
     return re.sub(r"--([a-z][a-z-]*)", lambda said: said[1].replace("-", "_"), text)
 
 
-def _value(typed: str) -> str:
-    """A value of a setting, as Python writes it."""
-    return typed if re.fullmatch(r"-?\d+(\.\d+)?", typed) else f'"{typed}"'
+def _of_setting(said: str) -> str:
+    """`name=value` and what follows, as Python writes it; a value that was shortened stands for itself."""
+    name, _, rest = said.partition("=")
+    try:
+        value, length = json.JSONDecoder().raw_decode(rest)
+    except ValueError:
+        value = re.match(r"[\w.-]*", rest)[0]  # type: ignore[index]  # as it is typed in a shell
+        length = len(value)
+    if not length:
+        return f"settings: {name}={_translated(rest)}"
+    written = json.dumps(value, ensure_ascii=False) if isinstance(value, str) else repr(value)
+    return f'settings={{"{name}": {written}}}{_translated(rest[length:])}'
 
 
 def _typed(value: object) -> str:
     """A value as it is typed; of what no setting can be, its name, so that it is refused by that."""
     try:
-        return json.dumps(value, allow_nan=False, default=str)
+        return json.dumps(value, allow_nan=False, default=_plain)
     except ValueError:
         return str(value)
+
+
+def _plain(value: object) -> object:
+    """A number of NumPy's as one of Python's."""
+    return int(value) if isinstance(value, Integral) else float(value) if isinstance(value, Real) else str(value)

@@ -29,6 +29,7 @@ def wanted(language: str | None, targets: Sequence[str], usual: str | None = Non
         raise UsageError(f"this model translates into {named}: say which", hint=f"for example --to {targets[0]}")
     if language is not None and language not in targets:
         raise UsageError(
-            f"this model does not translate into {shorten(language)!r}, but into {named}", hint=f"--to {targets[0]}"
+            f"this model does not translate into {shorten(str(language))!r}, but into {named}",
+            hint=f"--to {targets[0]}",
         )
     return targets[0] if language is None else language

@@ -119,10 +119,11 @@ class Results(BaseModel):
         then = self.runs[0].texts
         wrong = [name for name, digest in then.items() if texts.get(name) != digest]
         if wrong:
+            setting = f"data.{wrong[0]}" if wrong[0] in ("train", "valid") else "data.test"
             raise DataError(
                 f"{', '.join(wrong)} {'are' if len(wrong) > 1 else 'is'} not the text of the results, by sha256:\n"
                 + "\n".join(f"  {name}: {then[name][:16]} then, {texts.get(name, 'none')[:16]} now" for name in wrong),
-                hint="get the same text, line for line; --set data.train=PREFIX says where it lies",
+                hint=f"get the same text, line for line; --set {setting}=PREFIX says where it lies",
             )
 
     def claims(self) -> list[Claim]:
@@ -210,9 +211,11 @@ def scored(run_dir: Path) -> KeptRun:
         return KeptRun.model_validate(read_record(run_dir))
     except ValidationError as error:
         place = ".".join(map(str, error.errors()[0]["loc"]))
+        hint = f"the same `tx train` finishes it, then tx evaluate -m {shown(run_dir)}"
+        if not read_config(run_dir).data.tests:
+            hint = f"it has no test set: name one where it is trained (data.test); {hint}"
         raise ModelError(
-            f"{shown(run_dir)} has no scores of a finished run: run.json has no right {place}",
-            hint=f"the same `tx train` finishes it, then tx evaluate -m {shown(run_dir)}",
+            f"{shown(run_dir)} has no scores of a finished run: run.json has no right {place}", hint=hint
         ) from None
 
 
