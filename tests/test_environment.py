@@ -199,3 +199,14 @@ def test_what_is_freed_is_kept_for_what_comes_next_unless_the_user_wants_otherwi
         [sys.executable, "-c", PAGES, said], env=unset | own, check=True, stdout=subprocess.PIPE, text=True
     )
     assert (int(done.stdout) < 1000) is is_kept
+
+
+@pytest.mark.parametrize(
+    ("budget", "expected"), [(256, "512"), (1024, "512"), (2048, "256"), (4096, "128"), (10**6, "128")]
+)
+def test_of_larger_batches_fewer_kernels_are_kept_unless_the_user_says_how_many(budget, expected, monkeypatch):
+    monkeypatch.setenv("LRU_CACHE_CAPACITY", environment.KERNELS)
+    monkeypatch.setenv("ONEDNN_PRIMITIVE_CACHE_CAPACITY", "700")
+    environment.keep_fewer_kernels(budget)
+    assert os.environ["LRU_CACHE_CAPACITY"] == expected
+    assert os.environ["ONEDNN_PRIMITIVE_CACHE_CAPACITY"] == "700"

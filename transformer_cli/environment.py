@@ -13,6 +13,7 @@ HINT = "torchrun sets RANK, WORLD_SIZE, LOCAL_RANK, MASTER_ADDR and MASTER_PORT:
 WAITING = ("GOMP_SPINCOUNT", "OMP_WAIT_POLICY", "KMP_BLOCKTIME")
 SPINS = "10000"
 M_TRIM_THRESHOLD, M_MMAP_THRESHOLD, LARGEST_KEPT = -1, -3, 32 * 1024 * 1024
+KERNELS, FEWEST_KERNELS, SMALL_BATCH = "512", 128, 1024
 LAUNCHER = "TX_LAUNCHER"
 OWN_TIMES = "/proc/self/schedstat"
 
@@ -29,8 +30,8 @@ def tells_who_waits() -> bool:
 DEFAULTS = {
     ("TORCH_CPP_LOG_LEVEL",): "ERROR",
     WAITING: SPINS if tells_who_waits() else "500",
-    ("LRU_CACHE_CAPACITY",): "512",
-    ("ONEDNN_PRIMITIVE_CACHE_CAPACITY", "DNNL_PRIMITIVE_CACHE_CAPACITY"): "512",
+    ("LRU_CACHE_CAPACITY",): KERNELS,
+    ("ONEDNN_PRIMITIVE_CACHE_CAPACITY", "DNNL_PRIMITIVE_CACHE_CAPACITY"): KERNELS,
 }
 """What torch finds where the user has set none of the names: the first of them gets the value.
 
@@ -40,8 +41,8 @@ Threads that wait for each other spin, which is faster on a machine that does no
 beside a single busy process: the one that spins takes the processor of the one that all wait for. So they spin while
 nobody else is there (spinning.py), and where that cannot be known only for microseconds, in which most waits end.
 
-The last two bound how much compiled code is kept for shapes seen before, by PyTorch and by oneDNN: more than all that
-training uses, half of what they would keep of a text whose every batch is new (docs/performance.md).
+The last two bound how much compiled code is kept for shapes seen before, by PyTorch and by oneDNN: about what training
+by small batches uses, half of what they would keep of a text whose every batch is new (docs/performance.md).
 """
 
 
@@ -79,6 +80,15 @@ def prepare() -> None:
             os.environ[names[0]] = value
     if "TORCHELASTIC_RUN_ID" in os.environ:
         os.environ.setdefault(LAUNCHER, str(os.getppid()))
+
+
+def keep_fewer_kernels(budget_tokens: int) -> None:
+    """Before anything is computed: what each compiled product keeps, to work in, grows with the batch, while the time
+    that compiling takes matters less. Never over what the user has set."""
+    n = max(FEWEST_KERNELS, int(KERNELS) * SMALL_BATCH // max(SMALL_BATCH, budget_tokens))
+    for names, value in DEFAULTS.items():
+        if value == KERNELS and os.environ.get(names[0]) == KERNELS:
+            os.environ[names[0]] = str(n)
 
 
 def repeat_sums() -> None:

@@ -451,3 +451,27 @@ def test_no_wrapper_is_the_last_to_hold_the_group(tmp_path: Path) -> None:
         assert exchanging() == before > 0, before
 
     assert codes(start(2, check, tmp_path), limit_s=60) == [0, 0], (tmp_path / "0").read_text()
+
+
+@pytest.mark.parametrize("parallel", ["ddp", "fsdp"])
+def test_gradients_travel_once_an_update_however_many_batches_it_has(parallel: str, tmp_path: Path) -> None:
+    """`no_sync` of either; PyTorch's profiler counts."""
+    reduces = "c10d::allreduce_" if parallel == "ddp" else "c10d::_reduce_scatter_base_"
+
+    def check(rank: int) -> None:
+        torch.set_num_threads(1)
+        counts = []
+        with joined("cpu") as world:
+            for accumulation in (1, 3):
+                ours = model(SHAPES[0], torch.float32)
+                options = TrainingConfig.model_validate({"parallel": parallel, "accumulation": accumulation})
+                sharding = shard(ours, options, world)
+                optimizer = Recorder(filter(is_trained, ours.parameters()), lr=0.0)
+                learner = Learner(sharding, optimizer, options, SEED, world)
+                train_step(learner, batches(2, accumulation, 1)[rank], step=1)
+                with torch.profiler.profile(activities=[torch.profiler.ProfilerActivity.CPU]) as profile:
+                    train_step(learner, batches(2, accumulation, 3)[rank], step=2)
+                counts.append({event.key: event.count for event in profile.key_averages()}.get(reduces, 0))
+        assert counts[0] == counts[1] > 0, counts
+
+    assert codes(start(2, check, tmp_path), limit_s=120) == [0, 0], (tmp_path / "0").read_text()

@@ -67,7 +67,8 @@ class TrainingConfig(Section):
     """Optimisation, validation, checkpoints and when to stop."""
 
     budget_tokens: Annotated[int, Field(ge=8, le=10**7)] = 4096
-    """Padded tokens of one batch, at most, on the source side and on the target side; memory grows linearly with it."""
+    """Padded tokens of one batch, at most, on the source side and on the target side; memory grows linearly with it. Of
+    several processes each has a batch of its own, and an update learns from all of them."""
     accumulation: PositiveInt = 1
     """Batches per update; their loss is normalised together, by the number of target tokens."""
     parallel: Literal["ddp", "fsdp"] = "ddp"
