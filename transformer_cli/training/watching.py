@@ -138,7 +138,6 @@ class Watch(threading.Thread):
             beats, silent = self._beats, silent + 1 if self._beats == beats else 0
             if silent > self.lost_beats:
                 self.failure = self._first or Failure(0, SILENT)
-                self._end_stopped(0)
         self._found.set()
         if self.failure is None:
             talker.join()
@@ -204,7 +203,7 @@ class Watch(threading.Thread):
             self._moved[rank] = (move, self._moved[rank][1] + 1 if stays else 0)
             if rank != self.rank and self._seen[rank][1] > self.lost_beats:
                 self._raise(Failure(rank, SILENT))
-                self._end_stopped(rank)
+                self._wake(rank)
                 return None
         behind = [rank for rank, place in enumerate(places) if place == least]
         some_are_ahead = len(behind) < self.size
@@ -214,13 +213,14 @@ class Watch(threading.Thread):
             self._raise(Failure(behind[0], f"is stuck: nothing of it was heard for {min(waited):.0f} seconds"))
         return None
 
-    def _end_stopped(self, rank: int) -> None:
-        """What was stopped, on this machine, would neither go on nor end when it is told to."""
-        known = self._processes[rank] if self._processes else ""
+    def _wake(self, rank: int) -> None:
+        """What was stopped, on this machine, hears that all end, and ends: torchrun would wait for that for half a
+        minute."""
+        known = self._processes[rank]
         process = int(known.split()[1]) if known else 0
-        if known and _identity(process) == known and _stat(process)[:1] == ["T"]:
+        if known and _identity(process) == known:
             with suppress(OSError):
-                os.kill(process, signal.SIGKILL)
+                os.kill(process, signal.SIGCONT)
 
     def _raise(self, failure: Failure) -> None:
         """Make this the failure of all, unless there is one."""
