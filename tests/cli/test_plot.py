@@ -117,6 +117,12 @@ def test_why_the_losses_are_apart_is_said_and_drawn(
     assert capfd.readouterr().err == f"{note}\n"
     assert tx(str(trained_run), "-o", "x.svg") == 0
     assert f"<!-- {note} -->" in Path("x.svg").read_text()
+    shutil.copytree(trained_run, "other")
+    changed = load_config("other/config.yaml", ["model.dropout=0.2"])
+    Path("other/config.yaml").write_text(dump_config(changed))
+    assert tx(str(trained_run), "other") == 0
+    both = f"label smoothing 0.1 ({trained_run}); label smoothing 0.1 and dropout 0.2 (other)"
+    assert f"the training loss includes {both}; the validation loss does not\n" in capfd.readouterr().err
 
 
 def test_nothing_is_said_of_losses_that_can_be_compared(run: None) -> None:

@@ -83,12 +83,14 @@ def _note(runs: Sequence[Path], found: Sequence[tuple[str, Sequence[Curve]]]) ->
     """Why the two curves of loss are no nearer to each other; "" where there is nothing to say."""
     from transformer_cli.training.curves import added
 
-    both = [
-        run
-        for run, (_, those) in zip(runs, found, strict=True)
+    both = {
+        name: added(run)
+        for run, (name, those) in zip(runs, found, strict=True)
         if {"loss", "validation loss"} <= {one.name for one in those}
-    ]
-    reasons = "; ".join(dict.fromkeys(filter(None, map(added, both))))
+    }
+    named = {name: what for name, what in both.items() if what}
+    is_same = len(set(both.values())) == 1
+    reasons = "; ".join({*named.values()} if is_same else [f"{what} ({name})" for name, what in named.items()])
     return f"the training loss includes {reasons}; the validation loss does not" if reasons else ""
 
 
