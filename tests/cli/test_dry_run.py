@@ -278,3 +278,10 @@ def test_time_without_a_dry_run_is_refused(folder: Path, capfd: pytest.CaptureFi
     assert tx("--time") == 2
     assert "--time goes with --dry-run" in capfd.readouterr().err
     assert not (folder / "runs").exists()
+
+
+def test_a_dry_run_of_several_processes_says_of_how_many_it_speaks(
+    folder: Path, capfd: pytest.CaptureFixture[str]
+) -> None:
+    assert tx("--dry-run", "--processes", "2") == 0
+    assert "this is of one process; each of the 2 would have batches of its own" in capfd.readouterr().err

@@ -79,6 +79,8 @@ def train(
         with stages() as stage:
             found = forecast(loaded, directory, overwrite=overwrite, timed=timed, stage=stage)
         _show(found, as_json=json_output, strict=strict)
+        if processes > 1:
+            console.warn(f"this is of one process; each of the {processes:,} would have batches of its own")
         return
     if processes > 1 and place().size == 1:
         from transformer_cli.cli.processes import check_room, run_all
