@@ -286,8 +286,7 @@ def _merge(below: Node, above: Node, schema: type[Section] | None, *, steps: int
 def _section(schema: type[Section] | None, key: str) -> type[Section] | None:
     """The section declared under a key, if it is one and nothing else: a union is a value, so is one of several."""
     declared = accepted(schema).inside(key) if schema else None
-    section = declared.section if declared else None
-    return None if section is not None and section.is_one_of_several else section
+    return declared.section if declared and declared.section and not declared.section.is_one_of_several else None
 
 
 def _without_empty_sections(node: Node, schema: type[Section]) -> Node:
@@ -298,8 +297,7 @@ def _without_empty_sections(node: Node, schema: type[Section]) -> Node:
         inner = _section(schema, key)
         if inner and isinstance(child.value, dict):
             child = _without_empty_sections(child, inner)
-        may_be_none = inner is not None and schema.model_fields[key].default is None
-        if not inner or child.value not in (None, {}) or (child.value is None and may_be_none):
+        if not inner or (child.value != {} and (child.value is not None or schema.model_fields[key].default is None)):
             entries[key] = child
     return replace(node, value=entries)
 

@@ -52,7 +52,7 @@ def _of_setting(said: str) -> str:
         length = len(value)
     if not length:
         return f"settings: {name}={_translated(rest)}"
-    written = json.dumps(value, ensure_ascii=False) if isinstance(value, str) else repr(value)
+    written = json.dumps(value, ensure_ascii=False, allow_nan=False) if isinstance(value, str) else repr(value)
     return f'settings={{"{name}": {written}}}{_translated(rest[length:])}'
 
 

@@ -158,6 +158,12 @@ class Material:
         most, longest = (max(range(len(plan)), key=lambda n, by=by: sizes[n][by]) for by in (0, 1))  # type: ignore[misc]
         return drawn, [plan[n] for n in (most, longest)]
 
+    def in_words(self, n_batches: int) -> str:
+        """How much there is to learn from, by this process's batches of an epoch."""
+        batches = "batch" if n_batches == 1 else "batches"
+        each = f" for each of {self.world.size:,} processes" if self.world.size > 1 else ""
+        return f"{len(self.encoded):,} sentence pairs, {n_batches:,} {batches} an epoch{each}"
+
     def target_tokens(self, epoch: int) -> int:
         """Of an epoch, end marks included."""
         lengths, rows = self.encoded.lengths[:, 1], self.rows(epoch)

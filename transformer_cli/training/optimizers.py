@@ -92,7 +92,7 @@ def refuse_nothing(tensors: Mapping[str, Tensor]) -> None:
 
 def load_state_tensors(optimizer: torch.optim.Optimizer, model: nn.Module, tensors: Mapping[str, Tensor]) -> None:
     """Put back what `state_tensors` took. Raises ModelError where a tensor is missing or of another shape."""
-    if _remembers(optimizer):
+    if not tensors and _remembers(optimizer):
         refuse_nothing(tensors)
     names = {parameter: name for name, parameter in model.named_parameters()}
     kept: dict[str, dict[str, Tensor]] = {}

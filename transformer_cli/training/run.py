@@ -12,7 +12,7 @@ from typing import Any
 
 import torch
 
-from transformer_cli import files
+from transformer_cli import environment, files
 from transformer_cli.accounting.freezing import frozen
 from transformer_cli.checkpoints import store
 from transformer_cli.checkpoints.known import check_belongs
@@ -26,7 +26,6 @@ from transformer_cli.data.checks import in_passing
 from transformer_cli.data.text import where_in_words
 from transformer_cli.data.used import as_used
 from transformer_cli.decoding.long_lines import usual_sentences
-from transformer_cli.environment import keep_fewer_kernels
 from transformer_cli.errors import DivergedError, UsageError
 from transformer_cli.machine import Machine, decide, device_of
 from transformer_cli.model.build import build_model
@@ -71,7 +70,7 @@ def train(
     DivergedError before an update that would not be finite, Interrupted after a signal, with everything saved.
     """
     listener = listener or Listener()
-    keep_fewer_kernels(config.training.budget_tokens)
+    environment.keep_fewer_kernels(config.training.budget_tokens)
     require_tensorboard(config.training)
     with joined(device_of(config)) as world, StopRequest(listener.stopping, hours=config.training.max_hours) as stop:
         run = Run(config, run_dir, listener, world, stop)
@@ -188,11 +187,9 @@ class Run:
         n_batches = len(self.material.epoch(progress.epoch)[1])
         left = len(self.material.epoch(progress.epoch, progress.shares)[1]) if progress.shares else n_batches
         check_within(progress, left, self.run_dir)
-        each = f" for each of {self.world.size:,} processes" if self.world.size > 1 else ""
         held = sum(p.numel() for name, p in learner.model.named_parameters() if name in self.held)
         say(
-            f"{len(encoded):,} sentence pairs, {n_batches:,} {'batch' if n_batches == 1 else 'batches'} an epoch"
-            f"{each}; {sum(p.numel() for p in learner.model.parameters()):,} parameters"
+            f"{self.material.in_words(n_batches)}; {sum(p.numel() for p in learner.model.parameters()):,} parameters"
             f"{f', {held:,} of them frozen' if held else ''}; "
             f"{self.machine.device}, {self.machine.precision} ({self.machine.reason}), threads: {self.machine.threads}"
         )
