@@ -251,6 +251,13 @@ def test_a_flag_at_the_end_of_a_command_has_nothing_of_the_next(between, tmp_pat
     assert (config.seed, config.data.source) == (7, "de")
 
 
+@pytest.mark.parametrize("value", ["''", "'a\n  b; c'", '"x && y"'])
+def test_what_is_quoted_is_one_word(value, tmp_path):
+    found, config = carried("fairseq", f"fairseq-train bin --unheard-of {value} --seed 7", tmp_path)
+    assert config.seed == 7
+    assert [name for name in found.left if name.startswith("unheard_of: ")]
+
+
 def test_a_variable_of_the_shell_is_to_be_filled_in(tmp_path):
     found, _ = carried("fairseq", "fairseq-preprocess --trainpref $TEXT/train --validpref corpus/dev", tmp_path)
     assert found.values["data.train"][0] == "corpus/train"

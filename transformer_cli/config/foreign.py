@@ -149,7 +149,7 @@ def _options(text: str, path: Path) -> Iterator[tuple[str, Any]]:
     """Their settings by dotted name, `-` written as `_`: of YAML, or of a command line with its options."""
     try:
         words = _words(text.replace("\\\n", " "))
-    except ValueError:
+    except ValueError:  # no quotation ends there
         words = []
     if any(_is_option(word) for word in words):
         yield from _of_command(words)
@@ -165,12 +165,16 @@ def _options(text: str, path: Path) -> Iterator[tuple[str, Any]]:
 
 def _words(text: str) -> list[str]:
     """Of commands, one after the other: END stands behind each."""
-    words: list[str] = []
+    words, waiting = list[str](), ""
     for line in text.split("\n"):
-        found = shlex.shlex(line, posix=True, punctuation_chars=";&|")
+        found = shlex.shlex(waiting + line, posix=True, punctuation_chars=";&|")
         found.whitespace_split = True
-        words += [END if set(word) <= set(";&|") else word for word in found] + [END]
-    return words
+        try:
+            words += [END if word and set(word) <= set(";&|") else word for word in found] + [END]
+            waiting = ""
+        except ValueError:  # a quotation goes on in the next line
+            waiting += f"{line}\n"
+    return words if not waiting else shlex.split(waiting)
 
 
 def _of_tree(tree: Mapping[str, Any], prefix: str = "") -> Iterator[tuple[str, Any]]:

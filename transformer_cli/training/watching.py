@@ -285,7 +285,8 @@ def is_held() -> bool:
 def _identity(process: int) -> str:
     """Which of all processes of all machines this is: its machine, its number there, and when it began, by the system's
     clock; empty where the system does not say."""
-    return f"{os.uname().nodename} {process} {_stat(process)[19]}" if _stat(process) else ""
+    found = _stat(process)
+    return f"{os.uname().nodename} {process} {found[19]}" if found else ""
 
 
 def _stat(process: int) -> list[str]:
