@@ -202,7 +202,7 @@ def test_what_is_freed_is_kept_for_what_comes_next_unless_the_user_wants_otherwi
 
 
 @pytest.mark.parametrize(
-    ("budget", "expected"), [(256, "512"), (1024, "512"), (2048, "256"), (4096, "128"), (10**6, "128")]
+    ("budget", "expected"), [(256, "512"), (1024, "512"), (4095, "512"), (4096, "128"), (10**6, "128")]
 )
 def test_of_larger_batches_fewer_kernels_are_kept_unless_the_user_says_how_many(budget, expected, monkeypatch):
     monkeypatch.setenv("LRU_CACHE_CAPACITY", environment.KERNELS)

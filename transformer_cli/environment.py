@@ -13,7 +13,7 @@ HINT = "torchrun sets RANK, WORLD_SIZE, LOCAL_RANK, MASTER_ADDR and MASTER_PORT:
 WAITING = ("GOMP_SPINCOUNT", "OMP_WAIT_POLICY", "KMP_BLOCKTIME")
 SPINS = "10000"
 M_TRIM_THRESHOLD, M_MMAP_THRESHOLD, LARGEST_KEPT = -1, -3, 32 * 1024 * 1024
-KERNELS, FEWEST_KERNELS, SMALL_BATCH = "512", 128, 1024
+KERNELS, FEWER_KERNELS, LARGE_BATCH = "512", "128", 4096
 LAUNCHER = "TX_LAUNCHER"
 OWN_TIMES = "/proc/self/schedstat"
 
@@ -85,10 +85,11 @@ def prepare() -> None:
 def keep_fewer_kernels(budget_tokens: int) -> None:
     """Before anything is computed: what each compiled product keeps, to work in, grows with the batch, while the time
     that compiling takes matters less. Never over what the user has set."""
-    n = max(FEWEST_KERNELS, int(KERNELS) * SMALL_BATCH // max(SMALL_BATCH, budget_tokens))
+    if budget_tokens < LARGE_BATCH:
+        return
     for names, value in DEFAULTS.items():
         if value == KERNELS and os.environ.get(names[0]) == KERNELS:
-            os.environ[names[0]] = str(n)
+            os.environ[names[0]] = FEWER_KERNELS
 
 
 def repeat_sums() -> None:
