@@ -258,6 +258,13 @@ def test_what_is_quoted_is_one_word(value, tmp_path):
     assert [name for name in found.left if name.startswith("unheard_of: ")]
 
 
+def test_a_long_file_with_lone_apostrophes_is_read_in_bounded_time(tmp_path):
+    n = 5_000
+    text = "# it's\nname: mine's\n" + "".join(f"x{number}: {number}\n" for number in range(n))
+    found, _ = carried("joeynmt", text, tmp_path)
+    assert sum(name.startswith("x") for name in found.left) == n
+
+
 def test_a_variable_of_the_shell_is_to_be_filled_in(tmp_path):
     found, _ = carried("fairseq", "fairseq-preprocess --trainpref $TEXT/train --validpref corpus/dev", tmp_path)
     assert found.values["data.train"][0] == "corpus/train"

@@ -198,14 +198,14 @@ def test_only_the_process_that_was_stopped_goes_on(told: str, monkeypatch: pytes
     sleeps = subprocess.Popen(["sleep", "60"])
     try:
         sleeps.send_signal(signal.SIGSTOP)
-        while watching._stat(sleeps.pid)[0] != "T":
+        while watching._stat(Path(f"/proc/{sleeps.pid}"))[0] != "T":
             pass
         machine, number, began = watching._identity(sleeps.pid).split()
         others = {"another began": f"{machine} {number} 7", "another machine": f"x {number} {began}", "nothing": ""}
         watch._processes = ["", others.get(told, f"{machine} {number} {began}")]
         watch._wake(1)
         time.sleep(0.1)
-        assert (watching._stat(sleeps.pid)[0] == "T") == (told != "it")
+        assert (watching._stat(Path(f"/proc/{sleeps.pid}"))[0] == "T") == (told != "it")
     finally:
         sleeps.kill()
         sleeps.wait()

@@ -17,6 +17,7 @@ import shlex
 from collections.abc import Iterator, Mapping
 from dataclasses import dataclass, field
 from fnmatch import fnmatchcase
+from io import StringIO
 from pathlib import Path
 from typing import Any
 
@@ -32,8 +33,10 @@ from transformer_cli.config.run import RunConfig
 from transformer_cli.config.settings import settings, written
 from transformer_cli.errors import ConfigError
 
+BETWEEN = ";&|\n"
+"""Commands."""
 END = "\n"
-"""Of a command: no word of one is this."""
+"""Of one: no word is this."""
 TABLES = Path(__file__).with_suffix("")
 
 
@@ -164,17 +167,19 @@ def _options(text: str, path: Path) -> Iterator[tuple[str, Any]]:
 
 
 def _words(text: str) -> list[str]:
-    """Of commands, one after the other: END stands behind each."""
-    words, waiting = list[str](), ""
-    for line in text.split("\n"):
-        found = shlex.shlex(waiting + line, posix=True, punctuation_chars=";&|")
-        found.whitespace_split = True
-        try:
-            words += [END if word and set(word) <= set(";&|") else word for word in found] + [END]
-            waiting = ""
-        except ValueError:  # a quotation goes on in the next line
-            waiting += f"{line}\n"
-    return words if not waiting else shlex.split(waiting)
+    """Of commands, END between them. ValueError for a quotation that does not end."""
+    found = shlex.shlex(_Commands(text), posix=True, punctuation_chars=BETWEEN)
+    found.whitespace, found.whitespace_split = " \t\r", True
+    return [END if word and set(word) <= set(BETWEEN) else word for word in found]
+
+
+class _Commands(StringIO):
+    """What shlex reads to the end of a line is a comment, and the line ends behind it all the same."""
+
+    def readline(self, size: int = -1, /) -> str:  # type: ignore[override]  # typeshed: of bytes, too
+        line = super().readline(size)
+        self.seek(self.tell() - line.endswith("\n"))
+        return line
 
 
 def _of_tree(tree: Mapping[str, Any], prefix: str = "") -> Iterator[tuple[str, Any]]:
@@ -195,7 +200,7 @@ def _of_command(words: list[str]) -> Iterator[tuple[str, Any]]:
             continue
         if name:
             yield name, _alone([_read(value) for value in values]) if values else True
-        name, equals, value = word.strip("\n").lstrip("-").partition("=")
+        name, equals, value = word.strip(END).lstrip("-").partition("=")
         name, values = name.replace("-", "_"), [value] if equals else []
 
 

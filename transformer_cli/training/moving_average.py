@@ -11,7 +11,7 @@ from torch import Tensor, nn
 
 from transformer_cli.checkpoints.tensors import as_held, learned, weights
 from transformer_cli.errors import ModelError
-from transformer_cli.training.optimizers import refuse_nothing
+from transformer_cli.training.optimizers import nothing_kept
 
 PREFIX = "average:"
 """Of the tensors that a checkpoint keeps beside the optimizer's: whichever of both the model's file does not hold."""
@@ -80,7 +80,8 @@ class MovingAverage(NoAverage):
         return {f"{PREFIX}{name}": tensor for name, tensor in self.kept.items()}
 
     def take(self, tensors: Mapping[str, Tensor], *, swapped: bool) -> dict[str, Tensor]:
-        refuse_nothing(tensors)
+        if not tensors:
+            raise nothing_kept()
         for name, kept in self.kept.items():
             found = tensors.get(f"{PREFIX}{name}")
             if found is None or found.shape != kept.shape:

@@ -81,19 +81,18 @@ def state_tensors(optimizer: torch.optim.Optimizer, model: nn.Module) -> dict[st
     }
 
 
-def refuse_nothing(tensors: Mapping[str, Tensor]) -> None:
-    """ModelError where a checkpoint has nothing that an optimizer, or an average, remembers."""
-    if not tensors:
-        raise ModelError(
-            "the checkpoint's optimizer state is empty: training would not go on as it was",
-            hint="a mean that `tx average` made has none: go on with one of the checkpoints themselves",
-        )
+def nothing_kept() -> ModelError:
+    """For a checkpoint without anything that an optimizer, or an average, remembers."""
+    return ModelError(
+        "the checkpoint's optimizer state is empty: training would not go on as it was",
+        hint="a mean that `tx average` made has none: go on with one of the checkpoints themselves",
+    )
 
 
 def load_state_tensors(optimizer: torch.optim.Optimizer, model: nn.Module, tensors: Mapping[str, Tensor]) -> None:
     """Put back what `state_tensors` took. Raises ModelError where a tensor is missing or of another shape."""
     if not tensors and _remembers(optimizer):
-        refuse_nothing(tensors)
+        raise nothing_kept()
     names = {parameter: name for name, parameter in model.named_parameters()}
     kept: dict[str, dict[str, Tensor]] = {}
     for key, tensor in tensors.items():

@@ -275,24 +275,23 @@ def is_held() -> bool:
     except OSError:
         return True
     for task in tasks:
-        with suppress(OSError):  # it has ended
-            state = (task / "stat").read_bytes().rpartition(b")")[2].split()[0]
-            if state == b"D" or (state != b"S" and task.name == str(os.getpid())):
-                return True
+        state = "".join(_stat(task)[:1])  # nothing of one that has ended
+        if state == "D" or (state not in ("S", "") and task.name == str(os.getpid())):
+            return True
     return False
 
 
 def _identity(process: int) -> str:
     """Which of all processes of all machines this is: its machine, its number there, and when it began, by the system's
     clock; empty where the system does not say."""
-    found = _stat(process)
+    found = _stat(Path("/proc", str(process)))
     return f"{os.uname().nodename} {process} {found[19]}" if found else ""
 
 
-def _stat(process: int) -> list[str]:
-    """What the system says of it, from its state on (proc_pid_stat(5)); nothing where it does not."""
+def _stat(place: Path) -> list[str]:
+    """What the system says of a process or thread, from its state on (proc_pid_stat(5)); nothing where it does not."""
     try:
-        return Path("/proc", str(process), "stat").read_bytes().rpartition(b")")[2].decode().split()
+        return (place / "stat").read_bytes().rpartition(b")")[2].decode().split()
     except OSError:
         return []
 
