@@ -206,6 +206,14 @@ def completed(monkeypatch, capsys, tmp_path):
         (["train", "--set", "training.learn"], ["training.learning_rate="]),
         (["translate", "-m", "ru"], ["runs/one"]),
         (["config", "decoding.beam"], ["decoding.beam_size"]),
+        (["plot", "ru"], ["runs/one"]),
+        (["plot", "--over", "m"], ["minutes"]),
+        (["compare", "runs/one", "ru"], ["runs/one"]),
+        (["average", "ru"], ["runs/one"]),
+        (["reproduce", "mi"], ["mine.yaml"]),
+        (["count-params", "mi"], ["mine.yaml"]),
+        (["count-params", "tiny.yaml", "--compare", "ru"], ["runs/one"]),
+        (["count-params", "tiny.yaml", "--hardware", "h100-s"], ["h100-sxm"]),
     ],
 )
 def test_what_is_being_typed_is_completed(completed, words, expected):

@@ -9,7 +9,7 @@ from typing import Annotated
 
 import typer
 
-from transformer_cli.cli import console
+from transformer_cli.cli import console, options
 from transformer_cli.cli.options import Json, Quiet, Traceback
 from transformer_cli.cli.results import refuse_inside_a_run
 from transformer_cli.errors import ModelError, UsageError
@@ -18,7 +18,10 @@ from transformer_cli.files import atomic_file, json_line, read_bytes, shown
 
 def average(
     runs: Annotated[
-        list[str] | None, typer.Argument(metavar="RUN", help="One run, with --best or --last; or checkpoints.")
+        list[str] | None,
+        typer.Argument(
+            metavar="RUN", autocompletion=options.runs, help="One run, with --best or --last; or checkpoints."
+        ),
     ] = None,
     best: Annotated[
         int | None, typer.Option("--best", min=1, metavar="N", help="The N best of the run, by validation.")

@@ -7,7 +7,7 @@ from typing import TYPE_CHECKING, Annotated, Any
 
 import typer
 
-from transformer_cli.cli import console
+from transformer_cli.cli import console, options
 from transformer_cli.cli.options import TEXT, Json, Quiet, To, Traceback, TrainedOverrides
 from transformer_cli.cli.results import refuse_own_input
 from transformer_cli.cli.test_sets import TestSet, own_tests, read_text, refuse_nothing, translate
@@ -28,7 +28,11 @@ SHOWN = 3
 def compare(
     runs: Annotated[
         list[str] | None,
-        typer.Argument(metavar="RUN", help="Two runs or checkpoints, or more; the first is the baseline."),
+        typer.Argument(
+            metavar="RUN",
+            autocompletion=options.runs,
+            help="Two runs or checkpoints, or more; the first is the baseline.",
+        ),
     ] = None,
     source: Annotated[
         str | None,

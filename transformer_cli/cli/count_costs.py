@@ -34,6 +34,12 @@ def _whole_number(text: str) -> int:
     return whole
 
 
+def _accelerators(incomplete: str) -> list[str]:
+    from transformer_cli.accounting.hardware import presets
+
+    return [name for name in presets() if name.startswith(incomplete)]
+
+
 COSTS = "What it does and costs"
 Shapes = Annotated[bool, typer.Option("--shapes", rich_help_panel=COSTS, help="One token's journey, stage by stage.")]
 Flops = Annotated[
@@ -46,6 +52,7 @@ On = Annotated[
     typer.Option(
         "--hardware",
         metavar="NAME",
+        autocompletion=_accelerators,
         rich_help_panel=COSTS,
         help="How fast at best, and how long training takes, on h100-sxm, ...",
     ),

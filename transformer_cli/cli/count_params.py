@@ -7,7 +7,7 @@ from typing import TYPE_CHECKING, Annotated, Any
 import typer
 
 from transformer_cli.accounting.parameters import By, Convention, Count
-from transformer_cli.cli import console, count_costs
+from transformer_cli.cli import console, count_costs, options
 from transformer_cli.cli.options import Config, Json, Overrides, Quiet, Traceback
 from transformer_cli.cli.tables import show
 from transformer_cli.errors import UsageError
@@ -22,7 +22,11 @@ EXAMPLE = "for example: tx count-params gpt3.yaml"
 def count_params(
     model: Annotated[
         str | None,
-        typer.Argument(metavar="MODEL", help="A preset such as gpt3.yaml, a YAML file, a run or a checkpoint."),
+        typer.Argument(
+            metavar="MODEL",
+            autocompletion=options.models,
+            help="A preset such as gpt3.yaml, a YAML file, a run or a checkpoint.",
+        ),
     ] = None,
     config: Config = None,
     overrides: Overrides = None,
@@ -36,7 +40,12 @@ def count_params(
     ] = None,
     compare: Annotated[
         str | None,
-        typer.Option("--compare", metavar="OTHER", help="The difference to another model, which --set leaves alone."),
+        typer.Option(
+            "--compare",
+            metavar="OTHER",
+            autocompletion=options.models,
+            help="The difference to another model, which --set leaves alone.",
+        ),
     ] = None,
     check: Annotated[
         bool, typer.Option("--check", help="Build the module, without memory, and count it, too: both must agree.")

@@ -58,10 +58,16 @@ def _assignments(incomplete: str) -> list[str]:
     return [f"{name}=" for name in settings(incomplete)]
 
 
-def _runs(incomplete: str) -> list[str]:
+def runs(incomplete: str) -> list[str]:
+    """The runs that begin so."""
     from transformer_cli.checkpoints.find import RUNS
 
     return [name for name in map(str, sorted(RUNS.glob("*/"))) if name.startswith(incomplete)]
+
+
+def models(incomplete: str) -> list[str]:
+    """What can be counted: configurations and runs."""
+    return _configurations(incomplete) + runs(incomplete)
 
 
 def refuse_impossible(context: Any, parameter: Any, value: Any) -> Any:
@@ -108,7 +114,7 @@ Model = Annotated[
         "-m",
         metavar="RUN",
         rich_help_panel=MODEL,
-        autocompletion=_runs,
+        autocompletion=runs,
         help="A run or a checkpoint directory; the latest run when not given.",
     ),
 ]
@@ -119,7 +125,7 @@ Models = Annotated[
         "-m",
         metavar="RUN",
         rich_help_panel=MODEL,
-        autocompletion=_runs,
+        autocompletion=runs,
         help="A run or a checkpoint directory; the latest run when not given; repeated, an ensemble.",
     ),
 ]

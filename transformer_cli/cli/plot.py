@@ -8,7 +8,7 @@ from typing import TYPE_CHECKING, Annotated
 
 import typer
 
-from transformer_cli.cli import console
+from transformer_cli.cli import console, options
 from transformer_cli.cli.options import Json, Quiet, Traceback
 from transformer_cli.cli.results import refuse_own_input, result_file
 from transformer_cli.errors import UsageError
@@ -24,15 +24,24 @@ WIDEST = 40
 """Columns of a curve on the terminal."""
 
 
+def _units(incomplete: str) -> list[str]:
+    from transformer_cli.training.curves import OVERS
+
+    return [unit for unit in OVERS if unit.startswith(incomplete)]
+
+
 def plot(
     runs: Annotated[
-        list[str] | None, typer.Argument(metavar="RUN", help="Runs, or the latest one when not given.")
+        list[str] | None,
+        typer.Argument(metavar="RUN", autocompletion=options.runs, help="Runs, or the latest one when not given."),
     ] = None,
     output_files: Annotated[
         list[str] | None,
         typer.Option("--output", "-o", metavar="FILE", help=f"A file, by its suffix: {' '.join(SUFFIXES)}."),
     ] = None,
-    over: Annotated[str, typer.Option("--over", metavar="UNIT", help="steps, tokens or minutes.")] = "steps",
+    over: Annotated[
+        str, typer.Option("--over", metavar="UNIT", autocompletion=_units, help="steps, tokens or minutes.")
+    ] = "steps",
     json_output: Json = False,
     quiet: Quiet = False,
     traceback: Traceback = False,

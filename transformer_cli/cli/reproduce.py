@@ -8,7 +8,7 @@ from typing import TYPE_CHECKING, Annotated
 
 import typer
 
-from transformer_cli.cli import console
+from transformer_cli.cli import console, options
 from transformer_cli.cli.options import MODEL, Json, Overrides, Quiet, RunDir, Traceback
 from transformer_cli.cli.results import refuse_own_input
 from transformer_cli.errors import Interrupted, ModelError, UsageError
@@ -23,7 +23,11 @@ if TYPE_CHECKING:
 def reproduce(
     recipes: Annotated[
         list[str] | None,
-        typer.Argument(metavar="RUN", help="A configuration with results beside it, or a run; with -o runs."),
+        typer.Argument(
+            metavar="RUN",
+            autocompletion=options.models,
+            help="A configuration with results beside it, or a run; with -o runs.",
+        ),
     ] = None,
     run_dir: RunDir = None,
     seed: Annotated[
