@@ -11,7 +11,8 @@ seconds of `tx tokenize`; seconds from the start of `tx train` until the text is
 encoded, its words and lines remembered, on the disk - and, started again, until the first update; the most memory
 (VmHWM) of any process of tx, of training until its update 100, beside 1 GiB and 40 bytes a pair; bytes of the text, of
 its ids and of what is remembered of it; seconds and bytes a pair of planning an epoch. With --sampling subwords are
-drawn at that rate. With --plan an epoch is planned and nothing else, of lengths that are drawn. For Linux.
+drawn at that rate; with --processes so many train, of which the largest counts; with --plan an epoch is planned and
+nothing else, of lengths that are drawn. For Linux.
 """
 
 from __future__ import annotations
@@ -26,6 +27,7 @@ import tempfile
 import time
 import tracemalloc
 from collections.abc import Callable
+from contextlib import suppress
 from itertools import islice
 from pathlib import Path
 
@@ -53,6 +55,7 @@ def main() -> None:
     parser.add_argument("--pairs", type=int, default=1_000_000)
     parser.add_argument("--plan", type=int, metavar="PAIRS", help="plan an epoch of so many pairs, and nothing else")
     parser.add_argument("--sampling", type=float, default=0.0, metavar="RATE", help="tokenizer.sampling")
+    parser.add_argument("--processes", type=int, default=1, help="that train")
     parser.add_argument("--folder", help="where to put the text, 135 bytes a pair, and its ids, about as much")
     options = parser.parse_args()
     if options.plan:
@@ -70,6 +73,7 @@ def main() -> None:
         command += ["--set", f"tokenizer.sampling={options.sampling}"]
         tokenizing = watched([*TX, "tokenize", *command], lambda: False)
         before = sentencepiece_alone(run, folder, options.pairs)
+        command += ["--processes", str(options.processes)]
         preparing = watched([*TX, "train", *command], lambda: (run / LINES).exists())
         after = sentencepiece_alone(run, folder, options.pairs)
         beginning = watched([*TX, "train", *command], lambda: n_updates(run / "metrics.jsonl") > 0)
@@ -85,6 +89,7 @@ def main() -> None:
     found = {
         "pairs": options.pairs,
         "sampling": options.sampling,
+        "processes": options.processes,
         "cores": len(os.sched_getaffinity(0)),
         "sentencepiece_s": [before, after],
         "tokenizer_s": tokenizing[0],
@@ -157,7 +162,7 @@ def watched(command: list[str], is_there: Callable[[], bool]) -> tuple[float, in
     process = subprocess.Popen(command, stdout=subprocess.DEVNULL, stderr=subprocess.PIPE, text=True)
     try:
         while process.poll() is None and not is_there():
-            for pid in (process.pid, *children(process.pid)):
+            for pid in family(process.pid):
                 peaks[pid] = max(peaks.get(pid, 0), peak_kib(pid))
             time.sleep(0.05)
         seconds = time.perf_counter() - start
@@ -169,8 +174,14 @@ def watched(command: list[str], is_there: Callable[[], bool]) -> tuple[float, in
     return round(seconds, 2), max(peaks.values()) // 1024
 
 
-def children(pid: int) -> list[int]:
-    return [int(child) for file in Path(f"/proc/{pid}/task").glob("*/children") for child in file.read_text().split()]
+def family(pid: int) -> list[int]:
+    """It, its children, theirs, and so on."""
+    with suppress(OSError):  # it has ended
+        children = [
+            child for file in Path(f"/proc/{pid}/task").glob("*/children") for child in file.read_text().split()
+        ]
+        return [pid, *(member for child in children for member in family(int(child)))]
+    return []
 
 
 def peak_kib(pid: int) -> int:

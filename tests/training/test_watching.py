@@ -371,6 +371,15 @@ def test_a_torchrun_of_another_user_lives(monkeypatch: pytest.MonkeyPatch) -> No
     assert watching.lives(1)
 
 
+def test_what_has_ended_is_gone_before_anybody_asks_how() -> None:
+    with subprocess.Popen(["sleep", "100"]) as process:
+        assert watching.lives(process.pid)
+        process.kill()
+        os.waitid(os.P_PID, process.pid, os.WEXITED | os.WNOWAIT)  # it stays in the system's list
+        assert not watching.lives(process.pid)
+    assert not watching.lives(process.pid)
+
+
 @pytest.mark.parametrize("rank", [0, 1])
 def test_who_waits_for_others_ends_with_what_started_it(
     rank: int, tmp_path: Path, monkeypatch: pytest.MonkeyPatch

@@ -306,7 +306,7 @@ def lives(process: int | None) -> bool:
         return False
     except PermissionError:  # another user's, as where torchrun is root's
         return True
-    return True
+    return _stat(Path("/proc", str(process)))[:1] != ["Z"]  # which has ended, and nobody has asked how
 
 
 def _is_broken(error: Exception) -> bool:
