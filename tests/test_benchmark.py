@@ -56,6 +56,23 @@ def in_turns(suite: Any, foreign: list[float], *, rounds: int) -> Any:
     )
 
 
+def test_a_round_counts_only_if_nobody_else_was_there_before_and_after(suite: Any) -> None:
+    loads = iter([0.5, 0.02, 0.03, 0.04, 0.6])  # before; before and after; before and after
+    results = suite.rounds.by_turns(
+        {"a": ["a"]},
+        rounds=2,
+        most_foreign=0.1,
+        measure=lambda command: turn(suite, foreign=0.0),
+        load=lambda: next(loads),
+        tell=lambda line: None,
+    )
+    assert results.load == [(0.02, 0.03)]
+    assert results.thrown == [
+        "others had 50 % of the processors before it",
+        "others had 60 % of the processors after it",
+    ]
+
+
 def test_contestants_take_turns(suite: Any) -> None:
     results = in_turns(suite, [0.0] * 6, rounds=3)
     assert [turn.facts["number"] for turn in results.turns["a"]] == [0, 2, 4]

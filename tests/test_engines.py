@@ -2,14 +2,17 @@
 
 from __future__ import annotations
 
+import errno
 import json
 import os
 import platform
+import re
 import shutil
 import subprocess
 import sys
 from dataclasses import replace
 from pathlib import Path
+from types import SimpleNamespace
 
 import pytest
 from conftest import PAIRS
@@ -19,6 +22,7 @@ from transformer_cli.checkpoints import find
 from transformer_cli.checkpoints.known import open_known
 from transformer_cli.cli import failures
 from transformer_cli.cli.app import main
+from transformer_cli.decoding.hypothesis import LengthPenalty
 from transformer_cli.decoding.options import SearchOptions
 
 ctranslate2 = pytest.importorskip("ctranslate2", reason="the extra `ctranslate2` is not installed")
@@ -126,7 +130,7 @@ def test_lines_with_prefixes_and_ensembles_are_those_of_tx(run, capsys, tmp_path
     assert tx(run, "-b", "1", "--jsonl", "-i", str(tmp_path / "in.jsonl")) == 0
     told = capsys.readouterr()
     assert json.loads(told.out)["translation"].startswith("i drink")
-    assert "the same with prefixes\n" in told.err
+    assert "the same with --jsonl, whose lines may have prefixes\n" in told.err
     assert tx(run, "-m", str(run), "-b", "1", "der hund trinkt") == 0
     assert "the same with an ensemble\n" in capsys.readouterr().err
 
@@ -178,6 +182,132 @@ def test_a_run_that_cannot_be_written_is_converted_for_this_time(run, capsys, mo
     told = capsys.readouterr()
     assert told.out == "the cat sleeps\n"
     assert "converted for this time alone" in told.err
+
+
+def test_conversions_at_once_do_not_disturb_each_other(run, monkeypatch):
+    """While one is written, another process begins and ends that of the same checkpoint, and that of another one."""
+    shutil.rmtree(run / "ctranslate2")
+    known = [open_known(checkpoint) for checkpoint in find.list_checkpoints(run)[-2:]]
+    convert, told = engines._convert, []
+
+    def beside_others(of, place):
+        convert(of, place)
+        monkeypatch.setattr(engines, "_convert", convert)
+        for one in known:
+            engines._loaded(one, 1, told.append)
+
+    monkeypatch.setattr(engines, "_convert", beside_others)
+    place, _ = engines._loaded(known[0], 1, told.append)
+    assert [path.name for path in conversions(run)] == sorted(engines._key(one.manifest) for one in known)
+    assert place == run / "ctranslate2" / engines._key(known[0].manifest)
+    assert told == ["converting the weights for CTranslate2, once"] * 3
+
+
+def test_what_is_not_a_conversion_stays_and_what_a_killed_one_left_goes_in_time(run):
+    inside = run / "ctranslate2"
+    (inside / "notes.txt").write_text("mine")
+    for name in (".tmp-0123456789abcdef-01234567", ".tmp-0123456789abcdef-76543210"):
+        (inside / name).mkdir()
+    os.utime(inside / name, (0, 0))
+    shutil.rmtree(next(path for path in conversions(run) if engines.KEY.fullmatch(path.name)))
+    assert tx(run, *GREEDY, "die katze schläft") == 0
+    left = {path.name for path in conversions(run) if not engines.KEY.fullmatch(path.name)}
+    assert left == {"notes.txt", ".tmp-0123456789abcdef-01234567"}
+
+
+def test_a_checkpoint_of_any_name_is_converted_though_others_are_damaged(run, capsys):
+    first, mine = find.list_checkpoints(run)[0], run / "checkpoints" / "mine"
+    shutil.rmtree(run / "ctranslate2")
+    shutil.copytree(find.find_checkpoint(str(run)), mine)
+    assert tx(mine, *GREEDY, "die katze schläft") == 0
+    assert capsys.readouterr().out == "the cat sleeps\n"
+    shutil.rmtree(run / "ctranslate2")
+    (first / "manifest.json").write_text("{}")
+    assert tx(mine, *GREEDY, "die katze schläft") == 0
+    assert "engine: CTranslate2" in capsys.readouterr().err
+
+
+@pytest.mark.parametrize("hashes", ["[]", "null", "{}", '{"model.bin": 1}', "{"])
+def test_a_conversion_without_its_hashes_is_made_anew(run, capsys, hashes):
+    [place] = conversions(run)
+    (place / engines.HASHES).write_text(hashes)
+    assert tx(run, *GREEDY, "die katze schläft") == 0
+    told = capsys.readouterr()
+    assert (told.out, "is damaged" in told.err) == ("the cat sleeps\n", True)
+
+
+def test_where_no_disk_takes_the_weights_tx_translates_unless_the_engine_was_named(run, capsys, monkeypatch):
+    def refuse(*_):
+        raise OSError(errno.ENOSPC, "No space left on device")
+
+    shutil.rmtree(run / "ctranslate2")
+    monkeypatch.setattr(ctranslate2.specs.ModelSpec, "save", refuse)
+    assert tx(run, *GREEDY, "die katze schläft") == 0
+    told = capsys.readouterr()
+    assert told.out == "the cat sleeps\n"
+    assert re.search(r"engine: native; CTranslate2 cannot be had: cannot write \S+: no space left", told.err, re.I)
+    assert told.err.count("model: ") == 1
+    assert tx(run, *GREEDY, "--set", "decoding.engine=ctranslate2", "die katze schläft") == 5
+
+
+def test_what_the_engine_does_not_open_is_those_of_tx(run, capsys, monkeypatch):
+    def refuse(*_, **__):
+        raise RuntimeError("Unsupported model binary version")
+
+    monkeypatch.setattr(ctranslate2, "Translator", refuse)
+    assert tx(run, *GREEDY, "die katze schläft") == 0
+    told = capsys.readouterr()
+    assert told.out == "the cat sleeps\n"
+    assert "CTranslate2 does not open" in told.err
+    assert tx(run, *GREEDY, "--set", "decoding.engine=ctranslate2", "die katze schläft") == 4
+
+
+@pytest.mark.parametrize(
+    ("threads", "workers", "at_once", "each"), [(2, "auto", 2, 1), (2, 1, 1, 2), (4, 2, 2, 2), (1, "auto", 1, 1)]
+)
+def test_batches_at_once_and_threads_for_each_are_those_of_the_settings(
+    run, monkeypatch, threads, workers, at_once, each
+):
+    given = []
+
+    def opened(place, **options):
+        given.append((options["inter_threads"], options["intra_threads"], options["device"], options["compute_type"]))
+        return SimpleNamespace()
+
+    monkeypatch.setattr(ctranslate2, "Translator", opened)
+    monkeypatch.setattr(engines, "processors", lambda: 4)
+    monkeypatch.setenv("OMP_NUM_THREADS", str(threads))
+    known = open_known(find.find_checkpoint(str(run)))
+    decoding = known.config.decoding.model_copy(update={"workers": workers})
+    settings = known.config.model_copy(update={"decoding": decoding, "threads": None})
+    translator = engines.engine_of(known, settings, tell=lambda line: None)
+    translator._for_several()
+    assert given == [(1, threads, "cpu", "float32"), (at_once, each, "cpu", "float32")]
+    assert translator._workers == at_once
+
+
+@pytest.mark.parametrize(
+    ("device", "n_gpus", "reasons"),
+    [
+        ("auto", 0, []),
+        ("auto", 1, ["the GPU that there is"]),
+        ("cpu", 1, []),
+        ("cuda", 0, ["device: cuda"]),
+    ],
+)
+def test_a_gpu_is_used_by_tx(run, monkeypatch, device, n_gpus, reasons):
+    monkeypatch.setattr(ctranslate2, "get_cuda_device_count", lambda: n_gpus)
+    known = open_known(find.find_checkpoint(str(run)))
+    settings = known.config.model_copy(update={"device": device})
+    assert list(engines.obstacles([known], settings, SearchOptions(beam_size=1))) == reasons
+
+
+def test_a_beam_by_another_rule_of_length_is_those_of_tx(run):
+    known = open_known(find.find_checkpoint(str(run)))
+    penalty = LengthPenalty(1.0, "gnmt")
+    for beam_size, reasons in ((1, []), (3, ["length_penalty_family: gnmt"])):
+        options = SearchOptions(beam_size=beam_size, penalty=penalty)
+        assert list(engines.obstacles([known], known.config, options)) == reasons
 
 
 def test_evaluation_is_by_the_engine_too_and_keeps_which_it_was(run, capsys):

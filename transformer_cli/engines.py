@@ -4,8 +4,10 @@ from __future__ import annotations
 
 import hashlib
 import os
-import tempfile
+import re
+import time
 from collections.abc import Callable, Iterator, Sequence
+from contextlib import suppress
 from functools import partial
 from pathlib import Path
 from typing import Any
@@ -18,15 +20,17 @@ from transformer_cli.config.run import RunConfig
 from transformer_cli.decoding.engine import EngineTranslator
 from transformer_cli.decoding.options import SearchOptions
 from transformer_cli.environment import processors
-from transformer_cli.errors import ModelError, ResourceError, UsageError
+from transformer_cli.errors import ModelError, ResourceError, TxError, UsageError
 from transformer_cli.export.formats import FORMATS, unknown_there
 from transformer_cli.loading import learned_by
 from transformer_cli.needs import lacking, needed
+from transformer_cli.temporary import temporary_directory
 
 ENGINE = "ctranslate2"
 CONVERSION = 1
 """To be raised where the same weights become other files."""
 HASHES = "hashes.json"
+KEY = re.compile("[0-9a-f]{16}")
 ROWS = 4096
 """Positions that a converted model can tell apart."""
 
@@ -85,11 +89,18 @@ def differs(options: SearchOptions) -> bool:
     return options.search == "beam" and options.beam_size > 1
 
 
-def engine_of(run: KnownRun, settings: RunConfig, *, tell: Callable[[str], None]) -> EngineTranslator:
-    """The translator of a run by CTranslate2, in fp32 on the CPU. tell: what is done that takes a while."""
+def engine_of(run: KnownRun, settings: RunConfig, *, tell: Callable[[str], None]) -> EngineTranslator | None:
+    """The translator of a run by CTranslate2, in fp32 on the CPU; None where it cannot be had and was not asked for by
+    its name: TxError where it was. tell: what is done that takes a while, and why there is none."""
     model, threads, wanted = run.config.model, _threads(settings), settings.decoding.workers
     workers = threads if wanted == "auto" else min(wanted, threads)
-    place, engine = _loaded(run, threads, tell)
+    try:
+        place, engine = _loaded(run, threads, tell)
+    except TxError as failure:
+        if settings.decoding.engine == ENGINE:
+            raise
+        tell(f"engine: native; CTranslate2 cannot be had: {failure.message}")
+        return None
     return EngineTranslator(
         engine,
         f"CTranslate2 {needed(ENGINE).__version__} in fp32",
@@ -107,18 +118,20 @@ def _loaded(run: KnownRun, threads: int, tell: Callable[[str], None]) -> tuple[P
     yet or is no longer what it was."""
     place = run.path / ENGINE / _key(run.manifest)
     if not _is_whole(place):
-        again = f"again: what is in {files.shown(place)} is damaged" if place.exists() else "once"
+        again = f"again: what is in {files.shown(place)} is damaged" if os.path.exists(place) else "once"
         tell(f"converting the weights for CTranslate2, {again}")
         try:
-            files.remove(place)
             with files.atomic_directory(place) as aside:
                 _convert(run, aside)
-            _forget(run.path)
+                if not _is_whole(place):
+                    files.remove(place)
+            _forget(run.path, kept=place.name)
         except ResourceError as failure:
-            tell(f"{failure.message}: converted for this time alone")
-            with tempfile.TemporaryDirectory() as folder:
-                _convert(run, Path(folder))
-                return None, _open(Path(folder), threads)
+            if not _is_whole(place):  # else another process was as quick
+                tell(f"{failure.message}: converted for this time alone")
+                with temporary_directory() as folder:
+                    _convert(run, folder)
+                    return None, _open(folder, threads)
     return place, _open(place, threads)
 
 
@@ -130,12 +143,14 @@ def _key(manifest: Manifest) -> str:
 
 
 def _is_whole(place: Path) -> bool:
-    if not (place / HASHES).is_file():
-        return False
     try:
         hashes = files.read_json(place / HASHES, error=ModelError)
-        return all(files.sha256(place / name, error=ModelError) == value for name, value in hashes.items())
-    except ModelError:
+        return (
+            isinstance(hashes, dict)
+            and {"config.json", "model.bin"} <= hashes.keys()
+            and all(files.sha256(place / name, error=ModelError) == value for name, value in hashes.items())
+        )
+    except TxError:
         return False
 
 
@@ -147,12 +162,15 @@ def _convert(run: KnownRun, place: Path) -> None:
     files.write_json(place / HASHES, {path.name: files.sha256(path) for path in sorted(place.iterdir())})
 
 
-def _forget(run_dir: Path) -> None:
-    """Delete conversions of checkpoints that there are no more."""
-    keys = {_key(read_manifest(checkpoint)) for checkpoint in list_checkpoints(run_dir)}
-    for path in (run_dir / ENGINE).iterdir():
-        if path.name not in keys:
-            files.remove(path)
+def _forget(run_dir: Path, *, kept: str) -> None:
+    """Delete conversions of checkpoints that there are no more, and what a process that was killed left an hour ago;
+    nothing where something cannot be read or deleted, for somebody waits for a translation."""
+    with suppress(TxError, OSError):
+        keys = {kept, *(_key(read_manifest(checkpoint)) for checkpoint in list_checkpoints(run_dir))}
+        for path in (run_dir / ENGINE).iterdir():
+            is_left = path.name.startswith((files.ASIDE, files.DOOMED)) and path.stat().st_mtime < time.time() - 3600
+            if is_left or (KEY.fullmatch(path.name) and path.name not in keys):
+                files.remove(path)
 
 
 def _open(place: Path, threads: int, at_once: int = 1) -> Any:
@@ -160,7 +178,10 @@ def _open(place: Path, threads: int, at_once: int = 1) -> Any:
     # times as long for a line (docs/performance.md). Read once, when the process opens its first engine.
     os.environ.setdefault("CT2_USE_MKL", "0")
     each = {"inter_threads": at_once, "intra_threads": max(1, threads // at_once)}
-    return needed(ENGINE).Translator(str(place), device="cpu", compute_type="float32", **each)
+    try:
+        return needed(ENGINE).Translator(str(place), device="cpu", compute_type="float32", **each)
+    except RuntimeError as failure:
+        raise ModelError(f"CTranslate2 does not open {files.shown(place)}: {failure}") from failure
 
 
 def _threads(settings: RunConfig) -> int:

@@ -80,7 +80,7 @@ def atomic_file(path: str | Path) -> Iterator[BinaryIO]:
             with suppress(OSError):  # nothing is replaced, or the disk knows no permissions
                 shutil.copymode(path, place)  # before there is anything to read: what is private never is not
             yield file
-        with _writing(path):
+        with writing(path):
             disk.rename(place, path)
     _sync_directory(path.parent)
 
@@ -95,11 +95,11 @@ def atomic_directory(path: str | Path) -> Iterator[Path]:
     path = Path(path)
     make_directory(path.parent)
     with aside(path) as place:
-        with _writing(path):
+        with writing(path):
             disk.make_directory(place)
         yield place
         _sync_tree(place)
-        with _writing(path):
+        with writing(path):
             disk.rename(place, path)
     _sync_directory(path.parent)
 
@@ -120,14 +120,14 @@ def aside(path: Path) -> Iterator[Path]:
 def create_file(path: str | Path, *, is_there: bool = False) -> Iterator[BinaryIO]:
     """Open a new file inside an `atomic_directory`, or one that is there, flushed to the disk when the block ends."""
     path = Path(path)
-    with _writing(path):
+    with writing(path):
         descriptor = disk.open(path, is_there)
     raw = _Descriptor(descriptor, path)
     file = io.BufferedWriter(raw, buffer_size=1 << 20)
     try:
         yield cast(BinaryIO, file)
         file.flush()
-        with _writing(path):
+        with writing(path):
             disk.sync(descriptor)
     finally:
         raw.abandoned = True  # what could not be written must not be tried again by close()
@@ -147,7 +147,7 @@ def write_json(path: str | Path, value: Any) -> None:
 
 def append(path: str | Path, data: bytes) -> None:
     """Add to the end of a file, made if it isn't there; a log, not worth waiting for the disk."""
-    with _writing(Path(path)):
+    with writing(Path(path)):
         disk.append(Path(path), data)
 
 
@@ -239,7 +239,7 @@ def check_directory(path: str | Path) -> None:
         words = f"cannot write into {shown(there)}: it is a {'link' if there.is_symlink() else 'file'}, not a directory"
         raise ResourceError(words, hint="choose another directory, or move that away")
     if not os.access(there, os.W_OK | os.X_OK):
-        with _writing(there):
+        with writing(there):
             reason = errno.EROFS if os.statvfs(there).f_flag & os.ST_RDONLY else errno.EACCES
             raise OSError(reason, os.strerror(reason))
 
@@ -247,7 +247,7 @@ def check_directory(path: str | Path) -> None:
 def make_directory(path: str | Path) -> None:
     """Create a directory and its parents where they are missing, each flushed to the disk."""
     path = Path(path)
-    with _writing(path):
+    with writing(path):
         if path.is_dir():
             return
         make_directory(path.parent)
@@ -262,7 +262,7 @@ def make_directory(path: str | Path) -> None:
 
 def rename(old: Path, new: Path) -> None:
     """Give a file or directory another name in its directory."""
-    with _writing(old, verb="rename"):
+    with writing(old, verb="rename"):
         disk.rename(old, new)
     _sync_directory(old.parent)
 
@@ -271,7 +271,7 @@ def remove(path: str | Path) -> None:
     """Delete a directory or a file, if it is there: renamed first, so that no half of it is ever seen."""
     path = Path(path)
     doomed = path.with_name(f"{DOOMED}{path.name}-{secrets.token_hex(4)}")
-    with _writing(path, verb="remove"):
+    with writing(path, verb="remove"):
         try:
             disk.rename(path, doomed)
         except FileNotFoundError:
@@ -293,7 +293,7 @@ def sweep(directory: str | Path) -> list[str]:
     directory, ours = Path(directory), rf"({re.escape(ASIDE)}|{re.escape(DOOMED)}).+-[0-9a-f]{{8}}"
     if not directory.is_dir():
         return []
-    with _writing(directory, verb="clean up"):
+    with writing(directory, verb="clean up"):
         left = sorted(path for path in directory.iterdir() if re.fullmatch(ours, path.name))
         for path in left:
             _delete(path)
@@ -336,7 +336,7 @@ class _Descriptor(io.RawIOBase):
     def write(self, data: Any) -> int:
         if self.abandoned:
             return len(data)
-        with _writing(self.path):
+        with writing(self.path):
             return disk.write(self.descriptor, memoryview(data))
 
     def close(self) -> None:
@@ -346,8 +346,9 @@ class _Descriptor(io.RawIOBase):
 
 
 @contextmanager
-def _writing(path: Path, *, verb: str = "write") -> Iterator[None]:
-    """Turn an OSError into a ResourceError that names the path, the reason and the remedy."""
+def writing(path: Path, *, verb: str = "write") -> Iterator[None]:
+    """Turn an OSError, also of another library that writes, into a ResourceError that names the path, the reason and
+    the remedy."""
     for guard in guards:
         guard(path)
     try:
@@ -367,13 +368,13 @@ def _sync_tree(directory: Path) -> None:
     for folder, _, names in os.walk(directory, topdown=False):
         for name in sorted(names):
             path = Path(folder, name)
-            with _writing(path):
+            with writing(path):
                 _sync(path)
         _sync_directory(Path(folder))
 
 
 def _sync_directory(path: Path) -> None:
-    with _writing(path):
+    with writing(path):
         try:
             _sync(path)
         except OSError as failure:

@@ -67,14 +67,14 @@ def by_turns(
     load: Callable[[], float | None],
     tell: Callable[[str], None],
 ) -> Results:
-    """Everybody once, and again. A round in which others had more of the processors is over at once, counts for
-    nobody, and is begun anew, as often as there are rounds; who fails once is out."""
+    """Everybody once, and again. A round in which others had more of the processors, or just before or after it, is
+    over at once, counts for nobody, and is begun anew, as often as there are rounds; who fails once is out."""
     results = Results(turns={name: [] for name in commands})
     while len(results.load) < rounds and len(results.thrown) < rounds:
         before, this_round = load(), {}
-        disturbed = ""
+        disturbed = _disturbed(before, most_foreign, "before it")
         for name, command in commands.items():
-            if name in results.failed:
+            if name in results.failed or disturbed:
                 continue
             try:
                 turn = this_round[name] = measure(command)
@@ -83,17 +83,22 @@ def by_turns(
                 tell(f"{name}: {failure}")
                 continue
             tell(f"round {len(results.load) + 1}, {name}: {turn.wall_s:.1f} s")
-            if turn.foreign is not None and turn.foreign > most_foreign:
-                disturbed = f"others had {100 * turn.foreign:.0f} % of the processors beside {name}"
-                break
-        if disturbed:
+            disturbed = _disturbed(turn.foreign, most_foreign, f"beside {name}")
+        after = None if disturbed else load()
+        if disturbed := disturbed or _disturbed(after, most_foreign, "after it"):
             results.thrown.append(disturbed)
             tell(f"round thrown away: {disturbed}")
             continue
         for name, turn in this_round.items():
             results.turns[name].append(turn)
-        results.load.append((before, load()))
+        results.load.append((before, after))
     return results
+
+
+def _disturbed(foreign: float | None, most: float, when: str) -> str:
+    """Why a round does not count, if it does not."""
+    is_too_much = foreign is not None and foreign > most
+    return f"others had {100 * foreign:.0f} % of the processors {when}" if is_too_much else ""
 
 
 def run(command: Sequence[str], products: dict[str, float], *, environment: Mapping[str, str] | None = None) -> Turn:

@@ -21,7 +21,7 @@ from transformer_cli.decoding.engine import EngineTranslator
 from transformer_cli.decoding.texts import TextTranslator
 from transformer_cli.decoding.translation import SPLIT, Translation
 from transformer_cli.decoding.translator import Translator
-from transformer_cli.errors import DivergedError
+from transformer_cli.errors import DivergedError, ModelError
 from transformer_cli.export.ctranslate2 import CTranslate2
 from transformer_cli.model.build import build_model
 
@@ -119,6 +119,15 @@ def test_a_trained_model_says_the_same_under_every_setting(run, both, decoding):
     }
 
 
+def test_no_source_is_cut(run: OpenedRun, both: Both) -> None:
+    """CTranslate2's own limit is 1,024 pieces."""
+    ours, theirs = both(wild(run), max_source_length=1500, max_length=5, loop_words=None)
+    lines = [" ".join(["bier", *["ich"] * 1100, *tail]) for tail in (["hund"], ["katze", "trinkt"])]
+    found = ours.translate_all(lines, by_sentences=False)
+    assert found[0].text != found[1].text
+    same(found, theirs.translate_all(lines, by_sentences=False))
+
+
 def test_numbers_that_are_none_are_told_with_their_line(run, both):
     broken = wild(run)
     with torch.no_grad():
@@ -153,7 +162,7 @@ def test_batches_that_threads_share_say_the_same(run: OpenedRun, both: Any) -> N
 
 def test_files_that_went_since_the_engine_was_opened_cost_time_alone(run: OpenedRun, both: Both) -> None:
     def gone() -> Any:
-        raise RuntimeError("Unable to open file 'model.bin'")
+        raise ModelError("CTranslate2 does not open it: Unable to open file 'model.bin'")
 
     ours, theirs = both(run, workers=2, batch_size=2)
     theirs._several = gone

@@ -28,7 +28,7 @@ def check(
 ) -> None:
     """Translate each text in several ways, and show which lines came out differently. TxError where the promise is
     broken, which is about fp32: an error of ours. UsageError where minimum Bayes risk or another model hides what was
-    found.
+    found, or another engine was asked for by its name.
     """
     if settings.decoding.rerank is not None:
         raise UsageError(
@@ -39,6 +39,11 @@ def check(
         raise UsageError(
             "--check-batching looks at each draw, of which decoding.mbr shows one",
             hint="--set decoding.mbr=null --set decoding.search=sampling checks the draws",
+        )
+    if settings.decoding.engine == "ctranslate2":
+        raise UsageError(
+            "--check-batching looks at what tx promises of its own engine",
+            hint="--set decoding.engine=native checks that",
         )
     from transformer_cli.decoding.invariance import check_batching
     from transformer_cli.loading import translator_of

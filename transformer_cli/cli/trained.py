@@ -74,13 +74,13 @@ def open_translator(
     options = SearchOptions.of(settings.decoding, seed=settings.seed, **search)
     obstacles = [*also, *engines.obstacles(known, settings, options)]
     beam = f"a beam of {options.beam_size}"
-    if engines.is_wanted(settings, options, obstacles):
+    if is_wanted := engines.is_wanted(settings, options, obstacles):
         _tell_model(known[0], origin)
-        translator = engines.engine_of(known[0], settings, tell=console.say)
-        console.say(f"engine: {translator.name}")
-        if engines.differs(options):
-            console.warn(f"CTranslate2 prunes {beam} otherwise than tx: here and there it finds another translation")
-        return translator, known, settings
+        if (translator := engines.engine_of(known[0], settings, tell=console.say)) is not None:
+            console.say(f"engine: {translator.name}")
+            if engines.differs(options):
+                console.warn(f"CTranslate2 prunes {beam} otherwise than tx: now and then it finds another translation")
+            return translator, known, settings
     from transformer_cli.checkpoints.store import open_run
     from transformer_cli.loading import translator_of
 
@@ -88,8 +88,9 @@ def open_translator(
     for find in finders:
         with console.pulse.doing("opening the model"):
             opened.append(run := found(find, open_run))
-        _tell_model(run, origin)
-    if settings.decoding.engine == "auto" and engines.is_installed():
+        if not is_wanted:
+            _tell_model(run, origin)
+    if settings.decoding.engine == "auto" and engines.is_installed() and not is_wanted:
         reasons = [*obstacles, *([beam] if engines.differs(options) else [])]
         console.say(f"engine: native; CTranslate2 would not do the same with {', '.join(reasons)}")
     _tell_precision(opened[0], settings)

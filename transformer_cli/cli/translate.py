@@ -152,7 +152,7 @@ def translate(
 
         search: dict[str, Any] = {"beam_size": beam_size, "length_penalty": length_penalty, "n_best": n_best}
         search["search"] = "sampling" if sample else None
-        also = [*(["prefixes"] if jsonl else []), *(["alignments"] if alignments else [])]
+        also = [*(["--jsonl, whose lines may have prefixes"] if jsonl else []), *(["alignments"] if alignments else [])]
         translator, runs, settings = open_translator(models, config, overrides, also=also, **search)
         translator = translator.towards(to)
         unseen = Unseen.by(runs)

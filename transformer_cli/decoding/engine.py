@@ -14,6 +14,7 @@ from transformer_cli.config.model import Stack
 from transformer_cli.decoding.hypothesis import Hypothesis
 from transformer_cli.decoding.options import NotFinite, SearchOptions
 from transformer_cli.decoding.texts import Input, Learned, TextTranslator
+from transformer_cli.errors import ModelError
 from transformer_cli.tokenizer import EOS, Tokenizer
 
 Texts = Sequence[Sequence[str]]
@@ -77,7 +78,7 @@ class EngineTranslator(TextTranslator):
         """The engine for several batches at once; None where there is none, or its files went meanwhile."""
         try:
             return self._several and self._several()
-        except RuntimeError:
+        except ModelError:
             return None
 
     def search(self, inputs: Sequence[Input], options: SearchOptions, lines_before: int) -> list[list[Hypothesis]]:

@@ -16,6 +16,7 @@ from transformer_cli.checkpoints.store import OpenedRun
 from transformer_cli.config.model import Stack
 from transformer_cli.export.formats import Found, Walk, unknown_there, write_vocabularies
 from transformer_cli.export.weights import Weights
+from transformer_cli.files import writing
 from transformer_cli.needs import needed
 from transformer_cli.tokenizer import EOS, SPECIALS, UNK, Vocabulary
 
@@ -39,7 +40,8 @@ class CTranslate2:
         spec = _specification(run)
         spec.validate()
         spec.optimize(quantization=quantization)
-        spec.save(str(place))
+        with writing(place):
+            spec.save(str(place))
         write_vocabularies(run, place)
 
     def open(self, run: OpenedRun, place: Path) -> Engine:

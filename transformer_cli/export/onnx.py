@@ -19,7 +19,7 @@ from transformer_cli.decoding.search import search
 from transformer_cli.export.formats import Found, Walk, unknown_there, write_vocabularies
 from transformer_cli.export.onnx_graph import decoder, encoder
 from transformer_cli.export.weights import Weights
-from transformer_cli.files import create_file
+from transformer_cli.files import create_file, writing
 from transformer_cli.needs import needed
 from transformer_cli.temporary import temporary_directory
 from transformer_cli.tokenizer import BOS, EOS
@@ -192,8 +192,10 @@ def _rounded(model: Any) -> Any:
     quantization = needed("onnxruntime.quantization")
     with temporary_directory() as folder:
         exact, rounded = folder / "exact.onnx", folder / "rounded.onnx"
-        exact.write_bytes(model.SerializeToString())
-        quantization.quantize_dynamic(
-            exact, rounded, op_types_to_quantize=["MatMul"], per_channel=True, weight_type=quantization.QuantType.QInt8
-        )
+        with writing(folder):
+            exact.write_bytes(model.SerializeToString())
+            kind = quantization.QuantType.QInt8
+            quantization.quantize_dynamic(
+                exact, rounded, op_types_to_quantize=["MatMul"], per_channel=True, weight_type=kind
+            )
         return needed("onnx").load(str(rounded))
