@@ -220,7 +220,9 @@ def test_a_checkpoint_of_any_name_is_converted_though_others_are_damaged(run, ca
     shutil.rmtree(run / "ctranslate2")
     find.find_checkpoint(str(run)).rename(mine)
     assert tx(mine, *GREEDY, "die katze schläft") == 0
-    assert capsys.readouterr().out == "the cat sleeps\n"
+    told = capsys.readouterr()
+    assert told.out == "the cat sleeps\n"
+    assert "engine: CTranslate2" in told.err
     shutil.rmtree(run / "ctranslate2")
     (first / "manifest.json").write_text("{}")
     assert tx(mine, *GREEDY, "die katze schläft") == 0

@@ -64,20 +64,38 @@ def test_muon_is_torchs_for_the_matrices_of_layers_and_adamw_for_all_else(monkey
     mine = build_optimizer(ours, options(optimizer="muon"))
     named = dict(theirs.named_parameters())
     hidden = [p for name, p in named.items() if is_hidden(name, p)]
+    rows = {"self_attention.query_key_value.weight": 3, "cross_attention.key_value.weight": 2}
+    n_in = {name: next((n for ending, n in rows.items() if name.endswith(ending)), 1) for name in named}
+    # Each of W^Q, W^K and W^V is a matrix of its own.
+    apart = {
+        name: [nn.Parameter(one.clone()) for one in p.detach().chunk(n_in[name])]
+        for name, p in named.items()
+        if is_hidden(name, p)
+    }
     output, others = (
         [p for name, p in named.items() if not is_hidden(name, p) and (name == "output.weight") is is_output]
         for is_output in (True, False)
     )
-    muon = torch.optim.Muon(hidden, weight_decay=0.1, momentum=0.95, adjust_lr_fn="match_rms_adamw")
+    blocks = [one for several in apart.values() for one in several]
+    muon = torch.optim.Muon(blocks, weight_decay=0.1, momentum=0.95, adjust_lr_fn="match_rms_adamw")
     adamw = torch.optim.AdamW(
         [{"params": output, "weight_decay": 0.1}, {"params": others, "weight_decay": 0.0}], betas=(0.9, 0.95)
     )
     monkeypatch.setattr(reference, newton_schulz, in_fp32)
     assert len(hidden) == 2 * 2 + 2 * 2 + 2 + 1
+    assert len(blocks) == len(hidden) + 2 * 2 + 1
     for step in range(1, 5):
         take_step(ours, mine, step)
-        take_step(theirs, muon, step)
+        draw_gradients(theirs, step)
+        for name, several in apart.items():
+            for one, grad in zip(several, named[name].grad.chunk(len(several)), strict=True):  # type: ignore[union-attr]
+                one.grad = grad
+        for group in muon.param_groups:
+            group["lr"] = 0.01
+        muon.step()
         take_step(theirs, adamw, step)
+    for name, several in apart.items():
+        named[name].data.copy_(torch.cat([*several]))
     for name, parameter in ours.named_parameters():
         torch.testing.assert_close(parameter, named[name], rtol=1e-5, atol=1e-6)
 

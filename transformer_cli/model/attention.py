@@ -221,3 +221,14 @@ class CrossAttention(MultiHeadAttention):
         """Keys and values of the memory, each (B, G, S, K)."""
         key, value = layout.heads(self.key_value(memory), (self.kv_heads, self.kv_heads), self.d_head)
         return self.key_norm(key), value
+
+
+def stacked(model: nn.Module) -> dict[nn.Module, tuple[int, ...]]:
+    """The linear layers that are several matrices below each other, W^Q, W^K and W^V, and how many rows each has."""
+    found: dict[nn.Module, tuple[int, ...]] = {}
+    for module in model.modules():
+        if isinstance(module, SelfAttention):
+            found[module.query_key_value] = module.widths
+        elif isinstance(module, CrossAttention):
+            found[module.key_value] = (module.kv_width, module.kv_width)
+    return found

@@ -6,7 +6,7 @@ import torch
 from torch import nn
 
 from transformer_cli.config.model import ModelConfig
-from transformer_cli.model.attention import CrossAttention, MultiHeadAttention, SelfAttention
+from transformer_cli.model.attention import MultiHeadAttention, stacked
 from transformer_cli.model.blocks import FeedForward
 from transformer_cli.model.positions import PositionEncoding
 from transformer_cli.model.transformer import Decoder, Embedding, Encoder, Model, Transformer
@@ -35,12 +35,7 @@ def initialise(model: Model) -> None:
     scaled by sqrt(D) or are the output projection, too, else of variance 1, so that what enters the first layer has
     unit variance.
     """
-    blocks: dict[nn.Module, tuple[int, ...]] = {}
-    for module in model.modules():
-        if isinstance(module, SelfAttention):
-            blocks[module.query_key_value] = module.widths
-        elif isinstance(module, CrossAttention):
-            blocks[module.key_value] = (module.kv_width, module.kv_width)
+    blocks = stacked(model)
     for module in model.modules():
         if isinstance(module, nn.Linear):
             for block in module.weight.split(blocks.get(module, module.out_features)):

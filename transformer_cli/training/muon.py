@@ -6,6 +6,8 @@ rate fits both, is that of Liu et al. 2025, "Muon is scalable for LLM training",
 
 from __future__ import annotations
 
+from collections.abc import Sequence
+
 import torch
 from torch import Tensor
 
@@ -31,24 +33,25 @@ class Muon(torch.optim.AdamW):
     def step(self, closure: None = None) -> None:  # type: ignore[override]
         every = self.param_groups
         for group in every:
-            for matrix in group["params"] if group["hidden"] else ():
+            for matrix, rows in zip(group["params"], group["rows"], strict=True) if group["hidden"] else ():
                 if matrix.grad is not None:
-                    self._turn(matrix, rate=group["lr"], decay=group["weight_decay"])
+                    self._turn(matrix, rows, rate=group["lr"], decay=group["weight_decay"])
         try:
             self.param_groups = [group for group in every if not group["hidden"]]
             super().step()
         finally:
             self.param_groups = every
 
-    def _turn(self, matrix: Tensor, *, rate: float, decay: float) -> None:
+    def _turn(self, matrix: Tensor, rows: Sequence[int] | None, *, rate: float, decay: float) -> None:
+        """rows: of each of several matrices, which turn by themselves."""
         state = self.state[matrix]
         if "momentum" not in state:
             state["momentum"] = torch.zeros_like(matrix)
         assert matrix.grad is not None
         momentum = state["momentum"].lerp_(matrix.grad, 1 - MOMENTUM)
         ahead = whole(matrix.grad.lerp(momentum, MOMENTUM))  # Nesterov's
-        size = SIZE * max(ahead.shape) ** 0.5
-        matrix.mul_(1 - rate * decay).add_(as_held(orthogonal(ahead), matrix), alpha=-rate * size)
+        steps = [SIZE * max(one.shape) ** 0.5 * orthogonal(one) for one in ahead.split(list(rows or [len(ahead)]))]
+        matrix.mul_(1 - rate * decay).add_(as_held(torch.cat(steps), matrix), alpha=-rate)
 
 
 def orthogonal(matrix: Tensor) -> Tensor:

@@ -12,10 +12,12 @@ from torch import Tensor, nn
 from transformer_cli.checkpoints.tensors import as_held
 from transformer_cli.config.training import OPTIMIZERS, TrainingConfig
 from transformer_cli.errors import ModelError
+from transformer_cli.model.attention import stacked
 
 Groups = list[dict[str, Any]]
-"""Parameters, as a recipe gets them, in groups with their `weight_decay`; `hidden` are the matrices inside of layers.
-The loop sets the rate, `lr`, of each before each update."""
+"""Parameters, as a recipe gets them, in groups with their `weight_decay`; `hidden` are the matrices inside of layers,
+`rows`, for each parameter, how many each of the matrices has that it is made of; None: it is one. The loop sets the
+rate, `lr`, of each before each update."""
 
 
 def build_optimizer(model: nn.Module, options: TrainingConfig) -> torch.optim.Optimizer:
@@ -26,8 +28,14 @@ def build_optimizer(model: nn.Module, options: TrainingConfig) -> torch.optim.Op
     for parameter in model.parameters():
         if parameter.requires_grad:
             kinds[linear.get(parameter)].append(parameter)
+    rows = {layer.weight: rows for layer, rows in stacked(model).items()}
     groups = [
-        {"params": some, "weight_decay": 0.0 if hidden is None else options.weight_decay, "hidden": bool(hidden)}
+        {
+            "params": some,
+            "weight_decay": 0.0 if hidden is None else options.weight_decay,
+            "hidden": bool(hidden),
+            "rows": [rows.get(parameter) for parameter in some],
+        }
         for hidden, some in kinds.items()
         if some
     ]
