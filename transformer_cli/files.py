@@ -347,8 +347,7 @@ class _Descriptor(io.RawIOBase):
 
 @contextmanager
 def writing(path: Path, *, verb: str = "write") -> Iterator[None]:
-    """Turn an OSError, also of another library that writes, into a ResourceError that names the path, the reason and
-    the remedy."""
+    """Turn an OSError, of other libraries too, into a ResourceError that names the path, the reason and the remedy."""
     for guard in guards:
         guard(path)
     try:

@@ -100,7 +100,7 @@ def test_what_is_no_mean_is_said(
     ("change", "said"),
     [
         ({"tokenizer": "another"}, "other/checkpoints/step-00000150 was trained with another tokenizer"),
-        ({"model": {"dropout": 0.5}}, "model.dropout: 0.0 and 0.5"),
+        ({"model": {"norm_position": "post"}}, "model.norm_position: pre and post"),
         ({"data": {"source_eos": False}}, "data.source_eos: True and False"),
     ],
 )
@@ -126,3 +126,29 @@ def test_a_state_that_is_none_and_a_place_inside_a_run_are_refused(capfd: pytest
     Path("runs/mine/checkpoints/step-00000004/state.json").write_text("[]")
     assert tx("average", "runs/mine", "--best", "2") == 4
     assert "state.json" in capfd.readouterr().err
+
+
+def test_a_checkpoint_counts_once_however_it_is_named(capfd: pytest.CaptureFixture[str]) -> None:
+    train("mine")
+    Path("runs/other").symlink_to("mine")
+    best = f"runs/mine/checkpoints/{Path('runs/mine/best').read_text().strip()}"
+    for again in (best, "runs/other"):
+        assert tx("average", best, again, "-o", "runs/both") == 2
+        assert "is named more than once" in capfd.readouterr().err
+    assert not Path("runs/both").exists()
+
+
+def test_runs_that_differ_in_dropout_have_a_mean() -> None:
+    train("mine")
+    train("drier", model={**SETTINGS["model"], "dropout": 0.3})  # type: ignore[dict-item]
+    assert tx("average", "runs/mine", "runs/drier", "-o", "runs/both") == 0
+
+
+def test_a_mean_that_training_does_not_go_on_from_stays_as_it_is(capfd: pytest.CaptureFixture[str]) -> None:
+    train("mine")
+    assert tx("average", "runs/mine", "--best", "2") == 0
+    before = Path("runs/mine-average/config.yaml").read_bytes()
+    again = ("train", "-c", "mine.yaml", "--run-dir", "runs/mine-average", "--set", "training.max_steps=9")
+    assert tx(*again) == 4
+    assert "optimizer state is empty" in capfd.readouterr().err
+    assert Path("runs/mine-average/config.yaml").read_bytes() == before

@@ -55,6 +55,20 @@ def test_scores_settings_and_sentences_of_two_runs(runs: None, capfd: pytest.Cap
     assert len(sentences["worse"]) == 2
 
 
+def test_a_run_that_learned_what_it_is_compared_by_is_named(
+    trained_run: Path, runs: None, capfd: pytest.CaptureFixture[str]
+) -> None:
+    """Also where it is the first one's test set: the training text is the other one's."""
+    changed(trained_run, "strange", 'data.test={"pairs": [["etwas anderes", "something else"]]}')
+    Path("short/lines.npy").unlink()  # of a run that did not look
+    assert tx("long", "short") == 0
+    err = capfd.readouterr().err
+    assert f"pairs that the training text of long has, too: {len(PAIRS)}" in err
+    assert "training text of short" not in err
+    assert tx("strange", "long") == 0
+    assert "has, too" not in capfd.readouterr().err
+
+
 def test_runs_are_compared_on_each_test_set_of_the_first(
     trained_run: Path, runs: None, capfd: pytest.CaptureFixture[str]
 ) -> None:

@@ -147,3 +147,9 @@ def test_nothing_of_a_picture_is_cut_however_much_stands_above_it(run: None) -> 
     picture = imread("x.png")
     for edge in (picture[0], picture[-1], picture[:, 0], picture[:, -1]):
         assert (edge == 1).all()
+
+
+def test_where_no_run_is_named_and_there_is_none_the_hint_has_no_option(capfd: pytest.CaptureFixture[str]) -> None:
+    assert tx() == 4
+    err = capfd.readouterr().err
+    assert "name one that lies elsewhere: FOLDER/runs/NAME" in err

@@ -230,3 +230,19 @@ def test_a_file_that_holds_no_results_is_named(scored: Path, content: str, capfd
     assert "mine.results.json" in capfd.readouterr().err
     assert tx("reproduce", "tiny.yaml") == 4
     assert "tiny.results.json is not there" in capfd.readouterr().err
+
+
+def test_a_run_that_begins_with_other_weights_than_then_is_told_so(
+    scored: Path, capfd: pytest.CaptureFixture[str]
+) -> None:
+    path = with_results(scored, capfd)
+    shutil.copytree(scored, "runs/again")
+    record = json.loads(Path("runs/again/run.json").read_text())
+    for then, now, said in (("a", "b", True), ("a", "a", False), (None, "b", False)):
+        found = json.loads(path.read_text())
+        found["runs"][0]["init_from"] = {"checkpoint": "runs/x", "sha256": then}
+        path.write_text(json.dumps(found))
+        begun = {"checkpoint": "runs/x", "sha256": now, "tokenizer": "t"}
+        Path("runs/again/run.json").write_text(json.dumps(record | {"init_from": begun}))
+        assert tx("reproduce", "mine.yaml", "--run-dir", "runs/again") == 0
+        assert ("runs/x, which it begins with, has other weights than then" in capfd.readouterr().err) == said

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import hashlib
 import json
 import math
 import shutil
@@ -58,6 +59,8 @@ def test_a_run_begins_with_the_weights_and_the_tokenizer_of_another(parent: Path
         torch.testing.assert_close(after.model[name], tensor, rtol=0, atol=1e-6)
     record = json.loads(Path("child/run.json").read_text())
     assert record["init_from"]["checkpoint"] == str(find_checkpoint("parent"))
+    digest = hashlib.sha256((find_checkpoint("parent") / "model.safetensors").read_bytes()).hexdigest()
+    assert record["init_from"]["sha256"] == digest
     shutil.rmtree("parent")  # it is not asked again
     train(load_config("child/config.yaml", ["training.max_steps=3"]), Path("child"))
     assert load_checkpoint(list_checkpoints("child")[-1], with_optimizer=False).step == 3
@@ -160,6 +163,7 @@ def test_frozen_parts_keep_their_bits_and_the_others_learn(parent: Path, freeze:
     [
         (["encoder.layers.0-1"], "training.freeze: encoder.layers.0-1: the model has no encoder.layers.1"),
         (["encodr"], "the model has no encodr"),
+        (["encoder.layers.1-0"], "training.freeze: encoder.layers.1-0: 1-0 is no layer"),
         (["encoder", "decoder", "embeddings"], "leaves nothing to train"),
     ],
 )
@@ -195,3 +199,14 @@ def test_what_is_frozen_is_counted_as_such_part_by_part(freeze: list[str], tied:
         assert sum(group.trainable for group in found.groups(by)) == found.trainable
     if freeze == ["decoder.layers.0-1"]:
         assert {group.name: group.trainable for group in found.groups("block")}["cross"] == (4 * 64 + 4 * 8)
+
+
+@pytest.mark.parametrize(("init_from", "said"), [("parent", False), (None, True)])
+def test_parts_that_are_frozen_as_they_were_drawn_are_said_to_be_so(
+    parent: Path, init_from: str | None, said: bool
+) -> None:
+    lines: list[str] = []
+    config = settings(parent, freeze=["encoder"], init_from=init_from, max_steps=1)
+    train(config, Path("child"), listener=Listener(say=lines.append))
+    [line] = [line for line in lines if " of them frozen" in line]
+    assert ("as they were drawn, at random" in line) == said

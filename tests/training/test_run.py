@@ -627,3 +627,25 @@ def test_a_new_run_tells_what_is_suspicious_in_its_text_and_one_that_goes_on_doe
         train(settings(max_steps=steps, warmup_steps=2), Path("runs/x"), listener=Listener(warn=said.append))
     [found] = [line for line in said if "suspicious" in line]
     assert "\n  valid, pairs that train has, too: 6 (line 1, 2, 3, 4, 5, ...)" in found
+
+
+@pytest.mark.parametrize(
+    ("budget", "warmup", "is_said"),
+    [
+        ({"epochs": 1}, 50, True),
+        ({"epochs": 1}, 2, False),
+        ({"tokens": 300}, 50, True),
+        ({"tokens": 300}, "20%", False),
+        ({"minutes": 0.02}, 5000, True),
+        ({"minutes": 0.02}, 1, False),
+    ],
+    ids=str,
+)
+def test_a_budget_that_ends_within_the_warm_up_is_told_so_once(
+    budget: dict[str, float], warmup: int | str, is_said: bool
+) -> None:
+    warnings: list[str] = []
+    config = settings(budget=budget, max_steps=None, warmup_steps=warmup, validate_every=1000, validation_bleu=False)
+    config = config.model_copy(update={"training": config.training.model_copy(update={"best_by": "loss"})})
+    train(config, Path("run"), listener=Listener(warn=warnings.append))
+    assert len([line for line in warnings if "still rises when training ends" in line]) == is_said

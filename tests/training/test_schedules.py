@@ -69,6 +69,14 @@ def test_a_stable_rate_falls_in_the_last_fifth_alone_and_ends_at_zero() -> None:
     assert {rates[step] for step in range(200, 301)} == {0.0}
 
 
+def test_a_stable_rate_falls_all_the_way_where_less_than_a_fifth_is_left_after_the_warm_up() -> None:
+    stable = TrainingConfig.model_validate(
+        {"schedule": "warmup-stable-decay", "learning_rate": 0.01, "warmup_steps": 90, "max_steps": 100}
+    )
+    rates = [learning_rate(Spent(step), stable, d_model=16) for step in range(90, 101)]
+    assert rates == pytest.approx([0.01 * (100 - step) / 10 for step in range(90, 101)])
+
+
 @pytest.mark.parametrize("warmup", [0, 1, 40])
 @pytest.mark.parametrize("schedule", SCHEDULES.own)
 def test_it_rises_linearly_then_never_again(schedule: str, warmup: int) -> None:

@@ -25,6 +25,11 @@ def frozen(config: RunConfig) -> frozenset[str]:
     names = stored(config.counted, source_vocab=1, target_vocab=1).keys()
     held: set[str] = set()
     for part in config.training.freeze:
+        for first, last in _RANGE.findall(part):
+            if int(first) > int(last):
+                raise UsageError(
+                    f"training.freeze: {part}: {first}-{last} is no layer", hint=f"for example {last}-{first}"
+                )
         for one in _expanded(part):
             found = {name for name in names if _is_in(name, one)}
             if not found:

@@ -31,6 +31,9 @@ def average(parents: Sequence[Path], place: Path) -> Path:
     """
     if place.exists():
         raise UsageError(f"{shown(place)} is there already", hint="name another directory with -o")
+    for path in parents:
+        if [one.resolve() for one in parents].count(path.resolve()) > 1:
+            raise UsageError(f"{shown(path)} is named more than once", hint="name each checkpoint once")
     run_dir = whole_run_of(parents[0])
     config, tokenizer = load_config(run_dir / "config.yaml"), Tokenizer.load(run_dir / "tokenizer")
     sums: dict[str, Tensor] = {}
@@ -77,7 +80,7 @@ def _check_same(first: store.Checkpoint, one: store.Checkpoint) -> None:
         for section, ours, theirs in sections
         if ours is not None and theirs is not None
         for key, value in ours
-        if value != getattr(theirs, key)
+        if value != getattr(theirs, key) and "dropout" not in key
     ]
     if differences:
         raise ModelError(

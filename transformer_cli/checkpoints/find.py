@@ -62,11 +62,16 @@ def pointed(run_dir: str | Path, pointer: str) -> Path | None:
 
 
 def find_run(
-    model: str | None, *, config: RunConfig | None = None, config_path: str | None = None, runs_dir: str | Path = RUNS
+    model: str | None,
+    *,
+    config: RunConfig | None = None,
+    config_path: str | None = None,
+    runs_dir: str | Path = RUNS,
+    option: str = "-m ",
 ) -> Path:
     """The directory of a run: the one that `model` is (or holds that checkpoint), else the one that `config`
     names, else the one of `default_run`. config_path: what the user typed for it. ModelError says what there is and
-    what to type.
+    what to type, with the option before it by which the command is told a run.
     """
     runs_dir = Path(runs_dir)
     if model is not None:
@@ -81,7 +86,7 @@ def find_run(
                 hint=f"train it: tx train -c {typed}",
             )
         return run_dir
-    return default_run(runs_dir).path
+    return default_run(runs_dir, option).path
 
 
 @dataclass(frozen=True)
@@ -96,13 +101,13 @@ class Default:
     n_runs: int
 
 
-def default_run(runs_dir: str | Path = RUNS) -> Default:
+def default_run(runs_dir: str | Path = RUNS, option: str = "-m ") -> Default:
     """The latest run; where it was never validated, the one of those that were which was saved last, if there is any.
 
     Raises ModelError where there is no latest run.
     """
     runs_dir = Path(runs_dir)
-    latest, runs = _latest(runs_dir), _runs(runs_dir)
+    latest, runs = _latest(runs_dir, option), _runs(runs_dir)
     better = [] if is_validated(latest) else [run for run in runs if is_validated(run)]
     n_runs = len({os.path.realpath(run) for run in (latest, *runs)})
     if not better:
@@ -179,8 +184,8 @@ def _is_run(path: Path) -> bool:
     return path.is_dir() and ((path / CHECKPOINTS).is_dir() or (path / "config.yaml").is_file())
 
 
-def _latest(runs_dir: Path) -> Path:
-    pointer, hint = runs_dir / LATEST, _offer(runs_dir, "-m ")
+def _latest(runs_dir: Path, option: str) -> Path:
+    pointer, hint = runs_dir / LATEST, _offer(runs_dir, option)
     if not os.path.lexists(pointer) and not _runs(runs_dir):
         raise ModelError(f"there is no trained model in {shown(runs_dir)}/", hint=hint)
     name = read_text(pointer, error=ModelError, hint=hint).removesuffix("\n")  # a name may end in a space
@@ -201,7 +206,7 @@ def _offer(runs_dir: Path, option: str = "") -> str:
     """What to type, from what there is. option: that comes before it, where nothing was named."""
     runs = _runs(runs_dir)
     if not runs:
-        return "train one: tx train -c tiny.yaml; or name one that lies elsewhere: -m FOLDER/runs/NAME"
+        return f"train one: tx train -c tiny.yaml; or name one that lies elsewhere: {option}FOLDER/runs/NAME"
     shown_runs = ", ".join(shown(path) for path in runs[:10]) + (", ..." if len(runs) > 10 else "")
     return f"there is {shown_runs}: name one, for example {option}{runs[-1]}"
 

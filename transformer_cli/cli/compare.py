@@ -98,6 +98,8 @@ def compare(
     search = {"beam_size": beam_size, "length_penalty": length_penalty}
     differences, options = _differences(opened), settings[0].evaluation
     metrics.check(options)
+    for text in texts:
+        _tell_what_was_learned(text, runs, opened)
     for number, text in enumerate(texts):
         systems = []
         for name, translator in zip(runs, translators, strict=True):
@@ -123,6 +125,19 @@ def compare(
         complaints = [] if text.is_own else [warning for one in reports for warning in one.warnings]
         for warning in dict.fromkeys(complaints):
             console.warn(warning)
+
+
+def _tell_what_was_learned(text: TestSet, runs: Sequence[str], opened: Sequence[OpenedRun]) -> None:
+    """Where a run was trained with what it is compared by."""
+    from transformer_cli.data.checks import Looked, overlap
+    from transformer_cli.data.corpus import Corpus
+    from transformer_cli.data.fingerprints import load_fingerprints
+
+    looked = None if text.is_own else Looked(Corpus(text.source or [], text.references[0]))
+    for name, run in zip(runs, opened, strict=True):
+        if looked is not None and (learned := load_fingerprints(run.path)) is not None:
+            for finding in overlap(text.name, looked, f"the training text of {shown(name)}", learned):
+                console.warn(str(finding))
 
 
 def _refuse_other_languages(opened: Sequence[OpenedRun], to: str | None) -> None:

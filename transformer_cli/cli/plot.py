@@ -66,7 +66,7 @@ def plot(
         if path.suffix.lower() not in SUFFIXES:
             raise UsageError(f"-o {shown(path)}: expected a name that ends in {', '.join(SUFFIXES)}")
         refuse_own_input(path)
-    names = [find_run(name) for name in runs] if runs else [find_run(None)]
+    names = [find_run(name) for name in runs] if runs else [find_run(None, option="")]
     found = [(str(name), curves(name, over=over)) for name in names]
     note = _note(names, found)
     if paths:

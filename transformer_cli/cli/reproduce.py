@@ -9,7 +9,7 @@ from typing import TYPE_CHECKING, Annotated
 import typer
 
 from transformer_cli.cli import console, options
-from transformer_cli.cli.options import MODEL, Json, Overrides, Quiet, RunDir, Traceback
+from transformer_cli.cli.options import MODEL, Json, Overrides, Quiet, Traceback
 from transformer_cli.cli.results import refuse_own_input
 from transformer_cli.errors import Interrupted, ModelError, UsageError
 from transformer_cli.files import json_line, shown
@@ -29,7 +29,15 @@ def reproduce(
             help="A configuration with results beside it, or a run; with -o runs.",
         ),
     ] = None,
-    run_dir: RunDir = None,
+    run_dir: Annotated[
+        str | None,
+        typer.Option(
+            "--run-dir",
+            metavar="DIR",
+            rich_help_panel=MODEL,
+            help="The run's directory; runs/NAME-again when not given.",
+        ),
+    ] = None,
     seed: Annotated[
         int | None, typer.Option("--seed", min=0, metavar="N", rich_help_panel=MODEL, help="Draw otherwise.")
     ] = None,
@@ -108,6 +116,7 @@ def reproduce(
     with console.collected():
         evaluate([str(place)], json_output=True)
     run = reproduction.scored(place)
+    _tell_parent(results, run)
     found_again = reproduction.verdicts(results, run)
     _show(found_again, results, run, as_json=json_output)
     if failed := [one for one in found_again if not one.holds]:
@@ -165,6 +174,16 @@ def _tell_circumstances(results: Results) -> None:
               if here.get(name) != then]  # fmt: skip
     if others:
         console.say(f"other versions: {'; '.join(others)}")
+
+
+def _tell_parent(results: Results, run: KeptRun) -> None:
+    """Where it began with other weights than those that the results are of."""
+    then = {one.init_from.sha256 for one in results.runs if one.init_from is not None} - {None}
+    if run.init_from is not None and then and run.init_from.sha256 not in then:
+        console.warn(
+            f"{run.init_from.checkpoint}, which it begins with, has other weights than then, by sha256: "
+            "trained on another machine, or otherwise"
+        )
 
 
 def _show(found: Sequence[Verdict], results: Results, run: KeptRun, *, as_json: bool) -> None:

@@ -89,7 +89,8 @@ class TrainingConfig(Section):
     patience: PositiveInt | None = None
     """End after this many validations in a row without a new best."""
     init_from: str | None = None
-    """Begin with the weights and the tokenizer of this run, or checkpoint: fine-tuning, as a run of its own."""
+    """Begin with the weights and the tokenizer of this run, or checkpoint: fine-tuning, as a run of its own. Its path
+    counts from where the command is typed, as that of `-m`, not from the file."""
     freeze: list[Annotated[str, Field(min_length=1, max_length=200)]] = Field(default=[])
     """Parts that stay as they are: `embeddings`, `encoder`, `decoder.layers.0-2`, or any tensor by its name."""
     optimizer: Annotated[str, OPTIMIZERS] = "adam"

@@ -8,13 +8,15 @@ from pathlib import Path
 import torch
 from torch import Tensor
 
+from transformer_cli.checkpoints.manifest import MODEL, read_manifest
 from transformer_cli.checkpoints.store import OpenedRun, find_checkpoint, open_found
-from transformer_cli.checkpoints.tensors import weights
+from transformer_cli.checkpoints.tensors import load_weights, weights
 from transformer_cli.config.run import RunConfig
 from transformer_cli.config.source import preset_names
 from transformer_cli.data.corpus import Corpus
 from transformer_cli.errors import ModelError, UsageError
 from transformer_cli.files import shown
+from transformer_cli.model.transformer import Transformer
 from transformer_cli.tokenizer import SPECIALS, Tokenizer, cut_before, extended, tag_of, train_tokenizer
 from transformer_cli.training.directory import MEMORY, leave_parts, parts_of
 from transformer_cli.training.listening import Listener
@@ -102,6 +104,18 @@ def inherited(parent: OpenedRun, tokenizer: Tokenizer) -> dict[str, Tensor]:
             means = [table[ids or slice(len(SPECIALS), None)].mean(0) for ids in cut_before(now, before)]
             tensors[name] = torch.cat([table, *(mean[None] for mean in means)])
     return tensors
+
+
+def begin_weights(parent: OpenedRun, model: Transformer, tokenizer: Tokenizer, listener: Listener) -> dict[str, str]:
+    """Give a model its parent's weights; returns what is recorded of that."""
+    origin = parent.checkpoint
+    load_weights(model, inherited(parent, tokenizer), origin=shown(origin))
+    listener.say(f"beginning with the weights of {origin}")
+    return {
+        "checkpoint": str(origin),
+        "sha256": read_manifest(origin).files[MODEL].sha256,
+        "tokenizer": tokenizer.fingerprint,
+    }
 
 
 def _strange_tags(config: RunConfig, parent: OpenedRun) -> list[str]:

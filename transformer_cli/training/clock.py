@@ -132,6 +132,12 @@ class Horizon:
         return last and min(last, self.updates_per_epoch * (epochs or last))
 
     @property
+    def expected_steps(self) -> int | None:
+        """About as many updates as a whole run has; None where that depends on how fast it is."""
+        budget = self.options.budget
+        return None if budget is not None and budget.minutes is not None else self._updates_left(Progress())
+
+    @property
     def of_all(self) -> str:
         """What follows the number of an update."""
         return "" if self.last_step is None else f" of {self.last_step:,}"

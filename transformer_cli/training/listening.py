@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterator
+from collections.abc import Callable, Iterator, Mapping
 from contextlib import AbstractContextManager, contextmanager
 from dataclasses import dataclass, field
 from typing import TYPE_CHECKING, Protocol
@@ -66,3 +66,8 @@ class Listener:
     stage: Stage = unseen
     stopping: Callable[[], None] = field(default=lambda: None)
     columns: int = 160
+
+    def warn_of(self, what: str, counts: Mapping[str, int]) -> None:
+        """How many of a text, by the reason."""
+        for reason, n in counts.items():
+            self.warn(f"{what}: {n:,} {reason}")

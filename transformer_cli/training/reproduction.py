@@ -71,6 +71,13 @@ class KeptTest(Kept):
     scores: list[KeptScore] = Field(min_length=1)
 
 
+class KeptParent(Kept):
+    """What a run began with. sha256: of its weights; None where a run did not record that yet."""
+
+    checkpoint: str
+    sha256: str | None = None
+
+
 class KeptRun(Kept):
     """What of a run.json is read again."""
 
@@ -83,6 +90,7 @@ class KeptRun(Kept):
     elapsed_s: float
     finished: str
     scores: dict[str, KeptTest] = Field(min_length=1)
+    init_from: KeptParent | None = None
 
     @property
     def texts(self) -> dict[str, str]:

@@ -30,7 +30,7 @@ from transformer_cli.errors import DivergedError, UsageError
 from transformer_cli.machine import Machine, decide, device_of
 from transformer_cli.model.build import build_model
 from transformer_cli.tokenizer import Tokenizer
-from transformer_cli.training.beginning import begin_tokenizer, inherited, learn_tokenizer, parent_of, portions_of
+from transformer_cli.training.beginning import begin_tokenizer, begin_weights, learn_tokenizer, parent_of, portions_of
 from transformer_cli.training.clock import WARM_UP_S, Clock, Horizon
 from transformer_cli.training.directory import check_alike, check_ours, check_same, check_text, claimed, discard, sweep
 from transformer_cli.training.keeping import Keeper
@@ -50,7 +50,7 @@ from transformer_cli.training.sharding import shard
 from transformer_cli.training.signals import StopRequest
 from transformer_cli.training.tensorboard import require_tensorboard
 from transformer_cli.training.update import Learner, Update, try_out
-from transformer_cli.training.utilisation import Utilisation, peak_flops, training_flops
+from transformer_cli.training.utilisation import utilisation_of
 from transformer_cli.training.validation import Validation, example_of
 
 
@@ -107,7 +107,8 @@ class Run:
             if overwrite:
                 discard(self.run_dir)
             files.write_json(self.run_dir / "run.json", self.record)  # first: it proves whose the directory is
-            files.write_text(self.run_dir / "config.yaml", dump_config(self.config))
+            if is_new:
+                files.write_text(self.run_dir / "config.yaml", dump_config(self.config))
         self.world.wait()
 
     def train(self) -> Outcome:
@@ -134,6 +135,9 @@ class Run:
             tell_first_loss(learner, self.reporter.first)
             fit(learner, self.progress, self._epoch, after)
         self.world.part()
+        of_time = self.progress.finished is not None and self.horizon.expected_steps is None
+        if words := ends_rising(self.config.training, self.progress.step if of_time else None):
+            self.listener.warn(words)
         if self.progress.finished is None:
             so_far = f"after step {self.progress.step:,}{self.horizon.of_all}"
             raise self.stop.interruption(f"{so_far}; everything is saved in {files.shown(self.run_dir)}")
@@ -164,7 +168,7 @@ class Run:
         with self.listener.stage("building the model"):
             learner = self._learner()
         self.progress = self._resume(learner)
-        self._write_record(learner)
+        self._write_record(learner)  # not before it is known to go on
         if self.progress.finished:
             self.material.remember()
         return learner
@@ -173,7 +177,7 @@ class Run:
         """The text as ids, and what it comes to."""
         config, say, progress = self.config, self.listener.say, self.progress
         self.material.prepare()
-        self._tell_counts("training text", (encoded := self.material.encoded).counts)
+        self.listener.warn_of("training text", (encoded := self.material.encoded).counts)
         self.validation = Validation(
             self.texts[1],
             self.material.encode(self.texts[1], "valid"),
@@ -188,9 +192,10 @@ class Run:
         left = len(self.material.epoch(progress.epoch, progress.shares)[1]) if progress.shares else n_batches
         check_within(progress, left, self.run_dir)
         held = sum(p.numel() for name, p in learner.model.named_parameters() if name in self.held)
+        drawn = " as they were drawn, at random" if config.training.init_from is None else ""
         say(
             f"{self.material.in_words(n_batches)}; {sum(p.numel() for p in learner.model.parameters()):,} parameters"
-            f"{f', {held:,} of them frozen' if held else ''}; "
+            f"{f', {held:,} of them frozen{drawn}' if held else ''}; "
             f"{self.machine.device}, {self.machine.precision} ({self.machine.reason}), threads: {self.machine.threads}"
         )
         if self.machine.kind != "cpu":  # there, nothing could be halved
@@ -206,13 +211,12 @@ class Run:
         last, warmed = self.horizon.last_step, self.progress.warmed
         highest = peak(config.training, d_model=config.model.d_model, total_steps=last, warmed=warmed)
         say(f"learning rate: {config.training.schedule}, {peak_in_words(*highest)}")
-        if words := ends_rising(config.training, last):
+        if words := ends_rising(config.training, self.horizon.expected_steps):
             self.listener.warn(words)
         if self.progress.step:
             say(f"continuing after step {self.progress.step:,}")
-        flops = training_flops(config.counted, encoded.lengths, target_vocab=self.tokenizer.target_size)
-        peak_per_s = peak_flops(self.machine, n_processes=self.world.size)
-        self.utilisation = Utilisation(flops / int(encoded.lengths[:, 1].sum()), peak_per_s)
+        here, n_pieces = (self.machine, self.world.size), self.tokenizer.target_size
+        self.utilisation = utilisation_of(*here, config.counted, encoded.lengths, target_vocab=n_pieces)
         self.clock = Clock(passed_s=self.progress.spent.seconds)
 
     def _epoch(self, epoch: int, first: int) -> tuple[int, Iterator[loader.Batch]]:
@@ -308,7 +312,7 @@ class Run:
         self.record["data"]["train"]["usual_sentences"] = usual_sentences(used["train"].source)
         check_alike(self.world, {"text": check_text(self.run_dir, known, texts)})
         for name, text in texts.items():
-            self._tell_counts({"train": "training", "valid": "validation"}[name] + " text", text.counts)
+            self.listener.warn_of({"train": "training", "valid": "validation"}[name] + " text", text.counts)
         return used["train"], used["valid"]
 
     def _tokenizer(self, text: corpus.Corpus) -> Tokenizer:
@@ -340,10 +344,7 @@ class Run:
         """Weights, moments and counters of the newest whole checkpoint, if there is one."""
         saved = self.keeper.newest()
         if saved is None and self.parent is not None:
-            origin = self.parent.checkpoint
-            load_weights(learner.model, inherited(self.parent, self.tokenizer), origin=files.shown(origin))
-            self.record["init_from"] = {"checkpoint": str(origin), "tokenizer": self.tokenizer.fingerprint}
-            self.listener.say(f"beginning with the weights of {origin}")
+            self.record["init_from"] = begin_weights(self.parent, learner.model, self.tokenizer, self.listener)
             self.parent = None
         if saved is None:
             return Progress(processes=self.world.size)
@@ -367,12 +368,8 @@ class Run:
         self.keeper.settle(progress)
         return progress
 
-    def _tell_counts(self, what: str, counts: dict[str, int]) -> None:
-        for reason, n in counts.items():
-            self.listener.warn(f"{what}: {n:,} {reason}")
-
     def _write_record(self, learner: Learner) -> None:
-        """run.json: what was run, with what, and what came of it."""
+        """run.json: what was run, with what, and what came of it; config.yaml: how it goes on."""
         if not self.world.is_main:
             return
         self.record |= {
@@ -387,6 +384,7 @@ class Run:
             "finished": self.progress.finished,
         }
         files.write_json(self.run_dir / "run.json", self.record)
+        files.write_text(self.run_dir / "config.yaml", dump_config(self.config))
 
     def _outcome(self, *, was_finished: bool) -> Outcome:
         return Outcome(

@@ -149,4 +149,5 @@ def constant(moment: Moment, options: TrainingConfig) -> float:
 
 
 def warmup_stable_decay(moment: Moment, options: TrainingConfig) -> float:
-    return min(1.0, (1 - moment.done) / DECAY)
+    # Where less than that share is left after the peak, over all of it.
+    return min(1.0, max((1 - moment.done) / DECAY, 1 - moment.since_peak))

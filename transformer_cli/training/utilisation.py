@@ -29,6 +29,14 @@ class Utilisation:
         return share if 0 < share <= 1 else None
 
 
+def utilisation_of(
+    machine: Machine, n_processes: int, model: CountedModel, lengths: npt.NDArray[np.integer], *, target_vocab: int
+) -> Utilisation:
+    """That of training on such a text, by so many processes. lengths: see `training_flops`."""
+    flops = training_flops(model, lengths, target_vocab=target_vocab)
+    return Utilisation(flops / int(lengths[:, 1].sum()), peak_flops(machine, n_processes=n_processes))
+
+
 def training_flops(model: CountedModel, lengths: npt.NDArray[np.integer], *, target_vocab: int) -> int:
     """Forward and backward of sentences as long as they are. lengths: (sentences, 2), source and target pieces.
 
