@@ -184,7 +184,9 @@ def test_what_a_checkpoint_translates_with_is_what_schedule_free_evaluates() -> 
 
 @pytest.mark.parametrize("optimizer", ["muon", "schedule-free"])
 @pytest.mark.parametrize("n", [2, 3])
+@pytest.mark.usefixtures("own_threads")
 def test_parts_of_weights_move_as_whole_ones_do(optimizer: str, n: int, tmp_path: Path) -> None:
+    torch.set_num_threads(1)  # OpenMP's threads are not there in a process that is forked
     training = options(optimizer=optimizer, schedule="constant", parallel="fsdp")
     alone = a_model()
     reference = build_optimizer(alone, training)
