@@ -108,6 +108,7 @@ tied: decoder or none goes with two
             "training: {warmup_steps: 110%}",
             '`training.warmup_steps` is the text "110%"; expected a whole number of at least 0, or a share such as 10%',
         ),
+        ("data: {valid: 0.015}", "or a list of {text, source, target, both}; write 1.5%"),
         ("training: {learning_rate: fast}", '`training.learning_rate` is the text "fast"; expected a number above 0\n'),
         # nothing, or something of another kind
         ("model: {d_model: }", "`model.d_model` is empty; expected a whole number above 0\n"),

@@ -148,8 +148,8 @@ def describe(node: Node) -> str:
     return shorten(written.strip()) or "empty"
 
 
-def advice(node: Node, wanted: Accepted) -> str:
-    """A word more, where the slip is a known one: `; write 100000`."""
+def advice(node: Node, wanted: Accepted, name: str = "") -> str:
+    """A word more, where the slip is a known one: `; write 100000`. name: of the setting."""
     value, types_ = node.value, {member.annotation for member in wanted.members}
     if isinstance(value, str):
         choices = [choice for member in wanted.members for choice in member.choices]
@@ -161,7 +161,8 @@ def advice(node: Node, wanted: Accepted) -> str:
             return f"; write {number}"
     if isinstance(value, float) and int in types_ and value.is_integer() and abs(value) <= HUGE:
         return f"; write {int(value)}"
-    if isinstance(value, float) and 0 < value < 1 and int in types_ and str in types_:
+    is_share = name == "data.valid" or {int, str} <= types_
+    if isinstance(value, float) and 0 < value < 1 and is_share:
         return f"; write {100 * value:g}%"
     if isinstance(value, bool | int | float) and str in types_ and int not in types_:
         return "; quote it"

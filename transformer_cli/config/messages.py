@@ -180,7 +180,7 @@ def _mistake(path: Path, kind: str, root: Node, wanted: Accepted, *, prefix: Pat
         around = _existing(root, path[:-1])
         return Mistake(f"`{name}` is missing", _place(around), full)
     node, wanted = _existing(root, path), _at(wanted, path)
-    message = f"`{name}` is {describe(node)}; expected {wanted.in_words(node.value)}{advice(node, wanted)}"
+    message = f"`{name}` is {describe(node)}; expected {wanted.in_words(node.value)}{advice(node, wanted, name)}"
     return Mistake(message, _place(node), full)
 
 

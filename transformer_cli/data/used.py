@@ -62,7 +62,7 @@ def hold_out(corpus: Corpus, share: float) -> dict[str, Corpus]:
                     side.append(line.decode("utf-8"))
     if not 0 < len(places) < len(corpus):
         raise DataError(
-            f"data.valid: of the {len(corpus):,} pairs of the training text, {share:.3g} of them would be "
+            f"data.valid: {100 * share:g}% of the {len(corpus):,} pairs of the training text would be "
             f"{len(places):,} to validate with, which leaves {len(corpus) - len(places):,} to learn from",
             hint="take another share, or name a text of its own",
         )
