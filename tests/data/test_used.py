@@ -103,9 +103,7 @@ def test_the_whole_text_is_what_is_looked_at_line_by_line(tmp_path):
 
 
 def test_a_share_of_nothing_is_refused_with_the_counts():
-    with pytest.raises(
-        DataError, match=r"1% of the 3 pairs of the training text .* 0 to validate with, .* leaves 3 "
-    ):
+    with pytest.raises(DataError, match=r"1% of the 3 pairs of the training text .* 0 to validate with, .* leaves 3 "):
         hold_out(Corpus(["a", "b", "c"], ["d", "e", "f"]), 0.01)
     with pytest.raises(DataError, match="which leaves 0 to learn from"):
         hold_out(Corpus(["satz 3"], ["sentence 3"]), 1 - 1e-9)

@@ -157,7 +157,7 @@ def evaluate(
     texts = texts or own_tests(opened[0], settings.data, to)
     refuse_nothing(texts)
     known = _run(opened[0].path, settings)
-    findings = [_check(text, known, strict=strict) for text in texts]
+    findings = [_check(text, known, strict=strict, others=opened[1:]) for text in texts]
     if len(opened) > 1 and not json_output:
         together = f"an ensemble of {len(opened)} models: {', '.join(shown(run.checkpoint) for run in opened)}"
         console.result(f"**{together}**\n" if markdown else f"{together}\n")
@@ -294,21 +294,26 @@ def _score_files(
         evaluation_page.write(output.page, judged, evaluation_page.of_files(hypotheses, known.options), known.options)
 
 
-def _check(text: TestSet, known: Known, *, strict: bool) -> list[dict[str, Any]]:
-    """What is suspicious about a test, as JSON: told, or with `strict` refused."""
+def _check(text: TestSet, known: Known, *, strict: bool, others: Sequence[KnownRun] = ()) -> list[dict[str, Any]]:
+    """What is suspicious about a test, as JSON: told, or with `strict` refused. others: of an ensemble, those that are
+    not known yet."""
     from transformer_cli.data import checks
     from transformer_cli.data.corpus import Corpus
+    from transformer_cli.data.fingerprints import load_fingerprints
 
     found = [change for file, counts in text.counts.items() for change in checks.changes(file, counts)]
     if text.source is not None and not text.is_own:
-        corpus, *others = (Corpus(text.source, reference) for reference in text.references)
+        corpus, *more = (Corpus(text.source, reference) for reference in text.references)
         looked = checks.Looked(corpus)
         found += looked.findings(text.name)
-        for number, other in enumerate(others, start=2):
+        for number, other in enumerate(more, start=2):
             name = f"{text.name} with reference {number}"
             found += [one for one in checks.check(name, other) if replace(one, text=text.name) not in found]
         if known.lines is not None:
             found += checks.overlap(text.name, looked, "the training text", known.lines)
+        for run in others:
+            if (learned := load_fingerprints(run.path)) is not None:
+                found += checks.overlap(text.name, looked, f"the training text of {shown(run.path)}", learned)
     _tell(found, strict=strict)
     return [finding.as_json() for finding in found]
 
