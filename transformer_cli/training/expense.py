@@ -191,6 +191,8 @@ def _beside(model: nn.Module, config: RunConfig) -> dict[str, Tensor]:
         parameter.requires_grad_(parameter.requires_grad and name not in held)
         parameter.grad = torch.zeros_like(parameter) if parameter.requires_grad else None
     optimizer = build_optimizer(model, config.training)
+    for group in optimizer.param_groups:
+        group["rows"] = [None] * len(group["params"])
     optimizer.step()
     return state_tensors(optimizer, model) | average_of(model, optimizer, config.training.ema).tensors()
 
