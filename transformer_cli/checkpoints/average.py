@@ -31,8 +31,9 @@ def average(parents: Sequence[Path], place: Path) -> Path:
     """
     if place.exists():
         raise UsageError(f"{shown(place)} is there already", hint="name another directory with -o")
-    for path in parents:
-        if [one.resolve() for one in parents].count(path.resolve()) > 1:
+    there = [path.resolve() for path in parents]
+    for path, place_of_it in zip(parents, there, strict=True):
+        if there.count(place_of_it) > 1:
             raise UsageError(f"{shown(path)} is named more than once", hint="name each checkpoint once")
     run_dir = whole_run_of(parents[0])
     config, tokenizer = load_config(run_dir / "config.yaml"), Tokenizer.load(run_dir / "tokenizer")

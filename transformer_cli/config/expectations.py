@@ -148,7 +148,7 @@ def describe(node: Node) -> str:
     return shorten(written.strip()) or "empty"
 
 
-def advice(node: Node, wanted: Accepted, name: str = "") -> str:
+def advice(node: Node, wanted: Accepted, name: str) -> str:
     """A word more, where the slip is a known one: `; write 100000`. name: of the setting."""
     value, types_ = node.value, {member.annotation for member in wanted.members}
     if isinstance(value, str):
