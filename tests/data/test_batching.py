@@ -148,6 +148,19 @@ def test_a_plan_takes_less_than_24_bytes_for_each_time_that_a_pair_comes(monkeyp
     assert peak < 24 * sum(mixture.seen)
 
 
+@settings(max_examples=50)
+@given(st.integers(1, 200), st.integers(1, 4), st.integers(0, 3))
+def test_sentences_that_have_other_numbers_are_in_the_batches_of_their_own_lengths(n, world, epoch):
+    """Some come several times, as those of a text with a weight, and some not at all."""
+    lengths, chance = random_lengths(100), np.random.default_rng(n)
+    rows = chance.integers(0, 100, n).astype(np.int32)
+    options = {"budget": 128, "seed": 3, "epoch": epoch, "world": world}
+    for rank in range(world):
+        counted = plan(lengths[rows], rank=rank, **options)
+        found = plan(lengths[rows], rank=rank, rows=rows, **options)
+        assert [batch.tolist() for batch in found] == [rows[batch].tolist() for batch in counted]
+
+
 @pytest.mark.parametrize("budget", [40, 100, 5000])
 def test_a_plan_does_not_depend_on_how_much_is_looked_at_at_a_time(monkeypatch, budget):
     lengths = random_lengths(3000)
