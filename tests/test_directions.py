@@ -25,6 +25,7 @@ from transformer_cli.config.source import load_config
 from transformer_cli.config.tokenizer import TokenizerConfig
 from transformer_cli.data import batching, encoding, loader
 from transformer_cli.data.corpus import Corpus, load_both, load_tests, load_training
+from transformer_cli.data.mixture import by_direction, sources_into
 from transformer_cli.data.sampled import SampledCorpus, SubwordDraw
 from transformer_cli.errors import DataError, ModelError, UsageError
 from transformer_cli.tokenizer import EOS, Tokenizer, train_tokenizer
@@ -104,6 +105,22 @@ def test_a_text_is_another_in_both_directions_than_in_one_or_twice(tmp_path: Pat
     assert len({text.sha256 for text in texts}) == 4
     # Wherever the pairs came from: a run knows its text again, and so do results.
     assert [text.sha256 for text in texts] == [Corpus([*text.source], [*text.target]).sha256 for text in texts]
+
+
+def test_pairs_are_told_apart_by_direction() -> None:
+    """In order, wherever the texts of a direction lie."""
+    pairs = [{"text": {"pairs": PAIRS[place : place + 1]}, "both": place == 1} for place in range(3)]
+    _, valid = load_both(data(valid=pairs))
+    assert valid is not None
+    ways = by_direction(valid)
+    assert {way: (text.source, text.target) for way, text in ways.items()} == {
+        THERE: ([one for one, _ in PAIRS[:3]], [other for _, other in PAIRS[:3]]),
+        BACK: ([PAIRS[1][1]], [PAIRS[1][0]]),
+    }
+    sources = {language: sources_into(valid, language) for language in ("en", "de", "fr")}
+    assert sources == {"en": ways[THERE].source, "de": ways[BACK].source, "fr": []}
+    alone = Corpus(["a"], ["b"])
+    assert by_direction(alone) == {None: alone}
 
 
 def test_what_is_held_out_is_held_out_of_both_directions() -> None:
@@ -261,6 +278,9 @@ def test_the_score_of_a_direction_is_that_of_its_text_alone(
     both = sacrebleu.corpus_bleu(translated, [[*SIDES[1], *SIDES[0]]]).score
     assert last["bleu"] == pytest.approx(both)
     assert {sample["source"] for sample in last["samples"]} == {*PAIRS[0]}
+    again = tx.evaluate(list_checkpoints("run")[-1], valid=True, beam_size=1, settings={"evaluation.metrics": ["bleu"]})
+    again = {one["set"]: one["scores"][0]["value"] for one in again}
+    assert again == {f"valid/{direction}": pytest.approx(score) for direction, score in last["directions"].items()}
 
 
 def test_a_run_that_was_stopped_goes_on_with_the_same_bits(trained_run: Path) -> None:

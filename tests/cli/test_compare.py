@@ -16,6 +16,7 @@ from transformer_cli.cli import compare, failures
 from transformer_cli.cli.app import main
 from transformer_cli.config.data import DataConfig
 from transformer_cli.config.source import dump_config, load_config
+from transformer_cli.data.corpus import load_validation
 from transformer_cli.errors import UsageError
 from transformer_cli.sealing import sealed, unsealed
 
@@ -77,6 +78,22 @@ def test_runs_are_compared_on_each_test_set_of_the_first(
     assert tx("named", "short", "--json") == 0
     found = [json.loads(line) for line in capfd.readouterr().out.splitlines()]
     assert [(one["set"], one["systems"][1]["lines"]) for one in found] == [("a", 3), ("b", 9)]
+
+
+def test_runs_are_compared_on_what_the_first_was_validated_with(
+    trained_run: Path, capfd: pytest.CaptureFixture[str]
+) -> None:
+    """Held out, for no file has that."""
+    changed(trained_run, "first", "data.valid=50%", "data.test=null")
+    changed(trained_run, "second", "decoding.max_length=3", "data.valid=10%", "data.test=null")
+    held_out = load_validation(load_config("first/config.yaml").data)
+    assert tx("first", "second", "--valid", "--json") == 0
+    found = json.loads(capfd.readouterr().out)
+    assert held_out is not None
+    sentences = found["systems"][1]["sentences"]
+    assert (found["set"], sentences["n_lines"]) == ("valid", len(held_out))
+    assert tx("first", "second", "--valid", "--source", "a", "--reference", "b") == 2
+    assert "leave out --valid" in capfd.readouterr().err
 
 
 def test_sentences_are_those_that_differ_most_by_their_own_chrf(runs: None, capfd: pytest.CaptureFixture[str]) -> None:

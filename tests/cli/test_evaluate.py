@@ -18,6 +18,7 @@ from transformer_cli.cli import console, failures
 from transformer_cli.cli.app import main
 from transformer_cli.config.run import RunConfig
 from transformer_cli.config.source import dump_config, load_config
+from transformer_cli.data.corpus import load_validation
 
 SOURCES = [source for source, _ in PAIRS]
 TARGETS = [target for _, target in PAIRS]
@@ -195,6 +196,8 @@ def test_unequal_files_are_refused_with_both_counts(
         (["--check-batching", "--source", "a", "--reference", "b"], "takes no --reference"),
         (["--json", "--markdown"], "two formats"),
         (["--hypotheses", "a", "--reference", "b", "-b", "3"], "translations already"),
+        (["--valid", "--source", "a", "--reference", "b"], "--valid is a text of the run"),
+        (["--valid", "--hypotheses", "a", "--reference", "b"], "--valid is a text of the run"),
     ],
 )
 def test_flags_that_do_not_go_together_are_refused(
@@ -207,6 +210,32 @@ def test_flags_that_do_not_go_together_are_refused(
 def test_a_run_without_a_test_set_says_how_to_name_one(run: Path, capfd: pytest.CaptureFixture[str]) -> None:
     assert tx("-m", "tiny", "--set", "data.test=null") == 3
     assert "data.test" in capfd.readouterr().err
+
+
+@pytest.mark.parametrize("share", ["50%", None])
+def test_what_a_run_was_validated_with_is_scored_and_not_kept(
+    share: str | None, run: Path, capfd: pytest.CaptureFixture[str]
+) -> None:
+    """As a text of its own, or held out of the training text, where no file has it."""
+    config = load_config(run / "config.yaml", [f"data.valid={share}"] if share else [])
+    (run / "config.yaml").write_text(dump_config(config), encoding="utf-8")
+    record, validation = (run / "run.json").read_bytes(), load_validation(config.data)
+    assert validation is not None
+    assert (0 < len(validation) < len(PAIRS)) == (share is not None)
+    assert tx("-m", "tiny", "--valid", "-b", "1", "--json") == 0
+    found = json.loads(capfd.readouterr().out)
+    assert (found["set"], found["lines"]) == ("valid", len(validation))
+    assert found["sha256"] == validation.sha256
+    assert found["scores"][0]["value"] == pytest.approx(100)
+    assert (run / "run.json").read_bytes() == record
+
+
+def test_a_run_that_nobody_validated_says_so(run: Path, capfd: pytest.CaptureFixture[str]) -> None:
+    """As one that was imported."""
+    config = load_config(run / "config.yaml", ["data.train=null", "data.valid=null"])
+    (run / "config.yaml").write_text(dump_config(config), encoding="utf-8")
+    assert tx("-m", "tiny", "--valid") == 3
+    assert "tiny has no validation text: it was not trained here" in capfd.readouterr().err
 
 
 def test_without_any_run_the_error_says_what_to_type(tmp_path: Path, capfd: pytest.CaptureFixture[str]) -> None:

@@ -8,9 +8,9 @@ from typing import TYPE_CHECKING, Annotated, Any
 import typer
 
 from transformer_cli.cli import console, options
-from transformer_cli.cli.options import TEXT, Json, Quiet, To, Traceback, TrainedOverrides
+from transformer_cli.cli.options import TEXT, Json, Quiet, To, Traceback, TrainedOverrides, Valid
 from transformer_cli.cli.results import refuse_own_input
-from transformer_cli.cli.test_sets import TestSet, own_tests, read_text, refuse_nothing, translate
+from transformer_cli.cli.test_sets import TestSet, own_texts, read_text, refuse_nothing, translate
 from transformer_cli.cli.translate import BeamSize, LengthPenalty
 from transformer_cli.errors import UsageError
 from transformer_cli.files import json_line, shown
@@ -47,6 +47,7 @@ def compare(
         list[str] | None,
         typer.Option("--reference", metavar="FILE", rich_help_panel=TEXT, help="What it should say; repeatable."),
     ] = None,
+    valid: Valid = False,
     to: To = None,
     beam_size: BeamSize = None,
     length_penalty: LengthPenalty = None,
@@ -61,8 +62,9 @@ def compare(
 ) -> None:
     """Compare runs: scores, settings, and the sentences that differ most.
 
-    All translate the same text, each as its own configuration says: the test set of the first, or --source with its
-    --reference. Scores come with 95 % intervals and paired tests: how likely is such a difference by chance?
+    All translate the same text, each as its own configuration says: the test set of the first, what that one was
+    validated with (--valid), or --source with its --reference. Scores come with 95 % intervals and paired tests: how
+    likely is such a difference by chance?
     Translations that are finished are compared by `tx evaluate --hypotheses`.
 
     Examples:
@@ -80,6 +82,10 @@ def compare(
         raise UsageError(
             "--source and --reference need each other", hint="without both, the first run's test set is translated"
         )
+    if valid and source is not None:
+        raise UsageError(
+            "--valid is a text of the first run, and --source names another", hint="leave out --valid, or the files"
+        )
     refuse_own_input(None, source, *(reference or ()))
 
     from transformer_cli.cli.trained import open_trained
@@ -87,7 +93,7 @@ def compare(
     texts = [] if source is None else [read_text(source, reference or [], to)]
     opened, settings = zip(*(open_trained(name, None, overrides) for name in runs), strict=True)
     _refuse_other_languages(opened, to)
-    texts = texts or own_tests(opened[0], settings[0].data, to)
+    texts = texts or own_texts(opened[0], settings[0].data, to, valid=valid)
     refuse_nothing(texts)
 
     from transformer_cli.evaluation import metrics, report

@@ -11,9 +11,20 @@ from typing import TYPE_CHECKING, Annotated, Any
 import typer
 
 from transformer_cli.cli import console, evaluation_page
-from transformer_cli.cli.options import TEXT, Config, Json, Models, Quiet, Strict, To, Traceback, TrainedOverrides
+from transformer_cli.cli.options import (
+    TEXT,
+    Config,
+    Json,
+    Models,
+    Quiet,
+    Strict,
+    To,
+    Traceback,
+    TrainedOverrides,
+    Valid,
+)
 from transformer_cli.cli.results import Tally, refuse_own_input
-from transformer_cli.cli.test_sets import TestSet, own_tests, read_text, refuse_nothing, translate
+from transformer_cli.cli.test_sets import TestSet, own_texts, read_text, refuse_nothing, translate
 from transformer_cli.cli.translate import BeamSize, LengthPenalty
 from transformer_cli.errors import UsageError
 from transformer_cli.files import json_line, shown
@@ -60,6 +71,7 @@ def evaluate(
             help="Score this; repeatable, the first is the baseline.",
         ),
     ] = None,
+    valid: Valid = False,
     to: To = None,
     beam_size: BeamSize = None,
     length_penalty: LengthPenalty = None,
@@ -91,10 +103,10 @@ def evaluate(
 ) -> None:
     """Score translations: BLEU, chrF, chrF++ and TER, with sacreBLEU's signatures and 95 % intervals.
 
-    Translates the test sets of a run, whose scores are then kept in its run.json; or --source, scored against each
-    --reference; or takes finished translations (--hypotheses) and compares each with the first: how likely is such a
-    difference by chance? These need no model; with --source, or -m for the words it has seen, they are looked at more
-    closely.
+    Translates the test sets of a run, whose scores are then kept in its run.json; or, to choose by, what it was
+    validated with (--valid); or --source, scored against each --reference; or takes finished translations
+    (--hypotheses) and compares each with the first: how likely is such a difference by chance? These need no model;
+    with --source, or -m for the words it has seen, they are looked at more closely.
 
     With -o FILE.html it is a page, too: one file that needs no network, with every sentence, to search and to sort.
     With --json each line is an object with a test's scores; `models` are the checkpoints that translated it: several
@@ -116,6 +128,10 @@ def evaluate(
         n_worst=WORST if worst is None else worst,
         page=evaluation_page.checked(output_file, *inputs, config=config),
     )
+    if valid and (hypotheses or source is not None or reference):
+        raise UsageError(
+            "--valid is a text of the run, and files are named as well", hint="leave out --valid, or the files"
+        )
     if hypotheses:
         if beam_size is not None or length_penalty is not None or check_batching or to is not None:
             raise UsageError(
@@ -147,14 +163,14 @@ def evaluate(
         from transformer_cli.cli.batching_check import check
 
         runs, settings = open_several(models, config, overrides, precise=True)
-        texts = texts or own_tests(runs[0], settings.data, to)
+        texts = texts or own_texts(runs[0], settings.data, to, valid=valid)
         refuse_nothing(texts)
         check(runs, settings, texts, search, as_json=json_output)
         return
     translator, opened, settings = open_translator(models, config, overrides, **search)
     metrics.check(settings.evaluation)
     texts = [replace(text, languages=opened[0].languages_into(to)) for text in texts]
-    texts = texts or own_tests(opened[0], settings.data, to)
+    texts = texts or own_texts(opened[0], settings.data, to, valid=valid)
     refuse_nothing(texts)
     known = _run(opened[0].path, settings)
     findings = [_check(text, known, strict=strict, others=opened[1:]) for text in texts]
@@ -187,7 +203,7 @@ def evaluate(
     how |= {"evaluation": settings.evaluation.model_dump(), "seed": settings.seed, "engine": translator.name}
     if output.page is not None:
         evaluation_page.write(output.page, judged, evaluation_page.of_runs(opened, settings, how), known.options)
-    if source is None and len(opened) == 1:
+    if source is None and not valid and len(opened) == 1:
         there, asked = opened[0].config.data.tests, settings.data.tests
         _keep(opened[0], [one for one in results if there.get(one["set"]) == asked[one["set"]]], how)
 

@@ -96,6 +96,7 @@ def _lines(input_file: str | None, settings: RunConfig, to: str) -> list[str]:
     """The text to compare on. to: the language that it is to be translated into."""
     from transformer_cli.cli.lines import given_lines
     from transformer_cli.data.corpus import load_validation
+    from transformer_cli.data.mixture import sources_into
     from transformer_cli.errors import DataError
 
     if input_file is not None:
@@ -106,7 +107,7 @@ def _lines(input_file: str | None, settings: RunConfig, to: str) -> list[str]:
             corpus = load_validation(settings.data)
     except DataError as failure:
         raise DataError(failure.message, hint="name another text to compare the engines on, with -i") from None
-    return [] if corpus is None else list(corpus.sources(to))
+    return [] if corpus is None else list(sources_into(corpus, to))
 
 
 def _tell(engine: str, found: Comparison) -> None:

@@ -147,6 +147,12 @@ To = Annotated[
     str | None,
     typer.Option("--to", metavar="LANGUAGE", rich_help_panel=TEXT, help="Into which language, of a model of several."),
 ]
+Valid = Annotated[
+    bool,
+    typer.Option(
+        "--valid", rich_help_panel=TEXT, help="Take the validation text, held out or not; its scores are not kept."
+    ),
+]
 OutputDir = Annotated[str, typer.Option("--output-dir", "-o", metavar="DIR", help="A new directory to write into.")]
 Json = Annotated[
     bool, typer.Option("--json", rich_help_panel=EVERY, help="Machine-readable results, one JSON object per line.")

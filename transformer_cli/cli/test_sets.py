@@ -3,8 +3,8 @@
 from __future__ import annotations
 
 import time
-from collections.abc import Iterable, Mapping, Sequence
-from dataclasses import dataclass
+from collections.abc import Iterable, Iterator, Mapping, Sequence
+from dataclasses import dataclass, replace
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
@@ -15,7 +15,8 @@ from transformer_cli.errors import DataError
 
 if TYPE_CHECKING:
     from transformer_cli.checkpoints.known import KnownRun
-    from transformer_cli.config.data import DataConfig
+    from transformer_cli.config.data import DataConfig, Direction
+    from transformer_cli.data.corpus import Corpus
     from transformer_cli.decoding.texts import TextTranslator
     from transformer_cli.evaluation.report import System
 
@@ -58,36 +59,59 @@ def read_text(source: str, references: Sequence[str], to: str | None) -> TestSet
     )
 
 
-def own_tests(opened: KnownRun, data: DataConfig, to: str | None) -> list[TestSet]:
-    """In every direction, or in those into one language."""
-    from transformer_cli.config.data import COMBINATIONS, PHRASEBOOK
-    from transformer_cli.data.corpus import load_tests
+def own_texts(opened: KnownRun, data: DataConfig, to: str | None, *, valid: bool) -> list[TestSet]:
+    """A run's own test sets, or what it is validated with: in every direction, or in those into one language."""
     from transformer_cli.tokenizer import wanted
 
-    with console.pulse.doing("reading the test text"):
-        tests = load_tests(data)
+    with console.pulse.doing(f"reading the {'validation' if valid else 'test'} text"):
+        found = list(_validation(opened, data) if valid else _tests(opened, data))
+    if to is not None:
+        wanted(to, sorted({str(text.to) for text in found}))
+    return [text for text in found if to in (None, text.to)]
+
+
+def _tests(opened: KnownRun, data: DataConfig) -> Iterator[TestSet]:
+    from transformer_cli.config.data import COMBINATIONS, PHRASEBOOK
+    from transformer_cli.data.corpus import load_tests
+
+    tests = load_tests(data)
     if not tests:
         raise DataError(
             f"{opened.path} has no test set",
             hint="name one with --set data.test=PREFIX, or give --source and --reference",
         )
-    directions = {name: one.direction for name, one in data.tests.items()}
-    if to is not None:
-        wanted(to, sorted({one.target for one in directions.values()}))
-    own = {name for name, one in data.tests.items() if one.text in (PHRASEBOOK, COMBINATIONS)}
-    return [
-        TestSet(
-            name,
-            list(corpus.source),
-            [list(corpus.target)],
-            {name: corpus.counts},
-            is_own=name in own,
-            to=directions[name].target,
-            languages=(directions[name].source, directions[name].target),
+    for name, one in data.tests.items():
+        yield _of_run(name, tests[name], one.direction, is_own=one.text in (PHRASEBOOK, COMBINATIONS))
+
+
+def _validation(opened: KnownRun, data: DataConfig) -> Iterator[TestSet]:
+    """Also what is held out of the training text, which no file has."""
+    from transformer_cli.config.data import PHRASEBOOK
+    from transformer_cli.data.corpus import load_validation
+    from transformer_cli.data.mixture import by_direction
+
+    if (corpus := load_validation(data)) is None:
+        raise DataError(
+            f"{opened.path} has no validation text: it was not trained here", hint="give --source and --reference"
         )
-        for name, corpus in tests.items()
-        if to in (None, directions[name].target)
-    ]
+    books = [one.text == PHRASEBOOK for one in data.validated] or [data.is_phrasebook]
+    ways = by_direction(corpus)
+    for said, text in ways.items():
+        direction = said or data.directions[0]
+        name = f"valid/{direction}" if len(ways) > 1 else "valid"
+        yield _of_run(name, replace(text, counts=corpus.counts), direction, is_own=all(books))
+
+
+def _of_run(name: str, corpus: Corpus, direction: Direction, *, is_own: bool) -> TestSet:
+    return TestSet(
+        name,
+        list(corpus.source),
+        [list(corpus.target)],
+        {name: corpus.counts},
+        is_own=is_own,
+        to=direction.target,
+        languages=(direction.source, direction.target),
+    )
 
 
 def refuse_nothing(texts: Iterable[TestSet]) -> None:

@@ -10,7 +10,6 @@ from collections import Counter
 from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass, field, replace
 from functools import cached_property, lru_cache
-from itertools import chain, compress, repeat
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
@@ -83,14 +82,6 @@ class Corpus:
 
         ends = np.cumsum([0, *(part.pairs for part in self.parts)])
         return np.diff(np.searchsorted(places, ends)).tolist()
-
-    def sources(self, language: str | None) -> Sequence[str]:
-        """Those that are to be translated into this language, as far as the text says; None: all."""
-        if language is None or not any(part.direction for part in self.parts):
-            return self.source
-        into = [part.direction is not None and part.direction.target == language for part in self.parts]
-        is_into = chain.from_iterable(repeat(one, part.pairs) for one, part in zip(into, self.parts, strict=True))
-        return list(compress(self.source, is_into))
 
     def as_json(self) -> dict[str, Any]:
         """What run.json keeps of a text, to know it again."""

@@ -51,6 +51,26 @@ def joined(texts: Sequence[Corpus], ways: Sequence[Directed]) -> Corpus:
     return Corpus(source, target, dict(counts), parts=tuple(parts))
 
 
+def by_direction(corpus: Corpus) -> dict[Direction | None, Corpus]:
+    """The pairs in each direction, in order, apart again; in None where nothing says theirs."""
+    found: dict[Direction | None, tuple[list[str], list[str]]] = {}
+    start = 0
+    for part in corpus.parts:
+        source, target = found.setdefault(part.direction, ([], []))
+        pairs = slice(start, start := start + part.pairs)
+        source += corpus.source[pairs]
+        target += corpus.target[pairs]
+    return {direction: Corpus(*sides) for direction, sides in found.items()} or {None: corpus}
+
+
+def sources_into(corpus: Corpus, language: str | None) -> Sequence[str]:
+    """Those that are to be translated into this language, as far as the text says; None: all."""
+    if language is None:
+        return corpus.source
+    ways = by_direction(corpus).items()
+    return [line for way, text in ways if way is None or way.target == language for line in text.source]
+
+
 class Mixture:
     """What an epoch sees of the pairs of several texts.
 

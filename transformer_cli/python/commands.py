@@ -58,8 +58,8 @@ def evaluate(
     """`tx evaluate`: a dictionary for each test, with its scores, slices and worst sentences. The scores of the run's
     own test set are kept in its run.json.
 
-    run: the latest when not given; several are an ensemble. options: source, reference, hypotheses, beam_size,
-    length_penalty, worst, strict, check_batching. Raises what the command ends with.
+    run: the latest when not given; several are an ensemble. options: valid, source, reference, hypotheses, to,
+    beam_size, length_penalty, worst, strict, check_batching. Raises what the command ends with.
     """
     return _results("evaluate", model=[run] if isinstance(run, str | Path) else run, set=overrides(settings), **options)
 

@@ -18,6 +18,7 @@ from transformer_cli.config.run import RunConfig
 from transformer_cli.data import batching, loader
 from transformer_cli.data.binary import EncodedCorpus
 from transformer_cli.data.corpus import Corpus
+from transformer_cli.data.mixture import sources_into
 from transformer_cli.decoding.doubt import certainty, usual_certainty
 from transformer_cli.decoding.scoring import perplexity
 from transformer_cli.decoding.translator import Translator
@@ -180,7 +181,7 @@ def example_of(text: Corpus, data: DataConfig) -> tuple[str | None, str | None]:
     is_one = len({one.target for one in data.directions}) == 1
     directions = [part.direction for part in text.parts if part.direction is not None and not is_one]
     to = directions[0].target if directions else None
-    return short_line(text.sources(to)), to
+    return short_line(sources_into(text, to)), to
 
 
 def short_line(lines: Sequence[str]) -> str | None:
