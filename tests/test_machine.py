@@ -7,6 +7,7 @@ import os
 import shutil
 from collections.abc import Iterator
 from pathlib import Path
+from types import SimpleNamespace
 from typing import Any
 
 import pytest
@@ -17,8 +18,9 @@ from transformer_cli import machine
 from transformer_cli.cli import console, failures
 from transformer_cli.cli.app import main
 from transformer_cli.config.run import RunConfig
+from transformer_cli.config.source import dump_config, load_config
 from transformer_cli.errors import ConfigError, ModelError
-from transformer_cli.machine import Machine, settle
+from transformer_cli.machine import Machine, decide, imitates, resume, settle
 
 KEPT = Machine(device="cpu", precision="bf16", attention="written-out", threads=1, reason="measured").as_dict()
 
@@ -29,6 +31,16 @@ def nothing_is_measured(monkeypatch: pytest.MonkeyPatch) -> None:
         raise AssertionError("a measurement, which depends on how busy the machine is")
 
     monkeypatch.setattr(machine, "product_rate", refuse)
+    monkeypatch.setattr(machine, "imitates", lambda precision, device: False)  # whatever processor this is
+
+
+@pytest.fixture
+def old_processor(monkeypatch: pytest.MonkeyPatch) -> None:
+    """One with AVX2 alone, as oneDNN tells."""
+    monkeypatch.setattr(machine, "imitates", imitates)
+    told = SimpleNamespace(_is_mkldnn_bf16_supported=lambda: False, _is_mkldnn_fp16_supported=lambda: False)
+    monkeypatch.setattr(torch.backends.mkldnn, "is_available", lambda: True)
+    monkeypatch.setattr(torch.ops, "mkldnn", told)
 
 
 @pytest.fixture
@@ -57,6 +69,65 @@ def test_a_run_of_another_kind_of_device_computes_in_fp32_on_a_cpu() -> None:
     elsewhere = KEPT | {"device": "cuda:3"}
     assert settle(RunConfig(device="cpu"), elsewhere).precision == "fp32"
     assert settle(RunConfig(device="cpu"), None).precision == "fp32"
+
+
+@pytest.mark.usefixtures("old_processor")
+@pytest.mark.parametrize("precision", ["bf16", "fp16"])
+def test_a_processor_that_would_imitate_a_precision_computes_in_fp32(precision: str) -> None:
+    """A run of a server, opened on a laptop: each product took a hundred times as long."""
+    kept = KEPT | {"precision": precision}
+    assert settle(RunConfig(device="cpu"), kept).precision == "fp32"
+    assert settle(RunConfig(device="cpu", precision=precision), kept).precision == precision
+    here, change = resume(RunConfig(device="cpu"), kept)
+    assert (here.precision, here.threads) == ("fp32", KEPT["threads"])
+    assert str(change).startswith(f"the run began in {precision} and continues in fp32: this processor has no")
+    assert resume(RunConfig(device="cpu", precision=precision), kept)[0] == Machine.from_dict(kept)
+
+
+@pytest.mark.usefixtures("old_processor")
+def test_what_a_processor_would_imitate_is_not_measured() -> None:
+    """At half a GFLOP/s it took a training ten seconds to begin."""
+    chosen = decide(RunConfig(device="cpu"))
+    assert (chosen.precision, chosen.reason[:33]) == ("fp32", "this processor has no products in")
+    assert decide(RunConfig(device="cpu", precision="fp32")).reason == "as configured"
+    assert "though this processor has no products in bf16" in decide(RunConfig(device="cpu", precision="bf16")).reason
+
+
+@pytest.mark.usefixtures("old_processor")
+@pytest.mark.parametrize("configured", ["auto", "bf16"])
+def test_it_is_said_where_this_processor_lacks_the_precision(
+    configured: str, run: Path, capfd: pytest.CaptureFixture[str]
+) -> None:
+    keep(run, device="cpu", precision="bf16")
+    translate = ["translate", "-m", str(run), f"--set=precision={configured}", "--set=device=cpu", "ja"]
+    assert failures.exit_code(lambda: main(translate)) == 0
+    now = "fp32: " if configured == "auto" else "bf16: as configured, though "
+    assert f"trained on cpu in bf16, now on cpu in {now}this processor has no products" in capfd.readouterr().err
+
+
+@pytest.mark.usefixtures("old_processor")
+def test_a_training_that_goes_on_in_another_precision_says_so(run: Path, capfd: pytest.CaptureFixture[str]) -> None:
+    keep(run, device="cpu", precision="bf16")
+    config = load_config(run / "config.yaml", ["precision=auto", "training.max_steps=601"])
+    (run / "config.yaml").write_text(dump_config(config), encoding="utf-8")
+    train = ["train", "-c", str(run / "config.yaml"), "--run-dir", str(run)]
+    assert failures.exit_code(lambda: main(train)) == 0
+    said = capfd.readouterr().err
+    assert "warning: the run began in bf16 and continues in fp32: this processor has no products in bf16" in said
+    assert json.loads((run / "run.json").read_text(encoding="utf-8"))["machine"]["precision"] == "fp32"
+
+
+def test_a_training_that_goes_on_keeps_its_choices() -> None:
+    """But for the device, and what is asked of it: nothing is measured again."""
+    config = RunConfig(device="cpu", deterministic=True)
+    assert resume(config, KEPT) == (Machine.from_dict(KEPT | {"deterministic": True}), None)
+
+
+def test_a_training_that_goes_on_elsewhere_chooses_anew(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(machine, "product_rate", lambda dtype: 1.0)
+    here, change = resume(RunConfig(device="cpu"), KEPT | {"device": "cuda:1"})
+    assert (here.device, here.precision) == ("cpu", "fp32")
+    assert change == "the run began on cuda:1 and continues on cpu"
 
 
 @pytest.mark.parametrize(

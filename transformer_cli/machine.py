@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import time
 from collections.abc import Mapping
-from dataclasses import asdict, dataclass
+from dataclasses import asdict, dataclass, replace
 from typing import Literal
 
 import torch
@@ -21,6 +21,10 @@ Choice = tuple[Precision, str]
 """A precision, and why."""
 WORTH_IT = 1.3
 """bf16 products must be this many times as fast as fp32 ones before `auto` takes them on a CPU."""
+
+CONFIGURED = "as configured"
+LACKS = "this processor has no products in {}, and imitates them a hundred times slower than fp32's"
+"""Why a precision is, or should be, another one."""
 
 
 @dataclass(frozen=True)
@@ -82,7 +86,8 @@ def decide(config: RunConfig) -> Machine:
 
 
 def settle(config: RunConfig, kept: Mapping[str, str | int] | None) -> Machine:
-    """The choices for a run that is trained: `precision: auto` is what it kept, if this is the same kind of device.
+    """The choices for a run that is trained: `precision: auto` is what it kept, if this is the same kind of device, and
+    not a processor that lacks such products.
 
     Nothing is measured, for a measurement depends on how busy the machine is, and translations on the precision. Raises
     ResourceError for a device that isn't there, ModelError for kept choices that are damaged.
@@ -90,11 +95,39 @@ def settle(config: RunConfig, kept: Mapping[str, str | int] | None) -> Machine:
     device = device_of(config)
     own = None if kept is None else Machine.from_dict(kept)
     if config.precision == "auto" and own is not None and own.kind == device.split(":")[0]:
-        precision, reason = own.precision, own.reason
+        precision, reason = _kept_precision(own)
     else:
         unmeasured: Choice = ("fp32", "what is trained elsewhere is not measured here")
         precision, reason = _precision(config.precision, device) or unmeasured
     return _machine(config, device, precision, _threads(config), reason)
+
+
+def resume(config: RunConfig, kept: Mapping[str, str | int]) -> tuple[Machine, str | None]:
+    """The choices for a run whose training goes on: those that it kept, as far as this device has them. And what is
+    another one now, in words. Raises as `settle` does."""
+    device, own = device_of(config), Machine.from_dict(kept)
+    if own.kind != device.split(":")[0]:
+        return decide(config), f"the run began on {own.device} and continues on {device}"
+    precision, reason = _kept_precision(own) if config.precision == "auto" else (own.precision, own.reason)
+    here = replace(own, device=device, deterministic=config.deterministic, precision=precision, reason=reason)
+    change = f"the run began in {own.precision} and continues in {precision}: {reason}"
+    return here, change if precision != own.precision else None
+
+
+def _kept_precision(own: Machine) -> Choice:
+    """That of a run whose `auto` it was, on another device of that kind."""
+    if imitates(own.precision, own.kind):
+        return "fp32", LACKS.format(own.precision)
+    return own.precision, own.reason
+
+
+def imitates(precision: str, device: str) -> bool:
+    """Whether a CPU has no instructions for such products: PyTorch's own take a hundred times as long as fp32's, and
+    more (0.5 GFLOP/s for 75 to 145, two cores with AVX2). Only oneDNN tells."""
+    told = {"bf16": "_is_mkldnn_bf16_supported", "fp16": "_is_mkldnn_fp16_supported"}.get(precision)
+    if device != "cpu" or told is None or not torch.backends.mkldnn.is_available():
+        return False
+    return not getattr(torch.ops.mkldnn, told, lambda: True)()
 
 
 def _machine(config: RunConfig, device: str, precision: Precision, threads: int, reason: str) -> Machine:
@@ -144,7 +177,7 @@ def device_of(config: RunConfig) -> str:
 def _precision(wanted: Literal[Precision, "auto"], device: str) -> Choice | None:
     """The precision and why; None where only a measurement could tell."""
     if wanted != "auto":
-        return wanted, "as configured"
+        return wanted, f"{CONFIGURED}, though {LACKS.format(wanted)}" if imitates(wanted, device) else CONFIGURED
     if device.startswith("cuda"):
         generation, _ = torch.cuda.get_device_capability()
         if generation >= 8:
@@ -156,6 +189,8 @@ def _precision(wanted: Literal[Precision, "auto"], device: str) -> Choice | None
 
 
 def _measured() -> Choice:
+    if imitates("bf16", "cpu"):  # one product of those below would take seconds
+        return "fp32", LACKS.format("bf16")
     fp32, bf16 = product_rate(torch.float32), product_rate(torch.bfloat16)
     chosen: Precision = "bf16" if bf16 > WORTH_IT * fp32 else "fp32"
     return chosen, f"products measured at {bf16:.0f} GFLOP/s in bf16, {fp32:.0f} in fp32"

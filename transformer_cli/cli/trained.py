@@ -124,11 +124,12 @@ def _tell_model(run: KnownRun, origin: str) -> None:
 
 
 def _tell_precision(run: KnownRun, settings: RunConfig) -> None:
-    """Where it is not the one that the run was trained in."""
+    """Where it is not the one that the run was trained in, or one that this processor lacks."""
     from transformer_cli.loading import machine_of
+    from transformer_cli.machine import CONFIGURED
 
     machine, kept = machine_of(run, settings), run.record.get("machine", {})
-    if settings.precision == "auto" and machine.reason != kept.get("reason"):
+    if machine.reason not in (CONFIGURED, kept.get("reason")):
         trained = f"trained on {kept.get('device')} in {kept.get('precision')}, " if kept else ""
         console.say(f"{trained}now on {machine.device} in {machine.precision}: {machine.reason}")
 

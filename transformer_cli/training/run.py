@@ -27,7 +27,7 @@ from transformer_cli.data.text import where_in_words
 from transformer_cli.data.used import as_used
 from transformer_cli.decoding.long_lines import usual_sentences
 from transformer_cli.errors import DivergedError, UsageError
-from transformer_cli.machine import Machine, decide, device_of
+from transformer_cli.machine import Machine, decide, device_of, resume
 from transformer_cli.model.build import build_model
 from transformer_cli.tokenizer import Tokenizer
 from transformer_cli.training.beginning import begin_tokenizer, begin_weights, learn_tokenizer, parent_of, portions_of
@@ -287,15 +287,14 @@ class Run:
         self.reporter.validation(progress, results, is_best=is_best)
 
     def _machine(self) -> Machine:
-        """The choices that the run keeps, if it continues on the same kind of device; else new ones. The first process
-        chooses for all, but for the number of its GPU."""
-        kept, decided = self.record.get("machine"), decide(self.config)
-        machine = decided if kept is None else Machine.from_dict(kept)
-        if machine.kind != decided.kind:
-            self.listener.warn(f"the run began on {machine.device} and continues on {decided.device}: bits will differ")
-            machine = decided
-        shared = Machine.from_dict(json.loads(self.world.share(files.json_line(machine.as_dict()))))
-        return replace(shared, device=decided.device, deterministic=decided.deterministic)
+        """The choices that the run keeps, as far as this device has them, else new ones. The first process chooses for
+        all, but for the number of its GPU."""
+        kept = self.record.get("machine")
+        own, change = (decide(self.config), None) if kept is None else resume(self.config, kept)
+        if change is not None:
+            self.listener.warn(f"{change}; bits will differ")
+        shared = Machine.from_dict(json.loads(self.world.share(files.json_line(own.as_dict()))))
+        return replace(shared, device=own.device, deterministic=own.deterministic)
 
     def _texts(self, given: Mapping[str, corpus.Corpus] | None, *, is_new: bool) -> tuple[corpus.Corpus, corpus.Corpus]:
         """Training and validation text, the same as when the run began; when it does, what is suspicious is said."""
