@@ -5,6 +5,7 @@ from __future__ import annotations
 import importlib
 import json
 import os
+import re
 import runpy
 import sys
 from pathlib import Path
@@ -212,8 +213,9 @@ def test_what_cannot_be_is_refused(
     assert not (tmp_path / "cache").exists()
 
 
+@pytest.mark.parametrize("lacks_bf16", [False, True])
 def test_a_measurement_is_planned_measured_and_reported(
-    suite: Any, tmp_path: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
+    lacks_bf16: bool, suite: Any, tmp_path: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
 ) -> None:
     """All of it, but that those who prepare and the contestants are small programs, and nobody measures products."""
     standing_in = tmp_path / "benchmark" / "contestants"
@@ -260,11 +262,12 @@ if sys.argv[1] == "text":
 
     class Products:
         def __enter__(self) -> Any:
-            return lambda: {"fp32": 200.0, "bf16": 400.0}
+            return lambda: {"fp32": 200.0} if lacks_bf16 else {"fp32": 200.0, "bf16": 400.0}
 
         def __exit__(self, *raised: object) -> None: ...
 
     monkeypatch.setitem(known, "python_of", python_of)
+    monkeypatch.setitem(known, "imitates", lambda precision, device: precision == "bf16" and lacks_bf16)
     monkeypatch.setitem(known, "HERE", tmp_path / "benchmark")
     monkeypatch.setattr(known["rounds"], "gauge", lambda threads: Products())
     monkeypatch.setattr(known["rounds"], "load", lambda: 0.0)
@@ -273,8 +276,9 @@ if sys.argv[1] == "text":
     monkeypatch.setattr(sys, "argv", ["all", "--cache", str(tmp_path / "cache"), *peers])
     main()
     said = capsys.readouterr().out
-    assert "| tx, fp32 | 3,000 | 3,000 to 3,000 | 3.00 |" in said
-    assert "- tx, bf16: no bf16 here" in said
+    rates = "200 |  |" if lacks_bf16 else "200 | 400 |"
+    assert re.search(rf"\| tx, fp32 \| 3,000 \| 3,000 to 3,000 \| 3.00 \| \d+ \| {re.escape(rates)}", said)
+    assert ("- tx, bf16: no bf16 here" in said) != lacks_bf16
     assert "### Translating 20 lines, beam 5, batches of 64" in said
     assert "| CTranslate2, int8 | 10.0 | 10.0 to 10.0 | 100.00 | 20 |" in said
     assert "- JoeyNMT: JoeyNMT cannot be installed: no network" in said
@@ -287,10 +291,9 @@ if sys.argv[1] == "text":
     assert "Eole, fp32" not in found["contests"]["Translating 20 lines, greedy, batches of 64"]["commands"]
     assert "translations" not in json.dumps(found["contests"])
     assert found["contests"]["Training, base"]["turns"]["tx, fp32"][0]["facts"]["tokens"] == 6000
-    assert found["contests"]["Training, base"]["commands"].keys() == {
-        *("tx, fp32", "tx, bf16"),
-        *("Eole, fp32", "Eole, bf16"),
-    }
+    there = ["fp32"] if lacks_bf16 else ["fp32", "bf16"]
+    commands = [f"{name}, {precision}" for name in ("tx", "Eole") for precision in there]
+    assert list(found["contests"]["Training, base"]["commands"]) == commands
     assert found["versions"]["tx"]["sacrebleu"]
     assert found["versions"]["Eole"] == {}
     assert found["missing"] == {

@@ -32,7 +32,7 @@ from transformer_cli.checkpoints.events import read_events
 from transformer_cli.config.run import RunConfig
 from transformer_cli.config.source import load_config
 from transformer_cli.data import batching, corpus, loader
-from transformer_cli.machine import product_rate
+from transformer_cli.machine import DTYPES, imitates, product_rate
 from transformer_cli.tokenizer import EOS, PAD, Tokenizer, train_tokenizer
 from transformer_cli.training.run import train
 
@@ -76,7 +76,7 @@ def compare(config: RunConfig, n_updates: int) -> None:
     }
     alike |= {"betas": [0.9, 0.98], "eps": 1e-9, "clip_norm": 1.0, "max_steps": n_updates, "validate_every": n_updates}
     alike |= {"validation_bleu": False, "best_by": "loss", "accumulation": 1}
-    for precision in ("fp32", "bf16"):
+    for precision in there():
         with tempfile.TemporaryDirectory() as folder:
             training = config.training.model_copy(update=alike)
             run = Path(folder) / "run"
@@ -188,8 +188,13 @@ def endless(source: list[list[int]], target: list[list[int]], *, tokens: int) ->
         yield from batches
 
 
+def there() -> list[str]:
+    """The precisions that this processor has products in."""
+    return [precision for precision in ("fp32", "bf16") if not imitates(precision, "cpu")]
+
+
 def tell(**facts: Any) -> None:
-    rates = {name: round(product_rate(dtype)) for name, dtype in (("fp32", torch.float32), ("bf16", torch.bfloat16))}
+    rates = {precision: round(product_rate(DTYPES[precision])) for precision in there()}
     peak = resource.getrusage(resource.RUSAGE_SELF).ru_maxrss // 1024
     print(json.dumps({**facts, "product_gflop_per_s": rates, "peak_mib": peak}), flush=True)
 

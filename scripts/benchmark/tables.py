@@ -36,7 +36,9 @@ def table(kind: str, results: Results, extra: dict[str, dict[str, Any]]) -> list
         elif kind == "decode":
             cells += [f"{found['bleu']:.2f}", f"{found['same']:,}" if "same" in found else ""]
         cells.append(number(max(turn.peak_mib for turn in turns)))
-        cells += [number(median(turn.products[kind] for turn in turns)) for kind in ("fp32", "bf16")]
+        for name in ("fp32", "bf16"):
+            rates = [turn.products[name] for turn in turns if name in turn.products]
+            cells.append(number(median(rates)) if rates else "")
         rows.append(cells)
     lines = ["| " + " | ".join(row) + " |" for row in rows] if len(rows) > 2 else []
     return [*lines, *([""] * bool(lines and missing)), *missing]
