@@ -9,6 +9,8 @@ import numpy as np
 import pytest
 import torch
 from conftest import PAIRS
+from hypothesis import given
+from hypothesis import strategies as st
 from ranks import codes, start
 from torch import nn
 
@@ -20,6 +22,7 @@ from transformer_cli.config.training import TrainingConfig
 from transformer_cli.errors import ModelError
 from transformer_cli.model.build import build_model
 from transformer_cli.model.transformer import Transformer
+from transformer_cli.training import muon
 from transformer_cli.training.moving_average import average_of
 from transformer_cli.training.muon import orthogonal
 from transformer_cli.training.optimizers import build_optimizer, load_state_tensors, state_tensors
@@ -59,7 +62,7 @@ def is_hidden(name: str, parameter: nn.Parameter) -> bool:
 def test_muon_is_torchs_for_the_matrices_of_layers_and_adamw_for_all_else(monkeypatch: pytest.MonkeyPatch) -> None:
     reference = pytest.importorskip("torch.optim._muon")
     newton_schulz = "_zeropower_via_newtonschulz"
-    in_fp32 = lambda matrix, coefficients, steps, eps: orthogonal(matrix)  # noqa: E731 - theirs is in bf16
+    in_fp32 = lambda matrix, coefficients, steps, eps: orthogonal([matrix])[0]  # noqa: E731 - theirs is in bf16
     ours, theirs = a_model(), a_model()
     mine = build_optimizer(ours, options(optimizer="muon"))
     named = dict(theirs.named_parameters())
@@ -77,7 +80,7 @@ def test_muon_is_torchs_for_the_matrices_of_layers_and_adamw_for_all_else(monkey
         for is_output in (True, False)
     )
     blocks = [one for several in apart.values() for one in several]
-    muon = torch.optim.Muon(blocks, weight_decay=0.1, momentum=0.95, adjust_lr_fn="match_rms_adamw")
+    torchs = torch.optim.Muon(blocks, weight_decay=0.1, momentum=0.95, adjust_lr_fn="match_rms_adamw")
     adamw = torch.optim.AdamW(
         [{"params": output, "weight_decay": 0.1}, {"params": others, "weight_decay": 0.0}], betas=(0.9, 0.95)
     )
@@ -90,9 +93,9 @@ def test_muon_is_torchs_for_the_matrices_of_layers_and_adamw_for_all_else(monkey
         for name, several in apart.items():
             for one, grad in zip(several, named[name].grad.chunk(len(several)), strict=True):  # type: ignore[union-attr]
                 one.grad = grad
-        for group in muon.param_groups:
+        for group in torchs.param_groups:
             group["lr"] = 0.01
-        muon.step()
+        torchs.step()
         take_step(theirs, adamw, step)
     for name, several in apart.items():
         named[name].data.copy_(torch.cat([*several]))
@@ -103,7 +106,7 @@ def test_muon_is_torchs_for_the_matrices_of_layers_and_adamw_for_all_else(monkey
 @pytest.mark.parametrize("shape", [(8, 24), (24, 8), (16, 16)])
 def test_a_matrix_becomes_orthogonal_as_in_torchs_muon(shape: tuple[int, int]) -> None:
     matrix = torch.randn(shape, generator=torch.Generator().manual_seed(1))
-    found = orthogonal(matrix)
+    [found] = orthogonal([matrix])
     sizes = torch.linalg.svdvals(found)
     assert 0.6 < sizes.min() <= sizes.max() < 1.3
     left, _, right = torch.linalg.svd(matrix, full_matrices=False)
@@ -112,6 +115,26 @@ def test_a_matrix_becomes_orthogonal_as_in_torchs_muon(shape: tuple[int, int]) -
     reference = pytest.importorskip("torch.optim._muon")
     theirs = reference._zeropower_via_newtonschulz(matrix, (3.4445, -4.775, 2.0315), 5, 1e-7)
     torch.testing.assert_close(found, theirs.float(), rtol=0, atol=0.05)
+
+
+@given(shapes=st.lists(st.tuples(st.integers(1, 6), st.integers(1, 6)), max_size=12))
+def test_matrices_that_are_turned_together_are_turned_as_each_alone(shapes: list[tuple[int, int]]) -> None:
+    draw = torch.Generator().manual_seed(len(shapes))
+    matrices = [torch.randn(shape, generator=draw) for shape in shapes]
+    for found, matrix in zip(orthogonal(matrices), matrices, strict=True):
+        torch.testing.assert_close(found, orthogonal([matrix])[0], rtol=1e-4, atol=1e-5)
+
+
+@pytest.mark.parametrize("at_once", [1, 300, 10**6])
+def test_as_many_as_are_turned_together_the_update_is_the_same(at_once: int, monkeypatch: pytest.MonkeyPatch) -> None:
+    ours, alone = a_model(), a_model()
+    for model, limit in ((alone, 1), (ours, at_once)):
+        monkeypatch.setattr(muon, "AT_ONCE", limit)
+        optimizer = build_optimizer(model, options(optimizer="muon"))
+        for step in range(1, 4):
+            take_step(model, optimizer, step)
+    for p, q in zip(ours.parameters(), alone.parameters(), strict=True):
+        torch.testing.assert_close(p, q, rtol=1e-5, atol=1e-6)
 
 
 def test_schedule_free_is_the_papers_algorithm() -> None:

@@ -6,7 +6,9 @@ rate fits both, is that of Liu et al. 2025, "Muon is scalable for LLM training",
 
 from __future__ import annotations
 
+from collections import defaultdict
 from collections.abc import Sequence
+from typing import Any
 
 import torch
 from torch import Tensor
@@ -20,6 +22,8 @@ SIZE = 0.2
 """Of an element of a step, in a mean of squares: about AdamW's."""
 ITERATIONS = 5
 COEFFICIENTS = 3.4445, -4.7750, 2.0315
+AT_ONCE = 4 * 1024 * 1024
+"""Numbers of matrices that are turned together, about: of larger ones each keeps all threads busy by itself."""
 
 
 def muon(groups: Groups, options: TrainingConfig) -> Muon:
@@ -33,36 +37,74 @@ class Muon(torch.optim.AdamW):
     def step(self, closure: None = None) -> None:  # type: ignore[override]
         every = self.param_groups
         for group in every:
-            for matrix, rows in zip(group["params"], group["rows"], strict=True) if group["hidden"] else ():
-                if matrix.grad is not None:
-                    self._turn(matrix, rows, rate=group["lr"], decay=group["weight_decay"])
+            if group["hidden"]:
+                self._turn(group)
         try:
             self.param_groups = [group for group in every if not group["hidden"]]
             super().step()
         finally:
             self.param_groups = every
 
-    def _turn(self, matrix: Tensor, rows: Sequence[int] | None, *, rate: float, decay: float) -> None:
-        """rows: of each of several matrices, which turn by themselves."""
-        state = self.state[matrix]
+    def _turn(self, group: dict[str, Any]) -> None:
+        """Of a parameter that several matrices lie in, each by itself."""
+        waiting: list[tuple[Tensor, Sequence[Tensor]]] = []
+        n = 0
+        for parameter, rows in zip(group["params"], group["rows"], strict=True):
+            if parameter.grad is not None:
+                ahead = self._ahead(parameter)
+                waiting.append((parameter, ahead.split(list(rows or [len(ahead)]))))
+                n += ahead.numel()
+            if n >= AT_ONCE:
+                _move(waiting, rate=group["lr"], decay=group["weight_decay"])
+                waiting, n = [], 0
+        _move(waiting, rate=group["lr"], decay=group["weight_decay"])
+
+    def _ahead(self, parameter: Tensor) -> Tensor:
+        """Where Nesterov's momentum is."""
+        state = self.state[parameter]
         if "momentum" not in state:
-            state["momentum"] = torch.zeros_like(matrix)
-        assert matrix.grad is not None
-        momentum = state["momentum"].lerp_(matrix.grad, 1 - MOMENTUM)
-        ahead = whole(matrix.grad.lerp(momentum, MOMENTUM))  # Nesterov's
-        steps = [SIZE * max(one.shape) ** 0.5 * orthogonal(one) for one in ahead.split(list(rows or [len(ahead)]))]
-        matrix.mul_(1 - rate * decay).add_(as_held(torch.cat(steps), matrix), alpha=-rate)
+            state["momentum"] = torch.zeros_like(parameter)
+        assert parameter.grad is not None
+        momentum = state["momentum"].lerp_(parameter.grad, 1 - MOMENTUM)
+        return whole(parameter.grad.lerp(momentum, MOMENTUM))
 
 
-def orthogonal(matrix: Tensor) -> Tensor:
-    """U V^T of a matrix U S V^T, up to singular values between 0.7 and 1.2: five steps of Newton and Schulz, on a GPU
-    in bf16, as published."""
+def _move(parameters: Sequence[tuple[Tensor, Sequence[Tensor]]], *, rate: float, decay: float) -> None:
+    """Each with its matrices, as momentum has them."""
+    turned = iter(orthogonal([one for _, matrices in parameters for one in matrices]))
+    for parameter, matrices in parameters:
+        step = torch.cat([SIZE * max(one.shape) ** 0.5 * next(turned) for one in matrices])
+        parameter.mul_(1 - rate * decay).add_(as_held(step, parameter), alpha=-rate)
+
+
+def orthogonal(matrices: Sequence[Tensor]) -> list[Tensor]:
+    """U V^T of each matrix U S V^T, up to singular values between 0.7 and 1.2: five steps of Newton and Schulz, on a
+    GPU in bf16, as published; those of one shape, lying or standing, together."""
+    found = [*matrices]
+    alike: dict[tuple[int, int], list[int]] = defaultdict(list)
+    for place, matrix in enumerate(matrices):
+        alike[min(matrix.shape), max(matrix.shape)].append(place)
+    for places in alike.values():
+        turned = _orthogonal(torch.stack([_lying(matrices[place]) for place in places]))
+        for place, x in zip(places, turned, strict=True):
+            found[place] = (x if _lies(matrices[place]) else x.T).to(matrices[place].dtype)
+    return found
+
+
+def _orthogonal(x_NRC: Tensor) -> Tensor:
+    """N matrices, no taller than wide."""
     a, b, c = COEFFICIENTS
-    x = matrix.to(torch.bfloat16) if matrix.device.type == "cuda" else matrix
-    is_tall = x.size(0) > x.size(1)
-    x = x.T if is_tall else x
-    x = x / x.norm().clamp(min=1e-7)
+    x = x_NRC.to(torch.bfloat16) if x_NRC.is_cuda else x_NRC
+    x = x / x.norm(dim=(1, 2), keepdim=True).clamp(min=1e-7)
     for _ in range(ITERATIONS):
-        gram = x @ x.T
-        x = torch.addmm(x, torch.addmm(gram, gram, gram, beta=b, alpha=c), x, beta=a)
-    return (x.T if is_tall else x).to(matrix.dtype)
+        gram = torch.bmm(x, x.mT)
+        x = torch.baddbmm(x, torch.baddbmm(gram, gram, gram, beta=b, alpha=c), x, beta=a)
+    return x
+
+
+def _lies(matrix: Tensor) -> bool:
+    return matrix.size(0) <= matrix.size(1)
+
+
+def _lying(matrix: Tensor) -> Tensor:
+    return matrix if _lies(matrix) else matrix.T
