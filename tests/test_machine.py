@@ -20,7 +20,7 @@ from transformer_cli.cli.app import main
 from transformer_cli.config.run import RunConfig
 from transformer_cli.config.source import dump_config, load_config
 from transformer_cli.errors import ConfigError, ModelError
-from transformer_cli.machine import Machine, decide, imitates, resume, settle
+from transformer_cli.machine import Machine, begin_or_resume, decide, imitates, settle
 
 KEPT = Machine(device="cpu", precision="bf16", attention="written-out", threads=1, reason="measured").as_dict()
 
@@ -78,10 +78,10 @@ def test_a_processor_that_would_imitate_a_precision_computes_in_fp32(precision: 
     kept = KEPT | {"precision": precision}
     assert settle(RunConfig(device="cpu"), kept).precision == "fp32"
     assert settle(RunConfig(device="cpu", precision=precision), kept).precision == precision
-    here, change = resume(RunConfig(device="cpu"), kept)
+    here, change = begin_or_resume(RunConfig(device="cpu"), kept)
     assert (here.precision, here.threads) == ("fp32", KEPT["threads"])
     assert str(change).startswith(f"the run began in {precision} and continues in fp32: this processor has no")
-    assert resume(RunConfig(device="cpu", precision=precision), kept)[0] == Machine.from_dict(kept)
+    assert begin_or_resume(RunConfig(device="cpu", precision=precision), kept)[0] == Machine.from_dict(kept)
 
 
 @pytest.mark.usefixtures("old_processor")
@@ -120,12 +120,12 @@ def test_a_training_that_goes_on_in_another_precision_says_so(run: Path, capfd: 
 def test_a_training_that_goes_on_keeps_its_choices() -> None:
     """But for the device, and what is asked of it: nothing is measured again."""
     config = RunConfig(device="cpu", deterministic=True)
-    assert resume(config, KEPT) == (Machine.from_dict(KEPT | {"deterministic": True}), None)
+    assert begin_or_resume(config, KEPT) == (Machine.from_dict(KEPT | {"deterministic": True}), None)
 
 
 def test_a_training_that_goes_on_elsewhere_chooses_anew(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(machine, "product_rate", lambda dtype: 1.0)
-    here, change = resume(RunConfig(device="cpu"), KEPT | {"device": "cuda:1"})
+    here, change = begin_or_resume(RunConfig(device="cpu"), KEPT | {"device": "cuda:1"})
     assert (here.device, here.precision) == ("cpu", "fp32")
     assert change == "the run began on cuda:1 and continues on cpu"
 

@@ -102,9 +102,11 @@ def settle(config: RunConfig, kept: Mapping[str, str | int] | None) -> Machine:
     return _machine(config, device, precision, _threads(config), reason)
 
 
-def resume(config: RunConfig, kept: Mapping[str, str | int]) -> tuple[Machine, str | None]:
-    """The choices for a run whose training goes on: those that it kept, as far as this device has them. And what is
-    another one now, in words. Raises as `settle` does."""
+def begin_or_resume(config: RunConfig, kept: Mapping[str, str | int] | None) -> tuple[Machine, str | None]:
+    """The choices for a run that is to be trained: new ones, or those that it kept, as far as this device has them. And
+    what is another one now, in words. Raises as `settle` does."""
+    if kept is None:
+        return decide(config), None
     device, own = device_of(config), Machine.from_dict(kept)
     if own.kind != device.split(":")[0]:
         return decide(config), f"the run began on {own.device} and continues on {device}"

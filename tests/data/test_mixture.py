@@ -112,8 +112,11 @@ def test_a_text_that_is_no_list_is_seen_once(tmp_path):
 def test_an_epoch_of_a_run_has_the_rows_of_its_mixture(tmp_path):
     text = Corpus(["ein hund"] * 9, ["a dog"] * 9, parts=(Part("a", 5, 2.0), Part("b", 4, 0.5)))
     tokenizer, _ = train_tokenizer(TokenizerConfig(vocab_size=30), text.source, text.target, seed=1)
-    material = Material(text, tokenizer, load_config("tiny.yaml"), tmp_path, World(), Listener(), StopRequest())
+    said: list[str] = []
+    listener = Listener(say=said.append)
+    material = Material(text, tokenizer, load_config("tiny.yaml"), tmp_path, World(), listener, StopRequest())
     material.prepare()
+    assert said[-2:] == ["a: 5 pairs, 2 times an epoch, 83.3% of it", "b: 4 pairs, 0.5 times an epoch, 16.7% of it"]
     _, plan = material.epoch(3)
     assert sorted(row for batch in plan for row in batch) == sorted(material.rows(3).tolist())
     assert Counter(Counter(row for batch in plan for row in batch).values()) == {2: 5, 1: 2}

@@ -241,16 +241,21 @@ def test_parts_that_are_no_number_of_parts_are_refused(damaged: str) -> None:
     assert parts_of(Path(), most=4096) == 4096
 
 
-def test_other_versions_on_a_process_are_refused_by_name(tmp_path: Path, trained_run: Path) -> None:
+@pytest.mark.parametrize("what", ["torch", "numpy", "device"])
+def test_other_versions_on_a_process_are_refused_by_name(what: str, tmp_path: Path, trained_run: Path) -> None:
+    """And another kind of device, as where one of several drivers is broken: all would wait for ever."""
     config = load_config(trained_run / "config.yaml")
 
     def part(rank: int) -> None:
-        if rank:
-            run.versions = lambda: versions() | {"torch": "0.4.1"}
+        if rank and what == "device":
+            run.device_of = lambda config: "mps"
+        elif rank:
+            run.versions = lambda: versions() | {what: "0.4.1"}
         train(config, Path("run"))
 
     assert codes(start(2, part, tmp_path), limit_s=60) == [2, 2]
-    words = f"process 1 of 2 is not like process 0:\n  versions.torch: 0.4.1 there, {versions()['torch']} here\n"
+    found = "device: mps there, cpu here" if what == "device" else f"{what}: 0.4.1 there, {versions()[what]} here"
+    words = f"process 1 of 2 is not like process 0:\n  {'' if what == 'device' else 'versions.'}{found}\n"
     assert words in (tmp_path / "0").read_text()
     assert not Path("run/run.json").exists()
 

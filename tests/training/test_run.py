@@ -14,6 +14,7 @@ import time
 from collections.abc import Callable, Iterator
 from contextlib import contextmanager
 from pathlib import Path
+from types import SimpleNamespace
 from typing import Any
 
 import pytest
@@ -21,6 +22,7 @@ import torch
 from torch.optim.optimizer import register_optimizer_step_post_hook
 
 from transformer_cli import files
+from transformer_cli.checkpoints import record
 from transformer_cli.checkpoints.store import list_checkpoints, load_checkpoint
 from transformer_cli.config.data import InlinePairs
 from transformer_cli.config.model import SidePositions
@@ -30,7 +32,7 @@ from transformer_cli.data import corpus
 from transformer_cli.errors import DataError, DivergedError, Interrupted, UsageError
 from transformer_cli.machine import Machine
 from transformer_cli.model.positions import sinusoids
-from transformer_cli.training import objective, run
+from transformer_cli.training import objective, run, signals
 from transformer_cli.training.clock import Clock
 from transformer_cli.training.outcome import Outcome
 from transformer_cli.training.run import Listener, train
@@ -276,6 +278,22 @@ def test_a_signal_ends_the_program_with_its_exit_code_and_everything_saved(
     assert list_checkpoints("runs/x")[-1].name == f"step-{step:08d}"
 
 
+def test_a_run_that_goes_on_with_other_versions_says_so(monkeypatch: pytest.MonkeyPatch) -> None:
+    """NumPy's among them, which draws the order of an epoch."""
+    warned: list[str] = []
+    goes_on = Listener(warn=warned.append)
+    train(settings(max_steps=1), Path("run"))
+    train(settings(max_steps=2), Path("run"), listener=goes_on)
+    there = json.loads(Path("run/run.json").read_text(encoding="utf-8"))["versions"]
+    assert not [line for line in warned if "then," in line]
+    for module in (record, run):
+        monkeypatch.setattr(module, "versions", lambda: there | {"numpy": "9.9"})
+    for max_steps in (3, 4):
+        train(settings(max_steps=max_steps), Path("run"), listener=goes_on)
+    drawn = "bits will differ, and what is left of an epoch may be drawn otherwise"
+    assert [line for line in warned if "then," in line] == [f"numpy {there['numpy']} then, 9.9 now: {drawn}"]
+
+
 def test_the_warning_of_a_queue_and_the_end_of_the_time_stop_it_saved() -> None:
     with at_update(2, lambda: os.kill(os.getpid(), signal.SIGUSR1)), pytest.raises(Interrupted) as caught:
         train(settings(), Path("run"))
@@ -289,13 +307,21 @@ def test_the_warning_of_a_queue_and_the_end_of_the_time_stop_it_saved() -> None:
     assert_same_bits(Path("straight"), Path("run"))
 
 
-def test_a_second_signal_ends_it_at_once() -> None:
+@pytest.mark.parametrize(("second", "exit_code"), [(signal.SIGTERM, 143), (signal.SIGINT, 130)])
+def test_a_second_signal_ends_it_at_once(second: int, exit_code: int, monkeypatch: pytest.MonkeyPatch) -> None:
+    """But not the same one again within a second: what signals a whole job does so by way of the launcher, too."""
+    now = 100.0
+    monkeypatch.setattr(signals, "time", SimpleNamespace(monotonic=lambda: now))
     with StopRequest() as stop:
         os.kill(os.getpid(), signal.SIGTERM)
         assert stop.is_made
+        now += 0.9
+        os.kill(os.getpid(), signal.SIGTERM)
+        if second == signal.SIGTERM:
+            now += 0.2
         with pytest.raises(Interrupted) as caught:
-            os.kill(os.getpid(), signal.SIGTERM)
-    assert caught.value.exit_code == 143
+            os.kill(os.getpid(), second)
+    assert caught.value.exit_code == exit_code
     assert signal.getsignal(signal.SIGINT) is signal.default_int_handler
 
 

@@ -26,7 +26,7 @@ from transformer_cli.cli import processes
 from transformer_cli.config.run import RunConfig
 from transformer_cli.data import loader
 from transformer_cli.errors import DataError, TxError
-from transformer_cli.training import keeping, objective, validation, watching
+from transformer_cli.training import keeping, material, objective, run, validation, watching
 from transformer_cli.training.parallel import joined
 from transformer_cli.training.run import train
 
@@ -133,6 +133,29 @@ def test_what_befalls_one_process_ends_all_by_name(
         assert not list(Path("run").rglob(f"{files.ASIDE}*")), "what the other one began is cleared away"
 
 
+@pytest.mark.parametrize("where", ["build_model", "shard", "encode"])
+@pytest.mark.parametrize("rank", [0, 1] if os.environ.get("TX_EVERY_FAULT") else [0])
+def test_who_hangs_in_a_preparation_ends_all_by_name(
+    where: str, rank: int, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """DDP's constructor waits for all, and so nobody was missed; the last that was heard of another was a file."""
+    for limit, seconds in (("BEAT_S", 0.1), ("IDLE_S", 2.0), ("FIRST_S", 4.0), ("GRACE_S", 2.0)):
+        monkeypatch.setattr(watching, limit, seconds)
+    owner = material.Material if where == "encode" else run
+    real = getattr(owner, where)
+
+    def hanging(*arguments: object, **named: object) -> object:
+        if os.environ["RANK"] == str(rank):
+            time.sleep(1000)
+        return real(*arguments, **named)
+
+    monkeypatch.setattr(owner, where, hanging)
+    children = start(2, lambda _: train(settings(), Path("run")), tmp_path)
+    assert 5 in codes(children, limit_s=30)
+    said = [(tmp_path / str(one)).read_text() for one in (0, 1)]
+    assert f"process {rank} of 2: is stuck" in said[0] + said[1]
+
+
 class Beside(watching.Watch):
     """The first of two processes' watch, by a clock that moves when it is told to."""
 
@@ -217,6 +240,15 @@ def test_a_preparation_lasts_as_long_as_it_works(does: str, monkeypatch: pytest.
     may_last = watch.passes(3600, used=1.0 if does == "computes" else 0.003)
     assert may_last == (3600 + watching.IDLE_S if does == "computes" else watching.IDLE_S)
     assert watch.told()[1] == math.inf
+
+
+@pytest.mark.parametrize("does", ["computes", "rests"])
+def test_a_preparation_that_waits_for_a_disk_is_waited_for_longer(does: str, monkeypatch: pytest.MonkeyPatch) -> None:
+    """And not for ever: what it does once that is written, nobody hears."""
+    watch = Beside(monkeypatch)
+    watch.touch(is_for_disk=True)
+    may_last = watch.passes(7200, used=1.0 if does == "computes" else 0.003)
+    assert may_last == (7200 + watching.FIRST_S if does == "computes" else watching.FIRST_S)
 
 
 @pytest.mark.parametrize("does", ["computes", "is held", "writes", "rests"])

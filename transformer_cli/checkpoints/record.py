@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import platform
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 from importlib.metadata import version
 from pathlib import Path
 from typing import Any
@@ -70,5 +70,11 @@ def is_record(value: Any) -> bool:
 
 def versions() -> dict[str, str]:
     """What the bits of a run depend on besides its configuration, its text and the machine."""
-    packages = {name: version(name) for name in ("torch", "sentencepiece", "sacrebleu")}
+    packages = {name: version(name) for name in ("torch", "numpy", "sentencepiece", "sacrebleu")}
     return {"tx": __version__, "python": platform.python_version(), **packages}
+
+
+def other_versions(then: Mapping[str, str]) -> str:
+    """What is another one here than it was then, in words; empty where nothing is."""
+    here = versions()
+    return "; ".join(f"{name} {was} then, {here.get(name)} now" for name, was in then.items() if here.get(name) != was)

@@ -37,7 +37,7 @@ def run_all(n: int, command: Sequence[str]) -> int:
         port = free.getsockname()[1]
     says = {"WORLD_SIZE": n, "LOCAL_WORLD_SIZE": n, "MASTER_ADDR": "127.0.0.1", "MASTER_PORT": port}
     says |= {environment.LAUNCHER: os.getpid()}
-    threads = {"OMP_NUM_THREADS": str(max(1, (os.cpu_count() or 1) // n))}
+    threads = {"OMP_NUM_THREADS": str(max(1, environment.processors() // n))}
     children: list[subprocess.Popen[bytes]] = []
 
     def forward(number: int, frame: FrameType | None) -> None:

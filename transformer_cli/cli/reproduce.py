@@ -164,16 +164,13 @@ def _tell_claims(results: Results) -> None:
 
 def _tell_circumstances(results: Results) -> None:
     """How long it took there, and what is another version here."""
-    from transformer_cli.checkpoints.record import versions
+    from transformer_cli.checkpoints.record import other_versions
 
     first = results.runs[0]
     machine = ", ".join(str(first.machine[key]) for key in ("device", "precision") if key in first.machine)
     console.say(f"{spelled(max(run.elapsed_s for run in results.runs))} of training then, on {machine}")
-    here = versions()
-    others = [f"{name} {then} then, {here.get(name)} now" for name, then in first.versions.items()
-              if here.get(name) != then]  # fmt: skip
-    if others:
-        console.say(f"other versions: {'; '.join(others)}")
+    if others := other_versions(first.versions):
+        console.say(f"other versions: {others}")
 
 
 def _tell_parent(results: Results, run: KeptRun) -> None:

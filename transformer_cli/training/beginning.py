@@ -2,11 +2,12 @@
 
 from __future__ import annotations
 
+from collections.abc import Collection
 from functools import partial
 from pathlib import Path
 
 import torch
-from torch import Tensor
+from torch import Tensor, nn
 
 from transformer_cli.checkpoints.manifest import MODEL, read_manifest
 from transformer_cli.checkpoints.store import OpenedRun, find_checkpoint, open_found
@@ -139,3 +140,11 @@ def portions_of(run_dir: Path, world: World, listener: Listener, *, budget: int)
         place = shown(run_dir / MEMORY)
         listener.say(f"each batch is learned from in {n} parts: memory was not enough before ({place})")
     return Portions(listener.warn, n, partial(leave_parts, run_dir))
+
+
+def parameters_in_words(model: nn.Module, held: Collection[str], *, is_drawn: bool) -> str:
+    """How many there are, and how many are held as they are. is_drawn: at random, not by another run."""
+    sizes = {name: parameter.numel() for name, parameter in model.named_parameters()}
+    n_held = sum(n for name, n in sizes.items() if name in held)
+    drawn = " as they were drawn, at random" if is_drawn else ""
+    return f"{sum(sizes.values()):,} parameters{f', {n_held:,} of them frozen{drawn}' if n_held else ''}"

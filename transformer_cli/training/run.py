@@ -17,7 +17,7 @@ from transformer_cli.accounting.freezing import frozen
 from transformer_cli.checkpoints import store
 from transformer_cli.checkpoints.known import check_belongs
 from transformer_cli.checkpoints.manifest import read_manifest
-from transformer_cli.checkpoints.record import read_record, versions
+from transformer_cli.checkpoints.record import other_versions, read_record, versions
 from transformer_cli.checkpoints.tensors import load_weights, weights
 from transformer_cli.config.run import RunConfig
 from transformer_cli.config.source import dump_config
@@ -27,10 +27,10 @@ from transformer_cli.data.text import where_in_words
 from transformer_cli.data.used import as_used
 from transformer_cli.decoding.long_lines import usual_sentences
 from transformer_cli.errors import DivergedError, UsageError
-from transformer_cli.machine import Machine, decide, device_of, resume
+from transformer_cli.machine import Machine, begin_or_resume, device_of
 from transformer_cli.model.build import build_model
 from transformer_cli.tokenizer import Tokenizer
-from transformer_cli.training.beginning import begin_tokenizer, begin_weights, learn_tokenizer, parent_of, portions_of
+from transformer_cli.training import beginning
 from transformer_cli.training.clock import WARM_UP_S, Clock, Horizon
 from transformer_cli.training.directory import check_alike, check_ours, check_same, check_text, claimed, discard, sweep
 from transformer_cli.training.keeping import Keeper
@@ -72,7 +72,8 @@ def train(
     listener = listener or Listener()
     environment.keep_fewer_kernels(config.training.budget_tokens)
     require_tensorboard(config.training)
-    with joined(device_of(config)) as world, StopRequest(listener.stopping, hours=config.training.max_hours) as stop:
+    stop = StopRequest(listener.stopping, hours=config.training.max_hours)  # until the others have come is time, too
+    with joined(device_of(config)) as world, stop:
         run = Run(config, run_dir, listener, world, stop)
         with claimed(run_dir) if world.is_main else nullcontext():
             run.open(overwrite=overwrite, texts=texts)
@@ -93,13 +94,18 @@ class Run:
 
     def open(self, *, overwrite: bool, texts: Mapping[str, corpus.Corpus] | None) -> None:
         """Check that what is there is this run, or delete it; not before text and device are known to be there."""
-        check_alike(self.world, {"versions": versions(), "settings": self.config.model_dump(mode="json")})
+        kind = device_of(self.config).split(":")[0]
+        check_alike(
+            self.world, {"versions": versions(), "device": kind, "settings": self.config.model_dump(mode="json")}
+        )
         check_ours(self.run_dir)
         if not overwrite:
             self.record = check_same(self.config, self.run_dir)
         self.held = frozen(self.config)
         is_new = overwrite or not store.list_checkpoints(self.run_dir)
-        self.parent = parent_of(self.config) if is_new else None
+        if not is_new and (others := other_versions(self.record.get("versions", {}))):
+            self.listener.warn(f"{others}: bits will differ, and what is left of an epoch may be drawn otherwise")
+        self.parent = beginning.parent_of(self.config) if is_new else None
         self.machine = self._machine().use()
         self.texts = self._texts(texts, is_new=is_new)
         if self.world.is_main:
@@ -178,24 +184,15 @@ class Run:
         config, say, progress = self.config, self.listener.say, self.progress
         self.material.prepare()
         self.listener.warn_of("training text", (encoded := self.material.encoded).counts)
-        self.validation = Validation(
-            self.texts[1],
-            self.material.encode(self.texts[1], "valid"),
-            self.tokenizer,
-            config,
-            self.machine,
-            self.record["data"]["train"]["usual_sentences"],
-            self.world,
-            self.listener.stage,
-        )
+        valid, usual = self.material.encode(self.texts[1], "valid"), self.record["data"]["train"]["usual_sentences"]
+        here = self.machine, usual, self.world, self.listener.stage
+        self.validation = Validation(self.texts[1], valid, self.tokenizer, config, *here)
         n_batches = len(self.material.epoch(progress.epoch)[1])
         left = len(self.material.epoch(progress.epoch, progress.shares)[1]) if progress.shares else n_batches
         check_within(progress, left, self.run_dir)
-        held = sum(p.numel() for name, p in learner.model.named_parameters() if name in self.held)
-        drawn = " as they were drawn, at random" if config.training.init_from is None else ""
+        parameters = beginning.parameters_in_words(learner.model, self.held, is_drawn=config.training.init_from is None)
         say(
-            f"{self.material.in_words(n_batches)}; {sum(p.numel() for p in learner.model.parameters()):,} parameters"
-            f"{f', {held:,} of them frozen{drawn}' if held else ''}; "
+            f"{self.material.in_words(n_batches)}; {parameters}; "
             f"{self.machine.device}, {self.machine.precision} ({self.machine.reason}), threads: {self.machine.threads}"
         )
         if self.machine.kind != "cpu":  # there, nothing could be halved
@@ -215,8 +212,8 @@ class Run:
             self.listener.warn(words)
         if self.progress.step:
             say(f"continuing after step {self.progress.step:,}")
-        here, n_pieces = (self.machine, self.world.size), self.tokenizer.target_size
-        self.utilisation = utilisation_of(*here, config.counted, encoded.lengths, target_vocab=n_pieces)
+        processes, n_pieces = (self.machine, self.world.size), self.tokenizer.target_size
+        self.utilisation = utilisation_of(*processes, config.counted, encoded.lengths, target_vocab=n_pieces)
         self.clock = Clock(passed_s=self.progress.spent.seconds)
 
     def _epoch(self, epoch: int, first: int) -> tuple[int, Iterator[loader.Batch]]:
@@ -289,8 +286,7 @@ class Run:
     def _machine(self) -> Machine:
         """The choices that the run keeps, as far as this device has them, else new ones. The first process chooses for
         all, but for the number of its GPU."""
-        kept = self.record.get("machine")
-        own, change = (decide(self.config), None) if kept is None else resume(self.config, kept)
+        own, change = begin_or_resume(self.config, self.record.get("machine"))
         if change is not None:
             self.listener.warn(f"{change}; bits will differ")
         shared = Machine.from_dict(json.loads(self.world.share(files.json_line(own.as_dict()))))
@@ -318,9 +314,9 @@ class Run:
         """The run's tokenizer, trained now if there is none."""
         place = self.run_dir / "tokenizer"
         if self.world.is_main and self.parent is not None:
-            begin_tokenizer(self.parent, self.config, text, place, self.listener)
+            beginning.begin_tokenizer(self.parent, self.config, text, place, self.listener)
         elif self.world.is_main and not (place / "tokenizer.json").exists():
-            learn_tokenizer(self.config, text, place, self.listener)
+            beginning.learn_tokenizer(self.config, text, place, self.listener)
         self.world.wait()
         return Tokenizer.load(place)
 
@@ -335,7 +331,7 @@ class Run:
             parameter.requires_grad_(parameter.requires_grad and name not in self.held)
         sharding = shard(model, options, self.world)
         optimizer = build_optimizer(model, options)
-        portions = portions_of(self.run_dir, self.world, self.listener, budget=options.budget_tokens)
+        portions = beginning.portions_of(self.run_dir, self.world, self.listener, budget=options.budget_tokens)
         others = average_of(model, optimizer, options.ema), self._spent_s, self._asked, portions
         return Learner(sharding, optimizer, options, config.seed, self.world, *others)
 
@@ -343,7 +339,9 @@ class Run:
         """Weights, moments and counters of the newest whole checkpoint, if there is one."""
         saved = self.keeper.newest()
         if saved is None and self.parent is not None:
-            self.record["init_from"] = begin_weights(self.parent, learner.model, self.tokenizer, self.listener)
+            self.record["init_from"] = beginning.begin_weights(
+                self.parent, learner.model, self.tokenizer, self.listener
+            )
             self.parent = None
         if saved is None:
             return Progress(processes=self.world.size)

@@ -136,6 +136,7 @@ class Replicated(Sharding):
         super().__init__(model, objective_of(model, options))
         self.world = world
         self.usual = _usual_targets(options)
+        world.wait()  # it waits for all itself, where nobody would be missed
         self.wrapped = DistributedDataParallel(self.objective, gradient_as_bucket_view=True)
         # It lays its buckets out anew after the first way back, in the order that it saw, and the order of sums within
         # a bucket moves bits: a run that goes on must have them as one that was never stopped.

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import math
 import signal
 import time
 from collections.abc import Callable, Iterable
@@ -22,12 +23,16 @@ HOW = {
     if hasattr(signal, name)  # not everywhere
 }
 """How what was interrupted is told."""
+AGAIN_S = 1.0
+"""The same signal within this time is the same request: what signals a whole job reaches a process by itself, and by
+what started it."""
 TIME_IS_OVER = getattr(signal, "SIGUSR1", signal.SIGTERM)
 """What Slurm sends before it ends a job, for the same reason."""
 
 
 class StopRequest:
-    """While it is entered, a first signal is only noted; a second one ends the program at once."""
+    """While it is entered, a first signal is only noted; a second one, a second later or another one, ends the program
+    at once."""
 
     def __init__(self, acknowledge: Callable[[], None] = lambda: None, *, hours: float | None = None) -> None:
         """acknowledge: called by the handler of the first one, wherever the program is. hours: until the time is over,
@@ -36,6 +41,7 @@ class StopRequest:
         self.hours = hours
         self.end = None if hours is None else time.monotonic() + 3600 * hours
         self.signal_number: int | None = None
+        self._noted = -math.inf
         self.reason: int | None = None
         """What was agreed on: a signal to another process does not make the first one to this a second."""
         self._previous: dict[int, Any] = {}
@@ -82,7 +88,10 @@ class StopRequest:
         return Interrupted(f"{how} {what}", signal_number=number)
 
     def _note(self, number: int, frame: FrameType | None) -> None:
+        now = time.monotonic()
+        if number == self.signal_number and now - self._noted < AGAIN_S:
+            return
         if self.signal_number is not None:
             raise Interrupted(f"{HOW[number]} at once; whatever was saved is whole", signal_number=number)
-        self.signal_number = number
+        self.signal_number, self._noted = number, now
         self.acknowledge()

@@ -175,8 +175,8 @@ class Watch(threading.Thread):
         if used_s - self._used_s > SPARE_S + SHARE * (now - rests) or is_held():
             rests = self._rests = now
             self._used_s = used_s
-        if self._is_for_disk:
-            return limit_s, limit_s
+        if self._is_for_disk:  # which may be slow, but is waited for as a whole preparation is only while it works
+            idle_s = FIRST_S if kind == "preparation" else math.inf
         return limit_s, min(limit_s, max(rests - since, 0.0) + idle_s)
 
     def _look(self) -> Failure | None:
