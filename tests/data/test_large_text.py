@@ -30,8 +30,13 @@ def written(folder: Path) -> tuple[DataConfig, Tokenizer]:
     return DataConfig(train=str(folder / "train"), valid="x"), tokenizer
 
 
-def test_a_hundred_thousand_pairs_are_prepared_in_forty_bytes_each(tmp_path: Path) -> None:
+def test_a_hundred_thousand_pairs_are_prepared_in_forty_bytes_each(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
     """As lists of strings they took 471 bytes each, and 561 more as lists of ids."""
+    monkeypatch.setattr(volumes, "VOLUME", N_PAIRS // 10)
+    monkeypatch.setattr(batching, "PART", N_PAIRS // 100)
+    monkeypatch.setattr(encoding, "CHUNK", 512)  # so that what is in memory at a time is little beside that
     config, tokenizer = written(tmp_path)
     kept: list[Remembered] = []
     tracemalloc.start()
@@ -44,8 +49,8 @@ def test_a_hundred_thousand_pairs_are_prepared_in_forty_bytes_each(tmp_path: Pat
     finally:
         tracemalloc.stop()
     assert len(text) == len(found) == sum(map(len, plan)) == N_PAIRS
-    blocks = 5 * encoding.CHUNK * 500  # with their texts and ids, of each process two and the one that is written
-    assert most < 40 * N_PAIRS + blocks
+    at_hand = 5_000_000  # words and their pieces, a block of lines, a volume: as much of twice as many pairs
+    assert most < 40 * N_PAIRS + at_hand
     some = np.random.default_rng(1).integers(0, N_PAIRS, 200).tolist()
     assert [found.source(i).tolist() for i in some] == [
         [*ids, EOS] for ids in tokenizer.encode_source([text.source[i] for i in some])
