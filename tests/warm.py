@@ -31,7 +31,7 @@ MODULES = (
 )
 """With torch and all else that takes time."""
 LENGTH = 4
-FORWARDED = (signal.SIGINT, signal.SIGTERM, signal.SIGHUP)
+FORWARDED = (signal.SIGINT, signal.SIGTERM, signal.SIGHUP, signal.SIGUSR1)
 
 
 def ask(server: str, arguments: list[str]) -> int:

@@ -131,22 +131,43 @@ def test_a_run_under_torchrun_writes_one_history_and_one_model(
     assert list_checkpoints(tmp_path / "run")[-1].name == "step-00000004"
 
 
+@pytest.mark.parametrize("told", ["the launcher", "the whole job", "torchrun"])
 def test_a_signal_to_the_one_who_started_them_ends_both_at_the_same_step(
-    warm: list[str], tmp_path: Path, trained_run: Path
+    told: str, warm: list[str], tmp_path: Path, trained_run: Path
 ) -> None:
+    """Also where a scheduler tells all of them, and the launcher tells the others again. torchrun dies of SIGUSR1,
+    unless it is asked to handle it."""
     shutil.copy(trained_run / "config.yaml", "x.yaml")
     endless = ["--set=training.max_steps=100000", "--set=training.log_every=1"]
     command = [*warm, "train", "-c", "x.yaml", "--run-dir", "run", *endless]
-    (launcher,) = start(1, lambda _: os._exit(run_all(2, command)), tmp_path)
+    number, code = (signal.SIGUSR1, 1) if told == "torchrun" else (signal.SIGTERM, 143)
+
+    def launch(_: int) -> None:
+        if told == "torchrun":
+            torchrun.main([*TORCHRUN, "--signals-to-handle=SIGTERM,SIGUSR1", *command])
+        os._exit(run_all(2, command))
+
+    (launcher,) = start(1, launch, tmp_path)
     end = time.monotonic() + 60
     while not Path("run/metrics.jsonl").exists() and time.monotonic() < end:
         time.sleep(0.05)
-    os.kill(launcher, signal.SIGTERM)
-    assert codes([launcher], limit_s=60) == [143]
+    if told == "the whole job":
+        for child in children_of(launcher):
+            os.kill(child, number)
+        time.sleep(0.005)
+    os.kill(launcher, number)
+    assert codes([launcher], limit_s=60) == [code]
     said = (tmp_path / "0").read_text()
-    steps = re.findall(r"stopped by SIGTERM after step ([\d,]+) of 100,000; everything is saved", said)
+    steps = re.findall(rf"stopped by {number.name} after step ([\d,]+) of 100,000; everything is saved", said)
     assert len(steps) == 1, said
     assert list_checkpoints("run")[-1].name == f"step-{int(steps[0].replace(',', '')):08d}"
+
+
+def children_of(process: int) -> list[int]:
+    parents = {
+        path.parent.name: path.read_text().rpartition(")")[2].split()[1] for path in Path("/proc").glob("[0-9]*/stat")
+    }
+    return [int(child) for child, parent in parents.items() if parent == str(process)]
 
 
 def test_processes_are_of_one_mind_about_when_their_minutes_are_over(tmp_path: Path, trained_run: Path) -> None:

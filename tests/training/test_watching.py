@@ -159,7 +159,7 @@ def test_who_hangs_in_a_preparation_ends_all_by_name(
 class Beside(watching.Watch):
     """The first of two processes' watch, by a clock that moves when it is told to."""
 
-    def __init__(self, monkeypatch: pytest.MonkeyPatch) -> None:
+    def __init__(self, monkeypatch: pytest.MonkeyPatch, size: int = 2) -> None:
         self.now_s = self.used_s = 0.0
         self.is_held = False
         clock = SimpleNamespace(
@@ -167,7 +167,7 @@ class Beside(watching.Watch):
         )
         monkeypatch.setattr(watching, "time", clock)
         monkeypatch.setattr(watching, "is_held", lambda: self.is_held)
-        super().__init__(dist.HashStore(), rank=0, size=2)
+        super().__init__(dist.HashStore(), rank=0, size=size)
 
     def told(self) -> tuple[tuple[int, int, int], float, float]:
         """How far it is by its own words, and the limits of that: in any case, and where the other one is ahead."""
@@ -240,6 +240,12 @@ def test_a_preparation_lasts_as_long_as_it_works(does: str, monkeypatch: pytest.
     may_last = watch.passes(3600, used=1.0 if does == "computes" else 0.003)
     assert may_last == (3600 + watching.IDLE_S if does == "computes" else watching.IDLE_S)
     assert watch.told()[1] == math.inf
+
+
+def test_who_answers_many_rests_all_the_same(monkeypatch: pytest.MonkeyPatch) -> None:
+    """The process where all meet: 64 of them take more of a processor than two."""
+    assert Beside(monkeypatch, 64).passes(3600, used=0.02) == watching.IDLE_S
+    assert Beside(monkeypatch, 2).passes(3600, used=0.02) > 3600
 
 
 @pytest.mark.parametrize("does", ["computes", "rests"])
