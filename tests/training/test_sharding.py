@@ -363,7 +363,10 @@ def test_a_validation_of_several_processes_is_that_of_one(tmp_path: Path, loaded
 
     alone = json.loads(json_text(results(World())))
     assert codes(start(3, together, tmp_path), limit_s=60) == [0] * 3
-    assert [json.loads((tmp_path / f"results-{rank}").read_text()) for rank in range(3)] == [alone] * 3
+    near = {key: pytest.approx(value, rel=1e-6) for key, value in alone.items() if isinstance(value, float)}
+    shared = [json.loads((tmp_path / f"results-{rank}").read_text()) for rank in range(3)]
+    assert shared[0] == alone | near
+    assert shared == [shared[0]] * 3
 
 
 @pytest.mark.parametrize(("parallel", "number", "ends_well"), [("ddp", 0, True), ("ddp", 1, False), ("fsdp", 0, False)])
