@@ -7,6 +7,7 @@ import json
 import os
 import re
 import runpy
+import subprocess
 import sys
 from pathlib import Path
 from types import SimpleNamespace
@@ -267,7 +268,6 @@ if sys.argv[1] == "text":
         def __exit__(self, *raised: object) -> None: ...
 
     monkeypatch.setitem(known, "python_of", python_of)
-    monkeypatch.setitem(known, "imitates", lambda precision, device: precision == "bf16" and lacks_bf16)
     monkeypatch.setitem(known, "HERE", tmp_path / "benchmark")
     monkeypatch.setattr(known["rounds"], "gauge", lambda threads: Products())
     monkeypatch.setattr(known["rounds"], "load", lambda: 0.0)
@@ -277,7 +277,7 @@ if sys.argv[1] == "text":
     main()
     said = capsys.readouterr().out
     rates = "200 |  |" if lacks_bf16 else "200 | 400 |"
-    assert re.search(rf"\| tx, fp32 \| 3,000 \| 3,000 to 3,000 \| 3.00 \| \d+ \| {re.escape(rates)}", said)
+    assert re.search(rf"\| tx, fp32 \| 3,000 \| 3,000 to 3,000 \| 3.00 \| [\d,]+ \| {re.escape(rates)}", said)
     assert ("- tx, bf16: no bf16 here" in said) != lacks_bf16
     assert "### Translating 20 lines, beam 5, batches of 64" in said
     assert "| CTranslate2, int8 | 10.0 | 10.0 to 10.0 | 100.00 | 20 |" in said
@@ -300,6 +300,13 @@ if sys.argv[1] == "text":
         "JoeyNMT": "JoeyNMT cannot be installed: no network",
         "Eole, with tx's weights": "not the same model",
     }
+
+
+def test_who_starts_them_is_small() -> None:
+    """The most memory that a process had counts from when it was still its parent's."""
+    program = "import runpy, sys; runpy.run_path(sys.argv[1]); sys.exit('torch' in sys.modules)"
+    command = [sys.executable, "-c", program, BENCHMARK / "all"]
+    subprocess.run(command, env=os.environ | {"PYTHONPATH": str(BENCHMARK)}, check=True)
 
 
 def other_toolkits(model: Any, names: dict[str, dict[str, str]]) -> Any:

@@ -22,6 +22,8 @@ Facts = dict[str, Any]
 Products = Callable[[], dict[str, float]]
 LIMIT_S = 900.0
 """A turn that takes longer has failed."""
+GAUGED = frozenset({"fp32", "bf16"})
+"""What the gauge measures, where the processor has it."""
 GAUGE = """
 import json, sys
 from transformer_cli.machine import DTYPES, imitates, product_rate
@@ -103,7 +105,7 @@ def _disturbed(foreign: float | None, most: float, when: str) -> str:
 
 def run(command: Sequence[str], products: dict[str, float], *, environment: Mapping[str, str] | None = None) -> Turn:
     """One turn: the command in a folder of its own; the last line that it prints, if it is JSON, is what it says.
-    FailedError where it ends badly or not in time."""
+    FailedError where it ends badly or not in time. No peak is less than what this process itself has in memory."""
     with (
         tempfile.TemporaryDirectory() as folder,
         tempfile.TemporaryFile("w+", encoding="utf-8") as said,
