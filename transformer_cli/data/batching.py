@@ -129,7 +129,8 @@ def _order(lengths: npt.NDArray[np.integer], chance: np.random.Generator) -> Ind
     n_bits = len(lengths).bit_length()
     keys = np.empty(len(lengths), dtype=np.uint64)
     for part in _parts(len(lengths)):
-        sources, targets = source[lengths[shuffled[part], 0]], target[lengths[shuffled[part], 1]]
+        own = lengths[shuffled[part]]  # each is far from the one before it: looked up once
+        sources, targets = source[own[:, 0]], target[own[:, 1]]
         turned = np.where(targets % 2 == 0, sources, n_sources - 1 - sources)
         keys[part] = (targets * n_sources + turned) << n_bits | np.arange(part.start, part.stop)
     keys.sort()
@@ -158,7 +159,8 @@ def _cut(order: Indices, lengths: npt.NDArray[np.integer], budget: int) -> list[
     longest = np.empty(0, dtype=np.int64)  # side of each sentence from `first` on
     while start < len(order):
         if len(longest) - (start - first) < min(budget, len(order) - start):
-            first, longest = start, lengths[order[start : start + budget + PART]].max(axis=1).astype(np.int64)
+            own = lengths[order[start : start + budget + PART]]
+            first, longest = start, np.maximum(own[:, 0], own[:, 1]).astype(np.int64)
         # No batch has more sentences than its first one alone would allow.
         most = budget // max(1, int(longest[start - first]))
         window = longest[start - first : start - first + most]
