@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import fcntl
+import functools
 import gc
 import itertools
 import json
@@ -58,6 +59,16 @@ def _no_signal_is_ignored() -> None:
     for number in (signal.SIGINT, signal.SIGHUP):
         if signal.getsignal(number) is signal.SIG_IGN:
             signal.signal(number, signal.default_int_handler if number == signal.SIGINT else signal.SIG_DFL)
+
+
+@pytest.fixture(scope="session", autouse=True)
+def _products_are_measured_once() -> Iterator[None]:
+    """Each training begins with that; of the many small ones here it took a tenth."""
+    from transformer_cli.training import utilisation
+
+    with pytest.MonkeyPatch.context() as patch:
+        patch.setattr(utilisation, "product_rate", functools.cache(utilisation.product_rate))
+        yield
 
 
 _NUMBERS = itertools.count()

@@ -15,6 +15,7 @@ from conftest import PAIRS
 from transformer_cli.cli import console, failures
 from transformer_cli.cli.app import main
 from transformer_cli.data import stream, text
+from transformer_cli.training import forecast
 from transformer_cli.training.run import Outcome
 
 SMALL = ("--set", "model={d_model: 32, n_heads: 2, d_ff: 64, n_layers: 1}", "--set", "tokenizer.vocab_size=100")
@@ -117,7 +118,10 @@ def test_the_parameters_of_a_dry_run_are_those_of_the_model_that_training_builds
     assert (anew["step"], anew["finished"], anew["replaces"]) == (0, None, True)
 
 
-def test_the_time_of_a_budget_of_minutes_is_the_budget(folder: Path, capfd: pytest.CaptureFixture[str]) -> None:
+def test_the_time_of_a_budget_of_minutes_is_the_budget(
+    folder: Path, capfd: pytest.CaptureFixture[str], monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(forecast, "REHEARSAL_S", 1.0)
     budget = ("--set", "training.budget.minutes=90", "--set", "training.warmup_steps=10%")
     found = dry(capfd, *budget, "--time")
     assert (found["peak_step"], found["peak_rate"]) == (None, 0.001)

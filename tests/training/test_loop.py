@@ -22,7 +22,7 @@ from transformer_cli.training.optimizers import build_optimizer, load_state_tens
 from transformer_cli.training.parallel import World
 from transformer_cli.training.progress import Progress, is_over
 from transformer_cli.training.sharding import shard
-from transformer_cli.training.update import Learner, Update, try_out
+from transformer_cli.training.update import Learner, Update, seed_dropout, try_out
 
 
 def learner(*, double: bool = False, model: dict[str, Any] | None = None, **options: Any) -> Learner:
@@ -83,6 +83,19 @@ def test_dropout_depends_on_seed_step_and_batch_alone() -> None:
     assert one.loss == two.loss
     assert torch.equal(parameters(first), parameters(second))
     assert three.loss != one.loss
+
+
+@pytest.mark.parametrize("device", ["cuda", "mps", None])
+def test_every_device_that_is_used_is_seeded_for_dropout(device: str | None, monkeypatch: pytest.MonkeyPatch) -> None:
+    """And no other: PyTorch would note down for each of them where it was called from."""
+    monkeypatch.setattr(torch.cuda, "is_initialized", lambda: device == "cuda")
+    monkeypatch.setattr(torch.backends.mps, "is_available", lambda: device == "mps")
+    of_all, real = [], torch.manual_seed
+    monkeypatch.setattr(torch, "manual_seed", lambda seed: of_all.append(seed) or real(seed))
+    seed_dropout(1, 2, 3, 4)
+    seed, found = torch.initial_seed(), torch.rand(3)
+    assert of_all == ([seed] if device else [])
+    assert torch.equal(found, torch.rand(3, generator=torch.Generator().manual_seed(seed)))
 
 
 def test_neither_two_batches_of_an_update_nor_two_processes_share_their_dropout() -> None:

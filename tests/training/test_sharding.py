@@ -111,7 +111,7 @@ def test_gradients_are_those_of_one_process_with_all_sentences(n: int, parallel:
     def check(rank: int) -> None:
         torch.set_num_threads(1)
         with joined("cpu") as world:
-            for dtype in (torch.float64, torch.float32):
+            for dtype in (torch.float64, torch.float32)[: 1 if n > 2 else None]:
                 for shape, accumulation, clip_norm, recompute in CASES:
                     named = {"accumulation": accumulation, "clip_norm": clip_norm, "recompute": recompute}
                     check_steps(world, model(shape, dtype), model(shape, dtype), parallel=parallel, **named)

@@ -47,6 +47,13 @@ def test_the_share_is_of_what_all_processes_could_do(monkeypatch):
     assert Utilisation(flops_per_token=1e6, peak=peak).share(900_000, 1.5) is None  # more than there is
 
 
+def test_what_a_processor_imitates_is_not_measured(monkeypatch):
+    monkeypatch.setattr("transformer_cli.training.utilisation.product_rate", lambda dtype: pytest.fail("for seconds"))
+    monkeypatch.setattr("transformer_cli.training.utilisation.imitates", lambda precision, device: precision == "bf16")
+    machine = Machine(device="cpu", precision="bf16", attention="written-out", threads=1, reason="")
+    assert peak_flops(machine, n_processes=2) is None
+
+
 @pytest.mark.parametrize(("name", "tflops"), [("NVIDIA H200", 989), ("Tesla T4", None), ("of next year", None)])
 def test_a_gpu_is_known_by_its_drivers_name(name, tflops, monkeypatch):
     monkeypatch.setattr("torch.cuda.get_device_name", lambda device: name)

@@ -300,4 +300,8 @@ def _first_bad(model: nn.Module) -> str:
 
 def seed_dropout(seed: int, step: int, batch: int, rank: int) -> None:
     """Let dropout's next bits depend on these four numbers and on nothing before."""
-    torch.manual_seed(int(np.random.SeedSequence([seed, step, batch, rank]).generate_state(1, np.uint64)[0]) >> 1)
+    number = int(np.random.SeedSequence([seed, step, batch, rank]).generate_state(1, np.uint64)[0]) >> 1
+    # For each device that nobody uses torch.manual_seed notes down where it was called from, half a millisecond in all.
+    is_used = torch.cuda.is_initialized() or torch.backends.mps.is_available()
+    seed_all = torch.manual_seed if is_used else torch.default_generator.manual_seed
+    seed_all(number)

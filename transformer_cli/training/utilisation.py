@@ -11,7 +11,7 @@ import torch
 from transformer_cli.accounting.flops import Pass, terms
 from transformer_cli.accounting.hardware import of_device
 from transformer_cli.config.accounting import CountedModel
-from transformer_cli.machine import Machine, product_rate
+from transformer_cli.machine import Machine, imitates, product_rate
 
 
 @dataclass(frozen=True)
@@ -52,10 +52,10 @@ def training_flops(model: CountedModel, lengths: npt.NDArray[np.integer], *, tar
 
 
 def peak_flops(machine: Machine, *, n_processes: int) -> float | None:
-    """Of a GPU what its data sheet says, of a CPU what its products make now, which takes a twentieth of a second; in
-    fp16 seconds, for what nobody trains."""
+    """Of a GPU what its data sheet says, of a CPU what its products make now, which takes a twentieth of a second, but
+    seconds where they are imitated, and in fp16, in which nobody trains there."""
     if machine.kind == "cpu":
-        if machine.precision == "fp16":
+        if machine.precision == "fp16" or imitates(machine.precision, "cpu"):
             return None
         return product_rate(machine.dtype) * 1e9 * n_processes
     if machine.kind == "cuda" and (hardware := of_device(torch.cuda.get_device_name(machine.device))):
