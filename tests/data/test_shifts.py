@@ -5,6 +5,7 @@ from __future__ import annotations
 import itertools
 import random
 import re
+from functools import cache
 from pathlib import Path
 
 import pytest
@@ -14,7 +15,7 @@ from hypothesis import strategies as st
 from transformer_cli.config.data import DataConfig, PhrasebookConfig
 from transformer_cli.data import shifts
 from transformer_cli.data.corpus import Corpus, load_tests, parallel
-from transformer_cli.data.phrasebook.pairs import phrasebook, styled
+from transformer_cli.data.phrasebook.pairs import Phrasebook, phrasebook, styled
 from transformer_cli.data.shifts import Evidence, Shift, partings, shifted
 from transformer_cli.errors import DataError
 
@@ -216,8 +217,12 @@ def test_pages_that_are_numbered_anew_are_not_called_shifted(n_lines: int) -> No
 @pytest.mark.parametrize(("seed", "source"), [(1, "en"), (1, "de"), (2, "en"), (2, "de")])
 def test_a_few_very_short_lines_among_long_ones_are_not_called_shifted(seed: int, source: str) -> None:
     """The phrasebook with reasons begins with `Goodbye` and `Yes.`, which any short line once seemed to translate."""
-    book = phrasebook(n_pairs=5000, seed=seed, reasons=0.8)
-    assert shifted(*styled(book.train, source=source, seed=seed)) is None
+    assert shifted(*styled(reasoning(seed).train, source=source, seed=seed)) is None
+
+
+@cache
+def reasoning(seed: int) -> Phrasebook:
+    return phrasebook(n_pairs=5000, seed=seed, reasons=0.8)
 
 
 def test_real_text_is_not_called_shifted(multi30k: Path) -> None:
