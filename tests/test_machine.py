@@ -123,6 +123,24 @@ def test_a_training_that_goes_on_keeps_its_choices() -> None:
     assert begin_or_resume(config, KEPT) == (Machine.from_dict(KEPT | {"deterministic": True}), None)
 
 
+@pytest.mark.parametrize(
+    ("threads", "others", "is_shared_anew", "now"),
+    [(1, 1, False, 1), (1000, 1, False, 3), (4, 1, False, 4), (4, 2, False, 3), (2, 2, False, 2), (1, 1, True, 3)],
+)
+def test_a_training_that_goes_on_has_no_more_threads_than_processors(
+    threads: int, others: int, is_shared_anew: bool, now: int, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """A run of a server that went on on a laptop had a third of its speed, or none."""
+    monkeypatch.setattr(machine, "processors", lambda: 4)
+    monkeypatch.setattr(torch, "get_num_threads", lambda: 3)
+    monkeypatch.setenv("LOCAL_WORLD_SIZE", str(others))
+    kept = KEPT | {"threads": threads}
+    here, change = begin_or_resume(RunConfig(device="cpu"), kept, is_shared_anew=is_shared_anew)
+    assert here == Machine.from_dict(kept | {"threads": now})
+    words = f"each process had {threads:,} of the processors so far and has {now} now"
+    assert change == (None if now == threads else words)
+
+
 def test_a_training_that_goes_on_elsewhere_chooses_anew(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(machine, "product_rate", lambda dtype: 1.0)
     here, change = begin_or_resume(RunConfig(device="cpu"), KEPT | {"device": "cuda:1"})

@@ -128,6 +128,11 @@ def local_rank() -> int | None:
     return _whole("LOCAL_RANK")
 
 
+def local_size() -> int:
+    """How many processes train on this machine together; one where nothing is said."""
+    return _whole("LOCAL_WORLD_SIZE") or 1
+
+
 def launcher() -> int | None:
     """The process that started this one as one of several, and waits for it; None where nobody says so."""
     return _whole(LAUNCHER)

@@ -11,7 +11,7 @@ import torch
 from pydantic import TypeAdapter, ValidationError
 
 from transformer_cli.config.run import RunConfig
-from transformer_cli.environment import local_rank, processors, repeat_sums
+from transformer_cli.environment import local_rank, local_size, processors, repeat_sums
 from transformer_cli.errors import ModelError, ResourceError
 from transformer_cli.spinning import spin_while_idle
 
@@ -102,18 +102,26 @@ def settle(config: RunConfig, kept: Mapping[str, str | int] | None) -> Machine:
     return _machine(config, device, precision, _threads(config), reason)
 
 
-def begin_or_resume(config: RunConfig, kept: Mapping[str, str | int] | None) -> tuple[Machine, str | None]:
+def begin_or_resume(
+    config: RunConfig, kept: Mapping[str, str | int] | None, *, is_shared_anew: bool = False
+) -> tuple[Machine, str | None]:
     """The choices for a run that is to be trained: new ones, or those that it kept, as far as this device has them. And
-    what is another one now, in words. Raises as `settle` does."""
+    what is another one now, in words. is_shared_anew: among another number of processes. Raises as `settle` does."""
     if kept is None:
         return decide(config), None
     device, own = device_of(config), Machine.from_dict(kept)
     if own.kind != device.split(":")[0]:
         return decide(config), f"the run began on {own.device} and continues on {device}"
     precision, reason = _kept_precision(own) if config.precision == "auto" else (own.precision, own.reason)
-    here = replace(own, device=device, deterministic=config.deterministic, precision=precision, reason=reason)
-    change = f"the run began in {own.precision} and continues in {precision}: {reason}"
-    return here, change if precision != own.precision else None
+    fits = own.threads * local_size() <= processors() and not is_shared_anew
+    threads = own.threads if fits else _threads(config)
+    here = replace(own, device=device, deterministic=config.deterministic, threads=threads)
+    here = replace(here, precision=precision, reason=reason)
+    changes = [f"the run began in {own.precision} and continues in {precision}: {reason}"]
+    changes = changes if precision != own.precision else []
+    if threads != own.threads:
+        changes.append(f"each process had {own.threads:,} of the processors so far and has {threads:,} now")
+    return here, "; ".join(changes) or None
 
 
 def _kept_precision(own: Machine) -> Choice:

@@ -87,6 +87,7 @@ def test_runs_are_compared_on_what_the_first_was_validated_with(
     changed(trained_run, "first", "data.valid=50%", "data.test=null")
     changed(trained_run, "second", "decoding.max_length=3", "data.valid=10%", "data.test=null")
     held_out = load_validation(load_config("first/config.yaml").data)
+    Path("first/run.json").unlink()  # which knows what the run was validated with before
     assert tx("first", "second", "--valid", "--json") == 0
     found = json.loads(capfd.readouterr().out)
     assert held_out is not None

@@ -219,15 +219,22 @@ def test_what_a_run_was_validated_with_is_scored_and_not_kept(
     """As a text of its own, or held out of the training text, where no file has it."""
     config = load_config(run / "config.yaml", [f"data.valid={share}"] if share else [])
     (run / "config.yaml").write_text(dump_config(config), encoding="utf-8")
-    record, validation = (run / "run.json").read_bytes(), load_validation(config.data)
+    validation = load_validation(config.data)
     assert validation is not None
     assert (0 < len(validation) < len(PAIRS)) == (share is not None)
+    if share:
+        assert tx("-m", "tiny", "--valid") == 3
+        assert "data.valid is no longer the text that tiny began with" in capfd.readouterr().err
+        record = json.loads((run / "run.json").read_text(encoding="utf-8"))
+        record["data"]["valid"] = validation.as_json()
+        (run / "run.json").write_text(json.dumps(record), encoding="utf-8")
+    before = (run / "run.json").read_bytes()
     assert tx("-m", "tiny", "--valid", "-b", "1", "--json") == 0
     found = json.loads(capfd.readouterr().out)
     assert (found["set"], found["lines"]) == ("valid", len(validation))
     assert found["sha256"] == validation.sha256
     assert found["scores"][0]["value"] == pytest.approx(100)
-    assert (run / "run.json").read_bytes() == record
+    assert (run / "run.json").read_bytes() == before
 
 
 def test_a_run_that_nobody_validated_says_so(run: Path, capfd: pytest.CaptureFixture[str]) -> None:

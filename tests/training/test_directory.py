@@ -335,6 +335,24 @@ def test_a_lost_record_is_said() -> None:
     assert any("run.json is missing" in line for line in warnings)
 
 
+@pytest.mark.parametrize("name", ["config.yaml", "metrics.jsonl"])
+def test_what_else_is_lost_is_said(name: str) -> None:
+    """A run went on under other settings, or without its history, and nobody was told."""
+    warnings: list[str] = []
+    config = settings()
+    (RUN / name).unlink()
+    train(config, RUN, listener=Listener(warn=warnings.append))
+    assert [line.split(":")[0] for line in warnings] == [f"{name} is missing"]
+    assert (RUN / name).exists()
+
+
+def test_a_seed_is_known_without_the_configuration() -> None:
+    config = settings().model_copy(update={"seed": 7})
+    (RUN / "config.yaml").unlink()
+    with pytest.raises(UsageError, match="seed: 1 in the run, 7 now"):
+        train(config, RUN)
+
+
 @pytest.mark.parametrize(
     "rest", [b'{"event": "upd', b'{"event": {}\n', b'{"event": {}}\n', b"[]}\n", b"mine \xff", b"[" * 100_000]
 )

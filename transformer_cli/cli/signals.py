@@ -9,7 +9,12 @@ from types import FrameType
 
 WORDS = {
     getattr(signal, name): word
-    for name, word in {"SIGINT": "interrupted", "SIGTERM": "terminated", "SIGHUP": "the terminal was closed"}.items()
+    for name, word in {
+        "SIGINT": "interrupted",
+        "SIGTERM": "terminated",
+        "SIGHUP": "the terminal was closed",
+        "SIGUSR1": "ended by SIGUSR1",
+    }.items()
     if hasattr(signal, name)  # not everywhere
 }
 

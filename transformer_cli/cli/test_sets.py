@@ -85,15 +85,17 @@ def _tests(opened: KnownRun, data: DataConfig) -> Iterator[TestSet]:
 
 
 def _validation(opened: KnownRun, data: DataConfig) -> Iterator[TestSet]:
-    """Also what is held out of the training text, which no file has."""
+    """Also what is held out of the training text, which no file has. DataError where it is another text by now."""
     from transformer_cli.config.data import PHRASEBOOK
     from transformer_cli.data.corpus import load_validation
     from transformer_cli.data.mixture import by_direction
+    from transformer_cli.training.directory import check_text
 
     if (corpus := load_validation(data)) is None:
         raise DataError(
             f"{opened.path} has no validation text: it was not trained here", hint="give --source and --reference"
         )
+    check_text(opened.path, opened.record.get("data", {}), {"valid": corpus})
     books = [one.text == PHRASEBOOK for one in data.validated] or [data.is_phrasebook]
     ways = by_direction(corpus)
     for said, text in ways.items():

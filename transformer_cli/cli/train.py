@@ -5,6 +5,7 @@ from __future__ import annotations
 import shlex
 import shutil
 import sys
+import time
 from pathlib import Path
 from typing import TYPE_CHECKING, Annotated
 
@@ -63,6 +64,7 @@ def train(
     from transformer_cli.cli.live import listener, stages
     from transformer_cli.config.source import load_config
 
+    began = time.monotonic()
     if place().rank:  # the main process speaks
         console.be_quiet()
     if config is None:
@@ -104,7 +106,7 @@ def train(
 
     try:
         with listener() as listening:
-            outcome = train(loaded, directory, overwrite=overwrite, listener=listening, texts=texts)
+            outcome = train(loaded, directory, overwrite=overwrite, listener=listening, texts=texts, since=began)
     except Interrupted as end:
         end.hint = _command(config, overrides or [], run_dir, processes, max_time)
         raise

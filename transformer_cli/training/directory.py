@@ -187,7 +187,10 @@ def check_same(now: RunConfig, run_dir: Path) -> dict[str, Any]:
     steps = [step_of(path.name) for path in list_checkpoints(run_dir)]
     if not steps and not (run_dir / "tokenizer" / "tokenizer.json").exists():
         return {}  # whatever failed there before left nothing that a setting could contradict
-    saved = read_config(run_dir) if (run_dir / "config.yaml").exists() else now
+    record = read_record(run_dir)
+    # Of the settings only the seed is known elsewhere, too.
+    unknown = now.model_copy(update={"seed": record.get("seed", now.seed)})
+    saved = read_config(run_dir) if (run_dir / "config.yaml").exists() else unknown
     free = MAY_DIFFER if any(steps) else MAY_DIFFER | (UNTIL_TRAINED if steps else UNTIL_SAVED)
     if saved.data.held_out != now.data.held_out:
         free = free - {"data.valid"}  # it says which text, not where it lies
@@ -202,10 +205,19 @@ def check_same(now: RunConfig, run_dir: Path) -> dict[str, Any]:
             hint=f"to go on with it, say what it was{how}; give a new run another name (--set name=... or --run-dir), "
             "or start this one anew with --overwrite",
         )
-    record = read_record(run_dir)
     if not any(steps):
         record.pop("machine", None)  # nothing was learned on it: what is configured now decides anew
     return record if steps else {"data": record.get("data", {})}
+
+
+def lost(run_dir: Path, record: Mapping[str, Any], step: int) -> Iterator[str]:
+    """What a run that was saved after this step has no more, and what follows from that."""
+    if "versions" not in record:
+        yield "run.json is missing: the run's choices are made anew, and its text is not checked"
+    if not (run_dir / "config.yaml").exists():
+        yield "config.yaml is missing: nobody can tell whether the run had other settings so far"
+    if step and not (run_dir / METRICS).exists():
+        yield f"{METRICS} is missing: what was measured up to step {step:,} is lost"
 
 
 def _settings(values: Mapping[str, Any], keys: Iterable[str]) -> str:
@@ -268,7 +280,7 @@ def check_text(run_dir: Path, known: Mapping[str, Any], texts: Mapping[str, Corp
             are = "is no longer the text" if what == "sha256" else f"has no longer the {what}"
             raise DataError(
                 f"data.{name} {are} that {files.shown(run_dir)} began with",
-                hint="restore it, or start anew with --overwrite or another name",
+                hint="restore it, or train anew with --overwrite or another name",
             )
     return found
 

@@ -30,9 +30,8 @@ from transformer_cli.errors import DivergedError, UsageError
 from transformer_cli.machine import Machine, begin_or_resume, device_of
 from transformer_cli.model.build import build_model
 from transformer_cli.tokenizer import Tokenizer
-from transformer_cli.training import beginning
+from transformer_cli.training import beginning, directory
 from transformer_cli.training.clock import WARM_UP_S, Clock, Horizon
-from transformer_cli.training.directory import check_alike, check_ours, check_same, check_text, claimed, discard, sweep
 from transformer_cli.training.keeping import Keeper
 from transformer_cli.training.listening import Listener
 from transformer_cli.training.loop import fit, tell_first_loss
@@ -61,9 +60,11 @@ def train(
     overwrite: bool = False,
     listener: Listener | None = None,
     texts: Mapping[str, corpus.Corpus] | None = None,
+    since: float | None = None,
 ) -> Outcome:
     """Train, or continue where a stopped run was saved. The same configuration and text give the same weights, bit for
     bit, on the same machine, however often the run was stopped. texts: what corpus.load_all gave, if it was asked.
+    since: when `training.max_hours` began to count, by time.monotonic(); now, if nobody says.
 
     Raises ResourceError for a missing extra, UsageError where the run directory holds another run's configuration or is
     in use, DataError where its text changed, ModelError where its tokenizer is not what its checkpoint was trained by,
@@ -72,10 +73,11 @@ def train(
     listener = listener or Listener()
     environment.keep_fewer_kernels(config.training.budget_tokens)
     require_tensorboard(config.training)
-    stop = StopRequest(listener.stopping, hours=config.training.max_hours)  # until the others have come is time, too
+    # Until the others have come is time, too.
+    stop = StopRequest(listener.stopping, hours=config.training.max_hours, since=since)
     with joined(device_of(config)) as world, stop:
         run = Run(config, run_dir, listener, world, stop)
-        with claimed(run_dir) if world.is_main else nullcontext():
+        with directory.claimed(run_dir) if world.is_main else nullcontext():
             run.open(overwrite=overwrite, texts=texts)
             return run.train()
 
@@ -95,12 +97,12 @@ class Run:
     def open(self, *, overwrite: bool, texts: Mapping[str, corpus.Corpus] | None) -> None:
         """Check that what is there is this run, or delete it; not before text and device are known to be there."""
         kind = device_of(self.config).split(":")[0]
-        check_alike(
+        directory.check_alike(
             self.world, {"versions": versions(), "device": kind, "settings": self.config.model_dump(mode="json")}
         )
-        check_ours(self.run_dir)
+        directory.check_ours(self.run_dir)
         if not overwrite:
-            self.record = check_same(self.config, self.run_dir)
+            self.record = directory.check_same(self.config, self.run_dir)
         self.held = frozen(self.config)
         is_new = overwrite or not store.list_checkpoints(self.run_dir)
         if not is_new and (others := other_versions(self.record.get("versions", {}))):
@@ -109,9 +111,9 @@ class Run:
         self.machine = self._machine().use()
         self.texts = self._texts(texts, is_new=is_new)
         if self.world.is_main:
-            sweep(self.run_dir)
+            directory.sweep(self.run_dir)
             if overwrite:
-                discard(self.run_dir)
+                directory.discard(self.run_dir)
             files.write_json(self.run_dir / "run.json", self.record)  # first: it proves whose the directory is
             if is_new:
                 files.write_text(self.run_dir / "config.yaml", dump_config(self.config))
@@ -286,7 +288,8 @@ class Run:
     def _machine(self) -> Machine:
         """The choices that the run keeps, as far as this device has them, else new ones. The first process chooses for
         all, but for the number of its GPU."""
-        own, change = begin_or_resume(self.config, self.record.get("machine"))
+        is_shared_anew = self.record.get("processes", self.world.size) != self.world.size
+        own, change = begin_or_resume(self.config, self.record.get("machine"), is_shared_anew=is_shared_anew)
         if change is not None:
             self.listener.warn(f"{change}; bits will differ")
         shared = Machine.from_dict(json.loads(self.world.share(files.json_line(own.as_dict()))))
@@ -305,7 +308,7 @@ class Run:
         known, texts = self.record.get("data", {}), {name: used[name] for name in ("train", "valid")}
         self.record["data"] = known | {name: text.as_json() for name, text in texts.items()}
         self.record["data"]["train"]["usual_sentences"] = usual_sentences(used["train"].source)
-        check_alike(self.world, {"text": check_text(self.run_dir, known, texts)})
+        directory.check_alike(self.world, {"text": directory.check_text(self.run_dir, known, texts)})
         for name, text in texts.items():
             self.listener.warn_of({"train": "training", "valid": "validation"}[name] + " text", text.counts)
         return used["train"], used["valid"]
@@ -345,8 +348,8 @@ class Run:
             self.parent = None
         if saved is None:
             return Progress(processes=self.world.size)
-        if "versions" not in self.record:
-            self.listener.warn("run.json is missing: the run's choices are made anew, and its text is not checked")
+        for words in directory.lost(self.run_dir, self.record, saved.step):
+            self.listener.warn(words)
         check_belongs(saved.path, read_manifest(saved.path), self.config, self.tokenizer)
         progress = progress_of(saved, learner.options)
         load_weights(learner.model, saved.model, origin=files.shown(saved.path))
@@ -374,6 +377,7 @@ class Run:
             "command": sys.argv[:1] and [Path(sys.argv[0]).name, *sys.argv[1:]],
             "seed": self.config.seed,
             "machine": self.machine.as_dict(),
+            "processes": self.world.size,
             "tokenizer": self.tokenizer.fingerprint,
             "parameters": sum(p.numel() for p in learner.model.parameters()),
             "steps": self.progress.step,

@@ -34,12 +34,18 @@ class StopRequest:
     """While it is entered, a first signal is only noted; a second one, a second later or another one, ends the program
     at once."""
 
-    def __init__(self, acknowledge: Callable[[], None] = lambda: None, *, hours: float | None = None) -> None:
+    def __init__(
+        self,
+        acknowledge: Callable[[], None] = lambda: None,
+        *,
+        hours: float | None = None,
+        since: float | None = None,
+    ) -> None:
         """acknowledge: called by the handler of the first one, wherever the program is. hours: until the time is over,
-        from now on."""
+        since then, by time.monotonic(), or from now on."""
         self.acknowledge = acknowledge
         self.hours = hours
-        self.end = None if hours is None else time.monotonic() + 3600 * hours
+        self.end = None if hours is None else (time.monotonic() if since is None else since) + 3600 * hours
         self.signal_number: int | None = None
         self._noted = -math.inf
         self.reason: int | None = None
