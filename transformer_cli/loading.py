@@ -91,7 +91,7 @@ def learned_by(runs: Sequence[KnownRun], settings: RunConfig) -> Learned:
     return Learned(
         source_eos=runs[0].config.data.source_eos,
         max_length=min(run.config.data.max_length for run in runs),
-        max_sentences=min(filter(None, map(_usual_sentences, runs)), default=None),
+        max_sentences=min(filter(None, map(usual_sentences_of, runs)), default=None),
         unsure_below=_unsure_below(runs),
         seed=settings.seed,
         targets=runs[0].targets,
@@ -165,7 +165,7 @@ def _opened_to_rank(path: str, settings: RunConfig) -> tuple[KnownRun, Translato
     return run, translator_of(run, settings.model_copy(update={"decoding": plain}))
 
 
-def _usual_sentences(run: KnownRun) -> int | None:
+def usual_sentences_of(run: KnownRun) -> int | None:
     """Of the lines that it learned from; None where the run does not say."""
     found = run.record.get("data", {}).get("train", {}).get("usual_sentences")
     return found if isinstance(found, int) and found > 0 else None

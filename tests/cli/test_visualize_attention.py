@@ -9,12 +9,15 @@ import re
 import shutil
 import subprocess
 import sys
+from dataclasses import replace
 from pathlib import Path
 
 import pytest
 from conftest import PAIRS
 
 from transformer_cli.attention_maps import fonts
+from transformer_cli.attention_maps.alignment import align
+from transformer_cli.attention_maps.saved import as_npz, read_maps
 from transformer_cli.cli import console, failures
 from transformer_cli.cli.app import main
 from transformer_cli.tokenizer import Tokenizer
@@ -143,6 +146,31 @@ def test_a_terminal_gets_the_colours_it_has(here, monkeypatch, capfd, environmen
     os.close(leader)
     assert (b"\x1b" in shown) == (escapes is not None)
     assert escapes is None or escapes in shown
+
+
+@pytest.mark.parametrize("heads", ["2", "1-2"])
+@pytest.mark.parametrize("layer", [1, 2])
+def test_what_was_saved_of_one_layer_is_drawn_again(here, layer, heads, capfd):
+    """Of a file with layer 2 alone it drew the first, which was not there."""
+    assert tx(SOURCE, "-o", "one.npz") == 0
+    maps = read_maps("one.npz")
+    [block] = maps.of("cross")
+    Path("a.npz").write_bytes(as_npz(replace(maps, blocks=(*maps.blocks, replace(block, layer=2)))))
+    assert tx("--from", "a.npz", "--layers", f"cross:{layer}", "--heads", heads, "-o", "b.npz") == 0
+    assert tx("--from", "b.npz", "-o", "b.svg", "-o", "b.html") == 0
+    assert tx("--from", "b.npz") == 0
+    which = "head 2" if heads == "2" else "mean of 2 heads"
+    assert f"cross-attention, layer {layer}, {which}" in capfd.readouterr().out
+    assert align(read_maps("b.npz"))
+
+
+def test_more_sentences_than_the_model_is_used_to_are_said(here, capfd):
+    """It left out two of three, and the picture looked right."""
+    assert tx("ein bier. ein bier. ein bier.") == 0
+    assert "warning: 3 sentences at once, of 1 that the model is used to" in capfd.readouterr().err
+    assert tx(SOURCE) == 0
+    assert tx("ein bier. ein bier.", "--target", "a beer") == 0
+    assert "sentences" not in capfd.readouterr().err
 
 
 @pytest.mark.parametrize(

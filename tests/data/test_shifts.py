@@ -16,7 +16,7 @@ from transformer_cli.config.data import DataConfig, PhrasebookConfig
 from transformer_cli.data import shifts
 from transformer_cli.data.corpus import Corpus, load_tests, parallel
 from transformer_cli.data.phrasebook.pairs import Phrasebook, phrasebook, styled
-from transformer_cli.data.shifts import Evidence, Shift, partings, shifted
+from transformer_cli.data.shifts import Evidence, Shift, partings, shifted, unequal
 from transformer_cli.errors import DataError
 
 TESTS = load_tests(DataConfig(phrasebook=PhrasebookConfig(n_pairs=2000)))
@@ -261,7 +261,7 @@ def test_unequal_files_are_refused_with_the_place_and_what_stands_there(tmp_path
         ([*TARGET, "", " "], "has 502", "a.en has nothing but blanks after line 500"),
         ([], "has 0", "a.en is empty: restore it"),
         (TARGET[:-3], "They seem to match up to line 497, where the shorter one ends", "delete the end of a.de"),
-        (random.Random(1).sample(TARGET, 490), "has 490", "few of their lines look like translations"),
+        (random.Random(1).sample(TARGET, 490), "has 490", "too little tells which of their lines"),
     ],
 )
 def test_the_hint_of_unequal_files_is_true(target: list[str], message: str, hint: str, tmp_path: Path) -> None:
@@ -271,6 +271,18 @@ def test_the_hint_of_unequal_files_is_true(target: list[str], message: str, hint
     with pytest.raises(DataError, match=re.escape(message)) as caught:
         parallel(tmp_path / "a.de", tmp_path / "a.en")
     assert hint in str(caught.value.hint)
+
+
+@pytest.mark.parametrize(("first", "n"), [(0, 1), (9, 1), (9, 3), (29, 1)])
+def test_what_is_missing_of_two_equal_texts_is_found_however_short_they_are(first: int, n: int, tmp_path: Path) -> None:
+    """A translation that is right, beside its reference: no line of it looked like a translation."""
+    lines = [f"a dog {number}" for number in range(30)]
+    texts = lines, lines[:first] + lines[first + n :]
+    left, right = texts if n == 1 else texts[::-1]
+    place = (
+        "up to line 29, where the shorter one ends" if first == 29 else f"up to about line {first + 1}, and no longer"
+    )
+    assert place in unequal(tmp_path / "a", tmp_path / "b", left, right).message
 
 
 def test_a_second_place_is_told_too(tmp_path: Path) -> None:

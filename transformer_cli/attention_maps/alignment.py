@@ -34,7 +34,7 @@ def best_layer(n_layers: int) -> int:
 def align(maps: AttentionMaps, *, layer: int | None = None, reading: Reading = "raw") -> Links:
     """Links between the words of `Side.words`, marks not counted, read from the mean over a layer's heads."""
     cross = maps.of("cross")
-    wanted = best_layer(len(cross)) if layer is None else layer
+    wanted = cross[best_layer(len(cross)) - 1].layer if layer is None else layer  # a selection has not all
     [block] = [block for block in cross if block.layer == wanted]
     weights_TS = block.weights_HQK.mean(axis=0, dtype=np.float64)
     return linked(read_pieces(weights_TS, maps.source, reading), text_words(maps.source), text_words(maps.target))

@@ -167,8 +167,15 @@ def _translated(
     opened, settings = open_trained(model, config, overrides, precise=True)
 
     from transformer_cli.attention_maps.capture import attention_maps
-    from transformer_cli.loading import translator_of
+    from transformer_cli.decoding.long_lines import sentences
+    from transformer_cli.loading import translator_of, usual_sentences_of
 
+    n, usual = len(sentences(sentence)), usual_sentences_of(opened)
+    if target is None and usual is not None and n > usual:
+        console.warn(
+            f"{n:,} sentences at once, of {usual:,} that the model is used to: it may leave some out; `tx translate` "
+            "translates them one by one"
+        )
     translator = translator_of(opened, settings).towards(to)
     name = f"{opened.path.resolve().name}, {opened.checkpoint.name}"
     return attention_maps(translator, sentence, model=name, target=target, pad_to=pad_to)
@@ -203,7 +210,7 @@ def _views(maps: AttentionMaps, *, layers: str | None, heads: str | None, words:
 
     blocks = maps.blocks
     if layers is None and (cross := maps.of("cross")):
-        blocks = tuple(block for block in cross if block.layer == best_layer(len(cross)))
+        blocks = (cross[best_layer(len(cross)) - 1],)  # whatever its number: a file may hold some layers alone
     drawn = [view(maps, block, words=words) for block in blocks]
     return [one.mean() for one in drawn] if heads in (None, MEAN) else drawn
 

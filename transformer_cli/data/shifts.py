@@ -211,9 +211,11 @@ def unequal(source: Path, target: Path, left: Sequence[str], right: Sequence[str
         )
     if not n_lines:
         return DataError(message, hint=f"{(source if not left else target).name} is empty: restore it")
-    places = partings(left, right)
+    places = _where_equal_lines_end(left, right) or partings(left, right)
     if not places:
-        return DataError(message, hint="no place shows where: few of their lines look like translations of each other")
+        return DataError(
+            message, hint="no place shows where: too little tells which of their lines are translations of each other"
+        )
     if places == [n_lines]:
         message += f"\n  They seem to match up to line {n_lines:,}, where the shorter one ends."
         return DataError(message, hint=f"look for what should follow there, or delete the end of {longer.name}")
@@ -227,6 +229,16 @@ def unequal(source: Path, target: Path, left: Sequence[str], right: Sequence[str
     return DataError(
         message, hint="look around that line for one that is missing in one file, or too much in the other"
     )
+
+
+def _where_equal_lines_end(left: Sequence[str], right: Sequence[str]) -> list[int]:
+    """The same for two texts in one language, as references and translations are, that are alike but for the lines
+    that one has more, all at one place."""
+    shorter, longer = sorted((left, right), key=len)
+    n_lines, n_more = len(shorter), len(longer) - len(shorter)
+    first = next((place for place in range(n_lines) if shorter[place] != longer[place]), n_lines)
+    rest_is_equal = all(shorter[place] == longer[place + n_more] for place in range(first, n_lines))
+    return [first] if rest_is_equal else []
 
 
 def shifted(source: Sequence[str], target: Sequence[str]) -> Shift | None:
