@@ -25,6 +25,33 @@ def message(tmp_path):
     return message
 
 
+@pytest.mark.parametrize(
+    ("own", "override", "place"),
+    [
+        ("model: {d_model: 130}", (), "x.yaml:2:18: d_model 130 is not divisible by 4 heads"),
+        ("seed: 1", ("model.d_model=130",), "--set model.d_model=130: d_model 130 is not divisible by 4 heads"),
+        ("model: {d_model: 130}", ("model.n_heads=3",), "--set model.n_heads=3: d_model 130 is not"),
+        ("model: {d_model: 130, n_heads: 3}", ("seed=2",), "x.yaml:2:32: d_model 130 is not divisible by 3 heads"),
+    ],
+)
+def test_what_does_not_go_together_is_shown_where_it_was_said_last(
+    own: str, override: tuple[str, ...], place: str
+) -> None:
+    """It was shown in the preset, which is right by itself."""
+    Path("x.yaml").write_text(f"extends: tiny.yaml\n{own}\n", encoding="utf-8")
+    with pytest.raises(ConfigError) as caught:
+        load_config("x.yaml", override)
+    assert caught.value.message.startswith(place)
+
+
+@pytest.mark.parametrize("valid", ["0.05", "50", "true"])
+def test_a_wrong_text_to_validate_with_is_one_mistake(valid: str) -> None:
+    """And not a missing one, too."""
+    with pytest.raises(ConfigError) as caught:
+        load_config("tiny.yaml", ["data={train: a, source: de, target: en}", f"data.valid={valid}"])
+    assert caught.value.message.startswith(f"--set data.valid={valid}: `data.valid` is {valid}; expected text")
+
+
 def test_every_mistake_is_told_at_once_in_the_order_of_the_file(message):
     text = """\
 seed: -1

@@ -236,7 +236,7 @@ def texts_that_clash(data: DataConfig) -> Iterator[Contradiction]:
     if not data.is_phrasebook:
         if data.valid is None and data.train is not None:
             words = "sentences to learn from need others to validate with: add data.valid, a text or a share such as 1%"
-            yield Contradiction.of(words, "data.train")
+            yield Contradiction.of(words, "data.train", "data.valid")
         for path, entry in data.texts():
             if entry.text == PHRASEBOOK and path[1] != "train":
                 words = f"the phrasebook's {path[1]} sentences go with its own train sentences only"

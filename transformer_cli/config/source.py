@@ -57,7 +57,7 @@ def load_with_places(
     """The configuration, and the tree of what was written, each value with its place; of_run: a run's own file."""
     path = find_config(name_or_path)
     tree = as_meant_by_a_run(_read_chain(path)) if of_run else _read_chain(path)
-    mistakes = []
+    own, mistakes = tree.place.source, []
     for override in overrides:
         try:
             above, steps = _override(override)
@@ -66,7 +66,7 @@ def load_with_places(
             mistakes.append(Mistake(refused.message, refused.place, also=refused.also))
     if mistakes:
         raise config_error(mistakes)
-    config = _validated(tree, to_train=to_train)
+    config = _validated(tree, own, to_train=to_train)
     return config if config.name is not None else config.model_copy(update={"name": as_name(path.stem)}), tree
 
 
@@ -329,8 +329,9 @@ def _override(override: str) -> tuple[Node, int]:
 # --- checking -----------------------------------------------------------------------------------------------------
 
 
-def _validated(tree: Node, *, to_train: bool) -> RunConfig:
-    """The typed configuration; raises one ConfigError for wrong settings and for settings that contradict."""
+def _validated(tree: Node, own: Source, *, to_train: bool) -> RunConfig:
+    """The typed configuration; raises one ConfigError for wrong settings and for settings that contradict, each where
+    it was said last: by --set, in the file itself (own), or in one that it extends."""
     mistakes: list[Mistake] = []
     found: list[Contradiction] = []
     config: RunConfig | None = None
@@ -346,6 +347,8 @@ def _validated(tree: Node, *, to_train: bool) -> RunConfig:
     for contradiction in found:
         if not any(_touch(path, bad) for path in contradiction.paths for bad in wrong):
             written = [path for path in contradiction.paths if find(tree, path)]
+            sources = {path: place.source for path in written if (place := place_of(tree, path))}
+            written.sort(key=lambda path: (sources[path].is_file, sources[path] != own))
             path = (written or contradiction.paths)[0]
             mistakes.append(Mistake(contradiction.message, place_of(tree, path), path))
     if mistakes:
