@@ -12,7 +12,7 @@ import pytest
 from conftest import PAIRS
 from safetensors.numpy import load_file
 
-from transformer_cli.cli import failures
+from transformer_cli.cli import console, failures
 from transformer_cli.cli.app import main
 from transformer_cli.sealing import sealed, unsealed
 
@@ -40,15 +40,19 @@ def weights(checkpoint: Path) -> dict[str, np.ndarray]:
 
 
 def test_the_mean_of_the_best_is_exact_names_its_parents_and_does_all_that_a_run_does(
-    capfd: pytest.CaptureFixture[str],
+    capfd: pytest.CaptureFixture[str], monkeypatch: pytest.MonkeyPatch
 ) -> None:
     train("mine")
+    monkeypatch.setattr(console, "_quiet", False)
     scores = json.loads(Path("runs/mine/checkpoints/step-00000004/state.json").read_text())["scores"]
     best = [Path(f"runs/mine/checkpoints/step-{int(step):08}") for step in sorted(scores, key=scores.get, reverse=True)]
     assert len(best) == 3
     assert tx("average", "runs/mine", "--best", "3") == 0
+    told = ", ".join(f"{int(step)} ({-scores[step]:.3f})" for step in sorted(scores, key=scores.get, reverse=True))
+    shown = capfd.readouterr()
+    assert f"best by loss in validation: steps {told}\n" in shown.err
     [place] = Path("runs/mine-average/checkpoints").iterdir()
-    assert capfd.readouterr().out == f"{place}\n"
+    assert shown.out == f"{place}\n"
 
     parents = [weights(path) for path in best]
     for name, tensor in weights(place).items():

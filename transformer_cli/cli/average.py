@@ -112,14 +112,20 @@ def _copy(run_dir: Path, place: Path, *names: str) -> None:
 def _best(run_dir: Path, n: int) -> list[Path]:
     from transformer_cli.checkpoints.find import list_checkpoints, step_name
     from transformer_cli.checkpoints.manifest import read_manifest, read_state
+    from transformer_cli.checkpoints.record import read_config
 
     there = {path.name: path for path in list_checkpoints(run_dir)}
     newest = [*there.values()][-1:]
     state = read_state(newest[0], read_manifest(newest[0])) if newest else {}
     scores, losses = state.get("scores", {}), state.get("losses", {})
     ranked = sorted(scores, key=lambda step: (-scores[step], losses.get(step, math.inf), int(step)))
-    found = [there[step_name(int(step))] for step in ranked if step_name(int(step)) in there]
-    return _enough(found, n, run_dir, "with the score of a validation", "keep_best")
+    steps = [step for step in ranked if step_name(int(step)) in there]
+    paths = [there[step_name(int(step))] for step in steps]
+    found = _enough(paths, n, run_dir, "with the score of a validation", "keep_best")
+    by = read_config(run_dir).training.best_by
+    each = (f"{int(step):,} ({abs(scores[step]):.{2 if by == 'bleu' else 3}f})" for step in steps[:n])
+    console.say(f"best by {'BLEU' if by == 'bleu' else by} in validation: steps {', '.join(each)}")
+    return found
 
 
 def _last(run_dir: Path, n: int) -> list[Path]:
