@@ -10,7 +10,7 @@ from pydantic import ValidationError
 
 from transformer_cli.config.expectations import Accepted, accepted, advice, describe
 from transformer_cli.config.names import shorten
-from transformer_cli.config.nodes import Node, Place, Refused
+from transformer_cli.config.nodes import Node, Place, Refused, Source
 from transformer_cli.config.section import Section
 from transformer_cli.config.settings import suggestion
 from transformer_cli.errors import ConfigError
@@ -104,6 +104,12 @@ def place_of(root: Node, path: Path) -> Place | None:
         path = path[:-1]
     node = find(root, path)
     return _place(node) if node and path else None
+
+
+def said_last(root: Node, paths: Sequence[Path], own: Source) -> Path:
+    """Of these settings the first of those that --set says, else the file itself (own), else what it extends."""
+    sources = {path: place.source for path in paths if find(root, path) and (place := place_of(root, path))}
+    return min(sources, key=lambda path: (sources[path].is_file, sources[path] != own), default=paths[0])
 
 
 def _place(node: Node) -> Place:

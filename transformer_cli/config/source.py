@@ -17,7 +17,7 @@ from transformer_cli.config.accounting import AccountingConfig
 from transformer_cli.config.data import PHRASEBOOK
 from transformer_cli.config.expectations import accepted, nearest
 from transformer_cli.config.former import as_meant_by_a_run, as_written_now
-from transformer_cli.config.messages import Mistake, config_error, explain, find, place_of, refusal
+from transformer_cli.config.messages import Mistake, config_error, explain, place_of, refusal, said_last
 from transformer_cli.config.names import shorten
 from transformer_cli.config.nodes import (
     MAX_BYTES,
@@ -346,10 +346,7 @@ def _validated(tree: Node, own: Source, *, to_train: bool) -> RunConfig:
         found += [*contradictions(config), *(untrainable(config) if to_train else ())]
     for contradiction in found:
         if not any(_touch(path, bad) for path in contradiction.paths for bad in wrong):
-            written = [path for path in contradiction.paths if find(tree, path)]
-            sources = {path: place.source for path in written if (place := place_of(tree, path))}
-            written.sort(key=lambda path: (sources[path].is_file, sources[path] != own))
-            path = (written or contradiction.paths)[0]
+            path = said_last(tree, contradiction.paths, own)
             mistakes.append(Mistake(contradiction.message, place_of(tree, path), path))
     if mistakes:
         raise config_error(mistakes)
