@@ -115,10 +115,17 @@ def begin_or_resume(
     precision, reason = _kept_precision(own) if config.precision == "auto" else (own.precision, own.reason)
     fits = own.threads * local_size() <= processors() and not is_shared_anew
     threads = own.threads if fits else _threads(config)
-    here = replace(own, device=device, deterministic=config.deterministic, threads=threads)
-    here = replace(here, precision=precision, reason=reason)
-    changes = [f"the run began in {own.precision} and continues in {precision}: {reason}"]
-    changes = changes if precision != own.precision else []
+    here = replace(
+        own,
+        device=device,
+        deterministic=config.deterministic,
+        precision=precision,
+        reason=reason,
+        threads=threads,
+    )
+    changes = []
+    if precision != own.precision:
+        changes.append(f"the run began in {own.precision} and continues in {precision}: {reason}")
     if threads != own.threads:
         changes.append(f"each process had {own.threads:,} of the processors so far and has {threads:,} now")
     return here, "; ".join(changes) or None

@@ -99,9 +99,10 @@ def vocabulary(request: pytest.FixtureRequest) -> Vocabulary:
     return learned
 
 
+@pytest.mark.parametrize("with_eos", [True, False])
 @settings(deadline=None)
-@given(with_eos=st.booleans(), blocks=st.lists(TEXT, max_size=3))
-@example(with_eos=True, blocks=[["a\u2581 Hund", "\u2581", "\u2581a \u2581 \u2581\u2581Hund\u2581"]])
+@given(blocks=st.lists(TEXT, max_size=3))
+@example(blocks=[["a\u2581 Hund", "\u2581", "\u2581a \u2581 \u2581\u2581Hund\u2581"]])
 def test_ids_and_words_are_those_of_the_lines(vocabulary: Vocabulary, with_eos: bool, blocks: list[list[str]]) -> None:
     cut = cutter(vocabulary, with_eos=with_eos, counts_words=True)
     for lines in blocks:

@@ -111,7 +111,7 @@ def test_gradients_are_those_of_one_process_with_all_sentences(n: int, parallel:
     def check(rank: int) -> None:
         torch.set_num_threads(1)
         with joined("cpu") as world:
-            for dtype in (torch.float64, torch.float32)[: 1 if n > 2 else None]:
+            for dtype in (torch.float64, torch.float32):
                 for shape, accumulation, clip_norm, recompute in CASES:
                     named = {"accumulation": accumulation, "clip_norm": clip_norm, "recompute": recompute}
                     check_steps(world, model(shape, dtype), model(shape, dtype), parallel=parallel, **named)
@@ -363,9 +363,9 @@ def test_a_validation_of_several_processes_is_that_of_one(tmp_path: Path, loaded
 
     alone = json.loads(json_text(results(World())))
     assert codes(start(3, together, tmp_path), limit_s=60) == [0] * 3
-    near = {key: pytest.approx(value, rel=1e-6) for key, value in alone.items() if isinstance(value, float)}
     shared = [json.loads((tmp_path / f"results-{rank}").read_text()) for rank in range(3)]
-    assert shared[0] == alone | near
+    # Of single sentences, whose batches are others; with AVX2 alone their sums differ in the eighth digit.
+    assert shared[0] == alone | {"unsure_below": pytest.approx(alone["unsure_below"], rel=1e-6)}
     assert shared == [shared[0]] * 3
 
 
