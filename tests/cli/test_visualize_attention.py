@@ -156,6 +156,8 @@ def test_what_was_saved_of_one_layer_is_drawn_again(here, layer, heads, capfd):
     maps = read_maps("one.npz")
     [block] = maps.of("cross")
     Path("a.npz").write_bytes(as_npz(replace(maps, blocks=(*maps.blocks, replace(block, layer=2)))))
+    assert tx("--from", "a.npz") == 0
+    assert "cross-attention, layer 2, mean of 2 heads" in capfd.readouterr().out, "of two layers the second"
     assert tx("--from", "a.npz", "--layers", f"cross:{layer}", "--heads", heads, "-o", "b.npz") == 0
     assert tx("--from", "b.npz", "-o", "b.svg", "-o", "b.html") == 0
     assert tx("--from", "b.npz") == 0

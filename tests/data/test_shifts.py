@@ -276,7 +276,7 @@ def test_the_hint_of_unequal_files_is_true(target: list[str], message: str, hint
 @pytest.mark.parametrize(("first", "n"), [(0, 1), (9, 1), (9, 3), (29, 1)])
 def test_what_is_missing_of_two_equal_texts_is_found_however_short_they_are(first: int, n: int, tmp_path: Path) -> None:
     """A translation that is right, beside its reference: no line of it looked like a translation."""
-    lines = [f"a dog {number}" for number in range(30)]
+    lines = [first_letter + second for first_letter in "abcde" for second in "fghijk"]
     texts = lines, lines[:first] + lines[first + n :]
     left, right = texts if n == 1 else texts[::-1]
     place = (

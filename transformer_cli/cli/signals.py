@@ -1,4 +1,4 @@
-"""Ctrl-C, SIGTERM, SIGUSR1 and a closed terminal end the program, from its first moment on: little is imported before."""
+"""Ctrl-C, SIGTERM, SIGUSR1 and a closed terminal end the program from its first moment: little is imported before."""
 
 from __future__ import annotations
 
