@@ -74,7 +74,10 @@ class Machine:
             return TypeAdapter(cls).validate_python(choices)
         except ValidationError as failure:
             names = ", ".join(sorted({str(one["loc"][0]) for one in failure.errors()}))
-            raise ModelError(f"the choices that the run's run.json keeps (`machine`) are damaged: {names}") from None
+            raise ModelError(
+                f"the choices that the run's run.json keeps (`machine`) are damaged: {names}",
+                hint="restore run.json from a copy; without it the run goes on, but its choices are made anew",
+            ) from None
 
 
 def decide(config: RunConfig) -> Machine:

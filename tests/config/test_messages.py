@@ -49,7 +49,8 @@ def test_a_wrong_text_to_validate_with_is_one_mistake(valid: str) -> None:
     """And not a missing one, too."""
     with pytest.raises(ConfigError) as caught:
         load_config("tiny.yaml", ["data={train: a, source: de, target: en}", f"data.valid={valid}"])
-    assert caught.value.message.startswith(f"--set data.valid={valid}: `data.valid` is {valid}; expected text")
+    expected = f"--set data.valid={valid}: `data.valid` is {valid}; expected a share such as 10%, or text, "
+    assert caught.value.message.startswith(expected)
 
 
 def test_every_mistake_is_told_at_once_in_the_order_of_the_file(message):

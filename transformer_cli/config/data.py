@@ -12,7 +12,7 @@ from typing import Annotated
 from pydantic import Field
 
 from transformer_cli.config.names import why_impossible
-from transformer_cli.config.section import PERCENT, Contradiction, NonNegativeInt, Path, PositiveInt, Section, share_of
+from transformer_cli.config.section import PERCENT, Contradiction, NonNegativeInt, Path, Percentage, PositiveInt, Section, share_of
 
 PHRASEBOOK = "phrasebook"
 COMBINATIONS = "phrasebook/combinations"
@@ -118,7 +118,7 @@ class DataConfig(Section):
     null for a model that was imported, until it is to learn more."""
     temperature: Annotated[float, Field(ge=1, allow_inf_nan=False)] = 1.0
     """Of several texts: above 1, small ones are seen more often, as if drawn by their sizes to the power of 1 / T."""
-    valid: Texts | None = None
+    valid: Annotated[Percentage | Texts | None, Field(union_mode="left_to_right")] = None
     """Like `train`, in every direction that is learned, or in those of a list of {text: ..., source: ..., target: ...};
     or a share of it such as 1%, held out by a hash of each pair, so that equal pairs stay together in both directions;
     the phrasebook brings its own."""
