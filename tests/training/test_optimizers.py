@@ -20,6 +20,7 @@ from transformer_cli.config.model import ModelConfig
 from transformer_cli.config.run import RunConfig
 from transformer_cli.config.training import TrainingConfig
 from transformer_cli.errors import ModelError
+from transformer_cli.model import products
 from transformer_cli.model.build import build_model
 from transformer_cli.model.transformer import Transformer
 from transformer_cli.training import muon
@@ -115,6 +116,33 @@ def test_a_matrix_becomes_orthogonal_as_in_torchs_muon(shape: tuple[int, int]) -
     reference = pytest.importorskip("torch.optim._muon")
     theirs = reference._zeropower_via_newtonschulz(matrix, (3.4445, -4.775, 2.0315), 5, 1e-7)
     torch.testing.assert_close(found, theirs.float(), rtol=0, atol=0.05)
+
+
+@pytest.mark.parametrize("dtype", [torch.bfloat16, torch.float32, torch.float16, None])
+def test_matrices_are_turned_in_bf16_where_the_model_is_and_the_processor_has_such_products(
+    dtype: torch.dtype | None, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    reference = pytest.importorskip("torch.optim._muon")
+    matrix = torch.randn(16, 64, generator=torch.Generator().manual_seed(1))
+    for has_products in (True, False):
+        monkeypatch.setattr(products, "_computes_bf16", lambda has_products=has_products: has_products)
+        monkeypatch.setattr(products, "_capabilities", lambda: {"avx512_bf16": True})
+        [found] = orthogonal([matrix], dtype)
+        assert found.dtype == torch.float32
+        is_rounded = torch.equal(found, found.bfloat16().float())
+        assert is_rounded == (has_products and dtype == torch.bfloat16)
+        theirs = reference._zeropower_via_newtonschulz(matrix, (3.4445, -4.775, 2.0315), 5, 1e-7)
+        torch.testing.assert_close(found, theirs.float(), rtol=0, atol=0.03)
+
+
+def test_an_optimizer_knows_what_the_model_computes_in(monkeypatch: pytest.MonkeyPatch) -> None:
+    asked = []
+    monkeypatch.setattr(muon, "orthogonal", lambda matrices, dtype: asked.append(dtype) or list(matrices))
+    model = a_model()
+    take_step(model, build_optimizer(model, options(optimizer="muon")), 1)
+    model.compute_in(torch.bfloat16, training=True)
+    take_step(model, build_optimizer(model, options(optimizer="muon")), 1)
+    assert asked == [None, torch.bfloat16]
 
 
 @given(shapes=st.lists(st.tuples(st.integers(1, 6), st.integers(1, 6)), max_size=12))

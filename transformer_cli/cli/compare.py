@@ -128,9 +128,9 @@ def compare(
         console.result("")
         settings_table = [_table(runs, differences)] if differences else []
         show([*settings_table, *_contrast_tables(reports, contrasts)], markdown=markdown)
-        for one, found in zip(reports[1:], contrasts, strict=True):
-            if found.n_same == found.n_lines:
-                console.result(f"{one.name} writes all {found.n_lines:,} lines as {reports[0].name} does")
+        for one, against in zip(reports[1:], contrasts, strict=True):
+            if against.n_same == against.n_lines:
+                console.result(f"{one.name} writes all {against.n_lines:,} lines as {reports[0].name} does")
         complaints = [] if text.is_own else [warning for one in reports for warning in one.warnings]
         for warning in dict.fromkeys(complaints):
             console.warn(warning)

@@ -12,7 +12,16 @@ from typing import Annotated
 from pydantic import Field
 
 from transformer_cli.config.names import why_impossible
-from transformer_cli.config.section import PERCENT, Contradiction, NonNegativeInt, Path, Percentage, PositiveInt, Section, share_of
+from transformer_cli.config.section import (
+    PERCENT,
+    Contradiction,
+    NonNegativeInt,
+    Path,
+    Percentage,
+    PositiveInt,
+    Section,
+    share_of,
+)
 
 PHRASEBOOK = "phrasebook"
 COMBINATIONS = "phrasebook/combinations"

@@ -15,6 +15,7 @@ from torch import Tensor
 
 from transformer_cli.checkpoints.tensors import as_held, whole
 from transformer_cli.config.training import TrainingConfig
+from transformer_cli.model.products import has_bf16_products
 from transformer_cli.training.optimizers import Groups, adam_options
 
 MOMENTUM = 0.95
@@ -48,16 +49,16 @@ class Muon(torch.optim.AdamW):
     def _turn(self, group: dict[str, Any]) -> None:
         """Of a parameter that several matrices lie in, each by itself."""
         waiting: list[tuple[Tensor, Sequence[Tensor]]] = []
-        n = 0
+        how, n = {"rate": group["lr"], "decay": group["weight_decay"], "dtype": group["dtype"]}, 0
         for parameter, rows in zip(group["params"], group["rows"], strict=True):
             if parameter.grad is not None:
                 ahead = self._ahead(parameter)
                 waiting.append((parameter, ahead.split(list(rows or [len(ahead)]))))
                 n += ahead.numel()
             if n >= AT_ONCE:
-                _move(waiting, rate=group["lr"], decay=group["weight_decay"])
+                _move(waiting, **how)
                 waiting, n = [], 0
-        _move(waiting, rate=group["lr"], decay=group["weight_decay"])
+        _move(waiting, **how)
 
     def _ahead(self, parameter: Tensor) -> Tensor:
         """Where Nesterov's momentum is."""
@@ -69,32 +70,36 @@ class Muon(torch.optim.AdamW):
         return whole(parameter.grad.lerp(momentum, MOMENTUM))
 
 
-def _move(parameters: Sequence[tuple[Tensor, Sequence[Tensor]]], *, rate: float, decay: float) -> None:
+def _move(
+    parameters: Sequence[tuple[Tensor, Sequence[Tensor]]], *, rate: float, decay: float, dtype: torch.dtype | None
+) -> None:
     """Each with its matrices, as momentum has them."""
-    turned = iter(orthogonal([one for _, matrices in parameters for one in matrices]))
+    turned = iter(orthogonal([one for _, matrices in parameters for one in matrices], dtype))
     for parameter, matrices in parameters:
         step = torch.cat([SIZE * max(one.shape) ** 0.5 * next(turned) for one in matrices])
         parameter.mul_(1 - rate * decay).add_(as_held(step, parameter), alpha=-rate)
 
 
-def orthogonal(matrices: Sequence[Tensor]) -> list[Tensor]:
-    """U V^T of each matrix U S V^T, up to singular values between 0.7 and 1.2: five steps of Newton and Schulz, on a
-    GPU in bf16, as published; those of one shape, lying or standing, together."""
+def orthogonal(matrices: Sequence[Tensor], dtype: torch.dtype | None = None) -> list[Tensor]:
+    """U V^T of each matrix U S V^T, up to singular values between 0.7 and 1.2: five steps of Newton and Schulz; of one
+    shape, lying or standing, together. In bf16, as published, on a GPU, and on a processor that has such products
+    where the model computes in that (dtype)."""
     found = [*matrices]
     alike: dict[tuple[int, int], list[int]] = defaultdict(list)
     for place, matrix in enumerate(matrices):
         alike[min(matrix.shape), max(matrix.shape)].append(place)
     for places in alike.values():
-        turned = _orthogonal(torch.stack([_lying(matrices[place]) for place in places]))
+        turned = _orthogonal(torch.stack([_lying(matrices[place]) for place in places]), dtype)
         for place, x in zip(places, turned, strict=True):
             found[place] = (x if _lies(matrices[place]) else x.T).to(matrices[place].dtype)
     return found
 
 
-def _orthogonal(x_NRC: Tensor) -> Tensor:
+def _orthogonal(x_NRC: Tensor, dtype: torch.dtype | None) -> Tensor:
     """N matrices, no taller than wide."""
     a, b, c = COEFFICIENTS
-    x = x_NRC.to(torch.bfloat16) if x_NRC.is_cuda else x_NRC
+    is_rounded = x_NRC.is_cuda or has_bf16_products(x_NRC.new_empty(0, dtype=dtype))
+    x = x_NRC.to(torch.bfloat16) if is_rounded else x_NRC
     x = x / x.norm(dim=(1, 2), keepdim=True).clamp(min=1e-7)
     for _ in range(ITERATIONS):
         gram = torch.bmm(x, x.mT)

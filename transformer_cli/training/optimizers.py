@@ -16,7 +16,8 @@ from transformer_cli.model.attention import stacked
 
 Groups = list[dict[str, Any]]
 """Parameters, as a recipe gets them, in groups with their `weight_decay`; `hidden` are the matrices inside of layers,
-`rows`, for each parameter, how many each of the matrices has that it is made of; None: it is one. The loop sets the
+`rows`, for each parameter, how many each of the matrices has that it is made of; None: it is one; `dtype` is what the
+model computes in. The loop sets the
 rate, `lr`, of each before each update."""
 
 
@@ -35,6 +36,7 @@ def build_optimizer(model: nn.Module, options: TrainingConfig) -> torch.optim.Op
             "weight_decay": 0.0 if hidden is None else options.weight_decay,
             "hidden": bool(hidden),
             "rows": [rows.get(parameter) for parameter in some],
+            "dtype": getattr(model, "dtype", None),
         }
         for hidden, some in kinds.items()
         if some
