@@ -320,7 +320,7 @@ def test_evaluation_is_by_the_engine_too_and_keeps_which_it_was(run, capsys):
 
 
 def test_a_run_begun_anew_leaves_no_conversion(run):
-    from transformer_cli.training.directory import discard
+    from transformer_cli.training.replacing import discard
 
     discard(run)
     assert not run.exists() or list(run.iterdir()) == []

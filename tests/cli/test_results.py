@@ -17,7 +17,7 @@ from transformer_cli.cli.results import refuse_own_input, result_file, writer
 from transformer_cli.cli.signals import Ended
 from transformer_cli.data.corpus import read_lines
 from transformer_cli.errors import DataError, ResourceError, UsageError
-from transformer_cli.training.directory import FILES, FOLDERS
+from transformer_cli.training.replacing import FILES, FOLDERS
 
 
 @pytest.fixture(autouse=True)

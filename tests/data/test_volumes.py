@@ -33,10 +33,10 @@ from transformer_cli.errors import DataError, Interrupted, ResourceError
 from transformer_cli.evaluation.words import WORD_COUNTS
 from transformer_cli.temporary import temporary_directory
 from transformer_cli.tokenizer import EOS, Tokenizer, train_tokenizer
-from transformer_cli.training.directory import sweep
 from transformer_cli.training.listening import Listener
 from transformer_cli.training.material import Material
 from transformer_cli.training.parallel import World, joined
+from transformer_cli.training.replacing import sweep
 from transformer_cli.training.signals import StopRequest
 from transformer_cli.writing import words
 

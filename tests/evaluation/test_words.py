@@ -11,7 +11,7 @@ from hypothesis import strategies as st
 from transformer_cli.cli.app import main
 from transformer_cli.errors import ModelError
 from transformer_cli.evaluation.words import WORD_COUNTS, count_words, load_word_counts, save_word_counts
-from transformer_cli.training.directory import discard
+from transformer_cli.training.replacing import discard
 from transformer_cli.writing import words
 
 

@@ -26,8 +26,9 @@ from transformer_cli.config.run import RunConfig
 from transformer_cli.config.source import dump_config, load_config
 from transformer_cli.errors import ConfigError, DataError, ModelError, ResourceError, UsageError
 from transformer_cli.files import json_line
-from transformer_cli.training import directory
+from transformer_cli.training import directory, replacing
 from transformer_cli.training.directory import check_alike, claimed
+from transformer_cli.training.forecast import forecast
 from transformer_cli.training.parallel import World
 from transformer_cli.training.run import Listener, train
 
@@ -68,6 +69,81 @@ def test_overwriting_deletes_nothing_before_the_text_is_there(wrong: dict[str, A
     with pytest.raises(error):
         train(settings(**wrong), RUN, overwrite=True)
     assert contents(RUN) == before
+
+
+@pytest.mark.parametrize(
+    ("wrong", "error"),
+    [({"tokenizer": {"vocab_size": 5}}, UsageError), ({"data": {"max_length": 2}}, DataError)],
+)
+def test_what_a_run_replaces_is_there_again_where_that_one_cannot_begin(
+    wrong: dict[str, Any], error: type[Exception]
+) -> None:
+    """It was deleted before anybody knew: a tokenizer that cannot be, a text of which nothing is left."""
+    (RUN / "checkpoints" / "notes.txt").write_text("mine", encoding="utf-8")
+    (list_checkpoints(RUN)[0] / "notes.txt").write_text("mine, too", encoding="utf-8")
+    before, said = contents(RUN), list[str]()
+    with pytest.raises(error):
+        train(settings(**wrong), RUN, overwrite=True, listener=Listener(say=said.append))
+    assert contents(RUN) == before
+    assert said[-1] == f"the new run could not begin: the one that was in {RUN} is there again"
+    train(settings(training={"max_steps": 2}), RUN, overwrite=True)
+    assert not (RUN / replacing.ASIDE).exists()
+    assert {path.relative_to(RUN) for path in RUN.rglob("notes.txt")} == {
+        path.relative_to(RUN) for path in before if path.name == "notes.txt"
+    }
+
+
+@pytest.mark.parametrize("place", ["run", "checkpoint", "link"])
+def test_a_run_does_not_replace_what_it_begins_with(place: str) -> None:
+    """All that was left was an error about a file that it had deleted."""
+    Path("link").symlink_to(RUN.absolute())
+    wanted = {"run": RUN, "checkpoint": list_checkpoints(RUN)[0], "link": Path("link")}[place]
+    before = contents(RUN)
+    config = settings(training={"init_from": str(wanted)})
+    for attempt in (train, forecast):
+        with pytest.raises(UsageError, match="the one that it would replace"):
+            attempt(config, RUN, overwrite=True)
+    assert contents(RUN) == before
+
+
+def test_whenever_one_is_killed_who_sets_a_run_aside_or_puts_it_back_nothing_is_lost(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    before = {path.relative_to(RUN): content for path, content in contents(RUN).items()}
+    half = Path("half")
+    for nth in range(1, 1000):
+        shutil.copytree(RUN, half)
+        saboteur = Saboteur(nth, KeyboardInterrupt())
+        with monkeypatch.context() as patch, suppress(KeyboardInterrupt):
+            patch.setattr(files, "disk", saboteur)
+            replacing.set_aside(half, lambda line: None)
+            (half / "run.json").write_text('{"data": {"train": {"sha256": ""}}}', encoding="utf-8")
+            (half / "tokenizer").mkdir()
+            (half / "tokenizer" / "spm.model").write_bytes(b"another")
+            replacing.put_back(half)
+        replacing.sweep(half)
+        replacing.recover(half)
+        replacing.put_back(half)
+        assert {path.relative_to(half): content for path, content in contents(half).items()} == before
+        shutil.rmtree(half)
+        if not saboteur.struck:
+            break
+    assert nth > 40
+
+
+def test_a_run_that_was_stopped_before_it_began_goes_on_and_replaces_what_was_there() -> None:
+    """And what it was to replace is not forgotten where another is to replace both."""
+    before = {path.relative_to(RUN): content for path, content in contents(RUN).items()}
+    config = settings(training={"max_steps": 2})
+    for _ in range(2):
+        replacing.set_aside(RUN, lambda line: None)
+        (RUN / "run.json").write_text("{}", encoding="utf-8")
+    kept = RUN / replacing.ASIDE
+    assert {path.relative_to(kept): content for path, content in contents(kept).items()} == before
+    (RUN / "run.json").unlink()
+    train(config, RUN)
+    assert [path.name for path in list_checkpoints(RUN)] == ["step-00000002"]
+    assert not kept.exists()
 
 
 def test_a_run_whose_text_is_missing_leaves_no_folder_behind() -> None:
@@ -196,7 +272,7 @@ def test_a_run_that_was_half_deleted_is_still_a_run(monkeypatch: pytest.MonkeyPa
         with monkeypatch.context() as patch:
             patch.setattr(files, "disk", saboteur)
             with suppress(ResourceError):
-                directory.discard(Path("half"))
+                replacing.discard(Path("half"))
         directory.check_ours(Path("half"))
         shutil.rmtree("half")
         if not saboteur.struck:

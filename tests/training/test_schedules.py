@@ -21,7 +21,7 @@ from transformer_cli.config.training import SCHEDULES, TrainingConfig
 from transformer_cli.data.loader import Batch
 from transformer_cli.training.loop import fit
 from transformer_cli.training.progress import Progress, progress_of
-from transformer_cli.training.schedules import Spent, ends_rising, learning_rate, peak
+from transformer_cli.training.schedules import Spent, cut_short, learning_rate, peak
 from transformer_cli.training.update import Update
 
 
@@ -246,9 +246,36 @@ def test_a_run_that_ends_before_its_warm_up_is_told_so(warmup: int | str, last: 
     """Its rate rose to the end, while the README said that it falls to zero."""
     limit: dict[str, Any] = {"budget": {"minutes": 5}, "max_steps": None} if last is None else {"max_steps": last}
     options = TrainingConfig.model_validate({"schedule": "linear", "warmup_steps": warmup} | limit)
-    found = ends_rising(options, options.last_step)
+    found = cut_short(options, options.last_step)
     assert bool(found) == is_said
     if found:
         rates = [learning_rate(Spent(step), options, d_model=8) for step in range(1, 151)]
         assert rates == sorted(rates)
         assert "training.warmup_steps is 400" in found
+
+
+@pytest.mark.parametrize("schedule", ["linear", "cosine", "warmup-stable-decay"])
+@pytest.mark.parametrize("warmup", [0, 10, "20%"])
+def test_a_schedule_that_counts_to_another_end_than_epochs_make_is_told_so(schedule: str, warmup: int | str) -> None:
+    """It counts to max_steps, which nobody named: the rate stayed near its peak, or rose to the end."""
+    given = {"schedule": schedule, "warmup_steps": warmup, "max_epochs": 2}
+    options = TrainingConfig.model_validate(given)
+    found = cut_short(options, 87)
+    assert "training.budget={epochs: 2} in place of training.max_epochs" in found
+    if warmup == "20%":
+        assert "training.warmup_steps is 20,000, 20% of training.max_steps" in found
+    else:
+        assert "still at 100% of its peak" in found
+    as_budget = {k: v for k, v in given.items() if k != "max_epochs"} | {"budget": {"epochs": 2}}
+    remedied = TrainingConfig.model_validate(as_budget)
+    assert cut_short(remedied, 87) == ""
+    assert learning_rate(Spent(87, epochs=2.0), remedied, d_model=8) == 0
+    reaching = TrainingConfig.model_validate(given | {"max_steps": 90})
+    assert cut_short(reaching, 89) == ""
+
+
+@pytest.mark.parametrize("schedule", ["constant", "inverse-sqrt", "noam"])
+def test_a_schedule_without_an_end_is_not_cut_short(schedule: str) -> None:
+    rate = {"learning_rate": None} if schedule == "noam" else {}
+    given = {"schedule": schedule, "warmup_steps": 10, "max_epochs": 2} | rate
+    assert cut_short(TrainingConfig.model_validate(given), 87) == ""

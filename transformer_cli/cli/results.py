@@ -61,7 +61,8 @@ def _identity(name: str | Path, *, standard: int) -> tuple[int, int] | None:
 def _refuse_run_file(path: Path) -> None:
     """path: absolute, without links."""
     from transformer_cli.checkpoints.find import RUNS
-    from transformer_cli.training.directory import FILES, FOLDERS, is_run
+    from transformer_cli.training.directory import is_run
+    from transformer_cli.training.replacing import FILES, FOLDERS
 
     for folder in path.parents:
         first, *inside = path.relative_to(folder).parts

@@ -217,7 +217,8 @@ def _save(tokenizer: Tokenizer, run_dir: Path, config: RunConfig, text: Corpus) 
     from transformer_cli import files
     from transformer_cli.config.source import dump_config
     from transformer_cli.tokenizer import Tokenizer
-    from transformer_cli.training.directory import claimed, discard
+    from transformer_cli.training.directory import claimed
+    from transformer_cli.training.replacing import discard
 
     record_file = run_dir / "run.json"
     with claimed(run_dir):

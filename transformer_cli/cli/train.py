@@ -211,6 +211,8 @@ def _show(found: Forecast, *, as_json: bool, strict: bool) -> None:
         console.result(f"suspicious  {len(found.findings) or 'nothing'}")
         for finding in found.findings:
             console.result(f"  {finding}")
+    if found.warning:
+        console.warn(found.warning)
     if strict:
         refuse(found.findings)
     if found.disk is not None and found.disk.needed > found.disk.free:

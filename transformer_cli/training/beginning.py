@@ -9,7 +9,7 @@ from pathlib import Path
 import torch
 from torch import Tensor, nn
 
-from transformer_cli.checkpoints.manifest import MODEL, read_manifest
+from transformer_cli.checkpoints.manifest import MODEL
 from transformer_cli.checkpoints.store import OpenedRun, find_checkpoint, open_found
 from transformer_cli.checkpoints.tensors import load_weights, weights
 from transformer_cli.config.run import RunConfig
@@ -19,9 +19,10 @@ from transformer_cli.errors import ModelError, UsageError
 from transformer_cli.files import shown
 from transformer_cli.model.transformer import Transformer
 from transformer_cli.tokenizer import SPECIALS, Tokenizer, cut_before, extended, tag_of, train_tokenizer
-from transformer_cli.training.directory import MEMORY, leave_parts, parts_of
+from transformer_cli.training.directory import leave_parts, parts_of
 from transformer_cli.training.listening import Listener
 from transformer_cli.training.parallel import World
+from transformer_cli.training.replacing import MEMORY
 from transformer_cli.training.update import Portions
 
 VOCABULARIES = {
@@ -33,9 +34,9 @@ VOCABULARIES = {
 """The tensors with a row for each piece, and of which side's."""
 
 
-def parent_of(config: RunConfig) -> OpenedRun | None:
+def parent_of(config: RunConfig, *, replaced: Path) -> OpenedRun | None:
     """The run that training begins with, opened, if there is to be one. ModelError where it is not there or damaged,
-    UsageError, naming every setting, where the new run is of another kind.
+    UsageError where it is the one that the new run replaces, or, naming every setting, of another kind.
     """
     if (wanted := config.training.init_from) is None:
         return None
@@ -47,6 +48,12 @@ def parent_of(config: RunConfig) -> OpenedRun | None:
             hint=f"train it first{command}; or name another run: --set training.init_from=RUN",
         )
     parent = open_found(partial(find_checkpoint, wanted))
+    if replaced.exists() and replaced.samefile(parent.path):
+        raise UsageError(
+            f"{shown(parent.path)} is the run that training would begin with (training.init_from), and the one that it "
+            "would replace",
+            hint="choose another --run-dir for the new run",
+        )
     data = {"source_eos": (config.data.source_eos, parent.config.data.source_eos)}
     differences = [
         f"  {section}.{key}: {ours} here, {theirs} there"
@@ -114,7 +121,7 @@ def begin_weights(parent: OpenedRun, model: Transformer, tokenizer: Tokenizer, l
     listener.say(f"beginning with the weights of {origin}")
     return {
         "checkpoint": str(origin),
-        "sha256": read_manifest(origin).files[MODEL].sha256,
+        "sha256": parent.manifest.files[MODEL].sha256,
         "tokenizer": tokenizer.fingerprint,
     }
 

@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import json
 import os
-import re
 import shlex
 import time
 from collections.abc import Callable, Collection, Iterable, Iterator, Mapping
@@ -19,18 +18,12 @@ from transformer_cli.checkpoints.record import is_record, read_config, read_reco
 from transformer_cli.config.run import RunConfig
 from transformer_cli.config.source import dump_config, load_config
 from transformer_cli.data.corpus import Corpus
-from transformer_cli.data.fingerprints import LINES
-from transformer_cli.data.lexicon import LEXICON
 from transformer_cli.errors import DataError, ModelError, ResourceError, TxError, UsageError
-from transformer_cli.evaluation.words import WORD_COUNTS
+from transformer_cli.training.replacing import MEMORY, recover, taken, undone_by_errors
 
 if TYPE_CHECKING:
     from transformer_cli.training.parallel import World
 
-MEMORY = "memory.json"
-"""In how many parts each batch is learned from, where memory was not enough for whole ones."""
-NO_METRICS = "metrics.damaged"
-"""Lines that were found among what was measured, and are none of it."""
 PATIENCE_S = 0.5
 """How long whoever only looks may hold a directory."""
 
@@ -75,24 +68,6 @@ UNTIL_SAVED = UNTIL_TRAINED | {"data.max_length", "data.source_eos", "model"}
 PLACES = {"data.train", "data.valid", "data.test"}
 """Where texts lie."""
 
-FILES = ("best", "last", METRICS, NO_METRICS, WORD_COUNTS, LINES, LEXICON, MEMORY, "config.yaml", "run.json")
-"""The files of a run, in the order in which they are deleted: the last proves that the others are a run's."""
-
-FOLDERS = {
-    "tokenizer": (r"(spm|source|target)\.model|tokenizer\.json", ""),
-    "data": (
-        r"(train|valid)(-sampled)?-[0-9a-f]{16}(-\d+-of-\d+)?",
-        r"(pairs|numbers|(source|target)(_offsets)?)\.npy|index\.json|words\.jsonl",
-    ),
-    "checkpoints": (
-        r"step-\d{8,18}|damaged-step-\d{8,18}(-\d+)?",
-        r"(model|optimizer)\.safetensors|(state|manifest)\.json",
-    ),
-    "tensorboard": (r"events\.out\.tfevents\.\d+\.tx", ""),
-    "ctranslate2": (r"[0-9a-f]{16}", r"model\.bin|(spm|source|target)\.model|\w+\.json"),
-}
-"""The folders of a run: the names of what tx puts there, and the names in that, where it is a folder itself."""
-
 
 @contextmanager
 def claimed(run_dir: Path) -> Iterator[None]:
@@ -110,6 +85,14 @@ def claimed(run_dir: Path) -> Iterator[None]:
             with suppress(OSError):  # is not empty, or not where it was
                 for place in made:
                     place.rmdir()
+
+
+@contextmanager
+def trained_in(run_dir: Path, tell: Callable[[str], None]) -> Iterator[None]:
+    """`claimed`, by a run that may replace another: an error before it begins leaves the other as it was."""
+    with claimed(run_dir), undone_by_errors(run_dir, tell):
+        recover(run_dir)
+        yield
 
 
 @contextmanager
@@ -311,7 +294,7 @@ def check_ours(run_dir: Path) -> None:
     """UsageError where the directory is no run, and yet holds something of a name that a run would write."""
     if is_run(run_dir):
         return
-    theirs = [name for name in _taken(run_dir) if name != "config.yaml" or not _is_dumped(run_dir / name)]
+    theirs = [name for name in taken(run_dir) if name != "config.yaml" or not _is_dumped(run_dir / name)]
     if theirs:
         listed = ", ".join(theirs[:5]) + (f" and {len(theirs) - 5:,} more" if len(theirs) > 5 else "")
         raise UsageError(
@@ -326,50 +309,6 @@ def is_run(run_dir: Path) -> bool:
         _is_ours(path / MANIFEST, lambda value: {"tx", "step", "tokenizer", "files", "sha256"} <= value.keys())
         for path in list_checkpoints(run_dir)
     )
-
-
-def sweep(run_dir: Path) -> None:
-    """Delete what killed writers left half-written anywhere in a run."""
-    for folder in ("", *FOLDERS):
-        files.sweep(run_dir / folder)
-    for part in sorted((run_dir / "data").glob("*-*")):
-        files.sweep(part)
-
-
-def discard(run_dir: Path) -> None:
-    """Delete what a run consists of, and nothing else that may lie there. UsageError for a folder that is a link."""
-    for folder in FOLDERS:
-        if (run_dir / folder).is_symlink():
-            raise UsageError(
-                f"{files.shown(run_dir / folder)} is a symbolic link: what it leads to is not deleted",
-                hint="remove the link, or choose another --run-dir",
-            )
-    for folder, (names, inner_names) in FOLDERS.items():
-        there = run_dir / folder
-        for path in sorted(there.iterdir()) if there.is_dir() else ():
-            if not re.fullmatch(names, path.name):
-                continue
-            if path.is_dir() and not path.is_symlink():
-                files.remove_only(path, inner_names)
-            else:
-                files.remove(path)
-        with suppress(OSError):  # something else lies in it
-            there.rmdir()
-    for name in FILES:
-        if not (run_dir / name).is_dir():  # of those, tx writes none
-            files.remove(run_dir / name)
-
-
-def _taken(run_dir: Path) -> list[str]:
-    """What is there under the names of a run's parts."""
-    found = [name for name in FILES if os.path.lexists(run_dir / name)]
-    for folder, (names, _) in FOLDERS.items():
-        there = run_dir / folder
-        if there.is_dir():
-            found += [f"{folder}/{path.name}" for path in sorted(there.iterdir()) if re.fullmatch(names, path.name)]
-        elif os.path.lexists(there):
-            found.append(folder)
-    return found
 
 
 def _is_ours(path: Path, shape: Callable[[dict[str, Any]], bool]) -> bool:

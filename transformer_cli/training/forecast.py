@@ -31,7 +31,7 @@ from transformer_cli.training.listening import Listener, Stage, unseen
 from transformer_cli.training.parallel import joined
 from transformer_cli.training.progress import Progress, is_over, progress_of
 from transformer_cli.training.run import Run
-from transformer_cli.training.schedules import peak
+from transformer_cli.training.schedules import cut_short, peak
 from transformer_cli.training.signals import StopRequest
 
 REHEARSAL_S = 5.0
@@ -52,10 +52,12 @@ class TextSize:
 
 @dataclass(frozen=True)
 class Length:
-    """How long training would take on this machine, and what would end it; left: None for less than a few updates."""
+    """How long training would take on this machine, and what would end it; left: None for less than a few updates.
+    n_updates: as many as the whole run has at most, where that does not depend on how fast it is."""
 
     left: Left | None
     ends: str
+    n_updates: int | None
 
 
 @dataclass(frozen=True)
@@ -66,7 +68,8 @@ class Forecast:
     do. replaces: a run that is there would be deleted. pieces: of source and target; at most, where `tokenizer` would
     still be trained. peak_step, peak_rate: the update with the highest learning rate in a run of max_steps; None
     where it is a share of a budget. findings: what is suspicious in the texts. disk, preparing: where something is left
-    to do. length: where it was asked for, too.
+    to do. length: where it was asked for, too. warning: why the learning rate would not do what is meant, as far as
+    the number of updates is known.
     """
 
     run: str
@@ -84,6 +87,7 @@ class Forecast:
     disk: Disk | None = None
     preparing: Preparing | None = None
     length: Length | None = None
+    warning: str = ""
 
     def as_json(self) -> dict[str, Any]:
         return asdict(self)
@@ -100,7 +104,7 @@ def forecast(
     record = {} if overwrite else check_same(config, run_dir)
     checkpoints = store.list_checkpoints(run_dir)
     frozen(config)
-    parent = parent_of(config) if overwrite or not checkpoints else None
+    parent = parent_of(config, replaced=run_dir) if overwrite or not checkpoints else None
     machine = decide(config)
     with stage("reading the text"):
         start = time.perf_counter()
@@ -133,6 +137,8 @@ def forecast(
             disk, preparing = expense(
                 config, run_dir, used, tokenizer, pieces=pieces, overwrite=overwrite, reading_s=reading_s
             )
+    length = _length(config, progress, stage, texts) if timed and finished is None else None
+    n_updates = config.training.last_step if config.training.max_epochs is None else None
     return Forecast(
         run=str(run_dir),
         step=progress.step,
@@ -148,7 +154,8 @@ def forecast(
         findings=findings(looked),
         disk=disk,
         preparing=preparing,
-        length=_length(config, progress, stage, texts) if timed and finished is None else None,
+        length=length,
+        warning=cut_short(config.training, n_updates if length is None else length.n_updates),
     )
 
 
@@ -156,9 +163,10 @@ def _length(config: RunConfig, progress: Progress, stage: Stage, texts: Mapping[
     horizon, clock, rehearsed = _rehearse(config, stage, texts)
     if progress.step:
         clock.begin(progress.passed_s)
-        return Length(horizon.left(replace(progress, finished=None), clock), horizon.ends())
+        return Length(horizon.left(replace(progress, finished=None), clock), horizon.ends(), horizon.expected_steps)
     left = horizon.left(replace(rehearsed, finished=None), clock)  # how a run begins tells which epoch may be its last
-    return Length(None if left is None else left.after(-clock.seconds), horizon.ends())
+    left = None if left is None else left.after(-clock.seconds)
+    return Length(left, horizon.ends(), horizon.expected_steps)
 
 
 def _rehearse(config: RunConfig, stage: Stage, texts: Mapping[str, corpus.Corpus]) -> tuple[Horizon, Clock, Progress]:

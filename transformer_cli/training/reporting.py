@@ -10,10 +10,10 @@ from transformer_cli import files
 from transformer_cli.checkpoints.events import METRICS, event_of, validation_scores
 from transformer_cli.decoding.quality import LOOPED, flags
 from transformer_cli.training.clock import Clock, Horizon
-from transformer_cli.training.directory import NO_METRICS
 from transformer_cli.training.durations import duration
 from transformer_cli.training.listening import Listener, Status
 from transformer_cli.training.progress import Progress
+from transformer_cli.training.replacing import NO_METRICS
 from transformer_cli.training.tensorboard import Board
 from transformer_cli.training.update import Update
 from transformer_cli.training.utilisation import Utilisation

@@ -30,7 +30,7 @@ from transformer_cli.errors import DivergedError, UsageError
 from transformer_cli.machine import Machine, begin_or_resume, device_of
 from transformer_cli.model.build import build_model
 from transformer_cli.tokenizer import Tokenizer
-from transformer_cli.training import beginning, directory
+from transformer_cli.training import beginning, directory, replacing
 from transformer_cli.training.clock import WARM_UP_S, Clock, Horizon
 from transformer_cli.training.keeping import Keeper
 from transformer_cli.training.listening import Listener
@@ -44,7 +44,7 @@ from transformer_cli.training.parallel import World, joined
 from transformer_cli.training.progress import Progress, check_within, is_over, progress_of
 from transformer_cli.training.reading import read_texts
 from transformer_cli.training.reporting import Reporter
-from transformer_cli.training.schedules import ends_rising, peak, peak_in_words
+from transformer_cli.training.schedules import cut_short, peak, peak_in_words
 from transformer_cli.training.sharding import shard
 from transformer_cli.training.signals import StopRequest
 from transformer_cli.training.tensorboard import require_tensorboard
@@ -77,7 +77,7 @@ def train(
     stop = StopRequest(listener.stopping, hours=config.training.max_hours, since=since)
     with joined(device_of(config)) as world, stop:
         run = Run(config, run_dir, listener, world, stop)
-        with directory.claimed(run_dir) if world.is_main else nullcontext():
+        with directory.trained_in(run_dir, listener.say) if world.is_main else nullcontext():
             run.open(overwrite=overwrite, texts=texts)
             return run.train()
 
@@ -95,11 +95,9 @@ class Run:
         self.record: dict[str, Any] = {}
 
     def open(self, *, overwrite: bool, texts: Mapping[str, corpus.Corpus] | None) -> None:
-        """Check that what is there is this run, or delete it; not before text and device are known to be there."""
-        kind = device_of(self.config).split(":")[0]
-        directory.check_alike(
-            self.world, {"versions": versions(), "device": kind, "settings": self.config.model_dump(mode="json")}
-        )
+        """Check that what is there is this run, or set it aside; not before text and device are known to be there."""
+        here = {"versions": versions(), "device": device_of(self.config).split(":")[0]}
+        directory.check_alike(self.world, here | {"settings": self.config.model_dump(mode="json")})
         directory.check_ours(self.run_dir)
         if not overwrite:
             self.record = directory.check_same(self.config, self.run_dir)
@@ -107,13 +105,13 @@ class Run:
         is_new = overwrite or not store.list_checkpoints(self.run_dir)
         if not is_new and (others := other_versions(self.record.get("versions", {}))):
             self.listener.warn(f"{others}: bits will differ, and what is left of an epoch may be drawn otherwise")
-        self.parent = beginning.parent_of(self.config) if is_new else None
+        self.parent = beginning.parent_of(self.config, replaced=self.run_dir) if is_new else None
         self.machine = self._machine().use()
         self.texts = self._texts(texts, is_new=is_new)
         if self.world.is_main:
-            directory.sweep(self.run_dir)
+            replacing.sweep(self.run_dir)
             if overwrite:
-                directory.discard(self.run_dir)
+                replacing.set_aside(self.run_dir, self.listener.say)
             files.write_json(self.run_dir / "run.json", self.record)  # first: it proves whose the directory is
             if is_new:
                 files.write_text(self.run_dir / "config.yaml", dump_config(self.config))
@@ -125,6 +123,8 @@ class Run:
         if self.progress.finished:
             return self._outcome(was_finished=True)
         self._survey(learner)
+        if self.world.is_main:
+            replacing.forget(self.run_dir)
         self.reporter = Reporter(
             self.run_dir if self.world.is_main else None,
             self.listener,
@@ -144,14 +144,14 @@ class Run:
             fit(learner, self.progress, self._epoch, after)
         self.world.part()
         of_time = self.progress.finished is not None and self.horizon.expected_steps is None
-        if words := ends_rising(self.config.training, self.progress.step if of_time else None):
+        if words := cut_short(self.config.training, self.progress.step if of_time else None):
             self.listener.warn(words)
-        if self.progress.finished is None:
-            so_far = f"after step {self.progress.step:,}{self.horizon.of_all}"
-            raise self.stop.interruption(f"{so_far}; everything is saved in {files.shown(self.run_dir)}")
         if scores := read_record(self.run_dir).get("scores"):  # `tx evaluate` may have been here meanwhile
             self.record["scores"] = scores
         self._write_record(learner)
+        if self.progress.finished is None:
+            so_far = f"after step {self.progress.step:,}{self.horizon.of_all}"
+            raise self.stop.interruption(f"{so_far}; everything is saved in {files.shown(self.run_dir)}")
         return self._outcome(was_finished=False)
 
     def rehearse(self, *, seconds: float) -> tuple[Horizon, Clock, Progress]:
@@ -210,7 +210,7 @@ class Run:
         last, warmed = self.horizon.last_step, self.progress.warmed
         highest = peak(config.training, d_model=config.model.d_model, total_steps=last, warmed=warmed)
         say(f"learning rate: {config.training.schedule}, {peak_in_words(*highest)}")
-        if words := ends_rising(config.training, self.horizon.expected_steps):
+        if words := cut_short(config.training, self.horizon.expected_steps):
             self.listener.warn(words)
         if self.progress.step:
             say(f"continuing after step {self.progress.step:,}")

@@ -13,6 +13,8 @@ from transformer_cli.config.training import SCHEDULES, TrainingConfig
 
 DECAY = 0.2
 """The share of all training in which `warmup-stable-decay` falls."""
+STILL_HIGH = 0.1
+"""Of the peak: what a rate that falls to zero is said to end at."""
 
 
 @dataclass(frozen=True)
@@ -107,13 +109,31 @@ def peak_in_words(step: int | None, rate: float) -> str:
     return f"{rate:.3g} at its peak, " + ("at the end of the warm-up" if step is None else f"at step {step:,}")
 
 
-def ends_rising(options: TrainingConfig, last: int | None) -> str:
-    """What to say where training ends, after so many updates, before the warm-up does."""
-    if last is None or options.warmup_updates <= last:
+def cut_short(options: TrainingConfig, last: int | None) -> str:
+    """What to say where training ends, after so many updates, before its warm-up does, or long before a schedule that
+    falls to zero."""
+    if last is None:
+        return ""
+    end = options.last_step
+    by_epochs = end is not None and last < end
+    as_budget = f"training.budget={{epochs: {options.max_epochs}}} in place of training.max_epochs"
+    if options.warmup_updates > last:
+        remedy = f"with {as_budget} and training.warmup_steps=20%" if by_epochs else "with training.warmup_steps=20%"
+        of = "" if isinstance(options.warmup_steps, int) else f", {options.warmup_steps} of training.max_steps"
+        return (
+            f"the learning rate still rises when training ends, after {last:,} updates: training.warmup_steps is "
+            f"{options.warmup_updates:,}{of}; {remedy} it would rise for a fifth of them"
+        )
+    if not by_epochs:
+        return ""
+    assert end is not None
+    height = _height(options, d_model=1)
+    there, zero = (learning_rate(Spent(step), options, d_model=1) for step in (last, end))
+    if zero > 0 or there <= STILL_HIGH * height:
         return ""
     return (
-        f"the learning rate still rises when training ends, after {last:,} updates: training.warmup_steps is "
-        f"{options.warmup_updates:,}; with training.warmup_steps=20% it would rise for a fifth of them"
+        f"the learning rate is still at {there / height:.0%} of its peak when training ends, after {last:,} updates: "
+        f"{options.schedule} falls until training.max_steps, {end:,}; with {as_budget} it would end at zero"
     )
 
 

@@ -1,0 +1,175 @@
+"""What a run consists of on the disk, and another run in its place.
+
+What was there is set aside, in the same folder, until the new run has all that it needs to begin; where that fails, it
+is put back. Whoever is killed meanwhile leaves it there, for the next start.
+"""
+
+from __future__ import annotations
+
+import os
+import re
+from collections.abc import Callable, Iterator
+from contextlib import contextmanager, suppress
+from pathlib import Path
+
+from transformer_cli import files
+from transformer_cli.checkpoints.events import METRICS
+from transformer_cli.data.fingerprints import LINES
+from transformer_cli.data.lexicon import LEXICON
+from transformer_cli.errors import Interrupted, TxError, UsageError
+from transformer_cli.evaluation.words import WORD_COUNTS
+
+MEMORY = "memory.json"
+"""In how many parts each batch is learned from, where memory was not enough for whole ones."""
+NO_METRICS = "metrics.damaged"
+"""Lines that were found among what was measured, and are none of it."""
+
+FILES = ("best", "last", METRICS, NO_METRICS, WORD_COUNTS, LINES, LEXICON, MEMORY, "config.yaml", "run.json")
+"""The files of a run, in the order in which they are deleted: the last proves that the others are a run's."""
+
+FOLDERS = {
+    "tokenizer": (r"(spm|source|target)\.model|tokenizer\.json", ""),
+    "data": (
+        r"(train|valid)(-sampled)?-[0-9a-f]{16}(-\d+-of-\d+)?",
+        r"(pairs|numbers|(source|target)(_offsets)?)\.npy|index\.json|words\.jsonl",
+    ),
+    "checkpoints": (
+        r"step-\d{8,18}|damaged-step-\d{8,18}(-\d+)?",
+        r"(model|optimizer)\.safetensors|(state|manifest)\.json",
+    ),
+    "tensorboard": (r"events\.out\.tfevents\.\d+\.tx", ""),
+    "ctranslate2": (r"[0-9a-f]{16}", r"model\.bin|(spm|source|target)\.model|\w+\.json"),
+}
+"""The folders of a run: the names of what tx puts there, and the names in that, where it is a folder itself."""
+
+ASIDE = ".replaced"
+"""What was there, all of it; beside it lies what belongs to the new run."""
+ON_ITS_WAY = ".replacing"
+"""Some of what was there; beside it lies the rest."""
+
+
+def taken(run_dir: Path) -> list[str]:
+    """What is there under the names of a run's parts."""
+    found = [name for name in FILES if os.path.lexists(run_dir / name)]
+    for folder, (names, _) in FOLDERS.items():
+        there = run_dir / folder
+        if there.is_dir():
+            found += [f"{folder}/{path.name}" for path in sorted(there.iterdir()) if re.fullmatch(names, path.name)]
+        elif os.path.lexists(there):
+            found.append(folder)
+    return found
+
+
+def sweep(run_dir: Path) -> None:
+    """Delete what killed writers left half-written anywhere in a run."""
+    for folder in ("", *FOLDERS):
+        files.sweep(run_dir / folder)
+    for part in sorted((run_dir / "data").glob("*-*")):
+        files.sweep(part)
+
+
+def discard(run_dir: Path) -> None:
+    """Delete what a run consists of, and nothing else that may lie there. UsageError for a folder that is a link."""
+    _refuse_links(run_dir)
+    for folder, (_, inner_names) in FOLDERS.items():
+        for path in _parts(run_dir, folder):
+            if path.is_dir() and not path.is_symlink():
+                files.remove_only(path, inner_names)
+            else:
+                files.remove(path)
+        with suppress(OSError):  # something else lies in it
+            (run_dir / folder).rmdir()
+    for name in FILES:
+        if not (run_dir / name).is_dir():  # of those, tx writes none
+            files.remove(run_dir / name)
+
+
+def set_aside(run_dir: Path, tell: Callable[[str], None]) -> None:
+    """Make room for another run; where what is there lies from now on is told. What has not begun itself is deleted,
+    and what it was to replace stays. UsageError for a folder that is a link."""
+    _refuse_links(run_dir)
+    recover(run_dir)
+    if (run_dir / ASIDE).is_dir():
+        discard(run_dir)
+    elif taken(run_dir):
+        _move(run_dir, run_dir / ON_ITS_WAY)
+        files.rename(run_dir / ON_ITS_WAY, run_dir / ASIDE)
+    else:
+        return
+    tell(f"what was there lies in {files.shown(run_dir / ASIDE)} until training begins")
+
+
+def put_back(run_dir: Path) -> bool:
+    """Delete the run that did not begin; what it was to replace is there again. Whether there was anything."""
+    if is_aside := (run_dir / ASIDE).is_dir():
+        discard(run_dir)
+        files.rename(run_dir / ASIDE, run_dir / ON_ITS_WAY)
+        recover(run_dir)
+    return is_aside
+
+
+def recover(run_dir: Path) -> None:
+    """Put back what somebody was killed over while moving it."""
+    if (there := run_dir / ON_ITS_WAY).is_dir():
+        _move(there, run_dir)
+        with suppress(OSError):
+            there.rmdir()
+
+
+def forget(run_dir: Path) -> None:
+    """Delete what the run has replaced."""
+    if (there := run_dir / ASIDE).is_dir():
+        discard(there)
+        with suppress(OSError):
+            there.rmdir()
+
+
+@contextmanager
+def undone_by_errors(run_dir: Path, tell: Callable[[str], None]) -> Iterator[None]:
+    """Where an error ends it, what was set aside is put back, if it has not been forgotten, and that is told. Who is
+    only interrupted goes on by the next start."""
+    try:
+        yield
+    except (Interrupted, KeyboardInterrupt):
+        raise
+    except BaseException:
+        with suppress(TxError):  # it still is aside then
+            if put_back(run_dir):
+                tell(f"the new run could not begin: the one that was in {files.shown(run_dir)} is there again")
+        raise
+
+
+def _refuse_links(run_dir: Path) -> None:
+    for folder in FOLDERS:
+        if (run_dir / folder).is_symlink():
+            raise UsageError(
+                f"{files.shown(run_dir / folder)} is a symbolic link: what it leads to is not deleted",
+                hint="remove the link, or choose another --run-dir",
+            )
+
+
+def _parts(run_dir: Path, folder: str) -> list[Path]:
+    """What of a run is in a folder of it."""
+    names, there = FOLDERS[folder][0], run_dir / folder
+    return [path for path in sorted(there.iterdir()) if re.fullmatch(names, path.name)] if there.is_dir() else []
+
+
+def _move(old: Path, new: Path) -> None:
+    """What belongs to a run, and nothing that others put among it."""
+    for folder, (_, inner_names) in FOLDERS.items():
+        for path in _parts(old, folder):
+            inside = sorted(path.iterdir()) if path.is_dir() and not path.is_symlink() else []
+            ours = [one for one in inside if re.fullmatch(inner_names, one.name)]
+            is_whole = len(ours) == len(inside) and not (new / folder / path.name).exists()
+            for one in [path] if is_whole else ours:
+                there = new / one.relative_to(old)
+                files.make_directory(there.parent)
+                files.rename(one, there)
+            with suppress(OSError):
+                path.rmdir()
+        with suppress(OSError):
+            (old / folder).rmdir()
+    files.make_directory(new)
+    for name in FILES:
+        if os.path.lexists(old / name) and not (old / name).is_dir():
+            files.rename(old / name, new / name)
