@@ -149,7 +149,7 @@ def test_a_training_that_goes_on_elsewhere_chooses_anew(monkeypatch: pytest.Monk
 
 
 @pytest.mark.parametrize(
-    "damage", [{"precision": "fp8"}, {"matmul_precision": "low"}, {"threads": "many"}, {"device": None}]
+    "damage", [{"precision": "fp8"}, {"matmul_precision": "low"}, {"threads": "many"}, {"threads": 0}, {"device": None}]
 )
 def test_damaged_choices_are_refused(damage: dict[str, Any]) -> None:
     with pytest.raises(ModelError, match=f"run.json keeps .*: {next(iter(damage))}"):

@@ -11,6 +11,7 @@ import torch
 from pydantic import TypeAdapter, ValidationError
 
 from transformer_cli.config.run import RunConfig
+from transformer_cli.config.section import PositiveInt
 from transformer_cli.environment import local_rank, local_size, processors, repeat_sums
 from transformer_cli.errors import ModelError, ResourceError
 from transformer_cli.spinning import spin_while_idle
@@ -34,7 +35,7 @@ class Machine:
     device: str
     precision: Precision
     attention: str
-    threads: int
+    threads: PositiveInt
     reason: str
     matmul_precision: Literal["highest", "high", "medium"] = "highest"
     deterministic: bool = False

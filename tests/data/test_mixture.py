@@ -40,7 +40,7 @@ def test_each_pair_comes_as_often_as_its_text_weighs_or_once_more(texts, left_ou
         mine = [times[row] for row, index in enumerate(kept) if owner[index] == place]
         most = max((sum(owner[index] == other for index in kept) for other in range(len(parts))), default=0)
         weight = part.weight * (most / max(len(mine), 1)) ** (1 - 1 / temperature)
-        assert sum(mine) == mixture.seen[place] == round(weight * len(mine))
+        assert sum(mine) == mixture.seen[place] == (max(1, round(weight * len(mine))) if mine else 0)
         assert max(mine, default=0) - min(mine, default=0) <= 1
 
 
@@ -49,6 +49,18 @@ def test_what_is_drawn_once_more_depends_on_seed_and_epoch_alone():
     once, again = (mixture.rows(seed=1, epoch=2).tolist() for _ in range(2))
     assert once == again
     assert once != mixture.rows(seed=1, epoch=3).tolist() != mixture.rows(seed=2, epoch=3).tolist()
+
+
+@pytest.mark.parametrize("others", [[], [Part("b", 10, 1)]])
+def test_a_text_of_little_weight_is_seen_all_the_same(others):
+    """A single pair of a weight of 0.4 was never learned from, in any epoch; alone it was a division by zero."""
+    mixture = Mixture([Part("a", 1, 0.4), *others], np.arange(1 + sum(part.pairs for part in others)), temperature=1)
+    assert mixture.seen[0] == 1
+
+
+def test_an_epoch_that_nobody_could_count_is_refused():
+    with pytest.raises(DataError, match="make an epoch of 10,000,000,000,000,000,010 pairs"):
+        Mixture([Part("a", 10, 1e18), Part("b", 10, 1)], np.arange(20), temperature=1)
 
 
 def test_texts_that_are_seen_once_are_one_text():

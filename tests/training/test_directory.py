@@ -19,6 +19,8 @@ from faults import Saboteur
 
 from transformer_cli import files
 from transformer_cli.checkpoints.find import list_checkpoints
+from transformer_cli.checkpoints.overview import overviews
+from transformer_cli.checkpoints.record import read_record
 from transformer_cli.checkpoints.standing import is_training
 from transformer_cli.cli import failures
 from transformer_cli.cli.app import main
@@ -386,12 +388,34 @@ def test_who_only_looks_keeps_nobody_from_training() -> None:
         assert is_training(RUN)
 
 
-@pytest.mark.parametrize("text", ["[]", '{"a', '{"machine": 3}', '{"data": [1]}', '{"data": {"train": 3}}'])
+@pytest.mark.parametrize(
+    "text",
+    [
+        "[]",
+        '{"a',
+        '{"machine": 3}',
+        '{"data": [1]}',
+        '{"data": {"train": 3}}',
+        '{"data": {"train": {"sha256": "0", "parts": 5}}}',
+        '{"data": {"train": {"sha256": "0", "parts": [{}]}}}',
+        '{"data": {"train": {"sha256": "0", "usual_sentences": "1"}}}',
+        '{"versions": "2.0"}',
+        '{"versions": [1]}',
+        '{"scores": {"test": 5}}',
+        '{"scores": {"test": {"scores": [{"name": "BLEU"}]}}}',
+        '{"processes": "two"}',
+        '{"seed": null}',
+    ],
+)
 def test_a_damaged_record_is_a_damaged_run(text: str) -> None:
-    """They ended in AttributeError and TypeError, or with the exit code of wrong text."""
+    """They ended in AttributeError and TypeError, or with the exit code of wrong text; one of them, in a list of runs,
+    hid all others."""
     (RUN / "run.json").write_text(text, encoding="utf-8")
-    with pytest.raises(ModelError, match=r"run\.json"):
-        train(settings(), RUN)
+    for attempt in (lambda: train(settings(), RUN), lambda: read_record(RUN)):
+        with pytest.raises(ModelError, match=r"run\.json"):
+            attempt()
+    (one,) = overviews(RUN)
+    assert "run.json" in (one.trouble or "")
 
 
 def test_the_same_text_may_lie_elsewhere_for_each_process() -> None:

@@ -17,7 +17,7 @@ from transformer_cli.data.loader import Batch, collate
 from transformer_cli.errors import ModelError, ResourceError
 from transformer_cli.model.build import build_model
 from transformer_cli.training import objective
-from transformer_cli.training.loop import fit, tell_first_loss, windows
+from transformer_cli.training.loop import end_epoch, fit, tell_first_loss, windows
 from transformer_cli.training.optimizers import build_optimizer, load_state_tensors, state_tensors
 from transformer_cli.training.parallel import World
 from transformer_cli.training.progress import Progress, is_over
@@ -317,6 +317,24 @@ def test_a_finished_run_goes_on_only_where_the_new_options_allow_more() -> None:
     assert not is_over(progress, TrainingConfig(patience=4))
     progress.finished = "max_epochs 2 reached"
     assert is_over(progress, TrainingConfig(max_epochs=2))
+    assert not is_over(progress, TrainingConfig())
+    progress.finished = "max_steps 10 reached"
+    assert is_over(progress, TrainingConfig(max_steps=99, max_epochs=2))
+    assert not is_over(progress, TrainingConfig(max_steps=99, max_epochs=3))
+
+
+def test_a_run_that_ended_by_its_loss_goes_on_to_a_lower_one() -> None:
+    """It said that it had finished, and that more updates would let it go on, which they did not."""
+    progress = Progress(epoch_loss=40.0, epoch_tokens=10)
+    reason = end_epoch(progress, TrainingConfig(stop_loss=5.0))
+    assert reason == "mean loss 4 of epoch 1 is below stop_loss 5"
+    progress.step, progress.finished = 10, reason
+    assert is_over(progress, TrainingConfig(stop_loss=5.0, max_steps=99))
+    assert is_over(progress, TrainingConfig(stop_loss=4.5, max_steps=99))
+    assert not is_over(progress, TrainingConfig(stop_loss=3.9, max_steps=99))
+    assert not is_over(progress, TrainingConfig(max_steps=99))
+    progress.mean_loss = None  # nobody kept it
+    assert is_over(progress, TrainingConfig(stop_loss=3.9))
     assert not is_over(progress, TrainingConfig())
 
 

@@ -8,8 +8,12 @@ from importlib.metadata import version
 from pathlib import Path
 from typing import Any
 
+from pydantic import BaseModel, ConfigDict, ValidationError
+
 from transformer_cli import __version__, files
+from transformer_cli.config.names import shorten
 from transformer_cli.config.run import RunConfig
+from transformer_cli.config.section import NonNegativeInt, PositiveInt
 from transformer_cli.config.source import load_with_places
 from transformer_cli.errors import ConfigError, ModelError
 
@@ -52,20 +56,61 @@ def read_record(run_dir: Path) -> dict[str, Any]:
         return {}
     hint = "restore it from a copy; without it the run goes on, but its choices are made anew"
     record = files.read_json(path, error=ModelError, hint=hint)
-    if not is_record(record):
-        raise ModelError(f"{files.shown(path)} is damaged: it does not describe a run", hint=hint)
+    if where := damage(record):
+        raise ModelError(f"{files.shown(path)} is damaged: it does not describe a run ({shorten(where)})", hint=hint)
     return record
+
+
+class _Read(BaseModel):
+    """What is read again; what else there is, is for people."""
+
+    model_config = ConfigDict(strict=True)
+
+
+class _Part(_Read):
+    pairs: NonNegativeInt
+    weight: float
+
+
+class _Text(_Read):
+    sha256: str
+    parts: list[_Part] = []
+    usual_sentences: NonNegativeInt = 0
+
+
+class _Score(_Read):
+    name: str
+    value: float
+
+
+class _Evaluated(_Read):
+    scores: list[_Score]
+
+
+class _Record(_Read):
+    data: dict[str, _Text] = {}
+    machine: dict[str, Any] = {}
+    versions: dict[str, str] = {}
+    scores: dict[str, _Evaluated] = {}
+    processes: PositiveInt = 1
+    seed: int = 0
+    parameters: int = 0
+    elapsed_s: float = 0.0
+    init_from: dict[str, Any] = {}
 
 
 def is_record(value: Any) -> bool:
     """Whether all that is read again has the right shape."""
-    if not isinstance(value, dict):
-        return False
-    data = value.get("data", {})
-    texts = data.values() if isinstance(data, dict) else [None]
-    return all(isinstance(text, dict) and "sha256" in text for text in texts) and all(
-        isinstance(value.get(key, {}), dict) for key in ("machine", "scores")
-    )
+    return not damage(value)
+
+
+def damage(value: Any) -> str:
+    """What of a record does not have the right shape: where; empty where all has."""
+    try:
+        _Record.model_validate(value)
+    except ValidationError as failure:
+        return ", ".join(dict.fromkeys(".".join(map(str, one["loc"])) or "all of it" for one in failure.errors()))
+    return ""
 
 
 def versions() -> dict[str, str]:

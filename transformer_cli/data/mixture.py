@@ -12,6 +12,10 @@ import numpy.typing as npt
 
 from transformer_cli.config.data import Directed, Direction, WeightedText
 from transformer_cli.data.corpus import Corpus
+from transformer_cli.errors import DataError
+
+MOST = 2**31 - 1
+"""Pairs of an epoch."""
 
 
 @dataclass(frozen=True)
@@ -81,7 +85,7 @@ class Mixture:
     """
 
     def __init__(self, parts: Sequence[Part], kept: npt.NDArray[np.integer], *, temperature: float) -> None:
-        """kept: the places of the pairs that there are, in order."""
+        """kept: the places of the pairs that there are, in order. Raises DataError for an epoch of more than MOST."""
         ends = np.cumsum([part.pairs for part in parts], dtype=np.int64)
         self.limits = [0, *np.searchsorted(kept, ends).tolist()] if parts else [0, len(kept)]
         self.sizes = np.diff(self.limits).tolist()
@@ -91,8 +95,16 @@ class Mixture:
             weight * (most / size) ** (1 - 1 / temperature) if size else 0.0
             for weight, size in zip(weights, self.sizes, strict=True)
         ]
-        self.seen = [round(weight * size) for weight, size in zip(self.weights, self.sizes, strict=True)]
-        """Pairs of each in an epoch, counted as often as they come."""
+        self.seen = [
+            max(1, round(weight * size)) if size else 0 for weight, size in zip(self.weights, self.sizes, strict=True)
+        ]
+        """Pairs of each in an epoch, counted as often as they come; at least one of a text that has any."""
+        if sum(self.seen) > MOST:
+            raise DataError(
+                f"the weights of data.train's texts make an epoch of {sum(self.seen):,} pairs; up to {MOST:,} are "
+                "possible",
+                hint="give smaller weights: they say how many times an epoch sees a text",
+            )
 
     def rows(self, *, seed: int, epoch: int) -> npt.NDArray[np.int32] | None:
         """Which of the pairs an epoch has, each as often as it comes, text by text; None for all of them once."""

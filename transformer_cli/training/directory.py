@@ -272,6 +272,8 @@ def _identity(text: Mapping[str, Any]) -> dict[str, Any]:
     """What a text is, how often an epoch sees which stretches of it, and in which directions; called whatever they
     are."""
     parts = text.get("parts", ())
+    if len(parts) == 1 and parts[0]["weight"] == 1 and not parts[0].get("direction"):
+        parts = ()  # a list of one text is that text
     weights = [(part["pairs"], part["weight"]) for part in parts]
     directions = [(part["pairs"], part["direction"]) for part in parts if part.get("direction")]
     return {"sha256": text["sha256"], "weights": weights, "directions": directions}

@@ -43,6 +43,8 @@ class Progress:
     """Summed loss of that epoch so far."""
     epoch_tokens: NonNegativeInt = 0
     """Target tokens of that epoch so far."""
+    mean_loss: float | None = None
+    """Of the last whole epoch; None before, and in checkpoints of before this was kept."""
     target_tokens: NonNegativeInt = 0
     """Of all updates that were made."""
     warmed: Annotated[Spent | None, pydantic.BeforeValidator(_no_share)] = None
@@ -198,12 +200,15 @@ def is_over(progress: Progress, options: TrainingConfig) -> bool:
     reason = (progress.finished or "") if progress.step else ""
     if reason and progress.spent.share(options) >= 1:
         return True
-    if reason.startswith("max_steps"):
+    if reason and options.max_epochs is not None and progress.epoch >= options.max_epochs:
+        return True
+    if reason.startswith(("max_steps", "max_epochs")):
         return False
     if reason.startswith("budget"):
         return options.budget is not None and reason == spent_in_words(options.budget)
-    if reason.startswith("max_epochs"):
-        return options.max_epochs is not None and progress.epoch >= options.max_epochs
     if reason.startswith("patience"):
         return options.patience is not None and progress.stale >= options.patience
+    if reason.startswith("mean loss"):
+        mean = progress.mean_loss
+        return options.stop_loss is not None and (mean is None or mean < options.stop_loss)
     return bool(reason)
