@@ -6,12 +6,14 @@ import hashlib
 import json
 import shutil
 from pathlib import Path
+from typing import Any
 
 import numpy as np
 import pytest
 from conftest import PAIRS
 from safetensors.numpy import load_file
 
+from transformer_cli.checkpoints import store
 from transformer_cli.cli import console, failures
 from transformer_cli.cli.app import main
 from transformer_cli.sealing import sealed, unsealed
@@ -130,6 +132,28 @@ def test_a_state_that_is_none_and_a_place_inside_a_run_are_refused(capfd: pytest
     Path("runs/mine/checkpoints/step-00000004/state.json").write_text("[]")
     assert tx("average", "runs/mine", "--best", "2") == 4
     assert "state.json" in capfd.readouterr().err
+
+
+def test_a_mean_of_a_run_that_is_being_trained_is_of_what_is_there(
+    capfd: pytest.CaptureFixture[str], monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """Training had deleted what was chosen before it was read."""
+    train("mine")
+    load, gone = store.load_checkpoint, Path("runs/mine/checkpoints/step-00000003")
+
+    def meanwhile(path: Path, **options: Any) -> store.Checkpoint:
+        if gone.exists():
+            shutil.copytree(gone.with_name("step-00000004"), gone.with_name("step-00000005"))
+            manifest = gone.with_name("step-00000005") / "manifest.json"
+            manifest.write_bytes(sealed(unsealed(manifest.read_bytes()) | {"step": 5}))
+            shutil.rmtree(gone)
+        return load(path, **options)
+
+    monkeypatch.setattr(store, "load_checkpoint", meanwhile)
+    assert tx("average", "runs/mine", "--last", "2", "--json") == 0
+    parents = json.loads(capfd.readouterr().out)["parents"]
+    assert [Path(path).name for path in parents] == ["step-00000005", "step-00000004"]
+    assert tx("average", str(gone), "runs/mine", "-o", "other") == 4
 
 
 def test_a_checkpoint_counts_once_however_it_is_named(capfd: pytest.CaptureFixture[str]) -> None:

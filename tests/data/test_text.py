@@ -20,7 +20,7 @@ from faults import Saboteur
 
 from transformer_cli import files
 from transformer_cli.data import stream
-from transformer_cli.data.corpus import LONGEST_LINE, Corpus, split_lines
+from transformer_cli.data.corpus import BOM, LONGEST_LINE, Corpus, split_lines
 from transformer_cli.data.text import FileText, JoinedText, ListedText, Text, unpack, update
 from transformer_cli.data.used import learnable
 from transformer_cli.errors import DataError, ResourceError
@@ -49,7 +49,7 @@ def without(text: Text, lines: list[str], seed: int) -> tuple[Text, list[str]]:
 def test_it_is_the_text_of_the_file_whatever_blocks_it_was_scanned_in(seed, tmp_path, monkeypatch):
     monkeypatch.setattr(stream, "BLOCK_BYTES", 1 + seed % 9)
     monkeypatch.setattr("transformer_cli.data.text.BLOCK", 3)
-    data, digest = drawn(seed), hashlib.sha256()
+    data, digest = drawn(seed) if seed else BOM, hashlib.sha256()
     expected = split_lines(data, "text")
     (tmp_path / "text").write_bytes(data)
     text = FileText(tmp_path / "text", digest)
@@ -182,6 +182,20 @@ def test_a_short_write_of_what_is_unpacked_is_gone_on_with(tmp_path, monkeypatch
     monkeypatch.setattr(files, "disk", Dribble())
     text = scanned(tmp_path / "a.gz", gzip.compress(b"ein\nzwei\n" * 300))
     assert list(text) == ["ein", "zwei"] * 300
+
+
+def test_a_text_that_comes_bit_by_bit_is_whole_and_one_that_ends_early_is_none(tmp_path, monkeypatch):
+    """A short read was taken for a last line without an end, and one was put behind it."""
+    text, read = scanned(tmp_path / "text", b"eins\nzwei\ndrei"), os.pread
+    expected = ["eins", "zwei", "drei"]
+    for most in (1, 3, 4):
+        monkeypatch.setattr(os, "pread", lambda file, n, start, most=most: read(file, min(n, most), start))
+        assert list(text) == [text[0], text[1], text[2]] == expected
+    monkeypatch.setattr(os, "pread", lambda file, n, start: read(file, max(0, min(n, 7 - start)), start))
+    assert text[0] == "eins"
+    for place in (1, 2):
+        with pytest.raises(DataError, match="cannot be read"):
+            text[place]
 
 
 @pytest.mark.parametrize("call", ["pread", "fstat"])

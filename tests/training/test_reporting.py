@@ -7,6 +7,7 @@ import math
 from pathlib import Path
 from typing import Any
 
+from transformer_cli.checkpoints.events import validation_scores
 from transformer_cli.config.training import TrainingConfig
 from transformer_cli.training.clock import Clock, Horizon
 from transformer_cli.training.listening import Listener, Status
@@ -129,6 +130,19 @@ def test_a_run_that_continues_knows_its_earlier_scores(tmp_path: Path) -> None:
     after = Run(tmp_path, looks=True, step=50)
     after.update(1, seconds=1.0)
     assert after.shown[0].scores == (20.0,)
+
+
+def test_a_score_that_is_no_number_is_neither_praised_nor_drawn(tmp_path: Path) -> None:
+    """The first one was the best so far, and a picture of it an error."""
+    run = Run(tmp_path, looks=True, best_by="loss")
+    run.validate(0.0, seconds=1.0, loss=math.nan)
+    assert "best so far" not in run.praised[0]
+    run.validate(20.0, seconds=1.0)
+    run.update(1, seconds=1.0)
+    assert run.shown[0].scores == (1.0,)
+    with (tmp_path / "metrics.jsonl").open("a", encoding="utf-8") as file:
+        file.write('{"event": "validation", "step": 3, "loss": NaN}\n')
+    assert validation_scores(tmp_path, "loss") == (1.0,)
 
 
 def test_an_infinite_perplexity_is_null_in_the_metrics(tmp_path: Path) -> None:

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import json
+import math
 from pathlib import Path
 from typing import Any, Final
 
@@ -26,7 +27,7 @@ def read_events(run_dir: Path) -> list[dict[str, Any]]:
 def validation_scores(run_dir: Path, name: str) -> tuple[float, ...]:
     """What the validations came to, as they are judged: `bleu` or `loss`."""
     found = [event.get(name) for event in read_events(run_dir) if event.get("event") == "validation"]
-    return tuple(score for score in found if isinstance(score, float))
+    return tuple(score for score in found if isinstance(score, float) and math.isfinite(score))
 
 
 def event_of(line: bytes) -> dict[str, Any] | None:

@@ -17,7 +17,8 @@ from transformer_cli.errors import ModelError
 from transformer_cli.files import shown
 from transformer_cli.tokenizer import Tokenizer, wanted
 
-Run = TypeVar("Run")
+Place = TypeVar("Place")
+Made = TypeVar("Made")
 
 
 @dataclass(frozen=True)
@@ -68,15 +69,16 @@ class KnownRun:
         return source, into
 
 
-def found(find: Callable[[], Path], opened: Callable[[Path], Run]) -> Run:
-    """Open the checkpoint that `find` finds: the next, where training saved a better one and deleted it meanwhile."""
-    checkpoint = find()
+def found(find: Callable[[], Place], opened: Callable[[Place], Made]) -> Made:
+    """Open the checkpoint, or those, that `find` finds: the next, where training saved better ones and deleted them
+    meanwhile."""
+    place = find()
     while True:
         try:
-            return opened(checkpoint)
+            return opened(place)
         except ModelError:
-            before, checkpoint = checkpoint, find()
-            if checkpoint == before:
+            before, place = place, find()
+            if place == before:
                 raise
 
 

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import math
 from collections.abc import Sequence
+from functools import partial
 from pathlib import Path
 from typing import Annotated
 
@@ -65,16 +66,18 @@ def average(
 
     if best is not None or last is not None:
         run_dir = find_run(runs[0])
-        parents = _best(run_dir, best) if best is not None else _last(run_dir, last or 0)
+        choose = partial(_best, run_dir, best) if best is not None else partial(_last, run_dir, last or 0)
         place = Path(output_dir or run_dir.with_name(f"{run_dir.resolve().name}-average"))
     else:
-        parents, place = [find_checkpoint(name) for name in runs], Path(output_dir or "")
+        named, place = [find_checkpoint(name) for name in runs], Path(output_dir or "")
+        choose = partial(list, named)
     refuse_inside_a_run(place.parent)
 
     from transformer_cli.checkpoints.average import average as write
+    from transformer_cli.checkpoints.known import found
 
     with console.pulse.doing("averaging"):
-        made = write(parents, place)
+        made, parents = found(choose, lambda parents: (write(parents, place), parents))
         _copy_lexicon(run_of(parents[0]), place)
         if len({run_of(parent).resolve() for parent in parents}) == 1:
             _copy(run_of(parents[0]), place, WORD_COUNTS, LINES)

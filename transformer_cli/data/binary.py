@@ -92,7 +92,7 @@ class Stored:
         """What is at these places, which nobody can write to."""
         size = self.dtype.itemsize
         try:
-            data = os.pread(self._file.descriptor, (stop - start) * size, self._begin + start * size)
+            data = self._file.read((stop - start) * size, self._begin + start * size)
         except OSError as failure:
             raise files.unreadable(self.path, failure) from failure
         if len(data) != (stop - start) * size:

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import errno
 import os
 import tempfile
 from abc import abstractmethod
@@ -116,6 +117,8 @@ class FileText(Text):
             rest, data = b"", b"more"
             while data:
                 data = read_some(source, self.name)
+                if not data and not n_bytes and rest == BOM:  # nothing stands behind it
+                    rest, counts[BOM_REMOVED] = b"", 1
                 if file is not None:
                     _add(file, data)
                 block, end, rest = (rest + data).rpartition(b"\n") if data else (rest, b"\n" * bool(rest), b"")
@@ -170,7 +173,7 @@ class FileText(Text):
     def _read(self, start: int, stop: int) -> bytes:
         """The bytes from start to stop, and a line feed that the last line of a file lacks."""
         try:
-            data = os.pread(self._file.descriptor, stop - start, start)
+            data = self._file.read(stop - start, start)
             state = self._state()
         except OSError as failure:
             raise self._unreadable(failure) from failure
@@ -179,7 +182,11 @@ class FileText(Text):
                 f"{self.name} was changed while it was read",
                 hint="restore it and run the same command again; a text must stay as it is until training has ended",
             )
-        return data if len(data) == stop - start else data + b"\n"
+        if len(data) == stop - start:
+            return data
+        if len(data) == stop - start - 1 and stop == self.starts[-1]:
+            return data + b"\n"
+        raise self._unreadable(OSError(errno.EIO, os.strerror(errno.EIO)))
 
     def _unreadable(self, failure: OSError) -> TxError:
         hint = hint_of(failure, reads=True)
@@ -256,6 +263,14 @@ class Open:
 
     def __del__(self) -> None:
         os.close(self.descriptor)
+
+    def read(self, n: int, start: int) -> bytes:
+        """So many bytes from there, or as many as there are: the system may give them bit by bit."""
+        parts = []
+        while n > 0 and (data := os.pread(self.descriptor, n, start)):
+            parts.append(data)
+            n, start = n - len(data), start + len(data)
+        return parts[0] if len(parts) == 1 else b"".join(parts)
 
     def again(self) -> BufferedReader:
         """From its beginning."""

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import math
 from collections.abc import Callable
 from pathlib import Path
 from typing import Any
@@ -9,6 +10,7 @@ from typing import Any
 from transformer_cli import files
 from transformer_cli.checkpoints.events import METRICS, event_of, validation_scores
 from transformer_cli.decoding.quality import LOOPED, flags
+from transformer_cli.errors import ModelError
 from transformer_cli.training.clock import Clock, Horizon
 from transformer_cli.training.durations import duration
 from transformer_cli.training.listening import Listener, Status
@@ -122,7 +124,7 @@ class Reporter:
         bleu = f"  BLEU {results['bleu']:5.2f}" if results.get("bleu") is not None else ""
         if each := results.get("directions"):
             bleu += f" ({', '.join(f'{direction} {score:.2f}' for direction, score in each.items())})"
-        best = "  best so far" if is_best else ""
+        best = "  best so far" if is_best and math.isfinite(results["loss"]) else ""
         say = self.listener.praise if is_best and self.listener.praise is not None else self.listener.say
         self._say(
             f"  validation at step {progress.step:,}: loss {results['loss']:.3f}{bleu}{best}  ({duration(seconds)})",
@@ -130,7 +132,7 @@ class Reporter:
         )
         for sample in results.get("samples", []):
             self._say(f"    {shown_sample(sample['source'], sample['translation'], self.listener.columns - 4)}")
-        if (score := results.get(self.score_name.lower())) is not None:
+        if (score := results.get(self.score_name.lower())) is not None and math.isfinite(score):
             self.scores.append(score)
 
     def _tell_forecast(self, progress: Progress) -> None:
@@ -211,7 +213,7 @@ def forget_after(path: Path, step: int, *, warn: Callable[[str], None]) -> None:
     """
     if not path.exists():
         return
-    data = files.read_bytes(path)
+    data = files.read_bytes(path, error=ModelError)
     lines = [line for line in data.split(b"\n") if line.strip()]
     strange = [line for line in lines if event_of(line) is None]
     if strange:
