@@ -296,6 +296,19 @@ def test_marian_ends_after_updates_or_epochs(after, setting, value, tmp_path):
     assert "updates or epochs" in found.left["after: 3Gt"]
 
 
+@pytest.mark.parametrize(
+    ("updates", "is_carried"), [("", True), (" --max-update 5000", True), (" --max-update 90", False)]
+)
+def test_fairseqs_rate_falls_until_the_same_update(updates, is_carried, tmp_path):
+    """It fell until update 100,000, the default of tx."""
+    line = "fairseq-train bin --arch transformer --lr 5e-4 --lr-scheduler polynomial_decay --total-num-update 5000"
+    found, config = carried("fairseq", line + updates, tmp_path)
+    assert config.training.schedule == "linear"
+    assert config.training.max_steps == (5000 if is_carried else 90)
+    said = found.left.get("total_num_update: 5000", "")
+    assert said == ("" if is_carried else "linear ends where training does: training.max_steps, 90")
+
+
 def test_hydra_names_are_the_options(tmp_path):
     """fairseq-hydra-train's files say the same in sections."""
     text = "model: {_name: transformer_iwslt_de_en}\noptimization: {lr: [0.0005], clip_norm: 0.1}\n"

@@ -21,8 +21,8 @@ class Overview:
 
     score: of the best validation so far, under the name `score_name`; scores: of all validations, in their order.
     is_default: it is taken where none is named. is_training: a `tx train` is at work in it now. saved: when its newest
-    checkpoint was, in seconds since 1970. n_bytes: on the disk, all of it. tests: what `tx evaluate` found, by test set
-    and metric. trouble: why nothing else is said.
+    checkpoint was, in seconds since 1970. n_bytes: on the disk, all of it. tests: what `tx evaluate` found, by test
+    set: of which checkpoint, and scores and sacreBLEU's signatures by metric. trouble: why nothing else is said.
     """
 
     path: Path
@@ -33,7 +33,7 @@ class Overview:
     score_name: str = "BLEU"
     scores: tuple[float, ...] = ()
     saved: float | None = None
-    tests: dict[str, dict[str, float]] | None = None
+    tests: dict[str, dict[str, Any]] | None = None
     trouble: str = ""
 
     @property
@@ -93,9 +93,13 @@ def _overview(run_dir: Path) -> Overview:
         return Overview(**known, trouble=failure.message)
 
 
-def _tests(record: dict[str, Any]) -> dict[str, dict[str, float]]:
+def _tests(record: dict[str, Any]) -> dict[str, dict[str, Any]]:
     return {
-        name: {score["name"]: score["value"] for score in found["scores"]}
+        name: {
+            "checkpoint": found.get("checkpoint"),
+            "scores": {score["name"]: score["value"] for score in found["scores"]},
+            "signatures": {score["name"]: score.get("signature") for score in found["scores"]},
+        }
         for name, found in record.get("scores", {}).items()
     }
 

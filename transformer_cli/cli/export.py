@@ -121,4 +121,4 @@ def _tell(engine: str, found: Comparison) -> None:
     if other:
         better = sum(line.scored_here > line.score for line in other)
         console.say(f"of the others, tx prefers its own text {len(other) - better:,} times, the engine's {better:,}")
-        console.say(f"for example {shown(other[0].text)} and {shown(other[0].text_there)}")
+        console.say(f'for example "{shown(other[0].text)}" and "{shown(other[0].text_there)}"')

@@ -40,7 +40,13 @@ def plot(
         typer.Option("--output", "-o", metavar="FILE", help=f"A file, by its suffix: {' '.join(SUFFIXES)}."),
     ] = None,
     over: Annotated[
-        str, typer.Option("--over", metavar="UNIT", autocompletion=_units, help="steps, tokens or minutes.")
+        str,
+        typer.Option(
+            "--over",
+            metavar="UNIT",
+            autocompletion=_units,
+            help="steps; tokens, of source and target; or minutes, without validations.",
+        ),
     ] = "steps",
     json_output: Json = False,
     quiet: Quiet = False,

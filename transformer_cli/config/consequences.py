@@ -139,7 +139,16 @@ def _batch(facts: Facts, left: dict[str, str]) -> None:
 
 
 def _end(facts: Facts, left: dict[str, str]) -> None:
-    """Marian's `after`: updates, or epochs as in 20e."""
+    """Marian's `after`: updates, or epochs as in 20e. fairseq's end of a rate that falls to zero, which in tx is that
+    of training."""
+    if (zero_at := facts.value("~falls_until")) is not None:
+        origin, ends = facts.origin("~falls_until"), facts.value("training.max_steps", zero_at)
+        if facts.value("training.schedule") != "linear":
+            left[origin] = "only a rate that falls linearly ends there"
+        elif ends == zero_at:
+            facts.say("training.max_steps", zero_at, origin)
+        else:
+            left[origin] = f"linear ends where training does: training.max_steps, {ends:,}"
     until, origin = facts.value("~until"), facts.origin("~until")
     if isinstance(until, int) and until > 0:
         facts.say("training.max_steps", until, origin)

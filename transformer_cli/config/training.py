@@ -112,8 +112,9 @@ class TrainingConfig(Section):
     """Updates in which the learning rate rises linearly: a number, or a share of `max_steps` or of the budget, such as
     10%."""
     ema: Probability | None = None
-    """Keep an average of the weights beside them, of which so much is left after an update, such as 0.999; it is
-    validated, too, and whichever is better is what a checkpoint translates with."""
+    """Keep an average of the weights beside them, of which so much is left after an update, such as 0.999, and no more
+    than (n - 1) / (n + 8) after the n-th; it is validated, too, and whichever is better is what a checkpoint translates
+    with."""
     clip_norm: PositiveFloat | None = 1.0
     """Largest norm of an update's gradient; null: no clipping."""
     max_skipped: NonNegativeInt = 5

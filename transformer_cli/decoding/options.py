@@ -113,6 +113,11 @@ class SearchOptions:
         Raises UsageError also for a beam_size that is given where samples are drawn.
         """
         mbr = config.mbr if search is None else None
+        if search == "sampling" and config.rerank is not None:
+            raise UsageError(
+                "decoding.rerank chooses from what a beam finds: sampling has none",
+                hint="leave out --sample, or the other: --set decoding.rerank=null",
+            )
         search = "sampling" if mbr is not None else config.search if search is None else search
         if search == "sampling" and beam_size is not None:
             without = "sampling" if mbr is None else "decoding.mbr (--set decoding.mbr=null)"

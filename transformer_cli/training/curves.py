@@ -88,8 +88,18 @@ def added(run_dir: Path) -> str:
         config = read_config(run_dir)
     except TxError:
         return ""
-    amounts = {"label smoothing": config.training.label_smoothing, "dropout": config.model.dropout}
-    return " and ".join(f"{what} {amount:g}" for what, amount in amounts.items() if amount)
+    model, training = config.model, config.training
+    amounts = {
+        "label smoothing": training.label_smoothing,
+        "dropout": model.dropout,
+        "attention dropout": model.attention_dropout,
+        "activation dropout": model.activation_dropout,
+        "word dropout": training.word_dropout,
+        "drawn subwords": config.tokenizer.sampling,
+        "R-Drop": training.r_drop,
+    }
+    *most, last = [f"{what} {amount:g}" for what, amount in amounts.items() if amount] or [""]
+    return " and ".join(filter(None, [", ".join(most), last]))
 
 
 def figure(runs: Sequence[tuple[str, Sequence[Curve]]], *, over: Over, suffix: str, note: str = "") -> bytes:

@@ -216,10 +216,11 @@ def collect(names: Sequence[str]) -> Results:
 def scored(run_dir: Path) -> KeptRun:
     """What a run recorded; ModelError where `tx evaluate` has not scored it."""
     try:
-        return KeptRun.model_validate(read_record(run_dir))
+        return KeptRun.model_validate(record := read_record(run_dir))
     except ValidationError as error:
         place = ".".join(map(str, error.errors()[0]["loc"]))
-        hint = f"the same `tx train` finishes it, then tx evaluate -m {shown(run_dir)}"
+        first = "" if record.get("finished") else "the same `tx train` finishes it, then "
+        hint = f"{first}tx evaluate -m {shown(run_dir)}"
         if not read_config(run_dir).data.tests:
             hint = f"it has no test set: name one where it is trained (data.test); {hint}"
         raise ModelError(
