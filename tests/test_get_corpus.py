@@ -83,6 +83,26 @@ def test_the_files_are_fetched_unpacked_and_checked(script, server, tmp_path):
     assert content(tmp_path / "data/multi30k") == TEXTS
 
 
+def test_files_that_are_not_packed_are_fetched_as_they_are(script, server, tmp_path, monkeypatch):
+    """One that is, is none of them; and a folder that has them may have them packed."""
+    folder, url = server
+    for name, text in TEXTS.items():
+        (folder / f"{name}.lc").write_bytes(text)
+    fetched = [script.Fetched(f"{name}.lc", "sha256", digest, 1000) for name, digest in SHA256.items()]
+    corpora = {"a-b": script.Corpus("http://127.0.0.1:1", fetched, "x.yaml")}
+    expected = {f"{name}.lc": text for name, text in TEXTS.items()}
+    assert script.main(["a-b", "--into", str(tmp_path / "x"), "--url", url], corpora) == 0
+    assert content(tmp_path / "x") == expected
+    (folder / "val.en.lc").write_bytes(gzip.compress(TEXTS["val.en"]))
+    assert script.main(["a-b", "--into", str(tmp_path / "y"), "--url", url], corpora) == 3
+    for name, text in TEXTS.items():
+        (folder / f"{name}.lc").unlink()
+        (folder / f"{name}.lc.gz").write_bytes(gzip.compress(text))
+    monkeypatch.setenv("TX_A_B", str(folder))
+    assert script.main(["a-b", "--into", str(tmp_path / "z")], corpora) == 0
+    assert content(tmp_path / "z") == expected
+
+
 def test_what_is_there_and_right_is_not_fetched_again(script, server, tmp_path, capsys):
     get(script, tmp_path / "x", "--url", server[1])
     ASKED.clear()
@@ -141,9 +161,14 @@ def test_a_folder_that_lacks_one_is_named(script, tmp_path, monkeypatch, capsys)
 
 def test_the_recorded_hashes_are_those_of_the_files_that_the_preset_reads(script):
     """Where the real files are at hand, they are what is recorded; the names are always the preset's."""
-    preset = (SCRIPT.parents[1] / "configs" / "multi30k-de-en.yaml").read_text(encoding="utf-8")
-    for name in script.MULTI30K:
-        assert f"data/multi30k/{name.rpartition('.')[0]}\n" in preset
+    presets = SCRIPT.parents[1] / "configs"
+    for corpus, preset, names in (
+        ("multi30k", "multi30k-de-en", script.MULTI30K),
+        ("multi30k-tok", "multi30k-tok-both", script.MULTI30K_TOK),
+    ):
+        said = (presets / f"{preset}.yaml").read_text(encoding="utf-8")
+        for name in names:
+            assert re.search(rf"data/{corpus}/{re.escape(name.rpartition('.')[0])}\b(?!\.)", said)
     folder = Path(os.environ.get("TX_MULTI30K", SCRIPT.parents[2] / "shared" / "data" / "multi30k"))
     there = {name: folder / name for name in script.MULTI30K if (folder / name).is_file()}
     assert {name: hashlib.sha256(path.read_bytes()).hexdigest() for name, path in there.items()} == {

@@ -26,6 +26,8 @@ TRAINED = {"base", "big", "multi30k-de-en", "tiny", "transformer-base", "transfo
     "animal",
     "small-data",
     "multi30k-both",
+    "multi30k-tok-both",
+    "multi30k-tok-en-de",
     "multi30k-de-en-best",
     "multi30k-en-de",
     "iwslt14-de-en",

@@ -29,7 +29,8 @@ def train(
     overrides: Overrides = None,
     run_dir: RunDir = None,
     overwrite: Annotated[
-        bool, typer.Option("--overwrite", help="Delete a run that is in the run directory, and start anew.")
+        bool,
+        typer.Option("--overwrite", help="Start anew; the run that is there is deleted as soon as the new one begins."),
     ] = False,
     dry_run: Annotated[
         bool, typer.Option("--dry-run", help="Check configuration and text, say what would happen.")

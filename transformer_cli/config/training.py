@@ -48,8 +48,9 @@ class Budget(Section):
     is_one_of_several: ClassVar[bool] = True
 
     minutes: PositiveFloat | None = None
-    """From the first update on, validations and checkpoints included, also those of a run that was stopped and goes on.
-    Time is never the same twice, so that the weights are not either."""
+    """From the first update on, validations and checkpoints included, also those of a run that was stopped and goes on;
+    how long the last ones take is told by those before, so that a run with a single one may take longer. Time is never
+    the same twice, so that the weights are not either."""
     tokens: PositiveInt | None = None
     """Target tokens to learn from, end marks included."""
     epochs: PositiveFloat | None = None

@@ -21,7 +21,7 @@ BLOCK_LINES = 4096
 """What is handed on at once is no more than this, but for a line that is longer."""
 MOST_BESIDE = 5
 """Names of files that a hint lists."""
-FETCHED = "multi30k", "iwslt14", "wmt14"
+FETCHED = "multi30k", "multi30k-tok", "iwslt14", "wmt14"
 """Folders that presets read and `scripts/get_corpus` fills."""
 
 
