@@ -62,6 +62,9 @@ class ToldError(TxError):
 class Interrupted(TxError):
     """A signal asked the program to stop; what had to be saved is saved. hint: the command that goes on."""
 
+    is_undone = False
+    """Whether nothing of it is left: a run had not begun that was to replace another."""
+
     def __init__(self, message: str, *, signal_number: int, hint: str | None = None) -> None:
         super().__init__(message, hint=hint)
         self.exit_code = 128 + signal_number

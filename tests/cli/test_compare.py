@@ -128,7 +128,7 @@ def test_people_read_the_same_in_tables(runs: None, capfd: pytest.CaptureFixture
     assert "Where short is worse than long: 4 lines" in shown
     assert "better than" not in shown
     assert sum(" reference  " in line for line in lines) == 1
-    assert [line for line in lines if "writes all" in line] == ["long writes all 4 lines as long does"]
+    assert [line for line in lines if "write the same" in line] == ["long and long write the same 4 lines"]
 
 
 def test_what_cannot_be_compared_is_said_before_anything_is_translated(

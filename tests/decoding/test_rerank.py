@@ -187,7 +187,7 @@ def test_scoring_and_attention_need_no_other_model(two_ways: Path, tmp_path: Pat
 @pytest.mark.parametrize(
     ("arguments", "code", "words"),
     [
-        (["--sample"], 2, "sampling has none"),
+        (["--sample"], 2, "sampling has no beam"),
         (["-b", "1"], 2, "one of 1 finds no two"),
         (["--set=decoding.beam_size=1"], 2, "one of 1 finds no two"),
         (["--set=decoding.mbr={samples: 3}"], 2, "with decoding.mbr there is none"),

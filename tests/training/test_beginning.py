@@ -72,7 +72,7 @@ def test_a_parent_that_is_not_there_is_to_be_trained_first(name: str, command: s
         "multi30k-de-en-best.yaml", [f"training.init_from=runs/{name}", "data.train={pairs: [[a, b]]}"]
     )
     with pytest.raises(ModelError, match=rf"runs/{name}, which training begins with .* does not exist") as failure:
-        parent_of(config)
+        parent_of(config, replaced=Path("new"))
     assert str(failure.value.hint).startswith(f"train it first{command}; or name another run")
 
 

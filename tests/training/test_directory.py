@@ -6,9 +6,11 @@ import fcntl
 import json
 import os
 import shutil
+import signal
 import subprocess
 import threading
 import time
+from collections.abc import Callable
 from contextlib import suppress
 from pathlib import Path
 from types import SimpleNamespace
@@ -26,13 +28,13 @@ from transformer_cli.cli import failures
 from transformer_cli.cli.app import main
 from transformer_cli.config.run import RunConfig
 from transformer_cli.config.source import dump_config, load_config
-from transformer_cli.errors import ConfigError, DataError, ModelError, ResourceError, UsageError
+from transformer_cli.errors import ConfigError, DataError, Interrupted, ModelError, ResourceError, UsageError
 from transformer_cli.files import json_line
 from transformer_cli.training import directory, replacing
-from transformer_cli.training.directory import check_alike, claimed
+from transformer_cli.training.directory import check_alike, claimed, trained_in
 from transformer_cli.training.forecast import forecast
 from transformer_cli.training.parallel import World
-from transformer_cli.training.run import Listener, train
+from transformer_cli.training.run import Listener, Run, train
 
 pytestmark = pytest.mark.usefixtures("own_threads")
 
@@ -87,7 +89,7 @@ def test_what_a_run_replaces_is_there_again_where_that_one_cannot_begin(
     with pytest.raises(error):
         train(settings(**wrong), RUN, overwrite=True, listener=Listener(say=said.append))
     assert contents(RUN) == before
-    assert said[-1] == f"the new run could not begin: the one that was in {RUN} is there again"
+    assert said[-1] == f"the new run has not begun: the one that was in {RUN} is there again"
     train(settings(training={"max_steps": 2}), RUN, overwrite=True)
     assert not (RUN / replacing.ASIDE).exists()
     assert {path.relative_to(RUN) for path in RUN.rglob("notes.txt")} == {
@@ -108,44 +110,113 @@ def test_a_run_does_not_replace_what_it_begins_with(place: str) -> None:
     assert contents(RUN) == before
 
 
-def test_whenever_one_is_killed_who_sets_a_run_aside_or_puts_it_back_nothing_is_lost(
-    monkeypatch: pytest.MonkeyPatch,
+def files_of(folder: Path) -> dict[Path, bytes]:
+    return {path.relative_to(folder): content for path, content in contents(folder).items()}
+
+
+def another_run_in_its_place(folder: Path) -> None:
+    (folder / "run.json").write_text('{"data": {"train": {"sha256": ""}}}', encoding="utf-8")
+    (folder / "tokenizer").mkdir()
+    (folder / "tokenizer" / "spm.model").write_bytes(b"another")
+
+
+def restarted(folder: Path) -> None:
+    with trained_in(folder, lambda line: None):
+        replacing.sweep(folder)
+
+
+@pytest.mark.parametrize("failure", [KeyboardInterrupt(), OSError(5, "the disk is gone")], ids=["killed", "failed"])
+def test_whenever_who_sets_a_run_aside_or_puts_it_back_is_killed_nothing_is_lost(
+    failure: BaseException, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    before = {path.relative_to(RUN): content for path, content in contents(RUN).items()}
-    half = Path("half")
+    before, half = files_of(RUN), Path("half")
     for nth in range(1, 1000):
         shutil.copytree(RUN, half)
-        saboteur = Saboteur(nth, KeyboardInterrupt())
-        with monkeypatch.context() as patch, suppress(KeyboardInterrupt):
+        saboteur = Saboteur(nth, failure)
+        with monkeypatch.context() as patch, suppress(KeyboardInterrupt, ResourceError):
             patch.setattr(files, "disk", saboteur)
             replacing.set_aside(half, lambda line: None)
-            (half / "run.json").write_text('{"data": {"train": {"sha256": ""}}}', encoding="utf-8")
-            (half / "tokenizer").mkdir()
-            (half / "tokenizer" / "spm.model").write_bytes(b"another")
+            another_run_in_its_place(half)
             replacing.put_back(half)
-        replacing.sweep(half)
-        replacing.recover(half)
-        replacing.put_back(half)
-        assert {path.relative_to(half): content for path, content in contents(half).items()} == before
+        restarted(half)
+        assert files_of(half) == before
         shutil.rmtree(half)
         if not saboteur.struck:
             break
     assert nth > 40
 
 
-def test_a_run_that_was_stopped_before_it_began_goes_on_and_replaces_what_was_there() -> None:
-    """And what it was to replace is not forgotten where another is to replace both."""
-    before = {path.relative_to(RUN): content for path, content in contents(RUN).items()}
-    config = settings(training={"max_steps": 2})
-    for _ in range(2):
-        replacing.set_aside(RUN, lambda line: None)
-        (RUN / "run.json").write_text("{}", encoding="utf-8")
-    kept = RUN / replacing.ASIDE
-    assert {path.relative_to(kept): content for path, content in contents(kept).items()} == before
-    (RUN / "run.json").unlink()
-    train(config, RUN)
-    assert [path.name for path in list_checkpoints(RUN)] == ["step-00000002"]
-    assert not kept.exists()
+@pytest.mark.parametrize("failure", [KeyboardInterrupt(), OSError(5, "the disk is gone")], ids=["killed", "failed"])
+def test_whenever_who_forgets_what_it_replaced_is_killed_one_of_both_is_whole(
+    failure: BaseException, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """The new one was taken for one that had not begun, and deleted; or half of the old one was put back."""
+    before, half = files_of(RUN), Path("half")
+    found = []
+    for nth in range(1, 1000):
+        shutil.copytree(RUN, half)
+        replacing.set_aside(half, lambda line: None)
+        another_run_in_its_place(half)
+        new = files_of(half).keys() - {Path(replacing.ASIDE) / path for path in before}
+        saboteur = Saboteur(nth, failure)
+        with suppress(KeyboardInterrupt, ResourceError), replacing.undone(half, lambda line: None):
+            with monkeypatch.context() as patch:
+                patch.setattr(files, "disk", saboteur)
+                replacing.forget(half)
+            raise KeyboardInterrupt
+        restarted(half)
+        found.append(files_of(half) == before)
+        assert found[-1] or files_of(half).keys() == new
+        shutil.rmtree(half)
+        if not saboteur.struck:
+            break
+    assert nth > 10
+    assert found == sorted(found, reverse=True)  # from some operation on it is the new one
+    assert not found[-1]
+
+
+def test_what_a_killed_run_was_to_replace_is_there_again_for_whoever_comes_next() -> None:
+    """The old command trained anew, and the trained model was gone."""
+    before, said = files_of(RUN), list[str]()
+    replacing.set_aside(RUN, said.append)
+    another_run_in_its_place(RUN)
+    outcome = train(RunConfig.model_validate(settings_of(before)), RUN, listener=Listener(say=said.append))
+    assert outcome.was_finished
+    assert files_of(RUN).keys() == before.keys()
+    assert "had not begun: that is there again" in " ".join(said)
+
+
+def settings_of(found: dict[Path, bytes]) -> dict[str, Any]:
+    Path("before.yaml").write_bytes(found[Path("config.yaml")])
+    return load_config("before.yaml").model_dump()
+
+
+def test_a_folder_of_others_is_not_taken_for_a_run_that_had_not_begun() -> None:
+    Path("mine").mkdir()
+    shutil.copytree(RUN, Path("mine", replacing.ASIDE))
+    Path("mine", "config.yaml").write_text("my: own\n", encoding="utf-8")
+    before = contents(Path("mine"))
+    with pytest.raises(UsageError, match=r"is not a run, but has config\.yaml"):
+        train(settings(), Path("mine"))
+    assert contents(Path("mine")) == before
+
+
+def test_who_stops_a_run_before_it_begins_has_the_one_that_it_was_to_replace(monkeypatch: pytest.MonkeyPatch) -> None:
+    """One update was made first, and what was there deleted for it."""
+    before = files_of(RUN)
+    monkeypatch.setattr(Run, "_tokenizer", interrupting(Run._tokenizer))
+    with pytest.raises(Interrupted, match="before the first update") as stopped:
+        train(settings(training={"max_steps": 2}), RUN, overwrite=True)
+    assert stopped.value.is_undone
+    assert files_of(RUN) == before
+
+
+def interrupting(really: Callable[..., Any]) -> Callable[..., Any]:
+    def method(*arguments: Any) -> Any:
+        os.kill(os.getpid(), signal.SIGTERM)
+        return really(*arguments)
+
+    return method
 
 
 def test_a_run_whose_text_is_missing_leaves_no_folder_behind() -> None:
@@ -259,7 +330,7 @@ def test_a_run_that_was_broken_off_before_its_record_is_still_a_run(monkeypatch:
             with suppress(ResourceError):
                 train(settings(training={"max_steps": 1}), Path("new"))
         directory.check_ours(Path("new"))
-        if directory.is_run(Path("new")):
+        if replacing.is_run(Path("new")):
             break
     assert nth > 4
 

@@ -212,6 +212,8 @@ def followed(of: Learner, stops: Sequence[int]) -> Followed:
     while found.progress.finished is None:
         fit(replace(of, asked=asked), found.progress, epochs, after)
     found.progress.epoch_loss = round(found.progress.epoch_loss, 2)
+    if found.progress.mean_loss is not None:
+        found.progress.mean_loss = round(found.progress.mean_loss, 4)
     return found
 
 

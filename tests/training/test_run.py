@@ -513,7 +513,7 @@ def test_a_run_is_recorded() -> None:
 def test_scores_that_come_while_a_run_is_trained_are_kept() -> None:
     """The end of training used to write what it knew at the beginning over them."""
     path = Path("runs/x/run.json")
-    scores = {"test": {"lines": 2}}
+    scores = {"test": {"lines": 2, "scores": []}}
 
     def evaluate(line: str) -> None:
         if line.startswith("step "):

@@ -130,7 +130,7 @@ def compare(
         show([*settings_table, *_contrast_tables(reports, contrasts)], markdown=markdown)
         for one, against in zip(reports[1:], contrasts, strict=True):
             if against.n_same == against.n_lines:
-                console.result(f"{one.name} writes all {against.n_lines:,} lines as {reports[0].name} does")
+                console.result(f"{reports[0].name} and {one.name} write the same {against.n_lines:,} lines")
         complaints = [] if text.is_own else [warning for one in reports for warning in one.warnings]
         for warning in dict.fromkeys(complaints):
             console.warn(warning)

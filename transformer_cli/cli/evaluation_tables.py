@@ -65,8 +65,8 @@ def _systems(reports: Sequence[Report], options: EvaluationConfig, signatures: t
     notes = [
         f"Differences are from {reports[0].name}. p: how likely one of this size would be if both systems were equally "
         f"good, by approximate randomization ({options.trials:,} trials), which is two-sided, and by sacreBLEU's "
-        f"paired bootstrap ({options.resamples:,} resamples), whose p may be a third of that for a small difference. "
-        "TER counts errors: less is better.",
+        f"paired bootstrap ({options.resamples:,} resamples), whose p of a small difference may be a third of the "
+        "former. TER counts errors: less is better.",
     ]
     return Table(
         f"{len(reports)} systems ({_lines(reports[0])})", columns, tuple(rows), notes=tuple(notes), lines=signatures

@@ -61,8 +61,7 @@ def _identity(name: str | Path, *, standard: int) -> tuple[int, int] | None:
 def _refuse_run_file(path: Path) -> None:
     """path: absolute, without links."""
     from transformer_cli.checkpoints.find import RUNS
-    from transformer_cli.training.directory import is_run
-    from transformer_cli.training.replacing import FILES, FOLDERS
+    from transformer_cli.training.replacing import FILES, FOLDERS, is_run
 
     for folder in path.parents:
         first, *inside = path.relative_to(folder).parts
@@ -214,7 +213,7 @@ JSON_FIELDS = frozenset(
 
 def refuse_inside_a_run(place: Path) -> None:
     """UsageError for a directory among a run's own files, which training writes and deletes."""
-    from transformer_cli.training.directory import is_run
+    from transformer_cli.training.replacing import is_run
 
     resolved = place.resolve()
     run = next((folder for folder in (resolved, *resolved.parents) if is_run(folder)), None)

@@ -109,7 +109,7 @@ def train(
         with listener() as listening:
             outcome = train(loaded, directory, overwrite=overwrite, listener=listening, texts=texts, since=began)
     except Interrupted as end:
-        end.hint = _command(config, overrides or [], run_dir, processes, max_time)
+        end.hint = _command(config, overrides or [], run_dir, processes, max_time, overwrite=end.is_undone)
         raise
     if place().rank:
         return
@@ -150,12 +150,16 @@ def program() -> str:
     return "tx" if shutil.which("tx") or runs_as.name != "tx" else shlex.quote(shown(runs_as))
 
 
-def _command(config: str, overrides: list[str], run_dir: str | None, processes: int, max_time: str | None) -> str:
-    """What goes on with the run: without `--overwrite`, which would begin anew."""
+def _command(
+    config: str, overrides: list[str], run_dir: str | None, processes: int, max_time: str | None, *, overwrite: bool
+) -> str:
+    """What goes on with the run. overwrite: it has not begun, and another one is there again; else that would begin
+    anew."""
     options = ["-c", config, *(word for override in overrides for word in ("--set", override))]
     options += ["--run-dir", run_dir] if run_dir else []
     options += ["--processes", str(processes)] if processes > 1 else []
     options += ["--max-time", max_time] if max_time else []
+    options += ["--overwrite"] if overwrite else []
     return f"{program()} train {shlex.join(options)}"
 
 

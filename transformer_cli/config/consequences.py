@@ -141,9 +141,11 @@ def _batch(facts: Facts, left: dict[str, str]) -> None:
 def _end(facts: Facts, left: dict[str, str]) -> None:
     """Marian's `after`: updates, or epochs as in 20e. fairseq's end of a rate that falls to zero, which in tx is that
     of training."""
-    if (zero_at := facts.value("~falls_until")) is not None:
-        origin, ends = facts.origin("~falls_until"), facts.value("training.max_steps", zero_at)
-        if facts.value("training.schedule") != "linear":
+    if (zero_at := facts.value("~rate_ends_at")) is not None:
+        origin, ends = facts.origin("~rate_ends_at"), facts.value("training.max_steps", zero_at)
+        if type(zero_at) is not int or zero_at < 1:
+            left[origin] = "this is no number of updates"
+        elif facts.value("training.schedule") != "linear":
             left[origin] = "only a rate that falls linearly ends there"
         elif ends == zero_at:
             facts.say("training.max_steps", zero_at, origin)

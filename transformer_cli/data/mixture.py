@@ -95,16 +95,16 @@ class Mixture:
             weight * (most / size) ** (1 - 1 / temperature) if size else 0.0
             for weight, size in zip(weights, self.sizes, strict=True)
         ]
+        all_seen = sum(weight * size for weight, size in zip(self.weights, self.sizes, strict=True))
+        if all_seen > MOST:
+            raise DataError(
+                f"the weights of data.train's texts make an epoch of {all_seen:.3g} pairs; up to {MOST:,} are possible",
+                hint="give smaller weights: they say how many times an epoch sees a text",
+            )
         self.seen = [
             max(1, round(weight * size)) if size else 0 for weight, size in zip(self.weights, self.sizes, strict=True)
         ]
         """Pairs of each in an epoch, counted as often as they come; at least one of a text that has any."""
-        if sum(self.seen) > MOST:
-            raise DataError(
-                f"the weights of data.train's texts make an epoch of {sum(self.seen):,} pairs; up to {MOST:,} are "
-                "possible",
-                hint="give smaller weights: they say how many times an epoch sees a text",
-            )
 
     def rows(self, *, seed: int, epoch: int) -> npt.NDArray[np.int32] | None:
         """Which of the pairs an epoch has, each as often as it comes, text by text; None for all of them once."""

@@ -115,7 +115,7 @@ class SearchOptions:
         mbr = config.mbr if search is None else None
         if search == "sampling" and config.rerank is not None:
             raise UsageError(
-                "decoding.rerank chooses from what a beam finds: sampling has none",
+                "decoding.rerank chooses from what a beam finds, and sampling has no beam",
                 hint="leave out --sample, or the other: --set decoding.rerank=null",
             )
         search = "sampling" if mbr is not None else config.search if search is None else search

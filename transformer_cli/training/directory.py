@@ -13,13 +13,13 @@ from typing import TYPE_CHECKING, Any
 
 from transformer_cli import files
 from transformer_cli.checkpoints.events import METRICS
-from transformer_cli.checkpoints.find import MANIFEST, list_checkpoints, step_of
-from transformer_cli.checkpoints.record import is_record, read_config, read_record
+from transformer_cli.checkpoints.find import list_checkpoints, step_of
+from transformer_cli.checkpoints.record import read_config, read_record
 from transformer_cli.config.run import RunConfig
 from transformer_cli.config.source import dump_config, load_config
 from transformer_cli.data.corpus import Corpus
 from transformer_cli.errors import DataError, ModelError, ResourceError, TxError, UsageError
-from transformer_cli.training.replacing import MEMORY, recover, taken, undone_by_errors
+from transformer_cli.training.replacing import MEMORY, is_run, put_back, taken, undone
 
 if TYPE_CHECKING:
     from transformer_cli.training.parallel import World
@@ -89,9 +89,11 @@ def claimed(run_dir: Path) -> Iterator[None]:
 
 @contextmanager
 def trained_in(run_dir: Path, tell: Callable[[str], None]) -> Iterator[None]:
-    """`claimed`, by a run that may replace another: an error before it begins leaves the other as it was."""
-    with claimed(run_dir), undone_by_errors(run_dir, tell):
-        recover(run_dir)
+    """`claimed`, by a run that may replace another: whatever ends it before it begins leaves the other as it was, or
+    the next start does."""
+    with claimed(run_dir), undone(run_dir, tell):
+        if put_back(run_dir):
+            tell(f"a run that was to replace the one in {files.shown(run_dir)} had not begun: that is there again")
         yield
 
 
@@ -303,31 +305,6 @@ def check_ours(run_dir: Path) -> None:
             f"{files.shown(run_dir)} is not a run, but has {listed}, which a run would replace",
             hint="choose another --run-dir, or move that away",
         )
-
-
-def is_run(run_dir: Path) -> bool:
-    """Whether tx made this directory, told by what only tx writes: the record of a run, or a checkpoint's manifest."""
-    return _is_ours(run_dir / "run.json", _tells_of_a_run) or any(
-        _is_ours(path / MANIFEST, lambda value: {"tx", "step", "tokenizer", "files", "sha256"} <= value.keys())
-        for path in list_checkpoints(run_dir)
-    )
-
-
-def _is_ours(path: Path, shape: Callable[[dict[str, Any]], bool]) -> bool:
-    """Whether a file holds a JSON object of this shape."""
-    try:
-        value = files.read_json(path)
-    except TxError:
-        return False
-    return isinstance(value, dict) and shape(value)
-
-
-def _tells_of_a_run(record: dict[str, Any]) -> bool:
-    """Whether it is a run.json: of a run that was trained, or of one that has its text so far."""
-    versions, texts = record.get("versions"), record.get("data")
-    if isinstance(versions, dict):
-        return "tx" in versions
-    return record.keys() == {"data"} and isinstance(texts, dict) and bool(texts) and is_record(record)
 
 
 def _is_dumped(path: Path) -> bool:

@@ -38,8 +38,8 @@ class Disk:
     """Bytes on the disk of a run.
 
     text: as ids, with what is kept of it. checkpoint: of one; checkpoints: how many there are at most at a time. there:
-    of all that, what the run directory has by now. needed: what is still to be written, and at a time there. free: for
-    whoever asks.
+    of all that, what the run directory has by now. needed: what is still to be written, and at a time there; a run that
+    is replaced goes when the text is encoded. free: for whoever asks.
     """
 
     text: int
@@ -98,7 +98,7 @@ def expense(
         checkpoints=checkpoints,
         tokenizer=model,
         there=there,
-        needed=max(0, text + max(noted, checkpoint * checkpoints) + model - there),
+        needed=max(text + model if overwrite else 0, text + max(noted, checkpoint * checkpoints) + model - there),
         free=shutil.disk_usage(next(place for place in (run_dir, *run_dir.absolute().parents) if place.is_dir())).free,
     )
     return disk, Preparing(reading_s, tokenizer_s, encoding_s * to_encode / len(texts["train"]))

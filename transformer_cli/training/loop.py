@@ -106,8 +106,8 @@ def windows(batches: Iterator[Batch], size: int) -> Iterator[list[Batch]]:
 
 def end_epoch(progress: Progress, options: TrainingConfig) -> str | None:
     """Turn to the next epoch; returns why training ends here, if it does."""
-    progress.mean_loss = progress.epoch_loss / progress.epoch_tokens if progress.epoch_tokens else None
-    mean = math.inf if progress.mean_loss is None else progress.mean_loss
+    mean = progress.epoch_loss / progress.epoch_tokens if progress.epoch_tokens else math.inf
+    progress.mean_loss = mean if math.isfinite(mean) else None
     progress.epoch += 1
     progress.batch, progress.epoch_loss, progress.epoch_tokens = 0, 0.0, 0
     progress.shares.clear()

@@ -1,7 +1,7 @@
 """What a run consists of on the disk, and another run in its place.
 
 What was there is set aside, in the same folder, until the new run has all that it needs to begin; where that fails, it
-is put back. Whoever is killed meanwhile leaves it there, for the next start.
+is put back: at once, or by the next start after a process that was killed.
 """
 
 from __future__ import annotations
@@ -11,12 +11,15 @@ import re
 from collections.abc import Callable, Iterator
 from contextlib import contextmanager, suppress
 from pathlib import Path
+from typing import Any
 
 from transformer_cli import files
 from transformer_cli.checkpoints.events import METRICS
+from transformer_cli.checkpoints.find import MANIFEST, list_checkpoints
+from transformer_cli.checkpoints.record import is_record
 from transformer_cli.data.fingerprints import LINES
 from transformer_cli.data.lexicon import LEXICON
-from transformer_cli.errors import Interrupted, TxError, UsageError
+from transformer_cli.errors import Interrupted, ResourceError, TxError, UsageError
 from transformer_cli.evaluation.words import WORD_COUNTS
 
 MEMORY = "memory.json"
@@ -60,6 +63,14 @@ def taken(run_dir: Path) -> list[str]:
     return found
 
 
+def is_run(run_dir: Path) -> bool:
+    """Whether tx made this directory, told by what only tx writes: the record of a run, or a checkpoint's manifest."""
+    return _is_ours(run_dir / "run.json", _tells_of_a_run) or any(
+        _is_ours(path / MANIFEST, lambda value: {"tx", "step", "tokenizer", "files", "sha256"} <= value.keys())
+        for path in list_checkpoints(run_dir)
+    )
+
+
 def sweep(run_dir: Path) -> None:
     """Delete what killed writers left half-written anywhere in a run."""
     for folder in ("", *FOLDERS):
@@ -85,57 +96,51 @@ def discard(run_dir: Path) -> None:
 
 
 def set_aside(run_dir: Path, tell: Callable[[str], None]) -> None:
-    """Make room for another run; where what is there lies from now on is told. What has not begun itself is deleted,
-    and what it was to replace stays. UsageError for a folder that is a link."""
+    """Make room for another run; where what is there lies from now on is told. UsageError where a folder is a link."""
     _refuse_links(run_dir)
-    recover(run_dir)
-    if (run_dir / ASIDE).is_dir():
-        discard(run_dir)
-    elif taken(run_dir):
-        _move(run_dir, run_dir / ON_ITS_WAY)
-        files.rename(run_dir / ON_ITS_WAY, run_dir / ASIDE)
-    else:
+    if not taken(run_dir):
         return
+    _move(run_dir, run_dir / ON_ITS_WAY)
+    files.rename(run_dir / ON_ITS_WAY, run_dir / ASIDE)
     tell(f"what was there lies in {files.shown(run_dir / ASIDE)} until training begins")
 
 
 def put_back(run_dir: Path) -> bool:
-    """Delete the run that did not begin; what it was to replace is there again. Whether there was anything."""
-    if is_aside := (run_dir / ASIDE).is_dir():
+    """Delete the run that did not begin, if one has been set aside for it, and have that, or what of it was moved so
+    far, where it was. Whether there was anything."""
+    if is_aside := (run_dir / ASIDE).is_dir() and (is_run(run_dir) or not taken(run_dir)):
         discard(run_dir)
         files.rename(run_dir / ASIDE, run_dir / ON_ITS_WAY)
-        recover(run_dir)
-    return is_aside
-
-
-def recover(run_dir: Path) -> None:
-    """Put back what somebody was killed over while moving it."""
-    if (there := run_dir / ON_ITS_WAY).is_dir():
+    if is_on_its_way := (there := run_dir / ON_ITS_WAY).is_dir():
         _move(there, run_dir)
         with suppress(OSError):
             there.rmdir()
+    return is_aside or is_on_its_way
 
 
 def forget(run_dir: Path) -> None:
-    """Delete what the run has replaced."""
-    if (there := run_dir / ASIDE).is_dir():
-        discard(there)
-        with suppress(OSError):
-            there.rmdir()
+    """Delete what the run has replaced: from here on it is not put back, even if deleting fails half-way."""
+    with suppress(ResourceError):
+        files.remove(run_dir / ASIDE)
+    if (run_dir / ASIDE).exists():
+        files.remove(run_dir / ASIDE)
 
 
 @contextmanager
-def undone_by_errors(run_dir: Path, tell: Callable[[str], None]) -> Iterator[None]:
-    """Where an error ends it, what was set aside is put back, if it has not been forgotten, and that is told. Who is
-    only interrupted goes on by the next start."""
+def undone(run_dir: Path, tell: Callable[[str], None]) -> Iterator[None]:
+    """Whatever ends it before what was set aside has been forgotten: that is put back, and told."""
     try:
         yield
-    except (Interrupted, KeyboardInterrupt):
-        raise
-    except BaseException:
-        with suppress(TxError):  # it still is aside then
-            if put_back(run_dir):
-                tell(f"the new run could not begin: the one that was in {files.shown(run_dir)} is there again")
+    except BaseException as end:
+        try:
+            is_back = put_back(run_dir)
+        except TxError as failure:
+            tell(f"what was in {files.shown(run_dir)} could not be put back, the next start will: {failure.message}")
+        else:
+            if is_back:
+                tell(f"the new run has not begun: the one that was in {files.shown(run_dir)} is there again")
+            if isinstance(end, Interrupted):
+                end.is_undone = is_back
         raise
 
 
@@ -164,12 +169,30 @@ def _move(old: Path, new: Path) -> None:
             for one in [path] if is_whole else ours:
                 there = new / one.relative_to(old)
                 files.make_directory(there.parent)
-                files.rename(one, there)
+                if not os.path.lexists(there):
+                    files.rename(one, there)
             with suppress(OSError):
                 path.rmdir()
         with suppress(OSError):
             (old / folder).rmdir()
     files.make_directory(new)
     for name in FILES:
-        if os.path.lexists(old / name) and not (old / name).is_dir():
+        if os.path.lexists(old / name) and not (old / name).is_dir() and not os.path.lexists(new / name):
             files.rename(old / name, new / name)
+
+
+def _is_ours(path: Path, shape: Callable[[dict[str, Any]], bool]) -> bool:
+    """Whether a file holds a JSON object of this shape."""
+    try:
+        value = files.read_json(path)
+    except TxError:
+        return False
+    return isinstance(value, dict) and shape(value)
+
+
+def _tells_of_a_run(record: dict[str, Any]) -> bool:
+    """Whether it is a run.json: of a run that was trained, or of one that has its text so far."""
+    versions, texts = record.get("versions"), record.get("data")
+    if isinstance(versions, dict):
+        return "tx" in versions
+    return record.keys() == {"data"} and isinstance(texts, dict) and bool(texts) and is_record(record)

@@ -99,6 +99,7 @@ class Run:
         here = {"versions": versions(), "device": device_of(self.config).split(":")[0]}
         directory.check_alike(self.world, here | {"settings": self.config.model_dump(mode="json")})
         directory.check_ours(self.run_dir)
+        self.overwrites = overwrite
         if not overwrite:
             self.record = directory.check_same(self.config, self.run_dir)
         self.held = frozen(self.config)
@@ -123,6 +124,8 @@ class Run:
         if self.progress.finished:
             return self._outcome(was_finished=True)
         self._survey(learner)
+        if self.overwrites and self.stop.is_agreed(self.world.sum(*self._asked())):
+            raise self.stop.interruption("before the first update")
         if self.world.is_main:
             replacing.forget(self.run_dir)
         self.reporter = Reporter(
@@ -388,12 +391,6 @@ class Run:
         files.write_text(self.run_dir / "config.yaml", dump_config(self.config))
 
     def _outcome(self, *, was_finished: bool) -> Outcome:
-        return Outcome(
-            run_dir=self.run_dir,
-            steps=self.progress.step,
-            reason=self.progress.finished or "",
-            best=store.find_checkpoint(str(self.run_dir)),
-            score=max(self.progress.scores.values(), default=None),
-            was_finished=was_finished,
-            example=example_of(self.texts[1], self.config.data),
-        )
+        best, score = store.find_checkpoint(str(self.run_dir)), max(self.progress.scores.values(), default=None)
+        end, example = (self.progress.step, self.progress.finished or ""), example_of(self.texts[1], self.config.data)
+        return Outcome(self.run_dir, *end, best, score, was_finished, example)

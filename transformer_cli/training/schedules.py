@@ -13,7 +13,7 @@ from transformer_cli.config.training import SCHEDULES, TrainingConfig
 
 DECAY = 0.2
 """The share of all training in which `warmup-stable-decay` falls."""
-STILL_HIGH = 0.1
+STILL_HIGH = 0.2
 """Of the peak: what a rate that falls to zero is said to end at."""
 
 
@@ -117,11 +117,13 @@ def cut_short(options: TrainingConfig, last: int | None) -> str:
     end = options.last_step
     by_epochs = end is not None and last < end
     as_budget = f"training.budget={{epochs: {options.max_epochs}}} in place of training.max_epochs"
+    as_budget += " and training.max_steps" if options.max_steps is not None else ""
+    updates = f"{last:,} update{'s' * (last != 1)}"
     if options.warmup_updates > last:
         remedy = f"with {as_budget} and training.warmup_steps=20%" if by_epochs else "with training.warmup_steps=20%"
         of = "" if isinstance(options.warmup_steps, int) else f", {options.warmup_steps} of training.max_steps"
         return (
-            f"the learning rate still rises when training ends, after {last:,} updates: training.warmup_steps is "
+            f"the learning rate still rises when training ends, after {updates}: training.warmup_steps is "
             f"{options.warmup_updates:,}{of}; {remedy} it would rise for a fifth of them"
         )
     if not by_epochs:
@@ -132,7 +134,7 @@ def cut_short(options: TrainingConfig, last: int | None) -> str:
     if zero > 0 or there <= STILL_HIGH * height:
         return ""
     return (
-        f"the learning rate is still at {there / height:.0%} of its peak when training ends, after {last:,} updates: "
+        f"the learning rate is still at {there / height:.0%} of its peak when training ends, after {updates}: "
         f"{options.schedule} falls until training.max_steps, {end:,}; with {as_budget} it would end at zero"
     )
 
