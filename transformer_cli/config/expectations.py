@@ -164,7 +164,7 @@ def advice(node: Node, wanted: Accepted, name: str) -> str:
     is_share = name == "data.valid" or {int, str} <= types_
     if isinstance(value, float) and 0 < value < 1 and is_share:
         return f"; write {100 * value:g}%"
-    if isinstance(value, int) and 0 < value <= 50 and name == "data.valid" and value is not True:
+    if type(value) is int and 0 < value <= 50 and name == "data.valid":  # a truth value is no number
         return f"; write {value}%, or quote a text's name"
     if isinstance(value, bool | int | float) and str in types_ and int not in types_:
         return "; quote it"

@@ -98,8 +98,8 @@ def added(run_dir: Path) -> str:
         "drawn subwords": config.tokenizer.sampling,
         "R-Drop": training.r_drop,
     }
-    *most, last = [f"{what} {amount:g}" for what, amount in amounts.items() if amount] or [""]
-    return " and ".join(filter(None, [", ".join(most), last]))
+    named = [f"{what} {amount:g}" for what, amount in amounts.items() if amount]
+    return " and ".join(filter(None, [", ".join(named[:-1]), *named[-1:]]))
 
 
 def figure(runs: Sequence[tuple[str, Sequence[Curve]]], *, over: Over, suffix: str, note: str = "") -> bytes:

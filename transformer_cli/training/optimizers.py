@@ -17,8 +17,7 @@ from transformer_cli.model.attention import stacked
 Groups = list[dict[str, Any]]
 """Parameters, as a recipe gets them, in groups with their `weight_decay`; `hidden` are the matrices inside of layers,
 `rows`, for each parameter, how many each of the matrices has that it is made of; None: it is one; `dtype` is what the
-model computes in. The loop sets the
-rate, `lr`, of each before each update."""
+model computes in. The loop sets the rate, `lr`, of each before each update."""
 
 
 def build_optimizer(model: nn.Module, options: TrainingConfig) -> torch.optim.Optimizer:

@@ -54,11 +54,9 @@ ON_ITS_WAY = ".replacing"
 def taken(run_dir: Path) -> list[str]:
     """What is there under the names of a run's parts."""
     found = [name for name in FILES if os.path.lexists(run_dir / name)]
-    for folder, (names, _) in FOLDERS.items():
-        there = run_dir / folder
-        if there.is_dir():
-            found += [f"{folder}/{path.name}" for path in sorted(there.iterdir()) if re.fullmatch(names, path.name)]
-        elif os.path.lexists(there):
+    for folder in FOLDERS:
+        found += [f"{folder}/{path.name}" for path in _parts(run_dir, folder)]
+        if os.path.lexists(run_dir / folder) and not (run_dir / folder).is_dir():
             found.append(folder)
     return found
 
