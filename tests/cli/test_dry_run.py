@@ -47,6 +47,19 @@ def dry(capfd: pytest.CaptureFixture[str], *arguments: str) -> dict[str, Any]:
     return found
 
 
+def test_a_dry_run_says_that_the_rate_would_not_do_what_is_meant(
+    folder: Path, capfd: pytest.CaptureFixture[str]
+) -> None:
+    """Training said so once it had begun. With epochs only who times updates knows how many there are."""
+    rises = ("--set", "training.warmup_steps=30", "--set", "training.max_steps=20")
+    assert tx("--dry-run", *rises) == 0
+    assert "warning: the learning rate still rises when training ends, after 20 updates" in capfd.readouterr().err
+    assert "still rises" in dry(capfd, *rises)["warning"]
+    falls = ("--set", "training.warmup_steps=0", "--set", "training.schedule=cosine", "--set", "training.max_epochs=2")
+    assert dry(capfd, *falls)["warning"] == ""
+    assert "training.budget={epochs: 2}" in dry(capfd, *falls, "--time")["warning"]
+
+
 def test_a_dry_run_says_what_would_happen_and_writes_nothing(folder: Path, capfd: pytest.CaptureFixture[str]) -> None:
     before = sorted(folder.rglob("*"))
     assert tx("--dry-run") == 0

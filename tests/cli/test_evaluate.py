@@ -40,6 +40,15 @@ def write(path: Path, lines: list[str]) -> str:
     return str(path)
 
 
+def test_whose_scores_are_kept_and_whose_they_replace_is_said(run: Path, capfd: pytest.CaptureFixture[str]) -> None:
+    """The score of a worse checkpoint took the place of the best one's, and nothing told."""
+    first, *_, last = sorted((run / "checkpoints").iterdir())
+    for checkpoint, replaced in ((last, ""), (last, ""), (first, f", in place of those of {last.name}")):
+        assert tx("-m", str(checkpoint)) == 0
+        path = checkpoint.parents[1] / "run.json"
+        assert f"kept in {path}: test by {checkpoint.name}{replaced}\n" in capfd.readouterr().err
+
+
 def test_the_test_set_of_a_run_is_scored_and_kept_with_it(run: Path, capfd: pytest.CaptureFixture[str]) -> None:
     before = json.loads((run / "run.json").read_text(encoding="utf-8"))
     assert tx("-m", "tiny", "-b", "3") == 0

@@ -60,20 +60,26 @@ def test_a_run_that_is_not_the_default_is_named_and_a_model_says_its_direction(
     assert re.search(r"^model: my place/mine/\S+, fr to xx", capfd.readouterr().err, re.MULTILINE)
 
 
+@pytest.mark.parametrize("is_undone", [False, True])
 def test_who_stops_training_is_told_in_a_sentence_what_goes_on_with_it(
-    monkeypatch: pytest.MonkeyPatch, capfd: pytest.CaptureFixture[str]
+    is_undone: bool, monkeypatch: pytest.MonkeyPatch, capfd: pytest.CaptureFixture[str]
 ) -> None:
-    """It was a red error, and "the same command" with --overwrite would have deleted what was saved."""
+    """It was a red error, and "the same command" with --overwrite would have deleted what was saved. is_undone: the run
+    had not begun, and what it was to replace is there again; without --overwrite that would go on."""
 
     def stopped(*_: object, **__: object) -> None:
-        raise Interrupted("stopped after step 3 of 9; everything is saved in runs/mine", signal_number=signal.SIGINT)
+        end = Interrupted("stopped after step 3 of 9; everything is saved in runs/mine", signal_number=signal.SIGINT)
+        end.is_undone = is_undone
+        raise end
 
     monkeypatch.setattr("transformer_cli.training.run.train", stopped)
     assert train([["a", "b"]], "--overwrite", "--run-dir", "a b", "-q") == 130
     said = capfd.readouterr().err
     assert said.startswith("stopped after step 3 of 9; everything is saved in runs/mine\nto go on: tx train -c mine")
     words = shlex.split(said.split("to go on: ")[1])
-    assert words == ["tx", "train", "-c", "mine.yaml", *SMALL, "--set", "training.max_steps=1", "--run-dir", "a b"]
+    again = ["--overwrite"] if is_undone else []
+    same = ["tx", "train", "-c", "mine.yaml", *SMALL, "--set", "training.max_steps=1", "--run-dir", "a b"]
+    assert words == same + again
 
 
 def test_training_ends_with_its_scores_as_a_curve(capfd: pytest.CaptureFixture[str]) -> None:

@@ -69,6 +69,7 @@ def test_a_text_takes_about_as_many_bytes_as_a_sample_of_it_says(monkeypatch: py
     anew, preparing = said(settings(), tokenizer=None, overwrite=True)
     assert anew.text == pytest.approx(disk.text, rel=0.1)
     assert preparing.tokenizer > 0 < preparing.encoding
+    assert anew.needed >= anew.text + anew.tokenizer  # what is there goes only when that has been written
 
 
 def said(config: RunConfig, *, overwrite: bool = False, **given: Any) -> tuple[expense.Disk, expense.Preparing]:
