@@ -10,7 +10,7 @@ from __future__ import annotations
 import re
 from collections.abc import Iterator
 from dataclasses import dataclass, field, replace
-from functools import cached_property
+from functools import cached_property, lru_cache
 
 import yaml
 
@@ -127,6 +127,7 @@ def decode(data: bytes, *, name: str) -> str:
     return text
 
 
+@lru_cache(maxsize=8)  # a command asks several times what its run's file says
 def read_nodes(source: Source, *, start: int = 0) -> Node:
     """The one document of a source, from character `start` on; raises Refused."""
     if end := LINE_ENDS_TO_PYYAML.search(source.text):

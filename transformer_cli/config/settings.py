@@ -7,13 +7,11 @@ from dataclasses import dataclass
 from functools import cache
 from typing import Any, get_args, get_origin
 
-from pydantic.fields import FieldInfo
-
 from transformer_cli.config import elsewhere
 from transformer_cli.config.expectations import HUGE, Accepted, accepted, nearest
 from transformer_cli.config.nodes import read_scalar
 from transformer_cli.config.run import RunConfig
-from transformer_cli.config.section import Section
+from transformer_cli.config.section import Section, docstrings
 
 SCHEMA_ID = "https://json-schema.org/draft/2020-12/schema"
 
@@ -80,7 +78,7 @@ def _settings(schema: type[Section], prefix: str, *, section: str) -> Iterator[S
         yield Setting(
             name,
             section,
-            _help(field),
+            _help(schema, key),
             takes,
             default=field.get_default(call_default_factory=True),
             is_required=field.is_required(),
@@ -94,8 +92,8 @@ def _settings(schema: type[Section], prefix: str, *, section: str) -> Iterator[S
                 yield from (setting for setting in inner if setting.about)
 
 
-def _help(field: FieldInfo) -> str:
-    return " ".join((field.description or "").split())
+def _help(section: type[Section], key: str) -> str:
+    return " ".join(docstrings(section).get(key, "").split())
 
 
 def _about(section: type[Section]) -> str:

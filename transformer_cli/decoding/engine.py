@@ -44,10 +44,7 @@ class EngineTranslator(TextTranslator):
         super().__init__(tokenizer, config, **learned)
         self.name, self._engine, self._rooms = name, engine, rooms
         self._workers, self._several = workers, several and cache(several)
-        self._source, self._target = (
-            [vocabulary.piece(id) for id in range(vocabulary.size)]
-            for vocabulary in (tokenizer.source, tokenizer.target)
-        )
+        self._source, self._target = tokenizer.source.names, tokenizer.target.names
         self._ids = {piece: id for id, piece in enumerate(self._target)}
 
     def room(self, stack: Stack) -> int | None:

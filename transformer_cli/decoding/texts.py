@@ -14,7 +14,7 @@ from typing import Required, Self, TypedDict, Unpack
 
 from transformer_cli.config.decoding import DecodingConfig
 from transformer_cli.config.model import Stack
-from transformer_cli.decoding import batches, long_lines, mbr, quality
+from transformer_cli.decoding import batches, long_lines, quality
 from transformer_cli.decoding.doubt import ROUNDING, UNSURE, certainty
 from transformer_cli.decoding.hypothesis import Hypothesis
 from transformer_cli.decoding.options import NotFinite, SearchOptions, Symbols
@@ -287,6 +287,8 @@ class TextTranslator(ABC):
         ranks = zip(*hypotheses, strict=False)
         several = [self._candidate(parts, options) for parts in ranks]
         if options.mbr is not None:
+            from transformer_cli.decoding import mbr  # numpy with it: a tenth of what a cold sentence takes
+
             several.sort(key=lambda one: -one[0].log_probability)  # of a text's draws the likeliest stays
             best_first = mbr.by_utility([one.text for one, *_ in several], options.mbr.metric)[: options.n_best]
             several = [(replace(several[n][0], utility=utility), *several[n][1:]) for n, utility in best_first]
@@ -334,7 +336,7 @@ class TextTranslator(ABC):
         if not self.config.banned:
             return []
         target = self.tokenizer.target
-        known = {target.piece(id): id for id in range(target.size)}
+        known = {piece: id for id, piece in enumerate(target.names)}
         for piece in self.config.banned:
             if piece not in known:
                 close = difflib.get_close_matches(piece, [f"▁{piece}", *known], n=1)

@@ -18,7 +18,7 @@ from transformer_cli.export.formats import Found, Walk, unknown_there, write_voc
 from transformer_cli.export.weights import Weights
 from transformer_cli.files import writing
 from transformer_cli.needs import needed
-from transformer_cli.tokenizer import EOS, SPECIALS, UNK, Vocabulary
+from transformer_cli.tokenizer import EOS, SPECIALS, UNK
 
 ROWS = 4096
 """Rows of the table for positions that have none in tx."""
@@ -71,7 +71,7 @@ class Engine:
         self._translator = ctranslate2.Translator(str(place), device="cpu", intra_threads=1)
         # What the processor cannot do is computed otherwise, so it has to be said.
         self.name = f"CTranslate2 {ctranslate2.__version__} in {self._translator.compute_type}"
-        self._source, self._target = (_tokens(one) for one in (run.tokenizer.source, run.tokenizer.target))
+        self._source, self._target = run.tokenizer.source.names, run.tokenizer.target.names
         self._ids = {token: id for id, token in enumerate(self._target)}
         self._ends = run.config.data.source_eos
         self._mark = run.tokenizer.target.mark
@@ -153,8 +153,8 @@ def _specification(run: OpenedRun) -> Any:
     _fill_stack(encoder, weights, "encoder", specs)
     _fill_stack(decoder, weights, "decoder", specs)
     spec = specs.TransformerSpec(encoder, decoder)
-    spec.register_source_vocabulary(_tokens(run.tokenizer.source))
-    spec.register_target_vocabulary(_tokens(run.tokenizer.target))
+    spec.register_source_vocabulary(run.tokenizer.source.names)
+    spec.register_target_vocabulary(run.tokenizer.target.names)
     marks = dict(zip(("unk_token", "bos_token", "eos_token"), SPECIALS[1:], strict=True))
     for name, value in marks.items():
         setattr(spec.config, name, value)
@@ -212,7 +212,3 @@ def _fill_norm(norm: Any, weights: Weights, name: str) -> None:
         bias = weights.get(f"{name}.bias")
         # Without one the engine would take it for an RMSNorm.
         norm.beta = np.zeros_like(norm.gamma) if bias is None else bias
-
-
-def _tokens(vocabulary: Vocabulary) -> list[str]:
-    return [vocabulary.piece(id) for id in range(vocabulary.size)]

@@ -85,4 +85,4 @@ def _of_marked_text(tokenizer: Tokenizer, place: Path) -> dict[str, Any]:
 
 
 def _ids(vocabulary: Vocabulary) -> dict[str, int]:
-    return {vocabulary.piece(id): id for id in range(vocabulary.size)}
+    return {piece: id for id, piece in enumerate(vocabulary.names)}

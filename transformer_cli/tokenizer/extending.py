@@ -57,13 +57,13 @@ def extended(tokenizer: Tokenizer, n: int, source: Sequence[str], target: Sequen
 def cut_before(vocabulary: Vocabulary, before: Vocabulary) -> list[list[int]]:
     """For each piece that came in addition, the ids that it was cut into; none for an unknown character."""
     processor = sentencepiece.SentencePieceProcessor(model_proto=before.model + LITERAL)
-    new = [vocabulary.piece(id) for id in range(before.size, vocabulary.size)]
+    new = vocabulary.names[before.size :]
     return [[id for id in ids if id != UNK] for ids in processor.encode(new)]
 
 
 def _extended(vocabulary: Vocabulary, lines: Sequence[str], n: int) -> Vocabulary:
     kind = Model(vocabulary.model).kind
-    known = {vocabulary.piece(id) for id in range(vocabulary.size)}
+    known = set(vocabulary.names)
     parts = _parts(vocabulary, lines, kind)
     total = sum(parts.values())
     unknown = [(part, count) for part, count in parts.items() if part not in known and count >= LEAST]
@@ -88,13 +88,12 @@ def _parts(vocabulary: Vocabulary, lines: Sequence[str], kind: str) -> Counter[s
 
 def _words(vocabulary: Vocabulary, lines: Sequence[str]) -> Counter[tuple[str, ...]]:
     """How often the text has each word, cut into pieces; whatever cannot be part of a piece ends one."""
-    names = [vocabulary.piece(id) for id in range(vocabulary.size)]
-    is_part = [id >= len(SPECIALS) and not BYTE.fullmatch(name) for id, name in enumerate(names)]
+    is_part = [id >= len(SPECIALS) and not BYTE.fullmatch(name) for id, name in enumerate(vocabulary.names)]
     words: Counter[tuple[str, ...]] = Counter()
     for start in range(0, len(lines), CHUNK):
         for ids in vocabulary.encode(lines[start : start + CHUNK]):
             word: list[str] = []
-            for name, ends in ((names[id], not is_part[id]) for id in ids):
+            for name, ends in ((vocabulary.names[id], not is_part[id]) for id in ids):
                 if ends or name.startswith(SPACE):
                     words[tuple(word)] += 1
                     word = []

@@ -48,10 +48,7 @@ class Tokenizer:
     @cached_property
     def shares_ids(self) -> bool:
         """Whether an id is the same piece on both sides, be it that each side cuts text by a model of its own."""
-        if self.joint:
-            return True
-        source, target = ([side.piece(id) for id in range(side.size)] for side in (self.source, self.target))
-        return source == target
+        return self.joint or self.source.names == self.target.names
 
     @property
     def fingerprint(self) -> str:
@@ -154,8 +151,7 @@ def read_tokenizer(source: str | Path, target: str | Path | None = None, *, tags
 def with_tags(tokenizer: Tokenizer, languages: Sequence[str]) -> Tokenizer:
     """The same with tags, the last ids of its sources' vocabulary. ModelError where text can be cut into one."""
     source = tokenizer.source
-    known = {source.piece(id) for id in range(source.size)}
-    new = [tag for tag in map(tag_of, languages) if tag not in known]
+    new = [tag for tag in map(tag_of, languages) if tag not in source.names]
     if new:
         source = Vocabulary(with_marks(source.model, new), mark=source.mark)
     return Tokenizer(source, None if tokenizer.joint else tokenizer.target, tags=languages)

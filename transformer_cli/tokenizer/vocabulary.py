@@ -12,20 +12,24 @@ import random
 from collections.abc import Sequence
 from functools import cached_property
 from pathlib import Path
-from typing import Any
+from typing import TYPE_CHECKING, Any
 
-import numpy as np
-import numpy.typing as npt
 import sentencepiece
 
 from transformer_cli import files
 from transformer_cli.errors import ModelError
 from transformer_cli.tokenizer.sampling import Sampler
 
+if TYPE_CHECKING:
+    import numpy as np
+    import numpy.typing as npt
+
 PAD, UNK, BOS, EOS = 0, 1, 2, 3
 SPECIALS = ("<pad>", "<unk>", "<s>", "</s>")
 """The names of the first four ids, for every tokenizer of this program."""
 
+LINE_ENDS = ("<0x0A>", "<0x0D>")
+"""Byte pieces that would break a line."""
 MAX_MODEL_BYTES = 1 << 29
 FEW_LINES = 16
 """SentencePiece starts threads for a list of lines: as many are done before those have begun."""
@@ -63,10 +67,22 @@ class Vocabulary:
         return () if self.mark_id is None else (self.mark_id,)
 
     @cached_property
+    def names(self) -> list[str]:
+        """Of all pieces, by id."""
+        return list(self._processor.id_to_piece(list(range(self.size))))
+
+    @cached_property
     def banned_ids(self) -> tuple[int, ...]:
         """What a translation must never contain: unk, control symbols but eos and its own mark, and whatever would
         break a line."""
-        return tuple(id for id in range(self.size) if id not in (EOS, self.mark_id) and self._is_banned(id))
+        ids, processor = list(range(self.size)), self._processor
+        kinds = zip(processor.is_unknown(ids), processor.is_control(ids), processor.is_byte(ids), strict=True)
+        return tuple(
+            id
+            for id, name, (is_unknown, is_control, is_byte) in zip(ids, self.names, kinds, strict=True)
+            if is_unknown or is_control or (name in LINE_ENDS if is_byte else "\n" in name or "\r" in name)
+            if id not in (EOS, self.mark_id)
+        )
 
     def encode(self, lines: Sequence[str]) -> list[list[int]]:
         """Ids of each line, after its mark if there is one; an unknown character is UNK, a line of white space may have
@@ -98,10 +114,12 @@ class Vocabulary:
     @cached_property
     def words(self) -> tuple[npt.NDArray[np.bool_], npt.NDArray[np.bool_], npt.NDArray[np.bool_]]:
         """By id: whether a piece opens a word, whether it closes one, and whether it is a mark and in none."""
-        pieces = [self.piece(id) for id in range(self.size)]
+        import numpy as np  # a tenth of what a cold sentence takes, which needs none
+
         marks = [id != UNK and (id in (PAD, BOS, EOS) or self._processor.is_control(id)) for id in range(self.size)]
-        opens = [is_mark or piece.startswith("▁") for piece, is_mark in zip(pieces, marks, strict=True)]
-        closes = [is_mark or piece.rstrip("▁") not in ("", piece) for piece, is_mark in zip(pieces, marks, strict=True)]
+        pieces = list(zip(self.names, marks, strict=True))
+        opens = [is_mark or piece.startswith("▁") for piece, is_mark in pieces]
+        closes = [is_mark or piece.rstrip("▁") not in ("", piece) for piece, is_mark in pieces]
         return np.array(opens), np.array(closes), np.array(marks)
 
     def sample(self, lines: Sequence[str], *, rate: float, key: str, first: int = 0) -> list[list[int]]:
@@ -135,15 +153,6 @@ class Vocabulary:
         if id < len(SPECIALS) or not self._processor.is_control(id):
             raise ModelError(f"{name} has no mark {mark}")
         return id
-
-    def _is_banned(self, id: int) -> bool:
-        processor = self._processor
-        if processor.is_unknown(id) or processor.is_control(id):
-            return True
-        piece = processor.id_to_piece(id)
-        if processor.is_byte(id):
-            return piece in ("<0x0A>", "<0x0D>")
-        return "\n" in piece or "\r" in piece
 
 
 def read_vocabulary(path: Path, *, sha256: str | None = None, mark: str | None = None) -> Vocabulary:
