@@ -159,12 +159,10 @@ def read_vocabulary(path: Path, *, sha256: str | None = None, mark: str | None =
     """A model file, of the content that `sha256` names if given. mark: see Vocabulary."""
     if path.is_file() and path.stat().st_size > MAX_MODEL_BYTES:
         raise ModelError(f"{files.shown(path)} is larger than any SentencePiece model")
-    model = files.read_bytes(path, error=ModelError)
+    again = "copy the whole directory again; a run cannot be used with another tokenizer than its own"
+    model = files.read_bytes(path, error=ModelError, hint=None if sha256 is None else again)
     if sha256 is not None and hashlib.sha256(model).hexdigest() != sha256:
-        raise ModelError(
-            f"{files.shown(path)} is damaged: its content is not what was saved there",
-            hint="copy the whole directory again; a run cannot be used with another tokenizer than its own",
-        )
+        raise ModelError(f"{files.shown(path)} is damaged: its content is not what was saved there", hint=again)
     return Vocabulary(model, name=files.shown(path), mark=mark)
 
 
@@ -174,8 +172,7 @@ def processor_of(model: bytes, name: str) -> Any:
         raise ModelError(f"{name} is empty")
     try:
         processor = sentencepiece.SentencePieceProcessor(model_proto=model)
-        for id in range(processor.get_piece_size()):
-            processor.id_to_piece(id)
+        processor.id_to_piece(list(range(processor.get_piece_size())))
         return processor
     except UnicodeDecodeError:
         reason = "a piece is not UTF-8"
