@@ -84,6 +84,27 @@ def test_memory_adds_up_and_beams_share_the_source(capsys):
         assert total == sum(items.values())
 
 
+def test_what_is_said_to_fit_is_a_batch_as_training_makes_it(capsys):
+    """One sentence was said to fit, with whatever batches a run was configured."""
+    of = lambda *arguments: counted(capsys, "base.yaml", "--memory", "--hardware=t4", *arguments)  # noqa: E731
+    budget = "--set=training.budget_tokens="
+    lengths = ("--source-length=100", "--target-length=120")
+    for found, given in (
+        (of(f"{budget}120000", *lengths), of("--batch-size=1000", *lengths)),
+        (of(f"{budget}119999", *lengths), of("--batch-size=999", *lengths)),
+    ):
+        assert found["memory"]["training"] == given["memory"]["training"]
+        assert found["memory"]["training_batch_size"] == given["work"]["batch_size"]
+        assert found["hardware"]["needed"]["training_bytes"] == found["memory"]["training"]["total_bytes"]
+    one, many = of("--batch-size=1"), of()
+    assert many["memory"]["training"]["weights_bytes"] == one["memory"]["training"]["weights_bytes"]
+    assert many["memory"]["decoding"] == one["memory"]["decoding"]
+    large = ("base.yaml", "--hardware=t4", f"{budget}1000000")
+    assert re.search(r"training, [0-9,]+ sentences [0-9.]+ GiB does not fit into 16 GB", shown(capsys, *large))
+    assert re.search(r"training, 1 sentence [0-9.]+ MiB fits into 16 GB", shown(capsys, *large, "--batch-size=1"))
+    assert "training, 1 sentence " in shown(capsys, "gpt2.yaml", "--hardware=t4")  # which tx does not train
+
+
 def test_llama_2_on_an_h100(capsys, tmp_path):
     path = tmp_path / "llama2.yaml"
     path.write_text(LLAMA2_7B)

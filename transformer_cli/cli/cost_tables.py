@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Iterator
-from dataclasses import asdict, dataclass
+from dataclasses import asdict, dataclass, replace
 from itertools import groupby, pairwise
 from typing import TYPE_CHECKING, Any
 
@@ -33,13 +33,17 @@ class Section:
 
 @dataclass(frozen=True)
 class Costs:
-    """A model, its work, how its numbers are kept, and where if that was said; each method makes one section."""
+    """A model, its work, how its numbers are kept, and where if that was said; each method makes one section.
+
+    in_full_batches: nobody said of how many sentences, so that training, where it is configured, is counted by its own.
+    """
 
     subject: Subject
     count: Count
     work: Work
     storage: Storage
     device: Hardware | None = None
+    in_full_batches: bool = False
 
     def shapes(self) -> Section:
         """The way of one token."""
@@ -66,7 +70,8 @@ class Costs:
         fields = {name: {f"{i.name}_bytes": i.bytes for i in items[name]} for name in items}
         for name, of_purpose in fields.items():
             of_purpose["total_bytes"] = sum(i.bytes for i in items[name])
-        return Section("memory", tables, asdict(self.storage) | fields)
+        kept = asdict(self.storage) | {"training_batch_size": self._batch.batch_size}
+        return Section("memory", tables, kept | fields)
 
     def hardware(self, *, tokens: int | None, utilisation: float | None) -> Section:
         """The roofline, and how long training takes; tokens are those that training sees, as configured when None."""
@@ -96,6 +101,19 @@ class Costs:
         """Whether `tx train` would take the configuration, so that its settings of training mean something."""
         return not any(untrainable(self.subject.config))
 
+    @property
+    def _batch(self) -> Work:
+        """What training holds at once."""
+        if not (self.in_full_batches and self._is_trainable):
+            return self.work
+        return replace(self.work, batch_size=self._full)
+
+    @property
+    def _full(self) -> int:
+        """Sentences of a batch as `tx train` makes them of these lengths."""
+        longest = max(self.work.source_length, self.work.target_length)
+        return max(1, self.subject.config.training.budget_tokens // longest)
+
     def _passes(self) -> dict[str, list[Term]]:
         model = self.count.model
         passes = {"training": flops.training(self.work)}
@@ -106,7 +124,9 @@ class Costs:
 
     def _items(self) -> dict[str, list[Item]]:
         vocab, options = self.subject.target_vocab, self.subject.config.training
-        items = {"training": memory.training(self.count, self.work, self.storage, target_vocab=vocab, options=options)}
+        items = {
+            "training": memory.training(self.count, self._batch, self.storage, target_vocab=vocab, options=options)
+        }
         if "decoder" in self.count.model.sides:
             items["decoding"] = memory.decoding(self.count, self.work, self.storage)
         return items
@@ -156,7 +176,7 @@ class Costs:
 
         lines = [(part, tuple(_in(size, of.get(part, 0)) for _, size, of in columns), 0) for part in forward]
         return Table(
-            title=f"{self.subject.name}: {unit} for {self._amount()}",
+            title=f"{self.subject.name}: {unit} for {self._amount(self.work)}",
             columns=(Column("Part"), *(Column(heading, "right") for heading, *_ in columns)),
             rows=tuple(row for row, _ in tree(lines)),
             totals=(("total", *(_in(size, sum(of.values())) for _, size, of in columns)),),
@@ -192,8 +212,9 @@ class Costs:
     def _memory_table(self, name: str, items: list[Item]) -> Table:
         total = sum(item.bytes for item in items)
         where = f"{self.storage.precision} on {self.storage.device}"
+        amount = self._amount(self.work) if name == "decoding" else self._amount(self._batch, beams=False)
         return Table(
-            title=f"{self.subject.name}: {name}, {self._amount(beams=name == 'decoding')}, {where}",
+            title=f"{self.subject.name}: {name}, {amount}, {where}",
             columns=(Column("Purpose"), Column("Bytes", "right"), Column("From", optional=True)),
             rows=tuple((item.name.replace("_", " "), f"{item.bytes:,}", item.how) for item in items),
             totals=(("total", f"{total:,}", binary(total)),),
@@ -210,8 +231,8 @@ class Costs:
         if config.precision == "auto" and self.device is None:
             yield "precision: auto may be bf16 where it is faster: --set precision=bf16."
         if self._is_trainable:
-            length, budget = max(self.work.source_length, self.work.target_length), config.training.budget_tokens
-            yield f"tx train fills batches to {budget:,} tokens a side: --batch-size {max(1, budget // length):,} here."
+            here = "so here" if self.in_full_batches else f"--batch-size {self._full:,} here"
+            yield f"tx train fills batches to {config.training.budget_tokens:,} tokens a side: {here}."
             yield "It rounds rows up to 16 tokens for attention, so that short sentences take more than is said here."
         yield "Not all is there at once: gradients are made while activations are let go. The allocator comes on top."
 
@@ -229,7 +250,7 @@ class Costs:
             notes.append(f"At best {per_s:,.1f} tokens per second, {self.work.batch_size:,} at a time{but}.")
         sources = dict.fromkeys(f"{source.what} ({source.date})" for source in device.sources.values())
         return Table(
-            title=f"{self.subject.name} on {device.name}, {self._amount()}",
+            title=f"{self.subject.name} on {device.name}, {self._amount(self.work)}",
             columns=(
                 Column("Pass"),
                 *(Column(name, "right") for name in ("FLOPs", "Bytes read", "FLOP/byte", "At least")),
@@ -260,7 +281,8 @@ class Costs:
                 ("time", duration(cost["seconds"]), ""),
             ]
         for name, n_bytes in needed.items():
-            rows.append((f"memory, {name}", binary(n_bytes), _fits(n_bytes, device)))
+            amount = counted((self._batch if name == "training" else self.work).batch_size, "sentences")
+            rows.append((f"{name}, {amount}", binary(n_bytes), _fits(n_bytes, device)))
         columns = (Column("Quantity"), Column("Value", "right"), Column("Note"))
         title = f"{self.subject.name}: training on one {device.name}"
         return Table(title, columns, tuple(rows), notes=tuple(self._training_notes(cost)))
@@ -274,9 +296,9 @@ class Costs:
                 if getattr(options, name) is not None:
                     yield f"At most: training.{name} may end it earlier."
 
-    def _amount(self, *, beams: bool = True) -> str:
+    def _amount(self, work: Work, *, beams: bool = True) -> str:
         """`1 sentence of 25 source and 25 target tokens, 5 beams`."""
-        work, sides = self.work, self.count.model.sides
+        sides = self.count.model.sides
         if len(sides) == 2:
             lengths = f"{work.source_length:,} source and {counted(work.target_length, 'target tokens')}"
         else:

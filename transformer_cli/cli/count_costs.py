@@ -65,7 +65,7 @@ BatchSize = Annotated[
         max=MOST,
         metavar="N",
         rich_help_panel=COSTS,
-        show_default="1",
+        show_default="1; to train, a full batch",
         help="Sentences at once.",
     ),
 ]
@@ -155,7 +155,8 @@ def sections(subject: Subject, count: Count, request: Request) -> list[Section]:
     from transformer_cli.cli.cost_tables import Costs, Section
 
     device = None if request.hardware is None else find(request.hardware)
-    costs = Costs(subject, count, _work(subject, request), _storage(subject, device), device)
+    kept = _storage(subject, device)
+    costs = Costs(subject, count, _work(subject, request), kept, device, in_full_batches=request.batch_size is None)
     found = [costs.shapes()] if request.shapes else []
     found += [costs.flops()] if request.flops else []
     found += [costs.memory()] if request.memory else []
