@@ -18,7 +18,7 @@ from conftest import PAIRS
 from transformer_cli.checkpoints.store import find_checkpoint, open_run
 from transformer_cli.decoding.hypothesis import Hypothesis
 from transformer_cli.decoding.translator import Translator
-from transformer_cli.decoding.workers import Found, spread, worth
+from transformer_cli.decoding.workers import Found, _Left, spread, worth
 from transformer_cli.errors import DivergedError, ResourceError
 
 SOURCES = [source for source, _ in PAIRS]
@@ -44,6 +44,28 @@ def found_for(number: int) -> Found:
 def test_every_batch_is_found_once_and_to_the_bit(workers: int) -> None:
     found = list(spread(found_for, 7, workers=workers))
     assert sorted(found) == [(number, found_for(number)) for number in range(7)]
+
+
+def test_processes_that_ask_at_the_same_moment_take_other_batches() -> None:
+    """Linux let both read the same one: of 30,000, two processes took thousands twice."""
+    left = _Left(30_000)
+    taken, into = os.pipe()
+    processes = []
+    for _ in range(2):
+        processes.append(os.fork())
+        if processes[-1] == 0:
+            try:
+                numbers = list(left)
+                os.write(into, f"{len(numbers)} {sum(numbers)}\n".encode())
+            finally:
+                os._exit(0)
+    assert [os.waitpid(process, 0)[1] for process in processes] == [0, 0]
+    os.close(into)
+    with open(taken) as file:
+        counts, sums = zip(*(map(int, line.split()) for line in file), strict=True)
+    left.close()
+    assert (sum(counts), sum(sums)) == (30_000, sum(range(30_000)))
+    assert min(counts) > 0
 
 
 def test_whoever_is_free_takes_the_next_batch(tmp_path: Path) -> None:

@@ -5,12 +5,14 @@ Small products do not fill two threads: two processes translate half as much aga
 
 from __future__ import annotations
 
+import fcntl
 import gc
 import json
 import os
 import signal
 import sys
 from collections.abc import Callable, Generator, Iterable, Iterator
+from contextlib import contextmanager
 from multiprocessing.connection import Connection, Pipe, wait
 from typing import Literal, NoReturn
 
@@ -84,7 +86,11 @@ def spread(work: Work, n_batches: int, *, workers: int) -> Generator[tuple[int, 
 
 class _Left:
     """The numbers that nobody has taken yet: processes forked from one that has them share the place in a file where
-    the next one is read, so whoever is done with a batch takes it, and none is taken twice."""
+    the next one is read, so whoever is done with a batch takes it, and none is taken twice.
+
+    Each reads while it holds the file's lock: Linux lets two reads of one place begin together where a file has no
+    name. Whoever is killed holds none.
+    """
 
     def __init__(self, n: int) -> None:
         self._file = os.memfd_create("batches")
@@ -93,15 +99,28 @@ class _Left:
         os.lseek(self._file, 0, os.SEEK_SET)
 
     def __iter__(self) -> Iterator[int]:
-        while number := os.read(self._file, 8):
+        while number := self._next():
             yield int.from_bytes(number, sys.byteorder)
+
+    def _next(self) -> bytes:
+        with self._alone():
+            return os.read(self._file, 8)
 
     def end(self) -> None:
         """Nobody is to take any more."""
-        os.lseek(self._file, 0, os.SEEK_END)
+        with self._alone():
+            os.lseek(self._file, 0, os.SEEK_END)
 
     def close(self) -> None:
         os.close(self._file)
+
+    @contextmanager
+    def _alone(self) -> Iterator[None]:
+        fcntl.lockf(self._file, fcntl.LOCK_EX, 1)
+        try:
+            yield
+        finally:
+            fcntl.lockf(self._file, fcntl.LOCK_UN, 1)
 
 
 FEWER = "decoding.workers=1 translates in one process"
