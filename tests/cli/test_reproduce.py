@@ -78,6 +78,17 @@ def test_a_score_holds_within_its_margin(
     assert ("error: 1 of 4 scores do not hold" in err) == bool(code)
 
 
+def test_a_score_that_is_not_there_is_said(scored: Path, capfd: pytest.CaptureFixture[str]) -> None:
+    """It was a bug in tx, after the training."""
+    path = with_results(scored, capfd)
+    edited(path, 50.0, name="COMET", signature="comet|model:x")
+    assert tx("reproduce", "mine.yaml", "--run-dir", "runs/again") == 4
+    said = capfd.readouterr()
+    assert "COMET" in said.out
+    assert "not there, or another metric by its signature" in said.out
+    assert "scores do not hold" in said.err
+
+
 def test_what_is_no_longer_the_same_is_refused_by_name(scored: Path, capfd: pytest.CaptureFixture[str]) -> None:
     with_results(scored, capfd)
     assert tx("reproduce", "mine.yaml", "--set", "model.d_ff=32") == 2

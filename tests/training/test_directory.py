@@ -17,6 +17,7 @@ from types import SimpleNamespace
 from typing import Any, cast
 
 import pytest
+from conftest import PAIRS
 from faults import Saboteur
 
 from transformer_cli import files
@@ -28,7 +29,15 @@ from transformer_cli.cli import failures
 from transformer_cli.cli.app import main
 from transformer_cli.config.run import RunConfig
 from transformer_cli.config.source import dump_config, load_config
-from transformer_cli.errors import ConfigError, DataError, Interrupted, ModelError, ResourceError, UsageError
+from transformer_cli.errors import (
+    ConfigError,
+    DataError,
+    DivergedError,
+    Interrupted,
+    ModelError,
+    ResourceError,
+    UsageError,
+)
 from transformer_cli.files import json_line
 from transformer_cli.training import directory, replacing
 from transformer_cli.training.directory import check_alike, claimed, trained_in
@@ -423,6 +432,34 @@ def test_until_it_is_trained_a_run_still_holds_to_its_tokenizer() -> None:
         train(settings(data={"max_length": 1}), Path("new"))
     with pytest.raises(UsageError, match="vocab_size: 100 in the run, 90 now"):
         train(settings(tokenizer={"vocab_size": 90}), Path("new"))
+
+
+def test_until_it_is_trained_a_run_still_holds_to_what_it_begins_with() -> None:
+    """Its tokenizer is that one's: without `init_from` it was kept in silence, and cut text that it never saw."""
+    text = {"train": {"pairs": [[source[::-1], target[::-1]] for source, target in PAIRS]}}
+    train(settings(data=text, training={"max_steps": 1}), Path("parent"))
+    begun = {"init_from": "parent", "learning_rate": 1e30, "warmup_steps": 0, "max_skipped": 0, "clip_norm": None}
+    with pytest.raises(DivergedError):
+        train(settings(training=begun), Path("new"))
+    with pytest.raises(UsageError, match="init_from: parent in the run, None now"):
+        train(settings(), Path("new"))
+    with pytest.raises(UsageError, match="init_from: parent in the run, None now"):
+        forecast(settings(), Path("new"))
+    learned = (
+        train(settings(training={"max_steps": 1}), Path("new"), overwrite=True).run_dir / "tokenizer" / "spm.model"
+    )
+    assert learned.read_bytes() == (RUN / "tokenizer" / "spm.model").read_bytes()
+
+
+def test_what_was_imported_does_not_begin_with_another_run() -> None:
+    """It went on from its own weights, and recorded the other ones."""
+    first = train(settings(training={"max_steps": 1}), Path("first")).run_dir
+    [only] = list_checkpoints(first)
+    only.rename(only.with_name("step-00000000"))
+    for pointer in ("best", "last"):
+        (first / pointer).write_text("step-00000000\n")
+    with pytest.raises(UsageError, match="init_from: None in the run, nowhere now"):
+        train(settings(training={"init_from": "nowhere"}), first)
 
 
 def test_a_tokenizer_of_other_text_is_not_taken() -> None:

@@ -193,9 +193,9 @@ def _show(found: Sequence[Verdict], results: Results, run: KeptRun, *, as_json: 
 
     rows = []
     for one in found:
-        now, says = f"{one.found:.2f}", "holds" if one.holds else "does not hold"
-        if one.found is None:
-            now, says = "", "not there, or another metric by its signature"
+        now, says = "", "not there, or another metric by its signature"
+        if one.found is not None:
+            now, says = f"{one.found:.2f}", "holds" if one.holds else "does not hold"
         rows.append((one.claim.test, one.claim.name, f"{one.claim.value:.2f} +- {one.claim.tolerance:.2f}", now, says))
     numbers = (Column("then", "right"), Column("now", "right"))
     show([Table("", (Column("set"), Column("score"), *numbers, Column("")), tuple(rows))])

@@ -63,7 +63,7 @@ UNTIL_TRAINED = {"precision", "matmul_precision", "threads", "training", "decodi
 """What may change too while no update was made, as of a model that was imported."""
 
 UNTIL_SAVED = UNTIL_TRAINED | {"data.max_length", "data.source_eos", "model"}
-"""And while there is no checkpoint: all that a tokenizer does not depend on."""
+"""And while there is no checkpoint: all that a tokenizer does not depend on; on `training.init_from` it does."""
 
 PLACES = {"data.train", "data.valid", "data.test"}
 """Where texts lie."""
@@ -180,7 +180,7 @@ def check_same(now: RunConfig, run_dir: Path) -> dict[str, Any]:
     if saved.data.held_out != now.data.held_out:
         free = free - {"data.valid"}  # it says which text, not where it lies
     before, after = flat(saved.model_dump()), flat(now.model_dump())
-    keys = [key for key in before | after if not _is_among(key, free)]
+    keys = [key for key in before | after if key == "training.init_from" or not _is_among(key, free)]
     keys = [key for key in keys if before.get(key) != after.get(key)]
     differences = [f"  {key}: {before.get(key)} in the run, {after.get(key)} now" for key in keys]
     if differences:
