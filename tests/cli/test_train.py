@@ -50,6 +50,32 @@ def test_a_line_that_nobody_types_is_not_offered(capfd: pytest.CaptureFixture[st
     assert suggested(capfd) == ["tx", "translate", "-i", "FILE"]
 
 
+@pytest.mark.parametrize(
+    ("limit", "name", "more"),
+    [
+        ("max_steps: 1", "max_steps", "2"),
+        ("max_epochs: 1, max_steps: 99", "max_epochs", "2"),
+        ("stop_loss: 99, max_steps: 99", "stop_loss", "1e-9, max_epochs: 2"),
+        ("patience: 1, max_steps: 99, validate_every: 1, learning_rate: 1e-9", "patience", "2"),
+        ("max_steps: null, budget: {tokens: 10}", "budget", "{tokens: 60}"),
+    ],
+)
+def test_what_lets_a_finished_run_go_on_does(
+    limit: str, name: str, more: str, capfd: pytest.CaptureFixture[str]
+) -> None:
+    """Three of the four were told to raise max_steps, which changed nothing."""
+    valid = [["le chat dort", "the cat sleeps"]]
+    chosen = f"training={{{limit}, validation_bleu: false, best_by: loss, warmup_steps: 1}}"
+    assert train(valid, "--set", chosen) == 0
+    assert train(valid, "--set", chosen) == 0
+    said = capfd.readouterr().err
+    [(verb, setting)] = re.findall(r"already finished after step .*; (raise|lower) training\.(\w+) to go on", said)
+    assert (verb, setting) == ("lower" if name == "stop_loss" else "raise", name)
+    larger = re.sub(rf"{name}: ({{[^}}]*}}|[^,}}]*)", f"{name}: {more}", chosen)
+    assert train(valid, "--set", larger) == 0
+    assert "already finished" not in capfd.readouterr().err
+
+
 def test_a_run_that_is_not_the_default_is_named_and_a_model_says_its_direction(
     monkeypatch: pytest.MonkeyPatch, capfd: pytest.CaptureFixture[str]
 ) -> None:

@@ -23,6 +23,14 @@ if TYPE_CHECKING:
     from transformer_cli.training.forecast import Forecast
     from transformer_cli.training.outcome import Outcome
 
+MORE = {
+    "max_epochs": "raise training.max_epochs",
+    "patience": "raise training.patience",
+    "mean": "lower training.stop_loss",
+    "budget": "raise training.budget",
+}
+"""What lets a finished run go on, by the first word of why it ended."""
+
 
 def train(
     config: Config = None,
@@ -117,10 +125,9 @@ def train(
         console.result(json_line(outcome.as_json()))
         return
     if outcome.was_finished:
-        limit = "max_steps" if loaded.training.budget is None else "budget"
-        console.say(
-            f"already finished after step {outcome.steps:,} ({outcome.reason}); raise training.{limit} to go on"
-        )
+        usual = "raise training.max_steps" if loaded.training.budget is None else "raise training.budget"
+        more = MORE.get(outcome.reason.partition(" ")[0].rstrip(":"), usual)
+        console.say(f"already finished after step {outcome.steps:,} ({outcome.reason}); {more} to go on")
     else:
         console.say(f"finished after step {outcome.steps:,}: {outcome.reason}")
     _tell_scores(outcome, loaded.training.best_by)
