@@ -107,6 +107,15 @@ def test_training_again_before_there_is_a_model_replaces_the_tokenizer_and_says_
     assert "replacing the tokenizer that was in runs/small" in capsys.readouterr().err
 
 
+def test_a_run_that_begins_with_another_one_has_its_tokenizer(home):
+    """One was learned, of which the run then used nothing."""
+    with pytest.raises(
+        UsageError, match=r"is to begin with runs/parent \(training\.init_from\), and with its tokenizer"
+    ):
+        main(["tokenize", "-c", "small.yaml", "--set", "training.init_from=runs/parent"])
+    assert not (home / "runs").exists()
+
+
 def test_a_tokenizer_of_another_kind_leaves_nothing_of_the_old_one(trained):
     settings = ["tokenizer.joint=false", "tokenizer.vocab_size=30", "model.tied=none"]
     main(["tokenize", "-c", "small.yaml", *(f"--set={setting}" for setting in settings)])

@@ -190,6 +190,11 @@ def _train(config_path: str, overrides: list[str], run_dir: str | None, *, as_js
     from transformer_cli.training.directory import check_ours
 
     config = load_config(config_path, overrides)
+    if parent := config.training.init_from:
+        raise UsageError(
+            f"this run is to begin with {parent} (training.init_from), and with its tokenizer",
+            hint=f"`tx train` takes it over, with what tokenizer.extend adds; `tx tokenize -m {parent} TEXT` shows it",
+        )
     place = Path(run_dir or RUNS / (config.name or ""))
     check_ours(place)
     with stages() as stage:
