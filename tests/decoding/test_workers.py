@@ -47,24 +47,29 @@ def test_every_batch_is_found_once_and_to_the_bit(workers: int) -> None:
 
 
 def test_processes_that_ask_at_the_same_moment_take_other_batches() -> None:
-    """Linux let both read the same one: of 30,000, two processes took thousands twice."""
-    left = _Left(30_000)
+    """Linux let both read the same one: of 100,000, two processes took thousands twice."""
+    n = 100_000
+    left = _Left(n)
     taken, into = os.pipe()
+    begin, gate = os.pipe()
     processes = []
     for _ in range(2):
         processes.append(os.fork())
         if processes[-1] == 0:
             try:
+                os.close(gate)
+                os.read(begin, 1)  # until all are there
                 numbers = list(left)
                 os.write(into, f"{len(numbers)} {sum(numbers)}\n".encode())
             finally:
                 os._exit(0)
+    for end in (gate, begin, into):
+        os.close(end)
     assert [os.waitpid(process, 0)[1] for process in processes] == [0, 0]
-    os.close(into)
     with open(taken) as file:
         counts, sums = zip(*(map(int, line.split()) for line in file), strict=True)
     left.close()
-    assert (sum(counts), sum(sums)) == (30_000, sum(range(30_000)))
+    assert (sum(counts), sum(sums)) == (n, sum(range(n)))
     assert min(counts) > 0
 
 
