@@ -18,7 +18,7 @@ Path = tuple[str | int, ...]
 @cache
 def docstrings(section: type[BaseModel]) -> dict[str, str]:
     """What is written under each setting of a section. Read when somebody asks: pydantic's `use_attribute_docstrings`
-    reads it at every start, a sixth of what one cold sentence takes."""
+    reads all of it at every start, 0.07 s (docs/performance.md)."""
     if section is BaseModel:
         return {}
     [definition] = ast.parse(inspect.getsource(section)).body

@@ -287,7 +287,7 @@ class TextTranslator(ABC):
         ranks = zip(*hypotheses, strict=False)
         several = [self._candidate(parts, options) for parts in ranks]
         if options.mbr is not None:
-            from transformer_cli.decoding import mbr  # numpy with it: a tenth of what a cold sentence takes
+            from transformer_cli.decoding import mbr  # and numpy, which a cold sentence has no need of
 
             several.sort(key=lambda one: -one[0].log_probability)  # of a text's draws the likeliest stays
             best_first = mbr.by_utility([one.text for one, *_ in several], options.mbr.metric)[: options.n_best]

@@ -60,10 +60,11 @@ MAY_DIFFER = {
 lies, what `tx evaluate` computes, what a service takes."""
 
 UNTIL_TRAINED = {"precision", "matmul_precision", "threads", "training", "decoding", "evaluation"}
-"""What may change too while no update was made, as of a model that was imported."""
+"""What may change too while no update was made, as of a model that was imported; but not `training.init_from`, for
+its weights are there, or its tokenizer is."""
 
 UNTIL_SAVED = UNTIL_TRAINED | {"data.max_length", "data.source_eos", "model"}
-"""And while there is no checkpoint: all that a tokenizer does not depend on; on `training.init_from` it does."""
+"""And while there is no checkpoint: all that a tokenizer does not depend on."""
 
 PLACES = {"data.train", "data.valid", "data.test"}
 """Where texts lie."""
