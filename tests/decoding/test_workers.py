@@ -136,6 +136,19 @@ def test_the_first_batch_that_fails_is_told_whoever_fails_first() -> None:
     assert found == []
 
 
+def test_once_one_fails_nobody_begins_another_batch() -> None:
+    def work(number: int) -> Found:
+        if number == 0:
+            raise DivergedError("batch 0")
+        time.sleep(0.01)
+        return found_for(number)
+
+    found = []
+    with pytest.raises(DivergedError, match="batch 0"):
+        found.extend(spread(work, 400, workers=2))
+    assert len(found) < 200
+
+
 @pytest.mark.parametrize("fails", ["fork", "pipe"])
 def test_where_no_process_can_be_started_it_says_so_and_what_to_do(fails: str, monkeypatch: pytest.MonkeyPatch) -> None:
     calls, real = [], getattr(os, fails)

@@ -39,6 +39,14 @@ def test_a_saved_tokenizer_loads_as_the_same(kind, request, tmp_path):
     assert loaded.encode_target(ENGLISH) == tokenizer.encode_target(ENGLISH)
 
 
+def test_a_model_that_is_gone_is_named_with_what_to_do(joint, tmp_path):
+    joint.save(tmp_path)
+    (tmp_path / "spm.model").unlink()
+    with pytest.raises(ModelError, match=r"spm\.model does not exist") as failure:
+        Tokenizer.load(tmp_path)
+    assert "copy the whole directory again" in failure.value.hint
+
+
 def test_a_joint_tokenizer_is_one_model_and_the_other_kind_two(joint, per_side, tmp_path):
     joint.save(tmp_path / "joint")
     per_side.save(tmp_path / "two")
