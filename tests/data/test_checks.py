@@ -15,7 +15,7 @@ from hypothesis import strategies as st
 from transformer_cli.config.data import DataConfig, PhrasebookConfig
 from transformer_cli.data import checks
 from transformer_cli.data.checks import EXAMPLES, Finding, Looked, check, check_all, in_passing, overlap
-from transformer_cli.data.corpus import Corpus, load_all, load_tests, load_training
+from transformer_cli.data.corpus import Corpus, load_all, load_both, load_tests, load_training
 
 BOOK = load_tests(DataConfig(phrasebook=PhrasebookConfig(n_pairs=2000)))["test"]
 
@@ -105,6 +105,30 @@ def test_all_are_counted_and_the_first_few_are_named() -> None:
     [finding] = check("x", planted({place: (f"ein\tHund {place}", f"a dog {place}") for place in range(7, 27)}))
     assert finding == Finding("x", "tabs", 20, tuple(range(8, 8 + EXAMPLES)))
     assert str(finding) == "x, tabs: 20 (line 8, 9, 10, 11, 12, ...)"
+
+
+def test_lines_are_numbered_as_they_lie_in_their_files(tmp_path: Path) -> None:
+    """They were those of all texts together, or of what was not held out: of lines that no file has."""
+    book = list(zip(BOOK.source, BOOK.target, strict=True))
+    for name, pairs in (("a", book[:50]), ("b", [*book[50:70], ("ein\thund", "a dog"), *book[70:90]])):
+        for language, lines in zip(("de", "en"), zip(*pairs, strict=True), strict=True):
+            (tmp_path / f"{name}.{language}").write_text("".join(f"{line}\n" for line in lines), encoding="utf-8")
+    a, b = ({"text": str(tmp_path / name)} for name in "ab")
+
+    def tabs(train: object, valid: object) -> list[Finding]:
+        data = DataConfig.model_validate({"train": train, "valid": valid, "source": "de", "target": "en"})
+        texts = zip(("train", "held out"), load_both(data), strict=True)
+        return [found for found in check_all({name: text for name, text in texts if text}) if found.what == "tabs"]
+
+    [found] = tabs([a, b], a["text"])
+    assert (found.lines, str(found)) == ((21,), f"train, tabs: 1 ({tmp_path}/b.de, lines 21)")
+    [found] = tabs([b | {"both": True}], [a])
+    assert (found.n, found.lines) == (2, (21, 21))
+    assert str(found) == f"train, tabs: 2 ({tmp_path}/b.de, lines 21; {tmp_path}/b.en, lines 21)"
+    [found] = tabs(b["text"], "20 %")
+    used, _ = load_both(DataConfig(train=b["text"], valid="20 %", source="de", target="en"))
+    assert list(used.source).index("ein\thund") < 20, "no line before it is held out: this proves nothing"
+    assert (found.text, found.lines, found.where) == ("train", (21,), "")
 
 
 def test_what_reading_had_to_change_is_told_too() -> None:

@@ -16,7 +16,7 @@ import numpy.typing as npt
 from transformer_cli.data.corpus import EMPTY_BOTH, EMPTY_SOURCE, EMPTY_TARGET, Corpus, why_empty
 from transformer_cli.data.fingerprints import Numbers, fingerprints, is_among
 from transformer_cli.data.shifts import MOST_LINES, Shift, shifted
-from transformer_cli.data.text import BLOCK, as_text
+from transformer_cli.data.text import BLOCK, JoinedText, as_text, where_in_words
 from transformer_cli.errors import DataError
 from transformer_cli.writing import WordCounter
 
@@ -48,18 +48,20 @@ _DIRECTION = re.compile("[\u061c\u200e\u200f\u202a-\u202c\u2066-\u2069]")
 
 @dataclass(frozen=True)
 class Finding:
-    """Something suspicious. text: in which one. n: lines that are so. lines: the first of them, counted from 1; none
-    where the text as a whole is meant.
+    """Something suspicious. text: in which one. n: lines that are so. lines: the first of them, by their numbers where
+    they lie, from 1; none where the text as a whole is meant. where: the same with their files, if those are several.
     """
 
     text: str
     what: str
     n: int
     lines: tuple[int, ...] = ()
+    where: str = ""
 
     def __str__(self) -> str:
-        numbers = ", ".join(f"{line:,}" for line in self.lines) + ", ..." * (self.n > len(self.lines))
-        return f"{self.text}, {self.what}: {self.n:,}" + f" (line {numbers})" * bool(self.lines)
+        first = self.where or f"line {', '.join(f'{line:,}' for line in self.lines)}"
+        more = ", ..." * (self.n > len(self.lines))
+        return f"{self.text}, {self.what}: {self.n:,}" + f" ({first}{more})" * bool(self.lines)
 
     def as_json(self) -> dict[str, Any]:
         return asdict(self)
@@ -111,6 +113,8 @@ class Looked:
 
     def __init__(self, corpus: Corpus) -> None:
         sides, n = (as_text(corpus.source), as_text(corpus.target)), len(corpus)
+        self.source = sides[0]
+        """To tell where its lines lie."""
         self.counts = corpus.counts
         self.pairs = {what: array("q") for what in PAIRS}
         """Where each of PAIRS is so."""
@@ -136,15 +140,24 @@ class Looked:
         """What is suspicious."""
         found = changes(name, self.counts)
         for what, lines in self.pairs.items():
-            found += _finding(name, what, lines)
-        found += _finding(name, "lengths unlike the other side's", self._misfits())
-        found += _finding(name, "repeated pairs", _repeated(self.numbers[1], self.with_text[0]))
+            found += self.finding(name, what, lines)
+        found += self.finding(name, "lengths unlike the other side's", self._misfits())
+        found += self.finding(name, "repeated pairs", _repeated(self.numbers[1], self.with_text[0]))
         for stretch in self.shifts:
             where = "down" if stretch.by > 0 else "up"
             lines_off = ("one line", "two lines", "three lines")[abs(stretch.by) - 1]
             what = f"lines that seem to be translated {lines_off} further {where}"
-            found += _finding(name, what, range(stretch.first, stretch.last + 1))
+            found += self.finding(name, what, range(stretch.first, stretch.last + 1))
         return found
+
+    def finding(self, name: str, what: str, places: Sequence[int] | npt.NDArray[np.intp]) -> list[Finding]:
+        """A list of one, or of none where there are no such lines."""
+        if not len(places):
+            return []
+        first = [int(place) for place in places[:EXAMPLES]]
+        numbers = tuple(self.source.where(place)[1] for place in first)
+        where = where_in_words(self.source, first) if isinstance(self.source, JoinedText) else ""
+        return [Finding(name, what, len(places), numbers, where)]
 
     def _look(self, first: int, *block: bytes) -> tuple[list[str], list[str]]:
         """The lines of both sides from that place on."""
@@ -191,8 +204,8 @@ def overlap(name: str, text: Looked, other_name: str, known: Numbers) -> list[Fi
     the other one's sources and pairs, each in order."""
     sources, pairs = (is_among(*numbers) & text.with_text[0] for numbers in zip(text.numbers, known, strict=True))
     return [
-        *_finding(name, f"pairs that {other_name} has, too", np.flatnonzero(pairs)),
-        *_finding(name, f"sources that {other_name} has, with another target", np.flatnonzero(sources & ~pairs)),
+        *text.finding(name, f"pairs that {other_name} has, too", np.flatnonzero(pairs)),
+        *text.finding(name, f"sources that {other_name} has, with another target", np.flatnonzero(sources & ~pairs)),
     ]
 
 
@@ -246,8 +259,3 @@ def _n_words(text: str) -> int:
     counter = WordCounter()
     counter.add(text)
     return counter.counts().total()
-
-
-def _finding(text: str, what: str, lines: Sequence[int] | npt.NDArray[np.intp]) -> list[Finding]:
-    """A list of one, or of none where there are no lines."""
-    return [Finding(text, what, len(lines), tuple(int(i) + 1 for i in lines[:EXAMPLES]))] if len(lines) else []
