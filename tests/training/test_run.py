@@ -34,6 +34,7 @@ from transformer_cli.machine import Machine
 from transformer_cli.model.positions import sinusoids
 from transformer_cli.training import objective, run, signals
 from transformer_cli.training.clock import Clock
+from transformer_cli.training.forecast import forecast
 from transformer_cli.training.outcome import Outcome
 from transformer_cli.training.run import Listener, train
 from transformer_cli.training.signals import StopRequest
@@ -365,6 +366,32 @@ def test_a_longer_run_goes_on_where_the_shorter_one_ended() -> None:
     outcome = train(settings(max_steps=24), Path("longer"))
     assert (outcome.steps, outcome.was_finished) == (24, False)
     assert all(torch.equal(final_state(Path("straight"))[0][k], v) for k, v in final_state(Path("longer"))[0].items())
+
+
+@pytest.mark.parametrize(
+    ("lower", "named"),
+    [
+        ({"max_steps": 4}, "training.max_steps 4"),
+        ({"max_steps": 7}, "training.max_steps 7"),
+        ({"max_epochs": 1}, "training.max_epochs 1"),
+        ({"max_steps": None, "budget": {"tokens": 200}}, "training.budget.tokens 200"),
+        ({"max_steps": None, "budget": {"epochs": 1}}, "training.budget.epochs 1"),
+        ({"max_steps": None, "budget": {"epochs": 1.1}}, "training.budget.epochs 1.1"),
+    ],
+)
+def test_a_stopped_run_that_is_beyond_a_new_limit_is_refused(lower: dict[str, Any], named: str) -> None:
+    """It made one more update, or went on to the end of its epoch."""
+    with at_update(7, interrupt), pytest.raises(Interrupted):
+        train(settings(), Path("x"))
+    before = final_state(Path("x"))[2]
+    assert before["epoch"] == 1  # and within it
+    with pytest.raises(UsageError, match=rf"^x was stopped after step 7, where {re.escape(named)} is spent$"):
+        train(settings(**lower), Path("x"))
+    if named != "training.budget.epochs 1.1":  # how many batches an epoch has is not known there
+        with pytest.raises(UsageError, match=re.escape(named)):
+            forecast(settings(**lower), Path("x"))
+    assert final_state(Path("x"))[2] == before
+    assert train(settings(), Path("x")).steps == 12
 
 
 def test_another_configuration_is_refused_by_the_names_of_its_differences() -> None:

@@ -29,7 +29,7 @@ from transformer_cli.training.expense import Disk, Preparing, expense
 from transformer_cli.training.keeping import newest_whole
 from transformer_cli.training.listening import Listener, Stage, unseen
 from transformer_cli.training.parallel import joined
-from transformer_cli.training.progress import Progress, is_over, progress_of
+from transformer_cli.training.progress import Progress, check_unspent, is_over, progress_of
 from transformer_cli.training.run import Run
 from transformer_cli.training.schedules import cut_short, peak
 from transformer_cli.training.signals import StopRequest
@@ -115,6 +115,7 @@ def forecast(
     newest, _ = (None, None) if overwrite else newest_whole(run_dir, with_optimizer=False)
     progress = Progress() if newest is None else progress_of(newest, config.training)
     finished = progress.finished if is_over(progress, config.training) else None
+    check_unspent(progress, config.training, run_dir)
     place = None if overwrite else run_dir / "tokenizer"
     origin, tokenizer = _tokenizer(config, place if parent is None else parent.path / "tokenizer")
     pieces = config.tokenizer.asked(len(config.data.tagged))

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import math
 import sys
-from dataclasses import asdict, dataclass, field
+from dataclasses import asdict, dataclass, field, replace
 from pathlib import Path
 from typing import Annotated, Any, ClassVar
 
@@ -187,6 +187,25 @@ def check_within(progress: Progress, n_batches: int, run_dir: Path) -> None:
             f"{progress.epoch + 1:,}, which has {n_batches:,}",
             hint="restore the run from a copy, or start anew with --overwrite",
         )
+
+
+def check_unspent(progress: Progress, options: TrainingConfig, run_dir: Path, *, n_batches: int | None = None) -> None:
+    """UsageError where a run that was stopped is beyond what ends training by now. n_batches: what its processes use of
+    its epoch, where that is known. A budget of minutes is never: they pass while a run is validated and saved, too."""
+    spent, budget = progress.spent, options.budget
+    if n_batches is not None:
+        spent = replace(spent, epochs=progress.epochs_after(0, n_batches))
+    limits = [("max_epochs", (spent.epochs, options.max_epochs or math.inf))]
+    if budget is None or budget.minutes is None:
+        [name] = ["max_steps"] if budget is None else [f"budget.{name}" for name in budget.given]
+        limits.append((name, spent.against(options)))
+    for name, (done, limit) in limits:
+        if progress.step and progress.finished is None and done >= limit:
+            where = f"stopped after step {progress.step:,}, where training.{name} {limit:,.12g} is spent"
+            raise UsageError(
+                f"{shown(run_dir)} was {where}",
+                hint="raise it and training goes on; `tx evaluate` and `tx translate` take the run as it is",
+            )
 
 
 def spent_in_words(budget: Budget) -> str:

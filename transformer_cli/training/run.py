@@ -41,7 +41,7 @@ from transformer_cli.training.moving_average import average_of
 from transformer_cli.training.optimizers import build_optimizer, load_state_tensors, state_tensors
 from transformer_cli.training.outcome import Outcome
 from transformer_cli.training.parallel import World, joined
-from transformer_cli.training.progress import Progress, check_within, is_over, progress_of
+from transformer_cli.training.progress import Progress, check_unspent, check_within, is_over, progress_of
 from transformer_cli.training.reading import read_texts
 from transformer_cli.training.reporting import Reporter
 from transformer_cli.training.schedules import cut_short, peak, peak_in_words
@@ -195,6 +195,7 @@ class Run:
         n_batches = len(self.material.epoch(progress.epoch)[1])
         left = len(self.material.epoch(progress.epoch, progress.shares)[1]) if progress.shares else n_batches
         check_within(progress, left, self.run_dir)
+        check_unspent(progress, config.training, self.run_dir, n_batches=left)
         parameters = beginning.parameters_in_words(learner.model, self.held, is_drawn=config.training.init_from is None)
         say(
             f"{self.material.in_words(n_batches)}; {parameters}; "
