@@ -2,6 +2,8 @@ from __future__ import annotations
 
 import tracemalloc
 from pathlib import Path
+from types import SimpleNamespace
+from typing import Any
 
 import numpy as np
 import pytest
@@ -15,7 +17,7 @@ from transformer_cli.data import batching
 from transformer_cli.data.batching import left_over, padding_share, plan, plan_of_rest
 from transformer_cli.data.binary import narrow
 from transformer_cli.data.corpus import load_training
-from transformer_cli.data.mixture import Mixture, Part
+from transformer_cli.data.mixture import MixedCorpus, Mixture, Part
 from transformer_cli.errors import DataError
 from transformer_cli.tokenizer import train_tokenizer
 
@@ -140,9 +142,10 @@ def test_a_plan_takes_less_than_24_bytes_for_each_time_that_a_pair_comes(monkeyp
     lengths = narrow(np.random.default_rng(1).integers(1, 100, size=(n, 2)))
     mixture = Mixture([Part("a", n // 2, weights[0]), Part("b", n // 2, weights[1])], np.arange(n), temperature=1)
     tracemalloc.start()
-    plan_of_rest(  # the rows are in no variable: nobody holds them longer than they are needed
-        lengths, shares, rows=mixture.rows(seed=1, epoch=1), budget=8192, seed=1, epoch=1, rank=0, world=1
-    )
+    text: Any = SimpleNamespace(lengths=lengths)
+    if (seen := mixture.epoch(seed=1, epoch=1)) is not None:
+        text = MixedCorpus(text, seen)
+    plan_of_rest(text.lengths, shares, budget=8192, seed=1, epoch=1, rank=0, world=1)
     _, peak = tracemalloc.get_traced_memory()
     tracemalloc.stop()
     assert peak < 24 * sum(mixture.seen)
@@ -224,7 +227,7 @@ def rest(lengths, shares, **options):
     """What is left after all of these."""
     left = np.arange(len(lengths))
     for share in shares:
-        left = left_over(lengths, left, *share, **options)
+        left = left[left_over(lengths[left], *share, **options)]
     return left
 
 

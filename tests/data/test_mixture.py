@@ -21,7 +21,7 @@ from transformer_cli.errors import ConfigError, DataError
 from transformer_cli.tokenizer import train_tokenizer
 from transformer_cli.training.directory import check_text
 from transformer_cli.training.listening import Listener
-from transformer_cli.training.material import Material
+from transformer_cli.training.material import Epoch, Material
 from transformer_cli.training.parallel import World
 from transformer_cli.training.signals import StopRequest
 
@@ -34,8 +34,8 @@ def test_each_pair_comes_as_often_as_its_text_weighs_or_once_more(texts, left_ou
     owner = [place for place, part in enumerate(parts) for _ in range(part.pairs)]
     kept = [place for place in range(len(owner)) if place not in left_out]
     mixture = Mixture(parts, np.array(kept, dtype=np.int64), temperature=temperature)
-    rows = mixture.rows(seed=1, epoch=epoch)
-    times = Counter(range(len(kept)) if rows is None else rows.tolist())
+    seen = mixture.epoch(seed=1, epoch=epoch)
+    times = Counter(range(len(kept)) if seen is None else seen.rows.tolist())
     for place, part in enumerate(parts):
         mine = [times[row] for row, index in enumerate(kept) if owner[index] == place]
         most = max((sum(owner[index] == other for index in kept) for other in range(len(parts))), default=0)
@@ -46,9 +46,11 @@ def test_each_pair_comes_as_often_as_its_text_weighs_or_once_more(texts, left_ou
 
 def test_what_is_drawn_once_more_depends_on_seed_and_epoch_alone():
     mixture = Mixture([Part("a", 1000, 1.5), Part("b", 100, 1)], np.arange(1100), temperature=1)
-    once, again = (mixture.rows(seed=1, epoch=2).tolist() for _ in range(2))
+    once, again, later, other = (
+        mixture.epoch(seed=seed, epoch=epoch).rows.tolist() for seed, epoch in [(1, 2), (1, 2), (1, 3), (2, 3)]
+    )
     assert once == again
-    assert once != mixture.rows(seed=1, epoch=3).tolist() != mixture.rows(seed=2, epoch=3).tolist()
+    assert once != later != other
 
 
 @pytest.mark.parametrize("others", [[], [Part("b", 10, 1)]])
@@ -65,8 +67,47 @@ def test_an_epoch_that_nobody_could_count_is_refused():
 
 
 def test_texts_that_are_seen_once_are_one_text():
-    assert Mixture([Part("a", 10, 1), Part("b", 5, 1)], np.arange(15), temperature=1).rows(seed=1, epoch=0) is None
-    assert Mixture([], np.arange(15), temperature=1).rows(seed=1, epoch=0) is None
+    assert Mixture([Part("a", 10, 1), Part("b", 5, 1)], np.arange(15), temperature=1).epoch(seed=1, epoch=0) is None
+    assert Mixture([], np.arange(15), temperature=1).epoch(seed=1, epoch=0) is None
+
+
+@given(texts=weighted, epoch=st.integers(0, 9))
+def test_each_time_that_a_pair_comes_has_its_number(texts, epoch):
+    parts = [Part(str(place), n, weight) for place, (n, weight) in enumerate(texts)]
+    mixture = Mixture(parts, np.arange(sum(part.pairs for part in parts)), temperature=1)
+    seen = mixture.epoch(seed=1, epoch=epoch)
+    before = Counter[int]()
+    for place, row in enumerate([] if seen is None else seen.rows.tolist()):
+        assert seen.pair(place) == (row, before[row])
+        before[row] += 1
+
+
+@pytest.mark.parametrize("changes", [["tokenizer.sampling=0.3"], ["training.word_dropout=0.3"]])
+@pytest.mark.parametrize("seed", [1, 10**12])
+def test_each_time_that_a_pair_comes_it_is_drawn_anew_and_the_first_as_if_it_came_once(tmp_path, changes, seed):
+    """All copies of a pair were cut alike, and lost the same words."""
+    lines = [f"der hund und die katze schlafen {number}" for number in range(12)]
+    parts = (Part("a", 5, 4.5), Part("b", 7, 1.0))
+    tokenizer, _ = train_tokenizer(TokenizerConfig(vocab_size=50), lines, lines, seed=1)
+
+    def epoch_of(folder: Path, *parts: Part) -> Epoch:
+        text = Corpus(lines, lines, parts=parts)
+        config = load_config("tiny.yaml", overrides=[*changes, f"seed={seed}"])
+        material = Material(text, tokenizer, config, folder, World(), Listener(), StopRequest())
+        material.prepare()
+        return material.epoch(3)
+
+    mixed, plan = epoch_of(tmp_path / "mixed", *parts)
+    once, _ = epoch_of(tmp_path / "once")
+    drawn = dict[int, list[tuple[list[int], list[int]]]]()
+    for place in sorted(int(place) for batch in plan for place in batch):
+        pair = mixed.source(place).tolist(), mixed.target(place).tolist()
+        assert pair == (mixed.source(place).tolist(), mixed.target(place).tolist())
+        drawn.setdefault(mixed.seen.pair(place)[0], []).append(pair)
+    assert all(pairs[0] == (once.source(row).tolist(), once.target(row).tolist()) for row, pairs in drawn.items())
+    several = [[tuple(source) for source, _ in pairs] for pairs in drawn.values() if len(pairs) > 1]
+    assert len(several) == 5
+    assert all(len(set(sources)) > 1 for sources in several)
 
 
 def written(folder: Path) -> str:
@@ -130,7 +171,9 @@ def test_an_epoch_of_a_run_has_the_rows_of_its_mixture(tmp_path):
     material = Material(text, tokenizer, load_config("tiny.yaml"), tmp_path, World(), listener, StopRequest())
     material.prepare()
     assert said[-2:] == ["a: 5 pairs, 2 times an epoch, 83.3% of it", "b: 4 pairs, 0.5 times an epoch, 16.7% of it"]
-    _, plan = material.epoch(3)
-    assert sorted(row for batch in plan for row in batch) == sorted(material.rows(3).tolist())
-    assert Counter(Counter(row for batch in plan for row in batch).values()) == {2: 5, 1: 2}
+    mixed, plan = material.epoch(3)
+    rows = [int(mixed.seen.rows[place]) for batch in plan for place in batch]
+    assert sorted(rows) == sorted(material.seen(3).rows.tolist())
+    assert Counter(Counter(rows).values()) == {2: 5, 1: 2}
+    assert material.places(range(12)) == material.encoded.pairs[mixed.seen.rows].tolist()
     assert material.target_tokens(3) == 12 * material.encoded.lengths[0, 1]

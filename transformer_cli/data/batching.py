@@ -44,31 +44,22 @@ def plan(
 
 
 def left_over(
-    lengths: npt.NDArray[np.integer],
-    rows: Indices | None,
-    world: int,
-    n_batches: int,
-    *,
-    budget: int,
-    seed: int,
-    epoch: int,
+    lengths: npt.NDArray[np.integer], world: int, n_batches: int, *, budget: int, seed: int, epoch: int
 ) -> Indices:
-    """The sentences that are still to be used once so many processes used so many batches each of a plan of these rows;
-    None: of all sentences, each once. A plan of the lengths of what is left is one of the rest of the epoch."""
-    there = lengths if rows is None else lengths[rows]
-    steps = _steps(there, None, budget=budget, seed=seed, epoch=epoch, world=world)
-    is_left = np.ones(len(there), dtype=bool)
+    """The sentences that are still to be used once so many processes used so many batches each of a plan of these. A
+    plan of the lengths of what is left is one of the rest of the epoch."""
+    steps = _steps(lengths, None, budget=budget, seed=seed, epoch=epoch, world=world)
+    is_left = np.ones(len(lengths), dtype=bool)
     for batch in chain.from_iterable(steps[:n_batches]):
         is_left[batch] = False
-    del steps, there  # before what is left takes as much memory
-    return np.flatnonzero(is_left).astype(np.int32) if rows is None else rows[is_left]
+    del steps  # before what is left takes as much memory
+    return np.flatnonzero(is_left).astype(np.int32)
 
 
 def plan_of_rest(
     lengths: npt.NDArray[np.integer],
     shares: Sequence[tuple[int, int]],
     *,
-    rows: Indices | None = None,
     budget: int,
     seed: int,
     epoch: int,
@@ -76,12 +67,12 @@ def plan_of_rest(
     world: int,
 ) -> list[Indices]:
     """A plan of what is left of an epoch: of all of it, where there are no shares. shares: processes that were so many
-    used so many batches each, one number of them after the other. rows: which sentences the epoch has, each as often as
-    it comes; None: all of them once."""
+    used so many batches each, one number of them after the other."""
+    rows: Indices | None = None
     for share in shares:
-        rows = left_over(lengths, rows, *share, budget=budget, seed=seed, epoch=epoch)
-    there = lengths if rows is None else lengths[rows]
-    return plan(there, budget=budget, seed=seed, epoch=epoch, rank=rank, world=world, rows=rows)
+        left = left_over(lengths, *share, budget=budget, seed=seed, epoch=epoch)
+        rows, lengths = left if rows is None else rows[left], lengths[left]
+    return plan(lengths, budget=budget, seed=seed, epoch=epoch, rank=rank, world=world, rows=rows)
 
 
 def padding_share(lengths: npt.NDArray[np.integer], batches: list[Indices]) -> float:

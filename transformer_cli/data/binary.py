@@ -59,12 +59,12 @@ class EncodedCorpus:
     def __len__(self) -> int:
         return len(self.lengths)
 
-    def source(self, index: int) -> npt.NDArray[np.int32]:
-        """Source ids as the encoder reads them: with EOS behind them, if the model wants it."""
+    def source(self, index: int, copy: int = 0) -> npt.NDArray[np.int32]:
+        """Source ids as the encoder reads them: with EOS behind them, if the model wants it. The same in every copy."""
         return self._ids("source", index)
 
-    def target(self, index: int) -> npt.NDArray[np.int32]:
-        """Target ids without marks."""
+    def target(self, index: int, copy: int = 0) -> npt.NDArray[np.int32]:
+        """Target ids without marks. The same in every copy."""
         return self._ids("target", index)
 
     def _ids(self, side: str, index: int) -> npt.NDArray[np.int32]:

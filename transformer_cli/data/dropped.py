@@ -7,8 +7,7 @@ from dataclasses import dataclass
 import numpy as np
 import numpy.typing as npt
 
-from transformer_cli.data.binary import EncodedCorpus
-from transformer_cli.data.sampled import SampledCorpus
+from transformer_cli.data.mixture import Drawn
 from transformer_cli.tokenizer import PAD, Vocabulary
 
 
@@ -26,27 +25,28 @@ class DroppedCorpus:
 
     All pieces of a word become padding, whose vector is zero, and keep their places (Sennrich et al. 2016, "Edinburgh
     Neural Machine Translation Systems for WMT 16", after Gal & Ghahramani 2016); marks stay.
-    A draw depends on its seed, its epoch and the pair's place in the text.
+    A draw depends on its seed, its epoch, the pair's place in the text and how many times the epoch had it before
+    (`copy`).
     """
 
-    def __init__(self, text: EncodedCorpus | SampledCorpus, vocabulary: Vocabulary, draw: WordDraw) -> None:
+    def __init__(self, text: Drawn, vocabulary: Vocabulary, draw: WordDraw) -> None:
         self.text, self.draw = text, draw
         self.lengths = text.lengths
         self.opens, self.closes, self.is_mark = vocabulary.words
 
     def __len__(self) -> int:
-        return len(self.text)
+        return len(self.lengths)
 
-    def source(self, index: int) -> npt.NDArray[np.integer]:
+    def source(self, index: int, copy: int = 0) -> npt.NDArray[np.integer]:
         """Source ids as the encoder reads them."""
-        ids = self.text.source(index)
+        ids = self.text.source(index, copy)
         begins = self.opens[ids]
         begins[1:] |= self.closes[ids[:-1]]
         words = np.cumsum(begins)
-        chance = np.random.default_rng([self.draw.seed, self.draw.epoch, index])
+        chance = np.random.default_rng([self.draw.seed, self.draw.epoch, index, *([copy] if copy else [])])
         gone = chance.random(len(ids) + 1) < self.draw.rate
         return np.where(gone[words] & ~self.is_mark[ids], PAD, ids)
 
-    def target(self, index: int) -> npt.NDArray[np.integer]:
+    def target(self, index: int, copy: int = 0) -> npt.NDArray[np.integer]:
         """Target ids without marks, all of them."""
-        return self.text.target(index)
+        return self.text.target(index, copy)

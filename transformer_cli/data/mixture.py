@@ -2,10 +2,12 @@
 
 from __future__ import annotations
 
+from bisect import bisect_right
 from collections import Counter
 from collections.abc import Sequence
 from dataclasses import asdict, dataclass
-from typing import Any
+from itertools import accumulate
+from typing import Any, Protocol
 
 import numpy as np
 import numpy.typing as npt
@@ -106,20 +108,80 @@ class Mixture:
         ]
         """Pairs of each in an epoch, counted as often as they come; at least one of a text that has any."""
 
-    def rows(self, *, seed: int, epoch: int) -> npt.NDArray[np.int32] | None:
-        """Which of the pairs an epoch has, each as often as it comes, text by text; None for all of them once."""
+    def epoch(self, *, seed: int, epoch: int) -> Seen | None:
+        """None where it has all pairs once."""
         if self.seen == self.sizes:
             return None
-        rows = np.empty(sum(self.seen), dtype=np.int32)
-        filled = 0
+        more = []
         for number, (begin, size, seen) in enumerate(zip(self.limits, self.sizes, self.seen, strict=False)):
             every = np.arange(begin, begin + size, dtype=np.int32)
-            whole, rest = divmod(seen, size) if size else (0, 0)
-            for _ in range(whole):
-                rows[filled : filled + size] = every
-                filled += size
-            if rest:
+            n_more = seen % size if size else 0
+            if n_more:
                 np.random.default_rng([seed, epoch, number]).shuffle(every)
-                rows[filled : filled + rest] = np.sort(every[:rest])
-                filled += rest
+            more.append(np.sort(every[:n_more]))
+        return Seen(self, more)
+
+
+class Seen:
+    """The pairs that an epoch has, each as often as it comes, text by text: a place for each time."""
+
+    def __init__(self, mixture: Mixture, more: Sequence[npt.NDArray[np.int32]]) -> None:
+        """more: the pairs of each text that come once more than all of it does."""
+        self._mixture, self._more = mixture, more
+        self._begins = [0, *accumulate(mixture.seen)]
+
+    @property
+    def rows(self) -> npt.NDArray[np.int32]:
+        """(n,) which pair is at each place; as large as a plan, so made when it is asked for."""
+        mixture, rows = self._mixture, np.empty(self._begins[-1], dtype=np.int32)
+        parts = zip(self._begins, mixture.limits, mixture.sizes, mixture.seen, self._more, strict=False)
+        for place, begin, size, seen, more in parts:
+            whole = seen - len(more)
+            for start in range(place, place + whole, max(size, 1)):
+                rows[start : start + size] = np.arange(begin, begin + size, dtype=np.int32)
+            rows[place + whole : place + seen] = more
         return rows
+
+    def pair(self, place: int) -> tuple[int, int]:
+        """Which pair is there, and how many times it came before."""
+        number = bisect_right(self._begins, place) - 1
+        copy, row = divmod(place - self._begins[number], self._mixture.sizes[number])
+        is_whole = copy < self._mixture.seen[number] // self._mixture.sizes[number]
+        return self._mixture.limits[number] + row if is_whole else int(self._more[number][row]), copy
+
+
+class Drawn(Protocol):
+    """The pairs of a text as ids, each of which an epoch may have several times."""
+
+    @property
+    def lengths(self) -> npt.NDArray[np.signedinteger]:
+        """(N, 2) pieces of source and target, end marks included."""
+        ...
+
+    def source(self, index: int, copy: int = 0) -> npt.NDArray[np.integer]:
+        """Source ids, as the encoder reads them; copy: how many times the epoch had them before."""
+        ...
+
+    def target(self, index: int, copy: int = 0) -> npt.NDArray[np.integer]:
+        """Target ids, without marks."""
+        ...
+
+
+class MixedCorpus:
+    """A text as an epoch sees it: what comes several times is drawn anew each time."""
+
+    def __init__(self, text: Drawn, seen: Seen) -> None:
+        self.text, self.seen = text, seen
+
+    @property
+    def lengths(self) -> npt.NDArray[np.signedinteger]:
+        """(n, 2) by place, made when they are asked for."""
+        return self.text.lengths[self.seen.rows]
+
+    def source(self, place: int) -> npt.NDArray[np.integer]:
+        """Source ids, as the encoder reads them."""
+        return self.text.source(*self.seen.pair(place))
+
+    def target(self, place: int) -> npt.NDArray[np.integer]:
+        """Target ids, without marks."""
+        return self.text.target(*self.seen.pair(place))

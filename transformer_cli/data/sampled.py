@@ -25,7 +25,8 @@ class SubwordDraw:
 
 
 class SampledCorpus:
-    """The pairs of an encoded text as one epoch draws them: a line's ids depend on the draw, its place and its text.
+    """The pairs of an encoded text as one epoch draws them: a line's ids depend on the draw, its place and text, and
+    how many times the epoch had it before (`copy`).
 
     A side that would have more than max_length pieces by it keeps its plain ones.
     """
@@ -42,18 +43,18 @@ class SampledCorpus:
     def __len__(self) -> int:
         return len(self.plain)
 
-    def source(self, index: int) -> npt.NDArray[np.int32]:
+    def source(self, index: int, copy: int = 0) -> npt.NDArray[np.int32]:
         """Source ids as the encoder reads them: with EOS behind them, if the model wants it."""
         place, plain = int(self.plain.pairs[index]), self.plain.source(index)
-        [ids] = self.tokenizer.sample_source([self.text.source[place]], first=place, **asdict(self.draw))
+        [ids] = self.tokenizer.sample_source([self.text.source[place]], first=place, copy=copy, **asdict(self.draw))
         tag = [int(plain[0])] if plain[0] in self.tokenizer.tags.values() else []
         ids = [*tag, *ids, EOS] if plain[-1] == EOS else [*tag, *ids]
         return np.array(ids, dtype=np.int32) if len(ids) <= self.max_length else plain
 
-    def target(self, index: int) -> npt.NDArray[np.int32]:
+    def target(self, index: int, copy: int = 0) -> npt.NDArray[np.int32]:
         """Target ids without marks."""
         place, plain = int(self.plain.pairs[index]), self.plain.target(index)
-        [ids] = self.tokenizer.sample_target([self.text.target[place]], first=place, **asdict(self.draw))
+        [ids] = self.tokenizer.sample_target([self.text.target[place]], first=place, copy=copy, **asdict(self.draw))
         return np.array(ids, dtype=np.int32) if len(ids) < self.max_length else plain
 
     def _expected(self) -> npt.NDArray[np.signedinteger]:

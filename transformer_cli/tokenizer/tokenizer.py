@@ -83,16 +83,18 @@ class Tokenizer:
         return self.target.decode(ids)
 
     def sample_source(
-        self, lines: Sequence[str], *, rate: float, seed: int, epoch: int, first: int = 0
+        self, lines: Sequence[str], *, rate: float, seed: int, epoch: int, first: int = 0, copy: int = 0
     ) -> list[list[int]]:
-        """Ids of each line in this epoch's draw of subwords; first: index of the first line. See Vocabulary.sample."""
-        return self.source.sample(lines, rate=rate, key=f"source {seed} {epoch}", first=first)
+        """Ids of each line in this epoch's draw of subwords. first: index of the first line. copy: how many times the
+        epoch had it before. See Vocabulary.sample."""
+        return self.source.sample(lines, rate=rate, key=_key("source", seed, epoch, copy), first=first)
 
     def sample_target(
-        self, lines: Sequence[str], *, rate: float, seed: int, epoch: int, first: int = 0
+        self, lines: Sequence[str], *, rate: float, seed: int, epoch: int, first: int = 0, copy: int = 0
     ) -> list[list[int]]:
-        """Ids of each line in this epoch's draw of subwords; first: index of the first line. See Vocabulary.sample."""
-        return self.target.sample(lines, rate=rate, key=f"target {seed} {epoch}", first=first)
+        """Ids of each line in this epoch's draw of subwords. first: index of the first line. copy: how many times the
+        epoch had it before. See Vocabulary.sample."""
+        return self.target.sample(lines, rate=rate, key=_key("target", seed, epoch, copy), first=first)
 
     def save(self, directory: str | Path) -> None:
         """Write the model or models, then the description that makes them count.
@@ -139,6 +141,11 @@ class Tokenizer:
         if self.joint:
             return {JOINT_FILE: self.source}
         return {SOURCE_FILE: self.source, TARGET_FILE: self.target}
+
+
+def _key(side: str, seed: int, epoch: int, copy: int) -> str:
+    """Names a draw of subwords."""
+    return f"{side} {seed} {epoch}" + (f" copy {copy}" if copy else "")
 
 
 def read_tokenizer(source: str | Path, target: str | Path | None = None, *, tags: Sequence[str] = ()) -> Tokenizer:

@@ -4,12 +4,11 @@ from __future__ import annotations
 
 import json
 import time
-from collections.abc import Sequence
+from collections.abc import Iterable, Sequence
 from contextlib import closing
 from pathlib import Path
 
 import numpy as np
-import numpy.typing as npt
 
 from transformer_cli import files
 from transformer_cli.config.run import RunConfig
@@ -18,7 +17,7 @@ from transformer_cli.data.binary import EncodedCorpus
 from transformer_cli.data.corpus import Corpus
 from transformer_cli.data.dropped import DroppedCorpus, WordDraw
 from transformer_cli.data.fingerprints import LINES, fingerprints_of, save_fingerprints
-from transformer_cli.data.mixture import Mixture
+from transformer_cli.data.mixture import Drawn, MixedCorpus, Mixture, Seen
 from transformer_cli.data.sampled import SampledCorpus, SubwordDraw
 from transformer_cli.data.text import as_text
 from transformer_cli.data.volumes import Remembered, Volumes
@@ -28,8 +27,7 @@ from transformer_cli.training.listening import Advance, Listener
 from transformer_cli.training.parallel import World
 from transformer_cli.training.signals import StopRequest
 
-Drawn = EncodedCorpus | SampledCorpus | DroppedCorpus
-Epoch = tuple[Drawn, list[batching.Indices]]
+Epoch = tuple[Drawn | MixedCorpus, list[batching.Indices]]
 
 
 class Material:
@@ -129,8 +127,9 @@ class Material:
         save_fingerprints(self.run_dir, found.numbers)
 
     def epoch(self, number: int, shares: Sequence[tuple[int, int]] = ()) -> Epoch:
-        """The text as an epoch sees it, with subword sampling in its own pieces; and this process's batches of it, or
-        of what others have left of it (`shares`). The last that was asked for is kept: a plan takes its time."""
+        """The text as an epoch sees it, each pair as often as it comes, with subword sampling in its own pieces; and
+        this process's batches of it, or of what others have left of it (`shares`). The last that was asked for is kept:
+        a plan takes its time."""
         asked = (number, tuple(shares))
         if self._latest is None or self._latest[0] != asked:
             self._latest = None  # before the next one takes as much memory
@@ -138,11 +137,11 @@ class Material:
         return self._latest[1]
 
     def _planned(self, number: int, shares: Sequence[tuple[int, int]]) -> Epoch:
-        drawn = self._drawn(number)
-        return drawn, batching.plan_of_rest(
-            drawn.lengths,
+        drawn, seen = self._drawn(number), self.seen(number)
+        text = drawn if seen is None else MixedCorpus(drawn, seen)
+        return text, batching.plan_of_rest(
+            text.lengths,
             shares,
-            rows=self.rows(number),
             budget=self.config.training.budget_tokens,
             seed=self.config.seed,
             epoch=number,
@@ -153,10 +152,18 @@ class Material:
     def largest(self, number: int, shares: Sequence[tuple[int, int]] = ()) -> Epoch:
         """This process's batches of an epoch that take most memory: the one with the most pieces, and the one with the
         longest sentence, of whose length attention takes the square."""
-        drawn, plan = self.epoch(number, shares)
-        sizes = [(int(lengths.sum()), int(lengths.max(initial=0))) for lengths in (drawn.lengths[b] for b in plan)]
+        text, plan = self.epoch(number, shares)
+        every = text.lengths
+        sizes = [(int(lengths.sum()), int(lengths.max(initial=0))) for lengths in (every[batch] for batch in plan)]
         most, longest = (max(range(len(plan)), key=lambda n, by=by: sizes[n][by]) for by in (0, 1))  # type: ignore[misc]
-        return drawn, [plan[n] for n in (most, longest)]
+        return text, [plan[n] for n in (most, longest)]
+
+    def places(self, indices: Iterable[int]) -> list[int]:
+        """Where in the text the pairs lie that batches of the latest epoch name so."""
+        assert self._latest is not None
+        text, _ = self._latest[1]
+        rows = (text.seen.pair(index)[0] if isinstance(text, MixedCorpus) else index for index in indices)
+        return [int(self.encoded.pairs[row]) for row in rows]
 
     def in_words(self, n_batches: int) -> str:
         """How much there is to learn from, by this process's batches of an epoch."""
@@ -166,16 +173,16 @@ class Material:
 
     def target_tokens(self, epoch: int) -> int:
         """Of an epoch, end marks included."""
-        lengths, rows = self.encoded.lengths[:, 1], self.rows(epoch)
-        return int((lengths if rows is None else lengths[rows]).sum(dtype=np.int64))
+        lengths, seen = self.encoded.lengths[:, 1], self.seen(epoch)
+        return int((lengths if seen is None else lengths[seen.rows]).sum(dtype=np.int64))
 
-    def rows(self, epoch: int) -> npt.NDArray[np.int32] | None:
-        """See Mixture.rows."""
-        return self.mixture.rows(seed=self.config.seed, epoch=epoch)
+    def seen(self, epoch: int) -> Seen | None:
+        """See Mixture.epoch."""
+        return self.mixture.epoch(seed=self.config.seed, epoch=epoch)
 
     def _drawn(self, epoch: int) -> Drawn:
         config = self.config
-        drawn: EncodedCorpus | SampledCorpus = self.encoded
+        drawn: Drawn = self.encoded
         if rate := config.tokenizer.sampling:
             draw = SubwordDraw(rate, config.seed, epoch)
             drawn = SampledCorpus(self.encoded, self.text, self.tokenizer, draw, max_length=config.data.max_length)

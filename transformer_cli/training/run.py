@@ -267,7 +267,7 @@ class Run:
 
     def _skip(self, update: Update) -> None:
         """Say which numbers are not finite, and of which lines; DivergedError where that has happened too often."""
-        own = where_in_words(self.texts[0].source, (int(self.material.encoded.pairs[i]) for i in update.suspects))
+        own = where_in_words(self.texts[0].source, self.material.places(update.suspects))
         words = self.reporter.skipped(self.progress, update, "; ".join(filter(None, self.world.gather(own))))
         if self.progress.skipped > self.config.training.max_skipped:
             raise DivergedError(
