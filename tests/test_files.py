@@ -257,6 +257,9 @@ def test_of_a_disk_that_fails_whatever_is_asked_of_it_it_is_said_what_to_do(tmp_
         files.write_text(tmp_path / "x", "text")
     assert words in refused.value.hint
     assert hint_of(failure, reads=True) == refused.value.hint
+    told = files.unreadable(tmp_path / "x", failure, error=ModelError, hint="restore it")
+    assert isinstance(told, ResourceError)  # of a run that may be whole
+    assert told.hint == refused.value.hint
 
 
 @pytest.mark.parametrize(
@@ -359,6 +362,66 @@ def test_removing_a_tree_follows_no_link_and_sweeping_touches_nothing_else(tmp_p
     (tmp_path / f"{files.ASIDE}mine").write_bytes(b"")
     assert files.sweep(tmp_path) == [left]
     assert content(tmp_path) == {"outside/kept": b"", f"{files.ASIDE}mine": b""}
+
+
+class NetworkDisk(files.Disk):
+    """NFS: what is deleted while somebody has it open stays beside, under a name of the system's, and busy."""
+
+    def __init__(self, *in_use: str) -> None:
+        self.in_use = in_use
+
+    def remove_file(self, path: Path) -> None:
+        if self.in_use and path.name.startswith(".nfs"):
+            raise OSError(errno.EBUSY, os.strerror(errno.EBUSY))
+        if path.name in self.in_use:
+            path.rename(path.with_name(f".nfs0000{path.name}"))
+        else:
+            path.unlink()
+
+
+def test_what_somebody_has_open_on_a_server_goes_when_it_is_closed_and_stops_nobody(tmp_path, monkeypatch):
+    """A training ended where its oldest checkpoint was open, and could not begin beside what was left of it."""
+    for name in ("a", "in use", "z"):
+        files.write_text(tmp_path / "run" / "step-1" / name, name)
+    monkeypatch.setattr(files, "disk", NetworkDisk("in use"))
+    files.remove(tmp_path / "run" / "step-1")
+    [left] = (tmp_path / "run").iterdir()
+    for _ in range(2):
+        assert left.name.startswith(f"{files.DOOMED}step-1-")
+        assert content(left) == {".nfs0000in use": b"in use"}
+        assert files.sweep(tmp_path / "run") == []
+    monkeypatch.setattr(files, "disk", NetworkDisk())
+    assert files.sweep(tmp_path / "run") == [left.name]
+    assert list((tmp_path / "run").iterdir()) == []
+
+
+def test_what_a_server_was_asked_twice_to_delete_is_deleted(tmp_path, monkeypatch):
+    """It said the second time that there is no such file, which ended a training."""
+
+    class Twice(files.Disk):
+        def remove_file(self, path: Path) -> None:
+            path.unlink()
+            path.unlink()
+
+        def remove_directory(self, path: Path) -> None:
+            path.rmdir()
+            path.rmdir()
+
+    files.write_text(tmp_path / "run" / "step-1" / "a", "a")
+    files.write_text(tmp_path / f"{files.ASIDE}x-0123abcd", "a")
+    monkeypatch.setattr(files, "disk", Twice())
+    files.remove(tmp_path / "run")
+    assert files.sweep(tmp_path) == [f"{files.ASIDE}x-0123abcd"]
+    assert list(tmp_path.iterdir()) == []
+
+
+def test_another_reason_not_to_delete_is_an_error(tmp_path, monkeypatch):
+    for number in (errno.EIO, errno.EACCES, errno.EROFS):
+        files.write_text(tmp_path / "x" / "a", "a")
+        monkeypatch.setattr(files, "disk", Saboteur(2, OSError(number, os.strerror(number))))  # renamed first
+        with pytest.raises(ResourceError, match=f"cannot remove {tmp_path}/x: {os.strerror(number)}"):
+            files.remove(tmp_path / "x")
+        monkeypatch.setattr(files, "disk", files.Disk())
 
 
 def test_of_a_directory_that_somebody_else_uses_too_only_what_was_named_is_removed(tmp_path):

@@ -20,8 +20,9 @@ from contextlib import contextmanager, suppress
 from pathlib import Path
 from typing import Any, BinaryIO, cast
 
+from transformer_cli.descriptor import Descriptor
 from transformer_cli.errors import DataError, ResourceError, TxError
-from transformer_cli.trouble import hint_of, missing, reason_of, room_of
+from transformer_cli.trouble import hint_of, is_failing, missing, reason_of, room_of
 
 ASIDE = ".tmp-"
 """Prefix of what is being written; left behind only by a process that was killed."""
@@ -45,6 +46,9 @@ class Disk:
 
     def sync(self, descriptor: int) -> None:
         os.fsync(descriptor)
+
+    def close(self, descriptor: int) -> None:
+        os.close(descriptor)
 
     def make_directory(self, path: Path) -> None:
         path.mkdir()
@@ -122,7 +126,16 @@ def create_file(path: str | Path, *, is_there: bool = False) -> Iterator[BinaryI
     path = Path(path)
     with writing(path):
         descriptor = disk.open(path, is_there)
-    raw = _Descriptor(descriptor, path)
+
+    def write(data: memoryview) -> int:
+        with writing(path):
+            return disk.write(descriptor, data)
+
+    def close() -> None:
+        with writing(path):  # NFS may tell only now of what it could not write
+            disk.close(descriptor)
+
+    raw = Descriptor(descriptor, write, close)
     file = io.BufferedWriter(raw, buffer_size=1 << 20)
     try:
         yield cast(BinaryIO, file)
@@ -184,9 +197,10 @@ def read_bytes(path: str | Path, *, error: type[TxError] = DataError, hint: str 
 def unreadable(
     path: str | Path, failure: OSError, *, error: type[TxError] = DataError, hint: str | None = None
 ) -> TxError:
-    """What to raise where a file cannot be read: `error`, unless it is the system that has no room for it."""
+    """What to raise where a file cannot be read: `error`, unless it is the system that has no room for it, or a disk
+    that fails, of which the file knows nothing."""
     words = f"{shown(path)} cannot be read: {reason_of(failure)}"
-    if failure.errno in (errno.EMFILE, errno.ENFILE, errno.ENOMEM):
+    if is_failing(failure) or failure.errno in (errno.EMFILE, errno.ENFILE, errno.ENOMEM):
         return ResourceError(words, hint=hint_of(failure))
     return error(words, hint=hint)
 
@@ -268,7 +282,8 @@ def rename(old: Path, new: Path) -> None:
 
 
 def remove(path: str | Path) -> None:
-    """Delete a directory or a file, if it is there: renamed first, so that no half of it is ever seen."""
+    """Delete a directory or a file, if it is there: renamed first, so that no half of it is ever seen; what somebody
+    has open may stay, under that other name, until `sweep`."""
     path = Path(path)
     doomed = path.with_name(f"{DOOMED}{path.name}-{secrets.token_hex(4)}")
     with writing(path, verb="remove"):
@@ -289,7 +304,8 @@ def remove_only(directory: str | Path, names: str) -> None:
 
 
 def sweep(directory: str | Path) -> list[str]:
-    """Delete what killed processes left in `directory`, half-written or half-deleted; returns those names."""
+    """Delete what killed processes left in `directory`, half-written or half-deleted, and what could not be deleted
+    while somebody had it open; returns the names of what is gone."""
     directory, ours = Path(directory), rf"({re.escape(ASIDE)}|{re.escape(DOOMED)}).+-[0-9a-f]{{8}}"
     if not directory.is_dir():
         return []
@@ -297,7 +313,7 @@ def sweep(directory: str | Path) -> list[str]:
         left = sorted(path for path in directory.iterdir() if re.fullmatch(ours, path.name))
         for path in left:
             _delete(path)
-    return [path.name for path in left]
+    return [path.name for path in left if not os.path.lexists(path)]
 
 
 def abandon(*paths: Path) -> None:
@@ -311,38 +327,6 @@ def shown(path: str | Path) -> str:
     """A path for a message: as it is, or quoted and escaped where it holds what must not reach a terminal."""
     text = str(path)
     return text if text.isprintable() else repr(text)
-
-
-class _Descriptor(io.RawIOBase):
-    """A file being written through the seam."""
-
-    def __init__(self, descriptor: int, path: Path) -> None:
-        self.descriptor = descriptor
-        self.path = path
-        self.abandoned = False
-
-    def writable(self) -> bool:
-        return True
-
-    def fileno(self) -> int:
-        return self.descriptor
-
-    def seekable(self) -> bool:
-        return True
-
-    def seek(self, offset: int, whence: int = os.SEEK_SET) -> int:
-        return os.lseek(self.descriptor, offset, whence)
-
-    def write(self, data: Any) -> int:
-        if self.abandoned:
-            return len(data)
-        with writing(self.path):
-            return disk.write(self.descriptor, memoryview(data))
-
-    def close(self) -> None:
-        if not self.closed:
-            super().close()
-            os.close(self.descriptor)
 
 
 @contextmanager
@@ -391,10 +375,18 @@ def _sync(path: Path) -> None:
 
 
 def _delete(path: Path) -> None:
-    """Delete a file or a tree through the seam; a symbolic link is a file."""
-    if path.is_dir() and not path.is_symlink():
-        for entry in sorted(path.iterdir()):
-            _delete(entry)
-        disk.remove_directory(path)
-    elif os.path.lexists(path):
-        disk.remove_file(path)
+    """Delete a file or a tree through the seam, as far as it can be now; a symbolic link is a file.
+
+    On NFS a file that is open somewhere stays, as `.nfs...`, and its directory with it, until it is closed; and what
+    the server was asked twice to delete is not there the second time.
+    """
+    try:
+        if path.is_dir() and not path.is_symlink():
+            for entry in sorted(path.iterdir()):
+                _delete(entry)
+            disk.remove_directory(path)
+        elif os.path.lexists(path):
+            disk.remove_file(path)
+    except OSError as failure:
+        if failure.errno not in (errno.ENOENT, errno.EBUSY, errno.ENOTEMPTY):
+            raise

@@ -39,6 +39,11 @@ def hint_of(failure: OSError, *, reads: bool = False) -> str | None:
     return (_FAILING if reads else _FAILING | _REFUSING).get(failure.errno or 0)
 
 
+def is_failing(failure: OSError) -> bool:
+    """Whether it is the disk's fault, whatever was asked of it."""
+    return failure.errno in _FAILING
+
+
 def reason_of(failure: OSError) -> str:
     return failure.strerror or str(failure) or type(failure).__name__
 

@@ -159,7 +159,7 @@ def test_a_text_that_cannot_be_read_any_more_is_an_error_that_names_the_file(tmp
 
     encoded = put(tmp_path, tokenizer)
     monkeypatch.setattr(os, "pread", fail)
-    with pytest.raises(DataError, match=r"source_offsets\.npy cannot be read: Input/output error"):
+    with pytest.raises(ResourceError, match=r"source_offsets\.npy cannot be read: Input/output error"):
         encoded.source(0)
 
 

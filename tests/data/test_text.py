@@ -194,7 +194,7 @@ def test_a_text_that_comes_bit_by_bit_is_whole_and_one_that_ends_early_is_none(t
     monkeypatch.setattr(os, "pread", lambda file, n, start: read(file, max(0, min(n, 7 - start)), start))
     assert text[0] == "eins"
     for place in (1, 2):
-        with pytest.raises(DataError, match="cannot be read"):
+        with pytest.raises(ResourceError, match="cannot be read"):
             text[place]
 
 
@@ -204,7 +204,7 @@ def test_a_text_that_its_server_no_longer_has_is_named_with_what_to_do(call, tmp
     words = f"^{tmp_path}/text cannot be read: {os.strerror(errno.ESTALE)}$"
     with monkeypatch.context() as patch:
         patch.setattr(os, call, failing(errno.ESTALE))
-        with pytest.raises(DataError, match=words) as refused:
+        with pytest.raises(ResourceError, match=words) as refused:
             text[1]
     assert refused.value.hint.startswith("the server no longer has that file")
 
