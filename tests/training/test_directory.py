@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import errno
 import fcntl
 import json
 import os
@@ -483,6 +484,20 @@ def test_two_at_once_do_not_train_in_one_directory(warm: list[str]) -> None:
     assert (second.returncode, contents(RUN)) == (2, before)
     assert "another `tx train` is at work in runs/tiny" in second.stderr
     assert subprocess.run(command, capture_output=True, check=False).returncode == 0
+
+
+def test_where_there_are_no_locks_a_run_begins_and_says_so(monkeypatch: pytest.MonkeyPatch) -> None:
+    """As on NFS without its lock service: two trained in one directory, and nothing had told."""
+
+    def refuse(descriptor: int, operation: int) -> None:
+        raise OSError(errno.ENOLCK, os.strerror(errno.ENOLCK))
+
+    monkeypatch.setattr(fcntl, "flock", refuse)
+    said: list[str] = []
+    with claimed(RUN, said.append):
+        assert said == [
+            "nothing keeps a second `tx train` out of runs/tiny: locks are refused there (No locks available)"
+        ]
 
 
 def test_who_only_looks_keeps_nobody_from_training() -> None:

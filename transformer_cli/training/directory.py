@@ -71,15 +71,15 @@ PLACES = {"data.train", "data.valid", "data.test"}
 
 
 @contextmanager
-def claimed(run_dir: Path) -> Iterator[None]:
+def claimed(run_dir: Path, tell: Callable[[str], None] = lambda words: None) -> Iterator[None]:
     """Nobody else trains here meanwhile; the claim ends with the process, however that ends. UsageError if somebody
-    does. Where the system or its disk knows no such locks, nothing is claimed.
+    does. Where the system or its disk knows no such locks, nothing is claimed, and that is told.
 
     Once the directory is no longer where it was, every write below its name raises ResourceError: it would make half a
     run there. What is made for it, and still is empty in the end, goes again.
     """
     made = [place for place in (run_dir, *run_dir.parents) if not os.path.lexists(place)]
-    with _opened(run_dir) as descriptor, _held(run_dir, descriptor):
+    with _opened(run_dir, tell) as descriptor, _held(run_dir, descriptor):
         try:
             yield
         finally:
@@ -92,22 +92,25 @@ def claimed(run_dir: Path) -> Iterator[None]:
 def trained_in(run_dir: Path, tell: Callable[[str], None]) -> Iterator[None]:
     """`claimed`, by a run that may replace another: whatever ends it before it begins leaves the other as it was, or
     the next start does."""
-    with claimed(run_dir), undone(run_dir, tell):
+    with claimed(run_dir, tell), undone(run_dir, tell):
         if put_back(run_dir):
             tell(f"a run that was to replace the one in {files.shown(run_dir)} had not begun: that is there again")
         yield
 
 
 @contextmanager
-def _opened(run_dir: Path) -> Iterator[int]:
+def _opened(run_dir: Path, tell: Callable[[str], None]) -> Iterator[int]:
     """The directory, locked; made where it is missing, and once more where who had the lock removed it in the end."""
     for is_last in (False, True):
         files.make_directory(run_dir)
         descriptor = os.open(run_dir, os.O_RDONLY)
         try:
-            is_locked = True
-            with suppress(OSError):
+            try:
                 is_locked = _locked(descriptor)
+            except OSError as failure:
+                is_locked = True
+                why = f"locks are refused there ({failure.strerror})"
+                tell(f"nothing keeps a second `tx train` out of {files.shown(run_dir)}: {why}")
             if not is_locked:
                 raise UsageError(
                     f"another `tx train` is at work in {files.shown(run_dir)}",
