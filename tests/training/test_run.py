@@ -376,22 +376,33 @@ def test_a_longer_run_goes_on_where_the_shorter_one_ended() -> None:
         ({"max_epochs": 1}, "training.max_epochs 1"),
         ({"max_steps": None, "budget": {"tokens": 200}}, "training.budget.tokens 200"),
         ({"max_steps": None, "budget": {"epochs": 1}}, "training.budget.epochs 1"),
-        ({"max_steps": None, "budget": {"epochs": 1.1}}, "training.budget.epochs 1.1"),
     ],
 )
 def test_a_stopped_run_that_is_beyond_a_new_limit_is_refused(lower: dict[str, Any], named: str) -> None:
     """It made one more update, or went on to the end of its epoch."""
     with at_update(7, interrupt), pytest.raises(Interrupted):
         train(settings(), Path("x"))
-    before = final_state(Path("x"))[2]
-    assert before["epoch"] == 1  # and within it
+    assert final_state(Path("x"))[2]["epoch"] == 1  # and within it
+    before = {path: path.read_bytes() for path in Path("x").rglob("*") if path.is_file()}
     with pytest.raises(UsageError, match=rf"^x was stopped after step 7, where {re.escape(named)} is spent$"):
         train(settings(**lower), Path("x"))
-    if named != "training.budget.epochs 1.1":  # how many batches an epoch has is not known there
-        with pytest.raises(UsageError, match=re.escape(named)):
-            forecast(settings(**lower), Path("x"))
-    assert final_state(Path("x"))[2] == before
+    with pytest.raises(UsageError, match=re.escape(named)):
+        forecast(settings(**lower), Path("x"))
+    after = {path: path.read_bytes() for path in Path("x").rglob("*") if path.is_file()}
+    assert [path for path in before if after.get(path) != before[path]] == []
     assert train(settings(), Path("x")).steps == 12
+
+
+def test_a_part_of_an_epoch_as_a_limit_refuses_nobody() -> None:
+    """How much of an epoch is used depends on how many processes use it: the same command was refused on another
+    number, and a run that had finished was by a lower limit."""
+    with at_update(7, interrupt), pytest.raises(Interrupted):
+        train(settings(), Path("stopped"))
+    train(settings(max_steps=7), Path("finished"))
+    for run_dir in (Path("stopped"), Path("finished")):
+        assert final_state(run_dir)[2]["epoch"] == 1
+        outcome = train(settings(max_steps=None, budget={"epochs": 1.1}), run_dir)
+        assert (outcome.steps, outcome.reason) == (8, "budget spent (epochs: 1.1)")
 
 
 def test_another_configuration_is_refused_by_the_names_of_its_differences() -> None:

@@ -159,11 +159,11 @@ class Material:
         return text, [plan[n] for n in (most, longest)]
 
     def places(self, indices: Iterable[int]) -> list[int]:
-        """Where in the text the pairs lie that batches of the latest epoch name so."""
+        """Where in the text the pairs lie that batches of the latest epoch name so; each once."""
         assert self._latest is not None
         text, _ = self._latest[1]
         rows = (text.seen.pair(index)[0] if isinstance(text, MixedCorpus) else index for index in indices)
-        return [int(self.encoded.pairs[row]) for row in rows]
+        return list(dict.fromkeys(int(self.encoded.pairs[row]) for row in rows))
 
     def in_words(self, n_batches: int) -> str:
         """How much there is to learn from, by this process's batches of an epoch."""

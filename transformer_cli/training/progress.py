@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import math
 import sys
-from dataclasses import asdict, dataclass, field, replace
+from dataclasses import asdict, dataclass, field
 from pathlib import Path
 from typing import Annotated, Any, ClassVar
 
@@ -189,12 +189,10 @@ def check_within(progress: Progress, n_batches: int, run_dir: Path) -> None:
         )
 
 
-def check_unspent(progress: Progress, options: TrainingConfig, run_dir: Path, *, n_batches: int | None = None) -> None:
-    """UsageError where a run that was stopped is beyond what ends training by now. n_batches: what its processes use of
-    its epoch, where that is known. A budget of minutes is never: they pass while a run is validated and saved, too."""
+def check_unspent(progress: Progress, options: TrainingConfig, run_dir: Path) -> None:
+    """UsageError where a run that was stopped is beyond what ends training by now, as far as whole epochs tell. Minutes
+    do not: they pass while a run is validated and saved, too."""
     spent, budget = progress.spent, options.budget
-    if n_batches is not None:
-        spent = replace(spent, epochs=progress.epochs_after(0, n_batches))
     limits = [("max_epochs", (spent.epochs, options.max_epochs or math.inf))]
     if budget is None or budget.minutes is None:
         [name] = ["max_steps"] if budget is None else [f"budget.{name}" for name in budget.given]

@@ -195,7 +195,6 @@ class Run:
         n_batches = len(self.material.epoch(progress.epoch)[1])
         left = len(self.material.epoch(progress.epoch, progress.shares)[1]) if progress.shares else n_batches
         check_within(progress, left, self.run_dir)
-        check_unspent(progress, config.training, self.run_dir, n_batches=left)
         parameters = beginning.parameters_in_words(learner.model, self.held, is_drawn=config.training.init_from is None)
         say(
             f"{self.material.in_words(n_batches)}; {parameters}; "
@@ -363,6 +362,7 @@ class Run:
                 load_state_tensors(learner.optimizer, learner.model, moments)
         if not is_over(progress, learner.options):
             progress.finished = None
+            check_unspent(progress, learner.options, self.run_dir)
             before = progress.processes
             if progress.divide_among(self.world.size):
                 self.listener.warn(
