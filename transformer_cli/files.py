@@ -361,8 +361,8 @@ def _sync_directory(path: Path) -> None:
         try:
             _sync(path)
         except OSError as failure:
-            # Some network file systems know no fsync of a directory; there is nothing more that could be done.
-            if failure.errno not in (errno.EINVAL, errno.ENOTSUP):
+            # Some network file systems know no fsync of a directory, or nobody may read it; no more could be done.
+            if failure.errno not in (errno.EINVAL, errno.ENOTSUP, errno.EBADF, errno.EACCES, errno.EPERM):
                 raise
 
 

@@ -8,6 +8,7 @@ import json
 import os
 import shutil
 import signal
+import stat
 import subprocess
 import threading
 import time
@@ -25,7 +26,7 @@ from transformer_cli import files
 from transformer_cli.checkpoints.find import list_checkpoints
 from transformer_cli.checkpoints.overview import overviews
 from transformer_cli.checkpoints.record import read_record
-from transformer_cli.checkpoints.standing import is_training
+from transformer_cli.checkpoints.standing import LOCK, is_training
 from transformer_cli.cli import failures
 from transformer_cli.cli.app import main
 from transformer_cli.config.run import RunConfig
@@ -484,6 +485,56 @@ def test_two_at_once_do_not_train_in_one_directory(warm: list[str]) -> None:
     assert (second.returncode, contents(RUN)) == (2, before)
     assert "another `tx train` is at work in runs/tiny" in second.stderr
     assert subprocess.run(command, capture_output=True, check=False).returncode == 0
+
+
+def test_two_machines_do_not_train_in_one_directory(monkeypatch: pytest.MonkeyPatch) -> None:
+    """NFS tells no other machine of a directory's lock: the second one undid what the first had begun."""
+    lock = fcntl.flock
+
+    def elsewhere(descriptor: int, operation: int) -> None:
+        if not stat.S_ISDIR(os.fstat(descriptor).st_mode):
+            lock(descriptor, operation)
+
+    monkeypatch.setattr(fcntl, "flock", elsewhere)
+    with claimed(RUN):
+        assert is_training(RUN)
+        with pytest.raises(UsageError, match="another `tx train` is at work"), claimed(RUN):
+            pass
+        assert is_training(RUN)
+    assert not is_training(RUN)
+
+
+def test_a_lock_goes_with_who_had_it_and_one_that_a_killed_process_left_stops_nobody() -> None:
+    there = contents(RUN)
+    (RUN / LOCK).touch()
+    with claimed(RUN):
+        assert is_training(RUN)
+    assert contents(RUN) == there
+
+
+def test_who_waited_for_a_lock_that_went_takes_the_one_that_counts() -> None:
+    began = threading.Event()
+
+    def other() -> None:
+        with claimed(RUN):
+            began.set()
+            time.sleep(0.2)
+
+    first = threading.Thread(target=other)
+    first.start()
+    began.wait()
+    with claimed(RUN):
+        first.join()
+        assert is_training(RUN)
+        assert (RUN / LOCK).exists()
+
+
+def test_the_lock_of_a_run_that_took_the_place_is_left_alone() -> None:
+    with claimed(RUN):
+        RUN.rename("elsewhere")
+        RUN.mkdir()
+        (RUN / LOCK).touch()
+    assert (RUN / LOCK).exists()
 
 
 def test_where_there_are_no_locks_a_run_begins_and_says_so(monkeypatch: pytest.MonkeyPatch) -> None:

@@ -11,6 +11,10 @@ from transformer_cli.checkpoints.record import read_config
 from transformer_cli.errors import TxError
 from transformer_cli.files import read_json
 
+LOCK = ".lock"
+"""In a run directory while somebody trains there, and locked as that is: of a directory's locks NFS tells no other
+machine."""
+
 
 @dataclass(frozen=True)
 class Standing:
@@ -31,11 +35,16 @@ class Standing:
 
 
 def is_training(run_dir: Path) -> bool:
-    """Whether a `tx train` is at work there: it holds a lock; where the system knows no such locks, nobody can tell."""
+    """Whether a `tx train` is at work there: it holds a lock, of which other machines know, too; where the system knows
+    no such locks, nobody can tell."""
+    return _is_locked(run_dir) or _is_locked(run_dir / LOCK)
+
+
+def _is_locked(path: Path) -> bool:
     try:
         import fcntl  # not on Windows
 
-        descriptor = os.open(run_dir, os.O_RDONLY)
+        descriptor = os.open(path, os.O_RDONLY)
     except (ImportError, OSError):
         return False
     try:

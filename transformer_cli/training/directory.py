@@ -7,7 +7,7 @@ import os
 import shlex
 import time
 from collections.abc import Callable, Collection, Iterable, Iterator, Mapping
-from contextlib import contextmanager, suppress
+from contextlib import ExitStack, contextmanager, suppress
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
@@ -15,6 +15,7 @@ from transformer_cli import files
 from transformer_cli.checkpoints.events import METRICS
 from transformer_cli.checkpoints.find import list_checkpoints, step_of
 from transformer_cli.checkpoints.record import read_config, read_record
+from transformer_cli.checkpoints.standing import LOCK
 from transformer_cli.config.run import RunConfig
 from transformer_cli.config.source import dump_config, load_config
 from transformer_cli.data.corpus import Corpus
@@ -83,6 +84,9 @@ def claimed(run_dir: Path, tell: Callable[[str], None] = lambda words: None) -> 
         try:
             yield
         finally:
+            with suppress(OSError):
+                if _is_at(run_dir, descriptor):
+                    (run_dir / LOCK).unlink()
             with suppress(OSError):  # is not empty, or not where it was
                 for place in made:
                     place.rmdir()
@@ -100,27 +104,32 @@ def trained_in(run_dir: Path, tell: Callable[[str], None]) -> Iterator[None]:
 
 @contextmanager
 def _opened(run_dir: Path, tell: Callable[[str], None]) -> Iterator[int]:
-    """The directory, locked; made where it is missing, and once more where who had the lock removed it in the end."""
+    """The directory, and LOCK in it, locked; made where they are missing, and once more where who had the lock removed
+    them in the end."""
     for is_last in (False, True):
         files.make_directory(run_dir)
-        descriptor = os.open(run_dir, os.O_RDONLY)
-        try:
+        with ExitStack() as opened:
+            descriptor = _open(run_dir, os.O_RDONLY, opened)
+            lock = None
             try:
-                is_locked = _locked(descriptor)
+                _lock(descriptor, run_dir)
+                with suppress(OSError):  # what is written there will say why
+                    lock = _open(run_dir / LOCK, os.O_RDWR | os.O_CREAT, opened)
+                if lock is not None:
+                    _lock(lock, run_dir)
             except OSError as failure:
-                is_locked = True
                 why = f"locks are refused there ({failure.strerror})"
                 tell(f"nothing keeps a second `tx train` out of {files.shown(run_dir)}: {why}")
-            if not is_locked:
-                raise UsageError(
-                    f"another `tx train` is at work in {files.shown(run_dir)}",
-                    hint="wait for it, or give this run another name (--set name=... or --run-dir)",
-                )
-            if is_last or _is_at(run_dir, descriptor):
+            is_there = _is_at(run_dir, descriptor) and (lock is None or _is_at(run_dir / LOCK, lock))
+            if is_last or is_there:
                 yield descriptor
                 return
-        finally:
-            os.close(descriptor)
+
+
+def _open(path: Path, flags: int, opened: ExitStack) -> int:
+    descriptor = os.open(path, flags | os.O_CLOEXEC, 0o666)
+    opened.callback(os.close, descriptor)
+    return descriptor
 
 
 def _is_at(place: Path, descriptor: int) -> bool:
@@ -130,21 +139,22 @@ def _is_at(place: Path, descriptor: int) -> bool:
     return False
 
 
-def _locked(descriptor: int) -> bool:
-    """Whether the lock could be had, soon: who asks whether somebody trains here has it for a moment. OSError where
-    there are no locks."""
+def _lock(descriptor: int, run_dir: Path) -> None:
+    """Have the lock, soon: who asks whether somebody trains here has it for a moment. UsageError where somebody keeps
+    it, OSError where there are no locks."""
     import fcntl
 
     until = time.monotonic() + PATIENCE_S
     while True:
         try:
-            fcntl.flock(descriptor, fcntl.LOCK_EX | fcntl.LOCK_NB)
+            return fcntl.flock(descriptor, fcntl.LOCK_EX | fcntl.LOCK_NB)
         except BlockingIOError:
             if time.monotonic() > until:
-                return False
+                raise UsageError(
+                    f"another `tx train` is at work in {files.shown(run_dir)}",
+                    hint="wait for it, or give this run another name (--set name=... or --run-dir)",
+                ) from None
             time.sleep(0.02)
-        else:
-            return True
 
 
 @contextmanager

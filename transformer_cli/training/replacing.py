@@ -132,8 +132,9 @@ def undone(run_dir: Path, tell: Callable[[str], None]) -> Iterator[None]:
     except BaseException as end:
         try:
             is_back = put_back(run_dir)
-        except TxError as failure:
-            tell(f"what was in {files.shown(run_dir)} could not be put back, the next start will: {failure.message}")
+        except (TxError, OSError) as failure:
+            why = failure.message if isinstance(failure, TxError) else failure
+            tell(f"what was in {files.shown(run_dir)} could not be put back, the next start will: {why}")
         else:
             if is_back:
                 tell(f"the new run has not begun: the one that was in {files.shown(run_dir)} is there again")
