@@ -79,17 +79,8 @@ def claimed(run_dir: Path, tell: Callable[[str], None] = lambda words: None) -> 
     Once the directory is no longer where it was, every write below its name raises ResourceError: it would make half a
     run there. What is made for it, and still is empty in the end, goes again.
     """
-    made = [place for place in (run_dir, *run_dir.parents) if not os.path.lexists(place)]
     with _opened(run_dir, tell) as descriptor, _held(run_dir, descriptor):
-        try:
-            yield
-        finally:
-            with suppress(OSError):
-                if _is_at(run_dir, descriptor):
-                    (run_dir / LOCK).unlink()
-            with suppress(OSError):  # is not empty, or not where it was
-                for place in made:
-                    place.rmdir()
+        yield
 
 
 @contextmanager
@@ -105,25 +96,33 @@ def trained_in(run_dir: Path, tell: Callable[[str], None]) -> Iterator[None]:
 @contextmanager
 def _opened(run_dir: Path, tell: Callable[[str], None]) -> Iterator[int]:
     """The directory, and LOCK in it, locked; made where they are missing, and once more where who had the lock removed
-    them in the end."""
+    them in the end, as is done here."""
+    made = [place for place in (run_dir, *run_dir.parents) if not os.path.lexists(place)]
     for is_last in (False, True):
         files.make_directory(run_dir)
-        with ExitStack() as opened:
-            descriptor = _open(run_dir, os.O_RDONLY, opened)
-            lock = None
+        with ExitStack() as directory, ExitStack() as file:
+            descriptor, lock = _open(run_dir, os.O_RDONLY, directory), None
             try:
                 _lock(descriptor, run_dir)
                 with suppress(OSError):  # what is written there will say why
-                    lock = _open(run_dir / LOCK, os.O_RDWR | os.O_CREAT, opened)
+                    lock = _open(run_dir / LOCK, os.O_RDWR | os.O_CREAT, file)
                 if lock is not None:
                     _lock(lock, run_dir)
             except OSError as failure:
                 why = f"locks are refused there ({failure.strerror})"
                 tell(f"nothing keeps a second `tx train` out of {files.shown(run_dir)}: {why}")
-            is_there = _is_at(run_dir, descriptor) and (lock is None or _is_at(run_dir / LOCK, lock))
-            if is_last or is_there:
+            if not is_last and not (_is_at(run_dir, descriptor) and (lock is None or _is_at(run_dir / LOCK, lock))):
+                continue
+            try:
                 yield descriptor
-                return
+            finally:
+                with suppress(OSError):  # is not empty, or not where it was
+                    if _is_at(run_dir, descriptor):
+                        (run_dir / LOCK).unlink()
+                    file.close()  # what is open, NFS keeps
+                    for place in made:
+                        place.rmdir()
+            return
 
 
 def _open(path: Path, flags: int, opened: ExitStack) -> int:
