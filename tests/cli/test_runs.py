@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import errno
 import json
 import os
 import shutil
@@ -10,6 +11,7 @@ from pathlib import Path
 
 import pytest
 
+from transformer_cli.checkpoints.find import default_run
 from transformer_cli.cli import failures
 from transformer_cli.cli.app import main
 from transformer_cli.cli.runs import age
@@ -60,6 +62,28 @@ def test_a_run_that_is_trained_now_is_called_that(runs: Path, capfd: pytest.Capt
     assert told == {"runs/young": True, "runs/tiny": False, "runs/new": True}
     assert tx() == 0
     assert "training" not in capfd.readouterr().out
+
+
+def test_a_run_that_may_not_be_read_is_listed_and_hides_no_other(
+    runs: Path, capfd: pytest.CaptureFixture[str], monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """In a folder that several people share; it ended `tx runs`, and every command that takes the latest run."""
+    is_there = Path.is_dir
+
+    def is_dir(path: Path) -> bool:
+        if "young" in path.parts[:-1]:
+            raise PermissionError(errno.EACCES, os.strerror(errno.EACCES), str(path))
+        return is_there(path)
+
+    (runs / "latest").write_text("tiny\n", "utf-8")
+    monkeypatch.setattr(Path, "is_dir", is_dir)
+    assert tx() == 0
+    out, err = capfd.readouterr()
+    tiny, young = sorted(out.splitlines()[2:])
+    assert "finished" in tiny
+    assert young.endswith("not readable")
+    assert "runs/young/checkpoints cannot be read: Permission denied" in err
+    assert default_run().path == Path("runs/tiny")
 
 
 def test_json_has_what_evaluation_found_and_bytes_that_are_there(runs: Path, capfd: pytest.CaptureFixture[str]) -> None:

@@ -16,6 +16,7 @@ from transformer_cli.config.data import DataConfig, PhrasebookConfig
 from transformer_cli.data import checks
 from transformer_cli.data.checks import EXAMPLES, Finding, Looked, check, check_all, in_passing, overlap
 from transformer_cli.data.corpus import Corpus, load_all, load_both, load_tests, load_training
+from transformer_cli.data.mixture import joined
 
 BOOK = load_tests(DataConfig(phrasebook=PhrasebookConfig(n_pairs=2000)))["test"]
 
@@ -213,6 +214,30 @@ def test_every_text_is_compared_with_those_before_it() -> None:
         ("test", "pairs that train has, too", (2,)),
         ("test", "pairs that valid has, too", (1,)),
     ]
+
+
+@pytest.mark.parametrize("swapped", ["train", "valid"])
+def test_sides_that_are_swapped_in_one_text_are_found(swapped: str) -> None:
+    """Files of the wrong names were trained on, and only the scores told."""
+    learned, other = phrasebook("train"), phrasebook("valid")
+    texts = {"train": learned, "valid": other} | {swapped: turned({"train": learned, "valid": other}[swapped])}
+    found = [one for one in check_all(texts) if "swapped" in one.what]
+    assert [str(one) for one in found] == [
+        f"valid, source and target seem to be swapped, or those of train are: {len(other):,}"
+    ]
+    both = {name: joined([text, turned(text)], []) for name, text in (("train", learned), ("valid", other))}
+    alike = {name: Corpus(text.source, text.source) for name, text in (("train", learned), ("valid", other))}
+    turned_alike = {"train": turned(learned), "valid": turned(other)}
+    for fine in (both, {**both, "valid": other}, alike, turned_alike):
+        assert not any("swapped" in one.what for one in check_all(fine))
+
+
+def phrasebook(name: str) -> Corpus:
+    return load_all(DataConfig())[name]
+
+
+def turned(text: Corpus) -> Corpus:
+    return Corpus(text.target, text.source)
 
 
 def test_who_trains_hears_what_is_suspicious_and_of_many_pairs_that_nobody_looked(

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import os
 import re
+from contextlib import suppress
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Final
@@ -197,9 +198,13 @@ def _latest(runs_dir: Path, option: str) -> Path:
 
 
 def _runs(runs_dir: Path) -> list[Path]:
-    """The runs that have a checkpoint."""
-    there = sorted(runs_dir.iterdir()) if runs_dir.is_dir() else []
-    return [path for path in there if path.name != LATEST and path.name[0] != "." and list_checkpoints(path)]
+    """The runs that have a checkpoint, of those that may be read."""
+    found = []
+    for path in sorted(runs_dir.iterdir()) if runs_dir.is_dir() else ():
+        with suppress(PermissionError):
+            if path.name != LATEST and path.name[0] != "." and list_checkpoints(path):
+                found.append(path)
+    return found
 
 
 def _offer(runs_dir: Path, option: str = "") -> str:

@@ -13,6 +13,7 @@ from transformer_cli.checkpoints.record import read_config, read_record
 from transformer_cli.checkpoints.standing import Standing, is_training, standing_of
 from transformer_cli.errors import ModelError, TxError
 from transformer_cli.files import shown
+from transformer_cli.trouble import reason_of
 
 
 @dataclass(frozen=True)
@@ -35,6 +36,7 @@ class Overview:
     saved: float | None = None
     tests: dict[str, dict[str, Any]] | None = None
     trouble: str = ""
+    is_readable: bool = True
 
     @property
     def score(self) -> float | None:
@@ -72,6 +74,15 @@ def overviews(folder: Path = RUNS) -> list[Overview]:
 
 
 def _overview(run_dir: Path) -> Overview:
+    try:
+        return _seen(run_dir)
+    except OSError as failure:  # as where it is somebody else's
+        where = shown(failure.filename or run_dir)
+        why = f"{where} cannot be read: {reason_of(failure)}"
+        return Overview(run_dir, 0, is_default=False, trouble=why, is_readable=False)
+
+
+def _seen(run_dir: Path) -> Overview:
     known: dict[str, Any] = {
         "path": run_dir,
         "n_bytes": _size(run_dir),
@@ -105,7 +116,10 @@ def _tests(record: dict[str, Any]) -> dict[str, dict[str, Any]]:
 
 
 def _is_run(path: Path) -> bool:
-    return (path / CHECKPOINTS).is_dir() or (path / "config.yaml").is_file()
+    try:
+        return (path / CHECKPOINTS).is_dir() or (path / "config.yaml").is_file()
+    except PermissionError:  # perhaps; it is listed as one that nobody could read
+        return True
 
 
 def _entries(folder: Path) -> list[Path]:

@@ -76,7 +76,7 @@ def _report(error: Exception) -> int:
         return RESOURCE
     if isinstance(error, OSError) and error.strerror:
         place = f"{error.filename}: " if error.filename else ""
-        console.error(f"{place}{error.strerror}", hint=hint_of(error))
+        console.error(f"{place}{error.strerror}", hint=hint_of(error, reads=isinstance(error, PermissionError)))
         return RESOURCE
     words = " ".join(str(error).split())
     kind = type(error).__name__

@@ -61,7 +61,9 @@ def _row(one: Overview) -> tuple[str, ...]:
     size = f"{one.n_bytes / 1e6:,.1f} MB"
     if one.standing is None:
         state = (
-            "damaged"
+            "not readable"
+            if not one.is_readable
+            else "damaged"
             if one.trouble
             else "training, without a checkpoint"
             if one.is_training

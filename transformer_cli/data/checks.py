@@ -5,6 +5,7 @@ from __future__ import annotations
 import re
 import unicodedata
 from array import array
+from collections import Counter
 from collections.abc import Callable, Iterable, Mapping, Sequence
 from dataclasses import asdict, dataclass
 from itertools import pairwise
@@ -32,6 +33,11 @@ AT_ONCE = 200_000
 
 WINDOW = 100_000
 """Lines that are looked at together for a stretch that is shifted."""
+
+LINES_OF_A_LANGUAGE, WORDS_OF_A_LANGUAGE = 2_000, 500
+"""The first lines of a text, and their most frequent words, tell which language it is in."""
+SWAPPED = 0.3
+"""Of those of either side, how many more the other text's other side has."""
 
 _CONTROL = re.compile("[\x00-\x08\x0a-\x1f\x7f-\x9f\u2028\u2029]")
 # Joiners do their work in Persian, in Indian scripts and in emoji; first, or behind a Latin letter, they have none.
@@ -94,6 +100,9 @@ def findings(texts: Mapping[str, Looked]) -> list[Finding]:
     found = [finding for name in names for finding in texts[name].findings(name)]
     for index, name in enumerate(names):
         for earlier in names[:index]:
+            if earlier == "train" and texts[name].is_swapped_beside(texts[earlier]):
+                words = f"source and target seem to be swapped, or those of {earlier} are"
+                found.append(Finding(name, words, len(texts[name].numbers[0])))
             found += overlap(name, texts[name], earlier, np.sort(texts[earlier].numbers))
     return found
 
@@ -126,15 +135,18 @@ class Looked:
         self.words = np.zeros(2, dtype=np.int64)
         self.words_alone = np.zeros(2, dtype=np.int64)
         """Of those the words beside a line without text."""
+        vocabulary = Counter[str](), Counter[str]()
         self.shifts: list[Shift] = []
         windows = np.linspace(0, n, -(-n // WINDOW) + 1).astype(np.int64).tolist()
         for begin, end in pairwise(windows):
             window: tuple[list[str], list[str]] = ([], [])
             for first in range(begin, end, BLOCK):
                 block = [text.utf8(first, min(first + BLOCK, end)) for text in sides]
-                for lines, found in zip(window, self._look(first, *block), strict=True):
+                for lines, found in zip(window, self._look(first, *block, vocabulary=vocabulary), strict=True):
                     lines += found
             self._add_shift(shifted(*window), begin)
+        self.frequent = [Counter(dict(words.most_common(WORDS_OF_A_LANGUAGE))) for words in vocabulary]
+        """How often either side has its most frequent words."""
 
     def findings(self, name: str) -> list[Finding]:
         """What is suspicious."""
@@ -159,8 +171,8 @@ class Looked:
         where = where_in_words(self.source, first) if isinstance(self.source, JoinedText) else ""
         return [Finding(name, what, len(places), numbers, where)]
 
-    def _look(self, first: int, *block: bytes) -> tuple[list[str], list[str]]:
-        """The lines of both sides from that place on."""
+    def _look(self, first: int, *block: bytes, vocabulary: Sequence[Counter[str]]) -> tuple[list[str], list[str]]:
+        """The lines of both sides from that place on; the words of the first ones are counted."""
         texts = [data.decode("utf-8") for data in block]
         source, target = (text[:-1].split("\n") for text in texts)
         here = slice(first, first + len(source))
@@ -171,12 +183,23 @@ class Looked:
         for side, (text, lines) in enumerate(zip(texts, (source, target), strict=True)):
             self.lengths[side, here] = list(map(len, lines))
             self.with_text[side, here] = [bool(line.strip()) for line in lines]
-            self.words[side] += _n_words(text)
+            counts = _words(text)
+            self.words[side] += counts.total()
+            if first < LINES_OF_A_LANGUAGE:
+                vocabulary[side].update(counts)
         for side, lines in enumerate((source, target)):
             alone = np.flatnonzero(~self.with_text[1 - side, here])
-            self.words_alone[side] += _n_words("\n".join(lines[place] for place in alone))
+            self.words_alone[side] += _words("\n".join(lines[place] for place in alone)).total()
         self.numbers[:, here] = fingerprints(*block)
         return source, target
+
+    def is_swapped_beside(self, other: Looked) -> bool:
+        """Whether either side has the words of the other one's other side, by far."""
+        own, across = (
+            [_known(words, there) for words, there in zip(self.frequent, sides, strict=True)]
+            for sides in (other.frequent, other.frequent[::-1])
+        )
+        return all(far > near + SWAPPED for near, far in zip(own, across, strict=True))
 
     def _add_shift(self, found: Shift | None, begin: int) -> None:
         """found: of the window that begins there; it may go on with the one of the window before."""
@@ -255,7 +278,12 @@ def _repeated(numbers: Numbers, counted: npt.NDArray[np.bool_]) -> npt.NDArray[n
     return repeated[counted[repeated]]
 
 
-def _n_words(text: str) -> int:
+def _words(text: str) -> Counter[str]:
     counter = WordCounter()
     counter.add(text)
-    return counter.counts().total()
+    return counter.counts()
+
+
+def _known(words: Counter[str], there: Counter[str]) -> float:
+    """The share of running words that are there, too."""
+    return sum(n for word, n in words.items() if word in there) / max(words.total(), 1)

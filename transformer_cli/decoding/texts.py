@@ -357,6 +357,8 @@ def check_lines(name: str, lines: object) -> None:
     if isinstance(lines, str) or not isinstance(lines, Sequence) or not all(isinstance(line, str) for line in lines):
         raise UsageError(f"{name} is {lines!r:.60}; expected a list of texts", hint='for example ["ein bier"]')
     for line in lines:
+        if "\n" in line:
+            raise UsageError(f"{name}: {line!r:.60} has several lines", hint="each is a text of its own")
         if not line.isascii() and any("\ud800" <= char <= "\udfff" for char in line):
             raise UsageError(f"{name}: {line!r:.60} is no text: it has half a character", hint="read it as UTF-8")
 

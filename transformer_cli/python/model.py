@@ -39,7 +39,10 @@ class Model(Translator):
     def translate(self, lines: Sequence[str], **options: Any) -> list[str]: ...
 
     def translate(self, lines: str | Sequence[str], **options: Any) -> str | list[str]:
-        """The translation of a text, or of each of several, in order; options as of `translate_all`."""
+        """The translation of a text, or of each of several, in order; options as of `translate_all`, which has all of
+        n_best."""
+        if options.get("n_best", 1) != 1:
+            raise UsageError("translate gives one text for each line", hint="translate_all(lines, n_best=...) has more")
         found = [one.text for one in self.translate_all([lines] if isinstance(lines, str) else lines, **options)]
         return found[0] if isinstance(lines, str) else found
 

@@ -77,13 +77,15 @@ def parent_of(config: RunConfig, *, replaced: Path) -> OpenedRun | None:
 
 def learn_tokenizer(config: RunConfig, text: Corpus, place: Path, listener: Listener) -> None:
     """Save a tokenizer of the text."""
-    with listener.stage(f"training the tokenizer on {2 * len(text):,} lines"):
-        wanted, tags = config.tokenizer, config.data.tagged
+    wanted, tags = config.tokenizer, config.data.tagged
+    what = f"training the tokenizer on {2 * len(text):,} lines" if wanted.model is None else "reading the tokenizer"
+    with listener.stage(what):
         tokenizer, report = train_tokenizer(wanted, text.source, text.target, seed=config.seed, tags=tags)
     tokenizer.save(place)
     pieces = " + ".join(f"{n:,}" for n in report.pieces.values())
     asked = f" ({' + '.join(f'{n:,}' for n in report.asked.values())} asked for)" if report.fitted else ""
-    listener.say(f"tokenizer: {report.kind}, {pieces} pieces{asked}, from {report.lines_used:,} lines")
+    of = f", from {report.lines_used:,} lines" if wanted.model is None else ""
+    listener.say(f"tokenizer: {report.kind}, {pieces} pieces{asked}{of}")
     for reason, n in report.lines_skipped.items():
         listener.warn(f"tokenizer: {n:,} {reason}")
 
