@@ -38,6 +38,7 @@ class Model(Translator):
     @overload
     def translate(self, lines: Sequence[str], **options: Any) -> list[str]: ...
 
+    @in_pythons_words()
     def translate(self, lines: str | Sequence[str], **options: Any) -> str | list[str]:
         """The translation of a text, or of each of several, in order; options as of `translate_all`, which has all of
         n_best."""
