@@ -75,6 +75,9 @@ def test_rounded_weights_are_compared_after_exact_ones(here, tmp_path, capfd):
     assert kept["rounded"]["agreeing"] > 0.9
     assert not (tmp_path / "there" / "exact").exists()
     assert "int8" in kept["engine"]
+    exact, rounded = capfd.readouterr().err.split("rounded to int8:")  # the first was said to be in int8, too
+    assert " in float32: 12 lines" in exact
+    assert " in int8" in rounded
 
 
 def test_another_answer_is_refused_and_leaves_nothing(here, tmp_path, capfd, monkeypatch):

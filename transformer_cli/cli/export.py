@@ -86,7 +86,7 @@ def export(
         console.result(json_line({"place": str(found.place), **found.as_json()}))
         return
     console.result(str(found.place))
-    _tell(found.engine, found.exact)
+    _tell(found.exact_engine, found.exact)
     if found.rounded is not None:
         console.say(f"rounded to {quantization}:")
         _tell(found.engine, found.rounded)

@@ -26,11 +26,13 @@ CARD = "README.md"
 
 @dataclass(frozen=True)
 class Exported:
-    """What was written, and how it compares; `rounded` is the comparison of quantised weights."""
+    """What was written, and how it compares: `rounded`, of quantised weights, by `engine`; `exact` by `exact_engine`,
+    which may compute in another precision."""
 
     format: str
     place: Path
     engine: str
+    exact_engine: str
     quantization: str | None
     exact: Comparison
     rounded: Comparison | None
@@ -103,13 +105,13 @@ def export(
         if quantization:
             files.make_directory(exact_place)
         format.write(run, exact_place, quantization=None)
-        engine, exact = _compared(run, format, exact_place, probe, rounded=False)
-        rounded = None
+        exact_engine, exact = _compared(run, format, exact_place, probe, rounded=False)
+        engine, rounded = exact_engine, None
         if quantization:
             files.remove(exact_place)
             format.write(run, aside, quantization=quantization)
             engine, rounded = _compared(run, format, aside, probe, rounded=True)
-        found = Exported(name, place, engine, quantization, exact, rounded)
+        found = Exported(name, place, engine, exact_engine, quantization, exact, rounded)
         files.write_json(aside / COMPARISON, found.as_json())
         files.write_text(aside / CARD, card(run, found.engine, rounded or exact, usage=format.usage(run)))
     return found
