@@ -6,6 +6,7 @@ import errno
 import json
 import math
 import os
+import stat
 import subprocess
 import sys
 from pathlib import Path
@@ -159,6 +160,19 @@ def test_the_real_disk_flushes_the_file_and_then_its_directory(tmp_path, monkeyp
     monkeypatch.setattr(os, "fsync", noted)
     files.write_text(tmp_path / "a", "text")
     assert flushed == [(tmp_path / "a").stat().st_ino, tmp_path.stat().st_ino]
+
+
+@pytest.mark.parametrize("number", [errno.EINVAL, errno.ENOTSUP, errno.EBADF, errno.EACCES, errno.EPERM, errno.EIO])
+def test_a_directory_that_knows_no_flushing_is_none_that_fails(tmp_path, monkeypatch, number):
+    class NoFlushing(files.Disk):
+        def sync(self, descriptor: int) -> None:
+            if stat.S_ISDIR(os.fstat(descriptor).st_mode):
+                raise OSError(number, os.strerror(number))
+
+    monkeypatch.setattr(files, "disk", NoFlushing())
+    error = failure_of(lambda: files.write_text(tmp_path / "a", "text"))
+    assert (error is not None) == (number == errno.EIO)
+    assert (tmp_path / "a").read_text() == "text"
 
 
 def test_a_file_that_outgrows_the_limit_of_the_system_is_an_error_and_not_half_a_file(tmp_path):

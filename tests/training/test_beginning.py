@@ -6,6 +6,7 @@ import hashlib
 import json
 import math
 import shutil
+from contextlib import AbstractContextManager, nullcontext
 from pathlib import Path
 from types import SimpleNamespace
 from typing import Any, cast
@@ -25,10 +26,11 @@ from transformer_cli.config.model import ModelConfig
 from transformer_cli.config.run import WITH_PIECES, RunConfig
 from transformer_cli.config.source import load_config
 from transformer_cli.config.tokenizer import TokenizerConfig
+from transformer_cli.data.corpus import Corpus
 from transformer_cli.errors import ModelError, UsageError
 from transformer_cli.model.build import build_model
-from transformer_cli.tokenizer import cut_before, extended, train_tokenizer
-from transformer_cli.training.beginning import VOCABULARIES, inherited, parent_of
+from transformer_cli.tokenizer import Tokenizer, cut_before, extended, train_tokenizer
+from transformer_cli.training.beginning import VOCABULARIES, inherited, learn_tokenizer, parent_of
 from transformer_cli.training.forecast import forecast
 from transformer_cli.training.listening import Listener
 from transformer_cli.training.run import train
@@ -86,6 +88,19 @@ def test_what_does_not_fit_is_named_and_not_skipped(parent: Path) -> None:
 
 
 NEW = [["der Schmetterling schläft", "the butterfly sleeps"], ["der Schmetterling trinkt", "the butterfly drinks"]] * 3
+
+
+def test_a_tokenizer_that_is_given_is_read_and_not_said_to_be_trained(parent: Path) -> None:
+    given = TokenizerConfig.model_validate({"model": str(parent / "tokenizer" / "spm.model")})
+    config, said = settings(parent).model_copy(update={"tokenizer": given}), list[str]()
+
+    def stage(what: str, total: int | None = None) -> AbstractContextManager[Any]:
+        said.append(what)
+        return nullcontext()
+
+    text, place = Corpus(["ein bier"], ["a beer"]), Path("tokenizer")
+    learn_tokenizer(config, text, place, Listener(say=said.append, stage=stage))
+    assert said == ["reading the tokenizer", f"tokenizer: given, {Tokenizer.load(place).source_size} pieces"]
 
 
 def test_new_pieces_begin_with_the_mean_of_what_they_were_cut_into(parent: Path) -> None:

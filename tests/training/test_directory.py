@@ -136,6 +136,26 @@ def restarted(folder: Path) -> None:
         replacing.sweep(folder)
 
 
+def test_what_ended_a_run_is_told_where_it_cannot_be_looked_up_what_to_put_back(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    """A disk that failed while something was saved failed next at `.replaced`, which was told instead."""
+
+    def fail(path: Path) -> bool:
+        raise OSError(errno.EIO, os.strerror(errno.EIO), str(path))
+
+    def saving() -> None:
+        with monkeypatch.context() as patch, trained_in(RUN, said.append):
+            patch.setattr(Path, "is_dir", fail)
+            raise ResourceError("cannot write x")
+
+    said: list[str] = []
+    with pytest.raises(ResourceError, match="cannot write x"):
+        saving()
+    [told] = said
+    assert told.startswith("what was in runs/tiny could not be put back, the next start will: [Errno 5]")
+
+
 @pytest.mark.parametrize("failure", [KeyboardInterrupt(), OSError(5, "the disk is gone")], ids=["killed", "failed"])
 def test_whenever_who_sets_a_run_aside_or_puts_it_back_is_killed_nothing_is_lost(
     failure: BaseException, monkeypatch: pytest.MonkeyPatch
@@ -252,8 +272,9 @@ def test_who_finds_another_at_work_leaves_it_its_empty_folder() -> None:
     assert [*Path("both").rglob("*")] == [place, place / "mine"]
 
 
-def test_who_waited_while_another_removed_its_empty_folder_has_one_of_its_own() -> None:
-    place, began = Path("both/new"), threading.Event()
+@pytest.mark.parametrize("place", [Path("both/new"), RUN])
+def test_who_waited_while_another_removed_its_lock_or_folder_has_one_of_its_own(place: Path) -> None:
+    began = threading.Event()
 
     def other() -> None:
         with claimed(place):
@@ -265,6 +286,8 @@ def test_who_waited_while_another_removed_its_empty_folder_has_one_of_its_own() 
     began.wait()
     with claimed(place):
         first.join()
+        assert is_training(place)
+        assert (place / LOCK).exists()
         files.write_text(place / "mine", "mine")
     assert (place / "mine").read_text() == "mine"
 
@@ -510,23 +533,6 @@ def test_a_lock_goes_with_who_had_it_and_one_that_a_killed_process_left_stops_no
     with claimed(RUN):
         assert is_training(RUN)
     assert contents(RUN) == there
-
-
-def test_who_waited_for_a_lock_that_went_takes_the_one_that_counts() -> None:
-    began = threading.Event()
-
-    def other() -> None:
-        with claimed(RUN):
-            began.set()
-            time.sleep(0.2)
-
-    first = threading.Thread(target=other)
-    first.start()
-    began.wait()
-    with claimed(RUN):
-        first.join()
-        assert is_training(RUN)
-        assert (RUN / LOCK).exists()
 
 
 def test_the_lock_of_a_run_that_took_the_place_is_left_alone() -> None:

@@ -35,7 +35,7 @@ WINDOW = 100_000
 """Lines that are looked at together for a stretch that is shifted."""
 
 LINES_OF_A_LANGUAGE, WORDS_OF_A_LANGUAGE = 2_000, 500
-"""The first lines of a text, and their most frequent words, tell which language it is in."""
+"""So many lines where a text begins, or some more, and their most frequent words tell which language it is in."""
 SWAPPED = 0.3
 """Of those of either side, how many more the other text's other side has."""
 

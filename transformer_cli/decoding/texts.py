@@ -14,6 +14,7 @@ from typing import Required, Self, TypedDict, Unpack
 
 from transformer_cli.config.decoding import DecodingConfig
 from transformer_cli.config.model import Stack
+from transformer_cli.data.corpus import check_line
 from transformer_cli.decoding import batches, long_lines, quality
 from transformer_cli.decoding.doubt import ROUNDING, UNSURE, certainty
 from transformer_cli.decoding.hypothesis import Hypothesis
@@ -131,8 +132,8 @@ class TextTranslator(ABC):
         sampling draws by and in what errors say. by_sentences: whether lines of more than `max_source_sentences` are
         translated in parts. progress: called with the number of lines that are newly done.
         Raises UsageError for what is no list of texts, for more n_best than beams, a beam_size where samples are drawn,
-        or a wild penalty; DataError for a prefix that cannot be written; DivergedError where the model computes no
-        numbers, naming the line.
+        or a wild penalty; DataError for a text of several lines, or a prefix that cannot be written; DivergedError
+        where the model computes no numbers, naming the line.
         """
         check_lines("lines", lines)
         if type(lines_before) is not int or lines_before < 0:
@@ -353,14 +354,12 @@ class TextTranslator(ABC):
 
 
 def check_lines(name: str, lines: object) -> None:
-    """UsageError unless these are texts: one alone would be taken for a line per character."""
+    """UsageError unless these are texts: one alone would be taken for a line per character. DataError where one is more
+    than a line, or no text."""
     if isinstance(lines, str) or not isinstance(lines, Sequence) or not all(isinstance(line, str) for line in lines):
         raise UsageError(f"{name} is {lines!r:.60}; expected a list of texts", hint='for example ["ein bier"]')
-    for line in lines:
-        if "\n" in line:
-            raise UsageError(f"{name}: {line!r:.60} has several lines", hint="each is a text of its own")
-        if not line.isascii() and any("\ud800" <= char <= "\udfff" for char in line):
-            raise UsageError(f"{name}: {line!r:.60} is no text: it has half a character", hint="read it as UTF-8")
+    for number, line in enumerate(lines, start=1):
+        check_line(line, place=f"{name}, text {number:,}")
 
 
 @dataclass(frozen=True)
