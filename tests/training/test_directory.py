@@ -510,15 +510,21 @@ def test_two_at_once_do_not_train_in_one_directory(warm: list[str]) -> None:
     assert subprocess.run(command, capture_output=True, check=False).returncode == 0
 
 
-def test_two_machines_do_not_train_in_one_directory(monkeypatch: pytest.MonkeyPatch) -> None:
-    """NFS tells no other machine of a directory's lock: the second one undid what the first had begun."""
+@pytest.fixture
+def machines(monkeypatch: pytest.MonkeyPatch) -> None:
+    """Whoever asks is on a machine of its own: NFS tells no other one of a directory's lock."""
     lock = fcntl.flock
 
-    def elsewhere(descriptor: int, operation: int) -> None:
+    def lock_of_a_file(descriptor: int, operation: int) -> None:
         if not stat.S_ISDIR(os.fstat(descriptor).st_mode):
             lock(descriptor, operation)
 
-    monkeypatch.setattr(fcntl, "flock", elsewhere)
+    monkeypatch.setattr(fcntl, "flock", lock_of_a_file)
+
+
+@pytest.mark.usefixtures("machines")
+def test_two_machines_do_not_train_in_one_directory() -> None:
+    """The second one undid what the first had begun."""
     with claimed(RUN):
         assert is_training(RUN)
         with pytest.raises(UsageError, match="another `tx train` is at work"), claimed(RUN):
@@ -533,6 +539,30 @@ def test_a_lock_goes_with_who_had_it_and_one_that_a_killed_process_left_stops_no
     with claimed(RUN):
         assert is_training(RUN)
     assert contents(RUN) == there
+
+
+@pytest.mark.usefixtures("machines")
+def test_who_waited_on_another_machine_has_the_lock_that_counts() -> None:
+    """And not the one that went with who had it."""
+    test_who_waited_while_another_removed_its_lock_or_folder_has_one_of_its_own(RUN)
+
+
+def test_a_folder_that_was_made_goes_where_open_files_stay_until_they_are_closed(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    unlink, close, left = Path.unlink, os.close, Path("both/new/.nfs0000")
+
+    def close_and_forget(descriptor: int) -> None:
+        is_it = left.exists() and os.path.samestat(left.stat(), os.fstat(descriptor))
+        close(descriptor)
+        if is_it:
+            unlink(left)
+
+    monkeypatch.setattr(Path, "unlink", lambda path: path.rename(left))
+    monkeypatch.setattr(os, "close", close_and_forget)
+    with claimed(left.parent):
+        pass
+    assert not Path("both").exists()
 
 
 def test_the_lock_of_a_run_that_took_the_place_is_left_alone() -> None:
