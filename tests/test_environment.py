@@ -12,7 +12,7 @@ import sys
 import pytest
 import torch
 
-from transformer_cli import environment, machine
+from transformer_cli import environment, machine, processor
 from transformer_cli.config.run import RunConfig
 from transformer_cli.environment import Place
 from transformer_cli.errors import ResourceError, UsageError
@@ -159,7 +159,7 @@ print((used(range(860, 1120, 1)) - first) >> 20)
 
 
 @pytest.mark.skipif(not hasattr(ctypes.CDLL(None), "mallinfo2"), reason="glibc tells how much is in use")
-@pytest.mark.skipif(machine.imitates("bf16", "cpu"), reason="in bf16 no code is made here for any shape")
+@pytest.mark.skipif(processor.imitates("bf16", "cpu"), reason="in bf16 no code is made here for any shape")
 def test_memory_does_not_grow_with_the_variety_of_shapes():
     """In bf16 each shape's code stayed, 60 MiB for a hundred shapes of one product."""
     kept = {name for names in environment.DEFAULTS for name in names}

@@ -20,7 +20,8 @@ from transformer_cli.cli.app import main
 from transformer_cli.config.run import RunConfig
 from transformer_cli.config.source import dump_config, load_config
 from transformer_cli.errors import ConfigError, ModelError
-from transformer_cli.machine import Machine, begin_or_resume, decide, imitates, settle
+from transformer_cli.machine import Machine, begin_or_resume, decide, settle
+from transformer_cli.processor import imitates
 
 KEPT = Machine(device="cpu", precision="bf16", attention="written-out", threads=1, reason="measured").as_dict()
 
@@ -141,8 +142,24 @@ def test_a_training_that_goes_on_has_no_more_threads_than_processors(
     assert change == (None if now == threads else words)
 
 
+@pytest.mark.parametrize(("told", "precision"), [(True, "bf16"), (False, "fp32")])
+def test_what_the_processor_tells_decides_however_busy_it_is(
+    told: bool, precision: str, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """Beside others one measurement of six said fp32, and the same command trained another model."""
+    monkeypatch.setattr(machine, "has_bf16_instructions", lambda: told)
+    assert decide(RunConfig(device="cpu")).precision == precision
+
+
+@pytest.mark.parametrize(("faster", "precision"), [(1.2, "fp32"), (1.4, "bf16")])
+def test_where_nobody_tells_it_is_measured(faster: float, precision: str, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(machine, "has_bf16_instructions", lambda: None)
+    monkeypatch.setattr(machine, "product_rate", {torch.float32: 100.0, torch.bfloat16: 100.0 * faster}.__getitem__)
+    assert decide(RunConfig(device="cpu")).precision == precision
+
+
 def test_a_training_that_goes_on_elsewhere_chooses_anew(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(machine, "product_rate", lambda dtype: 1.0)
+    monkeypatch.setattr(machine, "has_bf16_instructions", lambda: False)
     here, change = begin_or_resume(RunConfig(device="cpu"), KEPT | {"device": "cuda:1"})
     assert (here.device, here.precision) == ("cpu", "fp32")
     assert change == "the run began on cuda:1 and continues on cpu"

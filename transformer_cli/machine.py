@@ -14,6 +14,7 @@ from transformer_cli.config.run import RunConfig
 from transformer_cli.config.section import PositiveInt
 from transformer_cli.environment import local_rank, local_size, processors, repeat_sums
 from transformer_cli.errors import ModelError, ResourceError
+from transformer_cli.processor import has_bf16_instructions, imitates
 from transformer_cli.spinning import spin_while_idle
 
 Precision = Literal["fp32", "bf16", "fp16"]
@@ -21,7 +22,7 @@ DTYPES = {"fp32": torch.float32, "bf16": torch.bfloat16, "fp16": torch.float16}
 Choice = tuple[Precision, str]
 """A precision, and why."""
 WORTH_IT = 1.3
-"""bf16 products must be this many times as fast as fp32 ones before `auto` takes them on a CPU."""
+"""bf16 products must be this many times as fast as fp32 ones before `auto` takes them on a CPU that is measured."""
 
 CONFIGURED = "as configured"
 LACKS = "this processor has no products in {}, and imitates them a hundred times slower than fp32's"
@@ -85,7 +86,7 @@ def decide(config: RunConfig) -> Machine:
     """Turn every `auto` into a choice, for a run that begins. Raises ResourceError for a device that isn't there."""
     device, threads = device_of(config), _threads(config)
     torch.set_num_threads(threads)
-    precision, reason = _precision(config.precision, device) or _measured()
+    precision, reason = _precision(config.precision, device) or _of_processor()
     return _machine(config, device, precision, threads, reason)
 
 
@@ -142,15 +143,6 @@ def _kept_precision(own: Machine) -> Choice:
     return own.precision, own.reason
 
 
-def imitates(precision: str, device: str) -> bool:
-    """Whether a CPU has no instructions for such products: PyTorch's own take a hundred times as long as fp32's, and
-    more (0.5 GFLOP/s for 75 to 145, two cores with AVX2). Only oneDNN tells."""
-    told = {"bf16": "_is_mkldnn_bf16_supported", "fp16": "_is_mkldnn_fp16_supported"}.get(precision)
-    if device != "cpu" or told is None or not torch.backends.mkldnn.is_available():
-        return False
-    return not getattr(torch.ops.mkldnn, told, lambda: True)()
-
-
 def _machine(config: RunConfig, device: str, precision: Precision, threads: int, reason: str) -> Machine:
     # Measured for short sentences on CPUs: written out is several times as fast there; on GPUs it is the reverse.
     attention = "fused" if device.startswith("cuda") else "written-out"
@@ -196,7 +188,7 @@ def device_of(config: RunConfig) -> str:
 
 
 def _precision(wanted: Literal[Precision, "auto"], device: str) -> Choice | None:
-    """The precision and why; None where only a measurement could tell."""
+    """The precision and why; None where the processor decides."""
     if wanted != "auto":
         return wanted, f"{CONFIGURED}, though {LACKS.format(wanted)}" if imitates(wanted, device) else CONFIGURED
     if device.startswith("cuda"):
@@ -209,9 +201,13 @@ def _precision(wanted: Literal[Precision, "auto"], device: str) -> Choice | None
     return None
 
 
-def _measured() -> Choice:
+def _of_processor() -> Choice:
+    """What it has instructions for; only where nobody tells that, what is measured to be faster."""
     if imitates("bf16", "cpu"):  # one product of those below would take seconds
         return "fp32", LACKS.format("bf16")
+    told = has_bf16_instructions()
+    if told is not None:
+        return ("bf16", "the processor's own products") if told else ("fp32", "bf16 would have to be imitated here")
     fp32, bf16 = product_rate(torch.float32), product_rate(torch.bfloat16)
     chosen: Precision = "bf16" if bf16 > WORTH_IT * fp32 else "fp32"
     return chosen, f"products measured at {bf16:.0f} GFLOP/s in bf16, {fp32:.0f} in fp32"

@@ -32,7 +32,8 @@ from transformer_cli.checkpoints.events import read_events
 from transformer_cli.config.run import RunConfig
 from transformer_cli.config.source import load_config
 from transformer_cli.data import batching, corpus, loader
-from transformer_cli.machine import DTYPES, imitates, product_rate
+from transformer_cli.machine import DTYPES, product_rate
+from transformer_cli.processor import imitates
 from transformer_cli.tokenizer import EOS, PAD, Tokenizer, train_tokenizer
 from transformer_cli.training.run import train
 

@@ -26,7 +26,8 @@ GAUGED = frozenset({"fp32", "bf16"})
 """What the gauge measures, where the processor has it."""
 GAUGE = """
 import json, sys
-from transformer_cli.machine import DTYPES, imitates, product_rate
+from transformer_cli.machine import DTYPES, product_rate
+from transformer_cli.processor import imitates
 there = [name for name in ("fp32", "bf16") if not imitates(name, "cpu")]
 for line in sys.stdin:
     print(json.dumps({name: round(product_rate(DTYPES[name], seconds=0.2), 1) for name in there}), flush=True)

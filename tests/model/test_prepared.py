@@ -14,6 +14,7 @@ from hypothesis import strategies as st
 from test_options import EXACT, LENGTHS, SOURCE, TARGET, VOCAB, configs, logits, stirred, tiny
 from torch import Tensor
 
+from transformer_cli import processor
 from transformer_cli.config.model import POSITIONS, ModelConfig
 from transformer_cli.model import products
 from transformer_cli.model.build import build_model
@@ -85,16 +86,16 @@ def test_products_in_fp32_leave_mkl_where_it_leaves_half_of_a_processor_out_and_
 ):
     monkeypatch.setattr(torch.backends.cpu, "get_cpu_capability", lambda: capability)
     monkeypatch.setattr(torch.backends.mkldnn, "is_available", lambda: True)
-    monkeypatch.setattr(products, "_capabilities", lambda: capabilities)
+    monkeypatch.setattr(products, "capabilities", lambda: capabilities)
     assert (products.can_pack(torch.ones(2, 2)), products.few_rows()) == (gains, 1 if gains else 8)
 
 
 def test_older_versions_of_pytorch_do_not_tell_what_a_processor_is(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(torch.cpu, "get_capabilities", lambda: {"cpu_name": "x"}, raising=False)
-    assert products._capabilities.__wrapped__() == {"cpu_name": "x"}
+    assert processor.capabilities.__wrapped__() == {"cpu_name": "x"}
     monkeypatch.delattr(torch.cpu, "get_capabilities")
     monkeypatch.setattr(torch.cpu, "_is_avx512_bf16_supported", lambda: False)
-    assert products._capabilities.__wrapped__() == {"avx512_bf16": False}
+    assert processor.capabilities.__wrapped__() == {"avx512_bf16": False}
 
 
 @pytest.mark.parametrize(
@@ -111,7 +112,8 @@ def test_products_of_bf16_are_had_where_nobody_imitates_them(monkeypatch, availa
     monkeypatch.setattr(torch.backends.mkldnn, "is_available", lambda: available)
     asked = types.SimpleNamespace(**({"_is_mkldnn_bf16_supported": lambda: True} if available else {}))
     monkeypatch.setattr(torch.ops, "mkldnn", asked)
-    monkeypatch.setattr(products, "_capabilities", lambda: capabilities)
+    monkeypatch.setattr(processor, "capabilities", lambda: capabilities)
+    assert processor.has_bf16_instructions() is (None if has and not capabilities else has)
     assert products.has_bf16_products(torch.ones(2, dtype=torch.bfloat16)) is has
     assert not products.has_bf16_products(torch.ones(2))
 

@@ -29,8 +29,9 @@ class RunConfig(Section):
     device: Literal["auto", "cpu", "cuda", "mps"] = "auto"
     """auto: CUDA, then MPS, then CPU."""
     precision: Literal["auto", "fp32", "bf16", "fp16"] = "auto"
-    """Of activations and products; weights and moments stay in fp32. auto: bf16 where it was measured to be faster on
-    this machine, on a GPU with tensor cores bf16 or, where these have none, fp16; else fp32."""
+    """Of activations and products; weights and moments stay in fp32. auto: bf16 on a processor that has
+    instructions for it (AVX512-BF16, AMX; where nobody tells, it is measured) and on a GPU whose tensor cores have it,
+    fp16 where they have not; else fp32."""
     matmul_precision: Literal["highest", "high", "medium"] = "highest"
     """Of products in fp32, see torch.set_float32_matmul_precision: with `high` GPUs since Ampere take TF32, with
     `medium` CPUs with fast bf16 products take these; faster, and less exact."""

@@ -7,12 +7,11 @@ from __future__ import annotations
 
 import math
 from abc import ABC, abstractmethod
-from collections.abc import Mapping
-from functools import cache
-from typing import Any
 
 import torch
 from torch import Tensor, nn
+
+from transformer_cli.processor import capabilities, computes_bf16, has_bf16_instructions
 
 
 class Product(ABC):
@@ -149,7 +148,7 @@ def can_pack(weight: Tensor) -> bool:
     return (
         weight.device.type == "cpu"
         and torch.backends.mkldnn.is_available()
-        and (_gains_in_fp32() if weight.dtype == torch.float32 else weight.dtype == torch.bfloat16 and _computes_bf16())
+        and (_gains_in_fp32() if weight.dtype == torch.float32 else weight.dtype == torch.bfloat16 and computes_bf16())
         and hasattr(torch.ops.mkldnn, "_linear_pointwise")
         and hasattr(torch.ops.mkldnn, "_reorder_linear_weight")
     )
@@ -161,25 +160,12 @@ def few_rows() -> int:
 
 
 def has_bf16_products(x: Tensor) -> bool:
-    """Whether it is in bf16, on a CPU with instructions for that: with AVX-512 alone oneDNN imitates them, in twice the
-    time of fp32."""
+    """Whether it is in bf16, on a CPU with instructions for that, as far as anybody tells."""
     on_cpu_in_bf16 = x.device.type == "cpu" and x.dtype == torch.bfloat16
-    return on_cpu_in_bf16 and _computes_bf16() and bool(_capabilities().get("avx512_bf16", True))
+    return on_cpu_in_bf16 and has_bf16_instructions() is not False
 
 
 def _gains_in_fp32() -> bool:
     """With AVX2 few rows lose what many gain; of Intel's own processors MKL leaves nothing out, and has less to do
     before each product. Older versions of PyTorch do not tell whose they are."""
-    return torch.backends.cpu.get_cpu_capability() == "AVX512" and "Intel" not in _capabilities().get("cpu_name", "")
-
-
-@cache
-def _capabilities() -> Mapping[str, Any]:
-    if hasattr(torch.cpu, "get_capabilities"):
-        found: Mapping[str, Any] = torch.cpu.get_capabilities()
-        return found
-    return {"avx512_bf16": torch.cpu._is_avx512_bf16_supported()}
-
-
-def _computes_bf16() -> bool:
-    return torch.backends.mkldnn.is_available() and bool(torch.ops.mkldnn._is_mkldnn_bf16_supported())
+    return torch.backends.cpu.get_cpu_capability() == "AVX512" and "Intel" not in capabilities().get("cpu_name", "")

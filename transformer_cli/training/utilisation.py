@@ -11,7 +11,8 @@ import torch
 from transformer_cli.accounting.flops import Pass, terms
 from transformer_cli.accounting.hardware import of_device
 from transformer_cli.config.accounting import CountedModel
-from transformer_cli.machine import Machine, imitates, product_rate
+from transformer_cli.machine import Machine, product_rate
+from transformer_cli.processor import imitates
 
 
 @dataclass(frozen=True)

@@ -1,0 +1,39 @@
+"""What PyTorch and oneDNN tell of this processor: nothing is measured."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from functools import cache
+from typing import Any
+
+import torch
+
+
+@cache
+def capabilities() -> Mapping[str, Any]:
+    """By PyTorch's names. Older versions tell little."""
+    if hasattr(torch.cpu, "get_capabilities"):
+        found: Mapping[str, Any] = torch.cpu.get_capabilities()
+        return found
+    return {"avx512_bf16": torch.cpu._is_avx512_bf16_supported()}
+
+
+def computes_bf16() -> bool:
+    """Whether oneDNN computes products in bf16, be it by imitating them."""
+    return torch.backends.mkldnn.is_available() and bool(torch.ops.mkldnn._is_mkldnn_bf16_supported())
+
+
+def has_bf16_instructions() -> bool | None:
+    """Whether products in bf16 have instructions of their own; None where nobody tells. With AVX-512 alone oneDNN
+    imitates them, in twice the time of fp32."""
+    told: bool | None = capabilities().get("avx512_bf16")
+    return told if computes_bf16() else False
+
+
+def imitates(precision: str, device: str) -> bool:
+    """Whether a CPU has no instructions for such products: PyTorch's own take a hundred times as long as fp32's, and
+    more (0.5 GFLOP/s for 75 to 145, two cores with AVX2). Only oneDNN tells."""
+    told = {"bf16": "_is_mkldnn_bf16_supported", "fp16": "_is_mkldnn_fp16_supported"}.get(precision)
+    if device != "cpu" or told is None or not torch.backends.mkldnn.is_available():
+        return False
+    return not getattr(torch.ops.mkldnn, told, lambda: True)()
