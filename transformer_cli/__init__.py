@@ -31,3 +31,8 @@ def __getattr__(name: str) -> Any:
         prepare()
         return getattr(import_module(f"{__name__}.{PLACES[name]}"), name)
     raise AttributeError(f"module {__name__!r} has no attribute {name!r}")
+
+
+def __dir__() -> list[str]:
+    """What completion offers, also of what is imported only when it is asked for."""
+    return __all__

@@ -223,6 +223,7 @@ def test_the_page_names_all_that_there_is():
     methods = [name for name, value in vars(tx.Model).items() if not name.startswith("_") and callable(value)]
     assert len(methods) == 5
     named = set(re.findall(r"tx\.\w+|\.\w+\(", PAGE))
+    assert set(dir(tx)) == set(tx.__all__)  # what completion offers
     assert {f"tx.{name}" for name in tx.__all__ if name != "__version__"} | {f".{name}(" for name in methods} <= named
 
 

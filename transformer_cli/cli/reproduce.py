@@ -85,7 +85,7 @@ def reproduce(
         found = reproduction.collect(recipes)
         reproduction.write(found, path)
         _tell_claims(found)
-        console.say(f"written: {output}")
+        console.say(f"wrote {shown(path)}")
         return
     if len(recipes) > 1:
         raise UsageError(f"{len(recipes)} results are named, but one is tried at a time", hint="-o writes of several")
@@ -159,7 +159,7 @@ def _digests(config: RunConfig) -> dict[str, str]:
 def _tell_claims(results: Results) -> None:
     for claim in results.claims():
         runs = f"{claim.n} runs" if claim.n > 1 else "one run"
-        console.say(f"{claim.test}: {claim.name} {claim.value:.2f} +- {claim.tolerance:.2f}, of {runs}")
+        console.say(f"{claim.test}: {claim.name} {claim.value:.2f} ± {claim.tolerance:.2f}, of {runs}")
 
 
 def _tell_circumstances(results: Results) -> None:
@@ -196,7 +196,7 @@ def _show(found: Sequence[Verdict], results: Results, run: KeptRun, *, as_json: 
         now, says = "", "not there, or another metric by its signature"
         if one.found is not None:
             now, says = f"{one.found:.2f}", "holds" if one.holds else "does not hold"
-        rows.append((one.claim.test, one.claim.name, f"{one.claim.value:.2f} +- {one.claim.tolerance:.2f}", now, says))
+        rows.append((one.claim.test, one.claim.name, f"{one.claim.value:.2f} ± {one.claim.tolerance:.2f}", now, says))
     numbers = (Column("then", "right"), Column("now", "right"))
     show([Table("", (Column("set"), Column("score"), *numbers, Column("")), tuple(rows))])
     console.result("")
