@@ -7,17 +7,20 @@ import unicodedata
 from collections import Counter
 from collections.abc import Mapping
 from functools import cache
+from typing import Literal
 
+_HAN = "\u3005-\u3007\u3021-\u3029\u3031-\u303c\u3400-\u4dbf\u4e00-\u9fff\uf900-\ufaff\U00020000-\U0003ffff"
 # Thai and Lao, Myanmar, Khmer; kana; Han. Each with its extensions; Korean has spaces.
 _UNSPACED = (
     "\u0e00-\u0eff\u1000-\u109f\ua9e0-\ua9ff\uaa60-\uaa7f\u1780-\u17ff"
-    "\u3040-\u30ff\u31f0-\u31ff\uff66-\uff9f\U0001aff0-\U0001b16f"
-    "\u3005-\u3007\u3021-\u3029\u3031-\u303c\u3400-\u4dbf\u4e00-\u9fff\uf900-\ufaff\U00020000-\U0003ffff"
+    "\u3040-\u30ff\u31f0-\u31ff\uff66-\uff9f\U0001aff0-\U0001b16f" + _HAN
 )
+_FIRST_UNSPACED = "\u0e00"
 _BEGINS_UNSPACED = re.compile(f"[{_UNSPACED}]")
 _FIRST_MARK = "\u0300"
 """What is written in lower letters alone, as Latin is, has no marks and is in no script without spaces."""
 _LATIN_WORD = re.compile(r"\w+")
+_LETTER = re.compile(r"[^\W\d_]")
 
 
 @cache
@@ -90,3 +93,14 @@ def chunks(text: str) -> list[str]:
 def begins_unspaced(text: str) -> bool:
     """Whether the first character belongs to a script that is written without spaces."""
     return _BEGINS_UNSPACED.match(text) is not None
+
+
+def unspaced_script(text: str) -> Literal["han", "other"] | None:
+    """Which of the scripts without spaces a text is written in, if most of its letters are; Japanese has more than a
+    tenth of kana."""
+    if max(text, default="") < _FIRST_UNSPACED:
+        return None
+    n_unspaced = len(re.findall(rf"(?=\w)[{_UNSPACED}]", text))
+    if 2 * n_unspaced <= len(_LETTER.findall(text)):
+        return None
+    return "han" if 10 * len(re.findall(f"[{_HAN}]", text)) >= 9 * n_unspaced else "other"

@@ -8,18 +8,20 @@ import re
 import typing
 from concurrent.futures import ThreadPoolExecutor
 from pathlib import Path
+from unicodedata import normalize
 
 import pytest
 from fuzz import as_json, little_memory, spoiled, spoiled_json, tries
 from hypothesis import HealthCheck, given, settings
 from hypothesis import strategies as st
+from pydantic import ValidationError
 
 from transformer_cli.config.data import InlinePairs, ParallelFiles
 from transformer_cli.config.expectations import Accepted, accepted
 from transformer_cli.config.model import Depths
 from transformer_cli.config.run import RunConfig, contradictions
-from transformer_cli.config.section import PERCENT
-from transformer_cli.config.source import dump_config, load_config, preset_names
+from transformer_cli.config.section import NAME, PERCENT
+from transformer_cli.config.source import as_name, dump_config, load_config, preset_names
 from transformer_cli.config.tokenizer import SideModels
 from transformer_cli.errors import ConfigError
 
@@ -306,7 +308,15 @@ def test_phrasebook_is_a_word_not_a_file_name(folder):
 
 @pytest.mark.parametrize(
     ("stem", "name"),
-    [("my run", "my-run"), ("übung", "bung"), ("日本", "run"), ("a.b_c-1", "a.b_c-1"), ("x" * 150, "x" * 100)],
+    [
+        ("my run", "my-run"),
+        *((stem, stem) for stem in ("übung", "日本", "አማርኛ", "हिन्दी", "a.b_c-1")),
+        (normalize("NFD", "yorùbá"), normalize("NFC", "yorùbá")),
+        ("“日本”、x", "日本-x"),
+        ("…", "run"),
+        ("x" * 150, "x" * 100),
+        ("本" * 80, "本" * 66),  # 200 bytes: a file's name has 255 at most
+    ],
 )
 def test_the_name_defaults_to_the_file(folder, stem, name):
     assert load_config(write(f"{stem}.yaml", "seed: 1")).name == name
@@ -407,7 +417,7 @@ def values(wanted: Accepted, *, key: str = "") -> st.SearchStrategy:
     if any(getattr(limit, "pattern", None) == PERCENT for limit in wanted.limits):
         return st.sampled_from(["0%", "10%", "99.5%"])
     if key == "name":
-        return st.from_regex(r"\A[A-Za-z0-9][A-Za-z0-9._-]{0,20}\Z")
+        return st.from_regex(r"\A[A-Za-z0-9本á][A-Za-z0-9本á._-]{0,20}\Z")
     if key == "text":
         return WORDS.filter(bool) if "MinLen" in bounds else WORDS
     if key in ("source", "target"):
@@ -489,3 +499,12 @@ def test_any_values_load_or_are_a_configuration_error(folder, data):
 def test_any_override_loads_or_is_a_configuration_error(override):
     with contextlib.suppress(ConfigError):
         load_config("tiny", [override])
+
+
+@given(st.text(st.characters(codec="utf-8", exclude_categories=["Cs"]), min_size=1, max_size=3))
+def test_a_name_is_the_same_set_for_python_and_pydantic(name):
+    """A run's is pydantic's, a test set's Python's; and a file's always comes to one."""
+    is_pydantics = contextlib.nullcontext() if re.fullmatch(NAME, name) else pytest.raises(ValidationError)
+    with is_pydantics:
+        RunConfig(name=name)
+    assert re.fullmatch(NAME, as_name(name))

@@ -1,5 +1,7 @@
 from __future__ import annotations
 
+from unicodedata import normalize
+
 import pytest
 from sacrebleu_cli import REFERENCE
 
@@ -55,6 +57,7 @@ def test_text_without_capitals_is_recognised_where_there_is_enough_of_it_and_it_
     assert signs([line.lower() for line in REFERENCE]) == {LOWERCASED}
     assert signs(["i do", "so it is"]) == set()
     assert signs(["私は学生です" * 100]) == set()
+    assert signs(["დედა და მამა სახლში არიან"] * 20) == set()  # Georgian's capitals are for headlines
 
 
 def test_a_warning_says_which_side_it_is() -> None:
@@ -70,7 +73,7 @@ def test_a_warning_says_which_side_it_is() -> None:
 
 def test_a_side_too_short_to_tell_is_not_called_the_other_way_round() -> None:
     """Both all in small letters, the reference not 200 of them: it was told not to be lower-cased."""
-    short, long = ["a small dog sleeps ."], ["a small dog sleeps and sleeps ."] * 20
+    short, long = ["a small dog sleeps .", *[""] * 19], ["a small dog sleeps and sleeps ."] * 20
     for said in (warnings(long, [short], EvaluationConfig()), warnings(short, [long], EvaluationConfig())):
         assert [line.split(":")[0] for line in said] == [
             "translations and reference look lower-cased",
@@ -85,6 +88,27 @@ def test_sides_without_any_text_are_told() -> None:
         "the reference has no text at all",
     ]
     assert warnings(["", "a"], [["", ""], ["", "a"]], EvaluationConfig()) == []
+
+
+@pytest.mark.parametrize("line", ["我母亲和朋友一起带来七本书。", "ฉันรักเธอมาก"])
+@pytest.mark.parametrize(("tokenize", "fooled"), [("auto", "TER:"), ("char", "TER:"), ("13a", "BLEU and TER:")])
+def test_what_counts_words_by_spaces_is_named_where_there_are_none(line: str, tokenize: str, fooled: str) -> None:
+    [said] = warnings([line], [[line]], EvaluationConfig(tokenize=tokenize))
+    assert f"what is between spaces is a word for {fooled}" in said
+    assert ("evaluation.tokenize=auto" in said) == ("BLEU" in fooled)
+    assert warnings([line], [[line]], EvaluationConfig(metrics=["bleu", "chrf"])) == []
+    assert warnings(["ok so"], [["ok so"]], EvaluationConfig(tokenize=tokenize)) == []
+
+
+@pytest.mark.parametrize("form", ["NFD", "NFKD"])
+def test_words_that_differ_in_how_letters_are_composed_are_counted(form: str) -> None:
+    """BLEU 0.75 of a text that looks the same."""
+    lines = ["Ó ń jẹun níbẹ̀", "a cat", "Bàbá ra ewúrẹ́"]
+    other = [normalize(form, lines[0]), "a dog", lines[2] + "."]
+    for one, two in ((other, lines), (lines, other)):
+        [said] = warnings(one, [["x"] * 3, two], EvaluationConfig())
+        assert "(Unicode's NFC, NFD): 1;" in said
+    assert warnings(lines, [lines], EvaluationConfig()) == warnings(["ạ b"], [["ạ́ b"]], EvaluationConfig()) == []
 
 
 def test_case_does_not_matter_where_it_is_ignored() -> None:

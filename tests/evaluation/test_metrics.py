@@ -23,7 +23,7 @@ from transformer_cli.evaluation.metrics import measure, score
 
 # sacreBLEU's `-w` says how many digits it prints; these are all that a double has.
 DIGITS = ("-w", "17")
-TOKENIZERS = list(get_args(EvaluationConfig.model_fields["tokenize"].annotation))
+TOKENIZERS = [name for name in get_args(EvaluationConfig.model_fields["tokenize"].annotation) if name != "auto"]
 
 
 @pytest.mark.parametrize(
@@ -50,6 +50,37 @@ def test_scores_and_signatures_are_those_of_the_sacrebleu_command(
     assert len(ours) == len(theirs) == 3
     for one, other in zip(ours, theirs, strict=True):
         assert (one.name, one.value, one.signature) == (other["name"], other["score"], other["signature"])
+
+
+CHINESE = ["我母亲和朋友一起带来七本书。", "昨天，农夫去田里了。"]
+
+
+@pytest.mark.parametrize(
+    ("reference", "tokenize"),
+    [
+        (["the cat sleeps", "12 34 !"], "13a"),
+        (["나는 학생 입니다"], "13a"),
+        (["我 like pizza and pasta"], "13a"),
+        ([""], "13a"),
+        (CHINESE, "zh"),
+        (["今日は天気がいいですね", "私は学生です"], "char"),
+        (["ฉันรักเธอมาก"], "char"),
+        (["ខ្ញុំស្រលាញ់អ្នក។"], "char"),
+    ],
+)
+def test_words_of_scripts_without_spaces_are_characters(reference: list[str], tokenize: str) -> None:
+    """BLEU was 0 of perfect Thai, and the best of a training was whichever checkpoint wrote nonsense above 0."""
+    [bleu] = score(reference, [reference], EvaluationConfig(metrics=["bleu"]))
+    expected = BLEU(tokenize=tokenize, force=True)
+    assert bleu.value == expected.corpus_score(reference, [reference]).score
+    assert bleu.signature == str(expected.get_signature())
+
+
+def test_one_sentence_of_many_is_scored_as_all_of_them_are() -> None:
+    """The script is that of the whole text."""
+    references = [*CHINESE, "OK, see you tomorrow"]
+    counts = measure(references, [references], EvaluationConfig(metrics=["bleu"]))
+    assert "tok:zh" in counts[0].of([2]).metric.signature()
 
 
 def test_metrics_come_in_the_configured_order() -> None:

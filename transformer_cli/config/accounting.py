@@ -7,7 +7,7 @@ from typing import Annotated, Literal
 from pydantic import Field
 
 from transformer_cli.config.model import Depths, ModelConfig, Rows, RowsOrNone, Stack
-from transformer_cli.config.section import Section
+from transformer_cli.config.section import Name, Section
 
 Projection = Literal["query", "key", "value", "output"]
 PROJECTIONS: tuple[Projection, ...] = ("query", "key", "value", "output")
@@ -23,7 +23,7 @@ class Vocabularies(Section):
 class Extra(Section):
     """Parameters of something that tx does not build."""
 
-    name: Annotated[str, Field(pattern=r"^[A-Za-z0-9][A-Za-z0-9._-]*$", max_length=100)]
+    name: Name
     """Its name in the table."""
     shape: Annotated[list[Rows], Field(min_length=1, max_length=8)]
     """Its weight, outputs first."""

@@ -13,6 +13,8 @@ from pydantic import Field
 
 from transformer_cli.config.names import why_impossible
 from transformer_cli.config.section import (
+    NAME,
+    NAME_IN_WORDS,
     PERCENT,
     Contradiction,
     NonNegativeInt,
@@ -27,7 +29,6 @@ PHRASEBOOK = "phrasebook"
 COMBINATIONS = "phrasebook/combinations"
 """Its second test set, of unseen combinations of words, which comes with the first."""
 MOST_HELD_OUT = 0.5
-NAME = re.compile(r"[A-Za-z0-9][A-Za-z0-9._-]{0,99}")
 RESERVED = ("train", "valid", "text", "source", "target", "pairs")
 """No names of test sets: other texts are called so, or are told by it."""
 
@@ -251,9 +252,8 @@ def texts_that_clash(data: DataConfig) -> Iterator[Contradiction]:
                 words = f"the phrasebook's {path[1]} sentences go with its own train sentences only"
                 yield Contradiction(words, (path, ("data", "train")))
     for name in data.test if isinstance(data.test, dict) else ():
-        if name in RESERVED or not NAME.fullmatch(name):
-            words = "letters, digits, `.`, `_` and `-`, a letter or digit first, 100 at most"
-            words = f"expected the name of a test set, {words}; not {', '.join(RESERVED)}"
+        if name in RESERVED or len(name) > 100 or not re.fullmatch(NAME, name):
+            words = f"expected the name of a test set, {NAME_IN_WORDS}; not {', '.join(RESERVED)}"
             yield Contradiction(words, (("data", "test", name),))
     shares = [path for path, entry in data.texts() if isinstance(entry.text, str) and entry.text.endswith("%")]
     if data.held_out is not None and not 0 < data.held_out <= MOST_HELD_OUT:

@@ -41,8 +41,9 @@ class EvaluationConfig(Section):
     metrics: list[Annotated[str, METRICS]] = Field(default=["bleu", "chrf", "chrf++", "ter"], min_length=1)
     """What is computed, in this order."""
     comet: CometConfig = CometConfig()
-    tokenize: Literal["13a", "intl", "char", "zh", "none"] = "13a"
-    """sacreBLEU's tokenizer for BLEU."""
+    tokenize: Literal["auto", "13a", "intl", "char", "zh", "none"] = "auto"
+    """sacreBLEU's tokenizer for BLEU. auto: 13a, but where the reference is written without spaces zh if it is Chinese,
+    else char; the signature says which."""
     lowercase: bool = False
     """Ignore case."""
     resamples: Annotated[int, Field(ge=40, le=10**6)] = 1000

@@ -16,7 +16,7 @@ from pydantic.fields import FieldInfo
 from transformer_cli.config.names import shorten
 from transformer_cli.config.nodes import Node
 from transformer_cli.config.recipes import Recipes
-from transformer_cli.config.section import PERCENT, Section
+from transformer_cli.config.section import NAME_IN_WORDS, PERCENT, Section
 
 HUGE = 10**12
 """The schema's limit for counts that have none of their own."""
@@ -95,7 +95,7 @@ class Accepted:
         if patterns == [PERCENT]:
             return "a share such as 10%"
         if patterns:
-            return "letters, digits, `.`, `_` and `-`, a letter or digit first, 100 at most"
+            return NAME_IN_WORDS
         return "text"
 
     def _range(self, found: object) -> str:

@@ -13,7 +13,7 @@ from transformer_cli.config.decoding import DecodingConfig, searches_that_clash
 from transformer_cli.config.evaluation import EvaluationConfig
 from transformer_cli.config.former import former_peak
 from transformer_cli.config.model import ModelConfig
-from transformer_cli.config.section import Contradiction, NonNegativeInt, Section
+from transformer_cli.config.section import Contradiction, Name, NonNegativeInt, Section
 from transformer_cli.config.serving import ServingConfig
 from transformer_cli.config.tokenizer import SideModels, SideVocabSizes, TokenizerConfig
 from transformer_cli.config.training import TrainingConfig
@@ -22,7 +22,7 @@ from transformer_cli.config.training import TrainingConfig
 class RunConfig(Section):
     """Everything that decides how a run goes."""
 
-    name: Annotated[str, Field(pattern=r"^[A-Za-z0-9][A-Za-z0-9._-]*$", max_length=100)] | None = None
+    name: Name | None = None
     """The run's name: its directory is runs/NAME; the file's name when not given."""
     seed: NonNegativeInt = 1
     """Every random choice derives from it."""

@@ -62,6 +62,12 @@ Probability = Annotated[float, Field(ge=0, lt=1)]
 PERCENT = r"^[0-9]{1,2}(\.[0-9]+)? *%$"
 Percentage = Annotated[str, Field(pattern=PERCENT)]
 """A share of something, as people write it."""
+NO_LETTERS = r"\x00-,/:-@\[-^`{-\xa9\xab-\xb4\xb6-\xb9\xbb-\xbf\u2000-\u206f\u3000-\u3004\ufe00-\ufe0f\ufff0-\uffff"
+"""What no name of ours has, as in a class of a regular expression that Python, pydantic and editors all read: `\\w` is
+another set for each."""
+NAME = rf"^[^{NO_LETTERS}._-][^{NO_LETTERS}]*$"
+Name = Annotated[str, Field(pattern=NAME, max_length=100)]
+NAME_IN_WORDS = "letters, digits, `.`, `_` and `-`, a letter or digit first, 100 at most"
 
 
 def share_of(percentage: str) -> float:

@@ -9,6 +9,7 @@ import re
 from collections.abc import Iterator, Sequence
 from dataclasses import replace
 from pathlib import Path
+from unicodedata import normalize
 
 import yaml
 from pydantic import ValidationError
@@ -31,7 +32,7 @@ from transformer_cli.config.nodes import (
     read_scalar,
 )
 from transformer_cli.config.run import RunConfig, contradictions, untrainable
-from transformer_cli.config.section import PERCENT, Contradiction, Section
+from transformer_cli.config.section import NO_LETTERS, PERCENT, Contradiction, Section
 from transformer_cli.errors import ConfigError
 from transformer_cli.trouble import missing
 
@@ -381,8 +382,9 @@ def _touch(path: tuple[str | int, ...], other: tuple[str | int, ...]) -> bool:
 
 
 def as_name(stem: str) -> str:
-    """A run's name from a file's: letters, digits, `.`, `_` and `-`."""
-    return re.sub(r"[^A-Za-z0-9._-]+", "-", stem).strip("-._")[:100] or "run"
+    """A run's name from a file's, with 200 bytes at most."""
+    name = re.sub(f"[{NO_LETTERS}]+", "-", normalize("NFC", stem)).strip("-._")[:100]
+    return name.encode()[:200].decode(errors="ignore") or "run"
 
 
 class _Dumper(yaml.SafeDumper):

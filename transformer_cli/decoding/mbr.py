@@ -10,6 +10,7 @@ import numpy as np
 from numpy.typing import NDArray
 
 from transformer_cli.evaluation.chrf import Chrf
+from transformer_cli.evaluation.metrics import tokenizer_for
 
 
 def by_utility(texts: Sequence[str], metric: str) -> list[tuple[int, float]]:
@@ -38,6 +39,6 @@ def utilities(texts: Sequence[str], metric: str) -> NDArray[np.float64]:
     from sacrebleu.metrics.chrf import CHRF
 
     if metric == "bleu":
-        bleu = BLEU(effective_order=True)
+        bleu = BLEU(effective_order=True, tokenize=tokenizer_for([texts]))
         return np.array([[bleu.sentence_score(text, [other]).score for other in texts] for text in texts])
     return Chrf(metric, CHRF(word_order=2 if metric == "chrf++" else 0)).each_with_each(texts)

@@ -4,8 +4,10 @@ from __future__ import annotations
 
 import re
 from collections.abc import Sequence
+from unicodedata import normalize
 
 from transformer_cli.config.evaluation import EvaluationConfig
+from transformer_cli.writing import unspaced_script
 
 TOKENISED, IN_PIECES, LOWERCASED = "tokenised", "cut into pieces", "lower-cased"
 REMEDY = {
@@ -39,7 +41,8 @@ def signs(lines: Sequence[str], *, however_short: bool = False) -> set[str]:
         found.add(TOKENISED)
     if _is_common(_PIECES, lines):
         found.add(IN_PIECES)
-    n_upper, n_lower = sum(map(str.isupper, text)), sum(map(str.islower, text))
+    n_upper = sum(map(str.isupper, text))
+    n_lower = sum(char.islower() and char.title() != char for char in text)  # Georgian has capitals, but not for names
     if n_upper + n_lower >= least_letters and n_upper * 1000 < n_upper + n_lower:
         found.add(LOWERCASED)
     return found
@@ -65,7 +68,40 @@ def warnings(hypotheses: Sequence[str], references: Sequence[Sequence[str]], opt
             side, other = ("translations", "reference") if sign in theirs else ("reference", "translations")
             verb, was = ("look", "is") if sign in theirs else ("looks", "are")
             said.append(f"the {side} {verb} {sign}, the {other} {was} not: {REMEDY[sign]} the {side} before scoring")
-    return said
+    return [*said, *_unspaced(references, options), *_composed(hypotheses, references)]
+
+
+def _unspaced(references: Sequence[Sequence[str]], options: EvaluationConfig) -> list[str]:
+    """What counts words by spaces counts whole sentences where there are none."""
+    has_bleu = "bleu" in options.metrics and options.tokenize in ("13a", "intl", "none")
+    fooled = ["BLEU"] * has_bleu + ["TER"] * ("ter" in options.metrics)
+    if not fooled or unspaced_script("".join(line for lines in references for line in lines)) is None:
+        return []
+    remedy = "; evaluation.tokenize=auto lets BLEU count characters" if has_bleu else ""
+    return [
+        f"the reference is written without spaces, and what is between spaces is a word for {' and '.join(fooled)}: "
+        f"chrF says more{remedy}"
+    ]
+
+
+def _composed(hypotheses: Sequence[str], references: Sequence[Sequence[str]]) -> list[str]:
+    """Letters and their accents can be one character or several (NFC, NFD), and no metric takes these for the same."""
+    pairs = zip(hypotheses, *references, strict=True)
+    if not (n := sum(any(_differ_so(line, reference) for reference in ours) for line, *ours in pairs)):
+        return []
+    return [
+        f"lines with a word that is the reference's but for how its letters are composed (Unicode's NFC, NFD): {n:,}; "
+        "scores take it for another one: bring both sides to one form"
+    ]
+
+
+def _differ_so(line: str, reference: str) -> bool:
+    if line.isascii() or reference.isascii():
+        return False
+    ours, theirs = set(reference.split()), set(line.split())
+    return not {normalize("NFC", word) for word in ours - theirs}.isdisjoint(
+        normalize("NFC", word) for word in theirs - ours
+    )
 
 
 def _is_common(pattern: re.Pattern[str], lines: Sequence[str]) -> bool:

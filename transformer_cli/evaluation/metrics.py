@@ -11,6 +11,7 @@ from typing import Any, Protocol, runtime_checkable
 from transformer_cli.config.evaluation import METRICS, EvaluationConfig
 from transformer_cli.errors import DataError
 from transformer_cli.evaluation.chrf import Chrf, signature_of
+from transformer_cli.writing import unspaced_script
 
 
 @dataclass(frozen=True)
@@ -103,7 +104,7 @@ def _forget_lines() -> None:
 def check(options: EvaluationConfig) -> None:
     """Raise, before anything is translated, what scoring would raise after it: a package or a model that is missing."""
     for name in options.metrics:
-        made = METRICS.load(name)(options)
+        made = _made(name, options, ())
         if isinstance(made, OfSource):
             made.check()
 
@@ -145,12 +146,25 @@ def count(
     source: Sequence[str] | None = None,
 ) -> Counts:
     """What the metric of this name counts in each sentence."""
-    metric: Metric = METRICS.load(name)(options)
+    metric: Metric = _made(name, options, references)
     if isinstance(metric, OfSource):
         if source is None:
             raise DataError(f"{metric.name} judges translations by their source, too", hint="name it with --source")
         metric = metric.of(source)
     return Counts(metric, metric.count(hypotheses, references))
+
+
+def _made(name: str, options: EvaluationConfig, references: Sequence[Sequence[str]]) -> Any:
+    if options.tokenize == "auto":
+        options = options.model_copy(update={"tokenize": tokenizer_for(references)})
+    return METRICS.load(name)(options)
+
+
+def tokenizer_for(references: Sequence[Sequence[str]]) -> str:
+    """sacreBLEU's tokenizer by how the references are written: what spaces part are words (13a), but in Chinese each
+    character is one (zh), as in other scripts without spaces (char)."""
+    script = unspaced_script("".join(line for lines in references for line in lines))
+    return {None: "13a", "han": "zh", "other": "char"}[script]
 
 
 def _each_alone(metric: Any, hypotheses: Sequence[str], references: Sequence[Sequence[str]]) -> Iterator[Any]:

@@ -27,11 +27,11 @@ FREE = {
     *("data.train", "data.valid", "data.test"),
     *("training.log_every", "training.tensorboard", "training.keep_best", "training.keep_last", "training.max_hours"),
     *("decoding.engine", "decoding.workers", "decoding.batch_size", "decoding.budget_tokens"),
-    "evaluation.comet",
+    *("evaluation.comet", "evaluation.tokenize"),
     *("serving", "accounting"),
 }
-"""Settings that say where, with what, by which draws and what is kept, not what comes of it: any may be another one. A
-signature says which model COMET is."""
+"""Settings that say where, with what, by which draws and what is kept, not what comes of it: any may be another one.
+Signatures say which model COMET is, and which tokenizer BLEU has."""
 
 
 class Kept(BaseModel):
@@ -118,8 +118,9 @@ class Results(BaseModel):
 
     def changed(self, config: RunConfig) -> list[str]:
         """The settings that are now others, in words; one that there was not yet then had what is its default now."""
-        then, now = {**settings_of(RunConfig()), **self.settings}, settings_of(config)
-        keys = [key for key in dict.fromkeys([*self.settings, *now]) if then.get(key) != now.get(key)]
+        kept, now = _bound(self.settings), settings_of(config)
+        then = {**settings_of(RunConfig()), **kept}
+        keys = [key for key in dict.fromkeys([*kept, *now]) if then.get(key) != now.get(key)]
         return [f"{key}: {then.get(key)} then, {now.get(key)} now" for key in keys]
 
     def check_text(self, texts: Mapping[str, str]) -> None:
