@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import os
 import random
 import re
 from pathlib import Path
@@ -320,6 +321,13 @@ def test_hydra_names_are_the_options(tmp_path):
 def test_what_is_no_configuration_is_refused(text, tmp_path):
     with pytest.raises(ConfigError):
         carried("marian", text, tmp_path)
+
+
+def test_a_pipe_that_nobody_writes_into_is_not_waited_for(tmp_path):
+    """It was waited for, for ever."""
+    os.mkfifo(tmp_path / "pipe")
+    with pytest.raises(ConfigError, match="pipe:1:1: the file is empty"):
+        carry_over("marian", tmp_path / "pipe")
 
 
 @pytest.mark.parametrize("toolkit", toolkits())

@@ -3,15 +3,18 @@
 from __future__ import annotations
 
 import contextlib
+import errno
 import json
 import math
+import os
 import time
 
 import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from transformer_cli.config.nodes import MAX_BYTES, MAX_DEPTH, Node, Refused, Source, decode, read_nodes
+from transformer_cli.config import nodes
+from transformer_cli.config.nodes import MAX_BYTES, MAX_DEPTH, Node, Refused, Source, decode, read_file, read_nodes
 from transformer_cli.errors import ConfigError
 
 
@@ -136,6 +139,17 @@ def test_bytes_that_are_no_text_have_one_clear_message(data, message):
     with pytest.raises(ConfigError) as caught:
         decode(data, name="f.yaml")
     assert caught.value.message == message
+
+
+def test_a_disk_that_fails_is_told_with_what_to_do(monkeypatch, tmp_path):
+    def fail(path, flags):
+        raise OSError(errno.EIO, os.strerror(errno.EIO), path)
+
+    monkeypatch.setattr(nodes, "_without_waiting", fail)
+    with pytest.raises(ConfigError) as caught:
+        read_file(tmp_path / "f.yaml", name="f.yaml")
+    assert caught.value.message == "cannot read f.yaml: Input/output error"
+    assert "`dmesg`" in str(caught.value.hint)
 
 
 def test_a_byte_order_mark_moves_no_column():

@@ -28,7 +28,7 @@ from transformer_cli.config import elsewhere
 from transformer_cli.config.complaints import complaint
 from transformer_cli.config.consequences import Facts, follow
 from transformer_cli.config.names import shorten
-from transformer_cli.config.nodes import MAX_BYTES, Refused, Source, decode, read_nodes, read_scalar
+from transformer_cli.config.nodes import Refused, Source, read_file, read_nodes, read_scalar
 from transformer_cli.config.run import RunConfig
 from transformer_cli.config.settings import settings, written
 from transformer_cli.errors import ConfigError
@@ -75,15 +75,10 @@ class Carried:
 def carry_over(toolkit: str, path: Path) -> Carried:
     """Their file in our words; raises ConfigError for one that is neither YAML nor a command line."""
     table = yaml.safe_load((TABLES / f"{toolkit}.yaml").read_text(encoding="utf-8"))
-    try:
-        with path.open("rb") as file:
-            data = file.read(MAX_BYTES + 1)
-    except OSError as error:
-        raise ConfigError(f"cannot read {path}: {error.strerror or error}") from None
     carried, facts = Carried(table["called"]), Facts()
     for name, value in table["unless_said"].items():
         facts.suppose(name, value, f"{carried.toolkit}'s default")
-    for name, value in _options(decode(data, name=str(path)), path):
+    for name, value in _options(read_file(path, name=str(path)), path):
         if why := _taken(facts, table, name, value):
             carried.left[f"{name}: {shorten(written(value), 60)}"] = why
     carried.left.update(follow(facts))

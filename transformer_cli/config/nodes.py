@@ -7,15 +7,18 @@ Source: https://yaml.org/spec/1.2.2, section 10.3.
 
 from __future__ import annotations
 
+import os
 import re
 from collections.abc import Iterator
 from dataclasses import dataclass, field, replace
 from functools import cached_property, lru_cache
+from pathlib import Path
 
 import yaml
 
 from transformer_cli.config.names import shorten
 from transformer_cli.errors import ConfigError
+from transformer_cli.trouble import hint_of, reason_of
 
 MAX_BYTES = 256_000
 MAX_DEPTH = 16
@@ -103,6 +106,23 @@ class Refused(Exception):
         self.place = place
         self.message = message
         self.also = also
+
+
+def read_file(path: Path, *, name: str) -> str:
+    """The text of a configuration; ConfigError where it cannot be read, or is none."""
+    try:
+        with open(path, "rb", opener=_without_waiting) as file:
+            data = file.read(MAX_BYTES + 1)
+    except OSError as failure:
+        raise ConfigError(f"cannot read {name}: {reason_of(failure)}", hint=hint_of(failure, reads=True)) from None
+    return decode(data, name=name)
+
+
+def _without_waiting(path: str, flags: int) -> int:
+    """A pipe that nobody writes into is at its end, and not waited for."""
+    descriptor = os.open(path, flags | getattr(os, "O_NONBLOCK", 0))
+    os.set_blocking(descriptor, True)
+    return descriptor
 
 
 def decode(data: bytes, *, name: str) -> str:

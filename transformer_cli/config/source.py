@@ -21,13 +21,12 @@ from transformer_cli.config.former import as_meant_by_a_run, as_written_now
 from transformer_cli.config.messages import Mistake, config_error, explain, place_of, refusal, said_last
 from transformer_cli.config.names import shorten
 from transformer_cli.config.nodes import (
-    MAX_BYTES,
     MAX_DEPTH,
     Node,
     Place,
     Refused,
     Source,
-    decode,
+    read_file,
     read_nodes,
     read_scalar,
 )
@@ -199,19 +198,7 @@ def _find_parent(extends: Node, path: Path) -> Path:
 
 def _read_file(path: Path) -> Node:
     name = _display(path)
-    try:
-        with open(path, "rb", opener=_without_waiting) as file:
-            data = file.read(MAX_BYTES + 1)
-    except OSError as error:
-        raise ConfigError(f"cannot read {name}: {error.strerror or error}") from None
-    return _mapping(Source(name, decode(data, name=name)))
-
-
-def _without_waiting(path: str, flags: int) -> int:
-    """A pipe that nobody writes into is at its end, and not waited for."""
-    descriptor = os.open(path, flags | getattr(os, "O_NONBLOCK", 0))
-    os.set_blocking(descriptor, True)
-    return descriptor
+    return _mapping(Source(name, read_file(path, name=name)))
 
 
 def _mapping(source: Source) -> Node:
