@@ -5,6 +5,7 @@ from __future__ import annotations
 import io
 import json
 import random
+import re
 from pathlib import Path
 
 import pytest
@@ -282,6 +283,23 @@ def swap_positions(place: Path) -> None:
         ),
         (lambda place: changed(place / "config.json", pad_token_id=10**12), ModelError, "there are"),
         (lambda place: changed(place / "config.json", scale_embedding="x"), ModelError, "scale_embedding is"),
+        (
+            lambda place: changed(place / "config.json", d_model=8),
+            ModelError,
+            "16, the configuration there says ... x 8",
+        ),
+        (lambda place: changed(place / "config.json", num_beams=[]), ModelError, "decoding.beam_size: [] is not"),
+        (
+            lambda place: changed(place / "generation_config.json", length_penalty="x"),
+            ModelError,
+            "length_penalty: 'x'",
+        ),
+        (lambda place: changed(place / "tokenizer_config.json", source_lang=7), ModelError, "data.source: 7 is not"),
+        (
+            lambda place: changed(place / "tokenizer_config.json", unk_token=["x"]),
+            ModelError,
+            "vocab.json has no ['x']",
+        ),
         (lambda place: (place / "source.spm").write_bytes(b"no"), ModelError, "source.spm is not a SentencePiece"),
         (lambda place: (place / "model.safetensors").write_bytes(b"no"), ModelError, "is no safetensors file"),
         (lambda place: (place / "config.json").unlink(), ModelError, "config.json"),
@@ -295,6 +313,43 @@ def test_what_is_damaged_or_another_model_is_refused(marian, tmp_path, damage, e
         import_model(place, tmp_path / "run")
     assert words in caught.value.message
     assert not (tmp_path / "run").exists()
+
+
+NO_NAMES = ("[]", "[[1, 2, 3]]", "7", "null", "true", '"ab"', "{", "", "[" * 100_000)
+
+
+@pytest.mark.parametrize(
+    "name",
+    ["config.json", "generation_config.json", "tokenizer_config.json", "vocab.json", "model.safetensors.index.json"],
+)
+def test_a_file_that_holds_something_else_is_named(marian, tmp_path, name):
+    """It was a bug in tx."""
+    place = marian()
+    for content in NO_NAMES:
+        (place / name).write_text(content, encoding="utf-8")
+        with pytest.raises(ModelError, match=re.escape(name)):
+            import_model(place, tmp_path / "run")
+
+
+@pytest.mark.parametrize("listed", [{}, *({"weight_map": value} for value in (None, 7, [], "x", {"a": None}))], ids=str)
+def test_an_index_that_names_no_files_is_damaged(marian, tmp_path, listed):
+    place = marian()
+    (place / "model.safetensors.index.json").write_text(json.dumps(listed), encoding="utf-8")
+    with pytest.raises(ModelError, match="does not say which file has which weights"):
+        import_model(place, tmp_path / "run")
+
+
+def test_weights_of_another_shape_are_refused_by_name(marian, tmp_path):
+    """Some were cut to what fits, and became another model; most were a bug in tx."""
+    place = marian()
+    path = place / "model.safetensors"
+    whole = load_file(path)
+    for n, (name, tensor) in enumerate(whole.items()):
+        *rows, width = tensor.shape
+        shape = [(*rows, 2 * width), (), (2, *rows, width), (3,), (*rows, width // 2)][n % 5]
+        save_file(whole | {name: torch.zeros(shape)}, path)
+        with pytest.raises(ModelError, match=rf"{re.escape(name)} is .*the configuration there says"):
+            import_model(place, tmp_path / "run")
 
 
 def test_a_model_of_several_target_languages_is_refused(marian, tmp_path):

@@ -5,6 +5,8 @@ from __future__ import annotations
 from collections.abc import Mapping
 from typing import Any
 
+from pydantic import ValidationError
+
 from transformer_cli.config.names import shorten
 
 FORMS = {
@@ -40,6 +42,11 @@ LIMITS = {
     "enum": "one of {expected}",
     "literal_error": "one of {expected}",
 }
+
+
+def complaints(failure: ValidationError) -> str:
+    """All of them, each behind its setting."""
+    return ", ".join(f"{'.'.join(map(str, entry['loc']))}: {complaint(entry)}" for entry in failure.errors())
 
 
 def complaint(entry: Mapping[str, Any]) -> str:

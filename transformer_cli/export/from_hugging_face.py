@@ -16,7 +16,7 @@ from torch import Tensor
 from transformer_cli import files
 from transformer_cli.checkpoints.tensors import from_bytes
 from transformer_cli.errors import ModelError, UsageError
-from transformer_cli.export.languages import MODEL, Multilingual, multilingual
+from transformer_cli.export.languages import MODEL, Multilingual, multilingual, settings_in
 from transformer_cli.export.numbering import Marks, Numbering, numbered, tokenizer_of
 from transformer_cli.export.original import (
     ACTIVATIONS,
@@ -117,7 +117,7 @@ def read(place: Path, languages: Mapping[str, str]) -> Found:
         said = {side: several.language(side, languages) for side in ("source", "target")}
         numberings, tokenizer, kind = _of_many_languages(place, config, n_rows, several, said)
     else:
-        settings = _read_settings(place / "tokenizer_config.json")
+        settings = settings_in(place / "tokenizer_config.json")
         said = {side: settings.get(f"{side}_lang") for side in ("source", "target")}
         numberings, tokenizer, kind = _of_two_languages(place, config, n_rows, settings)
     return as_run(
@@ -134,7 +134,12 @@ def _tensors(place: Path) -> dict[str, Tensor]:
         return {name: tensor for name, tensor in unpickled(place / PICKLED)[1].items() if not name.endswith(COMPUTED)}
     names = {"model.safetensors"}
     if index.exists():
-        names = set(files.read_json(index, error=ModelError)["weight_map"].values())
+        listed = settings_in(index).get("weight_map")
+        if not isinstance(listed, dict) or not all(isinstance(name, str) for name in listed.values()):
+            raise ModelError(
+                f"{files.shown(index)} is damaged: it does not say which file has which weights", hint=COPY
+            )
+        names = set(listed.values())
     found: dict[str, Tensor] = {}
     for name in sorted(names):
         try:
@@ -176,10 +181,6 @@ def _refusals(place: Path, config: Mapping[str, Any], several: Multilingual | No
             yield f"{name} is missing{f', or {MODEL}' * (kind == 'm2m_100')}"
     if not any((place / name).is_file() for name in WEIGHTS):
         yield f"there are no weights; one of {', '.join(WEIGHTS)} has them"
-
-
-def _read_settings(path: Path) -> dict[str, Any]:
-    return dict(files.read_json(path, error=ModelError)) if path.exists() else {}
 
 
 def _tied(config: Mapping[str, Any]) -> str:
@@ -231,12 +232,12 @@ def _of_many_languages(
     return [one, one], *tokenizer_of([several.model] * 2, [one, one], pair)
 
 
-def _marks(path: Path, ids: Any, n_rows: int, config: Mapping[str, Any], unk: str) -> Marks:
+def _marks(path: Path, ids: Any, n_rows: int, config: Mapping[str, Any], unk: Any) -> Marks:
     """The ids that mean something; ModelError where the list is none."""
     numbers = list(ids.values()) if isinstance(ids, dict) else [None]
     if not all(isinstance(id, int) and 0 <= id < n_rows for id in numbers) or len(set(numbers)) < len(numbers):
         raise ModelError(f"{files.shown(path)} is no list of {n_rows:,} pieces and their numbers", hint="copy it again")
-    if unk not in ids:
+    if not isinstance(unk, str) or unk not in ids:
         raise ModelError(f"{files.shown(path)} has no {unk}")
     pad, eos, start = (int(config[f"{name}_token_id"]) for name in ("pad", "eos", "decoder_start"))
     return Marks(pad, ids[unk], start, eos)
@@ -248,7 +249,7 @@ def _marks(path: Path, ids: Any, n_rows: int, config: Mapping[str, Any], unk: st
 def _settings(
     place: Path, config: Mapping[str, Any], tokenizer: Tokenizer, kind: str, languages: Mapping[str, str | None]
 ) -> Settings:
-    generation = {"num_beams": 1, **config} | _read_settings(place / "generation_config.json")
+    generation = {"num_beams": 1, **config} | settings_in(place / "generation_config.json")
     positions = SHAPE[config["model_type"]]["positions"]
     room = config["max_position_embeddings"]
     return {

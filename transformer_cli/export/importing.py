@@ -9,13 +9,17 @@ from importlib.metadata import version
 from pathlib import Path
 from typing import Any
 
+from pydantic import ValidationError
+
 from transformer_cli import __version__, files
 from transformer_cli.checkpoints import store
 from transformer_cli.checkpoints.tensors import portion
+from transformer_cli.config.complaints import complaints
 from transformer_cli.config.run import RunConfig
 from transformer_cli.config.source import as_name, dump_config, load_config
-from transformer_cli.errors import UsageError
+from transformer_cli.errors import ModelError, UsageError
 from transformer_cli.export import from_fairseq, from_hugging_face
+from transformer_cli.export.original import COPY
 
 IMPORTED = "imported"
 """Why the training of such a run has ended: it was somebody else's."""
@@ -57,11 +61,14 @@ def import_model(place: str | Path, run_dir: str | Path, overrides: Sequence[str
                 f"{files.shown(place)} does not say what its languages are",
                 hint="add --set data.source=... --set data.target=..., such as de and en",
             )
+    try:
+        settings = RunConfig.model_validate({"name": as_name(run_dir.absolute().name), **found.settings})
+    except ValidationError as failure:
+        raise ModelError(
+            f"{files.shown(place)} has settings that no run has: {complaints(failure)}", hint=COPY
+        ) from None
     with files.atomic_directory(run_dir) as aside:
-        files.write_text(
-            aside / "config.yaml",
-            dump_config(RunConfig.model_validate({"name": as_name(run_dir.absolute().name), **found.settings})),
-        )
+        files.write_text(aside / "config.yaml", dump_config(settings))
         config = load_config(aside / "config.yaml", overrides)
         files.write_text(aside / "config.yaml", dump_config(config))
         found.tokenizer.save(aside / "tokenizer")

@@ -71,9 +71,9 @@ def multilingual(place: Path) -> Multilingual | None:
     if not path.is_file():
         return None
     model = Model(files.read_bytes(path, error=ModelError), name=files.shown(path))
-    said = _read(place / "tokenizer_config.json")
+    said = settings_in(place / "tokenizer_config.json")
     if (place / "vocab.json").is_file():
-        ids = _read(place / "vocab.json")
+        ids = settings_in(place / "vocab.json")
         n, codes = len(ids), LANGUAGES.get(str(said.get("language_codes", "m2m100")), "").split()
         marks = {code: f"__{code}__" for code in codes}
         return Multilingual(model, ids | {mark: n + i for i, mark in enumerate(marks.values())}, marks, said)
@@ -84,8 +84,8 @@ def multilingual(place: Path) -> Multilingual | None:
 
 def _added(place: Path, first: int, said: dict[str, Any]) -> dict[str, int]:
     """The marks of NLLB's languages and their ids, which follow those of the pieces."""
-    tokens = _read(place / "tokenizer.json").get("added_tokens")
-    listed = _read(place / "special_tokens_map.json") | said
+    tokens = settings_in(place / "tokenizer.json").get("added_tokens")
+    listed = settings_in(place / "special_tokens_map.json") | said
     names = listed.get("additional_special_tokens") or listed.get("extra_special_tokens") or []
     try:
         if isinstance(tokens, list):
@@ -100,7 +100,8 @@ def _added(place: Path, first: int, said: dict[str, Any]) -> dict[str, int]:
         ) from None
 
 
-def _read(path: Path) -> dict[str, Any]:
+def settings_in(path: Path) -> dict[str, Any]:
+    """Of a JSON file; none where there is no such file. ModelError where it holds something else."""
     found = files.read_json(path, error=ModelError) if path.exists() else {}
     if not isinstance(found, dict):
         raise ModelError(f"{files.shown(path)} is damaged: it holds no names", hint="copy it again")

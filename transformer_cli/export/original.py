@@ -19,8 +19,10 @@ from pydantic import ValidationError
 from torch import Tensor
 
 from transformer_cli import files
-from transformer_cli.config.complaints import complaint
-from transformer_cli.config.model import ModelConfig, Stack
+from transformer_cli.accounting.weights import stored
+from transformer_cli.config.accounting import CountedModel
+from transformer_cli.config.complaints import complaints
+from transformer_cli.config.model import Stack
 from transformer_cli.errors import ModelError, UsageError
 from transformer_cli.export.hugging_face_names import is_written, modules
 from transformer_cli.export.numbering import Numbering
@@ -55,21 +57,34 @@ class Originals:
         self._place, self._tensors = place, tensors
         self._read: set[str] = set()
 
-    def get(self, *names: str) -> Tensor | None:
-        """The first of these that is there; all of them count as read, for they are the same."""
-        self._read |= set(names)
-        return next((self._tensors[name].float() for name in names if name in self._tensors), None)
+    def get(self, *names: str, shape: Sequence[int]) -> Tensor | None:
+        """The first of these that is there; all of them count as read, for they are the same.
 
-    def __getitem__(self, names: str | tuple[str, ...]) -> Tensor:
-        names = (names,) if isinstance(names, str) else names
-        found = self.get(*names)
+        ModelError where it has another shape; -1 is any length.
+        """
+        self._read |= set(names)
+        name = next((name for name in names if name in self._tensors), None)
+        if name is None:
+            return None
+        found = self._tensors[name]
+        if found.ndim != len(shape) or any(wanted not in (-1, n) for n, wanted in zip(found.shape, shape, strict=True)):
+            raise ModelError(
+                f"the weights in {files.shown(self._place)}: {name} is {_described(found.shape)}, the configuration "
+                f"there says {_described(shape)}",
+                hint=COPY,
+            )
+        return found.float()
+
+    def need(self, *names: str, shape: Sequence[int]) -> Tensor:
+        """The same; ModelError where none is there."""
+        found = self.get(*names, shape=shape)
         if found is None:
             raise ModelError(f"the weights in {files.shown(self._place)} have no {names[0]}", hint="copy it again")
         return found
 
-    def tables(self, tied: str) -> dict[Stack, Tensor]:
+    def tables(self, tied: str, width: int = -1) -> dict[Stack, Tensor]:
         """The embeddings of both sides."""
-        return {side: self[_table(tied, side)] for side in SIDES}
+        return {side: self.need(*_table(tied, side), shape=(-1, width)) for side in SIDES}
 
     def check_all_read(self, kind: str) -> None:
         """ModelError for weights that have no place here: without them it would be another model."""
@@ -101,15 +116,15 @@ def as_run(
     Raises ModelError for weights that are missing, of another shape, or too many; UsageError for foreign positions.
     """
     target = numberings[-1]
-    there_V = originals.get("final_logits_bias")
+    n_rows = len(originals.tables(settings["model"]["tied"])["decoder"])
+    there_V = originals.get("final_logits_bias", shape=(1, n_rows))
     bias_V = torch.zeros(len(target.rows)) if there_V is None else there_V.flatten()[target.rows]
     bias_V[~torch.tensor(target.own)] = NEVER
     settings["model"]["output_bias"] = has_bias = bool(bias_V.any())
     try:
-        model = ModelConfig.model_validate(settings["model"])
+        model = CountedModel.model_validate(settings["model"])
     except ValidationError as failure:
-        wrong = ", ".join(f"{'.'.join(map(str, entry['loc']))}: {complaint(entry)}" for entry in failure.errors())
-        raise ModelError(f"the configuration there describes no model: {wrong}", hint=COPY) from None
+        raise ModelError(f"the configuration there describes no model: {complaints(failure)}", hint=COPY) from None
     found = dict(_weights(model, originals, numberings)) | ({"output_bias": bias_V} if has_bias else {})
     originals.check_all_read(kind)
     return Found(kind, settings, tokenizer, found)
@@ -122,6 +137,10 @@ def settings_of(tokenizer: Tokenizer, kind: str) -> dict[str, Any]:
     return {"kind": kind, "joint": joint, "vocab_size": sizes["source"] if joint else sizes}
 
 
+def _described(shape: Sequence[int]) -> str:
+    return " x ".join("..." if n < 0 else f"{n:,}" for n in shape) or "one number"
+
+
 def _table(tied: str, side: Stack) -> tuple[str, ...]:
     """What a side's table may be called."""
     is_shared, is_output = tied in ("all", "embeddings"), tied in ("all", "decoder")
@@ -131,17 +150,19 @@ def _table(tied: str, side: Stack) -> tuple[str, ...]:
     return tuple(dict.fromkeys((own, shared, *others, *head)))
 
 
-def _weights(model: ModelConfig, originals: Originals, numberings: Sequence[Numbering]) -> Iterator[tuple[str, Tensor]]:
+def _weights(
+    model: CountedModel, originals: Originals, numberings: Sequence[Numbering]
+) -> Iterator[tuple[str, Tensor]]:
     """Every tensor by its name here."""
     moved = torch.arange(model.d_model)
     halves = torch.cat((moved[0::2], moved[1::2]))
     if model.positions == "sinusoidal":  # Marian has the sines first, then the cosines
         moved = halves.argsort()
-    tables = originals.tables(model.tied)
+    tables = originals.tables(model.tied, model.d_model)
     for side, name, one in zip(SIDES, ("source", "target"), numberings, strict=True):
         if side == "decoder" or model.tied in ("decoder", "none"):
             yield f"{name}_embedding.table.weight", tables[side][one.rows][:, moved]
-        positions = originals.get(f"model.{side}.embed_positions.weight")
+        positions = originals.get(f"model.{side}.embed_positions.weight", shape=(-1, model.d_model))
         if model.positions_of(side) == "learned" and positions is not None:
             yield f"{side}.positions.table.weight", positions
         elif positions is not None and model.positions == "sinusoidal":
@@ -149,9 +170,13 @@ def _weights(model: ModelConfig, originals: Originals, numberings: Sequence[Numb
             if not torch.allclose(positions, expected, atol=1e-3):
                 raise UsageError(f"{side}: its positions are not the sinusoids that Marian's models have")
     if model.tied in ("embeddings", "none"):
-        yield "output.weight", originals["lm_head.weight"][numberings[-1].rows][:, moved]
+        head = originals.need("lm_head.weight", shape=tables["decoder"].shape)
+        yield "output.weight", head[numberings[-1].rows][:, moved]
+    shapes = stored(model, source_vocab=len(tables["encoder"]), target_vocab=len(tables["decoder"]))
     for ours, theirs in modules(model):
-        weight = torch.cat([originals[f"{name}.weight"] for name in theirs])
-        bias = torch.cat([originals[f"{name}.bias"] for name in theirs])
-        yield f"{ours}.weight", weight[moved] if is_written(ours) else weight[:, moved]
+        (n, *width), axis = shapes[f"{ours}.weight"].shape, 0 if is_written(ours) else 1
+        parts = [(name, n // len(theirs)) for name in theirs]
+        weight = torch.cat([originals.need(f"{name}.weight", shape=(rows, *width)) for name, rows in parts])
+        bias = torch.cat([originals.need(f"{name}.bias", shape=(rows,)) for name, rows in parts])
+        yield f"{ours}.weight", weight.index_select(axis, moved)
         yield f"{ours}.bias", bias[moved] if is_written(ours) else bias
