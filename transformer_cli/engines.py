@@ -21,7 +21,7 @@ from transformer_cli.decoding.engine import EngineTranslator
 from transformer_cli.decoding.options import SearchOptions
 from transformer_cli.environment import processors
 from transformer_cli.errors import ModelError, ResourceError, TxError, UsageError
-from transformer_cli.export.formats import FORMATS, unknown_there
+from transformer_cli.export.formats import CTRANSLATE2_ROWS, FORMATS, unknown_there
 from transformer_cli.loading import learned_by
 from transformer_cli.needs import lacking, needed
 from transformer_cli.temporary import temporary_directory
@@ -31,8 +31,6 @@ CONVERSION = 1
 """To be raised where the same weights become other files."""
 HASHES = "hashes.json"
 KEY = re.compile("[0-9a-f]{16}")
-ROWS = 4096
-"""Positions that a converted model can tell apart."""
 
 
 def is_wanted(settings: RunConfig, options: SearchOptions, obstacles: Sequence[str]) -> bool:
@@ -79,8 +77,8 @@ def obstacles(runs: Sequence[KnownRun], settings: RunConfig, options: SearchOpti
         yield "the GPU that there is"
     yield from (reason.partition(";")[0] for reason in unknown_there(model, "CTranslate2"))
     longest = decoding.max_source_length or runs[0].config.data.max_length
-    if (max(1, decoding.max_length_factor) * longest + decoding.max_length_extra) >= ROWS:
-        yield f"texts of more than {ROWS:,} pieces"
+    if (max(1, decoding.max_length_factor) * longest + decoding.max_length_extra) >= CTRANSLATE2_ROWS:
+        yield f"texts of more than {CTRANSLATE2_ROWS:,} pieces"
 
 
 def differs(options: SearchOptions) -> bool:

@@ -14,14 +14,12 @@ from sentencepiece import SentencePieceProcessor
 
 from transformer_cli.checkpoints.store import OpenedRun
 from transformer_cli.config.model import Stack
-from transformer_cli.export.formats import Found, Walk, unknown_there, write_vocabularies
+from transformer_cli.export.formats import CTRANSLATE2_ROWS, Found, Walk, unknown_there, write_vocabularies
 from transformer_cli.export.weights import Weights
 from transformer_cli.files import writing
 from transformer_cli.needs import needed
 from transformer_cli.tokenizer import EOS, SPECIALS, UNK
 
-ROWS = 4096
-"""Rows of the table for positions that have none in tx."""
 ACTIVATIONS = {"relu": "RELU", "gelu": "GELU", "silu": "SWISH", "swiglu": "SWISH", "geglu": "GELU"}
 
 
@@ -171,7 +169,7 @@ def _fill_stack(stack: Any, weights: Weights, side: Stack, specs: Any) -> None:
             del stack.position_encodings
     else:
         # Without a table the engine would make sinusoids of its own.
-        stack.position_encodings.encodings = weights.positions(side, rows=ROWS)
+        stack.position_encodings.encodings = weights.positions(side, rows=CTRANSLATE2_ROWS)
     for index, layer in enumerate(stack.layer):
         name = f"{side}.layers.{index}"
         _fill_layer(layer, weights, name)

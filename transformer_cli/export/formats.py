@@ -28,6 +28,8 @@ FORMATS = Recipes(
         "onnx": "export.onnx:Onnx",
     },
 )
+CTRANSLATE2_ROWS = 4096
+"""Positions that a model in its format can tell apart: rows of the table for those that have none in tx."""
 
 
 @dataclass(frozen=True)
