@@ -63,31 +63,25 @@ def pointed(run_dir: str | Path, pointer: str) -> Path | None:
 
 
 def find_run(
-    model: str | None,
-    *,
-    config: RunConfig | None = None,
-    config_path: str | None = None,
-    runs_dir: str | Path = RUNS,
-    option: str = "-m ",
+    model: str | None, *, config: RunConfig | None = None, config_path: str | None = None, option: str = "-m "
 ) -> Path:
     """The directory of a run: the one that `model` is (or holds that checkpoint), else the one that `config`
     names, else the one of `default_run`. config_path: what the user typed for it. ModelError says what there is and
     what to type, with the option before it by which the command is told a run.
     """
-    runs_dir = Path(runs_dir)
     if model is not None:
         path = Path(model)
-        return run_of(path) if _is_checkpoint(path) else _existing(path, runs_dir)
+        return run_of(path) if _is_checkpoint(path) else _existing(path)
     if config is not None:
         typed = config_path or f"{config.name}.yaml"
-        run_dir = runs_dir / (config.name or "")
+        run_dir = RUNS / (config.name or "")
         if config.name is None or not run_dir.is_dir():
             raise ModelError(
                 f"{shown(typed)} has not been trained: there is no run {shown(run_dir)}",
                 hint=f"train it: tx train -c {typed}",
             )
         return run_dir
-    return default_run(runs_dir, option).path
+    return default_run(option).path
 
 
 @dataclass(frozen=True)
@@ -102,13 +96,12 @@ class Default:
     n_runs: int
 
 
-def default_run(runs_dir: str | Path = RUNS, option: str = "-m ") -> Default:
+def default_run(option: str = "-m ") -> Default:
     """The latest run; where it was never validated, the one of those that were which was saved last, if there is any.
 
     Raises ModelError where there is no latest run.
     """
-    runs_dir = Path(runs_dir)
-    latest, runs = _latest(runs_dir, option), _runs(runs_dir)
+    latest, runs = _latest(option), _runs()
     better = [] if is_validated(latest) else [run for run in runs if is_validated(run)]
     n_runs = len({os.path.realpath(run) for run in (latest, *runs)})
     if not better:
@@ -121,13 +114,11 @@ def is_validated(run_dir: Path) -> bool:
     return (run_dir / "best").exists()
 
 
-def find_checkpoint(
-    model: str | None, *, config: RunConfig | None = None, config_path: str | None = None, runs_dir: str | Path = RUNS
-) -> Path:
+def find_checkpoint(model: str | None, *, config: RunConfig | None = None, config_path: str | None = None) -> Path:
     """The checkpoint to use: the one that `model` is, else of the run (see `find_run`) the best, else the last."""
     if model is not None and _is_checkpoint(Path(model)):
         return Path(model)
-    run_dir = find_run(model, config=config, config_path=config_path, runs_dir=runs_dir)
+    run_dir = find_run(model, config=config, config_path=config_path)
     for pointer in POINTERS:
         path = pointed(run_dir, pointer)
         while path is not None and not (path / MANIFEST).is_file():
@@ -172,12 +163,12 @@ def _is_checkpoint(path: Path) -> bool:
     return path.is_dir() and (step_of(path.resolve().name) is not None or (path / MANIFEST).is_file())
 
 
-def _existing(path: Path, runs_dir: Path) -> Path:
+def _existing(path: Path) -> Path:
     """`path`, if it is a run."""
     if not path.exists():
-        raise ModelError(f"{shown(path)} {missing(path)}", hint=_offer(runs_dir))
+        raise ModelError(f"{shown(path)} {missing(path)}", hint=_offer())
     if not _is_run(path):
-        raise ModelError(f"{shown(path)} is neither a run nor a checkpoint directory", hint=_offer(runs_dir))
+        raise ModelError(f"{shown(path)} is neither a run nor a checkpoint directory", hint=_offer())
     return path
 
 
@@ -185,31 +176,31 @@ def _is_run(path: Path) -> bool:
     return path.is_dir() and ((path / CHECKPOINTS).is_dir() or (path / "config.yaml").is_file())
 
 
-def _latest(runs_dir: Path, option: str) -> Path:
-    pointer, hint = runs_dir / LATEST, _offer(runs_dir, option)
-    if not os.path.lexists(pointer) and not _runs(runs_dir):
-        raise ModelError(f"there is no trained model in {shown(runs_dir)}/", hint=hint)
+def _latest(option: str) -> Path:
+    pointer, hint = RUNS / LATEST, _offer(option)
+    if not os.path.lexists(pointer) and not _runs():
+        raise ModelError(f"there is no trained model in {shown(RUNS)}/", hint=hint)
     name = read_text(pointer, error=ModelError, hint=hint).removesuffix("\n")  # a name may end in a space
-    path = runs_dir / name
+    path = RUNS / name
     if not name or not os.path.isdir(path) or not _is_run(path):
         wrong = "no run" if name and os.path.isdir(path) else "not there"
         raise ModelError(f"{shown(pointer)} names the run {name[:200]!r}, which is {wrong}", hint=hint)
     return path
 
 
-def _runs(runs_dir: Path) -> list[Path]:
+def _runs() -> list[Path]:
     """The runs that have a checkpoint, of those that may be read."""
     found = []
-    for path in sorted(runs_dir.iterdir()) if runs_dir.is_dir() else ():
+    for path in sorted(RUNS.iterdir()) if RUNS.is_dir() else ():
         with suppress(PermissionError):
             if path.name != LATEST and path.name[0] != "." and list_checkpoints(path):
                 found.append(path)
     return found
 
 
-def _offer(runs_dir: Path, option: str = "") -> str:
+def _offer(option: str = "") -> str:
     """What to type, from what there is. option: that comes before it, where nothing was named."""
-    runs = _runs(runs_dir)
+    runs = _runs()
     if not runs:
         return f"train one: tx train -c tiny.yaml; or name one that lies elsewhere: {option}FOLDER/runs/NAME"
     shown_runs = ", ".join(shown(path) for path in runs[:10]) + (", ..." if len(runs) > 10 else "")

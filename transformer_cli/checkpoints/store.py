@@ -11,7 +11,7 @@ from __future__ import annotations
 
 import itertools
 import os
-from collections.abc import Callable, Mapping
+from collections.abc import Mapping
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
@@ -20,6 +20,7 @@ from torch import Tensor
 
 from transformer_cli.checkpoints.find import (
     CHECKPOINTS,
+    LATEST,
     MANIFEST,
     POINTERS,
     RUNS,
@@ -29,7 +30,7 @@ from transformer_cli.checkpoints.find import (
     step_name,
     step_of,
 )
-from transformer_cli.checkpoints.known import KnownRun, found, open_known
+from transformer_cli.checkpoints.known import KnownRun, open_known
 from transformer_cli.checkpoints.manifest import (
     FILES,
     FORMAT,
@@ -76,7 +77,6 @@ __all__ = [
     "list_checkpoints",
     "load_checkpoint",
     "mark_latest",
-    "open_found",
     "open_run",
     "point",
     "pointed",
@@ -180,11 +180,6 @@ def load_checkpoint(path: str | Path, *, with_optimizer: bool) -> Checkpoint:
     )
 
 
-def open_found(find: Callable[[], Path]) -> OpenedRun:
-    """Open the checkpoint that `find` finds, with its weights; see known.py."""
-    return found(find, open_run)
-
-
 def open_run(checkpoint: str | Path) -> OpenedRun:
     """The run of a checkpoint, with the model and its weights, on the CPU in fp32.
 
@@ -206,9 +201,9 @@ def point(run_dir: str | Path, pointer: str, step: int) -> None:
     write_text(Path(run_dir) / pointer, step_name(step) + "\n")
 
 
-def mark_latest(run_dir: str | Path, *, runs_dir: str | Path = RUNS) -> None:
+def mark_latest(run_dir: str | Path) -> None:
     """Make `runs/latest` name this run, by its path from there."""
-    write_text(Path(runs_dir) / "latest", os.path.relpath(run_dir, runs_dir) + "\n")
+    write_text(RUNS / LATEST, os.path.relpath(run_dir, RUNS) + "\n")
 
 
 def set_aside(checkpoint: Path) -> Path:
