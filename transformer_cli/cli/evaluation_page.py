@@ -8,8 +8,7 @@ from typing import TYPE_CHECKING, Any
 
 import transformer_cli
 from transformer_cli.cli import console
-from transformer_cli.cli.results import refuse_own_input, result_file
-from transformer_cli.errors import UsageError
+from transformer_cli.cli.results import check_suffix, refuse_own_input, write_result
 from transformer_cli.files import shown
 
 if TYPE_CHECKING:
@@ -18,16 +17,13 @@ if TYPE_CHECKING:
     from transformer_cli.config.run import RunConfig
     from transformer_cli.evaluation.page import About, Judged
 
-SUFFIX = ".html"
-
 
 def checked(name: str | None, *inputs: str | None, config: str | None) -> Path | None:
     """Where the page goes; UsageError for another kind of file, and for one that is read or belongs to a run."""
     if name is None:
         return None
     path = Path(name)
-    if path.suffix.lower() != SUFFIX:
-        raise UsageError(f"-o {shown(path)}: expected a name that ends in {SUFFIX}")
+    check_suffix(path, ".html")
     refuse_own_input(path, *inputs, config=config)
     return path
 
@@ -37,9 +33,7 @@ def write(path: Path, judged: Sequence[Judged], about: About, options: Evaluatio
 
     with console.pulse.doing("writing the page"):
         content = page(judged, about, options).encode("utf-8")
-    with result_file(path) as file:
-        file.write(content)
-    console.say(f"wrote {shown(path)} ({len(content) / 1000:,.0f} kB)")
+    write_result(path, content)
 
 
 def of_runs(opened: Sequence[KnownRun], settings: RunConfig, how: Mapping[str, Any]) -> About:

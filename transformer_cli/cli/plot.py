@@ -10,9 +10,9 @@ import typer
 
 from transformer_cli.cli import console, options
 from transformer_cli.cli.options import Json, Quiet, Traceback
-from transformer_cli.cli.results import refuse_own_input, result_file
+from transformer_cli.cli.results import check_suffix, refuse_own_input, write_result
 from transformer_cli.errors import UsageError
-from transformer_cli.files import json_line, shown
+from transformer_cli.files import json_line
 
 if TYPE_CHECKING:
     from collections.abc import Sequence
@@ -69,8 +69,7 @@ def plot(
         raise UsageError(f"--over {over}: expected {', '.join(OVERS)}")
     paths = [Path(name) for name in output_files or ()]
     for path in paths:
-        if path.suffix.lower() not in SUFFIXES:
-            raise UsageError(f"-o {shown(path)}: expected a name that ends in {', '.join(SUFFIXES)}")
+        check_suffix(path, *SUFFIXES)
         refuse_own_input(path)
     names = [find_run(name) for name in runs] if runs else [find_run(None, option="")]
     found = [(str(name), curves(name, over=over)) for name in names]
@@ -81,9 +80,7 @@ def plot(
     with console.pulse.doing("drawing"):
         contents = [figure(found, over=over, suffix=path.suffix.lower(), note=note) for path in paths]
     for path, content in zip(paths, contents, strict=True):
-        with result_file(path) as file:
-            file.write(content)
-        console.say(f"wrote {shown(path)} ({len(content) / 1000:,.0f} kB)")
+        write_result(path, content)
     if json_output:
         for name, those in found:
             for curve in those:

@@ -10,7 +10,7 @@ import typer
 
 from transformer_cli.cli import console, options
 from transformer_cli.cli.options import MODEL, Json, Overrides, Quiet, Traceback
-from transformer_cli.cli.results import refuse_own_input
+from transformer_cli.cli.results import check_suffix, refuse_own_input
 from transformer_cli.errors import Interrupted, ModelError, UsageError
 from transformer_cli.files import json_line, shown
 from transformer_cli.training.durations import spelled
@@ -77,10 +77,7 @@ def reproduce(
                 "-o trains nothing, and takes no --run-dir, --seed or --set", hint="it writes what these runs came to"
             )
         path = Path(output)
-        if path.suffix.lower() != ".json":
-            raise UsageError(
-                f"-o {shown(path)}: expected a name that ends in .json", hint="mine.results.json for mine.yaml"
-            )
+        check_suffix(path, ".json", hint="mine.results.json for mine.yaml")
         refuse_own_input(path)
         found = reproduction.collect(recipes)
         reproduction.write(found, path)

@@ -98,6 +98,19 @@ def result_file(name: str | Path) -> Iterator[IO[bytes]]:
             raise
 
 
+def write_result(path: Path, content: bytes) -> None:
+    """A whole `result_file`, and that it is there."""
+    with result_file(path) as file:
+        file.write(content)
+    console.say(f"wrote {shown(path)} ({len(content) / 1000:,.0f} kB)")
+
+
+def check_suffix(path: Path, *suffixes: str, hint: str | None = None) -> None:
+    """UsageError for an output of another kind, told by its name."""
+    if path.suffix.lower() not in suffixes:
+        raise UsageError(f"-o {shown(path)}: expected a name that ends in {', '.join(suffixes)}", hint=hint)
+
+
 def _is_device(path: Path) -> bool:
     """Whether it is written to as it is: a pipe, a device, or an open file by its number."""
     is_special = path.exists() and not path.is_file() and not path.is_dir()

@@ -13,7 +13,7 @@ import typer
 
 from transformer_cli.cli import console
 from transformer_cli.cli.options import Config, Json, Model, Quiet, To, Traceback, TrainedOverrides
-from transformer_cli.cli.results import refuse_own_input, result_file
+from transformer_cli.cli.results import check_suffix, refuse_own_input, write_result
 from transformer_cli.errors import UsageError
 
 if TYPE_CHECKING:
@@ -81,8 +81,7 @@ def visualize_attention(
     """
     paths = [Path(name) for name in output_files or ()]
     for path in paths:
-        if path.suffix.lower() not in SUFFIXES:
-            raise UsageError(f"-o {path}: expected a name that ends in {', '.join(SUFFIXES)}")
+        check_suffix(path, *SUFFIXES)
         refuse_own_input(path, None if text or from_file else "-", from_file, config=config)
     if any(path.suffix.lower() in FIGURES for path in paths):
         from transformer_cli.attention_maps.figure import require_matplotlib
@@ -120,7 +119,7 @@ def visualize_attention(
     with console.pulse.doing("drawing"):
         contents = [_content(path, chosen, views, words=joined) for path in paths]
     for path, content in zip(paths, contents, strict=True):
-        _write(path, content)
+        write_result(path, content)
     if json_output:
         from transformer_cli.attention_maps.saved import as_json
 
@@ -238,14 +237,6 @@ def _content(path: Path, maps: AttentionMaps, views: Callable[[], list[View]], *
     from transformer_cli.attention_maps.page import page
 
     return page(maps, words=words).encode()
-
-
-def _write(path: Path, content: bytes) -> None:
-    from transformer_cli.files import shown
-
-    with result_file(path) as file:
-        file.write(content)
-    console.say(f"wrote {shown(path)} ({len(content) / 1000:,.0f} kB)")
 
 
 def _check_size(maps: AttentionMaps, what: str) -> None:
