@@ -8,7 +8,17 @@ from typing import TYPE_CHECKING, Annotated, Any
 import typer
 
 from transformer_cli.cli import console, options
-from transformer_cli.cli.options import TEXT, Json, Quiet, To, Traceback, TrainedOverrides, Valid
+from transformer_cli.cli.options import (
+    TEXT,
+    Json,
+    Markdown,
+    Quiet,
+    To,
+    Traceback,
+    TrainedOverrides,
+    Valid,
+    refuse_two_formats,
+)
 from transformer_cli.cli.results import refuse_own_input
 from transformer_cli.cli.test_sets import TestSet, own_texts, read_text, refuse_nothing, translate
 from transformer_cli.cli.translate import BeamSize, LengthPenalty
@@ -56,7 +66,7 @@ def compare(
     ] = SHOWN,
     overrides: TrainedOverrides = None,
     json_output: Json = False,
-    markdown: Annotated[bool, typer.Option("--markdown", help="Tables to paste into a document.")] = False,
+    markdown: Markdown = False,
     quiet: Quiet = False,
     traceback: Traceback = False,
 ) -> None:
@@ -76,8 +86,7 @@ def compare(
         raise UsageError(
             "there is nothing to compare with fewer than two runs", hint="name them: tx compare runs/tiny runs/wider"
         )
-    if json_output and markdown:
-        raise UsageError("--json and --markdown are two formats", hint="give one of them")
+    refuse_two_formats(json_output=json_output, markdown=markdown)
     if (source is None) != (not reference):
         raise UsageError(
             "--source and --reference need each other", hint="without both, the first run's test set is translated"

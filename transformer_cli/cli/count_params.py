@@ -8,7 +8,7 @@ import typer
 
 from transformer_cli.accounting.parameters import By, Convention, Count
 from transformer_cli.cli import console, count_costs, options
-from transformer_cli.cli.options import Config, Json, Overrides, Quiet, Traceback
+from transformer_cli.cli.options import Config, Json, Markdown, Overrides, Quiet, Traceback
 from transformer_cli.cli.tables import show
 from transformer_cli.errors import UsageError
 from transformer_cli.files import json_line, shown
@@ -61,7 +61,7 @@ def count_params(
     beam_size: count_costs.BeamSize = None,
     tokens: count_costs.Tokens = None,
     utilisation: count_costs.Utilisation = None,
-    markdown: Annotated[bool, typer.Option("--markdown", help="Tables to paste into a document.")] = False,
+    markdown: Markdown = False,
     json_output: Json = False,
     quiet: Quiet = False,
     traceback: Traceback = False,
@@ -85,8 +85,7 @@ def count_params(
         raise UsageError(
             "shapes, FLOPs, memory and hardware are those of one model", hint="leave --list or --compare out"
         )
-    if markdown and json_output:
-        raise UsageError("--json and --markdown are two formats", hint="give one of them")
+    options.refuse_two_formats(json_output=json_output, markdown=markdown)
     if list_presets:
         if any(given is not None for given in (model, config, compare, by, convention)) or overrides or check:
             raise UsageError("--list shows the totals of every preset", hint="it goes with --json or --markdown only")

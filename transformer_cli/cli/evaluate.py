@@ -15,6 +15,7 @@ from transformer_cli.cli.options import (
     TEXT,
     Config,
     Json,
+    Markdown,
     Models,
     Quiet,
     Strict,
@@ -22,6 +23,8 @@ from transformer_cli.cli.options import (
     Traceback,
     TrainedOverrides,
     Valid,
+    refuse_two_formats,
+    refuse_two_runs,
 )
 from transformer_cli.cli.results import Tally, refuse_own_input
 from transformer_cli.cli.test_sets import TestSet, own_texts, read_text, refuse_nothing, translate
@@ -97,7 +100,7 @@ def evaluate(
     ] = False,
     strict: Strict = False,
     json_output: Json = False,
-    markdown: Annotated[bool, typer.Option("--markdown", help="Tables to paste into a document.")] = False,
+    markdown: Markdown = False,
     quiet: Quiet = False,
     traceback: Traceback = False,
 ) -> None:
@@ -117,8 +120,7 @@ def evaluate(
       tx evaluate --beam-size 1 --worst 10 -o report.html
       tx evaluate --reference test.en --hypotheses greedy.en --hypotheses beam5.en
     """
-    if json_output and markdown:
-        raise UsageError("--json and --markdown are two formats", hint="give one of them")
+    refuse_two_formats(json_output=json_output, markdown=markdown)
     inputs = (source, *(reference or ()), *(hypotheses or ()))
     refuse_own_input(None, *inputs)
     output = Output(
@@ -247,8 +249,7 @@ def _known(models: Sequence[str] | None, config: str | None, overrides: Sequence
             f"--hypotheses are looked at with the words of one run, but --model names {len(models)}",
             hint="name one of them",
         )
-    if config is not None:
-        raise UsageError("--model and --config both name a run", hint="give one of them")
+    refuse_two_runs(models, config)
     run_dir = find_run(models[0])
     return _run(run_dir, read_config(run_dir, overrides or ()))
 

@@ -8,6 +8,7 @@ Every command takes `quiet` and `traceback`; it need not look at them, they act 
 from __future__ import annotations
 
 import glob
+from collections.abc import Sequence
 from typing import Annotated, Any
 
 import typer
@@ -89,6 +90,16 @@ def refuse_impossible(context: Any, parameter: Any, value: Any) -> Any:
     return value
 
 
+def refuse_two_formats(*, json_output: bool, markdown: bool) -> None:
+    if json_output and markdown:
+        raise UsageError("--json and --markdown are two formats", hint="give one of them")
+
+
+def refuse_two_runs(model: str | Sequence[str] | None, config: str | None) -> None:
+    if model and config is not None:
+        raise UsageError("--model and --config both name a run", hint="give one of them")
+
+
 def _set(help: str) -> Any:
     return typer.Option("--set", metavar="KEY=VALUE", rich_help_panel=MODEL, autocompletion=_assignments, help=help)
 
@@ -157,6 +168,7 @@ OutputDir = Annotated[str, typer.Option("--output-dir", "-o", metavar="DIR", hel
 Json = Annotated[
     bool, typer.Option("--json", rich_help_panel=EVERY, help="Machine-readable results, one JSON object per line.")
 ]
+Markdown = Annotated[bool, typer.Option("--markdown", help="Tables to paste into a document.")]
 Strict = Annotated[bool, typer.Option("--strict", help="Suspicious text is an error (exit code 3), not a warning.")]
 Quiet = Annotated[
     bool,

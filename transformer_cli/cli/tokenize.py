@@ -8,7 +8,7 @@ from typing import TYPE_CHECKING, Annotated
 
 import typer
 
-from transformer_cli.cli import console
+from transformer_cli.cli import console, options
 from transformer_cli.cli.lines import given_lines
 from transformer_cli.cli.options import Config, Input, Json, Model, Overrides, Quiet, RunDir, To, Traceback
 from transformer_cli.cli.results import refuse_own_input
@@ -134,8 +134,7 @@ def _vocabulary(
     from transformer_cli.config.source import load_config
     from transformer_cli.tokenizer import Tokenizer
 
-    if model is not None and config is not None:
-        raise UsageError("--model and --config both name a run", hint="give one of them")
+    options.refuse_two_runs(model, config)
     if overrides and config is None:
         raise UsageError(
             "--set changes a configuration, and there is none: text is cut by a tokenizer as it is",

@@ -8,7 +8,7 @@ from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 from transformer_cli.cli import console
-from transformer_cli.errors import UsageError
+from transformer_cli.cli.options import refuse_two_runs
 from transformer_cli.files import shown
 
 if TYPE_CHECKING:
@@ -104,8 +104,7 @@ def _finders(
     from transformer_cli.checkpoints.find import find_checkpoint, run_of
     from transformer_cli.config.source import load_config
 
-    if models and config is not None:
-        raise UsageError("--model and --config both name a run", hint="give one of them")
+    refuse_two_runs(models, config)
     wanted = load_config(config, overrides or ()) if config is not None else None
     names: Sequence[str | None] = models or [None]
     if len(names) > 1:
