@@ -3,7 +3,9 @@
 from __future__ import annotations
 
 import random
+import re
 import time
+import unicodedata
 
 import pytest
 
@@ -38,6 +40,49 @@ def test_sentences_end_at_their_marks(parts: list[str]) -> None:
     unspaced = any(ord(part[-1]) >= 0x3000 for part in parts)
     text = ("" if unspaced else " ").join(parts).replace("OK.Next", "OK. Next")
     assert sentences(text) == parts
+
+
+@pytest.mark.parametrize("mark", "։؟܀߹।॥။።፧፨᙮᠃។៕᱾᱿꓿꘎꛳꧉꫰꯫𑁇𑅁𖫵")
+def test_a_mark_that_is_no_latin_one_ends_a_sentence_before_a_space_or_a_letter(mark: str) -> None:
+    """Three sentences in Khmer, or in Amharic without spaces, became one."""
+    for between in (" ", "", "\u200b", "\u200b "):
+        parts = sentences(f"ក ខ{mark}{between}គ{mark}{between}ง")
+        assert [part.strip("\u200b") for part in parts] == [f"ក ខ{mark}", f"គ{mark}", "ง"]
+    for whole in (f"ក{mark}", f"ក{mark}១", f"ក{mark}, ខ", f"{mark}ក", f'ក{mark}"ខ'):
+        assert sentences(whole) == [whole]
+
+
+@pytest.mark.parametrize(
+    "parts",
+    [
+        ["ነው።", "«አዎ» አለ።", "«አይ።»", "ሄደ።"],
+        ["ጥሩ ነው?።", "ሄደ።"],
+        ["བྱེད་སོ། །", "དེ་ནས་སོང་།། །།", "ཡང་།", "མི"],
+        ["यह ॥१॥", "वह ॥२॥"],
+        ["စာ၊ စာ။", "စာ"],
+        ["میں پی۔ایچ۔ڈی ہوں۔", "وہ ایم۔اے ہے۔", "تم؟"],
+        ["なに︖", "だめ︒", "はい﹖"],
+    ],
+)
+def test_sentences_of_other_scripts_end_at_theirs(parts: list[str]) -> None:
+    for between in ("", " "):
+        assert sentences(between.join(parts)) == parts
+
+
+@pytest.mark.parametrize(
+    "whole", ["3.5", "a.b!c?d…e", "www.a.de", "Dr. Meier", "Er … ging", '"Ja?" fragte er', "1۔5", "ສະບາຍດີ ໄປ", "ดี ไป"]
+)
+def test_what_is_no_end_of_a_sentence_stays(whole: str) -> None:
+    assert sentences(whole) == [whole]
+
+
+def test_every_full_stop_is_known() -> None:
+    """By Unicode's names; but for those of Armenian and Adlam, which stand inside a sentence or before it."""
+    names = re.compile("(?!DIGIT|NUMBER|INVERTED|NEGATIVE|SMALL).*(FULL STOP|DANDA|QUESTION MARK)")
+    marks = [char for char in map(chr, range(0x20000)) if names.fullmatch(unicodedata.name(char, ""))]
+    unknown = {unicodedata.name(char) for char in marks if len(sentences(f"ཀ ཁཁ{char} ག")) < 2}
+    assert unknown == {"ARMENIAN QUESTION MARK", "ADLAM INITIAL QUESTION MARK", "COPTIC FULL STOP"}
+    assert len(marks) > 60
 
 
 @pytest.mark.parametrize(
@@ -91,7 +136,8 @@ def test_ten_thousand_words_without_an_end_are_cut_evenly() -> None:
 def test_a_row_of_marks_is_read_once() -> None:
     """It was tried from each of them to its end: minutes of work for a hundred thousand."""
     start = time.process_time()
-    assert sentences("Da!" + "!" * 30_000) == ["Da!" + "!" * 30_000]
+    for row in ("!" * 30_000, "।" * 30_000 + "1", "«" * 30_000, "། " * 30_000 + "།"):
+        assert sentences(f"Da!{row}") == [f"Da!{row}"]
     assert time.process_time() - start < 5
 
 

@@ -16,15 +16,32 @@ SAMPLE = 10_000
 """Lines that are enough to know how many sentences a line of a text has."""
 
 _CLOSERS = "\"'»«”’›‹)\\]}」』）】〉》"
-# Marks that a space follows (Latin, Greek, Arabic, Devanagari, ...), marks that need none, ends of paragraphs.
-_SPACED = ".!?…\u037e؟۔।॥։።"
-_SENTENCE_END = re.compile(  # looks behind, lest a row of marks is tried from each of them
-    rf"(?P<spaced>(?<![{_SPACED}])[{_SPACED}]+[{_CLOSERS}]*)\s+"
-    rf"|[。！？｡．]+[{_CLOSERS}]*\s*|[\v\f\x85\u2028\u2029]+\s*"
+# The marks of Sentence_Terminal (Unicode's PropList.txt, UAX #29), but for those that are commas today: those that a
+# space follows, since they stand in numbers, addresses and abbreviations, too; those of Han and kana, which end a
+# sentence whatever follows; and those of other scripts, where a letter may follow at once. Tibetan's are not in it.
+_SPACED = ".!?…\u037e۔\u203c\u203d\u2047-\u2049\u2e2e\u2e53\u2e54"
+_IDEOGRAPHIC = "。！？｡．\ufe12\ufe15\ufe16\ufe56\ufe57"
+_OPENING = "\u0f0d\u0f0e"  # Tibetan's, of which a second one stands after the space, before the next sentence
+_OTHERS = (
+    f"{_OPENING}\u0589\u061d-\u061f\u0700-\u0702\u07f9\u0837\u0839\u083d\u083e\u0964\u0965\u104b\u1362\u1367\u1368\u166e"
+    "\u1735\u1736\u17d4\u17d5\u1803\u1809\u1944\u1945\u1aa8-\u1aab\u1b4e\u1b4f\u1b5a\u1b5b\u1b5f\u1b7d-\u1b7f\u1c3b\u1c3c"
+    "\u1c7e\u1c7f\u2cf9-\u2cfb\u2e3c\ua4ff\ua60e\ua60f\ua6f3\ua6f7\ua876\ua877\ua8ce\ua8cf\ua92f\ua9c9\uaa5d-\uaa5f\uaaf0\uaaf1"
+    "\uabeb\U00010a56\U00010a57\U00010f55-\U00010f59\U00010f86-\U00010f89\U00011047\U00011048\U000110be-\U000110c1"
+    "\U00011141-\U00011143\U000111c5\U000111c6\U000111cd\U000111de\U000111df\U00011238\U00011239\U0001123b\U0001123c"
+    "\U000112a9\U000113d4\U000113d5\U0001144b\U0001144c\U000115c2\U000115c3\U000115c9-\U000115d7\U00011641\U00011642"
+    "\U0001173c-\U0001173e\U00011944\U00011946\U00011a42\U00011a43\U00011a9b\U00011a9c\U00011c41\U00011c42\U00011ef7"
+    "\U00011ef8\U00011f43\U00011f44\U00016a6e\U00016a6f\U00016af5\U00016b37\U00016b38\U00016b44\U00016d6e\U00016d6f"
+    "\U00016e98\U0001bc9f\U0001da88"
 )
-_CLAUSE_END = re.compile(rf"[,;:،؛–—][{_CLOSERS}]*\s+|\s[–—-]\s|[、，；：]+\s*")
+_MARKS = _SPACED + _OTHERS
+_SENTENCE_END = re.compile(  # looks behind, lest a row of marks is tried from each of them
+    rf"(?=[{_MARKS}])(?<![{_MARKS}])(?:(?P<spaced>[{_MARKS}]+[{_CLOSERS}]*)\s[\s{_OPENING}]*"
+    rf"|(?!^)(?P<unspaced>[{_MARKS}]+(?<=[{_OTHERS}۔]))[»”’›)\]}}]*(?:\u200b[\s\u200b]*)?(?=[«“‘‹„(\[{{]*[^\W\d_]))"
+    rf"|[{_IDEOGRAPHIC}]+[{_CLOSERS}]*\s*|[\v\f\x85\u2028\u2029]+\s*"
+)
+_CLAUSE_END = re.compile(rf"[,;:،؛–—][{_CLOSERS}]*\s+|\s[–—-]\s|[、，；：၊፣-፥៖\u1b5e\ua9c8]+\s*")
 _SPACE = re.compile(r"\s+")
-_PLAIN_END = re.compile(r"[.\u037e۔।॥։።]|[!?؟]+")
+_PLAIN_END = re.compile(rf"[.\u037e۔]|[!?{_OTHERS}]+")
 # Words without a vowel, and others that are hardly ever the last of a sentence. By their letters, not by their length:
 # a sentence may end in "Hut." A wrong cut costs little, one that is missing a sentence.
 _CONSONANTS = "b-df-hj-np-tv-xz"
@@ -35,6 +52,8 @@ _TITLE = re.compile(
 _SHORTENED = re.compile(
     rf"[{_CONSONANTS}]+|approx|bes|ca|dept|etc|evtl|exkl|inc|inkl|max|min|prof|sog|urspr|usw", re.IGNORECASE
 )
+# Latin letters as Urdu spells them: an abbreviation has its full stop after each.
+_LETTER = re.compile("اے|بی|سی|ڈی|ای|ایف|جی|ایچ|آئی|جے|کے|ایل|ایم|این|او|پی|کیو|آر|ایس|ٹی|یو|وی|ڈبلیو|ایکس|وائی|زیڈ")
 
 
 def split(text: str, fits: Callable[[str], bool]) -> list[str]:
@@ -78,11 +97,18 @@ def _ends_sentence(match: re.Match[str]) -> bool:
     goes_on = bool(mark) and text[match.end() : match.end() + 1].islower()
     if goes_on and not _PLAIN_END.fullmatch(mark):
         return False
+    if match["unspaced"] == "۔":
+        return not _LETTER.fullmatch(_word_before(match, "۔"))
     if mark != ".":
         return True
-    word = re.split(r"[\s(.]", text[max(0, match.start() - 20) : match.start()])[-1]
+    word = _word_before(match, ".")
     shortened = _TITLE.fullmatch(word) or (goes_on and _SHORTENED.fullmatch(word))
     return not (shortened or word.isdigit() or len(word) < 2)
+
+
+def _word_before(match: re.Match[str], mark: str) -> str:
+    """What stands before a match, from white space, a parenthesis or another such mark on."""
+    return re.split(rf"[\s({mark}]", match.string[max(0, match.start() - 20) : match.start()])[-1]
 
 
 def _fitting(text: str, fits: Callable[[str], bool]) -> Iterator[str]:
