@@ -21,6 +21,8 @@ _FIRST_MARK = "\u0300"
 """What is written in lower letters alone, as Latin is, has no marks and is in no script without spaces."""
 _LATIN_WORD = re.compile(r"\w+")
 _LETTER = re.compile(r"[^\W\d_]")
+# Thai's and Lao's vowel am, which NFKC takes apart into a mark and a letter, around the mark of a tone.
+_PARTS_OF_AM = re.compile("[\u0e4d\u0ecd]([\u0e48-\u0e4b\u0ec8-\u0ecb]*)([\u0e32\u0eb2])")
 
 
 @cache
@@ -77,17 +79,27 @@ class WordCounter:
 
 
 def words(text: str) -> list[str]:
-    """Runs of letters, digits and what is written on them, without regard to case; in scripts without spaces, each
-    letter by itself.
+    """Runs of letters, digits and what is written on them, without regard to case or to how a letter is encoded; in
+    scripts without spaces, each letter by itself.
     """
-    text = text.casefold()
+    text = _canonical(text)
     return (_LATIN_WORD if max(text, default="") < _FIRST_MARK else _patterns()[0]).findall(text)
 
 
 def chunks(text: str) -> list[str]:
     """What white space separates, punctuation included, otherwise like `words`."""
-    text = text.casefold()
+    text = unicodedata.normalize("NFC", text.casefold())
     return text.split() if max(text, default="") < _FIRST_MARK else _patterns()[1].findall(text)
+
+
+def _canonical(text: str) -> str:
+    """The same for all spellings that a tokenizer reads as the same (NFKC), and for itself; am remains one letter."""
+    if text.isascii():
+        return text.lower()
+    text = unicodedata.normalize("NFKC", unicodedata.normalize("NFKC", text).casefold())
+    if "\u0e4d" in text or "\u0ecd" in text:
+        text = _PARTS_OF_AM.sub(lambda am: am[1] + chr(ord(am[2]) + 1), text)
+    return text
 
 
 def begins_unspaced(text: str) -> bool:

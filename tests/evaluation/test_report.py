@@ -1,5 +1,7 @@
 from __future__ import annotations
 
+import unicodedata
+
 import pytest
 from sacrebleu.metrics.chrf import CHRF
 from sacrebleu_cli import REFERENCE, damaged
@@ -62,6 +64,8 @@ def test_a_text_in_a_language_that_was_not_learned_is_noticed() -> None:
     assert both.startswith("100 % of the source's words were never seen in training: is this the language")
     assert other.startswith("100 % of the reference's words")
     assert len(said([*german[:6], *english[:4]], english)) == 1  # 14 of 35
+    counts = count_words([unicodedata.normalize("NFD", "ọ̀rẹ́ mi wá")] * 4, english)
+    assert said([unicodedata.normalize("NFC", "ọ̀rẹ́ mi wá")] * 10, english) == []
 
 
 @pytest.mark.parametrize("n", [LEAST - 1, LEAST])

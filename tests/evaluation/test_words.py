@@ -2,6 +2,7 @@ from __future__ import annotations
 
 import gzip
 import shutil
+import unicodedata
 from pathlib import Path
 
 import pytest
@@ -49,6 +50,22 @@ def test_damaged_counts_are_refused_by_name(tmp_path: Path, data: bytes) -> None
     (tmp_path / WORD_COUNTS).write_bytes(data)
     with pytest.raises(ModelError, match=WORD_COUNTS):
         load_word_counts(tmp_path)
+
+
+def test_words_that_an_older_version_kept_as_they_stood_in_the_text_are_found(tmp_path: Path) -> None:
+    table = "o\u0323re\u0301\t3\t0\n\u1ecdr\xe9\t2\t1\nก\t1\t0\nำ\t1\t0\n½\t0\t4\n\u09dc\t5\t0\n"
+    (tmp_path / WORD_COUNTS).write_bytes(gzip.compress(table.encode()))
+    counts = load_word_counts(tmp_path)
+    assert counts is not None
+    assert [counts.source.get(word) for word in words("o\u0323r\xe9 กำ \u09a1\u09bc")] == [5, 1, 1, 5]
+    assert counts.target == {"\u1ecdr\xe9": 1, "1": 4, "2": 4}
+
+
+@given(st.text(), st.sampled_from(["NFC", "NFD", "NFKC", "NFKD"]))
+def test_what_was_counted_is_found_in_every_encoding(text: str, form: str) -> None:
+    counted = count_words([text], [unicodedata.normalize(form, text)])
+    assert set(counted.source) == set(words(text))
+    assert set(words(unicodedata.normalize(form, text))) == set(counted.target)
 
 
 def test_a_run_that_starts_anew_does_not_keep_the_counts_of_another_text(tmp_path: Path) -> None:

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import unicodedata
 from collections import Counter
 from collections.abc import Collection, Iterable, Sequence
 from dataclasses import replace
@@ -50,8 +49,7 @@ class Unseen:
             return list(found)
         marked = []
         for source, translation in zip(sources, found, strict=True):
-            # As the tokenizer reads it; a number or a rule is no word.
-            said = [word for word in words(unicodedata.normalize("NFKC", source)) if any(map(str.isalpha, word))]
+            said = [word for word in words(source) if any(map(str.isalpha, word))]  # a number or a rule is no word
             unseen = [word for word in said if word not in self.known]
             self.n_lines += 1
             self.n_words += len(said)

@@ -8,10 +8,11 @@ from collections import Counter
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from pathlib import Path
+from unicodedata import is_normalized
 
 from transformer_cli import files
 from transformer_cli.errors import ModelError
-from transformer_cli.writing import WordCounter
+from transformer_cli.writing import WordCounter, words
 
 WORD_COUNTS = "words.tsv.gz"
 """In a run directory: word, times in the source, times in the target; the most frequent first."""
@@ -56,10 +57,11 @@ def load_word_counts(run_dir: Path) -> WordCounts | None:
         table = gzip.decompress(data).decode("utf-8")
         for row in table.removesuffix("\n").split("\n") if table else ():
             word, n_source, n_target = row.split("\t")
-            if int(n_source):
-                source[word] = int(n_source)
-            if int(n_target):
-                target[word] = int(n_target)
+            for one in (word,) if is_normalized("NFKC", word) else words(word):  # they once stood there as in the text
+                if int(n_source):
+                    source[one] = source.get(one, 0) + int(n_source)
+                if int(n_target):
+                    target[one] = target.get(one, 0) + int(n_target)
     except (EOFError, zlib.error, OSError, ValueError):
         raise ModelError(
             f"{files.shown(path)} is damaged: it is not the compressed table of words that was written",
