@@ -60,6 +60,17 @@ def test_a_dry_run_says_that_the_rate_would_not_do_what_is_meant(
     assert "training.budget={epochs: 2}" in dry(capfd, *falls, "--time")["warning"]
 
 
+def test_a_dry_run_says_which_references_no_translation_can_equal(
+    folder: Path, capfd: pytest.CaptureFixture[str]
+) -> None:
+    assert dry(capfd)["rewriting"] == ""
+    write("dev", [["wo ist er", "where\uff0c is he"], ["wer ist das", "who is that"]])
+    assert "1 of 2 targets cannot be written as they are" in dry(capfd)["rewriting"]
+    assert tx("--dry-run", "--strict") == 0
+    assert "warning: validation text: 1 of 2 targets cannot be" in capfd.readouterr().err
+    assert dry(capfd, "--set", "tokenizer.normalization=identity")["rewriting"] == ""
+
+
 def test_a_dry_run_says_what_would_happen_and_writes_nothing(folder: Path, capfd: pytest.CaptureFixture[str]) -> None:
     before = sorted(folder.rglob("*"))
     assert tx("--dry-run") == 0

@@ -94,6 +94,24 @@ def test_a_fitted_vocabulary_and_skipped_lines_are_said(home, capsys):
     assert "text: 1 x carriage return stripped" in said
 
 
+def test_what_no_piece_has_is_counted_and_nothing_else_is_said_to_be_missing(home, capsys):
+    """It said that the text had no more characters where the coverage had left some of them out."""
+    coverage = ("--set", "tokenizer.kind=char", "--set", "tokenizer.character_coverage=0.98")
+    main(["tokenize", "-c", "small.yaml", *coverage])
+    said = capsys.readouterr().err
+    assert "fitted: within tokenizer.character_coverage 0.98 the text has no more, 50 were asked for" in said
+    assert " <unk>, for no piece has " in said
+    assert "; tokenizer.character_coverage=1 or tokenizer.byte_fallback=true loses nothing" in said
+    main(["tokenize", "-c", "small.yaml", "--set", "tokenizer.kind=char", "--set", "tokenizer.vocab_size=20", "--json"])
+    printed = capsys.readouterr()
+    assert "; a larger tokenizer.vocab_size or tokenizer.byte_fallback=true loses nothing" in printed.err
+    assert min(json.loads(printed.out)["unknown_tokens"].values()) > 0
+    main(["tokenize", "-c", "small.yaml", "--json"])
+    printed = capsys.readouterr()
+    assert "<unk>" not in printed.err
+    assert json.loads(printed.out)["unknown_tokens"] == {"source": 0, "target": 0}
+
+
 def test_the_run_directory_holds_the_configuration_it_was_trained_with(trained, home):
     from transformer_cli.config.source import load_config
 

@@ -9,12 +9,12 @@ import pytest
 from encoded import encode
 
 from transformer_cli.config.tokenizer import TokenizerConfig
-from transformer_cli.data import volumes
+from transformer_cli.data import binary, volumes
 from transformer_cli.data.binary import narrow
 from transformer_cli.data.corpus import Corpus
 from transformer_cli.data.encoding import NO_PIECES
 from transformer_cli.errors import DataError, ResourceError
-from transformer_cli.tokenizer import EOS, Tokenizer, train_tokenizer
+from transformer_cli.tokenizer import EOS, UNK, Tokenizer, train_tokenizer
 
 GERMAN = ["ich möchte ein bier", "das ist ein großer hund", "die katze trinkt ein bier"]
 ENGLISH = ["i want a beer", "that is a big dog", "the cat drinks a beer"]
@@ -49,6 +49,23 @@ def test_ids_on_disk_are_those_of_the_tokenizer(tmp_path, tokenizer, source_eos)
     targets = tokenizer.encode_target(CORPUS.target)
     assert as_lists(encoded) == list(zip(sources, targets, strict=True))
     assert encoded.lengths.tolist() == [[len(s), len(t) + 1] for s, t in as_lists(encoded)]
+
+
+@pytest.mark.parametrize("stretch", [1, 7, 1 << 22])
+def test_unknown_ids_are_counted_and_the_first_of_their_sentences_named(tmp_path, tokenizer, monkeypatch, stretch):
+    monkeypatch.setattr(binary, "STRETCH", stretch)
+    monkeypatch.setattr(volumes, "VOLUME", 5)
+    odd = ["猫 das", "", "das 猫 und 犬", "猫" * 200, *GERMAN, "犬", "猫 犬 猫"]
+    encoded = put(tmp_path, tokenizer, Corpus(GERMAN + odd, ENGLISH + odd), max_length=10)
+    for side, ids in (("source", encoded.source), ("target", encoded.target)):
+        lists = {place: ids(row).tolist() for row, place in enumerate(encoded.pairs.tolist())}
+        places = [place for place, one in lists.items() if UNK in one]
+        assert len(places) > 2
+        for most in (0, 2, 99):
+            n, n_ids, found = encoded.unknown(side, most)
+            assert n == sum(one.count(UNK) for one in lists.values())
+            assert n_ids == sum(map(len, lists.values()))
+            assert found.tolist() == places[:most]
 
 
 def test_the_second_time_nothing_is_encoded(tmp_path, tokenizer):

@@ -10,7 +10,7 @@ import sentencepiece
 
 from transformer_cli.config.tokenizer import SideModels, SideVocabSizes, TokenizerConfig
 from transformer_cli.errors import ConfigError, DataError, ModelError
-from transformer_cli.tokenizer import SPECIALS, UNK, Vocabulary, learning, tokens_per_word, train_tokenizer
+from transformer_cli.tokenizer import SPECIALS, UNK, Vocabulary, learning, measured, train_tokenizer
 from transformer_cli.tokenizer.learning import MAX_LINE_BYTES
 
 GERMAN = ["ich möchte ein bier", "das ist ein großer hund", "die katze trinkt ein bier"] * 10
@@ -100,16 +100,16 @@ def test_a_vocabulary_too_small_for_the_characters_says_how_many_it_takes():
 
 def test_tokens_per_word_are_pieces_over_white_space_words():
     tokenizer, _ = train(vocab_size=50)
-    found = tokens_per_word(tokenizer, GERMAN, ENGLISH)
+    found = measured(tokenizer, GERMAN, ENGLISH)
     for side, lines in (("source", GERMAN), ("target", ENGLISH)):
         n_pieces = sum(map(len, getattr(tokenizer, side).pieces(lines)))
-        assert found[side] == pytest.approx(n_pieces / sum(len(line.split()) for line in lines))
+        assert found[side][0] == pytest.approx(n_pieces / sum(len(line.split()) for line in lines))
 
 
 def test_whole_words_are_one_token_each():
     tokenizer, _ = train(kind="word", vocab_size=100)
-    assert tokens_per_word(tokenizer, GERMAN, ENGLISH) == {"source": 1.0, "target": 1.0}
-    assert tokens_per_word(tokenizer, [], [" "]) == {"source": 0.0, "target": 0.0}
+    assert [ratio for ratio, _ in measured(tokenizer, GERMAN, ENGLISH).values()] == [1.0, 1.0]
+    assert [ratio for ratio, _ in measured(tokenizer, [], [" "]).values()] == [0.0, 0.0]
 
 
 @pytest.mark.parametrize("kind", KINDS)

@@ -19,6 +19,7 @@ if TYPE_CHECKING:
     from transformer_cli.config.run import RunConfig
     from transformer_cli.data.corpus import Corpus, Lines
     from transformer_cli.tokenizer import Tokenizer, TokenizerReport, Vocabulary
+    from transformer_cli.tokenizer.losses import Unknown
 
 EXAMPLE = 'for example: tx tokenize "thankfulness", or tx tokenize -c tiny.yaml to train a tokenizer'
 
@@ -185,7 +186,7 @@ def _train(config_path: str, overrides: list[str], run_dir: str | None, *, as_js
     from transformer_cli.cli.live import stages
     from transformer_cli.config.source import load_config
     from transformer_cli.data.corpus import load_training
-    from transformer_cli.tokenizer import tokens_per_word, train_tokenizer
+    from transformer_cli.tokenizer import measured, train_tokenizer
     from transformer_cli.training.directory import check_ours
 
     config = load_config(config_path, overrides)
@@ -204,12 +205,13 @@ def _train(config_path: str, overrides: list[str], run_dir: str | None, *, as_js
                 config.tokenizer, text.source, text.target, seed=config.seed, tags=config.data.tagged
             )
     _save(tokenizer, place, config, text)
-    ratios = tokens_per_word(tokenizer, text.source, text.target)
+    sides = measured(tokenizer, text.source, text.target)
     if as_json:
         summary = {"tokenizer": str(place / "tokenizer"), "fingerprint": tokenizer.fingerprint, **report.as_json()}
-        summary |= {"tokens_per_word": ratios, "text": text.counts}
+        summary |= {"tokens_per_word": {side: ratio for side, (ratio, _) in sides.items()}}
+        summary |= {"unknown_tokens": {side: unknown.n for side, (_, unknown) in sides.items()}, "text": text.counts}
         console.result(json_line(summary))
-    _tell(report, ratios, text.counts, config, place)
+    _tell(report, sides, text.counts, config, place)
 
 
 def _save(tokenizer: Tokenizer, run_dir: Path, config: RunConfig, text: Corpus) -> None:
@@ -244,20 +246,32 @@ def _save(tokenizer: Tokenizer, run_dir: Path, config: RunConfig, text: Corpus) 
 
 
 def _tell(
-    report: TokenizerReport, ratios: dict[str, float], counts: dict[str, int], config: RunConfig, run_dir: Path
+    report: TokenizerReport,
+    sides: dict[str, tuple[float, Unknown]],
+    counts: dict[str, int],
+    config: RunConfig,
+    run_dir: Path,
 ) -> None:
     """How it went, on stderr."""
+    from transformer_cli.tokenizer.losses import remedy
+
+    unknown = {f"{side}s": found for side, (_, found) in sides.items() if found.n}
+    coverage = config.tokenizer.character_coverage
+    within = f"within tokenizer.character_coverage {coverage:g} " if unknown and coverage < 1 else ""
     for name, n_pieces in report.pieces.items():
         asked = report.asked.get(name, n_pieces)
-        fitted = "" if n_pieces == asked else f", fitted: the text has no more, {asked:,} were asked for"
+        fitted = "" if n_pieces == asked else f", fitted: {within}the text has no more, {asked:,} were asked for"
         console.say(f"{report.kind}, {name}: {n_pieces:,} pieces{fitted}")
     source, target = config.data.source, config.data.target
-    console.say(f"tokens per word: {source} {ratios['source']:.2f}, {target} {ratios['target']:.2f}")
+    console.say(f"tokens per word: {source} {sides['source'][0]:.2f}, {target} {sides['target'][0]:.2f}")
     n_skipped = sum(report.lines_skipped.values())
     console.say(f"lines used: {report.lines_used:,}, skipped: {n_skipped:,}")
     for reason, n in report.lines_skipped.items():
         console.warn(f"skipped: {n:,} x {reason}")
     for reason, n in counts.items():
         console.warn(f"text: {n:,} x {reason}")
+    is_cut = report.kind in ("char", "word") and report.pieces == report.asked
+    for side, found in unknown.items():
+        console.warn(found.in_words("text", side, remedy(config.tokenizer, is_inherited=False, is_cut=is_cut)))
     console.say(f"saved in {run_dir / 'tokenizer'}")
     console.say(f'next: tx tokenize -m {run_dir} "thankfulness"')

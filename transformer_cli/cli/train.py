@@ -225,6 +225,8 @@ def _show(found: Forecast, *, as_json: bool, strict: bool) -> None:
             console.result(f"  {finding}")
     if found.warning:
         console.warn(found.warning)
+    if found.rewriting:
+        console.warn(f"validation text: {found.rewriting}")
     if strict:
         refuse(found.findings)
     if found.disk is not None and found.disk.needed > found.disk.free:

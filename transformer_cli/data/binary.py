@@ -22,6 +22,7 @@ from transformer_cli.data.encoding import Block
 from transformer_cli.data.text import Open
 from transformer_cli.errors import DataError
 from transformer_cli.sealing import sealed, unsealed
+from transformer_cli.tokenizer import UNK
 
 INDEX = "index.json"
 ARRAYS: dict[str, np.dtype[Any]] = {
@@ -32,6 +33,8 @@ ARRAYS: dict[str, np.dtype[Any]] = {
     "target_offsets": np.dtype(np.int64),
 }
 """The files of a volume, `NAME.npy`: places in the text, ids one sentence after the other, their begins."""
+STRETCH = 1 << 22
+"""Ids that are looked through at a time."""
 
 Array = npt.NDArray[Any]
 
@@ -67,6 +70,24 @@ class EncodedCorpus:
         """Target ids without marks. The same in every copy."""
         return self._ids("target", index)
 
+    def unknown(self, side: str, most: int) -> tuple[int, int, Array]:
+        """How many ids of a side are UNK, how many there are, and the places in the corpus of sentences that have the
+        first of these, that many at most."""
+        n = n_ids = 0
+        places = np.empty(0, dtype=np.int32)
+        for volume, begin in zip(self._volumes, self._begins, strict=False):
+            ids, size = volume[side], volume[side].size
+            n_ids += size
+            for start in range(0, size, STRETCH):
+                found = np.flatnonzero(ids.read(start, min(start + STRETCH, size)) == UNK)
+                n += len(found)
+                if len(found) and len(places) < most:
+                    offsets = volume[f"{side}_offsets"]
+                    ends = offsets.read(1, offsets.size)
+                    rows = np.unique(np.searchsorted(ends, start + found, side="right"))
+                    places = np.unique(np.concatenate([places, self.pairs[begin + rows]]))[:most]
+        return n, n_ids, places
+
     def _ids(self, side: str, index: int) -> npt.NDArray[np.int32]:
         number = bisect_right(self._begins, index) - 1
         volume, row = self._volumes[number], index - self._begins[number]
@@ -82,7 +103,7 @@ class Stored:
         try:
             with open(self.path, "rb") as file:
                 np.lib.format.read_magic(file)
-                _, _, self.dtype = np.lib.format.read_array_header_1_0(file)
+                (self.size,), _, self.dtype = np.lib.format.read_array_header_1_0(file)
                 self._begin = file.tell()
                 self._file = Open(os.dup(file.fileno()))
         except OSError as failure:

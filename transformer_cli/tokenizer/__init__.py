@@ -1,7 +1,7 @@
 """Text to piece ids and back: learn a tokenizer, encode, decode, sample, save, load."""
 
 from transformer_cli.tokenizer.extending import cut_before, extended
-from transformer_cli.tokenizer.learning import TokenizerReport, tokens_per_word, train_tokenizer
+from transformer_cli.tokenizer.learning import TokenizerReport, measured, train_tokenizer
 from transformer_cli.tokenizer.tags import tag_of, wanted
 from transformer_cli.tokenizer.tokenizer import Tokenizer, read_tokenizer
 from transformer_cli.tokenizer.vocabulary import BOS, EOS, PAD, SPECIALS, UNK, Vocabulary
@@ -17,9 +17,9 @@ __all__ = [
     "Vocabulary",
     "cut_before",
     "extended",
+    "measured",
     "read_tokenizer",
     "tag_of",
-    "tokens_per_word",
     "train_tokenizer",
     "wanted",
 ]

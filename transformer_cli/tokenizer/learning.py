@@ -15,6 +15,7 @@ import sentencepiece
 
 from transformer_cli.config.tokenizer import SideModels, SideVocabSizes, TokenizerConfig
 from transformer_cli.errors import ConfigError, DataError
+from transformer_cli.tokenizer.losses import LINES_WITH_UNKNOWN, Unknown, lacking
 from transformer_cli.tokenizer.renumbering import on_grid
 from transformer_cli.tokenizer.tokenizer import Tokenizer, read_tokenizer, with_tags
 from transformer_cli.tokenizer.vocabulary import BOS, EOS, PAD, SPECIALS, UNK, Vocabulary
@@ -91,12 +92,10 @@ def train_tokenizer(
     )
 
 
-def tokens_per_word(tokenizer: Tokenizer, source: Sequence[str], target: Sequence[str]) -> dict[str, float]:
-    """Pieces per word by side; words are what white space separates. Zero where there is none."""
-    return {
-        "source": _tokens_per_word(tokenizer.source, source),
-        "target": _tokens_per_word(tokenizer.target, target),
-    }
+def measured(tokenizer: Tokenizer, source: Sequence[str], target: Sequence[str]) -> dict[str, tuple[float, Unknown]]:
+    """By side: pieces per word, words being what white space separates, zero where there is none; and which of the
+    pieces are `<unk>`."""
+    return {"source": _measured(tokenizer.source, source), "target": _measured(tokenizer.target, target)}
 
 
 def _asked(config: TokenizerConfig, *, n_tags: int) -> dict[str, int]:
@@ -200,8 +199,16 @@ def _n_blank(vocabulary: Vocabulary, lines: Sequence[str]) -> int:
     return sum(not ids for ids in vocabulary.encode(doubtful))
 
 
-def _tokens_per_word(vocabulary: Vocabulary, lines: Sequence[str]) -> float:
+def _measured(vocabulary: Vocabulary, lines: Sequence[str]) -> tuple[float, Unknown]:
     n_words = sum(len(line.split()) for line in lines)
-    chunks = (lines[start : start + CHUNK] for start in range(0, len(lines), CHUNK))
-    n_tokens = sum(len(ids) for chunk in chunks for ids in vocabulary.encode(chunk))
-    return n_tokens / n_words if n_words else 0.0
+    n_tokens = n_unknown = 0
+    without: list[str] = []
+    for start in range(0, len(lines), CHUNK):
+        chunk = lines[start : start + CHUNK]
+        encoded = vocabulary.encode(chunk)
+        n_tokens += sum(map(len, encoded))
+        found = [ids.count(UNK) for ids in encoded]
+        n_unknown += sum(found)
+        without += [line for line, n in zip(chunk, found, strict=True) if n][: LINES_WITH_UNKNOWN - len(without)]
+    unknown = Unknown(n_unknown, n_tokens, lacking(vocabulary, without))
+    return n_tokens / n_words if n_words else 0.0, unknown

@@ -22,6 +22,7 @@ from transformer_cli.files import check_directory
 from transformer_cli.machine import decide, device_of
 from transformer_cli.temporary import temporary_directory
 from transformer_cli.tokenizer import Tokenizer, read_tokenizer
+from transformer_cli.tokenizer.losses import rewriting
 from transformer_cli.training.beginning import parent_of
 from transformer_cli.training.clock import Clock, Horizon, Left
 from transformer_cli.training.directory import check_ours, check_same, check_text
@@ -69,7 +70,7 @@ class Forecast:
     still be trained. peak_step, peak_rate: the update with the highest learning rate in a run of max_steps; None
     where it is a share of a budget. findings: what is suspicious in the texts. disk, preparing: where something is left
     to do. length: where it was asked for, too. warning: why the learning rate would not do what is meant, as far as
-    the number of updates is known.
+    the number of updates is known. rewriting: what the tokenizer would make of the references.
     """
 
     run: str
@@ -88,6 +89,7 @@ class Forecast:
     preparing: Preparing | None = None
     length: Length | None = None
     warning: str = ""
+    rewriting: str = ""
 
     def as_json(self) -> dict[str, Any]:
         return asdict(self)
@@ -140,6 +142,7 @@ def forecast(
             )
     length = _length(config, progress, stage, texts) if timed and finished is None else None
     n_updates = config.training.last_step if config.training.max_epochs is None else None
+    references = used["valid"].target if "valid" in used else []
     return Forecast(
         run=str(run_dir),
         step=progress.step,
@@ -157,6 +160,7 @@ def forecast(
         preparing=preparing,
         length=length,
         warning=cut_short(config.training, n_updates if length is None else length.n_updates),
+        rewriting=rewriting(references, config.tokenizer, None if tokenizer is None else tokenizer.target),
     )
 
 

@@ -23,6 +23,7 @@ from transformer_cli.data.text import as_text
 from transformer_cli.data.volumes import Remembered, Volumes
 from transformer_cli.evaluation.words import WORD_COUNTS, WordCounts, count_words, save_word_counts
 from transformer_cli.tokenizer import Tokenizer
+from transformer_cli.tokenizer.losses import LINES_WITH_UNKNOWN, Unknown, lacking, remedy, rewriting
 from transformer_cli.training.listening import Advance, Listener
 from transformer_cli.training.parallel import World
 from transformer_cli.training.signals import StopRequest
@@ -83,7 +84,25 @@ class Material:
             self.listener.say(f"{len(encoded):,} pairs are held out of the training text to validate with ({share})")
             for reason, n in encoded.counts.items():
                 self.listener.warn(f"held out: {n:,} {reason}")
+        if self.world.is_main:
+            self._tell_losses(text, encoded, is_training=is_training)
         return encoded
+
+    def _tell_losses(self, text: Corpus, encoded: EncodedCorpus, *, is_training: bool) -> None:
+        """Say what of a text no piece has, on either side, and which references no translation can equal."""
+        config, tokenizer = self.config.tokenizer, self.tokenizer
+        name = "training text" if is_training else "validation text"
+        is_inherited = self.config.training.init_from is not None
+        for side, asked in zip(("source", "target"), config.asked(len(tokenizer.tags)), strict=True):
+            n, tokens, places = encoded.unknown(side, LINES_WITH_UNKNOWN)
+            if n:
+                vocabulary, lines = getattr(tokenizer, side), getattr(text, side)
+                found = Unknown(n, tokens, lacking(vocabulary, (lines[place] for place in places.tolist())))
+                is_cut = config.kind in ("char", "word") and vocabulary.size == asked
+                way_out = remedy(config, is_inherited=is_inherited, is_cut=is_cut)
+                self.listener.warn(found.in_words(name, f"{side}s", way_out))
+        if not is_training and (words := rewriting(text.target, config, tokenizer.target)):
+            self.listener.warn(f"{name}: {words}")
 
     def _make(self, volumes: Volumes, advance: Advance) -> None:
         """Have all volumes of a text: each machine makes one at a time, by the first of its processes; after each of

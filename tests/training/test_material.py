@@ -1,0 +1,65 @@
+"""What a training says of its text once that is ids."""
+
+from __future__ import annotations
+
+from pathlib import Path
+
+import pytest
+
+from transformer_cli.config.source import load_config
+from transformer_cli.data import encoding, volumes
+from transformer_cli.data.corpus import Corpus
+from transformer_cli.tokenizer import UNK, train_tokenizer
+from transformer_cli.training.listening import Listener
+from transformer_cli.training.material import Material
+from transformer_cli.training.parallel import World
+from transformer_cli.training.signals import StopRequest
+
+COMMON = ["a dog sleeps", "the cat drinks a beer"] * 60
+RARE = Corpus([*COMMON, "a \u732b", "a \u72ac dog"], [*COMMON, "a \u732b\uff0c\u732b", "the \u72ac"])
+
+
+@pytest.mark.parametrize("n_processes", [1, 2])
+def test_what_no_piece_has_is_told_of_either_side_at_every_start(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, n_processes: int
+) -> None:
+    """Targets lost letters, and with them every translation, without a word."""
+    monkeypatch.setattr(volumes, "VOLUME", 50)
+    monkeypatch.setattr(encoding, "CHUNK", 20)
+    monkeypatch.setattr(encoding, "WORTH_A_PROCESS", 10)
+    monkeypatch.setattr(encoding, "cores", lambda: n_processes)
+    options = ("tokenizer.kind=char", "tokenizer.character_coverage=0.98", "tokenizer.vocab_size=100")
+    config = load_config("tiny.yaml", overrides=options)
+    tokenizer, _ = train_tokenizer(config.tokenizer, COMMON * 9 + RARE.source, COMMON * 9 + RARE.target, seed=1)
+    n = [
+        sum(ids.count(UNK) for ids in cut)
+        for cut in (tokenizer.encode_source(RARE.source), tokenizer.encode_target(RARE.target))
+    ]
+    assert min(n) > 1
+
+    def told() -> list[str]:
+        heard: list[str] = []
+        material = Material(RARE, tokenizer, config, tmp_path, World(), Listener(warn=heard.append), StopRequest())
+        material.prepare()
+        return heard
+
+    first = told()
+    assert [line.partition(" of ")[0] for line in first] == [f"training text: {count}" for count in n]
+    assert "tokens of the sources are <unk>, for no piece has" in first[0]
+    assert "tokens of the targets are <unk>, for no piece has" in first[1]
+    assert "\u732b (U+732B)" in first[1]
+    assert first[1].endswith("tokenizer.character_coverage=1 or tokenizer.byte_fallback=true loses nothing")
+    assert told() == first  # of what is encoded already, too
+
+
+def test_references_that_no_translation_can_equal_are_told_of_the_text_to_validate_with(tmp_path: Path) -> None:
+    config = load_config("tiny.yaml", overrides=("tokenizer.vocab_size=60",))
+    text = Corpus(COMMON, [f"{line}\uff0c" for line in COMMON])
+    tokenizer, _ = train_tokenizer(config.tokenizer, text.source, text.target, seed=1)
+    heard: list[str] = []
+    material = Material(text, tokenizer, config, tmp_path, World(), Listener(warn=heard.append), StopRequest())
+    material.encode(text, "train")
+    assert heard == []
+    material.encode(text, "valid")
+    assert [line.partition(":")[0] for line in heard] == ["validation text"]
+    assert "120 of 120 targets cannot be written as they are" in heard[0]
