@@ -5,18 +5,18 @@ from __future__ import annotations
 import sys
 import tracemalloc
 import unicodedata
+from dataclasses import replace
 from pathlib import Path
 
-import numpy as np
 import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from transformer_cli.config.data import DataConfig, PhrasebookConfig
+from transformer_cli.config.data import DataConfig, Direction, PhrasebookConfig
 from transformer_cli.data import checks
 from transformer_cli.data.checks import EXAMPLES, Finding, Looked, check, check_all, in_passing, overlap
 from transformer_cli.data.corpus import Corpus, load_all, load_both, load_tests, load_training
-from transformer_cli.data.mixture import joined
+from transformer_cli.data.mixture import Part, joined
 
 BOOK = load_tests(DataConfig(phrasebook=PhrasebookConfig(n_pairs=2000)))["test"]
 
@@ -177,7 +177,7 @@ def test_of_a_text_that_was_looked_at_there_are_numbers_and_none_of_its_lines(
 
 
 def told_beside(corpus: Corpus, other: Corpus) -> list[Finding]:
-    return overlap("x", Looked(corpus), "y", np.sort(Looked(other).numbers))
+    return overlap("x", Looked(corpus), "y", Looked(other).sorted_numbers())
 
 
 SIDES = st.lists(st.tuples(st.sampled_from(["", " ", "a", "b", "c"]), st.sampled_from(["", "x", "y"])))
@@ -202,6 +202,89 @@ def test_repeated_and_shared_pairs_are_those_that_a_search_finds(
         assert (what in found) == bool(lines)
         if lines:
             assert found[what] == Finding("x", what, len(lines), tuple(lines[:EXAMPLES]))
+
+
+LETTERS = st.tuples(st.sampled_from("ab"), st.sampled_from("xy"))
+PARTS = st.lists(st.tuples(st.sampled_from(["en-zh", "en-ar", "zh-en"]), st.lists(LETTERS, max_size=4)), min_size=1)
+
+
+def with_parts(parts: list[tuple[str, list[tuple[str, str]]]]) -> tuple[Corpus, list[tuple[str, str, str]]]:
+    """A text of several, and its pairs behind their directions."""
+    pairs = [(way, *pair) for way, some in parts for pair in some]
+    made = [Part(way, len(some), 1.0, Direction(*way.split("-"))) for way, some in parts]
+    return Corpus([s for _, s, _ in pairs], [t for *_, t in pairs], parts=tuple(made)), pairs
+
+
+@settings(deadline=None)
+@given(PARTS, PARTS)
+def test_pairs_are_compared_with_those_of_their_direction(
+    parts: list[tuple[str, list[tuple[str, str]]]], others: list[tuple[str, list[tuple[str, str]]]]
+) -> None:
+    """A sentence that is there in three languages is no source with another target."""
+    (corpus, pairs), (other, theirs) = with_parts(parts), with_parts(others)
+    sources = {(way, source) for way, source, _ in theirs}
+    expected = {
+        "repeated pairs": [i + 1 for i, pair in enumerate(pairs) if pair in pairs[:i]],
+        "pairs that y has, too": [i + 1 for i, pair in enumerate(pairs) if pair in theirs],
+        "sources that y has, with another target": [
+            i + 1 for i, pair in enumerate(pairs) if pair not in theirs and pair[:2] in sources
+        ],
+    }
+    found = {finding.what: finding.lines for finding in (*check("x", corpus), *told_beside(corpus, other))}
+    assert {what: found.get(what, ()) for what in expected} == {
+        what: tuple(lines[:EXAMPLES]) for what, lines in expected.items()
+    }
+
+
+def test_a_text_in_several_directions_has_nothing_suspicious_by_that(tmp_path: Path) -> None:
+    """Clean tests in three languages were refused by --strict, three times over."""
+    lines = [f"sentence number {n} of those that there are" for n in range(40)]
+    texts = {"en": lines, "zh": [f"{n} z" for n in range(40)], "ar": [f"{line} in the other one" for line in lines]}
+    for language, side in texts.items():
+        (tmp_path / f"train.{language}").write_text("\n".join(side[:30]) + "\n", encoding="utf-8")
+        (tmp_path / f"test.{language}").write_text("\n".join(side[30:]) + "\n", encoding="utf-8")
+    both = {"text": str(tmp_path / "train"), "source": "en", "target": "zh", "both": True}
+    train = [both, both | {"target": "ar", "both": False}]
+    data = DataConfig.model_validate({"train": train, "valid": "50%", "test": str(tmp_path / "test")})
+    found = load_all(data)
+    assert [*found] == ["train", "test/en-zh", "test/zh-en", "test/en-ar"]
+    assert check_all(found) == []
+    short = Corpus(
+        found["test/en-zh"].source, ["z" * 99, *found["test/en-zh"].target[1:]], parts=found["test/en-zh"].parts
+    )
+    assert [str(one) for one in check_all(found | {"test/en-zh": short})] == [
+        "test/en-zh, lengths unlike the other side's: 1 (line 1)"
+    ]
+
+
+def test_sides_are_swapped_or_not_in_each_direction() -> None:
+    learned, other = phrasebook("train"), phrasebook("valid")
+    there, back = (Part(str(way), len(other), 1.0, way) for way in (Direction("de", "en"), Direction("en", "de")))
+    text = joined([turned(other), other], [])
+    train = replace(learned, parts=(replace(there, pairs=len(learned)),))
+
+    def n_swapped(*parts: Part) -> list[int]:
+        found = check_all({"train": train, "valid": replace(text, parts=parts)})
+        return [one.n for one in found if "swapped" in one.what]
+
+    assert n_swapped(back, there) == []
+    assert n_swapped(there, back) == [len(other)]
+
+
+def test_where_nothing_says_the_direction_another_target_may_be_another_language() -> None:
+    one, other = (
+        Corpus(["a dog", "a cat"], ["ein Hund", "eine Katze"]),
+        Corpus(["a dog", "a cat"], ["ein Hund", "un chat"]),
+    )
+    known = Looked(other).sorted_numbers()
+    assert [found.n for found in overlap("x", Looked(one), "y", known)] == [1, 1]
+    assert [found.what for found in overlap("x", Looked(one), "y", known, of_sources=False)] == [
+        "pairs that y has, too"
+    ]
+    ways = [{"text": "t", "source": "en", "target": target} for target in ("de", "fr")]
+    said = {"valid": "1%", "source": "en", "target": "de"}
+    assert not DataConfig.model_validate({"train": ways, **said}).tells_directions_by_source
+    assert DataConfig.model_validate({"train": [ways[0] | {"both": True}], **said}).tells_directions_by_source
 
 
 def test_every_text_is_compared_with_those_before_it() -> None:

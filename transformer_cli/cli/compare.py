@@ -154,7 +154,9 @@ def _tell_what_was_learned(text: TestSet, runs: Sequence[str], opened: Sequence[
     looked = None if text.is_own else Looked(Corpus(text.source or [], text.references[0]))
     for name, run in zip(runs, opened, strict=True):
         if looked is not None and (learned := load_fingerprints(run.path)) is not None:
-            for finding in overlap(text.name, looked, f"the training text of {shown(name)}", learned):
+            learned_by = f"the training text of {shown(name)}"
+            of_sources = run.config.data.tells_directions_by_source
+            for finding in overlap(text.name, looked, learned_by, {None: learned}, of_sources=of_sources):
                 console.warn(str(finding))
 
 

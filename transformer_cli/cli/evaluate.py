@@ -229,6 +229,8 @@ class Known:
     options: EvaluationConfig
     counts: WordCounts | None = None
     lines: Numbers | None = None
+    of_sources: bool = True
+    """Whether one of these sources with another target is suspicious."""
 
 
 def _total(counts: Iterable[Mapping[str, int]]) -> dict[str, int]:
@@ -270,7 +272,7 @@ def _run(run_dir: Path, settings: RunConfig) -> Known:
             f"nobody looked whether training saw the test: {run_dir} keeps no {LINES}; "
             "`tx train` with the same configuration adds it"
         )
-    return Known(settings.evaluation, counts, lines)
+    return Known(settings.evaluation, counts, lines, settings.data.tells_directions_by_source)
 
 
 def _score_files(
@@ -327,10 +329,12 @@ def _check(text: TestSet, known: Known, *, strict: bool, others: Sequence[KnownR
             name = f"{text.name} with reference {number}"
             found += [one for one in checks.check(name, other) if replace(one, text=text.name) not in found]
         if known.lines is not None:
-            found += checks.overlap(text.name, looked, "the training text", known.lines)
+            by, of_sources = "the training text", known.of_sources
+            found += checks.overlap(text.name, looked, by, {None: known.lines}, of_sources=of_sources)
         for run in others:
             if (learned := load_fingerprints(run.path)) is not None:
-                found += checks.overlap(text.name, looked, f"the training text of {shown(run.path)}", learned)
+                by, of_sources = f"the training text of {shown(run.path)}", run.config.data.tells_directions_by_source
+                found += checks.overlap(text.name, looked, by, {None: learned}, of_sources=of_sources)
     _tell(found, strict=strict)
     return [finding.as_json() for finding in found]
 

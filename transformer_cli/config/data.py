@@ -166,6 +166,11 @@ class DataConfig(Section):
         return self.tags or len(self.directions) > 1
 
     @property
+    def tells_directions_by_source(self) -> bool:
+        """Whether each language is translated into one alone, so that a source has one translation."""
+        return len({one.source for one in self.directions}) == len(self.directions)
+
+    @property
     def tagged(self) -> tuple[str, ...]:
         """The languages whose tag a source can begin with; none where a source begins with its text."""
         languages = sorted({one.target for one in self.directions})

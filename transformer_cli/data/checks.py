@@ -8,12 +8,13 @@ from array import array
 from collections import Counter
 from collections.abc import Callable, Iterable, Mapping, Sequence
 from dataclasses import asdict, dataclass
-from itertools import pairwise
+from itertools import accumulate, pairwise
 from typing import Any
 
 import numpy as np
 import numpy.typing as npt
 
+from transformer_cli.config.data import Direction
 from transformer_cli.data.corpus import EMPTY_BOTH, EMPTY_SOURCE, EMPTY_TARGET, Corpus, why_empty
 from transformer_cli.data.fingerprints import Numbers, fingerprints, is_among
 from transformer_cli.data.shifts import MOST_LINES, Shift, shifted
@@ -100,10 +101,10 @@ def findings(texts: Mapping[str, Looked]) -> list[Finding]:
     found = [finding for name in names for finding in texts[name].findings(name)]
     for index, name in enumerate(names):
         for earlier in names[:index]:
-            if earlier == "train" and texts[name].is_swapped_beside(texts[earlier]):
+            if earlier == "train" and (n := texts[name].n_swapped_beside(texts[earlier])):
                 words = f"source and target seem to be swapped, or those of {earlier} are"
-                found.append(Finding(name, words, len(texts[name].numbers[0])))
-            found += overlap(name, texts[name], earlier, np.sort(texts[earlier].numbers))
+                found.append(Finding(name, words, n))
+            found += overlap(name, texts[name], earlier, texts[earlier].sorted_numbers())
     return found
 
 
@@ -135,18 +136,25 @@ class Looked:
         self.words = np.zeros(2, dtype=np.int64)
         self.words_alone = np.zeros(2, dtype=np.int64)
         """Of those the words beside a line without text."""
-        vocabulary = Counter[str](), Counter[str]()
+        self.stretches = _stretches(corpus)
+        vocabularies: dict[Direction | None, list[Counter[str]]] = {}
         self.shifts: list[Shift] = []
-        windows = np.linspace(0, n, -(-n // WINDOW) + 1).astype(np.int64).tolist()
-        for begin, end in pairwise(windows):
-            window: tuple[list[str], list[str]] = ([], [])
-            for first in range(begin, end, BLOCK):
-                block = [text.utf8(first, min(first + BLOCK, end)) for text in sides]
-                for lines, found in zip(window, self._look(first, *block, vocabulary=vocabulary), strict=True):
-                    lines += found
-            self._add_shift(shifted(*window), begin)
-        self.frequent = [Counter(dict(words.most_common(WORDS_OF_A_LANGUAGE))) for words in vocabulary]
-        """How often either side has its most frequent words."""
+        for start, stop, direction in self.stretches:
+            vocabulary = vocabularies.setdefault(direction, [Counter(), Counter()])
+            windows = np.linspace(start, stop, -(-(stop - start) // WINDOW) + 1).astype(np.int64).tolist()
+            for begin, end in pairwise(windows):
+                window: tuple[list[str], list[str]] = ([], [])
+                for first in range(begin, end, BLOCK):
+                    block = [text.utf8(first, min(first + BLOCK, end)) for text in sides]
+                    counted = vocabulary if first - start < LINES_OF_A_LANGUAGE else ()
+                    for lines, found in zip(window, self._look(first, *block, vocabulary=counted), strict=True):
+                        lines += found
+                self._add_shift(shifted(*window), begin)
+        self.frequent = {
+            direction: [Counter(dict(words.most_common(WORDS_OF_A_LANGUAGE))) for words in both]
+            for direction, both in vocabularies.items()
+        }
+        """How often either side has its most frequent words, in each direction."""
 
     def findings(self, name: str) -> list[Finding]:
         """What is suspicious."""
@@ -154,7 +162,7 @@ class Looked:
         for what, lines in self.pairs.items():
             found += self.finding(name, what, lines)
         found += self.finding(name, "lengths unlike the other side's", self._misfits())
-        found += self.finding(name, "repeated pairs", _repeated(self.numbers[1], self.with_text[0]))
+        found += self.finding(name, "repeated pairs", self._repeated())
         for stretch in self.shifts:
             where = "down" if stretch.by > 0 else "up"
             lines_off = ("one line", "two lines", "three lines")[abs(stretch.by) - 1]
@@ -185,21 +193,34 @@ class Looked:
             self.with_text[side, here] = [bool(line.strip()) for line in lines]
             counts = _words(text)
             self.words[side] += counts.total()
-            if first < LINES_OF_A_LANGUAGE:
-                vocabulary[side].update(counts)
+            for frequent in vocabulary[side : side + 1]:
+                frequent.update(counts)
         for side, lines in enumerate((source, target)):
             alone = np.flatnonzero(~self.with_text[1 - side, here])
             self.words_alone[side] += _words("\n".join(lines[place] for place in alone)).total()
         self.numbers[:, here] = fingerprints(*block)
         return source, target
 
-    def is_swapped_beside(self, other: Looked) -> bool:
-        """Whether either side has the words of the other one's other side, by far."""
-        own, across = (
-            [_known(words, there) for words, there in zip(self.frequent, sides, strict=True)]
-            for sides in (other.frequent, other.frequent[::-1])
+    def places(self) -> dict[Direction | None, npt.NDArray[np.intp]]:
+        """Of the pairs in each direction, in order."""
+        return {
+            direction: np.concatenate(
+                [np.arange(first, end) for first, end, other in self.stretches if other == direction]
+            )
+            for direction in self.frequent
+        }
+
+    def sorted_numbers(self) -> dict[Direction | None, Numbers]:
+        """Of the pairs in each direction, each row in order."""
+        return {direction: np.sort(self.numbers[:, places]) for direction, places in self.places().items()}
+
+    def n_swapped_beside(self, other: Looked) -> int:
+        """How many pairs are in a direction whose either side has the words of the other one's other side, by far."""
+        return sum(
+            len(places)
+            for direction, places in self.places().items()
+            if direction in other.frequent and _is_swapped(self.frequent[direction], other.frequent[direction])
         )
-        return all(far > near + SWAPPED for near, far in zip(own, across, strict=True))
 
     def _add_shift(self, found: Shift | None, begin: int) -> None:
         """found: of the window that begins there; it may go on with the one of the window before."""
@@ -213,22 +234,36 @@ class Looked:
             self.shifts.append(Shift(first, last, found.by))
 
     def _misfits(self) -> npt.NDArray[np.intp]:
-        """Pairs of which one side is more than two and a half times as long as the other makes one expect."""
-        full = self.with_text.all(axis=0)
-        if not full.any():
-            return np.flatnonzero(full)
+        """Pairs of which one side is more than two and a half times as long as the other makes one expect, in their
+        direction."""
+        full = self.with_text[0] & self.with_text[1]
         ratios = (self.lengths[1] + SMOOTHING) / (self.lengths[0] + SMOOTHING)
-        ratios /= np.median(ratios[full])
+        for places in self.places().values():
+            if (known := places[full[places]]).size:
+                ratios[places] /= np.median(ratios[known])
         return np.flatnonzero(full & ((ratios > MOST_RATIO) | (ratios < 1 / MOST_RATIO)))
 
+    def _repeated(self) -> npt.NDArray[np.intp]:
+        """All but the first of each kind, in its direction."""
+        found = [places[_again(self.numbers[1, places])] for places in self.places().values()]
+        repeated = np.sort(np.concatenate(found))
+        return repeated[self.with_text[0, repeated]]
 
-def overlap(name: str, text: Looked, other_name: str, known: Numbers) -> list[Finding]:
-    """The lines of a text that another one has, too: as a pair, or with another translation. known: the numbers of
-    the other one's sources and pairs, each in order."""
-    sources, pairs = (is_among(*numbers) & text.with_text[0] for numbers in zip(text.numbers, known, strict=True))
+
+def overlap(
+    name: str, text: Looked, other_name: str, known: Mapping[Direction | None, Numbers], *, of_sources: bool = True
+) -> list[Finding]:
+    """The lines of a text that another one has, too, in their direction: as a pair, or, if of_sources, with another
+    translation. known: the numbers of the other one's sources and pairs in each direction, each row in order."""
+    sources, pairs = (np.zeros(len(text.with_text[0]), dtype=bool) for _ in range(2))
+    for direction, places in text.places().items():
+        for has, numbers, theirs in zip((sources, pairs), text.numbers, known.get(direction, ()), strict=False):
+            has[places] = is_among(numbers[places], theirs) & text.with_text[0, places]
     return [
         *text.finding(name, f"pairs that {other_name} has, too", np.flatnonzero(pairs)),
-        *text.finding(name, f"sources that {other_name} has, with another target", np.flatnonzero(sources & ~pairs)),
+        *text.finding(
+            name, f"sources that {other_name} has, with another target", np.flatnonzero(sources & ~pairs & of_sources)
+        ),
     ]
 
 
@@ -270,12 +305,25 @@ PAIRS: dict[str, Callable[[str, str], bool]] = {
 """What can be told from a pair alone; a check is one line here."""
 
 
-def _repeated(numbers: Numbers, counted: npt.NDArray[np.bool_]) -> npt.NDArray[np.intp]:
+def _stretches(corpus: Corpus) -> list[tuple[int, int, Direction | None]]:
+    """Where each of its texts begins and ends, and in which direction that is, as far as it says so."""
+    ends = [*accumulate(part.pairs for part in corpus.parts)] or [len(corpus)]
+    directions = [part.direction for part in corpus.parts] or [None]
+    return list(zip([0, *ends], ends, directions, strict=False))
+
+
+def _again(numbers: npt.NDArray[np.uint64]) -> npt.NDArray[np.intp]:
     """All but the first of each kind."""
     order = np.argsort(numbers, kind="stable")
-    again = np.concatenate([[False], numbers[order][1:] == numbers[order][:-1]]) if len(order) else order.astype(bool)
-    repeated = np.sort(order[again])
-    return repeated[counted[repeated]]
+    return order[1:][numbers[order][1:] == numbers[order][:-1]]
+
+
+def _is_swapped(one: Sequence[Counter[str]], other: Sequence[Counter[str]]) -> bool:
+    """Whether either side has the words of the other one's other side, by far."""
+    own, across = (
+        [_known(words, there) for words, there in zip(one, sides, strict=True)] for sides in (other, other[::-1])
+    )
+    return all(far > near + SWAPPED for near, far in zip(own, across, strict=True))
 
 
 def _words(text: str) -> Counter[str]:

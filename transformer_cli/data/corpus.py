@@ -114,9 +114,15 @@ def load_both(data: DataConfig) -> tuple[Corpus, Corpus | None]:
 
 def load_all(data: DataConfig, unpacked: Mapping[Path, Open | None] | None = None) -> dict[str, Corpus]:
     """Every text by name - train, valid, test and what else there is to test with - as it is, what is left or held
-    out of it included. unpacked: what files of the training text are unpacked to, where that is there already."""
+    out of it included, and with its direction where texts have to say theirs. unpacked: what files of the training text
+    are unpacked to, where that is there already."""
+    from transformer_cli.data.mixture import Part
+
     train, valid = _training(data, unpacked or {}), None if data.held_out is not None else load_validation(data)
-    return {"train": train} | ({} if valid is None else {"valid": valid}) | load_tests(data)
+    tests = load_tests(data)
+    for name, way in data.tests.items() if data.is_directed else ():
+        tests[name] = replace(tests[name], parts=(Part(name, len(tests[name]), 1.0, way.direction),))
+    return {"train": train} | ({} if valid is None else {"valid": valid}) | tests
 
 
 def load_validation(data: DataConfig) -> Corpus | None:

@@ -203,5 +203,6 @@ def _sizes(used: Mapping[str, corpus.Corpus], looked: Mapping[str, Looked]) -> d
     sizes = {}
     for name, text in used.items():
         source, target = words[name].tolist()
-        sizes[name] = TextSize(len(text), source, target, {part.name: part.pairs for part in text.parts})
+        parts = {part.name: part.pairs for part in text.parts}
+        sizes[name] = TextSize(len(text), source, target, {} if [*parts] == [name] else parts)
     return sizes
