@@ -32,11 +32,17 @@ HOSTILE = [
         "▁",
     ),
 ]
+LEFTWARD = [
+    *("▁\u064a\u0642\u0631", "\u0623", "▁\u0627\u0644\u0645", "\u0639\u0644\u0651", "\u0645"),
+    *("▁Hel", "lo", "▁World", "▁\u0643\u062a", "\u0627\u0628", "▁12", "▁34", "5", "."),
+]
+"""Arabic, its words cut where letters join, with English and numbers among them."""
 PAGES = {
     "ordinary": MAPS,
     "hostile": synthetic_maps(HOSTILE, HOSTILE[::-1], n_padding=1),
     "long": synthetic_maps(127, 127, layers=(2, 2), heads=2),
     "cross": replace(MAPS, blocks=MAPS.of("cross")[1:2]),
     "words": MAPS,
+    "leftward": synthetic_maps(["▁a", "▁\u0643\u062a", "\u0627\u0628", "▁or", "▁x\u0301", "\u0301"], LEFTWARD),
     "deep": synthetic_maps(SOURCE, TARGET, layers=(6, 3), heads=2),
 }

@@ -6,7 +6,8 @@ import re
 
 import numpy as np
 import pytest
-from pages import MAPS, VIEWS
+from browser import Keys
+from pages import LEFTWARD, MAPS, VIEWS
 
 from transformer_cli.attention_maps.heads import describe
 from transformer_cli.attention_maps.views import view
@@ -52,6 +53,77 @@ def test_links_are_drawn_in_front_of_the_text_that_they_cross(opened):
         "const box = document.querySelector('.token').getBoundingClientRect();"
         "return document.elementFromPoint(box.left + box.width / 2, box.top + box.height / 2) === links"
     )
+
+
+PLAIN = """
+const whole = document.createElement("p"), pieces = arguments[0], places = [];
+whole.className = "sentence";
+whole.dir = "auto";
+whole.textContent = pieces.join("").replaceAll("\\u2581", " ").trim();
+document.querySelector(".side:nth-of-type(2)").append(whole);
+let end = 0;
+for (const piece of pieces) {
+  const range = new Range(), length = piece.replace(end ? "" : "\\u2581", "").length;
+  const blank = end && piece.startsWith("\\u2581") ? 1 : 0;
+  range.setStart(whole.firstChild, end + blank);
+  range.setEnd(whole.firstChild, end += length);
+  const { left, width } = range.getBoundingClientRect();
+  places.push([left, width]);
+}
+whole.remove();
+return places;
+"""
+"""Where a browser has each piece of a sentence that is written without any elements: left, width."""
+
+
+@pytest.mark.parametrize("view", ["sentences", "steps"])
+def test_a_sentence_from_right_to_left_stands_as_the_same_text_does_and_its_letters_join(opened, view):
+    """The first word used to stand leftmost, and in words of several pieces the letters, none joined to the next."""
+    browser = opened(f"view={view}&step=14", "leftward")
+    expected = np.array(browser.run(PLAIN, LEFTWARD))
+    shown = browser.run(
+        "return [...document.querySelectorAll('.side:nth-of-type(2) bdi')].map(e => {"
+        "  const { left, width } = e.getBoundingClientRect(); return [left, width]; })"
+    )
+    assert np.argsort([left for left, _ in shown]).tolist() == np.argsort(expected[:, 0]).tolist()
+    assert [width for _, width in shown] == pytest.approx(expected[:, 1], abs=0.2)
+
+
+@pytest.mark.parametrize("row", [1, 3, 6])
+def test_in_a_sentence_from_right_to_left_pieces_are_pointed_at_and_lines_lead_to_them(opened, row):
+    browser = opened("", "leftward")
+    token = browser.all(".side:nth-of-type(2) .token")[row]
+    browser.point_at(token)
+    assert browser.text(".ranking h2").endswith(f"→{LEFTWARD[row].strip('▁')} looks at")
+    box, ground = (
+        browser.run("return arguments[0].getBoundingClientRect()", e) for e in (token, browser.one(".links"))
+    )
+    starts = browser.run("return [...document.querySelectorAll('.links path')].map(e => e.getAttribute('d'))")
+    middle = box["left"] + box["width"] / 2 - ground["left"]
+    assert len(starts) > 3
+    assert [float(re.search(r"M([\d.]+)", d)[1]) for d in starts] == pytest.approx([middle] * len(starts), abs=1)
+
+
+def test_the_left_arrow_key_goes_on_in_a_sentence_from_right_to_left(opened):
+    browser = opened("row=1", "leftward")
+    browser.run("document.querySelectorAll('.side:nth-of-type(2) .token')[1].focus()")
+    browser.press(Keys.ARROW_LEFT, Keys.ARROW_LEFT)
+    assert browser.address() == "#row=3"
+    browser.press(Keys.ARROW_RIGHT)
+    assert browser.address() == "#row=2"
+    for place, key in ((5, Keys.ENTER), (7, Keys.SPACE)):
+        browser.run(f"document.querySelectorAll('.side:nth-of-type(2) .token')[{place}].focus()")
+        browser.press(key)
+        assert browser.address() == f"#row={place}"
+
+
+def test_a_mark_without_its_letter_stands_on_a_circle(opened):
+    """It used to be a blank label, or lie on the sign for a space."""
+    browser = opened("view=matrix&block=encoder&row=0&column=5", "leftward")
+    assert browser.texts(".top-labels bdi")[-2:] == ["\u2423x\u0301", "\u25cc\u0301"]
+    assert "looks at \u25cc\u0301: " in browser.text(".readout")
+    browser.go("view=sentences")
+    assert browser.texts(".side .token")[5] == "\u25cc\u0301"
 
 
 @pytest.mark.parametrize("row", [0, 3, 6])

@@ -28,7 +28,7 @@ function byId(id) {
 }
 
 /** Makes of many elements one stop of the Tab key, in which the arrow keys move; returns select(index). */
-function roving(items, { start = 0, columns = 1, onmove }) {
+function roving(items, { start = 0, columns = 1, leftward = false, onmove }) {
   let current = Math.min(Math.max(start, 0), items.length - 1);
   items.forEach((item, index) => (item.tabIndex = index === current ? 0 : -1));
   function select(index, { focus = false } = {}) {
@@ -37,7 +37,8 @@ function roving(items, { start = 0, columns = 1, onmove }) {
     items[current].tabIndex = 0;
     if (focus) items[current].focus();
   }
-  const steps = { ArrowLeft: -1, ArrowRight: 1, ArrowUp: -columns, ArrowDown: columns };
+  const right = leftward ? -1 : 1;
+  const steps = { ArrowLeft: -right, ArrowRight: right, ArrowUp: -columns, ArrowDown: columns };
   items.forEach((item) =>
     item.addEventListener("keydown", (event) => {
       if (event.ctrlKey || event.metaKey || event.altKey) return;

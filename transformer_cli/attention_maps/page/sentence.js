@@ -1,16 +1,32 @@
 // A sentence as text, each token a button: point at one, or move along it with the arrow keys.
 
+// All letters of these blocks are written from right to left, and no others.
+const LEFTWARD = /(?=\p{L})[\u0590-\u08ff\ufb1d-\ufdff\ufe70-\ufefc\u{10800}-\u{10fff}\u{1e800}-\u{1efff}]/u;
+
 class Sentence {
   /** onpoint(index or null): the pointer is over a token, or over none; onpick(index): it was chosen. */
   constructor(tokens, { label, onpoint, onpick, start = 0 }) {
     this.tokens = tokens;
+    const text = textOf(tokens);
+    this.flows = LEFTWARD.test(text);
+    const leftward = LEFTWARD.test(text.match(/\p{L}/u)?.[0] ?? "");
     this.items = tokens.map((token, index) => this.item(token, index, { onpoint, onpick }));
-    const words = Object.values(Object.groupBy(this.items, (_, index) => tokens[index].group));
-    this.text = element("p", { class: "sentence" }, words.map((items) => element("span", { class: "word" }, items)));
+    const words = Object.values(Object.groupBy(tokens.keys(), (index) => tokens[index].group));
+    const classes = this.flows ? "sentence flowing" : "sentence";
+    this.text = element("p", { class: classes }, words.map((places) => this.word(places)));
     const name = element("p", { class: "label" }, label);
-    this.node = element("section", { class: "side", "aria-label": label }, this.text, name);
+    const dir = leftward ? "rtl" : null;
+    this.node = element("section", { class: "side", "aria-label": label, dir }, this.text, name);
     if (onpoint) this.text.addEventListener("pointerleave", () => onpoint(null));
-    if (onpick) this.select = roving(this.items, { start, onmove: onpick });
+    if (onpick) this.select = roving(this.items, { start, leftward, onmove: onpick });
+  }
+
+  /** Where letters run to the left words are text, of which a browser knows the order; elsewhere each is a box. */
+  word(places) {
+    const items = places.map((index) => this.items[index]);
+    if (!this.flows) return element("span", { class: "word" }, items);
+    const direction = LEFTWARD.test(textOf(places.map((index) => this.tokens[index]))) ? "rtl" : "ltr";
+    return [element("span", { class: "word", style: { direction } }, items), " "];
   }
 
   item(token, index, { onpoint, onpick }) {
@@ -18,18 +34,19 @@ class Sentence {
     if (this.tokens[index - 1]?.group !== token.group) classes.push("opens");
     if (this.tokens[index + 1]?.group !== token.group) classes.push("closes");
     if (token.padding) classes.push("padding");
-    if (!onpick) return element("span", { class: classes.join(" ") }, tokenNode(token));
+    const node = tokenNode(token, { flows: this.flows });
+    if (!onpick) return element("span", { class: classes.join(" ") }, node);
     return element(
-      "button",
+      this.flows ? "span" : "button", // letters join in text, and a button is a box
       {
-        type: "button",
+        ...(this.flows ? { role: "button", onkeydown: clicked } : { type: "button" }),
         class: classes.join(" "),
         "aria-pressed": "false",
         title: token.id === undefined ? null : `id ${token.id}`,
         onpointerenter: (event) => event.pointerType === "mouse" && onpoint(index),
         onclick: () => onpick(index),
       },
-      tokenNode(token),
+      node,
     );
   }
 
@@ -53,9 +70,20 @@ class Sentence {
   mark(index) {
     this.items.forEach((item, at) => {
       item.classList.toggle("marked", at === index);
-      if (item.tagName === "BUTTON") item.setAttribute("aria-pressed", String(at === index));
+      if (item.hasAttribute("aria-pressed")) item.setAttribute("aria-pressed", String(at === index));
     });
   }
+}
+
+function textOf(tokens) {
+  return tokens.map((token) => (token.special ? "" : token.text)).join("");
+}
+
+/** What a button does by itself. */
+function clicked(event) {
+  if (event.key !== "Enter" && event.key !== " ") return;
+  event.preventDefault();
+  event.currentTarget.click();
 }
 
 /** The largest of many weights as bars. entries: [label node, weight, note]. */

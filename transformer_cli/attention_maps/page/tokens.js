@@ -16,19 +16,27 @@ function codePoint(character) {
 /** The text as it can be spoken or put into an attribute: without the space mark, invisible characters by name. */
 function plain(token) {
   const text = token.text.replaceAll(SPACE_MARK, " ").trim();
-  const parts = text.split(INVISIBLE).map((part, index) => (index % 2 ? codePoint(part) : part));
+  const parts = text.split(INVISIBLE).map((part, index) => (index % 2 ? codePoint(part) : carried(part)));
   return parts.join("") || "space";
 }
 
-/** What plain() says, drawn. */
-function tokenNode(token, { mark = false } = {}) {
+/** The text, on a dotted circle where it begins with a mark that has no letter to stand on. */
+function carried(text) {
+  return text.replace(/^\p{M}/u, "\u25cc$&");
+}
+
+/** What plain() says, drawn. flows: between others as text, where a mark finds the letter of the piece before. */
+function tokenNode(token, { mark = false, flows = false } = {}) {
   if (token.special) return element("span", { class: "special" }, token.text.replace(/^<(.*)>$/u, "$1"));
   const alone = token.text === SPACE_MARK;
   const spaceMark = () => element("span", { class: "space-mark", "aria-hidden": alone ? null : "true" }, "\u2423");
   const parts = token.text.split(INVISIBLE).map((part, index) => {
     if (index % 2) return element("span", { class: "code-point" }, codePoint(part));
-    if (!mark && !alone) return part.replaceAll(SPACE_MARK, "");
-    return part.split(/(\u2581)/u).map((piece) => (piece === SPACE_MARK ? spaceMark() : piece));
+    if (!mark && !alone) {
+      const text = part.replaceAll(SPACE_MARK, "");
+      return flows && !/^\p{M}+$/u.test(text) ? text : carried(text); // alone it would have no width to be pointed at
+    }
+    return part.split(/(\u2581)/u).map((piece) => (piece === SPACE_MARK ? spaceMark() : carried(piece)));
   });
   return element("bdi", { class: token.unknown ? "unknown" : null }, parts);
 }
