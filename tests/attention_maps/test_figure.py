@@ -16,6 +16,7 @@ from synthetic import synthetic_maps
 from transformer_cli.attention_maps import figure as module
 from transformer_cli.attention_maps import fonts
 from transformer_cli.attention_maps.figure import figure
+from transformer_cli.attention_maps.saved import as_json
 from transformer_cli.attention_maps.views import view
 from transformer_cli.errors import ResourceError, UsageError
 
@@ -107,7 +108,37 @@ def test_any_script_finds_a_font_or_the_missing_character_is_named(monkeypatch):
     monkeypatch.setattr(fonts, "_installed", lambda: iter(only))
     assert fonts.fonts_for(["ich möchte", "→"]) == (["DejaVu Sans"], "")
     _, remarks = figure(views(synthetic_maps(["▁猫", "▁x"], ["▁cat"])), "", suffix=".png")
-    assert remarks == ["no installed font has 猫 (U+732B); install one, such as Noto Sans CJK, or look at the .html"]
+    assert remarks == ["no installed font has 猫 (U+732B); install Noto Sans CJK, or look at the .html"]
+
+
+@pytest.mark.parametrize(
+    ("chars", "expected"),
+    [
+        ("猫あ한〆、ｱ", ["Noto Sans CJK"]),
+        ("አ፩።", ["Noto Sans Ethiopic"]),
+        ("कக", ["Noto Sans Devanagari", "Noto Sans Tamil"]),
+        ("กកᓴང", ["Noto Sans Thai", "Noto Sans Khmer", "Noto Sans Canadian Aboriginal", "Noto Serif Tibetan"]),
+        ("ꯀᱚ߃", ["Noto Sans Meetei Mayek", "Noto Sans Ol Chiki", "Noto Sans NKo"]),
+        ("👩🏽⚕♂⃣🇪", ["Noto Emoji (figures cannot show the coloured one)"]),
+        ("∮𐌀\ue000", []),
+    ],
+)
+def test_the_font_that_is_to_be_installed_has_the_script(chars, expected):
+    """It used to be Noto Sans CJK for all of them, which has none but the first."""
+    assert fonts.to_install(chars) == expected
+
+
+def test_what_only_changes_the_character_before_it_is_not_drawn(text_stays_text, monkeypatch):
+    """A box stood for it, over its neighbour, and the joiner of an emoji was a code point."""
+    svg, _ = figure(views(synthetic_maps(["▁❤\ufe0f", "▁👩🏽\u200d⚕\ufe0f", "▁葛\U000e0100"], 1)), "", suffix=".svg")
+    assert {"❤", "👩🏽⚕", "葛"} <= set(texts(svg))
+
+
+def test_a_mark_without_its_letter_stands_on_a_circle_in_figures_but_not_in_data(text_stays_text):
+    maps = synthetic_maps(["▁a", "\u0301", "▁\u0301e"], 1)
+    svg, _ = figure(views(maps), "", suffix=".svg")
+    assert {"\u2423a", "\u25cc\u0301", "\u2423\u25cc\u0301e"} <= set(texts(svg))
+    assert "\u25cc" not in as_json(maps)
 
 
 def test_hostile_text_is_drawn():

@@ -5,13 +5,15 @@ from __future__ import annotations
 import importlib.util
 import io
 import math
+import re
 import warnings
 from collections.abc import Sequence
+from dataclasses import replace
 from typing import TYPE_CHECKING, Any
 
 import numpy as np
 
-from transformer_cli.attention_maps.fonts import fonts_for
+from transformer_cli.attention_maps.fonts import fonts_for, to_install
 from transformer_cli.attention_maps.maps import ARROW
 from transformer_cli.attention_maps.views import View, is_leftward, label
 from transformer_cli.errors import ResourceError, UsageError
@@ -36,6 +38,7 @@ MAX_VALUES = 400
 MAX_SHAPES = 5000
 """Up to so many weights in all are drawn as shapes, which stay sharp; more are a picture."""
 MAX_MATRICES = 400
+_SELECTORS = re.compile("[\u034f\ufe00-\ufe0f\U000e0100-\U000e01ef]")
 DPI = 200
 
 
@@ -53,6 +56,7 @@ def figure(views: Sequence[View], caption: str, *, suffix: str) -> tuple[bytes, 
     import matplotlib
     from matplotlib.figure import Figure
 
+    views = [_drawable(view) for view in views]
     rows = _layout([single for view in views for single in view.single()])
     n_matrices = sum(map(len, rows))
     if not 0 < n_matrices <= MAX_MATRICES:
@@ -82,8 +86,15 @@ def figure(views: Sequence[View], caption: str, *, suffix: str) -> tuple[bytes, 
     if missing:
         named = ", ".join(f"{char} (U+{ord(char):04X})" for char in missing[:8])
         more = f" and {len(missing) - 8} more" if len(missing) > 8 else ""
-        remarks.append(f"no installed font has {named}{more}; install one, such as Noto Sans CJK, or look at the .html")
+        wanted = " and ".join(to_install(missing)) or "a font that has them"
+        remarks.append(f"no installed font has {named}{more}; install {wanted}, or look at the .html")
     return file.getvalue(), remarks
+
+
+def _drawable(view: View) -> View:
+    """Without what says how the character before it looks, which matplotlib draws as one of its own."""
+    rows = tuple(tuple(_SELECTORS.sub("", name) for name in row) for row in view.rows)
+    return replace(view, rows=rows, columns=tuple(_SELECTORS.sub("", name) for name in view.columns))
 
 
 def _layout(singles: Sequence[View]) -> list[list[View]]:

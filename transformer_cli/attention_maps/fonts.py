@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import re
 import unicodedata
 from collections.abc import Iterable, Iterator
 from functools import cache
@@ -10,6 +11,19 @@ PREFERRED = ("DejaVu Sans", "Noto Sans CJK SC", "Noto Sans", "Noto Naskh Arabic"
 """Asked first, in this order; matplotlib brings the first one along."""
 
 REGULAR = (400, "normal", "regular")
+EMOJI = re.compile("[\u20e3\u2600-\u27bf\u2b00-\u2bff\U0001f000-\U0001faff]")
+NOTO = {
+    **dict.fromkeys(("CJK", "HIRAGANA", "KATAKANA", "HANGUL", "BOPOMOFO", "IDEOGRAPHIC", "HALFWIDTH"), "Sans CJK"),
+    "CANADIAN": "Sans Canadian Aboriginal",
+    "MEETEI": "Sans Meetei Mayek",
+    "NEW": "Sans New Tai Lue",
+    "NKO": "Sans NKo",
+    "OL": "Sans Ol Chiki",
+    "SYLOTI": "Sans Syloti Nagri",
+    "TIBETAN": "Serif Tibetan",
+    "LATIN": "Sans",
+}
+"""The Noto font of a script, by the first word of its letters' names; of others it is Noto Sans and that word."""
 
 
 def fonts_for(texts: Iterable[str]) -> tuple[list[str], str]:
@@ -24,6 +38,25 @@ def fonts_for(texts: Iterable[str]) -> tuple[list[str], str]:
         if not needed:
             break
     return chosen, "".join(sorted(needed))
+
+
+def to_install(chars: str) -> list[str]:
+    """The fonts that would have these characters, as far as their names tell."""
+    found: dict[str, None] = {}
+    for char in chars:
+        script = unicodedata.name(char, "").partition(" ")[0]
+        if EMOJI.match(char):
+            found["Noto Emoji (figures cannot show the coloured one)"] = None
+        elif script in _scripts():
+            found[f"Noto {NOTO.get(script, f'Sans {script.title()}')}"] = None
+    return list(found)
+
+
+@cache
+def _scripts() -> frozenset[str]:
+    """First words of the names of letters, but for those of several scripts; a symbol's is that of a thing."""
+    letters = (char for char in map(chr, range(0x20000)) if unicodedata.category(char) == "Lo")
+    return frozenset(unicodedata.name(char, "").partition(" ")[0] for char in letters) - {"", "OLD", "TAI"}
 
 
 def _installed() -> Iterator[tuple[str, str]]:

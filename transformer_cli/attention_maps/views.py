@@ -121,6 +121,7 @@ def word_texts(side: Side) -> list[str]:
     return [_BYTES.sub(_spelled, word).replace("▁", " ").strip() or word for word in joined]
 
 
+_JOINER = re.compile("(?<=[\u2190-\u2bff\U0001f000-\U0001faff\ufe0f])\u200d(?=[\u2190-\u2bff\U0001f000-\U0001faff])")
 _BYTES = re.compile(r"(?:<0x[0-9A-F]{2}>)+")
 
 
@@ -129,8 +130,8 @@ def _spelled(match: re.Match[str]) -> str:
 
 
 def label(text: str, *, width: int = MAX_LABEL) -> str:
-    """The plain text, cut to the width."""
-    shown = plain(text)
+    """The plain text, a mark without its letter on a dotted circle, cut to the width."""
+    shown = _carried(plain(text))
     if cell_len(shown) <= width:
         return shown
     kept = ""
@@ -141,8 +142,18 @@ def label(text: str, *, width: int = MAX_LABEL) -> str:
     return kept + "…"
 
 
+def _carried(text: str) -> str:
+    stem = text.lstrip(SPACE)
+    bare = unicodedata.category(stem[:1] or " ").startswith("M")
+    return f"{text.removesuffix(stem)}\u25cc{stem}" if bare else text
+
+
 def plain(text: str) -> str:
-    """The text on one line, with what cannot be seen, or reorders what stands around it, as U+202E."""
+    """The text on one line, with what cannot be seen, or reorders what stands around it, as U+202E.
+
+    The joiner between two pictures, which makes one of them, is left out.
+    """
+    text = _JOINER.sub("", text)
     return "".join(f"U+{ord(char):04X}" if unicodedata.category(char) in ESCAPED else char for char in text)
 
 
