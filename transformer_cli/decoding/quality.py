@@ -21,13 +21,17 @@ LONGEST_PERIOD = 32
 COPY_WORDS, COPY_SHARE = 4, 0.75
 """A copy has so many words at least, and this share of them stands in the source, too."""
 SHORT_WORDS, SHORT_SHARE = 6, 1 / 3
-"""Short is what has less than this share of the words of a source that has so many at least."""
+"""Short is what has less than this share of the words of a source that has so many at least..."""
+SHORT_LETTERS_SHARE = 2 / 3
+"""... and less than this of its letters: a word of Inuktitut or Greenlandic is a sentence elsewhere."""
 SHORT_SENTENCES, SHORT_SENTENCES_SHARE = 6, 2 / 3
 """The same of sentences: languages agree in their number rather than in that of words."""
 
 CHARACTERS_PER_WORD = 4
 """Rather too many for Han, too few for kana and Thai: a source is rather called short than its translation."""
 
+# Ethiopic, Cherokee, Canadian, Vai and Hangul: a character is a syllable, of two letters at least.
+_SYLLABLE = re.compile("[\u1200-\u167f\u18b0-\u18ff\ua500-\ua63f\uab70-\uabbf\uac00-\ud7a3]")
 _LEADER = re.compile(r"((?!\s)[\W_] ?)\1{2,}")
 
 
@@ -38,8 +42,8 @@ def flags(source: str, translation: str) -> tuple[str, ...]:
     the source has no such row as long; dot leaders and rules are no loops where the source has one, too. copied: of
     four or more words with a letter, three in four are words of the source, each counted as often as it stands there;
     a text all of names is no copy. short: less than a third of the words of a source of six or more, where four
-    characters of a script without spaces are a word; less than two thirds of the sentences of a source of six or more,
-    if it has any marks of their ends; or no text.
+    characters of a script without spaces are a word, and less than two thirds of its letters; less than two thirds of
+    the sentences of a source of six or more, if it has any marks of their ends; or no text.
     """
     if not source.strip():
         return ()
@@ -79,7 +83,14 @@ def _is_all_names(text: str) -> bool:
 
 def _is_short(source: list[str], translation: list[str]) -> bool:
     n_source = sum(1 / CHARACTERS_PER_WORD if begins_unspaced(word) else 1 for word in source)
-    return not translation or (n_source >= SHORT_WORDS and len(translation) < SHORT_SHARE * n_source)
+    if n_source < SHORT_WORDS or len(translation) >= SHORT_SHARE * n_source:
+        return not translation
+    return _n_letters(translation) < SHORT_LETTERS_SHARE * _n_letters(source)
+
+
+def _n_letters(words: list[str]) -> int:
+    """What stands for a syllable, in scripts without spaces any character, counts twice."""
+    return sum(2 if begins_unspaced(word) else len(word) + len(_SYLLABLE.findall(word)) for word in words)
 
 
 def _lacks_sentences(source: str, translation: str) -> bool:
