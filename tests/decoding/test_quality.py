@@ -1,4 +1,4 @@
-"""Loops, copies and stumps are seen; plain translations are left alone."""
+"""Loops, copies, stumps and broken characters are seen; plain translations are left alone."""
 
 from __future__ import annotations
 
@@ -9,8 +9,13 @@ from conftest import PAIRS
 from hypothesis import given
 from hypothesis import strategies as st
 
+import transformer_cli
+from transformer_cli.cli.results import LOOKS_WRONG
+from transformer_cli.cli.translate import translate
+from transformer_cli.config.tokenizer import TokenizerConfig
 from transformer_cli.data.corpus import parallel
-from transformer_cli.decoding.quality import LOOPED, flags, flags_of
+from transformer_cli.decoding.quality import BROKEN, LOOPED, SIGNS, flags, flags_of
+from transformer_cli.tokenizer import train_tokenizer
 
 
 @pytest.mark.parametrize(
@@ -58,6 +63,10 @@ from transformer_cli.decoding.quality import LOOPED, flags, flags_of
         ("eins", "  ", ("short",)),
         ("", "", ()),
         (" \u3000", "", ()),
+        ("ein hund", "a d\ufffd\ufffdg", ("broken",)),
+        ("ein h\ufffdnd", "a d\ufffdg", ()),
+        ("ein h\ufffdnd", "\ufffd\ufffd", ("broken",)),
+        ("Inhalt ..... 3", "\ufffd \ufffd \ufffd", ("broken",)),
         ("a b c d " + "x " * 5, "a b c d " + "x " * 7, ("looped", "copied")),
     ],
 )
@@ -77,6 +86,23 @@ def test_a_loop_is_what_stands_there_four_times_in_a_row(words: list[str], perio
             for first in range(len(items) - 4 * n + 1)
         )
         assert (LOOPED in flags("e", " ".join(text) if items is text else items)) is looped
+
+
+def test_every_sign_is_told_shown_and_explained() -> None:
+    package = Path(transformer_cli.__file__).parent
+    page, messages = (package / "serving" / name for name in ("page/page.js", "messages.py"))
+    assert LOOKS_WRONG == SIGNS
+    for sign in SIGNS:
+        assert f"\n  {sign}: " in page.read_text("utf-8")
+        assert f"{sign}, " in messages.read_text("utf-8")
+        assert f" {sign} (" in " ".join(str(translate.__doc__).split())
+
+
+def test_bytes_that_are_no_character_are_said(tmp_path: Path) -> None:
+    tokenizer, _ = train_tokenizer(TokenizerConfig(kind="byte"), ["ein hund"], ["a dog"], seed=1)
+    [ids] = tokenizer.encode_target(["dög"])
+    whole, cut = tokenizer.decode_target([ids, ids[:-2] + ids[-1:]])
+    assert (flags("hund", whole), flags("hund", cut)) == ((), (BROKEN,))
 
 
 def test_what_people_wrote_has_no_signs() -> None:

@@ -130,7 +130,7 @@ def writer(output_file: str | None) -> Iterator[Callable[[str], object]]:
         yield lambda line: file.write(f"{line}\n".encode())
 
 
-LOOKS_WRONG = ("looped", "copied", "short")
+LOOKS_WRONG = ("looped", "copied", "short", "broken")
 UNSURE_OF_THIS = "the model is less sure of this translation than it usually is"
 
 

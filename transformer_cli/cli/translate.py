@@ -131,11 +131,12 @@ def translate(
 
     With --json each line is an object with source, translation, score, tokens, n_best, truncated and flags: looped (the
     same words four times in a row), copied (three in four words are the source's), short (less than a third of the
-    source's words and two thirds of its letters), split (of more pieces or sentences than the model learned from, so
-    translated in parts), refused (too long, with decoding.long=refuse; exit code 3), unseen (training never saw a word
-    of the source), unsure (the model gave it less probability, by its pieces' mean, than seven in eight translations of
-    the validation text, found greedily: of a beam's fewer are). If lines had to be touched (a byte order mark, carriage
-    returns), a last object says so in counts.
+    source's words and two thirds of its letters), broken (bytes that are no character: a tokenizer with bytes lets the
+    model write them), split (of more pieces or sentences than the model learned from, so translated in parts), refused
+    (too long, with decoding.long=refuse; exit code 3), unseen (training never saw a word of the source), unsure (the
+    model gave it less probability, by its pieces' mean, than seven in eight translations of the validation text, found
+    greedily: of a beam's fewer are). If lines had to be touched (a byte order mark, carriage returns), a last object
+    says so in counts.
 
     --alignments come from cross-attention: from the row that a word comes out of, which was better in every model
     measured here (docs/attention.md); --set decoding.alignment_reading=shifted reads the one it goes into, as Chen et

@@ -12,7 +12,7 @@ from collections.abc import Iterable, Sequence
 from transformer_cli.decoding.long_lines import sentences
 from transformer_cli.writing import begins_unspaced, chunks
 
-LOOPED, COPIED, SHORT = "looped", "copied", "short"
+SIGNS = LOOPED, COPIED, SHORT, BROKEN = "looped", "copied", "short", "broken"
 
 LOOP = 4
 """So many times in a row, and more often than in the source, something must stand to be a loop."""
@@ -32,21 +32,24 @@ CHARACTERS_PER_WORD = 4
 
 # Ethiopic, Cherokee, Canadian, Vai and Hangul: a character is a syllable, of two letters at least.
 _SYLLABLE = re.compile("[\u1200-\u167f\u18b0-\u18ff\ua500-\ua63f\uab70-\uabbf\uac00-\ud7a3]")
+_UNDECODED = "\ufffd"
 _LEADER = re.compile(r"((?!\s)[\W_] ?)\1{2,}")
 
 
 def flags(source: str, translation: str) -> tuple[str, ...]:
-    """Those of looped, copied, short that fit, in this order; none for a source without text.
+    """Those of looped, copied, short, broken that fit, in this order; none for a source without text.
 
     looped: the same words, up to 32, stand four times in a row, or the same two or more characters inside a word, and
     the source has no such row as long; dot leaders and rules are no loops where the source has one, too. copied: of
     four or more words with a letter, three in four are words of the source, each counted as often as it stands there;
     a text all of names is no copy. short: less than a third of the words of a source of six or more, where four
     characters of a script without spaces are a word, and less than two thirds of its letters; less than two thirds of
-    the sentences of a source of six or more, if it has any marks of their ends; or no text.
+    the sentences of a source of six or more, if it has any marks of their ends; or no text. broken: it has more of
+    U+FFFD, as which bytes are read that are no character, than the source.
     """
     if not source.strip():
         return ()
+    is_broken = translation.count(_UNDECODED) > source.count(_UNDECODED)
     if _LEADER.search(source):
         source, translation = (_LEADER.sub(r"\1", text) for text in (source, translation))
     both = chunks(source), chunks(translation)
@@ -54,6 +57,7 @@ def flags(source: str, translation: str) -> tuple[str, ...]:
         LOOPED: _is_looped(*both),
         COPIED: _is_copied(*both) and not _is_all_names(source),
         SHORT: _is_short(*both) or _lacks_sentences(source, translation),
+        BROKEN: is_broken,
     }
     return tuple(name for name, holds in signs.items() if holds)
 
@@ -61,7 +65,7 @@ def flags(source: str, translation: str) -> tuple[str, ...]:
 def flags_of(pairs: Iterable[tuple[str, str]]) -> tuple[str, ...]:
     """Those that fit any of these sources and translations, such as a line and its parts."""
     found = {sign for pair in set(pairs) for sign in flags(*pair)}
-    return tuple(sign for sign in (LOOPED, COPIED, SHORT) if sign in found)
+    return tuple(sign for sign in SIGNS if sign in found)
 
 
 def _is_looped(source: list[str], translation: list[str]) -> bool:

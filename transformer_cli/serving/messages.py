@@ -81,7 +81,7 @@ class Translated(Candidate):
 
     source: str
     flags: list[str]
-    """Signs that something is wrong: looped, copied, short, split, refused, unseen, unsure."""
+    """Signs that something is wrong: looped, copied, short, broken, split, refused, unseen, unsure."""
     n_best: list[Candidate]
     """As many as were asked for, the best one included."""
     alignment: list[Annotated[list[int], Field(min_length=2, max_length=2)]] | None = None

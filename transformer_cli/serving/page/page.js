@@ -5,6 +5,7 @@ const FLAGS = {
   looped: "repeats itself",
   copied: "mostly copied from the source",
   short: "much shorter than the source",
+  broken: "has bytes that are no character",
   split: "translated in parts",
   refused: "too long to be translated",
   unseen: "has words that training never saw",
