@@ -2,7 +2,9 @@
 
 from __future__ import annotations
 
+import math
 import os
+from collections.abc import Mapping
 from dataclasses import dataclass
 from pathlib import Path
 
@@ -32,6 +34,11 @@ class Standing:
         of = "" if self.steps is None else f" of {self.steps:,}"
         lacks = {"not finished": not self.is_finished, "never validated": not self.is_validated}
         return ", ".join((f"step {self.step:,}{of}", *(word for word, lacking in lacks.items() if lacking)))
+
+
+def ranked(scores: Mapping[str, float], losses: Mapping[str, float]) -> list[str]:
+    """The steps with a score in validation, best first, of equals the one of the lower loss, then the earlier."""
+    return sorted(scores, key=lambda step: (-scores[step], losses.get(step, math.inf), int(step)))
 
 
 def is_training(run_dir: Path) -> bool:

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import math
 from collections.abc import Sequence
 from functools import partial
 from pathlib import Path
@@ -116,13 +115,13 @@ def _best(run_dir: Path, n: int) -> list[Path]:
     from transformer_cli.checkpoints.find import list_checkpoints, step_name
     from transformer_cli.checkpoints.manifest import read_manifest, read_state
     from transformer_cli.checkpoints.record import read_config
+    from transformer_cli.checkpoints.standing import ranked
 
     there = {path.name: path for path in list_checkpoints(run_dir)}
     newest = [*there.values()][-1:]
     state = read_state(newest[0], read_manifest(newest[0])) if newest else {}
-    scores, losses = state.get("scores", {}), state.get("losses", {})
-    ranked = sorted(scores, key=lambda step: (-scores[step], losses.get(step, math.inf), int(step)))
-    steps = [step for step in ranked if step_name(int(step)) in there]
+    scores = state.get("scores", {})
+    steps = [step for step in ranked(scores, state.get("losses", {})) if step_name(int(step)) in there]
     paths = [there[step_name(int(step))] for step in steps]
     found = _enough(paths, n, run_dir, "with the score of a validation", "keep_best")
     by = read_config(run_dir).training.best_by

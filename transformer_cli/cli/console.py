@@ -95,7 +95,7 @@ def farewell(message: str, *, command: str | None = None) -> None:
     """How work was left by who stopped it, which is no error, and the command that goes on; said even when quiet."""
     lines = [_folded(visible(brief(message)))]
     if command:
-        lines.append(f"{_styled('to go on:', '36')} {visible(command)}")
+        lines.append(f"{styled('to go on:', '36')} {visible(command)}")
     _write(sys.stderr, "\n".join(lines))
 
 
@@ -239,7 +239,7 @@ pulse = Pulse(lambda: not _quiet and has_cursor(), columns)
 
 
 def _headed(head: str, code: str, text: str, *, margin: int = 0) -> str:
-    return _folded(f"{head} {visible(brief(text))}", margin=margin).replace(head, _styled(head, code), 1)
+    return _folded(f"{head} {visible(brief(text))}", margin=margin).replace(head, styled(head, code), 1)
 
 
 def _folded(text: str, *, margin: int = 0) -> str:
@@ -257,8 +257,9 @@ def _folded(text: str, *, margin: int = 0) -> str:
     return "\n".join(lines)
 
 
-def _styled(text: str, code: str) -> str:
-    return f"\x1b[{code}m{text}\x1b[0m" if has_colour(sys.stderr) else text
+def styled(text: str, code: str, *, on: TextIO | None = None) -> str:
+    """The text with an SGR code around it, where the stream, stderr unless another is named, has colours."""
+    return f"\x1b[{code}m{text}\x1b[0m" if has_colour(sys.stderr if on is None else on) else text
 
 
 def _write(stream: TextIO, text: str) -> None:

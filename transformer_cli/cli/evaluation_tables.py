@@ -5,14 +5,14 @@ from __future__ import annotations
 import shutil
 import sys
 import textwrap
-from collections.abc import Iterator, Mapping, Sequence
+from collections.abc import Mapping, Sequence
 from typing import Any
 
 from transformer_cli.cli import console
 from transformer_cli.cli.tables import Column, Table, show
 from transformer_cli.config.evaluation import EvaluationConfig
 from transformer_cli.evaluation.metrics import Score
-from transformer_cli.evaluation.report import Report, Sentence
+from transformer_cli.evaluation.report import Report
 from transformer_cli.evaluation.significance import Difference
 
 
@@ -31,7 +31,7 @@ def show_reports(reports: Sequence[Report], options: EvaluationConfig, *, markdo
             console.result(f"\n{_worst_title(report)}")
             for sentence in report.worst:
                 console.result(f"  line {sentence.line:,}: {sentence.score:.1f}")
-                for side, text in _sides(sentence):
+                for side, text in sentence.sides():
                     console.result(f"    {side:<12} {text}")
 
 
@@ -104,19 +104,12 @@ def _worst(report: Report) -> Table:
     rows: list[tuple[str, ...]] = []
     for sentence in report.worst:
         first = (f"{sentence.line:,}", f"{sentence.score:.1f}")
-        rows += [(*(("", "") if number else first), *side) for number, side in enumerate(_sides(sentence))]
+        rows += [(*(("", "") if number else first), *side) for number, side in enumerate(sentence.sides())]
     return Table(_worst_title(report), columns, tuple(rows))
 
 
 def _worst_title(report: Report) -> str:
     return f"Worst sentences of {report.name}, by the chrF of each"
-
-
-def _sides(sentence: Sentence) -> Iterator[tuple[str, str]]:
-    if sentence.source is not None:
-        yield "source", sentence.source
-    yield from (("reference", reference) for reference in sentence.references)
-    yield "translation", sentence.translation
 
 
 def _lines(report: Report) -> str:

@@ -75,8 +75,8 @@ def write_options(command: Any, ctx: Any, formatter: Any) -> None:
 
 def write_group(title: str, rows: Sequence[tuple[str, str]], formatter: Any) -> None:
     """What to type, and what that does."""
-    with formatter.section(_styled(title, "1")):
-        formatter.write_dl([(_styled(typed, "36"), _held(words)) for typed, words in rows])
+    with formatter.section(console.styled(title, "1", on=sys.stdout)):
+        formatter.write_dl([(console.styled(typed, "36", on=sys.stdout), _held(words)) for typed, words in rows])
         released = str.maketrans({held: character for character, held in HELD.items()})
         formatter.buffer[:] = [part.translate(released) for part in formatter.buffer]
 
@@ -84,7 +84,7 @@ def write_group(title: str, rows: Sequence[tuple[str, str]], formatter: Any) -> 
 def write_examples(examples: str | None, formatter: Any) -> None:
     """Lines to paste, as they are: never wrapped."""
     if examples:
-        with formatter.section(_styled("Examples", "1")):
+        with formatter.section(console.styled("Examples", "1", on=sys.stdout)):
             for line in examples.strip("\n").split("\n"):
                 formatter.write(f"{'':{formatter.current_indent}}{line.strip()}\n")
 
@@ -110,7 +110,3 @@ def _readable(typed: str, words: str) -> tuple[str, str]:
     words = re.sub(r"([^\s[]+)<=x<=\d{7,}", r"at least \1", words)  # a limit that nobody meets
     words = re.sub(r"([^\s[]+)<=x<=([^];]+)", r"\1 to \2", words).replace("x>=", "at least ")
     return re.sub(r" <(\S+)>$", lambda kind: f" {kind[1]}" if "|" in kind[1] else "", typed), words
-
-
-def _styled(text: str, code: str) -> str:
-    return f"\x1b[{code}m{text}\x1b[0m" if console.has_colour(sys.stdout) else text

@@ -11,11 +11,11 @@ from collections.abc import Sequence
 from types import FrameType
 
 from transformer_cli import environment
+from transformer_cli.cli.signals import WORDS
 from transformer_cli.errors import UsageError
 
 GRACE_S = 7.0
 """What is left to the others once one has failed: they end by themselves, unless they were stopped."""
-FORWARDED = [getattr(signal, name) for name in ("SIGINT", "SIGTERM", "SIGHUP", "SIGUSR1") if hasattr(signal, name)]
 
 
 def check_room(n: int) -> None:
@@ -44,7 +44,7 @@ def run_all(n: int, command: Sequence[str]) -> int:
         for child in children:
             child.send_signal(number)
 
-    for number in FORWARDED:
+    for number in WORDS:
         if number == signal.SIGINT or signal.getsignal(number) is not signal.SIG_IGN:
             signal.signal(number, forward)
     try:

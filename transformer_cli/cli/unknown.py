@@ -2,20 +2,17 @@
 
 from __future__ import annotations
 
-import difflib
-from collections.abc import Iterable, Sequence
+from collections.abc import Sequence
 
 from transformer_cli.errors import UsageError
-
-LIKE = 0.7
-"""How like a name has to be: with the library's 0.6, `serve` is like `score`."""
 
 
 def command_error(name: str, commands: Sequence[str]) -> UsageError:
     """For a command that there is not; with the one that other toolkits call so, or one that is like it."""
     from transformer_cli.config import elsewhere
+    from transformer_cli.config.expectations import nearest
 
-    meant = elsewhere.command(name, commands) or _nearest(name, commands)
+    meant = elsewhere.command(name, commands) or nearest(name, commands)
     hint = f"did you mean `tx {meant}`?" if meant else f"commands: {', '.join(commands)}."
     return UsageError(f"no such command: {name}", hint=hint)
 
@@ -30,6 +27,7 @@ def option_error(option: str, command: str, options: Sequence[str]) -> UsageErro
 
 def _option_hint(option: str, command: str, options: Sequence[str]) -> str:
     from transformer_cli.config import elsewhere
+    from transformer_cli.config.expectations import nearest
     from transformer_cli.config.settings import look_up
 
     dashed = option.replace("_", "-")
@@ -41,10 +39,6 @@ def _option_hint(option: str, command: str, options: Sequence[str]) -> str:
     if found.settings and "--set" in options:
         names = list(dict.fromkeys(setting.name for setting in found.settings))
         return f"that is a setting: --set {' or --set '.join(f'{name}=...' for name in names[:3])}"
-    if meant := _nearest(option, options):
+    if meant := nearest(option, options):
         return f"did you mean {meant}?"
     return f"`{command} --help` shows what is possible."
-
-
-def _nearest(name: str, names: Iterable[str]) -> str | None:
-    return next(iter(difflib.get_close_matches(name[:100], list(names), n=1, cutoff=LIKE)), None)

@@ -22,6 +22,8 @@ HUGE = 10**12
 """The schema's limit for counts that have none of their own."""
 FAR = 10**5
 """From here on a limit is not worth a word unless it is exceeded."""
+LIKE = 0.7
+"""How like a name has to be that is meant: with the library's 0.6, `serve` is like `score`."""
 
 
 @dataclass(frozen=True)
@@ -173,7 +175,7 @@ def advice(node: Node, wanted: Accepted, name: str) -> str:
 
 def nearest(word: str, names: Iterable[str]) -> str | None:
     """The name most like a mistyped word, if one is like it."""
-    return next(iter(difflib.get_close_matches(word[:100], list(names), n=1, cutoff=0.7)), None)
+    return next(iter(difflib.get_close_matches(word[:100], list(names), n=1, cutoff=LIKE)), None)
 
 
 def _as_number(text: str) -> str | None:

@@ -11,14 +11,12 @@ from pydantic import ValidationError
 from transformer_cli.config.expectations import Accepted, accepted, advice, describe
 from transformer_cli.config.names import shorten
 from transformer_cli.config.nodes import Node, Place, Refused, Source
-from transformer_cli.config.section import Section
+from transformer_cli.config.section import Path, Section
 from transformer_cli.config.settings import suggestion
 from transformer_cli.errors import ConfigError
 
 MAX_SHOWN = 100
 EXCERPT_WIDTH = 100
-
-Path = tuple[str | int, ...]
 
 
 @dataclass(frozen=True)

@@ -7,7 +7,7 @@ from __future__ import annotations
 
 import html
 import re
-from collections.abc import Iterator, Mapping, Sequence
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
@@ -143,17 +143,10 @@ def _margin(score: Score) -> str:
 def _without_script(report: Report) -> str:
     rows = (
         f"<dt>line {one.line:,}, chrF {one.score:.1f}</dt>"
-        + "".join(f'<dd dir="auto"><small>{side}</small> {_text(text)}</dd>' for side, text in _sides(one))
+        + "".join(f'<dd dir="auto"><small>{side}</small> {_text(text)}</dd>' for side, text in one.sides())
         for one in report.worst
     )
     return f"<noscript><p>All sentences need JavaScript; the worst are</p><dl>{''.join(rows)}</dl></noscript>"
-
-
-def _sides(sentence: Sentence) -> Iterator[tuple[str, str]]:
-    if sentence.source is not None:
-        yield "source", sentence.source
-    yield from (("reference", reference) for reference in sentence.references)
-    yield "translation", sentence.translation
 
 
 def _data(one: Judged, lines: Sequence[Sentence]) -> dict[str, Any]:

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Iterator, Sequence
 from dataclasses import asdict, dataclass
 from typing import Any
 
@@ -62,6 +62,13 @@ class Sentence:
     source: str | None
     references: list[str]
     translation: str
+
+    def sides(self) -> Iterator[tuple[str, str]]:
+        """What it consists of, each with what that is."""
+        if self.source is not None:
+            yield "source", self.source
+        yield from (("reference", reference) for reference in self.references)
+        yield "translation", self.translation
 
 
 @dataclass(frozen=True)

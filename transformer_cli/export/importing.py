@@ -2,17 +2,16 @@
 
 from __future__ import annotations
 
-import platform
 from collections.abc import Sequence
 from dataclasses import dataclass
-from importlib.metadata import version
 from pathlib import Path
 from typing import Any
 
 from pydantic import ValidationError
 
-from transformer_cli import __version__, files
+from transformer_cli import files
 from transformer_cli.checkpoints import store
+from transformer_cli.checkpoints.record import versions
 from transformer_cli.checkpoints.tensors import portion
 from transformer_cli.config.complaints import complaints
 from transformer_cli.config.run import RunConfig
@@ -85,9 +84,8 @@ def import_model(place: str | Path, run_dir: str | Path, overrides: Sequence[str
         store.point(aside, "best", 0)
         opened = store.open_run(checkpoint)  # whether the weights are those of the model
         parameters = sum(parameter.numel() for parameter in opened.model.parameters())
-        packages = {name: version(name) for name in ("torch", "sentencepiece", "sacrebleu")}
         record = {
-            "versions": {"tx": __version__, "python": platform.python_version(), **packages},
+            "versions": versions(),
             "imported": {"from": str(place.absolute()), "kind": found.kind},
             "tokenizer": fingerprint,
             "parameters": parameters,

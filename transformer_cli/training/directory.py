@@ -193,7 +193,7 @@ def check_same(now: RunConfig, run_dir: Path) -> dict[str, Any]:
     if saved.data.held_out != now.data.held_out:
         free = free - {"data.valid"}  # it says which text, not where it lies
     before, after = flat(saved.model_dump()), flat(now.model_dump())
-    keys = [key for key in before | after if key == "training.init_from" or not _is_among(key, free)]
+    keys = [key for key in before | after if key == "training.init_from" or not is_among(key, free)]
     keys = [key for key in keys if before.get(key) != after.get(key)]
     differences = [f"  {key}: {before.get(key)} in the run, {after.get(key)} now" for key in keys]
     if differences:
@@ -255,7 +255,7 @@ def check_alike(world: World, facts: Mapping[str, Any]) -> None:
         differences = [
             f"  {key}: {theirs.get(key)} there, {ours} here"
             for key, ours in all_facts[0].items()
-            if theirs.get(key) != ours and not _is_among(key.removeprefix("settings."), PLACES)
+            if theirs.get(key) != ours and not is_among(key.removeprefix("settings."), PLACES)
         ]
         if differences and world.is_main:
             raise UsageError(
@@ -294,7 +294,7 @@ def _identity(text: Mapping[str, Any]) -> dict[str, Any]:
     return {"sha256": text["sha256"], "weights": weights, "directions": directions}
 
 
-def _is_among(key: str, names: Collection[str]) -> bool:
+def is_among(key: str, names: Collection[str]) -> bool:
     """Whether a dotted key is one of these settings, or inside of one."""
     return any(key == name or key.startswith(f"{name}.") for name in names)
 

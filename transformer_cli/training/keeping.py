@@ -15,7 +15,7 @@ from typing import Self
 from torch import Tensor
 
 from transformer_cli.checkpoints import parts, store
-from transformer_cli.checkpoints.find import CHECKPOINTS
+from transformer_cli.checkpoints.find import CHECKPOINTS, step_of
 from transformer_cli.checkpoints.tensors import Portion, portion
 from transformer_cli.config.run import RunConfig
 from transformer_cli.errors import Interrupted, ModelError, ResourceError, TxError
@@ -220,7 +220,8 @@ class Keeper:
             return time.perf_counter() - begin, []
         warnings = self._point(ranked := progress.ranked)
         recent = store.list_checkpoints(self.run_dir)[-self.config.training.keep_last :]
-        store.prune(self.run_dir, {*map(int, ranked), *(int(path.name.rsplit("-", 1)[1]) for path in recent)})
+        steps = {*map(int, ranked), *(step_of(path.name) for path in recent)}
+        store.prune(self.run_dir, {step for step in steps if step is not None})
         return time.perf_counter() - begin, warnings
 
     def _tell(self, warnings: Sequence[str]) -> None:

@@ -10,6 +10,7 @@ from typing import Annotated, Any, ClassVar
 
 import pydantic
 
+from transformer_cli.checkpoints.standing import ranked
 from transformer_cli.checkpoints.store import STATE, Checkpoint
 from transformer_cli.config.section import NonNegativeFloat, NonNegativeInt, PositiveInt
 from transformer_cli.config.training import Budget, TrainingConfig
@@ -125,8 +126,8 @@ class Progress:
 
     @property
     def ranked(self) -> list[str]:
-        """The steps with a score, best first, the earlier of equals first."""
-        return sorted(self.scores, key=lambda step: (-self.scores[step], self.losses.get(step, math.inf), int(step)))
+        """The steps with a score, best first."""
+        return ranked(self.scores, self.losses)
 
     def forget(self, *steps: str) -> None:
         """Their checkpoints are not there any more."""

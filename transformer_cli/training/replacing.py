@@ -14,9 +14,11 @@ from pathlib import Path
 from typing import Any
 
 from transformer_cli import files
+from transformer_cli.checkpoints import manifest
 from transformer_cli.checkpoints.events import METRICS
 from transformer_cli.checkpoints.find import MANIFEST, list_checkpoints
 from transformer_cli.checkpoints.record import is_record
+from transformer_cli.data import volumes
 from transformer_cli.data.fingerprints import LINES
 from transformer_cli.data.lexicon import LEXICON
 from transformer_cli.errors import Interrupted, ResourceError, TxError, UsageError
@@ -33,12 +35,12 @@ FILES = ("best", "last", METRICS, NO_METRICS, WORD_COUNTS, LINES, LEXICON, MEMOR
 FOLDERS = {
     "tokenizer": (r"(spm|source|target)\.model|tokenizer\.json", ""),
     "data": (
-        r"(train|valid)(-sampled)?-[0-9a-f]{16}(-\d+-of-\d+)?",
+        rf"(train|valid){volumes.NAME}",
         r"(pairs|numbers|(source|target)(_offsets)?)\.npy|index\.json|words\.jsonl",
     ),
     "checkpoints": (
         r"step-\d{8,18}|damaged-step-\d{8,18}(-\d+)?",
-        r"(model|optimizer)\.safetensors|(state|manifest)\.json",
+        manifest.FILES,
     ),
     "tensorboard": (r"events\.out\.tfevents\.\d+\.tx", ""),
     "ctranslate2": (r"[0-9a-f]{16}", r"model\.bin|(spm|source|target)\.model|\w+\.json"),

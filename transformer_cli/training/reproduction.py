@@ -18,7 +18,7 @@ from transformer_cli.checkpoints.record import read_config, read_record
 from transformer_cli.config.run import RunConfig
 from transformer_cli.errors import DataError, ModelError, UsageError
 from transformer_cli.files import shown
-from transformer_cli.training.directory import flat
+from transformer_cli.training.directory import flat, is_among
 
 SUFFIX = ".results.json"
 """Of the file that lies beside `NAME.yaml`."""
@@ -193,7 +193,7 @@ def settings_of(config: RunConfig) -> dict[str, Any]:
 
 def _bound(tree: dict[str, Any]) -> dict[str, Any]:
     """What is not free of it."""
-    return {key: value for key, value in flat(tree).items() if not any(f"{key}.".startswith(f"{one}.") for one in FREE)}
+    return {key: value for key, value in flat(tree).items() if not is_among(key, FREE)}
 
 
 def collect(names: Sequence[str]) -> Results:
