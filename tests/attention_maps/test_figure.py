@@ -18,7 +18,7 @@ from transformer_cli.attention_maps import fonts
 from transformer_cli.attention_maps.figure import figure
 from transformer_cli.attention_maps.saved import as_json
 from transformer_cli.attention_maps.views import view
-from transformer_cli.errors import ResourceError, UsageError
+from transformer_cli.errors import UsageError
 
 MAPS = synthetic_maps(["▁ich", "▁trinke", "▁$x_1$"], ["▁i", "▁drink"], layers=(2, 2), heads=3, n_padding=1)
 
@@ -188,10 +188,7 @@ def test_a_figure_is_no_larger_than_can_be_looked_at(layers, most):
     assert remarks == ["only one in 4 of 200 pieces is named"]
 
 
-def test_too_many_matrices_and_no_matplotlib_are_refused(monkeypatch):
+def test_too_many_matrices_are_refused():
     maps = synthetic_maps(1, 1, layers=(1, 8), heads=60)
     with pytest.raises(UsageError, match="cannot show 480 matrices"):
         figure(views(maps, mean=False, blocks=maps.of("cross")), "", suffix=".png")
-    monkeypatch.setattr(module.importlib.util, "find_spec", lambda name: None)
-    with pytest.raises(ResourceError, match="matplotlib is not installed"):
-        module.require_matplotlib()

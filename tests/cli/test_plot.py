@@ -5,6 +5,7 @@ from __future__ import annotations
 import json
 import re
 import shutil
+import sys
 from pathlib import Path
 from xml.etree import ElementTree
 
@@ -105,6 +106,18 @@ def test_what_cannot_be_drawn_is_said(
     Path("runs/torn/metrics.jsonl").write_text('{"event":"update","step":1,"loss":2.5,"tokens_per_s":3.0}\n')
     assert tx("runs/a&b", *arguments) == code
     assert said in capfd.readouterr().err
+
+
+def test_without_matplotlib_there_are_curves_on_the_terminal_alone(
+    run: None, monkeypatch: pytest.MonkeyPatch, capfd: pytest.CaptureFixture[str]
+) -> None:
+    monkeypatch.setitem(sys.modules, "matplotlib", None)
+    assert tx("runs/a&b") == 0
+    assert tx("runs/a&b", "-o", "x.svg") == 5
+    said = capfd.readouterr().err
+    assert "a library cannot be loaded: import of matplotlib halted" in said
+    assert "it has to be installed anew" in said
+    assert not Path("x.svg").exists()
 
 
 def test_why_the_losses_are_apart_is_said_and_drawn(

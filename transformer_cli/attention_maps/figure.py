@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import importlib.util
 import io
 import math
 import re
@@ -16,7 +15,7 @@ import numpy as np
 from transformer_cli.attention_maps.fonts import fonts_for, to_install
 from transformer_cli.attention_maps.maps import ARROW
 from transformer_cli.attention_maps.views import View, is_leftward, label
-from transformer_cli.errors import ResourceError, UsageError
+from transformer_cli.errors import UsageError
 
 if TYPE_CHECKING:
     from matplotlib.axes import Axes
@@ -40,12 +39,6 @@ MAX_SHAPES = 5000
 MAX_MATRICES = 400
 _SELECTORS = re.compile("[\u034f\ufe00-\ufe0f\U000e0100-\U000e01ef]")
 DPI = 200
-
-
-def require_matplotlib() -> None:
-    """ResourceError where matplotlib is not installed."""
-    if importlib.util.find_spec("matplotlib") is None:
-        raise ResourceError("matplotlib is not installed", hint="pip install matplotlib; .html does without it")
 
 
 def figure(views: Sequence[View], caption: str, *, suffix: str) -> tuple[bytes, list[str]]:

@@ -84,9 +84,6 @@ def visualize_attention(
         check_suffix(path, *SUFFIXES)
         refuse_own_input(path, None if text or from_file else "-", from_file, config=config)
     if any(path.suffix.lower() in FIGURES for path in paths):
-        from transformer_cli.attention_maps.figure import require_matplotlib
-
-        require_matplotlib()  # said before the work, not after it
         # A notebook's own backend, which programs started from it inherit, is not there for all of them.
         os.environ["MPLBACKEND"] = "agg"
     if from_file is not None:

@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import html
-import importlib.util
 import io
 import textwrap
 from collections.abc import Sequence
@@ -15,7 +14,7 @@ import numpy as np
 
 from transformer_cli.checkpoints.events import METRICS, read_events
 from transformer_cli.checkpoints.record import read_config
-from transformer_cli.errors import ModelError, ResourceError, TxError
+from transformer_cli.errors import ModelError, TxError
 from transformer_cli.files import shown
 
 Over = Literal["steps", "tokens", "minutes"]
@@ -106,10 +105,8 @@ def figure(runs: Sequence[tuple[str, Sequence[Curve]]], *, over: Over, suffix: s
     """A file of a panel for each quantity and a line for each run, the same bytes for the same curves.
 
     runs: their names, and their curves. note: stands above them. suffix: .png, .svg or .html, which is a page around
-    the .svg that asks for nothing. Raises ResourceError where matplotlib is not installed.
+    the .svg that asks for nothing.
     """
-    if importlib.util.find_spec("matplotlib") is None:
-        raise ResourceError("matplotlib is not installed", hint="pip install matplotlib; without -o nothing is drawn")
     import matplotlib
     from matplotlib.figure import Figure
     from matplotlib.ticker import EngFormatter
