@@ -32,8 +32,8 @@ class Source:
 
 @dataclass(frozen=True)
 class Hardware:
-    """An accelerator. devices: what its driver calls it; peak_flops: per second, by precision; sources: by the name of
-    the number."""
+    """An accelerator. devices: what its driver calls it; peak_flops_per_s: by precision; sources: by the name of the
+    number."""
 
     key: str
     name: str

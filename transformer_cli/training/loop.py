@@ -1,7 +1,7 @@
 """The loop: batches in, a better model out; it reads as a summary.
 
-Nothing random has a state here: dropout's bits come from (seed, step, batch), the order of the batches from
-(seed, epoch). To continue a run it is enough to know how far it was.
+Nothing random has a state here: dropout's bits are seeded anew for each batch (`seed_dropout` in update.py), the order
+of the batches comes from (seed, epoch). To continue a run it is enough to know how far it was.
 """
 
 from __future__ import annotations

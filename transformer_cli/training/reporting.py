@@ -30,8 +30,9 @@ ARROW = "  ->  "
 class Reporter:
     """Turns updates and validations into text and events.
 
-    run_dir: None keeps no metrics, as on all processes but the first. listener: who is told. log_every: updates between
-    two events. horizon: what ends the run. best_by: what a validation is judged by.
+    run_dir: None keeps no metrics, as on all processes but the first. listener: who is told. horizon: what ends the
+    run. progress: where it goes on; what was measured behind that is forgotten. clock: where time goes. utilisation:
+    how much of the machine's products it uses.
     """
 
     def __init__(

@@ -1,7 +1,4 @@
-"""One update: gradients, what the device is given to make of them, and what that came to.
-
-Nothing random has a state here: dropout's bits come from (seed, step, batch).
-"""
+"""One update: gradients, what the device is given to make of them, and what that came to."""
 
 from __future__ import annotations
 
