@@ -219,7 +219,7 @@ def read_json(path: str | Path, *, error: type[TxError] = DataError, hint: str |
     return parse_json(read_text(path, error=error, hint=hint), path, error=error, hint=hint)
 
 
-def parse_json(text: str, path: str | Path, *, error: type[TxError] = DataError, hint: str | None = None) -> Any:
+def parse_json(text: str, path: str | Path, *, error: type[TxError], hint: str | None = None) -> Any:
     """The value of a JSON text that came from `path`, or `error` with the path and the place."""
     try:
         return json.loads(text)

@@ -14,7 +14,7 @@ from hypothesis import strategies as st
 from transformer_cli.config.data import DataConfig
 from transformer_cli.config.tokenizer import TokenizerConfig
 from transformer_cli.data import batching
-from transformer_cli.data.batching import left_over, padding_share, plan, plan_of_rest
+from transformer_cli.data.batching import left_over, plan, plan_of_rest
 from transformer_cli.data.binary import narrow
 from transformer_cli.data.corpus import load_training
 from transformer_cli.data.mixture import MixedCorpus, Mixture, Part
@@ -26,6 +26,13 @@ REPOSITORY = Path(__file__).resolve().parents[2]
 pairs = st.tuples(st.integers(1, 40), st.integers(1, 40))
 corpora = st.lists(pairs, max_size=200).map(lambda rows: np.array(rows, dtype=np.int64).reshape(-1, 2))
 budgets = st.integers(40, 300)
+
+
+def padding_share(lengths, batches):
+    """Of the source and target tokens that are computed."""
+    computed = sum(len(batch) * int(lengths[batch].max(axis=0).sum()) for batch in batches if len(batch))
+    real = sum(int(lengths[batch].sum()) for batch in batches)
+    return 1 - real / computed if computed else 0.0
 
 
 def random_lengths(n: int, *, longest: int = 40) -> np.ndarray:

@@ -49,10 +49,10 @@ def test_words_vanish_whole_and_leave_their_places(tmp_path, tokenizer):
 
 def test_a_draw_depends_on_seed_epoch_and_place_alone(tmp_path, tokenizer):
     def all_of(text: DroppedCorpus) -> list[list[int]]:
-        return [text.source(index).tolist() for index in range(len(text))]
+        return [text.source(index).tolist() for index in range(len(text.lengths))]
 
     one = dropped(tmp_path, tokenizer, rate=0.5)
-    assert all_of(one) == [one.source(i).tolist() for i in reversed(range(len(one)))][::-1]
+    assert all_of(one) == [one.source(i).tolist() for i in reversed(range(len(one.lengths)))][::-1]
     assert all_of(one) != all_of(dropped(tmp_path, tokenizer, rate=0.5, epoch=1))
     assert all_of(one) != all_of(dropped(tmp_path, tokenizer, rate=0.5, seed=2))
     same = [index for index, line in enumerate(LINES) if line == LINES[5]]

@@ -70,7 +70,7 @@ def result(text: str) -> None:
     _write(sys.stdout, visible(text) if is_terminal(sys.stdout) else text)
 
 
-def say(text: str = "", *, to_paste: bool = False) -> None:
+def say(text: str, *, to_paste: bool = False) -> None:
     """A line of conversation on stderr. to_paste: it stays one line, however narrow the terminal is."""
     if not _quiet:
         shown = visible(brief(text))

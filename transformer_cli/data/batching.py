@@ -75,13 +75,6 @@ def plan_of_rest(
     return plan(lengths, budget=budget, seed=seed, epoch=epoch, rank=rank, world=world, rows=rows)
 
 
-def padding_share(lengths: npt.NDArray[np.integer], batches: list[Indices]) -> float:
-    """Share of the computed source and target tokens that are padding."""
-    computed = sum(len(batch) * int(lengths[batch].max(axis=0).sum()) for batch in batches if len(batch))
-    real = sum(int(lengths[batch].sum()) for batch in batches)
-    return 1 - real / computed if computed else 0.0
-
-
 def _steps(
     lengths: npt.NDArray[np.integer], rows: Indices | None, *, budget: int, seed: int, epoch: int, world: int
 ) -> list[list[Indices]]:

@@ -34,9 +34,6 @@ class DroppedCorpus:
         self.lengths = text.lengths
         self.opens, self.closes, self.is_mark = vocabulary.words
 
-    def __len__(self) -> int:
-        return len(self.lengths)
-
     def source(self, index: int, copy: int = 0) -> npt.NDArray[np.integer]:
         """Source ids as the encoder reads them."""
         ids = self.text.source(index, copy)

@@ -68,10 +68,6 @@ class StopRequest:
         for number, handler in self._previous.items():
             signal.signal(number, handler)
 
-    @property
-    def is_made(self) -> bool:
-        return self.signal_number is not None
-
     def asked(self, *, next_s: float) -> list[float]:
         """By which signal this process was asked, if it was, or as if the time would be over so many seconds from now;
         to be summed over the processes."""

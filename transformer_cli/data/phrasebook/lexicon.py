@@ -242,11 +242,6 @@ class Verb:
     subjects: tuple[str, ...]
     objects: tuple[str, ...]
 
-    @property
-    def stem_infinitive(self) -> str:
-        """The infinitive without its separable prefix: `stehen` of `aufstehen`."""
-        return self.german.removeprefix(self.prefix)
-
 
 @dataclass(frozen=True, eq=False)
 class Adjective:
