@@ -87,6 +87,51 @@ def test_the_head_that_looks_most_from_one_word_at_another_is_found(wanted, kind
     assert head.weight == pytest.approx(max(weights.values()))
 
 
+@pytest.mark.parametrize(
+    ("wanted", "word"),
+    [("ewu\u0301re\u0323\u0301 -> goat", "ew\u00far\u1eb9\u0301."), ("\u00e0 -> goat", "a\u0300"), ("है -> GOAT", "है।")],
+)
+def test_a_word_is_found_however_its_accents_are_encoded_and_with_the_last_of_them(wanted, word):
+    """An accent that is a character of its own used to be another word, and none before a full stop."""
+    maps = synthetic_maps(["▁a", "▁goat"], ["▁ew\u00far\u1eb9\u0301", ".", "▁a\u0300", "▁है", "।"])
+    assert found(maps, wanted).words == (word, "goat")
+
+
+UNSPACED = ["▁我", "母", "亲", "昨天", "<0xE6>", "<0xAF>", "<0x8D>", "。", "▁ok", "ay"]
+
+
+@pytest.mark.parametrize(
+    ("wanted", "keys"),
+    [
+        ("it -> 母亲", [1, 2]),
+        ("it -> 亲昨天", [2, 3]),
+        ("it -> 昨天", [3]),
+        ("it -> 我", [0]),
+        ("it -> 母:2", [4, 5, 6]),
+        ("it -> 母:1", [1]),
+        ("it -> 我母亲昨天母。", [*range(8)]),
+        ("it -> okay", [8, 9]),
+    ],
+)
+def test_in_text_without_spaces_a_word_is_what_pieces_spell(wanted, keys):
+    """Between spaces, which are what parts words, there stands a whole sentence."""
+    maps = synthetic_maps(UNSPACED, ["▁it"], layers=(1, 1), heads=4)
+    head = found(maps, wanted)
+    weights = maps.of("cross")[0].weights_HQK[:, 0, keys].sum(axis=-1)
+    assert (head.kind, head.head) == ("cross", weights.argmax() + 1)
+    assert head.weight == pytest.approx(weights.max())
+    assert maps.source.words == (0,) * 8 + (1, 1, 2)
+
+
+def test_a_part_of_a_piece_is_refused_with_the_pieces_that_there_are():
+    with pytest.raises(UsageError, match="'天' is there, but does not begin and end where pieces do") as caught:
+        found(synthetic_maps(UNSPACED, ["▁it"]), "it -> 天")
+    assert caught.value.hint.startswith("the pieces are 我, 母, 亲, 昨天, <0xE6>")
+    with pytest.raises(UsageError, match="no word '书'") as caught:
+        found(synthetic_maps(UNSPACED, ["▁it"]), "it -> 书")
+    assert caught.value.hint == "the words are 我, 母, 亲, 昨天, 。, okay, </s>, it, <s>"
+
+
 def test_of_all_kinds_that_have_both_words_the_greatest_weight_counts():
     maps = synthetic_maps(SOURCE, TARGET, layers=(1, 2), heads=3, seed=1)
     weights = [block.weights_HQK[i, 7, 8] for block in maps.of("encoder") for i in range(3)]

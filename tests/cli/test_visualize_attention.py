@@ -97,6 +97,24 @@ def test_the_head_that_looks_most_from_a_word_at_another_is_found_and_shown(here
     assert '"unit":"words"' in Path("beer.html").read_text(encoding="utf-8")
 
 
+def test_what_is_found_in_text_without_spaces_is_shown_among_pieces_and_saved_as_it_was(here, capfd):
+    assert tx(SOURCE, "--target", TARGET, "-o", "a.json") == 0
+    maps = json.loads(Path("a.json").read_text(encoding="utf-8"))
+    source = maps["source"]
+    n = len(source["pieces"]) - 1
+    source["pieces"] = ["▁我", "母", "亲", *"一二三四五六七八九十"[: n - 3], "</s>"]
+    source["words"] = [*[0] * n, 1]
+    Path("b.json").write_text(json.dumps(maps, ensure_ascii=False), encoding="utf-8")
+    capfd.readouterr()
+    assert tx("--from", "b.json", "--find", "beer -> 母亲", "--json", "-o", "b.html", "-o", "b.npz") == 0
+    shown = capfd.readouterr()
+    assert "found: beer → 母亲 has " in shown.err
+    assert json.loads(shown.out)["source"] == source
+    assert list(read_maps("b.npz").source.words) == source["words"]
+    page = Path("b.html").read_text(encoding="utf-8").split('id="maps">')[1].split("</script>")[0]
+    assert json.loads(page)["source"]["word_texts"][:3] == ["我", "母亲", "一"]
+
+
 def test_what_cannot_be_found_is_refused(here, capfd):
     assert tx("ich mochte ein bier.", "--target", "i want a beer!", "--find", "BEER -> bier") == 0
     assert "found: beer! → bier. has " in capfd.readouterr().err

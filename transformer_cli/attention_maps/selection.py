@@ -2,14 +2,17 @@
 
 from __future__ import annotations
 
+import itertools
 import re
 import shlex
-from collections.abc import Sequence
+import unicodedata
+from collections.abc import Iterator, Sequence
 from dataclasses import dataclass, replace
 
-from transformer_cli.attention_maps.maps import KINDS, AttentionMaps, Block, Kind
-from transformer_cli.attention_maps.views import TITLES, label, view
+from transformer_cli.attention_maps.maps import KINDS, AttentionMaps, Block, Kind, Side
+from transformer_cli.attention_maps.views import TITLES, label, text_of, view, word_texts
 from transformer_cli.errors import UsageError
+from transformer_cli.writing import begins_unspaced
 
 MEAN = "mean"
 
@@ -83,7 +86,8 @@ def _ranges(numbers: Sequence[int]) -> str:
 class Found:
     """The head that looks most from one word at another.
 
-    words: the two, as the text has them. weight: as a picture by words has it.
+    words: the two, as the text has them. weight: as a picture by words has it. maps: where it was found; text without
+    spaces has pieces for words there, and what was looked for as one.
     """
 
     kind: Kind
@@ -91,18 +95,21 @@ class Found:
     head: int
     words: tuple[str, str]
     weight: float
+    maps: AttentionMaps
 
 
 def found(maps: AttentionMaps, wanted: str) -> Found:
     """The head with the greatest weight from one word at another, of all kinds of attention that have each once.
 
-    wanted: `it -> animal`; `the:2` is the second `the`. Case doesn't matter. The decoder looks for the word that comes
-    out. Raises UsageError for what is no such pair, for words that aren't there, or are everywhere several times.
+    wanted: `it -> animal`; `the:2` is the second `the`. Case doesn't matter, nor how accents are encoded. In text
+    without spaces a word is what some pieces spell. The decoder looks for the word that comes out.
+    Raises UsageError for what is no such pair, for words that aren't there, or are everywhere several times.
     """
     place = f"--find {shlex.quote(wanted)}"
     names = [name.strip() for name in re.split("->|→", wanted)]
     if len(names) != 2 or not all(names):
         raise UsageError(f"{place}: expected two words with an arrow between them", hint='--find "it -> animal"')
+    maps = replace(maps, source=_parted(maps.source, names), target=_parted(maps.target, names))
     best: Found | None = None
     several: UsageError | None = None
     there: set[str] = set()
@@ -124,11 +131,13 @@ def found(maps: AttentionMaps, wanted: str) -> Found:
         weights_H = shown.weights_HQK[:, query, key]
         i = int(weights_H.argmax())
         if shown.visible_QK[query, key] and (best is None or weights_H[i] > best.weight):
-            best = Found(block.kind, block.layer, block.heads[i], (rows[query], columns[key]), float(weights_H[i]))
+            pair = rows[query], columns[key]
+            best = Found(block.kind, block.layer, block.heads[i], pair, float(weights_H[i]), maps)
     if best is None:
         if several is not None:
             raise several
         if missing := [name for name in names if name not in there]:
+            _check_borders(missing[0], maps, place)
             stem, _, number = missing[0].rpartition(":")
             first = f": the first one is {f'{stem}:1'!r}" if stem and number.strip("0") == "" != number else ""
             raise UsageError(
@@ -141,14 +150,70 @@ def found(maps: AttentionMaps, wanted: str) -> Found:
     return best
 
 
+def _parted(side: Side, names: Sequence[str]) -> Side:
+    """The same, but where text has no spaces each piece is a word, or several that spell one of these names."""
+    unspaced = {word for word, text in enumerate(word_texts(side)) if any(map(begins_unspaced, text))}
+    opens = [True] * len(side.pieces)
+    for place, (before, piece) in enumerate(itertools.pairwise(side.pieces), start=1):
+        if side.words[place] == side.words[place - 1]:
+            is_byte = before.startswith("<0x") and piece.startswith("<0x")
+            opens[place] = side.words[place] in unspaced and text_of([before]) != "" and not is_byte
+    for name in names:
+        for start, end in _spelled(_name(name), side.pieces):
+            opens[start : end + 1] = [True, *[False] * (end - start - 1), True][: len(opens) - start]
+    return replace(side, words=tuple(number - 1 for number in itertools.accumulate(map(int, opens))))
+
+
+def _spelled(name: str, pieces: Sequence[str]) -> Iterator[tuple[int, int]]:
+    """From where to where pieces spell a name that is written without spaces."""
+    if not any(map(begins_unspaced, name)):
+        return
+    start = 0
+    while start < len(pieces):
+        text, end = "", start
+        while text != name and len(text) <= len(name) and end < len(pieces):
+            end += 1
+            text = _same(text_of(pieces[start:end]))
+        if text == name:
+            yield start, end
+        start = end if text == name else start + 1
+
+
+def _check_borders(name: str, maps: AttentionMaps, place: str) -> None:
+    """UsageError for a part of a text without spaces that begins or ends inside of a piece."""
+    for side in (maps.source, maps.target):
+        if any(map(begins_unspaced, name)) and _name(name) in _same(text_of(side.pieces)):
+            texts = [piece.strip("▁") for piece, mark in zip(side.pieces, side.marks, strict=True) if not mark]
+            pieces = ", ".join(map(label, filter(None, texts)))
+            raise UsageError(
+                f"{place}: {name!r} is there, but does not begin and end where pieces do",
+                hint=f"the pieces are {pieces}; several in a row can be given as one word",
+            )
+
+
+def _name(name: str) -> str:
+    """Without the number of `the:2`, as `_same` has it."""
+    return _same(re.sub(r"(?<=.):\d{1,4}$", "", name))
+
+
+def _same(text: str) -> str:
+    """What is equal for texts that differ in case alone, or in how accents are encoded."""
+    return unicodedata.normalize("NFC", text.casefold())
+
+
 def _occurrences(name: str, words: Sequence[str]) -> list[int]:
     """Where a word is, by its text, or else by what it is without the marks around it; of `the:2` the second place of
     `the`, unless that is a word itself."""
-    folded = [word.casefold() for word in words]
-    wanted = label(name).casefold()
+    folded = [_same(word) for word in words]
+    wanted = _same(label(name))
     places = [place for place, word in enumerate(folded) if word == wanted]
-    places = places or [place for place, word in enumerate(folded) if re.sub(r"^\W+|\W+$", "", word) == wanted]
+    places = places or [place for place, word in enumerate(folded) if _bare(word) == wanted]
     stem, _, number = name.rpartition(":")
     if not places and stem and number.isdecimal() and len(number) < 5:
         return _occurrences(stem, words)[int(number) - 1 :][:1] if int(number) else []
     return places
+
+
+def _bare(word: str) -> str:
+    """Without what is no letter, number or accent at either end."""
+    return word.strip("".join(char for char in word if unicodedata.category(char)[0] not in "LMN"))

@@ -117,8 +117,13 @@ def word_labels(side: Side) -> list[str]:
 def word_texts(side: Side) -> list[str]:
     """The words as text: pieces joined, `▁` a space, runs of byte pieces the characters that they spell."""
     starts = [*_first_of_words(side), len(side.pieces)]
-    joined = ["".join(side.pieces[start:end]) for start, end in itertools.pairwise(starts)]
-    return [_BYTES.sub(_spelled, word).replace("▁", " ").strip() or word for word in joined]
+    words = [side.pieces[start:end] for start, end in itertools.pairwise(starts)]
+    return [text_of(pieces) or "".join(pieces) for pieces in words]
+
+
+def text_of(pieces: Sequence[str]) -> str:
+    """What they spell, without the spaces around it."""
+    return _BYTES.sub(_spelled, "".join(pieces)).replace("▁", " ").strip()
 
 
 _JOINER = re.compile("(?<=[\u2190-\u2bff\U0001f000-\U0001faff\ufe0f])\u200d(?=[\u2190-\u2bff\U0001f000-\U0001faff])")

@@ -100,21 +100,24 @@ def visualize_attention(
 
     chosen = selected(maps, layers=layers, heads=heads)
     _tell(chosen)
+    pictured = chosen
     if find is not None:
         head = found(chosen, find)
         layers, heads = f"{head.kind}:{head.layer}", str(head.head)
-        chosen = selected(chosen, layers=layers, heads=heads)
+        chosen, pictured = (selected(one, layers=layers, heads=heads) for one in (chosen, head.maps))
         _tell_of(head)
 
     joined = words or find is not None
 
     def views() -> list[View]:
-        return _views(chosen, layers=layers, heads=heads, words=joined)
+        return _views(pictured, layers=layers, heads=heads, words=joined)
 
     if words and (paths or json_output) and all(path.suffix.lower() in DATA for path in paths):
         console.warn("--words joins pieces in pictures; numbers are saved by pieces")
     with console.pulse.doing("drawing"):
-        contents = [_content(path, chosen, views, words=joined) for path in paths]
+        contents = [
+            _content(path, chosen if path.suffix.lower() in DATA else pictured, views, words=joined) for path in paths
+        ]
     for path, content in zip(paths, contents, strict=True):
         write_result(path, content)
     if json_output:
