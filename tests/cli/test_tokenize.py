@@ -73,6 +73,24 @@ def test_a_configuration_without_text_trains_and_says_how_it_went(home, capsys):
     assert said.out == ""
 
 
+@pytest.mark.parametrize(
+    ("line", "word"),
+    [
+        ("Sie verabschieden sich, endlich!", '"verabschieden"'),
+        ("a ewu\u0301re\u0323\u0301 b", '"ewu\u0301re\u0323\u0301"'),
+        ("我母亲昨天想要那本书。好", '"我母亲昨天想要那本书"'),
+        ("-- !", "-i FILE"),
+    ],
+)
+def test_a_word_of_the_text_is_suggested_to_be_cut_next(home, capsys, line, word):
+    """It was an English one, whatever the language."""
+    (home / "t.de").write_text(f"{line}\n", encoding="utf-8")
+    (home / "t.en").write_text("a thankful translation\n", encoding="utf-8")
+    main(["tokenize", "-c", "small.yaml", "--set", "data.train=t", "--set", "tokenizer.kind=char"])
+    said = capsys.readouterr().err
+    assert f"next: tx tokenize -m runs/small {word}\n" in said
+
+
 def test_training_reports_as_json_too(home, capsys):
     [report] = map(json.loads, output(capsys, "-c", "small.yaml", "--json", "--set", "tokenizer.vocab_size=5000"))
     tokenizer = Tokenizer.load("runs/small/tokenizer")

@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+import unicodedata
+from collections.abc import Sequence
 from dataclasses import dataclass
 from pathlib import Path
 from typing import TYPE_CHECKING, Annotated
@@ -22,6 +24,8 @@ if TYPE_CHECKING:
     from transformer_cli.tokenizer.losses import Unknown
 
 EXAMPLE = 'for example: tx tokenize "thankfulness", or tx tokenize -c tiny.yaml to train a tokenizer'
+FEW_LINES, MOST_TYPED = 200, 20
+"""Lines of a training text and characters of a word among which an example is looked for."""
 
 
 def tokenize(
@@ -211,7 +215,7 @@ def _train(config_path: str, overrides: list[str], run_dir: str | None, *, as_js
         summary |= {"tokens_per_word": {side: ratio for side, (ratio, _) in sides.items()}}
         summary |= {"unknown_tokens": {side: unknown.n for side, (_, unknown) in sides.items()}, "text": text.counts}
         console.result(json_line(summary))
-    _tell(report, sides, text.counts, config, place)
+    _tell(report, sides, text, config, place)
 
 
 def _save(tokenizer: Tokenizer, run_dir: Path, config: RunConfig, text: Corpus) -> None:
@@ -248,7 +252,7 @@ def _save(tokenizer: Tokenizer, run_dir: Path, config: RunConfig, text: Corpus) 
 def _tell(
     report: TokenizerReport,
     sides: dict[str, tuple[float, Unknown]],
-    counts: dict[str, int],
+    text: Corpus,
     config: RunConfig,
     run_dir: Path,
 ) -> None:
@@ -268,10 +272,18 @@ def _tell(
     console.say(f"lines used: {report.lines_used:,}, skipped: {n_skipped:,}")
     for reason, n in report.lines_skipped.items():
         console.warn(f"skipped: {n:,} x {reason}")
-    for reason, n in counts.items():
+    for reason, n in text.counts.items():
         console.warn(f"text: {n:,} x {reason}")
     is_cut = report.kind in ("char", "word") and report.pieces == report.asked
     for side, found in unknown.items():
         console.warn(found.in_words("text", side, remedy(config.tokenizer, is_inherited=False, is_cut=is_cut)))
     console.say(f"saved in {run_dir / 'tokenizer'}")
-    console.say(f'next: tx tokenize -m {run_dir} "thankfulness"')
+    word = _long_word(text.source[:FEW_LINES])
+    console.say(f"next: tx tokenize -m {run_dir} " + (f'"{word}"' if word else "-i FILE"), to_paste=True)
+
+
+def _long_word(lines: Sequence[str]) -> str | None:
+    """The longest run of letters that is still easily typed: a tokenizer has something to cut there."""
+    spaced = ("".join(char if unicodedata.category(char)[0] in "LMN" else " " for char in line) for line in lines)
+    words = (word for line in spaced for word in line.split() if len(word) <= MOST_TYPED)
+    return max(words, key=len, default=None)
