@@ -9,12 +9,11 @@ from collections.abc import Mapping
 from functools import cache
 from typing import Literal
 
+SOUTH_EAST_ASIAN = "\u0e00-\u0eff\u1000-\u109f\ua9e0-\ua9ff\uaa60-\uaa7f\u1780-\u17ff"
+"""Thai and Lao, Myanmar, Khmer, each with its extensions, as a pattern has them in brackets."""
 _HAN = "\u3005-\u3007\u3021-\u3029\u3031-\u303c\u3400-\u4dbf\u4e00-\u9fff\uf900-\ufaff\U00020000-\U0003ffff"
-# Thai and Lao, Myanmar, Khmer; kana; Han. Each with its extensions; Korean has spaces.
-_UNSPACED = (
-    "\u0e00-\u0eff\u1000-\u109f\ua9e0-\ua9ff\uaa60-\uaa7f\u1780-\u17ff"
-    "\u3040-\u30ff\u31f0-\u31ff\uff66-\uff9f\U0001aff0-\U0001b16f" + _HAN
-)
+# Those; kana; Han. Korean has spaces.
+_UNSPACED = f"{SOUTH_EAST_ASIAN}\u3040-\u30ff\u31f0-\u31ff\uff66-\uff9f\U0001aff0-\U0001b16f{_HAN}"
 _FIRST_UNSPACED = "\u0e00"
 _BEGINS_UNSPACED = re.compile(f"[{_UNSPACED}]")
 _FIRST_MARK = "\u0300"

@@ -20,7 +20,7 @@ from transformer_cli.data.fingerprints import Numbers, fingerprints, is_among
 from transformer_cli.data.shifts import MOST_LINES, Shift, shifted
 from transformer_cli.data.text import BLOCK, JoinedText, as_text, where_in_words
 from transformer_cli.errors import DataError
-from transformer_cli.writing import WordCounter
+from transformer_cli.writing import SOUTH_EAST_ASIAN, WordCounter
 
 EXAMPLES = 5
 """Lines that a finding names."""
@@ -41,11 +41,14 @@ SWAPPED = 0.3
 """Of those of either side, how many more the other text's other side has."""
 
 _CONTROL = re.compile("[\x00-\x08\x0a-\x1f\x7f-\x9f\u2028\u2029]")
-# Joiners do their work in Persian, in Indian scripts and in emoji; first, or behind a Latin letter, they have none.
-# So do tags behind a black flag, which make it England's.
+# Joiners do their work in Persian, also between a Latin word and its ending, in Indian scripts and in emoji; first, or
+# behind another Latin letter, they have none. So do tags behind a black flag, which make it England's. Scripts of South
+# East Asia have U+200B between words and U+2060 where no line breaks; in Mongolian U+180E stands before a last vowel.
 _ZERO_WIDTH = re.compile(
-    "[\u00ad\u180e\u200b\u2060-\u2064\u206a-\u206f\ufeff\ufff9-\ufffb\U0001bca0-\U0001bca3\U0001d173-\U0001d17a\U000e0001]"
-    "|(?:^|[\x00-\u024f])[\u200c\u200d]"
+    f"(?<![{SOUTH_EAST_ASIAN}])[\u200b\u2060](?![{SOUTH_EAST_ASIAN}])"
+    "|(?<![\u1800-\u18af])\u180e"
+    "|[\u00ad\u2061-\u2064\u206a-\u206f\ufeff\ufff9-\ufffb\U0001bca0-\U0001bca3\U0001d173-\U0001d17a\U000e0001]"
+    "|(?:^|[\x00-\u0020\u00a0])[\u200c\u200d]|[\x21-\u024f][\u200c\u200d](?![\u0600-\u0dff])"
     "|(?<![\U0001f3f4\U000e0020-\U000e007e])[\U000e0020-\U000e007f]"
 )
 # Overrides show letters in another order than they have; the other marks have work to do beside Arabic and Hebrew.
