@@ -2,17 +2,20 @@
 
 from __future__ import annotations
 
+import errno
 import gzip
 import io
 import os
 import random
+from pathlib import Path
+from types import SimpleNamespace
 
 import pytest
 
 from transformer_cli.data import stream
 from transformer_cli.data.corpus import split_lines
-from transformer_cli.data.stream import LineStream
-from transformer_cli.errors import DataError
+from transformer_cli.data.stream import LineStream, opened, read_some
+from transformer_cli.errors import DataError, ResourceError
 
 
 class Crumbs:
@@ -52,6 +55,27 @@ def test_bad_bytes_have_the_same_place_however_they_come_in(seed: int) -> None:
     with pytest.raises(DataError) as crumbs:
         list(LineStream(Crumbs(data, seed), "text"))
     assert crumbs.value.message == whole.value.message
+
+
+@pytest.mark.parametrize("name", ["x.de", "x.de.gz"])
+@pytest.mark.parametrize("number", [errno.EIO, errno.ESTALE, errno.EMFILE])
+def test_a_disk_that_fails_is_no_fault_of_the_text(
+    name: str, number: int, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """While a text was opened or looked through it was exit code 3, as text that is missing."""
+
+    def fails(*arguments: object) -> bytes:
+        raise OSError(number, os.strerror(number))
+
+    (tmp_path / name).write_bytes(gzip.compress(b"ein Hund\n"))
+    failing = SimpleNamespace(read1=fails)
+    said = f"{name} cannot be read: {os.strerror(number)}$"
+    with pytest.raises(ResourceError, match=said) as caught:
+        read_some(failing, str(tmp_path / name))
+    assert caught.value.hint
+    monkeypatch.setattr("builtins.open" if name.endswith("gz") else "pathlib.Path.open", fails)
+    with pytest.raises(ResourceError, match=said):
+        opened(tmp_path / name)
 
 
 def test_a_line_is_there_as_soon_as_it_has_ended() -> None:

@@ -24,6 +24,7 @@ from transformer_cli.config.data import (
     PhrasebookConfig,
     WeightedText,
 )
+from transformer_cli.data.charsets import BOM, not_utf8, refuse_wide
 from transformer_cli.errors import ConfigError, DataError
 
 if TYPE_CHECKING:
@@ -31,7 +32,6 @@ if TYPE_CHECKING:
     from transformer_cli.data.phrasebook import Phrasebook
     from transformer_cli.data.text import Open, Places
 
-BOM = b"\xef\xbb\xbf"
 BOM_REMOVED = "byte order mark removed"
 CR_STRIPPED = "carriage return stripped"
 LONGEST_LINE = 4 * 1024 * 1024
@@ -187,6 +187,7 @@ def split_lines(data: bytes, name: str, *, lines_before: int = 0, bytes_before: 
     except UnicodeDecodeError as failure:
         position = failure.start + skipped
         raise not_utf8(data, position, name, lines_before=lines_before, bytes_before=bytes_before) from None
+    refuse_wide(data, name, bytes_before=bytes_before)
     lines = text.split("\n")
     if lines[-1] == "":
         lines.pop()
@@ -380,18 +381,3 @@ def why_empty(source: str, target: str) -> str | None:
     if source.strip():
         return None if target.strip() else EMPTY_TARGET
     return EMPTY_SOURCE if target.strip() else EMPTY_BOTH
-
-
-def not_utf8(data: bytes, position: int, name: str, *, lines_before: int, bytes_before: int) -> DataError:
-    """position: index of the first byte that is wrong."""
-    line = lines_before + data.count(b"\n", 0, position) + 1
-    column = position - (data.rfind(b"\n", 0, position) + 1) + 1
-    if data[:2] in (b"\xff\xfe", b"\xfe\xff"):
-        hint = "it looks like UTF-16: `iconv -f utf-16 -t utf-8 OLD > NEW` converts it"
-    else:
-        hint = "if it is Latin-1, `iconv -f latin1 -t utf-8 OLD > NEW` converts it"
-    return DataError(
-        f"{name}, line {line:,}: byte {column:,} of the line (0x{data[position]:02x}, byte "
-        f"{bytes_before + position + 1:,} of the file) is not UTF-8",
-        hint=hint,
-    )

@@ -13,8 +13,8 @@ from typing import Protocol
 
 from transformer_cli.data.corpus import LONGEST_LINE, split_lines, too_long
 from transformer_cli.errors import DataError
-from transformer_cli.files import shown
-from transformer_cli.trouble import hint_of, missing
+from transformer_cli.files import shown, unreadable
+from transformer_cli.trouble import missing
 
 BLOCK_BYTES = 1 << 20
 BLOCK_LINES = 4096
@@ -36,7 +36,7 @@ class LineStream:
     """Blocks of lines: whatever lines are there by now, as soon as there is one.
 
     name: what an error calls the source. The text rules are those of `corpus.split_lines`. Raises DataError: not UTF-8,
-    damaged, unreadable.
+    damaged, unreadable; ResourceError: the disk fails.
     """
 
     def __init__(self, source: Source, name: str) -> None:
@@ -67,19 +67,19 @@ class LineStream:
 
 
 def read_some(source: Source, name: str) -> bytes:
-    """What comes next of a source, none at its end; DataError, naming it, where it is damaged or unreadable."""
+    """What comes next of a source, none at its end; DataError, naming it, where it is damaged or unreadable,
+    ResourceError where the disk fails."""
     try:
         return source.read1(BLOCK_BYTES)
     except (EOFError, zlib.error, gzip.BadGzipFile) as failure:
         raise DataError(f"{name} is damaged: {failure}", hint="test it with `gzip -t`") from None
     except OSError as failure:
-        raise DataError(
-            f"{name} cannot be read: {failure.strerror or failure}", hint=hint_of(failure, reads=True)
-        ) from failure
+        raise unreadable(name, failure) from failure
 
 
 def opened(path: Path) -> BufferedReader | gzip.GzipFile:
-    """A file, compressed or not, or a pipe that has a name; DataError where it cannot be opened."""
+    """A file, compressed or not, or a pipe that has a name; DataError where it cannot be opened, ResourceError where
+    the disk or the system refuses."""
     if path.is_dir():
         raise DataError(f"{shown(path)} is not a file")
     try:
@@ -87,9 +87,7 @@ def opened(path: Path) -> BufferedReader | gzip.GzipFile:
     except FileNotFoundError:
         raise DataError(f"{shown(path)} {missing(path)}", hint=_nearest(path)) from None
     except OSError as failure:
-        raise DataError(
-            f"{shown(path)} cannot be read: {failure.strerror or failure}", hint=hint_of(failure, reads=True)
-        ) from failure
+        raise unreadable(path, failure) from failure
 
 
 class Compressed(gzip.GzipFile):

@@ -20,7 +20,8 @@ import numpy as np
 import numpy.typing as npt
 
 from transformer_cli import files
-from transformer_cli.data.corpus import BOM, BOM_REMOVED, CR_STRIPPED, LONGEST_LINE, not_utf8, refuse_pipe, too_long
+from transformer_cli.data.charsets import BOM, not_utf8, refuse_wide
+from transformer_cli.data.corpus import BOM_REMOVED, CR_STRIPPED, LONGEST_LINE, refuse_pipe, too_long
 from transformer_cli.data.stream import opened, read_some
 from transformer_cli.errors import DataError, ResourceError, TxError
 from transformer_cli.files import shown
@@ -341,6 +342,7 @@ def _looked_through(block: bytes, name: str, n_lines: int, n_bytes: int) -> tupl
         block.decode("utf-8")
     except UnicodeDecodeError as failure:
         raise not_utf8(block, failure.start, name, lines_before=n_lines, bytes_before=n_bytes) from None
+    refuse_wide(block, name, bytes_before=n_bytes)
     data = np.frombuffer(block, dtype=np.uint8)
     ends = np.flatnonzero(data == ord("\n")) + 1
     begins = np.concatenate([np.zeros(1, dtype=np.int64), ends])[:-1]

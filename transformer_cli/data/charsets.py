@@ -1,0 +1,89 @@
+"""Bytes that are no text in UTF-8, and which text they may be."""
+
+from __future__ import annotations
+
+from collections import Counter
+
+from transformer_cli.errors import DataError
+
+BOM = b"\xef\xbb\xbf"
+SAMPLE = 1 << 16
+"""Bytes that are looked at."""
+LEAST = 16
+"""Bytes that tell whether each second one is low."""
+MOST = 0.8
+"""Of these, that are: punctuation and letters of another script are beyond."""
+MOST_BEYOND_ASCII = 0.2
+"""Of the bytes of Latin-1, which Western European languages are written in; of other encodings few have so few."""
+
+_LOW = bytes(range(32))
+_LITTLE, _BIG = (b"\n\0", b"\r\0", b" \0"), (b"\0\n", b"\0\r", b"\0 ")
+
+
+def not_utf8(data: bytes, position: int, name: str, *, lines_before: int, bytes_before: int) -> DataError:
+    """position: index of the first byte that is wrong."""
+    line = lines_before + data.count(b"\n", 0, position) + 1
+    column = position - (data.rfind(b"\n", 0, position) + 1) + 1
+    return DataError(
+        f"{name}, line {line:,}: byte {column:,} of the line (0x{data[position]:02x}, byte "
+        f"{bytes_before + position + 1:,} of the file) is not UTF-8",
+        hint=_hint(data[:SAMPLE], bytes_before=bytes_before),
+    )
+
+
+def refuse_wide(data: bytes, name: str, *, bytes_before: int) -> None:
+    """DataError for what is UTF-8, too, but looks like UTF-16 or UTF-32: all of English is, Russian, Thai or Hindi."""
+    if b"\0" in data and data.isascii() and (wide := _wide(data[:SAMPLE], bytes_before)):
+        raise DataError(
+            f"{name} is not UTF-8: every second byte, or more, is a control character such as NUL", hint=_converts(wide)
+        )
+
+
+def _hint(data: bytes, *, bytes_before: int) -> str:
+    if wide := _marked(data) if not bytes_before else None:
+        return _converts(wide)
+    if wide := _wide(data, bytes_before) or _by_blanks(data, bytes_before):
+        return _converts(wide)
+    if sum(byte > 0x7F for byte in data.removeprefix(BOM)) <= MOST_BEYOND_ASCII * len(data):
+        return "if it is Latin-1, `iconv -f latin1 -t utf-8 OLD > NEW` converts it"
+    return (
+        "find out which encoding it is in (`file -i OLD` guesses); "
+        "of GB 18030, `iconv -f gb18030 -t utf-8 OLD > NEW` converts it"
+    )
+
+
+def _converts(name: str) -> str:
+    kind = name.upper().removesuffix("LE").removesuffix("BE")
+    return f"it looks like {kind}: `iconv -f {name} -t utf-8 OLD > NEW` converts it"
+
+
+def _marked(data: bytes) -> str | None:
+    """By its byte order mark; that of UTF-32 begins as that of UTF-16 does."""
+    if data.startswith((b"\xff\xfe\0\0", b"\0\0\xfe\xff")):
+        return "utf-32"
+    return "utf-16" if data.startswith((b"\xff\xfe", b"\xfe\xff")) else None
+
+
+def _wide(data: bytes, bytes_before: int) -> str | None:
+    """By the bytes that come first, second, third and fourth: of UTF-32 two beside each other are NUL, of UTF-16 one of
+    two is low in scripts of few letters."""
+    lanes = [data[(lane - bytes_before) % 4 :: 4] for lane in range(4)]
+    if len(data) < LEAST:
+        return None
+    empty = [lane.count(0) > MOST * len(lane) for lane in lanes]
+    if empty in ([False, False, True, True], [False, True, True, True]):
+        return "utf-32le"
+    if empty in ([True, True, False, False], [True, True, True, False]):
+        return "utf-32be"
+    even, odd = (sum(len(lane) - len(lane.translate(None, _LOW)) for lane in lanes[one::2]) for one in (0, 1))
+    n_even, n_odd = (sum(map(len, lanes[one::2])) for one in (0, 1))
+    if odd > MOST * n_odd and even < n_even / 2:
+        return "utf-16le"
+    return "utf-16be" if even > MOST * n_even and odd < n_odd / 2 else None
+
+
+def _by_blanks(data: bytes, bytes_before: int) -> str | None:
+    """By blanks and ends of lines, where other characters have no byte that is low."""
+    units = Counter(data[place : place + 2] for place in range(bytes_before % 2, len(data) - 1, 2))
+    little, big = (sum(units[unit] for unit in those) for those in (_LITTLE, _BIG))
+    return None if little == big else "utf-16le" if little > big else "utf-16be"
