@@ -1,6 +1,7 @@
 from __future__ import annotations
 
 import gzip
+import subprocess
 from pathlib import Path
 
 import pytest
@@ -242,6 +243,25 @@ def test_a_prefix_that_is_the_file_itself_is_explained(tmp_path):
     with pytest.raises(DataError, match=r"train\.de\.de does not exist") as caught:
         load_training(DataConfig(train=str(tmp_path / "train.de")))
     assert "name it without its language" in caught.value.hint
+
+
+def test_a_table_that_is_named_as_a_text_is_told_how_it_becomes_two_files(tmp_path):
+    """It was to be named without its language, which it has not."""
+    place = tmp_path / "my text.tsv"
+    write(place, "hallo\thello\nhund\tdog\n")
+    data = DataConfig(train=str(place))
+    with pytest.raises(DataError, match=r"my text\.tsv\.de does not exist") as caught:
+        load_training(data)
+    hint = str(caught.value.hint)
+    assert "two files of as many lines, one for each language: `cut -f1 " in hint
+    assert hint.endswith(f"makes them, then name {tmp_path}/my text")
+    subprocess.run(hint.split("`")[1], shell=True, check=True)
+    found = load_training(DataConfig(train=str(tmp_path / "my text")))
+    assert (list(found.source), list(found.target)) == (["hallo", "hund"], ["hello", "dog"])
+    write(tmp_path / "t.csv", "hallo,hello\n")
+    with pytest.raises(DataError) as caught:
+        load_training(DataConfig(train=str(tmp_path / "t.csv")))
+    assert f"put what it has into {tmp_path}/t.de and {tmp_path}/t.en, then name" in str(caught.value.hint)
 
 
 def test_one_language_for_both_sides_is_refused(tmp_path):

@@ -6,6 +6,7 @@ A line ends at "\\n" and nowhere else, so U+2028, U+0085, form feeds, NUL and a 
 from __future__ import annotations
 
 import hashlib
+import shlex
 from collections import Counter
 from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass, field, replace
@@ -19,6 +20,7 @@ from transformer_cli.config.data import (
     PHRASEBOOK,
     DataConfig,
     Directed,
+    Direction,
     InlinePairs,
     ParallelFiles,
     PhrasebookConfig,
@@ -36,6 +38,8 @@ BOM_REMOVED = "byte order mark removed"
 CR_STRIPPED = "carriage return stripped"
 LONGEST_LINE = 4 * 1024 * 1024
 """Bytes; longer than any book, and what SentencePiece takes within a minute."""
+TABLES = ".tsv", ".csv", ".json", ".jsonl", ".xlsx", ".parquet", ".tmx"
+"""How files are called that have both sides."""
 EMPTY_SOURCE, EMPTY_TARGET, EMPTY_BOTH = "empty source", "empty target", "both sides empty"
 
 
@@ -315,22 +319,34 @@ def side_files(way: Directed) -> tuple[Path, Path] | None:
             f"source and target are both `{direction.source}`, so {text}.{direction.source} would be both sides",
             hint="name the two files: {source: FILE, target: FILE}",
         )
-    return _side_file(text, direction.source), _side_file(text, direction.target)
+    return _side_file(text, direction.source, direction), _side_file(text, direction.target, direction)
 
 
-def _side_file(prefix: str, language: str) -> Path:
-    """The file of one side: `prefix.de`, or the same with `.gz`."""
+def _side_file(prefix: str, language: str, direction: Direction) -> Path:
+    """The file of one side: `prefix.de`, or the same with `.gz`. direction: that of both."""
     path = Path(f"{prefix}.{language}")
     compressed = Path(f"{prefix}.{language}.gz")
     if path.exists() or not compressed.exists():
         if not path.exists() and Path(prefix).is_file():
             raise DataError(
                 f"{files.shown(path)} does not exist, nor does it with .gz",
-                hint=f"{files.shown(prefix)} is a file: name it without its language, or name both files as "
-                "{source: FILE, target: FILE}",
+                hint=f"{files.shown(prefix)} is a file: {_parted(Path(prefix), direction)}",
             )
         return path
     return compressed
+
+
+def _parted(path: Path, direction: Direction) -> str:
+    """How one file that was named becomes the two that are read."""
+    sides = [path.with_suffix(f".{language}") for language in (direction.source, direction.target)]
+    if path.suffix not in TABLES or path in sides:
+        return "name it without its language, or name both files as {source: FILE, target: FILE}"
+    table, *names = (shlex.quote(str(one)) for one in (path, *sides))
+    cut = "; ".join(f"cut -f{column} {table} > {name}" for column, name in enumerate(names, start=1))
+    how = f"`{cut}` makes them" if path.suffix == ".tsv" else f"put what it has into {' and '.join(names)}"
+    return (
+        f"parallel text is two files of as many lines, one for each language: {how}, then name {path.with_suffix('')}"
+    )
 
 
 def _inline(pairs: Sequence[Sequence[str]], name: str) -> Corpus:
