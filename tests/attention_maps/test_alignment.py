@@ -216,5 +216,5 @@ def test_a_layer_that_one_model_of_an_ensemble_lacks_is_refused(trained_run):
     model = build_model(deep, source_vocab=sizes.source.size, target_vocab=sizes.target.size)
     translator.models.insert(0, model)
     translator.config = translator.config.model_copy(update={"alignment_layer": 2})
-    with pytest.raises(UsageError, match="alignment_layer is 2, but a model's decoder has 1 layers"):
+    with pytest.raises(UsageError, match="alignment_layer is 2, but a model's decoder has 1 layer"):
         align_texts(translator, ["hund"], ["dog"])

@@ -106,7 +106,7 @@ def put(*path, value):
         ("a.json", damaged_json(put("target", "ids", 0, value=5)), "the target does not begin with <s>"),
         ("a.json", damaged_json(put("target", "ids", -1, value=5)), "<s> and end with </s>"),
         ("a.json", damaged_json(put("source", "n_padding", value=0)), "source has 0 pieces of padding, but its ids"),
-        ("a.json", damaged_json(put("source", "ids", 2, value=0)), "source has 1 pieces of padding, but its ids"),
+        ("a.json", damaged_json(put("source", "ids", 2, value=0)), "source has 1 piece of padding, but its ids"),
         ("a.json", damaged_json(put("source", "ids", 0, value=-1)), "the source has a negative id"),
         (
             "a.json",

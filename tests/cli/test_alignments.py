@@ -78,7 +78,7 @@ def test_gold_of_another_length_a_broken_link_and_a_layer_that_is_not_there_are_
     score = ["score", "--source", "a.de", "--target", "a.en", "--gold", "gold"]
     Path("gold").write_text("0-0\n")
     assert tx(*score) == 3
-    assert "gold has 1 lines, the text has 13" in capfd.readouterr().err
+    assert "gold has 1 line, the text has 13" in capfd.readouterr().err
     Path("gold").write_text("\n" + "0-0\n" * 11 + "0:0\n")
     assert tx(*score) == 3
     assert "gold, line 13: expected links such as 0-1" in capfd.readouterr().err

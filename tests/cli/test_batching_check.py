@@ -57,7 +57,7 @@ def test_a_broken_promise_is_shown_and_in_fp32_an_error(
     assert tx("-m", run, *(["--set", precision] if precision else [])) == code
     shown = capfd.readouterr()
     assert shown.out.splitlines()[1:] == [
-        "  1 differences, 1 ties",
+        "  1 difference, 1 tie",
         "  difference in line 3, batches of 7",
         "    -0.500000  a beer",
         "    -0.750000  the beer",
@@ -65,4 +65,4 @@ def test_a_broken_promise_is_shown_and_in_fp32_an_error(
         "    -0.500000  so",
         "    -0.500000  thus",
     ]
-    assert "1 translations depend on their batch" in shown.err
+    assert "1 translation depends on what else is in the batch" in shown.err

@@ -191,7 +191,7 @@ def test_a_long_line_that_is_refused_is_empty_and_the_program_ends_with_3(
     options = ("--set", "decoding.long=refuse", "--set", "decoding.max_source_length=12")
     assert tx(*options, "-i", str(tmp_path / "in"), "-o", str(tmp_path / "out")) == 3
     assert (tmp_path / "out").read_text(encoding="utf-8") == f"{TARGETS[0]}\n\n{TARGETS[7]}\n"
-    assert "1 of 3 lines have more pieces than the model translates at once (12)" in capfd.readouterr().err
+    assert "1 of 3 lines has more pieces than the model translates at once (12)" in capfd.readouterr().err
 
 
 def test_objects_come_in_and_go_out_with_what_they_carry(
@@ -287,4 +287,4 @@ def test_flags_are_told_and_in_the_json(here: Path, capfd: pytest.CaptureFixture
     assert tx(*cut, " ".join(SOURCES[:2])) == 0
     captured = capfd.readouterr()
     assert "short" in json.loads(captured.out)["flags"]
-    assert "look wrong, of 1 translations: 1 short (line 1)" in captured.err
+    assert "look wrong, of 1 translation: 1 short (line 1)" in captured.err

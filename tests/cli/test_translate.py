@@ -172,7 +172,7 @@ def test_translations_that_were_cut_are_counted(here: Path, capfd: pytest.Captur
     assert tx(*limits, "-b", "1", "--json", SOURCES[0]) == 0
     captured = capfd.readouterr()
     assert json.loads(captured.out)["truncated"] is True
-    assert "did not end and were cut at the longest length: 1 of 1 translations" in captured.err
+    assert "did not end and were cut at the longest length: 1 of 1 translation" in captured.err
 
 
 @pytest.mark.parametrize(

@@ -443,7 +443,7 @@ def test_a_share_of_the_text_is_held_out_and_stays_so_after_a_stop() -> None:
     texts = json.loads(Path("stopped/run.json").read_text(encoding="utf-8"))["data"]
     pairs = {name: text["pairs"] for name, text in texts.items()}
     assert 0 < pairs["valid"] < pairs["train"] == 80 - pairs["valid"]
-    assert f"{pairs['valid']} pairs are held out of the training text to validate with (20%)" in said
+    assert f"held out of the training text to validate with: {pairs['valid']} pairs (20%)" in said
     with pytest.raises(UsageError, match=r"data\.valid: 20\.0% in the run, 30% now"):
         train(held_out("30%"), Path("stopped"))
 
@@ -453,7 +453,7 @@ def test_what_is_held_out_is_no_longer_than_what_is_learned_from() -> None:
     said: list[str] = []
     listener = Listener(say=said.append, warn=said.append)
     train(held_out("50%", max_length=6), Path("x"), listener=listener)
-    [kept] = [int(line.split()[0]) for line in said if "are held out" in line]
+    [kept] = [int(line.split()[-3]) for line in said if line.startswith("held out of")]
     [long] = [int(line.split()[2]) for line in said if line.startswith("held out: ")]
     assert kept + long == json.loads(Path("x/run.json").read_text(encoding="utf-8"))["data"]["valid"]["pairs"]
     assert kept > 0 < long

@@ -17,6 +17,7 @@ from typing import Literal
 from transformer_cli.config.accounting import PROJECTIONS, CountedModel, Projection
 from transformer_cli.config.model import Stack
 from transformer_cli.errors import ConfigError
+from transformer_cli.wording import counted
 
 Convention = Literal["exact", "weights-only"]
 By = Literal["component", "layer", "block"]
@@ -248,11 +249,6 @@ def added(widths: list[int]) -> Product:
     if len(set(widths)) == 1:
         return product(len(widths), widths[0])
     return Product(sum(widths), f"({' + '.join(f'{width:,}' for width in widths)})")
-
-
-def counted(n: int, unit: str) -> str:
-    """`96 heads`, `1 head`."""
-    return f"{n:,} {unit.removesuffix('s') if n == 1 else unit}".rstrip()
 
 
 # --- groups -------------------------------------------------------------------------------------------------------

@@ -22,6 +22,7 @@ from transformer_cli.decoding.translation import Part, Translation
 from transformer_cli.decoding.translator import Translator
 from transformer_cli.errors import UsageError
 from transformer_cli.tokenizer import EOS, Vocabulary
+from transformer_cli.wording import counted
 
 
 def alignments(translator: Translator, lines: Sequence[str], translations: Sequence[Translation]) -> list[Links]:
@@ -74,7 +75,8 @@ def _align(translator: Translator, parts: Sequence[Part], texts: Sequence[str]) 
     config, depth = translator.config, min(model.config.depths.decoder for model in translator.models)
     if config.alignment_layer is not None and config.alignment_layer > depth:
         raise UsageError(
-            f"decoding.alignment_layer is {config.alignment_layer}, but a model's decoder has {depth} layers"
+            f"decoding.alignment_layer is {config.alignment_layer}, "
+            f"but a model's decoder has {counted(depth, 'layers')}"
         )
     found: list[Links] = [frozenset()] * len(parts)
     filled = [index for index, part in enumerate(parts) if part.source_ids and part.ids]

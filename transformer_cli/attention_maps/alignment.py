@@ -18,6 +18,7 @@ from transformer_cli.attention_maps.maps import AttentionMaps, Side
 from transformer_cli.config.decoding import Reading
 from transformer_cli.data.corpus import Corpus, read_lines
 from transformer_cli.errors import DataError
+from transformer_cli.wording import counted
 
 Links = frozenset[tuple[int, int]]
 """Pairs of a source word and a target word."""
@@ -84,7 +85,7 @@ def read_gold(path: str | Path, text: Corpus) -> tuple[list[Gold], dict[str, int
     read, name = read_lines(path), files.shown(path)
     if len(read.lines) != len(text):
         raise DataError(
-            f"{name} has {len(read.lines):,} lines, the text has {len(text):,}: they must match line by line"
+            f"{name} has {counted(len(read.lines), 'lines')}, the text has {len(text):,}: they must match line by line"
         )
     found: list[Gold] = []
     for line, source, target in zip(read.lines, text.source, text.target, strict=True):

@@ -20,6 +20,7 @@ from transformer_cli.errors import DataError, DivergedError, ModelError, UsageEr
 from transformer_cli.model.attention import ScaledDotProductAttention
 from transformer_cli.model.transformer import Transformer
 from transformer_cli.tokenizer import BOS, EOS, PAD, Vocabulary
+from transformer_cli.wording import counted
 
 N_BEST = 5
 """Next pieces kept per target position."""
@@ -170,7 +171,7 @@ def source_side(translator: Translator, line: str, *, pad_to: int | None = None)
         raise UsageError(f"pad_to is {pad_to!r:.60}; expected a whole number")
     n_padding = 0 if pad_to is None else pad_to - len(ids)
     if n_padding < 0:
-        raise UsageError(f"the source has {len(ids)} pieces, more than --pad-to {pad_to}")
+        raise UsageError(f"the source has {counted(len(ids), 'pieces')}, more than --pad-to {pad_to}")
     ids, pieces = ids + [PAD] * n_padding, pieces + [vocabulary.piece(PAD)] * n_padding
     words = words_of(tuple(pieces), tuple(ids), vocabulary.mark_id)
     return Side(line, tuple(pieces), tuple(ids), words, n_padding, vocabulary.mark_id)
@@ -199,7 +200,7 @@ def _check_room(model: Transformer, source: Side, target: Side, max_weights: int
     rooms = (model.config.room("encoder"), model.config.room("decoder"))
     for (name, n_positions), room in zip(needs, rooms, strict=True):
         if room is not None and n_positions > room:
-            raise DataError(f"the {name} takes {n_positions:,} positions, but the model has learned {room:,}")
+            raise DataError(f"the {name} takes {counted(n_positions, 'positions')}, but the model has learned {room:,}")
 
 
 def _search_name(translator: Translator, found: Translation) -> str:

@@ -12,6 +12,7 @@ import numpy as np
 from numpy.typing import NDArray
 
 from transformer_cli.errors import ModelError
+from transformer_cli.wording import counted
 
 Kind = Literal["encoder", "decoder", "cross"]
 KINDS: tuple[Kind, ...] = ("encoder", "decoder", "cross")
@@ -101,7 +102,7 @@ class AttentionMaps:
         if (self.target.ids[0], self.target.ids[-1]) != (_BOS, _EOS):
             raise ModelError("the target does not begin with <s> and end with </s>")
         if len(self.steps) != self.shape("cross")[0]:
-            raise ModelError(f"{len(self.steps)} steps for {self.shape('cross')[0]} target positions")
+            raise ModelError(f"{counted(len(self.steps), 'steps')} for {self.shape('cross')[0]} target positions")
         for number, step in enumerate(self.steps, start=1):
             chances = [chance for _, chance in step.best]
             if not chances or chances != sorted(chances, reverse=True) or not _are_chances(*chances, step.probability):
@@ -182,13 +183,13 @@ def _check_side(name: str, side: Side) -> None:
     n = len(side.pieces)
     if not (len(side.ids) == len(side.words) == n) or not 0 <= side.n_padding < n:
         raise ModelError(
-            f"the {name} has {n} pieces, {len(side.ids)} ids, {len(side.words)} word numbers and {side.n_padding} "
-            "pieces of padding: they don't belong together"
+            f"the {name} has {counted(n, 'pieces')}, {len(side.ids)} ids, {len(side.words)} word numbers and "
+            f"{counted(side.n_padding, 'pieces')} of padding: they don't belong together"
         )
     if min(side.ids) < 0 or not all(side.pieces):
         raise ModelError(f"the {name} has a negative id or an empty piece")
     if [id == _PAD for id in side.ids] != [place >= n - side.n_padding for place in range(n)]:
-        raise ModelError(f"the {name} has {side.n_padding} pieces of padding, but its ids say otherwise")
+        raise ModelError(f"the {name} has {counted(side.n_padding, 'pieces')} of padding, but its ids say otherwise")
     if side.words[0] != 0 or any(b - a not in (0, 1) for a, b in zip(side.words, side.words[1:], strict=False)):
         raise ModelError(f"the {name}'s word numbers do not count 0, 1, 2, ...")
 

@@ -19,6 +19,7 @@ from transformer_cli.config.source import dump_config, load_config
 from transformer_cli.errors import ModelError, UsageError
 from transformer_cli.files import shown
 from transformer_cli.tokenizer import Tokenizer
+from transformer_cli.wording import counted
 
 
 def average(parents: Sequence[Path], place: Path) -> Path:
@@ -58,7 +59,7 @@ def average(parents: Sequence[Path], place: Path) -> Path:
             step=newest.step,
             model=portion(model),
             optimizer=portion({}),
-            state=newest.state | {"scores": {}, "finished": f"the mean of {len(parents)} checkpoints"},
+            state=newest.state | {"scores": {}, "finished": f"the mean of {counted(len(parents), 'checkpoints')}"},
             config=config,
             tokenizer=tokenizer.fingerprint,
             parents=tuple(named),

@@ -10,6 +10,7 @@ from transformer_cli.cli import console
 from transformer_cli.cli.live import progress_bar
 from transformer_cli.errors import TxError, UsageError
 from transformer_cli.files import json_line
+from transformer_cli.wording import counted
 
 if TYPE_CHECKING:
     from transformer_cli.checkpoints.store import OpenedRun
@@ -59,15 +60,16 @@ def check(
             console.result(json_line({"set": name, **asdict(report)}))
             continue
         what = "samples" if settings.decoding.search == "sampling" else "lines"
-        console.result(f"{name}: {report.n_lines:,} {what}, one by one and in {', '.join(report.batchings)}")
-        console.result(f"  {len(report.differences):,} differences, {len(report.ties):,} ties")
+        console.result(f"{name}: {counted(report.n_lines, what)}, one by one and in {', '.join(report.batchings)}")
+        console.result(f"  {counted(len(report.differences), 'differences')}, {counted(len(report.ties), 'ties')}")
         for one in (*report.differences, *report.ties):
             _show(one)
+    depend = f"{counted(n, 'translations')} depend{'s' * (n == 1)} on what else is in the batch"
     if n and settings.precision != "fp32":
-        console.warn(f"{n:,} translations depend on their batch, as they may in {settings.precision}")
+        console.warn(f"{depend}, as may be in {settings.precision}")
     elif n:
         raise TxError(
-            f"{n:,} translations depend on their batch, which in fp32 they must not",
+            f"{depend}, which in fp32 must not be",
             hint="this is a bug in tx or a fault of the machine; please report it with the lines above",
         )
 

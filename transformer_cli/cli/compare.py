@@ -24,6 +24,7 @@ from transformer_cli.cli.test_sets import TestSet, own_texts, read_text, refuse_
 from transformer_cli.cli.translate import BeamSize, LengthPenalty
 from transformer_cli.errors import UsageError
 from transformer_cli.files import json_line, shown
+from transformer_cli.wording import counted
 
 if TYPE_CHECKING:
     from transformer_cli.checkpoints.store import OpenedRun
@@ -139,7 +140,7 @@ def compare(
         show([*settings_table, *_contrast_tables(reports, contrasts)], markdown=markdown)
         for one, against in zip(reports[1:], contrasts, strict=True):
             if against.n_same == against.n_lines:
-                console.result(f"{reports[0].name} and {one.name} write the same {against.n_lines:,} lines")
+                console.result(f"{reports[0].name} and {one.name} write the same {counted(against.n_lines, 'lines')}")
         complaints = [] if text.is_own else [warning for one in reports for warning in one.warnings]
         for warning in dict.fromkeys(complaints):
             console.warn(warning)
@@ -223,8 +224,8 @@ def _contrast_tables(reports: Sequence[Report], contrasts: Sequence[Contrast]) -
         names = (reports[0].name, report.name)
         same = f"{found.n_same:,} of {found.n_lines:,} lines are the same"
         for pairs, title in (
-            (found.better, f"Where {names[1]} is better than {names[0]}: {found.n_better:,} lines; {same}"),
-            (found.worse, f"Where {names[1]} is worse than {names[0]}: {found.n_worse:,} lines"),
+            (found.better, f"Where {names[1]} is better than {names[0]}: {counted(found.n_better, 'lines')}; {same}"),
+            (found.worse, f"Where {names[1]} is worse than {names[0]}: {counted(found.n_worse, 'lines')}"),
         ):
             if pairs:
                 tables.append(_sentences(title, pairs, names))

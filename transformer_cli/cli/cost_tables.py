@@ -11,12 +11,13 @@ from transformer_cli.accounting import flops, hardware, memory
 from transformer_cli.accounting.flops import Term, Work
 from transformer_cli.accounting.hardware import UTILISATION, Bound, Hardware
 from transformer_cli.accounting.memory import Item, Storage
-from transformer_cli.accounting.parameters import Count, counted, product
+from transformer_cli.accounting.parameters import Count, product
 from transformer_cli.accounting.shapes import Stage, journeys
 from transformer_cli.cli.parameter_tables import binary
 from transformer_cli.cli.tables import Column, Table, tree
 from transformer_cli.config.model import Stack
 from transformer_cli.config.run import untrainable
+from transformer_cli.wording import counted
 
 if TYPE_CHECKING:
     from transformer_cli.cli.subject import Subject

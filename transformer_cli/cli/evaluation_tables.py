@@ -14,6 +14,7 @@ from transformer_cli.config.evaluation import EvaluationConfig
 from transformer_cli.evaluation.metrics import Score
 from transformer_cli.evaluation.report import Report
 from transformer_cli.evaluation.significance import Difference
+from transformer_cli.wording import counted
 
 
 def show_reports(reports: Sequence[Report], options: EvaluationConfig, *, markdown: bool) -> None:
@@ -113,7 +114,7 @@ def _worst_title(report: Report) -> str:
 
 
 def _lines(report: Report) -> str:
-    return f"{report.lines:,} line{'s' * (report.lines != 1)}"
+    return counted(report.lines, "lines")
 
 
 def _margin(score: Score, *, digits: int = 2) -> str:

@@ -12,6 +12,7 @@ from transformer_cli.cli.options import Config, Input, Json, Model, OutputDir, Q
 from transformer_cli.cli.results import refuse_inside_a_run
 from transformer_cli.export.formats import FORMATS
 from transformer_cli.files import json_line, shown
+from transformer_cli.wording import counted
 
 if TYPE_CHECKING:
     from transformer_cli.config.run import RunConfig
@@ -113,12 +114,15 @@ def _lines(input_file: str | None, settings: RunConfig, to: str) -> list[str]:
 def _tell(engine: str, found: Comparison) -> None:
     n_lines = len(found.lines)
     console.say(
-        f"{engine}: {n_lines:,} lines, {found.steps:,} steps: logits differ by at most {found.logit_difference:.2g}, "
+        f"{engine}: {counted(n_lines, 'lines')}, {counted(found.steps, 'steps')}: "
+        f"logits differ by at most {found.logit_difference:.2g}, "
         f"the same piece is preferred at {found.agreeing:.1%}, scores differ by at most {found.score_difference:.2g}"
     )
     console.say(f"{found.equal_texts:,} of {n_lines:,} texts of both beam searches are the same")
     other = [line for line in found.lines if line.text != line.text_there]
     if other:
         better = sum(line.scored_here > line.score for line in other)
-        console.say(f"of the others, tx prefers its own text {len(other) - better:,} times, the engine's {better:,}")
+        console.say(
+            f"of the others, tx prefers its own text {counted(len(other) - better, 'times')}, the engine's {better:,}"
+        )
         console.say(f'for example "{shown(other[0].text)}" and "{shown(other[0].text_there)}"')

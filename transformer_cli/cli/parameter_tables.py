@@ -7,11 +7,12 @@ from dataclasses import dataclass
 from typing import Any
 
 from transformer_cli import __version__
-from transformer_cli.accounting.parameters import By, Convention, Count, Group, counted
+from transformer_cli.accounting.parameters import By, Convention, Count, Group
 from transformer_cli.accounting.remarks import footnotes, percent, reading
 from transformer_cli.cli.subject import Subject
 from transformer_cli.cli.tables import Column, Row, Table, tree
 from transformer_cli.config.accounting import CountedModel
+from transformer_cli.wording import counted
 
 BYTES = {"fp32": 4, "bf16": 2}
 

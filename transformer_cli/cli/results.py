@@ -18,6 +18,7 @@ from transformer_cli.cli.unseen import UNSEEN
 from transformer_cli.decoding.doubt import SHARE, UNSURE
 from transformer_cli.errors import DataError, UsageError
 from transformer_cli.files import check_file, json_line, shown
+from transformer_cli.wording import counted
 
 if TYPE_CHECKING:
     from transformer_cli.cli.lines import Request
@@ -157,28 +158,28 @@ class Tally:
         """On stderr; counts: lines that were touched, by reason."""
         for reason, n in counts.items():
             console.warn(f"{n:,} x {reason}")
-        of_all = f"of {self.n_lines:,}"
+        of_lines, of_all = (f"of {counted(self.n_lines, what)}" for what in ("lines", "translations"))
         if self.n_empty:
-            console.say(f"without text, so the translation is empty: {self.n_empty:,} {of_all} lines")
+            console.say(f"without text, so the translation is empty: {self.n_empty:,} {of_lines}")
         if n := self.flags["split"]:
-            console.warn(f"longer than the model is used to, so translated in parts and joined: {n:,} {of_all} lines")
+            console.warn(f"longer than the model is used to, so translated in parts and joined: {n:,} {of_lines}")
         if n := self.flags["refused"]:
-            console.warn(f"too long for the model, so the translation is empty: {n:,} {of_all} lines")
+            console.warn(f"too long for the model, so the translation is empty: {n:,} {of_lines}")
         if self.n_truncated:
-            console.warn(f"did not end and were cut at the longest length: {self.n_truncated:,} {of_all} translations")
+            console.warn(f"did not end and were cut at the longest length: {self.n_truncated:,} {of_all}")
         if signs := [f"{self.flags[flag]:,} {flag}" for flag in LOOKS_WRONG if self.flags[flag]]:
-            console.warn(f"look wrong, {of_all} translations: {', '.join(signs)} ({self.odd})")
+            console.warn(f"look wrong, {of_all}: {', '.join(signs)} ({self.odd})")
         if (n := self.unsure.n) and (self.n_lines > 1 or not self.flags[UNSEEN]):  # a word of the one line is named
             tell = console.warn if n > 2 * SHARE * self.n_lines else console.say
-            several = f"the model is less sure than it usually is of {n:,} {of_all} translations ({self.unsure})"
+            several = f"the model is less sure than it usually is of {n:,} {of_all} ({self.unsure})"
             tell(UNSURE_OF_THIS if self.n_lines == 1 else several)
 
     def refuse(self, limit: int | None, *, splits: bool) -> None:
         """DataError where a line was refused. limit: pieces of a source; splits: whether long lines are to be split."""
         if n := self.flags["refused"]:
             raise DataError(
-                f"{n:,} of {self.n_lines:,} lines have more pieces than the model translates at once ({limit:,}); "
-                "their translations are empty",
+                f"{n:,} of {counted(self.n_lines, 'lines')} {'has' if n == 1 else 'have'} more pieces than the model "
+                f"translates at once ({limit:,}); {'its translation is' if n == 1 else 'their translations are'} empty",
                 hint=None if splits else "--set decoding.long=split translates them in parts",
             )
 

@@ -14,6 +14,7 @@ from transformer_cli.cli.live import progress_bar
 from transformer_cli.cli.options import TEXT, Config, Json, Models, Output, Quiet, To, Traceback, TrainedOverrides
 from transformer_cli.cli.results import refuse_own_input, writer
 from transformer_cli.files import json_line
+from transformer_cli.wording import counted
 
 if TYPE_CHECKING:
     from transformer_cli.attention_maps.alignment import Gold
@@ -141,7 +142,8 @@ class Sums:
         from transformer_cli.decoding.scoring import perplexity
 
         console.say(
-            f"{self.lines:,} lines, {self.pieces:,} pieces: log-probability {self.log_probability:.4f}, perplexity "
+            f"{counted(self.lines, 'lines')}, {counted(self.pieces, 'pieces')}: "
+            f"log-probability {self.log_probability:.4f}, perplexity "
             f"{perplexity(self.log_probability, self.pieces):.4f} per piece"
         )
         if self.unscored:

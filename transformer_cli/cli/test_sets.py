@@ -12,6 +12,7 @@ from transformer_cli.cli import console
 from transformer_cli.cli.live import progress_bar
 from transformer_cli.cli.results import Tally
 from transformer_cli.errors import DataError
+from transformer_cli.wording import counted
 
 if TYPE_CHECKING:
     from transformer_cli.checkpoints.known import KnownRun
@@ -131,7 +132,7 @@ def translate(text: TestSet, translator: TextTranslator, search: dict[str, Any])
     with progress_bar(f"translating {text.name}", len(lines)) as progress:
         found = translator.translate_all(lines, **search, progress=progress)
     seconds = time.perf_counter() - start
-    console.say(f"{text.name}: {len(found):,} lines translated in {seconds:.1f} s")
+    console.say(f"{text.name}: {counted(len(found), 'lines')} translated in {seconds:.1f} s")
     tally = Tally()
     tally.add(found)
     tally.tell({})

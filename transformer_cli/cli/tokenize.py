@@ -16,6 +16,7 @@ from transformer_cli.cli.options import Config, Input, Json, Model, Overrides, Q
 from transformer_cli.cli.results import refuse_own_input
 from transformer_cli.errors import DataError, ModelError, UsageError
 from transformer_cli.files import json_line
+from transformer_cli.wording import counted
 
 if TYPE_CHECKING:
     from transformer_cli.config.run import RunConfig
@@ -265,7 +266,7 @@ def _tell(
     for name, n_pieces in report.pieces.items():
         asked = report.asked.get(name, n_pieces)
         fitted = "" if n_pieces == asked else f", fitted: {within}the text has no more, {asked:,} were asked for"
-        console.say(f"{report.kind}, {name}: {n_pieces:,} pieces{fitted}")
+        console.say(f"{report.kind}, {name}: {counted(n_pieces, 'pieces')}{fitted}")
     source, target = config.data.source, config.data.target
     console.say(f"tokens per word: {source} {sides['source'][0]:.2f}, {target} {sides['target'][0]:.2f}")
     n_skipped = sum(report.lines_skipped.values())

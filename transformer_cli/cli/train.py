@@ -17,6 +17,7 @@ from transformer_cli.environment import place
 from transformer_cli.errors import Interrupted, ModelError, ResourceError, UsageError
 from transformer_cli.files import json_line, shown
 from transformer_cli.training.durations import hours_of, spelled
+from transformer_cli.wording import counted
 
 if TYPE_CHECKING:
     from transformer_cli.training.expense import Disk, Preparing
@@ -242,7 +243,7 @@ def _on_disk(disk: Disk) -> str:
     """What a run takes of it, and what is free."""
     parts = [
         f"text {_size(disk.text)}",
-        f"{disk.checkpoints:,} checkpoints of {_size(disk.checkpoint)} at most",
+        f"{counted(disk.checkpoints, 'checkpoints')} of {_size(disk.checkpoint)} at most",
         f"tokenizer {_size(disk.tokenizer)}",
     ]
     there = f", {_size(disk.there)} of it there" if disk.there else ""

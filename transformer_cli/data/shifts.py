@@ -19,6 +19,7 @@ from transformer_cli import files
 from transformer_cli.data.partners import Partners
 from transformer_cli.data.text import BLOCK
 from transformer_cli.errors import DataError
+from transformer_cli.wording import counted
 
 Floats = npt.NDArray[np.float64]
 
@@ -199,8 +200,8 @@ class _Taken:
 def unequal(source: Path, target: Path, left: Sequence[str], right: Sequence[str]) -> DataError:
     """Both counts, and the place where a line seems to be missing."""
     message = (
-        f"{source.name} has {len(left):,} lines, {target.name} has {len(right):,}: parallel files must match line by "
-        f"line.\n  first file: {files.shown(source)}   second file: {files.shown(target)}"
+        f"{source.name} has {counted(len(left), 'lines')}, {target.name} has {len(right):,}: parallel files must match "
+        f"line by line.\n  first file: {files.shown(source)}   second file: {files.shown(target)}"
     )
     n_lines = min(len(left), len(right))
     longer, lines = (source, left) if len(left) > n_lines else (target, right)

@@ -18,6 +18,7 @@ from transformer_cli.config.data import DataConfig
 from transformer_cli.data.corpus import EMPTY_BOTH, EMPTY_SOURCE, EMPTY_TARGET, Corpus
 from transformer_cli.data.text import BLOCK, as_text
 from transformer_cli.errors import DataError
+from transformer_cli.wording import counted
 
 
 def as_used(texts: Mapping[str, Corpus], data: DataConfig) -> dict[str, Corpus]:
@@ -62,7 +63,7 @@ def hold_out(corpus: Corpus, share: float) -> dict[str, Corpus]:
                     side.append(line.decode("utf-8"))
     if not 0 < len(places) < len(corpus):
         raise DataError(
-            f"data.valid: {100 * share:g}% of the {len(corpus):,} pairs of the training text would be "
+            f"data.valid: {100 * share:g}% of the {counted(len(corpus), 'pairs')} of the training text would be "
             f"{len(places):,} to validate with, which leaves {len(corpus) - len(places):,} to learn from",
             hint="take another share, or name a text of its own",
         )

@@ -8,6 +8,7 @@ from numbers import Integral, Real
 from transformer_cli.config.decoding import MAX_BEAM, MAX_PENALTY, SEARCHES, DecodingConfig, Mbr
 from transformer_cli.decoding.hypothesis import PER_TOKEN, LengthPenalty
 from transformer_cli.errors import UsageError
+from transformer_cli.wording import counted
 
 
 @dataclass(frozen=True)
@@ -84,7 +85,7 @@ class SearchOptions:
             raise UsageError(f"{self.n_best:,} translations per line were to be drawn, not 1 to {MAX_BEAM:,}")
         if self.mbr is not None and self.n_best > self.mbr.samples:
             raise UsageError(
-                f"{self.n_best:,} translations per line were asked of {self.mbr.samples:,} draws",
+                f"{self.n_best:,} translations per line were asked of {counted(self.mbr.samples, 'draws')}",
                 hint="raise decoding.mbr.samples, or lower --n-best",
             )
         if not abs(self.penalty.alpha) <= MAX_PENALTY:

@@ -22,6 +22,7 @@ from transformer_cli.decoding.options import NotFinite, SearchOptions, Symbols
 from transformer_cli.decoding.translation import NOTHING, SPLIT, TOO_LONG, Candidate, Part, Translation
 from transformer_cli.errors import DataError, DivergedError, UsageError
 from transformer_cli.tokenizer import BOS, EOS, PAD, UNK, Tokenizer, wanted
+from transformer_cli.wording import counted
 
 Parts = Sequence[Hypothesis]
 """Of a line, each one the translation of a part."""
@@ -142,7 +143,8 @@ class TextTranslator(ABC):
             check_lines("prefixes", prefixes)
             if len(prefixes) != len(lines):
                 raise UsageError(
-                    f"there are {len(prefixes):,} prefixes of {len(lines):,} lines", hint="give one of each"
+                    f"there are {counted(len(prefixes), 'prefixes')} of {counted(len(lines), 'lines')}",
+                    hint="give one of each",
                 )
         options = SearchOptions.of(
             self.config,

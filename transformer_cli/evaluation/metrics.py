@@ -11,6 +11,7 @@ from typing import Any, Protocol, runtime_checkable
 from transformer_cli.config.evaluation import METRICS, EvaluationConfig
 from transformer_cli.errors import DataError
 from transformer_cli.evaluation.chrf import Chrf, signature_of
+from transformer_cli.wording import counted
 from transformer_cli.writing import unspaced_script
 
 
@@ -128,7 +129,7 @@ def measure(
         if len(reference) != len(hypotheses):
             name = "the reference" if len(references) == 1 else f"reference {number}"
             raise DataError(
-                f"{len(hypotheses):,} translations, but {name} has {len(reference):,} lines: "
+                f"{counted(len(hypotheses), 'translations')}, but {name} has {counted(len(reference), 'lines')}: "
                 "they must match line by line",
                 hint="compare with `wc -l`, and look whether one of them ends in an empty line",
             )

@@ -18,6 +18,7 @@ from transformer_cli.evaluation.report import Report, Sentence, System, Text, se
 from transformer_cli.evaluation.significance import Difference
 from transformer_cli.evaluation.slices import slices
 from transformer_cli.page import Page, data
+from transformer_cli.wording import counted
 
 PAGE = Page(Path(__file__).with_name("page"), ("theme", "differences", "sentences", "main"))
 BINS = 20
@@ -76,7 +77,7 @@ def _test(number: int, one: Judged, lines: Sequence[Sentence]) -> str:
     signatures = (f"<div><dt>{_text(s.name)}</dt><dd>{_text(s.signature)}</dd></div>" for s in report.scores)
     parts = [
         f'<section id="test-{number}" aria-labelledby="name-{number}">',
-        f'<h2 id="name-{number}" dir="auto">{_text(report.name)} <small>{report.lines:,} lines</small></h2>',
+        f'<h2 id="name-{number}" dir="auto">{_text(report.name)} <small>{counted(report.lines, "lines")}</small></h2>',
         *(f'<p class="warning">{_text(warning)}</p>' for warning in report.warnings),
         f'<dl class="scores">{"".join(tiles)}</dl>',
         f'<dl class="signatures">{"".join(signatures)}</dl>',
@@ -111,7 +112,7 @@ def _histogram(lines: Sequence[Sentence]) -> str:
     bars = "".join(
         f'<rect x="{n * 10 + 0.75}" y="{48 - 46 * count / highest:.2f}" width="8.5" rx="1.5"'
         f' height="{46 * count / highest:.2f}"><title>chrF {n * 100 // BINS} to {(n + 1) * 100 // BINS}:'
-        f" {count:,} of {len(lines):,} sentences</title></rect>"
+        f" {count:,} of {counted(len(lines), 'sentences')}</title></rect>"
         for n, count in enumerate(counts)
         if count
     )

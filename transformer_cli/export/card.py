@@ -10,6 +10,7 @@ from transformer_cli.accounting.parameters import count
 from transformer_cli.checkpoints.store import OpenedRun
 from transformer_cli.export.comparison import Comparison
 from transformer_cli.tokenizer import tag_of
+from transformer_cli.wording import counted
 
 NAMES = {"train": "trained on", "valid": "validated on"}
 
@@ -21,7 +22,8 @@ def card(run: OpenedRun, engine: str, found: Comparison, *, usage: str) -> str:
     depths, spoken = model.depths, ((one.source, one.target) for one in data.directions)
     facts = [
         f"- an encoder-decoder Transformer of {total:,} parameters: {depths.encoder} + {depths.decoder} layers, "
-        f"d_model {model.d_model:,}, d_ff {model.d_ff:,}, {model.n_heads:,} heads, {model.norm_position}-norm",
+        f"d_model {model.d_model:,}, d_ff {model.d_ff:,}, {counted(model.n_heads, 'heads')}, "
+        f"{model.norm_position}-norm",
         f"- {tokenizer.source_size:,} pieces for both languages (SentencePiece)"
         if tokenizer.joint
         else f"- {tokenizer.source_size:,} source and {tokenizer.target_size:,} target pieces (SentencePiece)",
@@ -56,7 +58,7 @@ def _tags(tags: Mapping[str, int]) -> str:
 
 
 def _text(verb: str, text: dict[str, Any]) -> str:
-    return f"- {verb} {text.get('pairs', 0):,} pairs, sha256 {str(text['sha256'])[:16]}..."
+    return f"- {verb} {counted(text.get('pairs', 0), 'pairs')}, sha256 {str(text['sha256'])[:16]}..."
 
 
 def _scores(kept: dict[str, Any]) -> list[str]:

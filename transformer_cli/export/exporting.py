@@ -14,6 +14,7 @@ from transformer_cli.export.card import card
 from transformer_cli.export.comparison import TOLERANCE, Comparison, Probe, compare
 from transformer_cli.export.formats import FORMATS, Format
 from transformer_cli.tokenizer import EOS
+from transformer_cli.wording import counted
 
 LINES = 100
 """Of the text to compare on, at most."""
@@ -147,7 +148,7 @@ def _compared(run: OpenedRun, format: Format, place: Path, probe: Probe, *, roun
     found = compare(run, engine, probe)
     if complaints := found.complaints(rounded=rounded):
         raise ModelError(
-            f"{engine.name} does not say what tx says, on {len(probe.sources):,} lines:\n"
+            f"{engine.name} does not say what tx says, on {counted(len(probe.sources), 'lines')}:\n"
             + "\n".join(f"  {complaint}" for complaint in complaints),
             hint="nothing was written; please report it, with both versions and the run's `model:`"
             if not rounded

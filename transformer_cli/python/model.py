@@ -25,6 +25,7 @@ from transformer_cli.decoding.translator import Translator
 from transformer_cli.errors import UsageError
 from transformer_cli.loading import in_fp32, settings_of, translator_as
 from transformer_cli.python.words import in_pythons_words, overrides
+from transformer_cli.wording import counted
 
 
 class Model(Translator):
@@ -135,7 +136,8 @@ class Model(Translator):
             "model": ", ".join(str(run.checkpoint) for run in self.runs),
             "languages": run.languages,
             "parameters": f"{sum(p.numel() for model in self.models for p in model.parameters()):,}",
-            "layers": f"{depths.encoder} + {depths.decoder}, d_model {config.d_model:,}, {config.n_heads:,} heads",
+            "layers": f"{depths.encoder} + {depths.decoder}, d_model {config.d_model:,}, "
+            f"{counted(config.n_heads, 'heads')}",
             "pieces": f"{self.tokenizer.source_size:,} source, {self.tokenizer.target_size:,} target",
             "search": f"{self.config.search}, beam {self.config.beam_size:,}{by}"
             if self.config.mbr is None
@@ -183,6 +185,7 @@ def _pairs(sources: Sequence[str], targets: Sequence[str]) -> tuple[Sequence[str
         check_lines(name, lines)
     if len(sources) != len(targets):
         raise UsageError(
-            f"there are {len(sources):,} sources and {len(targets):,} targets", hint="each source goes with its target"
+            f"there are {counted(len(sources), 'sources')} and {counted(len(targets), 'targets')}",
+            hint="each source goes with its target",
         )
     return sources, targets

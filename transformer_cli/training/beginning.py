@@ -25,6 +25,7 @@ from transformer_cli.training.listening import Listener
 from transformer_cli.training.parallel import World
 from transformer_cli.training.replacing import MEMORY
 from transformer_cli.training.update import Portions
+from transformer_cli.wording import counted
 
 VOCABULARIES = {
     "source_embedding.table.weight": "source",
@@ -85,7 +86,7 @@ def learn_tokenizer(config: RunConfig, text: Corpus, place: Path, listener: List
     tokenizer.save(place)
     pieces = " + ".join(f"{n:,}" for n in report.pieces.values())
     asked = f" ({' + '.join(f'{n:,}' for n in report.asked.values())} asked for)" if report.fitted else ""
-    of = f", from {report.lines_used:,} lines" if wanted.model is None else ""
+    of = f", from {counted(report.lines_used, 'lines')}" if wanted.model is None else ""
     listener.say(f"tokenizer: {report.kind}, {pieces} pieces{asked}{of}")
     for reason, n in report.lines_skipped.items():
         listener.warn(f"tokenizer: {n:,} {reason}")

@@ -11,6 +11,7 @@ from typing import Literal
 from transformer_cli.config.training import TrainingConfig
 from transformer_cli.training.durations import duration, spelled
 from transformer_cli.training.progress import Progress
+from transformer_cli.wording import counted
 
 Kind = Literal["update", "validation", "checkpoint", "epoch"]
 """What time is spent on; `epoch` is what comes before the first update of one."""
@@ -172,7 +173,7 @@ class Horizon:
         if self._stop_loss is not None and self.updates_per_epoch < self.last_step:
             sooner.append(f"an epoch with a mean loss below {self._stop_loss:g} (stop_loss)")
         if options.patience is not None and (options.patience + 1) * options.validate_every < self.last_step:
-            sooner.append(f"{options.patience:,} validations in a row without a new best (patience)")
+            sooner.append(f"{counted(options.patience, 'validations')} in a row without a new best (patience)")
         limit = f"max_epochs {options.max_epochs:,}" if by_epochs else "max_steps"
         return f"at step {self.last_step:,} ({limit})" + (f", or after {' or '.join(sooner)}" if sooner else "")
 

@@ -34,6 +34,7 @@ from transformer_cli.training.progress import Progress, check_unspent, is_over, 
 from transformer_cli.training.run import Run
 from transformer_cli.training.schedules import cut_short, peak
 from transformer_cli.training.signals import StopRequest
+from transformer_cli.wording import counted
 
 REHEARSAL_S = 5.0
 """Of updates that are timed; a few of them, however long they take."""
@@ -124,7 +125,7 @@ def forecast(
     if tokenizer is not None:
         pieces = tokenizer.source_size, tokenizer.target_size
     if parent is not None and config.tokenizer.extend:
-        origin = f"of the run, and up to {config.tokenizer.extend:,} new pieces, to be trained"
+        origin = f"of the run, and up to {counted(config.tokenizer.extend, 'new pieces')}, to be trained"
         pieces = (pieces[0] + config.tokenizer.extend, pieces[1] + config.tokenizer.extend)
     peak_step, peak_rate = peak(
         config.training,

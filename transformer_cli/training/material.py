@@ -27,6 +27,7 @@ from transformer_cli.tokenizer.losses import LINES_WITH_UNKNOWN, Unknown, lackin
 from transformer_cli.training.listening import Advance, Listener
 from transformer_cli.training.parallel import World
 from transformer_cli.training.signals import StopRequest
+from transformer_cli.wording import counted
 
 Epoch = tuple[Drawn | MixedCorpus, list[batching.Indices]]
 
@@ -56,7 +57,9 @@ class Material:
         self.mixture = Mixture(self.text.parts, self.encoded.pairs, temperature=self.config.data.temperature)
         for part, weight, seen in zip(self.text.parts, self.mixture.weights, self.mixture.seen, strict=False):
             share = seen / sum(self.mixture.seen)
-            self.listener.say(f"{part.name}: {part.pairs:,} pairs, {weight:.3g} times an epoch, {share:.1%} of it")
+            self.listener.say(
+                f"{part.name}: {counted(part.pairs, 'pairs')}, {weight:.3g} times an epoch, {share:.1%} of it"
+            )
 
     def encode(self, text: Corpus, split: str) -> EncodedCorpus:
         """A text as ids; of the training text, words and lines are remembered while it is encoded. What is held out of
@@ -81,7 +84,9 @@ class Material:
             encoded = volumes.open()
         if is_held_out:
             share = self.config.data.valid
-            self.listener.say(f"{len(encoded):,} pairs are held out of the training text to validate with ({share})")
+            self.listener.say(
+                f"held out of the training text to validate with: {counted(len(encoded), 'pairs')} ({share})"
+            )
             for reason, n in encoded.counts.items():
                 self.listener.warn(f"held out: {n:,} {reason}")
         if self.world.is_main:
@@ -186,9 +191,8 @@ class Material:
 
     def in_words(self, n_batches: int) -> str:
         """How much there is to learn from, by this process's batches of an epoch."""
-        batches = "batch" if n_batches == 1 else "batches"
         each = f" for each of {self.world.size:,} processes" if self.world.size > 1 else ""
-        return f"{len(self.encoded):,} sentence pairs, {n_batches:,} {batches} an epoch{each}"
+        return f"{counted(len(self.encoded), 'sentence pairs')}, {counted(n_batches, 'batches')} an epoch{each}"
 
     def target_tokens(self, epoch: int) -> int:
         """Of an epoch, end marks included."""

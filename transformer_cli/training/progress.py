@@ -19,6 +19,7 @@ from transformer_cli.errors import ModelError, UsageError
 from transformer_cli.files import json_line, shown
 from transformer_cli.training.scaling import LossScale
 from transformer_cli.training.schedules import Spent
+from transformer_cli.wording import counted
 
 
 def _no_share(warmed: Any) -> Any:
@@ -169,11 +170,11 @@ def _impossible(progress: Progress, step: int) -> list[str]:
     if progress.step != step:
         wrong.append(f"step {progress.step:,} in the checkpoint of step {step:,}")
     if progress.epoch > step:
-        wrong.append(f"epoch {progress.epoch:,} after {step:,} updates")
+        wrong.append(f"epoch {progress.epoch:,} after {counted(step, 'updates')}")
     if progress.is_within != (progress.epoch_tokens > 0) and not progress.skipped:
-        wrong.append(f"{progress.epoch_tokens:,} tokens in {progress.batch:,} batches")
+        wrong.append(f"{counted(progress.epoch_tokens, 'tokens')} in {counted(progress.batch, 'batches')}")
     if progress.not_made > step:
-        wrong.append(f"{progress.not_made:,} of {step:,} updates not made")
+        wrong.append(f"{progress.not_made:,} of {counted(step, 'updates')} not made")
     if progress.warmed is not None and progress.warmed.step > step:
         wrong.append(f"a warm-up of {progress.warmed.step:,g} updates after {step:,}")
     wrong += [f"a score of step {scored}" for scored in progress.scores if int(scored) > step]
@@ -184,7 +185,7 @@ def check_within(progress: Progress, n_batches: int, run_dir: Path) -> None:
     """ModelError where its epoch has no more batches than are used already."""
     if progress.batch >= n_batches:
         raise ModelError(
-            f"the last checkpoint of {shown(run_dir)} has used {progress.batch:,} batches of epoch "
+            f"the last checkpoint of {shown(run_dir)} has used {counted(progress.batch, 'batches')} of epoch "
             f"{progress.epoch + 1:,}, which has {n_batches:,}",
             hint="restore the run from a copy, or start anew with --overwrite",
         )

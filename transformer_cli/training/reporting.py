@@ -19,6 +19,7 @@ from transformer_cli.training.replacing import NO_METRICS
 from transformer_cli.training.tensorboard import Board
 from transformer_cli.training.update import Update
 from transformer_cli.training.utilisation import Utilisation
+from transformer_cli.wording import counted
 
 SILENCE_S = 60.0
 """A line comes at least this often, so that a slow run does not look like a dead one."""
@@ -222,7 +223,7 @@ def forget_after(path: Path, step: int, *, warn: Callable[[str], None]) -> None:
         before = files.read_bytes(aside) if aside.exists() else b""
         with files.atomic_file(aside) as file:
             file.write(before + b"".join(line + b"\n" for line in strange))
-        n_lines = "1 line is" if len(strange) == 1 else f"{len(strange):,} lines are"
+        n_lines = f"{counted(len(strange), 'lines')} {'is' if len(strange) == 1 else 'are'}"
         warn(f"{files.shown(path)}: {n_lines} no event, now kept in {aside.name}")
     kept = b"".join(line + b"\n" for line in lines if (found := event_of(line)) is not None and found["step"] <= step)
     if kept != data:

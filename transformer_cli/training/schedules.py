@@ -10,6 +10,7 @@ from dataclasses import astuple, dataclass, replace
 
 from transformer_cli.config.section import NonNegativeFloat
 from transformer_cli.config.training import SCHEDULES, TrainingConfig
+from transformer_cli.wording import counted
 
 DECAY = 0.2
 """The share of all training in which `warmup-stable-decay` falls."""
@@ -118,7 +119,7 @@ def cut_short(options: TrainingConfig, last: int | None) -> str:
     by_epochs = end is not None and last < end
     as_budget = f"training.budget={{epochs: {options.max_epochs}}} in place of training.max_epochs"
     as_budget += " and training.max_steps" if options.max_steps is not None else ""
-    updates = f"{last:,} update{'s' * (last != 1)}"
+    updates = counted(last, "updates")
     if options.warmup_updates > last:
         remedy = f"with {as_budget} and training.warmup_steps=20%" if by_epochs else "with training.warmup_steps=20%"
         of = "" if isinstance(options.warmup_steps, int) else f", {options.warmup_steps} of training.max_steps"

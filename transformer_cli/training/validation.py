@@ -31,6 +31,7 @@ from transformer_cli.tokenizer import Tokenizer
 from transformer_cli.training.listening import Stage, unseen
 from transformer_cli.training.objective import loss_of
 from transformer_cli.training.parallel import World
+from transformer_cli.wording import counted
 
 N_SAMPLES = 2
 """Translations that are shown."""
@@ -60,8 +61,8 @@ class Validation:
             if room is not None and lengths[longest] > room:
                 pair = self.encoded.pairs[longest] + 1
                 raise DataError(
-                    f"the {text} of validation pair {pair:,} has {lengths[longest]:,} pieces, "
-                    f"but the {stack} has {room:,} positions",
+                    f"the {text} of validation pair {pair:,} has {counted(lengths[longest], 'pieces')}, "
+                    f"but the {stack} has {counted(room, 'positions')}",
                     hint="raise model.max_positions, or leave that pair out of data.valid",
                 )
 
