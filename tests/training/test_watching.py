@@ -373,6 +373,21 @@ def test_who_was_disturbed_by_a_failure_lets_that_be_said_first(monkeypatch: pyt
     assert (found.message, found.exit_code) == ("process 0 of 2: the disk is bent", 3)
 
 
+@pytest.mark.parametrize(("own", "said"), [("the text is gone", "the text is gone"), ("other", "process 1 of 2: the ")])
+def test_what_refuses_every_process_names_none(own: str, said: str, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(watching, "BEAT_S", 0.01)
+    watch = watching.Watch(dist.HashStore(), rank=0, size=2)
+    watch.store.set("state-1", "1 0 0 0 inf inf")
+    watch._raise(watching.Failure(1, "the text is gone", exit_code=3))
+    watch.store.add(watching.HEARD, 1)
+    watch.start()
+    try:
+        found = watch.blame(DataError(own))
+    finally:
+        watch.end()
+    assert str(found).startswith(said)
+
+
 @pytest.mark.parametrize("rank", [0, 1])
 def test_a_connection_that_breaks_when_torchrun_is_gone_is_no_bug(rank: int, monkeypatch: pytest.MonkeyPatch) -> None:
     """Each process finds that nobody is where all meet, and ends; the other one's connection breaks by that."""

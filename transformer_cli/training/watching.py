@@ -127,6 +127,8 @@ class Watch(threading.Thread):
         is_own = self.failure.rank == self.rank and (self.failure.is_said or not self._is_heard)
         if is_own and (self.failure.is_said or not _is_broken(error)):  # what broke was theirs, whoever is named
             return error
+        if self.rank == 0 and isinstance(error, TxError) and error.message == self.failure.message:
+            return error  # all are refused by the same: no process is to be named
         return self._as_error(self.failure)
 
     def run(self) -> None:
