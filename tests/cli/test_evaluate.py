@@ -432,7 +432,7 @@ def test_a_test_that_training_saw_is_told_and_with_strict_refused_before_the_wor
     shown = capfd.readouterr()
     [finding] = json.loads(shown.out)["findings"]
     assert (finding["n"], finding["lines"]) == (12, [1, 2, 3, 4, 5])
-    assert "test, pairs that the training text has, too: 12 (line 1, 2, 3, 4, 5, ...)" in shown.err
+    assert "test, pairs that the training text has, too: 12 (lines 1, 2, 3, 4, 5, ...)" in shown.err
     shutil.copytree("tiny", "other")
     Path("tiny/lines.npy").unlink()
     assert tx("-m", "tiny", "-m", "other", "-b", "1", "--json") == 0  # an ensemble's others may have seen it, too

@@ -128,7 +128,7 @@ def test_what_belongs_into_text_is_not_suspicious(pair: tuple[str, str]) -> None
 def test_all_are_counted_and_the_first_few_are_named() -> None:
     [finding] = check("x", planted({place: (f"ein\tHund {place}", f"a dog {place}") for place in range(7, 27)}))
     assert finding == Finding("x", "tabs", 20, tuple(range(8, 8 + EXAMPLES)))
-    assert str(finding) == "x, tabs: 20 (line 8, 9, 10, 11, 12, ...)"
+    assert str(finding) == "x, tabs: 20 (lines 8, 9, 10, 11, 12, ...)"
 
 
 def test_lines_are_numbered_as_they_lie_in_their_files(tmp_path: Path) -> None:
@@ -145,10 +145,10 @@ def test_lines_are_numbered_as_they_lie_in_their_files(tmp_path: Path) -> None:
         return [found for found in check_all({name: text for name, text in texts if text}) if found.what == "tabs"]
 
     [found] = tabs([a, b], a["text"])
-    assert (found.lines, str(found)) == ((21,), f"train, tabs: 1 ({tmp_path}/b.de, lines 21)")
+    assert (found.lines, str(found)) == ((21,), f"train, tabs: 1 ({tmp_path}/b.de, line 21)")
     [found] = tabs([b | {"both": True}], [a])
     assert (found.n, found.lines) == (2, (21, 21))
-    assert str(found) == f"train, tabs: 2 ({tmp_path}/b.de, lines 21; {tmp_path}/b.en, lines 21)"
+    assert str(found) == f"train, tabs: 2 ({tmp_path}/b.de, line 21; {tmp_path}/b.en, line 21)"
     [found] = tabs(b["text"], "20 %")
     used, _ = load_both(DataConfig(train=b["text"], valid="20 %", source="de", target="en"))
     assert list(used.source).index("ein\thund") < 20, "no line before it is held out: this proves nothing"

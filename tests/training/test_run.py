@@ -676,7 +676,7 @@ def test_the_lines_of_an_update_that_was_not_made_are_those_of_their_files(
         (name, int(number))
         for line in warnings
         if "update" in line  # and not in what is suspicious of the text
-        for name, numbers in re.findall(r"(\w+\.de), lines ([\d, ]+)", line)
+        for name, numbers in re.findall(r"(\w+\.de), lines? ([\d, ]+)", line)
         for number in numbers.split(", ")
     ]
     of_these = [Path(name).read_text(encoding="utf-8").split("\n")[number - 1] for name, number in named]
@@ -691,7 +691,7 @@ def test_a_new_run_tells_what_is_suspicious_in_its_text_and_one_that_goes_on_doe
     for steps in (3, 6):
         train(settings(max_steps=steps, warmup_steps=2), Path("runs/x"), listener=Listener(warn=said.append))
     [found] = [line for line in said if "suspicious" in line]
-    assert "\n  valid, pairs that train has, too: 6 (line 1, 2, 3, 4, 5, ...)" in found
+    assert "\n  valid, pairs that train has, too: 6 (lines 1, 2, 3, 4, 5, ...)" in found
 
 
 @pytest.mark.parametrize(

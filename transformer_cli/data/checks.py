@@ -69,7 +69,7 @@ class Finding:
     where: str = ""
 
     def __str__(self) -> str:
-        first = self.where or f"line {', '.join(f'{line:,}' for line in self.lines)}"
+        first = self.where or f"line{'s' * (len(self.lines) > 1)} {', '.join(f'{line:,}' for line in self.lines)}"
         more = ", ..." * (self.n > len(self.lines))
         return f"{self.text}, {self.what}: {self.n:,}" + f" ({first}{more})" * bool(self.lines)
 

@@ -301,7 +301,11 @@ def where_in_words(lines: Sequence[str], places: Iterable[int]) -> str:
         name, number = text.where(place)
         found.setdefault(name, []).append(number)
     numbers = {name: ", ".join(f"{number:,}" for number in some) for name, some in found.items()}
-    return "; ".join(f"pairs {some}" if name is None else f"{name}, lines {some}" for name, some in numbers.items())
+    several = {name: "s" * (len(some) > 1) for name, some in found.items()}
+    return "; ".join(
+        f"pair{several[name]} {some}" if name is None else f"{name}, line{several[name]} {some}"
+        for name, some in numbers.items()
+    )
 
 
 def update(digest: Digest, text: Text) -> None:
