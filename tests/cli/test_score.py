@@ -70,7 +70,7 @@ def test_json_has_a_number_per_piece_and_the_sums_last(
         "unknown": 1,
     }
     assert last["counts"] == {"carriage return stripped": 1}
-    for words in ("1 x carriage return stripped", "1 of 4 lines have a target but no source", "pieces are unknown"):
+    for words in ("1 x carriage return stripped", "1 of 4 lines has a target but no source", "8 pieces is unknown"):
         assert words in captured.err
 
 

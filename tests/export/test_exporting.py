@@ -191,7 +191,7 @@ def test_a_tokenizer_that_cuts_otherwise_is_found(here, tmp_path, capfd, monkeyp
     honest = Engine.encode
     monkeypatch.setattr(Engine, "encode", lambda self, lines: [ids[::-1] for ids in honest(self, lines)])
     assert tx("export", "ctranslate2", "-o", str(tmp_path / "there")) == 4
-    assert "12 lines become other pieces" in capfd.readouterr().err
+    assert "12 lines of other pieces" in capfd.readouterr().err
     assert list(tmp_path.iterdir()) == []
 
 

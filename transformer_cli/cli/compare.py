@@ -222,7 +222,7 @@ def _contrast_tables(reports: Sequence[Report], contrasts: Sequence[Contrast]) -
     tables = []
     for report, found in zip(reports[1:], contrasts, strict=True):
         names = (reports[0].name, report.name)
-        same = f"{found.n_same:,} of {found.n_lines:,} lines are the same"
+        same = f"{found.n_same:,} of {counted(found.n_lines, 'lines')} {'is' if found.n_same == 1 else 'are'} the same"
         for pairs, title in (
             (found.better, f"Where {names[1]} is better than {names[0]}: {counted(found.n_better, 'lines')}; {same}"),
             (found.worse, f"Where {names[1]} is worse than {names[0]}: {counted(found.n_worse, 'lines')}"),

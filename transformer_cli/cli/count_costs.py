@@ -9,6 +9,7 @@ from typing import TYPE_CHECKING, Annotated, Literal
 import typer
 
 from transformer_cli.errors import UsageError
+from transformer_cli.wording import counted
 
 if TYPE_CHECKING:
     from transformer_cli.accounting.flops import Work
@@ -184,7 +185,7 @@ def _work(subject: Subject, request: Request) -> Work:
             )
         if length is not None and room is not None and length > room:
             raise UsageError(
-                f"{option} {length:,}: the {side} of {subject.name} knows {room:,} positions",
+                f"{option} {length:,}: the {side} of {subject.name} knows {counted(room, 'positions')}",
                 hint="a larger model.max_positions has more",
             )
     if request.beam_size is not None and "decoder" not in model.sides:

@@ -147,9 +147,15 @@ class Sums:
             f"{perplexity(self.log_probability, self.pieces):.4f} per piece"
         )
         if self.unscored:
-            console.warn(f"{self.unscored:,} of {self.lines:,} lines have a target but no source, so no score")
+            console.warn(
+                f"{self.unscored:,} of {counted(self.lines, 'lines')} {'has' if self.unscored == 1 else 'have'} "
+                "a target but no source, so no score"
+            )
         if self.unknown:
-            console.warn(f"{self.unknown:,} of {self.pieces:,} pieces are unknown to the vocabulary")
+            console.warn(
+                f"{self.unknown:,} of {counted(self.pieces, 'pieces')} {'is' if self.unknown == 1 else 'are'} "
+                "unknown to the vocabulary"
+            )
 
 
 def _as_text(one: Likelihood | None) -> str:

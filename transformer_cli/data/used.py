@@ -33,7 +33,7 @@ def learnable(corpus: Corpus) -> Corpus:
     source, target = as_text(corpus.source), as_text(corpus.target)
     left_out = np.union1d(source.blank, target.blank)
     if len(left_out) == len(corpus):
-        pairs = f"of {len(corpus):,} pairs, none has text on both sides" if len(corpus) else "it is empty"
+        pairs = f"of {counted(len(corpus), 'pairs')}, none has text on both sides" if len(corpus) else "it is empty"
         raise DataError(
             f"the training text has no pair to learn from: {pairs}",
             hint="look at the files that `data.train` names",

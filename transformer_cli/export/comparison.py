@@ -25,6 +25,7 @@ from transformer_cli.errors import ModelError
 from transformer_cli.export.formats import Engine, Found, Walk
 from transformer_cli.model.prepared import Prepared
 from transformer_cli.tokenizer import BOS, EOS
+from transformer_cli.wording import counted
 
 TOLERANCE = 1e-5
 """How far numbers may be apart that are computed in fp32 in another order, as a share of the largest of them."""
@@ -85,9 +86,9 @@ class Comparison:
         """What differs that must not; rounded: the weights there are not those here."""
         found = []
         if self.cut_otherwise:
-            found.append(f"{self.cut_otherwise:,} lines become other pieces")
+            found.append(f"{counted(self.cut_otherwise, 'lines')} of other pieces")
         if self.joined_otherwise:
-            found.append(f"the pieces of {self.joined_otherwise:,} translations become another text")
+            found.append(f"{counted(self.joined_otherwise, 'translations')} of the same pieces with another text")
         if rounded:
             few = f"both prefer the same piece at {self.agreeing:.1%} of the steps only"
             return found if self.agreeing >= AGREEMENT else [*found, few]
