@@ -51,8 +51,10 @@ def test_ids_on_disk_are_those_of_the_tokenizer(tmp_path, tokenizer, source_eos)
     assert encoded.lengths.tolist() == [[len(s), len(t) + 1] for s, t in as_lists(encoded)]
 
 
+@pytest.mark.parametrize("kind", ["bpe", "word"])  # the second has them first and last, too
 @pytest.mark.parametrize("stretch", [1, 7, 1 << 22])
-def test_unknown_ids_are_counted_and_the_first_of_their_sentences_named(tmp_path, tokenizer, monkeypatch, stretch):
+def test_unknown_ids_are_counted_and_the_first_of_their_sentences_named(tmp_path, monkeypatch, stretch, kind):
+    tokenizer, _ = train_tokenizer(TokenizerConfig(kind=kind, vocab_size=80), GERMAN * 5, ENGLISH * 5, seed=1)
     monkeypatch.setattr(binary, "STRETCH", stretch)
     monkeypatch.setattr(volumes, "VOLUME", 5)
     odd = ["猫 das", "", "das 猫 und 犬", "猫" * 200, *GERMAN, "犬", "猫 犬 猫"]
