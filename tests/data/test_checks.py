@@ -331,6 +331,10 @@ def test_sides_that_are_swapped_in_one_text_are_found(swapped: str) -> None:
     assert [str(one) for one in found] == [
         f"valid, source and target seem to be swapped, or those of train are: {len(other):,}"
     ]
+
+
+def test_sides_in_both_directions_and_sides_that_are_alike_are_not_swapped() -> None:
+    learned, other = phrasebook("train"), phrasebook("valid")
     both = {name: joined([text, turned(text)], []) for name, text in (("train", learned), ("valid", other))}
     alike = {name: Corpus(text.source, text.source) for name, text in (("train", learned), ("valid", other))}
     turned_alike = {"train": turned(learned), "valid": turned(other)}
@@ -339,7 +343,7 @@ def test_sides_that_are_swapped_in_one_text_are_found(swapped: str) -> None:
 
 
 def phrasebook(name: str) -> Corpus:
-    return load_all(DataConfig())[name]
+    return load_all(DataConfig(phrasebook=PhrasebookConfig(n_pairs=3000)))[name]
 
 
 def turned(text: Corpus) -> Corpus:
