@@ -9,7 +9,7 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from transformer_cli.writing import _canonical, _patterns, begins_unspaced, chunks, words
+from transformer_cli.writing import _patterns, begins_unspaced, canonical, chunks, words
 
 EVERY_CHARACTER = [char for char in map(chr, range(sys.maxunicode + 1)) if unicodedata.category(char) != "Cs"]
 WITHOUT_SPACES = (
@@ -53,7 +53,7 @@ def test_a_word_is_a_run_of_letters_and_digits_with_their_marks_and_without_case
 @given(st.text(st.characters(max_codepoint=0x300) | st.sampled_from("aß İ\u02ff\x1c\x85\xa0"), max_size=20))
 def test_the_shorter_way_of_lower_letters_is_the_long_one(text: str) -> None:
     word, chunk = _patterns()
-    assert words(text) == word.findall(_canonical(text))
+    assert words(text) == word.findall(canonical(text))
     assert chunks(text) == chunk.findall(unicodedata.normalize("NFC", text.casefold()))
 
 
@@ -67,7 +67,7 @@ def test_a_word_is_the_same_however_its_letters_are_encoded(form: str) -> None:
 
 
 def test_the_same_for_all_encodings_is_the_same_for_itself() -> None:
-    changed = [char for char in EVERY_CHARACTER if _canonical(_canonical(char)) != _canonical(char)]
+    changed = [char for char in EVERY_CHARACTER if canonical(canonical(char)) != canonical(char)]
     assert changed == []
     forms = ("NFD", "NFKC")
     others = {
@@ -83,7 +83,7 @@ def test_no_mark_ends_a_word() -> None:
 
 def test_no_letter_or_digit_is_outside_of_words() -> None:
     letters = [char for char in EVERY_CHARACTER if char.isalnum() and unicodedata.is_normalized("NFKC", char)]
-    assert [char for char in letters if "".join(words(char)) != _canonical(char)] == []
+    assert [char for char in letters if "".join(words(char)) != canonical(char)] == []
 
 
 def test_every_letter_of_a_script_without_spaces_is_known() -> None:

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import platform
 from collections.abc import Mapping
 from functools import cache
 from typing import Any
@@ -11,11 +12,12 @@ import torch
 
 @cache
 def capabilities() -> Mapping[str, Any]:
-    """By PyTorch's names. Older versions tell little."""
+    """By PyTorch's names. Older versions tell little, and of other processors than x86 nothing."""
     if hasattr(torch.cpu, "get_capabilities"):
         found: Mapping[str, Any] = torch.cpu.get_capabilities()
         return found
-    return {"avx512_bf16": torch.cpu._is_avx512_bf16_supported()}
+    is_x86 = platform.machine().lower() in ("x86_64", "amd64")
+    return {"avx512_bf16": torch.cpu._is_avx512_bf16_supported()} if is_x86 else {}
 
 
 def computes_bf16() -> bool:

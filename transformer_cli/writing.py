@@ -14,7 +14,7 @@ SOUTH_EAST_ASIAN = "\u0e00-\u0eff\u1000-\u109f\ua9e0-\ua9ff\uaa60-\uaa7f\u1780-\
 _HAN = "\u3005-\u3007\u3021-\u3029\u3031-\u303c\u3400-\u4dbf\u4e00-\u9fff\uf900-\ufaff\U00020000-\U0003ffff"
 # Those; kana; Han. Korean has spaces.
 _UNSPACED = f"{SOUTH_EAST_ASIAN}\u3040-\u30ff\u31f0-\u31ff\uff66-\uff9f\U0001aff0-\U0001b16f{_HAN}"
-_FIRST_UNSPACED = "\u0e00"
+_BEYOND = re.compile("[\u0e00-\U0010ffff]")
 _BEGINS_UNSPACED = re.compile(f"[{_UNSPACED}]")
 _FIRST_MARK = "\u0300"
 """What is written in lower letters alone, as Latin is, has no marks and is in no script without spaces."""
@@ -81,7 +81,7 @@ def words(text: str) -> list[str]:
     """Runs of letters, digits and what is written on them, without regard to case or to how a letter is encoded; in
     scripts without spaces, each letter by itself.
     """
-    text = _canonical(text)
+    text = canonical(text)
     return (_LATIN_WORD if max(text, default="") < _FIRST_MARK else _patterns()[0]).findall(text)
 
 
@@ -91,7 +91,7 @@ def chunks(text: str) -> list[str]:
     return text.split() if max(text, default="") < _FIRST_MARK else _patterns()[1].findall(text)
 
 
-def _canonical(text: str) -> str:
+def canonical(text: str) -> str:
     """The same for all spellings that a tokenizer reads as the same (NFKC), and for itself; am remains one letter."""
     if text.isascii():
         return text.lower()
@@ -109,7 +109,7 @@ def begins_unspaced(text: str) -> bool:
 def unspaced_script(text: str) -> Literal["han", "other"] | None:
     """Which of the scripts without spaces a text is written in, if most of its letters are; Japanese has more than a
     tenth of kana."""
-    if max(text, default="") < _FIRST_UNSPACED:
+    if not _BEYOND.search(text):
         return None
     n_unspaced = len(re.findall(rf"(?=\w)[{_UNSPACED}]", text))
     if 2 * n_unspaced <= len(_LETTER.findall(text)):

@@ -89,11 +89,17 @@ def test_the_head_that_looks_most_from_one_word_at_another_is_found(wanted, kind
 
 @pytest.mark.parametrize(
     ("wanted", "word"),
-    [("ewu\u0301re\u0323\u0301 -> goat", "ew\u00far\u1eb9\u0301."), ("\u00e0 -> goat", "a\u0300"), ("है -> GOAT", "है।")],
+    [
+        ("ewu\u0301re\u0323\u0301 -> goat", "ew\u00far\u1eb9\u0301."),
+        ("\u00e0 -> goat", "a\u0300"),
+        ("है -> GOAT", "है।"),
+        ("น้ำ -> goat", "น้\u0e4dา"),
+        ("Ａ１ -> goat", "a1"),
+    ],
 )
 def test_a_word_is_found_however_its_accents_are_encoded_and_with_the_last_of_them(wanted, word):
     """An accent that is a character of its own used to be another word, and none before a full stop."""
-    maps = synthetic_maps(["▁a", "▁goat"], ["▁ew\u00far\u1eb9\u0301", ".", "▁a\u0300", "▁है", "।"])
+    maps = synthetic_maps(["▁a", "▁goat"], ["▁ew\u00far\u1eb9\u0301", ".", "▁a\u0300", "▁है", "।", "▁น้\u0e4dา", "▁a1"])
     assert found(maps, wanted).words == (word, "goat")
 
 

@@ -15,7 +15,9 @@ from transformer_cli.cli import failures
 from transformer_cli.cli.app import main
 from transformer_cli.config.source import dump_config, load_config
 from transformer_cli.errors import ModelError
-from transformer_cli.training.reproduction import KeptRun, Results, read, verdicts
+from transformer_cli.training.reproduction import SUFFIX, KeptRun, Results, read, verdicts
+
+PRESETS = Path(__file__).parents[2] / "configs"
 
 
 def tx(*arguments: str) -> int:
@@ -257,3 +259,10 @@ def test_a_run_that_begins_with_other_weights_than_then_is_told_so(
         Path("runs/again/run.json").write_text(json.dumps(record | {"init_from": begun}))
         assert tx("reproduce", "mine.yaml", "--run-dir", "runs/again") == 0
         assert ("runs/x, which it begins with, has other weights than then" in capfd.readouterr().err) == said
+
+
+@pytest.mark.parametrize("results", sorted(PRESETS.glob("*.results.json")), ids=lambda path: path.name)
+def test_published_results_are_still_those_of_their_presets(results: Path) -> None:
+    """They are for others to try: a default that is another one now would refuse that."""
+    config = load_config(results.name.removesuffix(SUFFIX), to_train=True)
+    assert read(results).changed(config) == []

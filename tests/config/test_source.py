@@ -507,4 +507,4 @@ def test_a_name_is_the_same_set_for_python_and_pydantic(name):
     is_pydantics = contextlib.nullcontext() if re.fullmatch(NAME, name) else pytest.raises(ValidationError)
     with is_pydantics:
         RunConfig(name=name)
-    assert re.fullmatch(NAME, as_name(name))
+    assert re.fullmatch(NAME, as_name(f"{name}\udcff"))

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import copy
+import platform
 import types
 from unittest.mock import patch
 
@@ -95,7 +96,9 @@ def test_older_versions_of_pytorch_do_not_tell_what_a_processor_is(monkeypatch: 
     assert processor.capabilities.__wrapped__() == {"cpu_name": "x"}
     monkeypatch.delattr(torch.cpu, "get_capabilities")
     monkeypatch.setattr(torch.cpu, "_is_avx512_bf16_supported", lambda: False)
-    assert processor.capabilities.__wrapped__() == {"avx512_bf16": False}
+    for machine, told in {"x86_64": {"avx512_bf16": False}, "AMD64": {"avx512_bf16": False}, "aarch64": {}}.items():
+        monkeypatch.setattr(platform, "machine", lambda machine=machine: machine)
+        assert processor.capabilities.__wrapped__() == told
 
 
 @pytest.mark.parametrize(

@@ -195,7 +195,7 @@ def test_a_notebook_shows_what_a_model_is(run):
         (lambda run: tx.load([]), UsageError, "run is []"),
         (lambda run: tx.load(run, settings=[1]), UsageError, "settings is [1]"),
         (lambda run: tx.train("tiny", run_dir=""), UsageError, "run_dir is ''"),
-        (lambda run: tx.load(run).score(["bier"], []), UsageError, "1 source and 0 targets"),
+        (lambda run: tx.load(run).score(["bier"], []), UsageError, "sources: 1, targets: 0"),
         (lambda run: tx.load(run).align("bier", ["beer"]), UsageError, "sources is 'bier'"),
         (lambda run: tx.load(run).attention(" "), UsageError, "empty"),
         (lambda run: tx.load(run).score(["bier " * 999], ["x"]), DataError, "1,000 pieces"),

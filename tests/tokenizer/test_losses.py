@@ -62,6 +62,18 @@ def test_the_remedy_is_one_that_the_configuration_lacks() -> None:
     assert of(kind="char", is_cut=True).startswith("a larger tokenizer.vocab_size or ")
     assert of(is_inherited=True).startswith("tokenizer.extend learns")
     assert "tokenizer.model" in of(model="spm.model")
+    cut = TokenizerConfig(kind="char", character_coverage=0.99)
+    other_text = remedy(cut, is_inherited=False, is_cut=True, is_learned=False)
+    assert other_text == "tokenizer.byte_fallback=true loses nothing"  # no piece is learned from validation
+
+
+def test_blanks_between_words_in_bytes_are_blanks() -> None:
+    """With whole words for pieces SentencePiece spells their mark, too, where it has no piece."""
+    config = TokenizerConfig(kind="word", byte_fallback=True, vocab_size=270)
+    tokenizer, _ = train_tokenizer(config, ["a dog runs"] * 20, ["a dog runs"] * 20, seed=1)
+    lines = ["the zebra runs", "a dog runs"]
+    assert tokenizer.target.decode(tokenizer.target.encode(lines)) == lines
+    assert rewriting(lines, config, tokenizer.target) == ""
 
 
 @pytest.mark.parametrize(

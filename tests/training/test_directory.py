@@ -13,7 +13,7 @@ import subprocess
 import threading
 import time
 from collections.abc import Callable
-from contextlib import suppress
+from contextlib import nullcontext, suppress
 from pathlib import Path
 from types import SimpleNamespace
 from typing import Any, cast
@@ -29,6 +29,7 @@ from transformer_cli.checkpoints.record import read_record
 from transformer_cli.checkpoints.standing import LOCK, is_training
 from transformer_cli.cli import failures
 from transformer_cli.cli.app import main
+from transformer_cli.config.evaluation import EvaluationConfig
 from transformer_cli.config.run import RunConfig
 from transformer_cli.config.source import dump_config, load_config
 from transformer_cli.errors import (
@@ -654,6 +655,17 @@ def test_what_else_is_lost_is_said(name: str) -> None:
     train(config, RUN, listener=Listener(warn=warnings.append))
     assert [line.split(":")[0] for line in warnings] == [f"{name} is missing"]
     assert (RUN / name).exists()
+
+
+@pytest.mark.parametrize(("before", "now"), [("13a", "auto"), ("zh", "auto"), ("auto", "13a"), ("13a", "intl")])
+def test_a_run_whose_default_was_another_tokenizer_of_bleu_goes_on_by_its_own_command(before: str, now: str) -> None:
+    """All runs had 13a in their config.yaml. Who names one means it: scores of two do not compare."""
+    own = settings().model_copy(update={"evaluation": EvaluationConfig(tokenize=before)})
+    (RUN / "config.yaml").write_text(dump_config(own), encoding="utf-8")
+    asked = settings().model_copy(update={"evaluation": EvaluationConfig(tokenize=now)})
+    is_refused = pytest.raises(UsageError, match=f"tokenize: {before} in the run, {now} now")
+    with nullcontext() if now == "auto" else is_refused:
+        train(asked, RUN)
 
 
 def test_a_seed_is_known_without_the_configuration() -> None:

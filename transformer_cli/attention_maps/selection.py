@@ -12,7 +12,7 @@ from dataclasses import dataclass, replace
 from transformer_cli.attention_maps.maps import KINDS, AttentionMaps, Block, Kind, Side
 from transformer_cli.attention_maps.views import TITLES, label, text_of, view, word_texts
 from transformer_cli.errors import UsageError
-from transformer_cli.writing import begins_unspaced
+from transformer_cli.writing import begins_unspaced, canonical
 
 MEAN = "mean"
 
@@ -197,8 +197,8 @@ def _name(name: str) -> str:
 
 
 def _same(text: str) -> str:
-    """What is equal for texts that differ in case alone, or in how accents are encoded."""
-    return unicodedata.normalize("NFC", text.casefold())
+    """What is equal for texts that differ in case alone, or in how letters are encoded; a tokenizer has its own way."""
+    return canonical(text)
 
 
 def _occurrences(name: str, words: Sequence[str]) -> list[int]:

@@ -68,7 +68,9 @@ def _report(error: Exception) -> int:
     if isinstance(error, ImportError) and not (error.name or "").startswith("transformer_cli"):
         console.error(
             f"a library cannot be loaded: {error}",
-            hint="there is too little memory for it (`ulimit -v` shows a limit), or it has to be installed anew.",
+            hint="it has to be installed anew."
+            if isinstance(error, ModuleNotFoundError)
+            else "there is too little memory for it (`ulimit -v` shows a limit), or it has to be installed anew.",
         )
         return RESOURCE
     if _is_out_of_memory(error):

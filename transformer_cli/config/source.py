@@ -371,7 +371,7 @@ def _touch(path: tuple[str | int, ...], other: tuple[str | int, ...]) -> bool:
 def as_name(stem: str) -> str:
     """A run's name from a file's, with 200 bytes at most."""
     name = re.sub(f"[{NO_LETTERS}]+", "-", normalize("NFC", stem)).strip("-._")[:100]
-    return name.encode()[:200].decode(errors="ignore") or "run"
+    return name.encode(errors="ignore")[:200].decode(errors="ignore") or "run"
 
 
 class _Dumper(yaml.SafeDumper):

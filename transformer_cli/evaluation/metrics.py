@@ -156,7 +156,7 @@ def count(
 
 
 def _made(name: str, options: EvaluationConfig, references: Sequence[Sequence[str]]) -> Any:
-    if options.tokenize == "auto":
+    if name == "bleu" and options.tokenize == "auto":
         options = options.model_copy(update={"tokenize": tokenizer_for(references)})
     return METRICS.load(name)(options)
 

@@ -185,7 +185,7 @@ def _pairs(sources: Sequence[str], targets: Sequence[str]) -> tuple[Sequence[str
         check_lines(name, lines)
     if len(sources) != len(targets):
         raise UsageError(
-            f"there are {counted(len(sources), 'sources')} and {counted(len(targets), 'targets')}",
+            f"sources: {len(sources):,}, targets: {len(targets):,}",
             hint="each source goes with its target",
         )
     return sources, targets

@@ -12,6 +12,7 @@ import sentencepiece
 
 from transformer_cli.config.tokenizer import TokenizerConfig
 from transformer_cli.tokenizer.vocabulary import UNK, Vocabulary
+from transformer_cli.wording import counted
 
 EXAMPLES, LONGEST = 5, 40
 """Characters, or words, that a message names; and of such a word so much."""
@@ -36,7 +37,7 @@ class Unknown:
     def in_words(self, text: str, side: str, remedy: str) -> str:
         more = ", ..." * (len(self.lacking) > EXAMPLES)
         named = ", ".join(one[:LONGEST] if len(one) > 1 else _named(one) for one in self.lacking[:EXAMPLES]) + more
-        unknown = f"{self.n:,} of {self.tokens:,} tokens of the {side} {'is' if self.n == 1 else 'are'} <unk>"
+        unknown = f"{self.n:,} of {counted(self.tokens, 'tokens')} of the {side} {'is' if self.n == 1 else 'are'} <unk>"
         return f"{text}: {unknown}, for no piece has {named}; {remedy}"
 
 
@@ -51,15 +52,15 @@ def lacking(vocabulary: Vocabulary, lines: Iterable[str]) -> tuple[str, ...]:
     return tuple(part for part, _ in Counter(parts).most_common() if part)
 
 
-def remedy(config: TokenizerConfig, *, is_inherited: bool, is_cut: bool) -> str:
+def remedy(config: TokenizerConfig, *, is_inherited: bool, is_cut: bool, is_learned: bool = True) -> str:
     """How another run would lose nothing. is_inherited: it has the tokenizer of the run that it begins with. is_cut: by
-    the size of the vocabulary, as only characters and words are."""
+    the size of the vocabulary, as only characters and words are. is_learned: pieces were learned from that text."""
     if is_inherited:
         return "tokenizer.extend learns pieces for what comes often in the training text"
     if config.model is not None:
         return "the tokenizer was given (tokenizer.model): another one may have them"
-    ways = ["a larger tokenizer.vocab_size"] * is_cut
-    ways += ["tokenizer.character_coverage=1"] * (config.character_coverage < 1)
+    ways = ["a larger tokenizer.vocab_size"] * (is_cut and is_learned)
+    ways += ["tokenizer.character_coverage=1"] * (config.character_coverage < 1 and is_learned)
     return f"{' or '.join([*ways, 'tokenizer.byte_fallback=true'])} loses nothing"
 
 
@@ -78,7 +79,7 @@ def rewriting(lines: Sequence[str], config: TokenizerConfig, vocabulary: Vocabul
     by, way_out = "the tokenizer", "`tx tokenize --target` shows how it reads them"
     if config.model is None and config.normalization == "nfkc":
         by, way_out = "tokenizer.normalization nfkc", "`tokenizer.normalization: identity` keeps them"
-    of = f"{len(sample):,} targets" + f" (a sample of {len(lines):,})" * (len(sample) < len(lines))
+    of = counted(len(sample), "targets") + f" (a sample of {len(lines):,})" * (len(sample) < len(lines))
     return (
         f"{len(changed):,} of {of} cannot be written as they are: {by} makes {_named(after)} of {_named(before)}; "
         f"{way_out}"

@@ -106,6 +106,7 @@ class Vocabulary:
     def decode(self, ids: Sequence[Sequence[int]]) -> list[str]:
         """Text of each sequence; control symbols vanish, UNK becomes " ⁇ ". IndexError for an id that isn't there."""
         texts = [str(self._processor.decode([int(id) for id in sequence])) if len(sequence) else "" for sequence in ids]
+        texts = [text.removeprefix("▁").replace("▁", " ") for text in texts]  # that are bytes, of models of whole words
         return [text.removesuffix(" ") for text in texts] if self._is_suffix else texts
 
     def piece(self, id: int) -> str:

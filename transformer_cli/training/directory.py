@@ -192,6 +192,8 @@ def check_same(now: RunConfig, run_dir: Path) -> dict[str, Any]:
     free = MAY_DIFFER if any(steps) else MAY_DIFFER | (UNTIL_TRAINED if steps else UNTIL_SAVED)
     if saved.data.held_out != now.data.held_out:
         free = free - {"data.valid"}  # it says which text, not where it lies
+    if now.evaluation.tokenize == "auto":
+        free = free | {"evaluation.tokenize"}  # the default was 13a, which it is for all text that 13a is right for
     before, after = flat(saved.model_dump()), flat(now.model_dump())
     keys = [key for key in before | after if key == "training.init_from" or not is_among(key, free)]
     keys = [key for key in keys if before.get(key) != after.get(key)]

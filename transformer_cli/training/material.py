@@ -104,7 +104,7 @@ class Material:
                 vocabulary, lines = getattr(tokenizer, side), getattr(text, side)
                 found = Unknown(n, tokens, lacking(vocabulary, (lines[place] for place in places.tolist())))
                 is_cut = config.kind in ("char", "word") and vocabulary.size == asked
-                way_out = remedy(config, is_inherited=is_inherited, is_cut=is_cut)
+                way_out = remedy(config, is_inherited=is_inherited, is_cut=is_cut, is_learned=is_training)
                 self.listener.warn(found.in_words(name, f"{side}s", way_out))
         if not is_training and (words := rewriting(text.target, config, tokenizer.target)):
             self.listener.warn(f"{name}: {words}")
