@@ -314,6 +314,7 @@ def test_phrasebook_is_a_word_not_a_file_name(folder):
         (normalize("NFD", "yorùbá"), normalize("NFC", "yorùbá")),
         ("“日本”、x", "日本-x"),
         ("…", "run"),
+        ("a\ufeffb；（c）", "a-b-c"),
         ("x" * 150, "x" * 100),
         ("本" * 80, "本" * 66),  # 200 bytes: a file's name has 255 at most
     ],

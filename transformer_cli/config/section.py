@@ -62,7 +62,10 @@ Probability = Annotated[float, Field(ge=0, lt=1)]
 PERCENT = r"^[0-9]{1,2}(\.[0-9]+)? *%$"
 Percentage = Annotated[str, Field(pattern=PERCENT)]
 """A share of something, as people write it."""
-NO_LETTERS = r"\x00-,/:-@\[-^`{-\xa9\xab-\xb4\xb6-\xb9\xbb-\xbf\u2000-\u206f\u3000-\u3004\ufe00-\ufe0f\ufff0-\uffff"
+NO_LETTERS = (
+    r"\x00-,/:-@\[-^`{-\xa9\xab-\xb4\xb6-\xb9\xbb-\xbf\u034f\u061c\u115f\u1160\u1680\u180e\u2000-\u206f\u3000-\u3004\u3164"
+    r"\ufe00-\ufe0f\ufeff\uff01-\uff0f\uff1a-\uff20\ufff0-\uffff"
+)
 """What no name of ours has, as in a class of a regular expression that Python, pydantic and editors all read: `\\w` is
 another set for each."""
 NAME = rf"^[^{NO_LETTERS}._-][^{NO_LETTERS}]*$"
