@@ -12,7 +12,7 @@ from typing import TYPE_CHECKING, Any
 
 import numpy as np
 
-from transformer_cli.attention_maps.fonts import fonts_for, to_install
+from transformer_cli.attention_maps.fonts import fonts_for, lacking
 from transformer_cli.attention_maps.maps import ARROW
 from transformer_cli.attention_maps.views import View, is_leftward, label
 from transformer_cli.errors import UsageError
@@ -77,10 +77,7 @@ def figure(views: Sequence[View], caption: str, *, suffix: str) -> tuple[bytes, 
             file, format=suffix[1:], dpi=DPI, metadata=dates.get(suffix), bbox_inches="tight", pad_inches=0.05
         )
     if missing:
-        named = ", ".join(f"{char} (U+{ord(char):04X})" for char in missing[:8])
-        more = f" and {len(missing) - 8} more" if len(missing) > 8 else ""
-        wanted = " and ".join(to_install(missing)) or "a font that has them"
-        remarks.append(f"no installed font has {named}{more}; install {wanted}, or look at the .html")
+        remarks.append(f"{lacking(missing)}, or look at the .html")
     return file.getvalue(), remarks
 
 

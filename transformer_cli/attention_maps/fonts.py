@@ -40,6 +40,13 @@ def fonts_for(texts: Iterable[str]) -> tuple[list[str], str]:
     return chosen, "".join(sorted(needed))
 
 
+def lacking(missing: str) -> str:
+    """What to say of characters that no font has."""
+    named = ", ".join(f"{char} (U+{ord(char):04X})" for char in missing[:8])
+    more = f" and {len(missing) - 8} more" if len(missing) > 8 else ""
+    return f"no installed font has {named}{more}; install {' and '.join(to_install(missing)) or 'a font that has them'}"
+
+
 def to_install(chars: str) -> list[str]:
     """The fonts that would have these characters, as far as their names tell."""
     found: dict[str, None] = {}

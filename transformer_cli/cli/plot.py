@@ -77,10 +77,15 @@ def plot(
     if paths:
         # A notebook's own backend, which programs started from it inherit, is not there for all of them.
         os.environ["MPLBACKEND"] = "agg"
-    with console.pulse.doing("drawing"):
-        contents = [figure(found, over=over, suffix=path.suffix.lower(), note=note) for path in paths]
-    for path, content in zip(paths, contents, strict=True):
-        write_result(path, content)
+        from transformer_cli.attention_maps.fonts import fonts_for, lacking
+
+        fonts, missing = fonts_for(map(str, names))
+        if missing:
+            console.warn(lacking(missing))
+        with console.pulse.doing("drawing"):
+            contents = [figure(found, over=over, suffix=path.suffix.lower(), note=note, fonts=fonts) for path in paths]
+        for path, content in zip(paths, contents, strict=True):
+            write_result(path, content)
     if json_output:
         for name, those in found:
             for curve in those:

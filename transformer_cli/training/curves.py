@@ -5,6 +5,7 @@ from __future__ import annotations
 import html
 import io
 import textwrap
+import warnings
 from collections.abc import Sequence
 from dataclasses import dataclass
 from pathlib import Path
@@ -101,10 +102,13 @@ def added(run_dir: Path) -> str:
     return " and ".join(filter(None, [", ".join(named[:-1]), *named[-1:]]))
 
 
-def figure(runs: Sequence[tuple[str, Sequence[Curve]]], *, over: Over, suffix: str, note: str = "") -> bytes:
+def figure(
+    runs: Sequence[tuple[str, Sequence[Curve]]], *, over: Over, suffix: str, note: str = "", fonts: Sequence[str] = ()
+) -> bytes:
     """A file of a panel for each quantity and a line for each run, the same bytes for the same curves.
 
-    runs: their names, and their curves. note: stands above them. suffix: .png, .svg or .html, which is a page around
+    runs: their names, and their curves. note: stands above them. fonts: for them, by their families; matplotlib's own
+    when not given. suffix: .png, .svg or .html, which is a page around
     the .svg that asks for nothing.
     """
     import matplotlib
@@ -114,7 +118,9 @@ def figure(runs: Sequence[tuple[str, Sequence[Curve]]], *, over: Over, suffix: s
     panels = [panel for panel in PANELS if any(curve.panel == panel for _, found in runs for curve in found)]
     settings: Any = {"svg.hashsalt": "tx", "text.parse_math": False, "font.size": 9}
     file = io.BytesIO()
-    with matplotlib.rc_context(settings):
+    settings |= {"font.family": list(fonts)} if fonts else {}
+    with matplotlib.rc_context(settings), warnings.catch_warnings():
+        warnings.filterwarnings("ignore", "Glyph .* missing")  # who names the fonts knows
         drawing = Figure(figsize=(7, 2.6 * len(panels)), layout="constrained")
         axes = drawing.subplots(len(panels), 1, sharex=True, squeeze=False)[:, 0]
         for axis, panel in zip(axes, panels, strict=True):
