@@ -15,6 +15,7 @@ from functools import cached_property
 from pathlib import Path
 
 SHARED = Path(__file__).with_name("page")
+_COMMENTS = re.compile(r"^[ \t]*(?://.*|/\*\*.*\*/)\n", re.MULTILINE)
 POLICY = "default-src 'none'; script-src '{script}'; style-src '{style}'; base-uri 'none'; form-action 'none'"
 
 
@@ -27,7 +28,9 @@ class Page:
 
     @cached_property
     def script(self) -> str:
-        return "\n".join(_read(path) for path in (SHARED / "dom.js", *(self.folder / f"{s}.js" for s in self.scripts)))
+        """Without the comments that stand on lines of their own, which are for whoever reads the parts."""
+        parts = (SHARED / "dom.js", *(self.folder / f"{s}.js" for s in self.scripts))
+        return _COMMENTS.sub("", "\n".join(map(_read, parts)))
 
     @cached_property
     def style(self) -> str:

@@ -173,7 +173,7 @@ def _spelled(name: str, pieces: Sequence[str]) -> Iterator[tuple[int, int]]:
         text, end = "", start
         while text != name and len(text) <= len(name) and end < len(pieces):
             end += 1
-            text = _same(text_of(pieces[start:end]))
+            text = canonical(text_of(pieces[start:end]))
         if text == name:
             yield start, end
         start = end if text == name else start + 1
@@ -182,7 +182,7 @@ def _spelled(name: str, pieces: Sequence[str]) -> Iterator[tuple[int, int]]:
 def _check_borders(name: str, maps: AttentionMaps, place: str) -> None:
     """UsageError for a part of a text without spaces that begins or ends inside of a piece."""
     for side in (maps.source, maps.target):
-        if any(map(begins_unspaced, name)) and _name(name) in _same(text_of(side.pieces)):
+        if any(map(begins_unspaced, name)) and _name(name) in canonical(text_of(side.pieces)):
             texts = [piece.strip("▁") for piece, mark in zip(side.pieces, side.marks, strict=True) if not mark]
             pieces = ", ".join(map(label, filter(None, texts)))
             raise UsageError(
@@ -192,20 +192,15 @@ def _check_borders(name: str, maps: AttentionMaps, place: str) -> None:
 
 
 def _name(name: str) -> str:
-    """Without the number of `the:2`, as `_same` has it."""
-    return _same(re.sub(r"(?<=.):\d{1,4}$", "", name))
-
-
-def _same(text: str) -> str:
-    """What is equal for texts that differ in case alone, or in how letters are encoded; a tokenizer has its own way."""
-    return canonical(text)
+    """Without the number of `the:2`, as `canonical` has it."""
+    return canonical(re.sub(r"(?<=.):\d{1,4}$", "", name))
 
 
 def _occurrences(name: str, words: Sequence[str]) -> list[int]:
     """Where a word is, by its text, or else by what it is without the marks around it; of `the:2` the second place of
     `the`, unless that is a word itself."""
-    folded = [_same(word) for word in words]
-    wanted = _same(label(name))
+    folded = [canonical(word) for word in words]
+    wanted = canonical(label(name))
     places = [place for place, word in enumerate(folded) if word == wanted]
     places = places or [place for place, word in enumerate(folded) if _bare(word) == wanted]
     stem, _, number = name.rpartition(":")
