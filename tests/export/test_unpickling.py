@@ -79,7 +79,7 @@ CALLS = {
     "eval": (eval, "open('pwned', 'w')"),
     "shutil.rmtree": (shutil.rmtree, "there"),
     "torch.serialization.load": (torch.load, "other.pt"),
-    "io.open": (open, "pwned", "w"),
+    f"{open.__module__}.open": (open, "pwned", "w"),
 }
 
 

@@ -220,7 +220,7 @@ def test_what_is_wrong_ends_all_with_its_words(who: int, tmp_path: Path, tempora
 
     def full(rank: int) -> None:
         if rank == who:
-            files.disk = Saboteur(2, OSError(errno.ENOSPC, os.strerror(errno.ENOSPC)))
+            files.disk = Saboteur(1, OSError(errno.ENOSPC, os.strerror(errno.ENOSPC)))
 
     by = "process 1 of 2: " if who else ""
     found, said = ended(lambda _: None)

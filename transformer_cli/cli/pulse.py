@@ -28,7 +28,7 @@ LIBRARIES = {
 """What takes a while to import, and how it is called."""
 
 
-class Pulse(threading.Thread):
+class Pulse:
     """Shows on stderr what is being done, and for how long nothing was said, until something is. Whoever is forked has
     none.
 
@@ -36,7 +36,6 @@ class Pulse(threading.Thread):
     """
 
     def __init__(self, is_wanted: Callable[[], bool], columns: Callable[[], int]) -> None:
-        super().__init__(name="pulse", daemon=True)
         self.is_wanted, self.columns = is_wanted, columns
         self._lock = threading.RLock()
         self._doing: list[str] = []
@@ -45,7 +44,10 @@ class Pulse(threading.Thread):
         self._said = time.monotonic()
         os.register_at_fork(after_in_child=self._forked)
 
-    def run(self) -> None:
+    def start(self) -> None:
+        threading.Thread(target=self._look, name="pulse", daemon=True).start()
+
+    def _look(self) -> None:
         while True:
             time.sleep(PERIOD_S)
             with self._lock:
