@@ -101,3 +101,17 @@ def test_a_few_control_characters_are_text(text: str) -> None:
 )
 def test_lines_with_control_characters_are_text(text: str) -> None:
     split_lines(text.encode(), "x")
+
+
+@pytest.mark.parametrize(("language", "encoding"), [("German", "latin-1"), ("Chinese", "gb18030"), ("Russian", "cp1251")])
+def test_a_nul_that_strayed_into_a_text_makes_no_utf_16_of_it(language: str, encoding: str) -> None:
+    """One beside a blank did."""
+    data = TEXTS[language].encode(encoding)
+    for place in range(len(data) + 1):
+        assert "UTF-16" not in hint(data[:place] + b"\0" + data[place:]), place
+
+
+@pytest.mark.parametrize("place", range(30))
+def test_nor_does_one_where_a_byte_is_no_utf_8(place: int) -> None:
+    data = b"the old man saw a dog in the garden\xff\n"
+    assert "Latin-1" in hint(data[:place] + b"\0" + data[place:])

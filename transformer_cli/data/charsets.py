@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+import unicodedata
+from codecs import getincrementaldecoder
 from collections import Counter
 
 from transformer_cli.errors import DataError
@@ -13,6 +15,8 @@ LEAST = 16
 """Bytes that tell whether each second one is low."""
 MOST = 0.8
 """Of these, that are: punctuation and letters of another script are beyond."""
+LEAST_WIDE = 0.25
+"""Of the bytes that a blank or an end of a line has, how many are one in UTF-16: other characters have them, too."""
 MOST_BEYOND_ASCII = 0.2
 """Of the bytes of Latin-1, which Western European languages are written in; of other encodings few have so few."""
 
@@ -83,7 +87,20 @@ def _wide(data: bytes, bytes_before: int) -> str | None:
 
 
 def _by_blanks(data: bytes, bytes_before: int) -> str | None:
-    """By blanks and ends of lines, where other characters have no byte that is low."""
-    units = Counter(data[place : place + 2] for place in range(bytes_before % 2, len(data) - 1, 2))
+    """By blanks and ends of lines, where other characters have no byte that is low; a NUL that strayed beside one of
+    them, in text of another encoding, makes no text of the rest."""
+    data = data[bytes_before % 2 :]
+    units = Counter(data[place : place + 2] for place in range(0, len(data) - 1, 2))
     little, big = (sum(units[unit] for unit in those) for those in (_LITTLE, _BIG))
-    return None if little == big else "utf-16le" if little > big else "utf-16be"
+    name = "utf-16le" if little > big else "utf-16be"
+    blanks = len(data) - len(data.translate(None, b"\n\r "))
+    return name if little != big and max(little, big) > LEAST_WIDE * blanks and _is_text(data, name) else None
+
+
+def _is_text(data: bytes, encoding: str) -> bool:
+    """Whether these bytes, of which the last may be missing, are assigned characters by this encoding."""
+    try:
+        text = getincrementaldecoder(encoding)().decode(data)
+    except UnicodeDecodeError:
+        return False
+    return not any(unicodedata.category(char) in ("Cn", "Co") for char in set(text))
