@@ -10,7 +10,6 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 import transformer_cli
-from transformer_cli.cli.results import LOOKS_WRONG
 from transformer_cli.cli.translate import translate
 from transformer_cli.config.tokenizer import TokenizerConfig
 from transformer_cli.data.corpus import parallel
@@ -91,7 +90,6 @@ def test_a_loop_is_what_stands_there_four_times_in_a_row(words: list[str], perio
 def test_every_sign_is_told_shown_and_explained() -> None:
     package = Path(transformer_cli.__file__).parent
     page, messages = (package / "serving" / name for name in ("page/page.js", "messages.py"))
-    assert LOOKS_WRONG == SIGNS
     for sign in SIGNS:
         assert f"\n  {sign}: " in page.read_text("utf-8")
         assert f"{sign}, " in messages.read_text("utf-8")

@@ -16,6 +16,7 @@ from transformer_cli.cli.lines import Where
 from transformer_cli.cli.signals import Ended
 from transformer_cli.cli.unseen import UNSEEN
 from transformer_cli.decoding.doubt import SHARE, UNSURE
+from transformer_cli.decoding.quality import SIGNS
 from transformer_cli.errors import DataError, UsageError
 from transformer_cli.files import check_file, json_line, shown
 from transformer_cli.wording import counted
@@ -131,7 +132,6 @@ def writer(output_file: str | None) -> Iterator[Callable[[str], object]]:
         yield lambda line: file.write(f"{line}\n".encode())
 
 
-LOOKS_WRONG = ("looped", "copied", "short", "broken")
 UNSURE_OF_THIS = "the model is less sure of this translation than it usually is"
 
 
@@ -145,7 +145,7 @@ class Tally:
 
     def add(self, found: Sequence[Translation]) -> None:
         for number, one in enumerate(found, start=self.n_lines + 1):
-            if not set(LOOKS_WRONG).isdisjoint(one.flags):
+            if not set(SIGNS).isdisjoint(one.flags):
                 self.odd.add(number)
             if UNSURE in one.flags:
                 self.unsure.add(number)
@@ -167,7 +167,7 @@ class Tally:
             console.warn(f"too long for the model, so the translation is empty: {n:,} {of_lines}")
         if self.n_truncated:
             console.warn(f"did not end and were cut at the longest length: {self.n_truncated:,} {of_all}")
-        if signs := [f"{self.flags[flag]:,} {flag}" for flag in LOOKS_WRONG if self.flags[flag]]:
+        if signs := [f"{self.flags[flag]:,} {flag}" for flag in SIGNS if self.flags[flag]]:
             console.warn(f"look wrong, {of_all}: {', '.join(signs)} ({self.odd})")
         if (n := self.unsure.n) and (self.n_lines > 1 or not self.flags[UNSEEN]):  # a word of the one line is named
             tell = console.warn if n > 2 * SHARE * self.n_lines else console.say
