@@ -26,7 +26,7 @@ from transformer_cli.config.tokenizer import TokenizerConfig
 from transformer_cli.data import batching, encoding, loader
 from transformer_cli.data.corpus import Corpus, load_both, load_tests, load_training
 from transformer_cli.data.mixture import by_direction, sources_into
-from transformer_cli.data.sampled import SampledCorpus, SubwordDraw
+from transformer_cli.data.sampled import Draw, SampledCorpus
 from transformer_cli.errors import DataError, ModelError, UsageError
 from transformer_cli.tokenizer import EOS, Tokenizer, train_tokenizer
 from transformer_cli.tokenizer.renumbering import appended
@@ -238,7 +238,7 @@ def test_every_source_of_a_batch_begins_with_its_tag_and_every_pair_comes_once_e
 def test_pieces_that_are_drawn_come_after_the_tag(tmp_path: Path) -> None:
     text, tokenizer = load_training(data()), tagged()
     plain = encode(text, tokenizer, tmp_path, split="train", source_eos=False, max_length=50)
-    drawn = SampledCorpus(plain, text, tokenizer, SubwordDraw(0.5, 1, 0), max_length=50)
+    drawn = SampledCorpus(plain, text, tokenizer, Draw(0.5, 1, 0), max_length=50)
     sources = [drawn.source(index).tolist() for index in range(len(drawn))]
     assert [ids[0] for ids in sources] == [tokenizer.tags["en"]] * 12 + [tokenizer.tags["de"]] * 12
     assert tokenizer.decode_source(sources) == list(text.source)

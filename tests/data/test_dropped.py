@@ -8,7 +8,8 @@ from encoded import encode
 
 from transformer_cli.config.tokenizer import TokenizerConfig
 from transformer_cli.data.corpus import Corpus
-from transformer_cli.data.dropped import DroppedCorpus, WordDraw
+from transformer_cli.data.dropped import DroppedCorpus
+from transformer_cli.data.sampled import Draw
 from transformer_cli.tokenizer import EOS, PAD, Tokenizer, train_tokenizer
 
 WORDS = ["dog", "cats", "sleeping", "and", "nevertheless"]
@@ -24,7 +25,7 @@ def tokenizer(request: pytest.FixtureRequest) -> Tokenizer:
 def dropped(folder, tokenizer: Tokenizer, *, rate: float, epoch: int = 0, seed: int = 1) -> DroppedCorpus:
     text = Corpus(LINES, LINES)
     encoded = encode(text, tokenizer, folder, split="train", source_eos=True, max_length=100)
-    return DroppedCorpus(encoded, tokenizer.source, WordDraw(rate, seed, epoch))
+    return DroppedCorpus(encoded, tokenizer.source, Draw(rate, seed, epoch))
 
 
 def test_words_vanish_whole_and_leave_their_places(tmp_path, tokenizer):

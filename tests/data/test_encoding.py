@@ -45,7 +45,7 @@ def marked(vocabulary: Vocabulary, *marks: str) -> Tokenizer:
 def processes(monkeypatch):
     monkeypatch.setattr(encoding, "WORTH_A_PROCESS", 20)
     monkeypatch.setattr(encoding, "CHUNK", 7)
-    monkeypatch.setattr(encoding, "cores", lambda: 2)
+    monkeypatch.setattr(encoding, "processors", lambda: 2)
 
 
 def put(folder, tokenizer, **options):

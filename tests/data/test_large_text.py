@@ -13,7 +13,7 @@ from transformer_cli.config.data import DataConfig, PhrasebookConfig
 from transformer_cli.config.tokenizer import TokenizerConfig
 from transformer_cli.data import batching, encoding, volumes
 from transformer_cli.data.corpus import load_training
-from transformer_cli.data.sampled import SampledCorpus, SubwordDraw
+from transformer_cli.data.sampled import Draw, SampledCorpus
 from transformer_cli.data.volumes import Remembered, Volumes
 from transformer_cli.tokenizer import EOS, Tokenizer, train_tokenizer
 
@@ -77,7 +77,7 @@ def test_an_epoch_is_planned_with_so_many_bytes_a_pair(
             text = load_training(config)
             found = Volumes(text, tokenizer, tmp_path, **options).open()
             tracemalloc.reset_peak()
-            drawn = SampledCorpus(found, text, tokenizer, SubwordDraw(rate, 1, 0), max_length=100) if rate else found
+            drawn = SampledCorpus(found, text, tokenizer, Draw(rate, 1, 0), max_length=100) if rate else found
             plan = batching.plan(drawn.lengths, budget=4096, seed=1, epoch=0)
             assert sum(map(len, plan)) == N_PAIRS
             return tracemalloc.get_traced_memory()[1]

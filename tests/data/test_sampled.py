@@ -11,7 +11,7 @@ from hypothesis import strategies as st
 from transformer_cli.config.tokenizer import TokenizerConfig
 from transformer_cli.data.binary import narrow
 from transformer_cli.data.corpus import Corpus
-from transformer_cli.data.sampled import SampledCorpus, SubwordDraw
+from transformer_cli.data.sampled import Draw, SampledCorpus
 from transformer_cli.tokenizer import EOS, Tokenizer, train_tokenizer
 
 GERMAN = ["ich möchte ein bier", "das ist ein großer hund", "die katze trinkt ein bier"]
@@ -26,7 +26,7 @@ def tokenizer() -> Tokenizer:
 
 def drawn(folder, tokenizer, *, epoch=1, rate=0.5, max_length=100, source_eos=True) -> SampledCorpus:
     plain = encode(CORPUS, tokenizer, folder, split="train", source_eos=source_eos, max_length=max_length)
-    return SampledCorpus(plain, CORPUS, tokenizer, SubwordDraw(rate, 3, epoch), max_length=max_length)
+    return SampledCorpus(plain, CORPUS, tokenizer, Draw(rate, 3, epoch), max_length=max_length)
 
 
 def as_lists(text):
@@ -99,7 +99,7 @@ def test_what_is_expected_is_as_before_for_each_pair_of_any_length(lengths, rate
     """Runs that were begun go on with the same batches: once, each length was multiplied for itself, in eight bytes."""
     plain = Plain(lengths)
     text = SimpleNamespace(source=[str(source) for source, _ in lengths], target=[str(n - 1) for _, n in lengths])
-    found = SampledCorpus(plain, text, Growing(), SubwordDraw(rate, 1, 1), max_length=max_length)
+    found = SampledCorpus(plain, text, Growing(), Draw(rate, 1, 1), max_length=max_length)
     drawn = np.array([[len(found.source(i)), len(found.target(i)) + 1] for i in range(len(lengths))])
     growth = drawn.sum(axis=0) / np.array(lengths).sum(axis=0)
     expected = np.minimum(np.rint(np.array(lengths) * growth).astype(np.int64), max_length)

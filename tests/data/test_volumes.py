@@ -69,7 +69,7 @@ def small(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(volumes, "VOLUME", VOLUME)
     monkeypatch.setattr(encoding, "CHUNK", 4)
     monkeypatch.setattr(encoding, "WORTH_A_PROCESS", 1000)
-    monkeypatch.setattr(encoding, "cores", lambda: 2)
+    monkeypatch.setattr(encoding, "processors", lambda: 2)
 
 
 def made(parts: Volumes) -> tuple[EncodedCorpus, list[Remembered]]:

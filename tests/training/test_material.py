@@ -27,7 +27,7 @@ def test_what_no_piece_has_is_told_of_either_side_at_every_start(
     monkeypatch.setattr(volumes, "VOLUME", 50)
     monkeypatch.setattr(encoding, "CHUNK", 20)
     monkeypatch.setattr(encoding, "WORTH_A_PROCESS", 10)
-    monkeypatch.setattr(encoding, "cores", lambda: n_processes)
+    monkeypatch.setattr(encoding, "processors", lambda: n_processes)
     options = ("tokenizer.kind=char", "tokenizer.character_coverage=0.98", "tokenizer.vocab_size=100")
     config = load_config("tiny.yaml", overrides=options)
     tokenizer, _ = train_tokenizer(config.tokenizer, COMMON * 9 + RARE.source, COMMON * 9 + RARE.target, seed=1)

@@ -29,7 +29,7 @@ from transformer_cli.data import loader
 from transformer_cli.data.batching import plan_of_rest
 from transformer_cli.data.corpus import Corpus, load_training, load_validation
 from transformer_cli.data.loader import Batch, collate
-from transformer_cli.data.sampled import SampledCorpus, SubwordDraw
+from transformer_cli.data.sampled import Draw, SampledCorpus
 from transformer_cli.files import json_text, write_json
 from transformer_cli.machine import decide
 from transformer_cli.model.build import build_model
@@ -128,7 +128,7 @@ def test_so_are_those_of_what_other_numbers_of_processes_have_left_of_an_epoch_c
     known = load_training(config.data)
     text = Corpus(6 * [*known.source], 6 * [*known.target])
     plain = encode(text, tokenizer, tmp_path / "data", split="valid", source_eos=config.data.source_eos)
-    drawn = SampledCorpus(plain, text, tokenizer, SubwordDraw(0.2, SEED, epoch=1), max_length=64)
+    drawn = SampledCorpus(plain, text, tokenizer, Draw(0.2, SEED, epoch=1), max_length=64)
     budget = int(2 * drawn.lengths.max())
     options: dict[str, Any] = {"budget": budget, "seed": SEED, "epoch": 1}
 

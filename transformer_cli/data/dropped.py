@@ -2,22 +2,12 @@
 
 from __future__ import annotations
 
-from dataclasses import dataclass
-
 import numpy as np
 import numpy.typing as npt
 
 from transformer_cli.data.mixture import Drawn
+from transformer_cli.data.sampled import Draw
 from transformer_cli.tokenizer import PAD, Vocabulary
-
-
-@dataclass(frozen=True)
-class WordDraw:
-    """One epoch's draw of words."""
-
-    rate: float
-    seed: int
-    epoch: int
 
 
 class DroppedCorpus:
@@ -29,7 +19,7 @@ class DroppedCorpus:
     (`copy`).
     """
 
-    def __init__(self, text: Drawn, vocabulary: Vocabulary, draw: WordDraw) -> None:
+    def __init__(self, text: Drawn, vocabulary: Vocabulary, draw: Draw) -> None:
         self.text, self.draw = text, draw
         self.lengths = text.lengths
         self.opens, self.closes, self.is_mark = vocabulary.words

@@ -26,6 +26,7 @@ import numpy.typing as npt
 from transformer_cli.data.cutting import cutter
 from transformer_cli.data.fingerprints import fingerprints
 from transformer_cli.data.text import Text
+from transformer_cli.environment import processors
 from transformer_cli.errors import ResourceError
 from transformer_cli.tokenizer import Tokenizer, Vocabulary
 
@@ -159,12 +160,7 @@ class Team:
 
 def n_processes(n_pairs: int) -> int:
     """That encode so many pairs; 1 is this process alone."""
-    return max(1, min(cores(), n_pairs // WORTH_A_PROCESS))
-
-
-def cores() -> int:
-    """That this process may use."""
-    return len(os.sched_getaffinity(0)) if hasattr(os, "sched_getaffinity") else os.cpu_count() or 1
+    return max(1, min(processors(), n_pairs // WORTH_A_PROCESS))
 
 
 class _Workers:

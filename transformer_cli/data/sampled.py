@@ -16,8 +16,8 @@ SAMPLE = 500
 
 
 @dataclass(frozen=True)
-class SubwordDraw:
-    """One epoch's draw of subwords."""
+class Draw:
+    """One epoch's draw, of subwords or of words."""
 
     rate: float
     seed: int
@@ -32,7 +32,7 @@ class SampledCorpus:
     """
 
     def __init__(
-        self, plain: EncodedCorpus, text: Corpus, tokenizer: Tokenizer, draw: SubwordDraw, *, max_length: int
+        self, plain: EncodedCorpus, text: Corpus, tokenizer: Tokenizer, draw: Draw, *, max_length: int
     ) -> None:
         self.plain, self.text, self.tokenizer = plain, text, tokenizer
         self.draw = draw

@@ -20,9 +20,10 @@ import numpy as np
 from transformer_cli import files
 from transformer_cli.data.binary import EncodedCorpus, damage_of, loaded, write_index, writing
 from transformer_cli.data.corpus import Corpus
-from transformer_cli.data.encoding import NO_PIECES, Encoder, Stretch, Team, cores
+from transformer_cli.data.encoding import NO_PIECES, Encoder, Stretch, Team
 from transformer_cli.data.fingerprints import Numbers, write_fingerprints
 from transformer_cli.data.text import as_text
+from transformer_cli.environment import processors
 from transformer_cli.errors import DataError
 from transformer_cli.tokenizer import Tokenizer
 from transformer_cli.writing import WordCounter
@@ -89,7 +90,7 @@ class Volumes:
         self._delete_others()
         absent = self.absent()
         there = [place for number, place in enumerate(self.places) if number not in absent]
-        with ThreadPoolExecutor(cores()) as threads:
+        with ThreadPoolExecutor(processors()) as threads:
             for place, damage in zip(there, threads.map(damage_of, there), strict=True):
                 if damage is not None:
                     warn(f"{damage.message}: it is made again from the text")

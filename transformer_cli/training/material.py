@@ -15,10 +15,10 @@ from transformer_cli.config.run import RunConfig
 from transformer_cli.data import batching
 from transformer_cli.data.binary import EncodedCorpus
 from transformer_cli.data.corpus import Corpus
-from transformer_cli.data.dropped import DroppedCorpus, WordDraw
+from transformer_cli.data.dropped import DroppedCorpus
 from transformer_cli.data.fingerprints import LINES, fingerprints_of, save_fingerprints
 from transformer_cli.data.mixture import Drawn, MixedCorpus, Mixture, Seen
-from transformer_cli.data.sampled import SampledCorpus, SubwordDraw
+from transformer_cli.data.sampled import Draw, SampledCorpus
 from transformer_cli.data.text import as_text
 from transformer_cli.data.volumes import Remembered, Volumes
 from transformer_cli.evaluation.words import WORD_COUNTS, WordCounts, count_words, save_word_counts
@@ -207,8 +207,8 @@ class Material:
         config = self.config
         drawn: Drawn = self.encoded
         if rate := config.tokenizer.sampling:
-            draw = SubwordDraw(rate, config.seed, epoch)
+            draw = Draw(rate, config.seed, epoch)
             drawn = SampledCorpus(self.encoded, self.text, self.tokenizer, draw, max_length=config.data.max_length)
         if rate := config.training.word_dropout:
-            return DroppedCorpus(drawn, self.tokenizer.source, WordDraw(rate, config.seed, epoch))
+            return DroppedCorpus(drawn, self.tokenizer.source, Draw(rate, config.seed, epoch))
         return drawn
