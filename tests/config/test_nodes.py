@@ -15,6 +15,7 @@ from hypothesis import strategies as st
 
 from transformer_cli.config import nodes
 from transformer_cli.config.nodes import MAX_BYTES, MAX_DEPTH, Node, Refused, Source, decode, read_file, read_nodes
+from transformer_cli.config.section import composed
 from transformer_cli.errors import ConfigError
 
 
@@ -169,13 +170,14 @@ TEXT = st.text(
     st.characters(min_codepoint=32, max_codepoint=0x2FFFF, exclude_categories=["Cs", "Cc", "Cn", "Co", "Zl", "Zp"]),
     max_size=20,
 )
+KEY = TEXT.map(composed)
 JSON = st.recursive(
     st.none()
     | st.booleans()
     | st.integers(-(10**15), 10**15)
     | st.floats(allow_nan=False, allow_infinity=False)
     | TEXT,
-    lambda inner: st.lists(inner, max_size=4) | st.dictionaries(TEXT, inner, max_size=4),
+    lambda inner: st.lists(inner, max_size=4) | st.dictionaries(KEY, inner, max_size=4),
     max_leaves=12,
 )
 
@@ -195,7 +197,7 @@ def leaves(node: Node) -> list[Node]:
 
 
 @settings(max_examples=60, deadline=None)
-@given(st.dictionaries(TEXT, JSON, max_size=5), st.sampled_from([None, 2]))
+@given(st.dictionaries(KEY, JSON, max_size=5), st.sampled_from([None, 2]))
 def test_every_place_holds_what_was_read_there(value, indent):
     root = read_nodes(Source("f.json", json.dumps(value, ensure_ascii=False, indent=indent)))
     for leaf in leaves(root):

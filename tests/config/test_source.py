@@ -20,8 +20,8 @@ from transformer_cli.config.data import InlinePairs, ParallelFiles
 from transformer_cli.config.expectations import Accepted, accepted
 from transformer_cli.config.model import Depths
 from transformer_cli.config.run import RunConfig, contradictions
-from transformer_cli.config.section import NAME, PERCENT
-from transformer_cli.config.source import as_name, dump_config, load_config, preset_names
+from transformer_cli.config.section import PERCENT, as_name, composed, is_name
+from transformer_cli.config.source import dump_config, load_config, preset_names
 from transformer_cli.config.tokenizer import SideModels
 from transformer_cli.errors import ConfigError
 
@@ -503,9 +503,33 @@ def test_any_override_loads_or_is_a_configuration_error(override):
 
 
 @given(st.text(st.characters(codec="utf-8", exclude_categories=["Cs"]), min_size=1, max_size=3))
-def test_a_name_is_the_same_set_for_python_and_pydantic(name):
-    """A run's is pydantic's, a test set's Python's; and a file's always comes to one."""
-    is_pydantics = contextlib.nullcontext() if re.fullmatch(NAME, name) else pytest.raises(ValidationError)
+def test_a_name_is_the_same_set_for_a_run_and_a_test_set(name):
+    """A run's is checked by pydantic's expression, too; a file's name always comes to one."""
+    is_pydantics = contextlib.nullcontext() if is_name(composed(name)) else pytest.raises(ValidationError)
     with is_pydantics:
-        RunConfig(name=name)
-    assert re.fullmatch(NAME, as_name(f"{name}\udcff"))
+        assert RunConfig(name=name).name == composed(name)
+    assert is_name(as_name(f"{name}\udcff"))
+
+
+@pytest.mark.parametrize("letters", ["\u0308", "\u0308a", "\u093e\u0915", "\u20ddx"])
+def test_no_name_begins_with_a_mark_that_is_written_on_a_letter(folder, letters):
+    Path("x.yaml").write_text(f"extends: tiny.yaml\nname: '{letters}'\ndata: {{test: {{'{letters}': a}}}}\n")
+    with pytest.raises(ConfigError) as caught:
+        load_config("x.yaml")
+    assert str(caught.value).count("a letter or digit first") == 2
+    assert is_name(as_name(letters))
+
+
+def test_a_name_is_the_same_however_its_letters_were_typed(folder):
+    """It was another directory, and another test set."""
+    text = "extends: tiny.yaml\nname: {}\ndata: {{test: {{{}: a}}}}\n"
+    both = []
+    for form in ("NFC", "NFD"):
+        name = normalize(form, "Z\u00fcrich")
+        Path("x.yaml").write_text(text.format(name, name))
+        config = load_config("x.yaml")
+        both.append((config.name, list(config.data.test)))
+    assert both[0] == both[1] == ("Z\u00fcrich", ["Z\u00fcrich"])
+    Path("x.yaml").write_text("extends: tiny.yaml\ndata: {test: {Z\u00fcrich: a, Zu\u0308rich: a}}\n")
+    with pytest.raises(ConfigError, match="is given twice"):
+        load_config("x.yaml")

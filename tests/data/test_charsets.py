@@ -103,7 +103,9 @@ def test_lines_with_control_characters_are_text(text: str) -> None:
     split_lines(text.encode(), "x")
 
 
-@pytest.mark.parametrize(("language", "encoding"), [("German", "latin-1"), ("Chinese", "gb18030"), ("Russian", "cp1251")])
+@pytest.mark.parametrize(
+    ("language", "encoding"), [("German", "latin-1"), ("Chinese", "gb18030"), ("Russian", "cp1251")]
+)
 def test_a_nul_that_strayed_into_a_text_makes_no_utf_16_of_it(language: str, encoding: str) -> None:
     """One beside a blank did."""
     data = TEXTS[language].encode(encoding)

@@ -13,7 +13,6 @@ from pydantic import Field
 
 from transformer_cli.config.names import why_impossible
 from transformer_cli.config.section import (
-    NAME,
     NAME_IN_WORDS,
     PERCENT,
     Contradiction,
@@ -22,6 +21,7 @@ from transformer_cli.config.section import (
     Percentage,
     PositiveInt,
     Section,
+    is_name,
     share_of,
 )
 
@@ -257,7 +257,7 @@ def texts_that_clash(data: DataConfig) -> Iterator[Contradiction]:
                 words = f"the phrasebook's {path[1]} sentences go with its own train sentences only"
                 yield Contradiction(words, (path, ("data", "train")))
     for name in data.test if isinstance(data.test, dict) else ():
-        if name in RESERVED or len(name) > 100 or not re.fullmatch(NAME, name):
+        if name in RESERVED or not is_name(name):
             words = f"expected the name of a test set, {NAME_IN_WORDS}; not {', '.join(RESERVED)}"
             yield Contradiction(words, (("data", "test", name),))
     shares = [path for path, entry in data.texts() if isinstance(entry.text, str) and entry.text.endswith("%")]

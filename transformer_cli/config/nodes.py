@@ -2,6 +2,7 @@
 
 The scalars are those of YAML 1.2's core schema in its plain decimal form: `1e-4` is a number; `no`, `on`, `0o17`,
 `1_000` and `1:30` are text. Anchors, aliases, merge keys, tags, duplicate keys and several documents are refused.
+A key is the same however its letters were typed (NFC).
 Source: https://yaml.org/spec/1.2.2, section 10.3.
 """
 
@@ -17,6 +18,7 @@ from pathlib import Path
 import yaml
 
 from transformer_cli.config.names import shorten
+from transformer_cli.config.section import composed
 from transformer_cli.errors import ConfigError
 from transformer_cli.trouble import hint_of, reason_of
 
@@ -214,7 +216,7 @@ class _Reader:
             key_place = self.place(event)
             if not isinstance(event, yaml.ScalarEvent):
                 raise Refused(key_place, "a key must be a plain name")
-            key = self.text(event, key_place)
+            key = composed(self.text(event, key_place))
             if key == "<<" and event.style is None:
                 raise Refused(key_place, "merge keys (<<) are not allowed; `extends:` inherits from another file")
             if first := entries.get(key):

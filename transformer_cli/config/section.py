@@ -4,12 +4,14 @@ from __future__ import annotations
 
 import ast
 import inspect
+import re
+import unicodedata
 from dataclasses import dataclass
 from functools import cache
 from itertools import pairwise
 from typing import Annotated, Any, ClassVar
 
-from pydantic import BaseModel, ConfigDict, Field
+from pydantic import AfterValidator, BaseModel, ConfigDict, Field
 
 Path = tuple[str | int, ...]
 """Of a setting: its sections and keys, and places in lists."""
@@ -68,9 +70,38 @@ NO_LETTERS = (
 )
 """What no name of ours has, as in a class of a regular expression that Python, pydantic and editors all read: `\\w` is
 another set for each."""
+LONGEST_NAME = 100
+NAME_IN_WORDS = f"letters, digits, `.`, `_` and `-`, a letter or digit first, {LONGEST_NAME} at most"
 NAME = rf"^[^{NO_LETTERS}._-][^{NO_LETTERS}]*$"
-Name = Annotated[str, Field(pattern=NAME, max_length=100)]
-NAME_IN_WORDS = "letters, digits, `.`, `_` and `-`, a letter or digit first, 100 at most"
+
+
+def composed(text: str) -> str:
+    """A name as it is kept: the same one (NFC), however its letters were typed."""
+    return unicodedata.normalize("NFC", text)
+
+
+def is_name(text: str) -> bool:
+    """Whether it can be one; a mark that is written on a letter does not come first."""
+    return bool(
+        len(text) <= LONGEST_NAME and re.fullmatch(NAME, text) and not unicodedata.category(text[0]).startswith("M")
+    )
+
+
+def as_name(stem: str) -> str:
+    """A run's name from a file's, with 200 bytes at most."""
+    name = re.sub(f"[{NO_LETTERS}]+", "-", composed(stem))
+    first = next((place for place in range(len(name)) if is_name(name[place])), len(name))
+    name = name[first:].rstrip("-._")[:LONGEST_NAME]
+    return name.encode(errors="ignore")[:200].decode(errors="ignore") or "run"
+
+
+def _name(text: str) -> str:
+    if not is_name(name := composed(text)):
+        raise ValueError(f"expected {NAME_IN_WORDS}")
+    return name
+
+
+Name = Annotated[str, Field(pattern=NAME, max_length=LONGEST_NAME), AfterValidator(_name)]
 
 
 def share_of(percentage: str) -> float:

@@ -9,7 +9,6 @@ import re
 from collections.abc import Iterator, Sequence
 from dataclasses import replace
 from pathlib import Path
-from unicodedata import normalize
 
 import yaml
 from pydantic import ValidationError
@@ -31,7 +30,7 @@ from transformer_cli.config.nodes import (
     read_scalar,
 )
 from transformer_cli.config.run import RunConfig, contradictions, untrainable
-from transformer_cli.config.section import NO_LETTERS, PERCENT, Contradiction, Section
+from transformer_cli.config.section import PERCENT, Contradiction, Section, as_name
 from transformer_cli.errors import ConfigError
 from transformer_cli.trouble import missing
 
@@ -366,12 +365,6 @@ def _touch(path: tuple[str | int, ...], other: tuple[str | int, ...]) -> bool:
     """Whether one setting is the other, or lies inside it."""
     shared = min(len(path), len(other))
     return path[:shared] == other[:shared]
-
-
-def as_name(stem: str) -> str:
-    """A run's name from a file's, with 200 bytes at most."""
-    name = re.sub(f"[{NO_LETTERS}]+", "-", normalize("NFC", stem)).strip("-._")[:100]
-    return name.encode(errors="ignore")[:200].decode(errors="ignore") or "run"
 
 
 class _Dumper(yaml.SafeDumper):

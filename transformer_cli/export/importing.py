@@ -15,7 +15,8 @@ from transformer_cli.checkpoints.record import versions
 from transformer_cli.checkpoints.tensors import portion
 from transformer_cli.config.complaints import complaints
 from transformer_cli.config.run import RunConfig
-from transformer_cli.config.source import as_name, dump_config, load_config
+from transformer_cli.config.section import as_name
+from transformer_cli.config.source import dump_config, load_config
 from transformer_cli.errors import ModelError, UsageError
 from transformer_cli.export import from_fairseq, from_hugging_face
 from transformer_cli.export.original import COPY
