@@ -2,9 +2,11 @@
 
 from __future__ import annotations
 
+import io
 import unicodedata
 
 import pytest
+import sentencepiece
 
 from transformer_cli.config.tokenizer import TokenizerConfig
 from transformer_cli.tokenizer import Vocabulary, learning, measured, train_tokenizer
@@ -124,3 +126,40 @@ def test_of_many_lines_a_sample_is_looked_at_and_it_is_said() -> None:
 def test_a_model_that_was_given_is_not_said_to_follow_the_setting() -> None:
     config = TokenizerConfig(model="spm.model")
     assert ": the tokenizer makes , (U+002C) of" in rewriting(["a dog\uff0c"], config, vocabulary([*ENGLISH, "a,"]))
+
+
+def test_what_normalization_is_not_to_blame_for_is_not_put_on_it() -> None:
+    config = TokenizerConfig(vocab_size=60)
+    told = rewriting(["a\u2581dog"] * 9, config, vocabulary(ENGLISH))
+    assert told.endswith(
+        ": the tokenizer, whose mark of a blank it is, makes a space of \u2581 (U+2581); keep it out of the text"
+    )
+    folded = rewriting(["a Dog"] * 9, TokenizerConfig(model="spm.model"), folding([*ENGLISH, "a Dog"]))
+    assert ": the tokenizer, which folds case, makes d (U+0064) of D (U+0044);" in folded
+    inherited = rewriting(["a dog\uff0c"] * 9, config, vocabulary([*ENGLISH, "a,"]), is_inherited=True)
+    assert ": the tokenizer makes , (U+002C) of" in inherited  # whatever the setting says
+
+
+def folding(lines: list[str]) -> Vocabulary:
+    model = io.BytesIO()
+    sentencepiece.SentencePieceTrainer.train(
+        sentence_iterator=iter(lines),
+        model_writer=model,
+        vocab_size=40,
+        hard_vocab_limit=False,
+        normalization_rule_name="nmt_nfkc_cf",
+        pad_id=0,
+        unk_id=1,
+        bos_id=2,
+        eos_id=3,
+        minloglevel=2,
+    )
+    return Vocabulary(model.getvalue())
+
+
+def test_of_a_long_change_the_beginning_is_named() -> None:
+    """It was 80 characters and their code points."""
+    told = rewriting(["\uff01" * 45] * 9, TokenizerConfig(), None)
+    codes = " ".join(["U+FF01"] * 8)
+    assert f"of {chr(0xFF01) * 8}... ({codes}...);" in told
+    assert len(told) < 330

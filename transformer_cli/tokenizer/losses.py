@@ -7,15 +7,19 @@ from collections.abc import Iterable, Sequence
 from dataclasses import dataclass
 from difflib import SequenceMatcher
 from itertools import chain
+from unicodedata import normalize
 
 import sentencepiece
 
 from transformer_cli.config.tokenizer import TokenizerConfig
+from transformer_cli.tokenizer.renumbering import BLANK
 from transformer_cli.tokenizer.vocabulary import UNK, Vocabulary
 from transformer_cli.wording import counted
 
 EXAMPLES, LONGEST = 5, 40
 """Characters, or words, that a message names; and of such a word so much."""
+LONGEST_NAMED = 8
+"""Characters of a change that a message names."""
 LINES_WITH_UNKNOWN = 1_000
 """That are looked at for what it is that no piece has."""
 SAMPLE = 2_000
@@ -47,8 +51,8 @@ def lacking(vocabulary: Vocabulary, lines: Iterable[str]) -> tuple[str, ...]:
     chosen = list(lines)
     cut = zip(vocabulary.encode(chosen), vocabulary.pieces(chosen), strict=True)
     found = [piece for line in cut for id, piece in zip(*line, strict=True) if id == UNK]
-    whole = any("▁" in piece for piece in found)
-    parts = chain.from_iterable(piece.split("▁") if whole else piece for piece in found)
+    whole = any(BLANK in piece for piece in found)
+    parts = chain.from_iterable(piece.split(BLANK) if whole else piece for piece in found)
     return tuple(part for part, _ in Counter(parts).most_common() if part)
 
 
@@ -64,9 +68,12 @@ def remedy(config: TokenizerConfig, *, is_inherited: bool, is_cut: bool, is_lear
     return f"{' or '.join([*ways, 'tokenizer.byte_fallback=true'])} loses nothing"
 
 
-def rewriting(lines: Sequence[str], config: TokenizerConfig, vocabulary: Vocabulary | None) -> str:
+def rewriting(
+    lines: Sequence[str], config: TokenizerConfig, vocabulary: Vocabulary | None, *, is_inherited: bool = False
+) -> str:
     """What to say where many of these targets would be written otherwise than they are, but for runs of white space;
-    nothing where nearly all would be as they are. vocabulary: None where there is none yet."""
+    nothing where nearly all would be as they are. vocabulary: None where there is none yet. is_inherited: as in
+    `remedy`."""
     if vocabulary is None and config.normalization == "identity":
         return ""
     sample = list(lines[:: -(-len(lines) // SAMPLE)]) if lines else []
@@ -77,7 +84,12 @@ def rewriting(lines: Sequence[str], config: TokenizerConfig, vocabulary: Vocabul
         return ""
     [((before, after), _)] = Counter(_first_change(*pair) for pair in changed).most_common(1)
     by, way_out = "the tokenizer", "`tx tokenize --target` shows how it reads them"
-    if config.model is None and config.normalization == "nfkc":
+    plain = normalize("NFKC", before)
+    if BLANK in before:
+        by, way_out = "the tokenizer, whose mark of a blank it is,", "keep it out of the text"
+    elif plain != after == plain.casefold():
+        by = "the tokenizer, which folds case,"
+    elif config.model is None and config.normalization == "nfkc" and not is_inherited:
         by, way_out = "tokenizer.normalization nfkc", "`tokenizer.normalization: identity` keeps them"
     of = counted(len(sample), "targets") + f" (a sample of {len(lines):,})" * (len(sample) < len(lines))
     return (
@@ -95,7 +107,7 @@ def _written(lines: Sequence[str], vocabulary: Vocabulary) -> list[str | None]:
 def _normalized(lines: Sequence[str]) -> list[str]:
     """Lines as `tokenizer.normalization: nfkc` makes them."""
     normalizer = sentencepiece.SentencePieceNormalizer(rule_name="nmt_nfkc")
-    return [str(normalizer.normalize(line)).replace("▁", " ") for line in lines]
+    return [str(normalizer.normalize(line)).replace(BLANK, " ") for line in lines]
 
 
 def _first_change(before: str, after: str) -> tuple[str, str]:
@@ -109,6 +121,8 @@ def _first_change(before: str, after: str) -> tuple[str, str]:
 
 def _named(text: str) -> str:
     """Characters, with what tells apart those that look alike or like nothing."""
-    codes = " ".join(f"U+{ord(char):04X}" for char in text)
-    seen = text if text.isprintable() else ""
+    cut = "..." * (len(text) > LONGEST_NAMED)
+    text = text[:LONGEST_NAMED]
+    codes = " ".join(f"U+{ord(char):04X}" for char in text) + cut
+    seen = text + cut if text.isprintable() else ""
     return {"": "nothing", " ": "a space"}.get(text) or (f"{seen} ({codes})" if seen else codes)

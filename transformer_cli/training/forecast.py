@@ -161,7 +161,12 @@ def forecast(
         preparing=preparing,
         length=length,
         warning=cut_short(config.training, n_updates if length is None else length.n_updates),
-        rewriting=rewriting(references, config.tokenizer, None if tokenizer is None else tokenizer.target),
+        rewriting=rewriting(
+            references,
+            config.tokenizer,
+            None if tokenizer is None else tokenizer.target,
+            is_inherited=config.training.init_from is not None,
+        ),
     )
 
 

@@ -106,7 +106,7 @@ class Material:
                 is_cut = config.kind in ("char", "word") and vocabulary.size == asked
                 way_out = remedy(config, is_inherited=is_inherited, is_cut=is_cut, is_learned=is_training)
                 self.listener.warn(found.in_words(name, f"{side}s", way_out))
-        if not is_training and (words := rewriting(text.target, config, tokenizer.target)):
+        if not is_training and (words := rewriting(text.target, config, tokenizer.target, is_inherited=is_inherited)):
             self.listener.warn(f"{name}: {words}")
 
     def _make(self, volumes: Volumes, advance: Advance) -> None:
