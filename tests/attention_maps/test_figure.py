@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import io
 import re
+import unicodedata
 import xml.etree.ElementTree as ElementTree
 
 import matplotlib
@@ -120,12 +121,54 @@ def test_any_script_finds_a_font_or_the_missing_character_is_named(monkeypatch):
         ("กកᓴང", ["Noto Sans Thai", "Noto Sans Khmer", "Noto Sans Canadian Aboriginal", "Noto Serif Tibetan"]),
         ("ꯀᱚ߃", ["Noto Sans Meetei Mayek", "Noto Sans Ol Chiki", "Noto Sans NKo"]),
         ("👩🏽⚕♂⃣🇪", ["Noto Emoji (figures cannot show the coloured one)"]),
-        ("∮𐌀\ue000", []),
+        ("𐬀𐭀ꡀ", ["Noto Sans Avestan", "Noto Sans Inscriptional Parthian", "Noto Sans PhagsPa"]),
+        ("𐌀ꭰⲁ", ["Noto Sans Old Italic", "Noto Sans Cherokee", "Noto Sans Coptic"]),
+        ("∮\ue000", []),
     ],
 )
 def test_the_font_that_is_to_be_installed_has_the_script(chars, expected):
     """It used to be Noto Sans CJK for all of them, which has none but the first."""
     assert fonts.to_install(chars) == expected
+
+
+SANS = (
+    "Adlam, Anatolian Hieroglyphs, Arabic, Armenian, Avestan, Balinese, Bamum, Bassa Vah, Batak, Bengali, "
+    "Bhaiksuki, Brahmi, Buginese, Buhid, CJK, Canadian Aboriginal, Carian, Caucasian Albanian, Chakma, Cham, "
+    "Cherokee, Chorasmian, Coptic, Cuneiform, Cypriot, Cypro Minoan, Deseret, Devanagari, Duployan, Egyptian "
+    "Hieroglyphs, Elbasan, Elymaic, Ethiopic, Georgian, Glagolitic, Gothic, Grantha, Gujarati, Gunjala Gondi, "
+    "Gurmukhi, Hanifi Rohingya, Hanunoo, Hatran, Hebrew, Imperial Aramaic, Inscriptional Pahlavi, Inscriptional "
+    "Parthian, Javanese, Kaithi, Kannada, Kawi, Kayah Li, Kharoshthi, Khmer, Khojki, Khudawadi, Lao, Lepcha, "
+    "Limbu, Linear A, Linear B, Lisu, Lycian, Lydian, Mahajani, Malayalam, Mandaic, Manichaean, Marchen, Masaram "
+    "Gondi, Math, Medefaidrin, Meetei Mayek, Mende Kikakui, Meroitic, Miao, Modi, Mongolian, Mro, Multani, "
+    "Myanmar, NKo, Nabataean, Nag Mundari, Nandinagari, New Tai Lue, Newa, Nushu, Ogham, Ol Chiki, Old Hungarian, "
+    "Old Italic, Old North Arabian, Old Permic, Old Persian, Old Sogdian, Old South Arabian, Old Turkic, Oriya, "
+    "Osage, Osmanya, Pahawh Hmong, Palmyrene, Pau Cin Hau, PhagsPa, Phoenician, Psalter Pahlavi, Rejang, Runic, "
+    "Samaritan, Saurashtra, Sharada, Shavian, Siddham, Sinhala, Sogdian, Sora Sompeng, Soyombo, Sundanese, "
+    "Sunuwar, Syloti Nagri, Syriac, Tagalog, Tagbanwa, Tai Le, Tai Tham, Tai Viet, Takri, Tamil, Tangsa, Telugu, "
+    "Thaana, Thai, Tifinagh, Tirhuta, Ugaritic, Vai, Vithkuqi, Wancho, Warang Citi, Yi, Zanabazar Square "
+)
+SERIF = (
+    "Ahom, Dives Akuru, Dogra, Hentaigana, Khitan Small Script, Makasar, NP Hmong, Old Uyghur, Tangut, Tibetan, "
+    "Todhri, Toto, Yezidi "
+)
+"""Of fonts.google.com/noto, those that are named for a script."""
+NAMELESS = (
+    "ALEF ANGSTROM BET CARON DALET EULER FEMININE GIMEL INFORMATION KELVIN MASCULINE MASU MICRO MODIFIER OHM OLD "
+)
+NAMELESS += "PLANCK ROMAN SUPERSCRIPT TURNED VERTICAL"
+
+
+def test_of_every_letter_there_is_the_font_is_one_that_there_is():
+    """It was Noto Sans Inscriptional, Noto Sans Ahom; and none for scripts that have capitals."""
+    real = {f"Sans {name.strip()}" for name in SANS.split(",")} | {f"Serif {name.strip()}" for name in SERIF.split(",")}
+    wrong = set()
+    for char in map(chr, range(0x110000)):
+        if (name := unicodedata.name(char, "")) and unicodedata.category(char)[0] == "L":
+            named = fonts.to_install(char)
+            if not named and name.split()[0] not in NAMELESS.split():
+                wrong.add(name)
+            wrong.update(one for one in named if one != "Noto Sans" and one.removeprefix("Noto ") not in real)
+    assert not {name for name in wrong if not (name.startswith("Noto") and unicodedata.unidata_version > "15")}
 
 
 def test_what_only_changes_the_character_before_it_is_not_drawn(text_stays_text, monkeypatch):

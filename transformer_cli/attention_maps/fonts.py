@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import re
 import unicodedata
+from collections import Counter
 from collections.abc import Iterable, Iterator
 from functools import cache
 
@@ -12,18 +13,32 @@ PREFERRED = ("DejaVu Sans", "Noto Sans CJK SC", "Noto Sans", "Noto Naskh Arabic"
 
 REGULAR = (400, "normal", "regular")
 EMOJI = re.compile("[\u20e3\u2600-\u27bf\u2b00-\u2bff\U0001f000-\U0001faff]")
+_AFTER_SCRIPT = re.compile(
+    " (LETTER|CAPITAL|SMALL|SYLLAB|SIGN|SYMBOL|VOWEL|CHARACTER|LIGATURE|CONSONANT|IDEOGRAM|UNIFIED|COMPATIBILITY|MARK"
+    "|PHARYNGEAL|TONE|FINAL|ANJI|COMPONENT|OM|CHOSEONG|JUNGSEONG|JONGSEONG|HIEROGLYPHIC LETTER"
+    r"|CURSIVE LETTER|INDEPENDENT|MTAVRULI|CLAN).*|-\d.*"
+)
+"""What follows a script in the name of a letter."""
+LEAST = 15
+"""Letters of a script, at least: a symbol's name begins with that of a thing."""
 NOTO = {
+    **dict.fromkeys(("LATIN", "CYRILLIC", "GREEK"), "Sans"),
     **dict.fromkeys(("CJK", "HIRAGANA", "KATAKANA", "HANGUL", "BOPOMOFO", "IDEOGRAPHIC", "HALFWIDTH"), "Sans CJK"),
+    **dict.fromkeys(("FULLWIDTH", "KATAKANA-HIRAGANA"), "Sans CJK"),
+    **dict.fromkeys(("MATHEMATICAL", "DOUBLE-STRUCK", "BLACK-LETTER", "SCRIPT"), "Sans Math"),
+    **dict.fromkeys(("ANATOLIAN", "EGYPTIAN"), "Sans {} Hieroglyphs"),
+    **dict.fromkeys(("AHOM", "DOGRA", "HENTAIGANA", "MAKASAR", "TANGUT", "TIBETAN", "TOTO", "YEZIDI"), "Serif {}"),
+    **dict.fromkeys(("DIVES AKURU", "OLD UYGHUR"), "Serif {}"),
     "CANADIAN": "Sans Canadian Aboriginal",
-    "MEETEI": "Sans Meetei Mayek",
-    "NEW": "Sans New Tai Lue",
+    "CUNEIFORM": "Sans Cuneiform",
+    "KHITAN": "Serif Khitan Small Script",
+    "MUSICAL": "Music",
     "NKO": "Sans NKo",
-    "OL": "Sans Ol Chiki",
-    "SYLOTI": "Sans Syloti Nagri",
-    "TIBETAN": "Serif Tibetan",
-    "LATIN": "Sans",
+    "NYIAKENG PUACHUE HMONG": "Serif NP Hmong",
+    "PHAGS-PA": "Sans PhagsPa",
+    "VEDIC": "Sans Devanagari",
 }
-"""The Noto font of a script, by the first word of its letters' names; of others it is Noto Sans and that word."""
+"""The Noto font of a script by what its letters' names begin with, where it is not Noto Sans and that."""
 
 
 def fonts_for(texts: Iterable[str]) -> tuple[list[str], str]:
@@ -51,19 +66,25 @@ def to_install(chars: str) -> list[str]:
     """The fonts that would have these characters, as far as their names tell."""
     found: dict[str, None] = {}
     for char in chars:
-        script = unicodedata.name(char, "").partition(" ")[0]
         if EMOJI.match(char):
             found["Noto Emoji (figures cannot show the coloured one)"] = None
-        elif script in _scripts():
-            found[f"Noto {NOTO.get(script, f'Sans {script.title()}')}"] = None
+        elif font := _noto(unicodedata.name(char, "")):
+            found[f"Noto {font}"] = None
     return list(found)
 
 
+def _noto(name: str) -> str | None:
+    """The font that has characters of such a name; None where it tells no script."""
+    known = next((script for script in (*NOTO, *_scripts()) if name.startswith((f"{script} ", f"{script}-"))), None)
+    return known and NOTO.get(known, "Sans {}").format(known.replace("-", " ").title())
+
+
 @cache
-def _scripts() -> frozenset[str]:
-    """First words of the names of letters, but for those of several scripts; a symbol's is that of a thing."""
-    letters = (char for char in map(chr, range(0x20000)) if unicodedata.category(char) == "Lo")
-    return frozenset(unicodedata.name(char, "").partition(" ")[0] for char in letters) - {"", "OLD", "TAI"}
+def _scripts() -> tuple[str, ...]:
+    """What names of letters begin with, the longest first, but for letters of several scripts."""
+    letters = (char for char in map(chr, range(0x20000)) if unicodedata.category(char) in ("Lo", "Lu"))
+    found = Counter(_AFTER_SCRIPT.sub("", unicodedata.name(char, "")) for char in letters)
+    return tuple(sorted((script for script, n in found.items() if script and n >= LEAST), key=len, reverse=True))
 
 
 def _installed() -> Iterator[tuple[str, str]]:
