@@ -696,6 +696,27 @@ def test_a_new_run_tells_what_is_suspicious_in_its_text_and_one_that_goes_on_doe
 
 
 @pytest.mark.parametrize(
+    ("tokenize", "target", "n_said"),
+    [("13a", "แมวดื่มน้ำ", 1), ("auto", "แมวดื่มน้ำ", 0), ("char", "แมวดื่มน้ำ", 0), ("13a", "the cat drinks", 0)],
+)
+def test_a_bleu_that_takes_sentences_for_words_is_told_when_a_run_begins(
+    tokenize: str, target: str, n_said: int
+) -> None:
+    """Nobody did before `tx evaluate`, when the best checkpoint was chosen by it."""
+    pairs = [[line, target] for line in ("der Hund", "die Katze", "der Hund trinkt")]
+    given = settings(max_steps=1, warmup_steps=1).model_dump(exclude_unset=True)
+    given |= {
+        "data": {"train": {"pairs": pairs * 9}, "valid": {"pairs": pairs}, "max_length": 64},
+        "evaluation": {"tokenize": tokenize},
+    }
+    said: list[str] = []
+    for steps in (1, 2):
+        given["training"]["max_steps"] = steps
+        train(RunConfig.model_validate(given), Path("runs/x"), listener=Listener(warn=said.append))
+    assert len([line for line in said if "what is between spaces is a word for BLEU" in line]) == n_said
+
+
+@pytest.mark.parametrize(
     ("budget", "warmup", "is_said"),
     [
         ({"epochs": 1}, 50, True),

@@ -15,6 +15,8 @@ REMEDY = {
     IN_PIECES: "join the pieces of",
     LOWERCASED: "restore the case of",
 }
+SAMPLE = 2_000
+"""Lines of a text that tell how it is written."""
 LEAST_MARKS, LEAST_LETTERS = 5, 200
 """Full stops and commas, and letters that have a case, below which a text tells nothing by itself."""
 
@@ -69,6 +71,11 @@ def warnings(hypotheses: Sequence[str], references: Sequence[Sequence[str]], opt
             verb, was = ("look", "is") if sign in theirs else ("looks", "are")
             said.append(f"the {side} {verb} {sign}, the {other} {was} not: {REMEDY[sign]} the {side} before scoring")
     return [*said, *_unspaced(references, options), *_composed(hypotheses, references)]
+
+
+def misjudged(references: Sequence[str], options: EvaluationConfig) -> str:
+    """What to say before a training whose BLEU, as it is told to count, takes whole sentences for words."""
+    return "".join(_unspaced([references[:SAMPLE]], options.model_copy(update={"metrics": ["bleu"]})))
 
 
 def _unspaced(references: Sequence[Sequence[str]], options: EvaluationConfig) -> list[str]:

@@ -27,6 +27,7 @@ from transformer_cli.data.text import where_in_words
 from transformer_cli.data.used import as_used
 from transformer_cli.decoding.long_lines import usual_sentences
 from transformer_cli.errors import DivergedError, UsageError
+from transformer_cli.evaluation.appearance import misjudged
 from transformer_cli.machine import Machine, begin_or_resume, device_of
 from transformer_cli.model.build import build_model
 from transformer_cli.tokenizer import Tokenizer
@@ -308,6 +309,8 @@ class Run:
             looks = is_new and given is None and self.world.is_main and not self.config.data.is_phrasebook
             if looks and (suspicion := in_passing(texts)):
                 self.listener.warn(suspicion)
+            if is_new and self.world.is_main and (words := misjudged(used["valid"].target, self.config.evaluation)):
+                self.listener.warn(f"validation text: {words}")
         known, texts = self.record.get("data", {}), {name: used[name] for name in ("train", "valid")}
         self.record["data"] = known | {name: text.as_json() for name, text in texts.items()}
         self.record["data"]["train"]["usual_sentences"] = usual_sentences(used["train"].source)
