@@ -16,6 +16,7 @@ _HAN = "\u3005-\u3007\u3021-\u3029\u3031-\u303c\u3400-\u4dbf\u4e00-\u9fff\uf900-
 _UNSPACED = f"{SOUTH_EAST_ASIAN}\u3040-\u30ff\u31f0-\u31ff\uff66-\uff9f\U0001aff0-\U0001b16f{_HAN}"
 _BEYOND = re.compile("[\u0e00-\U0010ffff]")
 _BEGINS_UNSPACED = re.compile(f"[{_UNSPACED}]")
+_BEYOND_BMP = "\U00010000"
 _FIRST_MARK = "\u0300"
 """What is written in lower letters alone, as Latin is, has no marks and is in no script without spaces."""
 _LATIN_WORD = re.compile(r"\w+")
@@ -29,9 +30,13 @@ def _patterns() -> tuple[re.Pattern[str], re.Pattern[str]]:
     """Of a word and of a chunk. Looking for all marks takes as long as importing a module or two."""
     # `\w` has no marks; accents, vowels and viramas are among them. Joiners stand inside words of Persian and Hindi.
     characters = map(chr, [*range(ord(_FIRST_MARK), 0x20000), *range(0xE0100, 0xE01F0)])
-    marks = "\u200c\u200d" + "".join(char for char in characters if unicodedata.category(char)[0] == "M")
-    word = rf"(?=\w)[{_UNSPACED}][{marks}]*|[^\W{_UNSPACED}]+(?:[{marks}]+[^\W{_UNSPACED}]*)*"
-    return re.compile(word), re.compile(rf"[{_UNSPACED}][{marks}]*|[^\s{_UNSPACED}]+")
+    found = [char for char in characters if unicodedata.category(char)[0] == "M"]
+    marks = "\u200c\u200d" + "".join(char for char in found if char < _BEYOND_BMP)
+    # Python looks through those beyond one by one for each character that is none.
+    beyond = f"(?=[{_BEYOND_BMP}-\U0010ffff])[{''.join(char for char in found if char >= _BEYOND_BMP)}]"
+    any_marks = f"[{marks}]*(?:{beyond}[{marks}]*)*"
+    word = rf"(?=\w)[{_UNSPACED}]{any_marks}|[^\W{_UNSPACED}]+(?:(?:[{marks}]|{beyond})[^\W{_UNSPACED}]*)*"
+    return re.compile(word), re.compile(rf"[{_UNSPACED}]{any_marks}|[^\s{_UNSPACED}]+")
 
 
 MOST_WORDS = 1_000_000

@@ -42,6 +42,19 @@ def test_sentences_end_at_their_marks(parts: list[str]) -> None:
     assert sentences(text) == parts
 
 
+def test_one_letter_beyond_the_first_plane_changes_nothing_for_the_rest() -> None:
+    """Text with one is cut by another expression, which also has the marks of scripts there."""
+    text = "der Hund schläft. die Katze trinkt! ነው።ሄደ። 私は読む。犬"
+    parts = sentences(text)
+    assert len(parts) == 6
+    assert sentences(f"{text}\U00010a00") == [*parts[:-1], f"{parts[-1]}\U00010a00"]
+    assert sentences(f"{text}\U00010a00\U00010a56 \U00010a00") == [
+        *parts[:-1],
+        f"{parts[-1]}\U00010a00\U00010a56",
+        "\U00010a00",
+    ]
+
+
 @pytest.mark.parametrize("mark", "։؟܀߹।॥။።፧፨᙮᠃។៕᱾᱿꓿꘎꛳꧉꫰꯫𑁇𑅁𖫵")
 def test_a_mark_that_is_no_latin_one_ends_a_sentence_before_a_space_or_a_letter(mark: str) -> None:
     """Three sentences in Khmer, or in Amharic without spaces, became one."""

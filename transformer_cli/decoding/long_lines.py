@@ -9,6 +9,7 @@ from __future__ import annotations
 import re
 import unicodedata
 from collections.abc import Callable, Iterator, Sequence
+from functools import cache
 
 from transformer_cli.writing import begins_unspaced
 
@@ -26,22 +27,31 @@ _OTHERS = (
     f"{_OPENING}\u0589\u061d-\u061f\u0700-\u0702\u07f9\u0837\u0839\u083d\u083e\u0964\u0965\u104b\u1362\u1367\u1368\u166e"
     "\u1735\u1736\u17d4\u17d5\u1803\u1809\u1944\u1945\u1aa8-\u1aab\u1b4e\u1b4f\u1b5a\u1b5b\u1b5f\u1b7d-\u1b7f\u1c3b\u1c3c"
     "\u1c7e\u1c7f\u2cf9-\u2cfb\u2e3c\ua4ff\ua60e\ua60f\ua6f3\ua6f7\ua876\ua877\ua8ce\ua8cf\ua92f\ua9c9\uaa5d-\uaa5f\uaaf0\uaaf1"
-    "\uabeb\U00010a56\U00010a57\U00010f55-\U00010f59\U00010f86-\U00010f89\U00011047\U00011048\U000110be-\U000110c1"
+    "\uabeb"
+)
+_BEYOND_BMP = (  # apart: Python looks through these one by one for each character that is none
+    "\U00010a56\U00010a57\U00010f55-\U00010f59\U00010f86-\U00010f89\U00011047\U00011048\U000110be-\U000110c1"
     "\U00011141-\U00011143\U000111c5\U000111c6\U000111cd\U000111de\U000111df\U00011238\U00011239\U0001123b\U0001123c"
     "\U000112a9\U000113d4\U000113d5\U0001144b\U0001144c\U000115c2\U000115c3\U000115c9-\U000115d7\U00011641\U00011642"
     "\U0001173c-\U0001173e\U00011944\U00011946\U00011a42\U00011a43\U00011a9b\U00011a9c\U00011c41\U00011c42\U00011ef7"
     "\U00011ef8\U00011f43\U00011f44\U00016a6e\U00016a6f\U00016af5\U00016b37\U00016b38\U00016b44\U00016d6e\U00016d6f"
     "\U00016e98\U0001bc9f\U0001da88"
 )
-_MARKS = _SPACED + _OTHERS
-_SENTENCE_END = re.compile(  # looks behind, lest a row of marks is tried from each of them
-    rf"(?=[{_MARKS}])(?<![{_MARKS}])(?:(?P<spaced>[{_MARKS}]+[{_CLOSERS}]*)\s[\s{_OPENING}]*"
-    rf"|(?!^)(?P<unspaced>[{_MARKS}]+(?<=[{_OTHERS}۔]))[»”’›)\]}}]*(?:\u200b[\s\u200b]*)?(?=[«“‘‹„(\[{{]*[^\W\d_]))"
-    rf"|[{_IDEOGRAPHIC}]+[{_CLOSERS}]*\s*|[\v\f\x85\u2028\u2029]+\s*"
-)
+
+
+@cache
+def _sentence_end(others: str) -> re.Pattern[str]:
+    marks = _SPACED + others
+    return re.compile(  # looks behind, lest a row of marks is tried from each of them
+        rf"(?=[{marks}])(?<![{marks}])(?:(?P<spaced>[{marks}]+[{_CLOSERS}]*)\s[\s{_OPENING}]*"
+        rf"|(?!^)(?P<unspaced>[{marks}]+(?<=[{others}۔]))[»”’›)\]}}]*(?:\u200b[\s\u200b]*)?(?=[«“‘‹„(\[{{]*[^\W\d_]))"
+        rf"|[{_IDEOGRAPHIC}]+[{_CLOSERS}]*\s*|[\v\f\x85\u2028\u2029]+\s*"
+    )
+
+
 _CLAUSE_END = re.compile(rf"[,;:،؛–—][{_CLOSERS}]*\s+|\s[–—-]\s|[、，；：၊፣-፥៖\u1b5e\ua9c8]+\s*")
 _SPACE = re.compile(r"\s+")
-_PLAIN_END = re.compile(rf"[.\u037e۔]|[!?{_OTHERS}]+")
+_PLAIN_END = re.compile(rf"[.\u037e۔]|[!?{_OTHERS}{_BEYOND_BMP}]+")
 # Words without a vowel, and others that are hardly ever the last of a sentence. By their letters, not by their length:
 # a sentence may end in "Hut." A wrong cut costs little, one that is missing a sentence.
 _CONSONANTS = "b-df-hj-np-tv-xz"
@@ -85,7 +95,8 @@ def usual_sentences(lines: Sequence[str]) -> int:
 
 def sentences(text: str) -> list[str]:
     """A text cut at sentence ends, by marks alone: careful with what may be an abbreviation, a date or initials."""
-    ends = [match.end() for match in _SENTENCE_END.finditer(text) if _ends_sentence(match)]
+    others = _OTHERS if text.isascii() or max(text) < "\U00010000" else _OTHERS + _BEYOND_BMP
+    ends = [match.end() for match in _sentence_end(others).finditer(text) if _ends_sentence(match)]
     return list(_cut(text, ends))
 
 
