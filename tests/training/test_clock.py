@@ -252,6 +252,13 @@ def test_what_ends_a_run_is_said(training: dict[str, Any], sentence: str) -> Non
     assert Horizon(TrainingConfig.model_validate(training), 10, 1000, 100).ends() == sentence
 
 
+def test_a_part_of_an_epoch_is_as_many_updates_as_it_says() -> None:
+    """1.11 * 100 is above 111 in a computer's numbers, so that one more was expected."""
+    for updates in range(1, 800):
+        options = TrainingConfig.model_validate({"budget": {"epochs": updates / 100}})
+        assert Horizon(options, 100, 100_000, 100).expected_steps == updates
+
+
 @pytest.mark.parametrize(
     ("seconds", "short", "long"),
     [

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import math
+from fractions import Fraction
 from pathlib import Path
 from typing import Any
 
@@ -31,6 +32,14 @@ def test_what_was_saved_is_what_is_read() -> None:
     assert read(warmed).as_dict() == warmed
     assert read(POSSIBLE).as_dict() == POSSIBLE
     assert read({name: value for name, value in POSSIBLE.items() if name != "processes"}).processes is None
+
+
+def test_a_part_of_an_epoch_is_the_nearest_number_there_is() -> None:
+    """1 + 9 / 25 is less than 1.36, so that a budget of 1.36 epochs took one update more."""
+    for n_batches in range(1, 60):
+        for used in range(1, 8 * n_batches):
+            epoch, batch = divmod(used, n_batches)
+            assert Progress(epoch=epoch, batch=batch).epochs_after(0, n_batches) == float(Fraction(used, n_batches))
 
 
 @pytest.mark.parametrize(

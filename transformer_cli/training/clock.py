@@ -205,7 +205,7 @@ class Horizon:
             assert budget.epochs is not None
             used = self.updates_per_epoch - self._updates_of_epoch(progress) if progress.batch else 0
             left = (budget.epochs - progress.epoch) * self.updates_per_epoch - used
-        return max(0, math.ceil(left))
+        return max(0, math.ceil(round(left, 6)))  # 1.11 * 100 is above 111
 
     @property
     def _stop_loss(self) -> float | None:

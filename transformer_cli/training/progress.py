@@ -94,7 +94,9 @@ class Progress:
         """How many will have passed after so many more batches. n_batches: what its processes now use of an epoch, or
         of what others have left of it."""
         before = sum(processes * used for processes, used in self.shares) / (self.processes or 1)
-        return self.epoch + (before + self.batch + batches) / (before + n_batches)
+        whole = before + n_batches
+        # One quotient: a limit such as 1.36 is its nearest number, too, which 1 + 9 / 25 is not.
+        return (self.epoch * whole + before + self.batch + batches) / whole
 
     @property
     def spent(self) -> Spent:
