@@ -94,18 +94,72 @@ def test_a_terminal_has_a_small_curve_of_each(run: None, capfd: pytest.CaptureFi
         (("-o", "x.gif"), 2, "expected a name that ends in .png, .svg, .html"),
         (("--over", "hours"), 2, "expected steps, tokens, minutes"),
         (("-o", "runs/a&b/metrics.jsonl"), 2, "expected a name"),
-        (("runs/empty",), 4, "runs/empty/metrics.jsonl has no update"),
         (("runs/torn",), 4, "runs/torn/metrics.jsonl has an update without its time or rate"),
     ],
 )
 def test_what_cannot_be_drawn_is_said(
     run: None, arguments: tuple[str, ...], code: int, said: str, capfd: pytest.CaptureFixture[str]
 ) -> None:
-    Path("runs/empty/checkpoints").mkdir(parents=True)
     Path("runs/torn/checkpoints").mkdir(parents=True)
     Path("runs/torn/metrics.jsonl").write_text('{"event":"update","step":1,"loss":2.5,"tokens_per_s":3.0}\n')
     assert tx("runs/a&b", *arguments) == code
     assert said in capfd.readouterr().err
+
+
+def test_a_run_without_curves_is_left_out_of_several_and_said(run: None, capfd: pytest.CaptureFixture[str]) -> None:
+    """An average among the runs refused them all."""
+    for name, record in (("mean", {"average": []}), ("theirs", {"imported": {}}), ("empty", {})):
+        Path(f"runs/{name}/checkpoints").mkdir(parents=True)
+        Path(f"runs/{name}/run.json").write_text(json.dumps(record))
+    assert tx("runs/mean", "runs/a&b", "runs/theirs", "runs/empty", "--json", "-o", "x.svg") == 0
+    out, err = capfd.readouterr()
+    assert {json.loads(line)["run"] for line in out.splitlines()} == {"runs/a&b"}
+    assert "left out: runs/mean is a mean of checkpoints, which has no curves" in err
+    assert "left out: runs/theirs was imported" in err
+    assert "left out: runs/empty/metrics.jsonl has no update" in err
+    assert "runs/mean" not in Path("x.svg").read_text()
+    assert tx("runs/mean", "runs/theirs") == 4
+    assert "runs/mean is a mean of checkpoints, which has no curves" in capfd.readouterr().err
+    assert tx("runs/empty") == 4
+    assert "runs/empty/metrics.jsonl has no update" in capfd.readouterr().err
+
+
+def test_validations_are_where_they_were_made_though_no_update_is_logged_after_them(
+    run: None, monkeypatch: pytest.MonkeyPatch, capfd: pytest.CaptureFixture[str]
+) -> None:
+    """They were drawn at the last logged update, one above the other, and refused before the first of these."""
+    monkeypatch.setattr(console, "_quiet", False)
+    late = [*EVENTS, {"event": "validation", "step": 27, "loss": 2.0, "bleu": 9.0}]
+    Path("runs/a&b/metrics.jsonl").write_text("".join(json.dumps(event) + "\n" for event in late))
+    for over, expected in (("steps", [15, 20, 27]), ("minutes", [2, 3])):
+        assert tx("runs/a&b", "--over", over, "--json") == 0
+        out, err = capfd.readouterr()
+        assert {one["curve"]: one["x"] for one in map(json.loads, out.splitlines())}["BLEU"] == expected
+        assert ("1 validation after the last logged update left out" in err) == (over == "minutes")
+    validations = [event for event in late if event["event"] == "validation"]
+    Path("runs/a&b/metrics.jsonl").write_text("".join(json.dumps(event) + "\n" for event in validations))
+    assert tx("runs/a&b", "--json") == 0
+    out, err = capfd.readouterr()
+    assert [one["x"] for one in map(json.loads, out.splitlines())] == [[15, 20, 27]] * 2
+    assert "runs/a&b: no point of loss and learning rate" in err
+    assert tx("runs/a&b", "--over", "tokens") == 4
+    assert "nobody knows after how many tokens its validations came" in capfd.readouterr().err
+
+
+def test_a_curve_of_one_point_is_seen_and_said(
+    run: None, monkeypatch: pytest.MonkeyPatch, capfd: pytest.CaptureFixture[str]
+) -> None:
+    """A run of fewer updates than training.log_every has one of the loss: a line without a length."""
+    monkeypatch.setattr(console, "_quiet", False)
+    Path("runs/a&b/metrics.jsonl").write_text(json.dumps(EVENTS[0]) + "\n")
+    assert tx("runs/a&b", "-o", "x.png") == 0
+    said = "one point of loss and learning rate: there is one every training.log_every updates, and at the end"
+    assert said in capfd.readouterr().err.replace("\n", " ")
+    from matplotlib.image import imread
+
+    picture = imread("x.png")
+    below = picture[len(picture) // 2 :]  # the learning rate, without a legend
+    assert (below[..., 2] > below[..., 0] + 0.3).any()
 
 
 def test_without_matplotlib_there_are_curves_on_the_terminal_alone(

@@ -12,12 +12,12 @@ from transformer_cli.cli import console, options
 from transformer_cli.cli.options import Json, Quiet, Traceback
 from transformer_cli.cli.results import check_suffix, refuse_own_input, write_result
 from transformer_cli.errors import UsageError
-from transformer_cli.files import json_line
+from transformer_cli.files import json_line, shown
 
 if TYPE_CHECKING:
     from collections.abc import Sequence
 
-    from transformer_cli.training.curves import Curve
+    from transformer_cli.training.curves import Curve, Over
 
 SUFFIXES = (".png", ".svg", ".html")
 WIDEST = 40
@@ -55,7 +55,8 @@ def plot(
     """Draw loss, score and learning rate of runs over steps, tokens or minutes.
 
     Without -o one small curve each on stdout. Of several runs every file has all, for comparison; an .html is one page
-    that needs no network. With --json the points themselves. Nothing is needed of a run but its metrics.jsonl.
+    that needs no network; a run without curves, such as an average, is left out. With --json the points themselves.
+    Nothing is needed of a run but its metrics.jsonl.
 
     Examples:
       tx plot
@@ -63,7 +64,7 @@ def plot(
       tx plot runs/tiny -o curves.html -o curves.svg
     """
     from transformer_cli.checkpoints.find import find_run
-    from transformer_cli.training.curves import OVERS, curves, figure
+    from transformer_cli.training.curves import OVERS, figure
 
     if over not in OVERS:
         raise UsageError(f"--over {over}: expected {', '.join(OVERS)}")
@@ -72,14 +73,14 @@ def plot(
         check_suffix(path, *SUFFIXES)
         refuse_own_input(path)
     names = [find_run(name) for name in runs] if runs else [find_run(None, option="")]
-    found = [(str(name), curves(name, over=over)) for name in names]
-    note = _note(names, found)
+    found = _drawn(names, over)
+    note = _note(found)
     if paths:
         # A notebook's own backend, which programs started from it inherit, is not there for all of them.
         os.environ["MPLBACKEND"] = "agg"
         from transformer_cli.attention_maps.fonts import fonts_for, lacking
 
-        fonts, missing = fonts_for(map(str, names))
+        fonts, missing = fonts_for(name for name, _ in found)
         if missing:
             console.warn(lacking(missing))
         with console.pulse.doing("drawing"):
@@ -96,14 +97,34 @@ def plot(
             console.say(note)
 
 
-def _note(runs: Sequence[Path], found: Sequence[tuple[str, Sequence[Curve]]]) -> str:
+def _drawn(runs: Sequence[Path], over: Over) -> list[tuple[str, Sequence[Curve]]]:
+    """Those that have a curve, and their curves; which has none is said, and raised only where none has one."""
+    from transformer_cli.training.curves import WithoutCurvesError, curves
+
+    found: list[tuple[str, Sequence[Curve]]] = []
+    without = []
+    for run in runs:
+        try:
+            those, remarks = curves(run, over=over)
+        except WithoutCurvesError as failure:
+            without.append(failure)
+            continue
+        found.append((str(run), those))
+        for remark in remarks:
+            console.say(f"{shown(run)}: {remark}")
+    if not found:
+        raise without[0]
+    for one in without:
+        console.warn(f"left out: {one.message}")
+    return found
+
+
+def _note(found: Sequence[tuple[str, Sequence[Curve]]]) -> str:
     """Why the two curves of loss are no nearer to each other; "" where there is nothing to say."""
     from transformer_cli.training.curves import added
 
     both = {
-        name: added(run)
-        for run, (name, those) in zip(runs, found, strict=True)
-        if {"loss", "validation loss"} <= {one.name for one in those}
+        name: added(Path(name)) for name, those in found if {"loss", "validation loss"} <= {one.name for one in those}
     }
     named = {name: what for name, what in both.items() if what}
     is_same = len(set(both.values())) == 1

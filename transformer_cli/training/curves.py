@@ -14,9 +14,10 @@ from typing import Any, Literal, get_args
 import numpy as np
 
 from transformer_cli.checkpoints.events import METRICS, read_events
-from transformer_cli.checkpoints.record import read_config
+from transformer_cli.checkpoints.record import read_config, read_record
 from transformer_cli.errors import ModelError, TxError
 from transformer_cli.files import shown
+from transformer_cli.wording import counted
 
 Over = Literal["steps", "tokens", "minutes"]
 OVERS: tuple[Over, ...] = get_args(Over)
@@ -42,18 +43,21 @@ class Curve:
         return self.name.removeprefix("validation ")
 
 
-def curves(run_dir: Path, *, over: Over) -> list[Curve]:
-    """Those that the run has a point of; ModelError where nothing was measured yet.
+class WithoutCurvesError(ModelError):
+    """A run of which nothing was measured, or not what is asked for."""
 
-    over: tokens are all that were read in training; minutes leave validations out.
+
+def curves(run_dir: Path, *, over: Over) -> tuple[list[Curve], list[str]]:
+    """Those that the run has a point of, and what they lack, in words; WithoutCurvesError where it has none.
+
+    over: tokens are all that were read in training; minutes leave validations out. Both are known of updates alone, and
+    of what lies before one of them.
     """
     events = read_events(run_dir)
     updates = [event for event in events if event.get("event") == "update"]
-    if not updates:
-        raise ModelError(
-            f"{shown(run_dir / METRICS)} has no update: there is nothing to draw",
-            hint="a run has its first after training.log_every updates",
-        )
+    validations = [event for event in events if event.get("event") == "validation"]
+    if not updates and (over != "steps" or not validations):
+        raise _without(run_dir, over=over, validations=len(validations))
     if any(type(event.get(key)) not in (int, float) for event in updates for key in ("elapsed_s", "tokens_per_s")):
         raise ModelError(
             f"{shown(run_dir / METRICS)} has an update without its time or rate: it is damaged",
@@ -63,23 +67,55 @@ def curves(run_dir: Path, *, over: Over) -> list[Curve]:
     elapsed_s = np.array([0.0, *(event["elapsed_s"] for event in updates)])
     rates = np.array([event["tokens_per_s"] for event in updates])
     passed = {
-        "steps": steps.astype(float),
         "tokens": np.concatenate([[0.0], np.cumsum(rates * np.diff(elapsed_s))]),
         "minutes": elapsed_s / 60,
-    }[over]
-    validations = [event for event in events if event.get("event") == "validation"]
+    }
+    placed = [event for event in validations if over == "steps" or event["step"] <= steps[-1]]
     wanted = (
         ("loss", updates, "loss"),
-        ("validation loss", validations, "loss"),
-        ("BLEU", validations, "bleu"),
+        ("validation loss", placed, "loss"),
+        ("BLEU", placed, "bleu"),
         ("learning rate", updates, "learning_rate"),
     )
     found = []
     for name, those, key in wanted:
         points = [(event["step"], event[key]) for event in those if isinstance(event.get(key), float)]
-        x = np.interp([step for step, _ in points], steps, passed)
+        at = [step for step, _ in points]
+        x = np.array(at, dtype=float) if over == "steps" else np.interp(at, steps, passed[over])
         found.append(Curve(name, tuple(x.tolist()), tuple(value for _, value in points)))
-    return [curve for curve in found if curve.y]
+    remarks = []
+    if len(updates) < 2:
+        n = "no point" if not updates else "one point"
+        remarks.append(f"{n} of loss and learning rate: there is one every training.log_every updates, and at the end")
+    if n_left := len(validations) - len(placed):
+        remarks.append(
+            f"{counted(n_left, 'validations')} after the last logged update left out: their {over} are not known"
+        )
+    return [curve for curve in found if curve.y], remarks
+
+
+def _without(run_dir: Path, *, over: Over, validations: int) -> WithoutCurvesError:
+    try:
+        record = read_record(run_dir)
+    except TxError:
+        record = {}
+    if "average" in record:
+        return WithoutCurvesError(
+            f"{shown(run_dir)} is a mean of checkpoints, which has no curves", hint="draw the runs that they are of"
+        )
+    if "imported" in record:
+        return WithoutCurvesError(
+            f"{shown(run_dir)} was imported, and has not been trained since: it has no curves", hint="draw another run"
+        )
+    if validations:
+        return WithoutCurvesError(
+            f"{shown(run_dir / METRICS)} has no update yet: nobody knows after how many {over} its validations came",
+            hint="draw it over steps",
+        )
+    return WithoutCurvesError(
+        f"{shown(run_dir / METRICS)} has no update: there is nothing to draw",
+        hint="a run has its first after training.log_every updates",
+    )
 
 
 def added(run_dir: Path) -> str:
@@ -149,7 +185,7 @@ def _line(axis: Any, curve: Curve, name: str, number: int) -> None:
         label=f"{name}, validation" if is_validation else name,
         color=f"C{number % 10}",
         linestyle=STYLES[number % len(STYLES)],
-        marker="o" if curve.name == "BLEU" or is_validation else None,
+        marker="o" if curve.name == "BLEU" or is_validation or len(curve.y) == 1 else None,
         markersize=3,
         alpha=0.6 if curve.name == "loss" else 1.0,
     )
