@@ -113,6 +113,32 @@ def test_a_damaged_run_is_named_and_hides_no_other(runs: Path, capfd: pytest.Cap
     assert "finished" in standing["runs/tiny"]
 
 
+@pytest.mark.parametrize(
+    ("gone", "missing"),
+    [
+        ("tokenizer", ["tokenizer"]),
+        ("checkpoints/{best}", ["best checkpoint"]),
+        ("checkpoints/{best}/model.safetensors", ["weights"]),
+        ("checkpoints/{best}/optimizer.safetensors", []),
+    ],
+)
+def test_what_a_run_cannot_be_used_without_is_said_to_be_missing(
+    runs: Path, gone: str, missing: list[str], capfd: pytest.CaptureFixture[str]
+) -> None:
+    """Such a run was finished, as any other."""
+    shutil.copytree(runs / "tiny/checkpoints/step-00000150", runs / "tiny/checkpoints/step-00000160")
+    best = (runs / "tiny/best").read_text().strip()
+    place = runs / "tiny" / gone.format(best=best)
+    shutil.rmtree(place) if place.is_dir() else place.unlink()
+    assert tx("runs/tiny") == 0
+    row = capfd.readouterr().out.splitlines()[2]
+    assert "  finished" + "".join(f", without {what}" for what in missing) + "  " in row
+    assert tx("runs", "--json") == 0
+    told = {one["run"]: one["missing"] for one in map(json.loads, capfd.readouterr().out.splitlines())}
+    assert told == {"runs/tiny": missing, "runs/young": []}
+    assert (failures.exit_code(lambda: main(["translate", "-m", "runs/tiny", "x"])) == 4) == bool(missing)
+
+
 def test_where_there_is_no_run_the_exit_code_is_that_of_no_model(capfd: pytest.CaptureFixture[str]) -> None:
     assert tx("nowhere") == 4
     assert "there is no run in nowhere" in capfd.readouterr().err

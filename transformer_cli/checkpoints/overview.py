@@ -3,12 +3,21 @@
 from __future__ import annotations
 
 import os
+from collections.abc import Iterator
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
 from transformer_cli.checkpoints.events import validation_scores
-from transformer_cli.checkpoints.find import CHECKPOINTS, RUNS, default_run, list_checkpoints
+from transformer_cli.checkpoints.find import (
+    CHECKPOINTS,
+    RUNS,
+    WEIGHTS,
+    default_run,
+    find_checkpoint,
+    is_validated,
+    list_checkpoints,
+)
 from transformer_cli.checkpoints.record import read_config, read_record
 from transformer_cli.checkpoints.standing import Standing, is_training, standing_of
 from transformer_cli.errors import ModelError, TxError
@@ -23,7 +32,8 @@ class Overview:
     score: of the best validation so far, under the name `score_name`; scores: of all validations, in their order.
     is_default: it is taken where none is named. is_training: a `tx train` is at work in it now. saved: when its newest
     checkpoint was, in seconds since 1970. n_bytes: on the disk, all of it. tests: what `tx evaluate` found, by test
-    set: of which checkpoint, and scores and sacreBLEU's signatures by metric. trouble: why nothing else is said.
+    set: of which checkpoint, and scores and sacreBLEU's signatures by metric. missing: what it cannot be used without.
+    trouble: why nothing else is said.
     """
 
     path: Path
@@ -35,6 +45,7 @@ class Overview:
     scores: tuple[float, ...] = ()
     saved: float | None = None
     tests: dict[str, dict[str, Any]] | None = None
+    missing: tuple[str, ...] = ()
     trouble: str = ""
     is_readable: bool = True
 
@@ -58,6 +69,7 @@ class Overview:
             "tests": self.tests or {},
             "saved": self.saved,
             "bytes": self.n_bytes,
+            "missing": list(self.missing),
             "trouble": self.trouble or None,
         }
 
@@ -99,9 +111,23 @@ def _seen(run_dir: Path) -> Overview:
             scores=validation_scores(run_dir, best_by),
             saved=saved[-1].stat().st_mtime if saved else None,
             tests=_tests(read_record(run_dir)),
+            missing=tuple(_missing(run_dir)) if saved else (),
         )
     except TxError as failure:
         return Overview(**known, trouble=failure.message)
+
+
+def _missing(run_dir: Path) -> Iterator[str]:
+    """What the checkpoint that other commands take has not, there or beside it."""
+    if not (run_dir / "tokenizer" / "tokenizer.json").is_file():
+        yield "tokenizer"
+    try:
+        used = find_checkpoint(str(run_dir))
+    except ModelError:
+        yield "best checkpoint" if is_validated(run_dir) else "last checkpoint"
+    else:
+        if not (used / WEIGHTS).is_file():
+            yield "weights"
 
 
 def _tests(record: dict[str, Any]) -> dict[str, dict[str, Any]]:

@@ -22,7 +22,7 @@ def runs(
     quiet: Quiet = False,
     traceback: Traceback = False,
 ) -> None:
-    """List the runs: step, score, age, size, and whether they are finished, or trained just now.
+    """List the runs: step, score, age, size, and whether they are finished, or trained just now, and what is missing.
 
     The score is that of the best validation, with all of them as a curve where there is room; the run that was saved
     last comes first, and `*` marks the one that other commands take where none is named. With --json also what
@@ -77,6 +77,7 @@ def _row(one: Overview) -> tuple[str, ...]:
         "not finished": not one.standing.is_finished and not one.is_training,
     }
     standing = ", ".join(word for word, is_so in words.items() if is_so) or "finished"
+    standing += "".join(f", without {what}" for what in one.missing)
     assert one.saved is not None
     return name, _step(one), score, age(time.time() - one.saved), size, standing
 
