@@ -248,6 +248,32 @@ def test_a_dry_run_refuses_a_folder_that_is_somebody_else_s(folder: Path, capfd:
     assert "is not a run" in capfd.readouterr().err
 
 
+@pytest.mark.parametrize(
+    ("names", "said"),
+    [
+        (["notes.txt"], "other holds notes.txt, which is no part of a run: it stays as it is"),
+        (
+            [*"abcdefg", ".git/x", "tokenizer/x"],
+            "other holds a, b, c, d, e and 2 more, which are no part of a run: they stay as they are",
+        ),
+        ([".git/x", "tokenizer/x"], ""),
+    ],
+)
+def test_what_lies_where_a_run_begins_is_remarked(
+    folder: Path, names: list[str], said: str, capfd: pytest.CaptureFixture[str]
+) -> None:
+    """`--run-dir runs` or `.` put a run among all that was there, and nobody said so."""
+    for name in names:
+        Path("other", name).parent.mkdir(parents=True, exist_ok=True)
+        Path("other", name).write_text("mine", encoding="utf-8")
+    assert dry(capfd, "--run-dir", "other")["beside"] == said
+    here = ["-c", "mine.yaml", "--run-dir", "other", *SMALL]
+    for command in (["train", "--dry-run"], ["tokenize"]):
+        assert failures.exit_code(lambda: main([*command, *here])) == 0  # noqa: B023
+        assert (f"warning: {said}" in capfd.readouterr().err.replace("\n  ", " ")) == bool(said)
+    assert dry(capfd, "--run-dir", "other")["beside"] == ""
+
+
 @pytest.mark.parametrize(("run_dir", "code"), [("mine.yaml", 5), ("mine.yaml/x", 5), ("-", 2)])
 def test_a_dry_run_refuses_a_place_where_no_run_could_be(
     folder: Path, run_dir: str, code: int, capfd: pytest.CaptureFixture[str]

@@ -393,9 +393,13 @@ def test_beside_the_files_of_others_a_run_is_made() -> None:
         Path("mine", name).parent.mkdir(parents=True, exist_ok=True)
         Path("mine", name).write_text("mine", encoding="utf-8")
     theirs = contents(Path("mine"))
+    said: list[str] = []
     for overwrite in (False, True):
-        train(settings(training={"max_steps": 1}), Path("mine"), overwrite=overwrite)
+        listener = Listener(warn=said.append)
+        train(settings(training={"max_steps": 1}), Path("mine"), overwrite=overwrite, listener=listener)
         assert {path: path.read_bytes() for path in theirs} == theirs
+    remarks = [line for line in said if "part of a run" in line]
+    assert remarks == ["mine holds notes.txt, which is no part of a run: it stays as it is"]
 
 
 def test_notes_in_a_checkpoint_outlive_it() -> None:

@@ -30,8 +30,7 @@ def average(parents: Sequence[Path], place: Path) -> Path:
     Raises UsageError where something is in its place, ModelError, naming what differs, for parents that do not fit
     together.
     """
-    if place.exists():
-        raise UsageError(f"{shown(place)} is there already", hint="name another directory with -o")
+    store.check_vacant(place, option="-o")
     there = [path.resolve() for path in parents]
     for path, place_of_it in zip(parents, there, strict=True):
         if there.count(place_of_it) > 1:

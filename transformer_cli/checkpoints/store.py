@@ -53,7 +53,7 @@ from transformer_cli.checkpoints.parts import ALONE, Writers, write_beside, writ
 from transformer_cli.checkpoints.tensors import Portion, assign_weights, mapped
 from transformer_cli.config.model import TABLES, ModelConfig
 from transformer_cli.config.run import RunConfig
-from transformer_cli.errors import ModelError
+from transformer_cli.errors import ModelError, UsageError
 from transformer_cli.files import (
     atomic_directory,
     json_text,
@@ -73,6 +73,7 @@ __all__ = [
     "Checkpoint",
     "DamagedError",
     "OpenedRun",
+    "check_vacant",
     "find_checkpoint",
     "list_checkpoints",
     "load_checkpoint",
@@ -108,6 +109,13 @@ class OpenedRun(KnownRun):
     """A trained model with all that belongs to it, ready to translate."""
 
     model: Transformer
+
+
+def check_vacant(place: Path, *, option: str) -> None:
+    """UsageError where something is that a run would be made in place of; an empty directory is nothing. option: by
+    which the command is told another place."""
+    if place.is_symlink() or (place.exists() and not (place.is_dir() and not any(place.iterdir()))):
+        raise UsageError(f"{shown(place)} is there already", hint=f"name another with {option}, or delete this one")
 
 
 def save_checkpoint(

@@ -193,6 +193,7 @@ def _train(config_path: str, overrides: list[str], run_dir: str | None, *, as_js
     from transformer_cli.data.corpus import load_training
     from transformer_cli.tokenizer import measured, train_tokenizer
     from transformer_cli.training.directory import check_ours
+    from transformer_cli.training.replacing import beside
 
     config = load_config(config_path, overrides)
     if parent := config.training.init_from:
@@ -202,6 +203,8 @@ def _train(config_path: str, overrides: list[str], run_dir: str | None, *, as_js
         )
     place = Path(run_dir or RUNS / (config.name or ""))
     check_ours(place)
+    if words := beside(place):
+        console.warn(words)
     with stages() as stage:
         with stage("reading the text"):
             text = load_training(config.data)

@@ -224,8 +224,8 @@ def _show(found: Forecast, *, as_json: bool, strict: bool) -> None:
         console.result(f"suspicious  {len(found.findings) or 'nothing'}")
         for finding in found.findings:
             console.result(f"  {finding}")
-    if found.warning:
-        console.warn(found.warning)
+    for words in filter(None, (found.beside, found.warning)):
+        console.warn(words)
     if found.rewriting:
         console.warn(f"validation text: {found.rewriting}")
     if strict:

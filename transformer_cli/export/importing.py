@@ -46,8 +46,7 @@ def import_model(place: str | Path, run_dir: str | Path, overrides: Sequence[str
     ModelError for what is missing or damaged. Nothing is left behind then.
     """
     place, run_dir = Path(place), Path(run_dir)
-    if run_dir.is_symlink() or (run_dir.exists() and not (run_dir.is_dir() and not any(run_dir.iterdir()))):
-        raise UsageError(f"{files.shown(run_dir)} is there already", hint="name another --run-dir, or delete this one")
+    store.check_vacant(run_dir, option="--run-dir")
     asked = {
         side: override.removeprefix(f"data.{side}=")
         for override in overrides

@@ -31,6 +31,7 @@ from transformer_cli.training.keeping import newest_whole
 from transformer_cli.training.listening import Listener, Stage, unseen
 from transformer_cli.training.parallel import joined
 from transformer_cli.training.progress import Progress, check_unspent, is_over, progress_of
+from transformer_cli.training.replacing import beside
 from transformer_cli.training.run import Run
 from transformer_cli.training.schedules import cut_short, peak
 from transformer_cli.training.signals import StopRequest
@@ -71,7 +72,8 @@ class Forecast:
     still be trained. peak_step, peak_rate: the update with the highest learning rate in a run of max_steps; None
     where it is a share of a budget. findings: what is suspicious in the texts. disk, preparing: where something is left
     to do. length: where it was asked for, too. warning: why the learning rate would not do what is meant, as far as
-    the number of updates is known. rewriting: what the tokenizer would make of the references.
+    the number of updates is known. rewriting: what the tokenizer would make of the references. beside: what of
+    others lies in the run's place.
     """
 
     run: str
@@ -91,6 +93,7 @@ class Forecast:
     length: Length | None = None
     warning: str = ""
     rewriting: str = ""
+    beside: str = ""
 
     def as_json(self) -> dict[str, Any]:
         return asdict(self)
@@ -161,6 +164,7 @@ def forecast(
         preparing=preparing,
         length=length,
         warning=cut_short(config.training, n_updates if length is None else length.n_updates),
+        beside=beside(run_dir),
         rewriting=rewriting(
             references,
             config.tokenizer,

@@ -47,6 +47,9 @@ FOLDERS = {
 }
 """The folders of a run: the names of what tx puts there, and the names in that, where it is a folder itself."""
 
+OURS = {*FILES, *FOLDERS}
+FEW = 5
+"""So many names of what is not ours are told."""
 ASIDE = ".replaced"
 """What was there, all of it; beside it lies what belongs to the new run."""
 ON_ITS_WAY = ".replacing"
@@ -61,6 +64,21 @@ def taken(run_dir: Path) -> list[str]:
         if os.path.lexists(run_dir / folder) and not (run_dir / folder).is_dir():
             found.append(folder)
     return found
+
+
+def beside(run_dir: Path) -> str:
+    """What is to be said where a run begins among the files of others, which nothing of it touches; "" where it does
+    not. Hidden ones are passed over."""
+    if is_run(run_dir) or not run_dir.is_dir():
+        return ""
+    found = sorted(path.name for path in run_dir.iterdir() if path.name[0] != "." and path.name not in OURS)
+    if not found:
+        return ""
+    named = ", ".join(map(files.shown, found[:FEW])) + (f" and {len(found) - FEW:,} more" if len(found) > FEW else "")
+    stays = (
+        "is no part of a run: it stays as it is" if len(found) == 1 else "are no part of a run: they stay as they are"
+    )
+    return f"{files.shown(run_dir)} holds {named}, which {stays}"
 
 
 def is_run(run_dir: Path) -> bool:

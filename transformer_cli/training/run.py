@@ -100,6 +100,8 @@ class Run:
         here = {"versions": versions(), "device": device_of(self.config).split(":")[0]}
         directory.check_alike(self.world, here | {"settings": self.config.model_dump(mode="json")})
         directory.check_ours(self.run_dir)
+        if words := replacing.beside(self.run_dir):
+            self.listener.warn(words)
         self.overwrites = overwrite
         if not overwrite:
             self.record = directory.check_same(self.config, self.run_dir)
