@@ -242,6 +242,9 @@ def test_what_a_run_was_validated_with_is_scored_and_not_kept(
     found = json.loads(capfd.readouterr().out)
     assert (found["set"], found["lines"]) == ("valid", len(validation))
     assert found["sha256"] == validation.sha256
+    [learned] = [one for one in found["findings"] if one["what"] == "pairs that the training text has, too"]
+    texts = [source for source, _ in PAIRS] if share else list(validation.source)
+    assert learned["lines"] == [texts.index(line) + 1 for line in validation.source[:5]]
     assert found["scores"][0]["value"] == pytest.approx(100)
     assert (run / "run.json").read_bytes() == before
 

@@ -16,7 +16,7 @@ from transformer_cli.config.data import DataConfig, Direction, PhrasebookConfig
 from transformer_cli.data import checks
 from transformer_cli.data.checks import EXAMPLES, Finding, Looked, check, check_all, in_passing, overlap
 from transformer_cli.data.corpus import Corpus, load_all, load_both, load_tests, load_training
-from transformer_cli.data.mixture import Part, joined
+from transformer_cli.data.mixture import Part, by_direction, joined
 
 BOOK = load_tests(DataConfig(phrasebook=PhrasebookConfig(n_pairs=2000)))["test"]
 
@@ -153,6 +153,29 @@ def test_lines_are_numbered_as_they_lie_in_their_files(tmp_path: Path) -> None:
     used, _ = load_both(DataConfig(train=b["text"], valid="20 %", source="de", target="en"))
     assert list(used.source).index("ein\thund") < 20, "no line before it is held out: this proves nothing"
     assert (found.text, found.lines, found.where) == ("train", (21,), "")
+
+
+def test_what_is_held_out_is_numbered_as_it_lies_in_its_files(tmp_path: Path) -> None:
+    """It was numbered by itself: line 3 of what no file has."""
+    pairs = [(f"ein\thund {n}" if n % 7 == 0 else f"ein hund {n}", f"a dog {n}") for n in range(200)]
+    for language, lines in zip(("de", "en"), zip(*pairs, strict=True), strict=True):
+        (tmp_path / f"a.{language}").write_text("".join(f"{line}\n" for line in lines), encoding="utf-8")
+    text = {"text": str(tmp_path / "a"), "both": True}
+    for train in (text["text"], [text]):
+        config = DataConfig.model_validate({"train": train, "valid": "20 %", "source": "de", "target": "en"})
+        _, valid = load_both(config)
+        assert valid is not None
+        for way, apart in by_direction(valid).items():
+            side = apart.source if way is None or way.source == "de" else apart.target
+            numbers = [pairs.index((line, f"a dog {line.split()[-1]}")) + 1 for line in side]
+            assert numbers != list(range(1, len(side) + 1)), "this proves nothing"
+            expected = [number for number, line in zip(numbers, side, strict=True) if "\t" in line]
+            name = "de" if side is apart.source else "en"
+            assert len(expected) > 2
+            [found] = [one for one in check("valid", apart) if one.what == "tabs"]
+            assert (found.n, found.lines) == (len(expected), tuple(expected[:EXAMPLES]))
+            listed = ", ".join(map(str, expected[:EXAMPLES])) + ", ..." * (len(expected) > EXAMPLES)
+            assert str(found) == f"valid, tabs: {len(expected)} ({tmp_path}/a.{name}, lines {listed})"
 
 
 def test_what_reading_had_to_change_is_told_too() -> None:

@@ -31,7 +31,7 @@ class TestSet:
     """
 
     name: str
-    source: list[str] | None
+    source: Sequence[str] | None
     references: list[list[str]]
     counts: Mapping[str, Mapping[str, int]]
     is_own: bool = False
@@ -108,7 +108,7 @@ def _validation(opened: KnownRun, data: DataConfig) -> Iterator[TestSet]:
 def _of_run(name: str, corpus: Corpus, direction: Direction, *, is_own: bool) -> TestSet:
     return TestSet(
         name,
-        list(corpus.source),
+        corpus.source,
         [list(corpus.target)],
         {name: corpus.counts},
         is_own=is_own,

@@ -18,7 +18,7 @@ from transformer_cli.config.data import Direction
 from transformer_cli.data.corpus import EMPTY_BOTH, EMPTY_SOURCE, EMPTY_TARGET, Corpus, why_empty
 from transformer_cli.data.fingerprints import Numbers, fingerprints, is_among
 from transformer_cli.data.shifts import MOST_LINES, Shift, shifted
-from transformer_cli.data.text import BLOCK, JoinedText, as_text, where_in_words
+from transformer_cli.data.text import BLOCK, as_text, where_in_words
 from transformer_cli.errors import DataError
 from transformer_cli.writing import SOUTH_EAST_ASIAN, WordCounter
 
@@ -59,7 +59,8 @@ _DIRECTION = re.compile("[\u061c\u200e\u200f\u202a-\u202c\u2066-\u2069]")
 @dataclass(frozen=True)
 class Finding:
     """Something suspicious. text: in which one. n: lines that are so. lines: the first of them, by their numbers where
-    they lie, from 1; none where the text as a whole is meant. where: the same with their files, if those are several.
+    they lie, from 1; none where the text as a whole is meant. where: the same with their files, if those are several or
+    another text's.
     """
 
     text: str
@@ -179,7 +180,7 @@ class Looked:
             return []
         first = [int(place) for place in places[:EXAMPLES]]
         numbers = tuple(self.source.where(place)[1] for place in first)
-        where = where_in_words(self.source, first) if isinstance(self.source, JoinedText) else ""
+        where = where_in_words(self.source, first) if self.source.has_files_to_name else ""
         return [Finding(name, what, len(places), numbers, where)]
 
     def _look(self, first: int, *block: bytes, vocabulary: Sequence[Counter[str]]) -> tuple[list[str], list[str]]:

@@ -59,14 +59,12 @@ def joined(texts: Sequence[Corpus], ways: Sequence[Directed]) -> Corpus:
 
 def by_direction(corpus: Corpus) -> dict[Direction | None, Corpus]:
     """The pairs in each direction, in order, apart again; in None where nothing says theirs."""
-    found: dict[Direction | None, tuple[list[str], list[str]]] = {}
-    start = 0
-    for part in corpus.parts:
-        source, target = found.setdefault(part.direction, ([], []))
-        pairs = slice(start, start := start + part.pairs)
-        source += corpus.source[pairs]
-        target += corpus.target[pairs]
-    return {direction: Corpus(*sides) for direction, sides in found.items()} or {None: corpus}
+    directions = list(dict.fromkeys(part.direction for part in corpus.parts))
+    if len(directions) < 2:
+        return {direction: Corpus(corpus.source, corpus.target) for direction in directions} or {None: corpus}
+    numbers = np.repeat([directions.index(part.direction) for part in corpus.parts], [p.pairs for p in corpus.parts])
+    apart = ((way, corpus.without(np.flatnonzero(numbers != n), {})) for n, way in enumerate(directions))
+    return {way: Corpus(text.source, text.target) for way, text in apart}
 
 
 def sources_into(corpus: Corpus, language: str | None) -> Sequence[str]:

@@ -52,6 +52,8 @@ class Text(Sequence[str]):
     """Lines that were touched, by reason."""
     blank: Places
     """The places of those without text."""
+    has_files_to_name = False
+    """Whether a line's number alone does not say where it is."""
 
     @abstractmethod
     def utf8(self, start: int, stop: int) -> bytes:
@@ -206,6 +208,8 @@ class FileText(Text):
 class JoinedText(Text):
     """The lines of several texts, one after the other."""
 
+    has_files_to_name = True
+
     def __init__(self, parts: Sequence[Text]) -> None:
         self.parts = parts
         self.counts = dict(sum((Counter(part.counts) for part in parts), Counter()))
@@ -235,9 +239,13 @@ class JoinedText(Text):
 class ListedText(Text):
     """Lines that are in memory."""
 
-    def __init__(self, lines: Sequence[str], kept: Places | None = None) -> None:
-        """kept: the places that they had before others were left out."""
-        self.lines, self.kept = lines, np.arange(len(lines)) if kept is None else kept
+    def __init__(
+        self, lines: Sequence[str], kept: Places | None = None, *, origins: Sequence[tuple[str | None, int]] = ()
+    ) -> None:
+        """kept: the places that they had before others were left out. origins: what `where` says of those places, where
+        they are of another text."""
+        self.lines, self.kept, self.origins = lines, np.arange(len(lines)) if kept is None else kept, origins
+        self.has_files_to_name = bool(origins)
         self.counts = {}
         self.blank = np.array([place for place, line in enumerate(lines) if not line.strip()], dtype=np.int64)
 
@@ -250,10 +258,11 @@ class ListedText(Text):
     def without(self, places: Places) -> ListedText:
         left_out = set(places.tolist())
         lines = [line for place, line in enumerate(self.lines) if place not in left_out]
-        return ListedText(lines, np.delete(self.kept, places))
+        return ListedText(lines, np.delete(self.kept, places), origins=self.origins)
 
     def where(self, place: int) -> tuple[str | None, int]:
-        return None, 1 + int(self.kept[place])
+        number = int(self.kept[place])
+        return self.origins[number] if self.origins else (None, 1 + number)
 
 
 class Open:

@@ -16,7 +16,7 @@ import numpy as np
 
 from transformer_cli.config.data import DataConfig
 from transformer_cli.data.corpus import EMPTY_BOTH, EMPTY_SOURCE, EMPTY_TARGET, Corpus
-from transformer_cli.data.text import BLOCK, as_text
+from transformer_cli.data.text import BLOCK, ListedText, as_text
 from transformer_cli.errors import DataError
 from transformer_cli.wording import counted
 
@@ -46,7 +46,8 @@ def learnable(corpus: Corpus) -> Corpus:
 
 
 def hold_out(corpus: Corpus, share: float) -> dict[str, Corpus]:
-    """The text in two: `train`, read where it lies, and `valid`, about so large a share of it, in memory.
+    """The text in two: `train`, read where it lies, and `valid`, about so large a share of it, in memory, of
+    which it is known where it lies.
 
     Raises DataError where either would have no pair.
     """
@@ -70,7 +71,11 @@ def hold_out(corpus: Corpus, share: float) -> dict[str, Corpus]:
     held_out = np.array(places, dtype=np.int64)
     n_of_each = zip(corpus.parts, corpus.of_each_part(held_out), strict=True)
     parts = tuple(replace(part, pairs=n, weight=1.0) for part, n in n_of_each if part.direction is not None)
-    return {"train": corpus.without(held_out, {}), "valid": Corpus(*valid, parts=parts)}
+    source, target = (
+        ListedText(lines, origins=[side.where(place) for place in places])
+        for side, lines in zip(sides, valid, strict=True)
+    )
+    return {"train": corpus.without(held_out, {}), "valid": Corpus(source, target, parts=parts)}
 
 
 def _hash(source: bytes, target: bytes) -> bytes:
