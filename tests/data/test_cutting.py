@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import io
+import random
 from collections import Counter
 from itertools import product
 
@@ -108,6 +109,22 @@ def test_ids_and_words_are_those_of_the_lines(vocabulary: Vocabulary, with_eos: 
     for lines in blocks:
         check(cut, vocabulary, lines, marks=[EOS] * with_eos)
     assert cut.take_words() == Counter(word for lines in blocks for line in lines for word in words(line))
+
+
+@settings(deadline=None)
+@given(blocks=st.lists(TEXT, max_size=3), seed=st.integers(0, 1000))
+@example(blocks=[["a a", "a"], ["b a", "a"]], seed=1)
+def test_the_words_of_lines_that_are_left_out_are_not_counted(
+    vocabulary: Vocabulary, blocks: list[list[str]], seed: int
+) -> None:
+    cut, chance, kept = cutter(vocabulary, with_eos=False, counts_words=True), random.Random(seed), []
+    for lines in blocks:
+        left_out = {place for place in range(len(lines)) if chance.random() < 0.5}
+        cut.encode("".join(f"{line}\n" for line in lines).encode())
+        cut.uncount("".join(f"{lines[place]}\n" for place in sorted(left_out)).encode())
+        kept += [line for place, line in enumerate(lines) if place not in left_out]
+    found = cut.take_words()
+    assert dict(found) == dict(Counter(word for line in kept for word in words(line)))
 
 
 def test_what_was_forgotten_is_learned_again(monkeypatch: pytest.MonkeyPatch) -> None:

@@ -98,9 +98,10 @@ def check(found: EncodedCorpus, tokenizer: Tokenizer, corpus: Corpus = CORPUS) -
     assert found.counts == counts
 
 
-def check_kept(kept: Remembered) -> None:
+def check_kept(kept: Remembered, found: EncodedCorpus) -> None:
+    assert 0 < len(found) < len(SOURCE)
     for side, lines in ((kept.source, SOURCE), (kept.target, TARGET)):
-        assert side == Counter(words("\n".join(lines)))
+        assert side == Counter(words("\n".join(lines[place] for place in found.pairs)))
     assert np.array_equal(kept.numbers, np.sort(fingerprints_of(ListedText(SOURCE), ListedText(TARGET))))
 
 
@@ -124,7 +125,7 @@ def test_ids_words_and_lines_depend_neither_on_volumes_nor_on_who_was_stopped_wh
         found, [kept] = made(Volumes(corpus, tokenizer, folder, **OPTIONS))
         assert len(found.places) == -(-60 // size)
         check(found, tokenizer, corpus)
-        check_kept(kept)
+        check_kept(kept, found)
         whole, [at_once] = made(Volumes(corpus, tokenizer, folder / "other", **OPTIONS))
         assert np.array_equal(kept.numbers, at_once.numbers)
         assert content(folder / "other") == {
@@ -144,7 +145,7 @@ def test_several_processes_leave_the_same_bytes_and_words(
     found, [kept] = made(Volumes(CORPUS, tokenizer, tmp_path / "together", **OPTIONS))
     assert content(tmp_path / "together") == content(tmp_path / "alone")
     check(found, tokenizer)
-    check_kept(kept)
+    check_kept(kept, found)
 
 
 @pytest.fixture

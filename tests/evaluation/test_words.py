@@ -1,11 +1,13 @@
 from __future__ import annotations
 
 import gzip
+import json
 import shutil
 import unicodedata
 from pathlib import Path
 
 import pytest
+from conftest import PAIRS
 from hypothesis import given
 from hypothesis import strategies as st
 
@@ -78,6 +80,29 @@ def test_training_keeps_the_counts_of_its_text(trained_run: Path) -> None:
     counts = load_word_counts(trained_run)
     assert counts is not None
     assert (counts.source["hund"], counts.target["the"], counts.target.get("hund")) == (4, 7, None)
+
+
+@pytest.mark.parametrize("kind", ["bpe", "unigram"])
+def test_nobody_has_learned_the_words_of_what_is_left_out_as_too_long(kind: str, tmp_path: Path) -> None:
+    """They counted as seen, so that translations of them were not flagged."""
+    pairs = [*PAIRS, ("alle " * 60 + "zebras", "all zebras"), ("alle zebus", "all " * 60 + "zebus")]
+    (tmp_path / "run.yaml").write_text(
+        json.dumps(
+            {
+                "data": {"train": {"pairs": pairs}, "valid": {"pairs": PAIRS[:2]}, "max_length": 40},
+                "tokenizer": {"kind": kind, "vocab_size": 90},
+                "model": {"d_model": 8, "n_heads": 1, "d_ff": 8, "n_layers": 1},
+                "training": {"max_steps": 1},
+            }
+        )
+    )
+    command = ["train", "-c", str(tmp_path / "run.yaml"), "--run-dir", str(tmp_path / "run")]
+    assert main(command) == 0
+    kept = load_word_counts(tmp_path / "run")
+    assert kept == count_words(*zip(*PAIRS, strict=True))
+    (tmp_path / "run" / WORD_COUNTS).unlink()
+    assert main(command) == 0
+    assert load_word_counts(tmp_path / "run") == kept
 
 
 def test_a_finished_run_without_counts_gets_them_from_the_same_command(trained_run: Path, tmp_path: Path) -> None:

@@ -55,6 +55,10 @@ class Cutter(ABC):
     def _cut(self, text: bytes) -> tuple[Ids, Ids]:
         """The same without a mark in front."""
 
+    @abstractmethod
+    def uncount(self, text: bytes) -> None:
+        """Take back the words of these lines, which were encoded last, or among those."""
+
     def add_counts(self, counts: Mapping[str, int]) -> None:
         """What another one counted."""
         self._counter.add_counts(counts)
@@ -74,6 +78,12 @@ class LineByLine(Cutter):
         ids, lengths = _joined(self.vocabulary.unmarked(text.split(b"\n")[:-1]))
         return (np.insert(ids, np.cumsum(lengths), EOS), lengths + np.int32(1)) if self.marks else (ids, lengths)
 
+    def uncount(self, text: bytes) -> None:
+        self._counter.add(text.decode("utf-8"), -1)
+
+    def take_words(self) -> Counter[str]:
+        return +super().take_words()  # none of which nothing is left
+
 
 class WordByWord(Cutter):
     """Nothing is merged across a blank, so the ids of a line are those of its words, and most words have come before.
@@ -89,8 +99,7 @@ class WordByWord(Cutter):
         if len(self._numbers) > MOST_WORDS or len(self._ids) > MOST_IDS:
             self._settle()
             self._begin()
-        parts = text.replace(b"\n", b" \n ").split(b" ")
-        numbers = np.fromiter(map(self._numbers.__getitem__, parts), dtype=np.int64, count=len(parts))
+        numbers = self._numbered(text)
         self._learn(self._numbers.new)
         self._numbers.new.clear()
         if self.counts_words:
@@ -103,9 +112,16 @@ class WordByWord(Cutter):
         line_ends = ends[numbers == END]
         return found, np.diff(line_ends, prepend=0).astype(np.int32)
 
+    def uncount(self, text: bytes) -> None:
+        self._counts -= np.bincount(self._numbered(text), minlength=len(self._numbers))
+
     def take_words(self) -> Counter[str]:
         self._settle()
         return super().take_words()
+
+    def _numbered(self, text: bytes) -> npt.NDArray[np.int64]:
+        parts = text.replace(b"\n", b" \n ").split(b" ")
+        return np.fromiter(map(self._numbers.__getitem__, parts), dtype=np.int64, count=len(parts))
 
     def _learn(self, words: list[bytes]) -> None:
         """Words that are new, in the order of their numbers."""

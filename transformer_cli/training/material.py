@@ -20,7 +20,7 @@ from transformer_cli.data.fingerprints import LINES, fingerprints_of, save_finge
 from transformer_cli.data.mixture import Drawn, MixedCorpus, Mixture, Seen
 from transformer_cli.data.sampled import Draw, SampledCorpus
 from transformer_cli.data.text import as_text
-from transformer_cli.data.volumes import Remembered, Volumes
+from transformer_cli.data.volumes import Remembered, Volumes, encoded_before
 from transformer_cli.evaluation.words import WORD_COUNTS, WordCounts, count_words, save_word_counts
 from transformer_cli.tokenizer import Tokenizer
 from transformer_cli.tokenizer.losses import LINES_WITH_UNKNOWN, Unknown, lacking, remedy, rewriting
@@ -80,8 +80,9 @@ class Material:
             self._make(volumes, advance)
             if is_training and self.world.is_main:
                 volumes.remember(self._keep)
-                self.remember()
             encoded = volumes.open()
+            if is_training:
+                self.remember(encoded)
         if is_held_out:
             share = self.config.data.valid
             self.listener.say(
@@ -134,13 +135,17 @@ class Material:
                         f"{what}: {there:,} of {n_pairs:,} pairs are there, and the same command goes on with the rest"
                     )
 
-    def remember(self) -> None:
+    def remember(self, encoded: EncodedCorpus | None = None) -> None:
         """Have which words and lines the training text has in the run; what was encoded before they were missed is read
-        for them alone."""
+        for them alone. encoded: what is learned from, without whose words are left out."""
         if not self.world.is_main:
             return
         if not (self.run_dir / WORD_COUNTS).exists():
-            save_word_counts(self.run_dir, count_words(self.text.source, self.text.target))
+            encoded = encoded_before(self.run_dir / "data", "train") if encoded is None else encoded
+            text, every = self.text, np.arange(len(self.text))
+            if encoded is not None:
+                text = text.without(np.setdiff1d(every, encoded.pairs), {})
+            save_word_counts(self.run_dir, count_words(text.source, text.target))
         if not (self.run_dir / LINES).exists():
             numbers = fingerprints_of(as_text(self.text.source), as_text(self.text.target))
             numbers.sort()
