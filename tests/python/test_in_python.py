@@ -200,6 +200,23 @@ def test_a_notebook_shows_what_a_model_is(run):
         (lambda run: tx.load(run).attention(" "), UsageError, "empty"),
         (lambda run: tx.load(run).score(["bier " * 999], ["x"]), DataError, "1,000 pieces"),
         (lambda run: tx.evaluate(run, beam_siz=3), UsageError, "did you mean beam_size"),
+        (lambda run: tx.evaluate(run, beam=3), UsageError, "did you mean beam_size"),
+        (lambda run: tx.count("gpt2", flop=True), UsageError, "did you mean flops"),
+        (lambda run: tx.train("tiny", overwrit=True), UsageError, "did you mean overwrite?"),
+        (lambda run: tx.train("tiny", max_steps=3), UsageError, 'settings={"training.max_steps": "..."}'),
+        (lambda run: tx.load(run, devise="cpu"), UsageError, "no such option: devise"),
+        (lambda run: tx.load(run, beam_size=3), UsageError, 'settings={"decoding.beam_size": "..."}'),
+        (lambda run: tx.load(run).translate("bier", beam=3), UsageError, "did you mean beam_size?"),
+        (lambda run: tx.load(run).translate_all(["bier"], num_beams=3), UsageError, "did you mean beam_size?"),
+        (
+            lambda run: tx.load(run).translate("bier", top_k=3),
+            UsageError,
+            'that is a setting: settings={"decoding.top_k": "..."}, which `tx.load` takes',
+        ),
+        (lambda run: tx.load(run).translate("bier", settings={}), UsageError, "`tx.load` takes them"),
+        (lambda run: tx.load(run).score(["bier"], ["beer"], too="en"), UsageError, "did you mean to?"),
+        (lambda run: tx.load(run).align(["bier"], ["beer"], colour="red"), UsageError, "help(tx.Model.align)"),
+        (lambda run: tx.load(run).attention("bier", pad=3), UsageError, "did you mean pad_to?"),
         (lambda run: tx.evaluate(run, beam_size=0), UsageError, "beam_size"),
         (lambda run: tx.evaluate(run, source="text.de"), UsageError, "source and reference need each other"),
         (lambda run: tx.count("gpt2", by="colour"), UsageError, "by"),
@@ -214,6 +231,16 @@ def test_mistakes_are_told_in_pythons_words_with_what_to_do(run, use, kind, word
     assert words in "\n".join(told)
     assert not any("--" in line for line in told)
     assert isinstance(caught.value, TxError)
+
+
+def test_all_that_there_is_names_the_option_that_was_meant():
+    """`translate(beam=3)` was a TypeError of Python's, which names none."""
+    model = tx.Model.__new__(tx.Model)
+    methods = [name for name, value in vars(tx.Model).items() if not name.startswith("_") and callable(value)]
+    functions = [getattr(tx, name) for name in tx.__all__ if name not in ("Model", "TxError", "__version__")]
+    for function in [*functions, *(getattr(model, name) for name in methods)]:
+        with pytest.raises(UsageError, match="no such option: quux"):
+            function("gpt2", quux=1)
 
 
 PAGE = (Path(__file__).parents[2] / "docs" / "python.md").read_text(encoding="utf-8")

@@ -18,7 +18,7 @@ Option = str | int | float | bool | Path | Sequence[str | Path] | None
 """True is an option without a value; of a list each is given; None and False leave it out."""
 
 
-@in_pythons_words()
+@in_pythons_words
 def train(
     config: str | Path,
     *,
@@ -74,7 +74,7 @@ def count(model: str | Path, *, settings: Mapping[str, Any] | None = None, **opt
     return found
 
 
-@in_pythons_words()
+@in_pythons_words
 def _results(command: str, *arguments: str, **options: Option) -> list[dict[str, Any]]:
     """The objects that a command prints with --json, on its own command line: nothing is checked twice."""
     from transformer_cli.cli import app, console, failures

@@ -40,7 +40,7 @@ class Model(Translator):
     @overload
     def translate(self, lines: Sequence[str], **options: Any) -> list[str]: ...
 
-    @in_pythons_words()
+    @in_pythons_words
     def translate(self, lines: str | Sequence[str], **options: Any) -> str | list[str]:
         """The translation of a text, or of each of several, in order; options as of `translate_all`, which has all of
         n_best."""
@@ -49,7 +49,7 @@ class Model(Translator):
         found = [one.text for one in self.translate_all([lines] if isinstance(lines, str) else lines, **options)]
         return found[0] if isinstance(lines, str) else found
 
-    @in_pythons_words()
+    @in_pythons_words
     def translate_all(
         self,
         lines: Sequence[str],
@@ -90,7 +90,7 @@ class Model(Translator):
         links = alignments(towards, lines, found)
         return [replace(one, alignment=some) for one, some in zip(found, links, strict=True)]
 
-    @in_pythons_words()
+    @in_pythons_words
     def score(
         self, sources: Sequence[str], targets: Sequence[str], *, to: str | None = None
     ) -> list[Likelihood | None]:
@@ -98,14 +98,14 @@ class Model(Translator):
         the model was loaded with another precision."""
         return score_texts(self._precise.towards(to), *_pairs(sources, targets))
 
-    @in_pythons_words()
+    @in_pythons_words
     def align(
         self, sources: Sequence[str], targets: Sequence[str], *, to: str | None = None
     ) -> list[list[tuple[int, int]]]:
         """Which word of each source is translated by which of its target, counted from 0; in fp32, as `score`."""
         return [sorted(links) for links in align_texts(self._precise.towards(to), *_pairs(sources, targets))]
 
-    @in_pythons_words()
+    @in_pythons_words
     def attention(
         self, source: str, target: str | None = None, *, pad_to: int | None = None, to: str | None = None
     ) -> AttentionMaps:
@@ -148,7 +148,7 @@ class Model(Translator):
         return f"<table>{rows}</table>"
 
 
-@in_pythons_words()
+@in_pythons_words
 def load(
     run: str | Path | Sequence[str | Path] | None = None,
     *,

@@ -4,13 +4,16 @@ from __future__ import annotations
 
 import json
 import re
-from collections.abc import Iterator, Mapping
-from contextlib import contextmanager
+from collections.abc import Callable, Mapping, Sequence
+from functools import wraps
+from inspect import signature
 from numbers import Integral, Real
-from typing import Any
+from typing import Any, ParamSpec, TypeVar
 
 from transformer_cli.errors import TxError, UsageError
 
+P = ParamSpec("P")
+T = TypeVar("T")
 FUNCTIONS = {"count-params": "count", "evaluate": "evaluate"}
 """What commands are called here."""
 
@@ -22,18 +25,41 @@ def overrides(settings: Mapping[str, Any] | None) -> list[str]:
     return [f"{name}={_typed(value)}" for name, value in (settings or {}).items()]
 
 
-@contextmanager
-def in_pythons_words() -> Iterator[None]:
-    """Errors speak of arguments, not of options, and a traceback ends in the hint."""
-    try:
-        yield
-    except TxError as error:
-        error.message = _translated(error.message)
-        error.args = (error.message,)
-        if error.hint is not None and not hasattr(error, "__notes__"):
-            error.hint = _translated(error.hint)
-            error.add_note(f"hint: {error.hint}")
-        raise
+def in_pythons_words(function: Callable[P, T]) -> Callable[P, T]:
+    """Its errors speak of arguments, not of options, and a traceback ends in the hint. An argument that it does not
+    have is such an error, too, where Python has a TypeError that names no other."""
+    parameters = signature(function).parameters.values()
+    names = [one.name for one in parameters if one.kind in (one.POSITIONAL_OR_KEYWORD, one.KEYWORD_ONLY)]
+    takes_any = any(one.kind is one.VAR_KEYWORD for one in parameters)
+
+    @wraps(function)
+    def told(*arguments: P.args, **options: P.kwargs) -> T:
+        try:
+            for name in options:
+                if name not in names and not takes_any:
+                    raise _no_such(name, function.__qualname__, names)
+            return function(*arguments, **options)
+        except TxError as error:
+            error.message = _translated(error.message)
+            error.args = (error.message,)
+            if error.hint is not None and not hasattr(error, "__notes__"):
+                error.hint = _translated(error.hint)
+                error.add_note(f"hint: {error.hint}")
+            raise
+
+    return told
+
+
+def _no_such(name: str, function: str, names: Sequence[str]) -> UsageError:
+    from transformer_cli.cli.unknown import option_error
+
+    if name == "settings":
+        return UsageError("no such option: settings", hint="`tx.load` takes them")
+    options = ["--set", *(f"--{one.replace('_', '-')}" for one in names if one != "self")]
+    error = option_error(f"--{name}", f"tx {function}", options)
+    if error.hint is not None and "--set " in error.hint and "settings" not in names:
+        error.hint += ", which `tx.load` takes"
+    return error
 
 
 def _translated(text: str) -> str:
