@@ -92,7 +92,7 @@ def open_translator(
             _tell_model(run, origin)
     if settings.decoding.engine == "auto" and engines.is_installed() and not is_wanted:
         reasons = [*obstacles, *([beam] if engines.differs(options) else [])]
-        console.say(f"engine: native; CTranslate2 would not do the same with {', '.join(reasons)}")
+        console.say(f"engine: native; CTranslate2 differs with {', '.join(reasons)}")
     _tell_precision(opened[0], settings)
     return translator_of(opened, settings), opened, settings
 
