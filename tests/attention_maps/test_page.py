@@ -13,6 +13,7 @@ import pytest
 from synthetic import synthetic_maps
 
 from transformer_cli.attention_maps.page import PAGE, page, quantised
+from transformer_cli.cli.visualize_attention import _views
 
 HOSTILE = [
     "▁</script>",
@@ -124,6 +125,16 @@ def test_the_script_is_under_60_kilobytes():
     assert len(PAGE.script.encode()) < 60_000
 
 
+@pytest.mark.parametrize("n_layers", [0, 1, 2, 3, 6])
+def test_the_page_opens_at_the_layer_that_a_picture_shows(n_layers: int) -> None:
+    """It showed the mean of all layers, where the picture beside it had one."""
+    maps = synthetic_maps(layers=(4, n_layers))
+    first = _views(maps, layers=None, heads=None, words=False)
+    shown = [one.layer for one in first if one.kind == "cross"]
+    assert payload(page(maps))["layer"] == (shown[0] if n_layers else 0)
+    assert len(shown) == min(n_layers, 1)
+
+
 def test_every_part_is_used():
     assert {path.name for path in PAGE.folder.iterdir()} == {f"{name}.js" for name in PAGE.scripts} | {
         *("page.html", "page.css")
@@ -132,7 +143,7 @@ def test_every_part_is_used():
 
 def test_without_javascript_each_step_names_where_it_looks():
     maps = synthetic_maps(["▁a", "▁b"], ["▁x"], n_padding=1)
-    mean = np.mean([block.weights_HQK.mean(axis=0) for block in maps.of("cross")], axis=0)
+    mean = maps.of("cross")[-1].weights_HQK.mean(axis=0)
     noscript = page(maps).split("<noscript>")[1].split("</noscript>")[0]
     for row, weights in zip(["&lt;s&gt; → x", "x → &lt;/s&gt;"], mean, strict=True):
         best = int(weights.argmax())

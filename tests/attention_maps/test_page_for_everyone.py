@@ -23,11 +23,11 @@ def test_every_view_is_reached_and_used_by_keyboard_alone(opened):
     uses = {
         "sentences": ([Keys.HOME, Keys.ARROW_RIGHT], r"A → little looks at "),
         "matrix": ([Keys.ARROW_DOWN, Keys.ARROW_RIGHT], r"<s> → A looks at klein: \d\.\d{3}, rank \d of 8"),
-        "grid": ([Keys.ARROW_RIGHT, Keys.ARROW_DOWN], r"head 1.*, layer 2"),
+        "grid": ([Keys.ARROW_RIGHT, Keys.ARROW_DOWN], r"head 1.*, layer 3"),
         "lines": ([Keys.ARROW_DOWN], r"A → little looks at "),
         "steps": ([Keys.ARROW_RIGHT], r"Step 2: A → little\. Likeliest next: little 0\.50, b 0\.20"),
         "heads": ([], r"Head table: cross-attention\.$"),
-        "table": ([], r"Numbers: cross-attention, mean of all layers, mean of all heads, pieces\.$"),
+        "table": ([], r"Numbers: cross-attention, layer 2, mean of all heads, pieces\.$"),
     }
     for number, (name, (keys, said)) in enumerate(uses.items(), start=1):
         browser.press(Keys.ESCAPE, str(number))
@@ -39,8 +39,8 @@ def test_every_view_is_reached_and_used_by_keyboard_alone(opened):
 
 def test_keys_choose_block_layer_head_unit_and_colours(opened):
     browser = opened("view=matrix")
-    browser.press("b", "b", "]", "]", ".", "w", "n", "c")
-    assert browser.address() == ("#view=matrix&block=decoder&layer=2&head=1&unit=words&numbers=off&scale=largest")
+    browser.press("b", "b", "]", "]", "]", ".", "w", "n", "c")
+    assert browser.address() == ("#view=matrix&block=decoder&layer=1&head=1&unit=words&numbers=off&scale=largest")
     browser.press("0", "[", ",")
     assert browser.address().startswith("#view=matrix&block=decoder&layer=3&head=3&")
 
@@ -70,12 +70,12 @@ def test_a_key_without_an_effect_in_a_view_does_and_says_nothing(opened):
 def test_steps_choose_and_name_the_layers_that_they_show(opened):
     """An encoder deeper than the decoder used to leave no layer chosen, and to be what was spoken of."""
     browser = opened("view=steps&block=encoder&layer=5&head=2&step=1", "deep")
-    assert browser.texts("input[name=layer]:checked + span") == ["mean"]
-    for layer in ("1", "2", "3", "mean"):
+    assert browser.texts("input[name=layer]:checked + span") == ["2"]
+    for layer in ("3", "mean", "1", "2"):
         browser.press("]")
         assert browser.texts("input[name=layer]:checked + span") == [layer]
     browser.press("]")
-    assert browser.text("#spoken") == "Steps: decoder self-attention and cross-attention, layer 1, head 2."
+    assert browser.text("#spoken") == "Steps: decoder self-attention and cross-attention, layer 3, head 2."
 
 
 def test_sorting_the_head_table_keeps_the_focus_on_its_column(opened):
@@ -86,9 +86,9 @@ def test_sorting_the_head_table_keeps_the_focus_on_its_column(opened):
 
 def test_radio_buttons_keep_the_focus_when_arrows_move_them(opened):
     browser = opened("view=matrix")
-    browser.one("input[name=layer]:checked").send_keys(Keys.ARROW_RIGHT, Keys.ARROW_RIGHT)
-    assert browser.address() == "#view=matrix&layer=2"
-    assert browser.run("return document.activeElement.name + document.activeElement.value") == "layer2"
+    browser.one("input[name=layer]:checked").send_keys(Keys.ARROW_LEFT, Keys.ARROW_LEFT)
+    assert browser.address() == "#view=matrix&layer=0"
+    assert browser.run("return document.activeElement.name + document.activeElement.value") == "layer0"
 
 
 def test_the_keys_are_explained_on_a_question_mark(opened):

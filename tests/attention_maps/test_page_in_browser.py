@@ -223,11 +223,16 @@ def test_hidden_cells_are_hatched_and_zeros_are_not(opened):
     assert (np.array(alphas).reshape(7, 7) == 255).tolist() == np.tri(7, dtype=bool).tolist()
 
 
+def test_the_layer_that_a_picture_shows_is_the_one_that_is_chosen(opened):
+    browser = opened()
+    assert browser.texts("input[name=layer]:checked + span") == ["2"]  # of three, the last but one
+
+
 def test_the_grid_has_every_head_and_opens_the_one_that_is_chosen(opened):
     browser = opened("view=grid")
     assert len(browser.all(".thumbnail")) == 3 * (3 + 1)
-    browser.all(".thumbnail[data-layer='2'][data-head='3']")[0].click()
-    assert browser.address() == "#view=matrix&layer=2&head=3"
+    browser.all(".thumbnail[data-layer='3'][data-head='3']")[0].click()
+    assert browser.address() == "#view=matrix&layer=3&head=3"
 
 
 @pytest.mark.parametrize("mass", [50, 90, 100])

@@ -14,7 +14,7 @@ import numpy as np
 from numpy.typing import NDArray
 
 from transformer_cli import files
-from transformer_cli.attention_maps.maps import AttentionMaps, Side
+from transformer_cli.attention_maps.maps import AttentionMaps, Block, Side
 from transformer_cli.config.decoding import Reading
 from transformer_cli.data.corpus import Corpus, read_lines
 from transformer_cli.errors import DataError
@@ -32,11 +32,16 @@ def best_layer(n_layers: int) -> int:
     return max(n_layers - 1, min(n_layers, 2))
 
 
+def best_block(maps: AttentionMaps) -> Block | None:
+    """The cross-attention that is shown first where no layer is named; None where there is none."""
+    cross = maps.of("cross")
+    return cross[best_layer(len(cross)) - 1] if cross else None  # whatever its number: a selection has not all
+
+
 def align(maps: AttentionMaps, *, layer: int | None = None, reading: Reading = "raw") -> Links:
     """Links between the words of `Side.words`, marks not counted, read from the mean over a layer's heads."""
-    cross = maps.of("cross")
-    wanted = cross[best_layer(len(cross)) - 1].layer if layer is None else layer  # a selection has not all
-    [block] = [block for block in cross if block.layer == wanted]
+    block = best_block(maps) if layer is None else next(one for one in maps.of("cross") if one.layer == layer)
+    assert block is not None
     weights_TS = block.weights_HQK.mean(axis=0, dtype=np.float64)
     return linked(read_pieces(weights_TS, maps.source, reading), text_words(maps.source), text_words(maps.target))
 

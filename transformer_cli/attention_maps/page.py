@@ -10,6 +10,7 @@ from typing import Any
 import numpy as np
 from numpy.typing import NDArray
 
+from transformer_cli.attention_maps.alignment import best_block
 from transformer_cli.attention_maps.heads import Head, describe
 from transformer_cli.attention_maps.maps import ARROW, AttentionMaps, Block, Side
 from transformer_cli.attention_maps.views import label, view, word_texts
@@ -47,6 +48,7 @@ def _data(maps: AttentionMaps, unit: str) -> str:
         {
             "model": maps.model,
             "unit": unit,
+            "layer": first.layer if (first := best_block(maps)) else 0,
             "origin": maps.origin,
             "score": maps.score,
             "source": _side(maps.source),
@@ -80,14 +82,13 @@ def _block(block: Block) -> dict[str, Any]:
 
 
 def _without_script(maps: AttentionMaps) -> str:
-    """For each step of the translation, where its cross-attention goes, averaged over all layers and heads."""
-    shown = [view(maps, block) for block in maps.of("cross")]
-    if not shown:
+    """For each step of the translation, where the cross-attention that is shown first goes, averaged over its heads."""
+    if (first := best_block(maps)) is None:
         return ""
-    mean_QK = np.mean([one.mean_QK for one in shown], axis=0)
+    shown = view(maps, first)
     rows = []
-    for row, weights_K in zip(shown[0].rows, mean_QK, strict=True):
+    for row, weights_K in zip(shown.rows, shown.mean_QK, strict=True):
         best = np.argsort(-weights_K, kind="stable")[:STRONGEST]
-        seen = ", ".join(f"{shown[0].columns[key]} {weights_K[key]:.2f}" for key in best)
+        seen = ", ".join(f"{shown.columns[key]} {weights_K[key]:.2f}" for key in best)
         rows.append(f"<tr><th scope=row>{html.escape(ARROW.join(row))}</th><td>{html.escape(seen)}</td></tr>")
     return "\n".join(rows)

@@ -203,13 +203,13 @@ def _tell_of(head: Found) -> None:
 
 def _views(maps: AttentionMaps, *, layers: str | None, heads: str | None, words: bool) -> list[View]:
     """What pictures show: of all layers one, by default; of all heads their mean."""
-    from transformer_cli.attention_maps.alignment import best_layer
+    from transformer_cli.attention_maps.alignment import best_block
     from transformer_cli.attention_maps.selection import MEAN
     from transformer_cli.attention_maps.views import view
 
     blocks = maps.blocks
-    if layers is None and (cross := maps.of("cross")):
-        blocks = (cross[best_layer(len(cross)) - 1],)  # whatever its number: a file may hold some layers alone
+    if layers is None and (best := best_block(maps)) is not None:
+        blocks = (best,)
     drawn = [view(maps, block, words=words) for block in blocks]
     return [one.mean() for one in drawn] if heads in (None, MEAN) else drawn
 

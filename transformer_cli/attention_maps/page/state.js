@@ -23,7 +23,7 @@ const CHOICES = {
 const DEFAULTS = {
   view: "sentences",
   block: KINDS.at(-1),
-  layer: 0,
+  layer: maps.layer,
   head: 0,
   unit: maps.unit,
   row: null,
@@ -83,7 +83,8 @@ function repair() {
   const among = (name, allowed, otherwise = allowed[0]) => allowed.includes(state[name]) || (state[name] = otherwise);
   for (const [name, allowed] of Object.entries(CHOICES)) among(name, allowed, DEFAULTS[name]);
   among("sort", ["", ...COLUMNS.flatMap(([name]) => [name, `-${name}`])]);
-  among("layer", layerChoices(state.block));
+  const layers = layerChoices(state.block);
+  among("layer", layers, layers.includes(DEFAULTS.layer) ? DEFAULTS.layer : layers[0]);
   among("head", headChoices(state.block, state.layer));
   const { rows, columns } = axesOf(state.block, state.unit);
   const within = (value, length) => (Number.isInteger(value) && value >= 0 && value < length ? value : null);
