@@ -236,6 +236,8 @@ def test_a_prefix_finds_compressed_files_too(tmp_path):
     write(tmp_path / "train.de.gz", gzip.compress(b"hallo\n"))
     write(tmp_path / "train.en", "hello\n")
     assert load_training(DataConfig(train=str(tmp_path / "train"))).source == ["hallo"]
+    write(tmp_path / "train.de", "guten tag\n")
+    assert load_training(DataConfig(train=str(tmp_path / "train"))).source == ["guten tag"]  # as the manual says
 
 
 def test_a_prefix_that_is_the_file_itself_is_explained(tmp_path):

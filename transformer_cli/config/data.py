@@ -118,8 +118,9 @@ Tests = Annotated[Texts | dict[str, Texts], Field(union_mode="left_to_right")]
 class DataConfig(Section):
     """Training, validation and test sentences.
 
-    A split is a prefix (`corpus/train` means `corpus/train.de` and `corpus/train.en`, or the same with `.gz`), two
-    explicit files, or pairs written in place. Paths are relative to the file that names them.
+    A split is a prefix (`corpus/train` means `corpus/train.de` and `corpus/train.en`, or the same with `.gz` where
+    that is not there unpacked), two explicit files, or pairs written in place. Paths are relative to the file that
+    names them.
     """
 
     train: Split | list[WeightedText] | None = PHRASEBOOK
