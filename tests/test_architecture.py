@@ -226,6 +226,24 @@ def test_no_module_is_crowded_or_called_utils():
         assert not set(path.with_suffix("").parts) & {"utils", "util", "helpers", "common", "misc"}
 
 
+SHAPE = re.compile(r"[a-z]_([A-Z0-9]+n?)$")
+LEGEND = re.compile(r"(?:^|[,;]\s|and )([A-Z]|n)\s(?=[a-z])", re.MULTILINE)
+
+
+def test_every_letter_of_a_shape_is_in_the_legend_of_its_module():
+    """`scores_BHTS` can be read beside the paper where the module, or a class in it, says what B, H, T and S are."""
+    for path in MODULES:
+        if room(dotted(path)) not in ("model", "decoding", "training", "attention_maps"):
+            continue
+        legends = [tree(path), *(node for node in nodes(path) if isinstance(node, ast.ClassDef))]
+        known = {letter for node in legends for letter in LEGEND.findall(ast.get_docstring(node) or "")}
+        names = {node.id for node in nodes(path) if isinstance(node, ast.Name)}
+        names |= {node.arg for node in nodes(path) if isinstance(node, ast.arg)}
+        shapes = {name: match[1] for name in names if (match := SHAPE.search(name))}
+        unknown = {name for name, letters in shapes.items() if not {*letters} - {*"0123456789"} <= known}
+        assert unknown == set(), named(path)
+
+
 def test_no_forbidden_name_is_used():
     """Nothing read from disk or from a user may become code, and lines end at a line feed alone."""
     for path in MODULES:

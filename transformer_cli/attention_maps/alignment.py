@@ -1,6 +1,6 @@
 """Which word translates which, read from cross-attention; in Pharaoh format: `0-0 1-2`, source-target, from 0.
 
-T target positions, S source pieces
+H heads, T target positions (Q queries), S source pieces (K keys)
 """
 
 from __future__ import annotations

@@ -1,6 +1,6 @@
 """From a translator and a sentence to attention maps: one forced pass in fp32, weights taken before dropout.
 
-B batch of one, H heads, S source length, T target positions, V target vocabulary
+B batch of one, H heads, Q queries, K keys, S source length, T target positions, D d_model, V target vocabulary
 """
 
 from __future__ import annotations

@@ -1,4 +1,7 @@
-"""Attention as PNG, SVG or PDF, fit for a paper: one matrix, or a grid. Drawn by matplotlib."""
+"""Attention as PNG, SVG or PDF, fit for a paper: one matrix, or a grid. Drawn by matplotlib.
+
+H heads, Q queries (rows), K keys (columns)
+"""
 
 from __future__ import annotations
 

@@ -1,6 +1,6 @@
 """All attention weights of one translation, with what their rows and columns stand for; numpy only.
 
-H heads, Q queries (rows), K keys (columns), S source pieces, T target positions
+H heads, Q queries (rows), K keys (columns)
 """
 
 from __future__ import annotations

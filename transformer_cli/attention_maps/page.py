@@ -1,4 +1,7 @@
-"""One interactive page of attention maps: a single file, whose parts lie in page/, one for each concept."""
+"""One interactive page of attention maps: a single file, whose parts lie in page/, one for each concept.
+
+H heads, Q queries (rows), K keys (columns)
+"""
 
 from __future__ import annotations
 

@@ -2,6 +2,8 @@
 
 Both hold the same, exactly: `meta`, in the .npz a JSON text, says what the pieces are; the weights are the arrays
 encoder_1, ..., cross_6 of the .npz, each [head][query][key], and the `blocks` of the .json.
+
+H heads, Q queries (rows), K keys (columns)
 """
 
 from __future__ import annotations

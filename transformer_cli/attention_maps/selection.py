@@ -1,4 +1,7 @@
-"""Which layers and heads are meant: what `--layers`, `--heads` and `--find` say, against what a model has."""
+"""Which layers and heads are meant: what `--layers`, `--heads` and `--find` say, against what a model has.
+
+H heads, Q queries (rows), K keys (columns)
+"""
 
 from __future__ import annotations
 

@@ -1,7 +1,7 @@
 """Beam search: the W best hypotheses of each sentence, side by side.
 
 B sentences, S source length, W places for beams, R beams of all sentences, K candidates per beam, N candidates per
-sentence, T tokens so far
+sentence, T tokens so far, V target vocabulary, X any candidates
 """
 
 from __future__ import annotations

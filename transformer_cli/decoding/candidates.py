@@ -68,8 +68,8 @@ def _corrected(logp_RK: Tensor, rounded_RK: Tensor, exact_RK: Tensor) -> Tensor:
 
 
 def largest(x_RV: Tensor, n: int) -> tuple[Tensor, Tensor]:
-    """What `topk` gives, of equals the first one first; x may be overwritten. Behind the last number of a row that is
-    not -inf, ids mean nothing."""
+    """What `topk` gives; x may be overwritten. Of equals the first one comes first where numbers are found one by one
+    (ONE_BY_ONE), else in PyTorch's order. Behind the last number of a row that is not -inf, ids mean nothing."""
     if x_RV.device.type != "cpu" or n > ONE_BY_ONE:
         return x_RV.topk(n)
     table, every = x_RV.numpy(), np.arange(len(x_RV))

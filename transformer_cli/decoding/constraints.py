@@ -4,7 +4,7 @@ They never see a probability: what is forbidden cannot be chosen, and all else k
 gives it. So a translation's score is the same however it was found, but for a shortlist. A search
 without constraints asks for nothing.
 
-B sentences, W beams, T tokens so far, V target vocabulary, N windows, P longest prefix
+B sentences, W beams, T tokens so far, V target vocabulary, N windows, n of their tokens, P longest prefix
 """
 
 from __future__ import annotations

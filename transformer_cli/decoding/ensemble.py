@@ -1,6 +1,6 @@
 """Several models as one, by the mean of the probabilities that they give the next token.
 
-B sentences, S source length, R beams of all sentences, V target vocabulary, M models
+B sentences, S source length, W places for beams, R beams of all sentences, V target vocabulary, M models
 """
 
 from __future__ import annotations

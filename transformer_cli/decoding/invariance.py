@@ -3,6 +3,8 @@
 Sums of floating-point numbers depend on their order, and that on the shape of a batch. So two hypotheses between which
 there are but rounding errors may take turns: they are a tie. Anything else is a difference, and an error of ours. For
 samples, which the line's number goes into, two tokens may take turns, and the order of the lines stays.
+
+V target vocabulary
 """
 
 from __future__ import annotations

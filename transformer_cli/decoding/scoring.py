@@ -3,7 +3,8 @@
 The numbers are those that a search gives to the same pieces: natural logarithms under the model's own softmax over its
 whole vocabulary, the end mark counted.
 
-B batch, T target length with its end mark, R positions of any sentence, D d_model, V target vocabulary, M models
+B batch, S source length, T target length with its end mark, R positions of any sentence, D d_model, V target
+vocabulary, M models
 """
 
 from __future__ import annotations

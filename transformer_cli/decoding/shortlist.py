@@ -4,7 +4,7 @@ The last product and the softmax are as wide as that (Jean et al. 2015, section 
 in places of it; no sentence's translation depends on what the others of its batch may write.
 
 B batch, S source length, N target pieces per source piece, V target vocabulary, U places: what any sentence may write,
-R beams of all sentences
+W places for beams, R beams of all sentences, K target pieces that are known of each source piece
 """
 
 from __future__ import annotations

@@ -1,6 +1,7 @@
 """Section 3.2: scaled dot-product attention and multi-head attention.
 
-B batch, T queries, S keys, D d_model, H heads, G heads of keys and values, K d_head
+B batch, T queries, S keys, H heads, G heads of keys and values, J heads of keys of all sentences (B * G), K d_head
+(the paper's d_k and d_v), X any features
 """
 
 from __future__ import annotations
@@ -22,7 +23,7 @@ from transformer_cli.model.products import has_bf16_products
 
 
 class ScaledDotProductAttention(nn.Module):
-    """Section 3.2.1: softmax(Q K^T / sqrt(K)) V.
+    """Section 3.2.1, equation 1: softmax(Q K^T / sqrt(d_k)) V.
 
     Three paths with the same result: `fused` calls PyTorch's kernel, which never holds the weights and needs no mask to
     hide the future; written out, the softmax is a module of its own, whose output is the weights; and where that one
@@ -72,7 +73,7 @@ class ScaledDotProductAttention(nn.Module):
 
 
 class _SoftmaxAverage(torch.autograd.Function):
-    """softmax(Q K^T / sqrt(K) + bias) V, and its gradient.
+    """softmax(Q K^T / sqrt(d_k) + bias) V, and its gradient.
 
     Softmax is in fp32 at least, whatever the precision of the vectors, and so are products, but on a processor that has
     those of bf16: there what goes into a product and what comes out is rounded to it. Queries that share keys and
@@ -85,26 +86,26 @@ class _SoftmaxAverage(torch.autograd.Function):
     ) -> Tensor:
         """mask: of dropout, None or a factor for each weight."""
         query, key, value = query.contiguous(), key.contiguous(), value.contiguous()
-        query_RTK, key_RSK, value_RSK = _side_by_side(query, key, value)
-        scores = torch.bmm(query_RTK, key_RSK.transpose(1, 2)).to(_wide(query.dtype))
+        query_JTK, key_JSK, value_JSK = _side_by_side(query, key, value)
+        scores = torch.bmm(query_JTK, key_JSK.transpose(1, 2)).to(_wide(query.dtype))
         scores = scores.view(*query.shape[:3], key.size(2)).mul_(query.size(-1) ** -0.5)
         if bias is not None:
             scores += bias
         weights = scores.softmax(-1)
         ctx.save_for_backward(query, key, value, weights, mask)  # type: ignore[arg-type]
         ctx.bias = None if bias is None else (bias.shape, bias.dtype)  # type: ignore[attr-defined]
-        used_RTS = _below_each_other(weights if mask is None else weights * mask, like=key_RSK)
-        return torch.bmm(used_RTS, value_RSK).view_as(query).to(query.dtype)
+        used_JTS = _below_each_other(weights if mask is None else weights * mask, like=key_JSK)
+        return torch.bmm(used_JTS, value_JSK).view_as(query).to(query.dtype)
 
     @staticmethod
     @once_differentiable
     def backward(ctx: FunctionCtx, *grads: Tensor) -> tuple[Tensor | None, ...]:
         query, key, value, weights, mask = ctx.saved_tensors  # type: ignore[attr-defined]
-        query_RTK, key_RSK, value_RSK = _side_by_side(query, key, value)
-        used_RTS = _below_each_other(weights if mask is None else weights * mask, like=key_RSK)
-        grad_RTK = grads[0].to(query_RTK.dtype).reshape(query_RTK.shape)
-        grad_value = torch.bmm(used_RTS.transpose(1, 2), grad_RTK)
-        grad_scores = torch.bmm(grad_RTK, value_RSK.transpose(1, 2)).to(weights.dtype).view_as(weights)
+        query_JTK, key_JSK, value_JSK = _side_by_side(query, key, value)
+        used_JTS = _below_each_other(weights if mask is None else weights * mask, like=key_JSK)
+        grad_JTK = grads[0].to(query_JTK.dtype).reshape(query_JTK.shape)
+        grad_value = torch.bmm(used_JTS.transpose(1, 2), grad_JTK)
+        grad_scores = torch.bmm(grad_JTK, value_JSK.transpose(1, 2)).to(weights.dtype).view_as(weights)
         if mask is not None:
             grad_scores *= mask
         grad_scores = grad_scores.sub_((grad_scores * weights).sum(-1, keepdim=True)).mul_(weights)
@@ -112,23 +113,23 @@ class _SoftmaxAverage(torch.autograd.Function):
         if ctx.needs_input_grad[3]:  # type: ignore[attr-defined]
             shape, dtype = ctx.bias  # type: ignore[attr-defined]
             grad_bias = grad_scores.sum_to_size(shape).to(dtype)
-        grad_RTS = _below_each_other(grad_scores * query.size(-1) ** -0.5, like=key_RSK)
-        grad_query = torch.bmm(grad_RTS, key_RSK).view_as(query)
-        grad_key = torch.bmm(grad_RTS.transpose(1, 2), query_RTK).view_as(key)
+        grad_JTS = _below_each_other(grad_scores * query.size(-1) ** -0.5, like=key_JSK)
+        grad_query = torch.bmm(grad_JTS, key_JSK).view_as(query)
+        grad_key = torch.bmm(grad_JTS.transpose(1, 2), query_JTK).view_as(key)
         grads = (grad_query, grad_key, grad_value.view_as(value))
         return *(grad.to(query.dtype) for grad in grads), grad_bias, None
 
 
 def _side_by_side(query_BHTK: Tensor, *keys_values_BGSK: Tensor) -> tuple[Tensor, ...]:
-    """Each (B G, ..., K), in the precision of their products."""
+    """Each (J, ..., K), in the precision of their products."""
     dtype = query_BHTK.dtype if has_bf16_products(query_BHTK) else _wide(query_BHTK.dtype)
     B, G = keys_values_BGSK[0].shape[:2]
-    queries_RTK = query_BHTK.to(dtype).view(B * G, -1, query_BHTK.size(3))
-    return queries_RTK, *(x.to(dtype).flatten(0, 1) for x in keys_values_BGSK)
+    queries_JTK = query_BHTK.to(dtype).view(B * G, -1, query_BHTK.size(3))
+    return queries_JTK, *(x.to(dtype).flatten(0, 1) for x in keys_values_BGSK)
 
 
 def _below_each_other(scores_BHTS: Tensor, *, like: Tensor) -> Tensor:
-    """(B G, H / G T, S), in the dtype of `like`, which are the keys or values."""
+    """(J, H / G * T, S), in the dtype of `like`, which are the keys or values."""
     return scores_BHTS.to(like.dtype).view(like.size(0), -1, scores_BHTS.size(3))
 
 

@@ -67,7 +67,10 @@ class RMSNorm(nn.RMSNorm):
 
 
 class FeedForward(nn.Module):
-    """Section 3.3: FFN(x) = activation(x W1 + b1) W2 + b2, at each position alike."""
+    """Section 3.3, equation 2: FFN(x) = activation(x W1 + b1) W2 + b2, at each position alike.
+
+    W1 is `up`, W2 is `down`.
+    """
 
     def __init__(self, config: ModelConfig) -> None:
         super().__init__()
@@ -85,7 +88,10 @@ class FeedForward(nn.Module):
 
 
 class GatedFeedForward(FeedForward):
-    """FFN(x) = (activation(x W1) * (x V)) W2 (Shazeer 2020, section 2); SiLU makes it SwiGLU, GELU GEGLU."""
+    """FFN(x) = (activation(x W) * (x V)) W2 (Shazeer 2020, section 2); SiLU makes it SwiGLU, GELU GEGLU.
+
+    W is `gate`, V is `up`, W2 is `down`.
+    """
 
     def __init__(self, config: ModelConfig) -> None:
         super().__init__(config)

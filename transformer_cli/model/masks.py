@@ -1,6 +1,6 @@
 """The only place that makes a mask. True means: this query may attend to this key.
 
-B batch, S source length
+B batch
 """
 
 from __future__ import annotations

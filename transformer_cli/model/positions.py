@@ -1,6 +1,6 @@
 """Section 3.5: how the model knows the order of its input.
 
-B batch, T length, D d_model, H heads, K d_head
+B batch, T length, or queries, S keys, D d_model, H heads, K d_head
 """
 
 from __future__ import annotations
@@ -69,7 +69,7 @@ class Sinusoidal(PositionEncoding):
 class SinusoidalHalves(Sinusoidal):
     """tensor2tensor's: PE(pos, i) = sin(pos / 10000^(i/(D/2-1))), PE(pos, D/2+i) its cosine.
 
-    With `first_position: 1` those of M2M100, which counts from the id of padding + 1.
+    M2M100 has them, too, and counts from the id of padding + 1: `first_position: 2`, for its padding is 1.
     """
 
     def __init__(self, config: ModelConfig, stack: Stack) -> None:

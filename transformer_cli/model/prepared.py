@@ -7,7 +7,8 @@ once more in fp32 (`Steps.exact`). All else is in fp32: rows between products, a
 source, on which all else depends, steps of few rows, and everything where the processor has no such products.
 
 B batch, S source length, D d_model, H heads, G heads of keys and values, K d_head, L layers, V vocabulary, W places for
-beams, R rows (the beams of all sentences, or all positions), N cached keys, J heads of keys of all sentences (B * G)
+beams, R rows (the beams of all sentences, or all positions), N cached keys, J heads of keys of all sentences (B * G), T
+positions or beams, P keys or values (2), U ids whose logits are wanted, X any features
 """
 
 from __future__ import annotations
@@ -224,7 +225,7 @@ class Form:
         return self._as_rows(add(embedding(ids_BT)))
 
     def attend(self, query_BHTK: Tensor, keys_JKN: Tensor, values_JNK: Tensor, bias_JTN: Tensor) -> Tensor:
-        """softmax(Q K^T / sqrt(K) + bias) V for T positions or beams; returns (B, T, H, K).
+        """softmax(Q K^T / sqrt(d_k) + bias) V for T positions or beams; returns (B, T, H, K).
 
         The queries of a group stand below each other. bias: broadcastable to (B * G, H / G * T, N).
         """

@@ -1,6 +1,6 @@
 """x W^T + b for weights that stay as they are: laid out once, in the way that is fastest here.
 
-R rows, I inputs, O outputs
+R rows, I inputs, O outputs, or those of a part, P parts
 """
 
 from __future__ import annotations

@@ -1,9 +1,9 @@
 """Sections 3, 3.1, 3.3 and 3.4: the encoder-decoder Transformer.
 
-B batch, S source length, T target length, D d_model, V vocabulary
+B batch, S source length, T target length, D d_model, V vocabulary, N packed tokens (layout.py)
 
 Masks travel as lengths and are made in masks.py. Padding (id 0) has the zero vector as its embedding and is hidden
-from every key; on the target side the causal mask already hides it, for it comes last.
+from every query; on the target side the causal mask already hides it, for it comes last.
 """
 
 from __future__ import annotations
@@ -138,7 +138,7 @@ class Encoder(nn.Module):
     """A stack of layers and, where the config says so, a final norm."""
 
     def __init__(self, config: ModelConfig, *, causal: bool = False) -> None:
-        """causal: each position sees those before it, as in a decoder that has no source."""
+        """causal: each position sees itself and those before it, as in a decoder that has no source."""
         super().__init__()
         self.positions = positions_for(config, "encoder")
         layers = (EncoderLayer(config, self.positions, causal=causal) for _ in range(config.depths.encoder))

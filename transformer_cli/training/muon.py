@@ -2,6 +2,8 @@
 
 Source: Jordan et al. 2024, "Muon: An optimizer for hidden layers in neural networks"; the size of a step, by which one
 rate fits both, is that of Liu et al. 2025, "Muon is scalable for LLM training", section 2.2.
+
+N matrices, R rows, C columns
 """
 
 from __future__ import annotations
@@ -81,9 +83,9 @@ def _move(
 
 
 def orthogonal(matrices: Sequence[Tensor], dtype: torch.dtype | None = None) -> list[Tensor]:
-    """U V^T of each matrix U S V^T, up to singular values between 0.7 and 1.2: five steps of Newton and Schulz; of one
-    shape, lying or standing, together. In bf16, as published, on a GPU, and on a processor that has such products
-    where the model computes in that (dtype)."""
+    """U V^T of each matrix U S V^T, nearly, by five steps of Newton and Schulz: singular values become 0.68 to 1.21;
+    only those below 0.3 % of the matrix's norm stay smaller. Those of one shape, lying or standing, together. In bf16,
+    as published, on a GPU, and on a processor that has such products where the model computes in that (dtype)."""
     found = [*matrices]
     alike: dict[tuple[int, int], list[int]] = defaultdict(list)
     for place, matrix in enumerate(matrices):

@@ -1,4 +1,7 @@
-"""What is made small: the loss of a batch under teacher forcing, with the model as one module."""
+"""What is made small: the loss of a batch under teacher forcing, with the model as one module.
+
+B batch, S source length, T target length, N target tokens behind one another, D d_model, V vocabulary
+"""
 
 from __future__ import annotations
 
