@@ -80,6 +80,23 @@ def test_the_memory_enters_every_layer_of_the_decoder():
     assert names[-2:] == ["+ what entered", "norm"], "post-norm: the norm comes last"
 
 
+def test_scores_are_divided_by_the_root_of_a_heads_width_as_equation_1_has_it():
+    found = journeys(CountedModel(d_model=512, n_heads=8), vocabs=(30, 40), source_length=6, target_length=7)
+    weights = [stage.how for stages in found.values() for stage in stages if stage.name.endswith("weights")]
+    assert weights == ["query times keys / sqrt(64), softmax"] * 3
+
+
+def test_keys_of_the_memory_are_normalised_not_the_memory():
+    model = CountedModel(d_model=8, n_heads=2, n_kv_heads=1, qk_norm=True, positions="rotary")
+    [of_itself, of_memory] = [
+        stage.how
+        for stage in journeys(model, vocabs=(30, 40), source_length=6, target_length=7)["decoder"]
+        if stage.name.endswith("key")
+    ]
+    assert of_itself == "8 x 1 x 4, normalised, turned by the position"
+    assert of_memory == "8 x 1 x 4 of the memory, normalised"
+
+
 def test_an_encoder_alone_ends_in_its_vectors():
     model = CountedModel(architecture="encoder-only", d_model=8, n_heads=2, n_layers=1)
     found = journeys(model, vocabs=(30, 30), source_length=6, target_length=0)

@@ -87,9 +87,9 @@ def _attention(
     if model.norm_position == "pre":
         yield Stage("norm", (d_model,), layers=layers)
     yield Stage(f"{prefix}query", wide, product(d_model, *wide).text + turned, layers)
-    yield Stage(f"{prefix}key", narrow, product(d_model, *narrow).text + turned + origin, layers)
+    yield Stage(f"{prefix}key", narrow, product(d_model, *narrow).text + origin + turned, layers)
     yield Stage(f"{prefix}value", narrow, product(d_model, *narrow).text + origin, layers)
-    yield Stage(f"{prefix}weights", (model.n_heads, keys), "query times keys, softmax", layers)
+    yield Stage(f"{prefix}weights", (model.n_heads, keys), f"query times keys / sqrt({d_head:,}), softmax", layers)
     yield Stage(f"{prefix}mixture", wide, "weights times values", layers)
     yield Stage(f"{prefix}output", (d_model,), product(*wide, d_model).text, layers)
     yield from _residual(model, layers)
