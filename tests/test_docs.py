@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import ast
 import re
 import runpy
 import shutil
@@ -24,6 +25,25 @@ def test_the_pages_that_are_generated_are_what_the_program_says(monkeypatch):
 def test_every_page_is_in_the_navigation():
     listed = re.findall(r"[\w/-]+\.md", str(yaml.safe_load((REPOSITORY / "mkdocs.yml").read_text("utf-8"))["nav"]))
     assert sorted(listed) == sorted(str(path.relative_to(DOCS)) for path in DOCS.glob("**/*.md"))
+
+
+def defined(path: Path) -> set[str]:
+    """What a file defines: functions, classes, and methods as `Class.method`."""
+    found = set()
+    for node in ast.parse(path.read_text("utf-8")).body:
+        if isinstance(node, ast.FunctionDef | ast.ClassDef):
+            inner = node.body if isinstance(node, ast.ClassDef) else []
+            found |= {node.name, *(f"{node.name}.{one.name}" for one in inner if isinstance(one, ast.FunctionDef))}
+    return found
+
+
+def test_the_lines_of_the_papers_equations_are_where_the_page_says():
+    page = (DOCS / "how-it-works.md").read_text("utf-8")
+    table = page.split("## From the paper to the lines\n\n")[1].split("\n\n")[0]
+    rows = [[re.findall(r"`([^`]+)`", cell) for cell in row.split("|")[2:4]] for row in table.split("\n")[2:]]
+    assert len(rows) > 10
+    for names, [file] in rows:
+        assert {*names} <= defined(REPOSITORY / "transformer_cli" / file), file
 
 
 def build(folder: Path) -> subprocess.CompletedProcess[str]:

@@ -1,4 +1,4 @@
-"""What the layers are made of: residual wrappers, norms, feed-forward networks, dropout.
+"""Sections 3.1 and 3.3: what layers are made of, residual wrappers, norms, feed-forward networks, dropout.
 
 B batch, T length, D d_model, F d_ff
 """

@@ -1,4 +1,4 @@
-"""Sections 3, 3.1, 3.3 and 3.4: the encoder-decoder Transformer.
+"""Sections 3, 3.1 and 3.4: the encoder-decoder Transformer.
 
 B batch, S source length, T target length, D d_model, V vocabulary, N packed tokens (layout.py)
 
