@@ -15,9 +15,9 @@ import transformer_cli as tx
 from transformer_cli.config.decoding import DecodingConfig
 from transformer_cli.config.model import ModelConfig
 from transformer_cli.data.loader import padded
-from transformer_cli.decoding.ensemble import evaluating
 from transformer_cli.decoding.invariance import check_batching
 from transformer_cli.decoding.sampling import exponentials
+from transformer_cli.decoding.scoring import evaluating
 from transformer_cli.decoding.translation import Translation
 from transformer_cli.decoding.translator import Translator
 from transformer_cli.model.build import build_model

@@ -5,12 +5,11 @@ B sentences, S source length, W places for beams, R beams of all sentences, V ta
 
 from __future__ import annotations
 
-from collections.abc import Iterator, Sequence
-from contextlib import contextmanager
+from collections.abc import Sequence
 from typing import Generic
 
 import torch
-from torch import Tensor, nn
+from torch import Tensor
 
 from transformer_cli.decoding.candidates import log_softmax
 from transformer_cli.decoding.stepper import S, Stepper
@@ -45,16 +44,3 @@ class States(Generic[S]):
     def keep(self, sentences: Tensor) -> None:
         for state in self.states:
             state.keep(sentences)
-
-
-@contextmanager
-def evaluating(models: Sequence[nn.Module]) -> Iterator[None]:
-    """Within, no dropout; afterwards the models are as they were."""
-    were_training = [model.training for model in models]
-    for model in models:
-        model.eval()
-    try:
-        yield
-    finally:
-        for model, was_training in zip(models, were_training, strict=True):
-            model.train(was_training)

@@ -10,17 +10,17 @@ vocabulary, M models
 from __future__ import annotations
 
 import math
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Iterator, Sequence
+from contextlib import contextmanager
 from dataclasses import dataclass
 from typing import Any
 
 import torch
-from torch import Tensor
+from torch import Tensor, nn
 
 from transformer_cli.data.loader import collate
 from transformer_cli.decoding import batches
 from transformer_cli.decoding.candidates import log_softmax
-from transformer_cli.decoding.ensemble import evaluating
 from transformer_cli.decoding.translator import Translator
 from transformer_cli.errors import DataError, DivergedError
 from transformer_cli.model.transformer import Transformer
@@ -183,3 +183,16 @@ def _chosen(model: Transformer, hidden_BTD: Tensor, ids_BT: Tensor) -> Tensor:
         logp_RV = log_softmax(model.project(hidden_RD))
         parts.append(logp_RV.gather(1, ids_R[:, None]).flatten())
     return torch.cat(parts).view_as(ids_BT)
+
+
+@contextmanager
+def evaluating(models: Sequence[nn.Module]) -> Iterator[None]:
+    """Within, no dropout; afterwards the models are as they were."""
+    were_training = [model.training for model in models]
+    for model in models:
+        model.eval()
+    try:
+        yield
+    finally:
+        for model, was_training in zip(models, were_training, strict=True):
+            model.train(was_training)

@@ -18,6 +18,18 @@ from torch import Tensor
 
 from transformer_cli.decoding.candidates import Exact
 
+S = TypeVar("S", bound="State")
+
+
+class Stepper(Protocol[S]):
+    """A model that writes one token per call."""
+
+    def start(self, source_BS: Tensor, source_lengths_B: Tensor) -> S:
+        """Read the source, ids padded with 0; the lengths lie on the CPU. Every sentence has one beam."""
+
+    def step(self, tokens_R: Tensor, state: S) -> Tensor:
+        """Read one more token per beam; returns the logits (R, V) of the token after it."""
+
 
 class State(Protocol):
     """What a model remembers of the hypotheses read so far."""
@@ -30,25 +42,6 @@ class State(Protocol):
 
     def keep(self, sentences: Tensor) -> None:
         """Forget all sentences but these, given by their rows (int64) in ascending order."""
-
-
-S = TypeVar("S", bound=State)
-
-
-def exact_of(state: State) -> Exact | None:
-    """Where the logits of the latest step are rounded, and what remembers it knows better."""
-    exact: Exact | None = getattr(state, "exact", None)
-    return exact
-
-
-class Stepper(Protocol[S]):
-    """A model that writes one token per call."""
-
-    def start(self, source_BS: Tensor, source_lengths_B: Tensor) -> S:
-        """Read the source, ids padded with 0; the lengths lie on the CPU. Every sentence has one beam."""
-
-    def step(self, tokens_R: Tensor, state: S) -> Tensor:
-        """Read one more token per beam; returns the logits (R, V) of the token after it."""
 
 
 class Marked(Generic[S]):
@@ -83,3 +76,9 @@ class _Begun(Generic[S]):
 
     def keep(self, sentences: Tensor) -> None:
         self.inner.keep(sentences)
+
+
+def exact_of(state: State) -> Exact | None:
+    """Where the logits of the latest step are rounded, and what remembers it knows better."""
+    exact: Exact | None = getattr(state, "exact", None)
+    return exact

@@ -72,6 +72,104 @@ class ScaledDotProductAttention(nn.Module):
         return weights_BHTS @ value_BHSK
 
 
+class MultiHeadAttention(nn.Module):
+    """Section 3.2.2: Concat(head_1, ..., head_H) W^O; where the queries and keys come from, the two below say."""
+
+    def __init__(self, config: ModelConfig, *, causal: bool = False) -> None:
+        super().__init__()
+        self.n_heads, self.kv_heads, self.d_head = config.n_heads, config.kv_heads, config.head_width
+        self.width, self.kv_width = config.n_heads * config.head_width, config.kv_heads * config.head_width
+        kind = GroupedAttention if config.kv_heads < config.n_heads else ScaledDotProductAttention
+        self.attend = kind(config, causal=causal)
+        self.output = Linear(self.width, config.d_model, bias=config.biases.attention)
+        self.query_norm, self.key_norm = (
+            RMSNorm(config.head_width, eps=1e-6) if config.qk_norm else nn.Identity() for _ in range(2)
+        )
+
+
+class SelfAttention(MultiHeadAttention):
+    """Queries, keys and values from the same place; W^Q, W^K and W^V are one matrix, one product."""
+
+    def __init__(self, config: ModelConfig, positions: PositionEncoding, *, causal: bool = False) -> None:
+        """causal: no query sees a later key."""
+        super().__init__(config, causal=causal and not positions.relates)
+        self.widths = (self.width, self.kv_width, self.kv_width)
+        self.query_key_value = Linear(config.d_model, sum(self.widths), bias=config.biases.attention)
+        self.rotate = positions.rotate
+
+    def forward(self, x: Tensor, bias: Tensor | None, layout: Layout) -> Tensor:
+        """x: as the layout has it, and so is what comes out."""
+        query, key, value = self.project(x, layout)
+        return self.output(layout.merge(self.attend(self.rotate(query), self.rotate(key), value, bias)))
+
+    def project(self, x: Tensor, layout: Layout) -> Sequence[Tensor]:
+        """Queries (B, H, T, K), keys and values, each (B, G, T, K)."""
+        heads = (self.n_heads, self.kv_heads, self.kv_heads)
+        query, key, value = layout.heads(self.query_key_value(x), heads, self.d_head)
+        return self.query_norm(query), self.key_norm(key), value
+
+
+class CrossAttention(MultiHeadAttention):
+    """Queries from the decoder, keys and values from the encoder's output, the memory."""
+
+    def __init__(self, config: ModelConfig) -> None:
+        super().__init__(config)
+        bias = config.biases.attention
+        self.query = Linear(config.d_model, self.width, bias=bias)
+        self.key_value = Linear(config.d_model, 2 * self.kv_width, bias=bias)
+
+    def forward(self, x: Tensor, memory: Sequence[Tensor], bias: Tensor | None, layout: Layout) -> Tensor:
+        """memory: keys and values, made once by `remember`; the layout is that of x."""
+        (query,) = layout.heads(self.query(x), (self.n_heads,), self.d_head)
+        return self.output(layout.merge(self.attend(self.query_norm(query), *memory, bias)))
+
+    def remember(self, memory: Tensor, layout: Layout) -> Sequence[Tensor]:
+        """Keys and values of the memory, each (B, G, S, K)."""
+        key, value = layout.heads(self.key_value(memory), (self.kv_heads, self.kv_heads), self.d_head)
+        return self.key_norm(key), value
+
+
+def _of_copies(query_BHTK: Tensor, key_BGSK: Tensor, value_BGSK: Tensor, bias: Tensor | None, **options: Any) -> Tensor:
+    n = query_BHTK.size(1) // key_BGSK.size(1)
+    key_BHSK, value_BHSK = (x[:, :, None].expand(-1, -1, n, -1, -1).flatten(1, 2) for x in (key_BGSK, value_BGSK))
+    return F.scaled_dot_product_attention(query_BHTK, key_BHSK, value_BHSK, bias, **options)
+
+
+class GroupedAttention(ScaledDotProductAttention):
+    """H heads of queries over G of keys and values, which H / G neighbours share (Ainslie et al. 2023).
+
+    Written out, the queries of a group stand below each other as if they were one head's; nothing is copied per head.
+    PyTorch's kernel gets copies: of shared ones it takes the one that holds all weights, but without a mask, in bf16 or
+    fp16, on GPUs since Ampere.
+    """
+
+    kernel = staticmethod(_of_copies)
+
+    def scores(self, query_BHTK: Tensor, key_BGSK: Tensor) -> Tensor:
+        return super().scores(_regrouped(query_BHTK, key_BGSK.size(1)), key_BGSK).view(*query_BHTK.shape[:3], -1)
+
+    def average(self, weights_BHTS: Tensor, value_BGSK: Tensor) -> Tensor:
+        return (
+            super().average(_regrouped(weights_BHTS, value_BGSK.size(1)), value_BGSK).view(*weights_BHTS.shape[:3], -1)
+        )
+
+
+def _regrouped(x_BHTX: Tensor, n_groups: int) -> Tensor:
+    """(B, H, T, ...) to (B, G, H / G * T, ...)."""
+    return x_BHTX.reshape(x_BHTX.size(0), n_groups, -1, x_BHTX.size(3))
+
+
+def stacked(model: nn.Module) -> dict[nn.Module, tuple[int, ...]]:
+    """The linear layers that are several matrices below each other, W^Q, W^K and W^V, and how many rows each has."""
+    found: dict[nn.Module, tuple[int, ...]] = {}
+    for module in model.modules():
+        if isinstance(module, SelfAttention):
+            found[module.query_key_value] = module.widths
+        elif isinstance(module, CrossAttention):
+            found[module.key_value] = (module.kv_width, module.kv_width)
+    return found
+
+
 class _SoftmaxAverage(torch.autograd.Function):
     """softmax(Q K^T / sqrt(d_k) + bias) V, and its gradient.
 
@@ -135,101 +233,3 @@ def _below_each_other(scores_BHTS: Tensor, *, like: Tensor) -> Tensor:
 
 def _wide(dtype: torch.dtype) -> torch.dtype:
     return torch.promote_types(dtype, torch.float32)
-
-
-def _of_copies(query_BHTK: Tensor, key_BGSK: Tensor, value_BGSK: Tensor, bias: Tensor | None, **options: Any) -> Tensor:
-    n = query_BHTK.size(1) // key_BGSK.size(1)
-    key_BHSK, value_BHSK = (x[:, :, None].expand(-1, -1, n, -1, -1).flatten(1, 2) for x in (key_BGSK, value_BGSK))
-    return F.scaled_dot_product_attention(query_BHTK, key_BHSK, value_BHSK, bias, **options)
-
-
-class GroupedAttention(ScaledDotProductAttention):
-    """H heads of queries over G of keys and values, which H / G neighbours share (Ainslie et al. 2023).
-
-    Written out, the queries of a group stand below each other as if they were one head's; nothing is copied per head.
-    PyTorch's kernel gets copies: of shared ones it takes the one that holds all weights, but without a mask, in bf16 or
-    fp16, on GPUs since Ampere.
-    """
-
-    kernel = staticmethod(_of_copies)
-
-    def scores(self, query_BHTK: Tensor, key_BGSK: Tensor) -> Tensor:
-        return super().scores(_regrouped(query_BHTK, key_BGSK.size(1)), key_BGSK).view(*query_BHTK.shape[:3], -1)
-
-    def average(self, weights_BHTS: Tensor, value_BGSK: Tensor) -> Tensor:
-        return (
-            super().average(_regrouped(weights_BHTS, value_BGSK.size(1)), value_BGSK).view(*weights_BHTS.shape[:3], -1)
-        )
-
-
-def _regrouped(x_BHTX: Tensor, n_groups: int) -> Tensor:
-    """(B, H, T, ...) to (B, G, H / G * T, ...)."""
-    return x_BHTX.reshape(x_BHTX.size(0), n_groups, -1, x_BHTX.size(3))
-
-
-class MultiHeadAttention(nn.Module):
-    """Section 3.2.2: Concat(head_1, ..., head_H) W^O; where the queries and keys come from, the two below say."""
-
-    def __init__(self, config: ModelConfig, *, causal: bool = False) -> None:
-        super().__init__()
-        self.n_heads, self.kv_heads, self.d_head = config.n_heads, config.kv_heads, config.head_width
-        self.width, self.kv_width = config.n_heads * config.head_width, config.kv_heads * config.head_width
-        kind = GroupedAttention if config.kv_heads < config.n_heads else ScaledDotProductAttention
-        self.attend = kind(config, causal=causal)
-        self.output = Linear(self.width, config.d_model, bias=config.biases.attention)
-        self.query_norm, self.key_norm = (
-            RMSNorm(config.head_width, eps=1e-6) if config.qk_norm else nn.Identity() for _ in range(2)
-        )
-
-
-class SelfAttention(MultiHeadAttention):
-    """Queries, keys and values from the same place; W^Q, W^K and W^V are one matrix, one product."""
-
-    def __init__(self, config: ModelConfig, positions: PositionEncoding, *, causal: bool = False) -> None:
-        """causal: no query sees a later key."""
-        super().__init__(config, causal=causal and not positions.relates)
-        self.widths = (self.width, self.kv_width, self.kv_width)
-        self.query_key_value = Linear(config.d_model, sum(self.widths), bias=config.biases.attention)
-        self.rotate = positions.rotate
-
-    def forward(self, x: Tensor, bias: Tensor | None, layout: Layout) -> Tensor:
-        """x: as the layout has it, and so is what comes out."""
-        query, key, value = self.project(x, layout)
-        return self.output(layout.merge(self.attend(self.rotate(query), self.rotate(key), value, bias)))
-
-    def project(self, x: Tensor, layout: Layout) -> Sequence[Tensor]:
-        """Queries (B, H, T, K), keys and values, each (B, G, T, K)."""
-        heads = (self.n_heads, self.kv_heads, self.kv_heads)
-        query, key, value = layout.heads(self.query_key_value(x), heads, self.d_head)
-        return self.query_norm(query), self.key_norm(key), value
-
-
-class CrossAttention(MultiHeadAttention):
-    """Queries from the decoder, keys and values from the encoder's output, the memory."""
-
-    def __init__(self, config: ModelConfig) -> None:
-        super().__init__(config)
-        bias = config.biases.attention
-        self.query = Linear(config.d_model, self.width, bias=bias)
-        self.key_value = Linear(config.d_model, 2 * self.kv_width, bias=bias)
-
-    def forward(self, x: Tensor, memory: Sequence[Tensor], bias: Tensor | None, layout: Layout) -> Tensor:
-        """memory: keys and values, made once by `remember`; the layout is that of x."""
-        (query,) = layout.heads(self.query(x), (self.n_heads,), self.d_head)
-        return self.output(layout.merge(self.attend(self.query_norm(query), *memory, bias)))
-
-    def remember(self, memory: Tensor, layout: Layout) -> Sequence[Tensor]:
-        """Keys and values of the memory, each (B, G, S, K)."""
-        key, value = layout.heads(self.key_value(memory), (self.kv_heads, self.kv_heads), self.d_head)
-        return self.key_norm(key), value
-
-
-def stacked(model: nn.Module) -> dict[nn.Module, tuple[int, ...]]:
-    """The linear layers that are several matrices below each other, W^Q, W^K and W^V, and how many rows each has."""
-    found: dict[nn.Module, tuple[int, ...]] = {}
-    for module in model.modules():
-        if isinstance(module, SelfAttention):
-            found[module.query_key_value] = module.widths
-        elif isinstance(module, CrossAttention):
-            found[module.key_value] = (module.kv_width, module.kv_width)
-    return found
