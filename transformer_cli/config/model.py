@@ -67,7 +67,7 @@ class Biases(Section):
 
 
 class ModelConfig(Section):
-    """The paper's section 3; names are the paper's."""
+    """The paper's section 3. Its h is n_heads, N n_layers, d_k and d_v are d_head."""
 
     d_model: Width = 512
     """Width of the residual stream."""
@@ -107,7 +107,7 @@ class ModelConfig(Section):
     two (decoder), or nothing (none)."""
     qk_norm: bool = False
     """Divide each head's queries and keys by their root mean square, times a trained scale, before they meet (Henry et
-    al. 2020; as RMSNorm, Dehghani et al. 2023)."""
+    al. 2020; Dehghani et al. 2023 have LayerNorm there)."""
     embedding_scale: bool = True
     """Multiply embeddings by sqrt(d_model), as in the paper."""
     dropout: Probability = 0.1

@@ -76,9 +76,10 @@ def least(*, n_vocab: int, smoothing: float) -> float:
 class _LinearCrossEntropy(torch.autograd.Function):
     """Projection, softmax and loss of a few rows at a time, and their gradients while the logits are at hand.
 
-    With e = exp(logits - max) and s = sum(e), the gradient with respect to the logits is e / s - q, where q is the
-    smoothed target. The division is left to the narrow side of the products, and the even part of q, the same for
-    all ids, is a rank-one term: so the wide matrix is written once, exponentiated once, and read by two products.
+    The loss is log(sum(exp(logits))) - sum(q logits), where q is the smoothed target. With e = exp(logits - max) and
+    s = sum(e), its gradient with respect to the logits is e / s - q. The division is left to the narrow side of the
+    products, and the even part of q, the same for all ids, is a rank-one term: so the wide matrix is written once,
+    exponentiated once, and read by two products.
     """
 
     @staticmethod

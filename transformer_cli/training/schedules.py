@@ -1,4 +1,5 @@
-"""The learning rate as a function of how far training is; nothing to restore when a run continues.
+"""Section 5.3: the learning rate, a function of how far training is and, where limits have a say in that, of where its
+warm-up ended: nothing else is restored when a run continues.
 
 A schedule is a function from a moment after the warm-up to the share of the peak that is left.
 """
@@ -141,7 +142,11 @@ def cut_short(options: TrainingConfig, last: int | None) -> str:
 
 
 def _height(options: TrainingConfig, *, d_model: int) -> float:
-    """The rate at the end of the warm-up. noam's follows from Vaswani et al. 2017, eq. 3."""
+    """The rate at the end of the warm-up.
+
+    noam is Vaswani et al. 2017, eq. 3: d_model^-0.5 min(step^-0.5, step warmup^-1.5). At step = warmup both are
+    (d_model warmup)^-0.5; from there on it falls with sqrt(warmup / step), as inverse_sqrt does.
+    """
     if options.schedule == "noam":
         return float((d_model * max(options.warmup_updates, 1)) ** -0.5)
     assert options.learning_rate is not None

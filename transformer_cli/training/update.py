@@ -29,7 +29,7 @@ class Update:
     """What one update did."""
 
     loss: float
-    """Mean per target token, label smoothing included."""
+    """Of the objective, a mean per target token: label smoothing is included, and R-Drop's disagreement."""
     gradient_norm: float
     """Before clipping."""
     learning_rate: float
