@@ -67,6 +67,14 @@ def test_a_cross_head_in_one_to_one_agreement_is_the_aligner():
     assert (head.tags, head.one_to_one) == (("aligner",), 1.0)
 
 
+@pytest.mark.parametrize("n_target", [1, 2])
+def test_two_pieces_are_too_few_to_call_a_head_the_aligner(n_target):
+    """Of a translation of one word from one word, every head of the cross-attention was one."""
+    heads = [head for head in describe(synthetic_maps(1, n_target)) if head.kind == "cross"]
+    assert [head.one_to_one for head in heads] == [1 / n_target] * 4
+    assert {tag for head in heads for tag in head.tags} <= {"sink", "diffuse"}
+
+
 def test_distance_is_the_mean_over_the_weights():
     assert described("encoder", np.eye(N_SOURCE)).distance == 0
     matrix = np.zeros((N_SOURCE, N_SOURCE))

@@ -25,7 +25,7 @@ DIFFUSE = 0.9
 ALIGNER = 0.5
 """Share of target pieces in one-to-one agreement with a source piece; the best cross head from here on: `aligner`."""
 FEWEST_ROWS = 3
-"""With fewer rows than that, no offset is a habit."""
+"""With fewer rows than that, no offset is a habit, and no agreement."""
 TAGS = {
     "previous": "looks at the piece before",
     "self": "looks at its own piece",
@@ -95,7 +95,7 @@ def _head(maps: AttentionMaps, block: Block, head: int, whole_QK: NDArray[np.flo
         "next": (after or 0) >= POSITIONAL,
         "sink": marks >= SINK and bool(sees_text_Q.any()),
         "diffuse": entropy >= DIFFUSE,
-        "aligner": one_to_one is not None and one_to_one >= best,
+        "aligner": one_to_one is not None and one_to_one >= best and maps.target.marks.count(False) >= FEWEST_ROWS,
     }
     return Head(
         kind=block.kind,
