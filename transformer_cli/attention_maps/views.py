@@ -74,7 +74,8 @@ class View:
 
 
 def view(maps: AttentionMaps, block: Block, *, words: bool = False) -> View:
-    """The block by pieces, or by words: the sum over a word's keys, the mean over its queries."""
+    """The block by pieces, or by words: the sum over a word's keys, the mean over its queries; in the decoder those
+    that read its pieces, the last of which writes the next word's first."""
     weights_HQK, visible_QK = block.weights_HQK, maps.visible(block.kind)
     if words:
         queries, keys = (_first_of_words(side) for side in axes(maps, block.kind))
