@@ -150,7 +150,7 @@ class Encoder(nn.Module):
         return _hides_future(self.layers)
 
     def forward(self, x: Tensor, bias: Tensor | None, layout: Layout) -> Tensor:
-        """x: as the layout has it, and so is what comes out."""
+        """x: as the layout has it, and so is what comes out. bias: what hides keys, added to scores (masks.as_bias)."""
         bias = self.positions.bias(bias, *_at_once(layout, x), like=x)
         for layer in self.layers:
             x = layer(x, bias, layout)
@@ -197,7 +197,8 @@ class Decoder(nn.Module):
         memory_bias: Tensor | None,
         layout: Layout,
     ) -> Tensor:
-        """x: as the layout has it, and so is what comes out."""
+        """x: as the layout has it, and so is what comes out. memory: what `remember` made of it. bias, memory_bias:
+        what hides keys of the target and of the source, added to scores (masks.as_bias)."""
         bias = self.positions.bias(bias, *_at_once(layout, x), like=x)
         for layer, keys_values in zip(self.layers, memory, strict=True):
             x = layer(x, keys_values, bias, memory_bias, layout)
