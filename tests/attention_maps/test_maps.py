@@ -76,12 +76,22 @@ def test_merging_words_of_one_piece_changes_nothing():
 
 
 def test_a_word_gets_the_sum_of_its_keys_and_the_mean_of_its_queries():
+    block = SENTENCE.of("decoder")[0]
+    by_words = view(SENTENCE, block, words=True)
+    assert by_words.rows == (("<s>", "unhappy"), ("unhappy", "man"), ("man", "</s>"))
+    assert by_words.columns == ("<s>", "unhappy", "man")
+    expected = block.weights_HQK[0, 1:3, 1:3].sum(axis=1).mean()  # rows whose input is un, happy
+    assert by_words.weights_HQK[0, 1, 1] == pytest.approx(expected, abs=1e-6)
+
+
+def test_the_source_is_looked_at_for_the_word_that_comes_out():
+    """The row of `man` used to be a mean with that of `happy`, which looks at another word."""
     block = SENTENCE.of("cross")[0]
     by_words = view(SENTENCE, block, words=True)
     assert by_words.rows == (("<s>", "unhappy"), ("unhappy", "man"), ("man", "</s>"))
     assert by_words.columns == ("unglücklich", "Mann", "</s>", "<pad>", "<pad>")
-    expected = block.weights_HQK[0, 1:3, 0:3].sum(axis=1).mean()  # rows whose input is un, happy
-    assert by_words.weights_HQK[0, 1, 0] == pytest.approx(expected, abs=1e-6)
+    of_pieces = block.weights_HQK[0, :, 0:3].sum(axis=1)
+    np.testing.assert_allclose(by_words.weights_HQK[0, :, 0], [of_pieces[:2].mean(), *of_pieces[2:]], atol=1e-6)
 
 
 def test_byte_pieces_spell_their_character():

@@ -106,7 +106,7 @@ def found(maps: AttentionMaps, wanted: str) -> Found:
 
     wanted: `it -> animal`; `the:2` is the second `the`. Case doesn't matter, nor how accents are encoded. In text
     without spaces a word is what some pieces spell. The decoder looks for the word that comes out, in
-    the rows that read the one before it.
+    its self-attention by the rows that read the one before it.
     Raises UsageError for what is no such pair, for words that aren't there, or are everywhere several times.
     """
     place = f"--find {shlex.quote(wanted)}"

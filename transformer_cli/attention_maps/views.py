@@ -74,8 +74,7 @@ class View:
 
 
 def view(maps: AttentionMaps, block: Block, *, words: bool = False) -> View:
-    """The block by pieces, or by words: the sum over a word's keys, the mean over its queries; in the decoder those
-    that read its pieces, the last of which writes the next word's first."""
+    """The block by pieces, or by words: the sum over a word's keys, the mean over its queries (see `axes`)."""
     weights_HQK, visible_QK = block.weights_HQK, maps.visible(block.kind)
     if words:
         queries, keys = (_first_of_words(side) for side in axes(maps, block.kind))
@@ -98,10 +97,14 @@ def merged(weights_HQK: NDArray[np.float32], queries: Sequence[int], keys: Seque
 
 
 def axes(maps: AttentionMaps, kind: Kind) -> tuple[Side, Side]:
-    """The sides that queries and keys come from, the target without its last piece: what the decoder read."""
-    target = maps.target
-    read = replace(target, pieces=target.pieces[:-1], ids=target.ids[:-1], words=target.words[:-1])
-    return {"encoder": (maps.source, maps.source), "decoder": (read, read), "cross": (read, maps.source)}[kind]
+    """The sides that queries and keys come from. A query of the decoder is the piece that it reads; of cross-attention
+    the one that it writes, for which the source is looked at."""
+    source, target = maps.source, maps.target
+    read, written = (
+        replace(target, pieces=target.pieces[part], ids=target.ids[part], words=target.words[part])
+        for part in (slice(None, -1), slice(1, None))
+    )
+    return {"encoder": (source, source), "decoder": (read, read), "cross": (written, source)}[kind]
 
 
 def piece_labels(side: Side) -> list[str]:

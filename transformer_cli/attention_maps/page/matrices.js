@@ -104,9 +104,9 @@ const known = new Map();
 
 /**
  * One head of one layer; layer 0 is the mean over the layers, head 0 the mean over the heads.
- * by: whether a decoder's rows belong to the word that they read or to the one that they write.
+ * by: whether a decoder's rows belong to the word that they read or, as the source is looked at for, that they write.
  */
-function matrixOf(kind, layer, head, unit, by = "reads") {
+function matrixOf(kind, layer, head, unit, by = kind === "cross" ? "writes" : "reads") {
   const key = [kind, layer, head, unit, by].join(" ");
   if (!known.has(key)) known.set(key, unit === "words" ? merged(kind, layer, head, by) : averaged(kind, layer, head));
   return known.get(key);
