@@ -76,16 +76,17 @@ def terms(model: CountedModel, a_pass: Pass, *, target_vocab: int) -> list[Term]
 
     Backward takes twice as much: two products for each, one for the gradient of either factor.
     """
-    sources, targets = (a_pass.encoded, a_pass.source_length), (a_pass.decoded, a_pass.target_length)
+    encoded, decoded = a_pass.encoded, a_pass.decoded
+    source, target = (encoded, a_pass.source_length), (decoded, a_pass.target_length)
     encoder, decoder = model.depths.encoder, model.depths.decoder
     found = [
-        *attention("encoder_self", model, layers=encoder, queries=sources[0], memory=sources),
-        *feed_forward("encoder_ffn", model, layers=encoder, tokens=sources[0]),
-        *attention("decoder_self", model, layers=decoder, queries=targets[0], memory=targets),
+        *attention("encoder_self", model, layers=encoder, queries=encoded, memory=source),
+        *feed_forward("encoder_ffn", model, layers=encoder, tokens=encoded),
+        *attention("decoder_self", model, layers=decoder, queries=decoded, memory=target),
     ]
     if encoder and decoder:
-        found += attention("cross", model, layers=decoder, queries=targets[0], memory=sources)
-    found += feed_forward("decoder_ffn", model, layers=decoder, tokens=targets[0])
+        found += attention("cross", model, layers=decoder, queries=decoded, memory=source)
+    found += feed_forward("decoder_ffn", model, layers=decoder, tokens=decoded)
     if decoder:
         found.append(Term("unembedding", product((a_pass.projected, "tokens"), model.d_model, target_vocab)))
     return [term for term in found if term.macs.value]
