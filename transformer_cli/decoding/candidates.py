@@ -122,5 +122,5 @@ def placed(x_R: Tensor, taken_BW: Tensor, fill: float) -> Tensor:
 
 def worth_removing(done_B: Tensor) -> bool:
     """Whether copying what the open sentences need costs less than attention to the finished ones, where they leave no
-    row to be stepped: a third of all are finished, and not all of them."""
+    row to be stepped: a third of all are finished, or more, but not all."""
     return len(done_B) <= 3 * int(done_B.sum()) < 3 * len(done_B)
