@@ -59,7 +59,7 @@ def follow(facts: Facts) -> dict[str, str]:
     _rate(facts, left)
     _adam(facts)
     _batch(facts, left)
-    _both_sides(facts)
+    _both_sides(facts, left)
     _end(facts, left)
     _marians(facts, left)
     if facts.value("~clips"):
@@ -175,7 +175,7 @@ def _marians(facts: Facts, left: dict[str, str]) -> None:
             left[facts.origin("~metrics")] = "tx judges by bleu or loss: training.best_by"
 
 
-def _both_sides(facts: Facts) -> None:
+def _both_sides(facts: Facts, left: dict[str, str]) -> None:
     """One value where both sides have the same, {encoder, decoder} or {source, target} where they have not."""
     stacks, sides = ("encoder", "decoder"), ("source", "target")
     for name, parts in {"model.n_layers": stacks, "data.train": sides, "data.valid": sides}.items():
@@ -188,4 +188,7 @@ def _both_sides(facts: Facts) -> None:
             origin = facts.origin(*said)
             for one in {name, *said}:
                 facts.pop(one)
+            if None in pair:
+                left[origin] = f"{name} has a {parts[0]} and a {parts[1]}; the {parts[pair.index(None)]} is not said"
+                continue
             facts.say(name, pair[0] if pair[0] == pair[1] else dict(zip(parts, pair, strict=True)), origin)

@@ -6,6 +6,7 @@ A table for each toolkit, foreign/NAME.yaml, says what its settings mean here:
   or to what each value means, `{pre: {model.norm_position: pre}}`: `{}` is what tx does anyhow, null what it has not,
   `else` any other value. A name that begins with `~` is a fact that settings follow from (consequences.py).
 - `unless_said`: what theirs does by default.
+- `theirs_by_default`: theirs that tx has nothing like, which are told where a configuration does not say otherwise.
 - `families`: settings with a value for many at once, such as `--arch`.
 - `nothing`: what has no influence on the model: places, logs, devices.
 """
@@ -14,7 +15,7 @@ from __future__ import annotations
 
 import re
 import shlex
-from collections.abc import Iterator, Mapping
+from collections.abc import Iterable, Iterator, Mapping
 from dataclasses import dataclass, field
 from fnmatch import fnmatchcase
 from io import StringIO
@@ -37,6 +38,12 @@ BETWEEN = ";&|\n"
 """Commands."""
 END = "\n"
 """Of one: no word is this."""
+REDIRECTION = re.compile(r"""(?<=\s)(?:\d|&)?>{1,2}\s*(?:&\d|"[^"\n]*"|'[^'\n]*'|[^\s"';&|]+)""")
+ASSIGNMENT = re.compile(r"([A-Za-z_]\w*)=(.*)", re.DOTALL)
+VARIABLE = re.compile(r"\$(?:\{(\w+)\}|(\w+))")
+BRACES = re.compile(r"""([^{}\s"'$]*)\{([^{}\s"',]*(?:,[^{}\s"',]*)+)\}([^{}\s"']*)""")
+UPDATES = re.compile(r"(\d+)([kMG]?)u")
+"""Marian's way to say how many, with k for a thousand."""
 TABLES = Path(__file__).with_suffix("")
 
 
@@ -78,9 +85,14 @@ def carry_over(toolkit: str, path: Path) -> Carried:
     carried, facts = Carried(table["called"]), Facts()
     for name, value in table["unless_said"].items():
         facts.suppose(name, value, f"{carried.toolkit}'s default")
+    said = set()
     for name, value in _options(read_file(path, name=str(path)), path):
+        said.add(name)
         if why := _taken(facts, table, name, value):
             carried.left[f"{name}: {shorten(written(value), 60)}"] = why
+    for name, value in table.get("theirs_by_default", {}).items():
+        if not any(name in (one, one.rpartition(".")[2]) for one in said):
+            carried.left[f"{name}: {value}, {carried.toolkit}'s default"] = _why_not(name)
     carried.left.update(follow(facts))
     for split in ("train", "valid"):
         if "$" in str(facts.value(f"data.{split}", "$")):  # nothing, or a variable of the shell's
@@ -112,11 +124,17 @@ def _taken(facts: Facts, table: Mapping[str, Any], name: str, value: Any) -> str
         for ours, inner in means.items():
             facts.imply(ours, inner, origin)
         return ""
-    if means is None:
-        if words := elsewhere.instead(key):
-            return f"tx {words}"
-        return f"nearest is {ours}" if (ours := elsewhere.ours(key)) else "tx has nothing like it"
-    return facts.say(means, value, origin)
+    return _why_not(name) if means is None else facts.say(means, value, origin)
+
+
+def _why_not(name: str) -> str:
+    """What tx does instead, or has that comes nearest."""
+    key = name.rpartition(".")[2]
+    sections = (name.partition(".")[0], "model", "training")
+    section = next((one for one in sections if elsewhere.is_meant_here(key, one)), "")
+    if words := elsewhere.instead(key, section):
+        return f"tx {words}"
+    return f"nearest is {ours}" if (ours := elsewhere.ours(key, section)) else "tx has nothing like it"
 
 
 def _spelled(value: Any) -> str:
@@ -162,10 +180,26 @@ def _options(text: str, path: Path) -> Iterator[tuple[str, Any]]:
 
 
 def _words(text: str) -> list[str]:
-    """Of commands, END between them. ValueError for a quotation that does not end."""
-    found = shlex.shlex(_Commands(text), posix=True, punctuation_chars=BETWEEN)
+    """Of commands, END between them; what goes to files is none. ValueError for a quotation that does not end."""
+    found = shlex.shlex(_Commands(REDIRECTION.sub(" ", text)), posix=True, punctuation_chars=BETWEEN)
     found.whitespace, found.whitespace_split = " \t\r", True
-    return [END if word and set(word) <= set(BETWEEN) else word for word in found]
+    return list(_filled_in(END if word and set(word) <= set(BETWEEN) else word for word in found))
+
+
+def _filled_in(words: Iterable[str]) -> Iterator[str]:
+    """As the shell has them: with the variables that were set before, as in `lr=5e-4`, and x.{en,de} as two."""
+    variables: dict[str, str] = {}
+    begins = True
+    for read in words:
+        word = VARIABLE.sub(lambda found: variables.get(found[1] or found[2], found[0]), read)
+        assigned = ASSIGNMENT.fullmatch(word) if begins else None
+        if assigned and not re.search(r"\$\(|`", word):
+            variables[assigned[1]] = assigned[2]
+        begins = word == END or (begins and (assigned is not None or word in ("export", "local")))
+        parts = word.split() if word != read and VARIABLE.fullmatch(read) else [word]
+        for part in parts:
+            braces = BRACES.fullmatch(part)
+            yield from (f"{braces[1]}{one}{braces[3]}" for one in braces[2].split(",")) if braces else [part]
 
 
 class _Commands(StringIO):
@@ -205,6 +239,8 @@ def _is_option(word: str) -> bool:
 
 def _read(word: str) -> Any:
     """A value as it stands in a command: a number, a list such as (0.9, 0.98) or 6:6, or text."""
+    if not word:
+        return ""  # and not YAML's null
     inside = word.removeprefix("(").removesuffix(")") if word.startswith("(") else word
     separator = "," if inside != word else ":"
     parts = [read_scalar(part.strip()) for part in inside.split(separator)]
@@ -212,9 +248,11 @@ def _read(word: str) -> Any:
 
 
 def _alone(value: Any) -> Any:
-    """The value of a list that has but one, or the same twice, for encoder and decoder; `10000u` is 10000 updates."""
+    """The value of a list that has but one, or the same twice, for encoder and decoder; `10ku` is 10000 updates."""
     if isinstance(value, list) and value and all(item == value[0] for item in value):
         return _alone(value[0])
     if isinstance(value, str) and (value.startswith("(") or value in ("true", "false")):
         return _read(value)
-    return int(value[:-1]) if isinstance(value, str) and value.endswith("u") and value[:-1].isdecimal() else value
+    if isinstance(value, str) and (counted := UPDATES.fullmatch(value)):
+        return int(counted[1]) * 1000 ** " kMG".index(counted[2] or " ")
+    return value

@@ -1,0 +1,143 @@
+"""Configurations of other toolkits as they lie about in repositories: scripts, dumps, and older versions' names."""
+
+from __future__ import annotations
+
+from pathlib import Path
+
+import pytest
+
+from transformer_cli.config.foreign import Carried, carry_over
+from transformer_cli.config.run import RunConfig
+from transformer_cli.config.source import load_config
+
+
+def carried(toolkit: str, text: str, folder: Path) -> tuple[Carried, RunConfig]:
+    """What is carried over, and the configuration that it is when it is read again."""
+    (folder / "theirs").write_text(text, "utf-8")
+    found = carry_over(toolkit, folder / "theirs")
+    (folder / "ours.yaml").write_text(found.as_yaml(), "utf-8")
+    return found, load_config(folder / "ours.yaml")
+
+
+@pytest.mark.parametrize("written", ["2ku", "2000u", "2000"])
+def test_marian_counts_updates_in_thousands(written, tmp_path):
+    """`valid-freq: 2ku` of marian-examples was no whole number, and left."""
+    text = "marian --task transformer-base --valid-freq {0} --lr-warmup {0} --lr-decay-inv-sqrt {0} --after 600ku"
+    found, config = carried("marian", text.format(written), tmp_path)
+    assert (config.training.validate_every, config.training.warmup_steps) == (2000, 2000)
+    assert config.training.max_steps == 600_000
+    assert not any(name.startswith(("valid", "lr_", "after")) for name in found.left)
+
+
+@pytest.mark.parametrize(
+    ("said", "ema"),
+    [("", 0.9999), (" --exponential-smoothing", 0.9999), (" --exponential-smoothing 1e-3", 0.999)]
+    + [(f" --exponential-smoothing {zero}", None) for zero in ("0", "0.0")],
+)
+@pytest.mark.parametrize("task", [" --task transformer-base", " --type transformer"])
+def test_marian_averages_as_it_is_told(task, said, ema, tmp_path):
+    """Alone the flag means 1e-4; it was lost, and 0 left the average that the task has by default."""
+    _, config = carried("marian", f"marian{task}{said}", tmp_path)
+    assert config.training.ema == (ema if said or "task" in task else None)
+
+
+def test_a_flag_of_marians_alone_has_the_value_that_it_has_there(tmp_path):
+    _, config = carried("marian", "marian --type transformer --normalize --beam-size 6", tmp_path)
+    assert (config.decoding.length_penalty, config.decoding.beam_size) == (1.0, 6)
+
+
+def test_lists_that_marian_writes_empty_say_nothing(tmp_path):
+    """Each config.yml that it writes has them; they took the default's place, and Adam had our betas."""
+    found, config = carried(
+        "marian", "type: transformer\noptimizer-params:\n  []\nsentencepiece-alphas: []\n", tmp_path
+    )
+    assert config.training.betas == [0.9, 0.999]
+    assert not any("[]" in name for name in found.left)
+
+
+@pytest.mark.parametrize("file", ["2>&1 | tee log", "> log 2>&1", '&> "$log"', ">>log", "2> /dev/null"])
+def test_where_output_goes_is_no_value(file, tmp_path):
+    """`--keep-last-params 60 2>&1` had the value [60, "2>"], and `--fp16 > log` was lost without a word."""
+    _, config = carried("fairseq", f"fairseq-train bin --fp16 --keep-last-epochs 60 {file}", tmp_path)
+    assert config.training.keep_last == 60
+    _, config = carried("fairseq", f"fairseq-train bin --fp16 {file}", tmp_path)
+    assert config.precision == "fp16"
+
+
+def test_a_variable_of_the_shell_has_the_value_that_was_set_before(tmp_path):
+    script = (
+        "#!/bin/bash\nlr=5e-4\nexport D=corpus warm=400\nall='--beam 3 --seed 7'\nfairseq-preprocess --trainpref $D/x"
+    )
+    script += "\nfairseq-train bin --lr-scheduler inverse_sqrt --lr $lr --warmup-updates ${warm} --dropout $unknown"
+    found, config = carried(
+        "fairseq", f"{script} --clip-norm 1\nlr=1\nhere=$(pwd)\nfairseq --validpref $here/y", tmp_path
+    )
+    assert (config.training.learning_rate, config.training.warmup_steps) == (5e-4, 400)
+    assert found.values["data.train"][0] == "corpus/x"
+    assert found.values["data.valid"][0] == "corpus/valid"
+    assert "dropout: $unknown" in found.left
+
+
+def test_words_in_braces_are_as_many(tmp_path):
+    command = 'S=en\nmarian --train-sets data/c.{$S,de}.gz --valid-sets data/{v.en,v.de} --odd \'{"beam": 5, "n": 1}\''
+    found, _ = carried("marian", command, tmp_path)
+    assert found.values["data.train"][0] == {"source": "data/c.en.gz", "target": "data/c.de.gz"}
+    assert found.values["data.valid"][0] == {"source": "data/v.en", "target": "data/v.de"}
+    assert any(name.startswith("odd: ") and "beam" in name for name in found.left)
+
+
+@pytest.mark.parametrize(
+    ("toolkit", "text", "left"),
+    [
+        ("sockeye", "num_layers: 6", "learning_rate_scheduler_type: plateau-reduce, Sockeye's default"),
+        ("opennmt", "layers: 6", "optim: sgd, OpenNMT-py's default"),
+        ("opennmt", "layers: 6", "normalization: sents, OpenNMT-py's default"),
+        ("joeynmt", "training: {epochs: 3}", "training.normalization: batch, JoeyNMT's default"),
+    ],
+)
+def test_what_theirs_does_by_default_and_tx_does_not_is_told(toolkit, text, left, tmp_path):
+    """By their parsers of options; it was said to be constant, `Sockeye's default`, or not at all."""
+    found, _ = carried(toolkit, text, tmp_path)
+    assert left in found.left
+    name, value = left.partition(":")[0], "tokens" if "normal" in left else "none"
+    found, _ = carried(toolkit, f"{text}\n{name}: {value}", tmp_path)
+    assert not [other for other in found.left if other.startswith(name) and other.endswith("'s default")]
+
+
+def test_a_text_with_one_side_is_told_and_to_be_filled_in(tmp_path):
+    """A language model's; it was `data.train: {'source': 'a.txt', 'target': None} is not text`."""
+    found, _ = carried("opennmt", "data: {one: {path_src: a.txt}}", tmp_path)
+    assert found.left["data.one.path_src: a.txt"] == "data.train has a source and a target; the target is not said"
+    assert found.values["data.train"][0] == "corpus/train"
+
+
+@pytest.mark.parametrize(
+    ("toolkit", "text", "name", "value"),
+    [
+        ("opennmt", "rnn_size: 256\ndecay_method: noam\nlearning_rate: 2\nwarmup_steps: 8000", "model.d_model", 256),
+        ("opennmt", "rnn_size: 256\ndecay_method: noam\nlearning_rate: 2", "training.learning_rate", 0.00197642),
+        ("opennmt", "optim: adamw", "training.optimizer", "adamw"),
+        ("sockeye", "checkpoint_frequency: 300", "training.validate_every", 300),
+        ("sockeye", "gradient_clipping_type: norm\ngradient_clipping_threshold: -1", "training.clip_norm", None),
+        ("sockeye", "sockeye-train --transformer-preprocess '' --num-layers 6", "model.norm_position", "pre"),
+    ],
+)
+def test_what_older_versions_call_it_is_understood(toolkit, text, name, value, tmp_path):
+    found, _ = carried(toolkit, text, tmp_path)
+    assert found.values[name][0] == value
+    assert not any(theirs.startswith("transformer_preprocess") for theirs in found.left)
+
+
+@pytest.mark.parametrize(
+    ("toolkit", "text", "left", "why"),
+    [
+        ("fairseq", "dataset: {batch_size: 64}", "dataset.batch_size: 64", "training.budget_tokens"),
+        ("joeynmt", "data: {src: {lowercase: true}}", "data.src.lowercase: true", "tokenizer.normalization"),
+        ("opennmt", "optim: adagrad", "optim: adagrad", "training.optimizer"),
+        ("marian", "type: s2s", "type: s2s", "trains encoder-decoder Transformers"),
+        ("joeynmt", "model: {encoder: {type: gru}}", "model.encoder.type: gru", "trains encoder-decoder Transformers"),
+    ],
+)
+def test_what_is_left_names_what_it_means_in_its_section(toolkit, text, left, why, tmp_path):
+    found, _ = carried(toolkit, text, tmp_path)
+    assert why in found.left[left]
