@@ -151,12 +151,25 @@ def refused(capsys, monkeypatch):
         (["evaluate", "--src", "x"], "did you mean --source?"),
         (["translate", "--beam", "3"], "did you mean --beam-size?"),
         (["translate", "--beam_size=3"], "did you mean --beam-size?"),
+        (["translate", "-src", "x", "-model", "m.pt"], "did you mean --input?"),
+        (["translate", "-model", "m.pt"], "did you mean --model?"),
+        (["translate", "-q", "-output", "x"], "did you mean --output?"),
+        (["translate", "-beam_size", "5"], "did you mean --beam-size?"),
+        (["train", "-config=x.yaml"], "did you mean --config?"),
+        (["train", "-layers", "6"], "that is a setting: --set model.n_layers=..."),
         (["train", "--zzz"], "`tx train --help` shows what is possible."),
     ],
 )
 def test_an_option_of_others_is_told_ours(refused, arguments, hint):
     told = refused(*arguments)
-    assert told.startswith(f"error: no such option: {arguments[1].partition('=')[0]}\n  hint: {hint}")
+    option = arguments[1 + (arguments[1] == "-q")]
+    assert told.startswith(f"error: no such option: {option.partition('=')[0]}\n  hint: {hint}")
+
+
+def test_values_behind_a_short_option_and_short_ones_together_are_none_of_others(refused):
+    """`-mFOLDER` and `-qi` are the library's; what stands behind an option or `--` is what it is."""
+    for arguments in (["-mruns/x"], ["-qifile"], ["-m", "-model"], ["-m", "there-is-none", "--", "-model"]):
+        assert failures.exit_code(lambda given=arguments: app.main(["translate", *given])) in (3, 4)
 
 
 @pytest.mark.parametrize(

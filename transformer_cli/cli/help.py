@@ -28,6 +28,7 @@ class Command(TyperCommand):
 
     def parse_args(self, ctx: Any, args: list[str]) -> list[str]:
         given = list(args)
+        self._refuse_long_options_with_one_dash(ctx, given)
         rest = super().parse_args(ctx, args)
         found: list[Any] = self.make_parser(ctx).parse_args(given)[2]
         for one in found:
@@ -35,6 +36,23 @@ class Command(TyperCommand):
             if takes_one and (n := found.count(one)) > 1:  # the library lets the last one win
                 raise UsageError(f"{' or '.join(one.opts)} is given {n} times, but takes one value", hint="give one")
         return rest
+
+    def _refuse_long_options_with_one_dash(self, ctx: Any, args: list[str]) -> None:
+        """`-output FILE`, as other toolkits have it, would be read as `-o utput`, and FILE as something else."""
+        takes_value = {name for one in self.params if not getattr(one, "is_flag", True) for name in one.opts}
+        there = [name for one in self.params for name in one.opts]
+        for before, word in zip(["", *args], args, strict=False):
+            if word == "--":
+                return
+            name = word.partition("=")[0]
+            if before in takes_value or not re.fullmatch(r"-[A-Za-z][A-Za-z_-]{2,}", name):
+                continue
+            from transformer_cli.cli.unknown import option_error
+            from transformer_cli.config import elsewhere
+
+            long = f"-{name.replace('_', '-')}"
+            if long in there or elsewhere.option(name, there) or name[:2] not in there:
+                raise option_error(name, ctx.command_path, there)
 
     def collect_usage_pieces(self, ctx: Any) -> list[str]:
         """The library writes {NAME} for what has to be given; braces are for a choice."""

@@ -30,7 +30,7 @@ def _option_hint(option: str, command: str, options: Sequence[str]) -> str:
     from transformer_cli.config.expectations import nearest
     from transformer_cli.config.settings import look_up
 
-    dashed = option.replace("_", "-")
+    dashed = f"--{option.lstrip('-').replace('_', '-')}"
     if meant := dashed if dashed in options else elsewhere.option(option, options):
         return f"did you mean {meant}?"
     if instead := elsewhere.instead(option):
