@@ -8,7 +8,7 @@ from __future__ import annotations
 import json
 import time
 import warnings
-from collections.abc import Iterator, Sequence
+from collections.abc import Callable, Iterator, Sequence
 from pathlib import Path
 from typing import Any
 
@@ -172,40 +172,62 @@ def test_what_it_has_learned_it_translates_scores_and_shows(precision: str) -> N
     assert len(there.translate(list(lines), search="sampling")) == len(lines)
 
 
-@pytest.mark.parametrize("size", SIZES)
-@pytest.mark.parametrize("precision", PRECISIONS)
-def test_how_fast_the_papers_models_train(precision: str, size: str) -> None:
-    """Prints; a number that would fail depends on who has which GPU."""
-    chosen = decide(RunConfig(device="cuda", precision=precision))
-    vocab, some = 32_000, [batch(160, longest=60, vocab=32_000, seed=seed) for seed in range(4)]
-    there = learner("cuda", precision, vocab=vocab, dropout=0.1, **SIZES[size])
-    updates(there, precision, some)
+CONTESTANTS = Path(__file__).parents[1] / "scripts" / "benchmark" / "contestants"
+VOCAB, ROUNDS = 32_000, 5
+
+
+def seconds_of(round_: Callable[[], object]) -> float:
+    """Of all rounds; one comes before."""
+    round_()
     torch.cuda.synchronize()
     torch.cuda.reset_peak_memory_stats()
     start = time.perf_counter()
-    rounds = 5
-    for _ in range(rounds):
-        updates(there, precision, some)
+    for _ in range(ROUNDS):
+        round_()
     torch.cuda.synchronize()
-    seconds = time.perf_counter() - start
+    return time.perf_counter() - start
+
+
+@pytest.mark.parametrize("size", SIZES)
+@pytest.mark.parametrize("precision", PRECISIONS)
+def test_how_fast_the_papers_models_train_beside_transformers(
+    precision: str, size: str, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """Prints; a number that would fail depends on who has which GPU. Transformers has its Marian class, autocast and a
+    plain loop, which has no scale of the loss for fp16."""
+    chosen = decide(RunConfig(device="cuda", precision=precision))
+    some = [batch(160, longest=60, vocab=VOCAB, seed=seed) for seed in range(4)]
     lengths = np.concatenate(
         [np.stack((one.source_lengths_B.numpy(), one.target_lengths_B.numpy()), axis=1) for one in some]
     )
-    flops = rounds * training_flops(
-        RunConfig.model_validate({"model": SIZES[size]}).counted, lengths, target_vocab=vocab
-    )
-    peak = peak_flops(chosen, n_processes=1)
-    print(
-        json.dumps(
-            {
-                "gpu": torch.cuda.get_device_name(),
-                "size": size,
-                "precision": precision,
-                "target_tokens_per_s": round(rounds * sum(one.n_target_tokens for one in some) / seconds),
-                "tflops_per_s": round(flops / seconds / 1e12, 1),
-                "mfu": None if peak is None else round(flops / seconds / peak, 3),
-                "peak_gib": round(torch.cuda.max_memory_allocated() / 2**30, 2),
-            }
-        )
-    )
-    assert flops > 0
+    config = RunConfig.model_validate({"model": SIZES[size]})
+    flops = ROUNDS * training_flops(config.counted, lengths, target_vocab=VOCAB)
+
+    def tell(who: str, seconds: float) -> None:
+        peak = peak_flops(chosen, n_processes=1)
+        said = {
+            "gpu": torch.cuda.get_device_name(),
+            "who": who,
+            "size": size,
+            "precision": precision,
+            "target_tokens_per_s": round(ROUNDS * sum(one.n_target_tokens for one in some) / seconds),
+            "tflops_per_s": round(flops / seconds / 1e12, 1),
+            "mfu": None if peak is None else round(flops / seconds / peak, 3),
+            "peak_gib": round(torch.cuda.max_memory_allocated() / 2**30, 2),
+        }
+        print(json.dumps(said))
+
+    def ours() -> float:
+        there = learner("cuda", precision, vocab=VOCAB, dropout=0.1, **SIZES[size])
+        return seconds_of(lambda: updates(there, precision, some))
+
+    tell("tx", ours())
+    if precision == "fp16":
+        return
+    pytest.importorskip("transformers")
+    monkeypatch.syspath_prepend(CONTESTANTS)
+    from by_transformers import marian, marian_step
+
+    of_marian = marian(config.model.model_copy(update={"dropout": 0.1}), VOCAB).to("cuda")
+    step = marian_step(of_marian, label_smoothing=0.1, bf16=precision == "bf16")
+    tell("Transformers", seconds_of(lambda: [step(one) for one in some]))

@@ -67,14 +67,18 @@ def marian_step(
         number = next(count)
         for group in optimizer.param_groups:
             group["lr"] = learning_rate * min(number / warmup, (warmup / number) ** 0.5)
-        with torch.autocast("cpu", dtype=torch.bfloat16, enabled=bf16):
+        source_BS, target_in_BT, target_out_BT = (
+            ids.to(model.device, non_blocking=True)
+            for ids in (batch.source_BS, batch.target_in_BT, batch.target_out_BT)
+        )
+        with torch.autocast(model.device.type, dtype=torch.bfloat16, enabled=bf16):
             logits = model(
-                input_ids=batch.source_BS,
-                attention_mask=(batch.source_BS != PAD).long(),
-                decoder_input_ids=batch.target_in_BT,
+                input_ids=source_BS,
+                attention_mask=(source_BS != PAD).long(),
+                decoder_input_ids=target_in_BT,
                 use_cache=False,
             ).logits
-            loss = loss_of(logits.flatten(0, 1), batch.target_out_BT.flatten())
+            loss = loss_of(logits.flatten(0, 1), target_out_BT.flatten())
         loss.backward()
         torch.nn.utils.clip_grad_norm_(model.parameters(), 1.0)
         optimizer.step()
