@@ -188,15 +188,16 @@ def seconds_of(round_: Callable[[], object]) -> float:
     return time.perf_counter() - start
 
 
+@pytest.mark.parametrize("n", [160, 900])
 @pytest.mark.parametrize("size", SIZES)
 @pytest.mark.parametrize("precision", PRECISIONS)
 def test_how_fast_the_papers_models_train_beside_transformers(
-    precision: str, size: str, monkeypatch: pytest.MonkeyPatch
+    precision: str, size: str, n: int, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     """Prints; a number that would fail depends on who has which GPU. Transformers has its Marian class, autocast and a
     plain loop, which has no scale of the loss for fp16."""
     chosen = decide(RunConfig(device="cuda", precision=precision))
-    some = [batch(160, longest=60, vocab=VOCAB, seed=seed) for seed in range(4)]
+    some = [batch(n, longest=60, vocab=VOCAB, seed=seed) for seed in range(4)]
     lengths = np.concatenate(
         [np.stack((one.source_lengths_B.numpy(), one.target_lengths_B.numpy()), axis=1) for one in some]
     )
@@ -210,6 +211,7 @@ def test_how_fast_the_papers_models_train_beside_transformers(
             "who": who,
             "size": size,
             "precision": precision,
+            "target_tokens_a_batch": round(sum(one.n_target_tokens for one in some) / len(some)),
             "target_tokens_per_s": round(ROUNDS * sum(one.n_target_tokens for one in some) / seconds),
             "tflops_per_s": round(flops / seconds / 1e12, 1),
             "mfu": None if peak is None else round(flops / seconds / peak, 3),

@@ -256,6 +256,15 @@ def test_the_loss_holds_as_many_logits_at_a_time_as_is_said(n_vocab, n_tokens, d
     assert of_purpose(model, Work(1, 1, n_tokens), CPU, vocab=n_vocab)["logits"] == 4 * max(made)
 
 
+def test_on_a_gpu_the_loss_holds_more_logits_at_a_time():
+    model = CountedModel(d_model=8, n_heads=1, d_ff=1, n_layers=1)
+    most = loss.PIECE_ELEMENTS_ON_A_GPU
+    assert most > loss.PIECE_ELEMENTS
+    for n_vocab, n_tokens in ((most // 100, 90), (most // 100, 250)):
+        logits = of_purpose(model, Work(1, 1, n_tokens), GPU, vocab=n_vocab)["logits"]
+        assert logits == 2 * n_vocab * min(n_tokens, most // n_vocab)
+
+
 # Decoding.
 
 

@@ -24,7 +24,8 @@ from transformer_cli.config.training import TrainingConfig
 
 FP32, HALF, INT64 = 4, 2, 8
 LOGITS_AT_A_TIME = 4 * 1024 * 1024
-"""Of what the loss holds: training/loss.py never makes all logits at once."""
+LOGITS_ON_A_GPU = 128 * 1024 * 1024
+"""Of what the loss holds: training/loss.py does not make more logits at once."""
 COMPARED = 8
 """Tables of logits in fp32 that R-Drop holds of a quarter as many rows: two predictions, two differences, and twice two
 gradients."""
@@ -334,7 +335,8 @@ def _loss(model: CountedModel, work: Work, storage: Storage, vocab: int, *, r_dr
     tokens = work.batch_size * work.target_length
     if not (model.depths.decoder and vocab):
         return
-    rows = min(tokens, max(model.d_model, LOGITS_AT_A_TIME // vocab))
+    at_a_time = LOGITS_AT_A_TIME if storage.device == "cpu" else LOGITS_ON_A_GPU
+    rows = min(tokens, max(model.d_model, at_a_time // vocab))
     whole = (2 * FP32 + storage.value) * tokens * vocab
     hidden = FP32 if storage.precision == "fp16" else storage.value
     yield Item("logits", storage.value * rows * vocab, f"{rows:,} x {vocab:,} (whole: {whole:,})")

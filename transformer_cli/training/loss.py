@@ -17,6 +17,8 @@ from transformer_cli.tokenizer import PAD
 PIECE_ELEMENTS = 4 * 1024 * 1024
 """Logits in memory at a time; as many as the output projection has numbers, whose gradient is held anyway, if it has
 more."""
+PIECE_ELEMENTS_ON_A_GPU = 128 * 1024 * 1024
+"""The same there, where each piece is some thirty kernels to start, and nothing has to stay in a cache."""
 SUMMED = 4096
 """In fp16: how many rows' gradients, of two predictions that are compared, are summed as they are; of fewer they are
 scaled up, of more down."""
@@ -107,7 +109,8 @@ class _LinearCrossEntropy(torch.autograd.Function):
         grad_weight_VD = torch.zeros_like(weight_VD, dtype=wide) if ctx.needs_input_grad[1] else None  # type: ignore[attr-defined]
         grad_bias_V = None if bias_V is None else torch.zeros_like(bias_V, dtype=wide)
 
-        n_rows = max(d_model, PIECE_ELEMENTS // n_vocab)
+        is_on_cpu = hidden_ND.device.type == "cpu"
+        n_rows = max(d_model, (PIECE_ELEMENTS if is_on_cpu else PIECE_ELEMENTS_ON_A_GPU) // n_vocab)
         shift = max(0.0, math.log(n_vocab / MOST_SUMMED)) if narrow else 0.0
         down = max(1.0, min(n_rows, hidden_ND.size(0)) / MOST_ROWS) if narrow else 1.0
         for start in range(0, hidden_ND.size(0), n_rows):
@@ -118,8 +121,9 @@ class _LinearCrossEntropy(torch.autograd.Function):
             largest_R1 = scores_RV.amax(-1, keepdim=True) + shift
             target_R1 = scores_RV.gather(1, targets_R1).to(wide)
             e_RV = scores_RV.sub_(largest_R1).exp_()
-            # A wide copy is made of what is summed: of a few rows at a time it stays in the cache.
-            sum_R1 = torch.cat([rows.sum(-1, keepdim=True, dtype=wide) for rows in e_RV.split(64)])
+            # On a CPU a wide copy is made of what is summed: of a few rows at a time it stays in the cache.
+            few = e_RV.split(64 if is_on_cpu else n_rows)
+            sum_R1 = torch.cat([rows.sum(-1, keepdim=True, dtype=wide) for rows in few])
             hidden_wide_RD = hidden_RD.to(wide)
             loss_R1 = largest_R1.to(wide) + sum_R1.log() - (1 - smoothing) * target_R1
             loss_R1 -= even * (hidden_wide_RD @ weight_sum_D)[:, None]
