@@ -2,8 +2,9 @@
 
 from __future__ import annotations
 
+import importlib.util
 import sys
-from collections.abc import Callable, Iterator
+from collections.abc import Callable
 from dataclasses import replace
 from itertools import islice
 from pathlib import Path
@@ -25,12 +26,15 @@ Place = Callable[[int], tuple[float, float]]
 
 
 @pytest.fixture
-def reference(monkeypatch: pytest.MonkeyPatch) -> Iterator[Any]:
-    monkeypatch.syspath_prepend(BENCHMARK)
-    import reference
-
-    yield reference
-    sys.modules.pop("reference")
+def reference(monkeypatch: pytest.MonkeyPatch) -> Any:
+    """By its path: other tests have a `reference` of their own."""
+    spec = importlib.util.spec_from_file_location("benchmark_reference", BENCHMARK / "reference.py")
+    assert spec is not None
+    assert spec.loader is not None
+    module = importlib.util.module_from_spec(spec)
+    monkeypatch.setitem(sys.modules, spec.name, module)
+    spec.loader.exec_module(module)
+    return module
 
 
 def pieces(text: str) -> list[str]:
@@ -51,9 +55,14 @@ def planted(english: str, german: str, meant: int, heads: list[Place]) -> Attent
     blocks = []
     for block in maps.blocks:
         column_words = target if block.kind == "decoder" else source
-        # The decoder reads a mark before its first piece; the pronoun comes out of what `weil` is read by.
-        after = [1 + place for place in spans(target)[target.index("weil")]]
-        rows = spans(source)[source.index("it")] if block.kind == "encoder" else after
+        # The decoder reads a mark before its first piece; in its self-attention the pronoun comes out of what `weil` is
+        # read by, of cross-attention there is a row for each piece that comes out.
+        because = target.index("weil")
+        rows = {
+            "encoder": spans(source)[source.index("it")],
+            "decoder": [1 + place for place in spans(target)[because]],
+            "cross": spans(target)[because + 1],
+        }[block.kind]
         columns = [[one + (block.kind == "decoder") for one in span] for span in spans(column_words)]
         weights = block.weights_HQK.copy()
         for number, head in enumerate(heads):

@@ -350,10 +350,8 @@ class Run:
         """Weights, moments and counters of the newest whole checkpoint, if there is one."""
         saved = self.keeper.newest()
         if saved is None and self.parent is not None:
-            self.record["init_from"] = beginning.begin_weights(
-                self.parent, learner.model, self.tokenizer, self.listener
-            )
-            self.parent = None
+            begun = beginning.begin_weights(self.parent, learner.model, self.tokenizer, self.listener)
+            self.record["init_from"], self.parent = begun, None
         if saved is None:
             return Progress(processes=self.world.size)
         for words in directory.lost(self.run_dir, self.record, saved.step):
