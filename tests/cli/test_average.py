@@ -88,6 +88,18 @@ def test_the_mean_of_the_best_is_exact_names_its_parents_and_does_all_that_a_run
     assert tx("translate", "-m", "empty", PAIRS[0][0]) == 0
 
 
+def test_the_step_and_standing_are_the_newest_parents_in_whatever_order_they_are_named() -> None:
+    train("ordered")
+    paths = sorted(map(str, Path("runs/ordered/checkpoints").glob("step-*")))
+    newest = json.loads(Path(paths[-1], "state.json").read_text())
+    for number, named in enumerate((paths, paths[::-1])):
+        assert tx("average", *named, "-o", f"runs/of-{number}") == 0
+        [place] = Path(f"runs/of-{number}/checkpoints").iterdir()
+        assert place.name == Path(paths[-1]).name
+        state = json.loads((place / "state.json").read_text())
+        assert {key for key in newest if state[key] != newest[key]} <= {"scores", "finished"}
+
+
 @pytest.mark.parametrize(
     ("arguments", "code", "said"),
     [

@@ -249,3 +249,23 @@ def test_in_bf16_the_weights_stay_fp32_and_the_logits_stay_close() -> None:
     torch.testing.assert_close(rough.float(), exact, atol=0.05 * exact.abs().max().item(), rtol=0)
     cast_once = model.compute_in(torch.bfloat16, training=False)
     torch.testing.assert_close(logits(cast_once, source, lengths(6, 4), target), rough, rtol=0, atol=0)
+
+
+def test_what_a_sublayer_adds_begins_smaller_by_the_root_of_how_many_there_are() -> None:
+    """The largest of thousands of numbers that are drawn evenly is nearly their bound, Xavier's; two sublayers in a
+    layer of the encoder, three in one of the decoder."""
+    torch.manual_seed(0)
+    layers = {"encoder": 2, "decoder": 3}
+    config = ModelConfig(d_model=64, n_heads=4, d_ff=128, n_layers=Depths(**layers))
+    model = build_model(config, source_vocab=VOCAB, target_vocab=VOCAB)
+    n_sublayers = {"encoder": 2 * layers["encoder"], "decoder": 3 * layers["decoder"]}
+    added = 0
+    for name, module in model.named_modules():
+        if isinstance(module, nn.Linear):
+            stack, last = name.partition(".")[0], name.rpartition(".")[2]
+            adds = last in ("output", "down")
+            for block in module.weight.split({"query_key_value": 64, "key_value": 64}.get(last, len(module.weight))):
+                bound = math.sqrt(6 / sum(block.shape)) / (math.sqrt(n_sublayers[stack]) if adds else 1)
+                assert 0.99 * bound < block.abs().max() <= bound * (1 + 1e-6), name
+            added += adds
+    assert added == sum(n_sublayers.values())
