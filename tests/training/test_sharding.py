@@ -120,13 +120,14 @@ def test_gradients_are_those_of_one_process_with_all_sentences(n: int, parallel:
     assert ended == [0] * n, "".join((tmp_path / str(rank)).read_text() for rank in range(n))
 
 
-@pytest.mark.parametrize("parallel", ["ddp", "fsdp"])
+@pytest.mark.parametrize(("parallel", "n", "accumulation"), [("ddp", 4, 3), ("fsdp", 4, 1)])
 def test_so_are_those_of_what_other_numbers_of_processes_have_left_of_an_epoch_cut_anew(
-    parallel: str, tmp_path: Path, loaded_run: OpenedRun
+    parallel: str, n: int, accumulation: int, tmp_path: Path, loaded_run: OpenedRun
 ) -> None:
     config, tokenizer = loaded_run.config, loaded_run.tokenizer
     known = load_training(config.data)
-    text = Corpus(6 * [*known.source], 6 * [*known.target])
+    times = 2 * n * accumulation
+    text = Corpus(times * [*known.source], times * [*known.target])
     plain = encode(text, tokenizer, tmp_path / "data", split="valid", source_eos=config.data.source_eos)
     drawn = SampledCorpus(plain, text, tokenizer, Draw(0.2, SEED, epoch=1), max_length=64)
     budget = int(2 * drawn.lengths.max())
@@ -138,17 +139,19 @@ def test_so_are_those_of_what_other_numbers_of_processes_have_left_of_an_epoch_c
         here = slice(accumulation * (step - 1), accumulation * step)
         return [[*loader.batches(drawn, plan[here])] for plan in plans]
 
-    assert all(batch.n_target_tokens for own in of_the_rest(2, 2, STEPS[-1]) for batch in own)
+    last = of_the_rest(n, accumulation, STEPS[-1])
+    assert [len(own) for own in last] == [accumulation] * n
+    assert all(batch.n_target_tokens for own in last for batch in own)
 
     def check(rank: int) -> None:
         torch.set_num_threads(1)
         with joined("cpu") as world:
             for dtype in (torch.float64, torch.float32):
                 ours, theirs = (model(SHAPES[0], dtype, vocab=tokenizer.target_size) for _ in range(2))
-                check_steps(world, ours, theirs, of_the_rest, parallel=parallel, accumulation=2)
+                check_steps(world, ours, theirs, of_the_rest, parallel=parallel, accumulation=accumulation)
 
-    ended = codes(start(2, check, tmp_path), limit_s=120)
-    assert ended == [0, 0], "".join((tmp_path / str(rank)).read_text() for rank in range(2))
+    ended = codes(start(n, check, tmp_path), limit_s=120)
+    assert ended == [0] * n, "".join((tmp_path / str(rank)).read_text() for rank in range(n))
 
 
 def test_two_readings_of_a_sentence_agree_wherever_they_are_made(tmp_path: Path) -> None:
@@ -458,7 +461,7 @@ def test_no_wrapper_is_the_last_to_hold_the_group(tmp_path: Path) -> None:
 
 @pytest.mark.parametrize("parallel", ["ddp", "fsdp"])
 def test_gradients_travel_once_an_update_however_many_batches_it_has(parallel: str, tmp_path: Path) -> None:
-    """`no_sync` of either; PyTorch's profiler counts."""
+    """`no_sync` of either; and all counts and flags together, once. PyTorch's profiler counts."""
     reduces = "c10d::allreduce_" if parallel == "ddp" else "c10d::_reduce_scatter_base_"
 
     def check(rank: int) -> None:
@@ -474,7 +477,9 @@ def test_gradients_travel_once_an_update_however_many_batches_it_has(parallel: s
                 train_step(learner, batches(2, accumulation, 1)[rank], step=1)
                 with torch.profiler.profile(activities=[torch.profiler.ProfilerActivity.CPU]) as profile:
                     train_step(learner, batches(2, accumulation, 3)[rank], step=2)
-                counts.append({event.key: event.count for event in profile.key_averages()}.get(reduces, 0))
+                found = {event.key: event.count for event in profile.key_averages()}
+                assert found["c10d::allreduce_"] == 2  # of counts, and of DDP's one bucket or of FSDP's norm
+                counts.append(found.get(reduces, 0))
         assert counts[0] == counts[1] > 0, counts
 
     assert codes(start(2, check, tmp_path), limit_s=120) == [0, 0], (tmp_path / "0").read_text()
