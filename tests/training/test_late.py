@@ -29,7 +29,7 @@ from transformer_cli.data.loader import Batch
 from transformer_cli.training import loop, objective, scaling, update
 from transformer_cli.training.loop import fit
 from transformer_cli.training.objective import loss_of
-from transformer_cli.training.optimizers import build_optimizer, can_leave_out, state_tensors, step_unless
+from transformer_cli.training.optimizers import AdamW, build_optimizer, can_leave_out, state_tensors, step_unless
 from transformer_cli.training.parallel import joined
 from transformer_cli.training.progress import Progress
 from transformer_cli.training.scaling import LossScale
@@ -122,9 +122,9 @@ def test_a_first_update_that_overflows_leaves_weights_and_average_as_they_were(l
 def test_what_derives_from_an_optimizer_that_does_or_keeps_what_memory_held_does_not_say_so() -> None:
     """A recipe that turns gradients before AdamW's kernel does the rest got them unclipped, and those of no use."""
     weight = [torch.nn.Parameter(torch.ones(2))]
-    derived = type("Turning", (torch.optim.AdamW,), {})
-    assert can_leave_out(torch.optim.AdamW(weight, fused=True))
-    others = derived(weight, fused=True), torch.optim.AdamW(weight), torch.optim.SGD(weight, momentum=0.9, fused=True)
+    derived = type("Turning", (AdamW,), {})
+    assert can_leave_out(AdamW(weight, fused=True))
+    others = derived(weight, fused=True), AdamW(weight), torch.optim.SGD(weight, momentum=0.9, fused=True)
     assert not any(map(can_leave_out, others))
 
 

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import sys
 from pathlib import Path
 from typing import Any
 
@@ -18,7 +19,7 @@ from transformer_cli.checkpoints.store import list_checkpoints, load_checkpoint
 from transformer_cli.checkpoints.tensors import as_held, weights
 from transformer_cli.config.model import ModelConfig
 from transformer_cli.config.run import RunConfig
-from transformer_cli.config.training import TrainingConfig
+from transformer_cli.config.training import OPTIMIZERS, TrainingConfig
 from transformer_cli.errors import ModelError
 from transformer_cli.model import products
 from transformer_cli.model.build import build_model
@@ -54,6 +55,18 @@ def take_step(model: nn.Module, optimizer: torch.optim.Optimizer, step: int, *, 
     for group in optimizer.param_groups:
         group["lr"] = rate
     optimizer.step()
+
+
+@pytest.mark.parametrize("name", sorted(OPTIMIZERS.own))
+def test_none_waits_for_a_compiler_that_nobody_asked_for(name: str, monkeypatch: pytest.MonkeyPatch) -> None:
+    """PyTorch's own would import it; that takes as long as to import torch, and 70 MiB."""
+    monkeypatch.setitem(sys.modules, "torch._dynamo", None)
+    model = a_model()
+    optimizer = build_optimizer(model, options(optimizer=name))
+    take_step(model, optimizer, 1)
+    assert all(p.grad_fn is None and p.requires_grad for p in model.parameters())
+    optimizer.zero_grad()
+    assert all(p.grad is None for p in model.parameters())
 
 
 def is_hidden(name: str, parameter: nn.Parameter) -> bool:

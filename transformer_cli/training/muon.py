@@ -18,7 +18,7 @@ from torch import Tensor
 from transformer_cli.checkpoints.tensors import as_held, whole
 from transformer_cli.config.training import TrainingConfig
 from transformer_cli.model.products import has_bf16_products
-from transformer_cli.training.optimizers import Groups, adam_options
+from transformer_cli.training.optimizers import AdamW, Groups, adam_options
 
 MOMENTUM = 0.95
 SIZE = 0.2
@@ -33,7 +33,7 @@ def muon(groups: Groups, options: TrainingConfig) -> Muon:
     return Muon(groups, **adam_options(groups, options))
 
 
-class Muon(torch.optim.AdamW):
+class Muon(AdamW):
     """AdamW, but for the groups that are `hidden`."""
 
     @torch.no_grad()

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import copy
+import inspect
 from collections.abc import Callable, Mapping
 from typing import Any
 
@@ -18,6 +19,25 @@ Groups = list[dict[str, Any]]
 """Parameters, as a recipe gets them, in groups with their `weight_decay`; `hidden` are the matrices inside of layers,
 `rows`, for each parameter, how many each of the matrices has that it is made of; None: it is one; `dtype` is what the
 model computes in. The loop sets the rate, `lr`, of each before each update."""
+
+
+class Uncompiled(torch.optim.Optimizer):
+    """Without what it does for torch.compile, which alone takes as long to import as torch, and 70 MiB."""
+
+    add_param_group = inspect.unwrap(torch.optim.Optimizer.add_param_group)
+    zero_grad = inspect.unwrap(torch.optim.Optimizer.zero_grad)
+
+
+class Adam(Uncompiled, torch.optim.Adam):
+    """Kingma & Ba 2015."""
+
+    step = torch.no_grad()(inspect.unwrap(torch.optim.Adam.step))
+
+
+class AdamW(Uncompiled, torch.optim.AdamW):
+    """Loshchilov & Hutter 2019."""
+
+    step = torch.no_grad()(inspect.unwrap(torch.optim.AdamW.step))
 
 
 def build_optimizer(model: nn.Module, options: TrainingConfig) -> torch.optim.Optimizer:
@@ -44,14 +64,12 @@ def build_optimizer(model: nn.Module, options: TrainingConfig) -> torch.optim.Op
     return make(groups, options)
 
 
-def adam(groups: Groups, options: TrainingConfig) -> torch.optim.Adam:
-    """Kingma & Ba 2015."""
-    return torch.optim.Adam(groups, **adam_options(groups, options))
+def adam(groups: Groups, options: TrainingConfig) -> Adam:
+    return Adam(groups, **adam_options(groups, options))
 
 
-def adamw(groups: Groups, options: TrainingConfig) -> torch.optim.AdamW:
-    """Loshchilov & Hutter 2019."""
-    return torch.optim.AdamW(groups, **adam_options(groups, options))
+def adamw(groups: Groups, options: TrainingConfig) -> AdamW:
+    return AdamW(groups, **adam_options(groups, options))
 
 
 def adam_options(groups: Groups, options: TrainingConfig) -> dict[str, Any]:
@@ -64,7 +82,7 @@ def can_leave_out(optimizer: torch.optim.Optimizer) -> bool:
     """Whether it leaves out an update by itself, as the device finds, while nobody waits: PyTorch's fused Adam does, as
     torch.amp.GradScaler asks it to. Its fused SGD keeps what memory held for a momentum then, and what derives from
     either, as Muon, does more than its kernel."""
-    return type(optimizer) in (torch.optim.Adam, torch.optim.AdamW) and bool(optimizer.defaults["fused"])
+    return type(optimizer) in (Adam, AdamW) and bool(optimizer.defaults["fused"])
 
 
 def step_unless(optimizer: torch.optim.Optimizer, bad: Tensor, *, divide_by: Tensor) -> None:

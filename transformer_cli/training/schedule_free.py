@@ -10,14 +10,14 @@ import torch
 from torch import Tensor
 
 from transformer_cli.config.training import TrainingConfig
-from transformer_cli.training.optimizers import Groups
+from transformer_cli.training.optimizers import Groups, Uncompiled
 
 
 def schedule_free(groups: Groups, options: TrainingConfig) -> ScheduleFree:
     return ScheduleFree(groups, options)
 
 
-class ScheduleFree(torch.optim.Optimizer):
+class ScheduleFree(Uncompiled):
     """While it trains, parameters are y; z and the second moment are its state, and x is apart: the average."""
 
     def __init__(self, groups: Groups, options: TrainingConfig) -> None:
