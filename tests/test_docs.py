@@ -10,6 +10,7 @@ import subprocess
 import sys
 from pathlib import Path
 
+import pytest
 import yaml
 
 REPOSITORY = Path(__file__).parents[1]
@@ -52,15 +53,31 @@ def build(folder: Path) -> subprocess.CompletedProcess[str]:
     return subprocess.run(command, cwd=folder, capture_output=True, text=True, check=False)
 
 
-def test_the_site_is_built_and_asks_nobody_else_for_anything(tmp_path):
-    shutil.copy(REPOSITORY / "mkdocs.yml", tmp_path)
-    shutil.copytree(DOCS, tmp_path / "docs")
-    done = build(tmp_path)
+@pytest.fixture(scope="module")
+def site(tmp_path_factory: pytest.TempPathFactory) -> Path:
+    """All of it, as `zensical build` makes it."""
+    folder = tmp_path_factory.mktemp("docs")
+    shutil.copy(REPOSITORY / "mkdocs.yml", folder)
+    shutil.copytree(DOCS, folder / "docs")
+    done = build(folder)
     assert done.returncode == 0, done.stdout + done.stderr
-    pages = list((tmp_path / "site").glob("**/index.html"))
+    return folder / "site"
+
+
+def test_the_site_is_built_and_asks_nobody_else_for_anything(site):
+    pages = list(site.glob("**/index.html"))
     assert len(pages) == len(list(DOCS.glob("**/*.md")))
     asked = re.compile(r"<(?:script|link|img)\b[^>]*?\b(?:src|href)=[\"']?(https?://[^\"' >]+)")
     assert {page.name: asked.findall(page.read_text("utf-8")) for page in pages} == {page.name: [] for page in pages}
+
+
+def test_what_is_copied_of_commands_is_neither_their_prompt_nor_what_they_print(site, browser):
+    """With its `$` none works when it is pasted. The button of a block takes its text while it has that attribute."""
+    browser.open(site / "index.html")
+    assert browser.run(
+        "const code = document.querySelector('pre code'); code.setAttribute('data-md-copying', '');"
+        "return code.innerText.trimEnd()"
+    ).split("\n") == ["scripts/demo", "source .venv/bin/activate", 'tx translate -c tiny.yaml "ich mochte ein bier"']
 
 
 def test_a_link_that_leads_nowhere_fails_the_build(tmp_path):

@@ -32,6 +32,7 @@ PAGES = {
 COMMON = {
     "cat",
     "cd",
+    "comet/bin/pip",
     "curl",
     "do",
     "docker",

@@ -173,7 +173,7 @@ def _forget(run_dir: Path, *, kept: str) -> None:
 
 def _open(place: Path, threads: int, at_once: int = 1) -> Any:
     # By oneDNN, as on other processors, also on Intel's, unless the user says otherwise: two threads of MKL's took nine
-    # times as long for a line (docs/performance.md). Read once, when the process opens its first engine.
+    # times as long for a line (docs/measurements.md). Read once, when the process opens its first engine.
     os.environ.setdefault("CT2_USE_MKL", "0")
     each = {"inter_threads": at_once, "intra_threads": max(1, threads // at_once)}
     try:

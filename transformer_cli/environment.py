@@ -42,7 +42,7 @@ beside a single busy process: the one that spins takes the processor of the one 
 nobody else is there (spinning.py), and where that cannot be known only for microseconds, in which most waits end.
 
 The last two bound how much compiled code is kept for shapes seen before, by PyTorch and by oneDNN: about what training
-by small batches uses, half of what they would keep of a text whose every batch is new (docs/performance.md).
+by small batches uses, half of what they would keep of a text whose every batch is new (docs/measurements.md).
 """
 
 

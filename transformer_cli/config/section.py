@@ -20,7 +20,7 @@ Path = tuple[str | int, ...]
 @cache
 def docstrings(section: type[BaseModel]) -> dict[str, str]:
     """What is written under each setting of a section. Read when somebody asks: pydantic's `use_attribute_docstrings`
-    reads all of it at every start, 0.07 s (docs/performance.md)."""
+    reads all of it at every start, 0.07 s (docs/measurements.md)."""
     if section is BaseModel:
         return {}
     [definition] = ast.parse(inspect.getsource(section)).body

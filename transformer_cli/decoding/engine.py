@@ -21,7 +21,7 @@ Texts = Sequence[Sequence[str]]
 """Of pieces."""
 PATIENCE = 2.0
 """A search by beams is over when so many times their number have ended: where no open one can win, as tx does it, the
-engine does not know. With 1, its default, one text in twelve is another than tx finds (docs/performance.md)."""
+engine does not know. With 1, its default, one text in twelve is another than tx finds (docs/measurements.md)."""
 
 
 class EngineTranslator(TextTranslator):

@@ -115,7 +115,7 @@ class Vocabulary:
     @cached_property
     def words(self) -> tuple[npt.NDArray[np.bool_], npt.NDArray[np.bool_], npt.NDArray[np.bool_]]:
         """By id: whether a piece opens a word, whether it closes one, and whether it is a mark and in none."""
-        import numpy as np  # not before: a cold sentence needs none (docs/performance.md)
+        import numpy as np  # not before: a cold sentence needs none (docs/measurements.md)
 
         marks = [id != UNK and (id in (PAD, BOS, EOS) or self._processor.is_control(id)) for id in range(self.size)]
         pieces = list(zip(self.names, marks, strict=True))
