@@ -2,14 +2,17 @@
 
 from __future__ import annotations
 
+from typing import Any
+
 import pytest
 import torch
 from hypothesis import given, settings
 from hypothesis import strategies as st
+from torch.utils._python_dispatch import TorchDispatchMode
 
 from transformer_cli.config.model import ModelConfig
 from transformer_cli.model.build import build_model
-from transformer_cli.model.layout import Packed, Rows
+from transformer_cli.model.layout import Packed, PackedWhole, Rows
 from transformer_cli.model.transformer import Transformer
 from transformer_cli.training.loss import cross_entropy
 
@@ -53,13 +56,15 @@ def test_packed_tokens_have_the_hidden_states_and_gradients_of_rows(data: st.Dat
     torch.manual_seed(data.draw(st.integers(0, 9)))
     n = data.draw(st.sampled_from([1, 2, 3, 5, 8, 17, 37]))  # empty ones come behind the last two
     model = build_model(data.draw(models()), source_vocab=V, target_vocab=V).double().train()
+    model.use_attention(fused=data.draw(st.booleans()))
+    layout = data.draw(st.sampled_from([Packed, PackedWhole]))
     sources_B, targets_B = lengths(data.draw, n), lengths(data.draw, n)
     source_BS, target_BT, wanted_BT = ids(sources_B), ids(targets_B), ids(targets_B)
 
     rows = model(source_BS, sources_B, target_BT)
     gradients_of_rows = gradients(model, rows, wanted_BT)
-    target = Packed(targets_B, source_BS.device)
-    packed = model.packed(source_BS, target_BT, Packed(sources_B, source_BS.device), target)
+    source, target = layout(sources_B, source_BS.device), layout(targets_B, source_BS.device)
+    packed = model.packed(source_BS, target_BT, source, target)
     gradients_of_packed = gradients(model, packed, target.ids(wanted_BT))
 
     torch.testing.assert_close(packed[: target.n_real], rows[wanted_BT != 0], rtol=1e-10, atol=1e-11)
@@ -70,6 +75,37 @@ def gradients(model: Transformer, hidden: torch.Tensor, wanted: torch.Tensor) ->
     model.zero_grad()
     cross_entropy(hidden, model.output.weight, wanted, smoothing=0.1).backward()
     return torch.cat([p.grad.flatten() for p in model.parameters() if p.grad is not None])
+
+
+class Moves(TorchDispatchMode):
+    """Notes the width of what is moved by its place, and whether anything is copied."""
+
+    def __init__(self) -> None:
+        super().__init__()
+        self.widths: set[int] = set()
+        self.copied = 0
+
+    def __torch_dispatch__(self, func: Any, types: Any, args: Any = (), kwargs: Any = None) -> Any:
+        found = func(*args, **(kwargs or {}))
+        if func is torch.ops.aten.index_select.default and args[0].is_floating_point():
+            self.widths.add(args[0].size(-1))
+        self.copied += func is torch.ops.aten.clone.default
+        return found
+
+
+@pytest.mark.parametrize("fused", [False, True])
+def test_fused_attention_takes_heads_where_they_lie_in_tokens_that_are_moved_whole(fused: bool) -> None:
+    """There and back: 24 is a query with key and value, 16 the latter two of the source, 8 is one of them, or a token;
+    4 is a head."""
+    config = ModelConfig(d_model=8, n_heads=2, d_ff=8, n_layers=1, dropout=0.0)
+    model = build_model(config, source_vocab=V, target_vocab=V)
+    model.use_attention(fused=fused)
+    lengths_B = torch.tensor([3, 20, 7])
+    ids_BT = ids(lengths_B)
+    source, target = model.layout(lengths_B, ids_BT.device), model.layout(lengths_B, ids_BT.device)
+    with Moves() as moves:
+        model.packed(ids_BT, ids_BT, source, target).sum().backward()
+    assert (moves.widths, moves.copied) == (({8, 16, 24}, 0) if fused else ({4, 8}, 0))
 
 
 @pytest.mark.parametrize("budget", [256, 1024, 4096, 25000])

@@ -106,6 +106,23 @@ class Packed:
         return found
 
 
+class PackedWhole(Packed):
+    """The same where attention takes heads wherever they lie, as PyTorch's own does: tokens are moved with all heads
+    that they have, and only looked at in parts. Attention that is written out would copy them once more."""
+
+    def heads(self, x_NX: Tensor, counts: Sequence[int], d_head: int) -> Sequence[Tensor]:
+        there, back = self._between(self.length, (1,))
+        (rows,) = _Moved.apply(x_NX, there, back, (len(there),), self.n_real)
+        parts = rows.view(len(self.lengths_B), self.length, -1, d_head).split(list(counts), dim=2)
+        return [part.transpose(1, 2) for part in parts]
+
+    def merge(self, x_BHLK: Tensor) -> Tensor:
+        there, back = self._between(self.length, (1,))
+        rows = x_BHLK.transpose(1, 2).flatten(2).flatten(0, 1)
+        (x_NX,) = _Moved.apply(rows, back, there, (self.n_rows,), len(rows))
+        return x_NX
+
+
 class _Places:
     """Where tokens stand when each sentence has a row of this length, and where vectors of theirs do.
 

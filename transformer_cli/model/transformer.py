@@ -20,7 +20,7 @@ from transformer_cli.config.model import ModelConfig
 from transformer_cli.model import masks
 from transformer_cli.model.attention import CrossAttention, ScaledDotProductAttention, SelfAttention
 from transformer_cli.model.blocks import NORMS, RESIDUALS, Dropout, feed_forward
-from transformer_cli.model.layout import Layout, Packed, Rows
+from transformer_cli.model.layout import Layout, Packed, PackedWhole, Rows
 from transformer_cli.model.positions import PositionEncoding, positions_for
 
 
@@ -32,9 +32,11 @@ class Model(nn.Module):
         self.config = config
         self.dropout = Dropout(config.dropout)
         self.dtype: torch.dtype | None = None
+        self.layout: type[Packed] = Packed
 
     def use_attention(self, *, fused: bool) -> None:
-        """Choose the path of every attention: PyTorch's fused kernel, or written out."""
+        """Choose the path of every attention: PyTorch's fused kernel, or written out; and how tokens come to it."""
+        self.layout = PackedWhole if fused else Packed
         for module in self.modules():
             if isinstance(module, ScaledDotProductAttention):
                 module.fused = fused

@@ -13,7 +13,7 @@ from torch import Tensor, nn
 
 from transformer_cli.config.training import TrainingConfig
 from transformer_cli.data.loader import Batch, collate
-from transformer_cli.model.layout import Packed, sent
+from transformer_cli.model.layout import sent
 from transformer_cli.model.transformer import Transformer
 from transformer_cli.tokenizer import EOS
 from transformer_cli.training.loss import cross_entropy, disagreement
@@ -67,7 +67,7 @@ def _read(model: Transformer, batch: Batch) -> tuple[Tensor, Tensor]:
     source_BS, target_in_BT, target_out_BT = (
         sent(ids, device) for ids in (batch.source_BS, batch.target_in_BT, batch.target_out_BT)
     )
-    source, target = Packed(batch.source_lengths_B, device), Packed(batch.target_lengths_B, device)
+    source, target = (model.layout(lengths_B, device) for lengths_B in (batch.source_lengths_B, batch.target_lengths_B))
     return model.packed(source_BS, target_in_BT, source, target), target.ids(target_out_BT)
 
 
