@@ -42,7 +42,7 @@ def test_all_settings_are_listed_by_section_with_what_they_do(shown):
 def test_a_setting_says_what_it_does_takes_and_is_by_default(shown):
     assert shown("training.keep_best").startswith(
         "training.keep_best\n"
-        "  Checkpoints kept by merit.\n\n"
+        "  How many of the best checkpoints are kept.\n\n"
         "  takes      a whole number above 0\n"
         "  default    1\n"
         "  elsewhere  keep_best_ckpts, keep_last_ckpts, keep_best_checkpoints\n"

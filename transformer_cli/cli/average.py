@@ -37,9 +37,9 @@ def average(
 ) -> None:
     """Average checkpoints into a run of its own.
 
-    Of one run the best or the last ones, which training keeps with training.keep_best and keep_last; or those that are
-    named. The mean is summed in fp64 and rounded once; its manifest names the parents. What does not fit together is
-    refused.
+    Averages the best or the last checkpoints of one run, which training keeps with training.keep_best and keep_last, or
+    the checkpoints that are named. The mean is summed in fp64 and rounded once; its manifest names the parents.
+    Checkpoints that do not fit together are refused.
 
     Examples:
       tx average runs/tiny --best 5
