@@ -72,7 +72,7 @@ def config(
 
     if schema or markdown:
         if any((words, config, overrides, json_output, schema and markdown)):
-            raise UsageError("--schema and --markdown are of everything", hint="give one of them, and nothing else")
+            raise UsageError("--schema and --markdown describe all settings", hint="give one of them, and nothing else")
         sys.stdout.write(json_text(json_schema()) if schema else document())
         return
     if words and words[0] in PAIRS:

@@ -248,7 +248,7 @@ def _known(models: Sequence[str] | None, config: str | None, overrides: Sequence
         return Known(load_config(config or "base.yaml", overrides or ()).evaluation)
     if len(models) > 1:
         raise UsageError(
-            f"--hypotheses are looked at with the words of one run, but --model names {len(models)}",
+            f"--hypotheses are compared with the words of one run, but --model names {len(models)}",
             hint="name one of them",
         )
     refuse_two_runs(models, config)

@@ -74,7 +74,7 @@ def reproduce(
     if output is not None:
         if run_dir is not None or seed is not None or overrides:
             raise UsageError(
-                "-o trains nothing, and takes no --run-dir, --seed or --set", hint="it writes what these runs came to"
+                "-o trains nothing, and takes no --run-dir, --seed or --set", hint="it writes the results of these runs"
             )
         path = Path(output)
         check_suffix(path, ".json", hint="mine.results.json for mine.yaml")
@@ -85,11 +85,11 @@ def reproduce(
         console.say(f"wrote {shown(path)}")
         return
     if len(recipes) > 1:
-        raise UsageError(f"{len(recipes)} results are named, but one is tried at a time", hint="-o writes of several")
+        raise UsageError(f"{len(recipes)} results are named, but one is tried at a time", hint="only -o takes several")
     config, results = _opened(recipes[0], [*(overrides or ()), *([] if seed is None else [f"seed={seed}"])])
     place = Path(run_dir or f"runs/{config.name}-again")
     if place.resolve() == Path(recipes[0]).resolve():
-        raise UsageError(f"{shown(place)} cannot try itself", hint="--run-dir names another directory")
+        raise UsageError(f"{shown(place)} would be its own second run", hint="--run-dir names another directory")
     if changed := results.changed(config):
         raise UsageError("the results are of other settings:\n" + "\n".join(f"  {line}" for line in changed))
     with console.pulse.doing("reading the text"):

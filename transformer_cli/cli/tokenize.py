@@ -143,7 +143,7 @@ def _vocabulary(
     options.refuse_two_runs(model, config)
     if overrides and config is None:
         raise UsageError(
-            "--set changes a configuration, and there is none: text is cut by a tokenizer as it is",
+            "--set changes a configuration, and there is none: an existing tokenizer stays as it is",
             hint="-c NAME trains another one: tx tokenize -c tiny.yaml --set tokenizer.vocab_size=500",
         )
     named = None if config is None else load_config(config, overrides or [])

@@ -101,7 +101,7 @@ def train(
         check_room(processes)
         raise typer.Exit(run_all(processes, [sys.executable, "-m", "transformer_cli", *sys.argv[1:]]))
     if processes not in (1, place().size):
-        raise UsageError(f"--processes {processes}, but WORLD_SIZE is {place().size}", hint="say it once")
+        raise UsageError(f"--processes {processes}, but WORLD_SIZE is {place().size}", hint="give one of them")
     texts = None
     if strict:
         from transformer_cli.data import checks, corpus

@@ -127,4 +127,4 @@ def searches_that_clash(decoding: DecodingConfig) -> Iterator[Contradiction]:
     elif decoding.search == "sampling":
         yield Contradiction.of(f"{words}sampling has none", "decoding.rerank", "decoding.search")
     elif decoding.beam_size == 1:
-        yield Contradiction.of(f"{words}one of 1 finds no two", "decoding.rerank", "decoding.beam_size")
+        yield Contradiction.of(f"{words}a beam of 1 finds only one", "decoding.rerank", "decoding.beam_size")

@@ -257,11 +257,13 @@ def _vocabulary(config: RunConfig) -> Iterator[Contradiction]:
             "training.init_from",
         )
     if tokenizer.extend and tokenizer.kind == "byte":
-        yield Contradiction.of("bytes are all there are: there is none to add", "tokenizer.extend", "tokenizer.kind")
+        yield Contradiction.of(
+            "a byte tokenizer has all bytes: there is none to add", "tokenizer.extend", "tokenizer.kind"
+        )
     for index, part in enumerate(config.training.freeze if tokenizer.extend else ()):
         if part.partition(".")[0] in WITH_PIECES:
             yield Contradiction.of(
-                f"new pieces (tokenizer.extend) could not learn: {part} holds what belongs to them as it is",
+                f"new pieces (tokenizer.extend) could not learn: training.freeze keeps {part} fixed",
                 f"training.freeze.{index}",
                 "tokenizer.extend",
             )
@@ -342,7 +344,7 @@ def _schedule(config: RunConfig) -> Iterator[Contradiction]:
         peak = former_peak(training.learning_rate, config.model.d_model, training.warmup_updates)
         yield Contradiction.of(
             "noam is the paper's rate, (d_model * warmup_steps)^-0.5 at its peak: it takes no learning_rate (null); "
-            f"inverse-sqrt is the same curve up to any other, such as {peak!r}, which this once meant",
+            f"inverse-sqrt is the same curve up to any other, such as {peak!r}, which this setting used to mean",
             "training.learning_rate",
             "training.schedule",
         )
@@ -375,7 +377,7 @@ def _schedule(config: RunConfig) -> Iterator[Contradiction]:
         )
     if training.best_by == "bleu" and not training.validation_bleu:
         yield Contradiction.of(
-            "best_by: bleu needs validation_bleu: true; best_by: loss goes without",
+            "best_by: bleu needs validation_bleu: true; best_by: loss does not",
             "training.validation_bleu",
             "training.best_by",
         )
