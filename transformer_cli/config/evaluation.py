@@ -31,8 +31,8 @@ class CometConfig(Section):
     """Let COMET fetch what is not on the disk: a model by its name, its encoder's tokenizer. Otherwise it is told to
     open no connection."""
     python: Annotated[str, Field(min_length=1)] | None = None
-    """The Python of an environment that has unbabel-comet; tx's own when not given. It needs older packages than tx's
-    extras (NumPy 1, transformers 4), so give it an environment of its own."""
+    """The Python of an environment that has unbabel-comet; tx's own when not given. unbabel-comet needs older packages
+    than tx's extras (NumPy 1, transformers 4), so give it an environment of its own."""
 
 
 class EvaluationConfig(Section):
