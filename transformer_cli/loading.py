@@ -135,7 +135,7 @@ def _channel_of(run: KnownRun, settings: RunConfig) -> Callable[[str | None], Ch
         if not (there.source and there.target):
             raise UsageError(
                 f"{shown(asked.run)} is to rank translations (decoding.rerank), and {shown(run.path)} translates "
-                f"{run.languages}: which of these a text is, nobody says",
+                f"{run.languages}: nothing says which of these a text is",
                 hint="leave it out: --set decoding.rerank=null",
             )
         other, back = opened()
@@ -184,7 +184,7 @@ def _threshold(run: KnownRun) -> float | None:
         return TypeAdapter[float | None](Certainty | None).validate_python(said)
     except ValidationError:
         raise ModelError(
-            f"{shown(run.checkpoint / STATE)} says what cannot be of a run: unsure_below {said!r:.60}",
+            f"{shown(run.checkpoint / STATE)} has values that no run can have: unsure_below {said!r:.60}",
             hint=way_out(run.checkpoint),
         ) from None
 

@@ -164,7 +164,7 @@ def test_a_target_with_more_pieces_than_the_model_has_positions_is_refused(train
     config, sizes = translator.model.config, translator.tokenizer
     few = config.model_copy(update={"positions": "learned", "max_positions": 8})
     translator.models = [build_model(few, source_vocab=sizes.source.size, target_vocab=sizes.target.size)]
-    with pytest.raises(DataError, match="line 2: the target has 10 pieces, end mark included, and 8 are the most"):
+    with pytest.raises(DataError, match="line 2: the target has 10 pieces, end mark included; at most 8 are possible"):
         align_texts(translator, ["hund", "hund"], ["dog", " ".join(["a"] * 9)])
 
 

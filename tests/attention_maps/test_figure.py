@@ -233,5 +233,5 @@ def test_a_figure_is_no_larger_than_can_be_looked_at(layers, most):
 
 def test_too_many_matrices_are_refused():
     maps = synthetic_maps(1, 1, layers=(1, 8), heads=60)
-    with pytest.raises(UsageError, match="cannot show 480 matrices"):
+    with pytest.raises(UsageError, match="shows 1 to 400 matrices, not 480"):
         figure(views(maps, mean=False, blocks=maps.of("cross")), "", suffix=".png")

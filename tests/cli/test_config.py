@@ -42,7 +42,7 @@ def test_all_settings_are_listed_by_section_with_what_they_do(shown):
 def test_a_setting_says_what_it_does_takes_and_is_by_default(shown):
     assert shown("training.keep_best").startswith(
         "training.keep_best\n"
-        "  Checkpoints kept by merit.\n\n"
+        "  How many of the best checkpoints are kept.\n\n"
         "  takes      a whole number above 0\n"
         "  default    1\n"
         "  elsewhere  keep_best_ckpts, keep_last_ckpts, keep_best_checkpoints\n"
@@ -93,7 +93,7 @@ def test_what_is_unknown_is_a_usage_error(shown):
         main(["config", "learning_rat"])
     with pytest.raises(UsageError, match="tx has no such penalty"):
         main(["config", "repetition_penalty"])
-    with pytest.raises(UsageError, match="of everything"):
+    with pytest.raises(UsageError, match="describe all settings"):
         main(["config", "--schema", "--markdown"])
 
 

@@ -93,7 +93,7 @@ def test_what_weights_are_rounded_to_is_named(helped):
     told = " ".join(helped("export").split())
     kinds = {name: FORMATS.load(name).quantizations for name in FORMATS.own}
     *first, last = kinds["ctranslate2"]
-    assert f"of CTranslate2 {', '.join(first)} or {last}; of ONNX {' '.join(kinds['onnx'])}." in told
+    assert f"for CTranslate2 {', '.join(first)} or {last}; for ONNX {' '.join(kinds['onnx'])}." in told
     assert kinds["hugging-face"] == ()
 
 
@@ -135,7 +135,7 @@ def refused(capsys, monkeypatch):
 @pytest.mark.parametrize(
     ("arguments", "hint"),
     [
-        (["train", "--resume"], "tx continues a run by the same command; nothing has to be said."),
+        (["train", "--resume"], "tx continues a run by the same command; no option is needed."),
         (["train", "--epochs", "3"], "that is a setting: --set training.max_epochs=..."),
         (["train", "--lr", "3"], "that is a setting: --set training.learning_rate=..."),
         (["train", "--d_model=3"], "that is a setting: --set model.d_model=..."),

@@ -125,7 +125,7 @@ def test_a_setting_that_results_do_not_know_yet_had_its_default(
         (lambda run: run["scores"]["test"].pop("sha256"), "no right scores.test.sha256"),
         (
             lambda run: run["scores"]["test"]["decoding"].update(beam_size=9),
-            "otherwise than the run says: decoding.beam",
+            "not scored as the run says: decoding.beam",
         ),
         (lambda run: run["scores"]["test"]["evaluation"].update(lowercase=True), "the run says: evaluation.lowercase"),
         (lambda run: run["scores"]["test"].update(checkpoint="step-00000001"), "says: checkpoint (step-00000001)"),
@@ -164,7 +164,7 @@ def test_results_replace_no_file_of_a_run_and_no_configuration(scored: Path, cap
 
 def test_a_run_does_not_try_itself(scored: Path, capfd: pytest.CaptureFixture[str]) -> None:
     assert tx("reproduce", str(scored), "--run-dir", "./runs/../runs/one") == 2
-    assert "cannot try itself" in capfd.readouterr().err
+    assert "would be its own second run" in capfd.readouterr().err
     assert tx("reproduce", str(scored), "--run-dir", "runs/two", "--set", "training.max_steps=1") == 2
 
 

@@ -49,7 +49,7 @@ def test_an_ensemble_doubts_where_its_most_lenient_model_does(trained_run):
 def test_a_threshold_that_none_can_be_is_refused_by_name(loaded_run, value):
     """It was believed, or left out without a word; training refuses such a state."""
     run = replace(loaded_run, state={"unsure_below": value})
-    with pytest.raises(ModelError, match=r"state\.json says what cannot be of a run: unsure_below") as refused:
+    with pytest.raises(ModelError, match=r"state\.json has values that no run can have: unsure_below") as refused:
         loading.translator_of([run, loaded_run], run.config)
     assert refused.value.hint
 

@@ -32,7 +32,7 @@ FILES = "train: t, valid: v"
 BOTH = "tokenizer: {joint: false"
 FORMS = "model: {tied: none}\n"
 NEW = "tokenizer: {extend: 9}\ntraining: {init_from: runs/x"
-UNTAUGHT = "new pieces (tokenizer.extend) could not learn: "
+UNTAUGHT = "new pieces (tokenizer.extend) could not learn: training.freeze keeps "
 
 
 @pytest.mark.parametrize(
@@ -168,10 +168,10 @@ UNTAUGHT = "new pieces (tokenizer.extend) could not learn: "
         ),
         (
             "tokenizer: {kind: byte, extend: «9»}\ntraining: {init_from: runs/x}",
-            "bytes are all there are",
+            "a byte tokenizer has all bytes",
             "tokenizer: {kind: char, extend: 9}\ntraining: {init_from: runs/x}",
         ),
-        (f"{NEW}, freeze: [encoder, «embeddings»]}}", f"{UNTAUGHT}embeddings holds ", f"{NEW}, freeze: [encoder]}}"),
+        (f"{NEW}, freeze: [encoder, «embeddings»]}}", f"{UNTAUGHT}embeddings ", f"{NEW}, freeze: [encoder]}}"),
         (f"{NEW}, freeze: [«output.weight»]}}", f"{UNTAUGHT}output.weight", "training: {freeze: [output.weight]}"),
         (
             "tokenizer: {byte_fallback: true, vocab_size: «260»}",

@@ -74,7 +74,7 @@ def test_a_run_whose_noam_had_a_factor_goes_on_along_the_curve_that_it_meant(tmp
     with pytest.raises(ConfigError, match="noam is the paper's rate") as refused:
         load_config(path)
     if factor != 1:
-        assert f"such as {config.training.learning_rate!r}, which this once meant" in refused.value.message
+        assert f"such as {config.training.learning_rate!r}, which this setting used to mean" in refused.value.message
 
 
 @pytest.mark.parametrize("written", ["schedule: noam, learning_rate: null", "schedule: linear, learning_rate: 0.1"])

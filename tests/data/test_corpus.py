@@ -210,8 +210,7 @@ def test_files_of_unequal_length_are_refused_with_both_counts(tmp_path):
         f"  first file: {source}   second file: {target}"
     )
     assert (
-        caught.value.hint
-        == "no place shows where: too little tells which of their lines are translations of each other"
+        caught.value.hint == "nothing shows where: too little tells which of their lines are translations of each other"
     )
 
 

@@ -310,7 +310,7 @@ def test_volumes_are_dealt_out_over_the_machines(machines: list[str], tokenizer:
 @pytest.mark.parametrize(
     ("line", "max_length", "why", "hint"),
     [
-        ("\u200b", 64, "no pieces: 20", "look at the text: nothing in it is to be seen"),
+        ("\u200b", 64, "no pieces: 20", "look at the text: it has no visible characters"),
         ("das haus", 2, "longer than 2 pieces: 20", "raise data.max_length, 2"),
     ],
 )

@@ -188,8 +188,8 @@ def test_scoring_and_attention_need_no_other_model(two_ways: Path, tmp_path: Pat
     ("arguments", "code", "words"),
     [
         (["--sample"], 2, "sampling has no beam"),
-        (["-b", "1"], 2, "one of 1 finds no two"),
-        (["--set=decoding.beam_size=1"], 2, "one of 1 finds no two"),
+        (["-b", "1"], 2, "a beam of 1 finds only one"),
+        (["--set=decoding.beam_size=1"], 2, "a beam of 1 finds only one"),
         (["--set=decoding.mbr={samples: 3}"], 2, "with decoding.mbr there is none"),
         (["--set=decoding.search=sampling"], 2, "sampling has none"),
         (["--set=decoding.engine=ctranslate2"], 2, "CTranslate2 cannot do this: rerank"),

@@ -142,7 +142,9 @@ def test_a_line_that_is_too_long_is_named_not_cut(
     sources, targets = list(SOURCES), list(TARGETS)
     """A target of 100,000 words took 85 s and 11 GiB, and ended with a hint that could not help."""
     {"source": sources, "target": targets}[side][3] = LONG
-    with pytest.raises(DataError, match=rf"line 4: the {side} has [\d,]+ pieces, .* {limit} are the most") as caught:
+    with pytest.raises(
+        DataError, match=rf"line 4: the {side} has [\d,]+ pieces, .* at most {limit} are possible"
+    ) as caught:
         score_texts(untrained(translator, **model), sources, targets)
     assert hint in (caught.value.hint or "")
 

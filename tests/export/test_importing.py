@@ -357,7 +357,7 @@ def test_a_model_of_several_target_languages_is_refused(marian, tmp_path):
     pieces = json.loads((place / "vocab.json").read_text(encoding="utf-8"))
     renamed = {">>fra<<" if id == 7 else piece: id for piece, id in pieces.items()}
     (place / "vocab.json").write_text(json.dumps(renamed), encoding="utf-8")
-    with pytest.raises(UsageError, match="marks of languages, such as >>fra<<"):
+    with pytest.raises(UsageError, match="language tags, such as >>fra<<"):
         import_model(place, tmp_path / "run")
 
 

@@ -167,7 +167,7 @@ def test_what_ranks_is_opened_before_anybody_asks(two_ways, trained_run, tmp_pat
         for to, line in (("en", PAIRS[3][0]), ("de", PAIRS[3][1])):
             assert served.translate(line, to=to)[0]["translation"]
         answer = served.post("/translate", {"texts": ["ein bier"], "to": "en", "beam_size": 1})
-        assert (answer.status, "one of 1 finds no two" in answer.json["error"]) == (400, True)
+        assert (answer.status, "a beam of 1 finds only one" in answer.json["error"]) == (400, True)
     with pytest.raises(ModelError, match="does not exist"):
         of_two_ways(two_ways, f"decoding.rerank.run={ranking}")
     with pytest.raises(UsageError, match=r"is to rank translations from de to en .* learned de to en"):

@@ -118,7 +118,7 @@ def test_nothing_is_wider_than_the_window(page, theme, width):
 
 def test_a_refusal_is_shown_in_the_services_words(page):
     ask(page, "bier " * 2_001)
-    assert page.text("#said") == "texts of 10,005 characters; 10,000 are the most of a request"
+    assert page.text("#said") == "texts of 10,005 characters; a request has at most 10,000"
     assert "413" in page.console()[0]
     ask(page, LINE)
     tokens(page)

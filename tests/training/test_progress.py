@@ -75,7 +75,7 @@ def test_a_part_of_an_epoch_is_the_nearest_number_there_is() -> None:
 )
 def test_a_state_that_cannot_be_is_refused_by_name(changes: dict[str, Any], named: str) -> None:
     """They were a TypeError, or trained without end and without a batch."""
-    with pytest.raises(ModelError, match=rf"state\.json says what cannot be of a run: .*{named}"):
+    with pytest.raises(ModelError, match=rf"state\.json has values that no run can have: .*{named}"):
         read(POSSIBLE | changes)
 
 
@@ -96,7 +96,7 @@ def test_tokens_that_nobody_counted_are_no_part_of_a_budget() -> None:
 
 @pytest.mark.parametrize("state", [None, [], "x", 3, {}])
 def test_what_is_no_state_at_all_is_refused(state: Any) -> None:
-    with pytest.raises(ModelError, match=r"state\.json says what cannot be"):
+    with pytest.raises(ModelError, match=r"state\.json has values that no run can have"):
         read(state)
 
 

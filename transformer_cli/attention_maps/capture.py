@@ -193,7 +193,7 @@ def _check_room(model: Transformer, source: Side, target: Side, max_weights: int
     n_weights = model.config.n_heads * (depths.encoder * S * S + depths.decoder * (T * T + T * S))
     if n_weights > max_weights:
         raise UsageError(
-            f"the attention of {S:,} + {T:,} pieces has {n_weights:,} weights; {max_weights:,} are the most",
+            f"the attention of {S:,} + {T:,} pieces has {n_weights:,} weights; at most {max_weights:,} are possible",
             hint="show a part of the sentence" + (", or pad it less" if source.n_padding else ""),
         )
     needs = (("source", S), ("target", T))

@@ -57,7 +57,7 @@ def figure(views: Sequence[View], caption: str, *, suffix: str) -> tuple[bytes, 
     n_matrices = sum(map(len, rows))
     if not 0 < n_matrices <= MAX_MATRICES:
         raise UsageError(
-            f"a figure cannot show {n_matrices:,} matrices, but 1 to {MAX_MATRICES}",
+            f"a figure shows 1 to {MAX_MATRICES} matrices, not {n_matrices:,}",
             hint="choose with --layers and --heads",
         )
     fonts, missing = fonts_for([caption, *(text for view in views for text in (*view.columns, *sum(view.rows, ())))])

@@ -112,7 +112,7 @@ def found(maps: AttentionMaps, wanted: str) -> Found:
     place = f"--find {shlex.quote(wanted)}"
     names = [name.strip() for name in re.split("->|→", wanted)]
     if len(names) != 2 or not all(names):
-        raise UsageError(f"{place}: expected two words with an arrow between them", hint='--find "it -> animal"')
+        raise UsageError(f"{place}: expected two words with an arrow between them", hint='--find "beer -> bier"')
     maps = replace(maps, source=_parted(maps.source, names), target=_parted(maps.target, names))
     best: Found | None = None
     several: UsageError | None = None
@@ -149,7 +149,7 @@ def found(maps: AttentionMaps, wanted: str) -> Found:
             )
         raise UsageError(
             f"{place}: nothing here looks from the first of these words at the second",
-            hint="the source looks at the source, the translation at the source and at what stands before in itself",
+            hint="source words look at the source, translated words at the source and at the words written before them",
         )
     return best
 

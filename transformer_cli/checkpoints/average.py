@@ -71,8 +71,8 @@ def _check_same(first: store.Checkpoint, one: store.Checkpoint) -> None:
     """ModelError, naming what differs, where a checkpoint is not of the first one's kind."""
     if one.tokenizer != first.tokenizer:
         raise ModelError(
-            f"{shown(one.path)} was trained with another tokenizer than {shown(first.path)}: their mean would be of "
-            "unlike pieces",
+            f"{shown(one.path)} was trained with another tokenizer than {shown(first.path)}: their mean would mix "
+            "different pieces",
             hint="average checkpoints of one run, or of runs with the same tokenizer",
         )
     sections = (("model", first.config, one.config), ("data", first.data, one.data))

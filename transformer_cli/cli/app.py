@@ -45,13 +45,13 @@ COMMANDS = {
     "serve": _entry("serve", "Serve a model over HTTP, with a page to type into."),
     "visualize-attention": _entry("visualize_attention", "Show where a model looks while it translates."),
     "compare": _entry("compare", "Compare runs: scores, settings, sentences."),
-    "reproduce": _entry("reproduce", "Train again, and say whether a result holds."),
+    "reproduce": _entry("reproduce", "Train again, and check whether a result holds."),
     "runs": _entry("runs", "List the runs: step, score, age, size."),
     "plot": _entry("plot", "Draw curves of runs: loss, score, learning rate."),
     "average": _entry("average", "Average checkpoints into one."),
     "export": _entry("export", "Write a model for another engine, and compare."),
-    "import": Entry("transformer_cli.cli.import_model", "import_model", "Make a run of another toolkit's model."),
-    "config": _entry("config", "Look up settings, and where their values come from."),
+    "import": Entry("transformer_cli.cli.import_model", "import_model", "Turn another toolkit's model into a run."),
+    "config": _entry("config", "Look up settings and where their values come from."),
     "count-params": _entry("count_params", "Count parameters, every number explained."),
 }
 EXAMPLES = """\

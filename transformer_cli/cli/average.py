@@ -37,9 +37,9 @@ def average(
 ) -> None:
     """Average checkpoints into a run of its own.
 
-    Of one run the best or the last ones, which training keeps with training.keep_best and keep_last; or those that are
-    named. The mean is summed in fp64 and rounded once; its manifest names the parents. What does not fit together is
-    refused.
+    Averages the best or the last checkpoints of one run, which training keeps with training.keep_best and keep_last, or
+    the checkpoints that are named. The mean is summed in fp64 and rounded once; its manifest names the parents.
+    Checkpoints that do not fit together are refused.
 
     Examples:
       tx average runs/tiny --best 5
@@ -57,7 +57,7 @@ def average(
             f"{len(runs)} runs are named, but --best and --last choose from one", hint="name the checkpoints themselves"
         )
     if output_dir is None and best is None and last is None:
-        raise UsageError("where to? checkpoints that are named have no one run", hint="name the new one with -o")
+        raise UsageError("the new run has no name: the checkpoints may be of several runs", hint="name it with -o")
 
     from transformer_cli.checkpoints.find import find_checkpoint, find_run, run_of
     from transformer_cli.data.fingerprints import LINES
@@ -142,7 +142,7 @@ def _enough(found: Sequence[Path], n: int, run_dir: Path, kind: str, setting: st
         there = ", ".join(path.name for path in found) or "none"
         raise ModelError(
             f"{shown(run_dir)} has fewer than {n} checkpoints{f' {kind}' * bool(kind)}: {there}",
-            hint=f"training keeps so many with --set training.{setting}={n}; a run that continues may change it, one "
-            "that is finished with more training.max_steps",
+            hint=f"--set training.{setting}={n} makes training keep that many; a run that continues may change it, a "
+            "finished one with more training.max_steps",
         )
     return list(found[:n])

@@ -42,7 +42,7 @@ def compare(
         typer.Argument(
             metavar="RUN",
             autocompletion=options.runs,
-            help="Two runs or checkpoints, or more; the first is the baseline.",
+            help="Two or more runs or checkpoints; the first is the baseline.",
         ),
     ] = None,
     source: Annotated[
@@ -51,19 +51,19 @@ def compare(
             "--source",
             metavar="FILE",
             rich_help_panel=TEXT,
-            help="Translate this file, not the first run's test set.",
+            help="Translate this file instead of the first run's test set.",
         ),
     ] = None,
     reference: Annotated[
         list[str] | None,
-        typer.Option("--reference", metavar="FILE", rich_help_panel=TEXT, help="What it should say; repeatable."),
+        typer.Option("--reference", metavar="FILE", rich_help_panel=TEXT, help="Reference translation; repeatable."),
     ] = None,
     valid: Valid = False,
     to: To = None,
     beam_size: BeamSize = None,
     length_penalty: LengthPenalty = None,
     sentences: Annotated[
-        int, typer.Option("--sentences", min=0, metavar="N", help="Show so many where each is better.")
+        int, typer.Option("--sentences", min=0, metavar="N", help="Sentences to show where each is better.")
     ] = SHOWN,
     overrides: TrainedOverrides = None,
     json_output: Json = False,
@@ -73,10 +73,9 @@ def compare(
 ) -> None:
     """Compare runs: scores, settings, and the sentences that differ most.
 
-    All translate the same text, each as its own configuration says: the test set of the first, what that one was
-    validated with (--valid), or --source with its --reference. Scores come with 95 % intervals and paired tests: how
-    likely is such a difference by chance?
-    Translations that are finished are compared by `tx evaluate --hypotheses`.
+    All runs translate the same text, each as its own configuration says: the test set of the first, the validation text
+    of the first (--valid), or --source with its --reference. Scores come with 95 % intervals and paired tests: how
+    likely is such a difference by chance? To compare finished translations, use `tx evaluate --hypotheses`.
 
     Examples:
       tx compare runs/tiny runs/wider

@@ -29,13 +29,13 @@ PAIRS = {"diff": "two presets, files or runs", "from": "a toolkit and its file"}
 INTRODUCTION = """\
 # Configuration
 
-Written by `tx config --markdown` from the schema, `transformer_cli/config`; the same for programs, by `tx config
---schema`, is [configuration.schema.json](configuration.schema.json). An editor that speaks
-YAML completes and checks a file whose first line is `# yaml-language-server: $schema=` and that file's path.
+`tx config --markdown` writes this page from the schema in `transformer_cli/config`; `tx config --schema` writes the
+same for programs, [configuration.schema.json](configuration.schema.json). An editor with YAML support completes and
+checks a file whose first line is `# yaml-language-server: $schema=` followed by the path of that JSON file.
 
-A file names what is not as by default; `extends: base.yaml` puts it on top of another file, or of a preset. On the
-command line `--set training.learning_rate=3e-4` overrides. `tx config NAME` explains one setting, whatever toolkit
-calls it so, and `tx config -c mine.yaml` says what each is in a file, and which line says it."""
+A configuration contains only what differs from the defaults; `extends: base.yaml` builds on another file or a preset.
+On the command line, `--set training.learning_rate=3e-4` overrides a setting. `tx config NAME` explains one setting, by
+tx's name or another toolkit's, and `tx config -c mine.yaml` shows the value of each and the line that sets it."""
 
 
 def config(
@@ -49,18 +49,18 @@ def config(
     ] = None,
     config: Config = None,
     overrides: Overrides = None,
-    schema: Annotated[bool, typer.Option("--schema", help="All of it as a JSON schema, for editors.")] = False,
-    markdown: Annotated[bool, typer.Option("--markdown", help="All of it as a document.")] = False,
+    schema: Annotated[bool, typer.Option("--schema", help="All settings as a JSON schema, for editors.")] = False,
+    markdown: Annotated[bool, typer.Option("--markdown", help="All settings as a document.")] = False,
     json_output: Json = False,
     quiet: Quiet = False,
     traceback: Traceback = False,
 ) -> None:
-    """Look up settings: what each does, what it takes and what it is by default.
+    """Look up settings: what each does, what it takes, and its default.
 
-    Without a name all of them, section by section. With -c or --set also what each is there, and which line of which
-    file says so. `diff A B` lists what two presets, files or runs differ in; `from TOOLKIT FILE` translates a
-    configuration of fairseq, JoeyNMT, Marian, OpenNMT-py or Sockeye into tx's, each line with where it is from, and
-    lists what could not be carried over.
+    Without a name, all of them, section by section; with -c or --set also the value of each, and the line and the file
+    that set it. `diff A B` lists the differences between two presets, files or runs; `from TOOLKIT FILE` translates a
+    configuration of fairseq, JoeyNMT, Marian, OpenNMT-py or Sockeye into tx's, with the origin of each line, and lists
+    what could not be carried over.
 
     Examples:
       tx config training.learning_rate
@@ -72,7 +72,7 @@ def config(
 
     if schema or markdown:
         if any((words, config, overrides, json_output, schema and markdown)):
-            raise UsageError("--schema and --markdown are of everything", hint="give one of them, and nothing else")
+            raise UsageError("--schema and --markdown describe all settings", hint="give one of them, and nothing else")
         sys.stdout.write(json_text(json_schema()) if schema else document())
         return
     if words and words[0] in PAIRS:
@@ -231,10 +231,10 @@ def document() -> str:
     others = tuple((_code(theirs), f"tx {words}") for words, theirs in elsewhere.table_of("instead").items())
     parts += [
         "## Names of other toolkits",
-        "What JoeyNMT, fairseq, OpenNMT-py, Marian, Sockeye and Hugging Face call it. A name with a section has this "
-        "meaning there.",
-        as_markdown(Table("", (Column("here"), Column("elsewhere")), names)),
-        as_markdown(Table("", (Column("elsewhere"), Column("here")), others)),
+        "What JoeyNMT, fairseq, OpenNMT-py, Marian, Sockeye and Hugging Face call tx's settings. A name with a section "
+        "has this meaning in that section.",
+        as_markdown(Table("", (Column("tx"), Column("others")), names)),
+        as_markdown(Table("", (Column("others"), Column("tx")), others)),
     ]
     return "\n\n".join(parts) + "\n"
 

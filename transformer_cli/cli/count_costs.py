@@ -55,7 +55,7 @@ On = Annotated[
         metavar="NAME",
         autocompletion=_accelerators,
         rich_help_panel=COSTS,
-        help="How fast at best, and how long training takes, on h100-sxm, ...",
+        help="Best speed and training time on it, such as h100-sxm.",
     ),
 ]
 BatchSize = Annotated[
@@ -78,13 +78,13 @@ SourceLength = Annotated[
         max=MOST,
         metavar="N",
         rich_help_panel=COSTS,
-        help="Tokens; as many as its table of positions has, else data.max_length.",
+        help="Source tokens; when not given, the size of its position table, or data.max_length.",
     ),
 ]
 TargetLength = Annotated[
     int | None,
     typer.Option(
-        "--target-length", min=1, max=MOST, metavar="N", rich_help_panel=COSTS, help="The same of the target."
+        "--target-length", min=1, max=MOST, metavar="N", rich_help_panel=COSTS, help="The same for the target."
     ),
 ]
 BeamSize = Annotated[
@@ -100,7 +100,7 @@ Tokens = Annotated[
         parser=_whole_number,
         metavar="N",
         rich_help_panel=COSTS,
-        help="Tokens trained on, such as 300e9; of the target.",
+        help="Target tokens to train on, such as 300e9.",
     ),
 ]
 Utilisation = Annotated[

@@ -44,13 +44,16 @@ def count_params(
             "--compare",
             metavar="OTHER",
             autocompletion=options.models,
-            help="The difference to another model, which --set leaves alone.",
+            help="Show the difference from another model, to which --set does not apply.",
         ),
     ] = None,
     check: Annotated[
-        bool, typer.Option("--check", help="Build the module, without memory, and count it, too: both must agree.")
+        bool,
+        typer.Option(
+            "--check", help="Also build the module, without allocating memory, and count it: both must agree."
+        ),
     ] = False,
-    list_presets: Annotated[bool, typer.Option("--list", help="The presets with their totals.")] = False,
+    list_presets: Annotated[bool, typer.Option("--list", help="List the presets with their totals.")] = False,
     shapes: count_costs.Shapes = False,
     flops: count_costs.Flops = False,
     memory: count_costs.Memory = False,
@@ -68,9 +71,9 @@ def count_params(
 ) -> None:
     """Count parameters: every number with the product that gives it.
 
-    Two conventions: exact is what the network holds; weights-only counts each matrix where it is used, and no biases,
-    norms and positions. Without --convention the table leads from one to the other. What the model does and costs
-    comes after it: --shapes, --flops, --memory, --hardware.
+    There are two conventions: exact is what the network holds; weights-only counts each matrix where it is used, and no
+    biases, norms or positions. Without --convention the table leads from one to the other. --shapes, --flops, --memory
+    and --hardware add what the model does and costs.
 
     Examples:
       tx count-params gpt3.yaml

@@ -58,12 +58,12 @@ def evaluate(
             "--source",
             metavar="FILE",
             rich_help_panel=TEXT,
-            help="Translate this file, not the run's test set.",
+            help="Translate this file instead of the run's test set.",
         ),
     ] = None,
     reference: Annotated[
         Files,
-        typer.Option("--reference", metavar="FILE", rich_help_panel=TEXT, help="What it should say; repeatable."),
+        typer.Option("--reference", metavar="FILE", rich_help_panel=TEXT, help="Reference translation; repeatable."),
     ] = None,
     hypotheses: Annotated[
         Files,
@@ -71,7 +71,7 @@ def evaluate(
             "--hypotheses",
             metavar="FILE",
             rich_help_panel=TEXT,
-            help="Score this; repeatable, the first is the baseline.",
+            help="Score this file; repeatable, the first is the baseline.",
         ),
     ] = None,
     valid: Valid = False,
@@ -85,17 +85,17 @@ def evaluate(
             min=0,
             metavar="N",
             show_default=str(WORST),
-            help="Show so many of the worst sentences.",
+            help="How many of the worst sentences to show.",
         ),
     ] = None,
     output_file: Annotated[
         str | None,
-        typer.Option("--output", "-o", metavar="FILE", help="All of it as a page to look through and to mail: .html"),
+        typer.Option("--output", "-o", metavar="FILE", help="Write it as a page to look through and to mail: .html"),
     ] = None,
     check_batching: Annotated[
         bool,
         typer.Option(
-            "--check-batching", help="Check that no translation depends on its batch; scores nothing, takes long."
+            "--check-batching", help="Check that no translation depends on its batch; scores nothing, and takes long."
         ),
     ] = False,
     strict: Strict = False,
@@ -106,13 +106,13 @@ def evaluate(
 ) -> None:
     """Score translations: BLEU, chrF, chrF++ and TER, with sacreBLEU's signatures and 95 % intervals.
 
-    Translates the test sets of a run, whose scores are then kept in its run.json; or, to choose by, what it was
-    validated with (--valid); or --source, scored against each --reference; or takes finished translations
-    (--hypotheses) and compares each with the first: how likely is such a difference by chance? These need no model;
-    with --source, or -m for the words it has seen, they are looked at more closely.
+    Translates the test sets of a run, whose scores are then kept in its run.json; or its validation text (--valid), to
+    choose between models; or --source, scored against each --reference. Or scores finished translations (--hypotheses)
+    and compares each with the first: how likely is such a difference by chance? These need no model; --source, or -m
+    for the words that a model has seen, adds a closer look.
 
-    With -o FILE.html it is a page, too: one file that needs no network, with every sentence, to search and to sort.
-    With --json each line is an object with a test's scores; `models` are the checkpoints that translated it: several
+    -o FILE.html also writes a page: one file that works offline, with every sentence, to search and to sort. With
+    --json each line is an object with a test's scores; `models` are the checkpoints that translated it. Several models
     (-m A -m B) are an ensemble, not compared.
 
     Examples:
@@ -248,7 +248,7 @@ def _known(models: Sequence[str] | None, config: str | None, overrides: Sequence
         return Known(load_config(config or "base.yaml", overrides or ()).evaluation)
     if len(models) > 1:
         raise UsageError(
-            f"--hypotheses are looked at with the words of one run, but --model names {len(models)}",
+            f"--hypotheses are compared with the words of one run, but --model names {len(models)}",
             hint="name one of them",
         )
     refuse_two_runs(models, config)

@@ -20,7 +20,8 @@ if TYPE_CHECKING:
 
 
 KINDS = (
-    "of CTranslate2 int8, int8_float32, int8_float16, int8_bfloat16, int16, float16, bfloat16 or float32; of ONNX int8"
+    "for CTranslate2 int8, int8_float32, int8_float16, int8_bfloat16, int16, float16, bfloat16 or float32; for ONNX "
+    "int8"
 )
 """In words: the formats themselves are not imported for a help."""
 
@@ -49,17 +50,17 @@ def export(
 ) -> None:
     """Export a trained model to another engine, and compare.
 
-    The model is written, opened by the engine that it is for, and both translate up to 100 lines of the run's
-    validation text, or of -i. Where logits or the scores of the same text differ nothing is left behind and the exit
-    code is 4; texts that only one of both searches finds are counted. comparison.json has it all. What a format cannot
-    hold is refused, with all reasons.
+    The model is written and opened by the engine that it is for, and both translate up to 100 lines of the run's
+    validation text, or of -i. If logits or the scores of the same text differ, nothing is left behind and the exit code
+    is 4; texts that only one of the two searches finds are counted. comparison.json records all of it. What a format
+    cannot hold is refused, with all reasons.
 
-    A model of several languages is exported whole, and compared in the direction that --to says: what was written there
+    A model of several languages is exported whole, and compared in the direction of --to; the README that is written
     says how each source begins. For Hugging Face that is `>>en<<`, as in other Marian models.
 
-    With --quantization the unrounded weights are compared first; what rounding changes is said.
+    With --quantization the unrounded weights are compared first; then it reports what rounding changes.
 
-    Each needs the extra of its name: pip install 'transformer-cli[FORMAT]'.
+    Each format needs the extra of its name: pip install 'transformer-cli[FORMAT]'.
 
     Examples:
       tx export ctranslate2 -m runs/tiny -o tiny-ct2

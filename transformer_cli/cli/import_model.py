@@ -24,12 +24,12 @@ def import_model(
 ) -> None:
     """Import another toolkit's model as a run.
 
-    Reads what Hugging Face transformers reads: Marian models, such as OPUS-MT's, M2M100's and NLLB's for one pair of
-    their languages, and what `tx export hugging-face` wrote. And fairseq's Transformers: the checkpoint, beside it
-    dict.LANGUAGE.txt of both sides, and its SentencePiece model or codes; without them text is cut at blanks.
+    Reads Hugging Face models: Marian models such as OPUS-MT's, M2M100 and NLLB for one pair of their languages, and
+    what `tx export hugging-face` wrote. Also reads fairseq's Transformers: a checkpoint, with dict.LANGUAGE.txt of both
+    sides and its SentencePiece model or codes beside it; without these, text is split at spaces.
 
-    The run translates, scores, evaluates, shows its attention, is counted, exported and trained on like any other. What
-    tx cannot hold is refused, with all reasons. Nothing in a pickled checkpoint is executed.
+    You can translate, score, evaluate, visualize, count, export and train the run like any other. What tx cannot hold
+    is refused, with all reasons. Nothing in a pickled checkpoint is executed.
 
     Examples:
       tx import checkpoint_best.pt --run-dir runs/fair

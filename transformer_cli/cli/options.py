@@ -137,7 +137,7 @@ Models = Annotated[
         metavar="RUN",
         rich_help_panel=MODEL,
         autocompletion=runs,
-        help="A run or a checkpoint directory; the latest run when not given; repeated, an ensemble.",
+        help="A run or a checkpoint directory; the latest run when not given; several are an ensemble.",
     ),
 ]
 RunDir = Annotated[
@@ -156,12 +156,12 @@ Output = Annotated[
 ]
 To = Annotated[
     str | None,
-    typer.Option("--to", metavar="LANGUAGE", rich_help_panel=TEXT, help="Into which language, of a model of several."),
+    typer.Option("--to", metavar="LANGUAGE", rich_help_panel=TEXT, help="Target language, for a model of several."),
 ]
 Valid = Annotated[
     bool,
     typer.Option(
-        "--valid", rich_help_panel=TEXT, help="Take the validation text, held out or not; its scores are not kept."
+        "--valid", rich_help_panel=TEXT, help="Use the validation text, held out or not; its scores are not kept."
     ),
 ]
 OutputDir = Annotated[str, typer.Option("--output-dir", "-o", metavar="DIR", help="A new directory to write into.")]
@@ -169,14 +169,14 @@ Json = Annotated[
     bool, typer.Option("--json", rich_help_panel=EVERY, help="Machine-readable results, one JSON object per line.")
 ]
 Markdown = Annotated[bool, typer.Option("--markdown", help="Tables to paste into a document.")]
-Strict = Annotated[bool, typer.Option("--strict", help="Suspicious text is an error (exit code 3), not a warning.")]
+Strict = Annotated[bool, typer.Option("--strict", help="Make suspicious text an error (exit code 3).")]
 Quiet = Annotated[
     bool,
     typer.Option(
         "--quiet",
         "-q",
         rich_help_panel=EVERY,
-        help="Results and errors only; an unfinished model is still named.",
+        help="Only results and errors; an unfinished model is still reported.",
         callback=_set_quiet,
     ),
 ]

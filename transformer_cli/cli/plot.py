@@ -54,9 +54,9 @@ def plot(
 ) -> None:
     """Draw loss, score and learning rate of runs over steps, tokens or minutes.
 
-    Without -o one small curve each on stdout. Of several runs every file has all, for comparison; an .html is one page
-    that needs no network; a run without curves, such as an average, is left out. With --json the points themselves.
-    Nothing is needed of a run but its metrics.jsonl.
+    Without -o, one small curve of each on stdout. With several runs, every file shows them all, for comparison; .html
+    is one page that works offline. A run without curves, such as an average, is left out. --json prints the points
+    themselves. Of a run only its metrics.jsonl is needed.
 
     Examples:
       tx plot

@@ -25,8 +25,7 @@ def check_room(n: int) -> None:
     if n > max(2, there):
         raise UsageError(
             f"--processes {n}, but there {'is' if there == 1 else 'are'} {there} processor{'s' * (there != 1)} here",
-            hint="give each one of its own at least, and on GPUs no more processes than GPUs; "
-            "whoever wants more all the same starts them by torchrun",
+            hint="start at most one per processor, and on GPUs one per GPU; torchrun starts more all the same",
         )
 
 

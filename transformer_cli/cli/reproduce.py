@@ -26,7 +26,7 @@ def reproduce(
         typer.Argument(
             metavar="RUN",
             autocompletion=options.models,
-            help="A configuration with results beside it, or a run; with -o runs.",
+            help="A configuration with results beside it, or a run; with -o, runs.",
         ),
     ] = None,
     run_dir: Annotated[
@@ -39,26 +39,26 @@ def reproduce(
         ),
     ] = None,
     seed: Annotated[
-        int | None, typer.Option("--seed", min=0, metavar="N", rich_help_panel=MODEL, help="Draw otherwise.")
+        int | None, typer.Option("--seed", min=0, metavar="N", rich_help_panel=MODEL, help="Use another seed.")
     ] = None,
     overrides: Overrides = None,
     output: Annotated[
         str | None,
-        typer.Option("--output", "-o", metavar="FILE", help="Train nothing; write these runs' results there."),
+        typer.Option("--output", "-o", metavar="FILE", help="Train nothing; write these runs' results to a file."),
     ] = None,
     json_output: Json = False,
     quiet: Quiet = False,
     traceback: Traceback = False,
 ) -> None:
-    """Train and evaluate again, and say whether a result holds.
+    """Train and evaluate again, and check whether a result holds.
 
-    What a configuration NAME.yaml came to lies beside it, in NAME.results.json: its settings, the sha256 of each text,
-    versions, seeds, machine, and scores with signatures. Text or settings that are others now are refused. A score
-    holds where it is as close to the mean of the runs as one more of them has to be: within three standard deviations,
-    or the bootstrap's 95 % margin where that is more or there is only one run. Where one does not, the command ends
-    with 4.
+    The results of a configuration NAME.yaml lie beside it, in NAME.results.json: its settings, the sha256 of each text,
+    versions, seeds, machine, and scores with signatures. Text or settings that have changed since are refused. A score
+    holds if it is as close to the mean of those runs as another one should be: within three standard deviations, or
+    within the bootstrap's 95 % margin if that is more or there is only one run. If a score does not hold, the exit code
+    is 4.
 
-    One's own results are written by -o, from finished runs that `tx evaluate` has scored: several with a seed each are
+    -o writes your own results, from finished runs that `tx evaluate` has scored: several, each with its own seed, are
     worth more than one.
 
     Examples:
@@ -74,7 +74,7 @@ def reproduce(
     if output is not None:
         if run_dir is not None or seed is not None or overrides:
             raise UsageError(
-                "-o trains nothing, and takes no --run-dir, --seed or --set", hint="it writes what these runs came to"
+                "-o trains nothing, and takes no --run-dir, --seed or --set", hint="it writes the results of these runs"
             )
         path = Path(output)
         check_suffix(path, ".json", hint="mine.results.json for mine.yaml")
@@ -85,11 +85,11 @@ def reproduce(
         console.say(f"wrote {shown(path)}")
         return
     if len(recipes) > 1:
-        raise UsageError(f"{len(recipes)} results are named, but one is tried at a time", hint="-o writes of several")
+        raise UsageError(f"{len(recipes)} results are named, but one is tried at a time", hint="only -o takes several")
     config, results = _opened(recipes[0], [*(overrides or ()), *([] if seed is None else [f"seed={seed}"])])
     place = Path(run_dir or f"runs/{config.name}-again")
     if place.resolve() == Path(recipes[0]).resolve():
-        raise UsageError(f"{shown(place)} cannot try itself", hint="--run-dir names another directory")
+        raise UsageError(f"{shown(place)} would be its own second run", hint="--run-dir names another directory")
     if changed := results.changed(config):
         raise UsageError("the results are of other settings:\n" + "\n".join(f"  {line}" for line in changed))
     with console.pulse.doing("reading the text"):

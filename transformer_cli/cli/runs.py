@@ -17,16 +17,15 @@ if TYPE_CHECKING:
 
 
 def runs(
-    folder: Annotated[str, typer.Argument(metavar="DIR", help="Where the runs are, or one of them.")] = "runs",
+    folder: Annotated[str, typer.Argument(metavar="DIR", help="A folder of runs, or one run.")] = "runs",
     json_output: Json = False,
     quiet: Quiet = False,
     traceback: Traceback = False,
 ) -> None:
-    """List the runs: step, score, age, size, and whether they are finished, or trained just now, and what is missing.
+    """List the runs: step, score, age, size, whether they are finished or being trained, and what is missing.
 
-    The score is that of the best validation, with all of them as a curve where there is room; the run that was saved
-    last comes first, and `*` marks the one that other commands take where none is named. With --json also what
-    `tx evaluate` found.
+    The score is that of the best validation, with all of them as a curve if there is room. The run that was saved last
+    comes first; `*` marks the one that other commands take when none is named. --json adds what `tx evaluate` found.
 
     Examples:
       tx runs

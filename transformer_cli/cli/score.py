@@ -33,7 +33,10 @@ def score(
     gold: Annotated[
         str | None,
         typer.Option(
-            "--gold", metavar="FILE", rich_help_panel=TEXT, help="True alignments; says the model's error rate."
+            "--gold",
+            metavar="FILE",
+            rich_help_panel=TEXT,
+            help="True alignments, to report the model's error rate.",
         ),
     ] = None,
     output_file: Output = None,
@@ -45,16 +48,16 @@ def score(
     quiet: Quiet = False,
     traceback: Traceback = False,
 ) -> None:
-    """Score translations: the log-probability that the model gives to each line of --target, its --source given.
+    """Score given translations: the log-probability of each line of --target, given its line of --source.
 
-    A line of the result is the log-probability (natural, of the whole sentence), the number of pieces with the end
-    mark, and the perplexity per piece, separated by tabs. The numbers are those of a search that writes the same
-    pieces with --set precision=fp32, which is what scoring takes unless it is set; bf16 has three digits at best. (A
-    search now and then writes a text in other pieces than the tokenizer's, which are what is scored.)
+    Each line of the result has the log-probability (natural, of the whole sentence), the number of pieces with the end
+    mark, and the perplexity per piece, separated by tabs. The numbers are those of a search that writes the same pieces
+    with --set precision=fp32, which is what scoring uses unless it is set; bf16 has three digits at best. (Now and then
+    a search writes a text in other pieces than the tokenizer's; the tokenizer's are scored.)
 
-    Of an empty target, the end mark is scored. A source without text is never shown to a model: it translates to
-    nothing, so an empty target is certain (0, of no pieces), and any other has no score and does not count in the sums,
-    which are said on stderr.
+    For an empty target the end mark is scored. A source without text is never shown to a model: its translation is
+    empty, so an empty target is certain (0, of no pieces), and any other has no score and does not count in the sums on
+    stderr.
 
     With --json each line is an object with source, target, log_probability, perplexity, tokens, log_probabilities (one
     per piece, the end mark last) and unknown (pieces that the vocabulary does not have); the last one has the sums.

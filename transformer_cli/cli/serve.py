@@ -17,9 +17,11 @@ NEEDED = ("starlette", "uvicorn", "prometheus_client")
 def serve(
     host: Annotated[
         str,
-        typer.Option("--host", metavar="ADDRESS", help="The network to listen to; 0.0.0.0 lets everybody in."),
+        typer.Option("--host", metavar="ADDRESS", help="The address to listen on; 0.0.0.0 lets everybody in."),
     ] = "127.0.0.1",
-    port: Annotated[int, typer.Option("--port", metavar="N", min=0, max=65535, help="0 is any that is free.")] = 8000,
+    port: Annotated[
+        int, typer.Option("--port", metavar="N", min=0, max=65535, help="The port; 0 takes any that is free.")
+    ] = 8000,
     models: Models = None,
     config: Config = None,
     overrides: TrainedOverrides = None,
@@ -29,16 +31,16 @@ def serve(
 ) -> None:
     """Serve a trained model over HTTP: a page to type into, and JSON for programs.
 
-    POST /translate takes {"texts": [...]} and answers what `tx translate --json` says, and POST /attention what `tx
-    visualize-attention` does; /health, /metrics (Prometheus) and /openapi.json say the rest. Requests that wait are
-    translated together. What a request may have, and how long it may take, is --set serving.KEY=VALUE; how to search
-    is decoding.KEY.
+    POST /translate takes {"texts": [...]} and answers like `tx translate --json`, POST /attention like
+    `tx visualize-attention`; /health, /metrics (Prometheus) and /openapi.json describe the service. Waiting requests
+    are translated together. --set serving.KEY=VALUE limits what a request may have and how long it may take;
+    decoding.KEY sets the search.
 
-    Only this machine can reach it unless --host says otherwise; there is no password and no TLS: for others, put a
-    proxy before it that has them. Ctrl-C, SIGTERM or a closed terminal stops it once what it accepted
-    is answered.
+    Only this machine can reach it unless --host says otherwise. There is no password and no TLS: to let others in, put
+    a proxy that has both in front of it. Ctrl-C, SIGTERM or a closed terminal stops it once the accepted requests are
+    answered.
 
-    With --json an object with address, model and engine goes to stdout once it can be asked.
+    With --json an object with address, model and engine goes to stdout once it is ready.
 
     It needs its extra: pip install 'transformer-cli[serve]'.
 

@@ -36,10 +36,10 @@ def tokenize(
     config: Config = None,
     overrides: Overrides = None,
     run_dir: RunDir = None,
-    ids: Annotated[bool, typer.Option("--ids", help="Only the ids.")] = False,
-    decode: Annotated[bool, typer.Option("--decode", help="The other way round: the text that ids stand for.")] = False,
+    ids: Annotated[bool, typer.Option("--ids", help="Print only the ids.")] = False,
+    decode: Annotated[bool, typer.Option("--decode", help="The other way round: from ids to text.")] = False,
     target: Annotated[
-        bool, typer.Option("--target", help="The target's vocabulary, where each side has its own.")
+        bool, typer.Option("--target", help="Use the target's vocabulary, if each side has its own.")
     ] = False,
     to: To = None,
     json_output: Json = False,
@@ -48,10 +48,10 @@ def tokenize(
 ) -> None:
     """Show text as pieces and ids; with a configuration (-c) and no text, train the SentencePiece model of its run.
 
-    Text, a file (-i) or what comes in through a pipe is cut by the tokenizer of the latest run, of the one that -m
-    names, or of the run of a configuration: a line out for each line in, pieces, a tab, ids. `▁` is a space. With
-    --json each line is an object with text, pieces and ids. --to shows a source as a model of several languages reads
-    it, with the tag in front.
+    Text, a file (-i) or a pipe is split by the tokenizer of the latest run, of the run that -m names, or of a
+    configuration's run. Each line becomes a line of pieces, a tab, and ids. `▁` is a space. With --json each line is an
+    object with text, pieces and ids. --to shows a source as a model of several languages reads it, with the tag in
+    front.
 
     Examples:
       tx tokenize "thankfulness"
@@ -143,7 +143,7 @@ def _vocabulary(
     options.refuse_two_runs(model, config)
     if overrides and config is None:
         raise UsageError(
-            "--set changes a configuration, and there is none: text is cut by a tokenizer as it is",
+            "--set changes a configuration, and there is none: an existing tokenizer stays as it is",
             hint="-c NAME trains another one: tx tokenize -c tiny.yaml --set tokenizer.vocab_size=500",
         )
     named = None if config is None else load_config(config, overrides or [])

@@ -39,20 +39,21 @@ def train(
     run_dir: RunDir = None,
     overwrite: Annotated[
         bool,
-        typer.Option("--overwrite", help="Start anew; the run that is there is deleted as soon as the new one begins."),
+        typer.Option("--overwrite", help="Start anew; the existing run is deleted as soon as the new one begins."),
     ] = False,
     dry_run: Annotated[
-        bool, typer.Option("--dry-run", help="Check configuration and text, say what would happen.")
+        bool, typer.Option("--dry-run", help="Check configuration and text, and say what would happen.")
     ] = False,
     timed: Annotated[
-        bool, typer.Option("--time", help="With --dry-run: make a few updates, and say how long training would take.")
+        bool,
+        typer.Option("--time", help="With --dry-run: make a few updates, and estimate how long training would take."),
     ] = False,
     processes: Annotated[
-        int, typer.Option("--processes", min=1, metavar="N", help="Train with so many processes on this machine.")
+        int, typer.Option("--processes", min=1, metavar="N", help="Train with this many processes on this machine.")
     ] = 1,
     max_time: Annotated[
         str | None,
-        typer.Option("--max-time", metavar="TIME", help="After so many hours, save and stop: 11.5, or 11:30:00."),
+        typer.Option("--max-time", metavar="TIME", help="Save and stop after this many hours: 11.5, or 11:30:00."),
     ] = None,
     strict: Strict = False,
     json_output: Json = False,
@@ -62,9 +63,9 @@ def train(
     """Train a model, or continue one that was stopped: the same command does both.
 
     Trains the tokenizer if there is none, encodes the text, trains, validates by loss and by BLEU of real translations,
-    and keeps the best and the last checkpoints. Where a run begins, text of your own is looked through, 200,000 pairs
-    at most, or all with --dry-run and --strict: for pairs that are repeated, shifted, alike, of odd lengths or in two
-    texts at once, and for characters nobody sees.
+    and keeps the best and the last checkpoints. When a run begins, your text is checked, if it has at most 200,000
+    pairs or with --dry-run or --strict: for pairs that are repeated, misaligned, identical on both sides, of odd
+    lengths or in two texts at once, and for invisible characters.
 
     Examples:
       tx train -c tiny.yaml
@@ -100,7 +101,7 @@ def train(
         check_room(processes)
         raise typer.Exit(run_all(processes, [sys.executable, "-m", "transformer_cli", *sys.argv[1:]]))
     if processes not in (1, place().size):
-        raise UsageError(f"--processes {processes}, but WORLD_SIZE is {place().size}", hint="say it once")
+        raise UsageError(f"--processes {processes}, but WORLD_SIZE is {place().size}", hint="give one of them")
     texts = None
     if strict:
         from transformer_cli.data import checks, corpus

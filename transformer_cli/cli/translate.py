@@ -64,7 +64,7 @@ LengthPenalty = Annotated[
         "--length-penalty",
         metavar="X",
         rich_help_panel=SEARCH,
-        help="Exponent of the length that divides scores; 0 disables.",
+        help="Scores are divided by length to this power; 0 disables.",
     ),
 ]
 Progress = Callable[[int], object] | None
@@ -92,8 +92,8 @@ def translate(
             min=1,
             metavar="N",
             rich_help_panel=SEARCH,
-            help="Translations per line, in Moses' format, the best first, what had to stop last: at most the beam's "
-            "size; draws, with --sample.",
+            help="Translations per line, in Moses' format, the best first, unfinished ones last: at most the beam's "
+            "size; with --sample, draws.",
         ),
     ] = 1,
     length_penalty: LengthPenalty = None,
@@ -116,31 +116,30 @@ def translate(
         typer.Option(
             "--jsonl",
             rich_help_panel=TEXT,
-            help='Lines are objects: {"source": ..., "prefix": ...}; other fields go out again.',
+            help='Lines are objects: {"source": ..., "prefix": ...}; other fields are passed through.',
         ),
     ] = False,
     json_output: Json = False,
     quiet: Quiet = False,
     traceback: Traceback = False,
 ) -> None:
-    """Translate text, a file (-i, -o), what a pipe brings or what you type.
+    """Translate text, a file (-i, -o), a pipe or what you type.
 
-    As many lines come out as go in, in the same order, as soon as they are there; an empty line stays empty. The model
-    is the latest run, the one that -m names, several as an ensemble (-m A -m B), or the run of a configuration (-c).
-    How to search is a matter of --set decoding.KEY=VALUE: temperature, top_k, top_p, no_repeat_ngram, min_length, ...
+    As many lines come out as go in, in the same order, each as soon as it is ready; an empty line stays empty. The
+    model is the latest run, the run that -m names, several as an ensemble (-m A -m B), or a configuration's run (-c).
+    --set decoding.KEY=VALUE changes the search: temperature, top_k, top_p, no_repeat_ngram, min_length, ...
 
     With --json each line is an object with source, translation, score, tokens, n_best, truncated and flags: looped (the
     same words four times in a row), copied (three in four words are the source's), short (less than a third of the
-    source's words and two thirds of its letters), broken (bytes that are no character: a tokenizer with bytes lets the
-    model write them), split (of more pieces or sentences than the model learned from, so translated in parts), refused
-    (too long, with decoding.long=refuse; exit code 3), unseen (training never saw a word of the source), unsure (the
-    model gave it less probability, by its pieces' mean, than seven in eight translations of the validation text, found
-    greedily: of a beam's fewer are). If lines had to be touched (a byte order mark, carriage returns), a last object
-    says so in counts.
+    source's words and two thirds of its letters), broken (bytes that are no character, which a tokenizer with bytes can
+    write), split (more pieces or sentences than the model learned from, so translated in parts), refused (too long,
+    with decoding.long=refuse; exit code 3), unseen (a word of the source was not in training), unsure (a lower mean
+    probability of its pieces than seven in eight greedy translations of the validation text; a beam finds fewer such).
+    If lines had to be changed (a byte order mark, carriage returns), a last object counts them.
 
     --alignments come from cross-attention: from the row that a word comes out of, which was better in every model
-    measured here (docs/attention.md); --set decoding.alignment_reading=shifted reads the one it goes into, as Chen et
-    al. 2020 do. Words are those between white space. In --json they are `alignment`.
+    measured here (docs/attention.md); --set decoding.alignment_reading=shifted reads the row that it goes into, as Chen
+    et al. 2020 do. Words are separated by white space. In --json they are `alignment`.
 
     Examples:
       tx translate "ich mochte ein bier"

@@ -29,9 +29,7 @@ MAX_WEIGHTS = 20_000_000
 
 
 def visualize_attention(
-    text: Annotated[
-        list[str] | None, typer.Argument(metavar="SENTENCE", help="One sentence; or through a pipe.")
-    ] = None,
+    text: Annotated[list[str] | None, typer.Argument(metavar="SENTENCE", help="One sentence; or use a pipe.")] = None,
     model: Model = None,
     config: Config = None,
     output_files: Annotated[
@@ -46,18 +44,18 @@ def visualize_attention(
         str | None, typer.Option("--layers", metavar="LAYERS", help="2, 1-3, last, all, cross:2, encoder, ...")
     ] = None,
     heads: Annotated[
-        str | None, typer.Option("--heads", metavar="HEADS", help="3, 1-4, all, or mean, the default of pictures.")
+        str | None, typer.Option("--heads", metavar="HEADS", help="3, 1-4, all, or mean, the default for pictures.")
     ] = None,
     find: Annotated[
         str | None,
         typer.Option(
-            "--find", metavar="WORDS", help='Show the head that looks most from a word at another: "it -> animal".'
+            "--find", metavar="WORDS", help='Show the head that looks most from one word at another: "beer -> bier".'
         ),
     ] = None,
-    words: Annotated[bool, typer.Option("--words", help="Join pieces to words in pictures.")] = False,
+    words: Annotated[bool, typer.Option("--words", help="Merge pieces into words in pictures.")] = False,
     from_file: Annotated[
         str | None,
-        typer.Option("--from", metavar="FILE", help="Draw what a .npz or .json holds; no model is needed."),
+        typer.Option("--from", metavar="FILE", help="Draw what a .npz or .json file holds; no model is needed."),
     ] = None,
     pad_to: Annotated[
         int | None,
@@ -70,8 +68,8 @@ def visualize_attention(
 ) -> None:
     """Show where a model looks while it translates a sentence.
 
-    Without -o: the cross-attention of one layer as a heat map, and what its heads do. An .html is one interactive page
-    with everything, that works offline; .png, .svg and .pdf are figures of the chosen layers and heads; .npz and .json
+    Without -o: the cross-attention of one layer as a heat map, and what its heads do. .html is one interactive page
+    with everything, which works offline; .png, .svg and .pdf are figures of the chosen layers and heads; .npz and .json
     hold the numbers, and --from draws them again. Rows are queries and sum to 1; a decoder's row is `input → output`.
 
     Examples:

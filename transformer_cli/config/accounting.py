@@ -26,22 +26,22 @@ class Extra(Section):
     name: Name
     """Its name in the table."""
     shape: Annotated[list[Rows], Field(min_length=1, max_length=8)]
-    """Its weight, outputs first."""
+    """Shape of its weight, outputs first."""
     bias: bool = False
-    """As many numbers more as it has outputs."""
+    """A bias, too: one more number for each output."""
     trainable: bool = True
     """Whether training changes it."""
 
 
 class AccountingConfig(Section):
-    """What a model has, for `tx count-params` alone, that tx does not train."""
+    """What `tx count-params` counts, but tx does not train."""
 
     architecture: Literal["encoder-decoder", "decoder-only", "encoder-only"] = "encoder-decoder"
-    """tx trains the first; the others, GPT's and BERT's kind, it builds and counts."""
+    """tx trains the first; the others, GPT's and BERT's kind, it only builds and counts."""
     vocab: RowsOrNone | Vocabularies | None = None
-    """Another vocabulary than the tokenizer's: a number, or {source, target}; 0: vectors come from elsewhere."""
+    """A vocabulary other than the tokenizer's: a number, or {source, target}; 0 if vectors come from elsewhere."""
     attention_biases: Annotated[list[Projection], Field(min_length=1)] | None = None
-    """The projections of attention that have a bias, where only some of them have."""
+    """The projections of attention that have a bias, if only some of them have one."""
     extra: list[Extra] = Field(default_factory=list)
     """Counted, never built: what only some models have, such as {name: pooler, shape: [768, 768], bias: true}."""
 

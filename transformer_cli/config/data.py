@@ -54,7 +54,7 @@ class PhrasebookConfig(Section):
     seed: NonNegativeInt = 1
     """Another seed, another draw from the same grammar."""
     reasons: Annotated[float, Field(ge=0, le=0.9)] | None = None
-    """Share of the sentences that give a reason, as `weil sie zu breit war`; null: as often as the grammar does, 8%."""
+    """Share of the sentences that give a reason, such as `weil sie zu breit war`; null: the grammar's own share, 8%."""
 
 
 Split = str | ParallelFiles | InlinePairs
@@ -94,20 +94,20 @@ class DirectedText(Section):
     text: Split
     """A prefix, {source, target} files, {pairs: ...}, or `phrasebook`."""
     source: str | None = None
-    """Language translated from; `data.source` when not given."""
+    """Source language; `data.source` when not given."""
     target: str | None = None
-    """Language translated into; `data.target` when not given."""
+    """Target language; `data.target` when not given."""
     both: bool = False
-    """Both directions at once: every pair is read once forwards and once backwards."""
+    """Use both directions: every pair is read once forwards and once backwards."""
 
 
 class WeightedText(DirectedText):
     """One of several texts to learn from."""
 
     weight: Annotated[float, Field(gt=0, allow_inf_nan=False)] = 1.0
-    """How often an epoch sees its pairs; 2.5: each of them twice, and a half of them, drawn anew, once more."""
+    """How often an epoch sees its pairs; 2.5: each of them twice, and a half of them, drawn anew, a third time."""
     name: str | None = None
-    """What counts call it."""
+    """Its name in counts."""
 
 
 Texts = Split | list[DirectedText]
@@ -119,36 +119,36 @@ class DataConfig(Section):
     """Training, validation and test sentences.
 
     A split is a prefix (`corpus/train` means `corpus/train.de` and `corpus/train.en`, or the same with `.gz` where
-    that is not there unpacked), two explicit files, or pairs written in place. Paths are relative to the file that
-    names them.
+    there is no unpacked file), two explicit files, or pairs written in place. Paths are relative to the file that names
+    them.
     """
 
     train: Split | list[WeightedText] | None = PHRASEBOOK
-    """A prefix, {source, target} files, {pairs: [[source, target], ...]}, or `phrasebook`, the built-in corpus; several
-    as a list of {text: ..., weight: ..., name: ...}, each with languages of its own (source, target, both) if need be;
-    null for a model that was imported, until it is to learn more."""
+    """A prefix, {source, target} files, {pairs: [[source, target], ...]}, or `phrasebook`, the built-in corpus. Several
+    texts are a list of {text: ..., weight: ..., name: ...}, each with languages of its own (source, target, both) if
+    need be. null for an imported model, until it is to be trained further."""
     temperature: Annotated[float, Field(ge=1, allow_inf_nan=False)] = 1.0
-    """Of several texts: above 1, small ones are seen more often, as if drawn by their sizes to the power of 1 / T."""
+    """With several texts: above 1, small ones are seen more often, as if drawn by their sizes to the power of 1 / T."""
     valid: Annotated[Percentage | Texts | None, Field(union_mode="left_to_right")] = None
-    """Like `train`, in every direction that is learned, or in those of a list of {text: ..., source: ..., target: ...};
-    or a share of it such as 1%, held out by a hash of each pair, so that equal pairs stay together in both directions;
-    the phrasebook brings its own."""
+    """Like `train`, in every direction that is learned, or in those of a list of {text: ..., source: ..., target: ...}.
+    Or a share of the training text such as 1%, held out by a hash of each pair, so that equal pairs stay together in
+    both directions. The phrasebook brings its own."""
     test: Tests | None = None
-    """Like `valid`, or several by name, as {2016: corpus/test2016, 2017: corpus/test2017}; the phrasebook brings its
-    own two, `test` and `combinations`. Each has its score in every direction."""
+    """Like `valid`, or several by name, such as {2016: corpus/test2016, 2017: corpus/test2017}; the phrasebook brings
+    its own two, `test` and `combinations`. Each is scored in every direction."""
     tags: bool = False
-    """Begin each source with the language that is wanted, as one piece such as `<2en>`, which no text can write. Where
-    the texts have several target languages it always does."""
+    """Begin each source with a tag for the target language: one piece such as `<2en>`, which no text can write. Always
+    so where the texts have several target languages."""
     source: str = "de"
-    """Language translated from: the suffix of the source files."""
+    """Source language: the suffix of the source files."""
     target: str = "en"
-    """Language translated into: the suffix of the target files."""
+    """Target language: the suffix of the target files."""
     phrasebook: PhrasebookConfig = PhrasebookConfig()
     """Size and seed of the built-in corpus."""
     source_eos: bool = True
     """End the source with `</s>`."""
     max_length: PositiveInt = 256
-    """Pieces, end mark included; longer training pairs are left out and counted."""
+    """Pieces of a sentence at most, end mark included; longer training pairs are left out and counted."""
 
     @property
     def held_out(self) -> float | None:

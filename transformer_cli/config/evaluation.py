@@ -22,33 +22,33 @@ METRICS = Recipes(
 
 
 class CometConfig(Section):
-    """COMET (Rei et al. 2020), by the package unbabel-comet, in a process of its own."""
+    """COMET (Rei et al. 2020), by the package unbabel-comet, in a separate process."""
 
     model: Annotated[str, Field(min_length=1)] | None = None
     """A checkpoint, such as wmt22-comet-da/checkpoints/model.ckpt, with the hparams.yaml beside its folder; or, with
     `download`, a name such as Unbabel/wmt22-comet-da."""
     download: bool = False
-    """Let COMET fetch what is not on the disk: a model by its name, its encoder's tokenizer. Else it is told to open no
-    connection."""
+    """Let COMET fetch what is not on the disk: a model by its name, its encoder's tokenizer. Otherwise it is told to
+    open no connection."""
     python: Annotated[str, Field(min_length=1)] | None = None
-    """The Python of an environment that has unbabel-comet; tx's own when not given. What it needs is older than what
-    tx's extras do (NumPy 1, transformers 4): give it an environment of its own."""
+    """The Python of an environment that has unbabel-comet; tx's own when not given. unbabel-comet needs older packages
+    than tx's extras (NumPy 1, transformers 4), so give it an environment of its own."""
 
 
 class EvaluationConfig(Section):
-    """Metrics and their options, and how much doubt a score carries."""
+    """Metrics and their options, and how uncertain a score is."""
 
     metrics: list[Annotated[str, METRICS]] = Field(default=["bleu", "chrf", "chrf++", "ter"], min_length=1)
-    """What is computed, in this order."""
+    """The metrics to compute, in this order."""
     comet: CometConfig = CometConfig()
     tokenize: Literal["auto", "13a", "intl", "char", "zh", "none"] = "auto"
-    """sacreBLEU's tokenizer for BLEU. auto: 13a, but where the reference is written without spaces zh if it is Chinese,
-    else char; the signature says which."""
+    """sacreBLEU's tokenizer for BLEU. auto: 13a; if the reference is written without spaces, zh for Chinese, else char.
+    The signature says which."""
     lowercase: bool = False
     """Ignore case."""
     resamples: Annotated[int, Field(ge=40, le=10**6)] = 1000
-    """Of the bootstrap, for 95 % intervals and paired tests; sacreBLEU's usual number."""
+    """Resamples of the bootstrap, for 95 % intervals and paired tests; sacreBLEU's usual number."""
     trials: Annotated[int, Field(ge=40, le=10**6)] = 10_000
-    """Of approximate randomisation between two systems; sacreBLEU's usual number."""
+    """Trials of approximate randomisation between two systems; sacreBLEU's usual number."""
     seed: NonNegativeInt = 12345
-    """Of both; sacreBLEU's own, so that its command line gives the same intervals."""
+    """Seed of both; sacreBLEU's own, so that its command line gives the same intervals."""

@@ -67,14 +67,14 @@ class Biases(Section):
 
 
 class ModelConfig(Section):
-    """The paper's section 3. Its h is n_heads, N n_layers, d_k and d_v are d_head."""
+    """The paper's section 3. Its h is n_heads, its N is n_layers, its d_k and d_v are d_head."""
 
     d_model: Width = 512
     """Width of the residual stream."""
     n_heads: Heads = 8
     """Attention heads per layer."""
     n_kv_heads: Heads | None = None
-    """Heads of keys and values, each shared by as many heads of queries (Ainslie et al. 2023); n_heads when not
+    """Heads of keys and values, each shared by several heads of queries (Ainslie et al. 2023); n_heads when not
     given."""
     d_ff: Width = 2048
     """Width inside the feed-forward network."""
@@ -85,29 +85,31 @@ class ModelConfig(Section):
     norm: Literal["layer-norm", "rms-norm"] = "layer-norm"
     """LayerNorm (Ba et al. 2016) or RMSNorm (Zhang & Sennrich 2019)."""
     norm_position: Literal["pre", "post"] = "pre"
-    """pre: normalise what enters a sublayer (Xiong et al. 2020); post: what leaves it, as in the paper."""
+    """pre: normalise the input of a sublayer (Xiong et al. 2020); post: normalise after its residual sum, as in the
+    paper."""
     final_norm: bool | None = None
     """A norm after the last layer; when not given, true for pre and false for post."""
     activation: Literal["relu", "gelu", "silu", "swiglu", "geglu"] = "relu"
     """Inside the feed-forward network; swiglu and geglu (Shazeer 2020) have a third matrix, the gate."""
     positions: Position | SidePositions = "sinusoidal"
-    """How order enters: added sinusoids, those of tensor2tensor and M2M100 (halves: sines, then cosines), the paper's
-    from a stored table, an added table that is trained, rotated queries and keys (Su et al. 2021), or not at all; one
-    for both stacks, or {encoder, decoder}. One of your own can be plugged in (CONTRIBUTING.md, Recipes)."""
+    """How the model knows the order of pieces: added sinusoids (sinusoidal), the same as tensor2tensor and M2M100
+    arrange them, sines, then cosines (sinusoidal-halves), or from a stored table (sinusoidal-table), an added table
+    that is trained (learned), rotated queries and keys (rotary, Su et al. 2021), or not at all (none). One for both
+    stacks, or {encoder, decoder}. You can plug in your own (CONTRIBUTING.md, Recipes)."""
     max_positions: Rows | SideMaxPositions = 1024
-    """Rows of each stack's table for positions learned and sinusoidal-table; the others have no limit."""
+    """Rows of each stack's table, for learned and sinusoidal-table positions; the others have no limit."""
     first_position: RowsOrNone = 0
     """The number of the first position."""
     bias: bool | Biases = True
     """Biases in attention and feed-forward, or {attention, feed_forward, norm}."""
     output_bias: bool = False
-    """A bias for each piece in the output projection, as Marian's models have."""
+    """A bias for each piece in the output projection, as in Marian's models."""
     tied: Literal["all", "embeddings", "decoder", "none"] = "all"
-    """What is one matrix: source embedding, target embedding and output (all), the first two (embeddings), the last
-    two (decoder), or nothing (none)."""
+    """Which matrices are one: source embedding, target embedding and output projection (all), the first two
+    (embeddings), the last two (decoder), or none of them (none)."""
     qk_norm: bool = False
-    """Divide each head's queries and keys by their root mean square, times a trained scale, before they meet (Henry et
-    al. 2020; Dehghani et al. 2023 have LayerNorm there)."""
+    """Divide each head's queries and keys by their root mean square and multiply them by a trained scale, before they
+    meet (Henry et al. 2020; Dehghani et al. 2023 use LayerNorm there)."""
     embedding_scale: bool = True
     """Multiply embeddings by sqrt(d_model), as in the paper."""
     dropout: Probability = 0.1

@@ -23,22 +23,23 @@ class RunConfig(Section):
     """Everything that decides how a run goes."""
 
     name: Name | None = None
-    """The run's name: its directory is runs/NAME; the file's name when not given."""
+    """The run's name; its directory is runs/NAME. When not given, the file's name."""
     seed: NonNegativeInt = 1
     """Every random choice derives from it."""
     device: Literal["auto", "cpu", "cuda", "mps"] = "auto"
     """auto: CUDA, then MPS, then CPU."""
     precision: Literal["auto", "fp32", "bf16", "fp16"] = "auto"
-    """Of activations and products; weights and moments stay in fp32. auto: bf16 on a processor that has
-    instructions for it (AVX512-BF16, AMX; where nobody tells, it is measured) and on a GPU whose tensor cores have it,
-    fp16 where they have not; else fp32."""
+    """Of activations and matrix products; weights and moments stay in fp32. auto: bf16 on a CPU with instructions for
+    it (AVX512-BF16, AMX; measured where the system does not tell) and on a GPU whose tensor cores support it, fp16
+    where they do not; else fp32."""
     matmul_precision: Literal["highest", "high", "medium"] = "highest"
-    """Of products in fp32, see torch.set_float32_matmul_precision: with `high` GPUs since Ampere take TF32, with
-    `medium` CPUs with fast bf16 products take these; faster, and less exact."""
+    """Of products in fp32, as in torch.set_float32_matmul_precision: `high` lets GPUs since Ampere use TF32, `medium`
+    lets CPUs with fast bf16 products use these; faster, and less exact."""
     deterministic: bool = False
-    """Ask PyTorch for algorithms that give the same bits each time. A CPU needs no asking; a GPU is slower for it."""
+    """Ask PyTorch for algorithms that give the same bits each time. A CPU does not need this; a GPU is slower with
+    it."""
     threads: Annotated[int, Field(gt=0, le=1024)] | None = None
-    """CPU threads, at most one for each processor; PyTorch's choice when not given."""
+    """CPU threads, at most one per processor; PyTorch's choice when not given."""
     tokenizer: TokenizerConfig = TokenizerConfig()
     data: DataConfig = DataConfig()
     model: ModelConfig = ModelConfig()
@@ -256,11 +257,13 @@ def _vocabulary(config: RunConfig) -> Iterator[Contradiction]:
             "training.init_from",
         )
     if tokenizer.extend and tokenizer.kind == "byte":
-        yield Contradiction.of("bytes are all there are: there is none to add", "tokenizer.extend", "tokenizer.kind")
+        yield Contradiction.of(
+            "a byte tokenizer has all bytes: there is none to add", "tokenizer.extend", "tokenizer.kind"
+        )
     for index, part in enumerate(config.training.freeze if tokenizer.extend else ()):
         if part.partition(".")[0] in WITH_PIECES:
             yield Contradiction.of(
-                f"new pieces (tokenizer.extend) could not learn: {part} holds what belongs to them as it is",
+                f"new pieces (tokenizer.extend) could not learn: training.freeze keeps {part} fixed",
                 f"training.freeze.{index}",
                 "tokenizer.extend",
             )
@@ -341,7 +344,7 @@ def _schedule(config: RunConfig) -> Iterator[Contradiction]:
         peak = former_peak(training.learning_rate, config.model.d_model, training.warmup_updates)
         yield Contradiction.of(
             "noam is the paper's rate, (d_model * warmup_steps)^-0.5 at its peak: it takes no learning_rate (null); "
-            f"inverse-sqrt is the same curve up to any other, such as {peak!r}, which this once meant",
+            f"inverse-sqrt is the same curve up to any other, such as {peak!r}, which this setting used to mean",
             "training.learning_rate",
             "training.schedule",
         )
@@ -374,7 +377,7 @@ def _schedule(config: RunConfig) -> Iterator[Contradiction]:
         )
     if training.best_by == "bleu" and not training.validation_bleu:
         yield Contradiction.of(
-            "best_by: bleu needs validation_bleu: true; best_by: loss goes without",
+            "best_by: bleu needs validation_bleu: true; best_by: loss does not",
             "training.validation_bleu",
             "training.best_by",
         )

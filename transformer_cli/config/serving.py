@@ -11,18 +11,18 @@ from transformer_cli.config.section import PositiveFloat, PositiveInt, Section
 
 
 class ServingConfig(Section):
-    """What `tx serve` accepts; how it translates, `decoding:` says."""
+    """What `tx serve` accepts; `decoding:` says how it translates."""
 
     allowed_hosts: list[str] = Field(default=[])
-    """Names that it may be asked for besides localhost, such as translate.example.org behind a proxy. With none, a
-    service that other machines reach (--host) answers to any name, one of localhost to no other."""
+    """Names that the service answers to besides localhost, such as translate.example.org behind a proxy. With none, a
+    service that other machines can reach (--host) answers to any name, and one on localhost to no other."""
     max_texts: PositiveInt = 100
-    """Of a request."""
+    """Most texts of a request."""
     max_characters: PositiveInt = 10_000
-    """Of a request, all of its texts together."""
+    """Most characters of a request, all of its texts together."""
     max_beam_size: Annotated[int, Field(gt=0, le=MAX_BEAM)] = 10
-    """That a request may ask for; decoding.beam_size is always granted."""
+    """Largest beam that a request may ask for; decoding.beam_size is always allowed."""
     max_waiting: PositiveInt = 1000
-    """Texts that wait at most; who comes then is told to come again (status 503)."""
+    """Most texts that wait; whoever asks then is told to try again later (status 503)."""
     deadline_s: PositiveFloat = 30.0
-    """Seconds until a request that is not answered is given up (status 503)."""
+    """Seconds after which a request that is not answered is given up (status 503)."""

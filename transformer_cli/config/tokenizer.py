@@ -36,24 +36,25 @@ class TokenizerConfig(Section):
     """How the pieces are found: byte-pair encoding, a unigram language model, or whole words, characters or UTF-8
     bytes."""
     vocab_size: VocabSize | SideVocabSizes = 8000
-    """Pieces, specials included; a number, or {source, target}. Fitted, saying so, where the text is too small; of
-    characters the most frequent, of bytes always 261, and the tags of `data.tags`."""
+    """Pieces, specials included: a number, or {source, target}. Fitted, with a message, where the text is too small.
+    With kind char, the most frequent characters; with kind byte always 261, and the tags of `data.tags`."""
     joint: bool = True
     """One model for both sides; false trains one per side."""
     model: str | SideModels | None = None
-    """An existing SentencePiece model (or {source, target}) to take instead of training one."""
+    """An existing SentencePiece model (or {source, target}) to use instead of training one."""
     extend: Annotated[int, Field(ge=0, le=10**6)] = 0
-    """Pieces, at most, that are learned from the text on top of the tokenizer of `training.init_from`; the vector of
-    each begins as the mean of those that it was cut into."""
+    """Pieces, at most, to learn from the text and add to the tokenizer of `training.init_from`; the vector of each
+    starts as the mean of the pieces that it was cut into."""
     normalization: Literal["nfkc", "identity"] = "nfkc"
     """nfkc: Unicode NFKC with SentencePiece's whitespace rules; identity: the text as it is."""
     byte_fallback: bool = False
     """Spell characters outside the vocabulary as UTF-8 bytes instead of `<unk>`."""
     character_coverage: Annotated[float, Field(ge=0.98, le=1)] = 1.0
-    """Share of the characters of the training text that get a piece of their own; SentencePiece takes 0.98 or more."""
+    """Share of the characters of the training text that get a piece of their own; SentencePiece accepts 0.98 or
+    more."""
     sampling: Probability = 0.0
-    """BPE-dropout (Provilkov et al. 2020): the chance to skip a merge in training; for unigram, the sampling's alpha.
-    0: off."""
+    """BPE-dropout (Provilkov et al. 2020): the probability of skipping a merge in training; for unigram, the alpha of
+    its sampling. 0: off."""
 
     def asked(self, n_tags: int) -> tuple[int, int]:
         """Pieces of source and target, at most. n_tags: sources begin with one of so many (`data.tags`)."""

@@ -43,14 +43,15 @@ MAX_STEPS = 100_000
 
 
 class Budget(Section):
-    """How much training may take: one of these. It ends when that is spent, and the learning rate with it."""
+    """How much training may take: one of these. Training ends when it is spent, and the learning rate schedule with
+    it."""
 
     is_one_of_several: ClassVar[bool] = True
 
     minutes: PositiveFloat | None = None
-    """From the first update on, validations and checkpoints included, also those of a run that was stopped and goes on;
-    how long the last ones take is told by those before, so that a run with a single one may take longer. Time is never
-    the same twice, so that the weights are not either."""
+    """From the first update on, including validations and checkpoints, and everything before a run was stopped and
+    continued. How long the last validation and checkpoint take is estimated from those before, so a run with a single
+    one may take longer. Time is never the same twice, so the weights are not either."""
     tokens: PositiveInt | None = None
     """Target tokens to learn from, end marks included."""
     epochs: PositiveFloat | None = None
@@ -68,86 +69,87 @@ class TrainingConfig(Section):
     """Optimisation, validation, checkpoints and when to stop."""
 
     budget_tokens: Annotated[int, Field(ge=8, le=10**7)] = 4096
-    """Padded tokens of one batch, at most, on the source side and on the target side; memory grows linearly with it. Of
-    several processes each has a batch of its own, and an update learns from all of them."""
+    """Padded tokens of one batch, at most, on the source side and on the target side; memory grows linearly with it.
+    With several processes each has a batch of its own, and an update learns from all of them."""
     accumulation: PositiveInt = 1
     """Batches per update; their loss is normalised together, by the number of target tokens."""
     parallel: Literal["ddp", "fsdp"] = "ddp"
     """What each of several processes holds: `ddp` the whole model, `fsdp` a part of every weight, gradient and moment,
-    which takes less memory and more exchange; `tx count-params --memory` counts the whole."""
+    which takes less memory and more communication; `tx count-params --memory` counts the whole."""
     recompute: bool = False
-    """Keep only what goes into each layer and compute the rest again on the way back: less memory, more time;
-    `tx count-params --memory` does not count it."""
+    """Keep only the inputs of each layer and compute the rest again in the backward pass: less memory, more time;
+    `tx count-params --memory` does not take it into account."""
     budget: Budget | None = None
     max_steps: PositiveInt | None = None
     """Updates after which training ends; 100,000 when neither this nor a budget is given."""
     max_epochs: PositiveInt | None = None
     """Passes over the training text after which training ends."""
     max_hours: PositiveFloat | None = None
-    """Hours after which `tx train` stops, everything saved, to be continued by the same command (exit code 138)."""
+    """Hours after which `tx train` saves everything and stops (exit code 138); the same command continues."""
     stop_loss: PositiveFloat | None = None
     """End as soon as the mean training loss of an epoch falls below this."""
     patience: PositiveInt | None = None
     """End after this many validations in a row without a new best."""
     init_from: str | None = None
-    """Begin with the weights and the tokenizer of this run, or checkpoint: fine-tuning, as a run of its own. Its path
-    counts from where the command is typed, as that of `-m`, not from the file."""
+    """Start from the weights and the tokenizer of this run or checkpoint: fine-tuning, as a run of its own. The path is
+    relative to where the command is typed, like that of `-m`, not to the file."""
     freeze: list[Annotated[str, Field(min_length=1, max_length=200)]] = Field(default=[])
-    """Parts that stay as they are: `embeddings`, `encoder`, `decoder.layers.0-2`, or any tensor by its name."""
+    """Parts that are not trained: `embeddings`, `encoder`, `decoder.layers.0-2`, or any tensor by its name."""
     optimizer: Annotated[str, OPTIMIZERS] = "adam"
     """Adam (Kingma & Ba 2015), AdamW (Loshchilov & Hutter 2019), Muon (Jordan et al. 2024) for the matrices of layers
-    beside AdamW for all else, or AdamW with an average in place of a schedule (Defazio et al. 2024): the average is
-    what is validated and kept."""
+    with AdamW for all else, or schedule-free AdamW, which has an average in place of a schedule (Defazio et al. 2024):
+    the average is what is validated and kept."""
     learning_rate: PositiveFloat | None = 1e-3
     """The peak, reached at the end of the warm-up; null for `noam`, whose peak is (d_model * warmup_steps)^-0.5."""
     betas: list[Probability] = Field(default=[0.9, 0.98], min_length=2, max_length=2)
-    """Adam's decay rates of the two moments."""
+    """Adam's decay rates for the two moments."""
     eps: PositiveFloat = 1e-9
-    """Adam's denominator offset."""
+    """Adam's epsilon, added to the denominator."""
     weight_decay: NonNegativeFloat = 0.0
     """L2 (adam) or decoupled (all others) decay of the matrices; biases, norms and embeddings are left alone."""
     schedule: Annotated[str, SCHEDULES] = "inverse-sqrt"
-    """The learning rate after the warm-up; cosine and linear end at zero at `max_steps`, or where the budget does, noam
-    is the paper's, warmup-stable-decay stays at the peak and falls to zero in the last fifth (Hägele et al. 2024)."""
+    """The learning rate after the warm-up. cosine and linear fall to zero at `max_steps`, or where the budget ends;
+    noam is the paper's; warmup-stable-decay stays at the peak and falls to zero in the last fifth (Hägele et al.
+    2024)."""
     warmup_steps: NonNegativeInt | Percentage = 4000
     """Updates in which the learning rate rises linearly: a number, or a share of `max_steps` or of the budget, such as
     10%."""
     ema: Probability | None = None
-    """Keep an average of the weights beside them, of which so much is left after an update, such as 0.999, and no more
-    than (n - 1) / (n + 8) after the n-th; it is validated, too, and whichever is better is what a checkpoint translates
-    with."""
+    """Keep a moving average of the weights beside them: the share of it that is left after an update, such as 0.999,
+    and no more than (n - 1) / (n + 8) after the n-th. It is validated, too, and a checkpoint translates with whichever
+    is better."""
     clip_norm: PositiveFloat | None = 1.0
-    """Largest norm of an update's gradient; null: no clipping."""
+    """Largest norm allowed for an update's gradient; null: no clipping."""
     max_skipped: NonNegativeInt = 5
-    """Updates in a row that are skipped for numbers that are not finite; one more ends training (exit code 6). Those
+    """Updates in a row that may be skipped because numbers are not finite; one more ends training (exit code 6). Those
     after which fp16's loss scale is halved do not count."""
     label_smoothing: Probability = 0.1
-    """Mass spread over the vocabulary (Szegedy et al. 2016)."""
+    """Probability mass spread over the vocabulary (Szegedy et al. 2016)."""
     r_drop: PositiveFloat | None = None
-    """Read each sentence twice, with other dropout, and weigh by how much the predictions differ, such as 5 (Liang et
-    al. 2021): twice the time and activations of an update, of which MFU counts one half."""
+    """Read each sentence twice, with different dropout, and penalise the difference between the predictions with this
+    weight, such as 5 (Liang et al. 2021): twice the time and activations of an update, of which MFU counts one half."""
     word_dropout: Probability = 0.0
-    """Of source words, as spaces divide them, that an update does not see: their pieces' vectors are zero (Sennrich et
-    al. 2016)."""
+    """Share of source words, as spaces divide them, that an update does not see: the vectors of their pieces are zero
+    (Sennrich et al. 2016)."""
     validate_every: PositiveInt = 500
     """Updates between two validations."""
     validation_bleu: bool = True
     """Translate the validation text greedily at each validation, and score it."""
     best_by: Literal["bleu", "loss"] = "bleu"
-    """What makes a checkpoint the best."""
+    """What decides which checkpoint is the best."""
     checkpoint_every: PositiveInt | None = None
-    """Updates between two checkpoints; when not given, one at each validation. One of more than 64 MiB is written while
-    training goes on, from a copy, which takes that much memory; what several processes hold in parts, by each of
-    them."""
+    """Updates between two checkpoints; when not given, one at each validation. A checkpoint of more than 64 MiB is
+    written while training goes on, from a copy, which takes that much memory; parts that several processes hold are
+    written by each of them."""
     keep_best: PositiveInt = 1
-    """Checkpoints kept by merit."""
+    """How many of the best checkpoints are kept."""
     keep_last: PositiveInt = 1
-    """Checkpoints kept by age."""
+    """How many of the newest checkpoints are kept."""
     log_every: PositiveInt = 50
-    """Updates between two lines of progress."""
+    """Updates between two progress lines."""
     tensorboard: bool = False
-    """Write what metrics.jsonl gets for TensorBoard, too, into the run's folder `tensorboard`; needs the extra of that
-    name."""
+    """Also write the numbers of metrics.jsonl for TensorBoard, into the run's folder `tensorboard`; needs the extra of
+    that name."""
 
     @property
     def last_step(self) -> int | None:

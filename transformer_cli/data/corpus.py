@@ -377,7 +377,7 @@ def _phrasebook(way: Directed, data: DataConfig, name: str) -> Corpus:
     if {direction.source, direction.target} != {"de", "en"}:
         raise ConfigError(
             f"the phrasebook knows de and en, not {direction.source} and {direction.target}",
-            hint="data.source and data.target are the languages; data.train names a text of one's own",
+            hint="data.source and data.target are the languages; data.train names a text of your own",
         )
     pairs = getattr(_book(data.phrasebook), name)
     source, target = styled(pairs, source=direction.source, seed=data.phrasebook.seed)

@@ -215,7 +215,8 @@ def unequal(source: Path, target: Path, left: Sequence[str], right: Sequence[str
     places = _where_equal_lines_end(left, right) or partings(left, right)
     if not places:
         return DataError(
-            message, hint="no place shows where: too little tells which of their lines are translations of each other"
+            message,
+            hint="nothing shows where: too little tells which of their lines are translations of each other",
         )
     if places == [n_lines]:
         message += f"\n  They seem to match up to line {n_lines:,}, where the shorter one ends."
@@ -227,9 +228,7 @@ def unequal(source: Path, target: Path, left: Sequence[str], right: Sequence[str
         message += f"\n    {number}: {textwrap.shorten(lines[place], WIDTH_SHOWN, placeholder=' ...')}"
     if others:
         message += f"\n  More lines seem to be missing at about line {', '.join(f'{other + 1:,}' for other in others)}."
-    return DataError(
-        message, hint="look around that line for one that is missing in one file, or too much in the other"
-    )
+    return DataError(message, hint="look around that line for one that is missing in one file, or extra in the other")
 
 
 def _where_equal_lines_end(left: Sequence[str], right: Sequence[str]) -> list[int]:

@@ -124,7 +124,7 @@ class Volumes:
             is_long = any(reason != NO_PIECES for reason in found.counts)
             raise DataError(
                 f"no sentence pair is left to learn from, of {len(self.corpus):,}{why}",
-                hint=f"raise data.max_length, {limit}" if is_long else "look at the text: nothing in it is to be seen",
+                hint=f"raise data.max_length, {limit}" if is_long else "look at the text: it has no visible characters",
             )
         return found
 

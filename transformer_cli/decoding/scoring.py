@@ -128,7 +128,8 @@ def pairs_of(translator: Translator, sources: Sequence[str], targets: Sequence[s
                 is_room = limit == rooms[side]
                 way_out = ": the model has no more positions" if is_room else ", or raise decoding.max_source_length"
                 raise DataError(
-                    f"line {number:,}: the {side} has {length:,} pieces, end mark included, and {limit:,} are the most",
+                    f"line {number:,}: the {side} has {length:,} pieces, end mark included; "
+                    f"at most {limit:,} are possible",
                     hint=f"score its sentences one by one{way_out}",
                 )
     return pairs

@@ -78,7 +78,7 @@ class Translator(TextTranslator):
             self.shortlist()
         if (channel := self._channel_for(options)) is not None and options.beam_size == 1:
             raise UsageError(
-                f"{channel.name} is to choose from what a beam finds (decoding.rerank): one of 1 finds no two",
+                f"{channel.name} is to choose from what a beam finds (decoding.rerank): a beam of 1 finds only one",
                 hint="raise --beam-size, or leave it out: --set decoding.rerank=null",
             )
 

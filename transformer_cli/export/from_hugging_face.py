@@ -210,8 +210,8 @@ def _of_two_languages(
         marks = _marks(place / name, ids, n, config, said.get("unk_token", SPECIALS[UNK]))
         if languages := [piece for piece in ids if piece.startswith(">>") and piece.endswith("<<")]:
             raise UsageError(
-                f"{files.shown(place / name)} has marks of languages, such as {languages[0]}: a model of several "
-                "target languages, which is told in the text which one is meant",
+                f"{files.shown(place / name)} has language tags, such as {languages[0]}: a model of several target "
+                "languages, which reads in the text which one is meant",
                 hint="tx imports Marian's models of one pair of languages",
             )
         numberings.append(numbered(ids, n, pieces, marks))

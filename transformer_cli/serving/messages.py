@@ -144,9 +144,9 @@ async def read(request: Request, kind: type[Asked], limits: ServingConfig) -> As
 def check_texts(name: str, texts: list[str], limits: ServingConfig) -> None:
     """Refused for more than a request may have; DataError for what is no line."""
     if len(texts) > limits.max_texts:
-        raise Refused(413, f"{len(texts):,} {name}; {limits.max_texts:,} are the most of a request")
+        raise Refused(413, f"{len(texts):,} {name}; a request has at most {limits.max_texts:,}")
     if (n := sum(map(len, texts))) > limits.max_characters:
-        raise Refused(413, f"{name} of {n:,} characters; {limits.max_characters:,} are the most of a request")
+        raise Refused(413, f"{name} of {n:,} characters; a request has at most {limits.max_characters:,}")
     for number, text in enumerate(texts):
         check_line(text, place=f"{name}[{number}]")
 

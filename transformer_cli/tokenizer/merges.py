@@ -31,7 +31,7 @@ def merged(codes: str, listed: Collection[str], *, name: str = "the codes") -> M
             raise ModelError(
                 f"{name}: {' '.join(cut)} are never one symbol, though {pair[0]} and {pair[1]} are: merges that were "
                 "not learned from text, which SentencePiece cannot follow",
-                hint="cut the text by them yourself, and take the file of codes away: pieces are then words",
+                hint="split the text with them yourself, and remove the file of codes: then pieces are words",
             )
         scores[_here(whole)] = -1.0 - last
     characters = set("".join([*scores, *map(renamed, listed)])) - {SPACE}

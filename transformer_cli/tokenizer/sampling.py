@@ -215,7 +215,7 @@ def _kind(processor: Any) -> Cut:
         return BpeDropout(processor)
     except RuntimeError:
         raise ModelError(
-            "this tokenizer cannot sample: its model knows one way only to cut a word",
+            "this tokenizer cannot sample: its model knows only one way to split a word",
             hint="set tokenizer.sampling to 0, or tokenizer.kind to bpe or unigram",
         ) from None
 

@@ -202,7 +202,7 @@ def check_same(now: RunConfig, run_dir: Path) -> dict[str, Any]:
         how = "" if len(keys) > FEW or not before.keys() >= {*keys} else f": {_settings(before, keys)}"
         raise UsageError(
             f"{files.shown(run_dir)} is a run with another configuration:\n" + "\n".join(differences),
-            hint=f"to go on with it, say what it was{how}; give a new run another name (--set name=... or --run-dir), "
+            hint=f"to continue it, use its settings{how}; give a new run another name (--set name=... or --run-dir), "
             "or start this one anew with --overwrite",
         )
     if not any(steps):

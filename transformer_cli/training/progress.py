@@ -153,13 +153,13 @@ def progress_of(checkpoint: Checkpoint, options: TrainingConfig) -> Progress:
         wrong = [f"{'.'.join(map(str, error['loc'])) or 'all'} {error['input']!r:.60}" for error in failure.errors()]
     if wrong:
         raise ModelError(
-            f"{shown(checkpoint.path / STATE)} says what cannot be of a run: {', '.join(wrong[:5])}",
+            f"{shown(checkpoint.path / STATE)} has values that no run can have: {', '.join(wrong[:5])}",
             hint="restore the checkpoint from a copy, or start anew with --overwrite",
         )
     counts = options.budget is not None and options.budget.tokens is not None
     if counts and progress.step > progress.not_made and not progress.target_tokens:
         raise UsageError(
-            f"{shown(checkpoint.path)} is of before runs counted their tokens: nobody knows how much of "
+            f"{shown(checkpoint.path)} was saved before runs counted their tokens: nobody knows how much of "
             "training.budget.tokens is spent",
             hint="give the run training.max_steps or training.budget.epochs instead",
         )

@@ -240,7 +240,7 @@ def _scored(name: str) -> tuple[dict[str, Any], KeptRun]:
         differences += [f"checkpoint ({found.checkpoint})"] * (found.checkpoint != checkpoint)
         if differences:
             raise ModelError(
-                f"{test} of {shown(run_dir)} was scored otherwise than the run says: {', '.join(differences)}",
+                f"{test} of {shown(run_dir)} was not scored as the run says: {', '.join(differences)}",
                 hint=f"tx evaluate -m {shown(run_dir)}",
             )
     return settings_of(config), run
