@@ -206,7 +206,7 @@ def test_a_tokenizer_keeps_its_tags_and_is_another_one_for_them(tmp_path: Path) 
     again = Tokenizer.load(tmp_path)
     assert (again.tags, again.fingerprint) == (tokenizer.tags, tokenizer.fingerprint)
     assert Tokenizer(tokenizer.source).fingerprint != tokenizer.fingerprint
-    with pytest.raises(UsageError, match="de or en"):
+    with pytest.raises(UsageError, match="translates into de or en: say which"):
         again.encode_source(["ein bier"])
 
 

@@ -17,7 +17,7 @@ from transformer_cli.checkpoints.events import METRICS, read_events
 from transformer_cli.checkpoints.record import read_config, read_record
 from transformer_cli.errors import ModelError, TxError
 from transformer_cli.files import shown
-from transformer_cli.wording import counted
+from transformer_cli.wording import counted, listed
 
 Over = Literal["steps", "tokens", "minutes"]
 OVERS: tuple[Over, ...] = get_args(Over)
@@ -135,7 +135,7 @@ def added(run_dir: Path) -> str:
         "R-Drop": training.r_drop,
     }
     named = [f"{what} {amount:g}" for what, amount in amounts.items() if amount]
-    return " and ".join(filter(None, [", ".join(named[:-1]), *named[-1:]]))
+    return listed(named, "and")
 
 
 def figure(

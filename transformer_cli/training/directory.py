@@ -21,6 +21,7 @@ from transformer_cli.config.source import dump_config, load_config
 from transformer_cli.data.corpus import Corpus
 from transformer_cli.errors import DataError, ModelError, ResourceError, TxError, UsageError
 from transformer_cli.training.replacing import MEMORY, is_run, put_back, taken, undone
+from transformer_cli.wording import some
 
 if TYPE_CHECKING:
     from transformer_cli.training.parallel import World
@@ -315,9 +316,8 @@ def check_ours(run_dir: Path) -> None:
         return
     theirs = [name for name in taken(run_dir) if name != "config.yaml" or not _is_dumped(run_dir / name)]
     if theirs:
-        listed = ", ".join(theirs[:5]) + (f" and {len(theirs) - 5:,} more" if len(theirs) > 5 else "")
         raise UsageError(
-            f"{files.shown(run_dir)} is not a run, but has {listed}, which a run would replace",
+            f"{files.shown(run_dir)} is not a run, but has {some(theirs, 5)}, which a run would replace",
             hint="choose another --run-dir, or move that away",
         )
 
