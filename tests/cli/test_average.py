@@ -78,6 +78,8 @@ def test_the_mean_of_the_best_is_exact_names_its_parents_and_does_all_that_a_run
     assert "never validated" not in said
     assert tx("average", "runs/mine", "--last", "2") == 2
     assert "runs/mine-average is there already" in capfd.readouterr().err
+    assert tx("average", "runs/mine", "--last", "2", "-o", "my mean") == 0
+    assert "next: tx evaluate -m 'my mean'\n" in capfd.readouterr().err
     for name in ("empty", "mine.yaml", "leads"):
         if name == "leads":
             Path(name).symlink_to("nowhere")

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import shlex
 from collections.abc import Sequence
 from functools import partial
 from pathlib import Path
@@ -85,7 +86,7 @@ def average(
         console.result(json_line({"checkpoint": str(made), "parents": [str(parent) for parent in parents]}))
         return
     console.result(str(made))
-    console.say(f"next: tx evaluate -m {shown(place)}")
+    console.say(f"next: tx evaluate -m {shlex.quote(str(place))}", to_paste=True)
 
 
 def _copy_lexicon(run_dir: Path, place: Path) -> None:
