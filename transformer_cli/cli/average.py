@@ -74,10 +74,10 @@ def average(
     refuse_inside_a_run(place.parent)
 
     from transformer_cli.checkpoints.average import average as write
-    from transformer_cli.checkpoints.known import found
+    from transformer_cli.checkpoints.known import open_found
 
     with console.pulse.doing("averaging"):
-        made, parents = found(choose, lambda parents: (write(parents, place), parents))
+        made, parents = open_found(choose, lambda parents: (write(parents, place), parents))
         _copy_lexicon(run_of(parents[0]), place)
         if len({run_of(parent).resolve() for parent in parents}) == 1:
             _copy(run_of(parents[0]), place, WORD_COUNTS, LINES)
