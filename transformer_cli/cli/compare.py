@@ -112,8 +112,8 @@ def compare(
 
     translators = [translator_of(run, its) for run, its in zip(opened, settings, strict=True)]
     search = {"beam_size": beam_size, "length_penalty": length_penalty}
-    differences, options = _differences(opened), settings[0].evaluation
-    metrics.check(options)
+    differences, evaluation = _differences(opened), settings[0].evaluation
+    metrics.check(evaluation)
     for text in texts:
         _tell_what_was_learned(text, runs, opened)
     for number, text in enumerate(texts):
@@ -124,8 +124,8 @@ def compare(
             systems.append(report.System(shown(name), found.lines, found.flags))
         judged = report.Text(text.references, text.source)
         with console.pulse.doing("scoring"):
-            reports = report.reports(systems, judged, options, n_worst=0)
-            contrasts = [contrast(systems[0], other, judged, options, n_shown=sentences) for other in systems[1:]]
+            reports = report.reports(systems, judged, evaluation, n_worst=0)
+            contrasts = [contrast(systems[0], other, judged, evaluation, n_shown=sentences) for other in systems[1:]]
         if json_output:
             console.result(json_line(_as_json(text, opened, reports, contrasts, differences)))
             continue
@@ -134,7 +134,7 @@ def compare(
         from transformer_cli.cli.tables import show
 
         console.result(f"{'' if number == 0 else chr(10)}{text.name}:")
-        show_reports(reports, options, markdown=markdown)
+        show_reports(reports, evaluation, markdown=markdown)
         console.result("")
         settings_table = [_table(runs, differences)] if differences else []
         show([*settings_table, *_contrast_tables(reports, contrasts)], markdown=markdown)

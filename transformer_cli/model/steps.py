@@ -30,13 +30,13 @@ LEAST_KEYS = 16
 class Steps:
     """The memory's keys and values per sentence, and each beam's past.
 
-    position: tokens read so far. start, end: where the newest keys are. n_keys: those that are read,
-    of which those from `end` on are hidden. beams: how many places there were at each position. taken_BW: where beams
-    are, on the CPU; places_R: the same as numbers of B * W, None where they are everywhere. hidden_BWN: what is added
-    to scores, for each key that there is room for. memory: its keys (J, K, S) and values (J, S, K) by layer; past and
-    new: views of `past_PLBGNK` that a step reads and writes. only_U: the ids whose logits are wanted, None for all;
-    products: what makes them, rounded and not. exact: where the logits of the latest step are rounded, what computes
-    some of them (R, K) from their ids or places as they are.
+    position: tokens read so far. start, end: where the newest keys are. n_keys: those that are read, of which those
+    from `end` on are hidden. beams: how many places there were at each position. taken_BW: where beams are, on the CPU;
+    places_R: the same as numbers of B * W, None where they are everywhere. hidden_BWN: what is added to scores, for
+    each key that there is room for. memory: its keys (J, K, S) and values (J, S, K) by layer; past and new: views of
+    `past_PLBGNK` that a step reads and writes. only_U: the ids whose logits are wanted, None for all; products: what
+    makes them, rounded and not. exact: where the logits of the latest step are rounded, what computes some of them (R,
+    K) from their ids or places as they are.
     """
 
     def __init__(self, memory_keys_LBGKS: Tensor, memory_values_LBGSK: Tensor, memory_bias: Tensor | None) -> None:

@@ -144,8 +144,7 @@ def figure(
     """A file of a panel for each quantity and a line for each run, the same bytes for the same curves.
 
     runs: their names, and their curves. note: stands above them. fonts: for them, by their families; matplotlib's own
-    when not given. suffix: .png, .svg or .html, which is a page around
-    the .svg that asks for nothing.
+    when not given. suffix: .png, .svg or .html, which is a page around the .svg that asks for nothing.
     """
     import matplotlib
     from matplotlib.figure import Figure

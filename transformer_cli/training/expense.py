@@ -75,9 +75,8 @@ def expense(
     overwrite: bool,
     reading_s: float,
 ) -> tuple[Disk, Preparing]:
-    """texts: train and valid, as they are used. tokenizer: None where it would still be trained. pieces: of
-    source and target, at most. reading_s: how long
-    it took to read the texts.
+    """texts: train and valid, as they are used. tokenizer: None where it would still be trained. pieces: of source and
+    target, at most. reading_s: how long it took to read the texts.
     """
     sample, n_pairs = _sample(texts["train"]), sum(len(texts[name]) for name in ("train", "valid") if name in texts)
     tokenizer_s = 0.0

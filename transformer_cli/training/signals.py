@@ -85,8 +85,8 @@ class StopRequest:
         number = self.reason
         assert number is not None
         is_over = self.end is not None and number == TIME_IS_OVER
-        time = f"training.max_hours, {spelled(3600 * (self.hours or 0))}, is nearly over"
-        how = f"{time}: stopped" if is_over else HOW[number]
+        limit = f"training.max_hours, {spelled(3600 * (self.hours or 0))}"
+        how = f"{limit}, is nearly over: stopped" if is_over else HOW[number]
         return Interrupted(f"{how} {what}", signal_number=number)
 
     def _note(self, number: int, frame: FrameType | None) -> None:
