@@ -35,7 +35,7 @@ class Product(ABC):
         return n
 
 
-class Turned(Product):
+class Transposed(Product):
     """W^T as it lies in memory: for a single row faster than anything else, and never slower than W."""
 
     def __init__(self, weight_OI: Tensor, bias_O: Tensor | None) -> None:
@@ -50,7 +50,7 @@ class Turned(Product):
         return residual_RO if self.bias_O is None else residual_RO.add_(self.bias_O)
 
 
-class Shared(Product):
+class Split(Product):
     """W^T in parts of its columns, which threads share, for a single row: MKL leaves that to one of them, and it takes
     as long as it takes to read the weights."""
 
@@ -139,8 +139,11 @@ def product_of(
     if rounds:
         return Rounded(weight, bias)
     weight, bias = weight.to(dtype), None if bias is None else bias.to(dtype)
-    kind = Packed if can_pack(weight) and not few else Shared if few and few_rows() == 1 and only is None else Turned
-    return kind(weight, bias)
+    if can_pack(weight) and not few:
+        return Packed(weight, bias)
+    if few and few_rows() == 1 and only is None:
+        return Split(weight, bias)
+    return Transposed(weight, bias)
 
 
 def can_pack(weight: Tensor) -> bool:

@@ -1,4 +1,4 @@
-"""What a prepared model remembers from one step to the next.
+"""What a prepared model remembers from one step to the next: its key-value cache.
 
 B sentences, W places for beams, R beams of all sentences, N cached keys, P keys or values (2), G heads of these,
 K d_head, L layers, S source length, J heads of keys of all sentences (B * G), U ids whose logits are wanted, X any
@@ -7,8 +7,8 @@ features
 Keys and values of self-attention are written once and never moved. All beams of a sentence share one row of them, and
 a table says which of them are whose past, as what is added to the scores: following a parent copies a row of that
 table, not the keys. Attention has a query for each place; where there is no beam, it is that of another one, and nobody
-reads what comes of it. Keys of the memory, written once and read often, are turned as the product with queries wants
-them.
+reads what comes of it. Keys of the memory, written once and read often, are transposed as the product with queries
+wants them.
 """
 
 from __future__ import annotations
