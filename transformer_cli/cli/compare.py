@@ -8,6 +8,7 @@ from typing import TYPE_CHECKING, Annotated, Any
 import typer
 
 from transformer_cli.cli import console, options
+from transformer_cli.cli.judging import learned_by
 from transformer_cli.cli.options import (
     TEXT,
     Json,
@@ -148,17 +149,15 @@ def compare(
 
 def _tell_what_was_learned(text: TestSet, runs: Sequence[str], opened: Sequence[OpenedRun]) -> None:
     """Where a run was trained with what it is compared by."""
-    from transformer_cli.data.checks import Looked, overlap
+    from transformer_cli.data.checks import Looked
     from transformer_cli.data.corpus import Corpus
-    from transformer_cli.data.fingerprints import load_fingerprints
 
-    looked = None if text.is_own else Looked(Corpus(text.source or [], text.references[0]))
+    if text.is_own:
+        return
+    looked = Looked(Corpus(text.source or [], text.references[0]))
     for name, run in zip(runs, opened, strict=True):
-        if looked is not None and (learned := load_fingerprints(run.path)) is not None:
-            learned_by = f"the training text of {shown(name)}"
-            of_sources = run.config.data.tells_directions_by_source
-            for finding in overlap(text.name, looked, learned_by, {None: learned}, of_sources=of_sources):
-                console.warn(str(finding))
+        for finding in learned_by(run, text, looked, named=name):
+            console.warn(str(finding))
 
 
 def _refuse_other_languages(opened: Sequence[OpenedRun], to: str | None) -> None:
