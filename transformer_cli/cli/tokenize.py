@@ -21,7 +21,8 @@ from transformer_cli.wording import counted
 
 if TYPE_CHECKING:
     from transformer_cli.config.run import RunConfig
-    from transformer_cli.data.corpus import Corpus, Lines
+    from transformer_cli.data.corpus import Corpus
+    from transformer_cli.data.lines import Lines
     from transformer_cli.tokenizer import Tokenizer, TokenizerReport, Vocabulary
     from transformer_cli.tokenizer.losses import Unknown
 
