@@ -13,7 +13,7 @@ from typing import Protocol
 from transformer_cli.checkpoints.manifest import File, Name
 from transformer_cli.checkpoints.tensors import Portion
 from transformer_cli.errors import ResourceError
-from transformer_cli.files import create_file, guards, shown, unreadable
+from transformer_cli.files import ask_guards, create_file, shown, unreadable
 
 FAILED = "failed"
 """What a process posts whose part will never be there."""
@@ -176,8 +176,7 @@ def _digest(path: Path, spans: Iterable[tuple[int, int]]) -> str:
                 while left and (n := file.readinto(room[: min(left, len(room))])):
                     digest.update(room[:n])
                     left -= n
-                    for guard in guards:
-                        guard(path)
+                    ask_guards(path)
     except OSError as failure:
         raise unreadable(path, failure, error=ResourceError) from failure
     return digest.hexdigest()

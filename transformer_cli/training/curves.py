@@ -152,17 +152,17 @@ def figure(
 
     panels = [panel for panel in PANELS if any(curve.panel == panel for _, found in runs for curve in found)]
     settings: Any = {"svg.hashsalt": "tx", "text.parse_math": False, "font.size": 9}
-    file = io.BytesIO()
     settings |= {"font.family": list(fonts)} if fonts else {}
+    file = io.BytesIO()
     with matplotlib.rc_context(settings), warnings.catch_warnings():
         warnings.filterwarnings("ignore", "Glyph .* missing")  # who names the fonts knows
         drawing = Figure(figsize=(7, 2.6 * len(panels)), layout="constrained")
         axes = drawing.subplots(len(panels), 1, sharex=True, squeeze=False)[:, 0]
+        lines = [(number, name, curve) for number, (name, found) in enumerate(runs) for curve in found]
         for axis, panel in zip(axes, panels, strict=True):
-            for number, (name, found) in enumerate(runs):
-                for curve in found:
-                    if curve.panel == panel:
-                        _line(axis, curve, name, number)
+            for number, name, curve in lines:
+                if curve.panel == panel:
+                    _line(axis, curve, name, number)
             axis.set_ylabel(panel)
             axis.grid(alpha=0.3)
         axes[0].legend(fontsize="small")

@@ -102,16 +102,8 @@ def _opened(run_dir: Path, tell: Callable[[str], None]) -> Iterator[int]:
     for is_last in (False, True):
         files.make_directory(run_dir)
         with ExitStack() as directory, ExitStack() as file:
-            descriptor, lock = _open(run_dir, os.O_RDONLY, directory), None
-            try:
-                _lock(descriptor, run_dir)
-                with suppress(OSError):  # what is written there will say why
-                    lock = _open(run_dir / LOCK, os.O_RDWR | os.O_CREAT, file)
-                if lock is not None:
-                    _lock(lock, run_dir)
-            except OSError as failure:
-                why = f"locks are refused there ({failure.strerror})"
-                tell(f"nothing keeps a second `tx train` out of {files.shown(run_dir)}: {why}")
+            descriptor = _open(run_dir, os.O_RDONLY, directory)
+            lock = _locked(run_dir, descriptor, file, tell)
             if not is_last and not (_is_at(run_dir, descriptor) and (lock is None or _is_at(run_dir / LOCK, lock))):
                 continue
             try:
@@ -124,6 +116,22 @@ def _opened(run_dir: Path, tell: Callable[[str], None]) -> Iterator[int]:
                     for place in made:
                         place.rmdir()
             return
+
+
+def _locked(run_dir: Path, directory: int, file: ExitStack, tell: Callable[[str], None]) -> int | None:
+    """Lock the directory that is open, and LOCK in it; the latter, open until `file` is closed, or None where it cannot
+    be made. Told where there are no locks."""
+    lock = None
+    try:
+        _lock(directory, run_dir)
+        with suppress(OSError):  # what is written there will say why
+            lock = _open(run_dir / LOCK, os.O_RDWR | os.O_CREAT, file)
+        if lock is not None:
+            _lock(lock, run_dir)
+    except OSError as failure:
+        why = f"locks are refused there ({failure.strerror})"
+        tell(f"nothing keeps a second `tx train` out of {files.shown(run_dir)}: {why}")
+    return lock
 
 
 def _open(path: Path, flags: int, opened: ExitStack) -> int:

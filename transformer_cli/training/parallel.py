@@ -146,8 +146,7 @@ class Board:
 
     def pause(self) -> None:
         """Raises what the guards of the disk do, too: there is no use in waiting for what will not be written."""
-        for guard in files.guards:
-            guard(Path())
+        files.ask_guards(Path())
         if self._until == math.inf and self.store.check([FAILED]):
             self._until = time.monotonic() + GRACE_S  # its own words come first
         if time.monotonic() > self._until:
