@@ -14,7 +14,6 @@ from transformer_cli.accounting.freezing import frozen
 from transformer_cli.accounting.parameters import count
 from transformer_cli.checkpoints import store
 from transformer_cli.config.run import RunConfig
-from transformer_cli.config.tokenizer import SideModels
 from transformer_cli.data import corpus
 from transformer_cli.data.checks import Finding, Looked, findings
 from transformer_cli.data.used import as_used
@@ -198,9 +197,8 @@ def _tokenizer(config: RunConfig, place: Path | None) -> tuple[str, Tokenizer | 
     """Where the tokenizer would come from, and it itself where it is there."""
     if place is not None and (place / "tokenizer.json").exists():
         return "of the run", Tokenizer.load(place)
-    if (given := config.tokenizer.model) is not None:
-        paths = (given.source, given.target) if isinstance(given, SideModels) else (given,)
-        return "given", read_tokenizer(*paths, tags=config.data.tagged)
+    if config.tokenizer.given:
+        return "given", read_tokenizer(*config.tokenizer.given, tags=config.data.tagged)
     return f"{config.tokenizer.kind}, to be trained", None
 
 
