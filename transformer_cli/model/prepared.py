@@ -75,7 +75,8 @@ class Prepared:
         return self._form(tokens_R).step(tokens_R, state)
 
     def _form(self, ids: Tensor) -> Form:
-        """Of one state, too, the first steps may have many rows and the last ones few: it is in the same dtype."""
+        """The form for so many rows. The first steps of a search may have many and the last ones few: both forms take
+        its state, whose dtype is the same."""
         return self.for_few if ids.numel() <= self.few_rows else self.for_many
 
     @cached_property
@@ -313,7 +314,7 @@ class Layer:
 
 
 class CrossLayer(Layer):
-    """And cross-attention."""
+    """The same with cross-attention between the two."""
 
     def __init__(self, layer: DecoderLayer, product: ProductOf, rounded: ProductOf, dtype: torch.dtype) -> None:
         super().__init__(layer, rounded, rounded, dtype)

@@ -122,7 +122,7 @@ class Steps:
         return self.past[layer]
 
     def _settle(self, taken_BW: Tensor) -> None:
-        """Beams are where it says."""
+        """Beams are now where taken_BW says."""
         self.taken_BW = taken_BW
         self.places_R: Tensor | None = None
         if not taken_BW.all():

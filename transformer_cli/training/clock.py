@@ -54,7 +54,7 @@ class Clock:
         return self.now() - self._began
 
     def lap(self, kind: Kind) -> float:
-        """What passed since the lap before, in seconds, was this."""
+        """All time since the lap before was spent on this; returns the seconds."""
         now = self.now()
         seconds, self.since = now - self.since, now
         self.latest[kind] = seconds

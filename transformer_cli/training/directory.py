@@ -74,11 +74,11 @@ PLACES = {"data.train", "data.valid", "data.test"}
 
 @contextmanager
 def claimed(run_dir: Path, tell: Callable[[str], None] = lambda words: None) -> Iterator[None]:
-    """Nobody else trains here meanwhile; the claim ends with the process, however that ends. UsageError if somebody
+    """Nobody else trains here meanwhile; the claim ends with the process, however that ends. UsageError where somebody
     does. Where the system or its disk knows no such locks, nothing is claimed, and that is told.
 
     Once the directory is no longer where it was, every write below its name raises ResourceError: it would make half a
-    run there. What is made for it, and still is empty in the end, goes again.
+    run there. Folders that were made for it, and are still empty in the end, are removed.
     """
     with _opened(run_dir, tell) as descriptor, _held(run_dir, descriptor):
         yield
@@ -96,8 +96,8 @@ def trained_in(run_dir: Path, tell: Callable[[str], None]) -> Iterator[None]:
 
 @contextmanager
 def _opened(run_dir: Path, tell: Callable[[str], None]) -> Iterator[int]:
-    """The directory, and LOCK in it, locked; made where they are missing, and once more where who had the lock removed
-    them in the end, as is done here."""
+    """The directory, open, with it and LOCK in it locked. Both are made where they are missing, and made once more
+    where whoever had the lock removed them in the end, as is done here."""
     made = [place for place in (run_dir, *run_dir.parents) if not os.path.lexists(place)]
     for is_last in (False, True):
         files.make_directory(run_dir)
@@ -148,8 +148,8 @@ def _is_at(place: Path, descriptor: int) -> bool:
 
 
 def _lock(descriptor: int, run_dir: Path) -> None:
-    """Have the lock, soon: who asks whether somebody trains here has it for a moment. UsageError where somebody keeps
-    it, OSError where there are no locks."""
+    """Take the lock, within PATIENCE_S: whoever only asks whether somebody trains here holds it for a moment.
+    UsageError where somebody keeps it, OSError where there are no locks."""
     import fcntl
 
     until = time.monotonic() + PATIENCE_S
@@ -220,7 +220,7 @@ def check_same(now: RunConfig, run_dir: Path) -> dict[str, Any]:
 
 
 def lost(run_dir: Path, record: Mapping[str, Any], step: int) -> Iterator[str]:
-    """What a run that was saved after this step has no more, and what follows from that."""
+    """What a run that was saved after this step lacks, and what follows from that."""
     if "versions" not in record:
         yield "run.json is missing: the run's choices are made anew, and its text is not checked"
     if not (run_dir / "config.yaml").exists():

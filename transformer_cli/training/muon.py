@@ -49,7 +49,8 @@ class Muon(torch.optim.AdamW):
             self.param_groups = every
 
     def _update(self, group: dict[str, Any]) -> None:
-        """Of a parameter that several matrices lie in, each by itself."""
+        """Move the matrices of a group; where several lie in one parameter, such as W^Q, W^K and W^V, each by
+        itself."""
         waiting: list[tuple[Tensor, Sequence[Tensor]]] = []
         how, n = {"rate": group["lr"], "decay": group["weight_decay"], "dtype": group["dtype"]}, 0
         for parameter, rows in zip(group["params"], group["rows"], strict=True):
@@ -63,7 +64,7 @@ class Muon(torch.optim.AdamW):
         _move(waiting, **how)
 
     def _ahead(self, parameter: Tensor) -> Tensor:
-        """Where Nesterov's momentum is."""
+        """The gradient with Nesterov's momentum."""
         state = self.state[parameter]
         if "momentum" not in state:
             state["momentum"] = torch.zeros_like(parameter)
@@ -75,7 +76,7 @@ class Muon(torch.optim.AdamW):
 def _move(
     parameters: Sequence[tuple[Tensor, Sequence[Tensor]]], *, rate: float, decay: float, dtype: torch.dtype | None
 ) -> None:
-    """Each with its matrices, as momentum has them."""
+    """Update parameters, each given with its matrices as momentum has them."""
     directions = iter(orthogonal([one for _, matrices in parameters for one in matrices], dtype))
     for parameter, matrices in parameters:
         step = torch.cat([SIZE * max(one.shape) ** 0.5 * next(directions) for one in matrices])

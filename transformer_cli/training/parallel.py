@@ -96,7 +96,8 @@ class World:
         ]
 
     def first_of_each_machine(self) -> list[int]:
-        """The processes that have a machine for themselves as long as the others wait; this one's is the first."""
+        """One process of each machine, which works for all of it while the others wait; the main process is the
+        first."""
         ranks = self.gather(str(environment.local_rank()))
         return [rank for rank, local_rank in enumerate(ranks) if rank == 0 or local_rank == "0"]
 

@@ -23,7 +23,7 @@ from transformer_cli.wording import counted
 
 
 def _no_share(warmed: Any) -> Any:
-    """Checkpoints of before had a share there, of a limit that is not known."""
+    """Older checkpoints have a share here, of a limit that is not known."""
     return None if isinstance(warmed, float) else warmed
 
 

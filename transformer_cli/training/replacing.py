@@ -147,7 +147,7 @@ def forget(run_dir: Path) -> None:
 
 @contextmanager
 def undone(run_dir: Path, tell: Callable[[str], None]) -> Iterator[None]:
-    """Whatever ends it before what was set aside has been forgotten: that is put back, and told."""
+    """Within, whatever ends the program before what was set aside is forgotten puts it back, and tells so."""
     try:
         yield
     except BaseException as end:

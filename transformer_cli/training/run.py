@@ -257,7 +257,8 @@ class Run:
         return stops or ends
 
     def _asked(self) -> list[float]:
-        """Whether to stop; where the time ends, with as much left as the latest of everything took."""
+        """Whether to stop, as numbers that add up over the processes. Time is over where less is left of it than one of
+        each kind of work took last."""
         return self.stop.asked(next_s=sum(self.clock.latest.values()) + self.keeper.to_end_s())
 
     def _spent_s(self) -> float:
