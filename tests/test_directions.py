@@ -16,7 +16,8 @@ from encoded import encode
 from ranks import codes, start
 
 import transformer_cli as tx
-from transformer_cli.checkpoints.store import find_checkpoint, list_checkpoints, load_checkpoint
+from transformer_cli.checkpoints.find import find_checkpoint, list_checkpoints
+from transformer_cli.checkpoints.store import load_checkpoint
 from transformer_cli.cli import failures
 from transformer_cli.cli.app import main
 from transformer_cli.config.data import DataConfig, Direction

@@ -13,8 +13,8 @@ import pytest
 from test_run import assert_same_bits, settings
 
 from transformer_cli.checkpoints import store
+from transformer_cli.checkpoints.find import find_checkpoint, list_checkpoints
 from transformer_cli.checkpoints.known import open_found
-from transformer_cli.checkpoints.store import find_checkpoint, list_checkpoints
 from transformer_cli.errors import ModelError, ResourceError, UsageError
 from transformer_cli.model.transformer import Transformer
 from transformer_cli.sealing import sealed, unsealed

@@ -24,7 +24,6 @@ from transformer_cli.checkpoints.find import (
     MANIFEST,
     POINTERS,
     RUNS,
-    find_checkpoint,
     list_checkpoints,
     pointed,
     step_name,
@@ -67,25 +66,6 @@ from transformer_cli.files import (
 from transformer_cli.model.build import build_model
 from transformer_cli.model.transformer import Transformer
 from transformer_cli.sealing import sealed
-
-__all__ = [
-    "STATE",
-    "Checkpoint",
-    "DamagedError",
-    "OpenedRun",
-    "check_vacant",
-    "find_checkpoint",
-    "list_checkpoints",
-    "load_checkpoint",
-    "mark_latest",
-    "open_run",
-    "point",
-    "pointed",
-    "prune",
-    "save_checkpoint",
-    "set_aside",
-    "step_name",
-]
 
 
 @dataclass(frozen=True)

@@ -14,8 +14,9 @@ import torch
 from transformer_cli.attention_maps.aligner import align_texts, alignments
 from transformer_cli.attention_maps.capture import attention_maps
 from transformer_cli.attention_maps.maps import AttentionMaps
+from transformer_cli.checkpoints.find import find_checkpoint
 from transformer_cli.checkpoints.known import open_found
-from transformer_cli.checkpoints.store import OpenedRun, find_checkpoint, open_run
+from transformer_cli.checkpoints.store import OpenedRun, open_run
 from transformer_cli.cli.unseen import Unseen
 from transformer_cli.config.run import RunConfig
 from transformer_cli.decoding.scoring import Likelihood, score_texts

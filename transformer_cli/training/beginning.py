@@ -9,9 +9,10 @@ from pathlib import Path
 import torch
 from torch import Tensor, nn
 
+from transformer_cli.checkpoints.find import find_checkpoint
 from transformer_cli.checkpoints.known import open_found
 from transformer_cli.checkpoints.manifest import MODEL
-from transformer_cli.checkpoints.store import OpenedRun, find_checkpoint, open_run
+from transformer_cli.checkpoints.store import OpenedRun, open_run
 from transformer_cli.checkpoints.tensors import load_weights, weights
 from transformer_cli.config.run import RunConfig
 from transformer_cli.config.source import preset_names

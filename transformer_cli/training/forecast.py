@@ -12,7 +12,7 @@ import numpy as np
 
 from transformer_cli.accounting.freezing import frozen
 from transformer_cli.accounting.parameters import count
-from transformer_cli.checkpoints import store
+from transformer_cli.checkpoints.find import list_checkpoints
 from transformer_cli.config.run import RunConfig
 from transformer_cli.data import corpus
 from transformer_cli.data.checks import Finding, Looked, findings
@@ -107,7 +107,7 @@ def forecast(
     check_directory(run_dir)
     check_ours(run_dir)
     record = {} if overwrite else check_same(config, run_dir)
-    checkpoints = store.list_checkpoints(run_dir)
+    checkpoints = list_checkpoints(run_dir)
     frozen(config)
     parent = parent_of(config, replaced=run_dir) if overwrite or not checkpoints else None
     machine = decide(config)

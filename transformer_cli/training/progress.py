@@ -10,8 +10,9 @@ from typing import Annotated, Any, ClassVar
 
 import pydantic
 
+from transformer_cli.checkpoints.manifest import STATE
 from transformer_cli.checkpoints.standing import ranked
-from transformer_cli.checkpoints.store import STATE, Checkpoint
+from transformer_cli.checkpoints.store import Checkpoint
 from transformer_cli.config.section import NonNegativeFloat, NonNegativeInt, PositiveInt
 from transformer_cli.config.training import Budget, TrainingConfig
 from transformer_cli.decoding.doubt import Certainty

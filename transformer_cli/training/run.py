@@ -14,7 +14,7 @@ import torch
 
 from transformer_cli import environment, files
 from transformer_cli.accounting.freezing import frozen
-from transformer_cli.checkpoints import store
+from transformer_cli.checkpoints.find import find_checkpoint, list_checkpoints
 from transformer_cli.checkpoints.known import check_belongs
 from transformer_cli.checkpoints.manifest import read_manifest
 from transformer_cli.checkpoints.record import other_versions, read_record, versions
@@ -103,7 +103,7 @@ class Run:
         if not overwrite:
             self.record = directory.check_same(self.config, self.run_dir)
         self.held = frozen(self.config)
-        is_new = overwrite or not store.list_checkpoints(self.run_dir)
+        is_new = overwrite or not list_checkpoints(self.run_dir)
         if not is_new and (others := other_versions(self.record.get("versions", {}))):
             self.listener.warn(f"{others}: bits will differ, and what is left of an epoch may be drawn otherwise")
         self.parent = beginning.parent_of(self.config, replaced=self.run_dir) if is_new else None
@@ -384,6 +384,6 @@ class Run:
         files.write_text(self.run_dir / "config.yaml", dump_config(self.config))
 
     def _outcome(self, *, was_finished: bool) -> Outcome:
-        best, score = store.find_checkpoint(str(self.run_dir)), max(self.progress.scores.values(), default=None)
+        best, score = find_checkpoint(str(self.run_dir)), max(self.progress.scores.values(), default=None)
         end, example = (self.progress.step, self.progress.finished or ""), example_of(self.texts[1], self.config.data)
         return Outcome(self.run_dir, *end, best, score, was_finished, example)
