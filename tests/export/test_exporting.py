@@ -212,6 +212,14 @@ def test_an_export_replaces_no_link_and_goes_no_way_up(tmp_path, capfd):
     assert not (tmp_path / "deep").exists()
 
 
+def test_an_export_may_go_beside_the_folder_that_one_is_in(trained_run, tmp_path, monkeypatch):
+    """`-o ../there` was refused."""
+    (tmp_path / "here").mkdir()
+    monkeypatch.chdir(tmp_path / "here")
+    assert tx("export", "ctranslate2", "-m", str(trained_run), "-o", "../there") == 0
+    assert (tmp_path / "there/model.bin").exists()
+
+
 def test_the_text_to_compare_on_may_come_through_stdin(trained_run, tmp_path, capfd, monkeypatch):
     monkeypatch.setattr(sys, "stdin", io.TextIOWrapper(io.BytesIO(b"ich mochte ein bier\n")))
     assert main(["export", "onnx", "-m", str(trained_run), "-o", str(tmp_path / "there"), "-i", "-", "--json"]) == 0

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Sequence
 from dataclasses import dataclass
+from itertools import dropwhile
 from pathlib import Path
 from typing import Any
 
@@ -66,10 +67,10 @@ def check_format(name: str, quantization: str | None) -> Format:
 
 
 def check_place(place: Path) -> None:
-    """UsageError where something is there, or a link, which no directory replaces, or a way up after one down;
-    ResourceError where nothing can be written.
-    """
-    if place.is_symlink() or ".." in place.parts:
+    """UsageError where something is there, or a link, which no directory replaces, or where a `..` follows a name;
+    ResourceError where nothing can be written."""
+    named = dropwhile(lambda part: part in ("..", place.anchor), place.parts)
+    if place.is_symlink() or ".." in named:  # whose folders are made for it, those that it leaves again, too
         raise UsageError(
             f"{files.shown(place)} is a link or goes up by `..`", hint="name the directory itself, which need not exist"
         )
