@@ -123,12 +123,10 @@ def forecast(
     check_unspent(progress, config.training, run_dir)
     place = None if overwrite else run_dir / "tokenizer"
     origin, tokenizer = _tokenizer(config, place if parent is None else parent.path / "tokenizer")
-    pieces = config.tokenizer.asked(len(config.data.tagged))
-    if tokenizer is not None:
-        pieces = tokenizer.source_size, tokenizer.target_size
-    if parent is not None and config.tokenizer.extend:
-        origin = f"of the run, and up to {counted(config.tokenizer.extend, 'new pieces')}, to be trained"
-        pieces = (pieces[0] + config.tokenizer.extend, pieces[1] + config.tokenizer.extend)
+    new = config.tokenizer.extend if parent is not None else 0
+    if new:
+        origin = f"of the run, and up to {counted(new, 'new pieces')}, to be trained"
+    pieces = _pieces(config, tokenizer, new=new)
     peak_step, peak_rate = peak(
         config.training,
         d_model=config.model.d_model,
@@ -200,6 +198,14 @@ def _tokenizer(config: RunConfig, place: Path | None) -> tuple[str, Tokenizer | 
     if config.tokenizer.given:
         return "given", read_tokenizer(*config.tokenizer.given, tags=config.data.tagged)
     return f"{config.tokenizer.kind}, to be trained", None
+
+
+def _pieces(config: RunConfig, tokenizer: Tokenizer | None, *, new: int) -> tuple[int, int]:
+    """Of source and target, at most. new: that are learned on top of those of the tokenizer."""
+    source, target = config.tokenizer.asked(len(config.data.tagged))
+    if tokenizer is not None:
+        source, target = tokenizer.source_size, tokenizer.target_size
+    return source + new, target + new
 
 
 def _sizes(used: Mapping[str, corpus.Corpus], looked: Mapping[str, Looked]) -> dict[str, TextSize]:
