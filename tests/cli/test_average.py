@@ -102,6 +102,22 @@ def test_the_step_and_standing_are_the_newest_parents_in_whatever_order_they_are
         assert {key for key in newest if state[key] != newest[key]} <= {"scores", "finished"}
 
 
+@pytest.mark.parametrize(("here", "run", "place"), [(".", ".", ".."), ("checkpoints", "..", "../..")])
+def test_the_mean_of_the_run_that_one_is_in_lies_beside_it(
+    here: str,
+    run: str,
+    place: str,
+    trained_run: Path,
+    capfd: pytest.CaptureFixture[str],
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    """`tx average . --last 2` was a bug in tx: that has no name."""
+    shutil.copytree(trained_run, "mine")
+    monkeypatch.chdir(Path("mine", here))
+    assert tx("average", run, "--last", "1") == 0
+    assert capfd.readouterr().out == f"{place}/mine-average/checkpoints/step-00000150\n"
+
+
 @pytest.mark.parametrize(
     ("arguments", "code", "said"),
     [

@@ -67,7 +67,8 @@ def average(
     if best is not None or last is not None:
         run_dir = find_run(runs[0])
         choose = partial(_best, run_dir, best) if best is not None else partial(_last, run_dir, last or 0)
-        place = Path(output_dir or run_dir.with_name(f"{run_dir.resolve().name}-average"))
+        beside = run_dir / ".." if run_dir.name in ("", "..") else run_dir.parent  # of a link, beside the link
+        place = Path(output_dir or beside / f"{run_dir.resolve().name}-average")
     else:
         named, place = [find_checkpoint(name) for name in runs], Path(output_dir or "")
         choose = partial(list, named)
