@@ -9,7 +9,7 @@ from pathlib import Path
 from typing import Any
 
 from transformer_cli import __version__, files
-from transformer_cli.checkpoints.store import OpenedRun
+from transformer_cli.checkpoints.store import OpenedRun, refuse_here
 from transformer_cli.errors import DataError, ModelError, UsageError
 from transformer_cli.export.card import card
 from transformer_cli.export.comparison import TOLERANCE, Comparison, Probe, compare
@@ -79,6 +79,7 @@ def check_place(place: Path) -> None:
             f"{files.shown(place)} is there already: an export never replaces anything",
             hint="name another directory, or delete this one",
         )
+    refuse_here(place, option="-o")
     files.check_directory(place)
 
 
