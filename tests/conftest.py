@@ -198,10 +198,7 @@ def loaded_run(trained_run: Path):
 @pytest.fixture
 def here(trained_run: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
     """The folder whose latest run is the trained one is the current one."""
-    from transformer_cli.cli import console
-
     monkeypatch.chdir(trained_run.parent.parent)
-    monkeypatch.setattr(console, "_quiet", False)
     return trained_run.parent.parent
 
 
