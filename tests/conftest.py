@@ -189,7 +189,8 @@ def warm(tmp_path_factory: pytest.TempPathFactory) -> Iterator[list[str]]:
 @pytest.fixture(scope="session")
 def loaded_run(trained_run: Path):
     """The trained run, opened; nobody changes it."""
-    from transformer_cli.checkpoints.store import find_checkpoint, open_run
+    from transformer_cli.checkpoints.find import find_checkpoint
+    from transformer_cli.checkpoints.store import open_run
 
     return open_run(find_checkpoint(str(trained_run)))
 
@@ -197,10 +198,7 @@ def loaded_run(trained_run: Path):
 @pytest.fixture
 def here(trained_run: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
     """The folder whose latest run is the trained one is the current one."""
-    from transformer_cli.cli import console
-
     monkeypatch.chdir(trained_run.parent.parent)
-    monkeypatch.setattr(console, "_quiet", False)
     return trained_run.parent.parent
 
 

@@ -9,8 +9,6 @@ from collections.abc import Callable
 
 from transformer_cli import files
 
-OPERATIONS = [name for name in vars(files.Disk) if not name.startswith("_")]
-
 
 class Saboteur:
     """A disk whose Nth operation raises `failure`; `count` operations succeeded, `struck` says whether it did fail.

@@ -16,7 +16,8 @@ from encoded import encode
 from ranks import codes, start
 
 import transformer_cli as tx
-from transformer_cli.checkpoints.store import find_checkpoint, list_checkpoints, load_checkpoint
+from transformer_cli.checkpoints.find import find_checkpoint, list_checkpoints
+from transformer_cli.checkpoints.store import load_checkpoint
 from transformer_cli.cli import failures
 from transformer_cli.cli.app import main
 from transformer_cli.config.data import DataConfig, Direction
@@ -206,7 +207,7 @@ def test_a_tokenizer_keeps_its_tags_and_is_another_one_for_them(tmp_path: Path) 
     again = Tokenizer.load(tmp_path)
     assert (again.tags, again.fingerprint) == (tokenizer.tags, tokenizer.fingerprint)
     assert Tokenizer(tokenizer.source).fingerprint != tokenizer.fingerprint
-    with pytest.raises(UsageError, match="de or en"):
+    with pytest.raises(UsageError, match="translates into de or en: say which"):
         again.encode_source(["ein bier"])
 
 

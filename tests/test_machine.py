@@ -15,7 +15,7 @@ import torch
 
 import transformer_cli as tx
 from transformer_cli import machine
-from transformer_cli.cli import console, failures
+from transformer_cli.cli import failures
 from transformer_cli.cli.app import main
 from transformer_cli.config.run import RunConfig
 from transformer_cli.config.source import dump_config, load_config
@@ -45,8 +45,7 @@ def old_processor(monkeypatch: pytest.MonkeyPatch) -> None:
 
 
 @pytest.fixture
-def run(trained_run: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
-    monkeypatch.setattr(console, "_quiet", False)
+def run(trained_run: Path, tmp_path: Path) -> Path:
     return Path(shutil.copytree(trained_run, tmp_path / "run"))
 
 

@@ -19,7 +19,8 @@ from conftest import PAIRS
 from torch import Tensor
 
 import transformer_cli as tx
-from transformer_cli.checkpoints.store import list_checkpoints, load_checkpoint
+from transformer_cli.checkpoints.find import list_checkpoints
+from transformer_cli.checkpoints.store import load_checkpoint
 from transformer_cli.config.model import ModelConfig
 from transformer_cli.config.run import RunConfig
 from transformer_cli.config.training import TrainingConfig

@@ -20,7 +20,6 @@ import pytest
 import typer
 from typer.main import get_command
 
-from transformer_cli.cli import console
 from transformer_cli.cli.app import app
 from transformer_cli.config.source import load_config
 
@@ -118,9 +117,8 @@ def check(command):
 
 
 @pytest.fixture
-def folder(tmp_path, monkeypatch):
+def folder(tmp_path):
     """Where a reader would be: the files that the README shows are there."""
-    monkeypatch.setattr(console, "_quiet", False)
     return tmp_path
 
 

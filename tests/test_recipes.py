@@ -10,7 +10,7 @@ import torch
 from conftest import PAIRS
 
 from transformer_cli.checkpoints.store import load_checkpoint
-from transformer_cli.cli import console, failures
+from transformer_cli.cli import failures
 from transformer_cli.cli.app import main
 from transformer_cli.config.evaluation import EvaluationConfig
 from transformer_cli.config.model import POSITIONS, ModelConfig
@@ -66,7 +66,6 @@ def outside(tmp_path, monkeypatch):
     install(site, ENTRY_POINTS)
     monkeypatch.syspath_prepend(str(OUTSIDE))
     monkeypatch.syspath_prepend(str(site))
-    monkeypatch.setattr(console, "_quiet", False)
 
 
 def tx(*arguments):

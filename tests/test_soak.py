@@ -10,7 +10,7 @@ from typing import Any
 
 import pytest
 
-from transformer_cli.checkpoints.store import list_checkpoints
+from transformer_cli.checkpoints.find import list_checkpoints
 
 SOAK: dict[str, Any] = runpy.run_path(str(Path(__file__).parents[1] / "scripts" / "soak"))
 RUN = """

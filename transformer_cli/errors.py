@@ -6,7 +6,7 @@ from __future__ import annotations
 class TxError(Exception):
     """A failure that a user can understand and mend: what, where, what was expected, what to do.
 
-    message: one sentence or several lines, without a trailing full stop rule. hint: the next step to take.
+    message: a sentence or several lines. hint: what to do next.
     """
 
     exit_code = 1

@@ -70,6 +70,11 @@ guards: list[Callable[[Path], None]] = []
 """Asked for every path before it is changed in any way; one that raises prevents that."""
 
 
+def ask_guards(path: Path) -> None:
+    for guard in guards:
+        guard(path)
+
+
 @contextmanager
 def atomic_file(path: str | Path) -> Iterator[BinaryIO]:
     """Open `path` for writing; it appears, or replaces what was there, when the block ends without an error.
@@ -332,8 +337,7 @@ def shown(path: str | Path) -> str:
 @contextmanager
 def writing(path: Path, *, verb: str = "write") -> Iterator[None]:
     """Turn an OSError, of other libraries too, into a ResourceError that names the path, the reason and the remedy."""
-    for guard in guards:
-        guard(path)
+    ask_guards(path)
     try:
         yield
     except OSError as failure:

@@ -10,7 +10,7 @@ from typing import TYPE_CHECKING, TypeVar
 from pydantic import TypeAdapter, ValidationError
 
 from transformer_cli.checkpoints.find import find_checkpoint
-from transformer_cli.checkpoints.known import KnownRun, found
+from transformer_cli.checkpoints.known import KnownRun, open_found
 from transformer_cli.checkpoints.manifest import STATE, way_out
 from transformer_cli.checkpoints.record import read_config
 from transformer_cli.config.data import Direction
@@ -159,7 +159,7 @@ def _opened_to_rank(path: str, settings: RunConfig) -> tuple[KnownRun, Translato
             f"{shown(path)}, which is to rank translations (decoding.rerank), does not exist",
             hint="name another run: --set decoding.rerank.run=RUN, or leave it out: --set decoding.rerank=null",
         )
-    run = found(partial(find_checkpoint, path), open_run)
+    run = open_found(partial(find_checkpoint, path), open_run)
     decoding = settings.decoding
     plain = DecodingConfig(batch_size=decoding.batch_size, budget_tokens=decoding.budget_tokens)
     return run, translator_of(run, settings.model_copy(update={"decoding": plain}))
@@ -167,8 +167,8 @@ def _opened_to_rank(path: str, settings: RunConfig) -> tuple[KnownRun, Translato
 
 def usual_sentences_of(run: KnownRun) -> int | None:
     """Of the lines that it learned from; None where the run does not say."""
-    found = run.record.get("data", {}).get("train", {}).get("usual_sentences")
-    return found if isinstance(found, int) and found > 0 else None
+    n = run.record.get("data", {}).get("train", {}).get("usual_sentences")
+    return n if isinstance(n, int) and n > 0 else None
 
 
 def _unsure_below(runs: Sequence[KnownRun]) -> float | None:

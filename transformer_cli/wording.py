@@ -1,9 +1,22 @@
-"""Numbers in messages, with the word for what they count."""
+"""Numbers and lists in messages."""
 
 from __future__ import annotations
+
+from collections.abc import Sequence
 
 
 def counted(n: int, what: str) -> str:
     """`96 heads`, `1 head`. what: for several."""
     one = what.removesuffix("es") if what.endswith(("ches", "sses", "xes")) else what.removesuffix("s")
     return f"{n:,} {one if n == 1 else what}".rstrip()
+
+
+def listed(names: Sequence[str], word: str) -> str:
+    """`de, en or fr`. word: between the last two."""
+    return f" {word} ".join(filter(None, [", ".join(names[:-1]), *names[-1:]]))
+
+
+def some(names: Sequence[str], most: int) -> str:
+    """`a, b and 3 more`. most: so many are named."""
+    rest = f" and {len(names) - most:,} more" if len(names) > most else ""
+    return ", ".join(names[:most]) + rest

@@ -13,7 +13,8 @@ import argparse
 
 from transformer_cli.attention_maps.aligner import align_texts
 from transformer_cli.attention_maps.alignment import Gold, error_rate
-from transformer_cli.checkpoints.store import find_checkpoint, open_run
+from transformer_cli.checkpoints.find import find_checkpoint
+from transformer_cli.checkpoints.store import open_run
 from transformer_cli.data.phrasebook import phrasebook
 from transformer_cli.loading import translator_of
 

@@ -93,7 +93,8 @@ def model(folder: Path, run: str, *names: str) -> None:
     each compared by tx itself."""
     from safetensors.torch import save_file
 
-    from transformer_cli.checkpoints.store import find_checkpoint, open_run
+    from transformer_cli.checkpoints.find import find_checkpoint
+    from transformer_cli.checkpoints.store import open_run
     from transformer_cli.checkpoints.tensors import weights
 
     opened = open_run(find_checkpoint(run))

@@ -22,7 +22,8 @@ import numpy as np
 from transformer_cli.attention_maps.capture import attention_maps
 from transformer_cli.attention_maps.maps import AttentionMaps
 from transformer_cli.attention_maps.views import view
-from transformer_cli.checkpoints.store import find_checkpoint, open_run
+from transformer_cli.checkpoints.find import find_checkpoint
+from transformer_cli.checkpoints.store import open_run
 from transformer_cli.data.phrasebook import phrasebook
 from transformer_cli.data.phrasebook.clauses import Clause
 from transformer_cli.data.phrasebook.compound import _ACTOR, _TABLE, because

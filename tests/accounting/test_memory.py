@@ -319,7 +319,7 @@ def test_caches_are_as_large_as_the_real_ones(seed, storage):
 @pytest.mark.parametrize("seed", range(10))
 def test_what_is_laid_out_for_translating_takes_the_bytes_of_its_tensors(seed, storage, monkeypatch):
     """Each storage once that the module does not hold."""
-    monkeypatch.setattr(products, "Packed", products.Turned)  # the bytes of oneDNN's layout cannot be asked for
+    monkeypatch.setattr(products, "Packed", products.Transposed)  # the bytes of oneDNN's layout cannot be asked for
     monkeypatch.setattr(laid_out, "can_pack", lambda weight: True)  # nor of a machine that has none
     model, work, vocab, network = translating(seed, storage)
     prepared = Prepared(network)

@@ -12,6 +12,7 @@ import torch
 from torch.utils._python_dispatch import TorchDispatchMode
 
 from transformer_cli.checkpoints import store
+from transformer_cli.checkpoints.find import find_checkpoint
 from transformer_cli.checkpoints.tensors import load_weights, portion, weights
 from transformer_cli.config.model import ModelConfig
 from transformer_cli.config.run import RunConfig
@@ -57,11 +58,11 @@ def run(tmp_path):
 
 
 def test_a_run_can_be_moved_and_opened_elsewhere(run, tmp_path, monkeypatch):
-    before = store.open_run(store.find_checkpoint(str(run)))
+    before = store.open_run(find_checkpoint(str(run)))
     elsewhere = tmp_path / "ganz wo änders"
     shutil.move(run, elsewhere)
     monkeypatch.chdir(elsewhere)
-    after = store.open_run(store.find_checkpoint("."))
+    after = store.open_run(find_checkpoint("."))
     assert after.config == before.config == CONFIG
     assert after.tokenizer.encode_source(SOURCE) == before.tokenizer.encode_source(SOURCE)
     assert not after.model.training
@@ -105,13 +106,13 @@ def test_a_run_is_opened_without_a_draw(run):
     """Random weights used to be made first, from the caller's generator, to be overwritten."""
     before = torch.get_rng_state()
     with Draws() as draws:
-        store.open_run(store.find_checkpoint(str(run)))
+        store.open_run(find_checkpoint(str(run)))
     assert draws.found == []
     assert torch.equal(torch.get_rng_state(), before)
 
 
 def test_the_same_weights_make_the_same_file_whatever_order_they_come_in(run):
-    model = store.open_run(store.find_checkpoint(str(run))).model
+    model = store.open_run(find_checkpoint(str(run))).model
     named = weights(model)
     assert file_of(named) == file_of(dict(reversed(named.items())))
 
@@ -123,7 +124,7 @@ def file_of(tensors):
 
 def message_of(path):
     with pytest.raises(ModelError) as caught:
-        store.open_run(store.find_checkpoint(str(path)))
+        store.open_run(find_checkpoint(str(path)))
     assert caught.value.exit_code == 4
     assert caught.value.hint
     return caught.value.message
@@ -150,7 +151,7 @@ def test_a_run_from_before_counting_had_its_own_section_is_opened(run):
     assert "accounting" not in text
     older = "model:\n  architecture: encoder-decoder\n  vocab: null\n  extra: []\n"
     (run / "config.yaml").write_text(text.replace("model:\n", older), encoding="utf-8")
-    path = store.find_checkpoint(str(run)) / "manifest.json"
+    path = find_checkpoint(str(run)) / "manifest.json"
     manifest = json.loads(path.read_bytes())
     del manifest["sha256"]
     assert manifest["model"].keys().isdisjoint(counted)
@@ -175,7 +176,7 @@ def test_a_configuration_of_before_it_had_an_end_is_cut_where_a_section_is_missi
     path = run / "config.yaml"
     text = path.read_text(encoding="utf-8").removeprefix("---\n").removesuffix("...\n")
     path.write_text(text, encoding="utf-8")
-    assert store.open_run(store.find_checkpoint(str(run))).config == CONFIG
+    assert store.open_run(find_checkpoint(str(run))).config == CONFIG
     path.write_text(text[: text.index(f"\n{name}:") + 1], encoding="utf-8")
     assert f"it has no {name}" in message_of(run)
 
@@ -191,7 +192,7 @@ def test_a_configuration_that_says_what_none_may_is_damage_with_its_place(run, c
 def test_a_setting_that_was_changed_by_hand_is_believed(run):
     path = run / "config.yaml"
     path.write_text(path.read_text(encoding="utf-8").replace("beam_size: 5", "beam_size: 7"), encoding="utf-8")
-    assert store.open_run(store.find_checkpoint(str(run))).config.decoding.beam_size == 7
+    assert store.open_run(find_checkpoint(str(run))).config.decoding.beam_size == 7
 
 
 def test_a_model_section_changed_after_training_is_named(run):
@@ -217,7 +218,7 @@ def test_a_setting_that_changes_what_weights_mean_is_sealed_with_them(run, line,
 
 
 def test_a_checkpoint_of_before_these_were_sealed_opens(run):
-    path = store.find_checkpoint(str(run)) / "manifest.json"
+    path = find_checkpoint(str(run)) / "manifest.json"
     fields = unsealed(path.read_bytes())
     del fields["data"]
     path.write_bytes(sealed(fields | {"format": 1}))
@@ -226,7 +227,7 @@ def test_a_checkpoint_of_before_these_were_sealed_opens(run):
 
 def forge(run, **model):
     """A run whose configuration and manifest agree with each other, and not with its tensors."""
-    path = store.find_checkpoint(str(run))
+    path = find_checkpoint(str(run))
     config = CONFIG.model_copy(update={"model": CONFIG.model.model_copy(update=model)})
     loaded = store.load_checkpoint(path, with_optimizer=True)
     shutil.rmtree(path)
@@ -256,7 +257,7 @@ def test_weights_that_do_not_fit_are_named_with_both_shapes(run):
 
 
 def test_loading_refuses_missing_and_foreign_names_and_changes_nothing(run):
-    model = store.open_run(store.find_checkpoint(str(run))).model
+    model = store.open_run(find_checkpoint(str(run))).model
     before = {name: tensor.clone() for name, tensor in weights(model).items()}
     wrong = {name: tensor + 1 for name, tensor in before.items()}
     del wrong["target_embedding.table.weight"]
@@ -272,4 +273,4 @@ def test_the_latest_run_is_named_by_its_path_from_the_runs_directory(tmp_path):
     assert (tmp_path / "runs/latest").read_text() == "y\n"
     store.mark_latest(tmp_path / "elsewhere" / "x")
     assert (tmp_path / "runs/latest").read_text() == os.path.join("..", "elsewhere", "x") + "\n"
-    assert store.find_checkpoint(None).resolve() == path
+    assert find_checkpoint(None).resolve() == path

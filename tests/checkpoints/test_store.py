@@ -17,6 +17,7 @@ from hypothesis import strategies as st
 
 from transformer_cli import files
 from transformer_cli.checkpoints import store
+from transformer_cli.checkpoints.find import find_checkpoint, list_checkpoints
 from transformer_cli.checkpoints.tensors import portion
 from transformer_cli.config.model import Depths, ModelConfig
 from transformer_cli.config.run import RunConfig
@@ -52,7 +53,7 @@ def save(run, step, **changes):
 
 
 def steps(run):
-    return [int(path.name.removeprefix("step-")) for path in store.list_checkpoints(run)]
+    return [int(path.name.removeprefix("step-")) for path in list_checkpoints(run)]
 
 
 def bytes_of(folder):
@@ -122,7 +123,7 @@ def test_whichever_operation_of_a_save_fails_the_last_checkpoint_still_loads(tmp
         assert isinstance(error, ResourceError)
         assert str(run) in error.message
         assert_loads(run, 1)
-        newest = store.find_checkpoint(str(run))
+        newest = find_checkpoint(str(run))
         assert_loads(run, store.load_checkpoint(newest, with_optimizer=True).step)
         assert steps(run) in ([1], [1, 2])
         save(run, 2)  # once the disk is well again
@@ -141,7 +142,7 @@ def test_killed_at_any_operation_a_save_leaves_the_old_step_or_the_new_one(tmp_p
         run = tmp_path / str(nth)
         shutil.copytree(original, run)
         died = Killer(nth).run(lambda run=run: save(run, 2))
-        path = store.find_checkpoint(str(run))
+        path = find_checkpoint(str(run))
         outcomes.append(store.load_checkpoint(path, with_optimizer=True).step)
         for step in steps(run):
             assert_loads(run, step)

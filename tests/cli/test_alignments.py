@@ -9,19 +9,18 @@ from pathlib import Path
 import pytest
 from conftest import PAIRS
 
-from transformer_cli.cli import console, failures
+from transformer_cli.cli import failures
 from transformer_cli.cli.app import main
 
 SOURCES, TARGETS = (["", *side] for side in zip(*PAIRS, strict=True))
 
 
 @pytest.fixture
-def texts(trained_run, monkeypatch, tmp_path):
+def texts(trained_run, tmp_path):
     """A folder with both sides of the pairs, an empty line first."""
     (tmp_path / "runs").symlink_to(trained_run.parent)
     for name, lines in (("a.de", SOURCES), ("a.en", TARGETS)):
         (tmp_path / name).write_text("".join(f"{line}\n" for line in lines), encoding="utf-8")
-    monkeypatch.setattr(console, "_quiet", False)
     return tmp_path
 
 

@@ -78,6 +78,8 @@ def test_the_mean_of_the_best_is_exact_names_its_parents_and_does_all_that_a_run
     assert "never validated" not in said
     assert tx("average", "runs/mine", "--last", "2") == 2
     assert "runs/mine-average is there already" in capfd.readouterr().err
+    assert tx("average", "runs/mine", "--last", "2", "-o", "my mean") == 0
+    assert "next: tx evaluate -m 'my mean'\n" in capfd.readouterr().err
     for name in ("empty", "mine.yaml", "leads"):
         if name == "leads":
             Path(name).symlink_to("nowhere")
@@ -98,6 +100,22 @@ def test_the_step_and_standing_are_the_newest_parents_in_whatever_order_they_are
         assert place.name == Path(paths[-1]).name
         state = json.loads((place / "state.json").read_text())
         assert {key for key in newest if state[key] != newest[key]} <= {"scores", "finished"}
+
+
+@pytest.mark.parametrize(("here", "run", "place"), [(".", ".", ".."), ("checkpoints", "..", "../..")])
+def test_the_mean_of_the_run_that_one_is_in_lies_beside_it(
+    here: str,
+    run: str,
+    place: str,
+    trained_run: Path,
+    capfd: pytest.CaptureFixture[str],
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    """`tx average . --last 2` was a bug in tx: that has no name."""
+    shutil.copytree(trained_run, "mine")
+    monkeypatch.chdir(Path("mine", here))
+    assert tx("average", run, "--last", "1") == 0
+    assert capfd.readouterr().out == f"{place}/mine-average/checkpoints/step-00000150\n"
 
 
 @pytest.mark.parametrize(

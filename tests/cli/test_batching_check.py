@@ -5,15 +5,14 @@ from pathlib import Path
 
 import pytest
 
-from transformer_cli.cli import console, failures
+from transformer_cli.cli import failures
 from transformer_cli.cli.app import main
 from transformer_cli.decoding import invariance
 from transformer_cli.decoding.invariance import BatchingReport, Deviation
 
 
 @pytest.fixture
-def run(trained_run: Path, monkeypatch: pytest.MonkeyPatch) -> str:
-    monkeypatch.setattr(console, "_quiet", False)
+def run(trained_run: Path) -> str:
     return str(trained_run)
 
 

@@ -7,7 +7,6 @@ from pathlib import Path
 
 import pytest
 
-from transformer_cli.cli import console
 from transformer_cli.cli.app import main
 from transformer_cli.config.settings import sections, settings
 from transformer_cli.config.source import load_config, preset_names
@@ -20,7 +19,6 @@ DOCS = Path(__file__).parents[2] / "docs"
 def shown(tmp_path, monkeypatch, capsys):
     """What `tx config` with these arguments says on stdout, in a folder with a configuration of one's own."""
     monkeypatch.chdir(tmp_path)
-    monkeypatch.setattr(console, "_quiet", False)
     Path("mine.yaml").write_text("extends: tiny.yaml\nmodel: {d_model: 64}\ndecoding:\n  beam_size: 3\n", "utf-8")
 
     def shown(*arguments: str) -> str:

@@ -9,7 +9,7 @@ import sys
 
 import pytest
 
-from transformer_cli.cli import app, console
+from transformer_cli.cli import app
 from transformer_cli.cli.cost_tables import duration
 from transformer_cli.errors import UsageError
 
@@ -19,11 +19,6 @@ LLAMA2_7B = (
     "activation: swiglu, positions: rotary, bias: false, tied: none}\n"
 )
 EVERYTHING = ("--shapes", "--flops", "--memory", "--hardware", "h100-sxm")
-
-
-@pytest.fixture(autouse=True)
-def _as_loud_as_before(monkeypatch):
-    monkeypatch.setattr(console, "_quiet", False)
 
 
 def counted(capsys, *arguments):

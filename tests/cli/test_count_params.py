@@ -13,7 +13,7 @@ from pathlib import Path
 
 import pytest
 
-from transformer_cli.cli import console, failures
+from transformer_cli.cli import failures
 from transformer_cli.cli.app import main
 from transformer_cli.config.source import preset_names
 
@@ -25,8 +25,7 @@ TUTORIAL = "accounting.vocab={source: 5, target: 7}"
 
 
 @pytest.fixture(autouse=True)
-def folder(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
-    monkeypatch.setattr(console, "_quiet", False)
+def folder(tmp_path: Path) -> Path:
     return tmp_path
 
 

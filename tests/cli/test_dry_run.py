@@ -12,7 +12,7 @@ from typing import Any
 import pytest
 from conftest import PAIRS
 
-from transformer_cli.cli import console, failures
+from transformer_cli.cli import failures
 from transformer_cli.cli.app import main
 from transformer_cli.data import stream, text
 from transformer_cli.training import forecast
@@ -22,9 +22,8 @@ SMALL = ("--set", "model={d_model: 32, n_heads: 2, d_ff: 64, n_layers: 1}", "--s
 
 
 @pytest.fixture
-def folder(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
+def folder(tmp_path: Path) -> Path:
     """The current folder, with clean texts: twelve pairs to learn from, and others to validate with."""
-    monkeypatch.setattr(console, "_quiet", False)
     write("train", PAIRS)
     write("dev", [["wo ist er", "where is he"], ["wer ist das", "who is that"]])
     Path("mine.yaml").write_text("data: {train: train, valid: dev, source: de, target: en}\n", encoding="utf-8")

@@ -25,9 +25,8 @@ TARGETS = [target for _, target in PAIRS]
 
 
 @pytest.fixture
-def run(trained_run: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
+def run(trained_run: Path, tmp_path: Path) -> Path:
     """A copy of the trained run, in the current folder: `tiny`."""
-    monkeypatch.setattr(console, "_quiet", False)
     return Path(shutil.copytree(trained_run, tmp_path / "tiny"))
 
 

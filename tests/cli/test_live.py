@@ -14,7 +14,7 @@ import pytest
 from conftest import PAIRS
 from rich.console import Console
 
-from transformer_cli.cli import console, live
+from transformer_cli.cli import live
 from transformer_cli.training.clock import Left
 from transformer_cli.training.listening import Status
 
@@ -109,7 +109,6 @@ def test_of_scores_the_lowest_and_the_highest_can_be_told() -> None:
 def test_a_pipe_gets_a_line_where_nobody_knows_how_long_it_takes_and_one_whenever_it_was_silent(
     monkeypatch: pytest.MonkeyPatch, capfd: pytest.CaptureFixture[str]
 ) -> None:
-    monkeypatch.setattr(console, "_quiet", False)
     now = [0.0]
     monkeypatch.setattr(live.time, "monotonic", lambda: now[0])
     with live.plain_stage("training the tokenizer on 8 lines"):

@@ -11,7 +11,7 @@ from xml.etree import ElementTree
 
 import pytest
 
-from transformer_cli.cli import console, failures
+from transformer_cli.cli import failures
 from transformer_cli.cli.app import main
 from transformer_cli.config.source import dump_config, load_config
 from transformer_cli.training.curves import added
@@ -125,10 +125,9 @@ def test_a_run_without_curves_is_left_out_of_several_and_said(run: None, capfd: 
 
 
 def test_validations_are_where_they_were_made_though_no_update_is_logged_after_them(
-    run: None, monkeypatch: pytest.MonkeyPatch, capfd: pytest.CaptureFixture[str]
+    run: None, capfd: pytest.CaptureFixture[str]
 ) -> None:
     """They were drawn at the last logged update, one above the other, and refused before the first of these."""
-    monkeypatch.setattr(console, "_quiet", False)
     late = [*EVENTS, {"event": "validation", "step": 27, "loss": 2.0, "bleu": 9.0}]
     Path("runs/a&b/metrics.jsonl").write_text("".join(json.dumps(event) + "\n" for event in late))
     for over, expected in (("steps", [15, 20, 27]), ("minutes", [2, 3])):
@@ -146,11 +145,8 @@ def test_validations_are_where_they_were_made_though_no_update_is_logged_after_t
     assert "nobody knows after how many tokens its validations came" in capfd.readouterr().err
 
 
-def test_a_curve_of_one_point_is_seen_and_said(
-    run: None, monkeypatch: pytest.MonkeyPatch, capfd: pytest.CaptureFixture[str]
-) -> None:
+def test_a_curve_of_one_point_is_seen_and_said(run: None, capfd: pytest.CaptureFixture[str]) -> None:
     """A run of fewer updates than training.log_every has one of the loss: a line without a length."""
-    monkeypatch.setattr(console, "_quiet", False)
     Path("runs/a&b/metrics.jsonl").write_text(json.dumps(EVENTS[0]) + "\n")
     assert tx("runs/a&b", "-o", "x.png") == 0
     said = "one point of loss and learning rate: there is one every training.log_every updates, and at the end"
@@ -174,11 +170,8 @@ def test_without_matplotlib_there_are_curves_on_the_terminal_alone(
     assert not Path("x.svg").exists()
 
 
-def test_why_the_losses_are_apart_is_said_and_drawn(
-    trained_run: Path, monkeypatch: pytest.MonkeyPatch, capfd: pytest.CaptureFixture[str]
-) -> None:
+def test_why_the_losses_are_apart_is_said_and_drawn(trained_run: Path, capfd: pytest.CaptureFixture[str]) -> None:
     """Training's was above validation's, and nobody said why."""
-    monkeypatch.setattr(console, "_quiet", False)
     assert tx(str(trained_run)) == 0
     note = "the training loss includes label smoothing 0.1; the validation loss does not"
     assert capfd.readouterr().err == f"{note}\n"

@@ -15,7 +15,7 @@ import pytest
 from transformer_cli.cli.lines import incoming_lines, parse_request
 from transformer_cli.cli.results import refuse_own_input, result_file, writer
 from transformer_cli.cli.signals import Ended
-from transformer_cli.data.corpus import read_lines
+from transformer_cli.data.stream import read_lines
 from transformer_cli.errors import DataError, ResourceError, UsageError
 from transformer_cli.training.replacing import FILES, FOLDERS
 

@@ -91,6 +91,11 @@ def test_a_word_of_the_text_is_suggested_to_be_cut_next(home, capsys, line, word
     assert f"next: tx tokenize -m runs/small {word}\n" in said
 
 
+def test_what_is_suggested_can_be_pasted(home, capsys):
+    main(["tokenize", "-c", "small.yaml", "--run-dir", "my run"])
+    assert "next: tx tokenize -m 'my run' " in capsys.readouterr().err
+
+
 def test_training_reports_as_json_too(home, capsys):
     [report] = map(json.loads, output(capsys, "-c", "small.yaml", "--json", "--set", "tokenizer.vocab_size=5000"))
     tokenizer = Tokenizer.load("runs/small/tokenizer")

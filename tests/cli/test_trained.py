@@ -18,9 +18,7 @@ BEER = "ich mochte ein bier"
 @pytest.fixture
 def several(trained_run, tmp_path, monkeypatch):
     """Two runs, of which the latest was stopped before its first validation."""
-    from transformer_cli.cli import console
 
-    monkeypatch.setattr(console, "_quiet", False)
     monkeypatch.chdir(tmp_path)
     for name in ("done", "aborted"):
         shutil.copytree(trained_run, Path("runs", name))

@@ -18,7 +18,7 @@ from conftest import PAIRS
 from transformer_cli.attention_maps import fonts
 from transformer_cli.attention_maps.alignment import align
 from transformer_cli.attention_maps.saved import as_npz, read_maps
-from transformer_cli.cli import console, failures
+from transformer_cli.cli import failures
 from transformer_cli.cli.app import main
 from transformer_cli.tokenizer import Tokenizer
 
@@ -26,10 +26,9 @@ SOURCE, TARGET = PAIRS[0]
 
 
 @pytest.fixture
-def here(trained_run, monkeypatch, tmp_path):
+def here(trained_run, tmp_path):
     """A new folder with the trained run's parent as `runs`."""
     (tmp_path / "runs").symlink_to(trained_run.parent)
-    monkeypatch.setattr(console, "_quiet", False)
     return tmp_path
 
 

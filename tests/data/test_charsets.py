@@ -12,7 +12,8 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from transformer_cli.data.charsets import LEAST
-from transformer_cli.data.corpus import read_lines, split_lines
+from transformer_cli.data.lines import split_lines
+from transformer_cli.data.stream import read_lines
 from transformer_cli.data.text import FileText
 from transformer_cli.errors import DataError
 

@@ -10,21 +10,18 @@ from hypothesis import strategies as st
 
 from transformer_cli.config.data import DataConfig, InlinePairs, ParallelFiles, PhrasebookConfig
 from transformer_cli.data.corpus import (
-    BOM_REMOVED,
-    CR_STRIPPED,
     EMPTY_BOTH,
     EMPTY_SOURCE,
     EMPTY_TARGET,
     Corpus,
-    check_line,
     load_tests,
     load_training,
     load_validation,
     parallel,
-    read_lines,
-    split_lines,
 )
+from transformer_cli.data.lines import BOM_REMOVED, CR_STRIPPED, check_line, split_lines
 from transformer_cli.data.phrasebook import phrasebook
+from transformer_cli.data.stream import read_lines
 from transformer_cli.errors import ConfigError, DataError
 
 INSIDE = {
@@ -172,7 +169,7 @@ def test_what_is_offered_for_a_missing_file_is_a_file_that_can_be_meant(tmp_path
 @pytest.mark.parametrize("end", [b"", b"\nand more\n"])
 def test_a_line_longer_than_any_book_is_refused_wherever_it_comes_from(tmp_path, monkeypatch, end):
     """300 MB of NULs in a small .gz ended in an abort of SentencePiece."""
-    for module in ("corpus", "stream"):
+    for module in ("lines", "stream"):
         monkeypatch.setattr(f"transformer_cli.data.{module}.LONGEST_LINE", 100)
     data = b"first\n" + b"\0" * 98 + "ä".encode()
     assert len(split_lines(data + end, "x").lines) in (2, 3)

@@ -13,7 +13,7 @@ from types import SimpleNamespace
 import pytest
 
 from transformer_cli.data import stream
-from transformer_cli.data.corpus import split_lines
+from transformer_cli.data.lines import split_lines
 from transformer_cli.data.stream import LineStream, opened, read_some
 from transformer_cli.errors import DataError, ResourceError
 

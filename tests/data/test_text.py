@@ -21,7 +21,8 @@ from faults import Saboteur
 from transformer_cli import files
 from transformer_cli.data import stream
 from transformer_cli.data.charsets import BOM
-from transformer_cli.data.corpus import LONGEST_LINE, Corpus, split_lines
+from transformer_cli.data.corpus import Corpus
+from transformer_cli.data.lines import LONGEST_LINE, split_lines
 from transformer_cli.data.text import FileText, JoinedText, ListedText, Text, unpack, update
 from transformer_cli.data.used import learnable
 from transformer_cli.errors import DataError, ResourceError

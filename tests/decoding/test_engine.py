@@ -14,7 +14,8 @@ import pytest
 import torch
 from conftest import PAIRS
 
-from transformer_cli.checkpoints.store import OpenedRun, find_checkpoint, open_run
+from transformer_cli.checkpoints.find import find_checkpoint
+from transformer_cli.checkpoints.store import OpenedRun, open_run
 from transformer_cli.config.model import ModelConfig
 from transformer_cli.decoding import engine
 from transformer_cli.decoding.engine import EngineTranslator

@@ -14,7 +14,8 @@ import torch
 from conftest import PAIRS
 
 import transformer_cli as tx
-from transformer_cli.checkpoints.store import find_checkpoint, open_run
+from transformer_cli.checkpoints.find import find_checkpoint
+from transformer_cli.checkpoints.store import open_run
 from transformer_cli.config.decoding import DecodingConfig
 from transformer_cli.config.model import ModelConfig
 from transformer_cli.decoding import translator as module

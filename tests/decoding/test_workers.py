@@ -15,7 +15,8 @@ import pytest
 import torch
 from conftest import PAIRS
 
-from transformer_cli.checkpoints.store import find_checkpoint, open_run
+from transformer_cli.checkpoints.find import find_checkpoint
+from transformer_cli.checkpoints.store import open_run
 from transformer_cli.decoding.hypothesis import Hypothesis
 from transformer_cli.decoding.translator import Translator
 from transformer_cli.decoding.workers import Found, _Left, spread, worth

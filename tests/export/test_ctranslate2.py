@@ -10,7 +10,8 @@ import torch
 from conftest import PAIRS
 from shapes import compared_by, one_by_one, with_model
 
-from transformer_cli.checkpoints.store import list_checkpoints, open_run
+from transformer_cli.checkpoints.find import list_checkpoints
+from transformer_cli.checkpoints.store import open_run
 from transformer_cli.export.comparison import Probe, compare
 from transformer_cli.export.ctranslate2 import CTranslate2
 from transformer_cli.loading import translator_of

@@ -212,6 +212,32 @@ def test_an_export_replaces_no_link_and_goes_no_way_up(tmp_path, capfd):
     assert not (tmp_path / "deep").exists()
 
 
+def test_an_export_may_go_beside_the_folder_that_one_is_in(trained_run, tmp_path, monkeypatch):
+    """`-o ../there` was refused."""
+    (tmp_path / "here").mkdir()
+    monkeypatch.chdir(tmp_path / "here")
+    assert tx("export", "ctranslate2", "-m", str(trained_run), "-o", "../there") == 0
+    assert (tmp_path / "there/model.bin").exists()
+
+
+@pytest.mark.parametrize(
+    "command",
+    [
+        ("export", "ctranslate2", "-m", "runs/tiny", "-o"),
+        ("average", "runs/tiny", "--last", "1", "-o"),
+        ("import", "nowhere", "--run-dir"),
+    ],
+    ids=["export", "average", "import"],
+)
+def test_nothing_takes_the_place_of_the_folder_that_one_is_in(trained_run, command, tmp_path, capfd, monkeypatch):
+    """`-o .` was "a bug in tx". A shell in a folder that was replaced would stay in the old one."""
+    monkeypatch.chdir(tmp_path)
+    command = [str(trained_run) if word == "runs/tiny" else word for word in command]
+    assert tx(*command, ".") == tx(*command, str(tmp_path)) == 2
+    assert "error: . is the folder that you are in" in capfd.readouterr().err
+    assert list(tmp_path.iterdir()) == []
+
+
 def test_the_text_to_compare_on_may_come_through_stdin(trained_run, tmp_path, capfd, monkeypatch):
     monkeypatch.setattr(sys, "stdin", io.TextIOWrapper(io.BytesIO(b"ich mochte ein bier\n")))
     assert main(["export", "onnx", "-m", str(trained_run), "-o", str(tmp_path / "there"), "-i", "-", "--json"]) == 0

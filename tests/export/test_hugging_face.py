@@ -12,7 +12,8 @@ import torch
 from sentencepiece.sentencepiece_model_pb2 import ModelProto
 from shapes import compared_by, one_by_one, short, with_model
 
-from transformer_cli.checkpoints.store import find_checkpoint, open_run
+from transformer_cli.checkpoints.find import find_checkpoint
+from transformer_cli.checkpoints.store import open_run
 from transformer_cli.cli import failures
 from transformer_cli.cli.app import main
 from transformer_cli.data.loader import collate

@@ -15,7 +15,8 @@ from safetensors.torch import load_file, save_file
 from shapes import short, with_model
 
 import transformer_cli as tx
-from transformer_cli.checkpoints.store import find_checkpoint, open_run
+from transformer_cli.checkpoints.find import find_checkpoint
+from transformer_cli.checkpoints.store import open_run
 from transformer_cli.cli import failures
 from transformer_cli.cli.app import main
 from transformer_cli.config.data import DataConfig, PhrasebookConfig

@@ -21,7 +21,7 @@ from transformer_cli.model import products
 from transformer_cli.model.build import build_model
 from transformer_cli.model.positions import PositionEncoding
 from transformer_cli.model.prepared import Prepared
-from transformer_cli.model.products import Packed, Turned
+from transformer_cli.model.products import Packed, Transposed
 from transformer_cli.model.transformer import Transformer
 
 OF_MANY = torch.bfloat16 if products.can_pack(torch.ones(2, dtype=torch.bfloat16)) else torch.float32
@@ -69,7 +69,7 @@ def test_a_sentence_alone_is_stepped_as_among_others(
 @given(config=configs())
 def test_rows_behind_those_of_sentences_change_nothing(config: ModelConfig) -> None:
     model = stirred(build_model(config, source_vocab=VOCAB, target_vocab=VOCAB))
-    with patch.object(Turned, "rows", staticmethod(Packed.rows)):
+    with patch.object(Transposed, "rows", staticmethod(Packed.rows)):
         torch.testing.assert_close(stepped(model), logits(model), **EXACT)
 
 

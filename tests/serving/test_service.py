@@ -150,7 +150,8 @@ def test_what_ctranslate2_cannot_do_is_refused_where_it_was_asked_for_by_name(se
 
 
 def of_two_ways(run, *overrides):
-    from transformer_cli.checkpoints.store import find_checkpoint, open_run
+    from transformer_cli.checkpoints.find import find_checkpoint
+    from transformer_cli.checkpoints.store import open_run
     from transformer_cli.loading import settings_of
     from transformer_cli.serving.service import Service
 

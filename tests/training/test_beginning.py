@@ -18,7 +18,8 @@ from conftest import PAIRS
 from transformer_cli.accounting.freezing import EMBEDDINGS, frozen, without_frozen
 from transformer_cli.accounting.parameters import count
 from transformer_cli.accounting.weights import stored
-from transformer_cli.checkpoints.store import OpenedRun, find_checkpoint, list_checkpoints, load_checkpoint, open_run
+from transformer_cli.checkpoints.find import find_checkpoint, list_checkpoints
+from transformer_cli.checkpoints.store import OpenedRun, load_checkpoint, open_run
 from transformer_cli.checkpoints.tensors import load_weights, weights
 from transformer_cli.cli.app import main
 from transformer_cli.config.data import InlinePairs

@@ -20,7 +20,8 @@ from ranks import codes, start
 from test_run import assert_same_bits, at_update, interrupt, settings
 
 from transformer_cli import files
-from transformer_cli.checkpoints.store import list_checkpoints, load_checkpoint
+from transformer_cli.checkpoints.find import list_checkpoints
+from transformer_cli.checkpoints.store import load_checkpoint
 from transformer_cli.errors import Interrupted, ResourceError
 from transformer_cli.training import keeping
 from transformer_cli.training.run import Listener, train

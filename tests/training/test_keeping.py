@@ -13,8 +13,8 @@ import pytest
 from test_run import assert_same_bits, settings
 
 from transformer_cli.checkpoints import store
-from transformer_cli.checkpoints.known import found
-from transformer_cli.checkpoints.store import find_checkpoint, list_checkpoints
+from transformer_cli.checkpoints.find import find_checkpoint, list_checkpoints
+from transformer_cli.checkpoints.known import open_found
 from transformer_cli.errors import ModelError, ResourceError, UsageError
 from transformer_cli.model.transformer import Transformer
 from transformer_cli.sealing import sealed, unsealed
@@ -209,14 +209,14 @@ def test_a_run_is_opened_while_its_best_checkpoint_is_replaced(moment: str, monk
         return original(*arguments)
 
     monkeypatch.setattr(store, name, after)
-    assert found(lambda: find_checkpoint(str(RUN)), store.open_run).checkpoint == new
+    assert open_found(lambda: find_checkpoint(str(RUN)), store.open_run).checkpoint == new
 
 
 def test_a_damaged_checkpoint_is_tried_once_and_advises_nothing_dangerous() -> None:
     for checkpoint in list_checkpoints(RUN):
         damage(checkpoint)
     with pytest.raises(ModelError, match="is damaged") as caught:
-        found(lambda: find_checkpoint(str(RUN)), store.open_run)
+        open_found(lambda: find_checkpoint(str(RUN)), store.open_run)
     assert "--overwrite" not in (caught.value.hint or "")
 
 

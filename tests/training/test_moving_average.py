@@ -10,7 +10,8 @@ import torch
 from conftest import PAIRS
 from torch import nn
 
-from transformer_cli.checkpoints.store import find_checkpoint, load_checkpoint
+from transformer_cli.checkpoints.find import find_checkpoint
+from transformer_cli.checkpoints.store import load_checkpoint
 from transformer_cli.config.run import RunConfig
 from transformer_cli.errors import ModelError
 from transformer_cli.training.moving_average import PREFIX, MovingAverage

@@ -15,7 +15,8 @@ from hypothesis import strategies as st
 from ranks import codes, start
 from torch import nn
 
-from transformer_cli.checkpoints.store import list_checkpoints, load_checkpoint
+from transformer_cli.checkpoints.find import list_checkpoints
+from transformer_cli.checkpoints.store import load_checkpoint
 from transformer_cli.checkpoints.tensors import as_held, weights
 from transformer_cli.config.model import ModelConfig
 from transformer_cli.config.run import RunConfig

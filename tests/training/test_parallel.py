@@ -24,8 +24,9 @@ from test_run import at_update
 from torch.distributed import TCPStore
 
 from transformer_cli import environment
+from transformer_cli.checkpoints.find import list_checkpoints
 from transformer_cli.checkpoints.record import versions
-from transformer_cli.checkpoints.store import list_checkpoints, load_checkpoint
+from transformer_cli.checkpoints.store import load_checkpoint
 from transformer_cli.cli.processes import check_room, run_all
 from transformer_cli.config.data import InlinePairs
 from transformer_cli.config.source import load_config

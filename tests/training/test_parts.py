@@ -19,7 +19,8 @@ from tiny_run import tiny
 
 from transformer_cli import files
 from transformer_cli.checkpoints import parts, store
-from transformer_cli.checkpoints.store import list_checkpoints, load_checkpoint
+from transformer_cli.checkpoints.find import list_checkpoints
+from transformer_cli.checkpoints.store import load_checkpoint
 from transformer_cli.checkpoints.tensors import Portion, portion
 from transformer_cli.config.run import RunConfig
 from transformer_cli.errors import ResourceError

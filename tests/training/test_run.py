@@ -24,7 +24,8 @@ from torch.optim.optimizer import register_optimizer_step_post_hook
 
 from transformer_cli import files
 from transformer_cli.checkpoints import record
-from transformer_cli.checkpoints.store import list_checkpoints, load_checkpoint
+from transformer_cli.checkpoints.find import list_checkpoints
+from transformer_cli.checkpoints.store import load_checkpoint
 from transformer_cli.config.data import InlinePairs
 from transformer_cli.config.model import SidePositions
 from transformer_cli.config.run import RunConfig

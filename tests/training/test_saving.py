@@ -18,7 +18,8 @@ from test_run import assert_same_bits, at_update, events, interrupt, settings
 
 from transformer_cli import files
 from transformer_cli.checkpoints import store
-from transformer_cli.checkpoints.store import list_checkpoints, load_checkpoint
+from transformer_cli.checkpoints.find import list_checkpoints
+from transformer_cli.checkpoints.store import load_checkpoint
 from transformer_cli.config.run import RunConfig
 from transformer_cli.errors import DivergedError, Interrupted, ResourceError
 from transformer_cli.training import keeping

@@ -15,7 +15,8 @@ from steps import train_step
 from tiny_run import tiny
 from torch import Tensor
 
-from transformer_cli.checkpoints.store import list_checkpoints, load_checkpoint
+from transformer_cli.checkpoints.find import list_checkpoints
+from transformer_cli.checkpoints.store import load_checkpoint
 from transformer_cli.config.model import ModelConfig
 from transformer_cli.config.run import RunConfig
 from transformer_cli.config.training import TrainingConfig

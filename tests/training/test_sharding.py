@@ -18,8 +18,9 @@ from steps import train_step
 from tiny_run import tiny
 from torch import Tensor, nn
 
+from transformer_cli.checkpoints.find import find_checkpoint, list_checkpoints
 from transformer_cli.checkpoints.record import read_record
-from transformer_cli.checkpoints.store import Checkpoint, OpenedRun, find_checkpoint, list_checkpoints, load_checkpoint
+from transformer_cli.checkpoints.store import Checkpoint, OpenedRun, load_checkpoint
 from transformer_cli.checkpoints.tensors import weights, whole
 from transformer_cli.config.model import ModelConfig
 from transformer_cli.config.run import RunConfig

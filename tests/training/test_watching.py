@@ -20,8 +20,9 @@ from ranks import codes, start
 
 from transformer_cli import environment, files
 from transformer_cli.checkpoints import parts
+from transformer_cli.checkpoints.find import list_checkpoints
 from transformer_cli.checkpoints.parts import DisturbedError
-from transformer_cli.checkpoints.store import list_checkpoints, load_checkpoint
+from transformer_cli.checkpoints.store import load_checkpoint
 from transformer_cli.cli import processes
 from transformer_cli.config.run import RunConfig
 from transformer_cli.data import loader

@@ -120,8 +120,8 @@ def _held(name: str, parts: Iterable[tuple[int, Part]]) -> Item:
 
 
 def _prepared(count: Count, storage: Storage) -> Iterator[Item]:
-    """What model/prepared.py copies of an encoder-decoder's weights: matrices turned or packed, the output's too, and
-    what is cast on the way. On a CPU there is one more form, in fp32, for steps of few rows; in fp32 only where the
+    """What model/prepared.py copies of an encoder-decoder's weights: matrices transposed or packed, the output's too,
+    and what is cast on the way. On a CPU there is one more form, in fp32, for steps of few rows; in fp32 only where the
     other one is laid out by oneDNN, so that elsewhere this is too much."""
     if not (count.model.depths.encoder and count.model.depths.decoder):
         return
@@ -248,19 +248,19 @@ def decoder_layer(model: CountedModel, storage: Storage, *, batch: int, source: 
 
 def _self_attention(model: CountedModel, storage: Storage, side: Stack, *, batch: int, length: int) -> int:
     """Queries, keys and values come out of one product, which the fused path keeps whole where it takes any of them as
-    they are: not where queries and keys are turned, and keys and values copied for the heads that share them. What is
-    turned is kept besides, and then the result in two layouts.
+    they are: not where queries and keys are rotated, and keys and values copied for the heads that share them. What is
+    rotated is kept besides, and then the result in two layouts.
     """
     wide, narrow = model.n_heads * model.head_width, model.kv_heads * model.head_width
     rotary, copied = model.positions_of(side) == "rotary", _is_copied(model)
     twice = (rotary * wide + (not rotary) * 2 * narrow) if copied else rotary * (2 * wide + narrow)
     kept = attention(model, storage, batch=batch, queries=length, keys=length)
-    kept += _head_norms(model, storage, queries=batch * length, keys=batch * length, turned=rotary)
+    kept += _head_norms(model, storage, queries=batch * length, keys=batch * length, rotated=rotary)
     return kept + storage.value * batch * length * twice * storage.fused
 
 
 def _head_norms(
-    model: CountedModel, storage: Storage, *, queries: int, keys: int, turned: bool = False, crosses: bool = False
+    model: CountedModel, storage: Storage, *, queries: int, keys: int, rotated: bool = False, crosses: bool = False
 ) -> int:
     """What the norms of queries and keys add: what enters and its statistics, as `_norm` says; and what else is kept
     whole for their sake, or no longer twice."""
@@ -274,7 +274,7 @@ def _head_norms(
         return entered + p * narrow * (storage.precision == "fp32" or not on_cpu)
     if _is_copied(model):
         return entered + on_cpu * p * (narrow + crosses * wide)
-    return entered + on_cpu * p * (-wide - narrow if turned else wide)
+    return entered + on_cpu * p * (-wide - narrow if rotated else wide)
 
 
 def attention(model: CountedModel, storage: Storage, *, batch: int, queries: int, keys: int) -> int:

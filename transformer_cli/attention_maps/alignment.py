@@ -16,7 +16,8 @@ from numpy.typing import NDArray
 from transformer_cli import files
 from transformer_cli.attention_maps.maps import AttentionMaps, Block, Side
 from transformer_cli.config.decoding import Reading
-from transformer_cli.data.corpus import Corpus, read_lines
+from transformer_cli.data.corpus import Corpus
+from transformer_cli.data.stream import read_lines
 from transformer_cli.errors import DataError
 from transformer_cli.wording import counted
 

@@ -40,7 +40,8 @@ class Side:
     @property
     def marks(self) -> tuple[bool, ...]:
         """For each piece, whether it is a mark or padding, not text."""
-        return tuple(id in {*_MARKS, self.language} for id in self.ids)
+        marks = {*_MARKS, self.language}
+        return tuple(id in marks for id in self.ids)
 
     @property
     def unknown(self) -> tuple[int, ...]:
@@ -168,10 +169,11 @@ def words_of(pieces: tuple[str, ...], ids: tuple[int, ...], language: int | None
     words: list[int] = []
     word, is_open, has_text = -1, False, True
     text = [i for i, (piece, id) in enumerate(zip(pieces, ids, strict=True)) if id not in marks and piece.strip("▁")]
+    last = text[-1] if text else len(pieces)
     for place, (piece, id) in enumerate(zip(pieces, ids, strict=True)):
         is_mark = id in marks
         ended = place > 0 and pieces[place - 1].strip("▁") and pieces[place - 1].endswith("▁")
-        opens = (piece.startswith("▁") or ended) and has_text and place <= max(text, default=place)
+        opens = (piece.startswith("▁") or ended) and has_text and place <= last
         if is_mark or not is_open or opens:
             word, has_text = word + 1, False
         is_open, has_text = not is_mark, has_text or bool(piece.strip("▁"))

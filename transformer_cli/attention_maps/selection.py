@@ -105,9 +105,9 @@ def found(maps: AttentionMaps, wanted: str) -> Found:
     """The head with the greatest weight from one word at another, of all kinds of attention that have each once.
 
     wanted: `it -> animal`; `the:2` is the second `the`. Case doesn't matter, nor how accents are encoded. In text
-    without spaces a word is what some pieces spell. The decoder looks for the word that comes out, in
-    its self-attention by the rows that read the one before it.
-    Raises UsageError for what is no such pair, for words that aren't there, or are everywhere several times.
+    without spaces a word is what some pieces spell. The decoder looks for the word that comes out, in its
+    self-attention by the rows that read the one before it. Raises UsageError for what is no such pair, for words that
+    aren't there, or are everywhere several times.
     """
     place = f"--find {shlex.quote(wanted)}"
     names = [name.strip() for name in re.split("->|→", wanted)]

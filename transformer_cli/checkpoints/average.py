@@ -10,7 +10,7 @@ from torch import Tensor
 
 from transformer_cli import files
 from transformer_cli.checkpoints import store
-from transformer_cli.checkpoints.find import whole_run_of
+from transformer_cli.checkpoints.find import step_name, whole_run_of
 from transformer_cli.checkpoints.fit import check_kinds
 from transformer_cli.checkpoints.manifest import MODEL, Parent
 from transformer_cli.checkpoints.record import read_record
@@ -64,7 +64,7 @@ def average(parents: Sequence[Path], place: Path) -> Path:
             parents=tuple(named),
         )
         store.point(aside, "best", newest.step)
-    return place / "checkpoints" / store.step_name(newest.step)
+    return place / "checkpoints" / step_name(newest.step)
 
 
 def _check_same(first: store.Checkpoint, one: store.Checkpoint) -> None:

@@ -69,7 +69,7 @@ class KnownRun:
         return source, into
 
 
-def found(find: Callable[[], Place], opened: Callable[[Place], Made]) -> Made:
+def open_found(find: Callable[[], Place], opened: Callable[[Place], Made]) -> Made:
     """Open the checkpoint, or those, that `find` finds: the next, where training saved better ones and deleted them
     meanwhile."""
     place = find()

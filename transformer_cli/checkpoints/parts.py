@@ -13,7 +13,7 @@ from typing import Protocol
 from transformer_cli.checkpoints.manifest import File, Name
 from transformer_cli.checkpoints.tensors import Portion
 from transformer_cli.errors import ResourceError
-from transformer_cli.files import create_file, guards, shown, unreadable
+from transformer_cli.files import ask_guards, create_file, shown, unreadable
 
 FAILED = "failed"
 """What a process posts whose part will never be there."""
@@ -75,7 +75,8 @@ class _Written:
 
 
 def write_together(path: Path, aside: Path, portions: Mapping[Name, Portion], writers: Writers) -> dict[Name, File]:
-    """The first process's part, in an empty directory that will be `path`; back once the others' are there, too."""
+    """Write the first process's part into an empty directory that will be `path`; comes back once the others' are
+    there, too."""
     for name, portion in portions.items():
         _begin(aside / name, portion)
     writers.post("place", aside.name)
@@ -91,7 +92,8 @@ def write_together(path: Path, aside: Path, portions: Mapping[Name, Portion], wr
 
 
 def write_file(path: Path, content: bytes, *, known_as: Path) -> File:
-    """One of a few bytes, by one process. known_as: the path that it will have. ResourceError unless it reads back."""
+    """Write a file of a few bytes, by one process. known_as: the path that it will have. ResourceError unless it reads
+    back."""
     with create_file(path) as file:
         file.write(content)
     written = _Written([(0, len(content))], hashlib.sha256(content).hexdigest())
@@ -122,7 +124,7 @@ def _write_portion(path: Path, portion: Portion) -> _Written:
 
 
 def write_beside(path: Path, aside: Path, portions: Mapping[Name, Portion], writers: Writers) -> None:
-    """What is not the first process's, in the directory that it made; checked once all have written."""
+    """Write this process's part into the directory that the first one made; it is checked once all have written."""
     _wait_for(aside, portions, writers)
     try:
         written = {name: _write_portion(aside / name, portion) for name, portion in portions.items()}
@@ -176,8 +178,7 @@ def _digest(path: Path, spans: Iterable[tuple[int, int]]) -> str:
                 while left and (n := file.readinto(room[: min(left, len(room))])):
                     digest.update(room[:n])
                     left -= n
-                    for guard in guards:
-                        guard(path)
+                    ask_guards(path)
     except OSError as failure:
         raise unreadable(path, failure, error=ResourceError) from failure
     return digest.hexdigest()

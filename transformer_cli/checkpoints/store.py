@@ -24,7 +24,6 @@ from transformer_cli.checkpoints.find import (
     MANIFEST,
     POINTERS,
     RUNS,
-    find_checkpoint,
     list_checkpoints,
     pointed,
     step_name,
@@ -68,25 +67,6 @@ from transformer_cli.model.build import build_model
 from transformer_cli.model.transformer import Transformer
 from transformer_cli.sealing import sealed
 
-__all__ = [
-    "STATE",
-    "Checkpoint",
-    "DamagedError",
-    "OpenedRun",
-    "check_vacant",
-    "find_checkpoint",
-    "list_checkpoints",
-    "load_checkpoint",
-    "mark_latest",
-    "open_run",
-    "point",
-    "pointed",
-    "prune",
-    "save_checkpoint",
-    "set_aside",
-    "step_name",
-]
-
 
 @dataclass(frozen=True)
 class Checkpoint:
@@ -116,6 +96,14 @@ def check_vacant(place: Path, *, option: str) -> None:
     which the command is told another place."""
     if place.is_symlink() or (place.exists() and not (place.is_dir() and not any(place.iterdir()))):
         raise UsageError(f"{shown(place)} is there already", hint=f"name another with {option}, or delete this one")
+    refuse_here(place, option=option)
+
+
+def refuse_here(place: Path, *, option: str) -> None:
+    """UsageError for the directory that this process is in. What is made aside and takes its place is another one, and
+    whoever is in there, such as a shell, would still be in the old one, which is gone. option: as above."""
+    if place.exists() and place.samefile("."):
+        raise UsageError(f"{shown(place)} is the folder that you are in", hint=f"name a new one with {option}")
 
 
 def save_checkpoint(

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import shlex
 from collections.abc import Sequence
 from functools import partial
 from pathlib import Path
@@ -66,17 +67,18 @@ def average(
     if best is not None or last is not None:
         run_dir = find_run(runs[0])
         choose = partial(_best, run_dir, best) if best is not None else partial(_last, run_dir, last or 0)
-        place = Path(output_dir or run_dir.with_name(f"{run_dir.resolve().name}-average"))
+        beside = run_dir / ".." if run_dir.name in ("", "..") else run_dir.parent  # of a link, beside the link
+        place = Path(output_dir or beside / f"{run_dir.resolve().name}-average")
     else:
         named, place = [find_checkpoint(name) for name in runs], Path(output_dir or "")
         choose = partial(list, named)
     refuse_inside_a_run(place.parent)
 
     from transformer_cli.checkpoints.average import average as write
-    from transformer_cli.checkpoints.known import found
+    from transformer_cli.checkpoints.known import open_found
 
     with console.pulse.doing("averaging"):
-        made, parents = found(choose, lambda parents: (write(parents, place), parents))
+        made, parents = open_found(choose, lambda parents: (write(parents, place), parents))
         _copy_lexicon(run_of(parents[0]), place)
         if len({run_of(parent).resolve() for parent in parents}) == 1:
             _copy(run_of(parents[0]), place, WORD_COUNTS, LINES)
@@ -85,7 +87,7 @@ def average(
         console.result(json_line({"checkpoint": str(made), "parents": [str(parent) for parent in parents]}))
         return
     console.result(str(made))
-    console.say(f"next: tx evaluate -m {shown(place)}")
+    console.say(f"next: tx evaluate -m {shlex.quote(str(place))}", to_paste=True)
 
 
 def _copy_lexicon(run_dir: Path, place: Path) -> None:

@@ -8,6 +8,7 @@ from typing import TYPE_CHECKING, Annotated, Any
 import typer
 
 from transformer_cli.cli import console, options
+from transformer_cli.cli.judging import learned_by
 from transformer_cli.cli.options import (
     TEXT,
     Json,
@@ -111,8 +112,8 @@ def compare(
 
     translators = [translator_of(run, its) for run, its in zip(opened, settings, strict=True)]
     search = {"beam_size": beam_size, "length_penalty": length_penalty}
-    differences, options = _differences(opened), settings[0].evaluation
-    metrics.check(options)
+    differences, evaluation = _differences(opened), settings[0].evaluation
+    metrics.check(evaluation)
     for text in texts:
         _tell_what_was_learned(text, runs, opened)
     for number, text in enumerate(texts):
@@ -123,8 +124,8 @@ def compare(
             systems.append(report.System(shown(name), found.lines, found.flags))
         judged = report.Text(text.references, text.source)
         with console.pulse.doing("scoring"):
-            reports = report.reports(systems, judged, options, n_worst=0)
-            contrasts = [contrast(systems[0], other, judged, options, n_shown=sentences) for other in systems[1:]]
+            reports = report.reports(systems, judged, evaluation, n_worst=0)
+            contrasts = [contrast(systems[0], other, judged, evaluation, n_shown=sentences) for other in systems[1:]]
         if json_output:
             console.result(json_line(_as_json(text, opened, reports, contrasts, differences)))
             continue
@@ -133,7 +134,7 @@ def compare(
         from transformer_cli.cli.tables import show
 
         console.result(f"{'' if number == 0 else chr(10)}{text.name}:")
-        show_reports(reports, options, markdown=markdown)
+        show_reports(reports, evaluation, markdown=markdown)
         console.result("")
         settings_table = [_table(runs, differences)] if differences else []
         show([*settings_table, *_contrast_tables(reports, contrasts)], markdown=markdown)
@@ -147,17 +148,15 @@ def compare(
 
 def _tell_what_was_learned(text: TestSet, runs: Sequence[str], opened: Sequence[OpenedRun]) -> None:
     """Where a run was trained with what it is compared by."""
-    from transformer_cli.data.checks import Looked, overlap
+    from transformer_cli.data.checks import Looked
     from transformer_cli.data.corpus import Corpus
-    from transformer_cli.data.fingerprints import load_fingerprints
 
-    looked = None if text.is_own else Looked(Corpus(text.source or [], text.references[0]))
+    if text.is_own:
+        return
+    looked = Looked(Corpus(text.source or [], text.references[0]))
     for name, run in zip(runs, opened, strict=True):
-        if looked is not None and (learned := load_fingerprints(run.path)) is not None:
-            learned_by = f"the training text of {shown(name)}"
-            of_sources = run.config.data.tells_directions_by_source
-            for finding in overlap(text.name, looked, learned_by, {None: learned}, of_sources=of_sources):
-                console.warn(str(finding))
+        for finding in learned_by(run, text, looked, named=name):
+            console.warn(str(finding))
 
 
 def _refuse_other_languages(opened: Sequence[OpenedRun], to: str | None) -> None:

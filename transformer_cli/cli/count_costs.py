@@ -144,8 +144,9 @@ class Request:
         if costs and self.hardware is None:
             raise UsageError(f"--{costs[0]} is about training on hardware", hint="for example: --hardware h100-sxm")
         if given and self.is_empty:
-            name, sections = given[0].replace("_", "-"), "--flops, --memory, --shapes or --hardware NAME"
-            raise UsageError(f"--{name} says how much, but not of what", hint=f"add {sections}")
+            name = given[0].replace("_", "-")
+            hint = "add --flops, --memory, --shapes or --hardware NAME"
+            raise UsageError(f"--{name} says how much, but not of what", hint=hint)
 
 
 def sections(subject: Subject, count: Count, request: Request) -> list[Section]:

@@ -4,13 +4,13 @@ from __future__ import annotations
 
 from collections import Counter
 from collections.abc import Iterable, Mapping, Sequence
-from dataclasses import dataclass, replace
+from dataclasses import replace
 from pathlib import Path
 from typing import TYPE_CHECKING, Annotated, Any
 
 import typer
 
-from transformer_cli.cli import console, evaluation_page
+from transformer_cli.cli import console, evaluation_page, judging
 from transformer_cli.cli.options import (
     TEXT,
     Config,
@@ -24,28 +24,22 @@ from transformer_cli.cli.options import (
     TrainedOverrides,
     Valid,
     refuse_two_formats,
-    refuse_two_runs,
 )
 from transformer_cli.cli.results import Tally, refuse_own_input
 from transformer_cli.cli.test_sets import TestSet, own_texts, read_text, refuse_nothing, translate
 from transformer_cli.cli.translate import BeamSize, LengthPenalty
 from transformer_cli.errors import UsageError
-from transformer_cli.files import json_line, shown
+from transformer_cli.files import shown
 
 if TYPE_CHECKING:
     from transformer_cli.checkpoints.known import KnownRun
-    from transformer_cli.config.evaluation import EvaluationConfig
     from transformer_cli.config.run import RunConfig
-    from transformer_cli.data.fingerprints import Numbers
+    from transformer_cli.decoding.texts import TextTranslator
     from transformer_cli.evaluation.page import Judged
-    from transformer_cli.evaluation.report import System
-    from transformer_cli.evaluation.words import WordCounts
 
 Files = list[str] | None
 WORST = 3
 """Sentences that are shown unless the command says how many."""
-SLOW_WORDS = 500
-"""In a line, from which on its TER takes noticeably long: sacreBLEU tries to move every stretch of it."""
 
 
 def evaluate(
@@ -123,7 +117,7 @@ def evaluate(
     refuse_two_formats(json_output=json_output, markdown=markdown)
     inputs = (source, *(reference or ()), *(hypotheses or ()))
     refuse_own_input(None, *inputs)
-    output = Output(
+    output = judging.Output(
         as_json=json_output,
         markdown=markdown,
         strict=strict,
@@ -140,7 +134,7 @@ def evaluate(
                 "--hypotheses are translations already: no search goes with them",
                 hint="for example: tx evaluate --hypotheses out.en --reference test.en",
             )
-        _score_files(hypotheses, reference, source, known=_known(models, config, overrides), output=output)
+        _score_files(hypotheses, reference, source, known=judging.known_of(models, config, overrides), output=output)
         return
     if check_batching:
         idle = {"--reference": reference, "--markdown": markdown, "--strict": strict, "--worst": worst is not None}
@@ -156,29 +150,49 @@ def evaluate(
         )
     texts = [] if source is None else [read_text(source, reference or [], to)]
     refuse_nothing(texts)
-
-    from transformer_cli.cli.trained import open_several, open_translator
-    from transformer_cli.evaluation import metrics
-
     search: dict[str, Any] = {"beam_size": beam_size, "length_penalty": length_penalty}
     if check_batching:
         from transformer_cli.cli.batching_check import check
+        from transformer_cli.cli.trained import open_several
 
         runs, settings = open_several(models, config, overrides, precise=True)
         texts = texts or own_texts(runs[0], settings.data, to, valid=valid)
         refuse_nothing(texts)
         check(runs, settings, texts, search, as_json=json_output)
         return
-    translator, opened, settings = open_translator(models, config, overrides, **search)
+    from transformer_cli.cli.trained import open_translator
+
+    opened = open_translator(models, config, overrides, **search)
+    _score_runs(*opened, texts, search, to=to, valid=valid, output=output)
+
+
+def _score_runs(
+    translator: TextTranslator,
+    opened: Sequence[KnownRun],
+    settings: RunConfig,
+    texts: Sequence[TestSet],
+    search: dict[str, Any],
+    *,
+    to: str | None,
+    valid: bool,
+    output: judging.Output,
+) -> None:
+    """What the runs translate, against references. texts: those that were named; none: the first run's own, whose
+    scores a run keeps."""
+    from transformer_cli.evaluation import metrics
+
     metrics.check(settings.evaluation)
-    texts = [replace(text, languages=opened[0].languages_into(to)) for text in texts]
-    texts = texts or own_texts(opened[0], settings.data, to, valid=valid)
-    refuse_nothing(texts)
-    known = _run(opened[0].path, settings)
-    findings = [_check(text, known, strict=strict, others=opened[1:]) for text in texts]
-    if len(opened) > 1 and not json_output:
+    are_own = not texts
+    if are_own:
+        texts = own_texts(opened[0], settings.data, to, valid=valid)
+        refuse_nothing(texts)
+    else:
+        texts = [replace(text, languages=opened[0].languages_into(to)) for text in texts]
+    known = judging.known_of_run(opened[0].path, settings)
+    findings = [judging.check(text, known, strict=output.strict, others=opened[1:]) for text in texts]
+    if len(opened) > 1 and not output.as_json:
         together = f"an ensemble of {len(opened)} models: {', '.join(shown(run.checkpoint) for run in opened)}"
-        console.result(f"**{together}**\n" if markdown else f"{together}\n")
+        console.result(f"**{together}**\n" if output.markdown else f"{together}\n")
     judged: list[Judged] = []
     results: list[dict[str, Any]] = []
     tallies: list[Tally] = []
@@ -187,17 +201,17 @@ def evaluate(
         facts = {"counts": _total(text.counts.values()), "truncated": tally.n_truncated, "findings": suspicious}
         facts["models"] = [str(run.checkpoint) for run in opened]
         facts["sha256"] = text.sha256
-        if results and not json_output:
+        if results and not output.as_json:
             console.result("")
-        found, more = _judge(text, [system], known, output, [facts])
+        found, more = judging.judge(text, [system], known, output, [facts])
         judged += found
         results += more
         tallies.append(tally)
-    if len(results) > 1 and len(settings.data.directions) > 1 and not json_output:
+    if len(results) > 1 and len(settings.data.directions) > 1 and not output.as_json:
         from transformer_cli.cli.evaluation_tables import show_sets
 
         console.result("")
-        show_sets(results, markdown=markdown)
+        show_sets(results, markdown=output.markdown)
     for tally in tallies:
         tally.refuse(translator.max_source_length, splits=settings.decoding.long == "split")
     given = {name: value for name, value in search.items() if value is not None}
@@ -205,78 +219,13 @@ def evaluate(
     how |= {"evaluation": settings.evaluation.model_dump(), "seed": settings.seed, "engine": translator.name}
     if output.page is not None:
         evaluation_page.write(output.page, judged, evaluation_page.of_runs(opened, settings, how), known.options)
-    if source is None and not valid and len(opened) == 1:
+    if are_own and not valid and len(opened) == 1:
         there, asked = opened[0].config.data.tests, settings.data.tests
         _keep(opened[0], [one for one in results if there.get(one["set"]) == asked[one["set"]]], how)
 
 
-@dataclass(frozen=True)
-class Output:
-    """How results are shown. strict: what is suspicious is an error. page: the file of one."""
-
-    as_json: bool
-    markdown: bool
-    strict: bool
-    n_worst: int
-    page: Path | None
-
-
-@dataclass(frozen=True)
-class Known:
-    """What translations are judged by: how they are scored, and, where a run is known, the words and the lines that it
-    learned from."""
-
-    options: EvaluationConfig
-    counts: WordCounts | None = None
-    lines: Numbers | None = None
-    of_sources: bool = True
-    """Whether one of these sources with another target is suspicious."""
-
-
-def _total(counts: Iterable[Mapping[str, int]]) -> dict[str, int]:
-    """How many lines of several files were changed, by reason."""
-    return dict(sum(map(Counter, counts), Counter()))
-
-
-def _known(models: Sequence[str] | None, config: str | None, overrides: Sequence[str] | None) -> Known:
-    """For finished translations: a run tells which words it has seen; nothing of it needs torch."""
-    from transformer_cli.checkpoints.find import find_run
-    from transformer_cli.checkpoints.record import read_config
-    from transformer_cli.config.source import load_config
-
-    if not models:
-        return Known(load_config(config or "base.yaml", overrides or ()).evaluation)
-    if len(models) > 1:
-        raise UsageError(
-            f"--hypotheses are compared with the words of one run, but --model names {len(models)}",
-            hint="name one of them",
-        )
-    refuse_two_runs(models, config)
-    run_dir = find_run(models[0])
-    return _run(run_dir, read_config(run_dir, overrides or ()))
-
-
-def _run(run_dir: Path, settings: RunConfig) -> Known:
-    from transformer_cli.data.fingerprints import LINES, load_fingerprints
-    from transformer_cli.evaluation.words import load_word_counts
-
-    counts = load_word_counts(run_dir)
-    if counts is None:
-        console.say(
-            f"{run_dir} keeps no word counts: rare and unseen words are not looked for; "
-            "`tx train` with the same configuration adds them"
-        )
-    lines = load_fingerprints(run_dir)
-    if lines is None:
-        console.say(
-            f"nobody looked whether training saw the test: {run_dir} keeps no {LINES}; "
-            "`tx train` with the same configuration adds it"
-        )
-    return Known(settings.evaluation, counts, lines, settings.data.tells_directions_by_source)
-
-
 def _score_files(
-    hypotheses: Sequence[str], references: Files, source: str | None, *, known: Known, output: Output
+    hypotheses: Sequence[str], references: Files, source: str | None, *, known: judging.Known, output: judging.Output
 ) -> None:
     """Finished translations against references, and against each other."""
     from transformer_cli.data.corpus import read_parallel
@@ -299,7 +248,7 @@ def _score_files(
         counts={path: lines.counts for path, lines in read.items()},
     )
     systems, facts = [], []
-    findings = _check(text, known, strict=output.strict)
+    findings = judging.check(text, known, strict=output.strict)
     for path in hypotheses:
         lines = read[path].lines
         flags = None
@@ -308,76 +257,14 @@ def _score_files(
         systems.append(System(path, lines, flags))
         counts = _total(text.counts[file] for file in dict.fromkeys((path, *sides)))
         facts.append({"counts": counts, "findings": findings})
-    judged, _ = _judge(text, systems, known, output, facts)
+    judged, _ = judging.judge(text, systems, known, output, facts)
     if output.page is not None:
         evaluation_page.write(output.page, judged, evaluation_page.of_files(hypotheses, known.options), known.options)
 
 
-def _check(text: TestSet, known: Known, *, strict: bool, others: Sequence[KnownRun] = ()) -> list[dict[str, Any]]:
-    """What is suspicious about a test, as JSON: told, or with `strict` refused. others: of an ensemble, those that are
-    not known yet."""
-    from transformer_cli.data import checks
-    from transformer_cli.data.corpus import Corpus
-    from transformer_cli.data.fingerprints import load_fingerprints
-
-    found = [change for file, counts in text.counts.items() for change in checks.changes(file, counts)]
-    if text.source is not None and not text.is_own:
-        corpus, *more = (Corpus(text.source, reference) for reference in text.references)
-        looked = checks.Looked(corpus)
-        found += looked.findings(text.name)
-        for number, other in enumerate(more, start=2):
-            name = f"{text.name} with reference {number}"
-            found += [one for one in checks.check(name, other) if replace(one, text=text.name) not in found]
-        if known.lines is not None:
-            by, of_sources = "the training text", known.of_sources
-            found += checks.overlap(text.name, looked, by, {None: known.lines}, of_sources=of_sources)
-        for run in others:
-            if (learned := load_fingerprints(run.path)) is not None:
-                by, of_sources = f"the training text of {shown(run.path)}", run.config.data.tells_directions_by_source
-                found += checks.overlap(text.name, looked, by, {None: learned}, of_sources=of_sources)
-    _tell(found, strict=strict)
-    return [finding.as_json() for finding in found]
-
-
-def _judge(
-    text: TestSet, systems: Sequence[System], known: Known, output: Output, facts: Sequence[dict[str, Any]]
-) -> tuple[list[Judged], list[dict[str, Any]]]:
-    """Scores, slices and the rest: shown, and returned, also as JSON; facts: what else there is to say of each
-    system."""
-    from transformer_cli.evaluation import report
-    from transformer_cli.evaluation.page import Judged
-
-    longest = max((len(line.split()) for system in systems for line in system.lines), default=0)
-    if longest > SLOW_WORDS and "ter" in known.options.metrics:
-        console.say(
-            f"TER takes long for lines as long as these, of up to {longest:,} words; "
-            "--set evaluation.metrics=[bleu,chrf] leaves it out"
-        )
-    judged = report.Text(text.references, text.source, known.counts)
-    with console.pulse.doing("scoring"):
-        found = report.reports(systems, judged, known.options, n_worst=output.n_worst)
-    if text.is_own:
-        found = [replace(one, warnings=[]) for one in found]
-    results = [{**one.as_json(), **more} for one, more in zip(found, facts, strict=True)]
-    if output.as_json:
-        for result in results:
-            console.result(json_line(result))
-    else:
-        from transformer_cli.cli.evaluation_tables import show_reports
-
-        show_reports(found, known.options, markdown=output.markdown)
-    _tell([f"{one.name}: {warning}" for one in found for warning in one.warnings], strict=output.strict)
-    return [Judged(*both, judged, text.languages) for both in zip(found, systems, strict=True)], results
-
-
-def _tell(suspicions: Sequence[object], *, strict: bool) -> None:
-    """Warnings, or with `strict` a DataError."""
-    from transformer_cli.data.checks import refuse
-
-    if strict:
-        refuse(suspicions)
-    for suspicion in suspicions:
-        console.warn(str(suspicion))
+def _total(counts: Iterable[Mapping[str, int]]) -> dict[str, int]:
+    """How many lines of several files were changed, by reason."""
+    return dict(sum(map(Counter, counts), Counter()))
 
 
 def _keep(opened: KnownRun, results: Sequence[dict[str, Any]], how: dict[str, Any]) -> None:

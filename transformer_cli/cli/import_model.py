@@ -45,4 +45,4 @@ def import_model(
         return
     console.result(run_dir)
     console.say(f"{made.kind}, {made.source} to {made.target}, {made.parameters:,} parameters")
-    console.say(f"next: tx translate -m {shlex.quote(run_dir)} -i FILE")
+    console.say(f"next: tx translate -m {shlex.quote(run_dir)} -i FILE", to_paste=True)

@@ -19,7 +19,7 @@ from transformer_cli.files import json_line
 if TYPE_CHECKING:
     from io import BufferedReader
 
-    from transformer_cli.data.corpus import Lines
+    from transformer_cli.data.lines import Lines
 
 
 @dataclass(frozen=True)
@@ -64,7 +64,8 @@ def given_lines(text: list[str] | None, input_file: str | None) -> Lines | None:
     """The lines of the arguments, of a file (`-` is stdin), or of stdin where something is fed to it; None if nothing
     is given. Raises UsageError for text and a file together, DataError for what cannot be read.
     """
-    from transformer_cli.data.corpus import Lines, read_lines, split_lines
+    from transformer_cli.data.lines import Lines, split_lines
+    from transformer_cli.data.stream import read_lines
 
     _refuse_both(text, input_file)
     if text:
@@ -103,7 +104,7 @@ def incoming_lines(text: list[str] | None, input_file: str | None) -> Iterator[I
 
 def as_request(line: str, place: str) -> Request:
     """A plain line; DataError, naming the place, for what is no text."""
-    from transformer_cli.data.corpus import check_line
+    from transformer_cli.data.lines import check_line
 
     check_line(line, place=place)
     return Request(line)
@@ -111,7 +112,7 @@ def as_request(line: str, place: str) -> Request:
 
 def parse_request(line: str, place: str) -> Request:
     """A JSON object with a `source` and possibly a `prefix`; DataError, naming the place, for anything else."""
-    from transformer_cli.data.corpus import check_line
+    from transformer_cli.data.lines import check_line
 
     try:
         found = json.loads(
@@ -142,7 +143,7 @@ def _refuse_both(text: list[str] | None, input_file: str | None) -> None:
 
 
 def _arguments(text: list[str]) -> list[str]:
-    from transformer_cli.data.corpus import check_line
+    from transformer_cli.data.lines import check_line
 
     lines = [line for argument in text for line in argument.split("\n")]
     for number, line in enumerate(lines, start=1):

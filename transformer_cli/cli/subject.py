@@ -55,7 +55,7 @@ def find_subject(name: str, overrides: Sequence[str] = ()) -> Subject:
         checkpoint = find_checkpoint(name)
         return _counted_as(whole_run_of(checkpoint), checkpoint)
     config = load_config(name, overrides)
-    if config.accounting.vocab is None and config.tokenizer.model is not None:
+    if config.accounting.vocab is None and config.tokenizer.given:
         return _existing_tokenizer(config)
     origin = "tokenizer.vocab_size" if config.accounting.vocab is None else "accounting.vocab"
     return Subject(config, *vocab_sizes(config), origin)
@@ -78,8 +78,5 @@ def _counted_as(run: Path, checkpoint: Path | None) -> Subject:
 def _existing_tokenizer(config: RunConfig) -> Subject:
     from transformer_cli.tokenizer.tokenizer import read_tokenizer
 
-    model = config.tokenizer.model
-    assert model is not None
-    paths = (model,) if isinstance(model, str) else (model.source, model.target)
-    tokenizer = read_tokenizer(*paths, tags=config.data.tagged)
+    tokenizer = read_tokenizer(*config.tokenizer.given, tags=config.data.tagged)
     return Subject(config, tokenizer.source_size, tokenizer.target_size, "tokenizer")

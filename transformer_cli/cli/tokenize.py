@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import shlex
 import unicodedata
 from collections.abc import Sequence
 from dataclasses import dataclass
@@ -20,7 +21,8 @@ from transformer_cli.wording import counted
 
 if TYPE_CHECKING:
     from transformer_cli.config.run import RunConfig
-    from transformer_cli.data.corpus import Corpus, Lines
+    from transformer_cli.data.corpus import Corpus
+    from transformer_cli.data.lines import Lines
     from transformer_cli.tokenizer import Tokenizer, TokenizerReport, Vocabulary
     from transformer_cli.tokenizer.losses import Unknown
 
@@ -283,7 +285,8 @@ def _tell(
         console.warn(found.in_words("text", side, remedy(config.tokenizer, is_inherited=False, is_cut=is_cut)))
     console.say(f"saved in {run_dir / 'tokenizer'}")
     word = _long_word(text.source[:FEW_LINES])
-    console.say(f"next: tx tokenize -m {run_dir} " + (f'"{word}"' if word else "-i FILE"), to_paste=True)
+    example = f'"{word}"' if word else "-i FILE"
+    console.say(f"next: tx tokenize -m {shlex.quote(str(run_dir))} {example}", to_paste=True)
 
 
 def _long_word(lines: Sequence[str]) -> str | None:

@@ -36,15 +36,9 @@ def open_several(
     """The runs with their best weights, and the first one's configuration with the overrides on top; see above."""
     finders, origin = _finders(models, config, overrides)
 
-    from transformer_cli.checkpoints.known import found
-    from transformer_cli.checkpoints.store import open_run
     from transformer_cli.loading import settings_of
 
-    opened = []
-    for find in finders:
-        with console.pulse.doing("opening the model"):
-            opened.append(run := found(find, open_run))
-        _tell_model(run, origin)
+    opened = _opened(finders, origin)
     settings = settings_of(opened[0], [*(["precision=fp32"] if precise else []), *(overrides or ())])
     _tell_precision(opened[0], settings)
     return opened, settings
@@ -65,11 +59,11 @@ def open_translator(
     finders, origin = _finders(models, config, overrides)
 
     from transformer_cli import engines
-    from transformer_cli.checkpoints.known import found, open_known
+    from transformer_cli.checkpoints.known import open_found, open_known
     from transformer_cli.decoding.options import SearchOptions
     from transformer_cli.loading import settings_of
 
-    known = [found(find, open_known) for find in finders]
+    known = [open_found(find, open_known) for find in finders]
     settings = settings_of(known[0], overrides or ())
     options = SearchOptions.of(settings.decoding, seed=settings.seed, **search)
     obstacles = [*also, *engines.obstacles(known, settings, options)]
@@ -81,15 +75,9 @@ def open_translator(
             if engines.differs(options):
                 console.warn(f"CTranslate2 prunes {beam} otherwise than tx: now and then it finds another translation")
             return translator, known, settings
-    from transformer_cli.checkpoints.store import open_run
     from transformer_cli.loading import translator_of
 
-    opened = []
-    for find in finders:
-        with console.pulse.doing("opening the model"):
-            opened.append(run := found(find, open_run))
-        if not is_wanted:
-            _tell_model(run, origin)
+    opened = _opened(finders, None if is_wanted else origin)
     if settings.decoding.engine == "auto" and engines.is_installed() and not is_wanted:
         reasons = [*obstacles, *([beam] if engines.differs(options) else [])]
         console.say(f"engine: native; CTranslate2 differs with {', '.join(reasons)}")
@@ -116,6 +104,20 @@ def _finders(
         if model is None or Path(model).resolve() != checkpoint.resolve():  # whoever names one means that one
             _tell_unfinished(run_of(checkpoint))
     return [*finders], origin
+
+
+def _opened(finders: Sequence[Callable[[], Path]], origin: str | None) -> list[OpenedRun]:
+    """The runs, each told once it is open. origin: None where that was told before."""
+    from transformer_cli.checkpoints.known import open_found
+    from transformer_cli.checkpoints.store import open_run
+
+    opened = []
+    for find in finders:
+        with console.pulse.doing("opening the model"):
+            opened.append(run := open_found(find, open_run))
+        if origin is not None:
+            _tell_model(run, origin)
+    return opened
 
 
 def _tell_model(run: KnownRun, origin: str) -> None:

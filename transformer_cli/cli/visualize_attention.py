@@ -158,7 +158,7 @@ def _translated(
     from transformer_cli.cli.trained import open_trained
 
     if target is not None:
-        from transformer_cli.data.corpus import check_line
+        from transformer_cli.data.lines import check_line
 
         check_line(target, place="--target")
     opened, settings = open_trained(model, config, overrides, precise=True)

@@ -56,6 +56,13 @@ class TokenizerConfig(Section):
     """BPE-dropout (Provilkov et al. 2020): the probability of skipping a merge in training; for unigram, the alpha of
     its sampling. 0: off."""
 
+    @property
+    def given(self) -> tuple[str, ...]:
+        """The files of an existing model, or of both, source first; none where one is to be trained."""
+        if self.model is None:
+            return ()
+        return (self.model.source, self.model.target) if isinstance(self.model, SideModels) else (self.model,)
+
     def asked(self, n_tags: int) -> tuple[int, int]:
         """Pieces of source and target, at most. n_tags: sources begin with one of so many (`data.tags`)."""
         if self.kind == "byte":

@@ -70,8 +70,8 @@ class Encoder:
 
     def __init__(self, tokenizer: Tokenizer, *, source_eos: bool, max_length: int | None, remembers: bool) -> None:
         """max_length: pairs with more pieces on a side, end marks included, or with none, are left out; None: of no
-        pair is anything left out. remembers: count the words of either side, of what is not left
-        out, and give each line a number."""
+        pair is anything left out. remembers: count the words of either side, of what is not left out, and give each
+        line a number."""
         self.tokenizer = tokenizer
         self.n_marks = int(source_eos)
         self.max_length = max_length
@@ -97,7 +97,8 @@ class Encoder:
             if not keeps.all():
                 sources, targets = sources[np.repeat(keeps, lengths[0])], targets[np.repeat(keeps, lengths[1])]
                 lengths = [length[keeps] for length in lengths]
-                self._uncount((source, target), np.flatnonzero(~keeps))
+                if self.remembers:
+                    self._uncount((source, target), np.flatnonzero(~keeps))
         return Block(
             n_pairs=len(keeps),
             kept=np.flatnonzero(keeps).astype(np.int32),
@@ -111,7 +112,7 @@ class Encoder:
 
     def _uncount(self, texts: Sequence[bytes], left_out: npt.NDArray[np.intp]) -> None:
         """Nothing is learned from the words of these lines."""
-        for side, text in zip(self.sides, texts if self.remembers else (), strict=False):
+        for side, text in zip(self.sides, texts, strict=True):
             lines = text.split(b"\n")
             side.uncount(b"".join(lines[place] + b"\n" for place in left_out))
 

@@ -11,7 +11,7 @@ from io import BufferedReader
 from pathlib import Path
 from typing import Protocol
 
-from transformer_cli.data.corpus import LONGEST_LINE, split_lines, too_long
+from transformer_cli.data.lines import LONGEST_LINE, Lines, refuse_pipe, split_lines, too_long
 from transformer_cli.errors import DataError
 from transformer_cli.files import shown, unreadable
 from transformer_cli.trouble import missing
@@ -35,7 +35,7 @@ class Source(Protocol):
 class LineStream:
     """Blocks of lines: whatever lines are there by now, as soon as there is one.
 
-    name: what an error calls the source. The text rules are those of `corpus.split_lines`. Raises DataError: not UTF-8,
+    name: what an error calls the source. The text rules are those of `lines.split_lines`. Raises DataError: not UTF-8,
     damaged, unreadable; ResourceError: the disk fails.
     """
 
@@ -64,6 +64,20 @@ class LineStream:
             n_lines, n_bytes = n_lines + len(found.lines), n_bytes + len(block)
             for start in range(0, len(found.lines), BLOCK_LINES):
                 yield found.lines[start : start + BLOCK_LINES]
+
+
+def read_lines(path: str | Path) -> Lines:
+    """The lines of a UTF-8 file, or of one compressed as `.gz`.
+
+    Raises DataError: missing (naming the nearest file there is), damaged, not UTF-8 (file, line and byte), or
+    with a line of more than LONGEST_LINE bytes.
+    """
+    path = Path(path)
+    refuse_pipe(path)
+    with opened(path) as file:
+        stream = LineStream(file, shown(path))
+        lines = [line for block in stream for line in block]
+    return Lines(lines, dict(stream.counts))
 
 
 def read_some(source: Source, name: str) -> bytes:

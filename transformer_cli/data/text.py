@@ -21,7 +21,7 @@ import numpy.typing as npt
 
 from transformer_cli import files
 from transformer_cli.data.charsets import BOM, not_utf8, refuse_wide
-from transformer_cli.data.corpus import BOM_REMOVED, CR_STRIPPED, LONGEST_LINE, refuse_pipe, too_long
+from transformer_cli.data.lines import BOM_REMOVED, CR_STRIPPED, LONGEST_LINE, refuse_pipe, too_long
 from transformer_cli.data.stream import opened, read_some
 from transformer_cli.errors import DataError, ResourceError, TxError
 from transformer_cli.files import shown
@@ -98,7 +98,7 @@ class Text(Sequence[str]):
 
 
 class FileText(Text):
-    """The lines of a file, by the rules of `corpus.split_lines`; checked, and hashed, in one pass."""
+    """The lines of a file, by the rules of `lines.split_lines`; checked, and hashed, in one pass."""
 
     def __init__(self, path: str | Path, digest: Digest, unpacked: Open | None = None) -> None:
         """digest: is updated with the lines, each with a line feed behind it. unpacked: what `unpack` made of a `.gz`,

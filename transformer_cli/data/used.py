@@ -46,8 +46,8 @@ def learnable(corpus: Corpus) -> Corpus:
 
 
 def hold_out(corpus: Corpus, share: float) -> dict[str, Corpus]:
-    """The text in two: `train`, read where it lies, and `valid`, about so large a share of it, in memory, of
-    which it is known where it lies.
+    """The text in two: `train`, read where it lies, and `valid`, about so large a share of it, in memory, of which it
+    is known where it lies.
 
     Raises DataError where either would have no pair.
     """

@@ -1,8 +1,8 @@
 """What a translation must not contain, or must begin with: each constraint says which tokens may not come next.
 
 They never see a probability: what is forbidden cannot be chosen, and all else keeps the probability that the model
-gives it. So a translation's score is the same however it was found, but for a shortlist. A search
-without constraints asks for nothing.
+gives it. So a translation's score is the same however it was found, but for a shortlist. A search without constraints
+asks for nothing.
 
 B sentences, W beams, T tokens so far, V target vocabulary, N windows, n of their tokens, P longest prefix
 """

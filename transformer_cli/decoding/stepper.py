@@ -79,6 +79,6 @@ class _Begun(Generic[S]):
 
 
 def exact_of(state: State) -> Exact | None:
-    """Where the logits of the latest step are rounded, and what remembers it knows better."""
+    """What computes some logits of the latest step exactly, where those that it returned are rounded; else None."""
     exact: Exact | None = getattr(state, "exact", None)
     return exact

@@ -14,7 +14,7 @@ from typing import Required, Self, TypedDict, Unpack
 
 from transformer_cli.config.decoding import DecodingConfig
 from transformer_cli.config.model import Stack
-from transformer_cli.data.corpus import check_line
+from transformer_cli.data.lines import check_line
 from transformer_cli.decoding import batches, long_lines, quality
 from transformer_cli.decoding.doubt import ROUNDING, UNSURE, certainty
 from transformer_cli.decoding.hypothesis import Hypothesis
@@ -136,16 +136,7 @@ class TextTranslator(ABC):
         or a wild penalty; DataError for a text of several lines, or a prefix that cannot be written; DivergedError
         where the model computes no numbers, naming the line.
         """
-        check_lines("lines", lines)
-        if type(lines_before) is not int or lines_before < 0:
-            raise UsageError(f"lines_before is {lines_before!r:.60}; expected a whole number of at least 0")
-        if prefixes is not None:
-            check_lines("prefixes", prefixes)
-            if len(prefixes) != len(lines):
-                raise UsageError(
-                    f"there are {counted(len(prefixes), 'prefixes')} of {counted(len(lines), 'lines')}",
-                    hint="give one of each",
-                )
+        _check(lines, prefixes, lines_before)
         options = SearchOptions.of(
             self.config,
             seed=self.seed,
@@ -353,6 +344,20 @@ class TextTranslator(ABC):
                     hint=f"a translation ends with {target.piece(EOS)}; the other marks are never written anyway",
                 )
         return [known[piece] for piece in self.config.banned]
+
+
+def _check(lines: Sequence[str], prefixes: Sequence[str] | None, lines_before: int) -> None:
+    """What `translate_all` says that it raises of these."""
+    check_lines("lines", lines)
+    if type(lines_before) is not int or lines_before < 0:
+        raise UsageError(f"lines_before is {lines_before!r:.60}; expected a whole number of at least 0")
+    if prefixes is not None:
+        check_lines("prefixes", prefixes)
+        if len(prefixes) != len(lines):
+            raise UsageError(
+                f"there are {counted(len(prefixes), 'prefixes')} of {counted(len(lines), 'lines')}",
+                hint="give one of each",
+            )
 
 
 def check_lines(name: str, lines: object) -> None:

@@ -13,9 +13,9 @@ class Candidate:
     """One translation of a line.
 
     score: log_probability divided by the length penalty; where a model that translates back ranks, and what that adds
-    (see rerank.py). tokens: the pieces of text. truncated: it did not end by
-    itself but at the longest length allowed. utility: of minimum Bayes risk, the mean score of this text against the
-    other draws, 0 to 100; None where there was none.
+    (see rerank.py). tokens: the pieces of text. truncated: it did not end by itself but at the longest length allowed.
+    utility: of minimum Bayes risk, the mean score of this text against the other draws, 0 to 100; None where there was
+    none.
     """
 
     text: str

@@ -46,17 +46,7 @@ def spread(work: Work, n_batches: int, *, workers: int) -> Generator[tuple[int, 
     left = _Left(n_batches)
     try:
         for _ in range(workers):
-            try:
-                ours, theirs = Pipe(duplex=False)
-                process = os.fork()
-            except OSError as failure:
-                what = failure.strerror or failure
-                raise ResourceError(f"no process can be started to translate: {what}", hint=FEWER) from failure
-            if process == 0:
-                for inherited in (ours, *processes):  # which would keep a pipe open that nobody reads any more
-                    inherited.close()
-                _serve(theirs, work, left)
-            theirs.close()
+            ours, process = _started(work, left, beside=processes)
             processes[ours] = process
         while processes:
             for connection in wait(list(processes)):
@@ -125,6 +115,22 @@ class _Left:
 
 FEWER = "decoding.workers=1 translates in one process"
 HINT = f"it may have been memory; {FEWER}"
+
+
+def _started(work: Work, left: _Left, *, beside: Iterable[Connection]) -> tuple[Connection, int]:
+    """Another process, and where to read what it says. beside: the same of those that there are."""
+    try:
+        ours, theirs = Pipe(duplex=False)
+        process = os.fork()
+    except OSError as failure:
+        what = failure.strerror or failure
+        raise ResourceError(f"no process can be started to translate: {what}", hint=FEWER) from failure
+    if process == 0:
+        for inherited in (ours, *beside):  # which would keep a pipe open that nobody reads any more
+            inherited.close()
+        _serve(theirs, work, left)
+    theirs.close()
+    return ours, process
 
 
 def _serve(connection: Connection, work: Work, numbers: Iterable[int]) -> NoReturn:

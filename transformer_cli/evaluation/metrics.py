@@ -87,9 +87,9 @@ def score(hypotheses: Sequence[str], references: Sequence[Sequence[str]], option
 
     Nothing is kept of the text, so that a training can score as often as it likes.
     """
-    counted = measure(hypotheses, references, options)
+    measured = measure(hypotheses, references, options)
     _forget_lines()
-    return [Score(counts.name, counts.value(), counts.metric.signature()) for counts in counted]
+    return [Score(counts.name, counts.value(), counts.metric.signature()) for counts in measured]
 
 
 def _forget_lines() -> None:

@@ -136,12 +136,12 @@ def _specification(run: OpenedRun) -> Any:
         "head_dim": config.head_width,
         "no_final_norm": True,
     }
-    turned = {side: 0 if config.positions_of(side) == "rotary" else None for side in config.sides}
+    rotary_dim = {side: 0 if config.positions_of(side) == "rotary" else None for side in config.sides}
     encoder = specs.transformer_spec.TransformerEncoderSpec(
-        config.depths.encoder, **shape, rotary_dim=turned["encoder"]
+        config.depths.encoder, **shape, rotary_dim=rotary_dim["encoder"]
     )
     decoder = specs.transformer_spec.TransformerDecoderSpec(
-        config.depths.decoder, **shape, rotary_dim=turned["decoder"]
+        config.depths.decoder, **shape, rotary_dim=rotary_dim["decoder"]
     )
     encoder.embeddings[0].weight = weights.embedding("encoder")
     decoder.embeddings.weight = weights.embedding("decoder")

@@ -4,11 +4,12 @@ from __future__ import annotations
 
 from collections.abc import Sequence
 from dataclasses import dataclass
+from itertools import dropwhile
 from pathlib import Path
 from typing import Any
 
 from transformer_cli import __version__, files
-from transformer_cli.checkpoints.store import OpenedRun
+from transformer_cli.checkpoints.store import OpenedRun, refuse_here
 from transformer_cli.errors import DataError, ModelError, UsageError
 from transformer_cli.export.card import card
 from transformer_cli.export.comparison import TOLERANCE, Comparison, Probe, compare
@@ -66,10 +67,10 @@ def check_format(name: str, quantization: str | None) -> Format:
 
 
 def check_place(place: Path) -> None:
-    """UsageError where something is there, or a link, which no directory replaces, or a way up after one down;
-    ResourceError where nothing can be written.
-    """
-    if place.is_symlink() or ".." in place.parts:
+    """UsageError where something is there, or a link, which no directory replaces, or where a `..` follows a name;
+    ResourceError where nothing can be written."""
+    named = dropwhile(lambda part: part in ("..", place.anchor), place.parts)
+    if place.is_symlink() or ".." in named:  # whose folders are made for it, those that it leaves again, too
         raise UsageError(
             f"{files.shown(place)} is a link or goes up by `..`", hint="name the directory itself, which need not exist"
         )
@@ -78,6 +79,7 @@ def check_place(place: Path) -> None:
             f"{files.shown(place)} is there already: an export never replaces anything",
             hint="name another directory, or delete this one",
         )
+    refuse_here(place, option="-o")
     files.check_directory(place)
 
 

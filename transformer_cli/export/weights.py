@@ -43,10 +43,10 @@ class Weights:
     def linears(self, name: str) -> list[tuple[np.ndarray, np.ndarray | None]]:
         """The matrices that are one in tx, each with its bias; heads that several queries share once for each."""
         biases: Sequence[np.ndarray | None] = self.parts(f"{name}.bias")
-        weights, rows = self.parts(f"{name}.weight"), self._stored[f"{name}.weight"].rows
+        matrices, rows = self.parts(f"{name}.weight"), self._stored[f"{name}.weight"].rows
         return [
-            (self._repeated(weight, component), None if bias is None else self._repeated(bias, component))
-            for weight, bias, (component, _) in zip(weights, biases or [None] * len(weights), rows, strict=True)
+            (self._repeated(matrix, component), None if bias is None else self._repeated(bias, component))
+            for matrix, bias, (component, _) in zip(matrices, biases or [None] * len(matrices), rows, strict=True)
         ]
 
     def _repeated(self, array: np.ndarray, component: str) -> np.ndarray:

@@ -43,7 +43,7 @@ class ScaledDotProductAttention(nn.Module):
 
     @property
     def hides_future(self) -> bool:
-        """Whether it does so without being given a mask."""
+        """Whether later keys are hidden without a mask."""
         return self.fused and self.causal
 
     def forward(self, query_BHTK: Tensor, key_BHSK: Tensor, value_BHSK: Tensor, bias: Tensor | None) -> Tensor:
@@ -73,7 +73,7 @@ class ScaledDotProductAttention(nn.Module):
 
 
 class MultiHeadAttention(nn.Module):
-    """Section 3.2.2: Concat(head_1, ..., head_H) W^O; where the queries and keys come from, the two below say."""
+    """Section 3.2.2: Concat(head_1, ..., head_H) W^O; the two classes below say where queries and keys come from."""
 
     def __init__(self, config: ModelConfig, *, causal: bool = False) -> None:
         super().__init__()

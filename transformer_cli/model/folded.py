@@ -15,8 +15,8 @@ LONGEST = 64
 
 
 class Folded:
-    """The projections to queries and of what comes out, multiplied with a sentence's keys and values once: a step reads
-    H * S rows of D numbers in place of H * K, and knows of heads in the softmax alone."""
+    """The query and output projections, multiplied once with a sentence's keys and values: a step reads H * S rows of D
+    numbers in place of H * K, and heads matter in the softmax alone."""
 
     def __init__(self, layer: CrossAttention, hidden_11S: Tensor, keys_HKS: Tensor, values_HSK: Tensor) -> None:
         """layer: whose heads have keys and values of their own, and no norms. hidden_11S: what is added to scores."""

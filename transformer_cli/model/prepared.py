@@ -1,4 +1,4 @@
-"""A Transformer laid out for translating: its weights cast and turned once, its step a short list of products.
+"""A Transformer laid out for translating: its weights cast and transposed once, its step a short list of products.
 
 It computes what transformer.py computes, without modules, dropout or gradients, and is a stepper like it.
 
@@ -29,8 +29,8 @@ from transformer_cli.model.steps import LEAST_KEYS, Steps
 from transformer_cli.model.transformer import DecoderLayer, Embedding, EncoderLayer, Transformer
 
 HALVES = (torch.bfloat16, torch.float16)
-Rows = Callable[[Tensor], Tensor]
-"""Rows to rows."""
+OnRows = Callable[[Tensor], Tensor]
+"""From rows to rows."""
 ProductOf = Callable[[nn.Linear], Product]
 
 
@@ -75,7 +75,8 @@ class Prepared:
         return self._form(tokens_R).step(tokens_R, state)
 
     def _form(self, ids: Tensor) -> Form:
-        """Of one state, too, the first steps may have many rows and the last ones few: it is in the same dtype."""
+        """The form for so many rows. The first steps of a search may have many and the last ones few: both forms take
+        its state, whose dtype is the same."""
         return self.for_few if ids.numel() <= self.few_rows else self.for_many
 
     @cached_property
@@ -104,11 +105,11 @@ class Form:
         self.source, self.target = model.source_embedding, model.target_embedding
         self.encoder_positions, self.decoder_positions = model.encoder.positions, model.decoder.positions
         rotates = type(self.decoder_positions).rotate is not PositionEncoding.rotate
-        self.turns = config.qk_norm or rotates
+        self.transforms_heads = config.qk_norm or rotates
         self.relates = self.decoder_positions.relates
         folded = (layer.cross_attention.query.weight.dtype for layer in model.decoder.layers)  # type: ignore[union-attr]
         own = self.n_groups == self.n_heads and all(of_weights == self.dtype for of_weights in folded)
-        self.folds = on_cpu and own and not (self.turns or self.relates)
+        self.folds = on_cpu and own and not (self.transforms_heads or self.relates)
         self.encoder = [Layer(layer, product, rounded, self.dtype) for layer in model.encoder.layers]  # type: ignore[arg-type]
         self.decoder = [CrossLayer(layer, product, rounded, self.dtype) for layer in model.decoder.layers]  # type: ignore[arg-type]
         stacks = (model.encoder, model.decoder)
@@ -206,8 +207,8 @@ class Form:
             around_self, around_cross, around_feed_forward = layer.residuals
             heads_BWXK = self._heads(state.spread(layer.query_key_value(around_self.enter(x_RD))), B, W)
             query_BWHK, key_value_BWXK = heads_BWXK.split((H, 2 * self.n_groups), dim=2)
-            if self.turns:
-                query_BWHK, key_value_BWXK = self._turned(layer, query_BWHK, key_value_BWXK, position)
+            if self.transforms_heads:
+                query_BWHK, key_value_BWXK = self._transformed(layer, query_BWHK, key_value_BWXK, position)
             past = state.append(number, key_value_BWXK)
             context_BWHK = self.attend(query_BWHK.transpose(1, 2), *past, bias_JTN)
             context_RX = self._as_rows(context_BWHK, state.places_R)
@@ -220,7 +221,7 @@ class Form:
             x_RD = around_feed_forward.leave(layer.down.onto(x_RD, layer.inner(around_feed_forward.enter(x_RD))))
         return x_RD
 
-    def embed(self, embedding: Embedding, add: Rows, ids_BT: Tensor) -> Tensor:
+    def embed(self, embedding: Embedding, add: OnRows, ids_BT: Tensor) -> Tensor:
         """Rows to which sublayers are added in place: what was looked up, not the table itself."""
         return self._as_rows(add(embedding(ids_BT)))
 
@@ -271,9 +272,11 @@ class Form:
         n = n_sentences * length
         return (x_RX if x_RX.size(0) == n else x_RX[:n]).to(self.dtype).view(n_sentences, length, -1, self.d_head)
 
-    def _turned(self, layer: Layer, query_BWHK: Tensor, key_value_BWXK: Tensor, position: int) -> tuple[Tensor, Tensor]:
-        """Queries, and keys and values, normalised and rotated. Beams are no positions: each one is turned alone, by
-        the position that all of them are at."""
+    def _transformed(
+        self, layer: Layer, query_BWHK: Tensor, key_value_BWXK: Tensor, position: int
+    ) -> tuple[Tensor, Tensor]:
+        """Queries, and keys and values, normalised and rotated. Beams are no positions: each one is rotated alone,
+        by the position that all of them are at."""
         key_BWGK, value_BWGK = key_value_BWXK.chunk(2, dim=2)
         rotate = partial(self.decoder_positions.rotate, offset=position)
         query, key = layer.query_norm(query_BWHK), layer.key_norm(key_BWGK)
@@ -286,8 +289,8 @@ class Around:
 
     def __init__(self, residual: Residual, dtype: torch.dtype) -> None:
         norm = norm_of(residual.norm, dtype)
-        self.enter: Rows = norm if isinstance(residual, PreNorm) else _same
-        self.leave: Rows = _same if isinstance(residual, PreNorm) else norm
+        self.enter: OnRows = norm if isinstance(residual, PreNorm) else _same
+        self.leave: OnRows = _same if isinstance(residual, PreNorm) else norm
 
 
 class Layer:
@@ -303,7 +306,7 @@ class Layer:
         self.output = attention(layer.self_attention.output)
         up = feed_forward(layer.feed_forward.up)
         activation = layer.feed_forward.activation
-        self.inner: Rows = up.rectified if activation is F.relu else lambda x_RD: activation(up(x_RD))
+        self.inner: OnRows = up.rectified if activation is F.relu else lambda x_RD: activation(up(x_RD))
         if isinstance(layer.feed_forward, GatedFeedForward):
             gate = feed_forward(layer.feed_forward.gate)
             self.inner = lambda x_RD: activation(gate(x_RD)).mul_(up(x_RD))
@@ -311,7 +314,7 @@ class Layer:
 
 
 class CrossLayer(Layer):
-    """And cross-attention."""
+    """The same with cross-attention between the two."""
 
     def __init__(self, layer: DecoderLayer, product: ProductOf, rounded: ProductOf, dtype: torch.dtype) -> None:
         super().__init__(layer, rounded, rounded, dtype)
@@ -323,7 +326,7 @@ class CrossLayer(Layer):
         self.cross_output = rounded(layer.cross_attention.output)
 
 
-def norm_of(module: nn.Module, dtype: torch.dtype) -> Rows:
+def norm_of(module: nn.Module, dtype: torch.dtype) -> OnRows:
     """What a norm does, without the module."""
     if isinstance(module, nn.LayerNorm):
         bias = None if module.bias is None else module.bias.to(dtype)

@@ -35,7 +35,7 @@ class Product(ABC):
         return n
 
 
-class Turned(Product):
+class Transposed(Product):
     """W^T as it lies in memory: for a single row faster than anything else, and never slower than W."""
 
     def __init__(self, weight_OI: Tensor, bias_O: Tensor | None) -> None:
@@ -50,9 +50,9 @@ class Turned(Product):
         return residual_RO if self.bias_O is None else residual_RO.add_(self.bias_O)
 
 
-class Shared(Product):
-    """W^T in parts of its columns, which threads share, for a single row: MKL leaves that to one of them, and it takes
-    as long as it takes to read the weights."""
+class Split(Product):
+    """W^T in parts of its columns, which threads share, for a single row: MKL leaves such a product to one thread, and
+    it takes as long as reading the weights does."""
 
     def __init__(self, weight_OI: Tensor, bias_O: Tensor | None) -> None:
         self.parts = math.gcd(len(weight_OI), _PARTS)
@@ -104,7 +104,7 @@ _USUAL_ROWS = 64
 
 
 class Rounded(Product):
-    """In bf16, of rows in fp32 or bf16, whose result is in bf16; what it is added to is not."""
+    """A product in bf16, of rows in fp32 or bf16; the residual that it is added to keeps its dtype."""
 
     def __init__(self, weight_OI: Tensor, bias_O: Tensor | None) -> None:
         self.product = Packed(weight_OI.bfloat16(), None if bias_O is None else bias_O.bfloat16())
@@ -139,8 +139,11 @@ def product_of(
     if rounds:
         return Rounded(weight, bias)
     weight, bias = weight.to(dtype), None if bias is None else bias.to(dtype)
-    kind = Packed if can_pack(weight) and not few else Shared if few and few_rows() == 1 and only is None else Turned
-    return kind(weight, bias)
+    if can_pack(weight) and not few:
+        return Packed(weight, bias)
+    if few and few_rows() == 1 and only is None:
+        return Split(weight, bias)
+    return Transposed(weight, bias)
 
 
 def can_pack(weight: Tensor) -> bool:
@@ -166,6 +169,7 @@ def has_bf16_products(x: Tensor) -> bool:
 
 
 def _gains_in_fp32() -> bool:
-    """With AVX2 few rows lose what many gain; of Intel's own processors MKL leaves nothing out, and has less to do
-    before each product. Older versions of PyTorch do not tell whose they are."""
+    """Whether oneDNN's layout is faster than MKL in fp32, too: with AVX-512, but not on Intel's own processors. With
+    AVX2 few rows lose what many gain; on Intel's own MKL uses every instruction, and has less to do before each
+    product. Older versions of PyTorch do not tell whose a processor is."""
     return torch.backends.cpu.get_cpu_capability() == "AVX512" and "Intel" not in capabilities().get("cpu_name", "")

@@ -1,4 +1,4 @@
-"""What a prepared model remembers from one step to the next.
+"""What a prepared model remembers from one step to the next: its key-value cache.
 
 B sentences, W places for beams, R beams of all sentences, N cached keys, P keys or values (2), G heads of these,
 K d_head, L layers, S source length, J heads of keys of all sentences (B * G), U ids whose logits are wanted, X any
@@ -7,8 +7,8 @@ features
 Keys and values of self-attention are written once and never moved. All beams of a sentence share one row of them, and
 a table says which of them are whose past, as what is added to the scores: following a parent copies a row of that
 table, not the keys. Attention has a query for each place; where there is no beam, it is that of another one, and nobody
-reads what comes of it. Keys of the memory, written once and read often, are turned as the product with queries wants
-them.
+reads what comes of it. Keys of the memory, written once and read often, are transposed as the product with queries
+wants them.
 """
 
 from __future__ import annotations
@@ -30,13 +30,13 @@ LEAST_KEYS = 16
 class Steps:
     """The memory's keys and values per sentence, and each beam's past.
 
-    position: tokens read so far. start, end: where the newest keys are. n_keys: those that are read,
-    of which those from `end` on are hidden. beams: how many places there were at each position. taken_BW: where beams
-    are, on the CPU; places_R: the same as numbers of B * W, None where they are everywhere. hidden_BWN: what is added
-    to scores, for each key that there is room for. memory: its keys (J, K, S) and values (J, S, K) by layer; past and
-    new: views of `past_PLBGNK` that a step reads and writes. only_U: the ids whose logits are wanted, None for all;
-    products: what makes them, rounded and not. exact: where the logits of the latest step are rounded, what computes
-    some of them (R, K) from their ids or places as they are.
+    position: tokens read so far. start, end: where the newest keys are. n_keys: those that are read, of which those
+    from `end` on are hidden. beams: how many places there were at each position. taken_BW: where beams are, on the CPU;
+    places_R: the same as numbers of B * W, None where they are everywhere. hidden_BWN: what is added to scores, for
+    each key that there is room for. memory: its keys (J, K, S) and values (J, S, K) by layer; past and new: views of
+    `past_PLBGNK` that a step reads and writes. only_U: the ids whose logits are wanted, None for all; products: what
+    makes them, rounded and not. exact: where the logits of the latest step are rounded, what computes some of them (R,
+    K) from their ids or places as they are.
     """
 
     def __init__(self, memory_keys_LBGKS: Tensor, memory_values_LBGSK: Tensor, memory_bias: Tensor | None) -> None:
@@ -122,7 +122,7 @@ class Steps:
         return self.past[layer]
 
     def _settle(self, taken_BW: Tensor) -> None:
-        """Beams are where it says."""
+        """Beams are now where taken_BW says."""
         self.taken_BW = taken_BW
         self.places_R: Tensor | None = None
         if not taken_BW.all():

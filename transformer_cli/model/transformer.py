@@ -227,7 +227,7 @@ class DecoderLayer(nn.Module):
 
 
 def _hides_future(layers: nn.ModuleList) -> bool:
-    """Whether self-attention does so without a mask, in all of them alike."""
+    """Whether self-attention hides the future without a mask, in all of these layers."""
     return all(layer.self_attention.attend.hides_future for layer in layers)  # type: ignore[union-attr]
 
 

@@ -14,8 +14,9 @@ import torch
 from transformer_cli.attention_maps.aligner import align_texts, alignments
 from transformer_cli.attention_maps.capture import attention_maps
 from transformer_cli.attention_maps.maps import AttentionMaps
-from transformer_cli.checkpoints.known import found
-from transformer_cli.checkpoints.store import OpenedRun, find_checkpoint, open_run
+from transformer_cli.checkpoints.find import find_checkpoint
+from transformer_cli.checkpoints.known import open_found
+from transformer_cli.checkpoints.store import OpenedRun, open_run
 from transformer_cli.cli.unseen import Unseen
 from transformer_cli.config.run import RunConfig
 from transformer_cli.decoding.scoring import Likelihood, score_texts
@@ -169,7 +170,7 @@ def load(
     runs = [run] if run is None or isinstance(run, str | Path) else run
     if not isinstance(runs, Sequence) or not runs or not all(isinstance(one, str | Path | None) for one in runs):
         raise UsageError(f"run is {run!r:.60}; expected a path, or several", hint='for example "runs/tiny"')
-    opened = [found(partial(find_checkpoint, None if one is None else str(one)), open_run) for one in runs]
+    opened = [open_found(partial(find_checkpoint, None if one is None else str(one)), open_run) for one in runs]
     given = {"device": device, "precision": precision}
     ours = {"decoding.workers": 1}  # whose process this is may have threads, which no fork has
     given = {name: value for name, value in given.items() if value is not None}

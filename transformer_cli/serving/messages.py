@@ -12,7 +12,7 @@ from transformer_cli.config.complaints import complaint
 from transformer_cli.config.decoding import MAX_BEAM, MAX_PENALTY
 from transformer_cli.config.section import PositiveInt, Section
 from transformer_cli.config.serving import ServingConfig
-from transformer_cli.data.corpus import check_line
+from transformer_cli.data.lines import check_line
 
 SLOW_S = 10.0
 """In which the head of a request must be there, then its body; and in which a client reads some of the answer."""

@@ -88,22 +88,28 @@ def _parts(vocabulary: Vocabulary, lines: Sequence[str], kind: str) -> Counter[s
 
 def _words(vocabulary: Vocabulary, lines: Sequence[str]) -> Counter[tuple[str, ...]]:
     """How often the text has each word, cut into pieces; whatever cannot be part of a piece ends one."""
-    is_part = [id >= len(SPECIALS) and not BYTE.fullmatch(name) for id, name in enumerate(vocabulary.names)]
+    names = enumerate(vocabulary.names)
+    parts = [name if id >= len(SPECIALS) and not BYTE.fullmatch(name) else "" for id, name in names]
     words: Counter[tuple[str, ...]] = Counter()
     for start in range(0, len(lines), CHUNK):
         for ids in vocabulary.encode(lines[start : start + CHUNK]):
-            word: list[str] = []
-            for name, ends in ((vocabulary.names[id], not is_part[id]) for id in ids):
-                if ends or name.startswith(SPACE):
-                    words[tuple(word)] += 1
-                    word = []
-                if not ends:
-                    word.append(name)
-                if name.endswith(SPACE) and len(name) > 1:
-                    words[tuple(word)] += 1
-                    word = []
-            words[tuple(word)] += 1
+            words.update(_of_line([parts[id] for id in ids]))
     return Counter({word: count for word, count in words.items() if len(word) > 1})
+
+
+def _of_line(pieces: Iterable[str]) -> Iterator[tuple[str, ...]]:
+    """The words of a line, perhaps empty ones. pieces: "" for what ends a word and is part of none."""
+    word: list[str] = []
+    for piece in pieces:
+        if not piece or piece.startswith(SPACE):
+            yield tuple(word)
+            word = []
+        if piece:
+            word.append(piece)
+        if piece.endswith(SPACE) and len(piece) > 1:
+            yield tuple(word)
+            word = []
+    yield tuple(word)
 
 
 def _merges(words: Mapping[tuple[str, ...], int], known: Iterable[str]) -> Iterator[tuple[Pair, int]]:

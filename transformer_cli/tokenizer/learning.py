@@ -13,7 +13,7 @@ from typing import Any
 
 import sentencepiece
 
-from transformer_cli.config.tokenizer import SideModels, SideVocabSizes, TokenizerConfig
+from transformer_cli.config.tokenizer import SideVocabSizes, TokenizerConfig
 from transformer_cli.errors import ConfigError, DataError
 from transformer_cli.tokenizer.losses import LINES_WITH_UNKNOWN, Unknown, lacking
 from transformer_cli.tokenizer.renumbering import on_grid
@@ -68,10 +68,8 @@ def train_tokenizer(
     """
     sides = {"source": source, "target": target}
     skipped: Counter[str] = Counter()
-    if config.model is not None:
-        given = config.model
-        paths = (given.source, given.target) if isinstance(given, SideModels) else (given,)
-        tokenizer = read_tokenizer(*paths, tags=tags)
+    if config.given:
+        tokenizer = read_tokenizer(*config.given, tags=tags)
         asked, used = {}, 0
     else:
         asked = _asked(config, n_tags=len(tags))
@@ -84,7 +82,7 @@ def train_tokenizer(
         skipped["blank"] = blank
         used = sum(len(lines) for lines in usable.values()) - blank
     return tokenizer, TokenizerReport(
-        kind="given" if config.model is not None else config.kind,
+        kind="given" if config.given else config.kind,
         asked=asked,
         pieces=_pieces(tokenizer),
         lines_used=used,

@@ -47,20 +47,20 @@ class Model:
         self._said: dict[int, dict[int, bytes | int]] = {TRAINER: {}, NORMALIZER: {}}
         marks = set()
         for number, value, raw in _fields(model):
-            if number != PIECES:
-                self._others += raw
             if number == PIECES:
                 inner = _inside(value)
-                name = bytes(inner[PIECE]).decode("utf-8")
-                self._pieces[name] = raw
+                piece = bytes(inner[PIECE]).decode("utf-8")
+                self._pieces[piece] = raw
                 self._types.add(inner.get(TYPE, NORMAL))
                 self._scores.append(_score(inner))
                 if inner.get(TYPE) in (UNKNOWN, CONTROL):
-                    marks.add(name)
-            elif number in self._said:
+                    marks.add(piece)
+                continue
+            self._others += raw
+            if number in self._said:
                 self._said[number] |= _inside(value)
         self.kind = KINDS[int(self._said[TRAINER].get(MODEL_TYPE, 1)) - 1]
-        self.pieces = tuple(name for name in self._pieces if name not in marks)
+        self.pieces = tuple(piece for piece in self._pieces if piece not in marks)
         """Of text; the marks are not among them."""
 
     @property

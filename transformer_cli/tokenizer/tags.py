@@ -10,6 +10,7 @@ from collections.abc import Sequence
 
 from transformer_cli.config.names import shorten
 from transformer_cli.errors import UsageError
+from transformer_cli.wording import listed
 
 
 def tag_of(language: str) -> str:
@@ -24,12 +25,20 @@ def wanted(language: str | None, targets: Sequence[str], usual: str | None = Non
     none where there are several.
     """
     language = usual if language is None else language
-    named = " or ".join(filter(None, [", ".join(targets[:-1]), *targets[-1:]]))
-    if language is None and len(targets) > 1:
-        raise UsageError(f"this model translates into {named}: say which", hint=f"for example --to {targets[0]}")
-    if language is not None and language not in targets:
+    if language is None:
+        if len(targets) > 1:
+            raise unsaid(targets)
+        return targets[0]
+    if language not in targets:
         raise UsageError(
-            f"this model does not translate into {shorten(str(language))!r}, but into {named}",
+            f"this model does not translate into {shorten(str(language))!r}, but into {listed(targets, 'or')}",
             hint=f"--to {targets[0]}",
         )
-    return targets[0] if language is None else language
+    return language
+
+
+def unsaid(targets: Sequence[str]) -> UsageError:
+    """What to raise where nobody said into which of these languages."""
+    return UsageError(
+        f"this model translates into {listed(targets, 'or')}: say which", hint=f"for example --to {targets[0]}"
+    )

@@ -10,7 +10,7 @@ from pathlib import Path
 from transformer_cli import files
 from transformer_cli.errors import ModelError
 from transformer_cli.tokenizer.renumbering import with_marks
-from transformer_cli.tokenizer.tags import tag_of, wanted
+from transformer_cli.tokenizer.tags import tag_of, unsaid, wanted
 from transformer_cli.tokenizer.vocabulary import SPECIALS, Vocabulary, read_vocabulary
 
 JOINT_FILE, SOURCE_FILE, TARGET_FILE = "spm.model", "source.model", "target.model"
@@ -70,7 +70,7 @@ class Tokenizer:
     def encode_source(self, lines: Sequence[str]) -> list[list[int]]:
         """UsageError where nobody said into which of several languages; see `towards`."""
         if self.tags and self.source.mark is None:
-            wanted(None, [*self.tags, *self.tags])
+            raise unsaid([*self.tags])
         return self.source.encode(lines)
 
     def encode_target(self, lines: Sequence[str]) -> list[list[int]]:

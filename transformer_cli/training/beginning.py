@@ -9,9 +9,10 @@ from pathlib import Path
 import torch
 from torch import Tensor, nn
 
-from transformer_cli.checkpoints.known import found
+from transformer_cli.checkpoints.find import find_checkpoint
+from transformer_cli.checkpoints.known import open_found
 from transformer_cli.checkpoints.manifest import MODEL
-from transformer_cli.checkpoints.store import OpenedRun, find_checkpoint, open_run
+from transformer_cli.checkpoints.store import OpenedRun, open_run
 from transformer_cli.checkpoints.tensors import load_weights, weights
 from transformer_cli.config.run import RunConfig
 from transformer_cli.config.source import preset_names
@@ -49,7 +50,7 @@ def parent_of(config: RunConfig, *, replaced: Path) -> OpenedRun | None:
             f"{shown(wanted)}, which training begins with (training.init_from), does not exist",
             hint=f"train it first{command}; or name another run: --set training.init_from=RUN",
         )
-    parent = found(partial(find_checkpoint, wanted), open_run)
+    parent = open_found(partial(find_checkpoint, wanted), open_run)
     if replaced.exists() and replaced.samefile(parent.path):
         raise UsageError(
             f"{shown(parent.path)} is the run that training would begin with (training.init_from), and the one that it "

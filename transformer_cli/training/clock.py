@@ -54,7 +54,7 @@ class Clock:
         return self.now() - self._began
 
     def lap(self, kind: Kind) -> float:
-        """What passed since the lap before, in seconds, was this."""
+        """All time since the lap before was spent on this; returns the seconds."""
         now = self.now()
         seconds, self.since = now - self.since, now
         self.latest[kind] = seconds
@@ -66,8 +66,8 @@ class Clock:
         self.updates += 1
         self.seconds += seconds
         kept = MEMORY if self.is_warm else 0.0
-        counted = min(seconds, SLOWEST * pace * target_tokens) if pace else seconds
-        self._recent_s = kept * self._recent_s + counted
+        usual_s = min(seconds, SLOWEST * pace * target_tokens) if pace else seconds
+        self._recent_s = kept * self._recent_s + usual_s
         self._recent_tokens = kept * self._recent_tokens + target_tokens
         return seconds
 

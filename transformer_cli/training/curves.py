@@ -17,7 +17,7 @@ from transformer_cli.checkpoints.events import METRICS, read_events
 from transformer_cli.checkpoints.record import read_config, read_record
 from transformer_cli.errors import ModelError, TxError
 from transformer_cli.files import shown
-from transformer_cli.wording import counted
+from transformer_cli.wording import counted, listed
 
 Over = Literal["steps", "tokens", "minutes"]
 OVERS: tuple[Over, ...] = get_args(Over)
@@ -135,7 +135,7 @@ def added(run_dir: Path) -> str:
         "R-Drop": training.r_drop,
     }
     named = [f"{what} {amount:g}" for what, amount in amounts.items() if amount]
-    return " and ".join(filter(None, [", ".join(named[:-1]), *named[-1:]]))
+    return listed(named, "and")
 
 
 def figure(
@@ -144,8 +144,7 @@ def figure(
     """A file of a panel for each quantity and a line for each run, the same bytes for the same curves.
 
     runs: their names, and their curves. note: stands above them. fonts: for them, by their families; matplotlib's own
-    when not given. suffix: .png, .svg or .html, which is a page around
-    the .svg that asks for nothing.
+    when not given. suffix: .png, .svg or .html, which is a page around the .svg that asks for nothing.
     """
     import matplotlib
     from matplotlib.figure import Figure
@@ -153,17 +152,17 @@ def figure(
 
     panels = [panel for panel in PANELS if any(curve.panel == panel for _, found in runs for curve in found)]
     settings: Any = {"svg.hashsalt": "tx", "text.parse_math": False, "font.size": 9}
-    file = io.BytesIO()
     settings |= {"font.family": list(fonts)} if fonts else {}
+    file = io.BytesIO()
     with matplotlib.rc_context(settings), warnings.catch_warnings():
         warnings.filterwarnings("ignore", "Glyph .* missing")  # who names the fonts knows
         drawing = Figure(figsize=(7, 2.6 * len(panels)), layout="constrained")
         axes = drawing.subplots(len(panels), 1, sharex=True, squeeze=False)[:, 0]
+        lines = [(number, name, curve) for number, (name, found) in enumerate(runs) for curve in found]
         for axis, panel in zip(axes, panels, strict=True):
-            for number, (name, found) in enumerate(runs):
-                for curve in found:
-                    if curve.panel == panel:
-                        _line(axis, curve, name, number)
+            for number, name, curve in lines:
+                if curve.panel == panel:
+                    _line(axis, curve, name, number)
             axis.set_ylabel(panel)
             axis.grid(alpha=0.3)
         axes[0].legend(fontsize="small")

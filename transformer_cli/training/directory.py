@@ -21,6 +21,7 @@ from transformer_cli.config.source import dump_config, load_config
 from transformer_cli.data.corpus import Corpus
 from transformer_cli.errors import DataError, ModelError, ResourceError, TxError, UsageError
 from transformer_cli.training.replacing import MEMORY, is_run, put_back, taken, undone
+from transformer_cli.wording import some
 
 if TYPE_CHECKING:
     from transformer_cli.training.parallel import World
@@ -73,11 +74,11 @@ PLACES = {"data.train", "data.valid", "data.test"}
 
 @contextmanager
 def claimed(run_dir: Path, tell: Callable[[str], None] = lambda words: None) -> Iterator[None]:
-    """Nobody else trains here meanwhile; the claim ends with the process, however that ends. UsageError if somebody
+    """Nobody else trains here meanwhile; the claim ends with the process, however that ends. UsageError where somebody
     does. Where the system or its disk knows no such locks, nothing is claimed, and that is told.
 
     Once the directory is no longer where it was, every write below its name raises ResourceError: it would make half a
-    run there. What is made for it, and still is empty in the end, goes again.
+    run there. Folders that were made for it, and are still empty in the end, are removed.
     """
     with _opened(run_dir, tell) as descriptor, _held(run_dir, descriptor):
         yield
@@ -95,22 +96,14 @@ def trained_in(run_dir: Path, tell: Callable[[str], None]) -> Iterator[None]:
 
 @contextmanager
 def _opened(run_dir: Path, tell: Callable[[str], None]) -> Iterator[int]:
-    """The directory, and LOCK in it, locked; made where they are missing, and once more where who had the lock removed
-    them in the end, as is done here."""
+    """The directory, open, with it and LOCK in it locked. Both are made where they are missing, and made once more
+    where whoever had the lock removed them in the end, as is done here."""
     made = [place for place in (run_dir, *run_dir.parents) if not os.path.lexists(place)]
     for is_last in (False, True):
         files.make_directory(run_dir)
         with ExitStack() as directory, ExitStack() as file:
-            descriptor, lock = _open(run_dir, os.O_RDONLY, directory), None
-            try:
-                _lock(descriptor, run_dir)
-                with suppress(OSError):  # what is written there will say why
-                    lock = _open(run_dir / LOCK, os.O_RDWR | os.O_CREAT, file)
-                if lock is not None:
-                    _lock(lock, run_dir)
-            except OSError as failure:
-                why = f"locks are refused there ({failure.strerror})"
-                tell(f"nothing keeps a second `tx train` out of {files.shown(run_dir)}: {why}")
+            descriptor = _open(run_dir, os.O_RDONLY, directory)
+            lock = _locked(run_dir, descriptor, file, tell)
             if not is_last and not (_is_at(run_dir, descriptor) and (lock is None or _is_at(run_dir / LOCK, lock))):
                 continue
             try:
@@ -123,6 +116,22 @@ def _opened(run_dir: Path, tell: Callable[[str], None]) -> Iterator[int]:
                     for place in made:
                         place.rmdir()
             return
+
+
+def _locked(run_dir: Path, directory: int, file: ExitStack, tell: Callable[[str], None]) -> int | None:
+    """Lock the directory that is open, and LOCK in it; the latter, open until `file` is closed, or None where it cannot
+    be made. Told where there are no locks."""
+    lock = None
+    try:
+        _lock(directory, run_dir)
+        with suppress(OSError):  # what is written there will say why
+            lock = _open(run_dir / LOCK, os.O_RDWR | os.O_CREAT, file)
+        if lock is not None:
+            _lock(lock, run_dir)
+    except OSError as failure:
+        why = f"locks are refused there ({failure.strerror})"
+        tell(f"nothing keeps a second `tx train` out of {files.shown(run_dir)}: {why}")
+    return lock
 
 
 def _open(path: Path, flags: int, opened: ExitStack) -> int:
@@ -139,8 +148,8 @@ def _is_at(place: Path, descriptor: int) -> bool:
 
 
 def _lock(descriptor: int, run_dir: Path) -> None:
-    """Have the lock, soon: who asks whether somebody trains here has it for a moment. UsageError where somebody keeps
-    it, OSError where there are no locks."""
+    """Take the lock, within PATIENCE_S: whoever only asks whether somebody trains here holds it for a moment.
+    UsageError where somebody keeps it, OSError where there are no locks."""
     import fcntl
 
     until = time.monotonic() + PATIENCE_S
@@ -211,7 +220,7 @@ def check_same(now: RunConfig, run_dir: Path) -> dict[str, Any]:
 
 
 def lost(run_dir: Path, record: Mapping[str, Any], step: int) -> Iterator[str]:
-    """What a run that was saved after this step has no more, and what follows from that."""
+    """What a run that was saved after this step lacks, and what follows from that."""
     if "versions" not in record:
         yield "run.json is missing: the run's choices are made anew, and its text is not checked"
     if not (run_dir / "config.yaml").exists():
@@ -315,9 +324,8 @@ def check_ours(run_dir: Path) -> None:
         return
     theirs = [name for name in taken(run_dir) if name != "config.yaml" or not _is_dumped(run_dir / name)]
     if theirs:
-        listed = ", ".join(theirs[:5]) + (f" and {len(theirs) - 5:,} more" if len(theirs) > 5 else "")
         raise UsageError(
-            f"{files.shown(run_dir)} is not a run, but has {listed}, which a run would replace",
+            f"{files.shown(run_dir)} is not a run, but has {some(theirs, 5)}, which a run would replace",
             hint="choose another --run-dir, or move that away",
         )
 

@@ -75,9 +75,10 @@ def expense(
     overwrite: bool,
     reading_s: float,
 ) -> tuple[Disk, Preparing]:
-    """texts: train and valid, as they are used. tokenizer: None where it would still be trained. pieces: of
-    source and target, at most. reading_s: how long
-    it took to read the texts.
+    """What a run takes of the disk, and of time before its first update, told from a sample of its text.
+
+    texts: train and valid, as they are used. tokenizer: None where it would still be trained. pieces: of source and
+    target, at most. reading_s: how long it took to read the texts.
     """
     sample, n_pairs = _sample(texts["train"]), sum(len(texts[name]) for name in ("train", "valid") if name in texts)
     tokenizer_s = 0.0
@@ -111,8 +112,8 @@ def _sample(text: Corpus, n: int = SAMPLE) -> Corpus:
 
 
 def _to_encode(text: Corpus, tokenizer: Tokenizer, config: RunConfig, run_dir: Path) -> int:
-    """How many pairs of the training text were not encoded before; its hash may need another pass, which nothing there
-    does not."""
+    """How many pairs of the training text are still to be encoded. To tell, the text may have to be hashed, which takes
+    another pass: not where nothing was encoded yet."""
     if not any((run_dir / "data").glob("train-*")):
         return len(text)
     options = config.data

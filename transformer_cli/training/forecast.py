@@ -12,9 +12,8 @@ import numpy as np
 
 from transformer_cli.accounting.freezing import frozen
 from transformer_cli.accounting.parameters import count
-from transformer_cli.checkpoints import store
+from transformer_cli.checkpoints.find import list_checkpoints
 from transformer_cli.config.run import RunConfig
-from transformer_cli.config.tokenizer import SideModels
 from transformer_cli.data import corpus
 from transformer_cli.data.checks import Finding, Looked, findings
 from transformer_cli.data.used import as_used
@@ -108,7 +107,7 @@ def forecast(
     check_directory(run_dir)
     check_ours(run_dir)
     record = {} if overwrite else check_same(config, run_dir)
-    checkpoints = store.list_checkpoints(run_dir)
+    checkpoints = list_checkpoints(run_dir)
     frozen(config)
     parent = parent_of(config, replaced=run_dir) if overwrite or not checkpoints else None
     machine = decide(config)
@@ -124,12 +123,10 @@ def forecast(
     check_unspent(progress, config.training, run_dir)
     place = None if overwrite else run_dir / "tokenizer"
     origin, tokenizer = _tokenizer(config, place if parent is None else parent.path / "tokenizer")
-    pieces = config.tokenizer.asked(len(config.data.tagged))
-    if tokenizer is not None:
-        pieces = tokenizer.source_size, tokenizer.target_size
-    if parent is not None and config.tokenizer.extend:
-        origin = f"of the run, and up to {counted(config.tokenizer.extend, 'new pieces')}, to be trained"
-        pieces = (pieces[0] + config.tokenizer.extend, pieces[1] + config.tokenizer.extend)
+    new = config.tokenizer.extend if parent is not None else 0
+    if new:
+        origin = f"of the run, and up to {counted(new, 'new pieces')}, to be trained"
+    pieces = _pieces(config, tokenizer, new=new)
     peak_step, peak_rate = peak(
         config.training,
         d_model=config.model.d_model,
@@ -198,10 +195,17 @@ def _tokenizer(config: RunConfig, place: Path | None) -> tuple[str, Tokenizer | 
     """Where the tokenizer would come from, and it itself where it is there."""
     if place is not None and (place / "tokenizer.json").exists():
         return "of the run", Tokenizer.load(place)
-    if (given := config.tokenizer.model) is not None:
-        paths = (given.source, given.target) if isinstance(given, SideModels) else (given,)
-        return "given", read_tokenizer(*paths, tags=config.data.tagged)
+    if config.tokenizer.given:
+        return "given", read_tokenizer(*config.tokenizer.given, tags=config.data.tagged)
     return f"{config.tokenizer.kind}, to be trained", None
+
+
+def _pieces(config: RunConfig, tokenizer: Tokenizer | None, *, new: int) -> tuple[int, int]:
+    """Of source and target, at most. new: that are learned on top of those of the tokenizer."""
+    source, target = config.tokenizer.asked(len(config.data.tagged))
+    if tokenizer is not None:
+        source, target = tokenizer.source_size, tokenizer.target_size
+    return source + new, target + new
 
 
 def _sizes(used: Mapping[str, corpus.Corpus], looked: Mapping[str, Looked]) -> dict[str, TextSize]:

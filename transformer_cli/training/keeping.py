@@ -15,7 +15,8 @@ from typing import Self
 from torch import Tensor
 
 from transformer_cli.checkpoints import parts, store
-from transformer_cli.checkpoints.find import CHECKPOINTS, step_of
+from transformer_cli.checkpoints.find import CHECKPOINTS, list_checkpoints, step_name, step_of
+from transformer_cli.checkpoints.manifest import DamagedError
 from transformer_cli.checkpoints.tensors import Portion, portion
 from transformer_cli.config.run import RunConfig
 from transformer_cli.errors import Interrupted, ModelError, ResourceError, TxError
@@ -44,7 +45,7 @@ class Keeper:
         self.config = config
         self.world = world
         self.warn = warn
-        self.damaged: list[store.DamagedError] = []
+        self.damaged: list[DamagedError] = []
         self.marks_latest = True
         self.took_s = 0.0
         """Of the last checkpoint that was written while training went on; the very last one is waited for."""
@@ -104,8 +105,8 @@ class Keeper:
         """Before training goes on: damaged checkpoints get out of its way, what is gone is forgotten, and pointers name
         what is there; a kill may have come between a checkpoint and its pointers.
         """
-        there = {path.name for path in store.list_checkpoints(self.run_dir)}
-        gone = [step for step in progress.ranked if store.step_name(int(step)) not in there]
+        there = {path.name for path in list_checkpoints(self.run_dir)}
+        gone = [step for step in progress.ranked if step_name(int(step)) not in there]
         gone = self.world.share(" ".join(gone)).split()  # of one mind about what is a new best
         progress.forget(*gone)
         if not self.world.is_main:
@@ -116,8 +117,8 @@ class Keeper:
         store.point(self.run_dir, "last", progress.step)
         self._tell(self._point(progress.ranked))
         if gone:
-            names = ", ".join(store.step_name(int(step)) for step in gone)
-            best = f"best is now {store.step_name(int(progress.ranked[0]))}" if progress.scores else "none is best now"
+            names = ", ".join(step_name(int(step)) for step in gone)
+            best = f"best is now {step_name(int(progress.ranked[0]))}" if progress.scores else "none is best now"
             self.warn(f"of the best checkpoints, {names} is not there any more: {best}")
 
     def save(
@@ -219,7 +220,7 @@ class Keeper:
         if not self.world.is_main:
             return time.perf_counter() - begin, []
         warnings = self._point(ranked := progress.ranked)
-        recent = store.list_checkpoints(self.run_dir)[-self.config.training.keep_last :]
+        recent = list_checkpoints(self.run_dir)[-self.config.training.keep_last :]
         steps = {*map(int, ranked), *(step_of(path.name) for path in recent)}
         store.prune(self.run_dir, {step for step in steps if step is not None})
         return time.perf_counter() - begin, warnings
@@ -231,8 +232,8 @@ class Keeper:
     def _point(self, ranked: Sequence[str]) -> list[str]:
         """Let `best` and `runs/latest` name what they should; `last` names a checkpoint since it is saved. Returns what
         there is to be said."""
-        there = {path.name for path in store.list_checkpoints(self.run_dir)}
-        best = next((int(step) for step in ranked if store.step_name(int(step)) in there), None)
+        there = {path.name for path in list_checkpoints(self.run_dir)}
+        best = next((int(step) for step in ranked if step_name(int(step)) in there), None)
         if best is None:
             remove(self.run_dir / "best")
         else:
@@ -246,15 +247,15 @@ class Keeper:
         return []
 
 
-def newest_whole(run_dir: Path, *, with_optimizer: bool) -> tuple[store.Checkpoint | None, list[store.DamagedError]]:
+def newest_whole(run_dir: Path, *, with_optimizer: bool) -> tuple[store.Checkpoint | None, list[DamagedError]]:
     """The newest checkpoint that is as it was saved, and what is wrong with each that is newer. (None, []) where there
     is none at all; ModelError where all are damaged, or one cannot be read for another reason.
     """
-    damaged: list[store.DamagedError] = []
-    for path in reversed(store.list_checkpoints(run_dir)):
+    damaged: list[DamagedError] = []
+    for path in reversed(list_checkpoints(run_dir)):
         try:
             return store.load_checkpoint(path, with_optimizer=with_optimizer), damaged
-        except store.DamagedError as failure:
+        except DamagedError as failure:
             damaged.append(failure)
     if damaged:
         raise ModelError(

@@ -31,9 +31,9 @@ class Status:
     """How training stands after an update.
 
     last_step: None where a budget ends training. done: the share of training that is behind it. loss: the mean since
-    the last event. mfu: see utilisation.py; None where nobody can tell. passed_s, left: of the
-    run, when this was said; left is None as long as nobody can tell. scores: of all validations, in order, by
-    `score_name`; lower is better only for a loss.
+    the last event. mfu: see utilisation.py; None where nobody can tell. passed_s, left: of the run, when this was said;
+    left is None as long as nobody can tell. scores: of all validations, in order, by `score_name`; lower is better only
+    for a loss.
     """
 
     step: int

@@ -75,6 +75,11 @@ def least(*, n_vocab: int, smoothing: float) -> float:
     return -sum(n * p * math.log(p) for n, p in [(1, 1 - smoothing + even), (n_vocab - 1, even)] if p > 0)
 
 
+def _wide(dtype: torch.dtype) -> torch.dtype:
+    """What sums are in."""
+    return torch.float64 if dtype == torch.float64 else torch.float32
+
+
 class _LinearCrossEntropy(torch.autograd.Function):
     """Projection, softmax and loss of a few rows at a time, and their gradients while the logits are at hand.
 
@@ -97,7 +102,7 @@ class _LinearCrossEntropy(torch.autograd.Function):
         ctx.dtype = hidden_ND.dtype  # type: ignore[attr-defined]
         n_vocab, d_model = weight_VD.shape
         needs_gradient = any(ctx.needs_input_grad[:3])  # type: ignore[attr-defined]
-        wide = torch.float64 if hidden_ND.dtype == torch.float64 else torch.float32
+        wide = _wide(hidden_ND.dtype)
         weight = weight_VD.to(hidden_ND.dtype)
         bias = None if bias_V is None else bias_V.to(hidden_ND.dtype)
         weight_sum_D = weight_VD.sum(0).to(wide)
@@ -177,7 +182,7 @@ class _Disagreement(torch.autograd.Function):
         ctx: FunctionCtx, one_ND: Tensor, other_ND: Tensor, weight_VD: Tensor, bias_V: Tensor | None, is_table: bool
     ) -> Tensor:
         ctx.dtype = one_ND.dtype  # type: ignore[attr-defined]
-        wide = torch.float64 if one_ND.dtype == torch.float64 else torch.float32
+        wide = _wide(one_ND.dtype)
         weight = weight_VD.to(one_ND.dtype)
         bias = None if bias_V is None else bias_V.to(one_ND.dtype)
         held = wide if one_ND.dtype == torch.float16 else None  # see _LinearCrossEntropy

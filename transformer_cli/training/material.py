@@ -50,7 +50,7 @@ class Material:
         self._latest: tuple[tuple[int, tuple[tuple[int, int], ...]], Epoch] | None = None
 
     def prepare(self) -> None:
-        """Have it as ids."""
+        """Encode the text, or find it encoded."""
         if any((self.run_dir / "data").glob("train-sampled-*")):
             self.listener.warn("subwords are drawn batch by batch now: batches are others, and bits will differ")
         self.encoded = self.encode(self.text, "train")
@@ -136,8 +136,9 @@ class Material:
                     )
 
     def remember(self, encoded: EncodedCorpus | None = None) -> None:
-        """Have which words and lines the training text has in the run; what was encoded before they were missed is read
-        for them alone. encoded: what is learned from, without whose words are left out."""
+        """Note in the run directory which words and lines the training text has, where that is not there: a text that
+        was encoded by an older tx is read once more for it. encoded: the pairs that are learned from; words of others
+        do not count."""
         if not self.world.is_main:
             return
         if not (self.run_dir / WORD_COUNTS).exists():

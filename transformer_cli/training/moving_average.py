@@ -1,4 +1,4 @@
-"""An average of the weights beside them, which forgets what is long ago (Polyak & Juditsky 1992, decayed)."""
+"""An exponential moving average of the weights, kept beside them (Polyak & Juditsky 1992, decayed)."""
 
 from __future__ import annotations
 

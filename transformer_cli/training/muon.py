@@ -26,7 +26,7 @@ SIZE = 0.2
 ITERATIONS = 5
 COEFFICIENTS = 3.4445, -4.7750, 2.0315
 AT_ONCE = 4 * 1024 * 1024
-"""Numbers of matrices that are turned together, about: of larger ones each keeps all threads busy by itself."""
+"""Numbers of matrices that are orthogonalised together, about: of larger ones each keeps all threads busy by itself."""
 
 
 def muon(groups: Groups, options: TrainingConfig) -> Muon:
@@ -41,15 +41,16 @@ class Muon(AdamW):
         every = self.param_groups
         for group in every:
             if group["hidden"]:
-                self._turn(group)
+                self._update(group)
         try:
             self.param_groups = [group for group in every if not group["hidden"]]
             super().step()
         finally:
             self.param_groups = every
 
-    def _turn(self, group: dict[str, Any]) -> None:
-        """Of a parameter that several matrices lie in, each by itself."""
+    def _update(self, group: dict[str, Any]) -> None:
+        """Move the matrices of a group; where several lie in one parameter, such as W^Q, W^K and W^V, each by
+        itself."""
         waiting: list[tuple[Tensor, Sequence[Tensor]]] = []
         how, n = {"rate": group["lr"], "decay": group["weight_decay"], "dtype": group["dtype"]}, 0
         for parameter, rows in zip(group["params"], group["rows"], strict=True):
@@ -63,7 +64,7 @@ class Muon(AdamW):
         _move(waiting, **how)
 
     def _ahead(self, parameter: Tensor) -> Tensor:
-        """Where Nesterov's momentum is."""
+        """The gradient with Nesterov's momentum."""
         state = self.state[parameter]
         if "momentum" not in state:
             state["momentum"] = torch.zeros_like(parameter)
@@ -75,10 +76,10 @@ class Muon(AdamW):
 def _move(
     parameters: Sequence[tuple[Tensor, Sequence[Tensor]]], *, rate: float, decay: float, dtype: torch.dtype | None
 ) -> None:
-    """Each with its matrices, as momentum has them."""
-    turned = iter(orthogonal([one for _, matrices in parameters for one in matrices], dtype))
+    """Update parameters, each given with its matrices as momentum has them."""
+    directions = iter(orthogonal([one for _, matrices in parameters for one in matrices], dtype))
     for parameter, matrices in parameters:
-        step = torch.cat([SIZE * max(one.shape) ** 0.5 * next(turned) for one in matrices])
+        step = torch.cat([SIZE * max(one.shape) ** 0.5 * next(directions) for one in matrices])
         parameter.mul_(1 - rate * decay).add_(as_held(step, parameter), alpha=-rate)
 
 
@@ -91,8 +92,8 @@ def orthogonal(matrices: Sequence[Tensor], dtype: torch.dtype | None = None) -> 
     for place, matrix in enumerate(matrices):
         alike[min(matrix.shape), max(matrix.shape)].append(place)
     for places in alike.values():
-        turned = _orthogonal(torch.stack([_lying(matrices[place]) for place in places]), dtype)
-        for place, x in zip(places, turned, strict=True):
+        directions = _orthogonal(torch.stack([_lying(matrices[place]) for place in places]), dtype)
+        for place, x in zip(places, directions, strict=True):
             found[place] = (x if _lies(matrices[place]) else x.T).to(matrices[place].dtype)
     return found
 

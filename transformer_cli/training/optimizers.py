@@ -79,9 +79,9 @@ def adam_options(groups: Groups, options: TrainingConfig) -> dict[str, Any]:
 
 
 def can_leave_out(optimizer: torch.optim.Optimizer) -> bool:
-    """Whether it leaves out an update by itself, as the device finds, while nobody waits: PyTorch's fused Adam does, as
-    torch.amp.GradScaler asks it to. Its fused SGD keeps what memory held for a momentum then, and what derives from
-    either, as Muon, does more than its kernel."""
+    """Whether an optimizer can leave out an update by itself, by what the device finds, while nobody waits for that.
+    PyTorch's fused Adam can, as torch.amp.GradScaler asks it to; its fused SGD would take for momentum what its memory
+    held before, and what derives from either, as Muon, does more than its kernel."""
     return type(optimizer) in (Adam, AdamW) and bool(optimizer.defaults["fused"])
 
 
@@ -109,7 +109,7 @@ def state_tensors(optimizer: torch.optim.Optimizer, model: nn.Module) -> dict[st
 
 
 def nothing_kept() -> ModelError:
-    """For a checkpoint without anything that an optimizer, or an average, remembers."""
+    """What to raise for a checkpoint that keeps nothing that an optimizer, or an average, remembers."""
     return ModelError(
         "the checkpoint's optimizer state is empty: training would not go on as it was",
         hint="a mean that `tx average` made has none: go on with one of the checkpoints themselves",

@@ -96,7 +96,8 @@ class World:
         ]
 
     def first_of_each_machine(self) -> list[int]:
-        """The processes that have a machine for themselves as long as the others wait; this one's is the first."""
+        """One process of each machine, which works for all of it while the others wait; the main process is the
+        first."""
         ranks = self.gather(str(environment.local_rank()))
         return [rank for rank, local_rank in enumerate(ranks) if rank == 0 or local_rank == "0"]
 
@@ -146,8 +147,7 @@ class Board:
 
     def pause(self) -> None:
         """Raises what the guards of the disk do, too: there is no use in waiting for what will not be written."""
-        for guard in files.guards:
-            guard(Path())
+        files.ask_guards(Path())
         if self._until == math.inf and self.store.check([FAILED]):
             self._until = time.monotonic() + GRACE_S  # its own words come first
         if time.monotonic() > self._until:

@@ -10,8 +10,9 @@ from typing import Annotated, Any, ClassVar
 
 import pydantic
 
+from transformer_cli.checkpoints.manifest import STATE
 from transformer_cli.checkpoints.standing import ranked
-from transformer_cli.checkpoints.store import STATE, Checkpoint
+from transformer_cli.checkpoints.store import Checkpoint
 from transformer_cli.config.section import NonNegativeFloat, NonNegativeInt, PositiveInt
 from transformer_cli.config.training import Budget, TrainingConfig
 from transformer_cli.decoding.doubt import Certainty
@@ -23,7 +24,7 @@ from transformer_cli.wording import counted
 
 
 def _no_share(warmed: Any) -> Any:
-    """Checkpoints of before had a share there, of a limit that is not known."""
+    """Older checkpoints have a share here, of a limit that is not known."""
     return None if isinstance(warmed, float) else warmed
 
 

@@ -9,12 +9,36 @@ from contextlib import suppress
 from pathlib import Path
 
 from transformer_cli.config.data import DataConfig
+from transformer_cli.config.run import RunConfig
+from transformer_cli.data.checks import in_passing
 from transformer_cli.data.corpus import Corpus, load_all, side_files, training_texts
 from transformer_cli.data.text import Open, unpack
+from transformer_cli.data.used import as_used
+from transformer_cli.errors import UsageError
+from transformer_cli.evaluation.appearance import misjudged
+from transformer_cli.training.listening import Listener
 from transformer_cli.training.parallel import World
 
 Offer = tuple[int, int, list[int]]
 """A process, its descriptor of a file, and which file that is."""
+
+
+def used_texts(
+    config: RunConfig, given: Mapping[str, Corpus] | None, world: World, listener: Listener, *, is_new: bool
+) -> dict[str, Corpus]:
+    """`train` and `valid`, as they are used. given: what `load_all` gave, where that was told before. Of a new run what
+    is suspicious is said. UsageError where there is nothing to validate with."""
+    with listener.stage("reading the text"):
+        texts = read_texts(config.data, given, world)
+        used = as_used(texts, config.data)
+        if "valid" not in used:
+            raise UsageError("there is no validation text", hint="name it in data.valid")
+        looks = is_new and given is None and world.is_main and not config.data.is_phrasebook
+        if looks and (suspicion := in_passing(texts)):
+            listener.warn(suspicion)
+        if is_new and world.is_main and (words := misjudged(used["valid"].target, config.evaluation)):
+            listener.warn(f"validation text: {words}")
+    return {name: used[name] for name in ("train", "valid")}
 
 
 def read_texts(data: DataConfig, given: Mapping[str, Corpus] | None, world: World) -> Mapping[str, Corpus]:

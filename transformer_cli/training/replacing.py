@@ -23,6 +23,7 @@ from transformer_cli.data.fingerprints import LINES
 from transformer_cli.data.lexicon import LEXICON
 from transformer_cli.errors import Interrupted, ResourceError, TxError, UsageError
 from transformer_cli.evaluation.words import WORD_COUNTS
+from transformer_cli.wording import some
 
 MEMORY = "memory.json"
 """In how many parts each batch is learned from, where memory was not enough for whole ones."""
@@ -74,7 +75,7 @@ def beside(run_dir: Path) -> str:
     found = sorted(path.name for path in run_dir.iterdir() if path.name[0] != "." and path.name not in OURS)
     if not found:
         return ""
-    named = ", ".join(map(files.shown, found[:FEW])) + (f" and {len(found) - FEW:,} more" if len(found) > FEW else "")
+    named = some([*map(files.shown, found)], FEW)
     stays = (
         "is no part of a run: it stays as it is" if len(found) == 1 else "are no part of a run: they stay as they are"
     )
@@ -146,7 +147,7 @@ def forget(run_dir: Path) -> None:
 
 @contextmanager
 def undone(run_dir: Path, tell: Callable[[str], None]) -> Iterator[None]:
-    """Whatever ends it before what was set aside has been forgotten: that is put back, and told."""
+    """Within, whatever ends the program before what was set aside is forgotten puts it back, and tells so."""
     try:
         yield
     except BaseException as end:

@@ -173,9 +173,7 @@ class Verdict:
 
 def verdicts(results: Results, run: KeptRun) -> list[Verdict]:
     """Of each claim."""
-    there = {
-        (test, *score.metric): score.value for test, found in run.scores.items() for score in found.scores
-    }  # fmt: skip
+    there = {(test, *score.metric): score.value for test, found in run.scores.items() for score in found.scores}
     metrics = [(test, *metric) for test, of_test in results.runs[0].metrics.items() for metric in of_test]
     return [Verdict(claim, there.get(metric)) for claim, metric in zip(results.claims(), metrics, strict=True)]
 

@@ -14,7 +14,7 @@ import torch
 
 from transformer_cli import environment, files
 from transformer_cli.accounting.freezing import frozen
-from transformer_cli.checkpoints import store
+from transformer_cli.checkpoints.find import find_checkpoint, list_checkpoints
 from transformer_cli.checkpoints.known import check_belongs
 from transformer_cli.checkpoints.manifest import read_manifest
 from transformer_cli.checkpoints.record import other_versions, read_record, versions
@@ -22,12 +22,9 @@ from transformer_cli.checkpoints.tensors import load_weights, weights
 from transformer_cli.config.run import RunConfig
 from transformer_cli.config.source import dump_config
 from transformer_cli.data import corpus, loader
-from transformer_cli.data.checks import in_passing
 from transformer_cli.data.text import where_in_words
-from transformer_cli.data.used import as_used
 from transformer_cli.decoding.long_lines import usual_sentences
-from transformer_cli.errors import DivergedError, UsageError
-from transformer_cli.evaluation.appearance import misjudged
+from transformer_cli.errors import DivergedError
 from transformer_cli.machine import Machine, begin_or_resume, device_of
 from transformer_cli.model.build import build_model
 from transformer_cli.tokenizer import Tokenizer
@@ -43,7 +40,7 @@ from transformer_cli.training.optimizers import build_optimizer, load_state_tens
 from transformer_cli.training.outcome import Outcome
 from transformer_cli.training.parallel import World, joined
 from transformer_cli.training.progress import Progress, check_unspent, check_within, is_over, progress_of
-from transformer_cli.training.reading import read_texts
+from transformer_cli.training.reading import used_texts
 from transformer_cli.training.reporting import Reporter
 from transformer_cli.training.schedules import cut_short, peak, peak_in_words
 from transformer_cli.training.sharding import shard
@@ -106,7 +103,7 @@ class Run:
         if not overwrite:
             self.record = directory.check_same(self.config, self.run_dir)
         self.held = frozen(self.config)
-        is_new = overwrite or not store.list_checkpoints(self.run_dir)
+        is_new = overwrite or not list_checkpoints(self.run_dir)
         if not is_new and (others := other_versions(self.record.get("versions", {}))):
             self.listener.warn(f"{others}: bits will differ, and what is left of an epoch may be drawn otherwise")
         self.parent = beginning.parent_of(self.config, replaced=self.run_dir) if is_new else None
@@ -260,7 +257,8 @@ class Run:
         return stops or ends
 
     def _asked(self) -> list[float]:
-        """Whether to stop; where the time ends, with as much left as the latest of everything took."""
+        """Whether to stop, as numbers that add up over the processes. Time is over where less is left of it than one of
+        each kind of work took last."""
         return self.stop.asked(next_s=sum(self.clock.latest.values()) + self.keeper.to_end_s())
 
     def _spent_s(self) -> float:
@@ -302,24 +300,15 @@ class Run:
         return replace(shared, device=own.device, deterministic=own.deterministic)
 
     def _texts(self, given: Mapping[str, corpus.Corpus] | None, *, is_new: bool) -> tuple[corpus.Corpus, corpus.Corpus]:
-        """Training and validation text, the same as when the run began; when it does, what is suspicious is said."""
-        with self.listener.stage("reading the text"):
-            texts = read_texts(self.config.data, given, self.world)
-            used = as_used(texts, self.config.data)
-            if "valid" not in used:
-                raise UsageError("there is no validation text", hint="name it in data.valid")
-            looks = is_new and given is None and self.world.is_main and not self.config.data.is_phrasebook
-            if looks and (suspicion := in_passing(texts)):
-                self.listener.warn(suspicion)
-            if is_new and self.world.is_main and (words := misjudged(used["valid"].target, self.config.evaluation)):
-                self.listener.warn(f"validation text: {words}")
-        known, texts = self.record.get("data", {}), {name: used[name] for name in ("train", "valid")}
+        """Training and validation text, the same as when the run began."""
+        texts = used_texts(self.config, given, self.world, self.listener, is_new=is_new)
+        known = self.record.get("data", {})
         self.record["data"] = known | {name: text.as_json() for name, text in texts.items()}
-        self.record["data"]["train"]["usual_sentences"] = usual_sentences(used["train"].source)
+        self.record["data"]["train"]["usual_sentences"] = usual_sentences(texts["train"].source)
         directory.check_alike(self.world, {"text": directory.check_text(self.run_dir, known, texts)})
         for name, text in texts.items():
             self.listener.warn_of({"train": "training", "valid": "validation"}[name] + " text", text.counts)
-        return used["train"], used["valid"]
+        return texts["train"], texts["valid"]
 
     def _tokenizer(self, text: corpus.Corpus) -> Tokenizer:
         """The run's tokenizer, trained now if there is none."""
@@ -395,6 +384,6 @@ class Run:
         files.write_text(self.run_dir / "config.yaml", dump_config(self.config))
 
     def _outcome(self, *, was_finished: bool) -> Outcome:
-        best, score = store.find_checkpoint(str(self.run_dir)), max(self.progress.scores.values(), default=None)
+        best, score = find_checkpoint(str(self.run_dir)), max(self.progress.scores.values(), default=None)
         end, example = (self.progress.step, self.progress.finished or ""), example_of(self.texts[1], self.config.data)
         return Outcome(self.run_dir, *end, best, score, was_finished, example)

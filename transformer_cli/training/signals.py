@@ -69,8 +69,8 @@ class StopRequest:
             signal.signal(number, handler)
 
     def asked(self, *, next_s: float) -> list[float]:
-        """By which signal this process was asked, if it was, or as if the time would be over so many seconds from now;
-        to be summed over the processes."""
+        """What asked this process to stop, a number for each of HOW, to be summed over the processes: a signal, or that
+        the time is over within next_s seconds."""
         is_over = self.end is not None and time.monotonic() + next_s > self.end
         asked = TIME_IS_OVER if is_over and self.signal_number is None else self.signal_number
         return [float(number == asked) for number in HOW]
@@ -85,8 +85,8 @@ class StopRequest:
         number = self.reason
         assert number is not None
         is_over = self.end is not None and number == TIME_IS_OVER
-        time = f"training.max_hours, {spelled(3600 * (self.hours or 0))}, is nearly over"
-        how = f"{time}: stopped" if is_over else HOW[number]
+        limit = f"training.max_hours, {spelled(3600 * (self.hours or 0))}"
+        how = f"{limit}, is nearly over: stopped" if is_over else HOW[number]
         return Interrupted(f"{how} {what}", signal_number=number)
 
     def _note(self, number: int, frame: FrameType | None) -> None:

@@ -32,8 +32,8 @@ class Board:
     directions `validation/bleu/de-en`.
 
     A run that goes on writes it anew from metrics.jsonl, which has each event once however often a run was stopped. The
-    new file begins with a mark by which TensorBoard forgets what was before. The one before stays, for a TensorBoard
-    that looks on finds from it to the new one, and is lost where it is deleted.
+    new file begins with a mark by which TensorBoard forgets what was before. The file before it stays: a TensorBoard
+    that is reading it finds the new one from there, and would be lost if it were deleted.
     """
 
     def __init__(self, run_dir: Path) -> None:

@@ -55,7 +55,8 @@ class Update:
 
 @dataclass
 class Portions:
-    """In how many parts a batch is learned from, one after the other: in one, as long as memory is enough for it."""
+    """In how many parts (micro-batches) a batch is learned from, whose gradients add up: in one, as long as memory is
+    enough for it."""
 
     tell: Callable[[str], None] = lambda line: None
     """Takes what has to be said once it is not."""

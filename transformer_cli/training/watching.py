@@ -217,8 +217,8 @@ class Watch(threading.Thread):
         return None
 
     def _wake(self, rank: int) -> None:
-        """What was stopped, on this machine, hears that all end, and ends: torchrun would wait for that for half a
-        minute."""
+        """Let a process of this machine that was stopped (SIGSTOP) go on, so that it hears that all end: torchrun would
+        wait for it for half a minute."""
         known = self._processes[rank]
         process = int(known.split()[1]) if known else 0
         if known and _identity(process) == known:

@@ -1,4 +1,4 @@
-"""The weights as products take them: in bf16 or fp16, made once for each update."""
+"""The weights as products take them: in bf16 or fp16, made once for each update from the master weights in fp32."""
 
 from __future__ import annotations
 
