@@ -200,3 +200,14 @@ def test_a_mean_that_training_does_not_go_on_from_stays_as_it_is(capfd: pytest.C
     assert tx(*again) == 4
     assert "optimizer state is empty" in capfd.readouterr().err
     assert Path("runs/mine-average/config.yaml").read_bytes() == before
+
+
+@pytest.mark.parametrize(("folder", "named"), [(".", "."), ("checkpoints", "..")])
+def test_a_run_that_is_named_by_where_one_stands_has_its_mean_beside_it(
+    trained_run: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch, folder: str, named: str
+) -> None:
+    """`tx average .` was a bug of ours, and `..` would have been put into the run."""
+    shutil.copytree(trained_run, tmp_path / "runs" / "mine")
+    monkeypatch.chdir(tmp_path / "runs" / "mine" / folder)
+    assert tx("average", named, "--last", "1") == 0
+    assert sorted(path.name for path in (tmp_path / "runs").iterdir()) == ["mine", "mine-average"]

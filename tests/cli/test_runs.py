@@ -158,3 +158,18 @@ def test_what_is_being_written_is_no_run(runs: Path, capfd: pytest.CaptureFixtur
     assert ".tmp" not in capfd.readouterr().out
     assert failures.exit_code(lambda: main(["translate", "-m", "runs/nowhere", "x"])) == 4
     assert ".tmp" not in capfd.readouterr().err
+
+
+def test_a_run_whose_name_is_not_utf8_or_two_lines_spoils_no_list(
+    runs: Path, capfd: pytest.CaptureFixture[str]
+) -> None:
+    """One of them, and `tx runs` was a bug of ours; the other broke its row."""
+    (runs / "young").rename(runs / "caf\udce9")
+    (runs / "tiny").rename(runs / "a\nb")
+    assert tx() == 0
+    assert sorted(line.split("  ")[0] for line in capfd.readouterr().out.splitlines()[2:]) == [
+        repr("runs/a\nb"),
+        repr("runs/caf\udce9"),
+    ]
+    assert tx("--json") == 0
+    assert {json.loads(line)["run"] for line in capfd.readouterr().out.splitlines()} == {"runs/a\nb", "runs/caf\udce9"}

@@ -147,3 +147,9 @@ def test_what_is_pasted_or_points_into_a_file_stays_as_it_is() -> None:
 def test_a_pipe_has_a_sentence_in_one_line() -> None:
     ended = shell('"$@"', *command("console.say('word ' * 100 + 'end')"))
     assert ended.stderr == "word " * 100 + "end\n"
+
+
+def test_a_name_that_is_not_utf8_is_shown_by_its_bytes() -> None:
+    """It was a bug of ours, whichever result it stood in."""
+    ended = shell('"$@"', *command("console.result('caf\\udce9'); print('\\udce9')"))
+    assert (ended.returncode, ended.stdout) == (0, "caf\\udce9\n\\udce9\n")

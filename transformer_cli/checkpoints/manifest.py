@@ -13,6 +13,7 @@ from transformer_cli.checkpoints.find import MANIFEST, WEIGHTS, list_checkpoints
 from transformer_cli.config.data import DataConfig
 from transformer_cli.config.former import COUNTED
 from transformer_cli.config.model import ModelConfig
+from transformer_cli.config.names import typed
 from transformer_cli.errors import ModelError
 from transformer_cli.files import parse_json, read_bytes, sha256, shown, unreadable
 from transformer_cli.sealing import unsealed
@@ -173,4 +174,4 @@ def way_out(checkpoint: Path) -> str:
     others = [path for path in list_checkpoints(run_of(checkpoint)) if path.name != checkpoint.resolve().name]
     if not others:
         return "restore the directory from a copy; the run has no other checkpoint"
-    return f"use another checkpoint of this run, for example -m {shown(others[-1])}"
+    return f"use another checkpoint of this run, for example -m {typed(others[-1])}"

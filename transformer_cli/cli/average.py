@@ -12,6 +12,7 @@ import typer
 from transformer_cli.cli import console, options
 from transformer_cli.cli.options import Json, Quiet, Traceback
 from transformer_cli.cli.results import refuse_inside_a_run
+from transformer_cli.config.names import typed
 from transformer_cli.errors import ModelError, UsageError
 from transformer_cli.files import atomic_file, json_line, read_bytes, shown
 
@@ -66,7 +67,7 @@ def average(
     if best is not None or last is not None:
         run_dir = find_run(runs[0])
         choose = partial(_best, run_dir, best) if best is not None else partial(_last, run_dir, last or 0)
-        place = Path(output_dir or run_dir.with_name(f"{run_dir.resolve().name}-average"))
+        place = Path(output_dir or _beside(run_dir, f"{run_dir.resolve().name}-average"))
     else:
         named, place = [find_checkpoint(name) for name in runs], Path(output_dir or "")
         choose = partial(list, named)
@@ -85,7 +86,12 @@ def average(
         console.result(json_line({"checkpoint": str(made), "parents": [str(parent) for parent in parents]}))
         return
     console.result(str(made))
-    console.say(f"next: tx evaluate -m {shown(place)}")
+    console.say(f"next: tx evaluate -m {typed(place)}", to_paste=True)
+
+
+def _beside(run_dir: Path, name: str) -> Path:
+    """Of that name, where the run is; `.` and `..` have no name to be replaced."""
+    return (run_dir if run_dir.name not in ("", "..") else run_dir.resolve()).with_name(name)
 
 
 def _copy_lexicon(run_dir: Path, place: Path) -> None:

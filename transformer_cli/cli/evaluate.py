@@ -389,11 +389,11 @@ def _keep(opened: KnownRun, results: Sequence[dict[str, Any]], how: dict[str, An
         return
     path = opened.path / "run.json"
     record = read_record(opened.path)
-    kept, now = record.setdefault("scores", {}), opened.checkpoint.name
+    kept, now = record.setdefault("scores", {}), opened.checkpoint_name
     others = sorted({kept.get(result["set"], {}).get("checkpoint", now) for result in results} - {now})
     for result in results:
         brief = {key: result[key] for key in ("set", "lines", "sha256", "scores", "truncated", "counts")}
         kept[result["set"]] = {"checkpoint": now, **how, **brief}
     write_json(path, record)
     replaced = f", in place of those of {' and '.join(others)}" if others else ""
-    console.say(f"kept in {path}: {', '.join(result['set'] for result in results)} by {now}{replaced}")
+    console.say(f"kept in {shown(path)}: {', '.join(result['set'] for result in results)} by {now}{replaced}")

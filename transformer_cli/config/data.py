@@ -11,7 +11,7 @@ from typing import Annotated
 
 from pydantic import Field
 
-from transformer_cli.config.names import why_impossible
+from transformer_cli.config.names import NOT_UTF8, shorten, why_impossible
 from transformer_cli.config.section import (
     NAME_IN_WORDS,
     PERCENT,
@@ -329,6 +329,8 @@ def _directions_that_clash(data: DataConfig) -> Iterator[Contradiction]:
 
 
 def impossible(names: Sequence[str], path: Path) -> Iterator[Contradiction]:
-    """At most one: a name that no file can have."""
-    reasons = filter(None, map(why_impossible, names))
-    yield from (Contradiction(f"the file's name {reason}", (path,)) for reason in islice(reasons, 1))
+    """At most one: a name that no file can have; where it is the folder's, which nobody wrote, it is told."""
+    reasons = ((name, reason) for name in names if (reason := why_impossible(name)))
+    for name, reason in islice(reasons, 1):
+        said = f": {shorten(name, 200)}" if reason == NOT_UTF8 else ""
+        yield Contradiction(f"the file's name {reason}{said}", (path,))
