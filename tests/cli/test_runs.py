@@ -173,3 +173,21 @@ def test_a_run_whose_name_is_not_utf8_or_two_lines_spoils_no_list(
     ]
     assert tx("--json") == 0
     assert {json.loads(line)["run"] for line in capfd.readouterr().out.splitlines()} == {"runs/a\nb", "runs/caf\udce9"}
+
+
+def test_a_run_whose_files_nobody_else_may_read_is_not_called_damaged(
+    runs: Path, monkeypatch: pytest.MonkeyPatch, capfd: pytest.CaptureFixture[str]
+) -> None:
+    """As those of `umask 077` in a folder that may be entered."""
+    read = Path.read_bytes
+
+    def refused(path: Path) -> bytes:
+        if path.parent.name == "young":
+            raise PermissionError(errno.EACCES, os.strerror(errno.EACCES), str(path))
+        return read(path)
+
+    monkeypatch.setattr(Path, "read_bytes", refused)
+    assert tx() == 0
+    told = capfd.readouterr()
+    assert next(line for line in told.out.splitlines() if "young" in line).endswith("not readable")
+    assert "warning: runs/young/config.yaml cannot be read: Permission denied\n" in told.err
