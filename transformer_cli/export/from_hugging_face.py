@@ -31,7 +31,7 @@ from transformer_cli.export.original import (
     settings_of,
 )
 from transformer_cli.export.unpickling import unpickled
-from transformer_cli.tokenizer import SPECIALS, UNK, Tokenizer
+from transformer_cli.tokenizer import EOS, PAD, SPECIALS, UNK, Tokenizer
 from transformer_cli.tokenizer.renumbering import Model
 
 LONGEST = 512
@@ -204,18 +204,22 @@ def _of_two_languages(
     cut = [model.pieces for model in models]
     if names[0] == names[1]:
         cut = [tuple(dict.fromkeys((*cut[0], *cut[1])))] * 2
-    numberings = []
-    for name, n, pieces in zip(names, n_rows, cut, strict=True):
+    lists: list[tuple[dict[str, int], int, tuple[str, ...], Marks]] = []
+    for side, name, n, pieces in zip(SIDES, names, n_rows, cut, strict=True):
         ids = files.read_json(place / name, error=ModelError)
         marks = _marks(place / name, ids, n, config, said.get("unk_token", SPECIALS[UNK]))
+        if side == "encoder" and names[0] != names[1]:  # config.json has the numbers of the other list
+            pad = ids.get(said.get("pad_token", SPECIALS[PAD]), marks.pad)
+            marks = Marks(pad, marks.unk, pad, ids.get(said.get("eos_token", SPECIALS[EOS]), marks.eos))
         if languages := [piece for piece in ids if piece.startswith(">>") and piece.endswith("<<")]:
             raise UsageError(
                 f"{files.shown(place / name)} has marks of languages, such as {languages[0]}: a model of several "
                 "target languages, which is told in the text which one is meant",
                 hint="tx imports Marian's models of one pair of languages",
             )
-        numberings.append(numbered(ids, n, pieces, marks))
+        lists.append((ids, n, pieces, marks))
     try:
+        numberings = [numbered(*one) for one in lists]
         return numberings, *tokenizer_of(models, numberings)
     except UsageError as failure:
         refuse(place, [failure.message], hint="")
