@@ -455,3 +455,42 @@ def test_weights_that_are_pickled_are_read_too(marian, tmp_path):
     weights = [load_file(opened(tmp_path / name).checkpoint / "model.safetensors") for name in ("safe", "pickled")]
     assert weights[0].keys() == weights[1].keys()
     assert all(torch.equal(weights[0][name], weights[1][name]) for name in weights[0])
+
+
+@torch.inference_mode()
+def test_how_it_generates_is_how_the_run_searches(marian, tmp_path, text, capfd):
+    """All but the beam and its penalty was left out, and nobody said so."""
+    place = marian(scale_embedding=True)
+    pieces = json.loads((place / "vocab.json").read_text(encoding="utf-8"))
+    some = ["▁the", "e", "▁a"]
+    said = {"no_repeat_ngram_size": 2, "min_length": 6, "num_beams": 3, "bad_words_ids": [[len(pieces) - 1], [1]]}
+    said["suppress_tokens"] = [pieces[piece] for piece in some]
+    changed(place / "generation_config.json", **said, max_length=13, forced_eos_token_id=None)
+    assert tx_("import", str(place), "--run-dir", "run") == 0
+    assert "warning" not in capfd.readouterr().err
+    translator = tx.load("run", device="cpu", precision="fp32", settings={"decoding.max_length": 12})
+    assert translator.settings.decoding.banned == some
+    model, tokenizer = (
+        getattr(transformers, f"Marian{kind}").from_pretrained(place) for kind in ("MTModel", "Tokenizer")
+    )
+    lines = [f"{line} {line}" for line in text[0][:100]]  # at which the longest length is 12
+    ids = model.eval().generate(**tokenizer(lines, return_tensors="pt", padding=True))
+    theirs = [[one for one in tokenizer.convert_ids_to_tokens(row) if one[0] != "<"] for row in ids]
+    assert [list(one.tokens) for one in translator.translate_all(lines)] == theirs
+
+
+def test_what_it_generates_with_and_tx_has_not_is_told(marian, tmp_path, capfd):
+    place = marian()
+    changed(place / "generation_config.json", repetition_penalty=1.5, do_sample=False, bad_words_ids=[[3, 4]])
+    assert tx_("import", str(place), "--run-dir", "run", "--json") == 0
+    told = capfd.readouterr()
+    assert json.loads(told.out)["left"] == ["repetition_penalty: 1.5", "bad_words_ids: [3, 4]"]
+    assert "warning: it was generated with what tx has not, and is not here: repetition_penalty: 1.5, bad" in told.err
+
+
+@pytest.mark.parametrize("wrong", [{"bad_words_ids": 5}, {"bad_words_ids": [7]}, {"min_new_tokens": "x"}], ids=str)
+def test_a_damaged_way_to_generate_is_a_model_error(marian, tmp_path, wrong):
+    place = marian()
+    changed(place / "generation_config.json", **wrong)
+    with pytest.raises(ModelError, match="which say how to generate, is damaged"):
+        import_model(place, tmp_path / "run")

@@ -40,6 +40,8 @@ def import_model(
 
     with console.pulse.doing("reading the model"):
         made = write(place, run_dir, overrides or ())
+    if made.left:
+        console.warn(f"it was generated with what tx has not, and is not here: {', '.join(made.left)}")
     if json_output:
         console.result(json_line(made.as_json()))
         return
