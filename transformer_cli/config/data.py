@@ -29,6 +29,8 @@ PHRASEBOOK = "phrasebook"
 COMBINATIONS = "phrasebook/combinations"
 """Its second test set, of unseen combinations of words, which comes with the first."""
 MOST_HELD_OUT = 0.5
+LIKE_SHARE = re.compile(r"(^|/)[-+]?[0-9.,]+ *%$")
+"""What nobody calls a text, but a share of one; a path by now, where it is no share that there can be."""
 RESERVED = ("train", "valid", "text", "source", "target", "pairs")
 """No names of test sets: other texts are called so, or are told by it."""
 
@@ -261,7 +263,7 @@ def texts_that_clash(data: DataConfig) -> Iterator[Contradiction]:
         if name in RESERVED or not is_name(name):
             words = f"expected the name of a test set, {NAME_IN_WORDS}; not {', '.join(RESERVED)}"
             yield Contradiction(words, (("data", "test", name),))
-    shares = [path for path, entry in data.texts() if isinstance(entry.text, str) and entry.text.endswith("%")]
+    shares = [path for path, entry in data.texts() if isinstance(entry.text, str) and LIKE_SHARE.search(entry.text)]
     if data.held_out is not None and not 0 < data.held_out <= MOST_HELD_OUT:
         shares.append(("data", "valid"))
     for path in shares:
