@@ -211,3 +211,19 @@ def test_a_run_that_is_named_by_where_one_stands_has_its_mean_beside_it(
     monkeypatch.chdir(tmp_path / "runs" / "mine" / folder)
     assert tx("average", named, "--last", "1") == 0
     assert sorted(path.name for path in (tmp_path / "runs").iterdir()) == ["mine", "mine-average"]
+
+
+@pytest.mark.parametrize("odd", [None, 1.5, {"x": 1.0}, {"3": "a"}, {"3": [1.0]}], ids=str)
+def test_validations_that_can_be_of_no_run_are_named(
+    trained_run: Path, tmp_path: Path, capfd: pytest.CaptureFixture[str], odd: object
+) -> None:
+    """They were a bug of ours where the checkpoint said that they are what was saved."""
+    run = shutil.copytree(trained_run, tmp_path / "mine")
+    newest = sorted((run / "checkpoints").iterdir())[-1]
+    state = json.dumps(json.loads((newest / "state.json").read_text()) | {"losses": {}, "scores": odd}).encode()
+    (newest / "state.json").write_bytes(state)
+    manifest = unsealed((newest / "manifest.json").read_bytes())
+    manifest["files"]["state.json"] = {"bytes": len(state), "sha256": hashlib.sha256(state).hexdigest()}
+    (newest / "manifest.json").write_bytes(sealed(manifest))
+    assert tx("average", str(run), "--best", "1") == 4
+    assert "state.json says what cannot be of a run: scores" in capfd.readouterr().err

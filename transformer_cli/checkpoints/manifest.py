@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import json
 from pathlib import Path
-from typing import Any, Literal
+from typing import Annotated, Any, Literal
 
 import pydantic
 
@@ -141,6 +141,28 @@ def read_state(checkpoint: Path, manifest: Manifest) -> dict[str, Any]:
     if not isinstance(state, dict):
         raise damaged(path)
     return state
+
+
+class Validated(pydantic.BaseModel):
+    """What the validations came to whose checkpoints were kept, by step: a score, of which more is better, and a
+    loss."""
+
+    model_config = pydantic.ConfigDict(strict=True, allow_inf_nan=False)
+
+    scores: dict[Annotated[str, pydantic.Field(pattern=r"^[1-9][0-9]{0,17}$")], float] = {}
+    losses: dict[Annotated[str, pydantic.Field(pattern=r"^[1-9][0-9]{0,17}$")], float] = {}
+
+
+def read_validated(checkpoint: Path) -> Validated:
+    """What training says of its validations there; ModelError where that can be of no run."""
+    state = read_state(checkpoint, read_manifest(checkpoint))
+    try:
+        return Validated.model_validate(state)
+    except pydantic.ValidationError as failure:
+        wrong = ", ".join(f"{'.'.join(map(str, one['loc']))} {one['input']!r:.60}" for one in failure.errors()[:5])
+        raise ModelError(
+            f"{shown(checkpoint / STATE)} says what cannot be of a run: {wrong}", hint=way_out(checkpoint)
+        ) from None
 
 
 def _read(path: Path) -> bytes:

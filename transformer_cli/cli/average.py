@@ -119,15 +119,15 @@ def _copy(run_dir: Path, place: Path, *names: str) -> None:
 
 def _best(run_dir: Path, n: int) -> list[Path]:
     from transformer_cli.checkpoints.find import list_checkpoints, step_name
-    from transformer_cli.checkpoints.manifest import read_manifest, read_state
+    from transformer_cli.checkpoints.manifest import Validated, read_validated
     from transformer_cli.checkpoints.record import read_config
     from transformer_cli.checkpoints.standing import ranked
 
     there = {path.name: path for path in list_checkpoints(run_dir)}
     newest = [*there.values()][-1:]
-    state = read_state(newest[0], read_manifest(newest[0])) if newest else {}
-    scores = state.get("scores", {})
-    steps = [step for step in ranked(scores, state.get("losses", {})) if step_name(int(step)) in there]
+    said = read_validated(newest[0]) if newest else Validated()
+    scores = said.scores
+    steps = [step for step in ranked(scores, said.losses) if step_name(int(step)) in there]
     paths = [there[step_name(int(step))] for step in steps]
     found = _enough(paths, n, run_dir, "with the score of a validation", "keep_best")
     by = read_config(run_dir).training.best_by
