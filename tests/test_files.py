@@ -466,3 +466,13 @@ def test_what_replaces_a_file_has_its_permissions(tmp_path):
         assert aside.stat().st_mode & 0o777 == 0o600
     assert (tmp_path / "x").stat().st_mode & 0o777 == 0o600
     assert (tmp_path / "x").read_bytes() == b"new"
+
+
+def test_a_name_that_is_not_utf8_is_json_like_any_other(tmp_path):
+    """Written below a folder named in Latin-1, the record of an imported model was a bug of ours."""
+    name = os.fsdecode(b"caf\xe9/\xf0\x9f")
+    files.write_json(tmp_path / "a", {"from": name})
+    assert files.read_json(tmp_path / "a") == {"from": name}
+    line = files.json_line({"run": name, "text": "käse"})
+    assert json.loads(line) == {"run": name, "text": "käse"}
+    assert line.encode("utf-8") == b'{"run": "caf\\udce9/\\udcf0\\udc9f", "text": "k\xc3\xa4se"}'

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import os
 import sys
 
 
@@ -9,6 +10,9 @@ def main() -> None:
     if sys.platform == "win32":  # files, pipes and signals are those of Unix
         sys.stderr.write("error: tx runs on Linux and macOS; on Windows it runs in WSL: `wsl --install`\n")
         sys.exit(5)
+    if sys.getfilesystemencoding() != "utf-8" and not sys.flags.utf8_mode and sys.executable:
+        # Names and arguments are UTF-8 whatever the locale says, which Python decides once.
+        os.execv(sys.executable, [sys.executable, "-X", "utf8", *sys.orig_argv[1:]])
     from transformer_cli.cli.signals import end_by_signals
 
     end_by_signals()  # before anything that takes time is imported

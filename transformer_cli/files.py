@@ -171,12 +171,16 @@ def append(path: str | Path, data: bytes) -> None:
 
 def json_text(value: Any) -> str:
     """The one way in which this program lays out a JSON file."""
-    return json.dumps(value, ensure_ascii=False, allow_nan=False, indent=2) + "\n"
+    return _escaped(json.dumps(value, ensure_ascii=False, allow_nan=False, indent=2)) + "\n"
 
 
 def json_line(value: Any) -> str:
     """A result or an event on one line. JSON has no infinity: a number that is not finite becomes null."""
-    return json.dumps(_finite(value), ensure_ascii=False, allow_nan=False)
+    return _escaped(json.dumps(_finite(value), ensure_ascii=False, allow_nan=False))
+
+
+def _escaped(text: str) -> str:  # bytes of a file's name that are not UTF-8 are half characters in Python
+    return text.encode("utf-8", "backslashreplace").decode("utf-8")
 
 
 def _finite(value: Any) -> Any:

@@ -145,3 +145,11 @@ def test_padding_of_the_target_contradicting_parts_and_impossible_weights_are_re
         replace(TUTORIAL, source=replace(TUTORIAL.source, ids=TUTORIAL.source.ids[1:]))
     with pytest.raises(ModelError, match="the target has padding"):
         replace(TUTORIAL, target=replace(TUTORIAL.target, n_padding=1, ids=(*TUTORIAL.target.ids[:-1], 0)))
+
+
+def test_a_letter_with_marks_without_end_has_a_label_that_ends():
+    """Each of 25,000 marks was measured together with all before it, which took a minute, and stood in the label."""
+    shown = label("e" + "\u0301" * 3000)
+    assert shown[:9] == "e" + "\u0301" * 8
+    assert (len(shown), shown[-1]) == (193, "…")
+    assert label("e\u0323\u0301") == "e\u0323\u0301"

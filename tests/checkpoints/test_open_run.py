@@ -274,3 +274,14 @@ def test_the_latest_run_is_named_by_its_path_from_the_runs_directory(tmp_path):
     store.mark_latest(tmp_path / "elsewhere" / "x")
     assert (tmp_path / "runs/latest").read_text() == os.path.join("..", "elsewhere", "x") + "\n"
     assert find_checkpoint(None).resolve() == path
+
+
+def test_a_run_is_called_by_its_name_wherever_its_path_begins(run, monkeypatch):
+    """In its directory, `tx evaluate -m .` kept the scores of a checkpoint called ``."""
+    run_dir = run.rename(run.with_name("caf\udce9"))
+    [checkpoint] = store.list_checkpoints(run_dir)
+    for folder in (run_dir, checkpoint):
+        monkeypatch.chdir(folder)
+        opened = store.open_run(find_checkpoint("."))
+        assert opened.checkpoint_name == checkpoint.name
+        assert opened.title == rf"'caf\udce9', {checkpoint.name}"

@@ -102,22 +102,6 @@ def test_the_step_and_standing_are_the_newest_parents_in_whatever_order_they_are
         assert {key for key in newest if state[key] != newest[key]} <= {"scores", "finished"}
 
 
-@pytest.mark.parametrize(("here", "run", "place"), [(".", ".", ".."), ("checkpoints", "..", "../..")])
-def test_the_mean_of_the_run_that_one_is_in_lies_beside_it(
-    here: str,
-    run: str,
-    place: str,
-    trained_run: Path,
-    capfd: pytest.CaptureFixture[str],
-    monkeypatch: pytest.MonkeyPatch,
-) -> None:
-    """`tx average . --last 2` was a bug in tx: that has no name."""
-    shutil.copytree(trained_run, "mine")
-    monkeypatch.chdir(Path("mine", here))
-    assert tx("average", run, "--last", "1") == 0
-    assert capfd.readouterr().out == f"{place}/mine-average/checkpoints/step-00000150\n"
-
-
 @pytest.mark.parametrize(
     ("arguments", "code", "said"),
     [
@@ -218,3 +202,30 @@ def test_a_mean_that_training_does_not_go_on_from_stays_as_it_is(capfd: pytest.C
     assert tx(*again) == 4
     assert "optimizer state is empty" in capfd.readouterr().err
     assert Path("runs/mine-average/config.yaml").read_bytes() == before
+
+
+@pytest.mark.parametrize(("folder", "named"), [(".", "."), ("checkpoints", "..")])
+def test_a_run_that_is_named_by_where_one_stands_has_its_mean_beside_it(
+    trained_run: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch, folder: str, named: str
+) -> None:
+    """`tx average .` was a bug of ours, and `..` would have been put into the run."""
+    shutil.copytree(trained_run, tmp_path / "runs" / "mine")
+    monkeypatch.chdir(tmp_path / "runs" / "mine" / folder)
+    assert tx("average", named, "--last", "1") == 0
+    assert sorted(path.name for path in (tmp_path / "runs").iterdir()) == ["mine", "mine-average"]
+
+
+@pytest.mark.parametrize("odd", [None, 1.5, {"x": 1.0}, {"3": "a"}, {"3": [1.0]}], ids=str)
+def test_validations_that_can_be_of_no_run_are_named(
+    trained_run: Path, tmp_path: Path, capfd: pytest.CaptureFixture[str], odd: object
+) -> None:
+    """They were a bug of ours where the checkpoint said that they are what was saved."""
+    run = shutil.copytree(trained_run, tmp_path / "mine")
+    newest = sorted((run / "checkpoints").iterdir())[-1]
+    state = json.dumps(json.loads((newest / "state.json").read_text()) | {"losses": {}, "scores": odd}).encode()
+    (newest / "state.json").write_bytes(state)
+    manifest = unsealed((newest / "manifest.json").read_bytes())
+    manifest["files"]["state.json"] = {"bytes": len(state), "sha256": hashlib.sha256(state).hexdigest()}
+    (newest / "manifest.json").write_bytes(sealed(manifest))
+    assert tx("average", str(run), "--best", "1") == 4
+    assert "state.json has values that no run can have: scores" in capfd.readouterr().err

@@ -509,3 +509,16 @@ def test_that_ter_of_long_lines_takes_long_is_said_before_the_wait(
     assert "TER takes long for lines as long as these, of up to 501 words" in capfd.readouterr().err
     assert tx("--hypotheses", text, "--reference", text, *FEW, "--set", "evaluation.metrics=[bleu,chrf]") == 0
     assert "TER" not in capfd.readouterr().err
+
+
+def test_scores_of_somebody_else_s_run_are_shown_and_not_kept(
+    run: Path, monkeypatch: pytest.MonkeyPatch, capfd: pytest.CaptureFixture[str]
+) -> None:
+    """Whoever may only read a run had all of it, and then an error."""
+    record = (run / "run.json").read_bytes()
+    monkeypatch.setattr(os, "access", lambda path, mode: os.path.abspath(path) != str(run))
+    assert tx("-m", "tiny") == 0
+    told = capfd.readouterr()
+    assert "BLEU" in told.out
+    assert "warning: the scores are not kept: cannot write tiny: Permission denied\n" in told.err
+    assert (run / "run.json").read_bytes() == record

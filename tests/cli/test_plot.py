@@ -227,3 +227,16 @@ def test_letters_that_no_font_has_are_named_once_and_not_by_matplotlib(
     [said] = [line for line in capfd.readouterr().err.splitlines() if "font" in line]
     assert said.startswith("warning: no installed font has \U00016ea0 (U+16EA0); install ")
     assert not [one for one in recwarn if "Glyph" in str(one.message)]
+
+
+def test_the_legend_names_a_run_whose_name_begins_with_an_underscore(
+    run: None, monkeypatch: pytest.MonkeyPatch, capfd: pytest.CaptureFixture[str]
+) -> None:
+    """matplotlib leaves such out, and warned of it in its own words."""
+    monkeypatch.chdir("runs")
+    Path("a&b").rename("_a")
+    shutil.copytree("_a", "b")
+    assert tx("_a", "b", "-o", "c.svg") == 0
+    assert "Warning" not in capfd.readouterr().err
+    drawn = Path("c.svg").read_text(encoding="utf-8")
+    assert all(f"<!-- {name} -->" in drawn for name in ("./_a", "./_a, validation", "b"))

@@ -158,3 +158,36 @@ def test_what_is_being_written_is_no_run(runs: Path, capfd: pytest.CaptureFixtur
     assert ".tmp" not in capfd.readouterr().out
     assert failures.exit_code(lambda: main(["translate", "-m", "runs/nowhere", "x"])) == 4
     assert ".tmp" not in capfd.readouterr().err
+
+
+def test_a_run_whose_name_is_not_utf8_or_two_lines_spoils_no_list(
+    runs: Path, capfd: pytest.CaptureFixture[str]
+) -> None:
+    """One of them, and `tx runs` was a bug of ours; the other broke its row."""
+    (runs / "young").rename(runs / "caf\udce9")
+    (runs / "tiny").rename(runs / "a\nb")
+    assert tx() == 0
+    assert sorted(line.split("  ")[0] for line in capfd.readouterr().out.splitlines()[2:]) == [
+        repr("runs/a\nb"),
+        repr("runs/caf\udce9"),
+    ]
+    assert tx("--json") == 0
+    assert {json.loads(line)["run"] for line in capfd.readouterr().out.splitlines()} == {"runs/a\nb", "runs/caf\udce9"}
+
+
+def test_a_run_whose_files_nobody_else_may_read_is_not_called_damaged(
+    runs: Path, monkeypatch: pytest.MonkeyPatch, capfd: pytest.CaptureFixture[str]
+) -> None:
+    """As those of `umask 077` in a folder that may be entered."""
+    read = Path.read_bytes
+
+    def refused(path: Path) -> bytes:
+        if path.parent.name == "young":
+            raise PermissionError(errno.EACCES, os.strerror(errno.EACCES), str(path))
+        return read(path)
+
+    monkeypatch.setattr(Path, "read_bytes", refused)
+    assert tx() == 0
+    told = capfd.readouterr()
+    assert next(line for line in told.out.splitlines() if "young" in line).endswith("not readable")
+    assert "warning: runs/young/config.yaml cannot be read: Permission denied\n" in told.err

@@ -147,3 +147,21 @@ def test_what_is_pasted_or_points_into_a_file_stays_as_it_is() -> None:
 def test_a_pipe_has_a_sentence_in_one_line() -> None:
     ended = shell('"$@"', *command("console.say('word ' * 100 + 'end')"))
     assert ended.stderr == "word " * 100 + "end\n"
+
+
+def test_a_name_that_is_not_utf8_is_shown_by_its_bytes() -> None:
+    """It was a bug of ours, whichever result it stood in."""
+    ended = shell('"$@"', *command("console.result('caf\\udce9'); print('\\udce9')"))
+    assert (ended.returncode, ended.stdout) == (0, "caf\\udce9\n\\udce9\n")
+
+
+@pytest.mark.parametrize("switches", [[], ["-X", "utf8=0"]])
+def test_names_and_arguments_are_utf8_whatever_the_locale_says(tmp_path: Path, switches: list[str]) -> None:
+    """In the locale C, where PYTHONUTF8=0 asked for it, `käse` was said to be no UTF-8."""
+    (tmp_path / "käse").mkdir()
+    locale = {"LC_ALL": "C", "PYTHONUTF8": "0", "PYTHONCOERCECLOCALE": "0"}
+    ended = subprocess.run(
+        [sys.executable, *switches, "-m", "transformer_cli", "runs", "käse"],
+        **{"capture_output": True, "encoding": "utf-8", "cwd": tmp_path, "env": ENVIRONMENT | locale, "check": False},
+    )
+    assert (ended.returncode, ended.stderr.split("\n")[0]) == (4, "error: there is no run in käse")

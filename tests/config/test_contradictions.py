@@ -428,3 +428,9 @@ def test_a_contradiction_with_a_wrong_setting_waits_until_that_is_mended(told):
 
 def test_the_defaults_do_not_contradict_themselves():
     assert list(contradictions(RunConfig())) == []
+
+
+@pytest.mark.parametrize("name", ["half, 50%", "100x%", "my 5%"])
+def test_a_text_whose_name_ends_in_a_percent_sign_is_no_share(told, name):
+    """It was taken for one that is too large."""
+    assert told(f"data: {{train: '{name}', valid: '{name}'}}") is None

@@ -6,6 +6,7 @@ import io
 import json
 import random
 import re
+from collections.abc import Sequence
 from pathlib import Path
 
 import pytest
@@ -71,26 +72,28 @@ def pieces_of(model: bytes) -> list[str]:
     return [processor.id_to_piece(id) for id in range(3, len(processor))]
 
 
-def write_tokenizer(place: Path, spms: list[bytes], *, separate: bool = False, lacking: int = 0) -> list[int]:
+def write_tokenizer(
+    place: Path, spms: list[bytes], *, separate: bool = False, lacking: Sequence[int] = (0, 0)
+) -> list[int]:
     """As OPUS-MT numbers pieces: eos, unk, those of both models in an order of its own, pad. Returns the sizes."""
     sides = [pieces_of(model) for model in spms]
     lists = sides if separate else [list(dict.fromkeys(sides[0] + sides[1]))]
-    for name, pieces in zip(("vocab.json", "target_vocab.json"), lists, strict=False):
+    for name, pieces, n in zip(("vocab.json", "target_vocab.json"), lists, lacking, strict=False):
         random.Random(7).shuffle(pieces)
-        names = ["</s>", "<unk>", *pieces[lacking:], "<pad>"]
+        names = ["</s>", "<unk>", *pieces[n:], "<pad>"]
         place.joinpath(name).write_text(json.dumps({name: id for id, name in enumerate(names)}), encoding="utf-8")
     for name, model in zip(("source.spm", "target.spm"), spms, strict=True):
         place.joinpath(name).write_bytes(model)
     said = {"tokenizer_class": "MarianTokenizer", "source_lang": "de", "target_lang": "en", "separate_vocabs": separate}
     place.joinpath("tokenizer_config.json").write_text(json.dumps(said))
-    return [len(pieces) - lacking + 3 for pieces in lists]
+    return [len(pieces) - n + 3 for pieces, n in zip(lists, lacking, strict=False)]
 
 
 @pytest.fixture
 def marian(tmp_path, spms):
-    """marian(lacking=0, separate=False, **config): a directory of a Marian model with random weights."""
+    """marian(lacking=(0, 0), separate=False, **config): a directory of a Marian model with random weights."""
 
-    def make(*, lacking: int = 0, separate: bool = False, **options):
+    def make(*, lacking: Sequence[int] = (0, 0), separate: bool = False, **options):
         place = tmp_path / "marian"
         place.mkdir()
         sizes = write_tokenizer(place, spms, separate=separate, lacking=lacking)
@@ -147,8 +150,20 @@ def test_every_shape_of_a_marian_model_gives_equal_logits(marian, tmp_path, text
         assert (others.exp().sum(-1) < 1e-30 * there.exp().sum(-1)).all()
 
 
+def test_each_of_two_lists_has_its_own_numbers(marian, tmp_path, text):
+    """The source's piece that has the number of the target's padding was read as an unknown one."""
+    place = marian(separate=True, lacking=(0, 20), share_encoder_decoder_embeddings=False)
+    import_model(place, tmp_path / "run")
+    pad = json.loads((place / "config.json").read_text(encoding="utf-8"))["pad_token_id"]
+    there = transformers.MarianTokenizer.from_pretrained(place)(text[0]).input_ids
+    assert any(pad in ids for ids in there)
+    for source, target in list(zip(*text, strict=True))[:40]:
+        theirs, here, _ = logits_of_both(place, tmp_path / "run", source, target)
+        torch.testing.assert_close(here, theirs, rtol=0, atol=1e-5)
+
+
 def test_pieces_that_its_list_lacks_are_read_as_unknown_ones(marian, tmp_path, text):
-    place = marian(lacking=30)
+    place = marian(lacking=(30, 30))
     import_model(place, tmp_path / "run")
     run, tokenizer = opened(tmp_path / "run"), transformers.MarianTokenizer.from_pretrained(place)
     table = run.model.source_embedding.table.weight.detach()
@@ -264,6 +279,11 @@ def swap_positions(place: Path) -> None:
         (lambda place: changed(place / "vocab.json", x=10**6), ModelError, "vocab.json is no list of"),
         (lambda place: changed(place / "vocab.json", **{">>fra<<": 5}), ModelError, "vocab.json is no list of"),
         (lambda place: changed(place / "config.json", model_type="t5"), UsageError, "model_type: t5"),
+        (
+            lambda place: changed(place / "config.json", decoder_start_token_id=9),
+            UsageError,
+            "is a piece of text and by its number, 9, a mark",
+        ),
         (lambda place: changed(place / "config.json", model_type="m2m_100"), ModelError, "layer_norm.weight"),
         (lambda place: changed(place / "config.json", d_model=0), ModelError, "d_model: 0 is not a number above 0"),
         (
@@ -365,7 +385,8 @@ def test_a_model_of_several_target_languages_is_refused(marian, tmp_path):
 def test_bpe_models_of_two_languages_cannot_have_one_list(tmp_path, text):
     (tmp_path / "there").mkdir()
     sizes = write_tokenizer(tmp_path / "there", [sentencepiece_model(lines, model_type="bpe") for lines in text])
-    config = transformers.MarianConfig(vocab_size=sizes[0], **SMALL, pad_token_id=2, decoder_start_token_id=2)
+    pad = {"pad_token_id": sizes[0] - 1, "decoder_start_token_id": sizes[0] - 1}
+    config = transformers.MarianConfig(vocab_size=sizes[0], **SMALL, **pad)
     transformers.MarianMTModel(config).save_pretrained(tmp_path / "there")
     with pytest.raises(UsageError, match=r"bpe.*unigram models only"):
         import_model(tmp_path / "there", tmp_path / "run")
@@ -435,3 +456,42 @@ def test_weights_that_are_pickled_are_read_too(marian, tmp_path):
     weights = [load_file(opened(tmp_path / name).checkpoint / "model.safetensors") for name in ("safe", "pickled")]
     assert weights[0].keys() == weights[1].keys()
     assert all(torch.equal(weights[0][name], weights[1][name]) for name in weights[0])
+
+
+@torch.inference_mode()
+def test_how_it_generates_is_how_the_run_searches(marian, tmp_path, text, capfd):
+    """All but the beam and its penalty was left out, and nobody said so."""
+    place = marian(scale_embedding=True)
+    pieces = json.loads((place / "vocab.json").read_text(encoding="utf-8"))
+    some = ["▁the", "e", "▁a"]
+    said = {"no_repeat_ngram_size": 2, "min_length": 6, "num_beams": 3, "bad_words_ids": [[len(pieces) - 1], [1]]}
+    said["suppress_tokens"] = [pieces[piece] for piece in some]
+    changed(place / "generation_config.json", **said, max_length=13, forced_eos_token_id=None)
+    assert tx_("import", str(place), "--run-dir", "run") == 0
+    assert "warning" not in capfd.readouterr().err
+    translator = tx.load("run", device="cpu", precision="fp32", settings={"decoding.max_length": 12})
+    assert translator.settings.decoding.banned == some
+    model, tokenizer = (
+        getattr(transformers, f"Marian{kind}").from_pretrained(place) for kind in ("MTModel", "Tokenizer")
+    )
+    lines = [f"{line} {line}" for line in text[0][:100]]  # at which the longest length is 12
+    ids = model.eval().generate(**tokenizer(lines, return_tensors="pt", padding=True))
+    theirs = [[one for one in tokenizer.convert_ids_to_tokens(row) if one[0] != "<"] for row in ids]
+    assert [list(one.tokens) for one in translator.translate_all(lines)] == theirs
+
+
+def test_what_it_generates_with_and_tx_has_not_is_told(marian, tmp_path, capfd):
+    place = marian()
+    changed(place / "generation_config.json", repetition_penalty=1.5, do_sample=False, bad_words_ids=[[3, 4]])
+    assert tx_("import", str(place), "--run-dir", "run", "--json") == 0
+    told = capfd.readouterr()
+    assert json.loads(told.out)["left"] == ["repetition_penalty: 1.5", "bad_words_ids: [3, 4]"]
+    assert "warning: it was generated with what tx has not, and is not here: repetition_penalty: 1.5, bad" in told.err
+
+
+@pytest.mark.parametrize("wrong", [{"bad_words_ids": 5}, {"bad_words_ids": [7]}, {"min_new_tokens": "x"}], ids=str)
+def test_a_damaged_way_to_generate_is_a_model_error(marian, tmp_path, wrong):
+    place = marian()
+    changed(place / "generation_config.json", **wrong)
+    with pytest.raises(ModelError, match="which say how to generate, is damaged"):
+        import_model(place, tmp_path / "run")

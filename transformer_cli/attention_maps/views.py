@@ -24,6 +24,8 @@ TITLES: dict[Kind, str] = {
 }
 MAX_LABEL = 24
 """Widest label, in cells of a terminal."""
+MOST_PER_CELL = 8
+"""Characters: a letter has marks above and below it, which take no room; a text of marks alone would have no end."""
 SPACE = "␣"
 """A space in a label; the tokenizer's own sign for it, `▁`, looks like an underscore."""
 ESCAPED = {"Cc", "Cf", "Cs", "Co", "Cn", "Zl", "Zp"}
@@ -139,9 +141,10 @@ def _spelled(match: re.Match[str]) -> str:
 
 
 def label(text: str, *, width: int = MAX_LABEL) -> str:
-    """The plain text, a mark without its letter on a dotted circle, cut to the width."""
+    """The plain text, a mark without its letter on a dotted circle, cut to the width, and to what can stand in it."""
+    whole, text = text, text[: MOST_PER_CELL * width]
     shown = _carried(plain(text))
-    if cell_len(shown) <= width:
+    if text == whole and cell_len(shown) <= width:
         return shown
     kept = ""
     for char in shown:

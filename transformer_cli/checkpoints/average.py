@@ -46,7 +46,7 @@ def average(parents: Sequence[Path], place: Path) -> Path:
         _add(sums, one.model)
         newest = one if one.step > newest.step else newest
         digest = files.sha256(path / MODEL, error=ModelError)
-        named.append(Parent(run=whole_run_of(path).resolve().name, step=one.step, sha256=digest))
+        named.append(Parent(run=shown(whole_run_of(path).resolve().name), step=one.step, sha256=digest))
     model = {name: _mean(sums[name], len(parents), tensor) for name, tensor in first.model.items()}
     with files.atomic_directory(place) as aside:
         tokenizer.save(aside / "tokenizer")

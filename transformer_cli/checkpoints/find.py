@@ -9,6 +9,7 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import Final
 
+from transformer_cli.config.names import typed
 from transformer_cli.config.run import RunConfig
 from transformer_cli.errors import ModelError
 from transformer_cli.files import read_text, shown
@@ -73,12 +74,12 @@ def find_run(
         path = Path(model)
         return run_of(path) if _is_checkpoint(path) else _existing(path)
     if config is not None:
-        typed = config_path or f"{config.name}.yaml"
+        named = config_path or f"{config.name}.yaml"
         run_dir = RUNS / (config.name or "")
         if config.name is None or not run_dir.is_dir():
             raise ModelError(
-                f"{shown(typed)} has not been trained: there is no run {shown(run_dir)}",
-                hint=f"train it: tx train -c {typed}",
+                f"{shown(named)} has not been trained: there is no run {shown(run_dir)}",
+                hint=f"train it: tx train -c {typed(named)}",
             )
         return run_dir
     return default_run(option).path
@@ -130,7 +131,7 @@ def find_checkpoint(model: str | None, *, config: RunConfig | None = None, confi
             return path
     complete = list_checkpoints(run_dir)
     if not complete:
-        how = f"train it: tx train -c {config_path}" if config_path else "the `tx train` that began it goes on"
+        how = f"train it: tx train -c {typed(config_path)}" if config_path else "the `tx train` that began it goes on"
         raise ModelError(f"{shown(run_dir)} has no checkpoint yet", hint=how)
     return complete[-1]
 
@@ -204,10 +205,10 @@ def _offer(option: str = "") -> str:
     if not runs:
         return f"train one: tx train -c tiny.yaml; or name one that lies elsewhere: {option}FOLDER/runs/NAME"
     shown_runs = ", ".join(shown(path) for path in runs[:10]) + (", ..." if len(runs) > 10 else "")
-    return f"there is {shown_runs}: name one, for example {option}{runs[-1]}"
+    return f"there is {shown_runs}: name one, for example {option}{typed(runs[-1])}"
 
 
 def _choose(checkpoints: list[Path]) -> str:
     if not checkpoints:
         return "this run has no complete checkpoint: train it again"
-    return f"there is {', '.join(path.name for path in checkpoints)}: name one, for example {checkpoints[-1]}"
+    return f"there is {', '.join(path.name for path in checkpoints)}: name one, for example {typed(checkpoints[-1])}"

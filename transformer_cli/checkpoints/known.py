@@ -36,6 +36,21 @@ class KnownRun:
     manifest: Manifest
 
     @property
+    def name(self) -> str:
+        """What its directory is called, wherever the path to it begins; fit to be shown."""
+        return shown(self.path.resolve().name)
+
+    @property
+    def checkpoint_name(self) -> str:
+        """Such as `step-00000400`, wherever the path to it begins."""
+        return self.checkpoint.resolve().name
+
+    @property
+    def title(self) -> str:
+        """Whose weights these are, in a few words."""
+        return f"{self.name}, {self.checkpoint_name}"
+
+    @property
     def targets(self) -> tuple[str, ...]:
         """The languages that it translates into."""
         return tuple(self.tokenizer.tags) or (self.config.data.directions[0].target,)

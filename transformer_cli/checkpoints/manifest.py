@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import json
 from pathlib import Path
-from typing import Any, Literal
+from typing import Annotated, Any, Literal
 
 import pydantic
 
@@ -13,6 +13,7 @@ from transformer_cli.checkpoints.find import MANIFEST, WEIGHTS, list_checkpoints
 from transformer_cli.config.data import DataConfig
 from transformer_cli.config.former import COUNTED
 from transformer_cli.config.model import ModelConfig
+from transformer_cli.config.names import typed
 from transformer_cli.errors import ModelError
 from transformer_cli.files import parse_json, read_bytes, sha256, shown, unreadable
 from transformer_cli.sealing import unsealed
@@ -142,6 +143,28 @@ def read_state(checkpoint: Path, manifest: Manifest) -> dict[str, Any]:
     return state
 
 
+class Validated(pydantic.BaseModel):
+    """What the validations came to whose checkpoints were kept, by step: a score, of which more is better, and a
+    loss."""
+
+    model_config = pydantic.ConfigDict(strict=True, allow_inf_nan=False)
+
+    scores: dict[Annotated[str, pydantic.Field(pattern=r"^[1-9][0-9]{0,17}$")], float] = {}
+    losses: dict[Annotated[str, pydantic.Field(pattern=r"^[1-9][0-9]{0,17}$")], float] = {}
+
+
+def read_validated(checkpoint: Path) -> Validated:
+    """The scores and losses of validations that it has; ModelError where no run can have such."""
+    state = read_state(checkpoint, read_manifest(checkpoint))
+    try:
+        return Validated.model_validate(state)
+    except pydantic.ValidationError as failure:
+        wrong = ", ".join(f"{'.'.join(map(str, one['loc']))} {one['input']!r:.60}" for one in failure.errors()[:5])
+        raise ModelError(
+            f"{shown(checkpoint / STATE)} has values that no run can have: {wrong}", hint=way_out(checkpoint)
+        ) from None
+
+
 def _read(path: Path) -> bytes:
     _check_there(path)
     return read_bytes(path, error=ModelError, hint=way_out(path.parent))
@@ -173,4 +196,4 @@ def way_out(checkpoint: Path) -> str:
     others = [path for path in list_checkpoints(run_of(checkpoint)) if path.name != checkpoint.resolve().name]
     if not others:
         return "restore the directory from a copy; the run has no other checkpoint"
-    return f"use another checkpoint of this run, for example -m {shown(others[-1])}"
+    return f"use another checkpoint of this run, for example -m {typed(others[-1])}"

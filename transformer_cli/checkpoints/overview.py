@@ -114,7 +114,9 @@ def _seen(run_dir: Path) -> Overview:
             missing=tuple(_missing(run_dir)) if saved else (),
         )
     except TxError as failure:
-        return Overview(**known, trouble=failure.message)
+        return Overview(
+            **known, trouble=failure.message, is_readable=not isinstance(failure.__cause__, PermissionError)
+        )
 
 
 def _missing(run_dir: Path) -> Iterator[str]:

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import shlex
 from collections.abc import Sequence
 from functools import partial
 from pathlib import Path
@@ -13,6 +12,7 @@ import typer
 from transformer_cli.cli import console, options
 from transformer_cli.cli.options import Json, Quiet, Traceback
 from transformer_cli.cli.results import refuse_inside_a_run
+from transformer_cli.config.names import typed
 from transformer_cli.errors import ModelError, UsageError
 from transformer_cli.files import atomic_file, json_line, read_bytes, shown
 
@@ -67,8 +67,7 @@ def average(
     if best is not None or last is not None:
         run_dir = find_run(runs[0])
         choose = partial(_best, run_dir, best) if best is not None else partial(_last, run_dir, last or 0)
-        beside = run_dir / ".." if run_dir.name in ("", "..") else run_dir.parent  # of a link, beside the link
-        place = Path(output_dir or beside / f"{run_dir.resolve().name}-average")
+        place = Path(output_dir or _beside(run_dir, f"{run_dir.resolve().name}-average"))
     else:
         named, place = [find_checkpoint(name) for name in runs], Path(output_dir or "")
         choose = partial(list, named)
@@ -87,7 +86,12 @@ def average(
         console.result(json_line({"checkpoint": str(made), "parents": [str(parent) for parent in parents]}))
         return
     console.result(str(made))
-    console.say(f"next: tx evaluate -m {shlex.quote(str(place))}", to_paste=True)
+    console.say(f"next: tx evaluate -m {typed(place)}", to_paste=True)
+
+
+def _beside(run_dir: Path, name: str) -> Path:
+    """Of that name, where the run is; `.` and `..` have no name to be replaced."""
+    return (run_dir if run_dir.name not in ("", "..") else run_dir.resolve()).with_name(name)
 
 
 def _copy_lexicon(run_dir: Path, place: Path) -> None:
@@ -115,15 +119,15 @@ def _copy(run_dir: Path, place: Path, *names: str) -> None:
 
 def _best(run_dir: Path, n: int) -> list[Path]:
     from transformer_cli.checkpoints.find import list_checkpoints, step_name
-    from transformer_cli.checkpoints.manifest import read_manifest, read_state
+    from transformer_cli.checkpoints.manifest import Validated, read_validated
     from transformer_cli.checkpoints.record import read_config
     from transformer_cli.checkpoints.standing import ranked
 
     there = {path.name: path for path in list_checkpoints(run_dir)}
     newest = [*there.values()][-1:]
-    state = read_state(newest[0], read_manifest(newest[0])) if newest else {}
-    scores = state.get("scores", {})
-    steps = [step for step in ranked(scores, state.get("losses", {})) if step_name(int(step)) in there]
+    said = read_validated(newest[0]) if newest else Validated()
+    scores = said.scores
+    steps = [step for step in ranked(scores, said.losses) if step_name(int(step)) in there]
     paths = [there[step_name(int(step))] for step in steps]
     found = _enough(paths, n, run_dir, "with the score of a validation", "keep_best")
     by = read_config(run_dir).training.best_by

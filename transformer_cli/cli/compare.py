@@ -180,7 +180,7 @@ def _differences(opened: Sequence[OpenedRun]) -> dict[str, list[Any]]:
     trees = [
         tree
         | {
-            "checkpoint": run.checkpoint.name,
+            "checkpoint": run.checkpoint_name,
             "parameters": run.record.get("parameters"),
             "minutes of training": None if (s := run.record.get("elapsed_s")) is None else round(s / 60, 1),
         }

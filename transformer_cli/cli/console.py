@@ -58,8 +58,8 @@ def open_streams() -> None:
             os.open(os.devnull, os.O_RDONLY)
     if sys.stdin is not None:
         sys.stdin = _as_text(io.BufferedReader(_Descriptor(0)), "surrogateescape")
-    sys.stdout = _as_text(io.BufferedWriter(Sink(1, "stdout")), "strict", line_buffering=is_terminal(sys.stdout))
-    sys.stderr = _as_text(io.BufferedWriter(_Conversation(2)), "backslashreplace", line_buffering=True)
+    sys.stdout = _as_text(io.BufferedWriter(Sink(1, "stdout")), line_buffering=is_terminal(sys.stdout))
+    sys.stderr = _as_text(io.BufferedWriter(_Conversation(2)), line_buffering=True)
 
 
 def result(text: str) -> None:
@@ -223,7 +223,8 @@ class _Conversation(_Descriptor):
             return len(data)
 
 
-def _as_text(stream: Any, errors: str, *, line_buffering: bool = False) -> io.TextIOWrapper:
+def _as_text(stream: Any, errors: str = "backslashreplace", *, line_buffering: bool = False) -> io.TextIOWrapper:
+    """errors: what becomes of bytes that are not UTF-8, or of half a character; files are called so, no text is."""
     return io.TextIOWrapper(stream, encoding="utf-8", errors=errors, newline="\n", line_buffering=line_buffering)
 
 

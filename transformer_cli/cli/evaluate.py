@@ -26,7 +26,7 @@ from transformer_cli.cli.options import (
     refuse_two_formats,
 )
 from transformer_cli.cli.results import Tally, refuse_own_input
-from transformer_cli.cli.test_sets import TestSet, own_texts, read_text, refuse_nothing, translate
+from transformer_cli.cli.test_sets import TestSet, keep, own_texts, read_text, refuse_nothing, translate
 from transformer_cli.cli.translate import BeamSize, LengthPenalty
 from transformer_cli.errors import UsageError
 from transformer_cli.files import shown
@@ -221,7 +221,7 @@ def _score_runs(
         evaluation_page.write(output.page, judged, evaluation_page.of_runs(opened, settings, how), known.options)
     if are_own and not valid and len(opened) == 1:
         there, asked = opened[0].config.data.tests, settings.data.tests
-        _keep(opened[0], [one for one in results if there.get(one["set"]) == asked[one["set"]]], how)
+        keep(opened[0], [one for one in results if there.get(one["set"]) == asked[one["set"]]], how)
 
 
 def _score_files(
@@ -265,22 +265,3 @@ def _score_files(
 def _total(counts: Iterable[Mapping[str, int]]) -> dict[str, int]:
     """How many lines of several files were changed, by reason."""
     return dict(sum(map(Counter, counts), Counter()))
-
-
-def _keep(opened: KnownRun, results: Sequence[dict[str, Any]], how: dict[str, Any]) -> None:
-    """Write the scores of the run's own test sets into its run.json, and how they were translated."""
-    from transformer_cli.checkpoints.record import read_record
-    from transformer_cli.files import write_json
-
-    if not results:
-        return
-    path = opened.path / "run.json"
-    record = read_record(opened.path)
-    kept, now = record.setdefault("scores", {}), opened.checkpoint.name
-    others = sorted({kept.get(result["set"], {}).get("checkpoint", now) for result in results} - {now})
-    for result in results:
-        brief = {key: result[key] for key in ("set", "lines", "sha256", "scores", "truncated", "counts")}
-        kept[result["set"]] = {"checkpoint": now, **how, **brief}
-    write_json(path, record)
-    replaced = f", in place of those of {' and '.join(others)}" if others else ""
-    console.say(f"kept in {path}: {', '.join(result['set'] for result in results)} by {now}{replaced}")

@@ -41,7 +41,7 @@ def of_runs(opened: Sequence[KnownRun], settings: RunConfig, how: Mapping[str, A
     from transformer_cli.config.source import dump_config
     from transformer_cli.evaluation.page import About
 
-    names = ", ".join(run.path.resolve().name for run in opened)
+    names = ", ".join(run.name for run in opened)
     decoding = how["decoding"]
     if decoding["mbr"] is not None:
         search = f"minimum Bayes risk, {decoding['mbr']['samples']:,} samples, {decoding['mbr']['metric']}"
@@ -55,7 +55,7 @@ def of_runs(opened: Sequence[KnownRun], settings: RunConfig, how: Mapping[str, A
     steps = [run.manifest.step for run in opened]
     step = ", ".join(f"step {step:,}" for step in steps)
     facts = {
-        "model": ", ".join(f"{run.path.resolve().name}, {run.checkpoint.name}" for run in opened),
+        "model": ", ".join(run.title for run in opened),
         "trained for": f"{', '.join(f'{step:,}' for step in steps)} updates",
         "languages": opened[0].languages,
         "search": search,

@@ -2,13 +2,13 @@
 
 from __future__ import annotations
 
-import shlex
 from typing import Annotated
 
 import typer
 
 from transformer_cli.cli import console
 from transformer_cli.cli.options import MODEL, Json, Quiet, Traceback, TrainedOverrides
+from transformer_cli.config.names import typed
 from transformer_cli.files import json_line
 
 
@@ -40,9 +40,11 @@ def import_model(
 
     with console.pulse.doing("reading the model"):
         made = write(place, run_dir, overrides or ())
+    if made.left:
+        console.warn(f"it was generated with what tx has not, and is not here: {', '.join(made.left)}")
     if json_output:
         console.result(json_line(made.as_json()))
         return
     console.result(run_dir)
     console.say(f"{made.kind}, {made.source} to {made.target}, {made.parameters:,} parameters")
-    console.say(f"next: tx translate -m {shlex.quote(run_dir)} -i FILE", to_paste=True)
+    console.say(f"next: tx translate -m {typed(run_dir)} -i FILE", to_paste=True)

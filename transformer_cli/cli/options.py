@@ -8,7 +8,7 @@ Every command takes `quiet` and `traceback`; it need not look at them, they act 
 from __future__ import annotations
 
 import glob
-from collections.abc import Sequence
+from collections.abc import Iterable, Sequence
 from typing import Annotated, Any
 
 import typer
@@ -45,7 +45,7 @@ def _configurations(incomplete: str) -> list[str]:
     from transformer_cli.config.source import preset_names
 
     names = [*(f"{name}.yaml" for name in preset_names()), *glob.glob(f"{glob.escape(incomplete)}*.yaml")]
-    return [name for name in names if name.startswith(incomplete)]
+    return _offered(names, incomplete)
 
 
 def settings(incomplete: str) -> list[str]:
@@ -63,7 +63,12 @@ def runs(incomplete: str) -> list[str]:
     """The runs that begin so."""
     from transformer_cli.checkpoints.find import RUNS
 
-    return [name for name in map(str, sorted(RUNS.glob("*/"))) if name.startswith(incomplete)]
+    return _offered(map(str, sorted(RUNS.glob("*/"))), incomplete)
+
+
+def _offered(names: Iterable[str], incomplete: str) -> list[str]:
+    """Those that begin so, but for what a shell, which reads a name a line, would not understand."""
+    return [name for name in names if name.startswith(incomplete) and name.isprintable()]
 
 
 def models(incomplete: str) -> list[str]:
@@ -77,7 +82,7 @@ def refuse_impossible(context: Any, parameter: Any, value: Any) -> Any:
 
     for name in value if isinstance(value, list) else [value]:
         if name is not None and (reason := why_impossible(str(name))):
-            said = f" {shorten(str(name), 60)!r}" if name else ""
+            said = f" '{shorten(str(name), 60)}'" if name else ""
             hint = None if name else "an unset variable of the shell is an empty name"
             option = max(parameter.opts, key=len)
             where = option if option.startswith("-") else parameter.metavar

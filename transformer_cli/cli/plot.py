@@ -80,7 +80,7 @@ def plot(
         os.environ["MPLBACKEND"] = "agg"
         from transformer_cli.attention_maps.fonts import fonts_for, lacking
 
-        fonts, missing = fonts_for(name for name, _ in found)
+        fonts, missing = fonts_for(shown(name) for name, _ in found)
         if missing:
             console.warn(lacking(missing))
         with console.pulse.doing("drawing"):
@@ -128,7 +128,7 @@ def _note(found: Sequence[tuple[str, Sequence[Curve]]]) -> str:
     }
     named = {name: what for name, what in both.items() if what}
     is_same = len(set(both.values())) == 1
-    reasons = "; ".join({*named.values()} if is_same else [f"{what} ({name})" for name, what in named.items()])
+    reasons = "; ".join({*named.values()} if is_same else [f"{what} ({shown(name)})" for name, what in named.items()])
     return f"the training loss includes {reasons}; the validation loss does not" if reasons else ""
 
 
@@ -137,9 +137,9 @@ def _show(found: Sequence[tuple[str, Sequence[Curve]]]) -> None:
     from transformer_cli.cli.tables import Column, Table, show
 
     rows = [
-        (name, curve.name, sparkline(_thinned(curve.y)), *(f"{value:.4g}" for value in (curve.y[0], curve.y[-1])))
+        (shown(name), one.name, sparkline(_thinned(one.y)), *(f"{value:.4g}" for value in (one.y[0], one.y[-1])))
         for name, those in found
-        for curve in those
+        for one in those
     ]
     columns = (Column("run"), Column("of"), Column("curve"), Column("first", "right"), Column("last", "right"))
     show([Table("", columns, tuple(rows))])

@@ -11,6 +11,7 @@ import typer
 from transformer_cli.cli import console, options
 from transformer_cli.cli.options import MODEL, Json, Overrides, Quiet, Traceback
 from transformer_cli.cli.results import check_suffix, refuse_own_input
+from transformer_cli.config.names import typed
 from transformer_cli.errors import Interrupted, ModelError, UsageError
 from transformer_cli.files import json_line, shown
 from transformer_cli.training.durations import spelled
@@ -96,7 +97,7 @@ def reproduce(
         results.check_text(_digests(config))
     _tell_claims(results)
     _tell_circumstances(results)
-    console.say(f"training {place}")
+    console.say(f"training {shown(place)}")
 
     from transformer_cli.cli.evaluate import evaluate
     from transformer_cli.cli.live import listener
@@ -119,7 +120,7 @@ def reproduce(
     if failed := [one for one in found_again if not one.holds]:
         raise ModelError(
             f"{len(failed)} of {len(found_again)} scores do not hold",
-            hint=f"tx compare {shown(place)} with a run that has them; --seed N tries another draw",
+            hint=f"tx compare {typed(place)} with a run that has them; --seed N tries another draw",
         )
 
 

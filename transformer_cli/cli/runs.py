@@ -10,7 +10,7 @@ import typer
 
 from transformer_cli.cli import console
 from transformer_cli.cli.options import Json, Quiet, Traceback
-from transformer_cli.files import json_line
+from transformer_cli.files import json_line, shown
 
 if TYPE_CHECKING:
     from transformer_cli.checkpoints.overview import Overview
@@ -56,7 +56,7 @@ def runs(
 
 
 def _row(one: Overview) -> tuple[str, ...]:
-    name = f"{one.path}{' *' * one.is_default}"
+    name = f"{shown(one.path)}{' *' * one.is_default}"
     size = f"{one.n_bytes / 1e6:,.1f} MB"
     if one.standing is None:
         state = (

@@ -11,7 +11,8 @@ from typing import TYPE_CHECKING, Any
 from transformer_cli.cli import console
 from transformer_cli.cli.live import progress_bar
 from transformer_cli.cli.results import Tally
-from transformer_cli.errors import DataError
+from transformer_cli.errors import DataError, ResourceError
+from transformer_cli.files import check_directory, shown, write_json
 from transformer_cli.wording import counted
 
 if TYPE_CHECKING:
@@ -137,3 +138,27 @@ def translate(text: TestSet, translator: TextTranslator, search: dict[str, Any])
     tally.add(found)
     tally.tell({})
     return System(text.name, [one.text for one in found], [one.flags for one in found]), tally
+
+
+def keep(opened: KnownRun, results: Sequence[dict[str, Any]], how: dict[str, Any]) -> None:
+    """Write the scores of the run's own test sets into its run.json, and how they were translated; of somebody else's
+    run, which may not be written to, it is said that they are not kept."""
+    from transformer_cli.checkpoints.record import read_record
+
+    if not results:
+        return
+    try:
+        check_directory(opened.path)
+    except ResourceError as failure:
+        console.warn(f"the scores are not kept: {failure.message}")
+        return
+    path = opened.path / "run.json"
+    record = read_record(opened.path)
+    kept, now = record.setdefault("scores", {}), opened.checkpoint_name
+    others = sorted({kept.get(result["set"], {}).get("checkpoint", now) for result in results} - {now})
+    for result in results:
+        brief = {key: result[key] for key in ("set", "lines", "sha256", "scores", "truncated", "counts")}
+        kept[result["set"]] = {"checkpoint": now, **how, **brief}
+    write_json(path, record)
+    replaced = f", in place of those of {' and '.join(others)}" if others else ""
+    console.say(f"kept in {shown(path)}: {', '.join(result['set'] for result in results)} by {now}{replaced}")

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import shlex
 import unicodedata
 from collections.abc import Sequence
 from dataclasses import dataclass
@@ -15,8 +14,9 @@ from transformer_cli.cli import console, options
 from transformer_cli.cli.lines import given_lines
 from transformer_cli.cli.options import Config, Input, Json, Model, Overrides, Quiet, RunDir, To, Traceback
 from transformer_cli.cli.results import refuse_own_input
+from transformer_cli.config.names import typed
 from transformer_cli.errors import DataError, ModelError, UsageError
-from transformer_cli.files import json_line
+from transformer_cli.files import json_line, shown
 from transformer_cli.wording import counted
 
 if TYPE_CHECKING:
@@ -201,7 +201,8 @@ def _train(config_path: str, overrides: list[str], run_dir: str | None, *, as_js
     if parent := config.training.init_from:
         raise UsageError(
             f"this run is to begin with {parent} (training.init_from), and with its tokenizer",
-            hint=f"`tx train` takes it over, with what tokenizer.extend adds; `tx tokenize -m {parent} TEXT` shows it",
+            hint="`tx train` takes it over, with what tokenizer.extend adds; "
+            f"`tx tokenize -m {typed(parent)} TEXT` shows it",
         )
     place = Path(run_dir or RUNS / (config.name or ""))
     check_ours(place)
@@ -283,10 +284,10 @@ def _tell(
     is_cut = report.kind in ("char", "word") and report.pieces == report.asked
     for side, found in unknown.items():
         console.warn(found.in_words("text", side, remedy(config.tokenizer, is_inherited=False, is_cut=is_cut)))
-    console.say(f"saved in {run_dir / 'tokenizer'}")
+    console.say(f"saved in {shown(run_dir / 'tokenizer')}")
     word = _long_word(text.source[:FEW_LINES])
     example = f'"{word}"' if word else "-i FILE"
-    console.say(f"next: tx tokenize -m {shlex.quote(str(run_dir))} {example}", to_paste=True)
+    console.say(f"next: tx tokenize -m {typed(run_dir)} {example}", to_paste=True)
 
 
 def _long_word(lines: Sequence[str]) -> str | None:

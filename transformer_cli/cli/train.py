@@ -13,6 +13,7 @@ import typer
 
 from transformer_cli.cli import console
 from transformer_cli.cli.options import Config, Json, Overrides, Quiet, RunDir, Strict, Traceback
+from transformer_cli.config.names import typed
 from transformer_cli.environment import place
 from transformer_cli.errors import Interrupted, ModelError, ResourceError, UsageError
 from transformer_cli.files import json_line, shown
@@ -111,7 +112,7 @@ def train(
             findings = checks.check_all(texts)
         checks.refuse(findings)
 
-    console.say(f"training {directory}")  # torch takes a while
+    console.say(f"training {shown(directory)}")  # torch takes a while
 
     from transformer_cli.training.run import train
 
@@ -133,8 +134,8 @@ def train(
     else:
         console.say(f"finished after step {outcome.steps:,}: {outcome.reason}")
     _tell_scores(outcome, loaded.training.best_by)
-    console.say(f"best checkpoint: {outcome.best}")
-    named = "" if _is_default(outcome) else f" -m {shlex.quote(str(directory))}"
+    console.say(f"best checkpoint: {shown(outcome.best)}")
+    named = "" if _is_default(outcome) else f" -m {typed(directory)}"
     line, to = outcome.example
     words = f"{f'--to {shlex.quote(to)} ' if to else ''}{'-i FILE' if line is None else _quoted(line)}"
     console.say(f"next: {program()} evaluate{named}", to_paste=True)

@@ -121,7 +121,7 @@ def _opened(finders: Sequence[Callable[[], Path]], origin: str | None) -> list[O
 
 
 def _tell_model(run: KnownRun, origin: str) -> None:
-    console.say(f"model: {run.checkpoint}, {run.languages}{origin}")
+    console.say(f"model: {shown(run.checkpoint)}, {run.languages}{origin}")
 
 
 def _tell_precision(run: KnownRun, settings: RunConfig) -> None:

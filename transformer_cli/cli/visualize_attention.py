@@ -174,8 +174,7 @@ def _translated(
             "translates them one by one"
         )
     translator = translator_of(opened, settings).towards(to)
-    name = f"{opened.path.resolve().name}, {opened.checkpoint.name}"
-    return attention_maps(translator, sentence, model=name, target=target, pad_to=pad_to)
+    return attention_maps(translator, sentence, model=opened.title, target=target, pad_to=pad_to)
 
 
 def _tell(maps: AttentionMaps) -> None:

@@ -11,7 +11,7 @@ from typing import Annotated
 
 from pydantic import Field
 
-from transformer_cli.config.names import why_impossible
+from transformer_cli.config.names import NOT_UTF8, shorten, why_impossible
 from transformer_cli.config.section import (
     NAME_IN_WORDS,
     PERCENT,
@@ -29,6 +29,8 @@ PHRASEBOOK = "phrasebook"
 COMBINATIONS = "phrasebook/combinations"
 """Its second test set, of unseen combinations of words, which comes with the first."""
 MOST_HELD_OUT = 0.5
+LIKE_SHARE = re.compile(r"(^|/)[-+]?[0-9.,]+ *%$")
+"""What nobody calls a text, but a share of one; a path by now, where it is no share that there can be."""
 RESERVED = ("train", "valid", "text", "source", "target", "pairs")
 """No names of test sets: other texts are called so, or are told by it."""
 
@@ -261,7 +263,7 @@ def texts_that_clash(data: DataConfig) -> Iterator[Contradiction]:
         if name in RESERVED or not is_name(name):
             words = f"expected the name of a test set, {NAME_IN_WORDS}; not {', '.join(RESERVED)}"
             yield Contradiction(words, (("data", "test", name),))
-    shares = [path for path, entry in data.texts() if isinstance(entry.text, str) and entry.text.endswith("%")]
+    shares = [path for path, entry in data.texts() if isinstance(entry.text, str) and LIKE_SHARE.search(entry.text)]
     if data.held_out is not None and not 0 < data.held_out <= MOST_HELD_OUT:
         shares.append(("data", "valid"))
     for path in shares:
@@ -329,6 +331,8 @@ def _directions_that_clash(data: DataConfig) -> Iterator[Contradiction]:
 
 
 def impossible(names: Sequence[str], path: Path) -> Iterator[Contradiction]:
-    """At most one: a name that no file can have."""
-    reasons = filter(None, map(why_impossible, names))
-    yield from (Contradiction(f"the file's name {reason}", (path,)) for reason in islice(reasons, 1))
+    """At most one: a name that no file can have; where it is the folder's, which nobody wrote, it is told."""
+    reasons = ((name, reason) for name in names if (reason := why_impossible(name)))
+    for name, reason in islice(reasons, 1):
+        said = f": {shorten(name, 200)}" if reason == NOT_UTF8 else ""
+        yield Contradiction(f"the file's name {reason}{said}", (path,))

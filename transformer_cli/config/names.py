@@ -4,9 +4,12 @@ from __future__ import annotations
 
 import errno
 import os
+import shlex
+from pathlib import Path
 
 LONGEST_PART, LONGEST = 255, 4095
 """Bytes between two slashes, and in all: what file systems take."""
+NOT_UTF8 = "has bytes that are not UTF-8"
 
 
 def why_impossible(name: str) -> str | None:
@@ -14,7 +17,7 @@ def why_impossible(name: str) -> str | None:
     try:
         parts = name.encode("utf-8").split(b"/")
     except UnicodeEncodeError:
-        return "has bytes that are not UTF-8"
+        return NOT_UTF8
     if not name.strip():
         return "is empty"
     if "\0" in name:
@@ -29,6 +32,12 @@ def shorten(text: str, length: int = 40) -> str:
     if len(text) > length:
         text = f"{text[: length // 2]}...{text[-length // 4 :]}"
     return "".join(char if char.isprintable() else char.encode("unicode_escape").decode() for char in text)
+
+
+def typed(path: str | Path) -> str:
+    """A path in a command to paste, as a shell and tx take it; one that begins with a dash would be an option."""
+    text = str(path)
+    return shlex.quote(f"./{text}" if text.startswith("-") else text)
 
 
 def _is_circle(name: str) -> bool:

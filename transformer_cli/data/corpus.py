@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import hashlib
-import shlex
 from collections import Counter
 from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass, field, replace
@@ -23,6 +22,7 @@ from transformer_cli.config.data import (
     PhrasebookConfig,
     WeightedText,
 )
+from transformer_cli.config.names import typed
 from transformer_cli.data.lines import Lines, check_line
 from transformer_cli.data.stream import read_lines
 from transformer_cli.errors import ConfigError, DataError
@@ -266,7 +266,7 @@ def _parted(path: Path, direction: Direction) -> str:
     sides = [path.with_suffix(f".{language}") for language in (direction.source, direction.target)]
     if path.suffix not in TABLES or path in sides:
         return "name it without its language, or name both files as {source: FILE, target: FILE}"
-    table, *names = (shlex.quote(str(one)) for one in (path, *sides))
+    table, *names = (typed(one) for one in (path, *sides))
     cut = "; ".join(f"cut -f{column} {table} > {name}" for column, name in enumerate(names, start=1))
     how = f"`{cut}` makes them" if path.suffix == ".tsv" else f"put what it has into {' and '.join(names)}"
     return (

@@ -8,6 +8,7 @@ end, and Marian's sines come before its cosines.
 from __future__ import annotations
 
 from collections.abc import Iterator, Mapping, Sequence
+from dataclasses import replace
 from pathlib import Path
 from typing import Any
 
@@ -31,7 +32,7 @@ from transformer_cli.export.original import (
     settings_of,
 )
 from transformer_cli.export.unpickling import unpickled
-from transformer_cli.tokenizer import SPECIALS, UNK, Tokenizer
+from transformer_cli.tokenizer import EOS, PAD, SPECIALS, UNK, Tokenizer
 from transformer_cli.tokenizer.renumbering import Model
 
 LONGEST = 512
@@ -87,6 +88,19 @@ DEFAULTS: dict[str, dict[str, Any]] = {
     },
 }
 """What config.json does not say where it is what the class has anyway."""
+UNHEEDED: dict[str, Any] = {
+    "begin_suppress_tokens": None,
+    "diversity_penalty": 0.0,
+    "do_sample": False,
+    "encoder_no_repeat_ngram_size": 0,
+    "encoder_repetition_penalty": 1.0,
+    "exponential_decay_length_penalty": None,
+    "forced_bos_token_id": None,
+    "num_beam_groups": 1,
+    "repetition_penalty": 1.0,
+    "sequence_bias": None,
+}
+"""What decides there how a text is generated and tx has not, each with the value that decides nothing."""
 PICKLED = "pytorch_model.bin"
 WEIGHTS = ("model.safetensors", "model.safetensors.index.json", PICKLED)
 COMPUTED = ".embed_positions.weights"
@@ -120,9 +134,16 @@ def read(place: Path, languages: Mapping[str, str]) -> Found:
         settings = settings_in(place / "tokenizer_config.json")
         said = {side: settings.get(f"{side}_lang") for side in ("source", "target")}
         numberings, tokenizer, kind = _of_two_languages(place, config, n_rows, settings)
-    return as_run(
-        config["model_type"], _settings(place, config, tokenizer, kind, said), tokenizer, originals, numberings
-    )
+    generation = {"num_beams": 1, **config} | settings_in(place / "generation_config.json")
+    if several:
+        generation["forced_bos_token_id"] = None  # the mark of the language, with which translations begin here, too
+    try:
+        search, left = _search(generation, numberings[-1], tokenizer)
+    except TypeError:
+        words = "bad_words_ids, suppress_tokens, min_length or min_new_tokens, which say how to generate, is damaged"
+        raise ModelError(f"{files.shown(place)}: one of {words}", hint=COPY) from None
+    settings = _settings(config, tokenizer, kind, said) | {"decoding": search}
+    return replace(as_run(config["model_type"], settings, tokenizer, originals, numberings), left=left)
 
 
 # --- what is there ------------------------------------------------------------------------------------------------
@@ -204,18 +225,22 @@ def _of_two_languages(
     cut = [model.pieces for model in models]
     if names[0] == names[1]:
         cut = [tuple(dict.fromkeys((*cut[0], *cut[1])))] * 2
-    numberings = []
-    for name, n, pieces in zip(names, n_rows, cut, strict=True):
+    lists: list[tuple[dict[str, int], int, tuple[str, ...], Marks]] = []
+    for side, name, n, pieces in zip(SIDES, names, n_rows, cut, strict=True):
         ids = files.read_json(place / name, error=ModelError)
         marks = _marks(place / name, ids, n, config, said.get("unk_token", SPECIALS[UNK]))
+        if side == "encoder" and names[0] != names[1]:  # config.json has the numbers of the other list
+            pad = ids.get(said.get("pad_token", SPECIALS[PAD]), marks.pad)
+            marks = Marks(pad, marks.unk, pad, ids.get(said.get("eos_token", SPECIALS[EOS]), marks.eos))
         if languages := [piece for piece in ids if piece.startswith(">>") and piece.endswith("<<")]:
             raise UsageError(
                 f"{files.shown(place / name)} has language tags, such as {languages[0]}: a model of several target "
                 "languages, which reads in the text which one is meant",
                 hint="tx imports Marian's models of one pair of languages",
             )
-        numberings.append(numbered(ids, n, pieces, marks))
+        lists.append((ids, n, pieces, marks))
     try:
+        numberings = [numbered(*one) for one in lists]
         return numberings, *tokenizer_of(models, numberings)
     except UsageError as failure:
         refuse(place, [failure.message], hint="")
@@ -247,9 +272,8 @@ def _marks(path: Path, ids: Any, n_rows: int, config: Mapping[str, Any], unk: An
 
 
 def _settings(
-    place: Path, config: Mapping[str, Any], tokenizer: Tokenizer, kind: str, languages: Mapping[str, str | None]
+    config: Mapping[str, Any], tokenizer: Tokenizer, kind: str, languages: Mapping[str, str | None]
 ) -> Settings:
-    generation = {"num_beams": 1, **config} | settings_in(place / "generation_config.json")
     positions = SHAPE[config["model_type"]]["positions"]
     room = config["max_position_embeddings"]
     return {
@@ -272,5 +296,24 @@ def _settings(
             "max_length": min(LONGEST, room),
             **{side: language for side, language in languages.items() if language},
         },
-        "decoding": {"beam_size": generation["num_beams"], "length_penalty": generation.get("length_penalty", 1.0)},
     }
+
+
+def _search(
+    generation: Mapping[str, Any], target: Numbering, tokenizer: Tokenizer
+) -> tuple[dict[str, Any], tuple[str, ...]]:
+    """`decoding:`, and what of theirs has no place in it."""
+    given = {name: value for name, value in generation.items() if value is not None}
+    left = [f"{name}: {given[name]!r:.60}" for name, usual in UNHEEDED.items() if given.get(name, usual) != usual]
+    least = given.get("min_length", 0)
+    if type(least) is int:  # there the beginning is counted, too
+        least = max(0, least - 1, given.get("min_new_tokens", 0))
+    never, banned = {*range(len(SPECIALS)), *tokenizer.banned_target_ids}, []
+    for words in [*given.get("bad_words_ids", []), *([id] for id in given.get("suppress_tokens", []))]:
+        if len(words) != 1 or words[0] not in target.rows:
+            left.append(f"bad_words_ids: {words!r:.60}")
+        elif (id := target.rows.index(words[0])) not in never:
+            banned.append(target.pieces[id - len(SPECIALS)])
+    search = {"beam_size": given.get("num_beams", 1), "length_penalty": given.get("length_penalty", 1.0)}
+    search |= {"no_repeat_ngram": given.get("no_repeat_ngram_size", 0), "min_length": least}
+    return search | {"banned": list(dict.fromkeys(banned))}, tuple(left)

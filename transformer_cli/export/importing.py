@@ -27,13 +27,14 @@ IMPORTED = "imported"
 
 @dataclass(frozen=True)
 class Imported:
-    """What was made."""
+    """What was made. left: settings of the original that tx has not, with their values."""
 
     run_dir: Path
     kind: str
     source: str
     target: str
     parameters: int
+    left: tuple[str, ...]
 
     def as_json(self) -> dict[str, Any]:
         return vars(self) | {"run_dir": str(self.run_dir)}
@@ -93,4 +94,4 @@ def import_model(place: str | Path, run_dir: str | Path, overrides: Sequence[str
             "finished": IMPORTED,
         }
         files.write_json(aside / "run.json", record)
-    return Imported(run_dir, found.kind, config.data.source, config.data.target, parameters)
+    return Imported(run_dir, found.kind, config.data.source, config.data.target, parameters, found.left)

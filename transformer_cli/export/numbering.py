@@ -35,8 +35,14 @@ def numbered(
     ids: Mapping[str, int], n_rows: int, cut: Sequence[str], marks: Marks, *, others: Collection[str] = ()
 ) -> Numbering:
     """cut: the pieces that text becomes; those that the list lacks are read as unknown ones are. others: more of the
-    list that are marks."""
+    list that are marks. UsageError where a mark has the number of a piece, which would be read as unknown."""
     firsts = [marks.pad, marks.unk, marks.start, marks.eos]
+    for piece in cut:
+        if ids.get(piece) in firsts and piece not in SPECIALS:
+            raise UsageError(
+                f"{piece} is a piece of text and by its number, {ids[piece]:,}, a mark (padding, unknown, beginning or "
+                "end); in tx marks are no text"
+            )
     named = {id: piece for piece, id in ids.items() if piece not in SPECIALS}
     rest = [id for id in range(n_rows) if id not in firsts]
     pieces = [named.get(id, f"<there {id}>") for id in rest]

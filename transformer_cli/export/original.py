@@ -41,12 +41,13 @@ Settings = dict[str, dict[str, Any]]
 
 @dataclass(frozen=True)
 class Found:
-    """A model in tx's terms."""
+    """A model in tx's terms. left: settings that tx has not, with their values."""
 
     kind: str
     settings: Settings
     tokenizer: Tokenizer
     tensors: dict[str, Tensor]
+    left: tuple[str, ...] = ()
 
 
 class Originals:

@@ -113,9 +113,8 @@ class Model(Translator):
         """`tx visualize-attention`: all attention of a translation, the model's own unless a target is given; a
         notebook shows it as the page of -o FILE.html. In fp32, as `score`."""
         run = self.runs[0]
-        name = f"{run.path.resolve().name}, {run.checkpoint.name}"
         check_lines("source and target", [source] if target is None else [source, target])
-        return attention_maps(self._precise.towards(to), source, model=name, target=target, pad_to=pad_to)
+        return attention_maps(self._precise.towards(to), source, model=run.title, target=target, pad_to=pad_to)
 
     @cached_property
     def _precise(self) -> Translator:

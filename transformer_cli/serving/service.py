@@ -53,8 +53,7 @@ class Service:
 
     @property
     def name(self) -> str:
-        run = self.runs[0]
-        return f"{run.path.resolve().name}, {run.checkpoint.name}"
+        return self.runs[0].title
 
     @property
     def granted(self) -> int:

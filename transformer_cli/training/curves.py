@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import html
 import io
+import re
 import textwrap
 import warnings
 from collections.abc import Sequence
@@ -173,11 +174,12 @@ def figure(
         # A creation date would make every file another one.
         kind = "png" if suffix == ".png" else "svg"
         drawing.savefig(file, format=kind, dpi=DPI, metadata={"Date": None} if kind == "svg" else None)
-    return file.getvalue() if suffix != ".html" else _page(file.getvalue(), [name for name, _ in runs])
+    return file.getvalue() if suffix != ".html" else _page(file.getvalue(), [shown(name) for name, _ in runs])
 
 
 def _line(axis: Any, curve: Curve, name: str, number: int) -> None:
     is_validation = curve.name.startswith("validation")
+    name = re.sub("^_", "./_", shown(name))  # of what begins so matplotlib's legend has nothing
     axis.plot(
         curve.x,
         curve.y,

@@ -15,6 +15,7 @@ from pydantic import BaseModel, ConfigDict, Field, ValidationError
 from transformer_cli import files
 from transformer_cli.checkpoints.find import find_checkpoint, find_run
 from transformer_cli.checkpoints.record import read_config, read_record
+from transformer_cli.config.names import typed
 from transformer_cli.config.run import RunConfig
 from transformer_cli.errors import DataError, ModelError, UsageError
 from transformer_cli.files import shown
@@ -219,7 +220,7 @@ def scored(run_dir: Path) -> KeptRun:
     except ValidationError as error:
         place = ".".join(map(str, error.errors()[0]["loc"]))
         first = "" if record.get("finished") else "the same `tx train` finishes it, then "
-        hint = f"{first}tx evaluate -m {shown(run_dir)}"
+        hint = f"{first}tx evaluate -m {typed(run_dir)}"
         if not read_config(run_dir).data.tests:
             hint = f"it has no test set: name one where it is trained (data.test); {hint}"
         raise ModelError(
@@ -239,7 +240,7 @@ def _scored(name: str) -> tuple[dict[str, Any], KeptRun]:
         if differences:
             raise ModelError(
                 f"{test} of {shown(run_dir)} was not scored as the run says: {', '.join(differences)}",
-                hint=f"tx evaluate -m {shown(run_dir)}",
+                hint=f"tx evaluate -m {typed(run_dir)}",
             )
     return settings_of(config), run
 
