@@ -81,15 +81,16 @@ def attention_maps(
         )
     source = source_side(translator, line, pad_to=pad_to)
     if target is None:
+        n_pieces, limit = len(source.pieces) - source.n_padding, translator.max_source_length
+        if limit is not None and n_pieces > limit:
+            raise DataError(
+                f"the sentence has {n_pieces:,} pieces, too many to be translated at once",
+                hint="show a part of it, or raise decoding.max_source_length",
+            )
         try:
             [best] = translator.translate_all([line], by_sentences=False)
         except DivergedError as failure:
             raise _not_finite() from failure
-        if len(best.parts) != 1:
-            raise DataError(
-                f"the sentence has {len(source.pieces):,} pieces, too many to be translated at once",
-                hint="show a part of it, or raise decoding.max_source_length",
-            )
         text, ids, origin, score = best.text, best.ids, _search_name(translator, best), best.score
     else:
         [ids] = map(tuple, translator.tokenizer.encode_target([target]))
