@@ -165,3 +165,10 @@ def test_names_and_arguments_are_utf8_whatever_the_locale_says(tmp_path: Path, s
         **{"capture_output": True, "encoding": "utf-8", "cwd": tmp_path, "env": ENVIRONMENT | locale, "check": False},
     )
     assert (ended.returncode, ended.stderr.split("\n")[0]) == (4, "error: there is no run in käse")
+
+
+def test_a_folder_that_was_deleted_is_said_to_be(tmp_path: Path) -> None:
+    """It was "No such file or directory", and of which nobody said."""
+    program = [sys.executable, "-m", "transformer_cli", "config", "-c", "tiny.yaml", "name"]
+    ended = shell(f'mkdir {tmp_path}/x && cd {tmp_path}/x && rmdir {tmp_path}/x && "$@"', *program)
+    assert (ended.returncode, ended.stderr.split("\n")[0]) == (5, "error: the current folder is not there any more")

@@ -63,3 +63,17 @@ def test_references_that_no_translation_can_equal_are_told_of_the_text_to_valida
     material.encode(text, "valid")
     assert [line.partition(":")[0] for line in heard] == ["validation text"]
     assert "120 of 120 targets cannot be written as they are" in heard[0]
+
+
+def test_a_pair_to_validate_with_that_takes_much_memory_is_named(tmp_path: Path) -> None:
+    """A whole document in one line ended training at its first validation, for want of memory."""
+    config = load_config("tiny.yaml", overrides=("tokenizer.vocab_size=60", "data.max_length=32"))
+    text = Corpus(COMMON, COMMON)
+    tokenizer, _ = train_tokenizer(config.tokenizer, text.source, text.target, seed=1)
+    for times, is_told in ((10, False), (400, True)):
+        heard: list[str] = []
+        material = Material(text, tokenizer, config, tmp_path, World(), Listener(warn=heard.append), StopRequest())
+        material.encode(Corpus([*COMMON, "a dog " * times], [*COMMON, "a dog"]), "valid")
+        assert [line.partition(" has ")[0] for line in heard] == [
+            "validation text: pair 121: 801 pieces, where what is learned from"
+        ] * is_told

@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+import errno
+import os
 import re
 import signal
 import sys
@@ -77,6 +79,9 @@ def _report(error: Exception) -> int:
         console.error("not enough memory", hint="a smaller training.budget_tokens or decoding.batch_size needs less.")
         return RESOURCE
     if isinstance(error, OSError) and error.strerror:
+        if error.errno == errno.ENOENT and not error.filename and _is_nowhere():
+            console.error("the current folder is not there any more", hint="`cd` into one that is.")
+            return RESOURCE
         place = f"{error.filename}: " if error.filename else ""
         console.error(f"{place}{error.strerror}", hint=hint_of(error, reads=isinstance(error, PermissionError)))
         return RESOURCE
@@ -120,6 +125,15 @@ def _usage_hint(message: str, context: typer.Context | None) -> str | None:
     if stray and any("--config" in parameter.opts for parameter in context.command.params):
         return f"a configuration is named by -c: {context.command_path} -c {stray[1]}"
     return f"`{context.command_path} --help` shows what is possible."
+
+
+def _is_nowhere() -> bool:
+    """Whether the folder that the program works in was deleted."""
+    try:
+        os.getcwd()
+    except FileNotFoundError:
+        return True
+    return False
 
 
 def _is_out_of_memory(error: Exception) -> bool:

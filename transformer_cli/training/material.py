@@ -19,7 +19,7 @@ from transformer_cli.data.dropped import DroppedCorpus
 from transformer_cli.data.fingerprints import LINES, fingerprints_of, save_fingerprints
 from transformer_cli.data.mixture import Drawn, MixedCorpus, Mixture, Seen
 from transformer_cli.data.sampled import Draw, SampledCorpus
-from transformer_cli.data.text import as_text
+from transformer_cli.data.text import as_text, where_in_words
 from transformer_cli.data.volumes import Remembered, Volumes, encoded_before
 from transformer_cli.evaluation.words import WORD_COUNTS, WordCounts, count_words, save_word_counts
 from transformer_cli.tokenizer import Tokenizer
@@ -30,6 +30,9 @@ from transformer_cli.training.signals import StopRequest
 from transformer_cli.wording import counted
 
 Epoch = tuple[Drawn | MixedCorpus, list[batching.Indices]]
+
+TOO_LONG = 16
+"""Times data.max_length: a pair to validate with that has so many pieces is told of."""
 
 
 class Material:
@@ -92,7 +95,19 @@ class Material:
                 self.listener.warn(f"held out: {n:,} {reason}")
         if self.world.is_main:
             self._tell_losses(text, encoded, is_training=is_training)
+            self._tell_longest(text, encoded)
         return encoded
+
+    def _tell_longest(self, text: Corpus, encoded: EncodedCorpus) -> None:
+        """Warn of a pair to validate with that may not fit into memory, where training would meet it first."""
+        if not len(encoded):
+            return
+        longest, limit = int(encoded.lengths.max(axis=1).argmax()), self.config.data.max_length
+        if (n := int(encoded.lengths[longest].max())) > TOO_LONG * limit:
+            self.listener.warn(
+                f"validation text: {where_in_words(text.source, [int(encoded.pairs[longest])])}: {n:,} pieces, where "
+                f"what is learned from has {limit:,} at most; none is left out, and memory grows with their square"
+            )
 
     def _tell_losses(self, text: Corpus, encoded: EncodedCorpus, *, is_training: bool) -> None:
         """Say what of a text no piece has, on either side, and which references no translation can equal."""
