@@ -14,7 +14,6 @@ from typing import TYPE_CHECKING, Any, cast
 
 from transformer_cli.cli import console
 from transformer_cli.errors import DataError, UsageError
-from transformer_cli.files import json_line
 
 if TYPE_CHECKING:
     from io import BufferedReader
@@ -179,7 +178,7 @@ def _json(value: Any) -> str:
         return "{" + ", ".join(f"{_json(name)}: {_json(one)}" for name, one in value.items()) + "}"
     if isinstance(value, list):
         return "[" + ", ".join(map(_json, value)) + "]"
-    return json_line(value)
+    return json.dumps(value, ensure_ascii=False)  # half characters are left for `check_line` to find
 
 
 def _object(pairs: list[tuple[str, Any]]) -> dict[str, Any]:
