@@ -178,7 +178,7 @@ def _json(value: Any) -> str:
         return "{" + ", ".join(f"{_json(name)}: {_json(one)}" for name, one in value.items()) + "}"
     if isinstance(value, list):
         return "[" + ", ".join(map(_json, value)) + "]"
-    return json.dumps(value, ensure_ascii=False)  # half characters are left for `check_line` to find
+    return json.dumps(value, ensure_ascii=False, allow_nan=False)  # half characters are left for `check_line` to find
 
 
 def _object(pairs: list[tuple[str, Any]]) -> dict[str, Any]:
