@@ -5,6 +5,7 @@ from __future__ import annotations
 import gc
 import itertools
 import json
+import sys
 from collections.abc import Callable
 from pathlib import Path
 from typing import Any
@@ -12,6 +13,7 @@ from typing import Any
 import numpy as np
 import pytest
 import torch
+import torch.distributed as dist
 from encoded import encode
 from ranks import codes, start
 from steps import train_step
@@ -40,7 +42,7 @@ from transformer_cli.training.objective import loss_of, objective_of, of_nothing
 from transformer_cli.training.parallel import World, joined
 from transformer_cli.training.run import train
 from transformer_cli.training.scaling import LossScale
-from transformer_cli.training.sharding import shard
+from transformer_cli.training.sharding import Uncompiled, shard
 from transformer_cli.training.update import Learner, Portions, seed_dropout
 from transformer_cli.training.validation import Validation
 
@@ -104,6 +106,26 @@ def expected(of: Transformer, every: list[list[Batch]], step: int, options: Trai
 
 CASES = (SHAPES[0], 1, None, False), (SHAPES[1], 3, 0.1, True)
 """The model, batches an update, clipping, and whether activations are computed again."""
+
+
+def test_replicas_wait_for_no_compiler_that_nobody_asked_for(monkeypatch: pytest.MonkeyPatch) -> None:
+    """PyTorch's wrapper would import it; that takes as long as to import torch."""
+    torch.manual_seed(SEED)
+    layer, inputs = nn.Linear(3, 2), torch.randn(4, 3)
+    expected = torch.autograd.grad(layer(inputs).square().sum(), [*layer.parameters()])
+    dist.init_process_group("gloo", store=dist.HashStore(), rank=0, world_size=1)
+    monkeypatch.setitem(sys.modules, "torch._dynamo", None)
+    monkeypatch.delitem(vars(torch), "_dynamo", raising=False)
+    try:
+        wrapped = Uncompiled(layer, gradient_as_bucket_view=True)
+        for _ in range(2):
+            layer.zero_grad()
+            wrapped(inputs).square().sum().backward()
+            assert all(torch.equal(p.grad, one) for p, one in zip(layer.parameters(), expected, strict=True))
+        assert "_dynamo" not in vars(torch)
+    finally:
+        monkeypatch.undo()
+        dist.destroy_process_group()
 
 
 @pytest.mark.parametrize("parallel", ["ddp", "fsdp"])

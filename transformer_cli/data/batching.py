@@ -16,6 +16,7 @@ import numpy.typing as npt
 from transformer_cli.errors import DataError
 
 Indices = npt.NDArray[np.integer]
+Ranks = npt.NDArray[np.uint64]
 
 PART = 1 << 16
 """Sentences whose keys are computed at a time."""
@@ -82,10 +83,11 @@ def _steps(
     lengths = np.asarray(lengths).reshape(-1, 2)
     _check_budget(lengths, budget)
     chance = np.random.default_rng([seed, epoch])
-    order = _order(lengths, chance)
-    batches = _cut(order, lengths, budget)
+    order, longest = _order(lengths, chance)
+    batches = _cut(order, longest, budget)
+    del longest  # and the keys with it
     for part in _parts(0 if rows is None else len(rows)):  # in place: what was cut are views
-        order[part] = rows[order[part]]  # type: ignore[index]
+        order[part] = rows.take(order[part])  # type: ignore[union-attr]
     _fill_up(batches, world)
     # Neighbours in the sorted order are one step: nobody waits long for the others.
     steps = [batches[first : first + world] for first in range(0, len(batches), world)]
@@ -101,34 +103,44 @@ def _check_budget(lengths: npt.NDArray[np.integer], budget: int) -> None:
         )
 
 
-def _order(lengths: npt.NDArray[np.integer], chance: np.random.Generator) -> Indices:
-    """All sentences, sorted so that neighbours fit on both sides; equal lengths in random order.
+def _order(lengths: npt.NDArray[np.integer], chance: np.random.Generator) -> tuple[Indices, Indices]:
+    """All sentences, sorted so that neighbours fit on both sides, equal lengths in random order; and the longer side of
+    each of them.
 
     What is sorted is one number a sentence, in place: its lengths in the upper bits, its place among the shuffled in
-    the lower ones. So is what becomes of it, the sentence.
+    the lower ones. So is what becomes of it, its longer side and the sentence.
     """
     shuffled = np.arange(len(lengths), dtype=np.int32)
     chance.shuffle(shuffled)
-    (source, n_sources), (target, _) = _ranks(lengths[:, 0]), _ranks(lengths[:, 1])
-    n_bits = len(lengths).bit_length()
+    (sources, source_ranks), (targets, target_ranks) = _ranks(lengths[:, 0]), _ranks(lengths[:, 1])
+    n_sources, n_bits = np.uint64(max(len(sources), 1)), np.uint64(len(lengths).bit_length())
     keys = np.empty(len(lengths), dtype=np.uint64)
     for part in _parts(len(lengths)):
-        own = lengths[shuffled[part]]  # each is far from the one before it: looked up once
-        sources, targets = source[own[:, 0]], target[own[:, 1]]
-        turned = np.where(targets % 2 == 0, sources, n_sources - 1 - sources)
-        keys[part] = (targets * n_sources + turned) << n_bits | np.arange(part.start, part.stop)
+        own = lengths.take(shuffled[part], axis=0)  # each is far from the one before it: looked up once
+        source, target = source_ranks[own[:, 0]], target_ranks[own[:, 1]]
+        place = np.arange(part.start, part.stop, dtype=np.uint64)
+        keys[part] = (target * n_sources + _turned(source, target, n_sources)) << n_bits | place
     keys.sort()
+    found = keys.view(np.int32).reshape(-1, 2)
     for part in _parts(len(lengths)):
-        keys[part] = shuffled[(keys[part] & np.uint64((1 << n_bits) - 1)).astype(np.int64)]
+        target, source = np.divmod(keys[part] >> n_bits, n_sources)
+        place = keys[part] & ((np.uint64(1) << n_bits) - np.uint64(1))
+        found[part, 0] = shuffled.take(place)
+        found[part, 1] = np.maximum(sources[_turned(source, target, n_sources)], targets[target])
     del shuffled
-    return keys.astype(np.int32)
+    return found[:, 0].copy(), found[:, 1]
 
 
-def _ranks(lengths: npt.NDArray[np.integer]) -> tuple[npt.NDArray[np.int64], int]:
-    """For each length its place among those that occur, and how many do."""
-    occurs = np.zeros(int(lengths.max(initial=0)) + 1, dtype=np.int64)
+def _turned(source: Ranks, target: Ranks, n_sources: np.uint64) -> Ranks:
+    """Upwards for every other target length, else downwards; the other way round it is the same."""
+    return np.where(target % 2 == 0, source, n_sources - np.uint64(1) - source)
+
+
+def _ranks(lengths: npt.NDArray[np.integer]) -> tuple[npt.NDArray[np.integer], Ranks]:
+    """The lengths that occur, in order, and for each length its place among them."""
+    occurs = np.zeros(int(lengths.max(initial=0)) + 1, dtype=np.uint64)
     occurs[lengths] = 1
-    return np.cumsum(occurs) - 1, int(occurs.sum())
+    return np.flatnonzero(occurs).astype(lengths.dtype), np.cumsum(occurs) - occurs
 
 
 def _parts(n: int) -> Iterator[slice]:
@@ -136,20 +148,16 @@ def _parts(n: int) -> Iterator[slice]:
     return (slice(start, min(start + PART, n)) for start in range(0, n, PART))
 
 
-def _cut(order: Indices, lengths: npt.NDArray[np.integer], budget: int) -> list[Indices]:
+def _cut(order: Indices, longest: Indices, budget: int) -> list[Indices]:
     """Cut the sorted sentences into batches, each before it would exceed the budget."""
     batches = []
-    start = first = 0
-    longest = np.empty(0, dtype=np.int64)  # side of each sentence from `first` on
+    counted = np.arange(1, min(budget, len(order)) + 1)
+    start = 0
     while start < len(order):
-        if len(longest) - (start - first) < min(budget, len(order) - start):
-            own = lengths[order[start : start + budget + PART]]
-            first, longest = start, np.maximum(own[:, 0], own[:, 1]).astype(np.int64)
         # No batch has more sentences than its first one alone would allow.
-        most = budget // max(1, int(longest[start - first]))
-        window = longest[start - first : start - first + most]
-        padded = np.maximum.accumulate(window) * np.arange(1, len(window) + 1)
-        size = int(np.searchsorted(padded, budget, side="right"))
+        window = longest[start : start + budget // max(1, int(longest[start]))]
+        padded = np.maximum.accumulate(window) * counted[: len(window)]
+        size = int(padded.searchsorted(budget, side="right"))
         batches.append(order[start : start + size])
         start += size
     return batches

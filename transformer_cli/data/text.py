@@ -9,6 +9,7 @@ from abc import abstractmethod
 from bisect import bisect_right
 from collections import Counter
 from collections.abc import Iterable, Iterator, Sequence
+from concurrent.futures import ThreadPoolExecutor
 from contextlib import ExitStack, contextmanager
 from copy import copy
 from io import BufferedReader, FileIO
@@ -118,18 +119,23 @@ class FileText(Text):
             starts, blank = [np.zeros(1, dtype=np.int64)], [np.empty(0, dtype=np.int64)]
             n_lines = n_bytes = 0
             rest, data = b"", b"more"
+            hashing, hashed = stack.enter_context(ThreadPoolExecutor(1)), None
             while data:
                 data = read_some(source, self.name)
                 if not data and not n_bytes and rest == BOM:  # nothing stands behind it
                     rest, counts[BOM_REMOVED] = b"", 1
                 if file is not None:
                     _add(file, data)
-                block, end, rest = (rest + data).rpartition(b"\n") if data else (rest, b"\n" * bool(rest), b"")
-                block += end
+                block = rest + (data or b"\n" * bool(rest))
+                whole = block.rfind(b"\n") + 1
+                block, rest = block[:whole], block[whole:]
                 ends, without_text = _looked_through(block, self.name, n_lines, n_bytes)
                 skipped = len(BOM) if not n_bytes and block.startswith(BOM) else 0
                 n_returns = block.count(b"\r\n") if b"\r" in block else 0
-                digest.update((block.replace(b"\r\n", b"\n") if n_returns else block)[skipped:])
+                plain = (block.replace(b"\r\n", b"\n") if n_returns else block)[skipped:]
+                if hashed is not None:
+                    hashed.result()
+                hashed = hashing.submit(digest.update, plain)  # while the next block is read
                 starts[0] += skipped
                 counts += Counter({BOM_REMOVED: int(skipped > 0), CR_STRIPPED: n_returns})
                 starts.append(ends + n_bytes)

@@ -14,7 +14,6 @@ from torch import Tensor, nn
 
 from transformer_cli.config.training import TrainingConfig
 from transformer_cli.data.loader import Batch
-from transformer_cli.environment import keep_memory
 from transformer_cli.training.progress import Progress, spent_in_words
 from transformer_cli.training.schedules import Spent
 from transformer_cli.training.update import Learner, Update, begin, give
@@ -25,7 +24,6 @@ Epoch = Callable[[int, int], tuple[int, Iterator[Batch]]]
 
 def fit(learner: Learner, progress: Progress, epoch_of: Epoch, after_update: Callable[[Update], bool]) -> None:
     """Train until an end is reached or `after_update` says stop; progress is moved along in place, before that call."""
-    keep_memory()
     options = learner.options
     progress.scale(in_fp16=learner.model.dtype == torch.float16)
     while progress.finished is None:

@@ -95,7 +95,8 @@ class Material:
                 self.listener.warn(f"held out: {n:,} {reason}")
         if self.world.is_main:
             self._tell_losses(text, encoded, is_training=is_training)
-            self._tell_longest(text, encoded)
+            if not is_training:
+                self._tell_longest(text, encoded)
         return encoded
 
     def _tell_longest(self, text: Corpus, encoded: EncodedCorpus) -> None:

@@ -94,6 +94,7 @@ class Run:
 
     def open(self, *, overwrite: bool, texts: Mapping[str, corpus.Corpus] | None) -> None:
         """Check that what is there is this run, or set it aside; not before text and device are known to be there."""
+        environment.keep_memory()
         here = {"versions": versions(), "device": device_of(self.config).split(":")[0]}
         directory.check_alike(self.world, here | {"settings": self.config.model_dump(mode="json")})
         directory.check_ours(self.run_dir)

@@ -7,9 +7,11 @@ there were, by which everything is divided, in the same pass that clips.
 from __future__ import annotations
 
 import copy
+import inspect
 from abc import ABC, abstractmethod
 from collections.abc import Callable, Sequence
-from contextlib import nullcontext
+from contextlib import contextmanager, nullcontext
+from types import SimpleNamespace
 from typing import TYPE_CHECKING, Any
 
 import torch
@@ -129,6 +131,21 @@ class Alone(Sharding):
             nn.utils.clip_grads_with_norm_(parameters, longest, held)
 
 
+class Uncompiled(DistributedDataParallel):
+    """Without asking torch.compile whether it is at work, which alone takes as long to import as torch."""
+
+    def __init__(self, module: nn.Module, **options: Any) -> None:
+        asked = SimpleNamespace(utils=SimpleNamespace(get_optimize_ddp_mode=lambda: "no_optimization"))
+        answers = vars(torch).setdefault("_dynamo", asked)  # an attribute alone: who imports it gets it
+        try:
+            super().__init__(module, **options)
+        finally:
+            if answers is asked:
+                del vars(torch)["_dynamo"]
+
+    _inside_ddp_forward = contextmanager(inspect.unwrap(DistributedDataParallel._inside_ddp_forward))
+
+
 class Replicated(Sharding):
     """Each process has the whole model; gradients are summed while the way back is still going on (Li et al. 2020)."""
 
@@ -137,7 +154,7 @@ class Replicated(Sharding):
         self.world = world
         self.usual = _usual_targets(options)
         world.wait()  # it waits for all itself, where nobody would be missed
-        self.wrapped = DistributedDataParallel(self.objective, gradient_as_bucket_view=True)
+        self.wrapped = Uncompiled(self.objective, gradient_as_bucket_view=True)
         # It lays its buckets out anew after the first way back, in the order that it saw, and the order of sums within
         # a bucket moves bits: a run that goes on must have them as one that was never stopped.
         self.learn(of_nothing(), n_targets=0, is_last=True)

@@ -14,6 +14,9 @@ from transformer_cli.config.accounting import CountedModel
 from transformer_cli.machine import Machine, product_rate
 from transformer_cli.processor import imitates
 
+PART = 1 << 16
+"""Sentences whose lengths are multiplied at a time."""
+
 
 @dataclass(frozen=True)
 class Utilisation:
@@ -43,11 +46,14 @@ def training_flops(model: CountedModel, lengths: npt.NDArray[np.integer], *, tar
 
     Scores and mixtures grow with each sentence's own lengths, everything else with the tokens there are.
     """
-    n_source, n_target = (int(n) for n in lengths.sum(axis=0, dtype=np.int64))
+    sums, products = np.zeros(2, dtype=np.int64), np.zeros((2, 2), dtype=np.int64)
+    for start in range(0, len(lengths), PART):  # what is computed for a part takes no room
+        sides = np.ascontiguousarray(lengths[start : start + PART].T, dtype=np.int64)
+        sums += sides.sum(axis=1)
+        products += sides @ sides.T
+    (n_source, n_target), ((own, cross), (_, target)) = sums.tolist(), products.tolist()
     tokens = Pass(0, 0, encoded=n_source, decoded=n_target, projected=n_target)
     linear = sum(term.flops for term in terms(model, tokens, target_vocab=target_vocab))
-    # Sums of products of any two sides, in parts that take no room.
-    (own, cross), (_, target) = np.einsum("ni,nj->ij", lengths, lengths, dtype=np.int64).tolist()
     pairs = model.depths.encoder * own + model.depths.decoder * (target + cross)
     return int(3 * (linear + 2 * 2 * model.n_heads * model.head_width * pairs))
 
