@@ -283,6 +283,15 @@ def test_text_files_are_opened_in_utf8():
             assert "b" in mode or keywords.get("encoding") == "'utf-8'", place
 
 
+def test_no_test_sets_the_clock_of_all():
+    """A module of its own `time` is another matter: who asks the real one may be a service in another thread, which
+    then waits for as many hours as the machine has been up."""
+    for path in sorted(Path(__file__).parent.rglob("*.py")):
+        for node in nodes(path):
+            if isinstance(node, ast.Call) and ast.unparse(node.func).endswith("setattr") and len(node.args) > 2:
+                assert ast.unparse(node.args[0]).split(".")[-1] != "time", f"{path.name}:{node.lineno}"
+
+
 @pytest.mark.parametrize("place", TORCH_FREE)
 def test_declarations_text_and_metrics_never_import_torch(place):
     for path in MODULES:

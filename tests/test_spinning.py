@@ -8,6 +8,7 @@ import sys
 import threading
 import time
 from pathlib import Path
+from types import SimpleNamespace
 
 import pytest
 import torch
@@ -141,7 +142,7 @@ def test_where_nobody_can_look_or_no_thread_can_be_started_all_stays_as_it_is(mo
         return found
 
     monkeypatch.setattr(spinning, "in_line_s", look)
-    monkeypatch.setattr(spinning.time, "sleep", lambda seconds: None)
+    monkeypatch.setattr(spinning, "time", SimpleNamespace(monotonic=time.monotonic, sleep=lambda seconds: None))
     monkeypatch.setattr(spinning.Courtesy, "saw", lambda self, waited, seconds: waited > 0)
     crowd = spinning.Crowd(2)
     monkeypatch.setattr(crowd, "leave", lambda: gathered.append("left"))
@@ -165,8 +166,8 @@ def test_the_crowd_gathers_while_threads_stand_in_line_and_leaves_afterwards(mon
         gather, leave = (lambda self: done.append("gather")), (lambda self: done.append("leave"))
 
     monkeypatch.setattr(spinning, "in_line_s", lambda: next(waits))
-    monkeypatch.setattr(spinning.time, "monotonic", lambda: next(seconds))
-    monkeypatch.setattr(spinning.time, "sleep", lambda seconds: None)
+    clock = SimpleNamespace(monotonic=lambda: next(seconds), sleep=lambda seconds: None)
+    monkeypatch.setattr(spinning, "time", clock)
     with pytest.raises((StopIteration, RuntimeError)):
         spinning._look(Seen())
     assert done[:3] == ["leave", "gather", "gather"]

@@ -9,6 +9,7 @@ import signal
 import subprocess
 from dataclasses import replace
 from pathlib import Path
+from types import SimpleNamespace
 
 import pytest
 from conftest import PAIRS
@@ -110,7 +111,7 @@ def test_a_pipe_gets_a_line_where_nobody_knows_how_long_it_takes_and_one_wheneve
     monkeypatch: pytest.MonkeyPatch, capfd: pytest.CaptureFixture[str]
 ) -> None:
     now = [0.0]
-    monkeypatch.setattr(live.time, "monotonic", lambda: now[0])
+    monkeypatch.setattr(live, "time", SimpleNamespace(monotonic=lambda: now[0]))
     with live.plain_stage("training the tokenizer on 8 lines"):
         pass
     with live.plain_stage("validation: translating", 1000) as advance:
