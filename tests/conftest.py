@@ -17,6 +17,7 @@ from pathlib import Path
 
 import pytest
 from checkout import contents, left_behind
+from hypothesis import HealthCheck, settings
 
 PAIRS = [
     ["ich mochte ein bier", "i want a beer"],
@@ -33,6 +34,10 @@ PAIRS = [
     ["der glückliche hund", "the happy dog"],
 ]
 
+
+settings.register_profile("untimed", deadline=None, suppress_health_check=[HealthCheck.too_slow])
+settings.load_profile("untimed")
+"""Beside others an example may take a second; where time is the claim, a test says so."""
 
 gc.set_threshold(10_000, 10, 100)
 """What is imported and collected stays to the end; to look for garbage in it as often as usual took a tenth of all."""

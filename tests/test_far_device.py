@@ -20,7 +20,7 @@ import transformer_cli as tx
 from transformer_cli.attention_maps.capture import attention_maps
 from transformer_cli.config.model import POSITIONS, ModelConfig
 from transformer_cli.config.run import RunConfig
-from transformer_cli.config.training import TrainingConfig
+from transformer_cli.config.training import OPTIMIZERS, TrainingConfig
 from transformer_cli.data.corpus import Corpus
 from transformer_cli.data.loader import Batch, collate
 from transformer_cli.decoding import sampling
@@ -31,7 +31,7 @@ from transformer_cli.model.build import build_model
 from transformer_cli.model.layout import sent
 from transformer_cli.training.moving_average import MovingAverage
 from transformer_cli.training.objective import loss_of
-from transformer_cli.training.optimizers import build_optimizer
+from transformer_cli.training.optimizers import build_optimizer, load_state_tensors, state_tensors
 from transformer_cli.training.parallel import World
 from transformer_cli.training.scaling import LossScale
 from transformer_cli.training.sharding import shard
@@ -41,14 +41,14 @@ from transformer_cli.training.validation import Validation
 LINES = ["a dog runs", "the man sees a house", "two children"]
 
 
-def learner(*, dtype: torch.dtype, fused: bool, **shape: Any) -> Learner:
+def learner(*, dtype: torch.dtype, fused: bool, optimizer: str = "adam", **shape: Any) -> Learner:
     sizes: dict[str, Any] = {"d_model": 16, "n_heads": 4, "d_ff": 32, "n_layers": 1} | shape
     model = build_model(ModelConfig(**sizes), source_vocab=30, target_vocab=30).to(FAR)
     model.use_attention(fused=fused)
     model.compute_in(dtype, training=True)
-    options = TrainingConfig(warmup_steps=10, label_smoothing=0.1, clip_norm=1.0)
-    sharding, optimizer = shard(model, options, World()), build_optimizer(model, options)
-    return Learner(sharding, optimizer, options, seed=5, world=World(), average=MovingAverage(model, 0.9))
+    options = TrainingConfig(warmup_steps=10, label_smoothing=0.1, clip_norm=1.0, optimizer=optimizer)
+    sharding, made = shard(model, options, World()), build_optimizer(model, options)
+    return Learner(sharding, made, options, seed=5, world=World(), average=MovingAverage(model, 0.9))
 
 
 def batch() -> Batch:
@@ -64,6 +64,20 @@ def test_a_step_of_training_waits_once_however_many_batches_it_has(dtype: torch.
         for step in (1, 2):
             train_step(trained, [batch(), batch()], step=step, scale=scale)
     assert far.waits == 2
+
+
+@pytest.mark.parametrize("optimizer", sorted(OPTIMIZERS.own))
+def test_a_step_waits_once_whoever_optimizes(optimizer: str) -> None:
+    with Far() as far:
+        trained = learner(dtype=torch.bfloat16, fused=True, optimizer=optimizer)
+        for step in (1, 2):
+            train_step(trained, [batch()], step=step)
+        kept = state_tensors(trained.optimizer, trained.model)
+        load_state_tensors(
+            trained.optimizer, trained.model, {name: torch.ones(one.shape) for name, one in kept.items()}
+        )
+        train_step(trained, [batch()], step=3)
+    assert far.waits == 3
 
 
 def overflowed(asked: Tensor) -> Tensor:

@@ -135,7 +135,9 @@ def load_state_tensors(optimizer: torch.optim.Optimizer, model: nn.Module, tenso
                 found = kept.get(name, {}).get(moment)
                 if found is None or found.shape not in (parameter.shape, torch.Size([])):
                     raise ModelError(f"the checkpoint's optimizer state does not fit the model at {name}.{moment}")
-                there = found.to(parameter.device, torch.float32)
+                # A number is where it is asked for: by a fused kernel on its device, else here.
+                is_here = not found.dim() and not group.get("fused")
+                there = found.to("cpu" if is_here else parameter.device, torch.float32)
                 held = as_held(there, parameter) if there.shape == parameter.shape else there
                 state[moment] = held.clone()  # the tensor lies in its file, and is none of memory's
             optimizer.state[parameter] = state

@@ -34,12 +34,12 @@ class ScheduleFree(Uncompiled):
             for y in learned:
                 if not self.state[y]:
                     self.state[y] |= {"z": y.detach().clone(), "exp_avg_sq": torch.zeros_like(y)}
-                    self.state[y] |= {name: torch.zeros((), device=y.device) for name in ("step", "weights")}
+                    self.state[y] |= {name: torch.zeros(()) for name in ("step", "weights")}
             if learned:
                 self._move(learned, rate=group["lr"], decay=group["weight_decay"])
 
     def _move(self, learned: list[Tensor], *, rate: float, decay: float) -> None:
-        one = self.state[learned[0]]  # of all alike
+        one = self.state[learned[0]]  # of all alike, and on the CPU, which waits for no device then
         t, weights = float(one["step"]) + 1, float(one["weights"]) + rate**2
         c = rate**2 / weights if weights else 0.0
         for y in learned:
