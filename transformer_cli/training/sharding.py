@@ -11,6 +11,7 @@ import inspect
 from abc import ABC, abstractmethod
 from collections.abc import Callable, Sequence
 from contextlib import contextmanager, nullcontext
+from importlib import import_module
 from types import SimpleNamespace
 from typing import TYPE_CHECKING, Any
 
@@ -135,15 +136,24 @@ class Uncompiled(DistributedDataParallel):
     """Without asking torch.compile whether it is at work, which alone takes as long to import as torch."""
 
     def __init__(self, module: nn.Module, **options: Any) -> None:
-        asked = SimpleNamespace(utils=SimpleNamespace(get_optimize_ddp_mode=lambda: "no_optimization"))
-        answers = vars(torch).setdefault("_dynamo", asked)  # an attribute alone: who imports it gets it
+        asked = _Asked()
+        vars(torch).setdefault("_dynamo", asked)  # an attribute alone: who imports it gets it
         try:
             super().__init__(module, **options)
         finally:
-            if answers is asked:
+            if vars(torch)["_dynamo"] is asked:
                 del vars(torch)["_dynamo"]
 
     _inside_ddp_forward = contextmanager(inspect.unwrap(DistributedDataParallel._inside_ddp_forward))
+
+
+class _Asked:
+    """What it is asked, in torch.compile's place; for all else that is imported."""
+
+    utils = SimpleNamespace(get_optimize_ddp_mode=lambda: "no_optimization")
+
+    def __getattr__(self, name: str) -> Any:
+        return getattr(import_module("torch._dynamo"), name)
 
 
 class Replicated(Sharding):
