@@ -6,7 +6,9 @@ import random
 from pathlib import Path
 from typing import Any
 
+import numpy as np
 import pytest
+from sacrebleu.metrics import BLEU
 from sacrebleu_cli import REFERENCE, damaged, sacrebleu
 
 from transformer_cli.config.evaluation import EvaluationConfig
@@ -77,6 +79,29 @@ def test_the_difference_is_signed_and_the_first_system_is_the_baseline() -> None
     assert [one.name for one in better] == ["BLEU", "chrF2", "TER"]
     assert [one.value for one in better] == [b.value - a.value for a, b in zip(*scores, strict=True)]
     assert better[0].value > 0 > better[2].value
+
+
+def test_the_interval_of_a_difference_is_that_of_both_scored_on_the_same_lines() -> None:
+    """Narrower than theirs where they err on the same lines."""
+    reference = long_reference(30)
+    base = damaged(reference, seed=1)
+    better = [*reference[:2], *base[2:]]
+    chosen = EvaluationConfig(metrics=["bleu"], resamples=120, trials=40)
+    [[first], [second]], [[found]] = compare(
+        [measure(system, [reference], chosen) for system in (base, better)], chosen
+    )
+    draw, bleu = np.random.default_rng(chosen.seed), BLEU()
+    sampled = []
+    for _ in range(chosen.resamples):
+        lines = draw.choice(30, size=30, replace=True)
+        scores = [
+            bleu.corpus_score([text[n] for n in lines], [[reference[n] for n in lines]]).score
+            for text in (better, base)
+        ]
+        sampled.append(scores[0] - scores[1])
+    ordered = sorted(sampled)
+    assert found.margin == pytest.approx((ordered[-4] - ordered[3]) / 2, abs=1e-3)
+    assert 0 < found.margin < min(first.margin or 0, second.margin or 0)
 
 
 def test_another_seed_draws_another_interval() -> None:

@@ -64,10 +64,10 @@ def _systems(reports: Sequence[Report], options: EvaluationConfig, signatures: t
                 (metric.name if not number else "", report.name, f"{score.value:.2f}", _margin(score), *compared)
             )
     notes = [
-        f"Differences are from {reports[0].name}. p: how likely one of this size would be if both systems were equally "
-        f"good, by approximate randomization ({options.trials:,} trials), which is two-sided, and by sacreBLEU's "
-        f"paired bootstrap ({options.resamples:,} resamples), whose p of a small difference may be a third of the "
-        "former. TER counts errors: less is better.",
+        f"Differences are from {reports[0].name}, with intervals of their own. p: how likely one of this size would be "
+        f"if both systems were equally good, by approximate randomization ({options.trials:,} trials), which is "
+        f"two-sided, and by sacreBLEU's paired bootstrap ({options.resamples:,} resamples), whose p of a small "
+        "difference may be a third of the former. TER counts errors: less is better.",
     ]
     return Table(
         f"{len(reports)} systems ({_lines(reports[0])})", columns, tuple(rows), notes=tuple(notes), lines=signatures
@@ -88,7 +88,8 @@ def _signatures(report: Report, width: int) -> tuple[str, ...]:
 def _compared(difference: Difference) -> tuple[str, str, str]:
     if difference.p_bootstrap is None or difference.p_randomization is None:
         return "0.00", "", ""
-    return f"{difference.value:+.2f}", f"{difference.p_bootstrap:.4f}", f"{difference.p_randomization:.4f}"
+    value = f"{difference.value:+.2f} ± {difference.margin:.2f}"
+    return value, f"{difference.p_bootstrap:.4f}", f"{difference.p_randomization:.4f}"
 
 
 def _slices(report: Report) -> Table:

@@ -100,7 +100,7 @@ def _compared(difference: Difference) -> str:
     if difference.p_bootstrap is None or difference.p_randomization is None:
         return "as the baseline"
     p = f"p {difference.p_bootstrap:.3f} by bootstrap, {difference.p_randomization:.3f} by randomization"
-    return f"{difference.value:+.2f} from the baseline, {p}"
+    return f"{difference.value:+.2f} ± {difference.margin:.2f} from the baseline, {p}"
 
 
 def _histogram(lines: Sequence[Sentence]) -> str:

@@ -27,12 +27,14 @@ TRIALS_AT_ONCE = 512
 class Difference:
     """How a system's score differs from the baseline's.
 
-    value: system - baseline. p_bootstrap, p_randomization: how likely a difference of this size is where both systems
-    are equally good; None for an outright tie, which sacreBLEU's tests call significant.
+    value: system - baseline. margin: half of its 95 % interval, by the same resamples of both. p_bootstrap,
+    p_randomization: how likely a difference of this size is where both systems are equally good; None for an outright
+    tie, which sacreBLEU's tests call significant.
     """
 
     name: str
     value: float
+    margin: float
     p_bootstrap: float | None
     p_randomization: float | None
 
@@ -76,27 +78,32 @@ def compare(
 
 def _difference(baseline: _Sampled, system: _Sampled, options: EvaluationConfig) -> Difference:
     (base, base_sample, base_score), (counts, sample, score) = baseline, system
-    value = score.value - base_score.value
+    value, margin = score.value - base_score.value, _margin(np.array(sample) - np.array(base_sample))
     if value == 0:
-        return Difference(score.name, value, None, None)
+        return Difference(score.name, value, margin, None, None)
     return Difference(
         name=score.name,
         value=value,
+        margin=margin,
         p_bootstrap=_paired_bootstrap(base_sample, sample, abs(value)),
         p_randomization=_randomization(base, counts, abs(value), options),
     )
 
 
 def _score(counts: Counts, sample: Sequence[float], mean: float, options: EvaluationConfig) -> Score:
-    """margin: half the way between the 1/40 quantiles of the resampled scores, as sacreBLEU takes them."""
-    ordered, tail = np.sort(np.array(sample)), len(sample) // 40
     return Score(
         name=counts.name,
         value=counts.value(),
         signature=counts.metric.signature(bs=options.resamples, seed=options.seed),
         mean=mean,
-        margin=float(0.5 * (ordered[-1 - tail] - ordered[tail])),
+        margin=_margin(np.array(sample)),
     )
+
+
+def _margin(sample: Array) -> float:
+    """Half the way between the 1/40 quantiles of what was resampled, as sacreBLEU takes them."""
+    ordered, tail = np.sort(sample), len(sample) // 40
+    return float(0.5 * (ordered[-1 - tail] - ordered[tail]))
 
 
 def _resampled(systems: Sequence[Sequence[Counts]], options: EvaluationConfig) -> list[list[list[float]]]:
