@@ -6,8 +6,10 @@ import ctypes
 import json
 import os
 import re
+import socket
 import subprocess
 import sys
+from datetime import timedelta
 
 import pytest
 import torch
@@ -80,15 +82,15 @@ def test_a_gpu_of_no_number_is_refused(says, monkeypatch):
 
 
 def test_processes_that_cannot_be_reached_are_no_bug(says, monkeypatch):
-    says(**TORCHRUN)
-
-    def unreachable(url: str, **options: object) -> None:
-        raise torch.distributed.DistNetworkError("the client socket has timed out")
-
-    monkeypatch.setattr(parallel, "rendezvous", unreachable)
-    found = pytest.raises(ResourceError, match="process 1 of 2 cannot reach the others: the client socket")
-    with found, parallel.joined("cpu"):
-        pass
+    with socket.socket() as taken:  # nobody answers there
+        taken.bind(("127.0.0.1", 0))
+        says(**TORCHRUN | {"MASTER_ADDR": "127.0.0.1", "MASTER_PORT": str(taken.getsockname()[1])})
+        monkeypatch.setattr(parallel, "JOINING", timedelta(seconds=0.1))
+        found = pytest.raises(
+            ResourceError, match=r"process 1 of 2 cannot reach the others: nobody answered at 127\.0\.0\.1:"
+        )
+        with found, parallel.joined("cpu"):
+            pass
 
 
 def test_there_are_no_more_threads_than_processors(monkeypatch):

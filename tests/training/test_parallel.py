@@ -28,6 +28,7 @@ from transformer_cli.checkpoints.find import list_checkpoints
 from transformer_cli.checkpoints.record import versions
 from transformer_cli.checkpoints.store import load_checkpoint
 from transformer_cli.cli.processes import check_room, run_all
+from transformer_cli.cli.signals import end_by_signals
 from transformer_cli.config.data import InlinePairs
 from transformer_cli.config.source import load_config
 from transformer_cli.config.training import Budget
@@ -89,6 +90,27 @@ def test_who_another_command_started_is_not_taken_for_one_of_this(
             assert world.gather(str(number)) == ["0", "1"]
 
     assert codes(start(3, come, tmp_path), limit_s=60) == [0, 0, 5]
+
+
+def test_who_waits_for_others_says_for_whom_and_hears_a_signal(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    """Where nothing launched them all, the end of one is no end of the others."""
+    monkeypatch.setattr(parallel, "WAITED_S", 0.2)
+    told = tmp_path / "told"
+
+    def tell(words: str) -> None:
+        told.write_text(words)
+        os.kill(os.getpid(), signal.SIGTERM)
+
+    def come(rank: int) -> None:
+        end_by_signals()
+        if rank == 1:
+            os._exit(2)
+        with joined("cpu", tell):
+            pass
+
+    assert codes(start(3, come, tmp_path), limit_s=30)[:2] == [1, 2]
+    assert told.read_text() == "waiting for process 1 of 3 for 10 min at most"
+    assert "Ended" in (tmp_path / "0").read_text()
 
 
 @pytest.mark.parametrize(("who", "joins"), [(0, False), (1, False), (0, True), (1, True)])

@@ -7,11 +7,13 @@ them decides is decided once, and shared.
 from __future__ import annotations
 
 import math
+import os
 import secrets
+import socket
 import threading
 import time
-from collections.abc import Iterator
-from contextlib import contextmanager
+from collections.abc import Callable, Iterator
+from contextlib import contextmanager, suppress
 from dataclasses import dataclass
 from datetime import timedelta
 from pathlib import Path
@@ -19,16 +21,20 @@ from pathlib import Path
 import torch
 import torch.distributed as dist
 from torch import Tensor
+from torch.distributed import TCPStore
 from torch.distributed.distributed_c10d import PrefixStore, Store
-from torch.distributed.rendezvous import rendezvous
 
 from transformer_cli import environment, files
 from transformer_cli.checkpoints.parts import FAILED, DisturbedError
 from transformer_cli.errors import ResourceError, ToldError, TxError
+from transformer_cli.training.durations import spelled
 from transformer_cli.training.watching import GRACE_S, Watch, minded
+from transformer_cli.wording import some
 
 JOINING = timedelta(minutes=10)
 """How long the first process waits for the last one."""
+WAITED_S = 15.0
+"""Until it says for whom."""
 UNLIMITED = timedelta(days=365)
 """Of a wait for others: one may encode text for hours. Who waits in vain is told by the watch."""
 POLL_S = 0.02
@@ -156,8 +162,9 @@ class Board:
 
 
 @contextmanager
-def joined(device: str) -> Iterator[World]:
-    """The world that torchrun describes, alone without it; an error of one process is an error of all.
+def joined(device: str, tell: Callable[[str], None] = lambda words: None) -> Iterator[World]:
+    """The world that torchrun describes, alone without it; an error of one process is an error of all. tell: takes what
+    the first process waits for.
 
     Raises ResourceError where the others cannot be reached.
     """
@@ -165,7 +172,7 @@ def joined(device: str) -> Iterator[World]:
     if here.size == 1:
         yield World()
         return
-    world = _join(here, device)
+    world = _join(here, device, tell)
     watch = world.watch
     assert watch is not None
 
@@ -193,14 +200,14 @@ def joined(device: str) -> Iterator[World]:
             dist.destroy_process_group()
 
 
-def _join(here: environment.Place, device: str) -> World:
+def _join(here: environment.Place, device: str, tell: Callable[[str], None]) -> World:
     kind = device.split(":")[0]
     if kind == "cuda":
         torch.cuda.set_device(device)
     try:
         with minded():
-            store, rank, size = next(rendezvous("env://", timeout=JOINING))
-            world = _agree(PrefixStore(f"launch {environment.launch()}", store), rank, size)
+            rank, size, store = here.rank, here.size, _store(here)
+            world = _agree(PrefixStore(f"launch {environment.launch()}", store), rank, size, tell)
             backends = ",".join(work for work in WORKS if work.split(":")[0] in ("cpu", kind))
             own = PrefixStore(f"{world} work", store)
             dist.init_process_group(backends, store=own, rank=rank, world_size=size, timeout=UNLIMITED)
@@ -215,18 +222,33 @@ def _join(here: environment.Place, device: str) -> World:
     return World(rank=rank, size=size, watch=watch, board=PrefixStore(f"{world} board", store.clone()))
 
 
-def _agree(store: Store, rank: int, size: int) -> str:
+def _store(here: environment.Place) -> Store:
+    """The first process's, or torchrun's, as PyTorch's rendezvous gives it; but that one waits for the others in C++,
+    where no signal is heard. Raises TimeoutError where nobody answers."""
+    host, port = os.environ["MASTER_ADDR"], int(os.environ["MASTER_PORT"])
+    serves = here.rank == 0 and os.environ.get("TORCHELASTIC_USE_AGENT_STORE") != "True"
+    until = time.monotonic() + JOINING.total_seconds()
+    while not serves:
+        with suppress(OSError), socket.create_connection((host, port), timeout=1.0):
+            break
+        if time.monotonic() > until:
+            raise TimeoutError(f"nobody answered at {host}:{port} within {_spelled(JOINING)}")
+        time.sleep(POLL_S)
+    return TCPStore(host, port, here.size, serves, timeout=JOINING, multi_tenant=True, wait_for_workers=False)
+
+
+def _agree(store: Store, rank: int, size: int, tell: Callable[[str], None]) -> str:
     """A name that all processes of this world have, and none of an earlier one at the same store, wherever that ended:
     who comes says what nobody said before, and the first one answers until all have its answer. The store is theirs
     alone, or who met another run's by its port would be taken for one of them.
 
     Raises TimeoutError where one does not come.
     """
-    mine, others = secrets.token_hex(8), range(1, size)
-    until = time.monotonic() + JOINING.total_seconds()
+    mine, others, begin = secrets.token_hex(8), range(1, size), time.monotonic()
+    is_told = rank > 0
     if rank:
         store.set(f"comes {rank}", mine)
-    while time.monotonic() < until:
+    while (waited_s := time.monotonic() - begin) < JOINING.total_seconds():
         if rank == 0:
             for other in others:
                 if store.check([f"comes {other}"]):
@@ -234,10 +256,24 @@ def _agree(store: Store, rank: int, size: int) -> str:
             if store.check([f"{mine} has {other}" for other in others]):
                 store.set(f"{mine} is complete", "")
                 return mine
+            if waited_s > WAITED_S and not is_told:
+                is_told = True
+                tell(f"waiting for {_absent(store, mine, size)} for {_spelled(JOINING)} at most")
         elif store.check([f"answer to {mine}"]):
             world = store.get(f"answer to {mine}").decode()
             store.set(f"{world} has {rank}", "")
             if store.check([f"{world} is complete"]):
                 return world
         time.sleep(POLL_S)
-    raise TimeoutError(f"not all came within {JOINING.total_seconds() / 60:.0f} minutes")
+    who = "not all" if rank else f"{_absent(store, mine, size)} never"
+    raise TimeoutError(f"{who} came within {_spelled(JOINING)}")
+
+
+def _absent(store: Store, world: str, size: int) -> str:
+    """Who has not come to a world yet."""
+    absent = [str(other) for other in range(1, size) if not store.check([f"{world} has {other}"])]
+    return f"process{'es' * (len(absent) > 1)} {some(absent, 8)} of {size:,}"
+
+
+def _spelled(span: timedelta) -> str:
+    return spelled(span.total_seconds())

@@ -73,7 +73,7 @@ def train(
     require_tensorboard(config.training)
     # Until the others have come is time, too.
     stop = StopRequest(listener.stopping, hours=config.training.max_hours, since=since)
-    with joined(device_of(config)) as world, stop:
+    with joined(device_of(config), listener.warn) as world, stop:
         run = Run(config, run_dir, listener, world, stop)
         with directory.trained_in(run_dir, listener.say) if world.is_main else nullcontext():
             run.open(overwrite=overwrite, texts=texts)
