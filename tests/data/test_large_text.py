@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import os
 import tracemalloc
 from pathlib import Path
 
@@ -17,7 +18,7 @@ from transformer_cli.data.sampled import Draw, SampledCorpus
 from transformer_cli.data.volumes import Remembered, Volumes
 from transformer_cli.tokenizer import EOS, Tokenizer, train_tokenizer
 
-N_PAIRS = 100_000
+N_PAIRS = int(os.environ.get("TX_PAIRS", "100000"))
 
 
 def written(folder: Path) -> tuple[DataConfig, Tokenizer]:

@@ -171,6 +171,10 @@ def test_an_epoch_of_a_run_has_the_rows_of_its_mixture(tmp_path):
     material = Material(text, tokenizer, load_config("tiny.yaml"), tmp_path, World(), listener, StopRequest())
     material.prepare()
     assert said[-2:] == ["a: 5 pairs, 2 times an epoch, 83.3% of it", "b: 4 pairs, 0.5 times an epoch, 16.7% of it"]
+    assert material.contributions() == [
+        {"name": "a", "pairs": 5, "weight": 2.0, "seen": 10},
+        {"name": "b", "pairs": 4, "weight": 0.5, "seen": 2},
+    ]
     mixed, plan = material.epoch(3)
     rows = [int(mixed.seen.rows[place]) for batch in plan for place in batch]
     assert sorted(rows) == sorted(material.seen(3).rows.tolist())

@@ -7,6 +7,7 @@ import time
 from collections.abc import Iterable, Sequence
 from contextlib import closing
 from pathlib import Path
+from typing import Any
 
 import numpy as np
 
@@ -58,11 +59,20 @@ class Material:
             self.listener.warn("subwords are drawn batch by batch now: batches are others, and bits will differ")
         self.encoded = self.encode(self.text, "train")
         self.mixture = Mixture(self.text.parts, self.encoded.pairs, temperature=self.config.data.temperature)
-        for part, weight, seen in zip(self.text.parts, self.mixture.weights, self.mixture.seen, strict=False):
+        for part, size, weight, seen in zip(self.text.parts, *self._of_parts(), strict=False):
             share = seen / sum(self.mixture.seen)
-            self.listener.say(
-                f"{part.name}: {counted(part.pairs, 'pairs')}, {weight:.3g} times an epoch, {share:.1%} of it"
-            )
+            self.listener.say(f"{part.name}: {counted(size, 'pairs')}, {weight:.3g} times an epoch, {share:.1%} of it")
+
+    def contributions(self) -> list[dict[str, Any]]:
+        """What run.json keeps of each text: the pairs that are learned from, how often an epoch has them, and how many
+        times it has one of them in all."""
+        return [
+            {"name": part.name, "pairs": size, "weight": weight, "seen": seen}
+            for part, size, weight, seen in zip(self.text.parts, *self._of_parts(), strict=False)
+        ]
+
+    def _of_parts(self) -> tuple[list[int], list[float], list[int]]:
+        return self.mixture.sizes, self.mixture.weights, self.mixture.seen
 
     def encode(self, text: Corpus, split: str) -> EncodedCorpus:
         """A text as ids; of the training text, words and lines are remembered while it is encoded. What is held out of

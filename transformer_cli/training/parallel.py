@@ -17,11 +17,12 @@ from contextlib import contextmanager, suppress
 from dataclasses import dataclass
 from datetime import timedelta
 from pathlib import Path
+from typing import Any
 
 import torch
 import torch.distributed as dist
 from torch import Tensor
-from torch.distributed import TCPStore
+from torch.distributed import TCPStore  # type: ignore[attr-defined]
 from torch.distributed.distributed_c10d import PrefixStore, Store
 
 from transformer_cli import environment, files
@@ -206,7 +207,8 @@ def _join(here: environment.Place, device: str, tell: Callable[[str], None]) -> 
         torch.cuda.set_device(device)
     try:
         with minded():
-            rank, size, store = here.rank, here.size, _store(here)
+            rank, size = here.rank, here.size
+            store: Any = _store(here)  # whose `clone` its stubs leave out
             world = _agree(PrefixStore(f"launch {environment.launch()}", store), rank, size, tell)
             backends = ",".join(work for work in WORKS if work.split(":")[0] in ("cpu", kind))
             own = PrefixStore(f"{world} work", store)

@@ -189,6 +189,9 @@ class Run:
         """The text as ids, and what it comes to."""
         config, say, progress = self.config, self.listener.say, self.progress
         self.material.prepare()
+        if contributions := self.material.contributions():
+            self.record["mixture"] = contributions
+            self._write_record(learner)
         self.listener.warn_of("training text", (encoded := self.material.encoded).counts)
         valid, usual = self.material.encode(self.texts[1], "valid"), self.record["data"]["train"]["usual_sentences"]
         here = self.machine, usual, self.world, self.listener.stage
