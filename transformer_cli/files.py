@@ -211,7 +211,7 @@ def unreadable(
     words = f"{shown(path)} cannot be read: {reason_of(failure)}"
     if is_failing(failure) or failure.errno in (errno.EMFILE, errno.ENFILE, errno.ENOMEM):
         return ResourceError(words, hint=hint_of(failure))
-    return error(words, hint=hint)
+    return error(words, hint=hint_of(failure, reads=True) or hint)  # what may not be read may be whole
 
 
 def read_text(path: str | Path, *, error: type[TxError] = DataError, hint: str | None = None) -> str:

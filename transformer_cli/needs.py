@@ -5,6 +5,7 @@ from __future__ import annotations
 import functools
 import importlib
 import importlib.util
+import os
 import re
 from importlib.metadata import PackageNotFoundError, version
 from types import ModuleType
@@ -23,6 +24,9 @@ EXTRAS = {
 }
 """The extra of pyproject.toml that brings a package, and the oldest version that does."""
 
+SILENCED_BY = {"onnxruntime": "ORT_DISABLE_TELEMETRY"}
+"""What keeps a package from telling its maker, from its import on, that it is used."""
+
 
 def needed(module: str) -> ModuleType:
     """The module; ResourceError, naming the extra, where it is not installed, or too old."""
@@ -32,6 +36,8 @@ def needed(module: str) -> ModuleType:
         raise ResourceError(
             f"this needs the package {package}, {lack}", hint=f"install it with tx: pip install {extra}"
         )
+    if package in SILENCED_BY:
+        os.environ.setdefault(SILENCED_BY[package], "1")  # never over what the user has set
     return importlib.import_module(module)
 
 

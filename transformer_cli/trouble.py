@@ -33,10 +33,21 @@ _REFUSING = {
     errno.ENFILE: "the system has too many files open: close other programs",
 }
 
+_HIDING = dict.fromkeys(
+    (errno.EACCES, errno.EPERM), "you may not read it: ask its owner, or change the permissions if you are"
+)
+"""Where nothing was to be written."""
+
 
 def hint_of(failure: OSError, *, reads: bool = False) -> str | None:
     """What to do. reads: where nothing was to be written."""
-    return (_FAILING if reads else _FAILING | _REFUSING).get(failure.errno or 0)
+    return (_FAILING | (_HIDING if reads else _REFUSING)).get(failure.errno or 0)
+
+
+def barred(path: str) -> str:
+    """The folder on the way there that may not be entered, or the path itself where there is none."""
+    folders = map(str, reversed(Path(path).parents))
+    return next((folder for folder in folders if os.path.isdir(folder) and not os.access(folder, os.X_OK)), path)
 
 
 def is_failing(failure: OSError) -> bool:

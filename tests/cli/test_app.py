@@ -262,6 +262,17 @@ def test_what_the_machine_lacks_is_a_resource_error(ends, error, message):
     assert said.startswith(message)
 
 
+def test_of_a_folder_that_may_not_be_entered_it_is_the_folder_that_is_named(ends, tmp_path, monkeypatch):
+    """Of somebody's run it was `manifest.json`, which no run has there."""
+    (tmp_path / "run").mkdir()
+    access = os.access
+    monkeypatch.setattr(os, "access", lambda path, mode: path != str(tmp_path / "run") and access(path, mode))
+    where = str(tmp_path / "run" / "checkpoints" / "manifest.json")
+    code, said = ends(PermissionError(errno.EACCES, "Permission denied", where))
+    assert code == 5
+    assert said.startswith(f"error: {tmp_path / 'run'}: Permission denied\n  hint: you may not read it: ask its owner")
+
+
 def test_what_is_of_any_size_is_said_in_few_words(ends):
     """5,000 characters of somebody's were echoed whole."""
     for error in (DataError("x y" * 5000, hint="z" * 5000), ZeroDivisionError("x" * 5000)):

@@ -4,6 +4,8 @@ from __future__ import annotations
 
 import json
 import runpy
+import shutil
+import tempfile
 from dataclasses import replace
 from pathlib import Path
 
@@ -54,6 +56,17 @@ def test_the_card_shows_how_it_is_used_and_it_writes_what_tx_writes(trained_run,
     monkeypatch.chdir("there")
     runpy.run_path("usage.py")
     assert capfd.readouterr().out == "i want a beer\n"
+
+
+def test_a_temporary_folder_without_room_is_named(trained_run, capfd, monkeypatch):
+    """onnx does not look whether what it writes there arrives: what it read again was "a bug in tx"."""
+    usage = shutil.disk_usage(".")._replace(free=1000)
+    monkeypatch.setattr(shutil, "disk_usage", lambda place: usage)
+    assert tx("export", "onnx", "-m", str(trained_run), "-o", "there", "--quantization", "int8") == 5
+    told = capfd.readouterr().err
+    assert f"cannot write {tempfile.gettempdir()}/tx: No space left on device (1,000 bytes free)" in told
+    assert "TMPDIR may name another folder" in told
+    assert not Path("there").exists()
 
 
 def test_rounded_weights_are_smaller_and_still_agree(trained_run, tmp_path):

@@ -2,17 +2,22 @@
 
 from __future__ import annotations
 
+import errno
 import json
 import math
 from pathlib import Path
 from typing import Any
 
+import pytest
+
+from transformer_cli import files
 from transformer_cli.checkpoints.events import validation_scores
 from transformer_cli.config.training import TrainingConfig
+from transformer_cli.errors import ResourceError
 from transformer_cli.training.clock import Clock, Horizon
 from transformer_cli.training.listening import Listener, Status
 from transformer_cli.training.progress import Progress
-from transformer_cli.training.reporting import FIRST_S, SILENCE_S, Reporter, cut, shown_sample
+from transformer_cli.training.reporting import FIRST_S, SILENCE_S, Reporter, cut, forget_after, shown_sample
 from transformer_cli.training.schedules import Spent
 from transformer_cli.training.update import Update
 from transformer_cli.training.utilisation import Utilisation
@@ -174,3 +179,18 @@ def test_a_text_is_cut_only_where_it_is_too_long_and_never_longer_than_asked_for
     assert [cut(words, n) for n in (13, 12, 8, 4, 2)] == ["one two three", "one two…", "one two…", "one…", "o…"]
     long = "the old man and the sea are both here today, it seems"
     assert shown_sample("a", long, len(long) + 7) == f"a  ->  {long}"
+
+
+def test_events_that_may_not_be_added_to_are_known_before_the_first_update(tmp_path, monkeypatch) -> None:
+    """Somebody else's run, in a folder for all: it was known after the updates of the first line of progress."""
+
+    def refuse(disk: object, path: Path, data: bytes) -> None:
+        raise PermissionError(errno.EACCES, "Permission denied")
+
+    (path := tmp_path / "metrics.jsonl").write_text('{"event": "update", "step": 1}\n', encoding="utf-8")
+    before = path.read_bytes()
+    forget_after(path, 1, warn=pytest.fail)
+    monkeypatch.setattr(files.Disk, "append", refuse)
+    with pytest.raises(ResourceError, match=f"cannot write {path}: Permission denied"):
+        forget_after(path, 1, warn=pytest.fail)
+    assert path.read_bytes() == before

@@ -15,7 +15,7 @@ import typer
 
 from transformer_cli.cli import console, signals
 from transformer_cli.errors import Interrupted, ToldError, TxError, UsageError
-from transformer_cli.trouble import hint_of
+from transformer_cli.trouble import barred, hint_of
 
 BUG, USAGE, RESOURCE = 1, 2, 5
 
@@ -82,8 +82,9 @@ def _report(error: Exception) -> int:
         if error.errno == errno.ENOENT and not error.filename and _is_nowhere():
             console.error("the current folder is not there any more", hint="`cd` into one that is.")
             return RESOURCE
-        place = f"{error.filename}: " if error.filename else ""
-        console.error(f"{place}{error.strerror}", hint=hint_of(error, reads=isinstance(error, PermissionError)))
+        hides = isinstance(error, PermissionError)
+        name = barred(error.filename) if hides and isinstance(error.filename, str) else error.filename
+        console.error(f"{name}: {error.strerror}" if name else error.strerror, hint=hint_of(error, reads=hides))
         return RESOURCE
     words = " ".join(str(error).split())
     kind = type(error).__name__

@@ -21,7 +21,7 @@ from transformer_cli.export.onnx_graph import decoder, encoder
 from transformer_cli.export.weights import Weights
 from transformer_cli.files import create_file, writing
 from transformer_cli.needs import needed
-from transformer_cli.temporary import temporary_directory
+from transformer_cli.temporary import check_room, temporary_directory
 from transformer_cli.tokenizer import BOS, EOS
 
 ROWS = 2048
@@ -194,6 +194,8 @@ def _rounded(model: Any) -> Any:
         exact, rounded = folder / "exact.onnx", folder / "rounded.onnx"
         with writing(folder):
             exact.write_bytes(model.SerializeToString())
+            # A copy that says the shapes, a fiftieth larger, and the result; what is cut short there is no error.
+            check_room(folder, 3 * exact.stat().st_size)
             kind = quantization.QuantType.QInt8
             quantization.quantize_dynamic(
                 exact, rounded, op_types_to_quantize=["MatMul"], per_channel=True, weight_type=kind

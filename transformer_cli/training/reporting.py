@@ -211,7 +211,8 @@ def cut(text: str, columns: int) -> str:
 
 def forget_after(path: Path, step: int, *, warn: Callable[[str], None]) -> None:
     """Drop the events of updates that a stopped run made after its last checkpoint, which will come again. Lines that
-    are no event - a crash leaves half of one - are kept beside it, which warn is told.
+    are no event - a crash leaves half of one - are kept beside it, which warn is told. ResourceError where nothing may
+    be added, as to somebody else's: before the first update, not after so many as are logged together.
     """
     if not path.exists():
         return
@@ -229,3 +230,4 @@ def forget_after(path: Path, step: int, *, warn: Callable[[str], None]) -> None:
     if kept != data:
         with files.atomic_file(path) as file:
             file.write(kept)
+    files.append(path, b"")
