@@ -69,10 +69,13 @@ def _no_signal_is_ignored() -> None:
 @pytest.fixture(scope="session", autouse=True)
 def _products_are_measured_once() -> Iterator[None]:
     """Each training begins with that; of the many small ones here it took a tenth."""
+    import torch
+
     from transformer_cli.training import utilisation
 
     with pytest.MonkeyPatch.context() as patch:
-        patch.setattr(utilisation, "product_rate", functools.cache(utilisation.product_rate))
+        patch.setattr(utilisation, "product_rate", once := functools.cache(utilisation.product_rate))
+        once(torch.float32)  # now, that it is known in what is forked, too
         yield
 
 

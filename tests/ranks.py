@@ -23,7 +23,7 @@ def start(n: int, action: Callable[[int], object], errors: Path) -> list[int]:
 
     errors: a folder where each leaves `RANK`: the message of what it raised. Exit codes are those of the program.
     """
-    for name in ("torch._dynamo", "torch.distributed.fsdp"):
+    for name in ("torch._dynamo", "torch.distributed.fsdp", "torch.distributed.checkpoint"):
         import_module(name)  # what PyTorch's wrappers load, for seconds: once here, not in each of them
     with socket.socket() as free:
         free.bind(("127.0.0.1", 0))

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import functools
 import time
 from collections.abc import Mapping
 from dataclasses import asdict, dataclass, replace
@@ -73,13 +74,18 @@ class Machine:
     def from_dict(cls, choices: Mapping[str, str | int]) -> Machine:
         """Choices that a run kept. Raises ModelError where they are not whole."""
         try:
-            return TypeAdapter(cls).validate_python(choices)
+            return _reader().validate_python(choices)
         except ValidationError as failure:
             names = ", ".join(sorted({str(one["loc"][0]) for one in failure.errors()}))
             raise ModelError(
                 f"the choices that the run's run.json keeps (`machine`) are damaged: {names}",
                 hint="restore run.json from a copy; without it the run goes on, but its choices are made anew",
             ) from None
+
+
+@functools.cache
+def _reader() -> TypeAdapter[Machine]:
+    return TypeAdapter(Machine)
 
 
 def decide(config: RunConfig) -> Machine:

@@ -86,8 +86,16 @@ def rules_of(place: Path) -> list[tuple[str, str]]:
     return [tuple(line.split(" ")) for line in (place / "code").read_text("utf-8").split("\n")[1:-1]]
 
 
+@pytest.fixture(scope="module")
+def codes(text):  # noqa: F811
+    """The merges of some lines, and the pieces of each side by them."""
+    lines = [[*side[:200]] for side in text]
+    rules = learned([*lines[0], *lines[1]])
+    return rules, [[piece for line in side for piece in cut(line, rules)] for side in lines]
+
+
 @pytest.fixture
-def checkpoint(tmp_path, text, monkeypatch):  # noqa: F811
+def checkpoint(tmp_path, text, codes, monkeypatch):  # noqa: F811
     """checkpoint(cut_by, **args): a directory of a model with random weights, and its list for each side."""
 
     def make(cut_by: str = "codes", *, is_opened: bool = False, **options):
@@ -96,9 +104,8 @@ def checkpoint(tmp_path, text, monkeypatch):  # noqa: F811
         args = ARGS | options
         lines = [[*side[:200]] for side in text]
         if cut_by == "codes":
-            rules = learned([*lines[0], *lines[1]])
+            rules, sides = codes
             place.joinpath("code").write_text("#version: 0.2\n" + "".join(f"{a} {b}\n" for a, b in rules), "utf-8")
-            sides = [[piece for line in side for piece in cut(line, rules)] for side in lines]
         elif cut_by == "sentencepiece":
             model = sentencepiece_model([*lines[0], *lines[1]], model_type="bpe")
             place.joinpath("sentencepiece.bpe.model").write_bytes(model)

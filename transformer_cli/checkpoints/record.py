@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import functools
 import platform
 from collections.abc import Mapping, Sequence
 from importlib.metadata import version
@@ -115,8 +116,12 @@ def damage(value: Any) -> str:
 
 def versions() -> dict[str, str]:
     """What the bits of a run depend on besides its configuration, its text and the machine."""
-    packages = {name: version(name) for name in ("torch", "numpy", "sentencepiece", "sacrebleu")}
+    packages = {name: _version(name) for name in ("torch", "numpy", "sentencepiece", "sacrebleu")}
     return {"tx": __version__, "python": platform.python_version(), **packages}
+
+
+_version = functools.cache(version)
+"""Each time anew it would be looked for in a long text."""
 
 
 def other_versions(then: Mapping[str, str]) -> str:

@@ -169,9 +169,10 @@ def _lock(descriptor: int, run_dir: Path) -> None:
 def _held(run_dir: Path, descriptor: int) -> Iterator[None]:
     """Writes below the directory are refused once its name means another than the one that is open, or nothing."""
     place = Path(os.path.abspath(run_dir))
+    within = os.path.join(place, "")
 
     def guard(path: Path) -> None:
-        if not Path(os.path.abspath(path)).is_relative_to(place):
+        if not os.path.join(os.path.abspath(path), "").startswith(within):
             return
         if _is_at(place, descriptor):
             return

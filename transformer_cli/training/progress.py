@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import functools
 import math
 import sys
 from dataclasses import asdict, dataclass, field
@@ -143,12 +144,17 @@ class Progress:
         return asdict(self)
 
 
+@functools.cache
+def _reader() -> pydantic.TypeAdapter[Progress]:
+    return pydantic.TypeAdapter(Progress)
+
+
 def progress_of(checkpoint: Checkpoint, options: TrainingConfig) -> Progress:
     """What a checkpoint says; ModelError where no training can have come to that, UsageError where it does not know
     the tokens that a budget counts."""
     try:
         # JSON's way in is the strict one that takes an object for a dataclass.
-        progress = pydantic.TypeAdapter(Progress).validate_json(json_line(checkpoint.state))
+        progress = _reader().validate_json(json_line(checkpoint.state))
         wrong = _impossible(progress, checkpoint.step)
     except pydantic.ValidationError as failure:
         wrong = [f"{'.'.join(map(str, error['loc'])) or 'all'} {error['input']!r:.60}" for error in failure.errors()]

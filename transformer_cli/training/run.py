@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import functools
 import json
 import sys
 from collections.abc import Iterator, Mapping
@@ -92,6 +93,11 @@ class Run:
         self.keeper = Keeper(run_dir, config, world, warn=self.listener.warn)
         self.record: dict[str, Any] = {}
 
+    @functools.cached_property
+    def dumped(self) -> str:
+        """config.yaml."""
+        return dump_config(self.config)
+
     def open(self, *, overwrite: bool, texts: Mapping[str, corpus.Corpus] | None) -> None:
         """Check that what is there is this run, or set it aside; not before text and device are known to be there."""
         environment.keep_memory()
@@ -116,7 +122,7 @@ class Run:
                 replacing.set_aside(self.run_dir, self.listener.say)
             files.write_json(self.run_dir / "run.json", self.record)  # first: it proves whose the directory is
             if is_new:
-                files.write_text(self.run_dir / "config.yaml", dump_config(self.config))
+                files.write_text(self.run_dir / "config.yaml", self.dumped)
         self.world.wait()
 
     def train(self) -> Outcome:
@@ -385,7 +391,7 @@ class Run:
             "finished": self.progress.finished,
         }
         files.write_json(self.run_dir / "run.json", self.record)
-        files.write_text(self.run_dir / "config.yaml", dump_config(self.config))
+        files.write_text(self.run_dir / "config.yaml", self.dumped)
 
     def _outcome(self, *, was_finished: bool) -> Outcome:
         best, score = find_checkpoint(str(self.run_dir)), max(self.progress.scores.values(), default=None)
