@@ -230,6 +230,36 @@ def test_the_end_of_the_time_on_one_process_stops_both_at_the_same_step_saved(
     assert list_checkpoints("run")[-1].name == "step-00000004"
 
 
+def test_memory_that_is_not_enough_for_another_process_is_told_once(tmp_path: Path, trained_run: Path) -> None:
+    """By the first one, for all others are silent; whoever has too little goes on in parts."""
+    config = load_config(trained_run / "config.yaml")
+    options = {"max_steps": 4, "validate_every": 4, "validation_bleu": False, "best_by": "loss"}
+    options |= {"accumulation": 2, "budget_tokens": 32}
+    changed = config.model_copy(update={"training": config.training.model_copy(update=options)})
+
+    def part(rank: int) -> None:
+        real = objective.loss_of
+
+        def loss_of(*arguments: Any, **named: Any) -> Any:
+            if rank == 1 and first and len(arguments[1].indices) > 1:
+                raise torch.OutOfMemoryError("CUDA out of memory")
+            return real(*arguments, **named)
+
+        def seeded(seed: int, step: int, batch: int, rank: int) -> None:
+            seed_dropout(seed, step, batch, rank)
+            first[:] = [0] * (batch == 0)  # before the last one, which is learned from together with others
+
+        first: list[int] = []
+        update.seed_dropout, objective.loss_of = seeded, loss_of
+        warned: list[str] = []
+        train(changed, Path("run"), listener=Listener(warn=warned.append))
+        Path(f"warned-{rank}").write_text("\n".join(warned))
+
+    assert codes(start(2, part, tmp_path), limit_s=60) == [0, 0]
+    assert Path("warned-0").read_text().count("in 1 process beside the first, memory is not enough for a whole") == 1
+    assert "memory" not in Path("warned-1").read_text()
+
+
 def test_memory_that_is_not_enough_for_all_together_is_so_for_parts_by_the_same_command(
     tmp_path: Path, trained_run: Path
 ) -> None:

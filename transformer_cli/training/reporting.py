@@ -58,6 +58,7 @@ class Reporter:
         self.mfu: float | None = None
         self.said = clock.now()
         self.has_told = self.has_forecast = False
+        self.others_in_parts = 0
         if self.path is not None:
             forget_after(self.path, progress.step, warn=listener.warn)
         self.board = None if run_dir is None or not horizon.options.tensorboard else Board(run_dir)
@@ -79,6 +80,12 @@ class Reporter:
         self.targets += update.target_tokens
         self.rate = self.tokens / self.seconds
         self.mfu = self.utilisation.share(self.targets, self.seconds)
+        if update.others_in_parts > self.others_in_parts:
+            self.others_in_parts = update.others_in_parts
+            self.listener.warn(
+                f"in {counted(self.others_in_parts, 'processes')} beside the first, memory is not enough for a whole "
+                "batch: there, each is learned from in parts from now on; an update has as many tokens as before"
+            )
         if update.overflowed is not None:
             self._say(
                 f"update {progress.step:,}: gradients overflow fp16 at a loss scale of {update.overflowed:,.0f}; "

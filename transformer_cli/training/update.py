@@ -47,6 +47,8 @@ class Update:
     """What `Learner.asked` said, summed over the processes."""
     n_batches: int = 1
     """Of each process that it was learned from."""
+    others_in_parts: int = 0
+    """Processes but the first, whose own `Portions` tell, that learn from a batch in several parts."""
 
     @property
     def is_made(self) -> bool:
@@ -147,8 +149,9 @@ def give(
     numbers = [] if learner.is_late else found.cpu().tolist()
     own_s = learner.seconds() if learner.world.is_main else 0.0
     own_targets = sum(batch.n_target_tokens for batch in window)
-    own = own_targets, sum(batch.n_source_tokens for batch in window), own_s, *learner.asked()
-    n_targets, n_sources, seconds, *asked, loss_sum = learner.world.sum(*own, sum(numbers[:-1]))
+    is_other = learner.portions.n > 1 and not learner.world.is_main
+    own = own_targets, sum(batch.n_source_tokens for batch in window), own_s, is_other, *learner.asked()
+    n_targets, n_sources, seconds, others, *asked, loss_sum = learner.world.sum(*own, sum(numbers[:-1]))
     before = spent or Spent()
     made = replace(before, step=gradients.step, seconds=seconds, target_tokens=before.target_tokens + n_targets)
     rate = learning_rate(made, options, d_model=learner.model.config.d_model, warmed=warmed)
@@ -166,6 +169,7 @@ def give(
             spent=made,
             asked=tuple(asked),
             n_batches=len(window),
+            others_in_parts=int(others),
         )
         return _judged(learner, gradients, update, losses, scale)
 
