@@ -166,7 +166,8 @@ def cut_anywhere(text):
 def test_a_configuration_that_was_cut_anywhere_is_damage_and_no_edit(run):
     """Behind `model:` and `data:`, which the manifest seals, the rest was filled up with defaults."""
     path = run / "config.yaml"
-    for rest in cut_anywhere(path.read_text(encoding="utf-8")):
+    whole = path.read_text(encoding="utf-8")
+    for rest in cut_anywhere(whole.removesuffix("\n")):  # which an editor may take away, without any harm
         path.write_text(rest, encoding="utf-8")
         assert "config.yaml is damaged" in message_of(run)
 
@@ -187,6 +188,26 @@ def test_a_configuration_that_says_what_none_may_is_damage_with_its_place(run, c
     path = run / "config.yaml"
     path.write_text(path.read_text(encoding="utf-8").replace(*change), encoding="utf-8")
     assert re.search(r"config\.yaml is damaged: .*config\.yaml:\d+:\d+: ", message_of(run), re.DOTALL)
+
+
+@pytest.mark.parametrize(
+    "edited",
+    [
+        lambda text: text.removesuffix("\n"),
+        lambda text: f"{text}\n# good\n",
+        lambda text: f"# mine\n{text}",
+        lambda text: f"\ufeff{text}".replace("\n", "\r\n"),
+    ],
+    ids=["no end of line", "remark at the end", "remark at the top", "as Windows has it"],
+)
+def test_what_an_editor_adds_or_takes_away_is_no_damage(run, edited):
+    """It was to end before its last line, which it had."""
+    path = run / "config.yaml"
+    whole = path.read_text(encoding="utf-8")
+    path.write_bytes(edited(whole).encode())
+    assert store.open_run(find_checkpoint(str(run))).config == CONFIG
+    path.write_bytes(edited(whole[: whole.rindex("serving:")]).encode())
+    assert "it ends before its last line, ..." in message_of(run)
 
 
 def test_a_setting_that_was_changed_by_hand_is_believed(run):

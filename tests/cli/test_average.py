@@ -147,6 +147,42 @@ def test_what_does_not_fit_together_is_refused_by_name(
     assert not Path("new").exists()
 
 
+@pytest.mark.parametrize(
+    ("before", "after", "code", "said"),
+    [
+        ("source: de", "source: fr", 4, "tiny/config.yaml is not what tiny/checkpoints/step-00000150 was trained with"),
+        (
+            "norm_position: pre",
+            "norm_position: post",
+            4,
+            "tiny/config.yaml is not what tiny/checkpoints/step-00000150 was trained with",
+        ),
+        ("\n...\n", "\n", 4, "tiny/config.yaml is damaged: it ends before its last line"),
+    ],
+)
+def test_a_run_that_somebody_has_changed_has_no_mean(
+    trained_run: Path, before: str, after: str, code: int, said: str, capfd: pytest.CaptureFixture[str]
+) -> None:
+    """The mean was sealed with what the checkpoint was not trained with: nothing could tell any more."""
+    shutil.copytree(trained_run, "tiny")
+    config = Path("tiny/config.yaml").read_text("utf-8")
+    assert before in config
+    Path("tiny/config.yaml").write_text(config.replace(before, after), encoding="utf-8")
+    assert tx("average", "tiny", "--last", "1", "-o", "new") == code
+    assert said in capfd.readouterr().err
+    assert not Path("new").exists()
+
+
+def test_a_tokenizer_that_is_not_its_own_makes_no_mean(trained_run: Path, capfd: pytest.CaptureFixture[str]) -> None:
+    shutil.copytree(trained_run, "tiny")
+    train("other", tokenizer={"kind": "char"})
+    shutil.rmtree("tiny/tokenizer")
+    shutil.copytree("runs/other/tokenizer", "tiny/tokenizer")
+    assert tx("average", "tiny", "--last", "1", "-o", "new") == 4
+    assert "tiny/tokenizer is not the tokenizer that tiny/checkpoints/step-00000150 was" in capfd.readouterr().err
+    assert not Path("new").exists()
+
+
 def test_a_state_that_is_none_and_a_place_inside_a_run_are_refused(capfd: pytest.CaptureFixture[str]) -> None:
     train("mine")
     assert tx("average", "runs/mine", "--best", "2", "-o", "runs/mine/sub") == 2

@@ -12,13 +12,12 @@ from transformer_cli import files
 from transformer_cli.checkpoints import store
 from transformer_cli.checkpoints.find import step_name, whole_run_of
 from transformer_cli.checkpoints.fit import check_kinds
+from transformer_cli.checkpoints.known import open_known
 from transformer_cli.checkpoints.manifest import MODEL, Parent
-from transformer_cli.checkpoints.record import read_record
 from transformer_cli.checkpoints.tensors import kinds, portion
-from transformer_cli.config.source import dump_config, load_config
+from transformer_cli.config.source import dump_config
 from transformer_cli.errors import ModelError, UsageError
 from transformer_cli.files import shown
-from transformer_cli.tokenizer import Tokenizer
 from transformer_cli.wording import counted
 
 
@@ -28,15 +27,14 @@ def average(parents: Sequence[Path], place: Path) -> Path:
     Its configuration, tokenizer and record are those of the first parent's run, its step and what training says are the
     newest parent's. It is its own best: parents are chosen by their validations, or by whoever names them.
     Raises UsageError where something is in its place, ModelError, naming what differs, for parents that do not fit
-    together.
+    together, or a first one that does not fit its run.
     """
     store.check_vacant(place, option="-o")
     there = [path.resolve() for path in parents]
     for path, place_of_it in zip(parents, there, strict=True):
         if there.count(place_of_it) > 1:
             raise UsageError(f"{shown(path)} is named more than once", hint="name each checkpoint once")
-    run_dir = whole_run_of(parents[0])
-    config, tokenizer = load_config(run_dir / "config.yaml"), Tokenizer.load(run_dir / "tokenizer")
+    known = open_known(parents[0])
     sums: dict[str, Tensor] = {}
     named, newest = [], store.load_checkpoint(parents[0], with_optimizer=False)
     first = newest
@@ -49,9 +47,9 @@ def average(parents: Sequence[Path], place: Path) -> Path:
         named.append(Parent(run=shown(whole_run_of(path).resolve().name), step=one.step, sha256=digest))
     model = {name: _mean(sums[name], len(parents), tensor) for name, tensor in first.model.items()}
     with files.atomic_directory(place) as aside:
-        tokenizer.save(aside / "tokenizer")
-        files.write_text(aside / "config.yaml", dump_config(config))
-        record = {key: value for key, value in read_record(run_dir).items() if key != "scores"}
+        known.tokenizer.save(aside / "tokenizer")
+        files.write_text(aside / "config.yaml", dump_config(known.config))
+        record = {key: value for key, value in known.record.items() if key != "scores"}
         files.write_json(aside / "run.json", record | {"average": [parent.model_dump() for parent in named]})
         store.save_checkpoint(
             aside,
@@ -59,8 +57,8 @@ def average(parents: Sequence[Path], place: Path) -> Path:
             model=portion(model),
             optimizer=portion({}),
             state=newest.state | {"scores": {}, "finished": f"the mean of {counted(len(parents), 'checkpoints')}"},
-            config=config,
-            tokenizer=tokenizer.fingerprint,
+            config=known.config,
+            tokenizer=known.tokenizer.fingerprint,
             parents=tuple(named),
         )
         store.point(aside, "best", newest.step)

@@ -18,7 +18,7 @@ from transformer_cli.config.section import NonNegativeInt, PositiveInt
 from transformer_cli.config.source import load_with_places
 from transformer_cli.errors import ConfigError, ModelError
 
-START, END = "---\n", "...\n"
+START, END = "---", "..."
 """YAML's own marks, as `dump_config` writes them: a file that begins with the one and lacks the other was cut."""
 SECTIONS = ("tokenizer", "data", "model", "training", "decoding", "evaluation")
 """What every run's configuration has, that of a former tx too, which wrote no marks."""
@@ -40,8 +40,10 @@ def read_config(run_dir: Path, overrides: Sequence[str] = ()) -> RunConfig:
 
 def _damage(path: Path) -> str | None:
     text = files.read_text(path, error=ModelError)
-    if text.startswith(START) and not text.endswith(END):
-        return f"it ends before its last line, {END.strip()}"
+    lines = [line.rstrip() for line in text.removeprefix("\ufeff").split("\n")]
+    said = [line for line in lines if line.strip() and not line.startswith("#")]  # an editor's marks, anybody's remarks
+    if said and said[0] == START and said[-1] != END:
+        return f"it ends before its last line, {END}"
     try:
         _, tree = load_with_places(path, of_run=True)
     except ConfigError as failure:
