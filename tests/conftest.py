@@ -8,6 +8,7 @@ import gc
 import itertools
 import json
 import os
+import pickle
 import re
 import signal
 import subprocess
@@ -181,6 +182,15 @@ def _train(folder: Path, changes: Mapping[str, object] | None = None) -> None:
     with pytest.MonkeyPatch.context() as patch:
         patch.chdir(folder)
         assert main(["train", "-c", "tiny.yaml", *arguments]) == 0
+
+
+@pytest.fixture(scope="module")
+def book(shared: Callable[[str, Callable[[Path], None]], Path]):
+    """The phrasebook of a configuration that says nothing of it, a Phrasebook."""
+    from transformer_cli.data.phrasebook import phrasebook
+
+    made = shared("book", lambda there: (there / "book").write_bytes(pickle.dumps(phrasebook(n_pairs=40_000, seed=1))))
+    return pickle.loads((made / "book").read_bytes())  # noqa: S301 - what this fixture wrote
 
 
 @pytest.fixture(scope="session")

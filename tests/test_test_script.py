@@ -30,12 +30,12 @@ def run(tmp_path):
     for name in ("ruff", "mypy", "python"):
         program(tmp_path / ".venv" / "bin" / name)
 
-    def run_script(user, *, ci, there=(), apt="exit 0"):
+    def run_script(user, *, ci, there=(), apt="exit 0", **variables):
         program(programs / "id", f"echo {user}")
         program(programs / "apt-get", f'echo "$*" >>"{tmp_path}/asked"; {apt}')
         for name in there:
             program(programs / name)
-        environment = {"PATH": str(programs), **({"CI": "true"} if ci else {})}
+        environment = {"PATH": str(programs), **({"CI": "true"} if ci else {}), **variables}
         done = subprocess.run(["bash", "scripts/test"], cwd=tmp_path, env=environment, capture_output=True, text=True)
         asked = tmp_path / "asked"
         return asked.read_text() if asked.exists() else "", done
@@ -72,3 +72,9 @@ def test_what_cannot_be_installed_fails_the_run_after_the_tests(run):
     assert done.returncode == 1
     assert "failed: chromium chromium-driver" in done.stderr
     assert "pytest: " in done.stderr
+
+
+def test_what_a_process_compiles_is_kept_for_the_others(run, tmp_path):
+    (tmp_path / ".venv/bin/python").write_text('#!/bin/bash\necho "${PYTHONDONTWRITEBYTECODE-kept}"\n')
+    _, done = run(1000, ci=False, PYTHONDONTWRITEBYTECODE="1")
+    assert done.stdout == "kept\n"

@@ -3,13 +3,11 @@
 from __future__ import annotations
 
 import os
-import pickle
 import re
 import subprocess
 import sys
 import unicodedata
 from collections import Counter
-from collections.abc import Callable
 from io import BytesIO
 from pathlib import Path
 from random import Random
@@ -26,16 +24,6 @@ from transformer_cli.errors import DataError
 
 SETS = ("train", "valid", "test", "valid_combinations", "test_combinations")
 HELD_OUT = SETS[1:]
-
-
-@pytest.fixture(scope="module")
-def book(shared: Callable[[str, Callable[[Path], None]], Path]) -> Phrasebook:
-    folder = shared("book", lambda there: dump(phrasebook(n_pairs=40_000, seed=1), there))
-    return pickle.loads((folder / "book").read_bytes())  # noqa: S301 - what this fixture wrote
-
-
-def dump(book: Phrasebook, there: Path) -> None:
-    (there / "book").write_bytes(pickle.dumps(book))
 
 
 @pytest.fixture(scope="module")
