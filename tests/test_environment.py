@@ -81,15 +81,14 @@ def test_a_gpu_of_no_number_is_refused(says, monkeypatch):
         machine.decide(RunConfig(device="cuda", precision="fp32"))
 
 
-def test_processes_that_cannot_be_reached_are_no_bug(says, monkeypatch):
+@pytest.mark.parametrize("host", ["127.0.0.1", "x" * 70, "a..b"])
+def test_processes_that_cannot_be_reached_are_no_bug(host, says, monkeypatch):
     with socket.socket() as taken:  # nobody answers there
         taken.bind(("127.0.0.1", 0))
-        says(**TORCHRUN | {"MASTER_ADDR": "127.0.0.1", "MASTER_PORT": str(taken.getsockname()[1])})
+        says(**TORCHRUN | {"MASTER_ADDR": host, "MASTER_PORT": str(taken.getsockname()[1])})
         monkeypatch.setattr(parallel, "JOINING", timedelta(seconds=0.1))
-        found = pytest.raises(
-            ResourceError, match=r"process 1 of 2 cannot reach the others: nobody answered at 127\.0\.0\.1:"
-        )
-        with found, parallel.joined("cpu"):
+        words = re.escape(f"process 1 of 2 cannot reach the others: nobody answered at {host}:")
+        with pytest.raises(ResourceError, match=words), parallel.joined("cpu"):
             pass
 
 

@@ -40,6 +40,8 @@ UNLIMITED = timedelta(days=365)
 """Of a wait for others: one may encode text for hours. Who waits in vain is told by the watch."""
 POLL_S = 0.02
 """Between two looks at what others posted."""
+KNOCK_S = 0.1
+"""Between two tries to reach them, for each of which their machine's name may have to be looked up."""
 WORKS = "cpu:gloo", "cuda:nccl"
 parted: list[object] = []
 """The group of the last world that ended. DDP's wrapper holds it, too, and may outlive that world: were it the last to
@@ -231,11 +233,11 @@ def _store(here: environment.Place) -> Store:
     serves = here.rank == 0 and os.environ.get("TORCHELASTIC_USE_AGENT_STORE") != "True"
     until = time.monotonic() + JOINING.total_seconds()
     while not serves:
-        with suppress(OSError), socket.create_connection((host, port), timeout=1.0):
+        with suppress(OSError, UnicodeError), socket.create_connection((host, port), timeout=1.0):
             break
         if time.monotonic() > until:
             raise TimeoutError(f"nobody answered at {host}:{port} within {_spelled(JOINING)}")
-        time.sleep(POLL_S)
+        time.sleep(KNOCK_S)
     return TCPStore(host, port, here.size, serves, timeout=JOINING, multi_tenant=True, wait_for_workers=False)
 
 
@@ -258,23 +260,23 @@ def _agree(store: Store, rank: int, size: int, tell: Callable[[str], None]) -> s
             if store.check([f"{mine} has {other}" for other in others]):
                 store.set(f"{mine} is complete", "")
                 return mine
-            if waited_s > WAITED_S and not is_told:
+            if waited_s > WAITED_S and not is_told and (absent := _absent(store, mine, size)):
                 is_told = True
-                tell(f"waiting for {_absent(store, mine, size)} for {_spelled(JOINING)} at most")
+                tell(f"waiting for {absent} for {_spelled(JOINING)} at most")
         elif store.check([f"answer to {mine}"]):
             world = store.get(f"answer to {mine}").decode()
             store.set(f"{world} has {rank}", "")
             if store.check([f"{world} is complete"]):
                 return world
         time.sleep(POLL_S)
-    who = "not all" if rank else f"{_absent(store, mine, size)} never"
-    raise TimeoutError(f"{who} came within {_spelled(JOINING)}")
+    absent = "" if rank else _absent(store, mine, size)
+    raise TimeoutError(f"{f'{absent} never' if absent else 'not all'} came within {_spelled(JOINING)}")
 
 
 def _absent(store: Store, world: str, size: int) -> str:
-    """Who has not come to a world yet."""
+    """Who has not come to a world yet; empty where all have."""
     absent = [str(other) for other in range(1, size) if not store.check([f"{world} has {other}"])]
-    return f"process{'es' * (len(absent) > 1)} {some(absent, 8)} of {size:,}"
+    return f"process{'es' * (len(absent) > 1)} {some(absent, 8)} of {size:,}" if absent else ""
 
 
 def _spelled(span: timedelta) -> str:
