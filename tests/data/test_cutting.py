@@ -69,7 +69,7 @@ def vocabulary(request: pytest.FixtureRequest) -> Vocabulary:
     return learned
 
 
-@settings(deadline=None)
+@settings(max_examples=200)
 @given(blocks=st.lists(TEXT, max_size=3), with_eos=st.booleans())
 @example(blocks=[["a\u2581 Hund", "\u2581", "\u2581a \u2581 \u2581\u2581Hund\u2581"]], with_eos=True)
 @example(blocks=[["a\u2581 Hund", "\u2581", "\u2581a \u2581 \u2581\u2581Hund\u2581"]], with_eos=False)

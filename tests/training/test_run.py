@@ -22,7 +22,7 @@ import pytest
 import torch
 from torch.optim.optimizer import register_optimizer_step_post_hook
 
-from transformer_cli import files
+from transformer_cli import environment, files
 from transformer_cli.checkpoints import record
 from transformer_cli.checkpoints.find import list_checkpoints
 from transformer_cli.checkpoints.store import load_checkpoint
@@ -425,6 +425,28 @@ def test_changed_training_text_is_refused() -> None:
     changed["data"]["train"]["pairs"][0][0] += " hund"
     with pytest.raises(DataError, match=r"data\.train is no longer the text"):
         train(RunConfig.model_validate(changed), Path("x"))
+
+
+def test_memory_is_kept_before_the_text_is_read(monkeypatch: pytest.MonkeyPatch) -> None:
+    """A long text would else take each page anew with each block."""
+    done: list[str] = []
+    real = run.used_texts
+    monkeypatch.setattr(environment, "keep_memory", lambda: done.append("kept"))
+    monkeypatch.setattr(run, "used_texts", lambda *all_, **named: (done.append("read"), real(*all_, **named))[1])
+    train(settings(max_steps=1), Path("x"))
+    assert done[:2] == ["kept", "read"]
+
+
+def test_a_record_says_what_each_of_several_texts_contributes() -> None:
+    config = settings(max_steps=1)
+    pairs = config.data.model_dump()["train"]["pairs"]
+    texts = [{"text": {"pairs": pairs[:30]}, "name": "a"}, {"text": {"pairs": pairs[30:]}, "name": "b", "weight": 3}]
+    changed = config.model_dump(mode="json")
+    changed["data"] |= {"train": texts, "max_length": 64}
+    train(RunConfig.model_validate(changed), Path("x"))
+    found = json.loads(Path("x/run.json").read_text(encoding="utf-8"))["mixture"]
+    assert [(one["name"], one["weight"], one["seen"]) for one in found] == [("a", 1.0, 30), ("b", 3.0, 30)]
+    assert [one["pairs"] for one in found] == [30, 10]
 
 
 def held_out(share: str, *, max_length: int = 64) -> RunConfig:

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import gc
+import importlib
 import itertools
 import json
 import sys
@@ -128,16 +129,21 @@ def test_replicas_wait_for_no_compiler_that_nobody_asked_for(monkeypatch: pytest
         dist.destroy_process_group()
 
 
+def test_whatever_else_the_wrapper_asks_of_a_compiler_is_answered_by_it(monkeypatch: pytest.MonkeyPatch) -> None:
+    """As another version of PyTorch may."""
+    asked: list[Any] = []
+    monkeypatch.setattr(nn.parallel.DistributedDataParallel, "__init__", lambda *_: asked.append(torch._dynamo.config))
+    Uncompiled(nn.Linear(3, 2))
+    assert asked == [importlib.import_module("torch._dynamo").config]
+
+
 @pytest.mark.parametrize("parallel", ["ddp", "fsdp"])
 @pytest.mark.parametrize("n", [2, 4])
 def test_gradients_are_those_of_one_process_with_all_sentences(n: int, parallel: str, tmp_path: Path) -> None:
-    """Four compute in fp32 in the next test."""
-    dtypes = (torch.float64, torch.float32) if n == 2 else (torch.float64,)
-
     def check(rank: int) -> None:
         torch.set_num_threads(1)
         with joined("cpu") as world:
-            for dtype in dtypes:
+            for dtype in (torch.float64, torch.float32):
                 for shape, accumulation, clip_norm, recompute in CASES:
                     named = {"accumulation": accumulation, "clip_norm": clip_norm, "recompute": recompute}
                     check_steps(world, model(shape, dtype), model(shape, dtype), parallel=parallel, **named)

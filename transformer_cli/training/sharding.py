@@ -141,7 +141,7 @@ class Uncompiled(DistributedDataParallel):
         try:
             super().__init__(module, **options)
         finally:
-            if vars(torch)["_dynamo"] is asked:
+            if vars(torch).get("_dynamo") is asked:
                 del vars(torch)["_dynamo"]
 
     _inside_ddp_forward = contextmanager(inspect.unwrap(DistributedDataParallel._inside_ddp_forward))
@@ -153,6 +153,7 @@ class _Asked:
     utils = SimpleNamespace(get_optimize_ddp_mode=lambda: "no_optimization")
 
     def __getattr__(self, name: str) -> Any:
+        vars(torch).pop("_dynamo", None)  # which it looks for while it is imported
         return getattr(import_module("torch._dynamo"), name)
 
 
