@@ -96,6 +96,12 @@ def test_with_a_gpu_or_on_a_mac_the_ordinary_wheel_is_taken(clone, machine):
     assert installed[0].endswith("constraints.txt torch==2.13.0")
 
 
+@pytest.mark.parametrize(("forbidden", "asked"), [("", "--no-compile"), ("1", "--compile")])
+def test_pip_compiles_only_where_python_may_not_keep_what_it_compiles(clone, forbidden, asked):
+    _, installed, _ = clone.setup(PYTHONDONTWRITEBYTECODE=forbidden)
+    assert [asked in line.split() for line in installed] == [True] * 3
+
+
 def test_what_is_done_is_not_done_again_until_a_pin_changes(clone):
     assert clone.setup("dev")[1][-1].endswith("--editable .[dev]")
     assert clone.setup("dev") == (0, [], "")
