@@ -215,10 +215,10 @@ def unreadable(
 
 
 def read_text(path: str | Path, *, error: type[TxError] = DataError, hint: str | None = None) -> str:
-    """The content of a UTF-8 file, line ends as they are, or `error` with the path and the reason."""
+    """The content of a UTF-8 file, without a byte order mark, or `error` with the path and the reason."""
     data = read_bytes(path, error=error, hint=hint)
     try:
-        return data.decode("utf-8")
+        return data.decode("utf-8").removeprefix("\ufeff")
     except UnicodeDecodeError as failure:
         raise error(f"{shown(path)} is not UTF-8: byte {failure.start}", hint=hint) from failure
 
