@@ -522,3 +522,15 @@ def test_scores_of_somebody_else_s_run_are_shown_and_not_kept(
     assert "BLEU" in told.out
     assert "warning: the scores are not kept: cannot write tiny: Permission denied\n" in told.err
     assert (run / "run.json").read_bytes() == record
+
+
+def test_scores_of_a_run_that_only_its_owner_may_replace_are_shown_and_not_kept(
+    run: Path, monkeypatch: pytest.MonkeyPatch, capfd: pytest.CaptureFixture[str]
+) -> None:
+    """As below /tmp, with `chmod +t`; all of it was followed by exit code 5."""
+    run.chmod(0o1777)
+    monkeypatch.setattr(os, "geteuid", lambda: os.getuid() + 1)
+    assert tx("-m", "tiny") == 0
+    told = capfd.readouterr()
+    assert "BLEU" in told.out
+    assert "warning: the scores are not kept: cannot write tiny/run.json: it is somebody else's" in told.err
