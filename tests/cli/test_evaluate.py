@@ -427,6 +427,18 @@ def test_a_run_that_keeps_no_word_counts_says_so(run: Path, capfd: pytest.Captur
     assert not any("unseen" in part["name"] for part in json.loads(shown.out)["slices"])
 
 
+def test_what_is_kept_for_remarks_alone_ends_nothing_where_it_is_damaged(
+    run: Path, capfd: pytest.CaptureFixture[str]
+) -> None:
+    """Each ended it with exit code 4, before the work."""
+    for name in ("words.tsv.gz", "lines.npy"):
+        (run / name).write_bytes(b"x")
+    assert tx("-m", "tiny", "-b", "1") == 0
+    told = capfd.readouterr().err
+    assert "warning: rare and unseen words are not looked for: tiny/words.tsv.gz is damaged" in told
+    assert "warning: nobody looked whether training saw the test: tiny/lines.npy is damaged" in told
+
+
 def test_a_test_that_training_saw_is_told_and_with_strict_refused_before_the_work(
     run: Path, capfd: pytest.CaptureFixture[str]
 ) -> None:
