@@ -441,7 +441,7 @@ def without_contradictions(data: dict) -> RunConfig:
                 data.pop(section)
 
 
-@settings(max_examples=80, deadline=None, suppress_health_check=[HealthCheck.function_scoped_fixture])
+@settings(max_examples=80, suppress_health_check=[HealthCheck.function_scoped_fixture])
 @given(data=values(accepted(RunConfig)), path=st.sampled_from(["a.yaml", "sub/b.yaml"]))
 def test_a_dumped_configuration_loads_as_the_same(folder, data, path):
     config = without_contradictions(data)
