@@ -109,6 +109,19 @@ def test_what_the_user_has_set_for_torch_stays(names, monkeypatch):
         assert os.environ == {name: "2000"} | others
 
 
+@pytest.mark.parametrize("kept", [None, "kernel"])
+def test_of_a_folder_for_what_is_compiled_nothing_is_left_that_holds_nothing(kept, tmp_path):
+    """`tx export hugging-face` left `torchinductor_NAME` in TMPDIR: transformers imports what makes it."""
+    made = "from torch._inductor.runtime.cache_dir_utils import cache_dir; place = cache_dir()"
+    then = f"open(place + '/{kept}', 'w').close()" if kept else "pass"
+    begin = "from transformer_cli.environment import prepare; prepare(); prepare()"
+    program = f"{begin}; {made}; {then}; from transformer_cli.cli.app import leave; leave(0)"
+    names = {name: text for name, text in os.environ.items() if name != environment.COMPILED}
+    subprocess.run([sys.executable, "-c", program], env=names | {"TMPDIR": str(tmp_path)}, check=True)
+    left = [path.name for path in tmp_path.rglob("*") if path.is_file()]
+    assert (left, any(tmp_path.iterdir())) == ([kept] if kept else [], bool(kept))
+
+
 def test_who_was_started_by_torchrun_knows_it(monkeypatch):
     for variables, launcher in (({}, None), ({"TORCHELASTIC_RUN_ID": "x"}, os.getppid()), ({"TX_LAUNCHER": "7"}, 7)):
         monkeypatch.setattr(os, "environ", variables)

@@ -234,6 +234,20 @@ def test_a_directory_that_may_not_be_written_into_is_known_without_writing(tmp_p
         files.check_directory(tmp_path / "x")
 
 
+def test_what_only_its_owner_may_replace_in_a_directory_of_everybody_is_known_without_writing(tmp_path, monkeypatch):
+    """As in /tmp; whoever translated for an hour heard it at the end."""
+    (tmp_path / "x").write_text("theirs")
+    tmp_path.chmod(0o1777)
+    files.check_file(tmp_path / "x")
+    monkeypatch.setattr(os, "geteuid", lambda: os.getuid() + 1)
+    files.check_file(tmp_path / "y")
+    with pytest.raises(ResourceError, match="/x: it is somebody else's, who alone may replace it there") as told:
+        files.check_file(tmp_path / "x")
+    assert told.value.hint == "name another file"
+    tmp_path.chmod(0o777)
+    files.check_file(tmp_path / "x")
+
+
 def test_a_directory_of_a_file_system_that_is_read_only_is_named_as_such(tmp_path, monkeypatch):
     """No permission that anybody could give would help."""
     real = os.statvfs(tmp_path)

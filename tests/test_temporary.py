@@ -35,7 +35,7 @@ def test_what_does_not_fit_there_may_fit_elsewhere(there: Path, number: int, mon
 def test_of_what_lies_elsewhere_it_says_nothing(there: Path, tmp_path: Path) -> None:
     with pytest.raises(ResourceError) as refused, temporary_directory():
         files.write_text(tmp_path, "x")
-    assert refused.value.hint == "name a file"
+    assert refused.value.hint == "name another file"
 
 
 def test_where_there_is_none_it_says_so(monkeypatch: pytest.MonkeyPatch) -> None:

@@ -2,8 +2,10 @@
 
 from __future__ import annotations
 
+import atexit
 import os
 import sys
+from contextlib import suppress
 from dataclasses import dataclass
 
 from transformer_cli.errors import UsageError
@@ -15,6 +17,7 @@ SPINS = "10000"
 M_TRIM_THRESHOLD, M_MMAP_THRESHOLD, LARGEST_KEPT = -1, -3, 32 * 1024 * 1024
 KERNELS, FEWER_KERNELS, LARGE_BATCH = "512", "128", 4096
 LAUNCHER = "TX_LAUNCHER"
+COMPILED = "TORCHINDUCTOR_CACHE_DIR"
 OWN_TIMES = "/proc/self/schedstat"
 
 
@@ -74,12 +77,20 @@ def place() -> Place:
 
 def prepare() -> None:
     """Before torch is loaded, which reads them once: set what it should find, never over what the user has set. And
-    remember which torchrun started this process, as long as it is its parent."""
+    remember which torchrun started this process, as long as it is its parent; and clear up behind torch in the end."""
     for names, value in DEFAULTS.items():
         if not any(name in os.environ for name in names):
             os.environ[names[0]] = value
+    if COMPILED not in os.environ:
+        atexit.register(_leave_no_folder)
     if "TORCHELASTIC_RUN_ID" in os.environ:
         os.environ.setdefault(LAUNCHER, str(os.getppid()))
+
+
+def _leave_no_folder() -> None:
+    """torch.compile makes a folder once a library imports it, and names it there; what it compiled, it keeps."""
+    with suppress(KeyError, OSError):
+        os.rmdir(os.environ[COMPILED])
 
 
 def keep_fewer_kernels(budget_tokens: int) -> None:

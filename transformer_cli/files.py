@@ -22,7 +22,7 @@ from typing import Any, BinaryIO, cast
 
 from transformer_cli.descriptor import Descriptor
 from transformer_cli.errors import DataError, ResourceError, TxError
-from transformer_cli.trouble import hint_of, is_failing, missing, reason_of, room_of
+from transformer_cli.trouble import anothers, hint_of, is_failing, missing, reason_of, room_of
 
 ASIDE = ".tmp-"
 """Prefix of what is being written; left behind only by a process that was killed."""
@@ -215,10 +215,10 @@ def unreadable(
 
 
 def read_text(path: str | Path, *, error: type[TxError] = DataError, hint: str | None = None) -> str:
-    """The content of a UTF-8 file, line ends as they are, or `error` with the path and the reason."""
+    """The content of a UTF-8 file, without a byte order mark, or `error` with the path and the reason."""
     data = read_bytes(path, error=error, hint=hint)
     try:
-        return data.decode("utf-8")
+        return data.decode("utf-8").removeprefix("\ufeff")
     except UnicodeDecodeError as failure:
         raise error(f"{shown(path)} is not UTF-8: byte {failure.start}", hint=hint) from failure
 
@@ -250,8 +250,8 @@ def sha256(path: str | Path, *, error: type[TxError] = DataError, hint: str | No
 
 def check_file(path: str | Path) -> None:
     """ResourceError where `atomic_file` would be refused, as far as can be told without writing."""
-    if os.path.isdir(path):
-        raise ResourceError(f"cannot write {shown(path)}: it is a directory", hint="name a file")
+    if wrong := "it is a directory" if os.path.isdir(path) else anothers(path):
+        raise ResourceError(f"cannot write {shown(path)}: {wrong}", hint="name another file")
     check_directory(Path(path).parent)
 
 

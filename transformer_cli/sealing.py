@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import codecs
 import hashlib
 import json
 from typing import Any
@@ -16,7 +17,8 @@ def sealed(fields: dict[str, Any]) -> bytes:
 
 
 def unsealed(data: bytes) -> dict[str, Any] | None:
-    """The fields of a file that `sealed` made; None where a bit of it is another."""
+    """The fields of a file that `sealed` made; None where a bit of it is another, but for a byte order mark."""
+    data = data.removeprefix(codecs.BOM_UTF8)
     try:
         fields = json.loads(data)
         if isinstance(fields, dict) and "sha256" in fields:

@@ -5,6 +5,7 @@ from __future__ import annotations
 import errno
 import os
 import shutil
+import stat
 from contextlib import suppress
 from pathlib import Path
 
@@ -48,6 +49,16 @@ def barred(path: str) -> str:
     """The folder on the way there that may not be entered, or the path itself where there is none."""
     folders = map(str, reversed(Path(path).parents))
     return next((folder for folder in folders if os.path.isdir(folder) and not os.access(folder, os.X_OK)), path)
+
+
+def anothers(path: str | Path) -> str:
+    """Why nobody but its owner may replace what is there, in a directory where everybody may write, as /tmp; "" where
+    one may."""
+    with suppress(OSError):
+        folder, there = os.stat(os.path.dirname(path) or "."), os.lstat(path)
+        if folder.st_mode & stat.S_ISVTX and os.geteuid() not in (0, folder.st_uid, there.st_uid):
+            return "it is somebody else's, who alone may replace it there (the directory is sticky)"
+    return ""
 
 
 def is_failing(failure: OSError) -> bool:

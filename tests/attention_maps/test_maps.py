@@ -58,7 +58,7 @@ def test_marks_and_unknown_pieces_have_the_ids_of_the_tokenizer():
 
 
 @given(st.integers(1, 9), st.integers(1, 9), st.data())
-@settings(max_examples=50, deadline=None)
+@settings(max_examples=50)
 def test_merged_rows_still_sum_to_one_and_merging_commutes_with_the_mean(n_queries, n_keys, data):
     queries = [0, *sorted(data.draw(st.sets(st.integers(1, n_queries)) if n_queries > 1 else st.just(set())))]
     queries = [q for q in queries if q < n_queries]

@@ -210,6 +210,19 @@ def test_what_an_editor_adds_or_takes_away_is_no_damage(run, edited):
     assert "it ends before its last line, ..." in message_of(run)
 
 
+@pytest.mark.parametrize(
+    "name", ["run.json", "tokenizer/tokenizer.json", "checkpoints/step-00000003/manifest.json", "config.yaml", "best"]
+)
+def test_a_byte_order_mark_that_an_editor_put_first_is_no_damage(run, name):
+    """All but config.yaml were damaged, or not JSON, or named no checkpoint."""
+    (run / "run.json").write_text('{"seed": 7}', encoding="utf-8")
+    (run / "best").write_text("step-00000003\n", encoding="utf-8")
+    path = run / name
+    path.write_bytes(b"\xef\xbb\xbf" + path.read_bytes())
+    opened = store.open_run(find_checkpoint(str(run)))
+    assert (opened.config, opened.record) == (CONFIG, {"seed": 7})
+
+
 def test_a_setting_that_was_changed_by_hand_is_believed(run):
     path = run / "config.yaml"
     path.write_text(path.read_text(encoding="utf-8").replace("beam_size: 5", "beam_size: 7"), encoding="utf-8")

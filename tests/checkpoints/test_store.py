@@ -385,7 +385,7 @@ def test_pruning_refuses_to_guess_when_a_pointer_is_unreadable(tmp_path):
     assert steps(tmp_path) == [1, 2, 3]
 
 
-@settings(max_examples=25, deadline=None)
+@settings(max_examples=25)
 @given(
     saved=st.lists(st.integers(0, 10**10), min_size=1, max_size=6, unique=True),
     keep=st.sets(st.integers(0, 5)),

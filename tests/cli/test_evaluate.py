@@ -427,6 +427,18 @@ def test_a_run_that_keeps_no_word_counts_says_so(run: Path, capfd: pytest.Captur
     assert not any("unseen" in part["name"] for part in json.loads(shown.out)["slices"])
 
 
+def test_what_is_kept_for_remarks_alone_ends_nothing_where_it_is_damaged(
+    run: Path, capfd: pytest.CaptureFixture[str]
+) -> None:
+    """Each ended it with exit code 4, before the work."""
+    for name in ("words.tsv.gz", "lines.npy"):
+        (run / name).write_bytes(b"x")
+    assert tx("-m", "tiny", "-b", "1") == 0
+    told = capfd.readouterr().err
+    assert "warning: rare and unseen words are not looked for: tiny/words.tsv.gz is damaged" in told
+    assert "warning: nobody looked whether training saw the test: tiny/lines.npy is damaged" in told
+
+
 def test_a_test_that_training_saw_is_told_and_with_strict_refused_before_the_work(
     run: Path, capfd: pytest.CaptureFixture[str]
 ) -> None:
@@ -522,3 +534,15 @@ def test_scores_of_somebody_else_s_run_are_shown_and_not_kept(
     assert "BLEU" in told.out
     assert "warning: the scores are not kept: cannot write tiny: Permission denied\n" in told.err
     assert (run / "run.json").read_bytes() == record
+
+
+def test_scores_of_a_run_that_only_its_owner_may_replace_are_shown_and_not_kept(
+    run: Path, monkeypatch: pytest.MonkeyPatch, capfd: pytest.CaptureFixture[str]
+) -> None:
+    """As below /tmp, with `chmod +t`; all of it was followed by exit code 5."""
+    run.chmod(0o1777)
+    monkeypatch.setattr(os, "geteuid", lambda: os.getuid() + 1)
+    assert tx("-m", "tiny") == 0
+    told = capfd.readouterr()
+    assert "BLEU" in told.out
+    assert "warning: the scores are not kept: cannot write tiny/run.json: it is somebody else's" in told.err

@@ -94,7 +94,7 @@ def test_a_terminal_has_a_small_curve_of_each(run: None, capfd: pytest.CaptureFi
         (("-o", "x.gif"), 2, "expected a name that ends in .png, .svg, .html"),
         (("--over", "hours"), 2, "expected steps, tokens, minutes"),
         (("-o", "runs/a&b/metrics.jsonl"), 2, "expected a name"),
-        (("runs/torn",), 4, "runs/torn/metrics.jsonl has an update without its time or rate"),
+        (("runs/torn",), 4, "runs/torn/metrics.jsonl, line 1 is an update without its time or rate: it is damaged"),
     ],
 )
 def test_what_cannot_be_drawn_is_said(
@@ -104,6 +104,30 @@ def test_what_cannot_be_drawn_is_said(
     Path("runs/torn/metrics.jsonl").write_text('{"event":"update","step":1,"loss":2.5,"tokens_per_s":3.0}\n')
     assert tx("runs/a&b", *arguments) == code
     assert said in capfd.readouterr().err
+
+
+@pytest.mark.parametrize("spoil", ["x", "\0", "[1]", '{"step": -1}', '{"step": 1000000000000000000}', "9" * 9999])
+def test_a_line_that_is_no_event_is_named(run: None, spoil: str, capfd: pytest.CaptureFixture[str]) -> None:
+    """Of a file that has nothing else it was said that there is no update yet, of another nothing."""
+    path = Path("runs/a&b/metrics.jsonl")
+    whole = path.read_text()
+    path.write_text(f"\n{spoil}\n{whole}")
+    assert tx("runs/a&b", "--json") == 0
+    assert "runs/a&b/metrics.jsonl, line 2 is no event: it is damaged" in capfd.readouterr().err
+    path.write_text(f"\n{spoil}\n{spoil}\n")
+    assert tx("runs/a&b") == 4
+    assert "metrics.jsonl, line 2 is no event, nor is 1 line more: it is damaged" in capfd.readouterr().err
+
+
+@pytest.mark.parametrize("key", ["step", "loss", "learning_rate", "tokens_per_s", "elapsed_s"])
+@pytest.mark.parametrize("value", ["NaN", "1e999", "9" * 400, "true", "null", "-1", "1e300", "[]"])
+def test_no_number_in_it_is_too_strange_to_be_drawn_or_refused(
+    run: None, key: str, value: str, capfd: pytest.CaptureFixture[str]
+) -> None:
+    """Infinity on the terminal, and a step of 400 digits, were "a bug in tx"."""
+    path = Path("runs/a&b/metrics.jsonl")
+    path.write_text(re.sub(rf'("{key}": )[0-9.]+', rf"\g<1>{value}", path.read_text(), count=1))
+    assert {tx("runs/a&b", "--over", over) for over in ("steps", "tokens", "minutes")} <= {0, 4}
 
 
 def test_a_run_without_curves_is_left_out_of_several_and_said(run: None, capfd: pytest.CaptureFixture[str]) -> None:

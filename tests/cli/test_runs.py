@@ -86,6 +86,16 @@ def test_a_run_that_may_not_be_read_is_listed_and_hides_no_other(
     assert default_run().path == Path("runs/tiny")
 
 
+def test_scores_that_a_damaged_line_may_hide_are_said_to_be_fewer(
+    runs: Path, capfd: pytest.CaptureFixture[str]
+) -> None:
+    with (runs / "tiny/metrics.jsonl").open("a") as file:
+        file.write("x\n")
+    n = len((runs / "tiny/metrics.jsonl").read_text().splitlines())
+    assert tx() == 0
+    assert f"runs/tiny/metrics.jsonl, line {n} is no event: it is damaged" in capfd.readouterr().err
+
+
 def test_json_has_what_evaluation_found_and_bytes_that_are_there(runs: Path, capfd: pytest.CaptureFixture[str]) -> None:
     record = json.loads((runs / "tiny/run.json").read_text())
     scores = {"test": {"scores": [{"name": "BLEU", "value": 12.5}, {"name": "TER", "value": 80.0}]}}

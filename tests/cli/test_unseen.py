@@ -8,6 +8,7 @@ import sys
 
 import pytest
 
+from transformer_cli import load
 from transformer_cli.cli.app import main
 from transformer_cli.cli.unseen import UNSEEN, Unseen
 from transformer_cli.decoding.translation import NOTHING
@@ -86,6 +87,19 @@ def test_a_run_that_keeps_no_counts_says_nothing(here, tmp_path, capfd):
     (run / "words.tsv.gz").unlink()
     assert main(["translate", "-m", str(run), "guten tag"]) == 0
     assert "never saw" not in capfd.readouterr().err
+
+
+def test_counts_that_cannot_be_read_end_no_translation(here, tmp_path, capfd):
+    """They serve a warning alone, and ended it with exit code 4."""
+    run = shutil.copytree(here / "runs" / "tiny", tmp_path / "run")
+    (run / "words.tsv.gz").write_bytes(b"x")
+    assert main(["translate", "-m", str(run), "guten tag"]) == 0
+    assert (
+        f"warning: words that training never saw are not looked for: {run}/words.tsv.gz is damaged: it is not the "
+        "compressed table of words that was written; delete it; `tx train`" in capfd.readouterr().err
+    )
+    with pytest.warns(UserWarning, match="words that training never saw are not looked for: .* is damaged"):
+        assert load(run).translate("guten tag")
 
 
 @pytest.mark.usefixtures("here")

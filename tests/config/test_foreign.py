@@ -346,3 +346,12 @@ def test_a_table_speaks_of_settings_and_facts_that_there_are(toolkit):
         for inside in meaning.values() if isinstance(meaning, dict) else [meaning]:
             named |= set(inside) if isinstance(inside, dict) else {inside} - {None}
     assert named <= known, named - known
+
+
+def test_what_marian_translates_by_is_no_configuration_of_training(tmp_path):
+    """It was taken for one, with all of training by Marian's defaults."""
+    path = tmp_path / "decoder.yml"
+    path.write_text("models: [model.npz]\nvocabs: [a.spm, b.spm]\nbeam-size: 6\nnormalize: 1\n", encoding="utf-8")
+    with pytest.raises(ConfigError, match=r"decoder\.yml says how Marian translates") as refused:
+        carry_over("marian", path)
+    assert "model.npz.yml" in refused.value.hint

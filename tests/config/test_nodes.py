@@ -182,7 +182,7 @@ JSON = st.recursive(
 )
 
 
-@settings(max_examples=60, deadline=None)
+@settings(max_examples=60)
 @given(JSON, st.sampled_from([None, 2]))
 def test_json_reads_as_json(value, indent):
     assert read(json.dumps(value, ensure_ascii=False, indent=indent)) == value
@@ -196,7 +196,7 @@ def leaves(node: Node) -> list[Node]:
     return [node]
 
 
-@settings(max_examples=60, deadline=None)
+@settings(max_examples=60)
 @given(st.dictionaries(KEY, JSON, max_size=5), st.sampled_from([None, 2]))
 def test_every_place_holds_what_was_read_there(value, indent):
     root = read_nodes(Source("f.json", json.dumps(value, ensure_ascii=False, indent=indent)))

@@ -207,6 +207,12 @@ def test_set_replaces_a_value_whole_and_enters_one_by_its_key(folder):
     assert inside.data.train == ParallelFiles(source=f"{folder}/x", target=f"{folder}/z")
 
 
+@pytest.mark.parametrize("name", ["Zürich", normalize("NFD", "Zürich"), "ภาษาไทย", "हिन्दी", "东京-2", "2016"])
+def test_set_names_a_test_set_by_letters_of_any_script(folder, name):
+    """A file could, `--set` took ASCII alone."""
+    assert list(load_config("tiny", [f"data.test.{name}=x"]).data.test) == [normalize("NFC", name)]
+
+
 def test_set_has_its_own_place_and_caret(folder):
     assert message("tiny", ["model.d_ff=ten", "d_model=3", "seed", "model.d_ff=[1"]) == (
         "2 mistakes in the configuration\n"
@@ -441,7 +447,7 @@ def without_contradictions(data: dict) -> RunConfig:
                 data.pop(section)
 
 
-@settings(max_examples=80, deadline=None, suppress_health_check=[HealthCheck.function_scoped_fixture])
+@settings(max_examples=80, suppress_health_check=[HealthCheck.function_scoped_fixture])
 @given(data=values(accepted(RunConfig)), path=st.sampled_from(["a.yaml", "sub/b.yaml"]))
 def test_a_dumped_configuration_loads_as_the_same(folder, data, path):
     config = without_contradictions(data)

@@ -9,7 +9,7 @@ from dataclasses import replace
 from pathlib import Path
 
 import pytest
-from hypothesis import given, settings
+from hypothesis import given
 from hypothesis import strategies as st
 
 from transformer_cli.config.data import DataConfig, Direction, PhrasebookConfig
@@ -232,7 +232,6 @@ def told_beside(corpus: Corpus, other: Corpus) -> list[Finding]:
 SIDES = st.lists(st.tuples(st.sampled_from(["", " ", "a", "b", "c"]), st.sampled_from(["", "x", "y"])))
 
 
-@settings(deadline=None)
 @given(SIDES, SIDES)
 def test_repeated_and_shared_pairs_are_those_that_a_search_finds(
     pairs: list[tuple[str, str]], others: list[tuple[str, str]]
@@ -264,7 +263,6 @@ def with_parts(parts: list[tuple[str, list[tuple[str, str]]]]) -> tuple[Corpus, 
     return Corpus([s for _, s, _ in pairs], [t for *_, t in pairs], parts=tuple(made)), pairs
 
 
-@settings(deadline=None)
 @given(PARTS, PARTS)
 def test_pairs_are_compared_with_those_of_their_direction(
     parts: list[tuple[str, list[tuple[str, str]]]], others: list[tuple[str, list[tuple[str, str]]]]

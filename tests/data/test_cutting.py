@@ -80,7 +80,6 @@ def test_ids_and_words_are_those_of_the_lines(vocabulary: Vocabulary, blocks: li
     assert cut.take_words() == Counter(word for lines in blocks for line in lines for word in words(line))
 
 
-@settings(deadline=None)
 @given(blocks=st.lists(TEXT, max_size=3), seed=st.integers(0, 1000))
 @example(blocks=[["a a", "a"], ["b a", "a"]], seed=1)
 def test_the_words_of_lines_that_are_left_out_are_not_counted(
@@ -148,7 +147,6 @@ def unigram() -> Vocabulary:
     return train_tokenizer(KINDS["unigram"][0], LINES, LINES, seed=1)[0].source
 
 
-@settings(deadline=None)
 @given(
     scores=st.lists(st.integers(-3, -1), min_size=len(PARTS), max_size=len(PARTS)),
     steps=st.lists(st.integers(0, 2), min_size=len(PARTS), max_size=len(PARTS)),

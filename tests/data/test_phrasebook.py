@@ -437,7 +437,7 @@ def test_pieces_learnt_from_the_corpus_cut_unhappiness_at_its_parts(book: Phrase
 # ---- alignment
 
 
-@settings(max_examples=300, deadline=None)
+@settings(max_examples=300)
 @given(st.integers(0, 10**9))
 def test_every_word_of_a_sentence_is_aligned(seed: int) -> None:
     random = Random(seed)

@@ -29,7 +29,7 @@ NEAR = 6
 
 
 @given(st.integers(20, 480), st.integers(1, 3), st.booleans())
-@settings(max_examples=40, deadline=None)
+@settings(max_examples=40)
 def test_the_place_where_lines_are_missing_is_found(place: int, n_missing: int, in_source: bool) -> None:
     rest = [*range(place), *range(place + n_missing, 500)]
     source = [SOURCE[i] for i in rest] if in_source else SOURCE
@@ -44,7 +44,7 @@ PLAIN = Corpus(*([*BOOK.source, *MORE.source], [*BOOK.target, *MORE.target]))
 
 
 @given(st.integers(10, 990), st.booleans(), st.booleans())
-@settings(max_examples=15, deadline=None)
+@settings(max_examples=15)
 def test_one_line_that_is_missing_or_too_much_is_found_by_its_words(
     place: int, in_source: bool, is_extra: bool
 ) -> None:
@@ -60,7 +60,7 @@ def test_one_line_that_is_missing_or_too_much_is_found_by_its_words(
 
 
 @given(st.integers(0, 800), st.sampled_from([1, -1, 2, -2, 3, -3]))
-@settings(max_examples=10, deadline=None)
+@settings(max_examples=10)
 def test_two_hundred_shifted_pairs_are_found_by_their_words(start: int, by: int) -> None:
     part, end = PLAIN.target[start : start + 200], start + 200
     moved = [*part[-by:], *part[:-by]]  # round about: what falls out at one end comes in at the other
@@ -72,7 +72,7 @@ def test_two_hundred_shifted_pairs_are_found_by_their_words(start: int, by: int)
 
 
 @given(st.permutations(range(1000)), st.integers(20, 1000))
-@settings(max_examples=15, deadline=None)
+@settings(max_examples=15)
 def test_plain_text_in_order_is_not_called_shifted(order: list[int], n_lines: int) -> None:
     source, target = ([side[i] for i in order[:n_lines]] for side in (PLAIN.source, PLAIN.target))
     assert shifted(source, target) is None
@@ -146,7 +146,7 @@ class Counted(list[str]):
     st.sampled_from([1, 1, 2, 30, 3000]),
     st.booleans(),
 )
-@settings(max_examples=10, deadline=None)
+@settings(max_examples=10)
 @example([19_999], 1, False)
 @example([0], 1, True)
 @example([0, 17184], 1, False)
@@ -184,7 +184,7 @@ def test_texts_that_are_no_translations_of_each_other_part_nowhere() -> None:
 
 
 @given(st.integers(0, 400), st.integers(100, 150), st.sampled_from([1, -1, 2, -2, 3, -3]))
-@settings(max_examples=60, deadline=None)
+@settings(max_examples=60)
 def test_a_stretch_that_is_off_by_a_few_lines_is_found_although_the_counts_agree(start: int, n: int, by: int) -> None:
     """Lines are missing at one end of the stretch, and as many are too many at the other end."""
     end = min(start + n, 500)
@@ -198,7 +198,7 @@ def test_a_stretch_that_is_off_by_a_few_lines_is_found_although_the_counts_agree
 
 
 @given(st.permutations(range(500)))
-@settings(max_examples=20, deadline=None)
+@settings(max_examples=20)
 def test_text_in_order_is_not_called_shifted(order: list[int]) -> None:
     assert shifted([SOURCE[i] for i in order], [TARGET[i] for i in order]) is None
 

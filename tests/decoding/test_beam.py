@@ -56,7 +56,7 @@ def test_a_search_ends_as_soon_as_nothing_can_become_better(alpha: float, n_best
     assert len(model.steps) == n_steps
 
 
-@settings(max_examples=100, deadline=None, derandomize=True)
+@settings(max_examples=100, derandomize=True)
 @given(seed=st.integers(0, 10**6), alpha=st.sampled_from(ALPHAS), mark=st.sampled_from([-4.0, 0.0]))
 def test_a_beam_of_one_is_greedy_search_in_tokens_and_scores(seed: int, alpha: float, mark: float) -> None:
     logits = random_logits(seed, vocab=7, mark=mark)

@@ -38,7 +38,7 @@ def results(name: str, seed: int, prefixes: list[tuple[int, ...]] | None = None,
 
 
 @pytest.mark.parametrize("name", SEARCHES)
-@settings(max_examples=15, deadline=None, derandomize=True)
+@settings(max_examples=15, derandomize=True)
 @given(seed=st.integers(0, 10**6), least=st.integers(1, 20))
 def test_none_is_shorter_than_the_least_length_and_none_longer_than_the_limit(name: str, seed: int, least: int) -> None:
     """Where the two contradict each other the limit counts, and what ends there ends by itself if it can."""
@@ -48,7 +48,7 @@ def test_none_is_shorter_than_the_least_length_and_none_longer_than_the_limit(na
 
 
 @pytest.mark.parametrize("name", SEARCHES)
-@settings(max_examples=15, deadline=None, derandomize=True)
+@settings(max_examples=15, derandomize=True)
 @given(seed=st.integers(0, 10**6), n=st.integers(1, 4))
 def test_no_run_of_n_tokens_comes_twice(name: str, seed: int, n: int) -> None:
     for hypothesis in results(name, seed, no_repeat_ngram=n, min_length=9):
@@ -57,7 +57,7 @@ def test_no_run_of_n_tokens_comes_twice(name: str, seed: int, n: int) -> None:
 
 
 @pytest.mark.parametrize("name", SEARCHES)
-@settings(max_examples=15, deadline=None, derandomize=True)
+@settings(max_examples=15, derandomize=True)
 @given(seed=st.integers(0, 10**6), prefixes=st.lists(st.lists(st.integers(2, 7), max_size=17), min_size=N, max_size=N))
 def test_each_sentence_begins_with_its_own_prefix_though_it_repeat_and_go_beyond_the_limit(
     name: str, seed: int, prefixes: list[list[int]]

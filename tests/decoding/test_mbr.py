@@ -10,7 +10,7 @@ from pathlib import Path
 
 import pytest
 from conftest import PAIRS
-from hypothesis import given, settings
+from hypothesis import given
 from hypothesis import strategies as st
 from sacrebleu.metrics.bleu import BLEU
 from sacrebleu.metrics.chrf import CHRF
@@ -63,7 +63,6 @@ def test_every_score_is_sacrebleus(lines: list[str]) -> None:
         assert utilities(lines, metric).tolist() == [pytest.approx(row, abs=1e-9) for row in wanted]
 
 
-@settings(deadline=None)
 @given(texts, st.randoms(use_true_random=False), st.sampled_from(["chrf", "bleu"]))
 def test_the_order_of_the_draws_changes_neither_the_winner_nor_its_utility(
     draws: list[str], rng: random.Random, metric: str

@@ -102,7 +102,7 @@ def same(found: list[Hypothesis], wanted: list[Found], reference: Reference) -> 
         assert one.score(penalty) == pytest.approx(reference.score(other), rel=1e-12, abs=1e-12)
 
 
-@settings(max_examples=700, deadline=None, derandomize=True)
+@settings(max_examples=700, derandomize=True)
 @given(batch=batches(), beam_size=st.integers(1, 7), n_best=st.integers(1, 7))
 def test_beam_and_greedy_search_find_what_the_definition_says(
     batch: list[Reference], beam_size: int, n_best: int
@@ -113,7 +113,7 @@ def test_beam_and_greedy_search_find_what_the_definition_says(
         same(found, reference.beam(), reference)
 
 
-@settings(max_examples=200, deadline=None, derandomize=True)
+@settings(max_examples=200, derandomize=True)
 @given(batch=batches(), beam_size=st.integers(1, 7))
 def test_logits_that_are_rounded_are_searched_as_they_were(batch: list[Reference], beam_size: int) -> None:
     """Scores, too, where all that may come next is looked at again."""
@@ -125,7 +125,7 @@ def test_logits_that_are_rounded_are_searched_as_they_were(batch: list[Reference
         same(several, reference.beam(), reference)
 
 
-@settings(max_examples=400, deadline=None, derandomize=True)
+@settings(max_examples=400, derandomize=True)
 @given(batch=batches(), n_best=st.integers(1, 3), options=st.fixed_dictionaries(SAMPLING))
 def test_sampling_draws_what_the_definition_says(batch: list[Reference], n_best: int, options: dict[str, Any]) -> None:
     batch = [dataclasses.replace(one, n_best=n_best, **options) for one in batch]
@@ -133,7 +133,7 @@ def test_sampling_draws_what_the_definition_says(batch: list[Reference], n_best:
         same(found, reference.samples(), reference)
 
 
-@settings(max_examples=100, deadline=None, derandomize=True)
+@settings(max_examples=100, derandomize=True)
 @given(
     table=tables().filter(lambda table: table[0] <= 6),
     n_best=st.integers(1, 5),
@@ -205,7 +205,7 @@ def test_a_limit_costs_nothing_before_it_is_reached(sampling: bool) -> None:
     assert not found.truncated
 
 
-@settings(max_examples=150, deadline=None)
+@settings(max_examples=150)
 @given(
     tables(), st.integers(1, 4), st.sampled_from(ALPHAS), st.integers(1, 6), st.sampled_from([TableModel, RoundedModel])
 )

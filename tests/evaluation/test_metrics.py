@@ -88,7 +88,7 @@ def test_metrics_come_in_the_configured_order() -> None:
     assert [(s.name, round(s.value, 9)) for s in scores] == [("TER", 0.0), ("BLEU", 100.0)]
 
 
-@settings(max_examples=20, deadline=None)
+@settings(max_examples=20)
 @given(st.sets(st.integers(0, len(REFERENCE) - 1), min_size=1))
 def test_the_counts_of_some_lines_score_what_these_lines_would_alone(lines: set[int]) -> None:
     chosen = sorted(lines)
@@ -153,7 +153,7 @@ WORDS = (
 LINES = st.lists(st.sampled_from(WORDS), max_size=9).map(" ".join)
 
 
-@settings(max_examples=200, deadline=None)
+@settings(max_examples=200)
 @given(
     columns=st.integers(2, 4).flatmap(lambda n: st.lists(st.tuples(*[LINES] * n), min_size=1, max_size=6)),
     tokenize=st.sampled_from(TOKENIZERS),

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import json
+import os
 import runpy
 import shutil
 import tempfile
@@ -54,7 +55,10 @@ def test_the_card_shows_how_it_is_used_and_it_writes_what_tx_writes(trained_run,
     code = Path("there/README.md").read_text(encoding="utf-8").split("```python\n")[1].split("```")[0]
     Path("there/usage.py").write_text(code.replace("...", "ich mochte ein bier"), encoding="utf-8")
     monkeypatch.chdir("there")
+    monkeypatch.delenv("ORT_DISABLE_TELEMETRY")  # which exporting has set
     runpy.run_path("usage.py")
+    assert os.environ["ORT_DISABLE_TELEMETRY"] == "1"  # whoever runs it would have told Microsoft
+    assert code.index("ORT_DISABLE_TELEMETRY") < code.index("import numpy as np, onnxruntime")
     assert capfd.readouterr().out == "i want a beer\n"
 
 

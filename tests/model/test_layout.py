@@ -50,7 +50,7 @@ def ids(lengths_B: torch.Tensor) -> torch.Tensor:
     return torch.randint(4, V, there.shape) * there
 
 
-@settings(max_examples=60, deadline=None)
+@settings(max_examples=60)
 @given(st.data())
 def test_packed_tokens_have_the_hidden_states_and_gradients_of_rows(data: st.DataObject) -> None:
     torch.manual_seed(data.draw(st.integers(0, 9)))

@@ -87,7 +87,7 @@ def configs(draw: st.DrawFn) -> ModelConfig:
     )
 
 
-@settings(max_examples=50, deadline=None)
+@settings(max_examples=50)
 @given(config=configs())
 def test_whatever_is_chosen_a_model_reads_in_one_way_and_learns_with_all_it_has(config: ModelConfig) -> None:
     assert list(contradictions(RunConfig(model=config))) == []
@@ -102,7 +102,7 @@ def test_whatever_is_chosen_a_model_reads_in_one_way_and_learns_with_all_it_has(
     assert unused == {name for name, p in model.named_parameters() if not p.requires_grad}
 
 
-@settings(max_examples=25, deadline=None)
+@settings(max_examples=25)
 @given(config=configs())
 def test_whatever_is_chosen_every_fresh_number_was_drawn(config: ModelConfig) -> None:
     """Memory that nothing was written to holds NaN here."""

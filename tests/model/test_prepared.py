@@ -34,7 +34,7 @@ def stepped(model: Transformer) -> Tensor:
     return torch.stack([prepared.step(TARGET[:, t], state) for t in range(TARGET.size(1))], dim=1)
 
 
-@settings(max_examples=50, deadline=None)
+@settings(max_examples=50)
 @given(config=configs())
 def test_whatever_is_chosen_a_prepared_model_steps_as_the_model_reads(config: ModelConfig) -> None:
     model = stirred(build_model(config, source_vocab=VOCAB, target_vocab=VOCAB))
@@ -46,7 +46,7 @@ def test_whatever_is_chosen_a_prepared_model_steps_as_the_model_reads(config: Mo
 
 
 @pytest.mark.parametrize("packs", [False, True])
-@settings(max_examples=30, deadline=None)
+@settings(max_examples=30)
 @given(config=configs(), width=st.integers(1, 12), trimmed=st.booleans())
 def test_a_sentence_alone_is_stepped_as_among_others(
     packs: bool, config: ModelConfig, width: int, trimmed: bool
@@ -65,7 +65,7 @@ def test_a_sentence_alone_is_stepped_as_among_others(
                 state.reorder(torch.zeros(1, width, dtype=torch.int64))
 
 
-@settings(max_examples=30, deadline=None)
+@settings(max_examples=30)
 @given(config=configs())
 def test_rows_behind_those_of_sentences_change_nothing(config: ModelConfig) -> None:
     model = stirred(build_model(config, source_vocab=VOCAB, target_vocab=VOCAB))
@@ -143,7 +143,7 @@ def test_batches_of_any_size_use_few_shapes_of_products(width: int, few: int) ->
     assert len(shapes) <= few
 
 
-@settings(max_examples=40, deadline=None)
+@settings(max_examples=40)
 @given(st.data())
 def test_beams_that_branch_and_die_see_exactly_their_own_past(data: st.DataObject) -> None:
     """Random parents, widths, ends and departures; a beam's logits are those of its history from scratch."""
@@ -246,7 +246,7 @@ def test_in_bf16_logits_are_had_as_they_were_before_they_were_rounded(options: d
     assert 0 < exact < 0.95 * rounded < 0.02
 
 
-@settings(max_examples=40, deadline=None)
+@settings(max_examples=40)
 @given(
     config=configs(),
     gains=st.booleans(),

@@ -97,7 +97,7 @@ def assert_ends_agree(sampler: Sampler, reference: sentencepiece.SentencePiecePr
 def test_where_all_or_no_merges_are_made_the_pieces_are_those_of_sentencepiece(bpe):
     sampler, reference = Sampler(bpe), sentencepiece.SentencePieceProcessor(model_proto=bpe)
 
-    @settings(max_examples=100, deadline=None)
+    @settings(max_examples=100)
     @given(TEXT)
     def of_any_text(line):
         assert_ends_agree(sampler, reference, line)
@@ -110,7 +110,6 @@ def test_where_all_or_no_merges_are_made_the_pieces_are_those_of_sentencepiece(b
 def test_a_sample_reads_as_what_was_cut(bpe):
     vocabulary = Vocabulary(bpe)
 
-    @settings(deadline=None)
     @given(st.lists(TEXT), st.sampled_from([0.1, 0.5, 0.9]))
     def of_any_text(lines, rate):
         assert vocabulary.decode(vocabulary.sample(lines, rate=rate, key="k")) == vocabulary.decode(

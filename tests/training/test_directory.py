@@ -672,6 +672,26 @@ def test_a_run_whose_default_was_another_tokenizer_of_bleu_goes_on_by_its_own_co
         train(asked, RUN)
 
 
+@pytest.mark.parametrize(
+    ("edit", "named"),
+    [
+        (("\nseed: 1", "\nseed: 7"), r"seed: 7 \(trained: 1\)"),
+        (("activation: relu", "activation: gelu"), r"model.activation: gelu \(trained: relu\)"),
+        (("source_eos: true", "source_eos: false"), r"data.source_eos: False \(trained: True\)"),
+    ],
+)
+def test_settings_that_somebody_edited_are_to_be_restored_and_not_used(edit: tuple[str, str], named: str) -> None:
+    """The hint was to continue with `--set seed=7`, or another shape of the model."""
+    path, asked = RUN / "config.yaml", settings()
+    before = path.read_text(encoding="utf-8")
+    path.write_text(before.replace(*edit), encoding="utf-8")
+    assert path.read_text(encoding="utf-8") != before
+    for now in (asked, settings()):
+        with pytest.raises(ModelError, match=named) as caught:
+            train(now, RUN)
+        assert caught.value.hint == "restore those settings; with others it is another run"
+
+
 def test_a_seed_is_known_without_the_configuration() -> None:
     config = settings().model_copy(update={"seed": 7})
     (RUN / "config.yaml").unlink()

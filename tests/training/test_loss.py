@@ -18,7 +18,7 @@ from transformer_cli.training import loss as loss_module
 from transformer_cli.training.loss import cross_entropy, disagreement, least
 
 
-@settings(max_examples=60, deadline=None)
+@settings(max_examples=60)
 @given(
     st.integers(1, 12),
     st.integers(1, 9),
@@ -181,7 +181,6 @@ def test_a_frozen_projection_has_no_gradient_and_no_product_for_one(loss: Callab
     torch.testing.assert_close(hidden.grad, expected, rtol=0, atol=0)
 
 
-@settings(deadline=None)
 @given(st.floats(0.0, 0.9), st.integers(2, 50), st.integers(0, 2**31))
 def test_no_logits_have_less_than_the_least_loss_and_the_targets_own_have_that(
     smoothing: float, n_vocab: int, seed: int

@@ -9,19 +9,38 @@ from typing import Any, Final
 
 from transformer_cli import files
 from transformer_cli.errors import ModelError
+from transformer_cli.wording import counted
 
 METRICS: Final = "metrics.jsonl"
+MOST_STEPS = 10**15
 
 
 def read_events(run_dir: Path) -> list[dict[str, Any]]:
-    """Updates and validations in their order, [] where nothing was measured; a line that is no event is left out, as
-    half of one is that is just being written. ModelError where the file cannot be read.
+    """Updates and validations in their order, [] where nothing was measured; a line that is no event is left out.
+    ModelError where the file cannot be read.
+    """
+    return [event for _, event in numbered_events(run_dir) if event is not None]
+
+
+def numbered_events(run_dir: Path) -> list[tuple[int, dict[str, Any] | None]]:
+    """Each line that says something, by its number: an event, or None. The beginning of one at the end is just being
+    written, and left out. ModelError as above.
     """
     path = run_dir / METRICS
     if not path.exists():
         return []
-    found = map(event_of, files.read_bytes(path, error=ModelError).split(b"\n"))
-    return [event for event in found if event is not None]
+    lines = files.read_bytes(path, error=ModelError).split(b"\n")
+    if lines[-1].startswith(b"{") and event_of(lines[-1]) is None:
+        del lines[-1]
+    return [(number, event_of(line)) for number, line in enumerate(lines, 1) if line.strip()]
+
+
+def damage_of(run_dir: Path) -> str:
+    """Where the file is damaged, in words, and "" where it is not. ModelError as above."""
+    strange = [number for number, event in numbered_events(run_dir) if event is None]
+    n = len(strange) - 1
+    more = f", nor {'is' if n == 1 else 'are'} {counted(n, 'lines')} more" if n > 0 else ""
+    return f"{files.shown(run_dir / METRICS)}, line {strange[0]:,} is no event{more}: it is damaged" if strange else ""
 
 
 def validation_scores(run_dir: Path, name: str) -> tuple[float, ...]:
@@ -36,4 +55,5 @@ def event_of(line: bytes) -> dict[str, Any] | None:
         event = json.loads(line)
     except (ValueError, RecursionError):
         return None
-    return event if isinstance(event, dict) and type(event.get("step")) is int else None
+    step = event.get("step") if isinstance(event, dict) else None
+    return event if type(step) is int and 0 <= step < MOST_STEPS else None

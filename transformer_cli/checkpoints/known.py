@@ -127,6 +127,12 @@ def check_belongs(checkpoint: Path, manifest: Manifest, config: RunConfig, token
             f"{shown(run_dir / 'tokenizer')} is not the tokenizer that {shown(checkpoint)} was trained with",
             hint="restore the run's tokenizer directory from where the run was trained",
         )
+    check_settings(checkpoint, manifest, config)
+
+
+def check_settings(checkpoint: Path, manifest: Manifest, config: RunConfig, seed: int | None = None) -> None:
+    """ModelError unless it was trained with these settings. seed: the one that it was trained with, if that matters."""
+    run_dir = run_of(checkpoint)
     sections: dict[str, tuple[pydantic.BaseModel, pydantic.BaseModel | None]] = {
         "model": (config.model, manifest.model),
         "data": (DataSettings.of(config.data), manifest.data),
@@ -137,6 +143,8 @@ def check_belongs(checkpoint: Path, manifest: Manifest, config: RunConfig, token
         for key, ours in now
         if theirs is not None and ours != getattr(theirs, key)
     ]
+    if seed not in (None, config.seed):
+        differences.append(f"  seed: {config.seed} (trained: {seed})")
     if differences:
         raise ModelError(
             f"{shown(run_dir / 'config.yaml')} is not what {shown(checkpoint)} was trained with:\n"

@@ -8,7 +8,7 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
-from transformer_cli.checkpoints.events import validation_scores
+from transformer_cli.checkpoints.events import damage_of, validation_scores
 from transformer_cli.checkpoints.find import (
     CHECKPOINTS,
     RUNS,
@@ -33,7 +33,7 @@ class Overview:
     is_default: it is taken where none is named. is_training: a `tx train` is at work in it now. saved: when its newest
     checkpoint was, in seconds since 1970. n_bytes: on the disk, all of it. tests: what `tx evaluate` found, by test
     set: of which checkpoint, and scores and sacreBLEU's signatures by metric. missing: what it cannot be used without.
-    trouble: why nothing else is said.
+    trouble: why nothing else is said. doubt: why its scores may not be all that there were.
     """
 
     path: Path
@@ -47,6 +47,7 @@ class Overview:
     tests: dict[str, dict[str, Any]] | None = None
     missing: tuple[str, ...] = ()
     trouble: str = ""
+    doubt: str = ""
     is_readable: bool = True
 
     @property
@@ -70,7 +71,7 @@ class Overview:
             "saved": self.saved,
             "bytes": self.n_bytes,
             "missing": list(self.missing),
-            "trouble": self.trouble or None,
+            "trouble": self.trouble or self.doubt or None,
         }
 
 
@@ -112,6 +113,7 @@ def _seen(run_dir: Path) -> Overview:
             saved=saved[-1].stat().st_mtime if saved else None,
             tests=_tests(read_record(run_dir)),
             missing=tuple(_missing(run_dir)) if saved else (),
+            doubt=damage_of(run_dir),
         )
     except TxError as failure:
         return Overview(

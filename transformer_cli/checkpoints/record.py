@@ -40,7 +40,7 @@ def read_config(run_dir: Path, overrides: Sequence[str] = ()) -> RunConfig:
 
 def _damage(path: Path) -> str | None:
     text = files.read_text(path, error=ModelError)
-    lines = [line.rstrip() for line in text.removeprefix("\ufeff").split("\n")]
+    lines = [line.rstrip() for line in text.split("\n")]
     said = [line for line in lines if line.strip() and not line.startswith("#")]  # an editor's marks, anybody's remarks
     if said and said[0] == START and said[-1] != END:
         return f"it ends before its last line, {END}"

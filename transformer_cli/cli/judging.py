@@ -10,6 +10,7 @@ from typing import TYPE_CHECKING, Any
 from transformer_cli.cli import console
 from transformer_cli.cli.options import refuse_two_runs
 from transformer_cli.cli.test_sets import TestSet
+from transformer_cli.cli.unseen import kept
 from transformer_cli.errors import UsageError
 from transformer_cli.files import json_line, shown
 
@@ -70,16 +71,16 @@ def known_of(models: Sequence[str] | None, config: str | None, overrides: Sequen
 
 def known_of_run(run_dir: Path, settings: RunConfig) -> Known:
     from transformer_cli.data.fingerprints import LINES, load_fingerprints
-    from transformer_cli.evaluation.words import load_word_counts
+    from transformer_cli.evaluation.words import WORD_COUNTS, load_word_counts
 
-    counts = load_word_counts(run_dir)
-    if counts is None:
+    counts = kept(load_word_counts, run_dir, "rare and unseen words are not looked for")
+    if not (run_dir / WORD_COUNTS).exists():
         console.say(
             f"{run_dir} keeps no word counts: rare and unseen words are not looked for; "
             "`tx train` with the same configuration adds them"
         )
-    lines = load_fingerprints(run_dir)
-    if lines is None:
+    lines = kept(load_fingerprints, run_dir, "nobody looked whether training saw the test")
+    if not (run_dir / LINES).exists():
         console.say(
             f"nobody looked whether training saw the test: {run_dir} keeps no {LINES}; "
             "`tx train` with the same configuration adds it"
@@ -115,7 +116,8 @@ def learned_by(run: KnownRun, text: TestSet, looked: Looked, *, named: str | Pat
     from transformer_cli.data.checks import overlap
     from transformer_cli.data.fingerprints import load_fingerprints
 
-    if (learned := load_fingerprints(run.path)) is None:
+    learned = kept(load_fingerprints, run.path, f"nobody looked whether {shown(named)} saw the test")
+    if learned is None:
         return []
     return overlap(
         text.name,

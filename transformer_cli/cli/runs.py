@@ -51,8 +51,8 @@ def runs(
     rows = tuple((*_row(one), curve) for one, curve in zip(found, curves, strict=True))
     show([Table("", columns, rows)])
     for one in found:
-        if one.trouble:
-            console.warn(one.trouble)
+        if said := one.trouble or one.doubt:
+            console.warn(said)
 
 
 def _row(one: Overview) -> tuple[str, ...]:

@@ -12,7 +12,7 @@ from transformer_cli.cli import console
 from transformer_cli.cli.live import progress_bar
 from transformer_cli.cli.results import Tally
 from transformer_cli.errors import DataError, ResourceError
-from transformer_cli.files import check_directory, shown, write_json
+from transformer_cli.files import check_file, shown, write_json
 from transformer_cli.wording import counted
 
 if TYPE_CHECKING:
@@ -147,12 +147,12 @@ def keep(opened: KnownRun, results: Sequence[dict[str, Any]], how: dict[str, Any
 
     if not results:
         return
+    path = opened.path / "run.json"
     try:
-        check_directory(opened.path)
+        check_file(path)
     except ResourceError as failure:
         console.warn(f"the scores are not kept: {failure.message}")
         return
-    path = opened.path / "run.json"
     record = read_record(opened.path)
     kept, now = record.setdefault("scores", {}), opened.checkpoint_name
     others = sorted({kept.get(result["set"], {}).get("checkpoint", now) for result in results} - {now})

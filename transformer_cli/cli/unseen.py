@@ -3,12 +3,14 @@
 from __future__ import annotations
 
 from collections import Counter
-from collections.abc import Collection, Iterable, Sequence
+from collections.abc import Callable, Collection, Iterable, Sequence
 from dataclasses import replace
-from typing import TYPE_CHECKING
+from pathlib import Path
+from typing import TYPE_CHECKING, TypeVar
 
 from transformer_cli.cli import console
 from transformer_cli.cli.lines import Where
+from transformer_cli.errors import ModelError
 from transformer_cli.writing import words
 
 if TYPE_CHECKING:
@@ -18,6 +20,7 @@ if TYPE_CHECKING:
 UNSEEN = "unseen"
 """The flag of a translation whose source has such words."""
 MOST_NAMED = 10
+Kept = TypeVar("Kept")
 
 
 class Unseen:
@@ -34,11 +37,13 @@ class Unseen:
         self._forget()
 
     @classmethod
-    def by(cls, runs: Iterable[KnownRun]) -> Unseen:
-        """By the counts that runs keep of their training text; what one model of an ensemble knows is known."""
+    def by(cls, runs: Iterable[KnownRun], warn: Callable[[str], None] = console.warn) -> Unseen:
+        """By the counts that runs keep of their training text; what one model of an ensemble knows is known. warn: told
+        of counts that cannot be read."""
         from transformer_cli.evaluation.words import load_word_counts
 
-        counts = [load_word_counts(run.path) for run in runs]
+        without = "words that training never saw are not looked for"
+        counts = [kept(load_word_counts, run.path, without, warn) for run in runs]
         if any(one is None for one in counts):
             return cls(None)
         return cls({word for one in counts if one is not None for word in one.source})
@@ -78,3 +83,15 @@ class Unseen:
         self.n_lines = self.n_words = self.n_unseen = 0
         self.counts: Counter[str] = Counter()
         self.where = Where()
+
+
+def kept(
+    load: Callable[[Path], Kept | None], run_dir: Path, without: str, warn: Callable[[str], None] = console.warn
+) -> Kept | None:
+    """What a run keeps of its text, for remarks alone: where it is damaged or may not be read there is none, and that
+    is told. without: what is not done then."""
+    try:
+        return load(run_dir)
+    except ModelError as failure:
+        warn(f"{without}: {failure.message}; {failure.hint}")
+        return None

@@ -86,7 +86,13 @@ def carry_over(toolkit: str, path: Path) -> Carried:
     for name, value in table["unless_said"].items():
         facts.suppose(name, value, f"{carried.toolkit}'s default")
     said = set()
-    for name, value in _options(read_file(path, name=str(path)), path):
+    options = list(_options(read_file(path, name=str(path)), path))
+    if toolkit == "marian" and "models" in dict(options):
+        raise ConfigError(
+            f"{path} says how Marian translates (`models`), not how a model is trained",
+            hint="name what training takes, or what it leaves beside the model: model.npz.yml",
+        )
+    for name, value in options:
         said.add(name)
         if why := _taken(facts, table, name, value):
             carried.left[f"{name}: {shorten(written(value), 60)}"] = why

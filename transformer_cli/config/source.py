@@ -30,7 +30,7 @@ from transformer_cli.config.nodes import (
     read_scalar,
 )
 from transformer_cli.config.run import RunConfig, contradictions, untrainable
-from transformer_cli.config.section import PERCENT, Contradiction, Section, as_name
+from transformer_cli.config.section import NO_LETTERS, PERCENT, Contradiction, Section, as_name, composed
 from transformer_cli.errors import ConfigError
 from transformer_cli.trouble import missing
 
@@ -295,7 +295,7 @@ def _override(override: str) -> tuple[Node, int]:
     source = Source(f"--set {shorten(override, 120)}", override, is_file=False)
     whole = Place(source, 0, len(name))
     keys = name.split(".")
-    if not equals or not all(re.fullmatch(r"[A-Za-z0-9_-]+", key) for key in keys):
+    if not equals or not all(re.fullmatch(f"[^{NO_LETTERS}]+", key) for key in keys):
         raise Refused(whole, "expected a setting and its value, such as model.d_model=64")
     if name == "extends":
         raise Refused(whole, "`extends` belongs into a file")
@@ -306,7 +306,7 @@ def _override(override: str) -> tuple[Node, int]:
     end = len(name)
     for key in reversed(keys):
         place = Place(source, end - len(key), end)
-        node = Node({key: replace(node, key=place)}, place)
+        node = Node({composed(key): replace(node, key=place)}, place)
         end = place.start - 1
     node = as_written_now(node)
     assert isinstance(node.value, dict)

@@ -20,7 +20,7 @@ from transformer_cli.export.formats import Found, Walk, unknown_there, write_voc
 from transformer_cli.export.onnx_graph import decoder, encoder
 from transformer_cli.export.weights import Weights
 from transformer_cli.files import create_file, writing
-from transformer_cli.needs import needed
+from transformer_cli.needs import SILENCED_BY, needed
 from transformer_cli.temporary import check_room, temporary_directory
 from transformer_cli.tokenizer import BOS, EOS
 
@@ -61,7 +61,10 @@ class Onnx:
         first = f"{[run.tokenizer.source.mark_id]} + " if run.tokenizer.source.mark else ""
         mark = run.tokenizer.target.mark_id
         given = f"{mark} if len(written) == 1 else " if mark else ""
+        silenced = SILENCED_BY["onnxruntime"]
         return f"""\
+import os
+os.environ.setdefault("{silenced}", "1")  # before the import: else it tells Microsoft that it is used
 import numpy as np, onnxruntime, sentencepiece
 
 source, target = (sentencepiece.SentencePieceProcessor(model_file=name) for name in {(files[0], files[-1])!r})

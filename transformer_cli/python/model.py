@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import html
+import warnings
 from collections.abc import Callable, Collection, Mapping, Sequence
 from dataclasses import replace
 from functools import cached_property, partial
@@ -122,7 +123,7 @@ class Model(Translator):
 
     @cached_property
     def _known(self) -> Collection[str] | None:
-        return Unseen.by(self.runs).known
+        return Unseen.by(self.runs, warnings.warn).known
 
     def __repr__(self) -> str:
         return f"<{', '.join(str(run.checkpoint) for run in self.runs)}: {self.runs[0].languages}>"

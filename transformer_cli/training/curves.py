@@ -14,7 +14,7 @@ from typing import Any, Literal, get_args
 
 import numpy as np
 
-from transformer_cli.checkpoints.events import METRICS, read_events
+from transformer_cli.checkpoints.events import METRICS, damage_of, numbered_events
 from transformer_cli.checkpoints.record import read_config, read_record
 from transformer_cli.errors import ModelError, TxError
 from transformer_cli.files import shown
@@ -27,6 +27,7 @@ LABELS = {"steps": "updates", "tokens": "tokens, source and target", "minutes": 
 DPI = 150
 NOTE_WIDTH = 100
 """Letters in a line of what stands above the panels."""
+RESTORE = "restore it from a copy, or delete that line"
 STYLES = ("-", "--", ":", "-.")
 """Curves are told apart by more than their colour."""
 
@@ -54,16 +55,20 @@ def curves(run_dir: Path, *, over: Over) -> tuple[list[Curve], list[str]]:
     over: tokens are all that were read in training; minutes leave validations out. Both are known of updates alone, and
     of what lies before one of them.
     """
-    events = read_events(run_dir)
-    updates = [event for event in events if event.get("event") == "update"]
-    validations = [event for event in events if event.get("event") == "validation"]
+    numbered = [(number, event) for number, event in numbered_events(run_dir) if event is not None]
+    updates = [event for _, event in numbered if event.get("event") == "update"]
+    validations = [event for _, event in numbered if event.get("event") == "validation"]
+    damage = damage_of(run_dir)
     if not updates and (over != "steps" or not validations):
+        if damage:
+            raise WithoutCurvesError(damage, hint=RESTORE)
         raise _without(run_dir, over=over, validations=len(validations))
-    if any(type(event.get(key)) not in (int, float) for event in updates for key in ("elapsed_s", "tokens_per_s")):
-        raise ModelError(
-            f"{shown(run_dir / METRICS)} has an update without its time or rate: it is damaged",
-            hint="restore it from a copy, or delete those lines",
-        )
+    for number, event in numbered:
+        if event.get("event") == "update" and not all(
+            _is_number(event.get(key)) for key in ("elapsed_s", "tokens_per_s")
+        ):
+            words = f"line {number:,} is an update without its time or rate: it is damaged"
+            raise ModelError(f"{shown(run_dir / METRICS)}, {words}", hint=RESTORE)
     steps = np.array([0, *(event["step"] for event in updates)])
     elapsed_s = np.array([0.0, *(event["elapsed_s"] for event in updates)])
     rates = np.array([event["tokens_per_s"] for event in updates])
@@ -80,11 +85,11 @@ def curves(run_dir: Path, *, over: Over) -> tuple[list[Curve], list[str]]:
     )
     found = []
     for name, those, key in wanted:
-        points = [(event["step"], event[key]) for event in those if isinstance(event.get(key), float)]
+        points = [(event["step"], event[key]) for event in those if _is_number(event.get(key))]
         at = [step for step, _ in points]
         x = np.array(at, dtype=float) if over == "steps" else np.interp(at, steps, passed[over])
         found.append(Curve(name, tuple(x.tolist()), tuple(value for _, value in points)))
-    remarks = []
+    remarks = [f"{damage}; what it should say is left out"] if damage else []
     if len(updates) < 2:
         n = "no point" if not updates else "one point"
         remarks.append(f"{n} of loss and learning rate: there is one every training.log_every updates, and at the end")
@@ -93,6 +98,11 @@ def curves(run_dir: Path, *, over: Over) -> tuple[list[Curve], list[str]]:
             f"{counted(n_left, 'validations')} after the last logged update left out: their {over} are not known"
         )
     return [curve for curve in found if curve.y], remarks
+
+
+def _is_number(value: object) -> bool:
+    """And neither infinite nor beyond all that was ever measured."""
+    return isinstance(value, int | float) and not isinstance(value, bool) and abs(value) < 1e30
 
 
 def _without(run_dir: Path, *, over: Over, validations: int) -> WithoutCurvesError:

@@ -14,6 +14,8 @@ from typing import TYPE_CHECKING, Any
 from transformer_cli import files
 from transformer_cli.checkpoints.events import METRICS
 from transformer_cli.checkpoints.find import list_checkpoints, step_of
+from transformer_cli.checkpoints.known import check_settings
+from transformer_cli.checkpoints.manifest import DamagedError, read_manifest
 from transformer_cli.checkpoints.record import read_config, read_record
 from transformer_cli.checkpoints.standing import LOCK
 from transformer_cli.config.run import RunConfig
@@ -190,15 +192,19 @@ def _held(run_dir: Path, descriptor: int) -> Iterator[None]:
 
 def check_same(now: RunConfig, run_dir: Path) -> dict[str, Any]:
     """What the run recorded (run.json), {} for a new one; UsageError, naming every key, where a run would continue
-    under another configuration.
+    under another configuration, and ModelError where it is its own that was edited.
     """
-    steps = [step_of(path.name) for path in list_checkpoints(run_dir)]
+    checkpoints = list_checkpoints(run_dir)
+    steps = [step_of(path.name) for path in checkpoints]
     if not steps and not (run_dir / "tokenizer" / "tokenizer.json").exists():
         return {}  # whatever failed there before left nothing that a setting could contradict
     record = read_record(run_dir)
     # Of the settings only the seed is known elsewhere, too.
     unknown = now.model_copy(update={"seed": record.get("seed", now.seed)})
     saved = read_config(run_dir) if (run_dir / "config.yaml").exists() else unknown
+    for checkpoint in checkpoints[-1:] if any(steps) else ():
+        with suppress(DamagedError):  # another one is gone on from
+            check_settings(checkpoint, read_manifest(checkpoint), saved, record.get("seed"))
     free = MAY_DIFFER if any(steps) else MAY_DIFFER | (UNTIL_TRAINED if steps else UNTIL_SAVED)
     if saved.data.held_out != now.data.held_out:
         free = free - {"data.valid"}  # it says which text, not where it lies
