@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import copy
 import itertools
 import json
 import math
@@ -34,6 +35,7 @@ from transformer_cli.data import corpus
 from transformer_cli.errors import DataError, DivergedError, Interrupted, UsageError
 from transformer_cli.machine import Machine
 from transformer_cli.model.positions import sinusoids
+from transformer_cli.model.transformer import Transformer
 from transformer_cli.training import objective, run, signals
 from transformer_cli.training.clock import Clock
 from transformer_cli.training.forecast import forecast
@@ -342,6 +344,15 @@ def test_validating_more_often_does_not_touch_training() -> None:
     train(settings(validate_every=1), Path("often"))
     seldom, often = final_state(Path("seldom"))[0], final_state(Path("often"))[0]
     assert all(torch.equal(seldom[name], often[name]) for name in seldom)
+
+
+def test_what_is_validated_in_fp32_is_the_model_itself(monkeypatch: pytest.MonkeyPatch) -> None:
+    """A copy of all weights was made each time, also where none of them is cast."""
+    copied, real = list[object](), copy.deepcopy
+    monkeypatch.setattr(copy, "deepcopy", lambda one, *memo: copied.append(one) or real(one, *memo))
+    train(settings(), Path("x"))
+    assert not [one for one in copied if isinstance(one, Transformer)]
+    assert all("bleu" in event for event in events(Path("x")) if event["event"] == "validation")
 
 
 def test_validation_is_greedy_where_translations_are_to_be_samples() -> None:

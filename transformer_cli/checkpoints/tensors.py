@@ -122,6 +122,12 @@ def is_part(tensor: Tensor) -> bool:
     return hasattr(tensor, "full_tensor")
 
 
+def held_here(tensor: Tensor) -> Tensor:
+    """The tensor itself, or what this process holds of it; a change of one is a change of the other."""
+    own: Callable[[], Tensor] = getattr(tensor, "to_local", lambda: tensor)
+    return own()
+
+
 def as_held(tensor: Tensor, like: Tensor) -> Tensor:
     """A whole tensor as another of its shape is held: the tensor itself, or this process's part of it."""
     if not hasattr(like, "device_mesh"):
@@ -186,7 +192,7 @@ def _held(tensor: Tensor) -> tuple[int, Tensor]:
         return 0, tensor
     divided: Any = tensor
     [chunk] = divided.__create_chunk_list__()  # which is how PyTorch's own checkpoints ask
-    local: Tensor = divided.to_local()
+    local = held_here(tensor)
     assert local.shape[1:] == tensor.shape[1:], "rows are divided, and nothing else"
     return chunk.offsets[0] * math.prod(tensor.shape[1:]), local
 

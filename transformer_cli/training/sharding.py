@@ -20,7 +20,7 @@ from torch import Tensor, nn
 from torch.nn.parallel import DistributedDataParallel
 from torch.utils.checkpoint import checkpoint
 
-from transformer_cli.checkpoints.tensors import weights, whole
+from transformer_cli.checkpoints.tensors import held_here, weights, whole
 from transformer_cli.config.training import TrainingConfig
 from transformer_cli.data.loader import Batch
 from transformer_cli.model.attention import CrossAttention
@@ -81,7 +81,7 @@ class Sharding(ABC):
 
         held: their norm as it is, on the device. norm: that, times the factor.
         """
-        gradients = [parameter.grad for parameter in parameters if parameter.grad is not None]
+        gradients = [held_here(parameter.grad) for parameter in parameters if parameter.grad is not None]
         torch._foreach_mul_(gradients, factor * min(1.0, longest / (norm + 1e-6)))
 
     def step(
@@ -221,7 +221,9 @@ class Divided(Sharding):
         return True
 
     def norm(self, gradients: Sequence[Tensor]) -> Tensor:
-        return whole(super().norm(gradients))
+        """Of what each process has, put together: of whole tensors PyTorch would ask anew, for each, how it is held."""
+        own = super().norm([held_here(gradient) for gradient in gradients])
+        return self.world.total(own.square()).sqrt()
 
     def factor(self, n_targets: float) -> float:
         return self.usual / n_targets

@@ -127,7 +127,9 @@ class Validation:
 
     def bleu(self, model: Transformer) -> dict[str, Any]:
         """Greedy translations of the whole text, scored as `tx evaluate` scores them."""
-        frozen = copy.deepcopy(model).eval().compute_in(self.machine.dtype, training=False)
+        dtype = self.machine.dtype
+        # In fp32 nothing of it is cast, and what trains translates.
+        frozen = (model if dtype == torch.float32 else copy.deepcopy(model)).eval().compute_in(dtype, training=False)
         translator = Translator(
             frozen,
             self.tokenizer,
