@@ -312,6 +312,8 @@ class Run:
     def _texts(self, given: Mapping[str, corpus.Corpus] | None, *, is_new: bool) -> tuple[corpus.Corpus, corpus.Corpus]:
         """Training and validation text, the same as when the run began."""
         texts = used_texts(self.config, given, self.world, self.listener, is_new=is_new)
+        if words := directory.unchecked(self.run_dir, self.record, texts):
+            self.listener.warn(words)
         known = self.record.get("data", {})
         self.record["data"] = known | {name: text.as_json() for name, text in texts.items()}
         self.record["data"]["train"]["usual_sentences"] = usual_sentences(texts["train"].source)
