@@ -25,17 +25,20 @@ from transformer_cli.checkpoints.parts import DisturbedError
 from transformer_cli.checkpoints.store import load_checkpoint
 from transformer_cli.cli import processes
 from transformer_cli.config.run import RunConfig
-from transformer_cli.data import loader
+from transformer_cli.data import batching, loader
 from transformer_cli.errors import DataError, TxError
 from transformer_cli.training import keeping, material, objective, run, validation, watching
 from transformer_cli.training.parallel import joined
 from transformer_cli.training.run import train
 
 PLACES = {
-    "loader": (loader, "collate", 10),
-    "first batch": (loader, "collate", 1),
-    "forward": (objective, "loss_of", 6),
-    "first forward": (objective, "loss_of", 2),  # one is a preparation
+    "plan": (batching, "plan_of_rest", 3),
+    "first plan": (batching, "plan_of_rest", 1),
+    "loader": (loader, "collate", 11),
+    "first batch": (loader, "collate", 2),
+    "forward": (objective, "loss_of", 7),
+    "first forward": (objective, "loss_of", 3),
+    "first trial": (objective, "loss_of", 2),  # one is a preparation
     "save": (keeping.Keeper, "save", 3),
     "first save": (keeping.Keeper, "save", 1),
     "validation": (validation.Validation, "loss", 3),

@@ -189,7 +189,8 @@ class Material:
         asked = (number, tuple(shares))
         if self._latest is None or self._latest[0] != asked:
             self._latest = None  # before the next one takes as much memory
-            self._latest = asked, self._planned(number, shares)
+            with self.world.within("plan"):
+                self._latest = asked, self._planned(number, shares)
         return self._latest[1]
 
     def _planned(self, number: int, shares: Sequence[tuple[int, int]]) -> Epoch:

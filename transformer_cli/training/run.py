@@ -233,7 +233,6 @@ class Run:
 
     def _epoch(self, epoch: int, first: int) -> tuple[int, Iterator[loader.Batch]]:
         """How many batches an epoch has, and those from the first on."""
-        self.world.at("preparation")
         drawn, plan = self.material.epoch(epoch, self.progress.shares)
         self.clock.lap("epoch")
         self.world.at("update")
