@@ -210,9 +210,8 @@ class Run:
             f"{self.material.in_words(n_batches)}; {parameters}; "
             f"{self.machine.device}, {self.machine.precision} ({self.machine.reason}), threads: {self.machine.threads}"
         )
-        if self.machine.kind != "cpu":  # there, nothing could be halved
-            with self.listener.stage("trying the largest batches"):
-                try_out(learner, loader.batches(*self.material.largest(progress.epoch, progress.shares)))
+        with self.listener.stage("trying the largest batches"):
+            try_out(learner, loader.batches(*self.material.largest(progress.epoch, progress.shares, self.machine)))
         self.horizon = Horizon(
             config.training,
             updates_per_epoch=-(-n_batches // config.training.accumulation),
