@@ -16,6 +16,7 @@ from typing import Any
 
 import pytest
 import torch.distributed as dist
+from faults import note
 from ranks import codes, start
 
 from transformer_cli import environment, files
@@ -118,6 +119,7 @@ def test_what_befalls_one_process_ends_all_by_name(
         nonlocal calls
         calls += 1
         if int(os.environ.get("RANK", rank)) == rank and calls == call:
+            note(fault)
             FAULTS[fault]()
         return real(*arguments, **named)
 
@@ -152,6 +154,7 @@ def test_who_hangs_in_a_preparation_ends_all_by_name(
 
     def hanging(*arguments: object, **named: object) -> object:
         if os.environ["RANK"] == str(rank):
+            note("hangs")
             time.sleep(1000)
         return real(*arguments, **named)
 
