@@ -13,9 +13,11 @@ import re
 import signal
 import subprocess
 import sys
+import tempfile
 from collections.abc import Callable, Iterator, Mapping
 from pathlib import Path
 
+import faults
 import pytest
 from checkout import contents, left_behind
 from hypothesis import HealthCheck, settings
@@ -42,6 +44,23 @@ settings.load_profile("untimed")
 
 gc.set_threshold(10_000, 10, 100)
 """What is imported and collected stays to the end; to look for garbage in it as often as usual took a tenth of all."""
+
+
+def pytest_configure(config: pytest.Config) -> None:
+    """Whoever starts the tests counts the faults that they try."""
+    if not hasattr(config, "workerinput"):
+        descriptor, os.environ[faults.COUNTED] = tempfile.mkstemp(prefix="faults-")
+        os.close(descriptor)
+
+
+def pytest_terminal_summary(terminalreporter: pytest.TerminalReporter) -> None:
+    if said := faults.noted(Path(os.environ[faults.COUNTED])):
+        terminalreporter.write_line(said)
+
+
+def pytest_unconfigure(config: pytest.Config) -> None:
+    if not hasattr(config, "workerinput"):
+        Path(os.environ.pop(faults.COUNTED)).unlink()
 
 
 def pytest_make_parametrize_id(config: pytest.Config, val: object, argname: str) -> str | None:

@@ -2,12 +2,32 @@
 
 from __future__ import annotations
 
+import errno
 import gc
 import os
 import warnings
+from collections import Counter
 from collections.abc import Callable
+from pathlib import Path
 
 from transformer_cli import files
+
+COUNTED = "TX_FAULTS_COUNTED"
+"""Names the file in which all processes of a test session note the faults that befell them."""
+
+
+def note(kind: str) -> None:
+    """A fault happens now."""
+    if path := os.environ.get(COUNTED):
+        with open(path, "a", encoding="utf-8") as file:  # one short write, which no other process's falls into
+            file.write(f"{kind}\n")
+
+
+def noted(path: Path) -> str:
+    """How many there were, in words; empty for none."""
+    kinds = Counter(path.read_text(encoding="utf-8").split())
+    each = ", ".join(f"{n} {kind}" for kind, n in sorted(kinds.items()))
+    return f"{kinds.total()} faults happened: {each}" if kinds else ""
 
 
 class Saboteur:
@@ -23,6 +43,10 @@ class Saboteur:
         self.count = 0
         self.struck = False
 
+    @property
+    def kind(self) -> str:
+        return errno.errorcode.get(getattr(self.failure, "errno", None) or 0, type(self.failure).__name__)
+
     def __getattr__(self, name: str) -> Callable:
         operation = getattr(files.Disk(), name)
 
@@ -37,6 +61,7 @@ class Saboteur:
                     return written
             if self.count + 1 == self.nth and not self.struck:
                 self.struck = True
+                note(self.kind)
                 raise self.failure
             self.count += 1
             return operation(*arguments)
@@ -71,7 +96,7 @@ class Killer:
 
 
 class _Deadly(Saboteur):
-    CODE = 99
+    CODE, kind = 99, "killed"
 
     def __init__(self, nth: int) -> None:
         super().__init__(nth, SystemExit())

@@ -11,6 +11,7 @@ import subprocess
 import sys
 from pathlib import Path
 
+import faults
 import pytest
 from faults import Killer, Saboteur
 
@@ -91,6 +92,22 @@ def test_a_process_that_dies_at_any_operation_leaves_the_old_or_the_new_and_swee
             break
     assert nth > 4
     assert content(folder) == new
+
+
+def test_faults_that_happened_are_counted_in_every_process(tmp_path, monkeypatch):
+    """What the tests say at their end."""
+    counted = tmp_path / "counted"
+    counted.touch()
+    monkeypatch.setenv(faults.COUNTED, str(counted))
+    assert faults.noted(counted) == ""
+    for nth in (2, 1, 1000):
+        monkeypatch.setattr(files, "disk", Saboteur(nth, OSError(errno.EIO, os.strerror(errno.EIO))))
+        failure_of(lambda: files.write_text(tmp_path / "x", "y"))
+        monkeypatch.undo()
+        monkeypatch.setenv(faults.COUNTED, str(counted))
+    for nth in (1, 1000):
+        Killer(nth).run(lambda: files.write_text(tmp_path / "x", "y"))
+    assert faults.noted(counted) == "3 faults happened: 2 EIO, 1 killed"
 
 
 @pytest.mark.parametrize("open_something", [files.atomic_file, files.atomic_directory])

@@ -1,4 +1,4 @@
-"""A disk that refuses, in words: why, how much room is left, what to do."""
+"""A disk that refuses, in words: why, how much room is left, what to do; and what says that memory is not enough."""
 
 from __future__ import annotations
 
@@ -64,6 +64,14 @@ def anothers(path: str | Path) -> str:
 def is_failing(failure: OSError) -> bool:
     """Whether it is the disk's fault, whatever was asked of it."""
     return failure.errno in _FAILING
+
+
+def is_of_memory(failure: BaseException) -> bool:
+    """Whether memory is not enough, in any of the ways in which Python and PyTorch say so; the latter's kind is not
+    imported."""
+    words = ("out of memory", "can't allocate memory", "cannot allocate memory", "bad_alloc", "can't start new thread")
+    known = isinstance(failure, MemoryError) or type(failure).__name__ == "OutOfMemoryError"
+    return known or any(word in str(failure).lower() for word in words)
 
 
 def reason_of(failure: OSError) -> str:

@@ -650,6 +650,22 @@ def test_a_lost_record_is_said() -> None:
     assert any("run.json is missing" in line for line in warnings)
 
 
+@pytest.mark.parametrize("lacking", [["train", "valid"], ["valid"]])
+def test_a_record_that_lacks_only_a_text_says_so_and_notes_it_again(lacking: list[str]) -> None:
+    """Whatever text there was in its place was taken without a word."""
+    record = read_record(RUN)
+    known = {name: text for name, text in record["data"].items() if name not in lacking}
+    (RUN / "run.json").write_text(json.dumps(record | {"data": known}), encoding="utf-8")
+    warnings: list[str] = []
+    train(settings(), RUN, listener=Listener(warn=warnings.append))
+    [said] = [line for line in warnings if "run.json" in line]
+    names = " and ".join(f"data.{name}" for name in lacking)
+    assert said == f"run.json does not say what {names} was: what there is now is not checked, and noted"
+    assert read_record(RUN)["data"] == record["data"]
+    train(settings(), RUN, listener=Listener(warn=warnings.append))
+    assert len([line for line in warnings if "run.json" in line]) == 1
+
+
 @pytest.mark.parametrize("name", ["config.yaml", "metrics.jsonl"])
 def test_what_else_is_lost_is_said(name: str) -> None:
     """A run went on under other settings, or without its history, and nobody was told."""

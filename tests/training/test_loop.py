@@ -172,12 +172,18 @@ def test_an_optimizer_with_a_memory_does_not_begin_anew_in_silence() -> None:
     load_state_tensors(torch.optim.SGD(subject.model.parameters(), lr=0.1), subject.model, {})
 
 
-def memory_for(n: int, monkeypatch: pytest.MonkeyPatch, *, place: str = "there") -> None:
-    """As on a GPU with room for so many sentences at a time: more are too many on the way there, or back."""
+ON_GPU = torch.OutOfMemoryError("CUDA out of memory")
+ON_CPU = RuntimeError(
+    "[enforce fail at alloc_cpu.cpp:127] err == 0. DefaultCPUAllocator: can't allocate memory: you tri"
+)
+
+
+def memory_for(n: int, monkeypatch: pytest.MonkeyPatch, *, place: str = "there", failure: Exception = ON_GPU) -> None:
+    """As with room for so many sentences at a time: more are too many on the way there, or back."""
     real = objective.loss_of
 
     def fail(*_: object) -> None:
-        raise torch.OutOfMemoryError("CUDA out of memory")
+        raise failure
 
     def loss_of(model: Any, some: Batch, **named: Any) -> torch.Tensor:
         loss = real(model, some, **named)
@@ -199,10 +205,11 @@ def gradients_of(subject: Learner) -> list[torch.Tensor]:
     return found
 
 
+@pytest.mark.parametrize("failure", [ON_GPU, ON_CPU], ids=["gpu", "cpu"])
 @pytest.mark.parametrize("place", ["there", "back"])
 @pytest.mark.parametrize(("double", "near"), [(True, 1e-12), (False, 1e-6)], ids=["fp64", "fp32"])
 def test_what_memory_is_too_little_for_is_learned_in_parts_with_the_same_gradients(
-    double: bool, near: float, place: str, monkeypatch: pytest.MonkeyPatch
+    double: bool, near: float, place: str, failure: Exception, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     window = [batch(pairs(2)), batch(pairs(8, seed=1)), batch(pairs(1, seed=2))]
     whole, short = (learner(double=double, accumulation=3) for _ in range(2))
@@ -210,7 +217,7 @@ def test_what_memory_is_too_little_for_is_learned_in_parts_with_the_same_gradien
     short.portions.tell = told.append
     expected, found = gradients_of(whole), gradients_of(short)
     one = train_step(whole, window, step=1)
-    memory_for(2, monkeypatch, place=place)
+    memory_for(2, monkeypatch, place=place, failure=failure)
     other = train_step(short, window, step=1)
     torch.testing.assert_close(found, expected, rtol=near, atol=near)
     assert other.loss == pytest.approx(one.loss, rel=near)

@@ -19,6 +19,7 @@ from pathlib import Path
 from types import SimpleNamespace
 from typing import Any
 
+import numpy as np
 import pytest
 import torch
 from torch.optim.optimizer import register_optimizer_step_post_hook
@@ -33,12 +34,13 @@ from transformer_cli.config.run import RunConfig
 from transformer_cli.config.source import dump_config
 from transformer_cli.data import corpus
 from transformer_cli.errors import DataError, DivergedError, Interrupted, UsageError
-from transformer_cli.machine import Machine
+from transformer_cli.machine import Machine, decide
 from transformer_cli.model.positions import sinusoids
 from transformer_cli.model.transformer import Transformer
 from transformer_cli.training import objective, run, signals
 from transformer_cli.training.clock import Clock
 from transformer_cli.training.forecast import forecast
+from transformer_cli.training.material import Material
 from transformer_cli.training.outcome import Outcome
 from transformer_cli.training.run import Listener, train
 from transformer_cli.training.signals import StopRequest
@@ -607,9 +609,8 @@ def test_a_run_that_was_moved_goes_on() -> None:
 
 
 @pytest.fixture
-def elsewhere(monkeypatch: pytest.MonkeyPatch) -> list[tuple[int, int]]:
-    """The CPU passes for something else, by name; of each batch that is learned from, the pieces, and those of its
-    longest sentence."""
+def learned(monkeypatch: pytest.MonkeyPatch) -> list[tuple[int, int]]:
+    """Of each batch that is learned from, the pieces, and those of its longest sentence."""
     seen: list[tuple[int, int]] = []
     real = objective.loss_of
 
@@ -620,33 +621,55 @@ def elsewhere(monkeypatch: pytest.MonkeyPatch) -> list[tuple[int, int]]:
         return real(model, batch, **named)
 
     monkeypatch.setattr(objective, "loss_of", loss_of)
-    monkeypatch.setattr(Machine, "kind", property(lambda machine: "mps"))
     return seen
 
 
-def test_where_memory_may_be_short_the_largest_batches_are_tried_first(elsewhere: list[tuple[int, int]]) -> None:
+@pytest.fixture(params=["cpu", "mps"])
+def kind(request: pytest.FixtureRequest, monkeypatch: pytest.MonkeyPatch) -> str:
+    """The CPU, or what it passes for, by name."""
+    monkeypatch.setattr(Machine, "kind", property(lambda machine: request.param))
+    return str(request.param)
+
+
+def test_the_largest_batches_are_tried_first(kind: str, learned: list[tuple[int, int]]) -> None:
+    """Of a CPU one: there each takes as long as an update."""
     config = settings(max_epochs=1)
     train(config.model_copy(update={"tokenizer": config.tokenizer.model_copy(update={"sampling": 0.0})}), Path("x"))
-    tried, epoch = elsewhere[:2], elsewhere[2:]
-    assert len(epoch) == final_state(Path("x"))[2]["step"]
-    assert tried[0][0] == max(pieces for pieces, _ in epoch)
-    assert tried[1][1] == max(longest for _, longest in epoch)
+    n_steps = final_state(Path("x"))[2]["step"]
+    tried, epoch = learned[:-n_steps], learned[-n_steps:]
+    most, longest = max(pieces for pieces, _ in epoch), max(longest for _, longest in epoch)
+    assert tried[0][0] == most
+    assert kind == "cpu" or tried[1][1] == longest
+    assert len(tried) == (1 if kind == "cpu" else 2)
+
+
+def test_of_a_few_long_sentences_attention_may_take_more_than_of_many_pieces() -> None:
+    """By the factors of a CPU, where it is written out."""
+    config = settings()
+    material = Material.__new__(Material)  # of which only the configuration is asked
+    material.config = config
+    machine = decide(config)
+    many, few = np.full((300, 2), 10), np.full((2, 2), 1000)
+    assert material._bytes(few, machine) > material._bytes(many, machine)
+    assert material._bytes(few[:1] // 10, machine) < material._bytes(many, machine)
 
 
 def test_to_try_them_moves_no_bit_and_parts_do_not_end_a_run(
-    elsewhere: list[tuple[int, int]], monkeypatch: pytest.MonkeyPatch
+    kind: str, learned: list[tuple[int, int]], monkeypatch: pytest.MonkeyPatch
 ) -> None:
     train(settings(), Path("tried"))
+    n_tried = len(learned) - 12
     with monkeypatch.context() as patch:
-        patch.setattr(Machine, "kind", property(lambda machine: "cpu"))
+        patch.setattr(run, "try_out", lambda learner, batches: None)
         train(settings(), Path("not-tried"))
-    assert len(elsewhere) == 2 * 12 + 2
+    assert n_tried > 0
+    assert len(learned) == 12 + n_tried + 12
     assert_same_bits(Path("tried"), Path("not-tried"))
     real, warnings = objective.loss_of, []
 
     def short(model: Any, batch: Any, **named: Any) -> torch.Tensor:
         if model.training and len(batch.indices) > 5:
-            raise torch.OutOfMemoryError("CUDA out of memory")
+            raise RuntimeError("DefaultCPUAllocator: can't allocate memory: you tried to allocate 95993856 bytes")
         return real(model, batch, **named)
 
     monkeypatch.setattr(objective, "loss_of", short)
@@ -658,8 +681,8 @@ def test_to_try_them_moves_no_bit_and_parts_do_not_end_a_run(
 
 
 def bad_losses(monkeypatch: pytest.MonkeyPatch, *numbers: int) -> None:
-    """Let the losses of these batches, counted from 1, be none."""
-    counter, real = itertools.count(1), objective.loss_of
+    """Let the losses of these batches, counted from 1 after the one that is tried first, be none."""
+    counter, real = itertools.count(), objective.loss_of
 
     def loss_of(*arguments: Any, **named: Any) -> torch.Tensor:
         loss = real(*arguments, **named)

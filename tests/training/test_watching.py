@@ -16,6 +16,7 @@ from typing import Any
 
 import pytest
 import torch.distributed as dist
+from faults import note
 from ranks import codes, start
 
 from transformer_cli import environment, files
@@ -25,17 +26,20 @@ from transformer_cli.checkpoints.parts import DisturbedError
 from transformer_cli.checkpoints.store import load_checkpoint
 from transformer_cli.cli import processes
 from transformer_cli.config.run import RunConfig
-from transformer_cli.data import loader
+from transformer_cli.data import batching, loader
 from transformer_cli.errors import DataError, TxError
 from transformer_cli.training import keeping, material, objective, run, validation, watching
 from transformer_cli.training.parallel import joined
 from transformer_cli.training.run import train
 
 PLACES = {
-    "loader": (loader, "collate", 10),
-    "first batch": (loader, "collate", 1),
-    "forward": (objective, "loss_of", 6),
-    "first forward": (objective, "loss_of", 2),  # one is a preparation
+    "plan": (batching, "plan_of_rest", 3),
+    "first plan": (batching, "plan_of_rest", 1),
+    "loader": (loader, "collate", 11),
+    "first batch": (loader, "collate", 2),
+    "forward": (objective, "loss_of", 7),
+    "first forward": (objective, "loss_of", 3),
+    "first trial": (objective, "loss_of", 2),  # one is a preparation
     "save": (keeping.Keeper, "save", 3),
     "first save": (keeping.Keeper, "save", 1),
     "validation": (validation.Validation, "loss", 3),
@@ -91,6 +95,8 @@ SOME = [
     ("raises", "save", 1),
     ("hangs", "validation", 0),
     ("hangs", "first validation", 1),
+    ("hangs", "plan", 0),
+    ("hangs", "first trial", 1),
     ("dies", "forward", 0),
     ("stops", "loader", 0),
     ("raises", "write", 1),
@@ -113,6 +119,7 @@ def test_what_befalls_one_process_ends_all_by_name(
         nonlocal calls
         calls += 1
         if int(os.environ.get("RANK", rank)) == rank and calls == call:
+            note(fault)
             FAULTS[fault]()
         return real(*arguments, **named)
 
@@ -147,6 +154,7 @@ def test_who_hangs_in_a_preparation_ends_all_by_name(
 
     def hanging(*arguments: object, **named: object) -> object:
         if os.environ["RANK"] == str(rank):
+            note("hangs")
             time.sleep(1000)
         return real(*arguments, **named)
 

@@ -15,7 +15,7 @@ import typer
 
 from transformer_cli.cli import console, signals
 from transformer_cli.errors import Interrupted, ToldError, TxError, UsageError
-from transformer_cli.trouble import barred, hint_of
+from transformer_cli.trouble import barred, hint_of, is_of_memory
 
 BUG, USAGE, RESOURCE = 1, 2, 5
 
@@ -75,7 +75,7 @@ def _report(error: Exception) -> int:
             else "there is too little memory for it (`ulimit -v` shows a limit), or it has to be installed anew.",
         )
         return RESOURCE
-    if _is_out_of_memory(error):
+    if is_of_memory(error) or (isinstance(error, SystemError) and _has_memory_limit()):
         console.error("not enough memory", hint="a smaller training.budget_tokens or decoding.batch_size needs less.")
         return RESOURCE
     if isinstance(error, OSError) and error.strerror:
@@ -137,16 +137,8 @@ def _is_nowhere() -> bool:
     return False
 
 
-def _is_out_of_memory(error: Exception) -> bool:
-    """Python's and PyTorch's ways to say so; the latter without importing it."""
-    if isinstance(error, SystemError):  # of an extension that does not look at what it was given
-        return _has_memory_limit()
-    words = ("can't allocate memory", "cannot allocate memory", "bad_alloc", "can't start new thread")
-    known = isinstance(error, MemoryError) or type(error).__name__ == "OutOfMemoryError"
-    return known or any(word in str(error).lower() for word in words)
-
-
 def _has_memory_limit() -> bool:
+    """Which a SystemError is of: an extension has not looked at what it was given."""
     try:
         import resource  # not on Windows
     except ImportError:

@@ -236,6 +236,16 @@ def lost(run_dir: Path, record: Mapping[str, Any], step: int) -> Iterator[str]:
         yield f"{METRICS} is missing: what was measured up to step {step:,} is lost"
 
 
+def unchecked(run_dir: Path, record: Mapping[str, Any], texts: Iterable[str]) -> str:
+    """Which texts of a run that learned from them nobody can check, in words; empty where all can be, or where nothing
+    is known of the run."""
+    lacking = [f"data.{name}" for name in texts if name not in record.get("data", {})]
+    is_trained = any(step_of(path.name) for path in list_checkpoints(run_dir))
+    if not lacking or not is_trained or "versions" not in record:
+        return ""
+    return f"run.json does not say what {' and '.join(lacking)} was: what there is now is not checked, and noted"
+
+
 def _settings(values: Mapping[str, Any], keys: Iterable[str]) -> str:
     """As options of a command."""
     texts = ((key, value if isinstance(value, str) else files.json_line(value)) for key, value in values.items())

@@ -10,8 +10,11 @@ from pathlib import Path
 from typing import Any
 
 import numpy as np
+import numpy.typing as npt
 
 from transformer_cli import files
+from transformer_cli.accounting.flops import Work
+from transformer_cli.accounting.memory import Storage, activations
 from transformer_cli.config.run import RunConfig
 from transformer_cli.data import batching
 from transformer_cli.data.binary import EncodedCorpus
@@ -23,6 +26,7 @@ from transformer_cli.data.sampled import Draw, SampledCorpus
 from transformer_cli.data.text import as_text, where_in_words
 from transformer_cli.data.volumes import Remembered, Volumes, encoded_before
 from transformer_cli.evaluation.words import WORD_COUNTS, WordCounts, count_words, save_word_counts
+from transformer_cli.machine import Machine
 from transformer_cli.tokenizer import Tokenizer
 from transformer_cli.tokenizer.losses import LINES_WITH_UNKNOWN, Unknown, lacking, remedy, rewriting
 from transformer_cli.training.listening import Advance, Listener
@@ -189,7 +193,8 @@ class Material:
         asked = (number, tuple(shares))
         if self._latest is None or self._latest[0] != asked:
             self._latest = None  # before the next one takes as much memory
-            self._latest = asked, self._planned(number, shares)
+            with self.world.within("plan"):
+                self._latest = asked, self._planned(number, shares)
         return self._latest[1]
 
     def _planned(self, number: int, shares: Sequence[tuple[int, int]]) -> Epoch:
@@ -205,14 +210,24 @@ class Material:
             world=self.world.size,
         )
 
-    def largest(self, number: int, shares: Sequence[tuple[int, int]] = ()) -> Epoch:
+    def largest(self, number: int, shares: Sequence[tuple[int, int]], machine: Machine) -> Epoch:
         """This process's batches of an epoch that take most memory: the one with the most pieces, and the one with the
-        longest sentence, of whose length attention takes the square."""
+        longest sentence, of whose length attention takes the square. On a CPU, where each takes as long as an update,
+        only the one that is computed to take more."""
         text, plan = self.epoch(number, shares)
         every = text.lengths
         sizes = [(int(lengths.sum()), int(lengths.max(initial=0))) for lengths in (every[batch] for batch in plan)]
         most, longest = (max(range(len(plan)), key=lambda n, by=by: sizes[n][by]) for by in (0, 1))  # type: ignore[misc]
-        return text, [plan[n] for n in (most, longest)]
+        largest = [plan[n] for n in dict.fromkeys((most, longest))]
+        if machine.kind == "cpu":
+            largest = [max(largest, key=lambda batch: self._bytes(every[batch], machine))]
+        return text, largest
+
+    def _bytes(self, lengths: npt.NDArray[np.integer], machine: Machine) -> int:
+        """Of activations, roughly. lengths: of a batch's sentences, source and target."""
+        work = Work(len(lengths), *lengths.max(axis=0).tolist())
+        storage = Storage(precision=machine.precision, fused=machine.fused_attention)
+        return sum(item.bytes for item in activations(self.config.counted, work, storage))
 
     def places(self, indices: Iterable[int]) -> list[int]:
         """Where in the text the pairs lie that batches of the latest epoch name so; each once."""

@@ -115,6 +115,14 @@ class World:
         if self.watch is not None:
             self.watch.touch(kind)
 
+    @contextmanager
+    def within(self, kind: str) -> Iterator[None]:
+        """What this process does for a while, until it goes on with what it did."""
+        before = "" if self.watch is None else self.watch.kind
+        self.at(kind)
+        yield
+        self.at(before)
+
     def touch(self) -> None:
         """A part of that is done. Raises what ended another process."""
         if self.watch is not None:

@@ -210,9 +210,8 @@ class Run:
             f"{self.material.in_words(n_batches)}; {parameters}; "
             f"{self.machine.device}, {self.machine.precision} ({self.machine.reason}), threads: {self.machine.threads}"
         )
-        if self.machine.kind != "cpu":  # there, nothing could be halved
-            with self.listener.stage("trying the largest batches"):
-                try_out(learner, loader.batches(*self.material.largest(progress.epoch, progress.shares)))
+        with self.listener.stage("trying the largest batches"):
+            try_out(learner, loader.batches(*self.material.largest(progress.epoch, progress.shares, self.machine)))
         self.horizon = Horizon(
             config.training,
             updates_per_epoch=-(-n_batches // config.training.accumulation),
@@ -233,7 +232,6 @@ class Run:
 
     def _epoch(self, epoch: int, first: int) -> tuple[int, Iterator[loader.Batch]]:
         """How many batches an epoch has, and those from the first on."""
-        self.world.at("preparation")
         drawn, plan = self.material.epoch(epoch, self.progress.shares)
         self.clock.lap("epoch")
         self.world.at("update")
@@ -312,6 +310,8 @@ class Run:
     def _texts(self, given: Mapping[str, corpus.Corpus] | None, *, is_new: bool) -> tuple[corpus.Corpus, corpus.Corpus]:
         """Training and validation text, the same as when the run began."""
         texts = used_texts(self.config, given, self.world, self.listener, is_new=is_new)
+        if words := directory.unchecked(self.run_dir, self.record, texts):
+            self.listener.warn(words)
         known = self.record.get("data", {})
         self.record["data"] = known | {name: text.as_json() for name, text in texts.items()}
         self.record["data"]["train"]["usual_sentences"] = usual_sentences(texts["train"].source)

@@ -22,6 +22,7 @@ from transformer_cli.training.parallel import World
 from transformer_cli.training.scaling import LossScale
 from transformer_cli.training.schedules import Spent, learning_rate
 from transformer_cli.training.sharding import Sharding
+from transformer_cli.trouble import is_of_memory
 
 
 @dataclass(frozen=True)
@@ -243,13 +244,15 @@ def try_out(learner: Learner, batches: Iterable[Batch]) -> None:
     """
     sharding = learner.sharding
     trained = [parameter for parameter in learner.model.parameters() if parameter.requires_grad]
-    room = [] if learner.optimizer.state else [torch.empty_like(parameter) for parameter in 2 * trained]
-    sharding.begin()
-    for batch in batches:
-        # Gradients of an earlier batch are there while a later one is learned from.
-        window = [batch] * min(2, learner.options.accumulation)
-        _learn(learner, window, step=0, is_update=sharding.is_shared(is_last=False))
-        learner.optimizer.zero_grad()
+    # Of zeros: a system gives memory only to who writes to it, and ends then whoever is too large.
+    room = [] if learner.optimizer.state else [torch.zeros_like(parameter) for parameter in 2 * trained]
+    with learner.world.within("trial"):
+        sharding.begin()
+        for batch in batches:
+            # Gradients of an earlier batch are there while a later one is learned from.
+            window = [batch] * min(2, learner.options.accumulation)
+            _learn(learner, window, step=0, is_update=sharding.is_shared(is_last=False))
+            learner.optimizer.zero_grad()
     del room
 
 
@@ -275,7 +278,9 @@ def _learn(
                 is_shared = is_shared or sharding.is_shared(is_last=is_last)
                 losses.append(sharding.learn(part, n_targets=n_targets, is_last=is_last, scale=scale))
             return parts, losses
-        except torch.OutOfMemoryError as failure:
+        except Exception as failure:
+            if not is_of_memory(failure):
+                raise
             is_divisible = any(len(part.source_lengths_B) > 1 for part in parts)
             if is_shared or not is_divisible:
                 hint = "training.recompute: true needs less, also when this run goes on; in a new one, so does a "

@@ -72,7 +72,7 @@ class Watch(threading.Thread):
         self._found = threading.Event()
         self._launcher = environment.launcher()
         self._beats = self._meetings = self._steps = self._signs = 0
-        self._kind, self._since = "preparation", time.monotonic()
+        self.kind, self._since = "preparation", time.monotonic()
         self._longest: dict[str, float] = {}
         self._rests, self._used_s, self._longest_rest = self._since, 0.0, 0.0
         self._is_for_all = self._is_for_disk = False
@@ -87,17 +87,17 @@ class Watch(threading.Thread):
         """The main thread has come so far. kind: what it does next, if that is something else. is_for_disk: it waits
         for a disk, as others need not: a sign of life, but no step that all make."""
         now = time.monotonic()
-        self._longest[self._kind] = max(self._longest.get(self._kind, 0.0), now - self._since)
+        self._longest[self.kind] = max(self._longest.get(self.kind, 0.0), now - self._since)
         # What others or a disk took long over says nothing of this process.
-        if not self._is_for_all and not self._is_for_disk and self._kind != "preparation":
+        if not self._is_for_all and not self._is_for_disk and self.kind != "preparation":
             self._longest_rest = max(self._longest_rest, now - self._rests)
         if is_for_disk:  # before anything by which it is judged: see `_tell`
             self._signs += 1
         else:
             self._steps += 1
         if kind is not None:
-            self._known.add(self._kind)
-            self._kind = kind
+            self._known.add(self.kind)
+            self.kind = kind
         self._since = self._rests = now
         self._is_for_all, self._is_for_disk = False, is_for_disk
         if self.failure is not None:
@@ -168,7 +168,7 @@ class Watch(threading.Thread):
         """Seconds that the piece of work at hand may take, by what is known now: in any case, and where others are
         ahead. For the thread that tells."""
         limit_s, idle_s = FIRST_S, max(STUCK_S, AGAIN * self._longest_rest)
-        if (kind := self._kind) == "preparation":  # which may be another one at once
+        if (kind := self.kind) == "preparation":  # which may be another one at once
             limit_s, idle_s = math.inf, IDLE_S
         elif kind in self._known:
             limit_s = max(STUCK_S, LONGER * self._longest[kind])
