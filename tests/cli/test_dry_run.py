@@ -15,15 +15,17 @@ from conftest import PAIRS
 from transformer_cli.cli import failures
 from transformer_cli.cli.app import main
 from transformer_cli.data import stream, text
-from transformer_cli.training import forecast
+from transformer_cli.training import rehearsal
 from transformer_cli.training.run import Outcome
 
 SMALL = ("--set", "model={d_model: 32, n_heads: 2, d_ff: 64, n_layers: 1}", "--set", "tokenizer.vocab_size=100")
 
 
 @pytest.fixture
-def folder(tmp_path: Path) -> Path:
-    """The current folder, with clean texts: twelve pairs to learn from, and others to validate with."""
+def folder(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
+    """The current folder, with clean texts: twelve pairs to learn from, and others to validate with. Few updates are
+    timed."""
+    monkeypatch.setattr(rehearsal, "SECONDS", 0.0)
     write("train", PAIRS)
     write("dev", [["wo ist er", "where is he"], ["wer ist das", "who is that"]])
     Path("mine.yaml").write_text("data: {train: train, valid: dev, source: de, target: en}\n", encoding="utf-8")
@@ -49,14 +51,13 @@ def dry(capfd: pytest.CaptureFixture[str], *arguments: str) -> dict[str, Any]:
 def test_a_dry_run_says_that_the_rate_would_not_do_what_is_meant(
     folder: Path, capfd: pytest.CaptureFixture[str]
 ) -> None:
-    """Training said so once it had begun. With epochs only who times updates knows how many there are."""
+    """Training said so once it had begun. With epochs only who times updates knew how many there are."""
     rises = ("--set", "training.warmup_steps=30", "--set", "training.max_steps=20")
     assert tx("--dry-run", *rises) == 0
     assert "warning: the learning rate still rises when training ends, after 20 updates" in capfd.readouterr().err
     assert "still rises" in dry(capfd, *rises)["warning"]
     falls = ("--set", "training.warmup_steps=0", "--set", "training.schedule=cosine", "--set", "training.max_epochs=2")
-    assert dry(capfd, *falls)["warning"] == ""
-    assert "training.budget={epochs: 2}" in dry(capfd, *falls, "--time")["warning"]
+    assert "training.budget={epochs: 2}" in dry(capfd, *falls)["warning"]
 
 
 def test_a_dry_run_says_which_references_no_translation_can_equal(
@@ -141,18 +142,16 @@ def test_the_parameters_of_a_dry_run_are_those_of_the_model_that_training_builds
     assert (anew["step"], anew["finished"], anew["replaces"]) == (0, None, True)
 
 
-def test_the_time_of_a_budget_of_minutes_is_the_budget(
-    folder: Path, capfd: pytest.CaptureFixture[str], monkeypatch: pytest.MonkeyPatch
-) -> None:
-    monkeypatch.setattr(forecast, "REHEARSAL_S", 1.0)
+def test_the_time_of_a_budget_of_minutes_is_the_budget(folder: Path, capfd: pytest.CaptureFixture[str]) -> None:
     budget = ("--set", "training.budget.minutes=90", "--set", "training.warmup_steps=10%")
-    found = dry(capfd, *budget, "--time")
+    found = dry(capfd, *budget)
     assert (found["peak_step"], found["peak_rate"]) == (None, 0.001)
     assert found["length"]["left"]["seconds"] == pytest.approx(5400, abs=2)
-    assert tx("--dry-run", "--time", *budget) == 0
+    assert tx("--dry-run", *budget) == 0
     shown = capfd.readouterr().out
     assert "0.001 at its peak, at the end of the warm-up" in shown
-    assert "time        about 90 min; training ends when its budget is spent (minutes: 90)" in shown
+    assert re.search(r"^time        about 90 min, estimated from \d+ updates, of 12 pairs; training ends", shown, re.M)
+    assert "ends when its budget is spent (minutes: 90)" in shown
 
 
 def test_what_is_suspicious_is_told_with_its_lines(folder: Path, capfd: pytest.CaptureFixture[str]) -> None:
@@ -294,27 +293,25 @@ def test_a_dry_run_refuses_what_an_existing_run_would_refuse(
     assert "data.train is no longer the text" in capfd.readouterr().err
 
 
-def test_a_few_updates_are_timed_on_request_and_nothing_is_written(
-    folder: Path, monkeypatch: pytest.MonkeyPatch, capfd: pytest.CaptureFixture[str]
+@pytest.mark.parametrize("how", [[], ["--time"]], ids=["plain", "thorough"])
+def test_a_few_updates_are_timed_and_nothing_is_written(
+    how: list[str], folder: Path, capfd: pytest.CaptureFixture[str]
 ) -> None:
     """The scale is the machine's; the ratio of two lengths is that of their updates."""
     before = sorted(folder.rglob("*"))
-    monkeypatch.setattr("transformer_cli.training.forecast.REHEARSAL_S", 0.0)
-    arguments = ["--time", "--set", "device=cpu", "--set", "precision=fp32", "--set", "threads=1"]
+    arguments = [*how, "--set", "device=cpu", "--set", "precision=fp32", "--set", "threads=1"]
     short, long = (dry(capfd, *arguments, "--set", f"training.max_steps={n}")["length"] for n in (1000, 1_000_000))
     assert 100 < long["left"]["seconds"] / short["left"]["seconds"] < 10_000
     assert long["ends"] == "at step 1,000,000 (max_steps)"
-    assert dry(capfd)["length"] is None
     assert tx("--dry-run", *arguments, "--set", "training.max_steps=3") == 0
     assert "time        too short to be timed; training ends at step 3 (max_steps)" in capfd.readouterr().out
     assert sorted(folder.rglob("*")) == before
 
 
 def test_the_epoch_that_may_be_the_last_is_the_one_that_training_would_name(
-    folder: Path, monkeypatch: pytest.MonkeyPatch, capfd: pytest.CaptureFixture[str]
+    folder: Path, capfd: pytest.CaptureFixture[str]
 ) -> None:
     """What the timed updates lost is part of the first epoch's mean."""
-    monkeypatch.setattr("transformer_cli.training.forecast.REHEARSAL_S", 0.0)
     text = f"data.train={json.dumps({'pairs': PAIRS * 100})}"
     settings = (
         text,

@@ -24,6 +24,7 @@ if TYPE_CHECKING:
     from transformer_cli.training.expense import Disk, Preparing
     from transformer_cli.training.forecast import Forecast
     from transformer_cli.training.outcome import Outcome
+    from transformer_cli.training.rehearsal import Length
 
 MORE = {
     "max_epochs": "raise training.max_epochs",
@@ -43,11 +44,17 @@ def train(
         typer.Option("--overwrite", help="Start anew; the existing run is deleted as soon as the new one begins."),
     ] = False,
     dry_run: Annotated[
-        bool, typer.Option("--dry-run", help="Check configuration and text, and say what would happen.")
+        bool,
+        typer.Option(
+            "--dry-run", help="Check configuration and text, and say what would happen and how long it would take."
+        ),
     ] = False,
     timed: Annotated[
         bool,
-        typer.Option("--time", help="With --dry-run: make a few updates, and estimate how long training would take."),
+        typer.Option(
+            "--time",
+            help="With --dry-run: tell the time from all of the text and whole updates, not from parts.",
+        ),
     ] = False,
     processes: Annotated[
         int, typer.Option("--processes", min=1, metavar="N", help="Train with this many processes on this machine.")
@@ -70,7 +77,7 @@ def train(
 
     Examples:
       tx train -c tiny.yaml
-      tx train -c tiny.yaml --dry-run --time
+      tx train -c tiny.yaml --dry-run
       tx train -c tiny.yaml --run-dir runs/wider --set model.d_model=256
     """
     from transformer_cli.cli.live import listener, stages
@@ -218,8 +225,7 @@ def _show(found: Forecast, *, as_json: bool, strict: bool) -> None:
         if found.disk is not None and found.preparing is not None:
             facts |= {"disk": _on_disk(found.disk), "preparing": _before(found.preparing)}
         if (length := found.length) is not None:
-            takes = "too short to be timed" if length.left is None else length.left.in_words()
-            facts["time"] = f"{takes}; training ends {length.ends}"
+            facts["time"] = f"{_takes(length)}; training ends {length.ends}"
         console.result("")
         for name, fact in facts.items():
             console.result(f"{name:<11} {fact}")
@@ -257,6 +263,15 @@ def _before(preparing: Preparing) -> str:
     parts = {"reading": preparing.reading, "tokenizer": preparing.tokenizer, "encoding": preparing.encoding}
     named = ", ".join(f"{name} {spelled(seconds)}" for name, seconds in parts.items() if seconds)
     return f"about {spelled(preparing.seconds)}: {named}"
+
+
+def _takes(length: Length) -> str:
+    """How long training takes, and what that is told from."""
+    if length.left is None:
+        return "too short to be timed"
+    parts = "parts of " * length.of_parts
+    basis = f"from {parts}{counted(length.n_timed, 'updates')}, of {counted(length.of_pairs, 'pairs')}"
+    return f"{length.left.in_words()}, estimated {basis}"
 
 
 def _size(n_bytes: int) -> str:

@@ -81,6 +81,19 @@ class Corpus:
         ends = np.cumsum([0, *(part.pairs for part in self.parts)])
         return np.diff(np.searchsorted(places, ends)).tolist()
 
+    def sample(self, n: int) -> Corpus:
+        """So many pairs from all over the text, in memory, of its parts in their shares; all of it where it has no
+        more."""
+        import numpy as np
+
+        if len(self) <= n:
+            return self
+        places = np.linspace(0, len(self) - 1, n).astype(np.int64)
+        of_each = zip(self.parts, self.of_each_part(places), strict=True)
+        parts = tuple(replace(part, pairs=pairs) for part, pairs in of_each)
+        source, target = ([side[place] for place in places.tolist()] for side in (self.source, self.target))
+        return Corpus(source, target, parts=parts)
+
     def as_json(self) -> dict[str, Any]:
         """What run.json keeps of a text, to know it again."""
         parts = {"parts": [part.as_json() for part in self.parts]} if self.parts else {}

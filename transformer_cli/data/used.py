@@ -22,10 +22,10 @@ from transformer_cli.wording import counted
 
 
 def as_used(texts: Mapping[str, Corpus], data: DataConfig) -> dict[str, Corpus]:
-    """Texts by what they are used for: of the training text `train`, and `valid` where that is held out of it; the
-    others as they are."""
-    text = learnable(texts["train"])
-    return dict(texts) | ({"train": text} if data.held_out is None else hold_out(text, data.held_out))
+    """Texts by what they are used for: of the training text `train`, and `valid` where that is to be held out of it and
+    was not yet; the others as they are."""
+    text, share = learnable(texts["train"]), data.held_out
+    return dict(texts) | ({"train": text} if share is None or "valid" in texts else hold_out(text, share))
 
 
 def learnable(corpus: Corpus) -> Corpus:

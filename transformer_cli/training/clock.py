@@ -42,6 +42,8 @@ class Clock:
         self.updates = 0
         self.seconds = 0.0
         """Of updates, here and now: a run that continues has more."""
+        self.expected: float | None = None
+        """The pace, where it was told otherwise than by updates that were counted here."""
         self._recent_s = self._recent_tokens = 0.0
 
     def begin(self, passed_s: float) -> None:
@@ -79,7 +81,7 @@ class Clock:
     @property
     def pace(self) -> float | None:
         """Seconds per target token by now; None as long as nobody can tell."""
-        return self._recent_s / self._recent_tokens if self.is_warm else None
+        return self._recent_s / self._recent_tokens if self.is_warm else self.expected
 
 
 @dataclass(frozen=True)
@@ -228,7 +230,7 @@ class Horizon:
         tokens = tokens_here * n_updates / here if n_updates <= here else tokens_here + mean * (n_updates - here)
 
         def moments(every: int) -> int:
-            return last // every - (first - 1) // every
+            return last // every - max(first - 1, 0) // every
 
         n_validations = moments(options.validate_every) + (last % options.validate_every > 0)
         n_checkpoints = n_validations + (moments(options.checkpoint_every) if options.checkpoint_every else 0)

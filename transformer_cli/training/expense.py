@@ -80,7 +80,10 @@ def expense(
     texts: train and valid, as they are used. tokenizer: None where it would still be trained. pieces: of source and
     target, at most. reading_s: how long it took to read the texts.
     """
-    sample, n_pairs = _sample(texts["train"]), sum(len(texts[name]) for name in ("train", "valid") if name in texts)
+    sample, n_pairs = (
+        texts["train"].sample(SAMPLE),
+        sum(len(texts[name]) for name in ("train", "valid") if name in texts),
+    )
     tokenizer_s = 0.0
     to_encode = len(texts["train"])
     if not overwrite and tokenizer is not None:
@@ -105,12 +108,6 @@ def expense(
     return disk, Preparing(reading_s, tokenizer_s, encoding_s * to_encode / len(texts["train"]))
 
 
-def _sample(text: Corpus, n: int = SAMPLE) -> Corpus:
-    """So many pairs from all over the text."""
-    places = np.unique(np.linspace(0, len(text) - 1, n).astype(np.int64)).tolist()
-    return Corpus([text.source[place] for place in places], [text.target[place] for place in places])
-
-
 def _to_encode(text: Corpus, tokenizer: Tokenizer, config: RunConfig, run_dir: Path) -> int:
     """How many pairs of the training text are still to be encoded. To tell, the text may have to be hashed, which takes
     another pass: not where nothing was encoded yet."""
@@ -133,7 +130,7 @@ def _learned(sample: Corpus, n_pairs: int, config: RunConfig) -> tuple[Tokenizer
     are told from a part of the sample.
     """
     seconds = []
-    for part in (_sample(sample, SAMPLE // 4), sample):
+    for part in (sample.sample(SAMPLE // 4), sample):
         start = time.perf_counter()
         tokenizer, _ = train_tokenizer(
             config.tokenizer, part.source, part.target, seed=config.seed, tags=config.data.tagged

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import time
 from collections.abc import Mapping
-from dataclasses import asdict, dataclass, field, replace
+from dataclasses import asdict, dataclass, field
 from pathlib import Path
 from typing import Any
 
@@ -18,26 +18,19 @@ from transformer_cli.data import corpus
 from transformer_cli.data.checks import Finding, Looked, findings
 from transformer_cli.data.used import as_used
 from transformer_cli.files import check_directory
-from transformer_cli.machine import decide, device_of
-from transformer_cli.temporary import temporary_directory
+from transformer_cli.machine import decide
 from transformer_cli.tokenizer import Tokenizer, read_tokenizer
 from transformer_cli.tokenizer.losses import rewriting
 from transformer_cli.training.beginning import parent_of
-from transformer_cli.training.clock import Clock, Horizon, Left
 from transformer_cli.training.directory import check_ours, check_same, check_text
 from transformer_cli.training.expense import Disk, Preparing, expense
 from transformer_cli.training.keeping import newest_whole
-from transformer_cli.training.listening import Listener, Stage, unseen
-from transformer_cli.training.parallel import joined
+from transformer_cli.training.listening import Stage, unseen
 from transformer_cli.training.progress import Progress, check_unspent, is_over, progress_of
+from transformer_cli.training.rehearsal import Length, length_of
 from transformer_cli.training.replacing import beside
-from transformer_cli.training.run import Run
 from transformer_cli.training.schedules import cut_short, peak
-from transformer_cli.training.signals import StopRequest
 from transformer_cli.wording import counted
-
-REHEARSAL_S = 5.0
-"""Of updates that are timed; a few of them, however long they take."""
 
 
 @dataclass(frozen=True)
@@ -53,24 +46,14 @@ class TextSize:
 
 
 @dataclass(frozen=True)
-class Length:
-    """How long training would take on this machine, and what would end it; left: None for less than a few updates.
-    n_updates: as many as the whole run has at most, where that does not depend on how fast it is."""
-
-    left: Left | None
-    ends: str
-    n_updates: int | None
-
-
-@dataclass(frozen=True)
 class Forecast:
     """What would happen.
 
     step: of the checkpoint that training would continue after, 0 for a new run. finished: why nothing would be left to
     do. replaces: a run that is there would be deleted. pieces: of source and target; at most, where `tokenizer` would
     still be trained. peak_step, peak_rate: the update with the highest learning rate in a run of max_steps; None
-    where it is a share of a budget. findings: what is suspicious in the texts. disk, preparing: where something is left
-    to do. length: where it was asked for, too. warning: why the learning rate would not do what is meant, as far as
+    where it is a share of a budget. findings: what is suspicious in the texts. disk, preparing, length: where something
+    is left to do. warning: why the learning rate would not do what is meant, as far as
     the number of updates is known. rewriting: what the tokenizer would make of the references. beside: what of
     others lies in the run's place.
     """
@@ -102,8 +85,8 @@ def forecast(
     config: RunConfig, run_dir: Path, *, overwrite: bool = False, timed: bool = False, stage: Stage = unseen
 ) -> Forecast:
     """What `train` checks of configuration, run, device and text before it cuts pieces, and the data check; raises what
-    it would raise. Whether all pairs have room in a table of positions only pieces can tell. timed: a few updates are
-    made, in a folder that is deleted, to tell how long training would take."""
+    it would raise. Whether all pairs have room in a table of positions only pieces can tell. timed: how long training
+    would take is told from all of the text, not from a sample."""
     check_directory(run_dir)
     check_ours(run_dir)
     record = {} if overwrite else check_same(config, run_dir)
@@ -141,7 +124,9 @@ def forecast(
             disk, preparing = expense(
                 config, run_dir, used, tokenizer, pieces=pieces, overwrite=overwrite, reading_s=reading_s
             )
-    length = _length(config, progress, stage, texts) if timed and finished is None else None
+    length = None
+    if finished is None and "valid" in used:
+        length = length_of(config, used, None if new else tokenizer, progress, stage, is_thorough=timed)
     n_updates = config.training.last_step if config.training.max_epochs is None else None
     references = used["valid"].target if "valid" in used else []
     return Forecast(
@@ -169,26 +154,6 @@ def forecast(
             is_inherited=config.training.init_from is not None,
         ),
     )
-
-
-def _length(config: RunConfig, progress: Progress, stage: Stage, texts: Mapping[str, corpus.Corpus]) -> Length:
-    horizon, clock, rehearsed = _rehearse(config, stage, texts)
-    if progress.step:
-        clock.begin(progress.passed_s)
-        return Length(horizon.left(replace(progress, finished=None), clock), horizon.ends(), horizon.expected_steps)
-    left = horizon.left(replace(rehearsed, finished=None), clock)  # how a run begins tells which epoch may be its last
-    left = None if left is None else left.after(-clock.seconds)
-    return Length(left, horizon.ends(), horizon.expected_steps)
-
-
-def _rehearse(config: RunConfig, stage: Stage, texts: Mapping[str, corpus.Corpus]) -> tuple[Horizon, Clock, Progress]:
-    """What a run would still have to do at its start, a clock that knows this machine's pace, and how far it came: a
-    run in a folder that is deleted, of a few updates.
-    """
-    with temporary_directory() as folder, joined(device_of(config)) as world:
-        run = Run(config, Path(world.share(str(folder))) / "run", Listener(stage=stage), world, StopRequest())
-        run.open(overwrite=False, texts=texts)
-        return run.rehearse(seconds=REHEARSAL_S)
 
 
 def _tokenizer(config: RunConfig, place: Path | None) -> tuple[str, Tokenizer | None]:

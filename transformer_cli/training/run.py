@@ -30,7 +30,7 @@ from transformer_cli.machine import Machine, begin_or_resume, device_of
 from transformer_cli.model.build import build_model
 from transformer_cli.tokenizer import Tokenizer
 from transformer_cli.training import beginning, directory, replacing
-from transformer_cli.training.clock import WARM_UP_S, Clock, Horizon
+from transformer_cli.training.clock import Clock, Horizon
 from transformer_cli.training.keeping import Keeper
 from transformer_cli.training.listening import Listener
 from transformer_cli.training.loop import fit, tell_first_loss
@@ -151,7 +151,7 @@ class Run:
                 return self._after_update(learner, update)
 
             tell_first_loss(learner, self.reporter.first)
-            fit(learner, self.progress, self._epoch, after)
+            fit(learner, self.progress, self.epoch, after)
         self.world.part()
         of_time = self.progress.finished is not None and self.horizon.expected_steps is None
         if words := cut_short(self.config.training, self.progress.step if of_time else None):
@@ -164,18 +164,11 @@ class Run:
             raise self.stop.interruption(f"{so_far}; everything is saved in {files.shown(self.run_dir)}")
         return self._outcome(was_finished=False)
 
-    def rehearse(self, *, seconds: float) -> tuple[Horizon, Clock, Progress]:
-        """A few updates, of so many seconds if possible, for the sake of the clock; nothing is validated or saved."""
+    def prepared(self) -> Learner:
+        """As it is before the first update, for the sake of the clock; see rehearsal.py."""
         learner = self._begin()
         self._survey(learner)
-
-        def is_enough(update: Update) -> bool:
-            self.clock.update(update.target_tokens)
-            return self.clock.seconds >= seconds and self.clock.pace is not None
-
-        with self.listener.stage(f"timing updates: {WARM_UP_S:.0f} s, or one that takes longer"):
-            fit(learner, self.progress, self._epoch, is_enough)
-        return self.horizon, self.clock, self.progress
+        return learner
 
     def _begin(self) -> Learner:
         """Tokenizer and model, as new or as they were saved."""
@@ -230,7 +223,7 @@ class Run:
         self.utilisation = utilisation_of(*processes, config.counted, encoded.lengths, target_vocab=n_pieces)
         self.clock = Clock(passed_s=self.progress.spent.seconds)
 
-    def _epoch(self, epoch: int, first: int) -> tuple[int, Iterator[loader.Batch]]:
+    def epoch(self, epoch: int, first: int) -> tuple[int, Iterator[loader.Batch]]:
         """How many batches an epoch has, and those from the first on."""
         drawn, plan = self.material.epoch(epoch, self.progress.shares)
         self.clock.lap("epoch")
