@@ -18,11 +18,13 @@ from ranks import codes, start
 from transformer_cli import files
 from transformer_cli.cli.processes import run_all
 from transformer_cli.config.data import DataConfig
+from transformer_cli.config.run import RunConfig
 from transformer_cli.data import text
 from transformer_cli.data.corpus import Corpus, load_all
 from transformer_cli.data.text import FileText, JoinedText
+from transformer_cli.training.listening import Listener
 from transformer_cli.training.parallel import World, joined
-from transformer_cli.training.reading import read_texts
+from transformer_cli.training.reading import read_texts, used_texts
 
 PAIRS = 30_000
 
@@ -184,7 +186,7 @@ def test_a_text_at_another_place_is_not_taken_for_the_same(tmp_path: Path) -> No
 
 @pytest.mark.parametrize("has_it", [0, 1])
 def test_processes_meet_also_where_one_has_the_texts_already(has_it: int, tmp_path: Path) -> None:
-    """By --strict, which nobody compares."""
+    """As of a dry run."""
     data = settings()
 
     def action(world: World) -> None:
@@ -198,6 +200,31 @@ def test_a_process_alone_reads_while_it_unpacks(monkeypatch: pytest.MonkeyPatch)
     data = settings()
     monkeypatch.setattr("transformer_cli.training.reading.unpack", refused)
     assert read_texts(data, None, World())["train"].source[1] == "Hund 1"
+
+
+def test_one_process_looks_for_what_is_suspicious_and_refuses_it_for_all(tmp_path: Path) -> None:
+    """By --strict each of them looked through all of the text."""
+    pairs = [["der Hund schläft", "the dog sleeps"], ["die Katze schläft", "the cat sleeps"]]
+
+    def ended(valid: list[list[str]]) -> tuple[list[int], str]:
+        data = {"train": {"pairs": pairs}, "valid": {"pairs": valid}, "source": "de", "target": "en"}
+        config = RunConfig.model_validate({"data": data})
+
+        def act(rank: int) -> None:
+            with pytest.MonkeyPatch.context() as patch, joined("cpu") as world:
+                if rank:
+                    patch.setattr("transformer_cli.training.reading.check_all", refused)
+                used_texts(config, None, world, Listener(), is_new=True, is_strict=True)
+                world.wait()
+
+        return codes(start(2, act, tmp_path), limit_s=30), (tmp_path / "0").read_text()
+
+    found, said = ended([["wo ist er", "where is he"]])
+    assert found == [0, 0]
+    assert "suspicious" not in said
+    found, said = ended(pairs[:1])
+    assert found == [3, 3]
+    assert "the text is suspicious:\n  valid, pairs that train has, too: 1" in said
 
 
 @pytest.mark.parametrize("who", [0, 1])

@@ -23,7 +23,7 @@ from transformer_cli.config.training import TrainingConfig
 from transformer_cli.data.loader import Batch, collate
 from transformer_cli.errors import DivergedError
 from transformer_cli.model.build import build_model
-from transformer_cli.training import objective, scaling
+from transformer_cli.training import objective, run, scaling
 from transformer_cli.training.listening import Listener
 from transformer_cli.training.loop import fit
 from transformer_cli.training.moving_average import MovingAverage
@@ -36,6 +36,12 @@ from transformer_cli.training.sharding import shard
 from transformer_cli.training.update import Learner, Update
 
 pytestmark = pytest.mark.usefixtures("own_threads")
+
+
+@pytest.fixture(autouse=True)
+def untried(monkeypatch: pytest.MonkeyPatch) -> None:
+    """No batch is tried before the first update, so that those of updates are counted."""
+    monkeypatch.setattr(run, "try_out", lambda learner, batches: None)
 
 
 def learner(dtype: torch.dtype = torch.float16, **options: Any) -> Learner:

@@ -110,22 +110,13 @@ def train(
         raise typer.Exit(run_all(processes, [sys.executable, "-m", "transformer_cli", *sys.argv[1:]]))
     if processes not in (1, place().size):
         raise UsageError(f"--processes {processes}, but WORLD_SIZE is {place().size}", hint="give one of them")
-    texts = None
-    if strict:
-        from transformer_cli.data import checks, corpus
-
-        with stages() as stage, stage("looking for what is suspicious in the text"):
-            texts = corpus.load_all(loaded.data)
-            findings = checks.check_all(texts)
-        checks.refuse(findings)
-
     console.say(f"training {shown(directory)}")  # torch takes a while
 
     from transformer_cli.training.run import train
 
     try:
         with listener() as listening:
-            outcome = train(loaded, directory, overwrite=overwrite, listener=listening, texts=texts, since=began)
+            outcome = train(loaded, directory, overwrite=overwrite, strict=strict, listener=listening, since=began)
     except Interrupted as end:
         end.hint = _command(config, overrides or [], run_dir, processes, max_time, overwrite=end.is_undone)
         raise

@@ -10,7 +10,7 @@ from pathlib import Path
 
 from transformer_cli.config.data import DataConfig
 from transformer_cli.config.run import RunConfig
-from transformer_cli.data.checks import in_passing
+from transformer_cli.data.checks import check_all, in_passing, refuse
 from transformer_cli.data.corpus import Corpus, load_all, side_files, training_texts
 from transformer_cli.data.text import Open, unpack
 from transformer_cli.data.used import as_used
@@ -24,20 +24,30 @@ Offer = tuple[int, int, list[int]]
 
 
 def used_texts(
-    config: RunConfig, given: Mapping[str, Corpus] | None, world: World, listener: Listener, *, is_new: bool
+    config: RunConfig,
+    given: Mapping[str, Corpus] | None,
+    world: World,
+    listener: Listener,
+    *,
+    is_new: bool,
+    is_strict: bool,
 ) -> dict[str, Corpus]:
-    """`train` and `valid`, as they are used. given: what `load_all` gave, where that was told before. Of a new run what
-    is suspicious is said. UsageError where there is nothing to validate with."""
+    """`train` and `valid`, as they are used. given: what `load_all` gave, if it was asked before. What is suspicious
+    is said of a new run by the first process, or where is_strict refused by it, for all: DataError. UsageError where
+    there is nothing to validate with."""
     with listener.stage("reading the text"):
         texts = read_texts(config.data, given, world)
         used = as_used(texts, config.data)
         if "valid" not in used:
             raise UsageError("there is no validation text", hint="name it in data.valid")
-        looks = is_new and given is None and world.is_main and not config.data.is_phrasebook
+        looks = is_new and given is None and world.is_main and not config.data.is_phrasebook and not is_strict
         if looks and (suspicion := in_passing(texts)):
             listener.warn(suspicion)
         if is_new and world.is_main and (words := misjudged(used["valid"].target, config.evaluation)):
             listener.warn(f"validation text: {words}")
+    if is_strict and world.is_main:
+        with listener.stage("looking for what is suspicious in the text"):
+            refuse(check_all(texts))
     return {name: used[name] for name in ("train", "valid")}
 
 

@@ -57,17 +57,18 @@ def train(
     run_dir: Path,
     *,
     overwrite: bool = False,
+    strict: bool = False,
     listener: Listener | None = None,
-    texts: Mapping[str, corpus.Corpus] | None = None,
     since: float | None = None,
 ) -> Outcome:
     """Train, or continue where a stopped run was saved. The same configuration and text give the same weights, bit for
-    bit, on the same machine, however often the run was stopped. texts: what corpus.load_all gave, if it was asked.
+    bit, on the same machine, however often the run was stopped. strict: nothing that is suspicious is learned from.
     since: when `training.max_hours` began to count, by time.monotonic(); now, if nobody says.
 
     Raises ResourceError for a missing extra, UsageError where the run directory holds another run's configuration or is
-    in use, DataError where its text changed, ModelError where its tokenizer is not what its checkpoint was trained by,
-    DivergedError before an update that would not be finite, Interrupted after a signal, with everything saved.
+    in use, DataError where its text changed or is suspicious, ModelError where its tokenizer is not what its checkpoint
+    was trained by, DivergedError before an update that would not be finite, Interrupted after a signal, with everything
+    saved.
     """
     listener = listener or Listener()
     environment.keep_fewer_kernels(config.training.budget_tokens)
@@ -77,7 +78,7 @@ def train(
     with joined(device_of(config), listener.warn) as world, stop:
         run = Run(config, run_dir, listener, world, stop)
         with directory.trained_in(run_dir, listener.say) if world.is_main else nullcontext():
-            run.open(overwrite=overwrite, texts=texts)
+            run.open(overwrite=overwrite, strict=strict)
             return run.train()
 
 
@@ -98,10 +99,11 @@ class Run:
         """config.yaml."""
         return dump_config(self.config)
 
-    def open(self, *, overwrite: bool, texts: Mapping[str, corpus.Corpus] | None) -> None:
-        """Check that what is there is this run, or set it aside; not before text and device are known to be there."""
+    def open(self, *, overwrite: bool, strict: bool = False, texts: Mapping[str, corpus.Corpus] | None = None) -> None:
+        """Check that what is there is this run, or set it aside; not before text and device are known to be there.
+        texts: what `load_all` gave, if it was asked."""
         environment.keep_memory()
-        here = {"versions": versions(), "device": device_of(self.config).split(":")[0]}
+        here = {"versions": versions(), "device": device_of(self.config).split(":")[0], "--strict": strict}
         directory.check_alike(self.world, here | {"settings": self.config.model_dump(mode="json")})
         directory.check_ours(self.run_dir)
         if words := replacing.beside(self.run_dir):
@@ -115,7 +117,7 @@ class Run:
             self.listener.warn(f"{others}: bits will differ, and what is left of an epoch may be drawn otherwise")
         self.parent = beginning.parent_of(self.config, replaced=self.run_dir) if is_new else None
         self.machine = self._machine().use()
-        self.texts = self._texts(texts, is_new=is_new)
+        self.texts = self._texts(texts, is_new=is_new, is_strict=strict)
         if self.world.is_main:
             replacing.sweep(self.run_dir)
             if overwrite:
@@ -300,9 +302,11 @@ class Run:
         shared = Machine.from_dict(json.loads(self.world.share(files.json_line(own.as_dict()))))
         return replace(shared, device=own.device, deterministic=own.deterministic)
 
-    def _texts(self, given: Mapping[str, corpus.Corpus] | None, *, is_new: bool) -> tuple[corpus.Corpus, corpus.Corpus]:
+    def _texts(
+        self, given: Mapping[str, corpus.Corpus] | None, *, is_new: bool, is_strict: bool
+    ) -> tuple[corpus.Corpus, corpus.Corpus]:
         """Training and validation text, the same as when the run began."""
-        texts = used_texts(self.config, given, self.world, self.listener, is_new=is_new)
+        texts = used_texts(self.config, given, self.world, self.listener, is_new=is_new, is_strict=is_strict)
         if words := directory.unchecked(self.run_dir, self.record, texts):
             self.listener.warn(words)
         known = self.record.get("data", {})
