@@ -11,7 +11,7 @@ from typing import Any
 import pytest
 
 from transformer_cli import files
-from transformer_cli.checkpoints.events import validation_scores
+from transformer_cli.checkpoints.events import read_events, validation_scores
 from transformer_cli.config.training import TrainingConfig
 from transformer_cli.errors import ResourceError
 from transformer_cli.training.clock import Clock, Horizon
@@ -147,7 +147,7 @@ def test_a_score_that_is_no_number_is_neither_praised_nor_drawn(tmp_path: Path) 
     assert run.shown[0].scores == (1.0,)
     with (tmp_path / "metrics.jsonl").open("a", encoding="utf-8") as file:
         file.write('{"event": "validation", "step": 3, "loss": NaN}\n')
-    assert validation_scores(tmp_path, "loss") == (1.0,)
+    assert validation_scores(read_events(tmp_path), "loss") == (1.0,)
 
 
 def test_an_infinite_perplexity_is_null_in_the_metrics(tmp_path: Path) -> None:

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import json
 import math
+from collections.abc import Iterable
 from pathlib import Path
 from typing import Any, Final
 
@@ -35,17 +36,17 @@ def numbered_events(run_dir: Path) -> list[tuple[int, dict[str, Any] | None]]:
     return [(number, event_of(line)) for number, line in enumerate(lines, 1) if line.strip()]
 
 
-def damage_of(run_dir: Path) -> str:
-    """Where the file is damaged, in words, and "" where it is not. ModelError as above."""
-    strange = [number for number, event in numbered_events(run_dir) if event is None]
+def damage_of(run_dir: Path, numbered: Iterable[tuple[int, dict[str, Any] | None]]) -> str:
+    """Where the file with these lines is damaged, in words, and "" where it is not."""
+    strange = [number for number, event in numbered if event is None]
     n = len(strange) - 1
     more = f", nor {'is' if n == 1 else 'are'} {counted(n, 'lines')} more" if n > 0 else ""
     return f"{files.shown(run_dir / METRICS)}, line {strange[0]:,} is no event{more}: it is damaged" if strange else ""
 
 
-def validation_scores(run_dir: Path, name: str) -> tuple[float, ...]:
-    """What the validations came to, as they are judged: `bleu` or `loss`."""
-    found = [event.get(name) for event in read_events(run_dir) if event.get("event") == "validation"]
+def validation_scores(events: Iterable[dict[str, Any]], name: str) -> tuple[float, ...]:
+    """What the validations among them came to, as they are judged: `bleu` or `loss`."""
+    found = [event.get(name) for event in events if event.get("event") == "validation"]
     return tuple(score for score in found if isinstance(score, float) and math.isfinite(score))
 
 

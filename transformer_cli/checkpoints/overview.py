@@ -8,7 +8,7 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
-from transformer_cli.checkpoints.events import damage_of, validation_scores
+from transformer_cli.checkpoints.events import damage_of, numbered_events, validation_scores
 from transformer_cli.checkpoints.find import (
     CHECKPOINTS,
     RUNS,
@@ -105,15 +105,16 @@ def _seen(run_dir: Path) -> Overview:
     try:
         best_by = read_config(run_dir).training.best_by
         saved = list_checkpoints(run_dir)
+        lines = numbered_events(run_dir)
         return Overview(
             **known,
             standing=standing_of(run_dir),
             score_name="BLEU" if best_by == "bleu" else "loss",
-            scores=validation_scores(run_dir, best_by),
+            scores=validation_scores((event for _, event in lines if event is not None), best_by),
             saved=saved[-1].stat().st_mtime if saved else None,
             tests=_tests(read_record(run_dir)),
             missing=tuple(_missing(run_dir)) if saved else (),
-            doubt=damage_of(run_dir),
+            doubt=damage_of(run_dir, lines),
         )
     except TxError as failure:
         return Overview(

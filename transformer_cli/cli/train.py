@@ -142,10 +142,10 @@ def train(
 
 def _tell_scores(outcome: Outcome, best_by: str) -> None:
     """How the validations went, as a curve."""
-    from transformer_cli.checkpoints.events import validation_scores
+    from transformer_cli.checkpoints.events import read_events, validation_scores
     from transformer_cli.cli.live import MOST_SCORES, sparkline
 
-    scores = validation_scores(outcome.run_dir, best_by)[-MOST_SCORES:]
+    scores = validation_scores(read_events(outcome.run_dir), best_by)[-MOST_SCORES:]
     if len(scores) > 1:
         name = "BLEU" if best_by == "bleu" else "loss"
         best = (max if best_by == "bleu" else min)(scores)

@@ -55,10 +55,11 @@ def curves(run_dir: Path, *, over: Over) -> tuple[list[Curve], list[str]]:
     over: tokens are all that were read in training; minutes leave validations out. Both are known of updates alone, and
     of what lies before one of them.
     """
-    numbered = [(number, event) for number, event in numbered_events(run_dir) if event is not None]
+    lines = numbered_events(run_dir)
+    damage = damage_of(run_dir, lines)
+    numbered = [(number, event) for number, event in lines if event is not None]
     updates = [event for _, event in numbered if event.get("event") == "update"]
     validations = [event for _, event in numbered if event.get("event") == "validation"]
-    damage = damage_of(run_dir)
     if not updates and (over != "steps" or not validations):
         if damage:
             raise WithoutCurvesError(damage, hint=RESTORE)

@@ -80,10 +80,8 @@ def expense(
     texts: train and valid, as they are used. tokenizer: None where it would still be trained. pieces: of source and
     target, at most. reading_s: how long it took to read the texts.
     """
-    sample, n_pairs = (
-        texts["train"].sample(SAMPLE),
-        sum(len(texts[name]) for name in ("train", "valid") if name in texts),
-    )
+    sample = texts["train"].sample(SAMPLE)
+    n_pairs = sum(len(texts[name]) for name in ("train", "valid") if name in texts)
     tokenizer_s = 0.0
     to_encode = len(texts["train"])
     if not overwrite and tokenizer is not None:

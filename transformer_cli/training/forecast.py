@@ -53,9 +53,8 @@ class Forecast:
     do. replaces: a run that is there would be deleted. pieces: of source and target; at most, where `tokenizer` would
     still be trained. peak_step, peak_rate: the update with the highest learning rate in a run of max_steps; None
     where it is a share of a budget. findings: what is suspicious in the texts. disk, preparing, length: where something
-    is left to do. warning: why the learning rate would not do what is meant, as far as
-    the number of updates is known. rewriting: what the tokenizer would make of the references. beside: what of
-    others lies in the run's place.
+    is left to do. warning: why the learning rate would not do what is meant, as far as the number of updates is known.
+    rewriting: what the tokenizer would make of the references. beside: what of others lies in the run's place.
     """
 
     run: str
