@@ -17,6 +17,7 @@ from transformer_cli.config.source import load_config
 from transformer_cli.config.tokenizer import TokenizerConfig
 from transformer_cli.data.corpus import EMPTY_SOURCE, Corpus, load_training
 from transformer_cli.data.mixture import Mixture, Part
+from transformer_cli.data.used import learnable
 from transformer_cli.errors import ConfigError, DataError
 from transformer_cli.tokenizer import train_tokenizer
 from transformer_cli.training.directory import check_text
@@ -127,7 +128,7 @@ def test_a_list_of_texts_is_one_text_that_knows_its_parts(tmp_path):
     assert text.source == ["eins", "zwei", "drei", "vier", "fünf"]
     assert text.target == ["one", "two", "three", "four", "five"]
     assert text.counts == {EMPTY_SOURCE: 1}
-    assert text.parts == (Part(str(tmp_path / "big"), 3, 0.5), Part("made", 2, 2.0))
+    assert text.parts == (Part(str(tmp_path / "big"), 3, 0.5, given=4), Part("made", 2, 2.0))
     assert text.sha256 == Corpus(list(text.source), list(text.target)).sha256
 
 
@@ -163,6 +164,22 @@ def test_a_text_that_is_no_list_is_seen_once(tmp_path):
     assert sorted(int(row) for batch in plan for row in batch) == list(range(9))
 
 
+def test_of_each_text_it_is_said_how_many_of_its_pairs_are_learned_from(tmp_path):
+    """Whatever they lack: one side, both, a pair too long to learn from, or one that is held out."""
+    long = " ".join(["hund"] * 300)
+    source = ["ein hund", "", "ein hund", "ein hund", long, "ein hund", "noch ein hund"]
+    target = ["a dog", "a dog", "", "a dog", "a dog", "a dog", "another dog"]
+    found = Corpus(source, target, parts=(Part("a", 2, 1.0), Part("b", 3, 1.0), Part("c", 2, 1.0)))
+    text = learnable(found).without(np.array([4]), {})
+    tokenizer, _ = train_tokenizer(TokenizerConfig(vocab_size=30), text.source, text.target, seed=1)
+    said: list[str] = []
+    listener = Listener(say=said.append)
+    material = Material(text, tokenizer, load_config("tiny.yaml"), tmp_path, World(), listener, StopRequest())
+    material.prepare()
+    assert [line.partition(", ")[0] for line in said[-3:]] == ["a: 1 pair of 2", "b: 1 pair of 3", "c: 1 pair of 2"]
+    assert [(one["pairs"], one["given"]) for one in material.contributions()] == [(1, 2), (1, 3), (1, 2)]
+
+
 def test_an_epoch_of_a_run_has_the_rows_of_its_mixture(tmp_path):
     text = Corpus(["ein hund"] * 9, ["a dog"] * 9, parts=(Part("a", 5, 2.0), Part("b", 4, 0.5)))
     tokenizer, _ = train_tokenizer(TokenizerConfig(vocab_size=30), text.source, text.target, seed=1)
@@ -172,8 +189,8 @@ def test_an_epoch_of_a_run_has_the_rows_of_its_mixture(tmp_path):
     material.prepare()
     assert said[-2:] == ["a: 5 pairs, 2 times an epoch, 83.3% of it", "b: 4 pairs, 0.5 times an epoch, 16.7% of it"]
     assert material.contributions() == [
-        {"name": "a", "pairs": 5, "weight": 2.0, "seen": 10},
-        {"name": "b", "pairs": 4, "weight": 0.5, "seen": 2},
+        {"name": "a", "pairs": 5, "given": 5, "weight": 2.0, "seen": 10},
+        {"name": "b", "pairs": 4, "given": 4, "weight": 0.5, "seen": 2},
     ]
     mixed, plan = material.epoch(3)
     rows = [int(mixed.seen.rows[place]) for batch in plan for place in batch]

@@ -70,7 +70,10 @@ class Corpus:
         from transformer_cli.data.text import as_text
 
         fewer = self.of_each_part(left_out)
-        parts = tuple(replace(part, pairs=part.pairs - n) for part, n in zip(self.parts, fewer, strict=True))
+        parts = tuple(
+            replace(part, pairs=part.pairs - n, given=part.given or part.pairs) if n else part
+            for part, n in zip(self.parts, fewer, strict=True)
+        )
         source, target = (as_text(side).without(left_out) for side in (self.source, self.target))
         return Corpus(source, target, dict(Counter(self.counts) + Counter(counts)), parts=parts)
 

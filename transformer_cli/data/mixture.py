@@ -23,15 +23,16 @@ MOST = 2**31 - 1
 @dataclass(frozen=True)
 class Part:
     """One text of several that lie one after the other. weight: how often its pairs are seen, by the configuration.
-    direction: where a text has to say it."""
+    direction: where a text has to say it. given: its pairs before any were left out or held out; None for as many."""
 
     name: str
     pairs: int
     weight: float
     direction: Direction | None = None
+    given: int | None = None
 
     def as_json(self) -> dict[str, Any]:
-        """direction: only where it has one."""
+        """direction, given: only where it has them."""
         return {name: value for name, value in asdict(self).items() if value is not None}
 
 

@@ -64,14 +64,15 @@ class Material:
         self.encoded = self.encode(self.text, "train")
         self.mixture = Mixture(self.text.parts, self.encoded.pairs, temperature=self.config.data.temperature)
         for part, size, weight, seen in zip(self.text.parts, *self._of_parts(), strict=False):
-            share = seen / sum(self.mixture.seen)
-            self.listener.say(f"{part.name}: {counted(size, 'pairs')}, {weight:.3g} times an epoch, {share:.1%} of it")
+            share, given = seen / sum(self.mixture.seen), part.given or part.pairs
+            pairs = counted(size, "pairs") + (f" of {given:,}" if given > size else "")
+            self.listener.say(f"{part.name}: {pairs}, {weight:.3g} times an epoch, {share:.1%} of it")
 
     def contributions(self) -> list[dict[str, Any]]:
-        """What run.json keeps of each text: the pairs that are learned from, how often an epoch has them, and how many
-        times it has one of them in all."""
+        """What run.json keeps of each text: the pairs that are learned from, of how many that were given, how often an
+        epoch has them, and how many times it has one of them in all."""
         return [
-            {"name": part.name, "pairs": size, "weight": weight, "seen": seen}
+            {"name": part.name, "pairs": size, "given": part.given or part.pairs, "weight": weight, "seen": seen}
             for part, size, weight, seen in zip(self.text.parts, *self._of_parts(), strict=False)
         ]
 
