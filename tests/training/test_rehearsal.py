@@ -72,6 +72,20 @@ def test_an_update_of_known_cost_is_told_from_its_parts(monkeypatch: pytest.Monk
     assert not told(config).of_parts
 
 
+def test_what_validations_take_is_told_of_all_of_their_text(monkeypatch: pytest.MonkeyPatch) -> None:
+    """Of a sample they take less."""
+    monkeypatch.setattr(rehearsal, "_of_a_part", lambda run, learner, share, n=1: (1000 * share, 3 + 10 * share))
+    data = {"train": {"pairs": [["a b", "c d"]] * 600}, "valid": {"pairs": [["a b", "c d"]] * 5000}}
+    config = settings(training={"budget_tokens": 3000, "max_steps": 100, "validate_every": 1}, data=data)
+    few = told(config)
+    monkeypatch.setattr(rehearsal, "PAIRS", 10_000)
+    whole = told(config)
+    assert (few.of_pairs, whole.of_pairs) == (500, 600)
+    assert few.left is not None
+    assert whole.left is not None
+    assert few.left.seconds == pytest.approx(whole.left.seconds, rel=0.02)
+
+
 def test_parts_and_whole_updates_tell_about_the_same(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(rehearsal, "COSTLY_S", 0.0)
     config = settings(training={"budget_tokens": 3000, "max_steps": 1000, "validate_every": 1000})

@@ -95,7 +95,7 @@ SOME = [
     ("raises", "save", 1),
     ("hangs", "validation", 0),
     ("hangs", "first validation", 1),
-    ("hangs", "plan", 0),
+    ("hangs", "first plan", 0),
     ("hangs", "first trial", 1),
     ("dies", "forward", 0),
     ("stops", "loader", 0),
