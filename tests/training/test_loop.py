@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import gc
 from collections.abc import Iterator, Sequence
 from dataclasses import replace
 from typing import Any
@@ -16,7 +17,7 @@ from transformer_cli.config.training import Budget, TrainingConfig
 from transformer_cli.data.loader import Batch, collate
 from transformer_cli.errors import ModelError, ResourceError
 from transformer_cli.model.build import build_model
-from transformer_cli.training import objective
+from transformer_cli.training import objective, update
 from transformer_cli.training.loop import end_epoch, fit, tell_first_loss, windows
 from transformer_cli.training.optimizers import build_optimizer, load_state_tensors, state_tensors
 from transformer_cli.training.parallel import World
@@ -252,6 +253,27 @@ def test_a_batch_is_tried_out_without_a_trace_but_for_its_parts(
     memory_for(4, monkeypatch)
     try_out(short, [large])
     assert (tried.portions.n, short.portions.n) == (1, 2)
+
+
+def test_while_a_batch_is_tried_there_is_room_taken_for_the_moments(monkeypatch: pytest.MonkeyPatch) -> None:
+    """A text that fits without them, and not with them, would end training in its second update."""
+    subject, held = learner(), []
+    real = update._learn
+
+    def counting(*arguments: Any, **named: Any) -> Any:
+        gc.collect()
+        held.append(sum(one.nbytes for one in gc.get_objects() if type(one) is torch.Tensor))
+        return real(*arguments, **named)
+
+    monkeypatch.setattr(update, "_learn", counting)
+    for _ in (1, 2):  # the first makes tables, too
+        try_out(subject, [batch(pairs(2))])
+    for step in (1, 2):
+        train_step(subject, [batch(pairs(2))], step=step)
+    _, tried, first, second = held
+    n_bytes = sum(parameter.nbytes for parameter in subject.model.parameters())
+    assert tried - first == 2 * n_bytes
+    assert second - first >= 2 * n_bytes
 
 
 def epochs(n_batches: int) -> Any:
