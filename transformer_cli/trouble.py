@@ -6,8 +6,13 @@ import errno
 import os
 import shutil
 import stat
+from collections.abc import Callable, Iterator, Sequence
 from contextlib import suppress
 from pathlib import Path
+from typing import Any, TypeVar
+
+Some = TypeVar("Some")
+Found = TypeVar("Found")
 
 _FAILING = {
     errno.EIO: "that disk fails, or its server does: the system's log (`dmesg`) may say why",
@@ -72,6 +77,27 @@ def is_of_memory(failure: BaseException) -> bool:
     words = ("out of memory", "can't allocate memory", "cannot allocate memory", "bad_alloc", "can't start new thread")
     known = isinstance(failure, MemoryError) or type(failure).__name__ == "OutOfMemoryError"
     return known or any(word in str(failure).lower() for word in words)
+
+
+def in_halves(work: Callable[[Some], Found], whole: Some, halves: Callable[[Some], Sequence[Some]]) -> Iterator[Found]:
+    """What comes of a whole; where memory is not enough for that at once, of either half of it, and so on. halves: one
+    alone where there are none."""
+    try:
+        found = work(whole)
+    except Exception as failure:
+        if not is_of_memory(failure) or len(parts := halves(whole)) < 2:
+            raise
+    else:
+        yield found
+        return
+    for part in parts:  # no longer while the failure is known, and with it all that was in memory
+        yield from in_halves(work, part, halves)
+
+
+def halved(items: Sequence[Any]) -> list[Sequence[Any]]:
+    """Those of a sequence."""
+    middle = len(items) // 2
+    return [items[:middle], items[middle:]] if middle else [items]
 
 
 def reason_of(failure: OSError) -> str:

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import math
+from collections.abc import Sequence
 from pathlib import Path
 
 import pytest
@@ -87,6 +88,27 @@ def test_partners_and_chunks_do_not_matter(
         assert two is not None
         assert one.tokens == two.tokens
         assert one.log_probabilities == pytest.approx(two.log_probabilities, abs=1e-5)
+
+
+def test_what_memory_is_too_little_for_is_scored_in_halves(
+    translator: Translator, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    expected = score_texts(translator, SOURCES, TARGETS)
+    real, sizes = scoring._log_probabilities, []
+
+    def log_probabilities(translator: Translator, pairs: Sequence[Pair]) -> torch.Tensor:
+        if len(pairs) > 2:
+            raise torch.OutOfMemoryError("CUDA out of memory")
+        sizes.append(len(pairs))
+        return real(translator, pairs)
+
+    monkeypatch.setattr(scoring, "_log_probabilities", log_probabilities)
+    for one, two in zip(expected, score_texts(translator, SOURCES, TARGETS), strict=True):
+        assert one is not None
+        assert two is not None
+        assert one.tokens == two.tokens
+        assert one.log_probabilities == pytest.approx(two.log_probabilities, abs=1e-5)
+    assert sum(sizes) == len(SOURCES)
 
 
 def test_scoring_holds_as_many_logits_at_a_time_as_training() -> None:

@@ -8,6 +8,7 @@ import sys
 from collections.abc import Sequence
 from dataclasses import replace
 from pathlib import Path
+from typing import Any
 
 import pytest
 import torch
@@ -71,6 +72,33 @@ def test_order_partners_and_batch_size_do_not_matter(trained_run: Path, beam_siz
     for batch_size in (1, 2, 7, 64):
         order = random.Random(batch_size).sample(range(len(lines)), len(lines))
         assert translated(batch_size, order) == [expected[i] for i in order]
+
+
+@pytest.mark.parametrize("options", [{"beam_size": 1}, {"beam_size": 4, "n_best": 3}, {"search": "sampling"}])
+def test_what_memory_is_too_little_for_is_translated_in_halves_to_the_same_texts(
+    trained_run: Path, options: dict[str, Any], monkeypatch: pytest.MonkeyPatch
+) -> None:
+    subject = untrained(tx.load(trained_run).tokenizer)
+    subject.model.double()
+    expected = subject.translate_all(SOURCES, **options)
+    real, sizes = module.search, []
+
+    def search(stepper: Any, source_BS: torch.Tensor, *others: Any, **named: Any) -> Any:
+        if len(source_BS) > 2:
+            raise torch.OutOfMemoryError("CUDA out of memory")
+        sizes.append(len(source_BS))
+        return real(stepper, source_BS, *others, **named)
+
+    monkeypatch.setattr(module, "search", search)
+    found = subject.translate_all(SOURCES, **options)
+    assert [line.text for line in found] == [line.text for line in expected]
+    assert [[one.ids for one in line.n_best] for line in found] == [
+        [one.ids for one in line.n_best] for line in expected
+    ]
+    assert sum(sizes) == len(SOURCES) > max(sizes)
+    monkeypatch.setattr(module, "search", lambda *_, **__: search(None, torch.zeros(3, 1)))
+    with pytest.raises(torch.OutOfMemoryError):
+        subject.translate_all(SOURCES[:1], **options)
 
 
 def test_lines_without_text_are_empty_and_never_reach_the_model(

@@ -33,11 +33,12 @@ from transformer_cli.config.model import SidePositions
 from transformer_cli.config.run import RunConfig
 from transformer_cli.config.source import dump_config
 from transformer_cli.data import corpus
+from transformer_cli.data.loader import Batch
 from transformer_cli.errors import DataError, DivergedError, Interrupted, UsageError
 from transformer_cli.machine import Machine, decide
 from transformer_cli.model.positions import sinusoids
 from transformer_cli.model.transformer import Transformer
-from transformer_cli.training import objective, run, signals
+from transformer_cli.training import objective, run, signals, validation
 from transformer_cli.training.clock import Clock
 from transformer_cli.training.forecast import forecast
 from transformer_cli.training.material import Material
@@ -77,6 +78,25 @@ def settings(**training: Any) -> RunConfig:
             "training": {**options, **training},
         }
     )
+
+
+def test_what_memory_is_too_little_for_is_validated_in_halves_with_the_same_result(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    train(settings(max_steps=5), Path("whole"))
+    real = validation.loss_of
+
+    def loss_of(model: Transformer, batch: Batch, **named: Any) -> torch.Tensor:
+        if len(batch.source_lengths_B) > 2:
+            raise torch.OutOfMemoryError("CUDA out of memory")
+        return real(model, batch, **named)
+
+    monkeypatch.setattr(validation, "loss_of", loss_of)
+    train(settings(max_steps=5), Path("parts"))
+    whole, parts = ([one for one in events(Path(name)) if one["event"] == "validation"] for name in ("whole", "parts"))
+    assert len(whole) == len(parts) == 1
+    assert parts[0]["loss"] == pytest.approx(whole[0]["loss"], rel=1e-6)
+    assert parts[0]["bleu"] == whole[0]["bleu"]
 
 
 def final_state(run_dir: Path) -> tuple[dict[str, torch.Tensor], dict[str, torch.Tensor], dict[str, Any]]:

@@ -13,6 +13,7 @@ import math
 from collections.abc import Callable, Iterator, Sequence
 from contextlib import contextmanager
 from dataclasses import dataclass
+from itertools import chain
 from typing import Any
 
 import torch
@@ -25,6 +26,7 @@ from transformer_cli.decoding.translator import Translator
 from transformer_cli.errors import DataError, DivergedError
 from transformer_cli.model.transformer import Transformer
 from transformer_cli.tokenizer import EOS, UNK
+from transformer_cli.trouble import halved, in_halves
 
 LOGITS_AT_A_TIME = 4 * 1024 * 1024
 """As many as in the loss of training."""
@@ -149,8 +151,9 @@ def score_ids(
     piece = translator.tokenizer.target.piece
     with evaluating(translator.models):
         for batch in plan:
-            chosen = [pairs[index] for index in batch]
-            for index, pair, logp_T in zip(batch, chosen, _log_probabilities(translator, chosen).tolist(), strict=True):
+            chosen: Sequence[Pair] = [pairs[index] for index in batch]
+            parts = in_halves(lambda some: _log_probabilities(translator, some).tolist(), chosen, halved)
+            for index, pair, logp_T in zip(batch, chosen, chain.from_iterable(parts), strict=True):
                 ids = [*pair.target, EOS][: len(pair.target) + pair.ended]
                 found[index] = Likelihood(tuple(map(piece, ids)), tuple(logp_T[: len(ids)]), ids.count(UNK))
             if progress is not None:

@@ -29,6 +29,7 @@ from transformer_cli.errors import UsageError
 from transformer_cli.model.prepared import Prepared
 from transformer_cli.model.transformer import Transformer
 from transformer_cli.tokenizer import Tokenizer
+from transformer_cli.trouble import halved, in_halves
 
 if TYPE_CHECKING:
     from transformer_cli.decoding.rerank import Channel
@@ -90,8 +91,12 @@ class Translator(TextTranslator):
             prepared.for_now().lay_out()  # once for all processes, which then share it
         return spread(found_for, n_batches, workers=workers)
 
-    @torch.inference_mode()
     def search(self, inputs: Sequence[Input], options: SearchOptions, lines_before: int) -> list[list[Hypothesis]]:
+        parts = in_halves(lambda some: self._search(some, options, lines_before), inputs, halved)
+        return [one for found in parts for one in found]
+
+    @torch.inference_mode()
+    def _search(self, inputs: Sequence[Input], options: SearchOptions, lines_before: int) -> list[list[Hypothesis]]:
         channel, n_best = self._channel_for(options), options.n_best
         if channel is not None:
             options = replace(options, n_best=options.beam_size)

@@ -6,6 +6,7 @@ import copy
 import json
 from collections.abc import Sequence
 from dataclasses import dataclass
+from functools import partial
 from itertools import pairwise
 from typing import Any
 
@@ -15,9 +16,10 @@ import torch
 from transformer_cli.config.data import DataConfig, Direction
 from transformer_cli.config.model import Stack
 from transformer_cli.config.run import RunConfig
-from transformer_cli.data import batching, loader
+from transformer_cli.data import batching
 from transformer_cli.data.binary import EncodedCorpus
 from transformer_cli.data.corpus import Corpus
+from transformer_cli.data.loader import batches, divided
 from transformer_cli.data.mixture import sources_into
 from transformer_cli.decoding.doubt import certainty, usual_certainty
 from transformer_cli.decoding.scoring import perplexity
@@ -31,6 +33,7 @@ from transformer_cli.tokenizer import Tokenizer
 from transformer_cli.training.listening import Stage, unseen
 from transformer_cli.training.objective import loss_of
 from transformer_cli.training.parallel import World
+from transformer_cli.trouble import in_halves
 from transformer_cli.wording import counted
 
 N_SAMPLES = 2
@@ -111,8 +114,9 @@ class Validation:
         own = range(self.world.rank, len(plan), self.world.size)
         losses, there = [0.0] * len(plan), []
         with self.stage("validation: loss", len(own)) as advance:
-            for batch in loader.batches(self.encoded, [plan[number] for number in own]):
-                there.append(loss_of(model, batch, smoothing=0.0))
+            for batch in batches(self.encoded, [plan[number] for number in own]):
+                parts = in_halves(partial(loss_of, model, smoothing=0.0), batch, partial(divided, n=2))
+                there.append(torch.stack([*parts]).sum())
                 self.world.touch()
                 advance(1)
             if there:  # of a few batches some processes have none
