@@ -7,6 +7,7 @@ import unicodedata
 from collections import Counter
 from collections.abc import Mapping
 from functools import cache
+from itertools import islice
 from typing import Literal
 
 SOUTH_EAST_ASIAN = "\u0e00-\u0eff\u1000-\u109f\ua9e0-\ua9ff\uaa60-\uaa7f\u1780-\u17ff"
@@ -63,8 +64,10 @@ class WordCounter:
 
     def add_counts(self, counts: Mapping[str, int]) -> None:
         """What another one counted."""
-        self._words.update(counts)
-        self._settle()
+        items = iter(counts.items())
+        while some := dict(islice(items, MOST_WORDS // 4)):
+            self._words.update(some)
+            self._settle()
 
     def counts(self) -> Counter[str]:
         """Of each word."""

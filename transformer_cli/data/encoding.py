@@ -160,11 +160,11 @@ class Team:
             for future in pending:
                 future.cancel()
 
-    def take_words(self) -> list[Counter[str]]:
-        """How often each word of either side came since this was asked last."""
+    def take_words(self, side: int) -> Counter[str]:
+        """How often each word of a side, 0 for the source, 1 for the target, came since this was asked last."""
         if self._workers is not None:
-            self._workers.tell_words()
-        return [side.take_words() for side in self.encoder.sides]
+            self._workers.tell_words(side)
+        return self.encoder.sides[side].take_words()
 
 
 def n_processes(n_pairs: int) -> int:
@@ -206,12 +206,11 @@ class _Workers:
         numbers = np.frombuffer(arrays[-1], dtype=np.uint64).reshape(2, -1)
         return Block(n_pairs=source.count(b"\n"), counts=counts, **ids, numbers=numbers)
 
-    def tell_words(self) -> None:
-        """Give the encoder the words that all of them counted."""
+    def tell_words(self, side: int) -> None:
+        """Give the encoder the words of a side that all of them counted."""
         for process in self.processes if self.encoder.remembers else ():
-            found, _ = _asked(process, {"words": True}, [])
-            for side, counts in zip(self.encoder.sides, found["words"], strict=True):
-                side.add_counts(counts)
+            found, _ = _asked(process, {"words": side}, [])
+            self.encoder.sides[side].add_counts(found["words"])
 
     def end(self) -> None:
         """End them."""
@@ -233,7 +232,7 @@ def work() -> None:
     while (message := _receive(requests)) is not None:
         fields, texts = message
         if "words" in fields:
-            _send(replies, {"words": [side.take_words() for side in encoder.sides]}, [])
+            _send(replies, {"words": encoder.sides[fields["words"]].take_words()}, [])
             continue
         source, target = texts
         block = encoder.encode(source, target, fields["tag"])

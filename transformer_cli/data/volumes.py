@@ -8,7 +8,7 @@ from __future__ import annotations
 import hashlib
 import json
 import re
-from collections.abc import Callable, Generator, Mapping, Sequence
+from collections.abc import Callable, Generator, Iterable, Mapping, Sequence
 from concurrent.futures import ThreadPoolExecutor
 from dataclasses import dataclass
 from itertools import accumulate
@@ -35,6 +35,8 @@ NAME = r"(-sampled)?-[0-9a-f]{16}(-\d+-of-\d+)?"
 """What stands behind the split in a directory's name; once, what was drawn was kept."""
 WORDS, NUMBERS = "words.jsonl", "numbers.npy"
 """What a volume has beside its ids until all are there: its words of either side; its lines, see fingerprints.py."""
+SIDES = range(2)
+"""Source and target."""
 
 
 @dataclass(frozen=True)
@@ -141,20 +143,22 @@ class Volumes:
                     writer.add(block)
                     progress(block.n_pairs)
             if self.remembers:
-                _note(aside, team.take_words(), numbers)
+                _note(aside, map(team.take_words, SIDES), numbers)
             write_index(aside, {**self.decisive, "counts": dict(writer.counts)})
 
     def _remembered(self) -> Remembered | None:
-        source, target = WordCounter(), WordCounter()
+        if not all(map(_is_noted, self.places)):
+            return None
+        counters = [WordCounter() for _ in SIDES]
+        for side, counter in zip(SIDES, counters, strict=True):
+            for place in self.places:
+                counter.add_counts(_words(place, side))
+        source, target = (counter.counts() for counter in counters)
         numbers = np.empty((2, len(self.corpus)), dtype=np.uint64)
         for place, first, end in zip(self.places, self.limits, self.limits[1:], strict=False):
-            if (words := _noted(place)) is None:
-                return None
-            source.add_counts(words["source"])
-            target.add_counts(words["target"])
             numbers[:, first:end] = loaded(place, "numbers")
         numbers.sort()
-        return Remembered(source.counts(), target.counts(), numbers)
+        return Remembered(source, target, numbers)
 
     def _delete_others(self) -> None:
         """Delete what was encoded for the same split and is none of these."""
@@ -208,24 +212,32 @@ def _name(split: str, decisive: Mapping[str, Any]) -> str:
     return f"{split}-{key}"
 
 
-def _note(directory: Path, words: Sequence[Mapping[str, int]], numbers: Numbers) -> None:
-    """Write down what is to be remembered of a volume: the digests of both in one line, the words in the next."""
+def _note(directory: Path, words: Iterable[Mapping[str, int]], numbers: Numbers) -> None:
+    """Write down what is to be remembered of a volume: its words, a line for each side, and the digests of all that."""
     with files.create_file(directory / NUMBERS) as file:
         write_fingerprints(file, numbers)
-    line = files.json_line(dict(zip(("source", "target"), words, strict=True)))
-    digests = {"words": hashlib.sha256(line.encode()).hexdigest(), "numbers": files.sha256(directory / NUMBERS)}
+    digest = hashlib.sha256()
     with files.create_file(directory / WORDS) as file:
-        file.write(f"{files.json_line(digests)}\n{line}".encode())
+        for counts in words:
+            line = json.dumps(counts, ensure_ascii=False, allow_nan=False).encode() + b"\n"
+            digest.update(line)
+            file.write(line)
+        file.write(_digests(digest.hexdigest(), directory))
 
 
-def _noted(directory: Path) -> dict[str, dict[str, int]] | None:
-    """The words of a volume, by side; None where it has not both what `_note` wrote."""
-    places = directory / WORDS, directory / NUMBERS
-    if not all(place.is_file() for place in places):
-        return None
-    digests, _, line = files.read_bytes(places[0]).partition(b"\n")
-    found = {"words": hashlib.sha256(line).hexdigest(), "numbers": files.sha256(places[1])}
-    if digests != files.json_line(found).encode():
-        return None
-    words: dict[str, dict[str, int]] = json.loads(line)
+def _digests(words: str, directory: Path) -> bytes:
+    return files.json_line({"words": words, "numbers": files.sha256(directory / NUMBERS)}).encode()
+
+
+def _is_noted(directory: Path) -> bool:
+    """Whether a volume has both what `_note` wrote."""
+    if not all((directory / name).is_file() for name in (WORDS, NUMBERS)):
+        return False
+    lines, end, digests = files.read_bytes(directory / WORDS).rpartition(b"\n")
+    return digests == _digests(hashlib.sha256(lines + end).hexdigest(), directory)
+
+
+def _words(directory: Path, side: int) -> dict[str, int]:
+    """Of one side at a time: a text may have millions."""
+    words: dict[str, int] = json.loads(files.read_bytes(directory / WORDS).split(b"\n")[side])
     return words

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import gzip
+import io
 import zlib
 from collections import Counter
 from collections.abc import Mapping, Sequence
@@ -17,7 +18,7 @@ from transformer_cli.writing import WordCounter, words
 WORD_COUNTS = "words.tsv.gz"
 """In a run directory: word, times in the source, times in the target; the most frequent first."""
 CHUNK = 4096
-"""Lines that are cut into words at a time."""
+"""Lines that are cut into words at a time, and words that are written."""
 
 
 @dataclass(frozen=True)
@@ -35,12 +36,16 @@ def count_words(source: Sequence[str], target: Sequence[str]) -> WordCounts:
 
 def save_word_counts(run_dir: Path, counts: WordCounts) -> None:
     """Keep them in a run; ResourceError where the disk refuses."""
-    every = counts.source.keys() | counts.target.keys()
-    rows = [(word, counts.source.get(word, 0), counts.target.get(word, 0)) for word in every]
-    rows.sort(key=lambda row: (-row[1] - row[2], row[0]))
-    table = "".join(f"{word}\t{n_source}\t{n_target}\n" for word, n_source, n_target in rows)
-    with files.atomic_file(run_dir / WORD_COUNTS) as file:
-        file.write(gzip.compress(table.encode("utf-8"), mtime=0))
+    source, target = counts.source, counts.target
+    every = sorted(source.keys() | target.keys())
+    every.sort(key=lambda word: -source.get(word, 0) - target.get(word, 0))
+    with (
+        files.atomic_file(run_dir / WORD_COUNTS) as file,
+        gzip.GzipFile(filename="", mode="wb", fileobj=file, mtime=0) as packed,
+    ):
+        for start in range(0, len(every), CHUNK):
+            rows = (f"{word}\t{source.get(word, 0)}\t{target.get(word, 0)}\n" for word in every[start : start + CHUNK])
+            packed.write("".join(rows).encode("utf-8"))
 
 
 def load_word_counts(run_dir: Path) -> WordCounts | None:
@@ -54,8 +59,7 @@ def load_word_counts(run_dir: Path) -> WordCounts | None:
     try:
         if not data:
             raise EOFError("it is empty")
-        table = gzip.decompress(data).decode("utf-8")
-        for row in table.removesuffix("\n").split("\n") if table else ():
+        for row in io.TextIOWrapper(gzip.GzipFile(fileobj=io.BytesIO(data)), encoding="utf-8", newline="\n"):
             word, n_source, n_target = row.split("\t")
             for one in (word,) if is_normalized("NFKC", word) else words(word):  # they once stood there as in the text
                 if int(n_source):
