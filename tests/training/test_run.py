@@ -12,8 +12,6 @@ import shutil
 import signal
 import subprocess
 import time
-from collections.abc import Callable, Iterator
-from contextlib import contextmanager
 from importlib.metadata import version
 from pathlib import Path
 from types import SimpleNamespace
@@ -22,7 +20,7 @@ from typing import Any
 import numpy as np
 import pytest
 import torch
-from torch.optim.optimizer import register_optimizer_step_post_hook
+from bits import assert_same_bits, at_update, events, final_state, interrupt
 
 from transformer_cli import environment, files
 from transformer_cli.checkpoints import record
@@ -99,29 +97,6 @@ def test_what_memory_is_too_little_for_is_validated_in_halves_with_the_same_resu
     assert parts[0]["bleu"] == whole[0]["bleu"]
 
 
-def final_state(run_dir: Path) -> tuple[dict[str, torch.Tensor], dict[str, torch.Tensor], dict[str, Any]]:
-    last = load_checkpoint(list_checkpoints(run_dir)[-1], with_optimizer=True)
-    if last.state["warmed"] is not None:
-        last.state["warmed"].pop("seconds")
-    return last.model, last.optimizer or {}, {k: v for k, v in last.state.items() if k not in ("elapsed_s", "passed_s")}
-
-
-def assert_same_bits(one: Path, two: Path) -> None:
-    for left, right in zip(final_state(one)[:2], final_state(two)[:2], strict=True):
-        assert left.keys() == right.keys()
-        assert [name for name in left if not torch.equal(left[name], right[name])] == []
-    assert final_state(one)[2] == final_state(two)[2]
-    assert events(one) == events(two)
-
-
-def events(run_dir: Path) -> list[dict[str, Any]]:
-    """metrics.jsonl without what a clock says."""
-    lines = (run_dir / "metrics.jsonl").read_text(encoding="utf-8").split("\n")[:-1]
-    return [
-        {k: v for k, v in json.loads(line).items() if k not in ("tokens_per_s", "elapsed_s", "mfu")} for line in lines
-    ]
-
-
 @pytest.mark.parametrize(
     "options",
     [{"max_steps": 6}, {"max_steps": 6, "warmup_steps": 9}, {"max_epochs": 1, "warmup_steps": 99}],
@@ -140,21 +115,6 @@ def test_the_start_tells_the_highest_rate_of_the_run_and_when_it_comes(
     step = max(rates, key=lambda step: rates[step])
     expected = f"learning rate: {schedule['schedule']}, {rates[step]:.3g} at its peak, at step {step}"
     assert [line for line in said if line.startswith("learning rate")] == [expected]
-
-
-@contextmanager
-def at_update(number: int, action: Callable[[], None]) -> Iterator[None]:
-    """Within, `action` happens while that update, counted from here, is being made: behind the optimiser's step."""
-    updates = itertools.count(1)
-    hook = register_optimizer_step_post_hook(lambda *_: action() if next(updates) == number else None)
-    try:
-        yield
-    finally:
-        hook.remove()
-
-
-def interrupt() -> None:
-    os.kill(os.getpid(), signal.SIGINT)
 
 
 def lose_power() -> None:
