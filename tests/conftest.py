@@ -46,7 +46,7 @@ settings.load_profile("untimed")
 """Beside others an example may take a second; where time is the claim, a test says so."""
 
 gc.set_threshold(10_000, 10, 100)
-"""What is imported and collected stays to the end; to look for garbage in it as often as usual took a tenth of all."""
+"""To look for garbage as often as usual took a tenth of all."""
 
 
 def pytest_configure(config: pytest.Config) -> None:
@@ -56,6 +56,17 @@ def pytest_configure(config: pytest.Config) -> None:
         os.close(descriptor)
         os.environ[drawn.FOLDER] = tempfile.mkdtemp(prefix="drawn-")
     pairs.phrasebook = drawn.drawn
+
+
+@pytest.hookimpl(wrapper=True)
+def pytest_collection() -> Iterator[None]:
+    """What is imported and collected stays to the end: nobody looks for garbage in it, then or later."""
+    gc.disable()
+    try:
+        return (yield)
+    finally:
+        gc.freeze()
+        gc.enable()
 
 
 def pytest_terminal_summary(terminalreporter: pytest.TerminalReporter) -> None:
