@@ -8,8 +8,8 @@ import gc
 import itertools
 import json
 import os
-import pickle
 import re
+import shutil
 import signal
 import subprocess
 import sys
@@ -17,10 +17,13 @@ import tempfile
 from collections.abc import Callable, Iterator, Mapping
 from pathlib import Path
 
+import drawn
 import faults
 import pytest
 from checkout import contents, left_behind
 from hypothesis import HealthCheck, settings
+
+from transformer_cli.data.phrasebook import Phrasebook, pairs
 
 PAIRS = [
     ["ich mochte ein bier", "i want a beer"],
@@ -43,14 +46,27 @@ settings.load_profile("untimed")
 """Beside others an example may take a second; where time is the claim, a test says so."""
 
 gc.set_threshold(10_000, 10, 100)
-"""What is imported and collected stays to the end; to look for garbage in it as often as usual took a tenth of all."""
+"""To look for garbage as often as usual took a tenth of all."""
 
 
 def pytest_configure(config: pytest.Config) -> None:
-    """Whoever starts the tests counts the faults that they try."""
+    """Whoever starts the tests counts the faults that they try, and keeps the phrasebook that they draw."""
     if not hasattr(config, "workerinput"):
         descriptor, os.environ[faults.COUNTED] = tempfile.mkstemp(prefix="faults-")
         os.close(descriptor)
+        os.environ[drawn.FOLDER] = tempfile.mkdtemp(prefix="drawn-")
+    pairs.phrasebook = drawn.drawn
+
+
+@pytest.hookimpl(wrapper=True)
+def pytest_collection() -> Iterator[None]:
+    """What is imported and collected stays to the end: nobody looks for garbage in it, then or later."""
+    gc.disable()
+    try:
+        return (yield)
+    finally:
+        gc.freeze()
+        gc.enable()
 
 
 def pytest_terminal_summary(terminalreporter: pytest.TerminalReporter) -> None:
@@ -61,6 +77,7 @@ def pytest_terminal_summary(terminalreporter: pytest.TerminalReporter) -> None:
 def pytest_unconfigure(config: pytest.Config) -> None:
     if not hasattr(config, "workerinput"):
         Path(os.environ.pop(faults.COUNTED)).unlink()
+        shutil.rmtree(os.environ.pop(drawn.FOLDER))
 
 
 def pytest_make_parametrize_id(config: pytest.Config, val: object, argname: str) -> str | None:
@@ -204,12 +221,9 @@ def _train(folder: Path, changes: Mapping[str, object] | None = None) -> None:
 
 
 @pytest.fixture(scope="module")
-def book(shared: Callable[[str, Callable[[Path], None]], Path]):
-    """The phrasebook of a configuration that says nothing of it, a Phrasebook."""
-    from transformer_cli.data.phrasebook import phrasebook
-
-    made = shared("book", lambda there: (there / "book").write_bytes(pickle.dumps(phrasebook(n_pairs=40_000, seed=1))))
-    return pickle.loads((made / "book").read_bytes())  # noqa: S301 - what this fixture wrote
+def book() -> Phrasebook:
+    """The phrasebook of a configuration that says nothing of it."""
+    return drawn.drawn()
 
 
 @pytest.fixture(scope="session")

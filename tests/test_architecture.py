@@ -122,12 +122,15 @@ def nodes(path: Path) -> tuple[ast.AST, ...]:
     return tuple(ast.walk(tree(path)))
 
 
-def calls() -> Iterator[tuple[str, str, ast.Call]]:
+@cache
+def calls() -> tuple[tuple[str, str, ast.Call], ...]:
     """Where, of what, and how, in all modules."""
-    for path in MODULES:
-        for node in nodes(path):
-            if isinstance(node, ast.Call):
-                yield f"{named(path)}:{node.lineno}", ast.unparse(node.func), node
+    return tuple(
+        (f"{named(path)}:{node.lineno}", ast.unparse(node.func), node)
+        for path in MODULES
+        for node in nodes(path)
+        if isinstance(node, ast.Call)
+    )
 
 
 NAMES = {dotted(path) for path in MODULES}
@@ -246,6 +249,7 @@ def test_every_letter_of_a_shape_is_in_the_legend_of_its_module():
 
 def test_no_forbidden_name_is_used():
     """Nothing read from disk or from a user may become code, and lines end at a line feed alone."""
+    last = {name.rpartition(".")[2] for name in FORBIDDEN_NAMES}
     for path in MODULES:
         assert not {used.module.split(".")[0] for used in imports(path)} & FORBIDDEN_MODULES, named(path)
         for node in nodes(path):
@@ -253,9 +257,10 @@ def test_no_forbidden_name_is_used():
             if isinstance(node, ast.Call) and isinstance(node.func, ast.Name):
                 assert node.func.id not in FORBIDDEN_CALLS, place
             if isinstance(node, ast.Attribute):
-                allowed = {"torch.load"} if named(path) == CONFINED else set()
-                assert ast.unparse(node) not in FORBIDDEN_NAMES - allowed, place
                 assert node.attr != "splitlines", place
+                if node.attr in last:  # to write out all of them takes seconds
+                    allowed = {"torch.load"} if named(path) == CONFINED else set()
+                    assert ast.unparse(node) not in FORBIDDEN_NAMES - allowed, place
             if isinstance(node, ast.keyword) and node.arg in FORBIDDEN_OPTIONS:
                 assert ast.unparse(node.value) == "False", place
 
@@ -288,7 +293,8 @@ def test_no_test_sets_the_clock_of_all():
     then waits for as many hours as the machine has been up."""
     for path in sorted(Path(__file__).parent.rglob("*.py")):
         for node in nodes(path):
-            if isinstance(node, ast.Call) and ast.unparse(node.func).endswith("setattr") and len(node.args) > 2:
+            sets = isinstance(node, ast.Call) and "setattr" in (getattr(node.func, key, "") for key in ("id", "attr"))
+            if sets and len(node.args) > 2:
                 assert ast.unparse(node.args[0]).split(".")[-1] != "time", f"{path.name}:{node.lineno}"
 
 

@@ -108,7 +108,7 @@ def test_it_is_said_where_this_processor_lacks_the_precision(
 @pytest.mark.usefixtures("old_processor")
 def test_a_training_that_goes_on_in_another_precision_says_so(run: Path, capfd: pytest.CaptureFixture[str]) -> None:
     keep(run, device="cpu", precision="bf16")
-    config = load_config(run / "config.yaml", ["precision=auto", "training.max_steps=601"])
+    config = load_config(run / "config.yaml", ["precision=auto", "training.max_steps=151"])
     (run / "config.yaml").write_text(dump_config(config), encoding="utf-8")
     train = ["train", "-c", str(run / "config.yaml"), "--run-dir", str(run)]
     assert failures.exit_code(lambda: main(train)) == 0

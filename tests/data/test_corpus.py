@@ -5,6 +5,7 @@ import subprocess
 from pathlib import Path
 
 import pytest
+from drawn import drawn
 from hypothesis import given
 from hypothesis import strategies as st
 
@@ -20,7 +21,6 @@ from transformer_cli.data.corpus import (
     parallel,
 )
 from transformer_cli.data.lines import BOM_REMOVED, CR_STRIPPED, check_line, split_lines
-from transformer_cli.data.phrasebook import phrasebook
 from transformer_cli.data.stream import read_lines
 from transformer_cli.errors import ConfigError, DataError
 
@@ -318,9 +318,9 @@ def test_what_was_touched_is_counted_over_both_files(tmp_path):
     assert corpus.counts == {BOM_REMOVED: 2, CR_STRIPPED: 3}
 
 
-@pytest.fixture(scope="module")
+@pytest.fixture
 def book():
-    return phrasebook(n_pairs=1000)
+    return drawn(n_pairs=1000)
 
 
 @pytest.mark.parametrize(("source", "target"), [("de", "en"), ("en", "de")])

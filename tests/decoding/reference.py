@@ -5,7 +5,7 @@ from __future__ import annotations
 import math
 from collections.abc import Iterator, Sequence
 from dataclasses import dataclass
-from functools import cached_property
+from functools import cache, cached_property
 
 from tables import BANNED, EOS, Logits
 
@@ -161,6 +161,7 @@ def philox(counter: Sequence[int], key: Sequence[int]) -> list[int]:
 def mean_of(tables: list[Logits]) -> Logits:
     """The logarithm of the mean of the tables' probabilities."""
 
+    @cache
     def logits(sentence: int, tokens: tuple[int, ...]) -> list[float]:
         rows = [log_softmax(table(sentence, tokens)) for table in tables]
         return [math.log(sum(map(math.exp, column)) / len(rows)) for column in zip(*rows, strict=True)]

@@ -158,12 +158,20 @@ def test_prefixes_go_through_the_caches_like_what_is_found(name: str) -> None:
         same(hypotheses, wanted(anew(model, sources), index, sources[index], SEARCHES[name], prefixes[index]))
 
 
-@pytest.mark.parametrize("name", SEARCHES)
-@torch.inference_mode()
-def test_an_ensemble_of_transformers_searches_the_mean_of_their_probabilities(name: str) -> None:
+@pytest.fixture(scope="module")
+def several() -> tuple[list[Transformer], list[list[int]], Logits]:
+    """Models, sentences, and what the mean of the models says of these anew; searches ask for much of it twice."""
     models = [random_model(1), random_model(2, positions="rotary", n_heads=1), random_model(3, n_layers=1)]
     sources = random_sources(2, 6)
-    mean = mean_of([anew(model, sources) for model in models])
+    return models, sources, mean_of([anew(model, sources) for model in models])
+
+
+@pytest.mark.parametrize("name", SEARCHES)
+@torch.inference_mode()
+def test_an_ensemble_of_transformers_searches_the_mean_of_their_probabilities(
+    name: str, several: tuple[list[Transformer], list[list[int]], Logits]
+) -> None:
+    models, sources, mean = several
     for index, hypotheses in enumerate(found_by(Ensemble([*map(Prepared, models)]), sources, SEARCHES[name])):
         same(hypotheses, wanted(mean, index, sources[index], SEARCHES[name]))
 

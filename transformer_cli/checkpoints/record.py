@@ -30,26 +30,30 @@ def read_config(run_dir: Path, overrides: Sequence[str] = ()) -> RunConfig:
     What somebody changed in it is believed where it is a setting; but tx wrote it, whole and without a mistake.
     Raises ConfigError for the overrides.
     """
-    if wrong := _damage(run_dir / "config.yaml"):
-        raise ModelError(
-            f"{files.shown(run_dir / 'config.yaml')} is damaged: {wrong}",
-            hint="mend that, or restore it from a copy; or delete it, and the same `tx train` writes it anew",
-        )
-    return load_with_places(run_dir / "config.yaml", overrides, of_run=True)[0]
+    written = _written(run_dir / "config.yaml")
+    return load_with_places(run_dir / "config.yaml", overrides, of_run=True)[0] if overrides else written
 
 
-def _damage(path: Path) -> str | None:
+def _written(path: Path) -> RunConfig:
     text = files.read_text(path, error=ModelError)
     lines = [line.rstrip() for line in text.split("\n")]
     said = [line for line in lines if line.strip() and not line.startswith("#")]  # an editor's marks, anybody's remarks
     if said and said[0] == START and said[-1] != END:
-        return f"it ends before its last line, {END}"
+        raise _damaged(path, f"it ends before its last line, {END}")
     try:
-        _, tree = load_with_places(path, of_run=True)
+        config, tree = load_with_places(path, of_run=True)
     except ConfigError as failure:
-        return failure.message
-    lacking = [section for section in SECTIONS if tree.child(section) is None]
-    return f"it has no {', '.join(lacking)}" if lacking else None
+        raise _damaged(path, failure.message) from failure
+    if lacking := [section for section in SECTIONS if tree.child(section) is None]:
+        raise _damaged(path, f"it has no {', '.join(lacking)}")
+    return config
+
+
+def _damaged(path: Path, wrong: str) -> ModelError:
+    return ModelError(
+        f"{files.shown(path)} is damaged: {wrong}",
+        hint="mend that, or restore it from a copy; or delete it, and the same `tx train` writes it anew",
+    )
 
 
 def read_record(run_dir: Path) -> dict[str, Any]:

@@ -6,6 +6,7 @@ import inspect
 import re
 import sys
 from collections.abc import Callable, Sequence
+from functools import cache
 from typing import Any
 
 import typer
@@ -65,6 +66,7 @@ class Command(TyperCommand):
         write_examples(self.epilog, formatter)
 
 
+@cache
 def command(name: str, function: Callable[..., object], *, summary: str | None = None) -> Any:
     """The command made of a function: its docstring is the help, the docstring's `Examples:` end it; the summary is
     what a shell says of it.

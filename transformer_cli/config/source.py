@@ -8,6 +8,7 @@ import os
 import re
 from collections.abc import Iterator, Sequence
 from dataclasses import replace
+from functools import lru_cache
 from pathlib import Path
 
 import yaml
@@ -270,6 +271,7 @@ def _merge(below: Node, above: Node, schema: type[Section] | None, *, steps: int
     return replace(above, value=entries)
 
 
+@lru_cache(maxsize=2048)
 def _section(schema: type[Section] | None, key: str) -> type[Section] | None:
     """The section declared under a key, if it is one and nothing else: a union is a value, so is one of several."""
     declared = accepted(schema).inside(key) if schema else None
