@@ -3,19 +3,16 @@
 from __future__ import annotations
 
 import random
-from collections.abc import Callable
 from pathlib import Path
 from typing import Any
 
 import numpy as np
 import pytest
-from hypothesis import given
-from hypothesis import strategies as st
 from sacrebleu.metrics import BLEU
 from sacrebleu_cli import REFERENCE, damaged, sacrebleu
 
 from transformer_cli.config.evaluation import EvaluationConfig
-from transformer_cli.evaluation.metrics import bleu, chrf, chrf_plus, measure, ter
+from transformer_cli.evaluation.metrics import measure
 from transformer_cli.evaluation.significance import TRIALS_AT_ONCE, compare, with_intervals
 
 CHRF = {"chrf": (), "chrf++": ("--chrf-word-order", "2")}
@@ -72,24 +69,6 @@ def test_paired_tests_are_those_of_sacrebleu(tmp_path: Path, chrf: str, n_refere
     p_values = [one.p_randomization for system in differences for one in system if one.p_randomization is not None]
     assert min(p_values) < 0.01
     assert 0.1 < max(p_values) < 1
-
-
-TEXTS = st.lists(st.tuples(*[st.text("ab. ", max_size=20)] * 2), min_size=1, max_size=9)
-
-
-@pytest.mark.parametrize("metric", [bleu, chrf, chrf_plus, ter], ids=lambda metric: metric.__name__)
-@given(TEXTS)
-def test_many_scores_at_once_are_what_each_is_alone(
-    metric: Callable[[EvaluationConfig], Any], pairs: list[tuple[str, str]]
-) -> None:
-    """And of the same kind: a mean of NumPy's numbers is rounded as they are."""
-    one = metric(EvaluationConfig(tokenize="13a"))
-    rows = np.array(one.count([ours for ours, _ in pairs], [[theirs for _, theirs in pairs]]))
-    for dtype in (np.float32, np.float64):
-        sums = np.concatenate((rows, rows.cumsum(0))).astype(dtype)
-        alone, together = [one.score(row) for row in sums], one.scores(sums)
-        assert together == alone
-        assert [type(score) for score in together] == [type(score) for score in alone]
 
 
 def test_the_difference_is_signed_and_the_first_system_is_the_baseline() -> None:

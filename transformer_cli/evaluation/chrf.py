@@ -5,7 +5,6 @@ from __future__ import annotations
 import string
 from collections import Counter, defaultdict
 from collections.abc import Iterator, Sequence
-from functools import reduce
 from typing import Any
 
 import numpy as np
@@ -50,19 +49,6 @@ class Chrf:
         weight = self.metric.beta**2
         return 100 * ((1 + weight) * precision * recall / (weight * precision + recall))
 
-    def scores(self, sums: NDArray[Any]) -> list[float]:
-        """What `score` says of each row, to the last digit."""
-        n_hypothesis, n_reference, n_both = (sums[:, place::3] for place in range(3))
-        there = (n_hypothesis > 0) & (n_reference > 0)
-        of_hypothesis, of_reference = (
-            plain(n_both / np.where(there, n, 1) * there) for n in (n_hypothesis, n_reference)
-        )
-        precision, recall = (
-            reduce(np.add, each.T) for each in (of_hypothesis, of_reference)
-        )  # one order after another
-        found = list(self._f_score(precision, recall, there.sum(1).astype(precision.dtype)))
-        return [score if some else 0.0 for score, some in zip(found, (precision + recall > 0).tolist(), strict=True)]
-
     def each_with_each(self, lines: Sequence[str]) -> NDArray[np.float64]:
         """The score of each line (rows) with each as its only reference (columns)."""
         counted = [self._ngrams(line) for line in lines]
@@ -74,10 +60,6 @@ class Chrf:
             precision = precision + there * (n_both / least[:, None])
             recall = recall + there * (n_both / least)
             n_orders = n_orders + there
-        return self._f_score(precision, recall, n_orders)
-
-    def _f_score(self, precision: NDArray[Any], recall: NDArray[Any], n_orders: NDArray[Any]) -> NDArray[Any]:
-        """Of their sums over so many orders."""
         precision, recall = precision / np.maximum(n_orders, 1), recall / np.maximum(n_orders, 1)
         weight = self.metric.beta**2
         divisor = weight * precision + recall
@@ -103,11 +85,6 @@ class Chrf:
             n_both = sum(min(count, theirs[ngram]) for ngram, count in ours.items() if ngram in theirs)
             counts += [ours.total() if theirs else 0, theirs.total(), n_both]
         return counts
-
-
-def plain(numbers: NDArray[Any]) -> NDArray[Any]:
-    """As precise as what NumPy makes of one of them and a number of Python's: single ones stay so since NumPy 2."""
-    return numbers.astype((0.0 + numbers.dtype.type(0)).dtype)
 
 
 def _overlaps(counted: Sequence[Counter[Any]]) -> NDArray[np.float64]:

@@ -2,19 +2,15 @@
 
 from __future__ import annotations
 
-import math
 import operator
 from collections.abc import Iterator, Sequence
 from dataclasses import dataclass
 from functools import reduce
 from typing import Any, Protocol, runtime_checkable
 
-import numpy as np
-from numpy.typing import NDArray
-
 from transformer_cli.config.evaluation import METRICS, EvaluationConfig
 from transformer_cli.errors import DataError
-from transformer_cli.evaluation.chrf import Chrf, plain, signature_of
+from transformer_cli.evaluation.chrf import Chrf, signature_of
 from transformer_cli.wording import counted
 from transformer_cli.writing import unspaced_script
 
@@ -49,14 +45,6 @@ class Metric(Protocol):
 
     def signature(self, **test: int) -> str:
         """What makes the number comparable; test: what there is to say of a test, such as bs=1000 and seed=12345."""
-
-
-@runtime_checkable
-class OfMany(Protocol):
-    """What makes a metric that scores many at once, for it is resampled a thousand times."""
-
-    def scores(self, sums: NDArray[Any]) -> list[float]:
-        """What `score` says of each row."""
 
 
 @runtime_checkable
@@ -212,23 +200,8 @@ class Bleu:
         ).score
         return score
 
-    def scores(self, sums: NDArray[Any]) -> list[float]:
-        """To the last digit; sacreBLEU is asked where a count is 0, which it smooths."""
-        order = self.metric.max_ngram_order
-        n_right, n_all = plain(sums[:, 2 : 2 + order]), plain(sums[:, 2 + order :])
-        precisions = (100 * n_right / np.maximum(n_all, 1)).tolist()
-        lengths = sums[:, :2].astype(int).tolist()
-        return [
-            _brevity(*of_both) * math.exp(sum(map(math.log, precision)) / order) if all(precision) else self.score(row)
-            for row, of_both, precision in zip(sums, lengths, precisions, strict=True)
-        ]
-
     def signature(self, **test: int) -> str:
         return signature_of(self.metric, **test)
-
-
-def _brevity(n_ours: int, n_theirs: int) -> float:
-    return 1.0 if n_ours >= n_theirs else math.exp(1 - n_theirs / n_ours)
 
 
 class Ter:
@@ -247,11 +220,6 @@ class Ter:
         if n_words > 0:
             return 100 * (n_edits / n_words)
         return 100.0 if n_edits > 0 else 0.0
-
-    def scores(self, sums: NDArray[Any]) -> list[float]:
-        some = sums[:, 1] > 0
-        rates = list(100 * plain(sums[:, 0] / np.where(some, sums[:, 1], 1)))
-        return [rate if told else self.score(row) for rate, told, row in zip(rates, some, sums, strict=True)]
 
     def signature(self, **test: int) -> str:
         return signature_of(self.metric, **test)

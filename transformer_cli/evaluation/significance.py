@@ -1,7 +1,7 @@
 """How far chance alone moves a score: bootstrap intervals, paired bootstrap, approximate randomisation.
 
-The same draws, sums and rounding as in sacreBLEU, hence the same numbers to the last digit, but a few resamples at a
-time: sacreBLEU holds all of them in memory at once.
+The same draws, sums and rounding as in sacreBLEU, hence the same numbers to the last digit, but a resample at a time:
+sacreBLEU holds all of them in memory at once.
 """
 
 from __future__ import annotations
@@ -15,15 +15,12 @@ import numpy as np
 import numpy.typing as npt
 
 from transformer_cli.config.evaluation import EvaluationConfig
-from transformer_cli.evaluation.metrics import Counts, Metric, OfMany, Score
+from transformer_cli.evaluation.metrics import Counts, Score
 
 Array = npt.NDArray[np.floating]
 _Sampled = tuple[Counts, Sequence[float], Score]
 TRIALS_AT_ONCE = 512
 """A multiple of 32: coins are drawn from words of 32 bits, and none of them may be lost between two draws."""
-
-LINES_AT_ONCE = 20_000
-"""Of resamples that are drawn together, whose counts take two megabytes."""
 
 
 @dataclass(frozen=True)
@@ -113,23 +110,15 @@ def _resampled(systems: Sequence[Sequence[Counts]], options: EvaluationConfig) -
     """The scores of each system by each metric, all under the same draws of as many sentences as there are."""
     # In single precision, as in sacreBLEU; its scores, too, remain NumPy's float32 where its formulas keep them so.
     rows = [[np.array(counts.rows, dtype=np.float32) for counts in counted] for counted in systems]
-    sums = [[np.empty((options.resamples, table.shape[1]), np.float32) for table in tables] for tables in rows]
+    scores: list[list[list[float]]] = [[[] for _ in counted] for counted in systems]
     draw = np.random.default_rng(options.seed)
     n_lines = len(rows[0][0])
-    for start in range(0, options.resamples, at_once := max(1, LINES_AT_ONCE // n_lines)):
-        some = slice(start, min(start + at_once, options.resamples))
-        lines = draw.integers(n_lines, size=(some.stop - start, n_lines))
-        for tables, into in zip(rows, sums, strict=True):
-            for table, values in zip(tables, into, strict=True):
-                values[some] = table[lines].sum(1)
-    return [
-        [_scores(counts.metric, of_one) for counts, of_one in zip(counted, of_all, strict=True)]
-        for counted, of_all in zip(systems, sums, strict=True)
-    ]
-
-
-def _scores(metric: Metric, sums: Array) -> list[float]:
-    return metric.scores(sums) if isinstance(metric, OfMany) else [metric.score(row) for row in sums]
+    for _ in range(options.resamples):
+        lines = draw.choice(n_lines, size=n_lines, replace=True)
+        for counted, tables, into in zip(systems, rows, scores, strict=True):
+            for counts, table, values in zip(counted, tables, into, strict=True):
+                values.append(counts.metric.score(table[lines].sum(0)))
+    return scores
 
 
 def _mean(sample: Sequence[float]) -> float:
@@ -151,7 +140,7 @@ def _randomization(baseline: Counts, system: Counts, difference: float, options:
     a, b = np.array(baseline.rows, dtype=np.float64), np.array(system.rows, dtype=np.float64)
 
     def scores(sums: Array) -> Array:
-        return np.array(_scores(baseline.metric, sums))
+        return np.array([baseline.metric.score(row) for row in sums.tolist()])
 
     trials = [
         np.abs(scores(kept @ a + swapped @ b) - scores(swapped @ a + kept @ b))
