@@ -128,7 +128,7 @@ def test_a_list_of_texts_is_one_text_that_knows_its_parts(tmp_path):
     assert text.source == ["eins", "zwei", "drei", "vier", "fünf"]
     assert text.target == ["one", "two", "three", "four", "five"]
     assert text.counts == {EMPTY_SOURCE: 1}
-    assert text.parts == (Part(str(tmp_path / "big"), 3, 0.5, given=4), Part("made", 2, 2.0))
+    assert text.parts == (Part(str(tmp_path / "big"), 3, 0.5, left_out=1), Part("made", 2, 2.0))
     assert text.sha256 == Corpus(list(text.source), list(text.target)).sha256
 
 

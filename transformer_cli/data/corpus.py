@@ -71,7 +71,7 @@ class Corpus:
 
         fewer = self.of_each_part(left_out)
         parts = tuple(
-            replace(part, pairs=part.pairs - n, given=part.given or part.pairs) if n else part
+            replace(part, pairs=part.pairs - n, left_out=part.left_out + n)
             for part, n in zip(self.parts, fewer, strict=True)
         )
         source, target = (as_text(side).without(left_out) for side in (self.source, self.target))

@@ -23,17 +23,19 @@ MOST = 2**31 - 1
 @dataclass(frozen=True)
 class Part:
     """One text of several that lie one after the other. weight: how often its pairs are seen, by the configuration.
-    direction: where a text has to say it. given: its pairs before any were left out or held out; None for as many."""
+    direction: where a text has to say it. left_out: of its pairs, or held out, besides those."""
 
     name: str
     pairs: int
     weight: float
     direction: Direction | None = None
-    given: int | None = None
+    left_out: int = 0
 
     def as_json(self) -> dict[str, Any]:
-        """direction, given: only where it has them."""
-        return {name: value for name, value in asdict(self).items() if value is not None}
+        """What it is known by again; direction: only where it has one."""
+        found = asdict(self)
+        del found["left_out"]
+        return {name: value for name, value in found.items() if value is not None}
 
 
 def parts_of(

@@ -70,7 +70,7 @@ def hold_out(corpus: Corpus, share: float) -> dict[str, Corpus]:
         )
     held_out = np.array(places, dtype=np.int64)
     n_of_each = zip(corpus.parts, corpus.of_each_part(held_out), strict=True)
-    parts = tuple(replace(part, pairs=n, weight=1.0, given=None) for part, n in n_of_each if part.direction is not None)
+    parts = tuple(replace(part, pairs=n, weight=1.0, left_out=0) for part, n in n_of_each if part.direction is not None)
     source, target = (
         ListedText(lines, origins=[side.where(place) for place in places])
         for side, lines in zip(sides, valid, strict=True)

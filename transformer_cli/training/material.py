@@ -64,7 +64,7 @@ class Material:
         self.encoded = self.encode(self.text, "train")
         self.mixture = Mixture(self.text.parts, self.encoded.pairs, temperature=self.config.data.temperature)
         for part, size, weight, seen in zip(self.text.parts, *self._of_parts(), strict=False):
-            share, given = seen / sum(self.mixture.seen), part.given or part.pairs
+            share, given = seen / sum(self.mixture.seen), part.pairs + part.left_out
             pairs = counted(size, "pairs") + (f" of {given:,}" if given > size else "")
             self.listener.say(f"{part.name}: {pairs}, {weight:.3g} times an epoch, {share:.1%} of it")
 
@@ -72,7 +72,7 @@ class Material:
         """What run.json keeps of each text: the pairs that are learned from, of how many that were given, how often an
         epoch has them, and how many times it has one of them in all."""
         return [
-            {"name": part.name, "pairs": size, "given": part.given or part.pairs, "weight": weight, "seen": seen}
+            {"name": part.name, "pairs": size, "given": part.pairs + part.left_out, "weight": weight, "seen": seen}
             for part, size, weight, seen in zip(self.text.parts, *self._of_parts(), strict=False)
         ]
 
