@@ -1,4 +1,4 @@
-"""A disk that refuses, in words: why, how much room is left, what to do; and what says that memory is not enough."""
+"""A disk that refuses, in words: why, how much room is left, what to do; whether memory lacks, and what to do then."""
 
 from __future__ import annotations
 

@@ -31,7 +31,7 @@ PAIRS = [[f"{one} {other}", f"{WORDS[one]} {WORDS[other]}"] for one, other in it
 POSITIONS = ["sinusoidal", "sinusoidal-halves", "sinusoidal-table", "learned", "rotary", "none"]
 
 
-def drawn(draw: st.DrawFn, **choices: list[Any]) -> dict[str, Any]:
+def chosen(draw: st.DrawFn, **choices: list[Any]) -> dict[str, Any]:
     return {name: draw(st.sampled_from(values)) for name, values in choices.items()}
 
 
@@ -39,7 +39,7 @@ def drawn(draw: st.DrawFn, **choices: list[Any]) -> dict[str, Any]:
 def configurations(draw: st.DrawFn) -> RunConfig:
     """Of a tiny model: any of what it may be made of, in any of the ways in which it may be trained."""
     n_heads = draw(st.sampled_from([1, 2, 4]))
-    model = drawn(
+    model = chosen(
         draw,
         n_kv_heads=[None, 1, n_heads],
         d_head=[None, 6],
@@ -60,7 +60,7 @@ def configurations(draw: st.DrawFn) -> RunConfig:
         activation_dropout=[0.0, 0.2],
     )
     model |= {"n_heads": n_heads, "d_model": 8 * n_heads, "d_ff": 16}
-    tokenizer = drawn(draw, kind=["bpe", "unigram", "word", "char", "byte"], normalization=["nfkc", "identity"])
+    tokenizer = chosen(draw, kind=["bpe", "unigram", "word", "char", "byte"], normalization=["nfkc", "identity"])
     is_cut = tokenizer["kind"] in ("bpe", "unigram")
     tokenizer |= {
         "vocab_size": 270 if tokenizer["kind"] == "byte" else 50,
@@ -68,7 +68,7 @@ def configurations(draw: st.DrawFn) -> RunConfig:
     }
     tokenizer |= {"sampling": draw(st.sampled_from([0.0, 0.2])) if is_cut else 0.0}
     halves = [{"text": {"pairs": PAIRS[:20]}, "weight": 2.5, "both": True}, {"text": {"pairs": PAIRS[20:]}}]
-    data = drawn(
+    data = chosen(
         draw,
         train=[{"pairs": PAIRS}, halves],
         valid=["20%", {"pairs": PAIRS[:4]}],
@@ -76,7 +76,7 @@ def configurations(draw: st.DrawFn) -> RunConfig:
         tags=[False, True],
         source_eos=[True, False],
     )
-    training = drawn(
+    training = chosen(
         draw,
         budget_tokens=[96, 300],
         accumulation=[1, 3],
