@@ -33,10 +33,10 @@ def test_what_a_run_keeps_is_what_was_counted(
 def test_equal_counts_are_kept_in_equal_bytes_the_most_frequent_first(tmp_path: Path) -> None:
     for folder, lines in ((tmp_path / "a", ["b a", "a"]), (tmp_path / "b", ["a", "a b"])):
         folder.mkdir()
-        save_word_counts(folder, count_words(lines, ["c"]))
+        save_word_counts(folder, count_words(lines, ["b c", "c c"]))
     kept = (tmp_path / "a" / WORD_COUNTS).read_bytes()
     assert kept == (tmp_path / "b" / WORD_COUNTS).read_bytes()
-    assert gzip.decompress(kept).decode() == "a\t2\t0\nb\t1\t0\nc\t0\t1\n"
+    assert gzip.decompress(kept).decode() == "c\t0\t3\na\t2\t0\nb\t1\t1\n"
 
 
 def test_a_run_without_counts_has_none(tmp_path: Path) -> None:
