@@ -184,38 +184,6 @@ def test_memory_does_not_grow_with_the_variety_of_shapes():
     assert int(done.stdout) < 50  # 156 where each keeps 1,024
 
 
-PAGES = """
-import resource, sys
-from transformer_cli import environment
-
-def used():
-    for number in range(20):
-        blocks = [b"x" * (12 << 20) for _ in range(4)]
-        del blocks
-
-if "keeps" in sys.argv:
-    environment.keep_memory()
-used()
-before = resource.getrusage(resource.RUSAGE_SELF).ru_minflt
-used()
-print(resource.getrusage(resource.RUSAGE_SELF).ru_minflt - before)
-"""
-"""Pages that the system gives to a process that uses and frees the same 48 MiB twenty times, 12,288 pages each time."""
-
-
-@pytest.mark.skipif(not hasattr(ctypes.CDLL(None), "gnu_get_libc_version"), reason="this is of glibc's memory")
-@pytest.mark.parametrize(
-    ("said", "own", "is_kept"),
-    [("keeps", {}, True), ("", {}, False), ("keeps", {"MALLOC_TRIM_THRESHOLD_": "0"}, False)],
-)
-def test_what_is_freed_is_kept_for_what_comes_next_unless_the_user_wants_otherwise(said, own, is_kept):
-    unset = {name: value for name, value in os.environ.items() if not name.startswith(("MALLOC_", "GLIBC_"))}
-    done = subprocess.run(
-        [sys.executable, "-c", PAGES, said], env=unset | own, check=True, stdout=subprocess.PIPE, text=True
-    )
-    assert (int(done.stdout) < 1000) is is_kept
-
-
 @pytest.mark.parametrize(
     ("budget", "expected"), [(256, "512"), (1024, "512"), (4095, "512"), (4096, "128"), (10**6, "128")]
 )

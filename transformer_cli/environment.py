@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import atexit
 import os
-import sys
 from contextlib import suppress
 from dataclasses import dataclass
 
@@ -14,7 +13,6 @@ HINT = "torchrun sets RANK, WORLD_SIZE, LOCAL_RANK, MASTER_ADDR and MASTER_PORT:
 
 WAITING = ("GOMP_SPINCOUNT", "OMP_WAIT_POLICY", "KMP_BLOCKTIME")
 SPINS = "10000"
-M_TRIM_THRESHOLD, M_MMAP_THRESHOLD, LARGEST_KEPT = -1, -3, 32 * 1024 * 1024
 KERNELS, FEWER_KERNELS, LARGE_BATCH = "512", "128", 4096
 LAUNCHER = "TX_LAUNCHER"
 COMPILED = "TORCHINDUCTOR_CACHE_DIR"
@@ -106,22 +104,6 @@ def keep_fewer_kernels(budget_tokens: int) -> None:
 def repeat_sums() -> None:
     """Before a GPU is used: let cuBLAS add in the same order each time, as PyTorch asks for where it has to."""
     os.environ.setdefault("CUBLAS_WORKSPACE_CONFIG", ":4096:8")
-
-
-def keep_memory() -> None:
-    """Let glibc keep what tensors free for those that come next: to return it to the system after an update and to
-    take it again, page by page and each one cleared, is a tenth of training. Never over what the user has set.
-
-    What is larger than `LARGEST_KEPT`, the most that glibc allows, is returned all the same.
-    """
-    is_set = "GLIBC_TUNABLES" in os.environ or any(name.startswith("MALLOC_") for name in os.environ)
-    if sys.platform != "linux" or is_set:
-        return
-    import ctypes
-
-    if hasattr(libc := ctypes.CDLL(None), "mallopt") and hasattr(libc, "gnu_get_libc_version"):
-        libc.mallopt(M_MMAP_THRESHOLD, LARGEST_KEPT)
-        libc.mallopt(M_TRIM_THRESHOLD, -1)
 
 
 def spins_by_default() -> bool:

@@ -22,7 +22,7 @@ import pytest
 import torch
 from bits import assert_same_bits, at_update, events, final_state, interrupt
 
-from transformer_cli import environment, files
+from transformer_cli import files, heap
 from transformer_cli.checkpoints import record
 from transformer_cli.checkpoints.find import list_checkpoints
 from transformer_cli.checkpoints.store import load_checkpoint
@@ -420,14 +420,18 @@ def test_changed_training_text_is_refused() -> None:
         train(RunConfig.model_validate(changed), Path("x"))
 
 
-def test_memory_is_kept_before_the_text_is_read(monkeypatch: pytest.MonkeyPatch) -> None:
+def test_memory_is_kept_before_the_text_is_read_and_what_updates_take_lies_in_large_pages(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
     """A long text would else take each page anew with each block."""
     done: list[str] = []
     real = run.used_texts
-    monkeypatch.setattr(environment, "keep_memory", lambda: done.append("kept"))
+    monkeypatch.setattr(heap, "keep", lambda: done.append("kept"))
+    monkeypatch.setattr(heap, "enlarge_pages", lambda: done.append("enlarged"))
     monkeypatch.setattr(run, "used_texts", lambda *all_, **named: (done.append("read"), real(*all_, **named))[1])
-    train(settings(max_steps=1), Path("x"))
+    train(settings(max_steps=2), Path("x"))
     assert done[:2] == ["kept", "read"]
+    assert done.count("enlarged") == 2
 
 
 def test_a_record_says_what_each_of_several_texts_contributes() -> None:

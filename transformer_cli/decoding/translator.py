@@ -12,6 +12,7 @@ from typing import TYPE_CHECKING, Any, Literal, Unpack
 
 import torch
 
+from transformer_cli import heap
 from transformer_cli.config.decoding import DecodingConfig
 from transformer_cli.config.model import Stack
 from transformer_cli.data.loader import padded
@@ -24,7 +25,6 @@ from transformer_cli.decoding.shortlist import Shortlist, Shortlisted
 from transformer_cli.decoding.stepper import Stepper
 from transformer_cli.decoding.texts import Input, Learned, TextTranslator
 from transformer_cli.decoding.workers import Found, Work, spread, worth
-from transformer_cli.environment import keep_memory
 from transformer_cli.errors import UsageError
 from transformer_cli.model.prepared import Prepared
 from transformer_cli.model.transformer import Transformer
@@ -56,7 +56,7 @@ class Translator(TextTranslator):
         that batches are shared between, on a CPU. shortlist: makes that which beam search is among; for all else it
         is not asked for. channel: likewise, opens what ranks translations into a language that the beam found."""
         super().__init__(tokenizer, config, **learned)
-        keep_memory()
+        heap.keep()
         self.models = [model.to(device) for model in ([models] if isinstance(models, Transformer) else models)]
         self._prepared = [Prepared(model) for model in self.models]
         self.device = torch.device(device)

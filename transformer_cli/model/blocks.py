@@ -137,11 +137,14 @@ class Dropout(nn.Module):
         dropped = min(round(self.p * 2**16), 2**16 - 1)  # of the nearest to 1, nothing would be left to scale
         n, last = math.prod(shape), dropped - 2**15 - 1  # the greatest number of those that mean zero
         words = torch.empty((n + 3) // 4, dtype=torch.int64).random_(-(2**63), None)
-        # Of 16-bit numbers, comparing and casting truth values takes several times as long as this.
         bits = words.view(torch.int16)[:n].view(tuple(shape))
         if dropped == 0:
             return torch.ones(tuple(shape), dtype=like.dtype)
-        return bits.clamp_(last, last + 1).sub_(last).to(like.dtype).mul_(2**16 / (2**16 - dropped))
+        # In place it makes numbers, 0 and 1: casting truth values takes several times as long as all of this.
+        kept, scale = bits.gt_(last), 2**16 / (2**16 - dropped)
+        if like.dtype.itemsize > kept.dtype.itemsize:
+            return kept.to(like.dtype).mul_(scale)
+        return kept.mul_(int(torch.tensor(scale, dtype=like.dtype).view(torch.int16))).view(like.dtype)
 
     def extra_repr(self) -> str:
         return f"p={self.p}"

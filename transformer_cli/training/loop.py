@@ -12,6 +12,7 @@ from collections.abc import Callable, Iterator
 import torch
 from torch import Tensor, nn
 
+from transformer_cli import heap
 from transformer_cli.config.training import TrainingConfig
 from transformer_cli.data.loader import Batch
 from transformer_cli.training.progress import Progress, spent_in_words
@@ -29,6 +30,7 @@ def fit(learner: Learner, progress: Progress, epoch_of: Epoch, after_update: Cal
     while progress.finished is None:
         n_batches, batches = epoch_of(progress.epoch, progress.batch)
         for update in _updates(learner, progress, batches, n_batches):
+            heap.enlarge_pages()
             progress.step += 1
             progress.target_tokens = round(update.spent.target_tokens)
             if progress.warmed is None and not options.warms_by_updates:

@@ -111,7 +111,7 @@ class _LinearCrossEntropy(torch.autograd.Function):
         narrow = hidden_ND.dtype == torch.float16
         # What the loss is scaled by may be more than fp16 holds.
         grad_hidden_ND = torch.empty_like(hidden_ND, dtype=wide if narrow else None) if needs_gradient else None
-        grad_weight_VD = torch.zeros_like(weight_VD, dtype=wide) if ctx.needs_input_grad[1] else None  # type: ignore[attr-defined]
+        grad_weight_VD: Tensor | None = None
         grad_bias_V = None if bias_V is None else torch.zeros_like(bias_V, dtype=wide)
 
         is_on_cpu = hidden_ND.device.type == "cpu"
@@ -145,8 +145,12 @@ class _LinearCrossEntropy(torch.autograd.Function):
             share_R1 = real_R1 / sum_R1
             grad_hidden_ND[piece] = (e_RV @ weight) * share_R1 - even * real_R1 * weight_sum_D
             share_R1 = share_R1 / down
-            if grad_weight_VD is not None:
-                grad_weight_VD.add_(e_RV.T @ (hidden_wide_RD * share_R1).to(e_RV.dtype), alpha=down)
+            if ctx.needs_input_grad[1]:  # type: ignore[attr-defined]
+                learned_VD = e_RV.T @ (hidden_wide_RD * share_R1).to(e_RV.dtype)
+                if grad_weight_VD is None:
+                    grad_weight_VD = learned_VD.to(wide) if down == 1 else learned_VD.to(wide).mul_(down)
+                else:
+                    grad_weight_VD.add_(learned_VD, alpha=down)
             if grad_bias_V is not None:
                 grad_bias_V += (e_RV.T @ share_R1.to(e_RV.dtype))[:, 0].to(wide) * down - even * real_R1.sum()
 

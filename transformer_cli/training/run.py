@@ -13,7 +13,7 @@ from typing import Any
 
 import torch
 
-from transformer_cli import environment, files
+from transformer_cli import environment, files, heap
 from transformer_cli.accounting.freezing import frozen
 from transformer_cli.checkpoints.find import find_checkpoint, list_checkpoints
 from transformer_cli.checkpoints.known import check_belongs
@@ -102,7 +102,7 @@ class Run:
     def open(self, *, overwrite: bool, strict: bool = False, texts: Mapping[str, corpus.Corpus] | None = None) -> None:
         """Check that what is there is this run, or set it aside; not before text and device are known to be there.
         texts: what `load_all` gave, if it was asked."""
-        environment.keep_memory()
+        heap.keep()
         here = {"versions": versions(), "device": device_of(self.config).split(":")[0], "--strict": strict}
         directory.check_alike(self.world, here | {"settings": self.config.model_dump(mode="json")})
         directory.check_ours(self.run_dir)

@@ -1,0 +1,85 @@
+"""How tensors' memory is kept, and in which pages it lies, as Linux says of a process of its own."""
+
+from __future__ import annotations
+
+import ctypes
+import os
+import subprocess
+import sys
+from pathlib import Path
+
+import pytest
+
+IS_GLIBC = hasattr(ctypes.CDLL(None), "gnu_get_libc_version")
+LARGE_PAGES = Path("/sys/kernel/mm/transparent_hugepage/enabled")
+
+PAGES = """
+import resource, sys
+from transformer_cli import heap
+
+def used():
+    for number in range(20):
+        blocks = [b"x" * (12 << 20) for _ in range(4)]
+        del blocks
+
+if "keeps" in sys.argv:
+    heap.keep()
+used()
+before = resource.getrusage(resource.RUSAGE_SELF).ru_minflt
+used()
+print(resource.getrusage(resource.RUSAGE_SELF).ru_minflt - before)
+"""
+"""Pages that the system gives to a process that uses and frees the same 48 MiB twenty times, 12,288 pages each time."""
+
+
+@pytest.mark.skipif(not IS_GLIBC, reason="this is of glibc's memory")
+@pytest.mark.parametrize(
+    ("said", "own", "is_kept"),
+    [("keeps", {}, True), ("", {}, False), ("keeps", {"MALLOC_TRIM_THRESHOLD_": "0"}, False)],
+)
+def test_what_is_freed_is_kept_for_what_comes_next_unless_the_user_wants_otherwise(said, own, is_kept):
+    unset = {name: value for name, value in os.environ.items() if not name.startswith(("MALLOC_", "GLIBC_"))}
+    done = subprocess.run(
+        [sys.executable, "-c", PAGES, said], env=unset | own, check=True, stdout=subprocess.PIPE, text=True
+    )
+    assert (int(done.stdout) < 1000) is is_kept
+
+
+GROWTH = """
+from pathlib import Path
+from transformer_cli import heap
+
+def advised():
+    '''MiB of the heap that Linux is asked to put into large pages.'''
+    size, found = 0, 0
+    for line in Path("/proc/self/smaps").read_text().splitlines():
+        if "-" in line.split()[0]:
+            is_heap = line.endswith("[heap]")
+        elif line.startswith("Size:"):
+            size = int(line.split()[1])
+        elif line.startswith("VmFlags:") and is_heap and "hg" in line.split():
+            found += size // 1024
+    return found
+
+heap.keep()
+blocks = []
+for more in (120, 120, 0):
+    blocks += [bytes(1 << 20) for _ in range(more)]
+    heap.enlarge_pages()
+    print(advised())
+"""
+
+
+@pytest.mark.skipif(
+    not IS_GLIBC or not LARGE_PAGES.exists(), reason="this is of glibc's heap and of Linux' large pages"
+)
+@pytest.mark.parametrize(("own", "is_advised"), [({}, True), ({"MALLOC_TOP_PAD_": "0"}, False)])
+def test_what_the_heap_has_grown_by_lies_in_large_pages_unless_the_user_wants_otherwise(own, is_advised):
+    unset = {name: value for name, value in os.environ.items() if not name.startswith(("MALLOC_", "GLIBC_"))}
+    command = [sys.executable, "-c", GROWTH]
+    done = subprocess.run(command, env=unset | own, check=True, stdout=subprocess.PIPE, text=True)
+    first, second, third = (int(line) for line in done.stdout.split())
+    if is_advised:
+        assert 100 <= first < second == third
+    else:
+        assert first == second == third == 0
