@@ -45,7 +45,8 @@ def test_what_is_freed_is_kept_for_what_comes_next_unless_the_user_wants_otherwi
     assert (int(done.stdout) < 1000) is is_kept
 
 
-GROWTH = """
+ADVISED = """
+import resource, sys
 from pathlib import Path
 from transformer_cli import heap
 
@@ -61,6 +62,11 @@ def advised():
             found += size // 1024
     return found
 
+def resident():
+    return int(Path("/proc/self/statm").read_text().split()[1]) * resource.getpagesize() >> 20
+"""
+
+GROWTH = """
 heap.keep()
 blocks = []
 for more in (120, 120, 0):
@@ -69,17 +75,51 @@ for more in (120, 120, 0):
     print(advised())
 """
 
+ROOM = """
+if "limited" in sys.argv:
+    resource.setrlimit(resource.RLIMIT_AS, (8 << 30, 8 << 30))
+heap.keep()
+free = [bytes(20 << 20) for _ in range(3)]  # what the heap has, and nobody uses
+del free
+before = resident()
+heap.make_room(int(sys.argv[1]) << 20)
+room = advised()
+used = bytes(1 << 20)
+print(room, resident() - before)
+heap.make_room(0)
+"""
 
-@pytest.mark.skipif(
-    not IS_GLIBC or not LARGE_PAGES.exists(), reason="this is of glibc's heap and of Linux' large pages"
+
+def of_process(program: str, *arguments: str, own: dict[str, str] | None = None) -> list[int]:
+    unset = {name: value for name, value in os.environ.items() if not name.startswith(("MALLOC_", "GLIBC_"))}
+    command = [sys.executable, "-c", ADVISED + program, *arguments]
+    done = subprocess.run(command, env=unset | (own or {}), check=True, stdout=subprocess.PIPE, text=True)
+    return [int(word) for word in done.stdout.split()]
+
+
+of_large_pages = pytest.mark.skipif(
+    not IS_GLIBC or not LARGE_PAGES.exists(), reason="this is of glibc and of Linux' large pages"
 )
+
+
+@of_large_pages
 @pytest.mark.parametrize(("own", "is_advised"), [({}, True), ({"MALLOC_TOP_PAD_": "0"}, False)])
 def test_what_the_heap_has_grown_by_lies_in_large_pages_unless_the_user_wants_otherwise(own, is_advised):
-    unset = {name: value for name, value in os.environ.items() if not name.startswith(("MALLOC_", "GLIBC_"))}
-    command = [sys.executable, "-c", GROWTH]
-    done = subprocess.run(command, env=unset | own, check=True, stdout=subprocess.PIPE, text=True)
-    first, second, third = (int(line) for line in done.stdout.split())
+    first, second, third = of_process(GROWTH, own=own)
     if is_advised:
         assert 100 <= first < second == third
     else:
         assert first == second == third == 0
+
+
+@of_large_pages
+@pytest.mark.parametrize(("weights", "room"), [(10, 512 + 5 * 10), (100, 512 + 5 * 100), (10_000, 2046)])
+def test_room_for_training_is_reserved_in_large_pages_and_takes_no_memory_before_it_is_used(weights, room):
+    reserved, taken = of_process(ROOM, str(weights))
+    assert room <= reserved < room + 100
+    assert taken <= 16
+
+
+@of_large_pages
+def test_nothing_is_reserved_where_a_process_may_not_have_what_it_likes():
+    assert of_process(ROOM, "10", "limited") == [0, pytest.approx(0, abs=2)]

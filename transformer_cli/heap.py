@@ -12,7 +12,9 @@ from typing import Any
 M_TRIM_THRESHOLD, M_TOP_PAD, M_MMAP_THRESHOLD = -1, -2, -3
 MADV_HUGEPAGE, MADV_COLLAPSE = 14, 25
 LARGE_PAGE = 2 * 1024 * 1024
-GROWS_BY, LARGEST_KEPT = 32 * LARGE_PAGE, 32 * 1024 * 1024
+LARGEST_KEPT, GROWS_BY, MOST_AT_ONCE = 16 * LARGE_PAGE, 32 * LARGE_PAGE, 2**31 - LARGE_PAGE
+BESIDE_WEIGHTS, FOR_A_BATCH = 5, 256 * LARGE_PAGE
+"""Gradients, two moments, an average and, in bf16, copies; and, of what a batch takes, what small ones do."""
 
 _heap: Any = None
 _end = 0
@@ -35,10 +37,33 @@ def keep() -> None:
         return
     libc.mallopt(M_MMAP_THRESHOLD, LARGEST_KEPT)
     libc.mallopt(M_TRIM_THRESHOLD, -1)
-    libc.mallopt(M_TOP_PAD, GROWS_BY)
     libc.sbrk.restype, libc.sbrk.argtypes = ctypes.c_void_p, [ctypes.c_ssize_t]
+    libc.malloc.restype, libc.malloc.argtypes = ctypes.c_void_p, [ctypes.c_size_t]
+    libc.free.restype, libc.free.argtypes = None, [ctypes.c_void_p]
     libc.madvise.argtypes = [ctypes.c_void_p, ctypes.c_size_t, ctypes.c_int]
     _heap, _end = libc, -(-libc.sbrk(0) // LARGE_PAGE) * LARGE_PAGE
+
+
+def make_room(weights: int) -> None:
+    """Let the heap reserve in one go about what training takes, or as much as glibc can: there pages are large from the
+    start. Where a process may not reserve what it likes, the heap grows as it has to. weights: bytes of all."""
+    if _heap is None or _is_limited():
+        return
+    end, blocks = _heap.sbrk(0), []
+    _heap.mallopt(M_TOP_PAD, min(BESIDE_WEIGHTS * weights + FOR_A_BATCH, MOST_AT_ONCE))
+    while _heap.sbrk(0) == end and (block := _heap.malloc(LARGEST_KEPT // 2)):  # what is free already comes first
+        blocks.append(block)
+    for block in blocks:
+        _heap.free(block)
+    _heap.mallopt(M_TOP_PAD, GROWS_BY)
+    enlarge_pages()
+
+
+def _is_limited() -> bool:
+    import resource
+
+    limits = (resource.getrlimit(kind)[0] for kind in (resource.RLIMIT_AS, resource.RLIMIT_DATA))
+    return any(limit != resource.RLIM_INFINITY for limit in limits)
 
 
 def enlarge_pages() -> None:

@@ -332,6 +332,7 @@ class Run:
         torch.manual_seed(config.seed)
         source, target = self.tokenizer.source_size, self.tokenizer.target_size
         model = build_model(config.model, source_vocab=source, target_vocab=target).to(self.machine.device)
+        heap.make_room(sum(parameter.nbytes for parameter in model.parameters()))
         model.compute_in(self.machine.dtype, training=True)
         model.use_attention(fused=self.machine.fused_attention)
         for name, parameter in model.named_parameters():
