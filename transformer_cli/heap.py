@@ -17,7 +17,7 @@ BESIDE_WEIGHTS, FOR_A_BATCH = 5, 256 * LARGE_PAGE
 """Gradients, two moments, an average and, in bf16, copies; and, of what a batch takes, what small ones do."""
 
 _heap: Any = None
-_end = 0
+_end = _room = 0
 
 
 def keep() -> None:
@@ -47,10 +47,12 @@ def keep() -> None:
 def make_room(weights: int) -> None:
     """Let the heap reserve in one go about what training takes, or as much as glibc can: there pages are large from the
     start. Where a process may not reserve what it likes, the heap grows as it has to. weights: bytes of all."""
-    if _heap is None or _is_limited():
+    global _room
+    room = min(BESIDE_WEIGHTS * weights + FOR_A_BATCH, MOST_AT_ONCE)
+    if _heap is None or room <= _room or _is_limited():
         return
-    end, blocks = _heap.sbrk(0), []
-    _heap.mallopt(M_TOP_PAD, min(BESIDE_WEIGHTS * weights + FOR_A_BATCH, MOST_AT_ONCE))
+    _room, end, blocks = room, _heap.sbrk(0), []
+    _heap.mallopt(M_TOP_PAD, room)
     while _heap.sbrk(0) == end and (block := _heap.malloc(LARGEST_KEPT // 2)):  # what is free already comes first
         blocks.append(block)
     for block in blocks:
