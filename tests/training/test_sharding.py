@@ -160,6 +160,7 @@ def test_replicas_wait_for_no_compiler_that_nobody_asked_for(monkeypatch: pytest
     dist.init_process_group("gloo", store=dist.HashStore(), rank=0, world_size=1)
     monkeypatch.setitem(sys.modules, "torch._dynamo", None)
     monkeypatch.delitem(vars(torch), "_dynamo", raising=False)
+    wrapped: nn.Module | None = None
     try:
         wrapped = Uncompiled(layer, gradient_as_bucket_view=True)
         for _ in range(2):
@@ -169,6 +170,8 @@ def test_replicas_wait_for_no_compiler_that_nobody_asked_for(monkeypatch: pytest
         assert "_dynamo" not in vars(torch)
     finally:
         monkeypatch.undo()
+        wrapped = None
+        gc.collect()  # were the wrapper the last to hold the group, it might wait for ever
         dist.destroy_process_group()
 
 
