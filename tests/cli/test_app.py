@@ -263,6 +263,15 @@ def test_what_the_machine_lacks_is_a_resource_error(ends, error, message):
     assert said.startswith(message)
 
 
+def test_where_a_library_finds_no_temporary_folder_it_is_said_how_to_name_one(ends):
+    """`tx export hugging-face` in a container that is read-only."""
+    lacks = FileNotFoundError(errno.ENOENT, "No usable temporary directory found in ['/tmp', '/var/tmp']")
+    assert ends(lacks) == (
+        5,
+        "error: No usable temporary directory found in ['/tmp', '/var/tmp']\n  hint: TMPDIR may name another folder\n",
+    )
+
+
 def test_of_a_folder_that_may_not_be_entered_it_is_the_folder_that_is_named(ends, tmp_path, monkeypatch):
     """Of somebody's run it was `manifest.json`, which no run has there."""
     (tmp_path / "run").mkdir()

@@ -15,6 +15,7 @@ import typer
 
 from transformer_cli.cli import console, signals
 from transformer_cli.errors import Interrupted, ToldError, TxError, UsageError
+from transformer_cli.temporary import ELSEWHERE
 from transformer_cli.trouble import barred, hint_of, is_of_memory
 
 BUG, USAGE, RESOURCE = 1, 2, 5
@@ -81,6 +82,9 @@ def _report(error: Exception) -> int:
     if isinstance(error, OSError) and error.strerror:
         if error.errno == errno.ENOENT and not error.filename and _is_nowhere():
             console.error("the current folder is not there any more", hint="`cd` into one that is.")
+            return RESOURCE
+        if str(error.strerror).startswith("No usable temporary"):  # as Python says it to a library
+            console.error(error.strerror, hint=ELSEWHERE)
             return RESOURCE
         hides = isinstance(error, PermissionError)
         name = barred(error.filename) if hides and isinstance(error.filename, str) else error.filename
