@@ -272,6 +272,16 @@ def test_where_a_library_finds_no_temporary_folder_it_is_said_how_to_name_one(en
     )
 
 
+@pytest.mark.parametrize("error", [SystemError("error return"), RuntimeError("could not create a primitive")])
+def test_what_is_of_memory_only_where_that_is_limited(ends, monkeypatch, error):
+    """Below `ulimit -v 900000` training ended with a bug in tx: oneDNN had no room for the code that it makes."""
+    for is_limited, expected in ((True, (5, "error: not enough memory\n")), (False, (1, "error: a bug in tx: "))):
+        monkeypatch.setattr(failures, "_has_memory_limit", lambda is_limited=is_limited: is_limited)
+        code, said = ends(error)
+        assert code == expected[0]
+        assert said.startswith(expected[1])
+
+
 def test_of_a_folder_that_may_not_be_entered_it_is_the_folder_that_is_named(ends, tmp_path, monkeypatch):
     """Of somebody's run it was `manifest.json`, which no run has there."""
     (tmp_path / "run").mkdir()
