@@ -11,6 +11,39 @@ import pytest
 
 from transformer_cli import needs
 
+NOWHERE = {"HOME": "/proc/nobody", "XDG_CONFIG_HOME": "", "XDG_CACHE_HOME": "", "MPLCONFIGDIR": ""}
+"""Where nothing can be kept: a container whose home is not there."""
+
+
+def alone(program: str, **environment: str) -> str:
+    """What a process says on stderr that has imported nothing yet."""
+    known = os.environ | environment
+    ended = subprocess.run([sys.executable, "-c", program], env=known, capture_output=True, text=True, timeout=120)
+    return ended.stderr
+
+
+def test_matplotlib_does_not_talk_about_its_list_of_fonts(tmp_path: Path) -> None:
+    """`tx plot -o` of whoever has no home wrote five lines about a folder of that library, also with --quiet."""
+    program = "from transformer_cli.needs import drawing_library; print(drawing_library().__name__)"
+    assert alone(program, **NOWHERE, TMPDIR=str(tmp_path)) == ""
+    assert list(tmp_path.iterdir()) == []
+
+
+def test_where_matplotlib_has_no_folder_it_says_which_may_be_named() -> None:
+    """It was a bug in tx, in a container that is read-only."""
+    program = """
+import tempfile
+tempfile._candidate_tempdir_list = lambda: ["/proc/nowhere"]
+from transformer_cli.cli import failures
+from transformer_cli.needs import drawing_library
+assert failures.exit_code(drawing_library) == 5
+"""
+    assert alone(program, **NOWHERE) == (
+        "error: Matplotlib has no folder where it may keep its list of fonts\n"
+        "  hint: MPLCONFIGDIR may name one, and so may TMPDIR\n"
+    )
+
+
 pytest.importorskip("onnxruntime", reason="the extra `onnx` is not installed")
 
 

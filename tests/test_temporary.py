@@ -4,12 +4,15 @@ from __future__ import annotations
 
 import errno
 import os
+import subprocess
+import sys
+import tempfile
 from pathlib import Path
 
 import pytest
 from faults import Saboteur
 
-from transformer_cli import files
+from transformer_cli import files, temporary
 from transformer_cli.errors import ResourceError
 from transformer_cli.temporary import temporary_directory
 
@@ -49,3 +52,31 @@ def test_where_there_is_none_it_says_so(monkeypatch: pytest.MonkeyPatch) -> None
     ):
         pass
     assert refused.value.hint == "TMPDIR may name another folder"
+
+
+NONE = """
+import tempfile
+tempfile._candidate_tempdir_list = lambda: ["/proc/nowhere"]
+"""
+
+
+def test_scores_need_none() -> None:
+    """Where nothing may be written but the run, training ended at its first validation: what sacreBLEU imports asks for
+    a temporary folder, and puts nothing there."""
+    program = f"""{NONE}
+from transformer_cli.config.evaluation import EvaluationConfig
+from transformer_cli.decoding.mbr import utilities
+from transformer_cli.evaluation.metrics import score
+utilities(["a b"], "bleu")
+print(round(score(["a b c d e"], [["a b c d e"]], EvaluationConfig())[0].value))
+"""
+    assert subprocess.check_output([sys.executable, "-c", program], text=True, timeout=120) == "100\n"
+
+
+def test_what_is_only_named_takes_nothing(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr("tempfile.tempdir", None)
+    monkeypatch.setattr("tempfile._candidate_tempdir_list", lambda: ["/proc/nowhere"])
+    with temporary.name_one():
+        assert tempfile.gettempdir() == "/tmp"
+    with pytest.raises(ResourceError, match="there is no temporary folder"), temporary_directory():
+        pass

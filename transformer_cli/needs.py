@@ -5,6 +5,7 @@ from __future__ import annotations
 import functools
 import importlib
 import importlib.util
+import logging
 import os
 import re
 from importlib.metadata import PackageNotFoundError, version
@@ -39,6 +40,26 @@ def needed(module: str) -> ModuleType:
     if package in SILENCED_BY:
         os.environ.setdefault(SILENCED_BY[package], "1")  # never over what the user has set
     return importlib.import_module(module)
+
+
+def drawing_library() -> ModuleType:
+    """Matplotlib, with its list of fonts; what it has to say of where it keeps that matters to nobody. ResourceError
+    where there is no folder for it."""
+    logger = logging.getLogger("matplotlib")
+    level = logger.level
+    logger.setLevel(logging.ERROR)
+    try:
+        importlib.import_module("matplotlib.font_manager")
+        return importlib.import_module("matplotlib")
+    except OSError as failure:
+        if failure.errno is not None:  # the system's, not its own
+            raise
+        raise ResourceError(
+            "Matplotlib has no folder where it may keep its list of fonts",
+            hint="MPLCONFIGDIR may name one, and so may TMPDIR",
+        ) from failure
+    finally:
+        logger.setLevel(level)
 
 
 def lacking(package: str) -> str | None:

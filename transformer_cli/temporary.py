@@ -39,6 +39,22 @@ def temporary_directory() -> Iterator[Path]:
         raise
 
 
+@contextmanager
+def name_one() -> Iterator[None]:
+    """Whoever asks meanwhile is named a temporary folder, be there none that takes anything: for libraries that ask
+    when they are imported, and put nothing there."""
+    try:
+        tempfile.gettempdir()
+    except FileNotFoundError:
+        tempfile.tempdir = "/tmp"
+        try:
+            yield
+        finally:
+            tempfile.tempdir = None  # whoever needs one is told that there is none
+    else:
+        yield
+
+
 def check_room(folder: Path, n_bytes: int) -> None:
     """ResourceError where so many bytes do not fit: before a library writes them that does not look whether it can."""
     with writing(folder):

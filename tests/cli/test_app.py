@@ -263,6 +263,25 @@ def test_what_the_machine_lacks_is_a_resource_error(ends, error, message):
     assert said.startswith(message)
 
 
+def test_where_a_library_finds_no_temporary_folder_it_is_said_how_to_name_one(ends):
+    """`tx export hugging-face` in a container that is read-only."""
+    lacks = FileNotFoundError(errno.ENOENT, "No usable temporary directory found in ['/tmp', '/var/tmp']")
+    assert ends(lacks) == (
+        5,
+        "error: No usable temporary directory found in ['/tmp', '/var/tmp']\n  hint: TMPDIR may name another folder\n",
+    )
+
+
+@pytest.mark.parametrize("error", [SystemError("error return"), RuntimeError("could not create a primitive")])
+def test_what_is_of_memory_only_where_that_is_limited(ends, monkeypatch, error):
+    """Below `ulimit -v 900000` training ended with a bug in tx: oneDNN had no room for the code that it makes."""
+    for is_limited, expected in ((True, (5, "error: not enough memory\n")), (False, (1, "error: a bug in tx: "))):
+        monkeypatch.setattr(failures, "_has_memory_limit", lambda is_limited=is_limited: is_limited)
+        code, said = ends(error)
+        assert code == expected[0]
+        assert said.startswith(expected[1])
+
+
 def test_of_a_folder_that_may_not_be_entered_it_is_the_folder_that_is_named(ends, tmp_path, monkeypatch):
     """Of somebody's run it was `manifest.json`, which no run has there."""
     (tmp_path / "run").mkdir()

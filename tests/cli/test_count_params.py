@@ -2,8 +2,10 @@
 
 from __future__ import annotations
 
+import errno
 import html
 import json
+import os
 import re
 import shutil
 import struct
@@ -335,6 +337,21 @@ def test_damaged_weights_are_said_to_be_so(capfd, run, damage):
     [weights] = run.glob("checkpoints/step-*150/model.safetensors")
     weights.write_bytes(damage(weights.read_bytes()))
     assert "is damaged" in failure(capfd, 4, str(weights.parent))
+
+
+def test_weights_that_are_somebody_elses_are_not_said_to_be_missing(capfd, run, monkeypatch):
+    """safetensors says of whatever it cannot open that there is no such file."""
+    [weights] = run.glob("checkpoints/step-*150/model.safetensors")
+    opened = Path.open
+
+    def refused(path, *arguments, **options):
+        if path.name == weights.name:
+            raise PermissionError(errno.EACCES, os.strerror(errno.EACCES), str(path))
+        return opened(path, *arguments, **options)
+
+    monkeypatch.setattr(Path, "open", refused)
+    said = failure(capfd, 4, str(weights.parent))
+    assert "model.safetensors cannot be read: Permission denied\n  hint: you may not read it: ask its owner" in said
 
 
 def test_numbers_of_another_kind_than_tx_saves_are_not_those_of_the_configuration(capfd, run):

@@ -167,8 +167,12 @@ def test_names_and_arguments_are_utf8_whatever_the_locale_says(tmp_path: Path, s
     assert (ended.returncode, ended.stderr.split("\n")[0]) == (4, "error: there is no run in käse")
 
 
-def test_a_folder_that_was_deleted_is_said_to_be(tmp_path: Path) -> None:
-    """It was "No such file or directory", and of which nobody said."""
-    program = [sys.executable, "-m", "transformer_cli", "config", "-c", "tiny.yaml", "name"]
+@pytest.mark.parametrize("arguments", ["config -c tiny.yaml name", "average {} --best 1", "runs"])
+def test_a_folder_that_was_deleted_is_said_to_be(tmp_path: Path, arguments: str) -> None:
+    """It was "No such file or directory", and of which nobody said; oneMKL ended `tx average` and `tx export` with exit
+    code 2, because it could not load PyTorch; `tx runs` had no run there."""
+    (tmp_path / "run" / "checkpoints").mkdir(parents=True)
+    words = arguments.format(tmp_path / "run").split()
+    program = [sys.executable, "-m", "transformer_cli", *words]
     ended = shell(f'mkdir {tmp_path}/x && cd {tmp_path}/x && rmdir {tmp_path}/x && "$@"', *program)
     assert (ended.returncode, ended.stderr.split("\n")[0]) == (5, "error: the current folder is not there any more")

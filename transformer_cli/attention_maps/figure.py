@@ -19,6 +19,7 @@ from transformer_cli.attention_maps.fonts import fonts_for, lacking
 from transformer_cli.attention_maps.maps import ARROW
 from transformer_cli.attention_maps.views import View, is_leftward, label
 from transformer_cli.errors import UsageError
+from transformer_cli.needs import drawing_library
 
 if TYPE_CHECKING:
     from matplotlib.axes import Axes
@@ -49,7 +50,7 @@ def figure(views: Sequence[View], caption: str, *, suffix: str) -> tuple[bytes, 
 
     suffix: .png, .svg or .pdf. Raises UsageError for no matrices or more than can be drawn.
     """
-    import matplotlib
+    matplotlib = drawing_library()
     from matplotlib.figure import Figure
 
     views = [_drawable(view) for view in views]

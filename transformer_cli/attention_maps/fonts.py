@@ -8,6 +8,8 @@ from collections import Counter
 from collections.abc import Iterable, Iterator
 from functools import cache
 
+from transformer_cli.needs import drawing_library
+
 PREFERRED = ("DejaVu Sans", "Noto Sans CJK SC", "Noto Sans", "Noto Naskh Arabic", "Arial Unicode MS")
 """Asked first, in this order; matplotlib brings the first one along."""
 
@@ -89,6 +91,7 @@ def _scripts() -> tuple[str, ...]:
 
 def _installed() -> Iterator[tuple[str, str]]:
     """Names and files of upright fonts of ordinary weight, the preferred ones first, then by name."""
+    drawing_library()
     from matplotlib import font_manager
 
     order = {name: place for place, name in enumerate(PREFERRED)}

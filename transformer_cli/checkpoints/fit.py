@@ -35,6 +35,7 @@ def kinds_of_file(path: Path) -> dict[str, Kind]:
     from safetensors import SafetensorError, safe_open
 
     try:
+        path.open("rb").close()  # safetensors says of each that it cannot open that it is not there
         with safe_open(path, "np") as file:
             tensors = {name: file.get_slice(name) for name in file.keys()}  # noqa: SIM118 - it is no mapping
             return {name: (tensor.get_dtype(), tuple(tensor.get_shape())) for name, tensor in tensors.items()}

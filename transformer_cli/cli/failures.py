@@ -15,6 +15,7 @@ import typer
 
 from transformer_cli.cli import console, signals
 from transformer_cli.errors import Interrupted, ToldError, TxError, UsageError
+from transformer_cli.temporary import ELSEWHERE
 from transformer_cli.trouble import barred, hint_of, is_of_memory
 
 BUG, USAGE, RESOURCE = 1, 2, 5
@@ -75,12 +76,15 @@ def _report(error: Exception) -> int:
             else "there is too little memory for it (`ulimit -v` shows a limit), or it has to be installed anew.",
         )
         return RESOURCE
-    if is_of_memory(error) or (isinstance(error, SystemError) and _has_memory_limit()):
+    if is_of_memory(error) or (_may_be_of_memory(error) and _has_memory_limit()):
         console.error("not enough memory", hint="a smaller training.budget_tokens or decoding.batch_size needs less.")
         return RESOURCE
     if isinstance(error, OSError) and error.strerror:
         if error.errno == errno.ENOENT and not error.filename and _is_nowhere():
             console.error("the current folder is not there any more", hint="`cd` into one that is.")
+            return RESOURCE
+        if str(error.strerror).startswith("No usable temporary"):  # as Python says it to a library
+            console.error(error.strerror, hint=ELSEWHERE)
             return RESOURCE
         hides = isinstance(error, PermissionError)
         name = barred(error.filename) if hides and isinstance(error.filename, str) else error.filename
@@ -137,8 +141,13 @@ def _is_nowhere() -> bool:
     return False
 
 
+def _may_be_of_memory(error: Exception) -> bool:
+    """An extension has not looked at what it was given; or oneDNN, which does not say why, had no room for code."""
+    return isinstance(error, SystemError) or "could not create a primitive" in str(error)
+
+
 def _has_memory_limit() -> bool:
-    """Which a SystemError is of: an extension has not looked at what it was given."""
+    """Which such errors are of, then."""
     try:
         import resource  # not on Windows
     except ImportError:

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import inspect
+import os
 import re
 import sys
 from collections.abc import Callable, Sequence
@@ -37,6 +38,10 @@ class Command(TyperCommand):
             if takes_one and (n := found.count(one)) > 1:  # the library lets the last one win
                 raise UsageError(f"{' or '.join(one.opts)} is given {n} times, but takes one value", hint="give one")
         return rest
+
+    def invoke(self, ctx: Any) -> Any:
+        os.getcwd()  # refused where the folder was deleted: libraries would end the program, each in its own way
+        return super().invoke(ctx)
 
     def _refuse_long_options_with_one_dash(self, ctx: Any, args: list[str]) -> None:
         """`-output FILE`, as other toolkits have it, would be read as `-o utput`, and FILE as something else."""

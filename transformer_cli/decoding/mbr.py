@@ -11,6 +11,7 @@ from numpy.typing import NDArray
 
 from transformer_cli.evaluation.chrf import Chrf
 from transformer_cli.evaluation.metrics import tokenizer_for
+from transformer_cli.temporary import name_one
 
 
 def by_utility(texts: Sequence[str], metric: str) -> list[tuple[int, float]]:
@@ -35,8 +36,9 @@ def by_utility(texts: Sequence[str], metric: str) -> list[tuple[int, float]]:
 def utilities(texts: Sequence[str], metric: str) -> NDArray[np.float64]:
     """Sentence by sentence, the score of each text (rows) with each as its reference (columns), 0 to 100: sacreBLEU's
     chrF, chrF++, or BLEU smoothed as it is for sentences."""
-    from sacrebleu.metrics.bleu import BLEU
-    from sacrebleu.metrics.chrf import CHRF
+    with name_one():
+        from sacrebleu.metrics.bleu import BLEU
+        from sacrebleu.metrics.chrf import CHRF
 
     if metric == "bleu":
         bleu = BLEU(effective_order=True, tokenize=tokenizer_for([texts]))

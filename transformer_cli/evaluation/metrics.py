@@ -11,6 +11,7 @@ from typing import Any, Protocol, runtime_checkable
 from transformer_cli.config.evaluation import METRICS, EvaluationConfig
 from transformer_cli.errors import DataError
 from transformer_cli.evaluation.chrf import Chrf, signature_of
+from transformer_cli.temporary import name_one
 from transformer_cli.wording import counted
 from transformer_cli.writing import unspaced_script
 
@@ -158,7 +159,8 @@ def count(
 def _made(name: str, options: EvaluationConfig, references: Sequence[Sequence[str]]) -> Any:
     if name == "bleu" and options.tokenize == "auto":
         options = options.model_copy(update={"tokenize": tokenizer_for(references)})
-    return METRICS.load(name)(options)
+    with name_one():  # what sacreBLEU imports asks for one
+        return METRICS.load(name)(options)
 
 
 def tokenizer_for(references: Sequence[Sequence[str]]) -> str:

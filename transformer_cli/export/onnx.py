@@ -2,7 +2,9 @@
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+import logging
+from collections.abc import Iterator, Sequence
+from contextlib import contextmanager
 from pathlib import Path
 from typing import Any
 
@@ -190,6 +192,17 @@ class _State:
         self.taken_BW = taken_BW
 
 
+@contextmanager
+def _unlogged() -> Iterator[None]:
+    """Without a library's advice on other ways to do the same, which it gives to everybody."""
+    before = logging.root.manager.disable
+    logging.disable(logging.WARNING)
+    try:
+        yield
+    finally:
+        logging.disable(before)
+
+
 def _rounded(model: Any) -> Any:
     """The products with weights in int8, whose scale is chosen per column; activations when they are known."""
     quantization = needed("onnxruntime.quantization")
@@ -200,7 +213,8 @@ def _rounded(model: Any) -> Any:
             # A copy that says the shapes, a fiftieth larger, and the result; what is cut short there is no error.
             check_room(folder, 3 * exact.stat().st_size)
             kind = quantization.QuantType.QInt8
-            quantization.quantize_dynamic(
-                exact, rounded, op_types_to_quantize=["MatMul"], per_channel=True, weight_type=kind
-            )
+            with _unlogged():
+                quantization.quantize_dynamic(
+                    exact, rounded, op_types_to_quantize=["MatMul"], per_channel=True, weight_type=kind
+                )
         return needed("onnx").load(str(rounded))

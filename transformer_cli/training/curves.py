@@ -18,6 +18,7 @@ from transformer_cli.checkpoints.events import METRICS, damage_of, numbered_even
 from transformer_cli.checkpoints.record import read_config, read_record
 from transformer_cli.errors import ModelError, TxError
 from transformer_cli.files import shown
+from transformer_cli.needs import drawing_library
 from transformer_cli.wording import counted, listed
 
 Over = Literal["steps", "tokens", "minutes"]
@@ -158,7 +159,7 @@ def figure(
     runs: their names, and their curves. note: stands above them. fonts: for them, by their families; matplotlib's own
     when not given. suffix: .png, .svg or .html, which is a page around the .svg that asks for nothing.
     """
-    import matplotlib
+    matplotlib = drawing_library()
     from matplotlib.figure import Figure
     from matplotlib.ticker import EngFormatter
 
