@@ -156,6 +156,11 @@ def refused(capsys, monkeypatch):
         (["translate", "-q", "-output", "x"], "did you mean --output?"),
         (["translate", "-beam_size", "5"], "did you mean --beam-size?"),
         (["train", "-config=x.yaml"], "did you mean --config?"),
+        (
+            ["translate", "--prefix", "A dog"],
+            "tx takes the words that a translation begins with from `tx tran",
+        ),
+        (["train", "--finetune-from", "x"], "that is a setting: --set training.init_from=..."),
         (["train", "-layers", "6"], "that is a setting: --set model.n_layers=..."),
         (["train", "--zzz"], "`tx train --help` shows what is possible."),
     ],
