@@ -160,6 +160,7 @@ def refused(capsys, monkeypatch):
             ["translate", "--prefix", "A dog"],
             "tx takes the words that a translation begins with from `tx tran",
         ),
+        (["translate", "--prefixes", "A"], "tx takes the words that a translation begins with from "),
         (["train", "--finetune-from", "x"], "that is a setting: --set training.init_from=..."),
         (["train", "-layers", "6"], "that is a setting: --set model.n_layers=..."),
         (["train", "--zzz"], "`tx train --help` shows what is possible."),

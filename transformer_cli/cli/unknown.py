@@ -31,7 +31,9 @@ def _option_hint(option: str, command: str, options: Sequence[str]) -> str:
     from transformer_cli.config.settings import look_up
 
     dashed = f"--{option.lstrip('-').replace('_', '-')}"
-    if meant := dashed if dashed in options else elsewhere.option(option, options):
+    spellings = dashed, f"{dashed}s", f"{dashed}es", dashed.removesuffix("s")
+    same = next((one for one in spellings if one in options), None)
+    if meant := same or elsewhere.option(option, options):
         return f"did you mean {meant}?"
     if instead := elsewhere.instead(option):
         return f"tx {instead}."
