@@ -161,6 +161,8 @@ def refused(capsys, monkeypatch):
             "tx takes the words that a translation begins with from `tx tran",
         ),
         (["translate", "--prefixes", "A"], "tx takes the words that a translation begins with from "),
+        (["plot", "-m", "runs/tiny"], "name runs without an option: `tx plot RUN`"),
+        (["compare", "--model", "runs/tiny"], "name runs without an option: `tx compare RUN`"),
         (["train", "--finetune-from", "x"], "that is a setting: --set training.init_from=..."),
         (["train", "-layers", "6"], "that is a setting: --set model.n_layers=..."),
         (["train", "--zzz"], "`tx train --help` shows what is possible."),
