@@ -13,6 +13,7 @@ import re
 import shlex
 import shutil
 import subprocess
+import sys
 from dataclasses import dataclass, field
 from pathlib import Path
 
@@ -180,6 +181,20 @@ def test_every_block_that_is_not_slow_runs(text, folder, trained_run, warm, tmp_
             ["bash", "-euo", "pipefail", "-c", block], env=environment, capture_output=True, text=True, check=False
         )
         assert done.returncode == 0, f"{block}\n{done.stdout}{done.stderr}"
+
+
+def test_the_script_that_makes_files_from_a_table_leaves_out_what_is_no_pair(folder):
+    [script] = re.findall(r"```python\n(# split\.py\n.*?)```", PAGES["docs/how-do-i.md"], re.DOTALL)
+    rows = [f'"Haus  {n}\thouse " {n}' for n in range(30)] + ["leer\t", "\tempty", "allein", '"Haus  1\thouse " 1']
+    table = "\r\n".join(["\ufeffDeutsch\tEnglisch", *rows, ""])
+    (folder / "corpus.tsv").write_text(table, encoding="utf-8", newline="")
+    done = subprocess.run([sys.executable, "-c", script], capture_output=True, text=True, check=True)
+    assert done.stdout == "34 rows, 30 pairs; 3 each in dev and test\n"
+    found = []
+    for name in ("train", "dev", "test"):
+        sides = [(folder / f"corpus/{name}.{side}").read_bytes().decode().split("\n") for side in ("de", "en")]
+        found += [pair for pair in zip(*sides, strict=True) if any(pair)]
+    assert sorted(found) == sorted((f'"Haus {n}', f'house " {n}') for n in range(30))
 
 
 SAMPLE = """

@@ -76,6 +76,10 @@ def test_the_mean_of_the_best_is_exact_names_its_parents_and_does_all_that_a_run
     said = capfd.readouterr().err
     assert "a mean that `tx average` made has none" in said
     assert "never validated" not in said
+    assert tx("average", "runs/mine", "--best", "5") == 4
+    said = capfd.readouterr().err
+    assert "hint: --best 3 takes all that are there; " in said
+    assert "and training.validate_every has it validate as often" in said
     assert tx("average", "runs/mine", "--last", "2") == 2
     assert "runs/mine-average is there already" in capfd.readouterr().err
     assert tx("average", "runs/mine", "--last", "2", "-o", "my mean") == 0

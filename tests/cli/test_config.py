@@ -91,6 +91,8 @@ def test_what_is_unknown_is_a_usage_error(shown):
         main(["config", "learning_rat"])
     with pytest.raises(UsageError, match="tx has no such penalty"):
         main(["config", "repetition_penalty"])
+    with pytest.raises(UsageError, match="tx reads two files of as many lines"):
+        main(["config", "tsv"])
     with pytest.raises(UsageError, match="describe all settings"):
         main(["config", "--schema", "--markdown"])
 

@@ -237,7 +237,7 @@ UNTAUGHT = "new pieces (tokenizer.extend) could not learn: training.freeze keeps
         ("data: {train: t, valid: «-1%»}", "data.valid can be a share of ", "data: {valid: 1%}"),
         (
             f"data: {{{FILES}, test: {{a: «1%»}}}}",
-            "data.valid can be a share of the training text above 0% and up to 50%, such as 1%",
+            "data.test cannot be a share of the training text, as data.valid can: name a text",
             f"data: {{{FILES}, test: {{a: t}}}}",
         ),
         ("data: {test: {a b: «t»}}", "expected the name of a test set", "data: {test: {a.b: t}}"),

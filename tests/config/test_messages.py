@@ -178,7 +178,32 @@ tied: decoder or none goes with two
         ("data: {train: {pairs: [[a, 1]]}, valid: v}", "`data.train.pairs[0][1]` is 1; expected text; quote it"),
         ("data: {train: {pairs: []}, valid: v}", "expected a list of at least 1 [source, target] pairs"),
         ("data: {train: {pairs: [[a, b]], source: c}, valid: v}", "unknown setting `data.train.source`"),
-        ("data: {train: [a, b]}", "`data.train` is a list of 2; expected text, or {source, target}, or {pairs}"),
+        (
+            "data: {train: [a, b]}",
+            "`data.train` is a list of 2; expected text, or {source, target}, or {pairs}, or a list of {text, ...}\n",
+        ),
+        ("data: {train: [{text: a}, b], valid: 1%}", '`data.train[1]` is the text "b"; expected {text, ...}\n'),
+        (
+            "data: {train: [{text: a, wieght: 3}], valid: 1%}",
+            "unknown setting `data.train[0].wieght`; did you mean `weight`?\n",
+        ),
+        ("data: {train: [{text: a}, {weight: 2}], valid: 1%}", "`data.train[1].text` is missing\n"),
+        (
+            "data: {train: [{text: a}, {text: b, weight: 0}], valid: 1%}",
+            "`data.train[1].weight` is 0; expected a number above 0\n",
+        ),
+        (
+            "data: {train: {text: a}, valid: 1%}",
+            "`data.train` is {text}; expected text, or {source, target}, or {pairs}, or a list of {text, ...}\n",
+        ),
+        (
+            "data: {train: [{text: {source: a}}], valid: 1%}",
+            "`data.train[0].text.target` is missing\n",
+        ),
+        (
+            "data: {test: {a: [{text: b, both: maybe}]}}",
+            '`data.test.a[0].both` is the text "maybe"; expected true or false\n',
+        ),
         ("data: {train: {x: 1}}", "`data.train` is {x}; expected text, or {source, target}, or {pairs}"),
         (
             "data: {test: {2016: 1}}",

@@ -252,10 +252,14 @@ def test_a_table_that_is_named_as_a_text_is_told_how_it_becomes_two_files(tmp_pa
         load_training(data)
     hint = str(caught.value.hint)
     assert "two files of as many lines, one for each language: `cut -f1 " in hint
-    assert hint.endswith(f"makes them, then name {tmp_path}/my text")
+    assert hint.endswith(f"makes them, of a table without headings, then name {tmp_path}/my text")
     subprocess.run(hint.split("`")[1], shell=True, check=True)
     found = load_training(DataConfig(train=str(tmp_path / "my text")))
     assert (list(found.source), list(found.target)) == (["hallo", "hund"], ["hello", "dog"])
+    write(tmp_path / "sheet.tsv", "hallo\thello\n")
+    with pytest.raises(DataError, match=r"sheet\.de does not exist") as caught:
+        load_training(DataConfig(train=str(tmp_path / "sheet")))
+    assert "sheet.tsv is a file: parallel text is two files of as many lines" in str(caught.value.hint)
     write(tmp_path / "t.csv", "hallo,hello\n")
     with pytest.raises(DataError) as caught:
         load_training(DataConfig(train=str(tmp_path / "t.csv")))

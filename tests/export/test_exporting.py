@@ -19,7 +19,7 @@ from transformer_cli.cli import failures
 from transformer_cli.cli.app import main
 from transformer_cli.errors import UsageError
 from transformer_cli.export.comparison import Comparison
-from transformer_cli.export.exporting import export
+from transformer_cli.export.exporting import check_format, export
 from transformer_cli.export.weights import Weights
 
 pytest.importorskip("ctranslate2", reason="the extra `ctranslate2` is not installed")
@@ -128,6 +128,16 @@ def test_what_there_is_not_is_told_with_all_that_there_is(here, tmp_path, capfd,
     told = capfd.readouterr().err
     assert words in told
     assert "choose one of" in told
+
+
+@pytest.mark.parametrize(
+    ("name", "meant"),
+    [("huggingface", "hugging-face"), ("HF", "hugging-face"), ("transformers", "hugging-face"), ("ct2", "ctranslate2")],
+)
+def test_a_format_by_another_name_is_told_ours(name, meant):
+    with pytest.raises(UsageError, match=f"there is no format '{name}'") as caught:
+        check_format(name, None)
+    assert caught.value.hint == f"did you mean {meant}?"
 
 
 def test_a_missing_extra_is_named_before_anything_is_done(here, tmp_path, capfd, monkeypatch):

@@ -206,6 +206,7 @@ def test_a_notebook_shows_what_a_model_is(run):
         (lambda run: tx.train("tiny", max_steps=3), UsageError, 'settings={"training.max_steps": "..."}'),
         (lambda run: tx.load(run, devise="cpu"), UsageError, "no such option: devise"),
         (lambda run: tx.load(run, beam_size=3), UsageError, 'settings={"decoding.beam_size": "..."}'),
+        (lambda run: tx.load(run).translate("bier", prefix="a"), UsageError, "did you mean prefixes?"),
         (lambda run: tx.load(run).translate("bier", beam=3), UsageError, "did you mean beam_size?"),
         (lambda run: tx.load(run).translate_all(["bier"], num_beams=3), UsageError, "did you mean beam_size?"),
         (

@@ -146,9 +146,10 @@ def _enough(found: Sequence[Path], n: int, run_dir: Path, kind: str, setting: st
     """The first n; ModelError where there are not so many."""
     if len(found) < n:
         there = ", ".join(path.name for path in found) or "none"
+        fewer = f"--{setting.removeprefix('keep_')} {len(found)} takes all that are there; " if len(found) > 1 else ""
         raise ModelError(
             f"{shown(run_dir)} has fewer than {n} checkpoints{f' {kind}' * bool(kind)}: {there}",
-            hint=f"--set training.{setting}={n} makes training keep that many; a run that continues may change it, a "
-            "finished one with more training.max_steps",
+            hint=f"{fewer}--set training.{setting}={n} makes training keep that many, and training.validate_every has "
+            "it validate as often; a run that continues may change the first, a finished one with more max_steps",
         )
     return list(found[:n])

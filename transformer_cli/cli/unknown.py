@@ -6,6 +6,9 @@ from collections.abc import Sequence
 
 from transformer_cli.errors import UsageError
 
+RUNS_ARE_ARGUMENTS = "tx plot", "tx average", "tx compare", "tx reproduce", "tx count-params"
+"""Commands whose runs stand without the `-m` of the others."""
+
 
 def command_error(name: str, commands: Sequence[str]) -> UsageError:
     """For a command that there is not; with the one that other toolkits call so, or one that is like it."""
@@ -31,8 +34,12 @@ def _option_hint(option: str, command: str, options: Sequence[str]) -> str:
     from transformer_cli.config.settings import look_up
 
     dashed = f"--{option.lstrip('-').replace('_', '-')}"
-    if meant := dashed if dashed in options else elsewhere.option(option, options):
+    spellings = dashed, f"{dashed}s", f"{dashed}es", dashed.removesuffix("s")
+    same = next((one for one in spellings if one in options), None)
+    if meant := same or elsewhere.option(option, options):
         return f"did you mean {meant}?"
+    if command in RUNS_ARE_ARGUMENTS and dashed in ("--m", "--model"):
+        return f"name runs without an option: `{command} RUN`"
     if instead := elsewhere.instead(option):
         return f"tx {instead}."
     found = look_up(option.strip("-").replace("-", "_"))

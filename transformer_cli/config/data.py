@@ -268,6 +268,8 @@ def texts_that_clash(data: DataConfig) -> Iterator[Contradiction]:
         shares.append(("data", "valid"))
     for path in shares:
         words = f"data.valid can be a share of the training text above 0% and up to {MOST_HELD_OUT:.0%}, such as 1%"
+        if path[:2] != ("data", "valid"):
+            words = f"data.{path[1]} cannot be a share of the training text, as data.valid can: name a text"
         yield Contradiction(words, (path,))
     yield from _languages_that_clash(data)
     yield from _directions_that_clash(data)

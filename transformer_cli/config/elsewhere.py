@@ -42,13 +42,18 @@ def command(name: str, there: Collection[str]) -> str | None:
     return _among(table_of("commands"), name, there)
 
 
+def export_format(name: str, there: Collection[str]) -> str | None:
+    """The format of `tx export` that others call so."""
+    return _among(table_of("formats"), name, there)
+
+
 def theirs(setting: str) -> list[str]:
     """What others call a setting of ours."""
     return [name.rpartition(".")[2] for name, ours in _names().items() if ours.partition("=")[0] == setting]
 
 
 def table_of(part: str) -> dict[str, str]:
-    """names, options or commands: what others call ours; instead: what they call what tx does in another way."""
+    """names, options, commands, formats: what others call ours; instead: what they call what tx does in another way."""
     return _read()[part]
 
 

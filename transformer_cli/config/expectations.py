@@ -77,7 +77,10 @@ class Accepted:
             return self.choices[0] if len(self.choices) == 1 else f"one of {', '.join(self.choices)}"
         if self.section:
             names = list(self.section.model_fields)
-            return f"{{{', '.join(names)}}}" if len(names) <= 4 else "`key: value` lines"
+            needed = [name for name, field in self.section.model_fields.items() if field.is_required()]
+            if len(names) > 4:
+                return f"{{{', '.join(needed)}, ...}}" if needed else "`key: value` lines"
+            return f"{{{', '.join(names)}}}"
         if get_origin(self.annotation) is list:
             item = self.inside(0)
             assert item is not None

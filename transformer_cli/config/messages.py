@@ -5,6 +5,7 @@ from __future__ import annotations
 import unicodedata
 from collections.abc import Iterable, Sequence
 from dataclasses import dataclass
+from typing import get_origin
 
 from pydantic import ValidationError
 
@@ -153,16 +154,18 @@ def _split_at_union(loc: Path, wanted: Accepted) -> tuple[Path, Path]:
 def _union_mistakes(
     path: Path, complaints: list[tuple[Path, str]], root: Node, wanted: Accepted, *, prefix: Path
 ) -> list[Mistake]:
-    """A mapping is judged as the form it comes nearest to, or as values by name; anything else by all that the union
-    accepts."""
+    """A mapping is judged as the form it comes nearest to, or as values by name, a list of mappings entry by
+    entry; anything else by all that the union accepts."""
     node, members = _existing(root, path), _at(wanted, path).members
     forms = {member.section.__name__: member for member in members if member.section}
     related = [
         name for name, form in forms.items() if isinstance(node.value, dict) and any(map(form.inside, node.value))
     ]
-    by_name = next((member for member in members if member.is_by_name), None)
-    if not related and by_name is not None and isinstance(node.value, dict):
-        forms, related = {"dict": by_name}, ["dict"]
+    holding = next((member for member in members if get_origin(member.annotation) is type(node.value)), None)
+    is_of_mappings = not isinstance(node.value, list) or any(isinstance(one.value, dict) for one in node.value)
+    if not related and holding is not None and is_of_mappings:  # which pydantic calls dict[...] or list[...]
+        related = [type(node.value).__name__]
+        forms = {related[0]: holding}
         complaints = [((str(within[0]).partition("[")[0], *within[1:]), kind) for within, kind in complaints]
     if not related:
         return [_mistake(path, "union", root, wanted, prefix=prefix)]

@@ -268,10 +268,11 @@ def _side_file(prefix: str, language: str, direction: Direction) -> Path:
     path = Path(f"{prefix}.{language}")
     compressed = Path(f"{prefix}.{language}.gz")
     if path.exists() or not compressed.exists():
-        if not path.exists() and Path(prefix).is_file():
+        named = (Path(f"{prefix}{suffix}") for suffix in ("", *TABLES))
+        if not path.exists() and (file := next((one for one in named if one.is_file()), None)):
             raise DataError(
                 f"{files.shown(path)} does not exist, nor does it with .gz",
-                hint=f"{files.shown(prefix)} is a file: {_parted(Path(prefix), direction)}",
+                hint=f"{files.shown(file)} is a file: {_parted(file, direction)}",
             )
         return path
     return compressed
@@ -284,7 +285,11 @@ def _parted(path: Path, direction: Direction) -> str:
         return "name it without its language, or name both files as {source: FILE, target: FILE}"
     table, *names = (typed(one) for one in (path, *sides))
     cut = "; ".join(f"cut -f{column} {table} > {name}" for column, name in enumerate(names, start=1))
-    how = f"`{cut}` makes them" if path.suffix == ".tsv" else f"put what it has into {' and '.join(names)}"
+    how = (
+        f"`{cut}` makes them, of a table without headings"
+        if path.suffix == ".tsv"
+        else f"put what it has into {' and '.join(names)}"
+    )
     return (
         f"parallel text is two files of as many lines, one for each language: {how}, then name {path.with_suffix('')}"
     )

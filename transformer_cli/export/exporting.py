@@ -10,6 +10,8 @@ from typing import Any
 
 from transformer_cli import __version__, files
 from transformer_cli.checkpoints.store import OpenedRun, refuse_here
+from transformer_cli.config import elsewhere
+from transformer_cli.config.expectations import nearest
 from transformer_cli.errors import DataError, ModelError, UsageError
 from transformer_cli.export.card import card
 from transformer_cli.export.comparison import TOLERANCE, Comparison, Probe, compare
@@ -55,7 +57,9 @@ class Exported:
 def check_format(name: str, quantization: str | None) -> Format:
     """The format of that name. UsageError where there is none, or where it has no such quantisation."""
     if name not in FORMATS:
-        raise UsageError(f"there is no format {name!r}", hint=f"choose one of {', '.join(FORMATS.names)}")
+        meant = elsewhere.export_format(name, FORMATS.names) or nearest(name, FORMATS.names)
+        hint = f"did you mean {meant}?" if meant else f"choose one of {', '.join(FORMATS.names)}"
+        raise UsageError(f"there is no format {name!r}", hint=hint)
     made: Format = FORMATS.load(name)()
     if quantization is not None and quantization not in made.quantizations:
         known = ", ".join(made.quantizations)
