@@ -154,7 +154,8 @@ def test_relative_positions_step_by_step_are_those_at_once(outside, fused):
 
 def test_the_position_encoding_of_the_documentation_is_one(tmp_path, monkeypatch):
     page = (Path(__file__).parents[1] / "docs" / "how-do-i.md").read_text(encoding="utf-8")
-    (tmp_path / "recipe_of_the_page.py").write_text(page.split("```python\n")[1].split("```")[0], encoding="utf-8")
+    [code] = (part for block in page.split("```python\n")[1:] if "class Relative" in (part := block.split("```")[0]))
+    (tmp_path / "recipe_of_the_page.py").write_text(code, encoding="utf-8")
     install(tmp_path, "[transformer_cli.positions]\nof-the-page = recipe_of_the_page:Relative\n")
     monkeypatch.syspath_prepend(str(tmp_path))
     torch.manual_seed(1)

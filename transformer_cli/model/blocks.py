@@ -144,7 +144,8 @@ class Dropout(nn.Module):
         kept, scale = bits.gt_(last), 2**16 / (2**16 - dropped)
         if like.dtype.itemsize > kept.dtype.itemsize:
             return kept.to(like.dtype).mul_(scale)
-        return kept.mul_(int(torch.tensor(scale, dtype=like.dtype).view(torch.int16))).view(like.dtype)
+        mask = kept.mul_(int(torch.tensor(scale, dtype=like.dtype).view(torch.int16))).view(like.dtype)
+        return mask if n % 4 == 0 else mask.clone()  # not the rest of the last word, too
 
     def extra_repr(self) -> str:
         return f"p={self.p}"
