@@ -10,6 +10,8 @@ from pathlib import Path
 
 import pytest
 
+from transformer_cli import heap
+
 IS_GLIBC = hasattr(ctypes.CDLL(None), "gnu_get_libc_version")
 LARGE_PAGES = Path("/sys/kernel/mm/transparent_hugepage/enabled")
 
@@ -124,3 +126,36 @@ def test_room_for_training_is_reserved_in_large_pages_and_takes_no_memory_before
 @of_large_pages
 def test_nothing_is_reserved_where_a_process_may_not_have_what_it_likes():
     assert of_process(ROOM, "10", "limited") == [0, pytest.approx(0, abs=2), 0]
+
+
+class Stuck:
+    """glibc where the heap cannot grow, so that all memory comes from elsewhere."""
+
+    def __init__(self) -> None:
+        self.taken: set[int] = set()
+        self.most = 0
+
+    def sbrk(self, n: int) -> int:
+        return 4096
+
+    def mallopt(self, option: int, value: int) -> int:
+        return 1
+
+    def malloc(self, n: int) -> int:
+        assert self.most < 1000, "no end"
+        self.most += 1
+        self.taken.add(self.most)
+        return self.most
+
+    def free(self, block: int) -> None:
+        self.taken.remove(block)
+
+
+def test_room_is_not_asked_for_without_end(monkeypatch: pytest.MonkeyPatch) -> None:
+    stuck = Stuck()
+    monkeypatch.setattr(heap, "_heap", stuck)
+    monkeypatch.setattr(heap, "_room", 0)
+    monkeypatch.setattr(heap, "_end", 4096)
+    heap.make_room(1)
+    assert stuck.most > 0
+    assert not stuck.taken

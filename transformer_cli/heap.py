@@ -13,6 +13,7 @@ M_TRIM_THRESHOLD, M_TOP_PAD, M_MMAP_THRESHOLD = -1, -2, -3
 MADV_HUGEPAGE, MADV_COLLAPSE = 14, 25
 LARGE_PAGE = 2 * 1024 * 1024
 LARGEST_KEPT, GROWS_BY, MOST_AT_ONCE = 16 * LARGE_PAGE, 32 * LARGE_PAGE, 2**31 - LARGE_PAGE
+MOST_BLOCKS = 64
 BESIDE_WEIGHTS, FOR_A_BATCH = 5, 256 * LARGE_PAGE
 """Gradients, two moments, an average and, in bf16, copies; and, of what a batch takes, what small ones do."""
 
@@ -51,9 +52,10 @@ def make_room(weights: int) -> None:
     room = min(BESIDE_WEIGHTS * weights + FOR_A_BATCH, MOST_AT_ONCE)
     if _heap is None or room <= _room or _is_limited():
         return
-    _room, end, blocks = room, _heap.sbrk(0), []
+    _room, end, blocks = room, _heap.sbrk(0), list[int]()
     _heap.mallopt(M_TOP_PAD, room)
-    while _heap.sbrk(0) == end and (block := _heap.malloc(LARGEST_KEPT // 2)):  # what is free already comes first
+    # What is free already comes first; and a heap that cannot grow never does.
+    while _heap.sbrk(0) == end and len(blocks) < MOST_BLOCKS and (block := _heap.malloc(LARGEST_KEPT // 2)):
         blocks.append(block)
     for block in blocks:
         _heap.free(block)
