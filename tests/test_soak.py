@@ -39,7 +39,8 @@ def test_kills_and_signals_move_no_bit(tmp_path: Path, warm: list[str]) -> None:
     survived = soak(tmp_path, warm).until(3)
     assert survived.faults.total() == 3
     assert survived.ended >= 1
-    assert survived.codes.total() == 3 + survived.codes[0]
+    # A fault may come when the run has just ended by itself, with 0.
+    assert 3 <= survived.codes.total() <= 3 + survived.codes[0]
 
 
 def test_what_is_lost_is_found(tmp_path: Path, trained_run: Path) -> None:
