@@ -50,7 +50,7 @@ def make_room(weights: int) -> None:
     start. Where a process may not reserve what it likes, the heap grows as it has to. weights: bytes of all."""
     global _room
     room = min(BESIDE_WEIGHTS * weights + FOR_A_BATCH, MOST_AT_ONCE)
-    if _heap is None or room <= _room or _is_limited():
+    if _heap is None or room <= _room or is_limited():
         return
     _room, end, blocks = room, _heap.sbrk(0), list[int]()
     _heap.mallopt(M_TOP_PAD, room)
@@ -63,9 +63,12 @@ def make_room(weights: int) -> None:
     enlarge_pages()
 
 
-def _is_limited() -> bool:
-    import resource
-
+def is_limited() -> bool:
+    """Whether the user limits how much memory a process may reserve (`ulimit -v`, `-d`)."""
+    try:
+        import resource  # not on Windows
+    except ImportError:
+        return False
     limits = (resource.getrlimit(kind)[0] for kind in (resource.RLIMIT_AS, resource.RLIMIT_DATA))
     return any(limit != resource.RLIM_INFINITY for limit in limits)
 

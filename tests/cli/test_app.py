@@ -276,7 +276,7 @@ def test_where_a_library_finds_no_temporary_folder_it_is_said_how_to_name_one(en
 def test_what_is_of_memory_only_where_that_is_limited(ends, monkeypatch, error):
     """Below `ulimit -v 900000` training ended with a bug in tx: oneDNN had no room for the code that it makes."""
     for is_limited, expected in ((True, (5, "error: not enough memory\n")), (False, (1, "error: a bug in tx: "))):
-        monkeypatch.setattr(failures, "_has_memory_limit", lambda is_limited=is_limited: is_limited)
+        monkeypatch.setattr(failures, "is_limited", lambda is_limited=is_limited: is_limited)
         code, said = ends(error)
         assert code == expected[0]
         assert said.startswith(expected[1])

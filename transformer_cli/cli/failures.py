@@ -15,6 +15,7 @@ import typer
 
 from transformer_cli.cli import console, signals
 from transformer_cli.errors import Interrupted, ToldError, TxError, UsageError
+from transformer_cli.heap import is_limited
 from transformer_cli.temporary import ELSEWHERE
 from transformer_cli.trouble import barred, hint_of, is_of_memory
 
@@ -76,7 +77,7 @@ def _report(error: Exception) -> int:
             else "there is too little memory for it (`ulimit -v` shows a limit), or it has to be installed anew.",
         )
         return RESOURCE
-    if is_of_memory(error) or (_may_be_of_memory(error) and _has_memory_limit()):
+    if is_of_memory(error) or (_may_be_of_memory(error) and is_limited()):
         console.error("not enough memory", hint="a smaller training.budget_tokens or decoding.batch_size needs less.")
         return RESOURCE
     if isinstance(error, OSError) and error.strerror:
@@ -144,12 +145,3 @@ def _is_nowhere() -> bool:
 def _may_be_of_memory(error: Exception) -> bool:
     """An extension has not looked at what it was given; or oneDNN, which does not say why, had no room for code."""
     return isinstance(error, SystemError) or "could not create a primitive" in str(error)
-
-
-def _has_memory_limit() -> bool:
-    """Which such errors are of, then."""
-    try:
-        import resource  # not on Windows
-    except ImportError:
-        return False
-    return resource.getrlimit(resource.RLIMIT_AS)[0] != resource.RLIM_INFINITY
