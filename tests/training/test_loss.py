@@ -49,14 +49,18 @@ def test_value_and_gradients_equal_torchs(
         torch.testing.assert_close(mine, theirs, rtol=1e-10, atol=1e-10)
 
 
-def test_working_in_pieces_changes_nothing(monkeypatch: pytest.MonkeyPatch) -> None:
+def test_working_in_pieces_changes_neither_loss_nor_gradients(monkeypatch: pytest.MonkeyPatch) -> None:
     torch.manual_seed(0)
-    hidden, weight = torch.randn(37, 6, dtype=torch.float64), torch.randn(11, 6, dtype=torch.float64)
+    hidden, weight, bias = (torch.randn(size, dtype=torch.float64).requires_grad_() for size in ((37, 6), (11, 6), 11))
     targets = torch.randint(0, 11, (37,))
-    whole = cross_entropy(hidden, weight, targets, smoothing=0.1)
+
+    def found() -> list[torch.Tensor]:
+        total = cross_entropy(hidden, weight, targets, bias_V=bias, smoothing=0.1)
+        return [total.detach(), *torch.autograd.grad(total, [hidden, weight, bias])]
+
+    whole = found()
     monkeypatch.setattr(loss_module, "PIECE_ELEMENTS", 33)
-    pieces = cross_entropy(hidden, weight, targets, smoothing=0.1)
-    torch.testing.assert_close(pieces, whole, rtol=1e-12, atol=0)
+    torch.testing.assert_close(found(), whole, rtol=1e-12, atol=1e-12)
 
 
 def test_what_padding_holds_moves_neither_loss_nor_gradient() -> None:
