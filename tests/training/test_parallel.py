@@ -9,7 +9,7 @@ import shutil
 import signal
 import time
 from collections.abc import Callable, Iterator, Sequence
-from contextlib import contextmanager, nullcontext
+from contextlib import contextmanager, nullcontext, suppress
 from datetime import timedelta
 from pathlib import Path
 from types import SimpleNamespace
@@ -39,6 +39,7 @@ from transformer_cli.training.listening import Listener
 from transformer_cli.training.parallel import joined
 from transformer_cli.training.run import train
 from transformer_cli.training.update import seed_dropout
+from transformer_cli.training.watching import Watch
 
 TORCHRUN = ["--nproc-per-node=2", "--master-port=0", "--standalone", "--no-python"]
 
@@ -55,6 +56,28 @@ def talk() -> None:
 @pytest.mark.parametrize("n", [1, 3])
 def test_all_hear_what_one_says_and_what_all_say(n: int, tmp_path: Path) -> None:
     assert codes(start(n, lambda _: talk(), tmp_path), limit_s=60) == [0] * n
+
+
+def test_nobody_connects_to_the_store_once_processes_watch_each_other(tmp_path: Path) -> None:
+    """Whoever keeps the store looks up the name of each who does, and answers none of the others while it waits for a
+    name server: those would be taken for gone."""
+
+    def connections() -> set[str]:
+        found = set()
+        for link in Path("/proc/self/fd").iterdir():
+            with suppress(OSError):  # which another thread has closed
+                found.add(os.readlink(link))
+        return {name for name in found if name.startswith("socket:")}
+
+    def come(rank: int) -> None:
+        begin, before = Watch.start, set[str]()
+        with pytest.MonkeyPatch.context() as patch:
+            patch.setattr(Watch, "start", lambda watch: (before.update(connections()), begin(watch)))
+            with joined("cpu") as world:
+                world.writers("save 1").post(f"from {rank}")
+                assert connections() <= before
+
+    assert codes(start(2, come, tmp_path), limit_s=60) == [0, 0], (tmp_path / "1").read_text()
 
 
 def test_nothing_is_read_that_an_earlier_world_posted(tmp_path: Path) -> None:

@@ -224,14 +224,17 @@ def _join(here: environment.Place, device: str, tell: Callable[[str], None]) -> 
             own = PrefixStore(f"{world} work", store)
             dist.init_process_group(backends, store=own, rank=rank, world_size=size, timeout=UNLIMITED)
             watch = Watch(PrefixStore(f"{world} watch", store.clone()), rank=rank, size=size)
-            World(rank, size).wait()  # every state is there before it is looked at
+            board = PrefixStore(f"{world} board", store.clone())
+            # Every state is there before it is looked at, and nobody connects to the store any more: who keeps it looks
+            # up the name of each that does, and answers nobody for so long, 5 to 30 s where a name server is silent.
+            World(rank, size).wait()
     except (dist.DistError, RuntimeError, OSError) as failure:
         raise ResourceError(
             f"process {here.rank} of {here.size} cannot reach the others: {str(failure)[:200]}",
             hint=environment.HINT,
         ) from failure
     watch.start()
-    return World(rank=rank, size=size, watch=watch, board=PrefixStore(f"{world} board", store.clone()))
+    return World(rank=rank, size=size, watch=watch, board=board)
 
 
 def _store(here: environment.Place) -> Store:
