@@ -91,6 +91,40 @@ def test_huge_logits_stay_finite() -> None:
     assert hidden.grad.isfinite().all()
 
 
+@pytest.mark.parametrize("dtype", [torch.float32, torch.bfloat16], ids=str)
+def test_rows_whose_exponentials_no_number_holds_leave_the_others_as_they_are(dtype: torch.dtype) -> None:
+    """Of huge logits and of tiny ones, of a target among them and of one that is far from all."""
+    torch.manual_seed(0)
+    vocab, width = 40, 16
+    weight = torch.cat((torch.randn(vocab, width - 1), torch.ones(vocab, 1)), 1).to(dtype)
+    hidden = torch.randn(9, width)
+    hidden[:, -1] = 0.0
+    usual = hidden.to(dtype)
+    hidden[1, -1], hidden[4, -1] = 200.0, -200.0  # moves all logits of a row
+    hidden[7] = 100 * weight[3]
+    targets = torch.tensor([5, 6, 7, PAD, 9, 10, 11, 12, 13])
+
+    def ours(states: Tensor, matrix: Tensor) -> Tensor:
+        return cross_entropy(states, matrix, targets, smoothing=0.1)
+
+    def torchs(states: Tensor, matrix: Tensor) -> Tensor:
+        logits = (states @ matrix.T).to(torch.promote_types(states.dtype, torch.float32))
+        return F.cross_entropy(logits, targets, ignore_index=PAD, label_smoothing=0.1, reduction="sum")
+
+    def found(loss: Callable[[Tensor, Tensor], Tensor], states: Tensor, dtype: torch.dtype = dtype) -> list[Tensor]:
+        learned = [one.to(dtype).requires_grad_() for one in (states, weight)]
+        total = loss(*learned)
+        return [total.detach(), *torch.autograd.grad(total, learned)]
+
+    states = hidden.to(dtype)
+    for mine, theirs, right in zip(
+        found(ours, states), found(torchs, states), found(torchs, states, torch.float64), strict=True
+    ):
+        assert (mine - right).norm() < 1.2 * (theirs - right).norm() + 1e-3 * right.norm()
+    rest = [0, 2, 3, 5, 6, 8]
+    assert torch.equal(found(ours, states)[1][rest], found(ours, usual)[1][rest])
+
+
 @pytest.mark.parametrize("smoothing", [0.0, 0.1])
 @pytest.mark.parametrize("sure", [1 / 500, 0.3, 0.94, 0.999])
 def test_in_bf16_the_gradient_is_as_near_to_fp64_as_torchs_however_sure_the_model_is(

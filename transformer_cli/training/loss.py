@@ -6,6 +6,8 @@ N target positions, D d_model, V vocabulary, R rows of one piece of the work
 from __future__ import annotations
 
 import math
+from collections.abc import Callable
+from functools import partial
 
 import torch
 import torch.nn.functional as F
@@ -22,6 +24,8 @@ PIECE_ELEMENTS_ON_A_GPU = 128 * 1024 * 1024
 SUMMED = 4096
 """In fp16: how many rows' gradients, of two predictions that are compared, are summed as they are; of fewer they are
 scaled up, of more down."""
+EXACT_FROM = 40.0
+"""log(1 + exp(x)) is x from there on, in fp64, too."""
 COMPARED = 4
 """Of two predictions in fp32, and what lies between them, so many times fewer rows at a time."""
 MOST_SUMMED, MOST_ROWS = 2048, 256
@@ -83,10 +87,10 @@ def _wide(dtype: torch.dtype) -> torch.dtype:
 class _LinearCrossEntropy(torch.autograd.Function):
     """Projection, softmax and loss of a few rows at a time, and their gradients while the logits are at hand.
 
-    The loss is log(sum(exp(logits))) - sum(q logits), where q is the smoothed target. With e = exp(logits - max) and
-    s = sum(e), its gradient with respect to the logits is e / s - q. The division is left to the narrow side of the
-    products, and the even part of q, the same for all ids, is a rank-one term: so the wide matrix is written once,
-    exponentiated once, and read by two products.
+    The loss is log(sum(exp(logits))) - sum(q logits), where q is the smoothed target. With e = exp(logits - off), for
+    any number off of a row, and s = sum(e), its gradient with respect to the logits is e / s - q. The division is left
+    to the narrow side of the products, and the even part of q, the same for all ids, is a rank-one term: so the wide
+    matrix is written once, exponentiated once, summed once, and read by two products.
     """
 
     @staticmethod
@@ -116,32 +120,30 @@ class _LinearCrossEntropy(torch.autograd.Function):
 
         is_on_cpu = hidden_ND.device.type == "cpu"
         n_rows = max(d_model, (PIECE_ELEMENTS if is_on_cpu else PIECE_ELEMENTS_ON_A_GPU) // n_vocab)
-        shift = max(0.0, math.log(n_vocab / MOST_SUMMED)) if narrow else 0.0
+        shift = max(0.0, math.log(n_vocab / MOST_SUMMED)) if narrow else None if is_on_cpu else 0.0
         down = max(1.0, min(n_rows, hidden_ND.size(0)) / MOST_ROWS) if narrow else 1.0
+
+        def logits(hidden_RD: Tensor) -> Tensor:
+            return hidden_RD @ weight.T if bias is None else torch.addmm(bias, hidden_RD, weight.T)
+
         for start in range(0, hidden_ND.size(0), n_rows):
             piece = slice(start, start + n_rows)
             hidden_RD, targets_R1 = hidden_ND[piece], targets_N[piece, None]
             real_R1 = (targets_R1 != PAD).to(wide)
-            scores_RV = hidden_RD @ weight.T if bias is None else torch.addmm(bias, hidden_RD, weight.T)
-            largest_R1 = scores_RV.amax(-1, keepdim=True) + shift
-            target_R1 = scores_RV.gather(1, targets_R1).to(wide)
-            e_RV = scores_RV.sub_(largest_R1).exp_()
-            # On a CPU a wide copy is made of what is summed: of a few rows at a time it stays in the cache.
-            few = e_RV.split(64 if is_on_cpu else n_rows)
-            sum_R1 = torch.cat([rows.sum(-1, keepdim=True, dtype=wide) for rows in few])
+            e_RV, others_R1, target_R1, off_R1 = _exponentials(partial(logits, hidden_RD), targets_R1, shift)
+            own_R1 = target_R1.exp()
+            sum_R1 = own_R1 + others_R1
             hidden_wide_RD = hidden_RD.to(wide)
-            loss_R1 = largest_R1.to(wide) + sum_R1.log() - (1 - smoothing) * target_R1
+            loss_R1 = F.softplus(others_R1.log() - target_R1, threshold=EXACT_FROM) + smoothing * (target_R1 + off_R1)
             loss_R1 -= even * (hidden_wide_RD @ weight_sum_D)[:, None]
             if bias_V is not None:
                 loss_R1 -= even * bias_V.sum().to(wide)
             total += (loss_R1 * real_R1).sum()
             if grad_hidden_ND is None:
                 continue
-            # From here on e_RV is s times (softmax minus the target's own part). For a token that the model is sure of
-            # the two are nearly the same, so that in bf16 most digits of their difference would be lost.
-            own_R1 = e_RV.gather(1, targets_R1).to(wide) - (1 - smoothing) * sum_R1
-            # Not scatter_, which copies all of e_RV twice.
-            e_RV[torch.arange(len(own_R1), device=e_RV.device), targets_R1[:, 0]] = own_R1[:, 0].to(e_RV.dtype)
+            # From here on e_RV is s times (softmax minus the target's own part).
+            own_R1 = smoothing * own_R1 - (1 - smoothing) * others_R1
+            e_RV[_places(targets_R1)] = own_R1[:, 0].to(e_RV.dtype)
             share_R1 = real_R1 / sum_R1
             grad_hidden_ND[piece] = (e_RV @ weight) * share_R1 - even * real_R1 * weight_sum_D
             share_R1 = share_R1 / down
@@ -176,6 +178,47 @@ class _LinearCrossEntropy(torch.autograd.Function):
             None,
             None,
         )
+
+
+def _exponentials(
+    logits: Callable[[], Tensor], targets_R1: Tensor, shift: float | None
+) -> tuple[Tensor, Tensor, Tensor, Tensor]:
+    """exp(logits - off), but 0 for the target, which the model may be so sure of that in bf16 it would hide the others;
+    their sums, the targets' own logits less off, and off.
+
+    off is the largest of a row's logits, and this shift more. shift: None to take nothing off where exponentials are
+    as far from the ends of fp32 and bf16 (1e-38 and 1e38) as they usually are: that is two passes over memory less, but
+    to know it one would have to wait for a GPU.
+    """
+    scores_RV = logits()
+    wide = _wide(scores_RV.dtype)
+    target_R1 = scores_RV.gather(1, targets_R1).to(wide)
+    if shift is None:
+        off_R1 = torch.zeros_like(target_R1)
+        e_RV, others_R1 = _without_targets(scores_RV.exp_(), targets_R1)
+        sum_R1 = target_R1.exp() + others_R1
+        is_usual_R1 = (sum_R1 > 1e-20) & (sum_R1 < 1e20)
+        if is_usual_R1.all():
+            return e_RV, others_R1, target_R1, off_R1
+        scores_RV = logits()
+        off_R1 = scores_RV.amax(-1, keepdim=True).masked_fill_(is_usual_R1, 0)
+    else:
+        off_R1 = scores_RV.amax(-1, keepdim=True) + shift
+    e_RV, others_R1 = _without_targets(scores_RV.sub_(off_R1).exp_(), targets_R1)
+    return e_RV, others_R1, target_R1 - off_R1, off_R1
+
+
+def _without_targets(e_RV: Tensor, targets_R1: Tensor) -> tuple[Tensor, Tensor]:
+    """They are set to 0, and the others summed."""
+    e_RV[_places(targets_R1)] = 0
+    # A CPU sums in fp32 in any case, but for a result in fp32 it would make a copy of all.
+    wide = _wide(e_RV.dtype)
+    return e_RV, e_RV.sum(-1, keepdim=True, dtype=None if e_RV.device.type == "cpu" else wide).to(wide)
+
+
+def _places(targets_R1: Tensor) -> tuple[Tensor, Tensor]:
+    """Of the targets, to set what is there: `scatter_` copies all of a matrix twice."""
+    return torch.arange(len(targets_R1), device=targets_R1.device), targets_R1[:, 0]
 
 
 class _Disagreement(torch.autograd.Function):
