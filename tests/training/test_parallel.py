@@ -209,6 +209,24 @@ def test_a_signal_to_the_one_who_started_them_ends_both_at_the_same_step(
     assert list_checkpoints("run")[-1].name == f"step-{int(steps[0].replace(',', '')):08d}"
 
 
+def test_what_the_user_set_for_threads_and_names_stays_as_it_is(
+    monkeypatch: pytest.MonkeyPatch, tmp_path: Path
+) -> None:
+    command = ["sh", "-c", 'echo "$OMP_NUM_THREADS $RES_OPTIONS" > "$0/$RANK"', str(tmp_path)]
+    said = []
+    for own in ({}, {"OMP_NUM_THREADS": "3", "RES_OPTIONS": "attempts:5"}):
+        for name in ("OMP_NUM_THREADS", "RES_OPTIONS"):
+            monkeypatch.delenv(name, raising=False)
+        for name, value in own.items():
+            monkeypatch.setenv(name, value)
+        with pytest.MonkeyPatch.context() as patch:
+            patch.setattr(signal, "signal", lambda *_: None)
+            patch.setattr(environment, "processors", lambda: 8)
+            assert run_all(2, command) == 0
+        said.append([(tmp_path / rank).read_text().strip() for rank in "01"])
+    assert said == [["4 timeout:1 attempts:2"] * 2, ["3 attempts:5"] * 2]
+
+
 def children_of(process: int) -> list[int]:
     parents = {
         path.parent.name: path.read_text().rpartition(")")[2].split()[1] for path in Path("/proc").glob("[0-9]*/stat")

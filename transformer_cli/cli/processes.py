@@ -16,6 +16,10 @@ from transformer_cli.errors import UsageError
 
 GRACE_S = 7.0
 """What is left to the others once one has failed: they end by themselves, unless they were stopped."""
+BRIEFLY = "timeout:1 attempts:2"
+"""How a process asks a name server (resolv.conf(5)). Where none answers, as behind some firewalls, PyTorch waits for
+the name of whoever connects, be it this machine itself: two processes begin 9 s later, by the usual 5 s and 2 attempts
+45 s."""
 
 
 def check_room(n: int) -> None:
@@ -36,7 +40,7 @@ def run_all(n: int, command: Sequence[str]) -> int:
         port = free.getsockname()[1]
     says = {"WORLD_SIZE": n, "LOCAL_WORLD_SIZE": n, "MASTER_ADDR": "127.0.0.1", "MASTER_PORT": port}
     says |= {environment.LAUNCHER: os.getpid()}
-    threads = {"OMP_NUM_THREADS": str(max(1, environment.processors() // n))}
+    usual = {"OMP_NUM_THREADS": str(max(1, environment.processors() // n)), "RES_OPTIONS": BRIEFLY}
     children: list[subprocess.Popen[bytes]] = []
 
     def forward(number: int, frame: FrameType | None) -> None:
@@ -51,7 +55,7 @@ def run_all(n: int, command: Sequence[str]) -> int:
             told = {name: str(value) for name, value in {**says, "RANK": rank, "LOCAL_RANK": rank}.items()}
             # In a session of its own: a Ctrl-C comes once, through us.
             child = subprocess.Popen(
-                command, env=threads | os.environ | told, stdin=subprocess.DEVNULL, start_new_session=True
+                command, env=usual | os.environ | told, stdin=subprocess.DEVNULL, start_new_session=True
             )
             children.append(child)
         return _code(children)
