@@ -246,14 +246,27 @@ def test_attention_that_never_holds_its_weights_keeps_what_autograd_saves():
     ("n_vocab", "n_tokens", "d_model"),
     [(1000, 50, 1), (loss.PIECE_ELEMENTS // 100, 250, 1), (loss.PIECE_ELEMENTS * 2, 3, 1), (4000, 50, 40)],
 )
-def test_the_loss_holds_as_many_logits_at_a_time_as_is_said(n_vocab, n_tokens, d_model, monkeypatch):
-    made = []
-    softmax_of = torch.Tensor.amax
-    monkeypatch.setattr(torch.Tensor, "amax", lambda x, *a, **k: made.append(x.numel()) or softmax_of(x, *a, **k))
-    hidden, weight = torch.zeros(n_tokens, d_model), torch.zeros(n_vocab, d_model)
+@pytest.mark.parametrize("scale", [0.0, 1e3], ids=["usual", "huge"])
+def test_the_loss_holds_as_many_logits_at_a_time_as_is_said(n_vocab, n_tokens, d_model, scale, monkeypatch):
+    """Also where they are computed again, for what their exponentials came to."""
+    made: list[weakref.ref[torch.Tensor]] = []
+    most = 0
+
+    def product(x, y):
+        nonlocal most
+        result = matmul(x, y)
+        if result.shape[-1] == n_vocab:
+            made.append(weakref.ref(result))
+        most = max(most, sum(one.numel() for ref in made if (one := ref()) is not None))
+        return result
+
+    matmul = torch.Tensor.__matmul__
+    monkeypatch.setattr(torch.Tensor, "__matmul__", product)
+    hidden, weight = torch.full((n_tokens, d_model), scale), torch.ones(n_vocab, d_model)
     loss.cross_entropy(hidden, weight, torch.ones(n_tokens, dtype=torch.long))
     model = CountedModel(d_model=d_model, n_heads=1, d_ff=1, n_layers=1)
-    assert of_purpose(model, Work(1, 1, n_tokens), CPU, vocab=n_vocab)["logits"] == 4 * max(made)
+    assert of_purpose(model, Work(1, 1, n_tokens), CPU, vocab=n_vocab)["logits"] == 4 * most
+    assert len(made) > 1 or scale == 0 or n_tokens < n_vocab
 
 
 def test_on_a_gpu_the_loss_holds_more_logits_at_a_time():

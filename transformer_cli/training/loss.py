@@ -130,6 +130,7 @@ class _LinearCrossEntropy(torch.autograd.Function):
             piece = slice(start, start + n_rows)
             hidden_RD, targets_R1 = hidden_ND[piece], targets_N[piece, None]
             real_R1 = (targets_R1 != PAD).to(wide)
+            e_RV = None  # the last piece's are gone before there are others
             e_RV, others_R1, target_R1, off_R1 = _exponentials(partial(logits, hidden_RD), targets_R1, shift)
             own_R1 = target_R1.exp()
             sum_R1 = own_R1 + others_R1
@@ -200,6 +201,7 @@ def _exponentials(
         is_usual_R1 = (sum_R1 > 1e-20) & (sum_R1 < 1e20)
         if is_usual_R1.all():
             return e_RV, others_R1, target_R1, off_R1
+        del e_RV, scores_RV  # or there would be twice as many logits as are counted
         scores_RV = logits()
         off_R1 = scores_RV.amax(-1, keepdim=True).masked_fill_(is_usual_R1, 0)
     else:
