@@ -377,6 +377,26 @@ def test_hydra_names_are_the_options(tmp_path):
     assert (config.model.d_ff, config.training.learning_rate, config.training.clip_norm) == (1024, 0.0005, 0.1)
 
 
+@pytest.mark.parametrize(
+    ("toolkit", "also", "expected"),
+    [
+        ("marian", "", True),
+        ("marian", "output-omit-bias: false\n", True),
+        ("marian", "output-omit-bias: true\n", False),
+        ("opennmt", "", True),
+        ("sockeye", "", True),
+        ("eole", "", True),
+        ("joeynmt", "", False),
+        ("fairseq", "", False),
+    ],
+)
+def test_a_model_has_a_bias_at_its_output_where_theirs_has(toolkit, also, expected, tmp_path):
+    """It was lost without a word."""
+    found, config = carried(toolkit, ALL[toolkit] + also, tmp_path)
+    assert config.model.output_bias is expected
+    assert not any("bias" in name for name in found.left)
+
+
 @pytest.mark.parametrize("text", ["just words", "- a\n- b", "key: [", ""])
 def test_what_is_no_configuration_is_refused(text, tmp_path):
     with pytest.raises(ConfigError):
