@@ -53,6 +53,7 @@ def error(answer):
         (b'{"texts": ["a", "b"], "prefixes": ["we", null]}', "prefixes[1]: None is not text"),
         (b'{"texts": ["a", "b"], "prefixes": ["we"]}', "prefixes: 1 of 2 texts is not one for each"),
         (b'{"texts": ["a"], "prefixes": []}', "prefixes: 0 of 1 text is not one for each"),
+        (b'{"texts": ["a"], "texts": ["b", "c"]}', "texts: it is there twice"),
         (b'{"texts": ["a"], "prefix": ["we"]}', "prefix: nothing of that name belongs here"),
         (b'{"texts": ["a"], "prefixes": ["b\\nc"]}', "prefixes[0]: a sentence is one line"),
         (
@@ -130,6 +131,8 @@ def test_an_endless_body_is_cut_off(served, path, monkeypatch):
     [
         ("GET", "/nothing", {}, 404, "there is nothing at this address"),
         ("GET", "/../../etc/passwd", {}, 404, "there is nothing at this address"),
+        ("GET", "/health/", {}, 404, "there is nothing at this address"),
+        ("POST", "/translate/", {"content-type": "application/json"}, 404, "there is nothing at this address"),
         ("GET", "/translate", {}, 405, "not by this method"),
         ("DELETE", "/", {}, 405, "not by this method"),
         ("POST", "/translate", {"content-type": "text/plain"}, 415, "expected a body of type application/json"),

@@ -164,6 +164,7 @@ def make_app(service: Service, *, hosts: Collection[str] | None, tell: Callable[
     ]
     handlers = dict.fromkeys((Refused, HTTPException, TxError, Exception), here.failed)
     app = Starlette(routes=routes, exception_handlers=handlers, lifespan=here.running)
+    app.router.redirect_slashes = False  # with http in front, though it may be https to whoever asks
     return Guard(app, here.metrics, hosts=hosts, paths={route.path for route in routes})
 
 

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import asyncio
+import json
 from collections.abc import Sequence
 from typing import Annotated, Any, NamedTuple, TypeVar
 
@@ -163,9 +164,11 @@ async def read(request: Request, kind: type[Asked], limits: ServingConfig) -> As
         raise Refused(415, "expected a body of type application/json")
     body = await _body(request, BYTES * limits.max_characters + ROOM)
     try:
-        return kind.model_validate_json(body)
+        asked = kind.model_validate_json(body)
     except ValidationError as failure:
         raise Refused(400, _reason(failure.errors()[0])) from None
+    json.loads(body, object_pairs_hook=_once)
+    return asked
 
 
 def check_texts(name: str, texts: list[str], limits: ServingConfig, *, prefixes: Sequence[str] = ()) -> None:
@@ -178,6 +181,13 @@ def check_texts(name: str, texts: list[str], limits: ServingConfig, *, prefixes:
     for what, lines in ((name, texts), ("prefixes", prefixes)):
         for number, line in enumerate(lines):
             check_line(line, place=f"{what}[{number}]")
+
+
+def _once(fields: list[tuple[str, Any]]) -> None:
+    """Refused for two of the same name, of which pydantic would drop the first."""
+    names = [name for name, _ in fields]
+    if twice := next((name for name in names if names.count(name) > 1), None):
+        raise Refused(400, f"{twice}: it is there twice")
 
 
 async def _body(request: Request, most: int) -> bytes:
