@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import random
+import shutil
 from collections.abc import Callable
 from pathlib import Path
 
@@ -12,9 +13,12 @@ import torch
 
 import transformer_cli as tx
 from transformer_cli.attention_maps.capture import attention_maps
+from transformer_cli.checkpoints.find import find_checkpoint
+from transformer_cli.checkpoints.store import open_run
 from transformer_cli.decoding.invariance import check_batching
 from transformer_cli.decoding.scoring import score_texts
 from transformer_cli.decoding.translator import Translator
+from transformer_cli.loading import in_fp32, settings_of, translator_of
 
 LINES = ["ich mochte ein bier", "der hund schläft"]
 
@@ -38,3 +42,22 @@ def test_a_run_leaves_the_callers_random_numbers_alone(trained_run: Path, use: C
     before = states()
     use(tx.load(trained_run))
     assert states() == before
+
+
+def test_in_fp32_it_is_the_same_weights_though_training_deleted_the_checkpoint(
+    trained_run: Path, tmp_path: Path
+) -> None:
+    """They were read again: what was opened a second before was then missing."""
+    both = LINES, ["i want a beer", "the dog sleeps"]
+    checkpoint = find_checkpoint(str(shutil.copytree(trained_run, tmp_path / "run")))
+    run = open_run(checkpoint)
+    expected = score_texts(translator_of(run, settings_of(run, ["precision=fp32", "device=cpu"])), *both)
+    run = open_run(checkpoint)
+    rounded = translator_of(run, settings_of(run, ["precision=bf16", "device=cpu"]))
+    before = score_texts(rounded, *both)
+    shutil.rmtree(checkpoint)
+    precise = in_fp32(rounded, [run], settings_of(run, ["precision=auto", "device=cpu"]))
+    assert score_texts(precise, *both) == expected
+    assert score_texts(rounded, *both) == before != expected
+    shared = zip(rounded.model.parameters(), precise.model.parameters(), strict=True)
+    assert all(one is other for one, other in shared), "they take the memory of one"

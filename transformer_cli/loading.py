@@ -2,7 +2,9 @@
 
 from __future__ import annotations
 
+import copy
 from collections.abc import Callable, Sequence
+from dataclasses import replace
 from functools import cache, partial
 from pathlib import Path
 from typing import TYPE_CHECKING, TypeVar
@@ -75,15 +77,22 @@ def translator_as(kind: type[T], runs: Sequence[OpenedRun], settings: RunConfig)
 
 
 def in_fp32(translator: Translator, runs: Sequence[OpenedRun], settings: RunConfig) -> Translator:
-    """The translator of these runs under these settings, or the same in fp32 where no precision was asked for."""
+    """The translator of these runs under these settings, or the same in fp32 where no precision was asked for. By the
+    same weights, where they are still in fp32: training may have deleted the checkpoint since it was opened."""
     import torch
 
     from transformer_cli.checkpoints.store import open_run
 
     if settings.precision != "auto" or translator.model.dtype in (None, torch.float32):
         return translator
-    precise = settings.model_copy(update={"precision": "fp32"})
-    return translator_of([open_run(run.checkpoint) for run in runs], precise)
+
+    def again(run: OpenedRun) -> OpenedRun:
+        weights = [*run.model.parameters(), *run.model.buffers()]
+        if any(weight.dtype != torch.float32 for weight in run.model.parameters()):
+            return open_run(run.checkpoint)
+        return replace(run, model=copy.deepcopy(run.model, {id(weight): weight for weight in weights}))
+
+    return translator_of([again(run) for run in runs], settings.model_copy(update={"precision": "fp32"}))
 
 
 def learned_by(runs: Sequence[KnownRun], settings: RunConfig) -> Learned:

@@ -52,7 +52,12 @@ class Started:
 
 @pytest.mark.parametrize(
     ("number", "farewell"),
-    [(signal.SIGTERM, "terminated"), (signal.SIGINT, "interrupted"), (signal.SIGHUP, "the terminal was closed")],
+    [
+        (signal.SIGTERM, "terminated"),
+        (signal.SIGINT, "interrupted"),
+        (signal.SIGHUP, "the terminal was closed"),
+        (signal.SIGUSR1, "ended by SIGUSR1"),
+    ],
 )
 def test_it_says_where_answers_and_ends_by_a_signal_once_all_is_answered(here, warm, number, farewell):
     texts = ["der hund schläft nicht"] * 100

@@ -13,6 +13,7 @@ import yaml
 from transformer_cli.accounting.freezing import frozen
 from transformer_cli.config import consequences, foreign
 from transformer_cli.config.foreign import carry_over, toolkits
+from transformer_cli.config.run import RunConfig
 from transformer_cli.config.settings import settings
 from transformer_cli.config.source import load_config
 from transformer_cli.errors import ConfigError
@@ -85,7 +86,55 @@ sockeye-train -d prepared -vs dev.de -vt dev.en --output model --num-layers 6:3 
   --learning-rate-scheduler-type inv-sqrt-decay --learning-rate-warmup 4000 --checkpoint-interval 500 --shared-vocab \\
   --gradient-clipping-type norm --gradient-clipping-threshold 2
 """
-ALL = {"fairseq": FAIRSEQ, "joeynmt": JOEYNMT, "opennmt": OPENNMT, "marian": MARIAN, "sockeye": SOCKEYE}
+EOLE = """
+seed: 1234
+share_vocab: true
+src_vocab_size: 36000
+tgt_vocab_size: 36000
+data:
+    corpus_1: {path_src: a.de, path_tgt: a.en}
+    valid: {path_src: b.de, path_tgt: b.en}
+transforms: [sentencepiece, filtertoolong]
+transforms_configs:
+  sentencepiece: {src_subword_model: spm.model, tgt_subword_model: spm.model}
+  filtertoolong: {src_seq_length: 512, tgt_seq_length: 512}
+training:
+    model_path: transformer_big
+    average_decay: 0.0005
+    batch_type: tokens
+    batch_size: 5000
+    valid_batch_size: 4096
+    accum_count: [10]
+    accum_steps: [0]
+    compute_dtype: bf16
+    optim: adamw
+    learning_rate: 2
+    warmup_steps: 4000
+    decay_method: noam
+    adam_beta2: 0.998
+    dropout_steps: [0]
+    dropout: [0.1]
+    attention_dropout: [0.1]
+    max_grad_norm: 0
+    label_smoothing: 0.1
+    param_init_method: xavier_uniform
+    normalization: tokens
+    score_threshold: 0.65
+model:
+    architecture: transformer
+    hidden_size: 1024
+    share_decoder_embeddings: true
+    share_embeddings: true
+    layers: 6
+    heads: 16
+    transformer_ff: 4096
+    add_ffnbias: true
+    mlp_activation_fn: gated-silu
+    embeddings: {word_vec_size: 1024, position_encoding_type: Rotary}
+inference: {beam_size: 4, batch_size: 8192, batch_type: tokens, max_length_ratio: 3}
+"""
+"""Of its recipes for WMT'17 and NewsPalm."""
+ALL = {"fairseq": FAIRSEQ, "joeynmt": JOEYNMT, "opennmt": OPENNMT, "marian": MARIAN, "sockeye": SOCKEYE, "eole": EOLE}
 
 
 def carried(toolkit: str, text: str, folder: Path) -> tuple[foreign.Carried, object]:
@@ -129,6 +178,15 @@ def carried(toolkit: str, text: str, folder: Path) -> tuple[foreign.Carried, obj
             "model.n_layers={'encoder': 6, 'decoder': 3} model.d_ff=2048 model.tied=all tokenizer.joint=True "
             "training.clip_norm=2.0 training.validate_every=500 training.budget_tokens=5000",
         ),
+        (
+            "eole",
+            "seed=1234 precision=bf16 model.d_model=1024 model.n_layers=6 model.n_heads=16 model.tied=all "
+            "model.positions=rotary model.embedding_scale=False model.activation=swiglu model.output_bias=True "
+            "model.bias={'attention': False, 'feed_forward': True, 'norm': True} model.dropout=0.1 data.max_length=512 "
+            "tokenizer.vocab_size=36000 training.optimizer=adamw training.betas=[0.9, 0.998] training.ema=0.9995 "
+            "training.budget_tokens=5000 training.accumulation=10 training.clip_norm=None training.eps=1e-08 "
+            "decoding.beam_size=4 decoding.max_length_factor=3.0 decoding.max_length=250",
+        ),
     ],
 )
 def test_a_recipe_of_theirs_is_the_same_in_ours(toolkit, expected, tmp_path):
@@ -152,6 +210,7 @@ def test_a_recipe_of_theirs_is_the_same_in_ours(toolkit, expected, tmp_path):
         ("opennmt", "data.corpus_1.weight: 3"),
         ("marian", "mini_batch_fit: true"),
         ("sockeye", "the text, data.train"),
+        ("eole", "training.score_threshold: 0.65"),
     ],
 )
 def test_what_cannot_be_carried_over_is_told_with_a_reason_and_stands_in_the_file(toolkit, theirs, tmp_path):
@@ -165,6 +224,7 @@ def test_what_cannot_be_carried_over_is_told_with_a_reason_and_stands_in_the_fil
     [
         ("joeynmt", 64, 300, lambda t: 0.5 * 64**-0.5 * min(t**-0.5, t * 300**-1.5)),
         ("opennmt", 512, 8000, lambda t: 2 * 512**-0.5 * min(t**-0.5, t * 8000**-1.5)),
+        ("eole", 1024, 4000, lambda t: 2 * 1024**-0.5 * min(t**-0.5, t * 4000**-1.5)),
         ("sockeye", 512, 4000, lambda t: 0.06325 / max(t, 4000) ** 0.5 * min(1, t / 4000)),
         ("fairseq", 512, 4000, lambda t: 5e-4 * min(t / 4000, (4000 / t) ** 0.5)),
         ("marian", 512, 16000, lambda t: 3e-4 * min(1, t / 16000) * min(1, 16000 / t) ** 0.5),
@@ -317,6 +377,26 @@ def test_hydra_names_are_the_options(tmp_path):
     assert (config.model.d_ff, config.training.learning_rate, config.training.clip_norm) == (1024, 0.0005, 0.1)
 
 
+@pytest.mark.parametrize(
+    ("toolkit", "also", "expected"),
+    [
+        ("marian", "", True),
+        ("marian", "output-omit-bias: false\n", True),
+        ("marian", "output-omit-bias: true\n", False),
+        ("opennmt", "", True),
+        ("sockeye", "", True),
+        ("eole", "", True),
+        ("joeynmt", "", False),
+        ("fairseq", "", False),
+    ],
+)
+def test_a_model_has_a_bias_at_its_output_where_theirs_has(toolkit, also, expected, tmp_path):
+    """It was lost without a word."""
+    found, config = carried(toolkit, ALL[toolkit] + also, tmp_path)
+    assert config.model.output_bias is expected
+    assert not any("bias" in name for name in found.left)
+
+
 @pytest.mark.parametrize("text", ["just words", "- a\n- b", "key: [", ""])
 def test_what_is_no_configuration_is_refused(text, tmp_path):
     with pytest.raises(ConfigError):
@@ -348,10 +428,57 @@ def test_a_table_speaks_of_settings_and_facts_that_there_are(toolkit):
     assert named <= known, named - known
 
 
-def test_what_marian_translates_by_is_no_configuration_of_training(tmp_path):
-    """It was taken for one, with all of training by Marian's defaults."""
-    path = tmp_path / "decoder.yml"
-    path.write_text("models: [model.npz]\nvocabs: [a.spm, b.spm]\nbeam-size: 6\nnormalize: 1\n", encoding="utf-8")
-    with pytest.raises(ConfigError, match=r"decoder\.yml says how Marian translates") as refused:
-        carry_over("marian", path)
-    assert "model.npz.yml" in refused.value.hint
+@pytest.mark.parametrize(
+    ("toolkit", "text", "settings", "left"),
+    [
+        (
+            "marian",
+            "models: [model.npz]\nvocabs: [a.spm]\nbeam-size: 6\nnormalize: 0.6\nmax-length: 300\ncpu-threads: 2\n",
+            {"decoding.beam_size": 6, "decoding.length_penalty": 0.6, "threads": 2},
+            {"models: model.npz": "in its model.npz.yml", "max_length: 300": "is of training"},
+        ),
+        (
+            "marian",
+            "marian-decoder --models model.npz --max-length-factor 2.5",
+            {"decoding.beam_size": 12, "decoding.length_penalty": 0.0, "decoding.max_length_factor": 2.5},
+            {"models: model.npz": "in its model.npz.yml"},
+        ),
+        (
+            "eole",
+            "model_path: m\nsrc: x\nbeam_size: 4\ncompute_dtype: fp16\nbatch_size: 30\ntop_k: 0\nmax_length: 99\n",
+            {
+                "decoding.beam_size": 4,
+                "decoding.max_length": 99,
+                "decoding.length_penalty": 1.0,
+                "precision": "fp16",
+            },
+            {"model_path: m": "in its config.json"},
+        ),
+    ],
+)
+def test_a_file_to_translate_by_says_how_to_translate_and_nothing_of_training(toolkit, text, settings, left, tmp_path):
+    """It was taken for one of training, with all of that by their defaults, and then refused."""
+    found, config = carried(toolkit, text, tmp_path)
+    assert {name: value for name, (value, _) in found.values.items()} == settings
+    assert all(why in found.left[name] for name, why in left.items())
+    assert config.training == RunConfig().training
+
+
+@pytest.mark.parametrize(("toolkit", "whose"), [("opennmt", "eole"), ("eole", "opennmt")])
+def test_a_file_of_the_toolkit_that_came_of_another_is_told_from_its(toolkit, whose, tmp_path):
+    """Eole's was taken for OpenNMT-py's: its layers, rates and batches by names that mean the same, all else lost."""
+    called = {"opennmt": "OpenNMT-py", "eole": "Eole"}
+    with pytest.raises(
+        ConfigError, match=f"as {called[whose]}'s configurations have, and not {called[toolkit]}'s"
+    ) as refused:
+        carried(toolkit, ALL[whose], tmp_path)
+    assert refused.value.hint == f"tx config from {whose} {tmp_path / 'theirs'}"
+    for other in {*ALL} - {"opennmt", "eole"}:
+        carried(toolkit, ALL[other], tmp_path)
+
+
+def test_eoles_layers_of_each_stack_go_before_those_of_both(tmp_path):
+    text = EOLE.replace("layers: 6", "layers: 6\n    decoder: {layers: 2}\n    encoder: {encoder_type: transformer}")
+    found, config = carried("eole", text, tmp_path)
+    assert vars(config.model.depths) == {"encoder": 6, "decoder": 2}
+    assert not any("encoder" in name for name in found.left)

@@ -48,6 +48,19 @@ def error(answer):
         (b'{"texts": ["a"], "beam_size": 11}', "beam_size: 11 is more than 10"),
         (b'{"texts": ["a"], "n_best": 6}', "6 translations per line were asked of a beam of 5"),
         (b'{"texts": ["a"], "length_penalty": 99}', "length_penalty: 99 is not a number up to 10"),
+        (b'{"texts": ["a"], "prefixes": "we"}', "prefixes: 'we' is not a list"),
+        (b'{"texts": ["a"], "prefixes": [["we"]]}', "prefixes[0]: ['we'] is not text"),
+        (b'{"texts": ["a", "b"], "prefixes": ["we", null]}', "prefixes[1]: None is not text"),
+        (b'{"texts": ["a", "b"], "prefixes": ["we"]}', "prefixes: 1 of 2 texts is not one for each"),
+        (b'{"texts": ["a"], "prefixes": []}', "prefixes: 0 of 1 text is not one for each"),
+        (b'{"texts": ["a"], "texts": ["b", "c"]}', "texts: it is there twice"),
+        (b'{"texts": ["a"], "prefix": ["we"]}', "prefix: nothing of that name belongs here"),
+        (b'{"texts": ["a"], "prefixes": ["b\\nc"]}', "prefixes[0]: a sentence is one line"),
+        (
+            '{"texts": ["a", "b"], "prefixes": ["", "we 🦔"]}'.encode(),
+            "prefixes[1] has characters or pieces that must not be written",
+        ),
+        ({"texts": ["a"], "prefixes": ["we " * 1000]}, "prefixes[0] has 2,000 pieces; there is room for "),
         (b'{"texts": ["a", "b\\nc"]}', "texts[1]: a sentence is one line, but this holds a line break"),
     ],
 )
@@ -79,6 +92,10 @@ def test_attention_that_cannot_be_shown_is_refused(served, body, said, monkeypat
     [
         ({"texts": ["a"] * 101}, "101 texts; a request has at most 100"),
         ({"texts": ["a" * 6_000, "b" * 6_000]}, "texts of 12,000 characters; a request has at most 10,000"),
+        (
+            {"texts": ["a" * 6_000], "prefixes": ["b" * 6_000]},
+            "texts and prefixes of 12,000 characters; a request has at most 10,000",
+        ),
         (b'{"texts": ["' + b"\\ud83e\\udd94" * 10_001 + b'"]}', "texts of 10,001 characters"),
         (b" " * 200_000, "a body of more than 185,536 bytes"),
     ],
@@ -114,6 +131,8 @@ def test_an_endless_body_is_cut_off(served, path, monkeypatch):
     [
         ("GET", "/nothing", {}, 404, "there is nothing at this address"),
         ("GET", "/../../etc/passwd", {}, 404, "there is nothing at this address"),
+        ("GET", "/health/", {}, 404, "there is nothing at this address"),
+        ("POST", "/translate/", {"content-type": "application/json"}, 404, "there is nothing at this address"),
         ("GET", "/translate", {}, 405, "not by this method"),
         ("DELETE", "/", {}, 405, "not by this method"),
         ("POST", "/translate", {"content-type": "text/plain"}, 415, "expected a body of type application/json"),
@@ -327,7 +346,9 @@ def test_a_queue_that_is_full_and_a_deadline_are_told_with_when_to_come_again(se
 def test_who_hangs_up_is_not_worked_for(serving):
     """Neither while somebody else is answered, nor after that."""
     service, may_go, seen = serving(), threading.Event(), []
-    service.translate = lambda search, texts: seen.extend(texts) or (may_go.wait(10) and ["nothing"] * len(texts))
+    service.translate = lambda search, texts: (
+        seen.extend(one.text for one in texts) or (may_go.wait(10) and ["nothing"] * len(texts))
+    )
     body = json.dumps({"texts": ["b", "c"]}).encode()
     head = (
         b"POST /translate HTTP/1.1\r\nHost: localhost\r\nContent-Type: application/json\r\nContent-Length: %d\r\n\r\n"

@@ -27,6 +27,8 @@ def check(document, path, method, answer, media_type="application/json"):
     [
         {"texts": ["ich mochte ein bier", ""]},
         {"texts": ["der xyz trinkt"], "beam_size": 3, "n_best": 3, "length_penalty": 0, "alignments": True},
+        {"texts": ["ich mochte ein bier", "a"], "prefixes": ["we want", ""]},
+        {"texts": ["a"], "prefixes": "we want"},
         {"texts": []},
         {"texts": ["a"] * 101},
         {"beam_size": 5},

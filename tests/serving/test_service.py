@@ -2,9 +2,11 @@
 
 from __future__ import annotations
 
+import io
 import json
 import random
 import shutil
+import threading
 from concurrent.futures import ThreadPoolExecutor
 
 import pytest
@@ -63,6 +65,62 @@ def test_the_answer_is_what_the_command_says(served, here, capsys, asked, option
     assert without_scores(found) == without_scores(expected)
     assert scores(found) == pytest.approx(scores(expected), abs=TIE)
     assert {flag for one in found for flag in one["flags"]} >= {"unseen", "unsure"}
+
+
+def by_lines(monkeypatch, capsys, texts, prefixes, *options):
+    """What `tx translate --jsonl` says of each; `counts` of what was touched left out."""
+    lines = [
+        json.dumps({"source": text, "prefix": prefix}) + "\n" for text, prefix in zip(texts, prefixes, strict=True)
+    ]
+    monkeypatch.setattr("sys.stdin", io.TextIOWrapper(io.BytesIO("".join(lines).encode())))
+    capsys.readouterr()
+    assert main(["translate", "--jsonl", *options]) == 0
+    found = map(json.loads, capsys.readouterr().out.strip("\n").split("\n"))
+    return [one for one in found if "counts" not in one]
+
+
+@pytest.mark.parametrize(
+    ("asked", "options"), [({}, []), ({"beam_size": 1}, ["-b", "1"]), ({"n_best": 2}, ["--n-best", "2"])]
+)
+def test_a_translation_begins_as_is_asked_and_goes_on_as_the_commands(
+    served, here, capsys, monkeypatch, asked, options
+):
+    prefixes = [("", "we want", "  ", "the dog drinks a", "i", "bbb ccc ddd eee")[n % 6] for n in range(len(TEXTS))]
+    expected = by_lines(monkeypatch, capsys, TEXTS, prefixes, *options)
+    found = served.translate(*TEXTS, prefixes=prefixes, **asked)
+    assert without_scores(found) == without_scores(expected)
+    assert scores(found) == pytest.approx(scores(expected), abs=TIE)
+    assert all(
+        one["translation"].startswith(begun) for one, begun in zip(found[:6], prefixes, strict=False) if begun.strip()
+    )
+    assert served.translate("ein", prefixes=None, **asked) == served.translate("ein", **asked)
+
+
+def test_who_asks_for_a_beginning_goes_together_with_who_does_not(serving, here, capsys, monkeypatch):
+    """Each gets his own, and a prefix that cannot be written is no matter of the others."""
+    service, may_go, together = serving(), threading.Event(), []
+    translate, all_at_once = service.translate, service.native.translate_all
+    service.translate = lambda *asked: may_go.wait(10) and translate(*asked)
+    monkeypatch.setattr(
+        type(service.native),
+        "translate_all",
+        lambda self, texts, **o: together.append(len(texts)) or all_at_once(texts, **o),
+    )
+    texts = [source for source, _ in PAIRS]
+    prefixes = ["we want", "", "", "the cat"] * 3
+    with Served(service) as served, ThreadPoolExecutor(14) as pool:
+        first = pool.submit(served.translate, "ein bier")
+        served.wait_for("tx_batch_texts_count 1.0")
+        asked = [
+            pool.submit(served.translate, text, **({"prefixes": [prefix]} if prefix else {}))
+            for text, prefix in zip(texts, prefixes, strict=True)
+        ]
+        served.wait_for("tx_waiting_texts 12.0")
+        may_go.set()
+        found = [one.result()[0] for one in asked]
+        assert first.result()
+    assert together == [1, 12]
+    assert without_scores(found) == without_scores(by_lines(monkeypatch, capsys, texts, prefixes))
 
 
 def test_fifty_clients_at_once_each_get_their_own_answers(served, here, capsys):
@@ -132,7 +190,13 @@ def test_ctranslate2_answers_where_it_says_the_same(serving, here, capsys):
     with Served(service) as served:
         assert served.get("/health").json["engine"].startswith("CTranslate2 ")
         expected = by_the_command(capsys, TEXTS[:8], "-b", "1")
-        for options, engine in [({}, "engine"), ({"alignments": True}, "native"), ({"beam_size": 5}, "native")]:
+        for options, engine in [
+            ({}, "engine"),
+            ({"prefixes": ["we want", *[""] * 7]}, "native"),
+            ({"prefixes": ["", "  "] * 4}, "engine"),
+            ({"alignments": True}, "native"),
+            ({"beam_size": 5}, "native"),
+        ]:
             used.clear()
             found = served.translate(*TEXTS[:8], **options)
             assert set(used) == {engine}
@@ -143,6 +207,9 @@ def test_what_ctranslate2_cannot_do_is_refused_where_it_was_asked_for_by_name(se
     pytest.importorskip("ctranslate2", reason="the extra `ctranslate2` is not installed")
     with Served(serving(decoding__engine="ctranslate2")) as served:
         assert served.translate("ich mochte ein bier")[0]["translation"] == "i want a beer"
+        assert served.translate("ich mochte ein bier", prefixes=[""])[0]["translation"] == "i want a beer"
+        refused = served.post("/translate", {"texts": ["ein bier"], "prefixes": ["we"]})
+        assert (refused.status, "CTranslate2 cannot do this: prefixes" in refused.json["error"]) == (400, True)
         refused = served.post("/translate", {"texts": ["ein bier"], "alignments": True})
         assert refused.status == 400
         assert "CTranslate2 cannot do this: alignments" in refused.json["error"]

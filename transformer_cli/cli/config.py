@@ -59,8 +59,8 @@ def config(
 
     Without a name, all of them, section by section; with -c or --set also the value of each, and the line and the file
     that set it. `diff A B` lists the differences between two presets, files or runs; `from TOOLKIT FILE` translates a
-    configuration of fairseq, JoeyNMT, Marian, OpenNMT-py or Sockeye into tx's, with the origin of each line, and lists
-    what could not be carried over.
+    configuration of Eole, fairseq, JoeyNMT, Marian, OpenNMT-py or Sockeye into tx's, with the origin of each line, and
+    lists what could not be carried over.
 
     Examples:
       tx config training.learning_rate

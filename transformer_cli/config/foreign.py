@@ -9,6 +9,8 @@ A table for each toolkit, foreign/NAME.yaml, says what its settings mean here:
 - `theirs_by_default`: theirs that tx has nothing like, which are told where a configuration does not say otherwise.
 - `families`: settings with a value for many at once, such as `--arch`.
 - `nothing`: what has no influence on the model: places, logs, devices.
+- `others`: what a configuration has that is another toolkit's.
+- `translates_by`: what one has that only says how a model translates, each with the file that says how it was trained.
 """
 
 from __future__ import annotations
@@ -85,17 +87,20 @@ def carry_over(toolkit: str, path: Path) -> Carried:
     carried, facts = Carried(table["called"]), Facts()
     for name, value in table["unless_said"].items():
         facts.suppose(name, value, f"{carried.toolkit}'s default")
-    said = set()
     options = list(_options(read_file(path, name=str(path)), path))
-    if toolkit == "marian" and "models" in dict(options):
-        raise ConfigError(
-            f"{path} says how Marian translates (`models`), not how a model is trained",
-            hint="name what training takes, or what it leaves beside the model: model.npz.yml",
-        )
+    said = dict.fromkeys(name for name, _ in options)
+    _refuse_others(table, said, path)
+    translates_by = {name: file for name, file in table.get("translates_by", {}).items() if name in said}
     for name, value in options:
-        said.add(name)
-        if why := _taken(facts, table, name, value):
+        if name in translates_by:
+            why = f"how a model is trained is not said here, but in its {translates_by[name]}"
+        else:
+            why = _taken(facts, table, name, value)
+        if why:
             carried.left[f"{name}: {shorten(written(value), 60)}"] = why
+    if translates_by:
+        _only_translates(facts, carried)
+        return carried
     for name, value in table.get("theirs_by_default", {}).items():
         if not any(name in (one, one.rpartition(".")[2]) for one in said):
             carried.left[f"{name}: {value}, {carried.toolkit}'s default"] = _why_not(name)
@@ -108,6 +113,27 @@ def carry_over(toolkit: str, path: Path) -> Carried:
     carried.values.update({name: fact for name, fact in facts.items() if not name.startswith("~")})
     _refuse_what_does_not_fit(carried)
     return carried
+
+
+def _refuse_others(table: Mapping[str, Any], said: Iterable[str], path: Path) -> None:
+    """ConfigError for the file of another toolkit, whose names would here mean nothing, or something else."""
+    for toolkit, patterns in table.get("others", {}).items():
+        if found := next((one for one in said if any(fnmatchcase(one, pattern) for pattern in patterns.split())), None):
+            other = yaml.safe_load((TABLES / f"{toolkit}.yaml").read_text(encoding="utf-8"))["called"]
+            raise ConfigError(
+                f"{path} has `{found}`, as {other}'s configurations have, and not {table['called']}'s",
+                hint=f"tx config from {toolkit} {path}",
+            )
+
+
+def _only_translates(facts: Facts, carried: Carried) -> None:
+    """Takes how theirs translates; that it says nothing of training is no reason for the defaults of training."""
+    for name, (value, origin) in facts.items():
+        if name.startswith("decoding.") or name in ("seed", "threads", "precision"):
+            carried.values[name] = value, origin
+        elif origin != f"{carried.toolkit}'s default":
+            carried.left[origin] = f"{name.removeprefix('~')} is of training"
+    _refuse_what_does_not_fit(carried)
 
 
 def _taken(facts: Facts, table: Mapping[str, Any], name: str, value: Any) -> str:

@@ -19,7 +19,7 @@ class ServingConfig(Section):
     max_texts: PositiveInt = 100
     """Most texts of a request."""
     max_characters: PositiveInt = 10_000
-    """Most characters of a request, all of its texts together."""
+    """Most characters of a request, all of its texts and prefixes together."""
     max_beam_size: Annotated[int, Field(gt=0, le=MAX_BEAM)] = 10
     """Largest beam that a request may ask for; decoding.beam_size is always allowed."""
     max_waiting: PositiveInt = 1000

@@ -217,7 +217,8 @@ class TextTranslator(ABC):
         """What is to be translated; lines that must not be are marked as such in `found`."""
         sources = self.encode_source(lines)
         asked = zip(prefixes or [""] * len(lines), sources, strict=True)
-        targets = self._prefixes([prefix if ids else "" for prefix, ids in asked], lines_before)
+        begun = [prefix if ids else "" for prefix, ids in asked]
+        targets = self.forced(begun, lambda n: f"line {lines_before + n + 1:,}: the prefix", room=self.room("decoder"))
         inputs = []
         for line, (text, ids, prefix) in enumerate(zip(lines, sources, targets, strict=True)):
             parts = self._parts(text, ids, by_sentences=by_sentences) if ids else []
@@ -240,15 +241,15 @@ class TextTranslator(ABC):
     def _fits(self, ids: Sequence[int]) -> bool:
         return self.max_source_length is None or len(ids) <= self.max_source_length
 
-    def _prefixes(self, prefixes: Sequence[str], lines_before: int) -> list[list[int]]:
-        """Target ids of the beginnings that are forced."""
+    def forced(self, prefixes: Sequence[str], named: Callable[[int], str], *, room: int | None) -> list[list[int]]:
+        """Target ids of beginnings that are forced. named: what an error calls the n-th. room: of pieces, with one
+        behind them. DataError for one that cannot be written."""
         targets = self.tokenizer.encode_target(prefixes)
-        room = self.room("decoder")
-        for line, ids in enumerate(targets, start=lines_before + 1):
+        for n, ids in enumerate(targets):
             if not set(ids).isdisjoint(self.symbols.banned):
-                raise DataError(f"line {line:,}: the prefix has characters or pieces that must not be written")
+                raise DataError(f"{named(n)} has characters or pieces that must not be written")
             if room is not None and len(ids) >= room:
-                raise DataError(f"line {line:,}: the prefix has {len(ids):,} pieces; there is room for {room - 1:,}")
+                raise DataError(f"{named(n)} has {len(ids):,} pieces; there is room for {room - 1:,}")
         return targets
 
     def share(

@@ -24,7 +24,6 @@ from transformer_cli.serving.messages import (
     AttentionRequest,
     Health,
     Refused,
-    Search,
     TranslationRequest,
     check_texts,
     read,
@@ -64,10 +63,10 @@ class Endpoints:
 
     async def translate(self, request: Request) -> Response:
         asked = await read(request, TranslationRequest, self.limits)
-        check_texts("texts", asked.texts, self.limits)
-        search = Search.model_validate(asked.model_dump(exclude={"texts"}))
-        self.service.check(search)
-        found = await self._turn(request, self.service.translate, search, asked.texts)
+        check_texts("texts", asked.texts, self.limits, prefixes=asked.prefixes or ())
+        search = asked.search
+        options = search, self.service.check(search, asked.prefixes or ())
+        found = await self._turn(request, self.service.translate, options, asked.sentences)
         self.metrics.translated(len(found))
         return _json({"translations": found})
 
@@ -114,7 +113,7 @@ class Endpoints:
         parts = (SHARED / "look.css", attention_page.PAGE.folder / "page.css", PAGE / "page.css")
         return Response("\n".join(map(_part, parts)), media_type="text/css")
 
-    async def _turn(self, request: Request, work: Work, options: Hashable, texts: Sequence[str]) -> list[Any]:
+    async def _turn(self, request: Request, work: Work, options: Hashable, texts: Sequence[Any]) -> list[Any]:
         """What the queue answers. Refused where whoever asked hangs up before that, and so waits no longer."""
         asking = asyncio.create_task(self.queue.ask(work, options, texts))
         leaving = asyncio.ensure_future(request.receive())  # of a body that was read, nothing else can come
@@ -165,6 +164,7 @@ def make_app(service: Service, *, hosts: Collection[str] | None, tell: Callable[
     ]
     handlers = dict.fromkeys((Refused, HTTPException, TxError, Exception), here.failed)
     app = Starlette(routes=routes, exception_handlers=handlers, lifespan=here.running)
+    app.router.redirect_slashes = False  # with http in front, though it may be https to whoever asks
     return Guard(app, here.metrics, hosts=hosts, paths={route.path for route in routes})
 
 

@@ -3,9 +3,11 @@
 from __future__ import annotations
 
 import asyncio
-from typing import Annotated, Any, TypeVar
+import json
+from collections.abc import Sequence
+from typing import Annotated, Any, NamedTuple, TypeVar
 
-from pydantic import BaseModel, Field, ValidationError
+from pydantic import BaseModel, Field, ValidationError, ValidationInfo, field_validator
 from starlette.requests import ClientDisconnect, Request
 
 from transformer_cli.config.complaints import complaint
@@ -13,6 +15,7 @@ from transformer_cli.config.decoding import MAX_BEAM, MAX_PENALTY
 from transformer_cli.config.section import PositiveInt, Section
 from transformer_cli.config.serving import ServingConfig
 from transformer_cli.data.lines import check_line
+from transformer_cli.wording import counted
 
 SLOW_S = 10.0
 """In which the head of a request must be there, then its body; and in which a client reads some of the answer."""
@@ -43,11 +46,36 @@ class Search(Message):
     """Into which language, of a model of several."""
 
 
+class Sentence(NamedTuple):
+    """A text to translate, and what its translation begins with."""
+
+    text: str
+    prefix: str
+
+
 class TranslationRequest(Search):
     """Texts to translate."""
 
     texts: list[str] = Field(min_length=1)
     """A line each, as of `tx translate`: without a line break."""
+    prefixes: list[str] | None = None
+    """What the translation of each text begins with, whole words; "" for anything."""
+
+    @field_validator("prefixes")
+    @classmethod
+    def _one_for_each(cls, prefixes: list[str] | None, info: ValidationInfo) -> list[str] | None:
+        texts = info.data.get("texts")  # None where they are wrong themselves, which is said first
+        if prefixes is not None and texts is not None and len(prefixes) != len(texts):
+            raise ValueError(f"{len(prefixes):,} of {counted(len(texts), 'texts')} is not one for each")
+        return prefixes
+
+    @property
+    def search(self) -> Search:
+        return Search.model_validate(self.model_dump(include={*Search.model_fields}))
+
+    @property
+    def sentences(self) -> list[Sentence]:
+        return [Sentence(*both) for both in zip(self.texts, self.prefixes or [""] * len(self.texts), strict=True)]
 
 
 class AttentionRequest(Message):
@@ -136,19 +164,30 @@ async def read(request: Request, kind: type[Asked], limits: ServingConfig) -> As
         raise Refused(415, "expected a body of type application/json")
     body = await _body(request, BYTES * limits.max_characters + ROOM)
     try:
-        return kind.model_validate_json(body)
+        asked = kind.model_validate_json(body)
     except ValidationError as failure:
         raise Refused(400, _reason(failure.errors()[0])) from None
+    json.loads(body, object_pairs_hook=_once)
+    return asked
 
 
-def check_texts(name: str, texts: list[str], limits: ServingConfig) -> None:
+def check_texts(name: str, texts: list[str], limits: ServingConfig, *, prefixes: Sequence[str] = ()) -> None:
     """Refused for more than a request may have; DataError for what is no line."""
     if len(texts) > limits.max_texts:
         raise Refused(413, f"{len(texts):,} {name}; a request has at most {limits.max_texts:,}")
-    if (n := sum(map(len, texts))) > limits.max_characters:
-        raise Refused(413, f"{name} of {n:,} characters; a request has at most {limits.max_characters:,}")
-    for number, text in enumerate(texts):
-        check_line(text, place=f"{name}[{number}]")
+    if (n := sum(map(len, (*texts, *prefixes)))) > limits.max_characters:
+        names = f"{name} and prefixes" if any(prefixes) else name
+        raise Refused(413, f"{names} of {n:,} characters; a request has at most {limits.max_characters:,}")
+    for what, lines in ((name, texts), ("prefixes", prefixes)):
+        for number, line in enumerate(lines):
+            check_line(line, place=f"{what}[{number}]")
+
+
+def _once(fields: list[tuple[str, Any]]) -> None:
+    """Refused for two of the same name, of which pydantic would drop the first."""
+    names = [name for name, _ in fields]
+    if twice := next((name for name in names if names.count(name) > 1), None):
+        raise Refused(400, f"{twice}: it is there twice")
 
 
 async def _body(request: Request, most: int) -> bytes:

@@ -14,8 +14,8 @@ from transformer_cli.serving.messages import Refused
 
 GATHER_S = 0.005
 """After several were answered at once, who may all ask again: the first of them would else go alone."""
-Work = Callable[[Any, Sequence[str]], Sequence[Any]]
-"""Options and texts to an answer for each text, in order."""
+Work = Callable[[Any, Sequence[Any]], Sequence[Any]]
+"""Options, and texts with what belongs to each alone, to an answer for each, in order."""
 
 
 @dataclass(eq=False)
@@ -24,7 +24,7 @@ class Job:
 
     work: Work
     options: Hashable
-    texts: Sequence[str]
+    texts: Sequence[Any]
     answers: asyncio.Future[list[Any]]
 
 
@@ -46,7 +46,7 @@ class Queue:
         """Texts that nobody works on yet."""
         return sum(len(job.texts) for job in self._waiting)
 
-    async def ask(self, work: Work, options: Hashable, texts: Sequence[str]) -> list[Any]:
+    async def ask(self, work: Work, options: Hashable, texts: Sequence[Any]) -> list[Any]:
         """The answers to these texts, once it is their turn; what the work raises. Refused where too many wait already,
         or where it takes too long."""
         if self._waiting and self.n_waiting + len(texts) > self.most_waiting:

@@ -21,7 +21,8 @@ from transformer_cli.serving.messages import SLOW_S
 
 MAX_CONNECTIONS = 500
 """Open at once; each takes one of the files that a process may have, often 1,024."""
-HANG_UP = [signal.SIGHUP] if hasattr(signal, "SIGHUP") else []  # not everywhere
+ALSO_END = [getattr(signal, name) for name in ("SIGHUP", "SIGUSR1") if hasattr(signal, name)]  # not everywhere
+"""What ends a service, beside the signals that uvicorn knows."""
 PHRASES = {400: "Bad Request", 408: "Request Timeout", 503: "Service Unavailable"}
 
 
@@ -90,12 +91,13 @@ class Protocol(H11Protocol):
 
 
 class Server(uvicorn.Server):
-    """One to which a closed terminal is what SIGTERM is; uvicorn's dies of it, with whoever waits for an answer."""
+    """One to which a closed terminal, or a warning of Slurm's, is what SIGTERM is; uvicorn's dies of it, with whoever
+    waits for an answer."""
 
     @contextmanager
     def capture_signals(self) -> Iterator[None]:
         is_main = threading.current_thread() is threading.main_thread()
-        heard = [number for number in HANG_UP if is_main and signal.getsignal(number) is not signal.SIG_IGN]  # `nohup`
+        heard = [number for number in ALSO_END if is_main and signal.getsignal(number) is not signal.SIG_IGN]  # `nohup`
         with super().capture_signals():
             before = {number: signal.signal(number, self.handle_exit) for number in heard}
             try:

@@ -18,7 +18,7 @@ from transformer_cli.decoding.options import SearchOptions
 from transformer_cli.decoding.texts import TextTranslator
 from transformer_cli.decoding.translation import Translation
 from transformer_cli.loading import in_fp32, translator_of
-from transformer_cli.serving.messages import Refused, Search
+from transformer_cli.serving.messages import Refused, Search, Sentence
 
 MAX_WEIGHTS = 1_000_000
 """Of one attention request: a page of 3 MB, or 6 + 6 layers of 8 heads for 83 + 83 pieces."""
@@ -68,19 +68,21 @@ class Service:
             return min(self.granted, decoding.mbr.samples)
         return self.granted if decoding.draws else decoding.beam_size
 
-    def check(self, search: Search) -> None:
-        """Refused, or UsageError, for what cannot be searched for."""
+    def check(self, search: Search, prefixes: Sequence[str]) -> bool:
+        """Whether CTranslate2 is to answer. Refused, UsageError or DataError for what cannot be searched for."""
         for name, number in (("beam_size", search.beam_size or 0), ("n_best", search.n_best)):
             if number > self.granted:
                 raise Refused(400, f"{name}: {number:,} is more than {self.granted:,}, the most that is granted here")
-        self._engine_is_wanted(search)
-        self.translator.towards(search.to)
+        towards = self.native.towards(search.to)
+        begun = towards.forced(prefixes, "prefixes[{}]".format, room=towards.max_target_length)
+        return self._engine_is_wanted(search, begun=any(begun)) and self.engine is not None
 
-    def translate(self, search: Search, texts: Sequence[str]) -> list[dict[str, Any]]:
-        """What `tx translate --json` says of each."""
-        by_engine = self.engine is not None and self._engine_is_wanted(search)
+    def translate(self, asked: tuple[Search, bool], sentences: Sequence[Sentence]) -> list[dict[str, Any]]:
+        """What `tx translate --json` says of each. asked: also whether CTranslate2 is to answer."""
+        (search, by_engine), (texts, prefixes) = asked, zip(*sentences, strict=True)
         translator = (self.translator if by_engine else self.native).towards(search.to)
-        found = self.mark(texts, translator.translate_all(texts, **search.model_dump(exclude=BESIDE)))
+        options = search.model_dump(exclude=BESIDE)
+        found = self.mark(texts, translator.translate_all(texts, prefixes=prefixes, **options))
         if search.alignments:
             links = alignments(self.native.towards(search.to), texts, found)
             found = [replace(one, alignment=some) for one, some in zip(found, links, strict=True)]
@@ -96,10 +98,11 @@ class Service:
         )
         return [page(maps) if as_page else as_json(maps) for maps in several]
 
-    def _decide(self, search: Search) -> bool:
-        """Whether CTranslate2 is to answer, as of `tx translate`. UsageError for a search that cannot be."""
+    def _decide(self, search: Search, *, begun: bool = False) -> bool:
+        """Whether CTranslate2 is to answer, as of `tx translate`. begun: whether it is said how a translation begins.
+        UsageError for a search that cannot be."""
         asked = search.model_dump(exclude=BESIDE)
         options = SearchOptions.of(self.settings.decoding, seed=self.settings.seed, **asked)
-        also = ["alignments"] if search.alignments else []
+        also = [name for name, is_asked in (("alignments", search.alignments), ("prefixes", begun)) if is_asked]
         obstacles = [*also, *engines.obstacles(self.runs, self.settings, options)]
         return engines.is_wanted(self.settings, options, obstacles)
