@@ -94,6 +94,25 @@ def test_the_mean_of_the_best_is_exact_names_its_parents_and_does_all_that_a_run
     assert tx("translate", "-m", "empty", PAIRS[0][0]) == 0
 
 
+@pytest.mark.parametrize("shortlist", [None, 5])
+def test_a_mean_does_without_what_cannot_be_read_of_the_text(
+    shortlist: int | None, capfd: pytest.CaptureFixture[str], monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """It was there, and the command ended with exit code 3."""
+    train("mine", decoding={"shortlist": shortlist})
+    monkeypatch.setattr(console, "_quiet", False)
+    for known in ("words.tsv.gz", "lines.npy", "lexicon.bin"):
+        Path("runs/mine", known).unlink(missing_ok=True)
+        Path("runs/mine", known).mkdir()
+    assert tx("average", "runs/mine", "--last", "2") == 0
+    said = capfd.readouterr().err
+    for known in ("words.tsv.gz", "lines.npy"):
+        assert f"warning: not copied to runs/mine-average: runs/mine/{known} is not a file\n" in said
+        assert not Path("runs/mine-average", known).exists()
+    assert said.count("lexicon.bin is not a file") == 1
+    assert tx("evaluate", "-m", "runs/mine-average", "--set", "decoding.shortlist=null") == 0
+
+
 def test_the_step_and_standing_are_the_newest_parents_in_whatever_order_they_are_named() -> None:
     train("ordered")
     paths = sorted(map(str, Path("runs/ordered/checkpoints").glob("step-*")))

@@ -13,7 +13,7 @@ from transformer_cli.cli import console, options
 from transformer_cli.cli.options import Json, Quiet, Traceback
 from transformer_cli.cli.results import refuse_inside_a_run
 from transformer_cli.config.names import typed
-from transformer_cli.errors import ModelError, UsageError
+from transformer_cli.errors import ModelError, ResourceError, UsageError
 from transformer_cli.files import atomic_file, json_line, read_bytes, shown
 
 
@@ -104,17 +104,23 @@ def _copy_lexicon(run_dir: Path, place: Path) -> None:
     if known.config.decoding.shortlist is not None:
         try:
             lexicon_of([run_dir], known.tokenizer)
-        except UsageError as failure:  # the mean is there all the same, and who translates with it is told again
-            console.warn(failure.message)
+        except (UsageError, ModelError, ResourceError) as failure:
+            console.warn(failure.message)  # the mean is there all the same, and who translates with it is told again
+            return
     _copy(run_dir, place, LEXICON)
 
 
 def _copy(run_dir: Path, place: Path, *names: str) -> None:
-    """What a run knows of its text, where it knows it."""
+    """What a run knows of its text, where it knows it; a mean does without, too."""
     for name in names:
         if (run_dir / name).exists():
+            try:
+                content = read_bytes(run_dir / name, error=ModelError)
+            except ModelError as failure:
+                console.warn(f"not copied to {shown(place)}: {failure.message}")
+                continue
             with atomic_file(place / name) as file:
-                file.write(read_bytes(run_dir / name))
+                file.write(content)
 
 
 def _best(run_dir: Path, n: int) -> list[Path]:
