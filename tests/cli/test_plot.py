@@ -130,6 +130,19 @@ def test_no_number_in_it_is_too_strange_to_be_drawn_or_refused(
     assert {tx("runs/a&b", "--over", over) for over in ("steps", "tokens", "minutes")} <= {0, 4}
 
 
+def test_a_run_whose_measurements_are_gone_is_not_one_that_has_none_yet(
+    run: None, capfd: pytest.CaptureFixture[str]
+) -> None:
+    """It was to have its first after some updates, though it was finished."""
+    Path("runs/a&b/checkpoints/step-00000001").mkdir(parents=True, exist_ok=True)
+    Path("runs/a&b/checkpoints/step-00000001/manifest.json").touch()
+    Path("runs/a&b/metrics.jsonl").unlink()
+    assert tx("runs/a&b") == 4
+    said = capfd.readouterr().err
+    assert "runs/a&b/metrics.jsonl does not exist, and the curves were in it\n  hint: " in said
+    assert "training.log_every" not in said
+
+
 def test_a_run_without_curves_is_left_out_of_several_and_said(run: None, capfd: pytest.CaptureFixture[str]) -> None:
     """An average among the runs refused them all."""
     for name, record in (("mean", {"average": []}), ("theirs", {"imported": {}}), ("empty", {})):

@@ -15,10 +15,12 @@ from typing import Any, Literal, get_args
 import numpy as np
 
 from transformer_cli.checkpoints.events import METRICS, damage_of, numbered_events
+from transformer_cli.checkpoints.find import list_checkpoints
 from transformer_cli.checkpoints.record import read_config, read_record
 from transformer_cli.errors import ModelError, TxError
 from transformer_cli.files import shown
 from transformer_cli.needs import drawing_library
+from transformer_cli.trouble import missing
 from transformer_cli.wording import counted, listed
 
 Over = Literal["steps", "tokens", "minutes"]
@@ -119,6 +121,11 @@ def _without(run_dir: Path, *, over: Over, validations: int) -> WithoutCurvesErr
     if "imported" in record:
         return WithoutCurvesError(
             f"{shown(run_dir)} was imported, and has not been trained since: it has no curves", hint="draw another run"
+        )
+    if not (run_dir / METRICS).exists() and list_checkpoints(run_dir):
+        return WithoutCurvesError(
+            f"{shown(run_dir / METRICS)} {missing(run_dir / METRICS)}, and the curves were in it",
+            hint="restore it from a copy, or draw another run",
         )
     if validations:
         return WithoutCurvesError(
