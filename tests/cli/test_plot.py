@@ -266,6 +266,29 @@ def test_letters_that_no_font_has_are_named_once_and_not_by_matplotlib(
     assert not [one for one in recwarn if "Glyph" in str(one.message)]
 
 
+@pytest.mark.parametrize("n_runs", [2, 5, 30])
+def test_a_legend_hides_no_curve_however_many_runs_there_are(run: None, n_runs: int) -> None:
+    """Of twelve it covered the loss and what stands above it."""
+    for number in range(n_runs - 1):
+        shutil.copytree("runs/a&b", f"runs/{number}")
+    names = sorted(str(path) for path in Path("runs").iterdir())
+    assert tx(*names, "-o", "x.svg") == 0
+    drawn = Path("x.svg").read_text(encoding="utf-8")
+    whole = float(re.search(r'viewBox="0 0 [0-9.]+ ([0-9.]+)"', drawn)[1])  # type: ignore[index]
+    frames = {}
+    for name in ("axes_1", "axes_2", "legend_1"):
+        path = re.search(rf'id="{name}".*?<path d="([^"]*)"', drawn, re.DOTALL)[1]  # type: ignore[index]
+        heights = [float(y) for y in re.findall(r"[ML] [0-9.]+ ([0-9.]+)", path)]
+        frames[name] = min(heights), max(heights)
+    above, below = frames["legend_1"]
+    assert 0 <= above < below <= whole
+    if n_runs == 2:
+        assert frames["axes_1"][0] < above < below < frames["axes_1"][1]
+    else:
+        assert above > frames["axes_2"][1]
+    assert 100 < frames["axes_1"][1] - frames["axes_1"][0] < 187
+
+
 def test_the_legend_names_a_run_whose_name_begins_with_an_underscore(
     run: None, monkeypatch: pytest.MonkeyPatch, capfd: pytest.CaptureFixture[str]
 ) -> None:

@@ -31,6 +31,8 @@ DPI = 150
 NOTE_WIDTH = 100
 """Letters in a line of what stands above the panels."""
 RESTORE = "restore it from a copy, or delete that line"
+PANEL_HEIGHT, LEGEND_LINE, WITHIN = 2.6, 0.157, 8
+"""Inches, and the most lines of a legend that stands among the curves."""
 STYLES = ("-", "--", ":", "-.")
 """Curves are told apart by more than their colour."""
 
@@ -176,7 +178,8 @@ def figure(
     file = io.BytesIO()
     with matplotlib.rc_context(settings), warnings.catch_warnings():
         warnings.filterwarnings("ignore", "Glyph .* missing")  # who names the fonts knows
-        drawing = Figure(figsize=(7, 2.6 * len(panels)), layout="constrained")
+        height = PANEL_HEIGHT * len(panels)
+        drawing = Figure(figsize=(7, height), layout="constrained")
         axes = drawing.subplots(len(panels), 1, sharex=True, squeeze=False)[:, 0]
         lines = [(number, name, curve) for number, (name, found) in enumerate(runs) for curve in found]
         for axis, panel in zip(axes, panels, strict=True):
@@ -185,7 +188,12 @@ def figure(
                     _line(axis, curve, name, number)
             axis.set_ylabel(panel)
             axis.grid(alpha=0.3)
-        axes[0].legend(fontsize="small")
+        named = axes[0].get_legend_handles_labels()
+        if (n_lines := len(named[1])) <= WITHIN:
+            axes[0].legend(fontsize="small")
+        else:  # below, where it hides none of them
+            drawing.set_figheight(height + LEGEND_LINE * (n_lines + 1))
+            drawing.legend(*named, fontsize="small", loc="outside lower left")
         axes[0].set_title(textwrap.fill(note, NOTE_WIDTH), fontsize="small", loc="left")
         axes[-1].set_xlabel(LABELS[over])
         if over != "minutes":
