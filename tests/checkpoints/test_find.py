@@ -160,6 +160,12 @@ def test_whatever_is_wrong_with_the_latest_run_is_said_with_the_runs_that_there_
     assert f"{words} | there is runs/first, runs/second: name one, for example -m runs/second" in message
 
 
+def test_the_file_that_names_the_latest_run_is_told_from_it(runs):
+    """As the shell has it for `tx plot runs/*`, it was only neither a run nor a checkpoint."""
+    told = "runs/latest is no run, but a file that names one: 'second' | there is runs/first, runs/second: name one"
+    assert message_of("runs/latest").startswith(told)
+
+
 def test_a_link_that_leads_nowhere_is_there(runs):
     """It "does not exist", in a listing that shows it."""
     Path("link").symlink_to("gone")

@@ -169,6 +169,11 @@ def _existing(path: Path) -> Path:
     """`path`, if it is a run."""
     if not path.exists():
         raise ModelError(f"{shown(path)} {missing(path)}", hint=_offer())
+    if path.name == LATEST and path.is_file():
+        raise ModelError(
+            f"{shown(path)} is no run, but a file that names one: {_bare(read_text(path, error=ModelError))!r:.60}",
+            hint=_offer(),
+        )
     if not _is_run(path):
         raise ModelError(f"{shown(path)} is neither a run nor a checkpoint directory", hint=_offer())
     return path
