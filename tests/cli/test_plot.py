@@ -266,6 +266,18 @@ def test_letters_that_no_font_has_are_named_once_and_not_by_matplotlib(
     assert not [one for one in recwarn if "Glyph" in str(one.message)]
 
 
+def test_names_are_no_wider_than_the_figure(run: None, capfd: pytest.CaptureFixture[str]) -> None:
+    """The legend hid the curves of all panels' width, and matplotlib warned of it in its own words."""
+    name = "runs/" + "-".join(["warm"] * 40)
+    Path("runs/a&b").rename(name)
+    assert tx(name, "-o", "x.svg") == 0
+    assert "Warning" not in capfd.readouterr().err
+    drawn = Path("x.svg").read_text(encoding="utf-8")
+    frame = re.search(r'id="legend_1".*?<path d="([^"]*)"', drawn, re.DOTALL)[1]  # type: ignore[index]
+    assert min(float(x) for x in re.findall(r"[ML] (-?[0-9.]+) ", frame)) > 0
+    assert "".join(re.findall("<!-- (.*warm.*) -->", drawn)).startswith(name)
+
+
 @pytest.mark.parametrize("n_runs", [2, 5, 30])
 def test_a_legend_hides_no_curve_however_many_runs_there_are(run: None, n_runs: int) -> None:
     """Of twelve it covered the loss and what stands above it."""

@@ -31,6 +31,8 @@ DPI = 150
 NOTE_WIDTH = 100
 """Letters in a line of what stands above the panels."""
 RESTORE = "restore it from a copy, or delete that line"
+NAME_WIDTH = 60
+"""Characters in a line of the legend, which would be wider than the figure."""
 PANEL_HEIGHT, LEGEND_LINE, WITHIN = 2.6, 0.157, 8
 """Inches, and the most lines of a legend that stands among the curves."""
 STYLES = ("-", "--", ":", "-.")
@@ -189,7 +191,7 @@ def figure(
             axis.set_ylabel(panel)
             axis.grid(alpha=0.3)
         named = axes[0].get_legend_handles_labels()
-        if (n_lines := len(named[1])) <= WITHIN:
+        if (n_lines := "\n".join(named[1]).count("\n") + 1) <= WITHIN:
             axes[0].legend(fontsize="small")
         else:  # below, where it hides none of them
             drawing.set_figheight(height + LEGEND_LINE * (n_lines + 1))
@@ -207,10 +209,11 @@ def figure(
 def _line(axis: Any, curve: Curve, name: str, number: int) -> None:
     is_validation = curve.name.startswith("validation")
     name = re.sub("^_", "./_", shown(name))  # of what begins so matplotlib's legend has nothing
+    label = f"{name}, validation" if is_validation else name
     axis.plot(
         curve.x,
         curve.y,
-        label=f"{name}, validation" if is_validation else name,
+        label="\n".join(label[at : at + NAME_WIDTH] for at in range(0, len(label), NAME_WIDTH)),
         color=f"C{number % 10}",
         linestyle=STYLES[number % len(STYLES)],
         marker="o" if curve.name == "BLEU" or is_validation or len(curve.y) == 1 else None,
