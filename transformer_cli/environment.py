@@ -17,6 +17,8 @@ KERNELS, FEWER_KERNELS, LARGE_BATCH = "512", "128", 4096
 LAUNCHER = "TX_LAUNCHER"
 COMPILED = "TORCHINDUCTOR_CACHE_DIR"
 OWN_TIMES = "/proc/self/schedstat"
+_clears_up = False
+"""Whether the folder of that name is nobody's who set it."""
 
 
 def tells_who_waits() -> bool:
@@ -79,16 +81,20 @@ def prepare() -> None:
     for names, value in DEFAULTS.items():
         if not any(name in os.environ for name in names):
             os.environ[names[0]] = value
+    global _clears_up
     if COMPILED not in os.environ:
-        atexit.register(_leave_no_folder)
+        _clears_up = True
+        atexit.register(leave_no_folder)
     if "TORCHELASTIC_RUN_ID" in os.environ:
         os.environ.setdefault(LAUNCHER, str(os.getppid()))
 
 
-def _leave_no_folder() -> None:
-    """torch.compile makes a folder once a library imports it, and names it there; what it compiled, it keeps."""
+def leave_no_folder() -> None:
+    """torch.compile makes a folder once a library imports it, and names it there; what it compiled, it keeps. For who
+    ends without what Python does at exit, too."""
     with suppress(KeyError, OSError):
-        os.rmdir(os.environ[COMPILED])
+        if _clears_up:
+            os.rmdir(os.environ[COMPILED])
 
 
 def keep_fewer_kernels(budget_tokens: int) -> None:

@@ -11,6 +11,11 @@ def counted(n: int, what: str) -> str:
     return f"{n:,} {one if n == 1 else what}".rstrip()
 
 
+def what_is(value: object) -> str:
+    """`3.5 (float)`: a value, shortened, and its type where it does not show that."""
+    return f"{value!r:.60}" + f" ({type(value).__name__})" * (value is not None and not isinstance(value, str))
+
+
 def listed(names: Sequence[str], word: str) -> str:
     """`de, en or fr`. word: between the last two."""
     return f" {word} ".join(filter(None, [", ".join(names[:-1]), *names[-1:]]))

@@ -1,11 +1,12 @@
-"""How text is written: what a word is, with what is written on its letters, and which scripts have no spaces."""
+"""How text is written: what a word is, with what is written on its letters, which scripts have no spaces, and what only
+repeats itself."""
 
 from __future__ import annotations
 
 import re
 import unicodedata
 from collections import Counter
-from collections.abc import Mapping
+from collections.abc import Mapping, Sequence
 from functools import cache
 from itertools import islice
 from typing import Literal
@@ -40,6 +41,10 @@ def _patterns() -> tuple[re.Pattern[str], re.Pattern[str]]:
     return re.compile(word), re.compile(rf"[{_UNSPACED}]{any_marks}|[^\s{_UNSPACED}]+")
 
 
+LOOP = 4
+"""So many times in a row, and more often than where it comes from, something must stand to be a loop."""
+LONGEST_PERIOD = 32
+"""Words, or characters inside one, that are looked for again at most."""
 MOST_WORDS = 1_000_000
 """Different words of a text that are remembered; where it has more, those that came least often are forgotten."""
 
@@ -123,3 +128,22 @@ def unspaced_script(text: str) -> Literal["han", "other"] | None:
     if 2 * n_unspaced <= len(_LETTER.findall(text)):
         return None
     return "han" if 10 * len(re.findall(f"[{_HAN}]", text)) >= 9 * n_unspaced else "other"
+
+
+def longest_row(words: list[str]) -> int:
+    """How often something stands in a row, at most: words, or characters inside one."""
+    long = {word for word in words if len(word) >= 2 * LOOP}
+    return max(_repeats(words, shortest=1), *(_repeats(word, shortest=2) for word in long), 1)
+
+
+def _repeats(items: Sequence[str], *, shortest: int) -> int:
+    """The most copies in a row that any stretch of at least `shortest` items has; 1 where none is a loop."""
+    most = 1
+    if len(items) - len(set(items)) < (LOOP - 1) * shortest:  # too few stand there again to be in a loop
+        return most
+    for period in range(shortest, min(LONGEST_PERIOD, len(items) // LOOP) + 1):
+        run = 0  # items in a row that equal the one a period earlier
+        for here, before in zip(items[period:], items, strict=False):
+            run = run + 1 if here == before else 0
+            most = max(most, run // period + 1)
+    return most

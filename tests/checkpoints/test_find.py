@@ -146,7 +146,9 @@ def test_a_latest_run_that_is_gone_is_not_replaced_by_another(runs):
         (lambda latest: latest.symlink_to("nowhere"), "is a symbolic link to 'nowhere', which does not exist"),
         (lambda latest: latest.mkdir(), "runs/latest is not a file"),
         (lambda latest: latest.write_bytes(b"\xff"), "runs/latest is not UTF-8: byte 0"),
-        (lambda latest: latest.write_text(""), "runs/latest names the run '', which is not there"),
+        (lambda latest: latest.write_text(""), "runs/latest is empty: it should name a run"),
+        (lambda latest: latest.write_bytes(b" \r\n"), "runs/latest is empty: it should name a run"),
+        (lambda latest: latest.write_bytes(b"gone \r\n"), "runs/latest names the run 'gone', which is not there"),
         (lambda latest: latest.write_text(".\n"), "runs/latest names the run '.', which is no run"),
     ],
 )
@@ -156,6 +158,12 @@ def test_whatever_is_wrong_with_the_latest_run_is_said_with_the_runs_that_there_
     make(runs / "latest")
     message = message_of(None)
     assert f"{words} | there is runs/first, runs/second: name one, for example -m runs/second" in message
+
+
+def test_the_file_that_names_the_latest_run_is_told_from_it(runs):
+    """As the shell has it for `tx plot runs/*`, it was only neither a run nor a checkpoint."""
+    told = "runs/latest is no run, but a file that names one: 'second' | there is runs/first, runs/second: name one"
+    assert message_of("runs/latest").startswith(told)
 
 
 def test_a_link_that_leads_nowhere_is_there(runs):
@@ -174,6 +182,14 @@ def test_the_latest_run_is_known_by_its_whole_name(runs, name):
     (runs / "second").rename(runs / name)
     (runs / "latest").write_text(f"{name}\n")
     assert find_run(None) == Path("runs") / name
+
+
+@pytest.mark.parametrize("written", ["%s\r\n", "%s \n", "%s\n\n", "%s", "\ufeff%s\t\r\n", " %s\n"])
+def test_names_are_read_as_editors_leave_them(runs, written):
+    """With CRLF, a run 'first\\r' was not there."""
+    (runs / "latest").write_bytes((written % "first").encode())
+    (runs / "first/best").write_bytes((written % "step-00000005").encode())
+    assert find_checkpoint(None) == Path("runs/first/checkpoints/step-00000005")
 
 
 def test_a_run_without_a_checkpoint_says_so(runs):

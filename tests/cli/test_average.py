@@ -94,6 +94,25 @@ def test_the_mean_of_the_best_is_exact_names_its_parents_and_does_all_that_a_run
     assert tx("translate", "-m", "empty", PAIRS[0][0]) == 0
 
 
+@pytest.mark.parametrize("shortlist", [None, 5])
+def test_a_mean_does_without_what_cannot_be_read_of_the_text(
+    shortlist: int | None, capfd: pytest.CaptureFixture[str], monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """It was there, and the command ended with exit code 3."""
+    train("mine", decoding={"shortlist": shortlist})
+    monkeypatch.setattr(console, "_quiet", False)
+    for known in ("words.tsv.gz", "lines.npy", "lexicon.bin"):
+        Path("runs/mine", known).unlink(missing_ok=True)
+        Path("runs/mine", known).mkdir()
+    assert tx("average", "runs/mine", "--last", "2") == 0
+    said = capfd.readouterr().err
+    for known in ("words.tsv.gz", "lines.npy"):
+        assert f"warning: not copied to runs/mine-average: runs/mine/{known} is not a file\n" in said
+        assert not Path("runs/mine-average", known).exists()
+    assert said.count("lexicon.bin is not a file") == 1
+    assert tx("evaluate", "-m", "runs/mine-average", "--set", "decoding.shortlist=null") == 0
+
+
 def test_the_step_and_standing_are_the_newest_parents_in_whatever_order_they_are_named() -> None:
     train("ordered")
     paths = sorted(map(str, Path("runs/ordered/checkpoints").glob("step-*")))
@@ -114,7 +133,7 @@ def test_the_step_and_standing_are_the_newest_parents_in_whatever_order_they_are
         (("tiny", "--best", "2", "--last", "2"), 2, "two choices"),
         (("tiny", "tiny", "--last", "2"), 2, "choose from one"),
         (("tiny", "tiny"), 2, "with -o"),
-        (("tiny", "--best", "3"), 4, "fewer than 3 checkpoints with the score of a validation: step-00000150"),
+        (("tiny", "--best", "3"), 4, "fewer than 3 checkpoints kept as best by validation: step-00000150"),
         (("tiny", "--last", "9"), 4, "training.keep_last=9"),
         (("tiny", "nowhere", "-o", "new"), 4, "nowhere does not exist"),
     ],
@@ -126,6 +145,20 @@ def test_what_is_no_mean_is_said(
     assert tx("average", *arguments) == code
     assert said in capfd.readouterr().err
     assert sorted(path.name for path in Path().iterdir()) == ["tiny"]
+
+
+@pytest.mark.parametrize(
+    ("option", "said"),
+    [("--last", "has no checkpoint\n"), ("--best", "has no checkpoint kept as best by validation\n")],
+)
+def test_a_run_that_has_nothing_to_average_says_so(option: str, said: str, capfd: pytest.CaptureFixture[str]) -> None:
+    """It had fewer than 1 checkpoints: none."""
+    Path("tiny/checkpoints").mkdir(parents=True)
+    Path("tiny/config.yaml").write_text(
+        "tokenizer: {}\ndata: {}\nmodel: {}\ntraining: {}\ndecoding: {}\nevaluation: {}\n"
+    )
+    assert tx("average", "tiny", option, "1") == 4
+    assert f"error: tiny {said}" in capfd.readouterr().err
 
 
 @pytest.mark.parametrize(

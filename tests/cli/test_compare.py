@@ -56,6 +56,15 @@ def test_scores_settings_and_sentences_of_two_runs(runs: None, capfd: pytest.Cap
     assert len(sentences["worse"]) == 2
 
 
+def test_a_warning_says_which_of_the_runs_it_is_about(runs: None, capfd: pytest.CaptureFixture[str]) -> None:
+    """It was "since no translation has four words in a row", whoever had written them."""
+    assert tx("long", "short", "--sentences", "0") == 0
+    said = capfd.readouterr().err
+    assert "warning: test, short: BLEU is 0, since no translation has four words in a row" in said
+    assert tx("short", "short", "--sentences", "0") == 0
+    assert "warning: test: BLEU is 0, since" in capfd.readouterr().err
+
+
 def test_a_run_that_learned_what_it_is_compared_by_is_named(
     trained_run: Path, runs: None, capfd: pytest.CaptureFixture[str]
 ) -> None:

@@ -303,6 +303,18 @@ def test_a_tie_is_not_called_significant(texts: dict[str, str], capfd: pytest.Ca
         assert (one["value"], one["p_bootstrap"], one["p_randomization"]) == (0, None, None)
 
 
+def test_a_file_that_is_given_for_two_is_told(run: Path, tmp_path: Path, capfd: pytest.CaptureFixture[str]) -> None:
+    """BLEU 100 of a text beside itself, and nrefs:2 of one reference, came without a word."""
+    path = write(tmp_path / "same", [target for _, target in PAIRS])
+    twice = ("--reference", path, "--reference", path)
+    assert tx("--hypotheses", path, *twice, *FEW) == 0
+    said = capfd.readouterr().err
+    assert f"warning: {path} is the reference, too: its scores are those of a text against itself" in said
+    assert f"warning: --reference {path} is given 2 times: signatures count each, and it is one" in said
+    assert tx("-m", str(run), "--source", path, *twice, *FEW) == 0
+    assert "is given 2 times: signatures count each" in capfd.readouterr().err
+
+
 @pytest.mark.parametrize("with_source", [False, True])
 def test_what_reading_any_file_had_to_change_is_told_and_counted(
     tmp_path: Path, with_source: bool, capfd: pytest.CaptureFixture[str]

@@ -130,6 +130,19 @@ def test_no_number_in_it_is_too_strange_to_be_drawn_or_refused(
     assert {tx("runs/a&b", "--over", over) for over in ("steps", "tokens", "minutes")} <= {0, 4}
 
 
+def test_a_run_whose_measurements_are_gone_is_not_one_that_has_none_yet(
+    run: None, capfd: pytest.CaptureFixture[str]
+) -> None:
+    """It was to have its first after some updates, though it was finished."""
+    Path("runs/a&b/checkpoints/step-00000001").mkdir(parents=True, exist_ok=True)
+    Path("runs/a&b/checkpoints/step-00000001/manifest.json").touch()
+    Path("runs/a&b/metrics.jsonl").unlink()
+    assert tx("runs/a&b") == 4
+    said = capfd.readouterr().err
+    assert "runs/a&b/metrics.jsonl does not exist, and the curves were in it\n  hint: " in said
+    assert "training.log_every" not in said
+
+
 def test_a_run_without_curves_is_left_out_of_several_and_said(run: None, capfd: pytest.CaptureFixture[str]) -> None:
     """An average among the runs refused them all."""
     for name, record in (("mean", {"average": []}), ("theirs", {"imported": {}}), ("empty", {})):
@@ -251,6 +264,41 @@ def test_letters_that_no_font_has_are_named_once_and_not_by_matplotlib(
     [said] = [line for line in capfd.readouterr().err.splitlines() if "font" in line]
     assert said.startswith("warning: no installed font has \U00012f90 (U+12F90); install ")
     assert not [one for one in recwarn if "Glyph" in str(one.message)]
+
+
+def test_names_are_no_wider_than_the_figure(run: None, capfd: pytest.CaptureFixture[str]) -> None:
+    """The legend hid the curves of all panels' width, and matplotlib warned of it in its own words."""
+    name = "runs/" + "-".join(["warm"] * 40)
+    Path("runs/a&b").rename(name)
+    assert tx(name, "-o", "x.svg") == 0
+    assert "Warning" not in capfd.readouterr().err
+    drawn = Path("x.svg").read_text(encoding="utf-8")
+    frame = re.search(r'id="legend_1".*?<path d="([^"]*)"', drawn, re.DOTALL)[1]  # type: ignore[index]
+    assert min(float(x) for x in re.findall(r"[ML] (-?[0-9.]+) ", frame)) > 0
+    assert "".join(re.findall("<!-- (.*warm.*) -->", drawn)).startswith(name)
+
+
+@pytest.mark.parametrize("n_runs", [2, 5, 30])
+def test_a_legend_hides_no_curve_however_many_runs_there_are(run: None, n_runs: int) -> None:
+    """Of twelve it covered the loss and what stands above it."""
+    for number in range(n_runs - 1):
+        shutil.copytree("runs/a&b", f"runs/{number}")
+    names = sorted(str(path) for path in Path("runs").iterdir())
+    assert tx(*names, "-o", "x.svg") == 0
+    drawn = Path("x.svg").read_text(encoding="utf-8")
+    whole = float(re.search(r'viewBox="0 0 [0-9.]+ ([0-9.]+)"', drawn)[1])  # type: ignore[index]
+    frames = {}
+    for name in ("axes_1", "axes_2", "legend_1"):
+        path = re.search(rf'id="{name}".*?<path d="([^"]*)"', drawn, re.DOTALL)[1]  # type: ignore[index]
+        heights = [float(y) for y in re.findall(r"[ML] [0-9.]+ ([0-9.]+)", path)]
+        frames[name] = min(heights), max(heights)
+    above, below = frames["legend_1"]
+    assert 0 <= above < below <= whole
+    if n_runs == 2:
+        assert frames["axes_1"][0] < above < below < frames["axes_1"][1]
+    else:
+        assert above > frames["axes_2"][1]
+    assert 100 < frames["axes_1"][1] - frames["axes_1"][0] < 187
 
 
 def test_the_legend_names_a_run_whose_name_begins_with_an_underscore(

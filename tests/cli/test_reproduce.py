@@ -120,9 +120,15 @@ def test_a_setting_that_results_do_not_know_yet_had_its_default(
 @pytest.mark.parametrize(
     ("spoil", "says"),
     [
-        (lambda run: run["scores"].clear(), "no right scores"),
-        (lambda run: run.update(finished=None), "no right finished"),
-        (lambda run: run["scores"]["test"].pop("sha256"), "no right scores.test.sha256"),
+        (lambda run: run["scores"].clear(), "runs/one has no scores: it was not evaluated yet\n  hint: tx evaluate -m"),
+        (lambda run: run.pop("scores"), "runs/one has no scores: it was not evaluated yet\n  hint: tx evaluate -m"),
+        (lambda run: run.update(finished=None), "runs/one is not finished\n  hint: the same `tx train` finishes it"),
+        (
+            lambda run: run["scores"]["test"].pop("sha256"),
+            "run.json is damaged: scores.test.sha256 is missing or wrong\n  hint: tx evaluate -m runs/one",
+        ),
+        (lambda run: run.update(average=[]), "runs/one began as a mean of checkpoints: training it anew does not"),
+        (lambda run: run.update(imported={}), "runs/one began as another toolkit's model: training it anew does not"),
         (
             lambda run: run["scores"]["test"]["decoding"].update(beam_size=9),
             "not scored as the run says: decoding.beam",

@@ -98,6 +98,28 @@ def test_what_is_written_aside_is_gone_when_a_module_is_being_imported(
     assert list((tmp_path / "there").iterdir()) == []
 
 
+@pytest.mark.parametrize("is_named", [False, True])
+def test_no_folder_of_torchs_compiler_is_left_when_a_module_is_being_imported(tmp_path: Path, is_named: bool) -> None:
+    """But where the user named one."""
+    (tmp_path / "heavy.py").write_text(
+        "import os; from torch._inductor.runtime.cache_dir_utils import cache_dir\n"
+        "print(os.path.basename(cache_dir()).partition('_')[0], flush=True)\nos.kill(os.getpid(), 15)\n",
+        encoding="utf-8",
+    )
+    (tmp_path / "there").mkdir()
+    body = f"""
+    import tempfile
+    from transformer_cli.environment import prepare
+    tempfile.tempdir = {str(tmp_path / "there")!r}
+    {"os.environ['TORCHINDUCTOR_CACHE_DIR'] = tempfile.tempdir + '/mine'" if is_named else "pass"}
+    prepare()
+    import heavy
+    """
+    ended = run(body, tmp_path)
+    assert (ended.returncode, ended.stdout) == (143, "mine\n" if is_named else "torchinductor\n"), ended.stderr
+    assert [path.name for path in (tmp_path / "there").iterdir()] == ["mine"] * is_named
+
+
 @each_signal
 def test_a_signal_while_the_program_starts_leaves_no_traceback(
     tmp_path: Path, number: signal.Signals, code: int, words: str

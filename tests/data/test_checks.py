@@ -376,7 +376,9 @@ def test_who_trains_hears_what_is_suspicious_and_of_many_pairs_that_nobody_looke
 ) -> None:
     lines = [f"a line number {n}" for n in range(9)]
     good, bad = Corpus(lines, [f"{line} there" for line in lines]), Corpus(["the same"] * 2, ["twice"] * 2)
-    assert in_passing({"train": good}) == ""
-    assert in_passing({"train": good, "valid": bad}).endswith(":\n  valid, repeated pairs: 1 (line 2)")
+    assert in_passing({"train": good}) == ("", True)
+    said, has_looked = in_passing({"train": good, "valid": bad})
+    assert (said.endswith(":\n  valid, repeated pairs: 1 (line 2)"), has_looked) == (True, True)
     monkeypatch.setattr(checks, "AT_ONCE", 10)
-    assert "11 pairs are too many" in in_passing({"train": good, "valid": bad})
+    said, has_looked = in_passing({"train": good, "valid": bad})
+    assert ("11 pairs are too many" in said, has_looked) == (True, False)

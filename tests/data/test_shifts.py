@@ -262,6 +262,9 @@ def test_unequal_files_are_refused_with_the_place_and_what_stands_there(tmp_path
         ([], "has 0", "a.en is empty: restore it"),
         (TARGET[:-3], "They seem to match up to line 497, where the shorter one ends", "delete the end of a.de"),
         (random.Random(1).sample(TARGET, 490), "has 490", "too little tells which of their lines"),
+        (["\r".join(TARGET)], "has 1", "as many lines too few: make them line feeds, by `tr '\\r' '\\n' < OLD > NEW`"),
+        ([TARGET[0] + "\r" + TARGET[1], *TARGET[2:]], "has 499", "a.en has 1 carriage return within lines"),
+        ([TARGET[0] + "\r" + TARGET[1], *TARGET[2:-3]], "has 496", "look around that line"),
     ],
 )
 def test_the_hint_of_unequal_files_is_true(target: list[str], message: str, hint: str, tmp_path: Path) -> None:

@@ -81,6 +81,19 @@ def test_a_side_too_short_to_tell_is_not_called_the_other_way_round() -> None:
         ]
 
 
+@pytest.mark.parametrize("line", ["b b b b b", "a man in a man in a man in a man in", "kokokokoko"])
+def test_what_only_repeats_itself_has_no_looks(line: str) -> None:
+    """Of a model after ten updates they asked for capitals."""
+    looped = [f"{line} {n}" * 9 for n in range(len(REFERENCE))]
+    same = ["a small dog sleeps ."] * len(REFERENCE)
+    for written in (looped, same, [*looped[:-1], same[0]]):
+        assert warnings(written, [REFERENCE], EvaluationConfig()) == []
+        assert warnings(written, [[line.lower() for line in REFERENCE]], EvaluationConfig()) == []
+    some = [looped[0], *(line.lower() for line in REFERENCE[1:])]
+    [said] = warnings(some, [REFERENCE], EvaluationConfig())
+    assert said.startswith("the translations look lower-cased")
+
+
 def test_sides_without_any_text_are_told() -> None:
     found = warnings(["", " "], [["", ""], ["", "\t"]], EvaluationConfig())
     assert [line.split(":")[0] for line in found] == [

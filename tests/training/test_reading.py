@@ -22,6 +22,7 @@ from transformer_cli.config.run import RunConfig
 from transformer_cli.data import text
 from transformer_cli.data.corpus import Corpus, load_all
 from transformer_cli.data.text import FileText, JoinedText
+from transformer_cli.errors import DataError
 from transformer_cli.training.listening import Listener
 from transformer_cli.training.parallel import World, joined
 from transformer_cli.training.reading import read_texts, used_texts
@@ -225,6 +226,33 @@ def test_one_process_looks_for_what_is_suspicious_and_refuses_it_for_all(tmp_pat
     found, said = ended(pairs[:1])
     assert found == [3, 3]
     assert "the text is suspicious:\n  valid, pairs that train has, too: 1" in said
+
+
+@pytest.mark.parametrize("is_small", [True, False])
+def test_what_is_left_out_or_changed_is_said_once(is_small: bool, monkeypatch: pytest.MonkeyPatch) -> None:
+    """Of a small text it was said twice: as suspicious, and in other words once more."""
+    if not is_small:
+        monkeypatch.setattr("transformer_cli.data.checks.AT_ONCE", 2)
+    for side, first in (("de", b"\xef\xbb\xbf"), ("en", b"")):
+        Path(f"odd.{side}").write_bytes(first + b"one\n" + (b"\n" if side == "de" else b"two\n") + b"three\n")
+        Path(f"valid.{side}").write_bytes(f"{side} four\r\n".encode())
+    data = {"train": "odd", "valid": "valid", "source": "de", "target": "en"}
+
+    def said(is_new: bool, is_strict: bool = False) -> str:
+        config, lines = RunConfig.model_validate({"data": data}), list[str]()
+        used_texts(config, None, World(), Listener(warn=lines.append), is_new=is_new, is_strict=is_strict)
+        return "\n".join(lines)
+
+    for is_new in (True, False):
+        found = said(is_new)
+        for reason in ("empty source", "byte order mark removed", "carriage return stripped"):
+            assert found.count(reason) == 1, found
+        is_listed = "\n  train, empty source: 1 (line 2), left out\n" in found
+        assert (is_listed, "left out of the training text: 1 empty source" in found) in ((True, False), (False, True))
+        assert is_listed == (is_new and is_small)
+    with pytest.raises(DataError) as failure:
+        said(True, is_strict=True)
+    assert str(failure.value).count("empty source") == 1
 
 
 @pytest.mark.parametrize("who", [0, 1])

@@ -54,7 +54,8 @@ def pointed(run_dir: str | Path, pointer: str) -> Path | None:
     path = Path(run_dir) / pointer
     if not os.path.lexists(path):
         return None
-    name = read_text(path, error=ModelError, hint=_choose(list_checkpoints(run_dir))).strip()
+    name = read_text(path, error=ModelError, hint=_choose(list_checkpoints(run_dir)))
+    name = _bare(name)
     if step_of(name) is None:
         raise ModelError(
             f"{shown(path)} should name a checkpoint such as {step_name(1200)}, and says {name[:60]!r}",
@@ -168,6 +169,11 @@ def _existing(path: Path) -> Path:
     """`path`, if it is a run."""
     if not path.exists():
         raise ModelError(f"{shown(path)} {missing(path)}", hint=_offer())
+    if path.name == LATEST and path.is_file():
+        raise ModelError(
+            f"{shown(path)} is no run, but a file that names one: {_bare(read_text(path, error=ModelError))!r:.60}",
+            hint=_offer(),
+        )
     if not _is_run(path):
         raise ModelError(f"{shown(path)} is neither a run nor a checkpoint directory", hint=_offer())
     return path
@@ -181,12 +187,19 @@ def _latest(option: str) -> Path:
     pointer, hint = RUNS / LATEST, _offer(option)
     if not os.path.lexists(pointer) and not _runs():
         raise ModelError(f"there is no trained model in {shown(RUNS)}/", hint=hint)
-    name = read_text(pointer, error=ModelError, hint=hint).removesuffix("\n")  # a name may end in a space
-    path = RUNS / name
-    if not name or not os.path.isdir(path) or not _is_run(path):
-        wrong = "no run" if name and os.path.isdir(path) else "not there"
-        raise ModelError(f"{shown(pointer)} names the run {name[:200]!r}, which is {wrong}", hint=hint)
-    return path
+    text = read_text(pointer, error=ModelError, hint=hint)
+    for name in (text.removesuffix("\n"), bare := _bare(text)):  # a name may end in a space
+        if name and os.path.isdir(RUNS / name) and _is_run(RUNS / name):
+            return RUNS / name
+    if not bare:
+        raise ModelError(f"{shown(pointer)} is empty: it should name a run", hint=hint)
+    wrong = "no run" if os.path.isdir(RUNS / bare) else "not there"
+    raise ModelError(f"{shown(pointer)} names the run {bare[:200]!r}, which is {wrong}", hint=hint)
+
+
+def _bare(text: str) -> str:
+    """A name without what editors put around it."""
+    return text.removeprefix("\ufeff").strip()
 
 
 def _runs() -> list[Path]:

@@ -13,8 +13,9 @@ from transformer_cli.cli import console, options
 from transformer_cli.cli.options import Json, Quiet, Traceback
 from transformer_cli.cli.results import refuse_inside_a_run
 from transformer_cli.config.names import typed
-from transformer_cli.errors import ModelError, UsageError
+from transformer_cli.errors import ModelError, ResourceError, UsageError
 from transformer_cli.files import atomic_file, json_line, read_bytes, shown
+from transformer_cli.wording import counted
 
 
 def average(
@@ -104,17 +105,23 @@ def _copy_lexicon(run_dir: Path, place: Path) -> None:
     if known.config.decoding.shortlist is not None:
         try:
             lexicon_of([run_dir], known.tokenizer)
-        except UsageError as failure:  # the mean is there all the same, and who translates with it is told again
-            console.warn(failure.message)
+        except (UsageError, ModelError, ResourceError) as failure:
+            console.warn(failure.message)  # the mean is there all the same, and who translates with it is told again
+            return
     _copy(run_dir, place, LEXICON)
 
 
 def _copy(run_dir: Path, place: Path, *names: str) -> None:
-    """What a run knows of its text, where it knows it."""
+    """What a run knows of its text, where it knows it; a mean does without, too."""
     for name in names:
         if (run_dir / name).exists():
+            try:
+                content = read_bytes(run_dir / name, error=ModelError)
+            except ModelError as failure:
+                console.warn(f"not copied to {shown(place)}: {failure.message}")
+                continue
             with atomic_file(place / name) as file:
-                file.write(read_bytes(run_dir / name))
+                file.write(content)
 
 
 def _best(run_dir: Path, n: int) -> list[Path]:
@@ -129,7 +136,7 @@ def _best(run_dir: Path, n: int) -> list[Path]:
     scores = said.scores
     steps = [step for step in ranked(scores, said.losses) if step_name(int(step)) in there]
     paths = [there[step_name(int(step))] for step in steps]
-    found = _enough(paths, n, run_dir, "with the score of a validation", "keep_best")
+    found = _enough(paths, n, run_dir, "kept as best by validation", "keep_best")
     by = read_config(run_dir).training.best_by
     each = (f"{int(step):,} ({abs(scores[step]):.{2 if by == 'bleu' else 3}f})" for step in steps[:n])
     console.say(f"best by {'BLEU' if by == 'bleu' else by} in validation: steps {', '.join(each)}")
@@ -145,10 +152,12 @@ def _last(run_dir: Path, n: int) -> list[Path]:
 def _enough(found: Sequence[Path], n: int, run_dir: Path, kind: str, setting: str) -> list[Path]:
     """The first n; ModelError where there are not so many."""
     if len(found) < n:
-        there = ", ".join(path.name for path in found) or "none"
+        there = ", ".join(path.name for path in found)
         fewer = f"--{setting.removeprefix('keep_')} {len(found)} takes all that are there; " if len(found) > 1 else ""
+        kind = f" {kind}" * bool(kind)
+        lacks = f"fewer than {counted(n, 'checkpoints')}{kind}: {there}" if found else f"no checkpoint{kind}"
         raise ModelError(
-            f"{shown(run_dir)} has fewer than {n} checkpoints{f' {kind}' * bool(kind)}: {there}",
+            f"{shown(run_dir)} has {lacks}",
             hint=f"{fewer}--set training.{setting}={n} makes training keep that many, and training.validate_every has "
             "it validate as often; a run that continues may change the first, a finished one with more max_steps",
         )

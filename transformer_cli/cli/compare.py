@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Iterator, Sequence
 from typing import TYPE_CHECKING, Annotated, Any
 
 import typer
@@ -141,9 +141,15 @@ def compare(
         for one, against in zip(reports[1:], contrasts, strict=True):
             if against.n_same == against.n_lines:
                 console.result(f"{reports[0].name} and {one.name} write the same {counted(against.n_lines, 'lines')}")
-        complaints = [] if text.is_own else [warning for one in reports for warning in one.warnings]
-        for warning in dict.fromkeys(complaints):
-            console.warn(warning)
+        for warning in _complaints([] if text.is_own else reports):
+            console.warn(f"{text.name}{warning}")
+
+
+def _complaints(reports: Sequence[Report]) -> Iterator[str]:
+    """Each warning once, with the names of those that it is about where it is not about all."""
+    for warning in dict.fromkeys(warning for one in reports for warning in one.warnings):
+        names = [one.name for one in reports if warning in one.warnings]
+        yield f"{', '.join(['', *names]) * (len(names) < len(reports))}: {warning}"
 
 
 def _tell_what_was_learned(text: TestSet, runs: Sequence[str], opened: Sequence[OpenedRun]) -> None:

@@ -26,7 +26,7 @@ from transformer_cli.cli.options import (
     refuse_two_formats,
 )
 from transformer_cli.cli.results import Tally, refuse_own_input
-from transformer_cli.cli.test_sets import TestSet, keep, own_texts, read_text, refuse_nothing, translate
+from transformer_cli.cli.test_sets import TestSet, keep, own_texts, read_text, refuse_nothing, tell_repeated, translate
 from transformer_cli.cli.translate import BeamSize, LengthPenalty
 from transformer_cli.errors import UsageError
 from transformer_cli.files import shown
@@ -241,6 +241,9 @@ def _score_files(
     for path, n in Counter(hypotheses).items():
         if n > 1:
             console.say(f"{path} is given {n} times: it is compared with itself")
+        if path in references:
+            console.warn(f"{path} is the reference, too: its scores are those of a text against itself")
+    tell_repeated(references)
     text = TestSet(
         name=Path(references[0]).name,
         source=None if source is None else read[source].lines,

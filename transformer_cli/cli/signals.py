@@ -51,6 +51,8 @@ def _end(number: int, frame: FrameType | None) -> None:
             os.write(2, f"{WORDS[number]}\n".encode())
             if abandon := getattr(sys.modules.get("transformer_cli.files"), "abandon", None):
                 abandon()
+            if leave_no_folder := getattr(sys.modules.get("transformer_cli.environment"), "leave_no_folder", None):
+                leave_no_folder()
         finally:
             os._exit(128 + number)
     raise Ended(number)

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import time
+from collections import Counter
 from collections.abc import Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, replace
 from pathlib import Path
@@ -47,11 +48,19 @@ class TestSet:
         return Corpus(self.source or [], [line for reference in self.references for line in reference]).sha256
 
 
+def tell_repeated(references: Iterable[str]) -> None:
+    """Of which scores seem to be of more references than there are."""
+    for path, n in Counter(references).items():
+        if n > 1:
+            console.warn(f"--reference {path} is given {n} times: signatures count each, and it is one")
+
+
 def read_text(source: str, references: Sequence[str], to: str | None) -> TestSet:
     """Files, refused before anything is translated unless they match line by line."""
     from transformer_cli.data.corpus import read_parallel
 
     read = read_parallel([source, *references])
+    tell_repeated(references)
     return TestSet(
         name=Path(source).name,
         source=read[source].lines,

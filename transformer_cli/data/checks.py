@@ -15,7 +15,7 @@ import numpy as np
 import numpy.typing as npt
 
 from transformer_cli.config.data import Direction
-from transformer_cli.data.corpus import EMPTY_BOTH, EMPTY_SOURCE, EMPTY_TARGET, Corpus, why_empty
+from transformer_cli.data.corpus import EMPTY, EMPTY_BOTH, EMPTY_SOURCE, EMPTY_TARGET, Corpus, why_empty
 from transformer_cli.data.fingerprints import Numbers, fingerprints, is_among
 from transformer_cli.data.shifts import MOST_LINES, Shift, shifted
 from transformer_cli.data.text import BLOCK, as_text, where_in_words
@@ -84,14 +84,19 @@ def refuse(found: Iterable[object]) -> None:
         raise DataError("\n".join(["the text is suspicious:", *lines]), hint="mend it, or go without --strict")
 
 
-def in_passing(texts: Mapping[str, Corpus]) -> str:
+def in_passing(texts: Mapping[str, Corpus]) -> tuple[str, bool]:
     """What is suspicious, for who asked for something else; nothing where nothing is. Of many pairs: that nobody
-    looked."""
+    looked. And whether somebody did, so that what was changed and left out is told, too."""
     n = sum(map(len, texts.values()))
     if n > AT_ONCE:
-        return f"{n:,} pairs are too many to be looked through in passing: --dry-run says what is suspicious in them"
-    found = [f"  {finding}" for finding in check_all(texts)]
-    return "\n".join(["the text is suspicious (with --strict nothing would be trained):", *found]) if found else ""
+        many = f"{n:,} pairs are too many to be looked through in passing: --dry-run says what is suspicious in them"
+        return many, False
+    found = [
+        f"  {finding}" + ", left out" * (finding.text == "train" and finding.what in EMPTY)
+        for finding in check_all(texts)
+    ]
+    suspicious = "the text is suspicious (with --strict nothing would be trained):"
+    return "\n".join([suspicious, *found]) if found else "", True
 
 
 def check_all(texts: Mapping[str, Corpus]) -> list[Finding]:

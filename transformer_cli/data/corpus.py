@@ -34,7 +34,8 @@ if TYPE_CHECKING:
 
 TABLES = ".tsv", ".csv", ".json", ".jsonl", ".xlsx", ".parquet", ".tmx"
 """How files are called that have both sides."""
-EMPTY_SOURCE, EMPTY_TARGET, EMPTY_BOTH = "empty source", "empty target", "both sides empty"
+EMPTY = EMPTY_SOURCE, EMPTY_TARGET, EMPTY_BOTH = "empty source", "empty target", "both sides empty"
+"""Why a pair is not learned from."""
 
 
 @dataclass(frozen=True)

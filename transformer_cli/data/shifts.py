@@ -212,6 +212,14 @@ def unequal(source: Path, target: Path, left: Sequence[str], right: Sequence[str
         )
     if not n_lines:
         return DataError(message, hint=f"{(source if not left else target).name} is empty: restore it")
+    shorter, lines = (target, right) if longer is source else (source, left)
+    n_returns = sum(line.count("\r") for first in range(0, n_lines, BLOCK) for line in lines[first : first + BLOCK])
+    if n_returns and n_lines + n_returns == max(len(left), len(right)):
+        within = f"{shorter.name} has {counted(n_returns, 'carriage returns')} within lines, and as many lines too few"
+        return DataError(
+            message,
+            hint=f"{within}: make them line feeds" + ", by `tr '\\r' '\\n' < OLD > NEW`" * (n_lines == 1),
+        )
     places = _where_equal_lines_end(left, right) or partings(left, right)
     if not places:
         return DataError(

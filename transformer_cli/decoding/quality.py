@@ -7,17 +7,13 @@ from __future__ import annotations
 
 import re
 from collections import Counter
-from collections.abc import Iterable, Sequence
+from collections.abc import Iterable
 
 from transformer_cli.decoding.long_lines import sentences
-from transformer_cli.writing import begins_unspaced, chunks
+from transformer_cli.writing import LOOP, begins_unspaced, chunks, longest_row
 
 SIGNS = LOOPED, COPIED, SHORT, BROKEN = "looped", "copied", "short", "broken"
 
-LOOP = 4
-"""So many times in a row, and more often than in the source, something must stand to be a loop."""
-LONGEST_PERIOD = 32
-"""Words, or characters inside one, that are looked for again at most."""
 COPY_WORDS, COPY_SHARE = 4, 0.75
 """A copy has so many words at least, and this share of them stands in the source, too."""
 SHORT_WORDS, SHORT_SHARE = 6, 1 / 3
@@ -69,8 +65,8 @@ def flags_of(pairs: Iterable[tuple[str, str]]) -> tuple[str, ...]:
 
 
 def _is_looped(source: list[str], translation: list[str]) -> bool:
-    row = _longest_row(translation)
-    return row >= LOOP and row > _longest_row(source)
+    row = longest_row(translation)
+    return row >= LOOP and row > longest_row(source)
 
 
 def _is_copied(source: list[str], translation: list[str]) -> bool:
@@ -101,22 +97,3 @@ def _lacks_sentences(source: str, translation: str) -> bool:
     if (n_source := len(sentences(source))) < SHORT_SENTENCES:
         return False
     return 1 < len(sentences(translation)) < SHORT_SENTENCES_SHARE * n_source
-
-
-def _longest_row(words: list[str]) -> int:
-    """How often something stands in a row, at most: words, or characters inside one."""
-    long = {word for word in words if len(word) >= 2 * LOOP}
-    return max(_repeats(words, shortest=1), *(_repeats(word, shortest=2) for word in long), 1)
-
-
-def _repeats(items: Sequence[str], *, shortest: int) -> int:
-    """The most copies in a row that any stretch of at least `shortest` items has; 1 where none is a loop."""
-    most = 1
-    if len(items) - len(set(items)) < (LOOP - 1) * shortest:  # too few stand there again to be in a loop
-        return most
-    for period in range(shortest, min(LONGEST_PERIOD, len(items) // LOOP) + 1):
-        run = 0  # items in a row that equal the one a period earlier
-        for here, before in zip(items[period:], items, strict=False):
-            run = run + 1 if here == before else 0
-            most = max(most, run // period + 1)
-    return most

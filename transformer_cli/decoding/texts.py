@@ -22,7 +22,7 @@ from transformer_cli.decoding.options import NotFinite, SearchOptions, Symbols
 from transformer_cli.decoding.translation import NOTHING, SPLIT, TOO_LONG, Candidate, Part, Translation
 from transformer_cli.errors import DataError, DivergedError, UsageError
 from transformer_cli.tokenizer import BOS, EOS, PAD, UNK, Tokenizer, wanted
-from transformer_cli.wording import counted
+from transformer_cli.wording import what_is
 
 Parts = Sequence[Hypothesis]
 """Of a line, each one the translation of a part."""
@@ -356,18 +356,25 @@ def _check(lines: Sequence[str], prefixes: Sequence[str] | None, lines_before: i
         check_lines("prefixes", prefixes)
         if len(prefixes) != len(lines):
             raise UsageError(
-                f"there are {counted(len(prefixes), 'prefixes')} of {counted(len(lines), 'lines')}",
-                hint="give one of each",
+                f"prefixes: {len(prefixes):,}, lines: {len(lines):,}; expected one prefix for each line",
+                hint='"" is that of a translation that may begin with anything',
             )
 
 
 def check_lines(name: str, lines: object) -> None:
     """UsageError unless these are texts: one alone would be taken for a line per character. DataError where one is more
-    than a line, or no text."""
-    if isinstance(lines, str) or not isinstance(lines, Sequence) or not all(isinstance(line, str) for line in lines):
-        raise UsageError(f"{name} is {lines!r:.60}; expected a list of texts", hint='for example ["ein bier"]')
+    than a line, or not Unicode."""
+    if isinstance(lines, str | bytes | bytearray) or not isinstance(lines, Sequence):
+        raise UsageError(f"{name} is {what_is(lines)}; expected a list of texts", hint='for example ["ein bier"]')
     for number, line in enumerate(lines, start=1):
-        check_line(line, place=f"{name}, text {number:,}")
+        check_text(f"{name}, text {number:,}", line)
+
+
+def check_text(name: str, text: object) -> None:
+    """The same of one."""
+    if not isinstance(text, str):
+        raise UsageError(f"{name} is {what_is(text)}; expected a text", hint="leave it out, or make it one by str()")
+    check_line(text, place=name)
 
 
 @dataclass(frozen=True)

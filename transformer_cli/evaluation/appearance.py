@@ -7,7 +7,7 @@ from collections.abc import Sequence
 from unicodedata import normalize
 
 from transformer_cli.config.evaluation import EvaluationConfig
-from transformer_cli.writing import unspaced_script
+from transformer_cli.writing import LOOP, chunks, longest_row, unspaced_script
 
 TOKENISED, IN_PIECES, LOWERCASED = "tokenised", "cut into pieces", "lower-cased"
 REMEDY = {
@@ -52,17 +52,31 @@ def signs(lines: Sequence[str], *, however_short: bool = False) -> set[str]:
 
 def warnings(hypotheses: Sequence[str], references: Sequence[Sequence[str]], options: EvaluationConfig) -> list[str]:
     """What to say about the looks of both sides."""
-    sure = signs(hypotheses).union(*map(signs, references))
-    # That a side is otherwise is said of no text that looks the same, though it be too short to be sure.
-    theirs = signs(hypotheses, however_short=True)
-    ours = set().union(*(signs(lines, however_short=True) for lines in references))
-    ignored = {LOWERCASED} if options.lowercase else set()
     sides = {"translations have": hypotheses, "reference has": [line for lines in references for line in lines]}
     said = [
         f"the {side} no text at all: no score means anything"
         for side, lines in sides.items()
         if not any(map(str.strip, lines))
     ]
+    said += _looks(hypotheses, references, options)
+    return [
+        *said,
+        *_unspaced(references, options),
+        *_composed(hypotheses, references),
+    ]
+
+
+def _looks(hypotheses: Sequence[str], references: Sequence[Sequence[str]], options: EvaluationConfig) -> list[str]:
+    """What either side looks like."""
+    translated = [line for line in hypotheses if longest_row(chunks(line)) < LOOP]
+    n_different, n_wanted = (len({line for line in lines if line.strip()}) for lines in (translated, references[0]))
+    if n_different < min(2, n_wanted):  # a model that writes the same over and over has no way of writing
+        return []
+    sure = signs(translated).union(*map(signs, references))
+    # That a side is otherwise is said of no text that looks the same, though it be too short to be sure.
+    theirs = signs(translated, however_short=True)
+    ours = set().union(*(signs(lines, however_short=True) for lines in references))
+    ignored, said = {LOWERCASED} if options.lowercase else set(), []
     for sign in sorted(sure - ignored):
         if sign in theirs and sign in ours:
             said.append(f"translations and reference look {sign}: scores of such text compare with no others")
@@ -70,7 +84,7 @@ def warnings(hypotheses: Sequence[str], references: Sequence[Sequence[str]], opt
             side, other = ("translations", "reference") if sign in theirs else ("reference", "translations")
             verb, was = ("look", "is") if sign in theirs else ("looks", "are")
             said.append(f"the {side} {verb} {sign}, the {other} {was} not: {REMEDY[sign]} the {side} before scoring")
-    return [*said, *_unspaced(references, options), *_composed(hypotheses, references)]
+    return said
 
 
 def misjudged(references: Sequence[str], options: EvaluationConfig) -> str:

@@ -5,11 +5,14 @@ from __future__ import annotations
 import json
 from collections.abc import Mapping, Sequence
 from contextlib import nullcontext
+from numbers import Real
+from os import PathLike
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 from transformer_cli.errors import UsageError
 from transformer_cli.python.words import in_pythons_words, overrides
+from transformer_cli.wording import what_is
 
 if TYPE_CHECKING:
     from transformer_cli.training.outcome import Outcome
@@ -91,9 +94,17 @@ def _results(command: str, *arguments: str, **options: Option) -> list[dict[str,
 
 def _words(name: str, value: Option) -> list[str]:
     """An option as it is typed."""
-    option = f"--{name.replace('_', '-')}"
+    option, one_of = f"--{name.replace('_', '-')}", str | Real | PathLike
     if value is None or value is False:
         return []
     if value is True:
         return [option]
-    return [f"{option}={one}" for one in ([value] if isinstance(value, str | int | float | Path) else value)]
+    name = "run" if name == "model" else name
+    if isinstance(value, one_of):
+        return [f"{option}={value}"]
+    if isinstance(value, bytes) or not isinstance(value, Sequence):
+        raise UsageError(f"{name} is {what_is(value)}; expected a text, a number or a path, or a list of them")
+    for number, one in enumerate(value, start=1):
+        if not isinstance(one, one_of):
+            raise UsageError(f"{name}, entry {number:,} is {what_is(one)}; expected a text, a number or a path")
+    return [f"{option}={one}" for one in value]

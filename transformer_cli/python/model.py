@@ -21,13 +21,13 @@ from transformer_cli.checkpoints.store import OpenedRun, open_run
 from transformer_cli.cli.unseen import Unseen
 from transformer_cli.config.run import RunConfig
 from transformer_cli.decoding.scoring import Likelihood, score_texts
-from transformer_cli.decoding.texts import check_lines
+from transformer_cli.decoding.texts import check_lines, check_text
 from transformer_cli.decoding.translation import Translation
 from transformer_cli.decoding.translator import Translator
 from transformer_cli.errors import UsageError
 from transformer_cli.loading import in_fp32, settings_of, translator_as
 from transformer_cli.python.words import in_pythons_words, overrides
-from transformer_cli.wording import counted
+from transformer_cli.wording import counted, what_is
 
 
 class Model(Translator):
@@ -114,7 +114,9 @@ class Model(Translator):
         """`tx visualize-attention`: all attention of a translation, the model's own unless a target is given; a
         notebook shows it as the page of -o FILE.html. In fp32, as `score`."""
         run = self.runs[0]
-        check_lines("source and target", [source] if target is None else [source, target])
+        check_text("source", source)
+        if target is not None:
+            check_text("target", target)
         return attention_maps(self._precise.towards(to), source, model=run.title, target=target, pad_to=pad_to)
 
     @cached_property
@@ -168,8 +170,11 @@ def load(
     not fit together.
     """
     runs = [run] if run is None or isinstance(run, str | Path) else run
-    if not isinstance(runs, Sequence) or not runs or not all(isinstance(one, str | Path | None) for one in runs):
-        raise UsageError(f"run is {run!r:.60}; expected a path, or several", hint='for example "runs/tiny"')
+    if isinstance(runs, bytes) or not isinstance(runs, Sequence) or not runs:
+        raise UsageError(f"run is {what_is(run)}; expected a path, or several", hint='for example "runs/tiny"')
+    for number, one in enumerate(runs, start=1):
+        if not isinstance(one, str | Path) and run is not None:
+            raise UsageError(f"run, entry {number:,} is {what_is(one)}; expected a path", hint="leave it out")
     opened = [open_found(partial(find_checkpoint, None if one is None else str(one)), open_run) for one in runs]
     given = {"device": device, "precision": precision}
     ours = {"decoding.workers": 1}  # whose process this is may have threads, which no fork has

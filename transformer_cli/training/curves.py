@@ -15,10 +15,12 @@ from typing import Any, Literal, get_args
 import numpy as np
 
 from transformer_cli.checkpoints.events import METRICS, damage_of, numbered_events
+from transformer_cli.checkpoints.find import list_checkpoints
 from transformer_cli.checkpoints.record import read_config, read_record
 from transformer_cli.errors import ModelError, TxError
 from transformer_cli.files import shown
 from transformer_cli.needs import drawing_library
+from transformer_cli.trouble import missing
 from transformer_cli.wording import counted, listed
 
 Over = Literal["steps", "tokens", "minutes"]
@@ -29,6 +31,10 @@ DPI = 150
 NOTE_WIDTH = 100
 """Letters in a line of what stands above the panels."""
 RESTORE = "restore it from a copy, or delete that line"
+NAME_WIDTH = 60
+"""Characters in a line of the legend, which would be wider than the figure."""
+PANEL_HEIGHT, LEGEND_LINE, WITHIN = 2.6, 0.157, 8
+"""Inches, and the most lines of a legend that stands among the curves."""
 STYLES = ("-", "--", ":", "-.")
 """Curves are told apart by more than their colour."""
 
@@ -120,6 +126,11 @@ def _without(run_dir: Path, *, over: Over, validations: int) -> WithoutCurvesErr
         return WithoutCurvesError(
             f"{shown(run_dir)} was imported, and has not been trained since: it has no curves", hint="draw another run"
         )
+    if not (run_dir / METRICS).exists() and list_checkpoints(run_dir):
+        return WithoutCurvesError(
+            f"{shown(run_dir / METRICS)} {missing(run_dir / METRICS)}, and the curves were in it",
+            hint="restore it from a copy, or draw another run",
+        )
     if validations:
         return WithoutCurvesError(
             f"{shown(run_dir / METRICS)} has no update yet: nobody knows after how many {over} its validations came",
@@ -169,7 +180,8 @@ def figure(
     file = io.BytesIO()
     with matplotlib.rc_context(settings), warnings.catch_warnings():
         warnings.filterwarnings("ignore", "Glyph .* missing")  # who names the fonts knows
-        drawing = Figure(figsize=(7, 2.6 * len(panels)), layout="constrained")
+        height = PANEL_HEIGHT * len(panels)
+        drawing = Figure(figsize=(7, height), layout="constrained")
         axes = drawing.subplots(len(panels), 1, sharex=True, squeeze=False)[:, 0]
         lines = [(number, name, curve) for number, (name, found) in enumerate(runs) for curve in found]
         for axis, panel in zip(axes, panels, strict=True):
@@ -178,7 +190,12 @@ def figure(
                     _line(axis, curve, name, number)
             axis.set_ylabel(panel)
             axis.grid(alpha=0.3)
-        axes[0].legend(fontsize="small")
+        named = axes[0].get_legend_handles_labels()
+        if (n_lines := "\n".join(named[1]).count("\n") + 1) <= WITHIN:
+            axes[0].legend(fontsize="small")
+        else:  # below, where it hides none of them
+            drawing.set_figheight(height + LEGEND_LINE * (n_lines + 1))
+            drawing.legend(*named, fontsize="small", loc="outside lower left")
         axes[0].set_title(textwrap.fill(note, NOTE_WIDTH), fontsize="small", loc="left")
         axes[-1].set_xlabel(LABELS[over])
         if over != "minutes":
@@ -192,10 +209,11 @@ def figure(
 def _line(axis: Any, curve: Curve, name: str, number: int) -> None:
     is_validation = curve.name.startswith("validation")
     name = re.sub("^_", "./_", shown(name))  # of what begins so matplotlib's legend has nothing
+    label = f"{name}, validation" if is_validation else name
     axis.plot(
         curve.x,
         curve.y,
-        label=f"{name}, validation" if is_validation else name,
+        label="\n".join(label[at : at + NAME_WIDTH] for at in range(0, len(label), NAME_WIDTH)),
         color=f"C{number % 10}",
         linestyle=STYLES[number % len(STYLES)],
         marker="o" if curve.name == "BLEU" or is_validation or len(curve.y) == 1 else None,

@@ -11,13 +11,15 @@ from pathlib import Path
 from transformer_cli.config.data import DataConfig
 from transformer_cli.config.run import RunConfig
 from transformer_cli.data.checks import check_all, in_passing, refuse
-from transformer_cli.data.corpus import Corpus, load_all, side_files, training_texts
+from transformer_cli.data.corpus import EMPTY, Corpus, load_all, side_files, training_texts
 from transformer_cli.data.text import Open, unpack
 from transformer_cli.data.used import as_used
 from transformer_cli.errors import UsageError
 from transformer_cli.evaluation.appearance import misjudged
 from transformer_cli.training.listening import Listener
 from transformer_cli.training.parallel import World
+
+LEFT_OUT = "left out of the training text"
 
 Offer = tuple[int, int, list[int]]
 """A process, its descriptor of a file, and which file that is."""
@@ -41,14 +43,24 @@ def used_texts(
         if "valid" not in used:
             raise UsageError("there is no validation text", hint="name it in data.valid")
         looks = is_new and given is None and world.is_main and not config.data.is_phrasebook and not is_strict
-        if looks and (suspicion := in_passing(texts)):
+        suspicion, has_looked = in_passing(texts) if looks else ("", False)
+        if suspicion:
             listener.warn(suspicion)
+        if not has_looked and not is_strict:
+            tell_changes(used, listener)
         if is_new and world.is_main and (words := misjudged(used["valid"].target, config.evaluation)):
             listener.warn(f"validation text: {words}")
     if is_strict and world.is_main:
         with listener.stage("looking for what is suspicious in the text"):
             refuse(check_all(texts))
     return {name: used[name] for name in ("train", "valid")}
+
+
+def tell_changes(used: Mapping[str, Corpus], listener: Listener) -> None:
+    """What of the texts had to be changed or left out."""
+    for name, text in (("training text", used["train"]), ("validation text", used["valid"])):
+        for reason, n in text.counts.items():
+            listener.warn_of(LEFT_OUT if reason in EMPTY else name, {reason: n})
 
 
 def read_texts(data: DataConfig, given: Mapping[str, Corpus] | None, world: World) -> Mapping[str, Corpus]:

@@ -34,6 +34,9 @@ FREE = {
 """Settings that say where, with what, by which draws and what is kept, not what comes of it: any may be another one.
 Signatures say which model COMET is, and which tokenizer BLEU has."""
 
+UNTRAINED = {"average": "a mean of checkpoints", "imported": "another toolkit's model"}
+"""What run.json has of a run whose weights are not those of its training."""
+
 
 class Kept(BaseModel):
     """Of a JSON file; what else there is, such as the command that was typed, is nobody else's business."""
@@ -214,18 +217,27 @@ def collect(names: Sequence[str]) -> Results:
 
 
 def scored(run_dir: Path) -> KeptRun:
-    """What a run recorded; ModelError where `tx evaluate` has not scored it."""
+    """What a run recorded; ModelError where training did not come to it, or `tx evaluate` has not scored it."""
+    record = read_record(run_dir)
+    for kind, what in UNTRAINED.items():
+        if kind in record:
+            raise ModelError(
+                f"{shown(run_dir)} began as {what}: training it anew does not come to its scores",
+                hint="name a run that `tx train` made",
+            )
+    evaluate = f"tx evaluate -m {typed(run_dir)}"
+    if not read_config(run_dir).data.tests:
+        evaluate = f"it has no test set: name one where it is trained (data.test); {evaluate}"
+    if not record.get("finished"):
+        raise ModelError(f"{shown(run_dir)} is not finished", hint=f"the same `tx train` finishes it, then {evaluate}")
+    if not record.get("scores"):
+        raise ModelError(f"{shown(run_dir)} has no scores: it was not evaluated yet", hint=f"{evaluate}, then this")
     try:
-        return KeptRun.model_validate(record := read_record(run_dir))
+        return KeptRun.model_validate(record)
     except ValidationError as error:
         place = ".".join(map(str, error.errors()[0]["loc"]))
-        first = "" if record.get("finished") else "the same `tx train` finishes it, then "
-        hint = f"{first}tx evaluate -m {typed(run_dir)}"
-        if not read_config(run_dir).data.tests:
-            hint = f"it has no test set: name one where it is trained (data.test); {hint}"
-        raise ModelError(
-            f"{shown(run_dir)} has no scores of a finished run: run.json has no right {place}", hint=hint
-        ) from None
+        hint = f"{evaluate} writes all scores anew; what else is there, restore from a copy"
+        raise ModelError(f"{shown(run_dir / 'run.json')} is damaged: {place} is missing or wrong", hint=hint) from None
 
 
 def _scored(name: str) -> tuple[dict[str, Any], KeptRun]:

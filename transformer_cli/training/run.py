@@ -41,7 +41,7 @@ from transformer_cli.training.optimizers import build_optimizer, load_state_tens
 from transformer_cli.training.outcome import Outcome
 from transformer_cli.training.parallel import World, joined
 from transformer_cli.training.progress import Progress, check_unspent, check_within, is_over, progress_of
-from transformer_cli.training.reading import used_texts
+from transformer_cli.training.reading import LEFT_OUT, used_texts
 from transformer_cli.training.reporting import Reporter
 from transformer_cli.training.schedules import cut_short, peak, peak_in_words
 from transformer_cli.training.sharding import shard
@@ -193,7 +193,7 @@ class Run:
         if contributions := self.material.contributions():
             self.record["mixture"] = contributions
             self._write_record(learner)
-        self.listener.warn_of("training text", (encoded := self.material.encoded).counts)
+        self.listener.warn_of(LEFT_OUT, (encoded := self.material.encoded).counts)
         valid, usual = self.material.encode(self.texts[1], "valid"), self.record["data"]["train"]["usual_sentences"]
         here = self.machine, usual, self.world, self.listener.stage
         self.validation = Validation(self.texts[1], valid, self.tokenizer, config, *here)
@@ -313,8 +313,6 @@ class Run:
         self.record["data"] = known | {name: text.as_json() for name, text in texts.items()}
         self.record["data"]["train"]["usual_sentences"] = usual_sentences(texts["train"].source)
         directory.check_alike(self.world, {"text": directory.check_text(self.run_dir, known, texts)})
-        for name, text in texts.items():
-            self.listener.warn_of({"train": "training", "valid": "validation"}[name] + " text", text.counts)
         return texts["train"], texts["valid"]
 
     def _tokenizer(self, text: corpus.Corpus) -> Tokenizer:

@@ -147,6 +147,7 @@ class Watch(threading.Thread):
             error = self._as_error(self.failure)
             if error.message:
                 os.write(2, f"error: {error.message}\n".encode())
+            environment.leave_no_folder()
             os._exit(error.exit_code)
 
     def _talk(self) -> None:
@@ -261,6 +262,7 @@ def minded() -> Iterator[None]:
             if is_over.wait(BEAT_S):
                 return
         os.write(2, f"error: {ORPHANED}\n".encode())
+        environment.leave_no_folder()
         os._exit(ResourceError.exit_code)
 
     threading.Thread(target=mind, name="mind", daemon=True).start()
