@@ -83,7 +83,7 @@ class Carried:
 
 def carry_over(toolkit: str, path: Path) -> Carried:
     """Their file in our words; raises ConfigError for one that is neither YAML nor a command line."""
-    table = yaml.safe_load((TABLES / f"{toolkit}.yaml").read_text(encoding="utf-8"))
+    table = _table(toolkit)
     carried, facts = Carried(table["called"]), Facts()
     for name, value in table["unless_said"].items():
         facts.suppose(name, value, f"{carried.toolkit}'s default")
@@ -115,11 +115,16 @@ def carry_over(toolkit: str, path: Path) -> Carried:
     return carried
 
 
+def _table(toolkit: str) -> dict[str, Any]:
+    table: dict[str, Any] = yaml.safe_load((TABLES / f"{toolkit}.yaml").read_text(encoding="utf-8"))
+    return table
+
+
 def _refuse_others(table: Mapping[str, Any], said: Iterable[str], path: Path) -> None:
     """ConfigError for the file of another toolkit, whose names would here mean nothing, or something else."""
     for toolkit, patterns in table.get("others", {}).items():
         if found := next((one for one in said if any(fnmatchcase(one, pattern) for pattern in patterns.split())), None):
-            other = yaml.safe_load((TABLES / f"{toolkit}.yaml").read_text(encoding="utf-8"))["called"]
+            other = _table(toolkit)["called"]
             raise ConfigError(
                 f"{path} has `{found}`, as {other}'s configurations have, and not {table['called']}'s",
                 hint=f"tx config from {toolkit} {path}",

