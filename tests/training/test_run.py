@@ -12,6 +12,8 @@ import shutil
 import signal
 import subprocess
 import time
+from collections.abc import Iterator
+from contextlib import contextmanager
 from importlib.metadata import version
 from pathlib import Path
 from types import SimpleNamespace
@@ -39,6 +41,7 @@ from transformer_cli.model.transformer import Transformer
 from transformer_cli.training import objective, run, signals, validation
 from transformer_cli.training.clock import Clock
 from transformer_cli.training.forecast import forecast
+from transformer_cli.training.listening import Advance, unseen
 from transformer_cli.training.material import Material
 from transformer_cli.training.outcome import Outcome
 from transformer_cli.training.run import Listener, train
@@ -570,18 +573,37 @@ def test_a_run_is_recorded() -> None:
 
 
 def test_scores_that_come_while_a_run_is_trained_are_kept() -> None:
-    """The end of training used to write what it knew at the beginning over them."""
-    path = Path("runs/x/run.json")
-    scores = {"test": {"lines": 2, "scores": []}}
+    """The end of training, and what is noted before it, wrote what was known at the beginning over them."""
+    path, seen = Path("runs/x/run.json"), list[str]()
 
     def evaluate(line: str) -> None:
-        if line.startswith("step "):
-            path.write_text(json.dumps(json.loads(path.read_text(encoding="utf-8")) | {"scores": scores}), "utf-8")
+        if not path.exists():
+            return
+        record = json.loads(path.read_text(encoding="utf-8"))
+        assert [*record.get("scores", {})] == seen, line
+        seen.append(f"{len(seen)} {line}")
+        path.write_text(json.dumps(record | {"scores": {said: {"scores": []} for said in seen}}), "utf-8")
 
-    train(settings(), Path("runs/x"), listener=Listener(say=evaluate, warn=evaluate))
+    @contextmanager
+    def evaluate_at(words: str, total: int | None = None) -> Iterator[Advance]:
+        evaluate(f"at {words}")
+        with unseen(words, total) as advance:
+            yield advance
+
+    def parts(**training: int) -> RunConfig:
+        """Of two texts, which are noted in a write of their own."""
+        pairs = settings().data.train.model_dump()  # type: ignore[union-attr]
+        texts = [{"name": name, "weight": 1, "text": pairs} for name in ("one", "other")]
+        changed = settings(**training).model_dump()
+        return RunConfig.model_validate(changed | {"data": changed["data"] | {"train": texts}})
+
+    listener = Listener(say=evaluate, warn=evaluate, stage=evaluate_at)
+    train(parts(max_steps=6), Path("runs/x"), listener=listener)
+    train(parts(max_steps=12), Path("runs/x"), listener=listener)
     record = json.loads(path.read_text(encoding="utf-8"))
-    assert (record["scores"], record["steps"]) == (scores, 12)
-    train(settings(), Path("runs/x"), overwrite=True)
+    assert ([*record["scores"]], record["steps"]) == (seen, 12)
+    assert sum("at " in line for line in seen) > 3
+    train(parts(), Path("runs/x"), overwrite=True)
     assert "scores" not in json.loads(path.read_text(encoding="utf-8"))
 
 

@@ -122,7 +122,7 @@ class Run:
             replacing.sweep(self.run_dir)
             if overwrite:
                 replacing.set_aside(self.run_dir, self.listener.say)
-            files.write_json(self.run_dir / "run.json", self.record)  # first: it proves whose the directory is
+            self._keep_record()  # first: it proves whose the directory is
             if is_new:
                 files.write_text(self.run_dir / "config.yaml", self.dumped)
         self.world.wait()
@@ -158,8 +158,6 @@ class Run:
         of_time = self.progress.finished is not None and self.horizon.expected_steps is None
         if words := cut_short(self.config.training, self.progress.step if of_time else None):
             self.listener.warn(words)
-        if scores := read_record(self.run_dir).get("scores"):  # `tx evaluate` may have been here meanwhile
-            self.record["scores"] = scores
         self._write_record(learner)
         if self.progress.finished is None:
             so_far = f"after step {self.progress.step:,}{self.horizon.of_all}"
@@ -386,8 +384,13 @@ class Run:
             "elapsed_s": round(self.progress.elapsed_s, 3),
             "finished": self.progress.finished,
         }
-        files.write_json(self.run_dir / "run.json", self.record)
+        self._keep_record()
         files.write_text(self.run_dir / "config.yaml", self.dumped)
+
+    def _keep_record(self) -> None:
+        if scores := read_record(self.run_dir).get("scores"):  # `tx evaluate` may have been here meanwhile
+            self.record["scores"] = scores
+        files.write_json(self.run_dir / "run.json", self.record)
 
     def _outcome(self, *, was_finished: bool) -> Outcome:
         best, score = find_checkpoint(str(self.run_dir)), max(self.progress.scores.values(), default=None)
