@@ -105,6 +105,20 @@ def test_what_is_too_large_is_refused(served, body, said):
     assert (refused.status, error(refused)[: len(said)]) == (413, said)
 
 
+def test_what_is_announced_to_be_too_large_is_refused_before_it_is_sent(served):
+    head = b"POST /translate HTTP/1.1\r\nHost: localhost\r\nContent-Type: application/json\r\n"
+    huge = b"Content-Length: 1000000000000\r\nExpect: 100-continue\r\nConnection: close\r\n\r\n"
+    first, said = raw(served, head + huge)
+    assert (first, said) == ("HTTP/1.1 413 Request Entity Too Large", "a body of more than 185,536 bytes")
+
+
+@pytest.mark.parametrize("length", ["-1", "9" * 5_000, "1e3", "0x10", "+5", "5, 6", "\u0665"])
+def test_a_length_that_is_no_number_is_refused(served, length):
+    head = b"POST /translate HTTP/1.1\r\nHost: localhost\r\nContent-Type: application/json\r\n"
+    first, _ = raw(served, head + f"Content-Length: {length}\r\nConnection: close\r\n\r\n".encode())
+    assert first == "HTTP/1.1 400 Bad Request"
+
+
 def test_the_longest_that_is_granted_may_be_written_in_escapes(served):
     [found] = served.translate("🦔" * 10_000)  # twelve bytes each
     assert found["source"] == "🦔" * 10_000

@@ -191,13 +191,16 @@ def _once(fields: list[tuple[str, Any]]) -> None:
 
 
 async def _body(request: Request, most: int) -> bytes:
+    too_large = Refused(413, f"a body of more than {most:,} bytes")
+    if int(request.headers.get("content-length", 0)) > most:  # before it is sent: the server knows that it is a number
+        raise too_large
     parts, size = [], 0
     try:
         async with asyncio.timeout(SLOW_S):
             async for part in request.stream():
                 size += len(part)
                 if size > most:
-                    raise Refused(413, f"a body of more than {most:,} bytes")
+                    raise too_large
                 parts.append(part)
     except TimeoutError:
         raise Refused(408, f"the body of the request was not there within {SLOW_S:g} s") from None
