@@ -187,9 +187,13 @@ def test_memory_does_not_grow_with_the_variety_of_shapes():
 @pytest.mark.parametrize(
     ("budget", "expected"), [(256, "512"), (1024, "512"), (4095, "512"), (4096, "128"), (10**6, "128")]
 )
-def test_of_larger_batches_fewer_kernels_are_kept_unless_the_user_says_how_many(budget, expected, monkeypatch):
-    monkeypatch.setenv("LRU_CACHE_CAPACITY", environment.KERNELS)
-    monkeypatch.setenv("ONEDNN_PRIMITIVE_CACHE_CAPACITY", "700")
+@pytest.mark.parametrize("name", ["ONEDNN_PRIMITIVE_CACHE_CAPACITY", "LRU_CACHE_CAPACITY"])
+def test_training_keeps_few_products_with_their_room_and_of_larger_batches_less_code(
+    budget, expected, name, monkeypatch
+):
+    own = {"LRU_CACHE_CAPACITY": "32", "ONEDNN_PRIMITIVE_CACHE_CAPACITY": expected}
+    for one in own:
+        monkeypatch.setenv(one, environment.KERNELS)
+    monkeypatch.setenv(name, "700")  # the user says how many
     environment.keep_fewer_kernels(budget)
-    assert os.environ["LRU_CACHE_CAPACITY"] == expected
-    assert os.environ["ONEDNN_PRIMITIVE_CACHE_CAPACITY"] == "700"
+    assert {one: os.environ[one] for one in own} == own | {name: "700"}

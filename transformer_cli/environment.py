@@ -14,6 +14,8 @@ HINT = "torchrun sets RANK, WORLD_SIZE, LOCAL_RANK, MASTER_ADDR and MASTER_PORT:
 WAITING = ("GOMP_SPINCOUNT", "OMP_WAIT_POLICY", "KMP_BLOCKTIME")
 SPINS = "10000"
 KERNELS, FEWER_KERNELS, LARGE_BATCH = "512", "128", 4096
+KEPT_BY_PYTORCH, KEPT_BY_ONEDNN = "LRU_CACHE_CAPACITY", "ONEDNN_PRIMITIVE_CACHE_CAPACITY"
+WITH_ROOM_TO_WORK = "32"
 LAUNCHER = "TX_LAUNCHER"
 COMPILED = "TORCHINDUCTOR_CACHE_DIR"
 OWN_TIMES = "/proc/self/schedstat"
@@ -33,8 +35,8 @@ def tells_who_waits() -> bool:
 DEFAULTS = {
     ("TORCH_CPP_LOG_LEVEL",): "ERROR",
     WAITING: SPINS if tells_who_waits() else "500",
-    ("LRU_CACHE_CAPACITY",): KERNELS,
-    ("ONEDNN_PRIMITIVE_CACHE_CAPACITY", "DNNL_PRIMITIVE_CACHE_CAPACITY"): KERNELS,
+    (KEPT_BY_PYTORCH,): KERNELS,
+    (KEPT_BY_ONEDNN, "DNNL_PRIMITIVE_CACHE_CAPACITY"): KERNELS,
 }
 """What torch finds where the user has set none of the names: the first of them gets the value.
 
@@ -98,13 +100,18 @@ def leave_no_folder() -> None:
 
 
 def keep_fewer_kernels(budget_tokens: int) -> None:
-    """Before anything is computed: what each compiled product keeps, to work in, grows with the batch, while the time
-    that compiling takes matters less. Never over what the user has set."""
-    if budget_tokens < LARGE_BATCH:
-        return
-    for names, value in DEFAULTS.items():
-        if value == KERNELS and os.environ.get(names[0]) == KERNELS:
-            os.environ[names[0]] = FEWER_KERNELS
+    """Of what training by such batches compiles, before anything is computed; never over what the user has set.
+
+    With each product that PyTorch keeps there is room for it to work in, which grows with the batch. The code itself
+    stays with oneDNN, which finds it within microseconds; and of large batches that keeps fewer, too, for the time that
+    compiling takes matters less.
+    """
+    fewer = {KEPT_BY_PYTORCH: WITH_ROOM_TO_WORK}
+    if budget_tokens >= LARGE_BATCH:
+        fewer[KEPT_BY_ONEDNN] = FEWER_KERNELS
+    for name, value in fewer.items():
+        if os.environ.get(name) == KERNELS:
+            os.environ[name] = value
 
 
 def repeat_sums() -> None:
