@@ -1,5 +1,5 @@
-"""How text is written: what a word is, with what is written on its letters, which scripts have no spaces, and what only
-repeats itself."""
+"""How text is written: what a word is, with what is written on its letters, which scripts have no spaces, how wide it
+is shown, and what only repeats itself."""
 
 from __future__ import annotations
 
@@ -112,6 +112,15 @@ def canonical(text: str) -> str:
     if "\u0e4d" in text or "\u0ecd" in text:
         text = _PARTS_OF_AM.sub(lambda am: am[1] + chr(ord(am[2]) + 1), text)
     return text
+
+
+def width(text: str) -> int:
+    """Columns of a terminal: wide characters take two, marks and joiners none."""
+    if max(text, default="") < _FIRST_MARK:
+        return len(text)
+    from rich.cells import cell_len
+
+    return cell_len(text)
 
 
 def begins_unspaced(text: str) -> bool:
