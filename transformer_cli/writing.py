@@ -100,7 +100,11 @@ def words(text: str) -> list[str]:
 
 def chunks(text: str) -> list[str]:
     """What white space separates, punctuation included, otherwise like `words`."""
-    text = unicodedata.normalize("NFC", text.casefold())
+    return separated(unicodedata.normalize("NFC", text.casefold()))
+
+
+def separated(text: str) -> list[str]:
+    """The same with regard to case and to how a letter is encoded."""
     return text.split() if max(text, default="") < _FIRST_MARK else _patterns()[1].findall(text)
 
 
