@@ -13,6 +13,8 @@ from typing import Literal
 
 SOUTH_EAST_ASIAN = "\u0e00-\u0eff\u1000-\u109f\ua9e0-\ua9ff\uaa60-\uaa7f\u1780-\u17ff"
 """Thai and Lao, Myanmar, Khmer, each with its extensions, as a pattern has them in brackets."""
+JOINED = "\u0600-\u0dff\u1800-\u18af\U00010a00-\U00011fff\U0001e900-\U0001e95f"
+"""Arabic to Sinhala, Mongolian and others whose letters U+200C and U+200D shape."""
 _HAN = "\u3005-\u3007\u3021-\u3029\u3031-\u303c\u3400-\u4dbf\u4e00-\u9fff\uf900-\ufaff\U00020000-\U0003ffff"
 # Those; kana; Han. Korean has spaces.
 _UNSPACED = f"{SOUTH_EAST_ASIAN}\u3040-\u30ff\u31f0-\u31ff\uff66-\uff9f\U0001aff0-\U0001b16f{_HAN}"

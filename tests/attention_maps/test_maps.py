@@ -119,6 +119,17 @@ def test_a_label_names_what_cannot_be_seen():
     assert label("</script>猫😀") == "</script>猫😀"
 
 
+@pytest.mark.parametrize("joiner", ["\u200c", "\u200d"])
+def test_a_joiner_stays_where_it_shapes_letters_and_is_named_elsewhere(joiner):
+    """Sri Lanka was a code point long, and so was every verb of Persian."""
+    for word in ("ශ්{}රී", "می{}خورد", "क्{}ष", "CD{}ها", "\U00011107{}\U00011133\U00011107"):
+        assert label(word.format(joiner)) == word.format(joiner)
+    for text in ("a{}b", "{}می", "می{}", "می {}خورد", "กิ{}น"):
+        text = text.format(joiner)
+        assert label(text) == text.replace(joiner, f"U+{ord(joiner):04X}")
+    assert label(f"می{joiner}{joiner}خورد") == f"میU+{ord(joiner):04X}U+{ord(joiner):04X}خورد"
+
+
 def test_padding_of_the_target_contradicting_parts_and_impossible_weights_are_refused():
     block = TUTORIAL.blocks[0]
 
