@@ -128,7 +128,7 @@ def test_words_that_differ_in_how_letters_are_composed_are_counted(form: str) ->
     ("written", "wanted", "told"),
     [
         ("من می خورم.", "من می\u200cخورم.", "most often for U+200C in the reference"),
-        ("今天,我吃!", "今天，他喝！", "most often for ， (U+FF0C) in the reference"),
+        ("今天,我吃!", "今天，他喝！", "most often for ！ (U+FF01) in the reference"),
         ("カナを見る", "ｶﾅを買う", "most often for ｶ (U+FF76) in the reference"),
         ("wait...", "wait…", "most often for … (U+2026) in the reference"),
         ("ශ්රී ලංකා", "ශ්\u200dරී ලංකා", "most often for U+200D in the reference"),

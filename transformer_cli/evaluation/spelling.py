@@ -38,7 +38,7 @@ def warnings(hypotheses: Sequence[str], references: Sequence[Sequence[str]]) -> 
             f"{n_composed:,}; scores take it for another one: bring both sides to one form"
         )
     if n_other >= max(1, WORTH_SAYING * len(hypotheses)):
-        [((character, side), _)] = characters.most_common(1)
+        character, side = min(characters, key=lambda one: (-characters[one], one))
         keep = " (a run with tokenizer.normalization=identity keeps what its text has)" * (side == REFERENCE)
         said.append(
             "lines with a word that is the reference's but for another form of a character (Unicode's NFKC), or one "
