@@ -40,7 +40,7 @@ def _patterns() -> tuple[re.Pattern[str], re.Pattern[str]]:
     beyond = f"(?=[{_BEYOND_BMP}-\U0010ffff])[{''.join(char for char in found if char >= _BEYOND_BMP)}]"
     any_marks = f"[{marks}]*(?:{beyond}[{marks}]*)*"
     word = rf"(?=\w)[{_UNSPACED}]{any_marks}|[^\W{_UNSPACED}]+(?:(?:[{marks}]|{beyond})[^\W{_UNSPACED}]*)*"
-    return re.compile(word), re.compile(rf"[{_UNSPACED}]{any_marks}|[^\s{_UNSPACED}]+")
+    return re.compile(word), re.compile(rf"[{_UNSPACED}]{any_marks}|[^\s\u200b{_UNSPACED}]+")
 
 
 LOOP = 4
@@ -101,7 +101,7 @@ def words(text: str) -> list[str]:
 
 
 def chunks(text: str) -> list[str]:
-    """What white space separates, punctuation included, otherwise like `words`."""
+    """What white space separates, that without width, too, punctuation included, otherwise like `words`."""
     return separated(unicodedata.normalize("NFC", text.casefold()))
 
 
