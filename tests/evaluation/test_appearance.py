@@ -133,9 +133,11 @@ def test_words_that_differ_in_how_letters_are_composed_are_counted(form: str) ->
         ("wait...", "wait…", "most often for … (U+2026) in the reference"),
         ("ශ්රී ලංකා", "ශ්\u200dරී ලංකා", "most often for U+200D in the reference"),
         ("שלום\u200f לך", "שלום לך", "most often for U+200F in the translations"),
+        ("គ្រូ លក់ ទឹក", "គ្រូ\u200bលក់\u200bនំ", "most often for U+200B in the reference"),
+        ("ฉัน\u200bกิน", "ฉันกิน", "most often for U+200B in the translations"),
         ("❤ ok", "❤\ufe0f ok", "most often for \ufe0f (U+FE0F) in the reference"),
     ],
-    ids=["Persian", "wide comma", "narrow kana", "dots", "Sinhala", "Hebrew", "emoji"],
+    ids=["Persian", "wide comma", "narrow kana", "dots", "Sinhala", "Hebrew", "Khmer", "Thai", "emoji"],
 )
 def test_words_that_differ_in_forms_of_characters_or_in_unseen_ones_are_counted(
     written: str, wanted: str, told: str
@@ -158,6 +160,8 @@ def test_words_that_differ_in_forms_of_characters_or_in_unseen_ones_are_counted(
         ("10 %", "10\u00a0%"),
         ("今天，我吃。", "今天，他喝。"),
         ("ﬁ b", "ﬂ b"),
+        ("គ្រូ\u200bលក់\u200bទឹក", "គ្រូ\u200bលក់\u200bនំ"),
+        ("ទឹក ok", "គ្រូ\u200bលក់ ok"),
     ],
 )
 def test_other_words_are_not_taken_for_other_forms(written: str, wanted: str) -> None:

@@ -12,7 +12,9 @@ from transformer_cli.writing import separated
 
 WORTH_SAYING = 0.01
 """Of the lines, how many have another form of a character: ordinary text has a ligature here and there."""
-REFERENCE = "the reference"
+TRANSLATIONS, REFERENCE = "the translations", "the reference"
+BLANK = "\u200b"
+"""Without width: Khmer and Thai may have it between words."""
 
 # Blanks without width, joiners, marks of direction, hyphens that only show where a line ends, and what chooses between
 # the looks of the character before it.
@@ -28,7 +30,10 @@ def warnings(hypotheses: Sequence[str], references: Sequence[Sequence[str]]) -> 
         sides = [(_only(line, reference), _only(reference, line)) for reference in ours]
         if any(map(_is_composed_otherwise, sides)):
             n_composed += 1
-        elif found := {one for theirs, wanted in sides for one in _other_forms(theirs, wanted)}:
+        elif found := {
+            *(one for theirs, wanted in sides for one in _other_forms(theirs, wanted)),
+            *(one for reference in ours for one in _other_blanks(line, reference)),
+        }:
             n_other += 1
             characters.update(found)
     said = []
@@ -60,12 +65,22 @@ def _is_composed_otherwise(sides: tuple[set[str], set[str]]) -> bool:
 
 def _other_forms(theirs: set[str], wanted: set[str]) -> Iterator[tuple[str, str]]:
     """Characters, each with the side that has it: those of a word that is the other side's once they are replaced."""
-    for words, others, side in ((theirs, wanted, "the translations"), (wanted, theirs, REFERENCE)):
+    for words, others, side in ((theirs, wanted, TRANSLATIONS), (wanted, theirs, REFERENCE)):
         known = {_plain(word) for word in others}
         for word in words:
             parts = {_plain(part) for part in _UNSEEN.sub(" ", word).split()}
             if _plain(word) in known or (len(parts) > 1 and parts <= known):
                 yield from ((char, side) for char in word if _UNSEEN.match(char) or normalize("NFKC", char) != char)
+
+
+def _other_blanks(line: str, reference: str) -> Iterator[tuple[str, str]]:
+    """The blank without width, with the side that has it, where it parts words that the other side parts by spaces, or
+    not at all."""
+    for text, other, side in ((line, reference, TRANSLATIONS), (reference, line, REFERENCE)):
+        parted = [word for word in text.split() if BLANK in word] if BLANK not in other else []
+        words = {part for word in parted for part in (*word.split(BLANK), word.replace(BLANK, ""))}
+        if not words.isdisjoint(other.split()):
+            yield BLANK, side
 
 
 def _plain(word: str) -> str:
