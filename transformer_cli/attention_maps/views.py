@@ -145,7 +145,7 @@ def _spelled(match: re.Match[str]) -> str:
 def label(text: str, *, width: int = MAX_LABEL) -> str:
     """The plain text, a mark without its letter on a dotted circle, cut to the width, and to what can stand in it."""
     whole, text = text, text[: MOST_PER_CELL * width]
-    shown = _carried(plain(text))
+    shown = _carried(plain(_JOINER.sub("", text)))  # a joiner has no place where pictures stand side by side
     if text == whole and cell_len(shown) <= width:
         return shown
     kept = ""
@@ -165,10 +165,9 @@ def _carried(text: str) -> str:
 def plain(text: str) -> str:
     """The text on one line, with what cannot be seen, or reorders what stands around it, as U+202E.
 
-    The joiner between two pictures, which makes one of them, is left out; one that shapes letters stays.
+    Joiners stay that shape letters, or make one picture of two.
     """
-    text = _JOINER.sub("", text)
-    shaping = {match.start() for match in _SHAPING.finditer(text)}
+    shaping = {match.start() for pattern in (_SHAPING, _JOINER) for match in pattern.finditer(text)}
     return "".join(
         f"U+{ord(char):04X}" if unicodedata.category(char) in ESCAPED and place not in shaping else char
         for place, char in enumerate(text)
