@@ -9,7 +9,7 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from transformer_cli.writing import _patterns, begins_unspaced, canonical, chunks, words
+from transformer_cli.writing import _patterns, begins_unspaced, canonical, chunks, width, words
 
 EVERY_CHARACTER = [char for char in map(chr, range(sys.maxunicode + 1)) if unicodedata.category(char) != "Cs"]
 WITHOUT_SPACES = (
@@ -48,6 +48,14 @@ def test_a_word_is_a_run_of_letters_and_digits_with_their_marks_and_without_case
     marks.
     """
     assert words(text) == expected
+
+
+@pytest.mark.parametrize(
+    ("text", "columns"),
+    [("", 0), ("noël ±", 6), ("日本語 x", 8), ("ﾊﾝ", 2), ("กิน", 2), ("e\u0301", 1), ("می\u200cخورد", 6), ("👩🏽", 2)],
+)
+def test_wide_characters_take_two_columns_of_a_terminal_and_marks_none(text: str, columns: int) -> None:
+    assert width(text) == columns
 
 
 @given(st.text(st.characters(max_codepoint=0x300) | st.sampled_from("aß İ\u02ff\x1c\x85\xa0"), max_size=20))

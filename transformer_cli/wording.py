@@ -1,8 +1,11 @@
-"""Numbers and lists in messages."""
+"""Numbers, lists and characters in messages."""
 
 from __future__ import annotations
 
 from collections.abc import Sequence
+
+LONGEST_NAMED = 8
+"""Characters that are named, one by one."""
 
 
 def counted(n: int, what: str) -> str:
@@ -25,3 +28,12 @@ def some(names: Sequence[str], most: int) -> str:
     """`a, b and 3 more`. most: so many are named."""
     rest = f" and {len(names) - most:,} more" if len(names) > most else ""
     return ", ".join(names[:most]) + rest
+
+
+def named(text: str) -> str:
+    """Characters, with what tells apart those that look alike or like nothing."""
+    cut = "..." * (len(text) > LONGEST_NAMED)
+    text = text[:LONGEST_NAMED]
+    codes = " ".join(f"U+{ord(char):04X}" for char in text) + cut
+    seen = text + cut if text.isprintable() else ""
+    return {"": "nothing", " ": "a space"}.get(text) or (f"{seen} ({codes})" if seen else codes)

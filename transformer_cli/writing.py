@@ -1,5 +1,5 @@
-"""How text is written: what a word is, with what is written on its letters, which scripts have no spaces, and what only
-repeats itself."""
+"""How text is written: what a word is, with what is written on its letters, which scripts have no spaces, how wide it
+is shown, and what only repeats itself."""
 
 from __future__ import annotations
 
@@ -13,6 +13,8 @@ from typing import Literal
 
 SOUTH_EAST_ASIAN = "\u0e00-\u0eff\u1000-\u109f\ua9e0-\ua9ff\uaa60-\uaa7f\u1780-\u17ff"
 """Thai and Lao, Myanmar, Khmer, each with its extensions, as a pattern has them in brackets."""
+JOINED = "\u0600-\u0dff\u1800-\u18af\U00010a00-\U00011fff\U0001e900-\U0001e95f"
+"""Arabic to Sinhala, Mongolian and others whose letters U+200C and U+200D shape."""
 _HAN = "\u3005-\u3007\u3021-\u3029\u3031-\u303c\u3400-\u4dbf\u4e00-\u9fff\uf900-\ufaff\U00020000-\U0003ffff"
 # Those; kana; Han. Korean has spaces.
 _UNSPACED = f"{SOUTH_EAST_ASIAN}\u3040-\u30ff\u31f0-\u31ff\uff66-\uff9f\U0001aff0-\U0001b16f{_HAN}"
@@ -38,7 +40,7 @@ def _patterns() -> tuple[re.Pattern[str], re.Pattern[str]]:
     beyond = f"(?=[{_BEYOND_BMP}-\U0010ffff])[{''.join(char for char in found if char >= _BEYOND_BMP)}]"
     any_marks = f"[{marks}]*(?:{beyond}[{marks}]*)*"
     word = rf"(?=\w)[{_UNSPACED}]{any_marks}|[^\W{_UNSPACED}]+(?:(?:[{marks}]|{beyond})[^\W{_UNSPACED}]*)*"
-    return re.compile(word), re.compile(rf"[{_UNSPACED}]{any_marks}|[^\s{_UNSPACED}]+")
+    return re.compile(word), re.compile(rf"[{_UNSPACED}]{any_marks}|[^\s\u200b{_UNSPACED}]+")
 
 
 LOOP = 4
@@ -99,8 +101,12 @@ def words(text: str) -> list[str]:
 
 
 def chunks(text: str) -> list[str]:
-    """What white space separates, punctuation included, otherwise like `words`."""
-    text = unicodedata.normalize("NFC", text.casefold())
+    """What white space separates, that without width, too, punctuation included, otherwise like `words`."""
+    return separated(unicodedata.normalize("NFC", text.casefold()))
+
+
+def separated(text: str) -> list[str]:
+    """The same with regard to case and to how a letter is encoded."""
     return text.split() if max(text, default="") < _FIRST_MARK else _patterns()[1].findall(text)
 
 
@@ -112,6 +118,15 @@ def canonical(text: str) -> str:
     if "\u0e4d" in text or "\u0ecd" in text:
         text = _PARTS_OF_AM.sub(lambda am: am[1] + chr(ord(am[2]) + 1), text)
     return text
+
+
+def width(text: str) -> int:
+    """Columns of a terminal: wide characters take two, marks and joiners none."""
+    if max(text, default="") < _FIRST_MARK:
+        return len(text)
+    from rich.cells import cell_len
+
+    return cell_len(text)
 
 
 def begins_unspaced(text: str) -> bool:

@@ -37,6 +37,8 @@ LEFTWARD = [
     *("▁Hel", "lo", "▁World", "▁\u0643\u062a", "\u0627\u0628", "▁12", "▁34", "5", "."),
 ]
 """Arabic, its words cut where letters join, with English and numbers among them."""
+JOINED = ["▁ශ්\u200dරී", "▁می\u200c", "خورد", "▁x", "\u200dx", "▁می", "\u200c", "▁a\u200cb"]
+"""Joiners inside a piece, at its end, at its beginning, alone, and where they do nothing."""
 PAGES = {
     "ordinary": MAPS,
     "hostile": synthetic_maps(HOSTILE, HOSTILE[::-1], n_padding=1),
@@ -44,5 +46,6 @@ PAGES = {
     "cross": replace(MAPS, blocks=MAPS.of("cross")[1:2]),
     "words": MAPS,
     "leftward": synthetic_maps(["▁a", "▁\u0643\u062a", "\u0627\u0628", "▁or", "▁x\u0301", "\u0301"], LEFTWARD),
+    "joined": synthetic_maps(JOINED, JOINED),
     "deep": synthetic_maps(SOURCE, TARGET, layers=(6, 3), heads=2),
 }

@@ -16,13 +16,14 @@ from synthetic import synthetic_maps
 from transformer_cli.attention_maps.aligner import align_texts, alignments, first_words, split_words
 from transformer_cli.attention_maps.alignment import Gold, align, best_layer, error_rate, pharaoh, read_gold
 from transformer_cli.attention_maps.capture import attention_maps, source_side
-from transformer_cli.attention_maps.maps import Side
+from transformer_cli.attention_maps.maps import Side, words_of
+from transformer_cli.config.tokenizer import TokenizerConfig
 from transformer_cli.data.corpus import Corpus
 from transformer_cli.decoding import long_lines
 from transformer_cli.errors import DataError, UsageError
 from transformer_cli.model.build import build_model
 from transformer_cli.python.model import load
-from transformer_cli.tokenizer import Vocabulary
+from transformer_cli.tokenizer import Vocabulary, train_tokenizer
 
 
 def links(text):
@@ -122,6 +123,32 @@ def test_links_are_between_the_words_of_the_text_also_where_the_tokenizer_sees_o
     numbers = split_words(source_side(translator, line), translator.tokenizer.source)
     assert (min(numbers), max(numbers)) == (0, 2)
     assert numbers == sorted(numbers)
+
+
+@pytest.mark.parametrize(
+    ("text", "pieces", "expected"),
+    [
+        ("今日は\u3000晴れ です", ("▁今日", "は\u3000", "晴れ", "▁です"), [0, 0, 1, 2]),
+        ("10\u202f%\u3000x", ("▁", "10", "\u202f", "%", "\u3000x"), [0, 0, 1, 1, 2]),
+        ("é\u3000b c", ("▁", "<0xC3>", "<0xA9>", "\u3000b", "▁c"), [0, 0, 0, 1, 2]),
+        ("a\u3000b", ("▁a\u3000b",), []),
+    ],
+)
+def test_words_are_told_apart_by_spaces_that_a_tokenizer_takes_for_letters(translator, text, pieces, expected):
+    """With `tokenizer.normalization: identity` a line with a wide space, usual in Japanese, had no links."""
+    side = Side(text, (*pieces, "</s>"), (*[9] * len(pieces), 3), words_of((*pieces, "</s>"), (*[9] * len(pieces), 3)))
+    assert split_words(side, translator.tokenizer.source) == expected
+
+
+def test_a_space_that_has_no_piece_parts_words_too():
+    lines = ["a dog runs", "the dog sees a cat"] * 9
+    tokenizer, _ = train_tokenizer(TokenizerConfig(vocab_size=40, normalization="identity"), lines, lines, seed=1)
+    text, vocabulary = "a\u3000dog runs", tokenizer.source
+    ids, names = (*vocabulary.encode([text])[0], 3), (*map(vocabulary.piece, vocabulary.encode([text])[0]), "</s>")
+    assert "<unk>" in names
+    numbers = split_words(Side(text, names, ids, words_of(names, ids)), vocabulary)
+    assert [numbers[names.index(name)] for name in ("▁a", "▁runs")] == [0, 2]
+    assert set(numbers) == {0, 1, 2}
 
 
 def test_where_words_of_the_tokenizer_and_of_the_text_cannot_be_matched_there_are_none(translator):

@@ -177,6 +177,13 @@ def test_what_only_changes_the_character_before_it_is_not_drawn(text_stays_text,
     assert {"❤", "👩🏽⚕", "葛"} <= set(texts(svg))
 
 
+def test_a_joiner_needs_no_font(text_stays_text):
+    svg, remarks = figure(views(synthetic_maps(["▁می\u200cخورد", "▁می\u200d\u06cc"], 1)), "", suffix=".svg")
+    assert {"می\u200cخورد", "می\u200d\u06cc"} <= set(texts(svg))
+    assert remarks == []
+    assert fonts.fonts_for(["\u200c\u200d"])[1] == ""
+
+
 def test_a_mark_without_its_letter_stands_on_a_circle_in_figures_but_not_in_data(text_stays_text):
     maps = synthetic_maps(["▁a", "\u0301", "▁\u0301e"], 1)
     svg, _ = figure(views(maps), "", suffix=".svg")

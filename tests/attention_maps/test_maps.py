@@ -14,7 +14,7 @@ from synthetic import BOS, EOS, side, synthetic_maps
 
 from transformer_cli import tokenizer
 from transformer_cli.attention_maps.maps import KINDS, Side, words_of
-from transformer_cli.attention_maps.views import label, merged, piece_labels, view, word_labels, word_texts
+from transformer_cli.attention_maps.views import label, merged, piece_labels, plain, view, word_labels, word_texts
 from transformer_cli.errors import ModelError
 
 TUTORIAL = synthetic_maps(["▁ich", "▁mochte", "▁ein", "▁bier"], ["▁i", "▁want", "▁a", "▁beer"], n_padding=1)
@@ -117,6 +117,24 @@ def test_a_label_names_what_cannot_be_seen():
     assert label("a\u202eb") == "aU+202Eb"
     assert label("x" * 200) == "x" * 23 + "…"
     assert label("</script>猫😀") == "</script>猫😀"
+
+
+@pytest.mark.parametrize("joiner", ["\u200c", "\u200d"])
+def test_a_joiner_stays_where_it_shapes_letters_and_is_named_elsewhere(joiner):
+    """Sri Lanka was a code point long, and so was every verb of Persian."""
+    for word in ("ශ්{}රී", "می{}خورد", "क्{}ष", "CD{}ها", "\U00011107{}\U00011133\U00011107"):
+        assert label(word.format(joiner)) == word.format(joiner)
+    for text in ("a{}b", "{}می", "می{}", "می {}خورد", "กิ{}น"):
+        text = text.format(joiner)
+        assert label(text) == text.replace(joiner, f"U+{ord(joiner):04X}")
+    assert label(f"می{joiner}{joiner}خورد") == f"میU+{ord(joiner):04X}U+{ord(joiner):04X}خورد"
+
+
+def test_an_emoji_is_whole_in_a_line_and_in_parts_in_a_label():
+    """The translation that was told had other characters than the one that was written."""
+    farmer = "👨🏾\u200d🌾"
+    assert plain(f"target: {farmer} \u200d🌾") == f"target: {farmer} U+200D🌾"
+    assert label(farmer) == "👨🏾🌾"
 
 
 def test_padding_of_the_target_contradicting_parts_and_impossible_weights_are_refused():

@@ -126,6 +126,15 @@ def test_a_mark_without_its_letter_stands_on_a_circle(opened):
     assert browser.texts(".side .token")[5] == "\u25cc\u0301"
 
 
+def test_a_joiner_stays_where_it_shapes_letters_and_is_named_elsewhere(opened):
+    browser = opened("view=matrix&block=encoder", "joined")
+    names = ["ශ්\u200dරී", "میU+200C", "خورد", "x", "U+200Dx", "می", "U+200C", "aU+200Cb"]
+    assert [text.strip("\u2423") for text in browser.texts(".top-labels bdi")[: len(names)]] == names
+    browser.go("view=sentences")
+    names[1] = "می\u200c"  # where the next piece follows
+    assert browser.texts(".side:nth-of-type(1) .token")[: len(names)] == names
+
+
 @pytest.mark.parametrize("row", [0, 3, 6])
 def test_pointing_at_a_word_shows_where_it_looks(opened, row):
     browser = opened("layer=2&head=3")

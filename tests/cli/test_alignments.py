@@ -43,6 +43,17 @@ def test_links_stand_behind_each_translation_and_in_json(texts, capfd):
         assert {s for s, _ in pairs} <= set(range(len(source.split())))
 
 
+def test_that_text_without_spaces_is_one_word_is_told_once(texts, capfd):
+    """Its links were 0-0 1-0 2-0, and nobody said why."""
+    said = "the source is written without spaces: what stands between two is one word for --alignments"
+    Path("zh").write_text("我们喝啤酒。\n" * 40, encoding="utf-8")
+    assert tx("translate", "-i", "zh", "--alignments") == 0
+    assert capfd.readouterr().err.count(said) == 1
+    for others in (("-i", "zh"), ("-i", "a.de", "--alignments")):
+        assert tx("translate", *others) == 0
+        assert "without spaces" not in capfd.readouterr().err
+
+
 def test_without_the_flag_nothing_is_aligned(texts, capfd):
     assert tx("translate", "--json", SOURCES[1]) == 0
     assert "alignment" not in json.loads(capfd.readouterr().out)

@@ -15,6 +15,7 @@ from conftest import PAIRS
 from transformer_cli.cli import failures
 from transformer_cli.cli.app import main
 from transformer_cli.data import stream, text
+from transformer_cli.evaluation import metrics
 from transformer_cli.training import rehearsal
 from transformer_cli.training.run import Outcome
 
@@ -230,13 +231,21 @@ def test_a_disk_without_room_is_told_and_an_error(
         (["--set", "tokenizer.model=gone.model"], 4, "gone.model"),
         (["--set", "device=mps"], 5, "mps"),
         (["--set", "model.d_model=33"], 2, "33"),
+        (["--set", "evaluation.tokenize=ja-mecab"], 5, "needs mecab-python3 and ipadic, which are not installed"),
     ],
 )
 def test_a_dry_run_fails_as_training_would(
-    folder: Path, arguments: list[str], code: int, words: str, capfd: pytest.CaptureFixture[str]
+    folder: Path,
+    arguments: list[str],
+    code: int,
+    words: str,
+    monkeypatch: pytest.MonkeyPatch,
+    capfd: pytest.CaptureFixture[str],
 ) -> None:
-    assert tx("--dry-run", *arguments) == code
-    assert words in capfd.readouterr().err
+    monkeypatch.setattr(metrics, "find_spec", lambda name: None)
+    for how in (["--dry-run"], []):
+        assert tx(*how, *arguments) == code
+        assert words in capfd.readouterr().err
 
 
 def test_a_dry_run_refuses_a_folder_that_is_somebody_else_s(folder: Path, capfd: pytest.CaptureFixture[str]) -> None:

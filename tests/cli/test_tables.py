@@ -4,8 +4,10 @@ from __future__ import annotations
 
 import re
 from dataclasses import replace
+from functools import partial
 
 import pytest
+from rich.cells import cell_len
 
 from transformer_cli.cli.tables import Column, Table, as_drawing, as_markdown, as_text, bar
 
@@ -33,6 +35,30 @@ def test_text_is_aligned_and_leaves_no_blanks_at_the_end():
     }
     assert len(ends) == 1
     assert all(line == line.rstrip() and len(line) <= 80 for line in lines)
+
+
+ANY_SCRIPT = Table(
+    "",
+    (Column("run"), Column("step", "right"), Column("is")),
+    (
+        ("runs/中文模型", "10", "新"),
+        ("runs/हिन्दी", "2,000", "finished"),
+        ("runs/می\u200cخورد", "3", ""),
+        ("runs/a", "4", "x"),
+    ),
+)
+
+
+@pytest.mark.parametrize("draw", [as_text, partial(as_drawing, width=80, colour=False)])
+def test_columns_stand_below_each_other_where_a_character_takes_two_columns_or_none(draw):
+    """In a pipe each was taken for one."""
+    lines = draw(ANY_SCRIPT).split("\n")[2:]
+    numbers = (row[1] for row in ANY_SCRIPT.rows)
+    ends = {
+        cell_len(line[: line.index(f" {number}") + 1 + len(number)])
+        for line, number in zip(lines, numbers, strict=True)
+    }
+    assert len(ends) == 1
 
 
 @pytest.mark.parametrize("width", [60, 80, 81, 100, 200])

@@ -2,6 +2,7 @@ from __future__ import annotations
 
 import json
 import os
+import re
 import sys
 from collections.abc import Callable
 from contextlib import ExitStack
@@ -71,6 +72,18 @@ def test_a_configuration_without_text_trains_and_says_how_it_went(home, capsys):
     assert "lines used: 10, skipped: 0" in said.err
     assert "saved in runs/small/tokenizer" in said.err
     assert said.out == ""
+
+
+def test_a_side_without_spaces_is_told_to_have_a_word_per_letter(home, capsys):
+    for name, language in (("small.yaml", ""), ("thai.yaml", " (a letter of th is a word)")):
+        Path("thai.yaml").write_text(
+            "data: {train: {pairs: [[ein Bier, เบียร์หนึ่งแก้ว]]}, valid: {pairs: [[ja, ใช่]]}, target: th}\n"
+            "tokenizer: {kind: char}\n",
+            encoding="utf-8",
+        )
+        main(["tokenize", "-c", name])
+        [said] = [line for line in capsys.readouterr().err.split("\n") if line.startswith("tokens per word: ")]
+        assert re.fullmatch(rf"tokens per word: de [\d.]+, (en|th) [\d.]+{re.escape(language)}", said)
 
 
 @pytest.mark.parametrize(

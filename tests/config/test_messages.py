@@ -277,6 +277,7 @@ def shown(line: str, start: int, end: int) -> list[str]:
 def test_the_caret_stands_under_what_is_meant_in_wide_text():
     assert shown("ключ: 日本 語", 6, 8) == ["    1 | ключ: 日本 語", "      |       ^^^^"]
     assert shown("e\u0301: x", 4, 5) == ["    1 | e\u0301: x", "      |    ^"]
+    assert shown("กิ: ที่", 4, 7) == ["    1 | กิ: ที่", "      |    ^"]
 
 
 def test_the_caret_stands_under_what_is_meant_in_a_long_line():

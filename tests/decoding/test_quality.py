@@ -130,3 +130,10 @@ def test_what_is_wrong_with_a_part_is_wrong_with_the_line() -> None:
     whole, part = ("eins zwei drei vier fünf sechs", "one two three four five six"), ("a b c d e f", "x")
     assert flags_of([whole]) == ()
     assert flags_of([whole, part, ("ja", "n n n n")]) == ("looped", "short")
+
+
+def test_blanks_without_width_between_words_are_no_words() -> None:
+    """Khmer with them was twice as long as without, and a good translation of it short."""
+    words = ["ម្តាយ", "ខ្ញុំ", "លក់", "ទឹក", "ថ្ងៃ", "នេះ", "ស្អែក"]
+    for blank in ("", "\u200b"):
+        assert flags(f"{blank.join(words)}។", "she sells") == ()

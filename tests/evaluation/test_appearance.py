@@ -124,6 +124,61 @@ def test_words_that_differ_in_how_letters_are_composed_are_counted(form: str) ->
     assert warnings(lines, [lines], EvaluationConfig()) == warnings(["ạ b"], [["ạ́ b"]], EvaluationConfig()) == []
 
 
+@pytest.mark.parametrize(
+    ("written", "wanted", "told"),
+    [
+        ("من می خورم.", "من می\u200cخورم.", "most often for U+200C in the reference"),
+        ("今天,我吃!", "今天，他喝！", "most often for ！ (U+FF01) in the reference"),
+        ("カナを見る", "ｶﾅを買う", "most often for ｶ (U+FF76) in the reference"),
+        ("wait...", "wait…", "most often for … (U+2026) in the reference"),
+        ("ශ්රී ලංකා", "ශ්\u200dරී ලංකා", "most often for U+200D in the reference"),
+        ("שלום\u200f לך", "שלום לך", "most often for U+200F in the translations"),
+        ("គ្រូ លក់ ទឹក", "គ្រូ\u200bលក់\u200bនំ", "most often for U+200B in the reference"),
+        ("ฉัน\u200bกิน", "ฉันกิน", "most often for U+200B in the translations"),
+        ("❤ ok", "❤\ufe0f ok", "most often for \ufe0f (U+FE0F) in the reference"),
+    ],
+    ids=["Persian", "wide comma", "narrow kana", "dots", "Sinhala", "Hebrew", "Khmer", "Thai", "emoji"],
+)
+def test_words_that_differ_in_forms_of_characters_or_in_unseen_ones_are_counted(
+    written: str, wanted: str, told: str
+) -> None:
+    """Perfect translations into Persian had 40 BLEU, and the worst of them looked like their reference."""
+    for text in (written, wanted):
+        assert not [said for said in warnings([text], [[text]], EvaluationConfig()) if "NFKC" in said]
+    [said] = (
+        said for said in warnings([written, "x"], [["y", "x"], [wanted, "x"]], EvaluationConfig()) if "NFKC" in said
+    )
+    assert f"(Unicode's NFKC), or one that nobody sees: 1, {told};" in said
+    assert ("tokenizer.normalization=identity" in said) == ("in the reference" in told)
+
+
+@pytest.mark.parametrize(
+    ("written", "wanted"),
+    [
+        ("می\u200cبرد", "می\u200cخورد"),  # other verbs
+        ("کتاب را", "کتاب\u200cها را"),  # one book, several
+        ("10 %", "10\u00a0%"),
+        ("今天，我吃。", "今天，他喝。"),
+        ("ﬁ b", "ﬂ b"),
+        ("គ្រូ\u200bលក់\u200bទឹក", "គ្រូ\u200bលក់\u200bនំ"),
+        ("ទឹក ok", "គ្រូ\u200bលក់ ok"),
+    ],
+)
+def test_other_words_are_not_taken_for_other_forms(written: str, wanted: str) -> None:
+    assert not [said for said in warnings([written], [[wanted]], EvaluationConfig()) if "Unicode" in said]
+
+
+def test_a_ligature_in_a_hundred_lines_or_more_is_no_other_form() -> None:
+    for n, expected in ((99, 1), (100, 0)):
+        found = warnings(["A fish", *["A dog"] * n], [["A \ufb01sh", *["A dog"] * n]], EvaluationConfig())
+        assert len(found) == expected
+
+
+def test_kana_that_are_composed_otherwise_are_counted_inside_a_sentence() -> None:
+    said = warnings(["がっこう"], [["か\u3099っこ"]], EvaluationConfig())
+    assert any("(Unicode's NFC, NFD): 1;" in one for one in said)
+
+
 def test_case_does_not_matter_where_it_is_ignored() -> None:
     bare = [line.lower() for line in REFERENCE]
     assert warnings(bare, [REFERENCE], EvaluationConfig(lowercase=True)) == []

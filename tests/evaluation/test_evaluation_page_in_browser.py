@@ -9,7 +9,12 @@ import pytest
 from browser import CHROMIUM
 from evaluated import HOSTILE, REFERENCE, SOURCE, TRANSLATION, judged, written
 
+from transformer_cli.writing import words
+
 assert CHROMIUM, "who imports it where there is none is skipped"
+
+
+UNSPACED = ["今天他吃三条鱼。", "ฉันกินข้าว", "a cat, 猫"] * 4
 
 
 @pytest.fixture(scope="module")
@@ -19,6 +24,7 @@ def evaluations(tmp_path_factory: pytest.TempPathFactory) -> Path:
         "ordinary": [judged()],
         "hostile": [judged(HOSTILE, HOSTILE[::-1], HOSTILE, name=HOSTILE[0])],
         "long": [judged(SOURCE * 10, TRANSLATION * 10, REFERENCE * 10)],
+        "unspaced": [judged(SOURCE, UNSPACED, UNSPACED)],
         "two": [judged(name="2016"), judged(TRANSLATION, REFERENCE, TRANSLATION, name="2017")],
     }
     for name, some in tests.items():
@@ -70,6 +76,13 @@ def test_a_search_finds_what_any_side_says_whatever_its_case(shown):
     assert page.text(".readout") == "4 of 12 sentences"
     page.one("input[type=search]").send_keys("xyz")
     assert lines(page) == []
+
+
+def test_the_words_of_a_line_are_those_that_its_part_of_the_table_has(shown):
+    """A sentence of Chinese was one word in the list, and many in the table of parts."""
+    page = shown("unspaced")
+    page.one(".lines thead th:first-child button").click()
+    assert page.texts(".words") == [str(len(words(line))) for line in UNSPACED] == ["7", "7", "3"] * 4
 
 
 def test_a_part_of_the_table_shows_its_sentences(shown):

@@ -7,6 +7,7 @@ import gc
 import subprocess
 import sys
 from functools import lru_cache
+from importlib.util import find_spec
 from pathlib import Path
 from typing import get_args
 
@@ -18,12 +19,16 @@ from sacrebleu_cli import REFERENCE, damaged, sacrebleu
 
 import transformer_cli
 from transformer_cli.config.evaluation import METRICS, EvaluationConfig
-from transformer_cli.errors import DataError
-from transformer_cli.evaluation.metrics import measure, score
+from transformer_cli.errors import DataError, ResourceError
+from transformer_cli.evaluation.metrics import CUTTERS, check, measure, score
 
 # sacreBLEU's `-w` says how many digits it prints; these are all that a double has.
 DIGITS = ("-w", "17")
-TOKENIZERS = [name for name in get_args(EvaluationConfig.model_fields["tokenize"].annotation) if name != "auto"]
+TOKENIZERS = [
+    name
+    for name in get_args(EvaluationConfig.model_fields["tokenize"].annotation)
+    if name != "auto" and (name not in CUTTERS or all(map(find_spec, CUTTERS[name][1])))
+]
 
 
 @pytest.mark.parametrize(
@@ -112,6 +117,27 @@ def test_unequal_texts_are_refused_with_both_counts(name: str, n_hypotheses: int
 def test_of_several_references_the_short_one_is_named() -> None:
     with pytest.raises(DataError, match="reference 2 has 3 lines"):
         score(REFERENCE, [REFERENCE, REFERENCE[:3]], EvaluationConfig())
+
+
+@pytest.mark.parametrize("name", CUTTERS)
+def test_words_of_japanese_and_korean_are_sacrebleu_s_or_it_is_said_what_lacks(
+    name: str, monkeypatch: pytest.MonkeyPatch, tmp_path: Path
+) -> None:
+    lines = {
+        "ja-mecab": ["彼女は今日りんごを食べます。", "私は学生です"],
+        "ko-mecab": ["선생님이 사과를 먹습니다.", "나는 학생입니다"],
+    }[name]
+    options = EvaluationConfig(metrics=["bleu"], tokenize=name)
+    if name in TOKENIZERS:
+        hypotheses = [lines[0][:-3], lines[1]]
+        theirs = sacrebleu(tmp_path, [hypotheses], [lines], "-m", "bleu", "--tokenize", name, *DIGITS)
+        [ours] = score(hypotheses, [lines], options)
+        assert (ours.value, ours.signature) == (theirs["score"], theirs["signature"])
+    monkeypatch.setattr("transformer_cli.evaluation.metrics.find_spec", lambda package: None)
+    for refused in (check, lambda options: score(lines, [lines], options)):
+        with pytest.raises(ResourceError, match=f"evaluation.tokenize={name} needs .* which are not installed") as told:
+            refused(options)
+        assert f"pip install 'sacrebleu[{name[:2]}]'" in str(told.value.hint)
 
 
 @pytest.mark.parametrize("references", [[], [[]]])

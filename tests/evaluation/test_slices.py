@@ -56,6 +56,14 @@ def test_numbers_are_compared_with_every_reference() -> None:
     assert names("two", "2") == {"with a number", "other numbers"}
 
 
+def test_numbers_are_the_same_in_the_digits_of_any_script() -> None:
+    """All translations into Persian that wrote 12 were said to have other numbers, and those that wrote wide digits."""
+    for digits in ("1204", "۱۲۰۴", "١٢٠٤", "१२०४", "１２０４", "၁၂၀၄", "1٬204", "١٬٢٠٤"):
+        assert names(f"{digits} x", "1,204 x") == names("1204", f"({digits})") == {"with a number"}
+    assert names("5 m²", "5 sqm") == {"with a number"}
+    assert names("۱۳", "12") == {"with a number", "other numbers"}
+
+
 def test_words_are_rare_or_unseen_by_the_counts_of_their_side() -> None:
     counts = WordCounts({"hund": 5, "der": 900, "kuh": 1}, {"dog": 6, "the": 900})
     assert names("x", "The dog", source=["Der Hund!"], counts=counts) == {"rare word in source"}

@@ -88,6 +88,15 @@ def test_several_lines_are_several_sentences_with_what_is_odd_about_them(page):
     assert tokens(page)[0].startswith("der")
 
 
+@pytest.mark.parametrize(("text", "direction"), [("\u0627\u0628 12.", "rtl"), ("a dog.", "ltr")])
+def test_what_is_typed_stands_as_it_is_read(page, text, direction):
+    """The full stop of Arabic stood before it."""
+    box = page.one("#source")
+    box.clear()
+    box.send_keys(text)
+    assert page.run("return getComputedStyle(arguments[0]).direction", box) == direction
+
+
 def test_control_and_enter_translate(page):
     page.one("#source").send_keys(LINE, Keys.CONTROL, Keys.ENTER)
     tokens(page)

@@ -106,6 +106,14 @@ def test_tokens_per_word_are_pieces_over_white_space_words():
         assert found[side][0] == pytest.approx(n_pieces / sum(len(line.split()) for line in lines))
 
 
+def test_where_no_spaces_are_written_each_letter_is_a_word():
+    """A sentence of Chinese was one, and tokens per word said nothing."""
+    chinese = ["今天他吃三条鱼。", "他今天吃鱼。"] * 5
+    tokenizer, _ = train_tokenizer(TokenizerConfig(kind="char"), chinese, ENGLISH, seed=1)
+    ratio, _ = measured(tokenizer, chinese, ENGLISH)["source"]
+    assert ratio == pytest.approx((9 + 7) / (8 + 6))  # the characters, and a mark before each line
+
+
 def test_whole_words_are_one_token_each():
     tokenizer, _ = train(kind="word", vocab_size=100)
     assert [ratio for ratio, _ in measured(tokenizer, GERMAN, ENGLISH).values()] == [1.0, 1.0]

@@ -8,7 +8,7 @@ from __future__ import annotations
 import re
 from bisect import bisect_right
 from collections.abc import Sequence
-from itertools import islice
+from itertools import accumulate, islice
 
 import torch
 
@@ -21,7 +21,7 @@ from transformer_cli.decoding.scoring import pairs_of
 from transformer_cli.decoding.translation import Part, Translation
 from transformer_cli.decoding.translator import Translator
 from transformer_cli.errors import UsageError
-from transformer_cli.tokenizer import EOS, Vocabulary
+from transformer_cli.tokenizer import EOS, UNK, Vocabulary
 from transformer_cli.wording import counted
 
 
@@ -125,6 +125,7 @@ def split_words(side: Side, vocabulary: Vocabulary) -> list[int]:
     """For each piece of text, which word of `side.text.split()` it is in; empty where that cannot be told.
 
     The tokenizer's normalisation can make several words out of one; each is then normalised by itself and counted.
+    Without it one word can have spaces of another kind, such as Japanese's; then letters are counted off.
     """
     numbers, words = text_words(side), side.text.split()
     n_numbers = max(numbers, default=-1) + 1
@@ -132,9 +133,33 @@ def split_words(side: Side, vocabulary: Vocabulary) -> list[int]:
         return numbers
     counts = [_n_words(vocabulary, word) for word in words]
     if sum(counts) != n_numbers:
-        return []
+        return _by_letters(side, vocabulary, words)
     owners = [number for number, count in enumerate(counts) for _ in range(count)]
     return [owners[number] for number in numbers]
+
+
+def _by_letters(side: Side, vocabulary: Vocabulary, words: Sequence[str]) -> list[int]:
+    """The word that the letters of each piece are in; empty where the pieces spell another text, or one has letters of
+    two words. A piece of white space goes with what follows."""
+    pieces = [piece for piece, is_mark in zip(side.pieces, side.marks, strict=True) if not is_mark]
+    if UNK in side.ids:  # whose name is no text
+        cut = vocabulary.pieces([side.text])[0][len(vocabulary.given) :]
+        pieces = cut if len(cut) == len(pieces) else []
+    spelled = list(map(_letters, pieces))
+    if b"".join(spelled) != "".join(words).encode():
+        return []
+    starts = [0, *accumulate(len(word.encode()) for word in words)]
+    places = [0, *accumulate(map(len, spelled))]
+    owners = [min(bisect_right(starts, place) - 1, len(words) - 1) for place in places[:-1]]
+    ends = zip(owners, places[1:], strict=True)
+    return owners if all(end <= starts[owner + 1] for owner, end in ends) else []
+
+
+def _letters(piece: str) -> bytes:
+    """In UTF-8, without white space; of a piece that stands for a byte, that one."""
+    if byte := re.fullmatch("<0x([0-9A-F]{2})>", piece):
+        return bytes.fromhex(byte[1])
+    return "".join(piece.replace("▁", " ").split()).encode()
 
 
 def _n_words(vocabulary: Vocabulary, word: str) -> int:

@@ -45,7 +45,7 @@ NOTO = {
 
 def fonts_for(texts: Iterable[str]) -> tuple[list[str], str]:
     """Names of fonts that together have the characters of the texts, and the characters that none has, in order."""
-    needed = {char for text in texts for char in text if not char.isspace() and unicodedata.category(char) != "Mn"}
+    needed = {char for text in texts for char in text if not (char.isspace() or _has_no_shape(char))}
     chosen: list[str] = []
     for name, path in _installed():
         has = _characters(path)
@@ -55,6 +55,11 @@ def fonts_for(texts: Iterable[str]) -> tuple[list[str], str]:
         if not needed:
             break
     return chosen, "".join(sorted(needed))
+
+
+def _has_no_shape(char: str) -> bool:
+    """Whether it is drawn on another one, or only says how others are."""
+    return unicodedata.category(char) == "Mn" or char in "\u200c\u200d"
 
 
 def lacking(missing: str) -> str:

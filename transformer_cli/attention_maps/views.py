@@ -16,6 +16,7 @@ from numpy.typing import NDArray
 from rich.cells import cell_len
 
 from transformer_cli.attention_maps.maps import AttentionMaps, Block, Kind, Side
+from transformer_cli.writing import JOINED
 
 TITLES: dict[Kind, str] = {
     "encoder": "encoder self-attention",
@@ -133,6 +134,7 @@ def text_of(pieces: Sequence[str]) -> str:
 
 
 _JOINER = re.compile("(?<=[\u2190-\u2bff\U0001f000-\U0001faff\ufe0f])\u200d(?=[\u2190-\u2bff\U0001f000-\U0001faff])")
+_SHAPING = re.compile(rf"(?<=\w|[{JOINED}])[\u200c\u200d](?=[{JOINED}])")
 _BYTES = re.compile(r"(?:<0x[0-9A-F]{2}>)+")
 
 
@@ -143,7 +145,7 @@ def _spelled(match: re.Match[str]) -> str:
 def label(text: str, *, width: int = MAX_LABEL) -> str:
     """The plain text, a mark without its letter on a dotted circle, cut to the width, and to what can stand in it."""
     whole, text = text, text[: MOST_PER_CELL * width]
-    shown = _carried(plain(text))
+    shown = _carried(plain(_JOINER.sub("", text)))  # a joiner has no place where pictures stand side by side
     if text == whole and cell_len(shown) <= width:
         return shown
     kept = ""
@@ -163,10 +165,13 @@ def _carried(text: str) -> str:
 def plain(text: str) -> str:
     """The text on one line, with what cannot be seen, or reorders what stands around it, as U+202E.
 
-    The joiner between two pictures, which makes one of them, is left out.
+    Joiners stay that shape letters, or make one picture of two.
     """
-    text = _JOINER.sub("", text)
-    return "".join(f"U+{ord(char):04X}" if unicodedata.category(char) in ESCAPED else char for char in text)
+    shaping = {match.start() for pattern in (_SHAPING, _JOINER) for match in pattern.finditer(text)}
+    return "".join(
+        f"U+{ord(char):04X}" if unicodedata.category(char) in ESCAPED and place not in shaping else char
+        for place, char in enumerate(text)
+    )
 
 
 def is_leftward(text: str) -> bool:

@@ -11,6 +11,7 @@ from dataclasses import dataclass, replace
 from itertools import groupby, zip_longest
 from typing import Literal
 
+from transformer_cli import writing
 from transformer_cli.cli import console
 
 PIPE_WIDTH = 80
@@ -53,7 +54,10 @@ class Table:
     def widths(self) -> list[int]:
         """The widest cell of each column."""
         heading = tuple(column.name for column in self.columns)
-        return [max(map(len, cells)) for cells in zip(heading, *filter(None, self.rows), *self.totals, strict=True)]
+        return [
+            max(map(writing.width, cells))
+            for cells in zip(heading, *filter(None, self.rows), *self.totals, strict=True)
+        ]
 
     def least(self) -> list[int]:
         """The widths below which numbers and names would break."""
@@ -115,14 +119,14 @@ def as_text(table: Table, *, width: int = PIPE_WIDTH) -> str:
 
     def row(cells: Sequence[str], bar: str = "") -> list[str]:
         folded = [
-            [cell] if len(cell) <= size else _wrapped(cell, size) for cell, size in zip(cells, widths, strict=True)
+            [cell] if writing.width(cell) <= size else _wrapped(cell, size)
+            for cell, size in zip(cells, widths, strict=True)
         ]
         return [line(parts, bar * (not index)) for index, parts in enumerate(zip_longest(*folded, fillvalue=""))]
 
     def line(cells: Sequence[str], bar: str) -> str:
         padded = [
-            f"{cell:{'>' if column.align == 'right' else '<'}{size}}"
-            for cell, column, size in zip(cells, table.columns, widths, strict=True)
+            _padded(cell, column.align, size) for cell, column, size in zip(cells, table.columns, widths, strict=True)
         ]
         return GAP.join([*padded, bar]).rstrip()
 
@@ -138,6 +142,11 @@ def as_text(table: Table, *, width: int = PIPE_WIDTH) -> str:
     for note in table.notes:
         lines += _wrapped(note, width)
     return "\n".join([*lines, *table.lines])
+
+
+def _padded(cell: str, align: Literal["left", "right"], size: int) -> str:
+    room = " " * (size - writing.width(cell))
+    return room + cell if align == "right" else cell + room
 
 
 def as_drawing(table: Table, *, width: int, colour: bool) -> str:

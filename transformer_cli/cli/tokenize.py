@@ -264,6 +264,7 @@ def _tell(
     run_dir: Path,
 ) -> None:
     """How it went, on stderr."""
+    from transformer_cli.tokenizer.learning import is_unspaced
     from transformer_cli.tokenizer.losses import remedy
 
     unknown = {f"{side}s": found for side, (_, found) in sides.items() if found.n}
@@ -273,8 +274,11 @@ def _tell(
         asked = report.asked.get(name, n_pieces)
         fitted = "" if n_pieces == asked else f", fitted: {within}the text has no more, {asked:,} were asked for"
         console.say(f"{report.kind}, {name}: {counted(n_pieces, 'pieces')}{fitted}")
-    source, target = config.data.source, config.data.target
-    console.say(f"tokens per word: {source} {sides['source'][0]:.2f}, {target} {sides['target'][0]:.2f}")
+    languages = {"source": config.data.source, "target": config.data.target}
+    ratios = ", ".join(f"{language} {sides[side][0]:.2f}" for side, language in languages.items())
+    unspaced = [language for side, language in languages.items() if is_unspaced(getattr(text, side))]
+    letters = f" (a letter of {' and '.join(unspaced)} is a word)" if unspaced else ""
+    console.say(f"tokens per word: {ratios}{letters}")
     n_skipped = sum(report.lines_skipped.values())
     console.say(f"lines used: {report.lines_used:,}, skipped: {n_skipped:,}")
     for reason, n in report.lines_skipped.items():

@@ -42,6 +42,7 @@ from transformer_cli.cli.unseen import UNSEEN, Unseen
 from transformer_cli.decoding.doubt import UNSURE
 from transformer_cli.errors import DataError, UsageError
 from transformer_cli.files import json_line
+from transformer_cli.writing import unspaced_script
 
 if TYPE_CHECKING:
     from transformer_cli.decoding.texts import TextTranslator
@@ -157,7 +158,7 @@ def translate(
         also = [*(["--jsonl, whose lines may have prefixes"] if jsonl else []), *(["alignments"] if alignments else [])]
         translator, runs, settings = open_translator(models, config, overrides, also=also, **search)
         translator = translator.towards(to)
-        unseen = Unseen.by(runs)
+        unseen, told = Unseen.by(runs), list[str]()
 
         def run(requests: Sequence[Request], lines_before: int, progress: Progress = None) -> list[Translation]:
             found = translator.translate_all(
@@ -168,7 +169,11 @@ def translate(
                 progress=progress,
             )
             found = unseen.mark([request.source for request in requests], found)
-            return _aligned(translator, [request.source for request in requests], found) if alignments else found
+            if not alignments:
+                return found
+            if not told:
+                told.extend(_tell_unspaced([request.source for request in requests], found))
+            return _aligned(translator, [request.source for request in requests], found)
 
         run([], 0)  # what cannot be searched for is said before anybody waits for a line
         parse = parse_request if jsonl else as_request
@@ -179,6 +184,15 @@ def translate(
         tally = _filter(source, run, parse, show, output_file)
         unseen.tell()
     tally.refuse(translator.max_source_length, splits=settings.decoding.long == "split")
+
+
+def _tell_unspaced(lines: Sequence[str], found: Sequence[Translation]) -> list[str]:
+    """Of which sides it was said that they have hardly any words to be aligned."""
+    texts = {"source": "".join(lines), "translation": "".join(one.text for one in found)}
+    sides = [side for side, text in texts.items() if unspaced_script(text)]
+    for side in sides:
+        console.warn(f"the {side} is written without spaces: what stands between two is one word for --alignments")
+    return sides
 
 
 def _aligned(translator: TextTranslator, lines: Sequence[str], found: list[Translation]) -> list[Translation]:

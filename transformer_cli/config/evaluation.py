@@ -41,9 +41,10 @@ class EvaluationConfig(Section):
     metrics: list[Annotated[str, METRICS]] = Field(default=["bleu", "chrf", "chrf++", "ter"], min_length=1)
     """The metrics to compute, in this order."""
     comet: CometConfig = CometConfig()
-    tokenize: Literal["auto", "13a", "intl", "char", "zh", "none"] = "auto"
+    tokenize: Literal["auto", "13a", "intl", "char", "zh", "ja-mecab", "ko-mecab", "none"] = "auto"
     """sacreBLEU's tokenizer for BLEU. auto: 13a; if the reference is written without spaces, zh for Chinese, else char.
-    The signature says which."""
+    ja-mecab and ko-mecab cut Japanese and Korean into words, and need packages of their own. The signature says
+    which."""
     lowercase: bool = False
     """Ignore case."""
     resamples: Annotated[int, Field(ge=40, le=10**6)] = 1000

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import unicodedata
 from collections.abc import Iterable, Sequence
 from dataclasses import dataclass
 from typing import get_origin
@@ -15,6 +14,7 @@ from transformer_cli.config.nodes import Node, Place, Refused, Source
 from transformer_cli.config.section import Path, Section
 from transformer_cli.config.settings import suggestion
 from transformer_cli.errors import ConfigError
+from transformer_cli.writing import width
 
 MAX_SHOWN = 100
 EXCERPT_WIDTH = 100
@@ -73,20 +73,13 @@ def excerpt(place: Place) -> str:
     shown = line[cut : cut + EXCERPT_WIDTH]
     before, marked = shown[: start - cut], shown[start - cut :][: place.end - place.start]
     number = str(place.row + 1) if place.source.is_file else ""
-    carets = " " * _width(before) + "^" * max(1, _width(marked))
+    carets = " " * width(before) + "^" * max(1, width(marked))
     return f"{number:>5} | {_printable(shown).rstrip()}\n{'':>5} | {carets}"
 
 
 def _printable(text: str) -> str:
     """As many characters as before, none of them able to move the caret's column."""
     return "".join(char if char.isprintable() else " " if char == "\t" else "\ufffd" for char in text)
-
-
-def _width(text: str) -> int:
-    """Columns of a terminal: wide characters take two, combining marks none."""
-    return sum(
-        0 if unicodedata.combining(char) else 2 if unicodedata.east_asian_width(char) in "WF" else 1 for char in text
-    )
 
 
 def find(root: Node, path: Path) -> Node | None:

@@ -20,7 +20,7 @@ from transformer_cli.data.fingerprints import Numbers, fingerprints, is_among
 from transformer_cli.data.shifts import MOST_LINES, Shift, shifted
 from transformer_cli.data.text import BLOCK, as_text, where_in_words
 from transformer_cli.errors import DataError
-from transformer_cli.writing import SOUTH_EAST_ASIAN, WordCounter
+from transformer_cli.writing import JOINED, SOUTH_EAST_ASIAN, WordCounter
 
 EXAMPLES = 5
 """Lines that a finding names."""
@@ -48,7 +48,7 @@ _ZERO_WIDTH = re.compile(
     f"(?<![{SOUTH_EAST_ASIAN}])[\u200b\u2060](?![{SOUTH_EAST_ASIAN}])"
     "|(?<![\u1800-\u18af])\u180e"
     "|[\u00ad\u2061-\u2064\u206a-\u206f\ufeff\ufff9-\ufffb\U0001bca0-\U0001bca3\U0001d173-\U0001d17a\U000e0001]"
-    "|(?:^|[\x00-\u0020\u00a0])[\u200c\u200d]|[\x21-\u024f][\u200c\u200d](?![\u0600-\u0dff])"
+    f"|(?:^|[\x00-\u0020\u00a0])[\u200c\u200d]|[\x21-\u024f][\u200c\u200d](?![{JOINED}])"
     "|(?<![\U0001f3f4\U000e0020-\U000e007e])[\U000e0020-\U000e007f]"
 )
 # Overrides show letters in another order than they have; the other marks have work to do beside Arabic and Hebrew.

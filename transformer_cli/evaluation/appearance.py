@@ -4,9 +4,9 @@ from __future__ import annotations
 
 import re
 from collections.abc import Sequence
-from unicodedata import normalize
 
 from transformer_cli.config.evaluation import EvaluationConfig
+from transformer_cli.evaluation import spelling
 from transformer_cli.writing import LOOP, chunks, longest_row, unspaced_script
 
 TOKENISED, IN_PIECES, LOWERCASED = "tokenised", "cut into pieces", "lower-cased"
@@ -62,7 +62,7 @@ def warnings(hypotheses: Sequence[str], references: Sequence[Sequence[str]], opt
     return [
         *said,
         *_unspaced(references, options),
-        *_composed(hypotheses, references),
+        *spelling.warnings(hypotheses, references),
     ]
 
 
@@ -103,26 +103,6 @@ def _unspaced(references: Sequence[Sequence[str]], options: EvaluationConfig) ->
         f"the reference is written without spaces, and what is between spaces is a word for {' and '.join(fooled)}: "
         f"chrF says more{remedy}"
     ]
-
-
-def _composed(hypotheses: Sequence[str], references: Sequence[Sequence[str]]) -> list[str]:
-    """Letters and their accents can be one character or several (NFC, NFD), and no metric takes these for the same."""
-    pairs = zip(hypotheses, *references, strict=True)
-    if not (n := sum(any(_differ_so(line, reference) for reference in ours) for line, *ours in pairs)):
-        return []
-    return [
-        f"lines with a word that is the reference's but for how its letters are composed (Unicode's NFC, NFD): {n:,}; "
-        "scores take it for another one: bring both sides to one form"
-    ]
-
-
-def _differ_so(line: str, reference: str) -> bool:
-    if line.isascii() or reference.isascii():
-        return False
-    ours, theirs = set(reference.split()), set(line.split())
-    return not {normalize("NFC", word) for word in ours - theirs}.isdisjoint(
-        normalize("NFC", word) for word in theirs - ours
-    )
 
 
 def _is_common(pattern: re.Pattern[str], lines: Sequence[str]) -> bool:

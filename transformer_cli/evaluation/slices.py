@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import re
+import unicodedata
 from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass
 
@@ -18,7 +19,8 @@ EMPTY_SOURCE, EMPTY_REFERENCE, EMPTY = "empty source", "empty reference", "empty
 NEW_WORDS = [f"{kind} word in {side}" for side in ("source", "reference") for kind in ("unseen", "rare")]
 ORDER = [*LENGTHS.values(), LONGEST, NUMBER, WRONG_NUMBERS, *NEW_WORDS, EMPTY_SOURCE, EMPTY_REFERENCE, EMPTY]
 _DIGITS = re.compile(r"\d+")
-_GROUPED = re.compile(r"(?<![\d.,])\d{1,3}(?:([.,'\u2019\s])\d{3})(?:\1\d{3})*(?!\d)")
+_DIGIT = re.compile(r"\d")
+_GROUPED = re.compile(r"(?<![\d.,])\d{1,3}(?:([.,'\u2019\u066c\s])\d{3})(?:\1\d{3})*(?!\d)")
 
 
 @dataclass(frozen=True)
@@ -73,7 +75,9 @@ def _of_translation(hypothesis: str, references: Sequence[str]) -> Iterator[str]
 
 
 def _numbers(text: str) -> list[str]:
-    """Sorted; 1000, 1,000 and 1.000 are the same."""
+    """Sorted; 1000, 1,000 and 1.000 are the same, in the digits of any script."""
+    if not text.isascii():
+        text = _DIGIT.sub(lambda found: str(unicodedata.decimal(found[0])), text)
     return sorted(_DIGITS.findall(_GROUPED.sub(lambda found: re.sub(r"\D", "", found[0]), text)))
 
 

@@ -19,11 +19,14 @@ from transformer_cli.tokenizer.losses import LINES_WITH_UNKNOWN, Unknown, lackin
 from transformer_cli.tokenizer.renumbering import on_grid
 from transformer_cli.tokenizer.tokenizer import Tokenizer, read_tokenizer, with_tags
 from transformer_cli.tokenizer.vocabulary import BOS, EOS, PAD, SPECIALS, UNK, Vocabulary
+from transformer_cli.writing import separated, unspaced_script
 
 MAX_LINE_BYTES = 10_000
 """Longer lines are not learned from. A piece has less than 65,536 bytes, and NFKC makes up to 6 times as many."""
 MAX_LINES = 500_000
 """Lines per side that are learned from at most; of a larger corpus as many are drawn. SentencePiece holds them all."""
+FEW_LINES = 2_000
+"""That tell in which script a text is written."""
 CHUNK = 8192
 """Lines whose ids lie in memory at a time."""
 BLANKS = ("a", "b")
@@ -91,8 +94,8 @@ def train_tokenizer(
 
 
 def measured(tokenizer: Tokenizer, source: Sequence[str], target: Sequence[str]) -> dict[str, tuple[float, Unknown]]:
-    """By side: pieces per word, words being what white space separates, zero where there is none; and which of the
-    pieces are `<unk>`."""
+    """By side: pieces per word, words being what white space separates and, where none is written, single letters, zero
+    where there is none; and which of the pieces are `<unk>`."""
     return {"source": _measured(tokenizer.source, source), "target": _measured(tokenizer.target, target)}
 
 
@@ -197,8 +200,14 @@ def _n_blank(vocabulary: Vocabulary, lines: Sequence[str]) -> int:
     return sum(not ids for ids in vocabulary.encode(doubtful))
 
 
+def is_unspaced(lines: Sequence[str]) -> bool:
+    """Whether a text is written without spaces, by its first lines."""
+    return unspaced_script("".join(lines[:FEW_LINES])) is not None
+
+
 def _measured(vocabulary: Vocabulary, lines: Sequence[str]) -> tuple[float, Unknown]:
-    n_words = sum(len(line.split()) for line in lines)
+    words = separated if is_unspaced(lines) else str.split
+    n_words = sum(len(words(line)) for line in lines)
     n_tokens = n_unknown = 0
     without: list[str] = []
     for start in range(0, len(lines), CHUNK):

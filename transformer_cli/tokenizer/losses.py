@@ -14,12 +14,10 @@ import sentencepiece
 from transformer_cli.config.tokenizer import TokenizerConfig
 from transformer_cli.tokenizer.renumbering import BLANK
 from transformer_cli.tokenizer.vocabulary import UNK, Vocabulary
-from transformer_cli.wording import counted
+from transformer_cli.wording import counted, named
 
 EXAMPLES, LONGEST = 5, 40
 """Characters, or words, that a message names; and of such a word so much."""
-LONGEST_NAMED = 8
-"""Characters of a change that a message names."""
 LINES_WITH_UNKNOWN = 1_000
 """That are looked at for what it is that no piece has."""
 SAMPLE = 2_000
@@ -40,9 +38,9 @@ class Unknown:
 
     def in_words(self, text: str, side: str, remedy: str) -> str:
         more = ", ..." * (len(self.lacking) > EXAMPLES)
-        named = ", ".join(one[:LONGEST] if len(one) > 1 else _named(one) for one in self.lacking[:EXAMPLES]) + more
+        ours = ", ".join(one[:LONGEST] if len(one) > 1 else named(one) for one in self.lacking[:EXAMPLES]) + more
         unknown = f"{self.n:,} of {counted(self.tokens, 'tokens')} of the {side} {'is' if self.n == 1 else 'are'} <unk>"
-        return f"{text}: {unknown}, for no piece has {named}; {remedy}"
+        return f"{text}: {unknown}, for no piece has {ours}; {remedy}"
 
 
 def lacking(vocabulary: Vocabulary, lines: Iterable[str]) -> tuple[str, ...]:
@@ -93,7 +91,7 @@ def rewriting(
         by, way_out = "tokenizer.normalization nfkc", "`tokenizer.normalization: identity` keeps them"
     of = counted(len(sample), "targets") + f" (a sample of {len(lines):,})" * (len(sample) < len(lines))
     return (
-        f"{len(changed):,} of {of} cannot be written as they are: {by} makes {_named(after)} of {_named(before)}; "
+        f"{len(changed):,} of {of} cannot be written as they are: {by} makes {named(after)} of {named(before)}; "
         f"{way_out}"
     )
 
@@ -117,12 +115,3 @@ def _first_change(before: str, after: str) -> tuple[str, str]:
     near = before[first : first + NEARBY], after[first : first + NEARBY]
     changes = SequenceMatcher(None, *near, autojunk=False).get_opcodes()
     return next((near[0][a:b], near[1][c:d]) for what, a, b, c, d in changes if what != "equal")
-
-
-def _named(text: str) -> str:
-    """Characters, with what tells apart those that look alike or like nothing."""
-    cut = "..." * (len(text) > LONGEST_NAMED)
-    text = text[:LONGEST_NAMED]
-    codes = " ".join(f"U+{ord(char):04X}" for char in text) + cut
-    seen = text + cut if text.isprintable() else ""
-    return {"": "nothing", " ": "a space"}.get(text) or (f"{seen} ({codes})" if seen else codes)

@@ -17,6 +17,7 @@ from transformer_cli.config.run import RunConfig
 from transformer_cli.data import corpus
 from transformer_cli.data.checks import Finding, Looked, findings
 from transformer_cli.data.used import as_used
+from transformer_cli.evaluation.metrics import check_tokenizer
 from transformer_cli.files import check_directory
 from transformer_cli.machine import decide
 from transformer_cli.tokenizer import Tokenizer, read_tokenizer
@@ -91,6 +92,7 @@ def forecast(
     record = {} if overwrite else check_same(config, run_dir)
     checkpoints = list_checkpoints(run_dir)
     frozen(config)
+    check_tokenizer(config.evaluation)
     parent = parent_of(config, replaced=run_dir) if overwrite or not checkpoints else None
     machine = decide(config)
     with stage("reading the text"):

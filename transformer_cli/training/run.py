@@ -26,6 +26,7 @@ from transformer_cli.data import corpus, loader
 from transformer_cli.data.text import where_in_words
 from transformer_cli.decoding.long_lines import usual_sentences
 from transformer_cli.errors import DivergedError
+from transformer_cli.evaluation.metrics import check_tokenizer
 from transformer_cli.machine import Machine, begin_or_resume, device_of
 from transformer_cli.model.build import build_model
 from transformer_cli.tokenizer import Tokenizer
@@ -112,6 +113,7 @@ class Run:
         if not overwrite:
             self.record = directory.check_same(self.config, self.run_dir)
         self.held = frozen(self.config)
+        check_tokenizer(self.config.evaluation)
         is_new = overwrite or not list_checkpoints(self.run_dir)
         if not is_new and (others := other_versions(self.record.get("versions", {}))):
             self.listener.warn(f"{others}: bits will differ, and what is left of an epoch may be drawn otherwise")

@@ -1,11 +1,18 @@
 // A token as a reader sees it: the space mark faint, invisible characters by name, specials set apart.
 
 const SPACE_MARK = "\u2581";
+// Scripts whose letters a joiner shapes: in them it is a part of what is written.
+const SHAPED = "\\u0600-\\u0dff\\u1800-\\u18af\\u{10a00}-\\u{11fff}\\u{1e900}-\\u{1e95f}";
+const AFTER_LETTER = `(?<=[\\p{L}\\p{N}${SHAPED}])[\\u200c\\u200d]`;
 // Controls, bidirectional and zero-width marks, unpaired surrogates, private use, spaces other than the space, blank
 // letters; but the joiner between two pictures is a part of the emoji.
-const INVISIBLE = new RegExp(
-  "((?<![\\p{Extended_Pictographic}\\p{Emoji_Modifier}\\ufe0f])\\u200d|\\u200d(?!\\p{Extended_Pictographic})" +
-    "|(?!\\u200d)[\\p{Cc}\\p{Cf}\\p{Cs}\\p{Co}\\p{Zl}\\p{Zp}\\u115f\\u1160\\u2800\\u3164\\uffa0]|(?! )\\p{Zs})",
+const UNSEEN =
+  "(?<![\\p{Extended_Pictographic}\\p{Emoji_Modifier}\\ufe0f])\\u200d|\\u200d(?!\\p{Extended_Pictographic})" +
+  "|(?!\\u200d)[\\p{Cc}\\p{Cf}\\p{Cs}\\p{Co}\\p{Zl}\\p{Zp}\\u115f\\u1160\\u2800\\u3164\\uffa0]|(?! )\\p{Zs}";
+const INVISIBLE = new RegExp(`((?!${AFTER_LETTER}(?=[${SHAPED}]))(?:${UNSEEN}))`, "u");
+// The same of a piece that stands between others, to whose letters its own are joined.
+const INVISIBLE_IN_TEXT = new RegExp(
+  `((?!${AFTER_LETTER}(?:[${SHAPED}]|$)|^[\\u200c\\u200d][${SHAPED}])(?:${UNSEEN}))`,
   "u",
 );
 
@@ -30,7 +37,7 @@ function tokenNode(token, { mark = false, flows = false } = {}) {
   if (token.special) return element("span", { class: "special" }, token.text.replace(/^<(.*)>$/u, "$1"));
   const alone = token.text === SPACE_MARK;
   const spaceMark = () => element("span", { class: "space-mark", "aria-hidden": alone ? null : "true" }, "\u2423");
-  const parts = token.text.split(INVISIBLE).map((part, index) => {
+  const parts = token.text.split(flows ? INVISIBLE_IN_TEXT : INVISIBLE).map((part, index) => {
     if (index % 2) return element("span", { class: "code-point" }, codePoint(part));
     if (!mark && !alone) {
       const text = part.replaceAll(SPACE_MARK, "");

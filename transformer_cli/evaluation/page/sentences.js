@@ -8,11 +8,12 @@ class Sentences {
     this.test = test;
     this.lines = test.translation.map((_, line) => line);
     this.texts = this.lines.map((line) => folded(this.sides(line).map(([, text]) => text).join("\n")));
-    this.words = this.lines.map((line) => test.references[0][line].split(/\s+/).filter(Boolean).length);
+    this.words = test.words;
     this.order = "chrF";
     this.rising = true;
     this.search = element("input", {
       type: "search",
+      dir: "auto",
       placeholder: "Search",
       "aria-label": "Search sentences",
       oninput: () => this.choose(),
