@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import copy
+import os
 from collections.abc import Callable, Sequence
 from dataclasses import replace
 from functools import cache, partial
@@ -135,7 +136,7 @@ def _channel_of(run: KnownRun, settings: RunConfig) -> Callable[[str | None], Ch
     for."""
     if (asked := settings.decoding.rerank) is None:
         return None
-    opened = cache(partial(_opened_to_rank, asked.run, settings))
+    opened = cache(partial(_opened_to_rank, os.path.abspath(asked.run), settings))
 
     def channel(target: str | None) -> Channel:
         from transformer_cli.decoding.rerank import Channel

@@ -3,14 +3,18 @@
 from __future__ import annotations
 
 import json
+import os
 import re
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Callable, Mapping, Sequence, Set
 from functools import wraps
 from inspect import signature
 from numbers import Integral, Real
+from os import PathLike
 from typing import Any, ParamSpec, TypeVar
 
+from transformer_cli.config.names import shorten, why_impossible
 from transformer_cli.errors import TxError, UsageError
+from transformer_cli.wording import what_is
 
 P = ParamSpec("P")
 T = TypeVar("T")
@@ -22,7 +26,22 @@ def overrides(settings: Mapping[str, Any] | None) -> list[str]:
     """Settings such as {"decoding.beam_size": 3} as `--set` takes them."""
     if settings is not None and not isinstance(settings, Mapping):
         raise UsageError(f"settings is {settings!r:.60}; expected a dictionary", hint='{"decoding.beam_size": 3}')
-    return [f"{name}={_typed(value)}" for name, value in (settings or {}).items()]
+    for name in settings or {}:
+        if not isinstance(name, str) or not name or "=" in name:
+            raise UsageError(
+                f"settings: {what_is(name)} is no name of a setting", hint='write it like {"decoding.beam_size": 3}'
+            )
+    return [f"{name}={_typed(name, value)}" for name, value in (settings or {}).items()]
+
+
+def check_name(argument: str, name: object, *, what: str, hint: str | None = None) -> None:
+    """UsageError for what is no path, or one that no file can have. what: that was expected."""
+    if not isinstance(name, str | PathLike):
+        raise UsageError(f"{argument} is {what_is(name)}; expected {what}", hint=hint)
+    text = os.fspath(name)
+    if (reason := why_impossible(text) if isinstance(text, str) else "is bytes") is not None:
+        said = f" '{shorten(text, 60)}'" if isinstance(text, str) and text else ""
+        raise UsageError(f"{argument}: the name{said} {reason}", hint=hint)
 
 
 def in_pythons_words(function: Callable[P, T]) -> Callable[P, T]:
@@ -82,14 +101,25 @@ def _of_setting(said: str) -> str:
     return f'settings={{"{name}": {written}}}{_translated(rest[length:])}'
 
 
-def _typed(value: object) -> str:
-    """A value as it is typed; of what no setting can be, its name, so that it is refused by that."""
+def _typed(name: str, value: object) -> str:
+    """A value as it is typed; of a number that no setting can be, its name, so that it is refused by that. UsageError
+    for what cannot be typed."""
     try:
         return json.dumps(value, allow_nan=False, default=_plain)
     except ValueError:
         return str(value)
+    except TypeError:
+        raise UsageError(
+            f"settings: {name} is {what_is(value)}; expected a text, a number, a path, or a list or dictionary of them"
+        ) from None
 
 
-def _plain(value: object) -> object:
-    """A number of NumPy's as one of Python's."""
-    return int(value) if isinstance(value, Integral) else float(value) if isinstance(value, Real) else str(value)
+def _plain(value: Any) -> object:
+    """A number, truth or array of NumPy's as one of Python's; by its name what has one, such as a path or a device."""
+    if isinstance(value, Integral | Real):
+        return int(value) if isinstance(value, Integral) else float(value)
+    if callable(plain := getattr(value, "tolist", None)):
+        return plain()
+    if isinstance(value, Set | bytes):
+        raise TypeError
+    return str(value)
