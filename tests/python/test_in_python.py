@@ -16,6 +16,7 @@ import signal
 import subprocess
 import sys
 from concurrent.futures import ThreadPoolExecutor
+from contextvars import copy_context
 from pathlib import Path
 
 import numpy as np
@@ -382,14 +383,14 @@ def test_each_model_computes_by_its_own_choices(run):
 
 def test_calls_that_end_in_another_order_give_back_what_the_first_one_found():
     found = machine.Switches.now()
-    first, second = host.given_back(), host.given_back()
+    first, second, another_thread = host.given_back(), host.given_back(), copy_context()
     first.__enter__()
     machine.Switches(found.threads, "high", deterministic=False).tell()
-    second.__enter__()
+    another_thread.run(second.__enter__)
     machine.Switches(found.threads, "medium", deterministic=False).tell()
     first.__exit__(None, None, None)
     assert machine.Switches.now().matmul_precision == "medium"
-    second.__exit__(None, None, None)
+    another_thread.run(second.__exit__, None, None, None)
     assert machine.Switches.now() == found
 
 
@@ -469,6 +470,30 @@ def test_two_trainings_at_once_are_refused():
     assert not Path("second").exists()
 
 
+def test_a_program_that_may_have_threads_is_not_forked(run, monkeypatch):
+    monkeypatch.setattr(os, "fork", lambda: pytest.fail("forked"))
+    tx.evaluate(run, settings={"threads": 2, "decoding.batch_size": 1, "decoding.engine": "native"}, beam_size=1)
+
+
+NO_TORCH = """
+import sys
+import transformer_cli as tx
+
+tx.evaluate(sys.argv[1], settings={"matmul_precision": "high", "decoding.engine": "native"}, beam_size=1)
+import torch
+assert torch.get_float32_matmul_precision() == "highest"
+"""
+
+
+def test_who_has_not_loaded_torch_finds_it_as_new(run):
+    in_another_process(NO_TORCH, run)
+
+
+def in_another_process(code: str, run: Path) -> None:
+    environment = os.environ | {"PYTHONPATH": str(Path(tx.__file__).parents[1])}
+    subprocess.run([sys.executable, "-c", code, str(run)], check=True, env=environment, timeout=120)
+
+
 FORKED = """
 import multiprocessing, sys
 import transformer_cli as tx
@@ -490,5 +515,4 @@ assert queue.get(timeout=60) == [["i want a beer"] * 99] * 2
 @pytest.mark.skipif(processors() < 2, reason="one thread waits for no other")
 def test_a_process_forked_from_one_with_threads_translates_by_its_own(run):
     """It waited for ever for threads that only its parent has."""
-    environment = os.environ | {"PYTHONPATH": str(Path(tx.__file__).parents[1])}
-    subprocess.run([sys.executable, "-c", FORKED, str(run)], check=True, env=environment, timeout=120)
+    in_another_process(FORKED, run)

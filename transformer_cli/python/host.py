@@ -9,6 +9,8 @@ from contextlib import contextmanager
 from threading import Lock, RLock
 from typing import TYPE_CHECKING, Any
 
+from transformer_cli.environment import GUEST
+
 if TYPE_CHECKING:
     from transformer_cli.machine import Machine, Switches
 
@@ -20,26 +22,38 @@ _found: list[list[Switches]] = []
 @contextmanager
 def given_back(machine: Machine | None = None) -> Iterator[None]:
     """Whatever is told to PyTorch within, about this process, is untold in the end. machine: what is told at once."""
-    had_torch = "torch" in sys.modules
-    if had_torch:
-        from transformer_cli import machine as machines
-
-        mine = [machines.Switches.now()]
-        with _lock:
-            _found.append(mine)
-            if machine is not None:
-                machine.use()
-        try:
+    as_before = GUEST.set(True)
+    try:
+        with _switched(machine) if "torch" in sys.modules else _unused():
             yield
-        finally:
-            with _lock:
-                _give_back(mine)
-        return
+    finally:
+        GUEST.reset(as_before)
+
+
+@contextmanager
+def _switched(machine: Machine | None) -> Iterator[None]:
+    from transformer_cli import machine as machines
+
+    mine = [machines.Switches.now()]
+    with _lock:
+        _found.append(mine)
+        if machine is not None:
+            machine.use()
     try:
         yield
     finally:
-        if "transformer_cli.machine" in sys.modules:  # who had no torch has told it nothing
-            sys.modules["transformer_cli.machine"].FOUND.tell()
+        with _lock:
+            _give_back(mine)
+
+
+@contextmanager
+def _unused() -> Iterator[None]:
+    """Who has not loaded torch has told it nothing."""
+    try:
+        yield
+    finally:
+        if (machines := sys.modules.get("transformer_cli.machine")) is not None:
+            machines.FOUND.tell()
 
 
 def _give_back(mine: list[Switches]) -> None:
