@@ -411,6 +411,15 @@ def test_a_copy_of_a_model_translates_as_the_model_does(run):
     assert copy.deepcopy(model).translate_all(SOURCES) == expected
 
 
+def test_a_model_that_ranks_is_open_too_wherever_its_process_goes(two_ways, tmp_path, monkeypatch):
+    """Into several languages it is opened when one of them is asked for."""
+    shutil.copytree(two_ways, tmp_path / "runs" / "both")
+    model = tx.load("runs/both", settings={"decoding.rerank": {"run": "runs/both"}})
+    (tmp_path / "elsewhere").mkdir()
+    monkeypatch.chdir(tmp_path / "elsewhere")
+    assert model.translate(SOURCES[0], to="en") == TARGETS[0]
+
+
 def test_an_error_is_told_to_another_process_as_it_is():
     """One that could not be read again broke a whole pool of processes."""
     with pytest.raises(ModelError) as caught:

@@ -202,8 +202,8 @@ def load(
     auto. settings: others, such as {"decoding.beam_size": 3}; decoding.engine is always native, decoding.workers 1 if
     it is not among them. The (first) run's own configuration where not given; auto is what the run chose, on the same
     kind of device.
-    Raises ConfigError for a wrong setting; ModelError where there is no such run, where it is damaged, or where runs do
-    not fit together.
+    Raises UsageError, or its ConfigError, for what cannot be set; ModelError where there is no such run, where it is
+    damaged, or where runs do not fit together.
     """
     runs = [run] if run is None or isinstance(run, str | Path) else run
     if isinstance(runs, bytes) or not isinstance(runs, Sequence) or not runs:
