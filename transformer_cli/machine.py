@@ -33,18 +33,20 @@ LACKS = "this processor has no products in {}, and imitates them a hundred times
 
 @dataclass(frozen=True)
 class Switches:
-    """What is global to the process and a run has choices of."""
+    """What is global to the process: choices of a run, and the dtype of tensors for which none is said."""
 
     threads: int
     matmul_precision: str
     deterministic: bool
     only_warns: bool = False
+    dtype: torch.dtype = torch.float32
 
     @classmethod
     def now(cls) -> Switches:
         deterministic = torch.are_deterministic_algorithms_enabled()
         only_warns = torch.is_deterministic_algorithms_warn_only_enabled()
-        return cls(torch.get_num_threads(), torch.get_float32_matmul_precision(), deterministic, only_warns)
+        dtype = torch.get_default_dtype()
+        return cls(torch.get_num_threads(), torch.get_float32_matmul_precision(), deterministic, only_warns, dtype)
 
     def tell(self, *, of_thread_only: bool = False) -> None:
         """Set what is another one now. of_thread_only: of what each thread has for itself."""
@@ -53,6 +55,8 @@ class Switches:
             torch.set_num_threads(self.threads)
         if of_thread_only:
             return
+        if now.dtype != self.dtype:
+            torch.set_default_dtype(self.dtype)
         if now.matmul_precision != self.matmul_precision:
             torch.set_float32_matmul_precision(self.matmul_precision)
         if (now.deterministic, now.only_warns) != (self.deterministic, self.only_warns):  # it imports a compiler

@@ -16,6 +16,7 @@ import signal
 import subprocess
 import sys
 from concurrent.futures import ThreadPoolExecutor
+from contextlib import contextmanager
 from contextvars import copy_context
 from pathlib import Path
 
@@ -369,6 +370,35 @@ def test_the_process_is_given_back_as_it_was_found(run, switches):
     tx.train(run / "config.yaml", run_dir="other", settings=choices | {"training.max_steps": 1}, quiet=True)
     assert machine.Switches.now() == switches
     assert torch.get_rng_state().equal(seeded)
+
+
+@contextmanager
+def in_float64():
+    torch.set_default_dtype(torch.float64)
+    try:
+        yield
+        assert torch.get_default_dtype() == torch.float64
+    finally:
+        torch.set_default_dtype(torch.float32)
+
+
+@pytest.mark.parametrize(
+    "entered",
+    [torch.no_grad, torch.inference_mode, lambda: torch.autocast("cpu"), lambda: torch.device("meta"), in_float64],
+)
+def test_what_the_program_does_with_tensors_of_its_own_changes_nothing(run, entered):
+    """Training wanted gradients where none were kept, and weights were not those of the configuration."""
+
+    def results(name):
+        model = tx.load(run)
+        found = model.translate_all(SOURCES, with_alignments=True), model.score(SOURCES, TARGETS)
+        maps = as_json(model.attention(SOURCES[0]))
+        best = tx.train("tiny", run_dir=name, settings=FEW, quiet=True).best
+        return *found, maps, (best / "model.safetensors").read_bytes(), tx.evaluate(run, beam_size=1)
+
+    plain = results("plain")
+    with entered():
+        assert results("within") == plain
 
 
 def test_each_model_computes_by_its_own_choices(run):

@@ -5,7 +5,8 @@ from __future__ import annotations
 import os
 import sys
 from collections.abc import Iterator
-from contextlib import contextmanager
+from contextlib import ExitStack, contextmanager
+from dataclasses import replace
 from threading import Lock, RLock
 from typing import TYPE_CHECKING, Any
 
@@ -39,11 +40,30 @@ def _switched(machine: Machine | None) -> Iterator[None]:
         _found.append(mine)
         if machine is not None:
             machine.use()
+        else:
+            replace(mine[0], dtype=machines.Switches.dtype).tell()
     try:
-        yield
+        with _plain():
+            yield
     finally:
         with _lock:
             _give_back(mine)
+
+
+@contextmanager
+def _plain() -> Iterator[None]:
+    """Without what the program has entered for tensors of its own."""
+    import torch
+
+    with ExitStack() as entered:
+        entered.enter_context(torch.inference_mode(False))
+        entered.enter_context(torch.enable_grad())
+        for kind in ("cpu", "cuda"):
+            if torch.is_autocast_enabled(kind):
+                entered.enter_context(torch.autocast(kind, enabled=False))
+        if torch.get_default_device().type != "cpu":
+            entered.enter_context(torch.device("cpu"))
+        yield
 
 
 @contextmanager

@@ -212,12 +212,13 @@ def load(
         for number, one in enumerate(runs, start=1):
             argument = "run" if one is run else f"run, entry {number:,}"
             check_name(argument, one, what="a path", hint="leave it out")
-    opened = [open_found(partial(_found, one), open_run) for one in runs]
     given = {"device": device, "precision": precision}
     ours = {"decoding.workers": 1}  # whose process this is may have threads, which no fork has
     given = {name: value for name, value in given.items() if value is not None}
-    wanted = settings_of(opened[0], [*overrides(ours), *overrides(settings), *overrides(given)])
+    asked = [*overrides(ours), *overrides(settings), *overrides(given)]
     with given_back():
+        opened = [open_found(partial(_found, one), open_run) for one in runs]
+        wanted = settings_of(opened[0], asked)
         model = translator_as(Model, opened, wanted)
         # All of it now: later the current directory may be another one, and a run replaced or deleted.
         model.open_all()
