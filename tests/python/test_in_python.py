@@ -31,7 +31,16 @@ from transformer_cli.attention_maps.saved import as_json
 from transformer_cli.cli import console
 from transformer_cli.cli.app import main
 from transformer_cli.environment import processors
-from transformer_cli.errors import ConfigError, DataError, Interrupted, ModelError, ToldError, TxError, UsageError
+from transformer_cli.errors import (
+    ConfigError,
+    DataError,
+    Interrupted,
+    ModelError,
+    ResourceError,
+    ToldError,
+    TxError,
+    UsageError,
+)
 from transformer_cli.python import host
 
 SOURCES = ["ich mochte ein bier", "", "der hund trinkt nicht", "ein Wombat schläft"]
@@ -490,6 +499,31 @@ def test_a_stopped_training_is_an_error_and_its_model_a_warning(monkeypatch, cap
         with pytest.warns(UserWarning, match="stopped is at step 1 of 9, not finished, never validated"):
             use("stopped")
     assert capfd.readouterr() == ("", "")
+
+
+def test_what_the_system_refuses_is_such_an_error_too(run, monkeypatch):
+    Path("gone").mkdir()
+    monkeypatch.chdir("gone")
+    Path("../gone").rmdir()
+    for use in (tx.load, lambda run: tx.evaluate(run, beam_size=1), lambda run: tx.train("tiny", run_dir="x")):
+        with pytest.raises(ResourceError, match="the current folder is not there any more") as caught:
+            use(run)
+        assert caught.value.__notes__ == ["hint: `cd` into one that is."]
+        assert isinstance(caught.value.__cause__, FileNotFoundError)
+
+
+def test_what_the_programs_own_function_raises_stays_as_it_is(run):
+    def full(n: int) -> None:
+        raise OSError(28, "full")
+
+    with pytest.raises(OSError, match="full"):
+        tx.load(run).translate(SOURCES, progress=full)
+
+
+def test_no_option_is_named_where_there_is_none():
+    with pytest.raises(ModelError) as caught:
+        tx.load()
+    assert caught.value.hint.endswith("or name one that lies elsewhere: FOLDER/runs/NAME")
 
 
 def test_two_trainings_at_once_are_refused():

@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import json
-import warnings
 from collections.abc import Collection, Mapping, Sequence
 from contextlib import nullcontext
 from numbers import Real
@@ -14,7 +13,7 @@ from typing import TYPE_CHECKING, Any
 
 from transformer_cli.errors import UsageError
 from transformer_cli.python.host import given_back
-from transformer_cli.python.words import check_name, in_pythons_words, overrides
+from transformer_cli.python.words import check_name, in_pythons_words, overrides, warn
 from transformer_cli.wording import what_is
 
 if TYPE_CHECKING:
@@ -119,7 +118,7 @@ def _results(
             raise UsageError(f"no such option: {name}", hint=ELSEWHERE[name])
     words = [word for item in (*named.items(), *options.items()) for word in _words(*item, valued=there)]
     words += [f"--set={one}" for one in overrides(settings)]
-    with given_back(), console.collected(warn=warnings.warn) as lines:
+    with given_back(), console.collected(warn=warn) as lines:
         try:
             app.main([command, "--json", *words, "--", *arguments])
         except Exception as error:

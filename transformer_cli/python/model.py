@@ -5,7 +5,6 @@ from __future__ import annotations
 import copy
 import html
 import os
-import warnings
 from collections.abc import Callable, Collection, Iterator, Mapping, Sequence
 from contextlib import contextmanager
 from dataclasses import replace
@@ -33,7 +32,7 @@ from transformer_cli.errors import UsageError
 from transformer_cli.loading import in_fp32, machine_of, settings_of, translator_as
 from transformer_cli.machine import Machine
 from transformer_cli.python.host import Turn, given_back
-from transformer_cli.python.words import check_name, in_pythons_words, overrides
+from transformer_cli.python.words import check_name, in_pythons_words, overrides, warn
 from transformer_cli.wording import counted, what_is
 
 
@@ -222,7 +221,7 @@ def load(
         model = translator_as(Model, opened, wanted)
         # All of it now: later the current directory may be another one, and a run replaced or deleted.
         model.open_all()
-        model._known = Unseen.by(opened, warnings.warn).known
+        model._known = Unseen.by(opened, warn).known
     model.runs, model.settings = tuple(opened), wanted
     model._machine, model._turn = machine_of(opened[0], wanted), Turn()
     return model
@@ -230,7 +229,7 @@ def load(
 
 def _found(run: str | Path | None) -> Path:
     """The checkpoint that is meant, wherever this process will be; what nobody should miss of it is a warning."""
-    with console.collected(warn=warnings.warn):
+    with console.collected(warn=warn):
         if run is None:
             tell_default()
         found = find_checkpoint(None if run is None else os.fspath(run))

@@ -5,6 +5,7 @@ from __future__ import annotations
 import json
 import os
 import re
+import warnings
 from collections.abc import Callable, Mapping, Sequence, Set
 from functools import wraps
 from inspect import signature
@@ -46,7 +47,7 @@ def check_name(argument: str, name: object, *, what: str, hint: str | None = Non
 
 def in_pythons_words(function: Callable[P, T]) -> Callable[P, T]:
     """Its errors speak of arguments, not of options, and a traceback ends in the hint. An argument that it does not
-    have is such an error, too, where Python has a TypeError that names no other."""
+    have is such an error, too, where Python has a TypeError that names no other; and so is what the system refuses."""
     parameters = signature(function).parameters.values()
     names = [one.name for one in parameters if one.kind in (one.POSITIONAL_OR_KEYWORD, one.KEYWORD_ONLY)]
     takes_any = any(one.kind is one.VAR_KEYWORD for one in parameters)
@@ -59,14 +60,30 @@ def in_pythons_words(function: Callable[P, T]) -> Callable[P, T]:
                     raise _no_such(name, function.__qualname__, names)
             return function(*arguments, **options)
         except TxError as error:
-            error.message = _translated(error.message)
-            error.args = (error.message,)
-            if error.hint is not None and not hasattr(error, "__notes__"):
-                error.hint = _translated(error.hint)
-                error.add_note(f"hint: {error.hint}")
+            _translate(error)
             raise
+        except Exception as error:
+            from transformer_cli.cli.failures import of_resources
+
+            if options.get("progress") is not None or (refused := of_resources(error)) is None:
+                raise  # it may be the caller's own
+            _translate(refused)
+            raise refused from error
 
     return told
+
+
+def _translate(error: TxError) -> None:
+    error.message = _translated(error.message)
+    error.args = (error.message,)
+    if error.hint is not None and not hasattr(error, "__notes__"):
+        error.hint = _translated(error.hint)
+        error.add_note(f"hint: {error.hint}")
+
+
+def warn(text: str) -> None:
+    """What nobody should miss, as a warning of Python's."""
+    warnings.warn(_translated(text), stacklevel=2)
 
 
 def _no_such(name: str, function: str, names: Sequence[str]) -> UsageError:
@@ -84,6 +101,7 @@ def _no_such(name: str, function: str, names: Sequence[str]) -> UsageError:
 def _translated(text: str) -> str:
     text = re.sub(r"`tx (\S+) --help`", lambda said: f"`help(tx.{FUNCTIONS.get(said[1], said[1])})`", text)
     text = re.sub(r"--set ([\w.]+=.*)", lambda said: _of_setting(said[1]), text)
+    text = re.sub(r"(?<![\w-])-m (?=\S)", "", text)  # where a run is named, an option says which
     return re.sub(r"--([a-z][a-z-]*)", lambda said: said[1].replace("-", "_"), text)
 
 
