@@ -248,6 +248,8 @@ def test_torch_is_told_how_exact_products_are_and_whether_sums_are_repeated(
 def test_nothing_that_a_run_computes_is_refused_as_not_deterministic(run: Path, as_before: None) -> None:
     """PyTorch raises an error where there is no such algorithm."""
     asked = tx.load(run, settings={"deterministic": True})
-    assert torch.are_deterministic_algorithms_enabled()
+    seen = set[bool]()
     for options in ({"beam_size": 3}, {"search": "sampling"}):
+        options |= {"progress": lambda n: seen.add(torch.are_deterministic_algorithms_enabled())}
         assert asked.translate("ich mochte ein bier", **options)
+    assert seen == {True}

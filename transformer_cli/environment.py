@@ -5,6 +5,7 @@ from __future__ import annotations
 import atexit
 import os
 from contextlib import suppress
+from contextvars import ContextVar
 from dataclasses import dataclass
 
 from transformer_cli.errors import UsageError
@@ -19,6 +20,8 @@ WITH_ROOM_TO_WORK = "32"
 LAUNCHER = "TX_LAUNCHER"
 COMPILED = "TORCHINDUCTOR_CACHE_DIR"
 OWN_TIMES = "/proc/self/schedstat"
+GUEST: ContextVar[bool] = ContextVar("guest", default=False)
+"""Whether another program has called tx, in a process of its own: that may have threads, which no fork has."""
 _clears_up = False
 """Whether the folder of that name is nobody's who set it."""
 

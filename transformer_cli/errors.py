@@ -16,6 +16,10 @@ class TxError(Exception):
         self.message = message
         self.hint = hint
 
+    def __reduce__(self) -> tuple[object, ...]:
+        """As it is, whatever its class is made of: what a process raises, another one is told."""
+        return _again, (type(self), self.args), vars(self)
+
 
 class UsageError(TxError):
     """The command line or the configuration asks for something that cannot be done."""
@@ -68,3 +72,7 @@ class Interrupted(TxError):
     def __init__(self, message: str, *, signal_number: int, hint: str | None = None) -> None:
         super().__init__(message, hint=hint)
         self.exit_code = 128 + signal_number
+
+
+def _again(kind: type[TxError], arguments: tuple[object, ...]) -> TxError:
+    return kind.__new__(kind, *arguments)

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import copy
+import os
 from collections.abc import Callable, Sequence
 from dataclasses import replace
 from functools import cache, partial
@@ -13,7 +14,7 @@ from pydantic import TypeAdapter, ValidationError
 
 from transformer_cli.checkpoints.find import find_checkpoint
 from transformer_cli.checkpoints.known import KnownRun, open_found
-from transformer_cli.checkpoints.manifest import STATE, way_out
+from transformer_cli.checkpoints.manifest import MODEL, STATE, way_out
 from transformer_cli.checkpoints.record import read_config
 from transformer_cli.config.data import Direction
 from transformer_cli.config.decoding import DecodingConfig
@@ -89,7 +90,14 @@ def in_fp32(translator: Translator, runs: Sequence[OpenedRun], settings: RunConf
     def again(run: OpenedRun) -> OpenedRun:
         weights = [*run.model.parameters(), *run.model.buffers()]
         if any(weight.dtype != torch.float32 for weight in run.model.parameters()):
-            return open_run(run.checkpoint)
+            there = open_run(run.checkpoint)
+            if there.manifest.files[MODEL] != run.manifest.files[MODEL]:
+                raise ModelError(
+                    f"{shown(run.checkpoint)} was replaced after it was opened: its weights, which are to be computed "
+                    "by in fp32, are gone",
+                    hint="open the new one, or keep runs that are open",
+                )
+            return there
         return replace(run, model=copy.deepcopy(run.model, {id(weight): weight for weight in weights}))
 
     return translator_of([again(run) for run in runs], settings.model_copy(update={"precision": "fp32"}))
@@ -135,7 +143,7 @@ def _channel_of(run: KnownRun, settings: RunConfig) -> Callable[[str | None], Ch
     for."""
     if (asked := settings.decoding.rerank) is None:
         return None
-    opened = cache(partial(_opened_to_rank, asked.run, settings))
+    opened = cache(partial(_opened_to_rank, os.path.abspath(asked.run), settings))
 
     def channel(target: str | None) -> Channel:
         from transformer_cli.decoding.rerank import Channel

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import functools
+import os
 import time
 from collections.abc import Mapping
 from dataclasses import asdict, dataclass, replace
@@ -28,6 +29,42 @@ WORTH_IT = 1.3
 CONFIGURED = "as configured"
 LACKS = "this processor has no products in {}, and imitates them a hundred times slower than fp32's"
 """Why a precision is, or should be, another one."""
+
+
+@dataclass(frozen=True)
+class Switches:
+    """What is global to the process: choices of a run, and the dtype of tensors for which none is said."""
+
+    threads: int
+    matmul_precision: str
+    deterministic: bool
+    only_warns: bool = False
+    dtype: torch.dtype = torch.float32
+
+    @classmethod
+    def now(cls) -> Switches:
+        deterministic = torch.are_deterministic_algorithms_enabled()
+        only_warns = torch.is_deterministic_algorithms_warn_only_enabled()
+        dtype = torch.get_default_dtype()
+        return cls(torch.get_num_threads(), torch.get_float32_matmul_precision(), deterministic, only_warns, dtype)
+
+    def tell(self, *, of_thread_only: bool = False) -> None:
+        """Set what is another one now. of_thread_only: of what each thread has for itself."""
+        now = Switches.now()
+        if now.threads != self.threads:
+            torch.set_num_threads(self.threads)
+        if of_thread_only:
+            return
+        if now.dtype != self.dtype:
+            torch.set_default_dtype(self.dtype)
+        if now.matmul_precision != self.matmul_precision:
+            torch.set_float32_matmul_precision(self.matmul_precision)
+        if (now.deterministic, now.only_warns) != (self.deterministic, self.only_warns):  # it imports a compiler
+            torch.use_deterministic_algorithms(self.deterministic, warn_only=self.only_warns)
+
+
+FOUND = Switches.now()
+"""Before anything was told by tx."""
 
 
 @dataclass(frozen=True)
@@ -58,13 +95,11 @@ class Machine:
 
     def use(self) -> Machine:
         """Apply what is global to the process."""
-        torch.set_num_threads(self.threads)
-        torch.set_float32_matmul_precision(self.matmul_precision)
         if self.deterministic:
             repeat_sums()
-        if torch.are_deterministic_algorithms_enabled() != self.deterministic:  # to say it imports a compiler
-            torch.use_deterministic_algorithms(self.deterministic)
-        spin_while_idle(self.threads)
+        threads = _usable(self.threads)
+        Switches(threads, self.matmul_precision, self.deterministic).tell()
+        spin_while_idle(threads)
         return self
 
     def as_dict(self) -> dict[str, str | int]:
@@ -91,7 +126,7 @@ def _reader() -> TypeAdapter[Machine]:
 def decide(config: RunConfig) -> Machine:
     """Turn every `auto` into a choice, for a run that begins. Raises ResourceError for a device that isn't there."""
     device, threads = device_of(config), _threads(config)
-    torch.set_num_threads(threads)
+    torch.set_num_threads(_usable(threads))
     precision, reason = _precision(config.precision, device) or _of_processor()
     return _machine(config, device, precision, threads, reason)
 
@@ -166,6 +201,26 @@ def _machine(config: RunConfig, device: str, precision: Precision, threads: int,
 def _threads(config: RunConfig) -> int:
     """More threads than processors wait for each other: 1,024 of them on two, without end."""
     return min(config.threads or torch.get_num_threads(), processors())
+
+
+def _usable(threads: int) -> int:
+    """So many, but in a process that was forked from one with several: they are not here, and whoever waits for them
+    waits for ever."""
+    global _has_team
+    if _left_behind:
+        return 1
+    _has_team = _has_team or threads > 1
+    return threads
+
+
+def _forked() -> None:
+    global _left_behind
+    _left_behind = _left_behind or _has_team
+
+
+_has_team = _left_behind = False
+if hasattr(os, "register_at_fork"):
+    os.register_at_fork(after_in_child=_forked)
 
 
 def product_rate(dtype: torch.dtype, *, size: int = 1024, seconds: float = 0.05) -> float:

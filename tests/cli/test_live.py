@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import errno
 import io
 import os
 import pty
@@ -196,3 +197,13 @@ def test_ctrl_c_on_a_terminal_ends_in_a_sentence_and_with_what_to_type_next(warm
     assert "everything is saved in runs/mine" in end
     assert "to go on:\x1b[0m tx train -c mine.yaml" in end
     assert "error" not in seen
+
+
+def test_a_signal_is_heeded_where_nobody_can_be_told(monkeypatch: pytest.MonkeyPatch) -> None:
+    """With stderr closed (`2>&-`) the handler raised an error of its own into training."""
+
+    def closed(descriptor: int, data: bytes) -> int:
+        raise OSError(errno.EBADF, os.strerror(errno.EBADF))
+
+    monkeypatch.setattr(os, "write", closed)
+    live._tell_stopping()

@@ -208,13 +208,11 @@ def test_another_model_than_one_that_translates_back_is_refused(
     trained_run: Path, two_ways: Path, tmp_path: Path
 ) -> None:
     """Its scores would be numbers, too."""
-    one = tx.load(trained_run, settings={"decoding.rerank": {"run": str(trained_run)}})
     with pytest.raises(UsageError, match=r"is to rank translations from de to en .* and learned de to en") as failure:
-        one.translate(SOURCES[:1])
+        tx.load(trained_run, settings={"decoding.rerank": {"run": str(trained_run)}})
     assert "a run that learned en to de" in str(failure.value.hint)
-    missing = tx.load(trained_run, settings={"decoding.rerank": {"run": str(tmp_path / "none")}})
     with pytest.raises(ModelError, match=r"none, which is to rank translations \(decoding.rerank\), does not exist"):
-        missing.translate(SOURCES[:1])
+        tx.load(trained_run, settings={"decoding.rerank": {"run": str(tmp_path / "none")}})
     assert tx.load(trained_run, settings={"decoding.rerank": {"run": str(two_ways)}}).translate(SOURCES[:1])
 
 

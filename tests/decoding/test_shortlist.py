@@ -227,8 +227,7 @@ def test_a_disk_without_room_for_it_is_named(
     trained_run: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     shutil.copytree(trained_run, tmp_path / "run", symlinks=True)
-    one = tx.load(tmp_path / "run", settings={"decoding.shortlist": 20})
     monkeypatch.setattr(files, "disk", Saboteur(2, OSError(errno.ENOSPC, os.strerror(errno.ENOSPC)), short=True))
     with pytest.raises(ResourceError, match=f"cannot write .*{LEXICON}"):
-        one.translate(SOURCES)
+        tx.load(tmp_path / "run", settings={"decoding.shortlist": 20})
     assert not (tmp_path / "run" / LEXICON).exists()

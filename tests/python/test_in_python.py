@@ -2,12 +2,22 @@
 
 from __future__ import annotations
 
+import copy
 import gc
 import html
+import io
 import json
+import os
+import pickle
 import re
 import runpy
 import shutil
+import signal
+import subprocess
+import sys
+from concurrent.futures import ThreadPoolExecutor
+from contextlib import contextmanager
+from contextvars import copy_context
 from pathlib import Path
 
 import numpy as np
@@ -18,8 +28,20 @@ import transformer_cli as tx
 from transformer_cli import machine
 from transformer_cli.attention_maps.page import page
 from transformer_cli.attention_maps.saved import as_json
+from transformer_cli.cli import console
 from transformer_cli.cli.app import main
-from transformer_cli.errors import ConfigError, DataError, ModelError, TxError, UsageError
+from transformer_cli.environment import processors
+from transformer_cli.errors import (
+    ConfigError,
+    DataError,
+    Interrupted,
+    ModelError,
+    ResourceError,
+    ToldError,
+    TxError,
+    UsageError,
+)
+from transformer_cli.python import host
 
 SOURCES = ["ich mochte ein bier", "", "der hund trinkt nicht", "ein Wombat schläft"]
 TARGETS = ["i want a beer", "", "the dog does not drink", "a wombat sleeps"]
@@ -212,11 +234,32 @@ def test_a_notebook_shows_what_a_model_is(run):
         (lambda run: tx.load(run).attention(3), UsageError, "source is 3 (int); expected a text"),
         (lambda run: tx.load([]), UsageError, "run is []"),
         (lambda run: tx.load(run, settings=[1]), UsageError, "settings is [1]"),
-        (lambda run: tx.train("tiny", run_dir=""), UsageError, "run_dir is ''"),
+        (lambda run: tx.train("tiny", run_dir=""), UsageError, "run_dir: the name is empty"),
         (lambda run: tx.load(run).score(["bier"], []), UsageError, "sources: 1, targets: 0"),
         (lambda run: tx.load(run).align("bier", ["beer"]), UsageError, "sources is 'bier'"),
         (lambda run: tx.load(run).attention(" "), UsageError, "empty"),
         (lambda run: tx.load(run).score(["bier " * 999], ["x"]), DataError, "1,000 pieces"),
+        (lambda run: tx.load(""), UsageError, "run: the name is empty"),
+        (lambda run: tx.load("a" * 300), UsageError, "is too long, with 300 characters"),
+        (lambda run: tx.load([run, "a\0b"]), UsageError, "run, entry 2: the name 'a\\x00b' has the character NUL"),
+        (lambda run: tx.train("tiny", run_dir="a\0b"), UsageError, "run_dir: the name 'a\\x00b' has the character NUL"),
+        (lambda run: tx.train("tiny", run_dir="\ud800"), UsageError, "has bytes that are not UTF-8"),
+        (lambda run: tx.train({"name": "a"}), UsageError, "config is {'name': 'a'} (dict); expected a YAML file or a"),
+        (lambda run: tx.count(None), UsageError, "model is None; expected a preset, a YAML file or a run"),
+        (lambda run: tx.count("--help"), ConfigError, "no configuration help"),
+        (lambda run: tx.count("tiny", help=True), UsageError, "no such option: help"),
+        (lambda run: tx.evaluate(run, markdown=True), UsageError, "what is returned is what json prints"),
+        (lambda run: tx.evaluate(model=run), UsageError, "the run comes first: tx.evaluate(run)"),
+        (lambda run: tx.evaluate(run, set=["seed=1"]), UsageError, 'settings={"decoding.beam_size": 3}'),
+        (lambda run: tx.evaluate([]), UsageError, "run is [] (list); expected"),
+        (lambda run: tx.evaluate(run, hypotheses=[]), UsageError, "hypotheses is [] (list); expected"),
+        (lambda run: tx.evaluate(run, source=True, reference="text.en"), UsageError, "source is True (bool); expected"),
+        (lambda run: tx.load(run, settings={"decoding.beam_size=3 #": 1}), UsageError, "is no name of a setting"),
+        (lambda run: tx.load(run, settings={3: 1}), UsageError, "settings: 3 (int) is no name of a setting"),
+        (lambda run: tx.load(run, settings={"": 1}), UsageError, "settings: '' is no name of a setting"),
+        (lambda run: tx.load(run, settings={"decoding.banned": {"a"}}), UsageError, "decoding.banned is {'a'} (set);"),
+        (lambda run: tx.load(run, settings={"decoding.rerank": {(1, 2): 3}}), UsageError, "{(1, 2): 3} (dict);"),
+        (lambda run: pickle.dumps(tx.load(run)), UsageError, "each process opens its own: tx.load("),
         (lambda run: tx.evaluate(run, beam_siz=3), UsageError, "did you mean beam_size"),
         (lambda run: tx.evaluate(run, beam=3), UsageError, "did you mean beam_size"),
         (lambda run: tx.count("gpt2", flop=True), UsageError, "did you mean flops"),
@@ -283,9 +326,266 @@ def test_the_pages_examples_do_what_they_say(run, capsys):
 
 
 def test_numbers_of_numpys_are_numbers(run):
-    model = tx.load(run, settings={"decoding.beam_size": np.int64(3), "decoding.length_penalty": np.float32(0.5)})
-    assert (model.config.beam_size, model.config.length_penalty) == (3, 0.5)
+    settings = {"decoding.beam_size": np.int64(3), "decoding.length_penalty": np.float32(0.5)}
+    model = tx.load(run, settings=settings | {"decoding.banned": np.array(["▁i"]), "deterministic": np.bool_(False)})
+    assert (model.config.beam_size, model.config.length_penalty, model.config.banned) == (3, 0.5, ["▁i"])
     plain = model.translate_all(["ein bier"], beam_size=2, n_best=2, length_penalty=0.5)
     of_numpy = {"beam_size": np.int64(2), "n_best": np.int32(2), "length_penalty": np.float64(0.5)}
     assert model.translate_all(["ein bier"], **of_numpy) == plain
     assert repr(model).endswith(": de to en>")
+
+
+def test_threads_share_a_model_and_find_what_one_alone_does(run):
+    """Attention is taken by hooks, which the passes of other threads filled, too."""
+    model = tx.load(run)
+    alone = [model.translate_all([line], with_alignments=True) for line in SOURCES]
+    scores = [model.score([line], ["i want a beer"]) for line in SOURCES]
+
+    def both(number: int):
+        line = SOURCES[number % len(SOURCES)]
+        return model.translate_all([line], with_alignments=True), model.score([line], ["i want a beer"])
+
+    with ThreadPoolExecutor(4) as threads:
+        together = list(threads.map(both, range(80)))
+    assert together == [(alone[n % len(alone)], scores[n % len(scores)]) for n in range(80)]
+
+
+def test_what_threads_ask_of_commands_comes_to_each_of_them(capfd):
+    with ThreadPoolExecutor(4) as threads:
+        found = list(threads.map(tx.count, ["tiny", "base", "gpt2"] * 4))
+    assert [one["name"] for one in found] == ["tiny", "base", "gpt2"] * 4
+    assert capfd.readouterr() == ("", "")
+    assert not console.is_quiet()
+
+
+@pytest.fixture
+def switches():
+    """Those of a program that has chosen for itself."""
+    before = machine.Switches.now()
+    machine.Switches(2, "medium", deterministic=True, only_warns=True).tell()
+    yield machine.Switches.now()
+    before.tell()
+
+
+def test_the_process_is_given_back_as_it_was_found(run, switches):
+    seeded = torch.manual_seed(7).get_state()
+    choices = {"threads": 1, "matmul_precision": "high"}
+    model = tx.load(run, settings=choices)
+    model.translate(SOURCES)
+    model.score(SOURCES, TARGETS)
+    model.align(SOURCES, TARGETS)
+    model.attention(SOURCES[0])
+    tx.evaluate(run, settings=choices, beam_size=1)
+    tx.train(run / "config.yaml", run_dir="other", settings=choices | {"training.max_steps": 1}, quiet=True)
+    assert machine.Switches.now() == switches
+    assert torch.get_rng_state().equal(seeded)
+
+
+@contextmanager
+def in_float64():
+    torch.set_default_dtype(torch.float64)
+    try:
+        yield
+        assert torch.get_default_dtype() == torch.float64
+    finally:
+        torch.set_default_dtype(torch.float32)
+
+
+@pytest.mark.parametrize(
+    "entered",
+    [torch.no_grad, torch.inference_mode, lambda: torch.autocast("cpu"), lambda: torch.device("meta"), in_float64],
+)
+def test_what_the_program_does_with_tensors_of_its_own_changes_nothing(run, entered):
+    """Training wanted gradients where none were kept, and weights were not those of the configuration."""
+
+    def results(name):
+        model = tx.load(run)
+        found = model.translate_all(SOURCES, with_alignments=True), model.score(SOURCES, TARGETS)
+        maps = as_json(model.attention(SOURCES[0]))
+        best = tx.train("tiny", run_dir=name, settings=FEW, quiet=True).best
+        return *found, maps, (best / "model.safetensors").read_bytes(), tx.evaluate(run, beam_size=1)
+
+    plain = results("plain")
+    with entered():
+        assert results("within") == plain
+
+
+def test_each_model_computes_by_its_own_choices(run):
+    """The last one that was loaded had decided for all of them."""
+    seen = []
+    models = [tx.load(run, settings={"matmul_precision": one}) for one in ("high", "highest")]
+    for model in models:
+        model.translate("ein bier", progress=lambda n: seen.append(torch.get_float32_matmul_precision()))
+    assert set(seen[: len(seen) // 2]) == {"high"}
+    assert set(seen[len(seen) // 2 :]) == {"highest"}
+
+
+def test_calls_that_end_in_another_order_give_back_what_the_first_one_found():
+    found = machine.Switches.now()
+    first, second, another_thread = host.given_back(), host.given_back(), copy_context()
+    first.__enter__()
+    machine.Switches(found.threads, "high", deterministic=False).tell()
+    another_thread.run(second.__enter__)
+    machine.Switches(found.threads, "medium", deterministic=False).tell()
+    first.__exit__(None, None, None)
+    assert machine.Switches.now().matmul_precision == "medium"
+    another_thread.run(second.__exit__, None, None, None)
+    assert machine.Switches.now() == found
+
+
+def test_a_model_is_whole_wherever_its_process_goes_and_whatever_becomes_of_its_run(run, monkeypatch):
+    expected = tx.load(run, settings={"decoding.shortlist": 50}).translate_all(SOURCES)
+    model = tx.load("runs/tiny", settings={"decoding.shortlist": 50})
+    Path("elsewhere").mkdir()
+    monkeypatch.chdir("elsewhere")
+    shutil.rmtree(run)
+    assert model.translate_all(SOURCES) == expected
+    assert "unseen" in expected[3].flags
+
+
+def test_a_copy_of_a_model_translates_as_the_model_does(run):
+    model = tx.load(run)
+    expected = model.translate_all(SOURCES)
+    assert copy.copy(model).translate_all(SOURCES) == expected
+    assert copy.deepcopy(model).translate_all(SOURCES) == expected
+
+
+def test_a_model_that_ranks_is_open_too_wherever_its_process_goes(two_ways, tmp_path, monkeypatch):
+    """Into several languages it is opened when one of them is asked for."""
+    shutil.copytree(two_ways, tmp_path / "runs" / "both")
+    model = tx.load("runs/both", settings={"decoding.rerank": {"run": "runs/both"}})
+    (tmp_path / "elsewhere").mkdir()
+    monkeypatch.chdir(tmp_path / "elsewhere")
+    assert model.translate(SOURCES[0], to="en") == TARGETS[0]
+
+
+def test_an_error_is_told_to_another_process_as_it_is():
+    """One that could not be read again broke a whole pool of processes."""
+    with pytest.raises(ModelError) as caught:
+        tx.load("nowhere")
+    for error in (caught.value, Interrupted("stopped", signal_number=2, hint="go on"), ToldError(4)):
+        again = pickle.loads(pickle.dumps(error))  # noqa: S301
+        assert (type(again), str(again), vars(again)) == (type(error), str(error), vars(error))
+
+
+FEW = {
+    "training.max_steps": 1,
+    "tokenizer.vocab_size": 20,
+    **{f"data.{name}": {"pairs": [["a b", "c d"]] * 4} for name in ("train", "valid", "test")},
+}
+
+
+@pytest.mark.parametrize("stream", [None, "closed"])
+def test_a_program_without_streams_has_all_but_the_conversation(run, monkeypatch, stream):
+    """pythonw has none; a daemon closes them."""
+    closed = io.StringIO()
+    closed.close()
+    for name in ("stdin", "stdout", "stderr"):
+        monkeypatch.setattr(sys, name, stream and closed)
+    assert tx.train("tiny", run_dir="few", settings=FEW).steps == 1
+    assert tx.load(run).translate("ich mochte ein bier") == "i want a beer"
+    assert len(tx.evaluate(run, beam_size=1)) == 1
+
+
+def test_a_stopped_training_is_an_error_and_its_model_a_warning(monkeypatch, capfd):
+    before = signal.getsignal(signal.SIGINT)
+    once = iter([signal.SIGINT])
+    monkeypatch.setattr(console, "say", lambda line, **how: [signal.raise_signal(number) for number in once])
+    with pytest.raises(Interrupted, match="stopped after step 1 of 9; everything is saved in stopped"):
+        tx.train("tiny", run_dir="stopped", settings=FEW | {"training.max_steps": 9})
+    assert signal.getsignal(signal.SIGINT) is before
+    assert "stopping as soon as everything is saved" in capfd.readouterr().err
+    for use in (tx.load, lambda run: tx.evaluate(run, beam_size=1)):
+        with pytest.warns(UserWarning, match="stopped is at step 1 of 9, not finished, never validated"):
+            use("stopped")
+    assert capfd.readouterr() == ("", "")
+
+
+def test_what_the_system_refuses_is_such_an_error_too(run, monkeypatch):
+    Path("gone").mkdir()
+    monkeypatch.chdir("gone")
+    Path("../gone").rmdir()
+    for use in (tx.load, lambda run: tx.evaluate(run, beam_size=1), lambda run: tx.train("tiny", run_dir="x")):
+        with pytest.raises(ResourceError, match="the current folder is not there any more") as caught:
+            use(run)
+        assert caught.value.__notes__ == ["hint: `cd` into one that is."]
+        assert isinstance(caught.value.__cause__, FileNotFoundError)
+
+
+def test_what_the_programs_own_function_raises_stays_as_it_is(run):
+    def full(n: int) -> None:
+        raise OSError(28, "full")
+
+    with pytest.raises(OSError, match="full"):
+        tx.load(run).translate(SOURCES, progress=full)
+
+
+def test_no_option_is_named_where_there_is_none():
+    with pytest.raises(ModelError) as caught:
+        tx.load()
+    assert caught.value.hint.endswith("or name one that lies elsewhere: FOLDER/runs/NAME")
+
+
+def test_two_trainings_at_once_are_refused():
+    """Both would draw by the one generator that a process has."""
+    told = []
+
+    def warn(line):
+        if not told:
+            with pytest.raises(UsageError, match="another training goes on in this process") as caught:
+                tx.train("tiny", run_dir="second", settings=FEW)
+            told.append(caught.value)
+
+    with pytest.MonkeyPatch.context() as patch:
+        patch.setattr(console, "say", lambda line, **how: warn(line))
+        tx.train("tiny", run_dir="first", settings=FEW)
+    assert told
+    assert not Path("second").exists()
+
+
+def test_a_program_that_may_have_threads_is_not_forked(run, monkeypatch):
+    monkeypatch.setattr(os, "fork", lambda: pytest.fail("forked"))
+    tx.evaluate(run, settings={"threads": 2, "decoding.batch_size": 1, "decoding.engine": "native"}, beam_size=1)
+
+
+NO_TORCH = """
+import sys
+import transformer_cli as tx
+
+tx.evaluate(sys.argv[1], settings={"matmul_precision": "high", "decoding.engine": "native"}, beam_size=1)
+import torch
+assert torch.get_float32_matmul_precision() == "highest"
+"""
+
+
+def test_who_has_not_loaded_torch_finds_it_as_new(run):
+    in_another_process(NO_TORCH, run)
+
+
+def in_another_process(code: str, run: Path) -> None:
+    environment = os.environ | {"PYTHONPATH": str(Path(tx.__file__).parents[1])}
+    subprocess.run([sys.executable, "-c", code, str(run)], check=True, env=environment, timeout=120)
+
+
+FORKED = """
+import multiprocessing, sys
+import transformer_cli as tx
+
+def work(queue):
+    queue.put([model.translate(lines), tx.load(sys.argv[1], settings={"threads": 2}).translate(lines)])
+
+model = tx.load(sys.argv[1], settings={"threads": 2})
+lines = ["ich mochte ein bier"] * 99
+assert model.score(lines, lines)
+context = multiprocessing.get_context("fork")
+queue = context.Queue()
+process = context.Process(target=work, args=(queue,), daemon=True)
+process.start()
+assert queue.get(timeout=60) == [["i want a beer"] * 99] * 2
+"""
+
+
+@pytest.mark.skipif(processors() < 2, reason="one thread waits for no other")
+def test_a_process_forked_from_one_with_threads_translates_by_its_own(run):
+    """It waited for ever for threads that only its parent has."""
+    in_another_process(FORKED, run)

@@ -127,6 +127,12 @@ def tx(
         raise typer.Exit(failures.USAGE)
 
 
+def with_values(command: str) -> set[str]:
+    """The options of a command that take a value."""
+    program = help.command(command, COMMANDS[command].load(), summary="")
+    return {name for one in program.params if not getattr(one, "is_flag", False) for name in one.opts}
+
+
 def run() -> NoReturn:
     """The program: parse, run, report, exit."""
     console.open_streams()

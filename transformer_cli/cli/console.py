@@ -8,8 +8,10 @@ import os
 import select
 import sys
 import textwrap
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator
 from contextlib import contextmanager
+from contextvars import ContextVar
+from dataclasses import dataclass, field
 from typing import Any, TextIO
 
 from transformer_cli.cli.pulse import Pulse
@@ -19,31 +21,40 @@ LONGEST_LINE = 800
 """Characters, about, of a line of conversation."""
 
 _quiet = False
-_results: list[str] | None = None
-"""Where results go instead of stdout."""
+
+
+@dataclass(frozen=True)
+class Collected:
+    """Where results go instead of stdout, and what nobody should miss instead of stderr."""
+
+    warn: Callable[[str], object] | None
+    results: list[str] = field(default_factory=list)
+
+
+_collected: ContextVar[Collected | None] = ContextVar("collected", default=None)
+"""Of this thread: others may do the same for somebody else."""
 
 
 def be_quiet() -> None:
     """From now on the conversation is left out; results and errors stay."""
     global _quiet
-    _quiet = True
+    _quiet = _quiet or _collected.get() is None  # of what is collected it is left out anyway, and only there
 
 
 def is_quiet() -> bool:
     """Whether the conversation is left out."""
-    return _quiet
+    return _quiet or _collected.get() is not None
 
 
 @contextmanager
-def collected() -> Iterator[list[str]]:
-    """Results go into this list, and the conversation is left out."""
-    global _quiet, _results
-    before = _quiet, _results
-    _quiet, _results = True, []
+def collected(*, warn: Callable[[str], object] | None = None) -> Iterator[list[str]]:
+    """Results of this thread go into this list, and the conversation is left out. warn: told what is said even so."""
+    there = Collected(warn)
+    before = _collected.set(there)
     try:
-        yield _results
+        yield there.results
     finally:
-        _quiet, _results = before
+        _collected.reset(before)
 
 
 def open_streams() -> None:
@@ -64,23 +75,26 @@ def open_streams() -> None:
 
 def result(text: str) -> None:
     """One result on stdout; escaped on a terminal only, so that files and pipes get the very text."""
-    if _results is not None:
-        _results.append(text)
+    if (there := _collected.get()) is not None:
+        there.results.append(text)
         return
     _write(sys.stdout, visible(text) if is_terminal(sys.stdout) else text)
 
 
 def say(text: str, *, to_paste: bool = False) -> None:
     """A line of conversation on stderr. to_paste: it stays one line, however narrow the terminal is."""
-    if not _quiet:
+    if not is_quiet():
         shown = visible(brief(text))
-        _write(sys.stderr, shown if to_paste else _folded(shown))
+        _tell(shown if to_paste else _folded(shown))
 
 
 def warn(text: str, *, even_quiet: bool = False) -> None:
     """Something unexpected that the work goes on with. even_quiet: so much so that nobody should miss it."""
-    if even_quiet or not _quiet:
-        _write(sys.stderr, _headed("warning:", "33", text))
+    there = _collected.get()
+    if even_quiet and there is not None and there.warn is not None:
+        there.warn(text)
+    elif even_quiet or not is_quiet():
+        _tell(_headed("warning:", "33", text))
 
 
 def error(message: str, *, hint: str | None = None) -> None:
@@ -88,7 +102,7 @@ def error(message: str, *, hint: str | None = None) -> None:
     lines = [_headed("error:", "1;31", message)]
     if hint:
         lines.append("  " + _headed("hint:", "36", hint, margin=2))
-    _write(sys.stderr, "\n".join(lines))
+    _tell("\n".join(lines))
 
 
 def farewell(message: str, *, command: str | None = None) -> None:
@@ -96,7 +110,7 @@ def farewell(message: str, *, command: str | None = None) -> None:
     lines = [_folded(visible(brief(message)))]
     if command:
         lines.append(f"{styled('to go on:', '36')} {visible(command)}")
-    _write(sys.stderr, "\n".join(lines))
+    _tell("\n".join(lines))
 
 
 def has_cursor() -> bool:
@@ -236,7 +250,7 @@ def columns() -> int:
         return 80
 
 
-pulse = Pulse(lambda: not _quiet and has_cursor(), columns)
+pulse = Pulse(lambda: not is_quiet() and has_cursor(), columns)
 
 
 def _headed(head: str, code: str, text: str, *, margin: int = 0) -> str:
@@ -261,6 +275,12 @@ def _folded(text: str, *, margin: int = 0) -> str:
 def styled(text: str, code: str, *, on: TextIO | None = None) -> str:
     """The text with an SGR code around it, where the stream, stderr unless another is named, has colours."""
     return f"\x1b[{code}m{text}\x1b[0m" if has_colour(sys.stderr if on is None else on) else text
+
+
+def _tell(text: str) -> None:
+    """On stderr, if there is one: a program of Python's may have none, or have closed it."""
+    if sys.stderr is not None and not getattr(sys.stderr, "closed", False):
+        _write(sys.stderr, text)
 
 
 def _write(stream: TextIO, text: str) -> None:

@@ -14,12 +14,12 @@ from typing import Any
 import typer
 
 from transformer_cli.cli import console, signals
-from transformer_cli.errors import Interrupted, ToldError, TxError, UsageError
+from transformer_cli.errors import Interrupted, ResourceError, ToldError, TxError, UsageError
 from transformer_cli.heap import is_limited
 from transformer_cli.temporary import ELSEWHERE
 from transformer_cli.trouble import barred, hint_of, is_of_memory
 
-BUG, USAGE, RESOURCE = 1, 2, 5
+BUG, USAGE = 1, 2
 
 _traceback_wanted = False
 
@@ -67,30 +67,8 @@ def _report(error: Exception) -> int:
     if isinstance(error, TxError):
         console.error(error.message, hint=error.hint)
         return error.exit_code
-    if (told := misunderstood(error)) is not None:
+    if (told := misunderstood(error) or of_resources(error)) is not None:
         return _report(told)
-    if isinstance(error, ImportError) and not (error.name or "").startswith("transformer_cli"):
-        console.error(
-            f"a library cannot be loaded: {error}",
-            hint="it has to be installed anew."
-            if isinstance(error, ModuleNotFoundError)
-            else "there is too little memory for it (`ulimit -v` shows a limit), or it has to be installed anew.",
-        )
-        return RESOURCE
-    if is_of_memory(error) or (_may_be_of_memory(error) and is_limited()):
-        console.error("not enough memory", hint="a smaller training.budget_tokens or decoding.batch_size needs less.")
-        return RESOURCE
-    if isinstance(error, OSError) and error.strerror:
-        if error.errno == errno.ENOENT and not error.filename and _is_nowhere():
-            console.error("the current folder is not there any more", hint="`cd` into one that is.")
-            return RESOURCE
-        if str(error.strerror).startswith("No usable temporary"):  # as Python says it to a library
-            console.error(error.strerror, hint=ELSEWHERE)
-            return RESOURCE
-        hides = isinstance(error, PermissionError)
-        name = barred(error.filename) if hides and isinstance(error.filename, str) else error.filename
-        console.error(f"{name}: {error.strerror}" if name else error.strerror, hint=hint_of(error, reads=hides))
-        return RESOURCE
     words = " ".join(str(error).split())
     kind = type(error).__name__
     console.error(
@@ -98,6 +76,30 @@ def _report(error: Exception) -> int:
         hint=None if _traceback_wanted else "the same command with --traceback shows where; please report it.",
     )
     return BUG
+
+
+def of_resources(error: Exception) -> ResourceError | None:
+    """What the system or a library refuses as one of ours; None for any other."""
+    if isinstance(error, ImportError) and not (error.name or "").startswith("transformer_cli"):
+        return ResourceError(
+            f"a library cannot be loaded: {error}",
+            hint="it has to be installed anew."
+            if isinstance(error, ModuleNotFoundError)
+            else "there is too little memory for it (`ulimit -v` shows a limit), or it has to be installed anew.",
+        )
+    if is_of_memory(error) or (_may_be_of_memory(error) and is_limited()):
+        return ResourceError(
+            "not enough memory", hint="a smaller training.budget_tokens or decoding.batch_size needs less."
+        )
+    if not isinstance(error, OSError) or not error.strerror:
+        return None
+    if error.errno == errno.ENOENT and not error.filename and _is_nowhere():
+        return ResourceError("the current folder is not there any more", hint="`cd` into one that is.")
+    if str(error.strerror).startswith("No usable temporary"):  # as Python says it to a library
+        return ResourceError(error.strerror, hint=ELSEWHERE)
+    hides = isinstance(error, PermissionError)
+    name = barred(error.filename) if hides and isinstance(error.filename, str) else error.filename
+    return ResourceError(f"{name}: {error.strerror}" if name else error.strerror, hint=hint_of(error, reads=hides))
 
 
 def misunderstood(error: Exception) -> UsageError | None:

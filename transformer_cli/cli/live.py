@@ -9,7 +9,7 @@ import os
 import sys
 import time
 from collections.abc import Callable, Iterator, Sequence
-from contextlib import contextmanager
+from contextlib import contextmanager, suppress
 from dataclasses import dataclass, field
 from typing import TYPE_CHECKING
 
@@ -266,4 +266,5 @@ def plain_stage(what: str, total: int | None = None, /) -> Iterator[Advance]:
 
 def _tell_stopping() -> None:
     """Out of a signal handler: the line at hand may be half written, so nothing of Python's is used."""
-    os.write(2, f"{STOPPING}\n".encode())
+    with suppress(OSError):  # whoever started the program may have closed it
+        os.write(2, f"{STOPPING}\n".encode())

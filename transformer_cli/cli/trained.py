@@ -102,7 +102,7 @@ def _finders(
     for model, find in zip(names, finders, strict=True):
         checkpoint = find()  # an error that takes no torch to be told
         if model is None or Path(model).resolve() != checkpoint.resolve():  # whoever names one means that one
-            _tell_unfinished(run_of(checkpoint))
+            tell_unfinished(run_of(checkpoint))
     return [*finders], origin
 
 
@@ -155,7 +155,7 @@ def tell_default() -> str:
     return f", one of {default.n_runs:,} runs"
 
 
-def _tell_unfinished(run_dir: Path) -> None:
+def tell_unfinished(run_dir: Path) -> None:
     """Even when quiet: a translation by such a model reads like any other."""
     from transformer_cli.checkpoints.standing import standing_of
 

@@ -83,6 +83,14 @@ class Translator(TextTranslator):
                 hint="raise --beam-size, or leave it out: --set decoding.rerank=null",
             )
 
+    def open_all(self) -> None:
+        """Now, what a search by the configuration opens when it needs it."""
+        if self.config.search == "beam":
+            if self.shortlist is not None:
+                self.shortlist()
+            if self._channel is not None and len(self.targets) <= 1:
+                self._channel(self.targets[0] if self.targets else None)
+
     def share(self, found_for: Work, n_batches: int) -> Generator[tuple[int, Found]]:
         workers = worth(self.workers, n_batches) if self.device.type == "cpu" else 1
         if workers == 1:

@@ -21,6 +21,7 @@ import torch
 
 from transformer_cli import errors
 from transformer_cli.decoding.hypothesis import Hypothesis
+from transformer_cli.environment import GUEST
 from transformer_cli.errors import ResourceError
 
 Found = list[list[Hypothesis]]
@@ -29,8 +30,9 @@ Work = Callable[[int], Found]
 
 
 def worth(wanted: int | Literal["auto"], n_batches: int) -> int:
-    """How many processes are to share so many batches; auto: as many as there are threads, with two batches each."""
-    if sys.platform != "linux":  # elsewhere a fork is not safe once libraries have threads
+    """How many processes are to share so many batches; auto: as many as there are threads, with two batches each, but
+    one where somebody else's program has called."""
+    if sys.platform != "linux" or (wanted == "auto" and GUEST.get()):  # a fork is not safe once libraries have threads
         return 1
     return max(1, min(wanted, n_batches) if wanted != "auto" else min(torch.get_num_threads(), n_batches // 2))
 

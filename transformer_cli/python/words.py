@@ -3,14 +3,19 @@
 from __future__ import annotations
 
 import json
+import os
 import re
-from collections.abc import Callable, Mapping, Sequence
+import warnings
+from collections.abc import Callable, Mapping, Sequence, Set
 from functools import wraps
 from inspect import signature
 from numbers import Integral, Real
+from os import PathLike
 from typing import Any, ParamSpec, TypeVar
 
+from transformer_cli.config.names import shorten, why_impossible
 from transformer_cli.errors import TxError, UsageError
+from transformer_cli.wording import what_is
 
 P = ParamSpec("P")
 T = TypeVar("T")
@@ -22,12 +27,27 @@ def overrides(settings: Mapping[str, Any] | None) -> list[str]:
     """Settings such as {"decoding.beam_size": 3} as `--set` takes them."""
     if settings is not None and not isinstance(settings, Mapping):
         raise UsageError(f"settings is {settings!r:.60}; expected a dictionary", hint='{"decoding.beam_size": 3}')
-    return [f"{name}={_typed(value)}" for name, value in (settings or {}).items()]
+    for name in settings or {}:
+        if not isinstance(name, str) or not name or "=" in name:
+            raise UsageError(
+                f"settings: {what_is(name)} is no name of a setting", hint='write it like {"decoding.beam_size": 3}'
+            )
+    return [f"{name}={_typed(name, value)}" for name, value in (settings or {}).items()]
+
+
+def check_name(argument: str, name: object, *, what: str, hint: str | None = None) -> None:
+    """UsageError for what is no path, or one that no file can have. what: that was expected."""
+    if not isinstance(name, str | PathLike):
+        raise UsageError(f"{argument} is {what_is(name)}; expected {what}", hint=hint)
+    text = os.fspath(name)
+    if (reason := why_impossible(text) if isinstance(text, str) else "is bytes") is not None:
+        said = f" '{shorten(text, 60)}'" if isinstance(text, str) and text else ""
+        raise UsageError(f"{argument}: the name{said} {reason}", hint=hint)
 
 
 def in_pythons_words(function: Callable[P, T]) -> Callable[P, T]:
     """Its errors speak of arguments, not of options, and a traceback ends in the hint. An argument that it does not
-    have is such an error, too, where Python has a TypeError that names no other."""
+    have is such an error, too, where Python has a TypeError that names no other; and so is what the system refuses."""
     parameters = signature(function).parameters.values()
     names = [one.name for one in parameters if one.kind in (one.POSITIONAL_OR_KEYWORD, one.KEYWORD_ONLY)]
     takes_any = any(one.kind is one.VAR_KEYWORD for one in parameters)
@@ -40,14 +60,30 @@ def in_pythons_words(function: Callable[P, T]) -> Callable[P, T]:
                     raise _no_such(name, function.__qualname__, names)
             return function(*arguments, **options)
         except TxError as error:
-            error.message = _translated(error.message)
-            error.args = (error.message,)
-            if error.hint is not None and not hasattr(error, "__notes__"):
-                error.hint = _translated(error.hint)
-                error.add_note(f"hint: {error.hint}")
+            _translate(error)
             raise
+        except Exception as error:
+            from transformer_cli.cli.failures import of_resources
+
+            if options.get("progress") is not None or (refused := of_resources(error)) is None:
+                raise  # it may be the caller's own
+            _translate(refused)
+            raise refused from error
 
     return told
+
+
+def _translate(error: TxError) -> None:
+    error.message = _translated(error.message)
+    error.args = (error.message,)
+    if error.hint is not None and not hasattr(error, "__notes__"):
+        error.hint = _translated(error.hint)
+        error.add_note(f"hint: {error.hint}")
+
+
+def warn(text: str) -> None:
+    """What nobody should miss, as a warning of Python's."""
+    warnings.warn(_translated(text), stacklevel=2)
 
 
 def _no_such(name: str, function: str, names: Sequence[str]) -> UsageError:
@@ -65,6 +101,7 @@ def _no_such(name: str, function: str, names: Sequence[str]) -> UsageError:
 def _translated(text: str) -> str:
     text = re.sub(r"`tx (\S+) --help`", lambda said: f"`help(tx.{FUNCTIONS.get(said[1], said[1])})`", text)
     text = re.sub(r"--set ([\w.]+=.*)", lambda said: _of_setting(said[1]), text)
+    text = re.sub(r"(?<![\w-])-m (?=\S)", "", text)  # where a run is named, an option says which
     return re.sub(r"--([a-z][a-z-]*)", lambda said: said[1].replace("-", "_"), text)
 
 
@@ -82,14 +119,25 @@ def _of_setting(said: str) -> str:
     return f'settings={{"{name}": {written}}}{_translated(rest[length:])}'
 
 
-def _typed(value: object) -> str:
-    """A value as it is typed; of what no setting can be, its name, so that it is refused by that."""
+def _typed(name: str, value: object) -> str:
+    """A value as it is typed; of a number that no setting can be, its name, so that it is refused by that. UsageError
+    for what cannot be typed."""
     try:
         return json.dumps(value, allow_nan=False, default=_plain)
     except ValueError:
         return str(value)
+    except TypeError:
+        raise UsageError(
+            f"settings: {name} is {what_is(value)}; expected a text, a number, a path, or a list or dictionary of them"
+        ) from None
 
 
-def _plain(value: object) -> object:
-    """A number of NumPy's as one of Python's."""
-    return int(value) if isinstance(value, Integral) else float(value) if isinstance(value, Real) else str(value)
+def _plain(value: Any) -> object:
+    """A number, truth or array of NumPy's as one of Python's; by its name what has one, such as a path or a device."""
+    if isinstance(value, Integral | Real):
+        return int(value) if isinstance(value, Integral) else float(value)
+    if callable(plain := getattr(value, "tolist", None)):
+        return plain()
+    if isinstance(value, Set | bytes):
+        raise TypeError
+    return str(value)
