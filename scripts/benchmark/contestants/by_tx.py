@@ -30,12 +30,10 @@ def train(turn: Turn) -> None:
 
 
 def native(turn: Turn) -> Translate:
-    import torch
-
     import transformer_cli
 
-    translator = transformer_cli.load(turn.run, precision=turn.precision, settings={"decoding.workers": "auto"})
-    torch.set_num_threads(turn.threads)  # whatever the run was trained with
+    shared = {"threads": turn.threads, "decoding.workers": turn.threads}  # whatever the run was trained with
+    translator = transformer_cli.load(turn.run, precision=turn.precision, settings=shared)
     return lambda lines: translator.translate(lines, beam_size=turn.beam)
 
 
