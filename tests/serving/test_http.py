@@ -109,7 +109,7 @@ def test_what_is_announced_to_be_too_large_is_refused_before_it_is_sent(served):
     head = b"POST /translate HTTP/1.1\r\nHost: localhost\r\nContent-Type: application/json\r\n"
     huge = b"Content-Length: 1000000000000\r\nExpect: 100-continue\r\nConnection: close\r\n\r\n"
     first, said = raw(served, head + huge)
-    assert (first, said) == ("HTTP/1.1 413 Request Entity Too Large", "a body of more than 185,536 bytes")
+    assert (first.split()[1], said) == ("413", "a body of more than 185,536 bytes")  # Python 3.13 calls it otherwise
 
 
 @pytest.mark.parametrize("length", ["-1", "9" * 5_000, "1e3", "0x10", "+5", "5, 6", "\u0665"])
