@@ -443,8 +443,9 @@ def test_a_model_is_whole_wherever_its_process_goes_and_whatever_becomes_of_its_
     assert "unseen" in expected[3].flags
 
 
-def test_a_copy_of_a_model_translates_as_the_model_does(run):
-    model = tx.load(run)
+@pytest.mark.parametrize("precision", ["fp32", "bf16"])
+def test_a_copy_of_a_model_translates_as_the_model_does(run, precision):
+    model = tx.load(run, precision=precision)
     expected = model.translate_all(SOURCES)
     assert copy.copy(model).translate_all(SOURCES) == expected
     assert copy.deepcopy(model).translate_all(SOURCES) == expected
