@@ -87,6 +87,14 @@ def pytest_make_parametrize_id(config: pytest.Config, val: object, argname: str)
 
 
 @pytest.fixture(scope="session", autouse=True)
+def nobody_watches() -> Iterator[None]:
+    """A thread that looks whether others need the processors would go on in all later tests, and call what they set."""
+    with pytest.MonkeyPatch.context() as patch:
+        patch.setattr("transformer_cli.spinning._watch", lambda threads: None)
+        yield
+
+
+@pytest.fixture(scope="session", autouse=True)
 def _nothing_is_left_behind() -> Iterator[None]:
     """The checkout is, after the last test, as it was before the first one."""
     before = contents()
