@@ -246,7 +246,7 @@ def test_processes_are_of_one_mind_about_when_their_minutes_are_over(tmp_path: P
 
     assert codes(start(2, part, tmp_path), limit_s=60) == [0, 0]
     state = load_checkpoint(list_checkpoints("run")[-1], with_optimizer=False).state
-    assert state["passed_s"] > 2  # how much more, is a matter of the machine
+    assert 2 < state["passed_s"] < 4
 
 
 def test_the_end_of_the_time_on_one_process_stops_both_at_the_same_step_saved(
