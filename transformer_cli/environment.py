@@ -49,8 +49,9 @@ Threads that wait for each other spin, which is faster on a machine that does no
 beside a single busy process: the one that spins takes the processor of the one that all wait for. So they spin while
 nobody else is there (spinning.py), and where that cannot be known only for microseconds, in which most waits end.
 
-The last two bound how much compiled code is kept for shapes seen before, by PyTorch and by oneDNN: about what training
-by small batches uses, half of what they would keep of a text whose every batch is new (docs/measurements.md).
+The last two bound how much compiled code is kept for shapes seen before, by PyTorch and by oneDNN: about what small
+batches use, half of what they would keep of a text whose every batch is new (docs/measurements.md). Training lowers
+them, see `keep_fewer_kernels`.
 """
 
 
