@@ -492,6 +492,13 @@ def test_in_parts_from_the_beginning_gradients_are_those_of_whole_batches(parall
     assert codes(start(2, check, tmp_path), limit_s=60) == [0, 0], (tmp_path / "0").read_text()
 
 
+def test_the_norm_of_large_gradients_is_exact() -> None:
+    sharding = shard(model(SHAPES[0], torch.float32), TrainingConfig(), World())
+    gradients = [torch.randn(2048, 2048), torch.randn(256), torch.randn(3, 64, 8), torch.zeros(0, 4)]
+    exact = nn.utils.get_total_norm([gradient.double() for gradient in gradients]).item()
+    assert sharding.norm(gradients).item() == pytest.approx(exact, rel=1e-6)
+
+
 def test_who_has_no_sentence_learns_nothing() -> None:
     subject = model(SHAPES[0], torch.float32)
     loss = loss_of(subject, of_nothing(), smoothing=0.1)

@@ -67,8 +67,10 @@ class Sharding(ABC):
         """Whether other processes take part in such a `learn`, so that this one cannot begin it anew by itself."""
 
     def norm(self, gradients: Sequence[Tensor]) -> Tensor:
-        """Of all gradients together, as they are held; on the device."""
-        return nn.utils.get_total_norm(gradients)
+        """Of all gradients together, as they are held; on the device. A CPU takes a whole tensor's on a single thread,
+        those of its rows on all."""
+        rows = [torch.linalg.vector_norm(g, dim=-1) if g.is_cpu and g.dim() > 1 else g for g in gradients]
+        return nn.utils.get_total_norm(rows)
 
     @abstractmethod
     def factor(self, n_targets: float) -> float:
