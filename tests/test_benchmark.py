@@ -18,10 +18,23 @@ import torch
 from safetensors.torch import save_file
 
 from transformer_cli.config.model import ModelConfig
+from transformer_cli.config.source import load_config
+from transformer_cli.model import blocks
 from transformer_cli.model.build import build_model
 
 BENCHMARK = Path(__file__).parents[1] / "scripts" / "benchmark"
-MODULES = ("rounds", "tables", "environments", "prepare", "turn", "weights", "by_joeynmt", "by_opennmt", "by_eole")
+MODULES = (
+    "rounds",
+    "tables",
+    "environments",
+    "prepare",
+    "turn",
+    "weights",
+    "by_joeynmt",
+    "by_opennmt",
+    "by_eole",
+    "phases",
+)
 
 
 @pytest.fixture
@@ -366,3 +379,45 @@ def test_every_weight_finds_its_place_in_another_toolkits_model(suite: Any, peer
     unfinished.found["adapter.weight"] = torch.ones(2, 2)
     with pytest.raises(SystemExit, match=r"not the same model: .*adapter.weight"):
         suite.weights.fill(turn, unfinished, layers, names, table=unfinished.found["table"])
+
+
+def test_the_time_of_an_update_is_that_of_its_parts_there_and_back(suite: Any, monkeypatch: pytest.MonkeyPatch) -> None:
+    now = 0.0
+
+    class Norm(torch.autograd.Function):
+        @staticmethod
+        def forward(ctx: Any, x: torch.Tensor) -> torch.Tensor:
+            nonlocal now
+            now += 2
+            return x.clone()
+
+        @staticmethod
+        def backward(ctx: Any, *grads: torch.Tensor) -> torch.Tensor:
+            nonlocal now
+            now += 3
+            return grads[0]
+
+    def forward(self: blocks.LayerNorm, x: torch.Tensor) -> torch.Tensor:
+        return Norm.apply(x)
+
+    def draw(self: blocks.Dropout, residual: torch.Tensor, x: torch.Tensor) -> torch.Tensor:
+        nonlocal now
+        now += 0.5
+        return residual + x
+
+    monkeypatch.setattr(blocks.LayerNorm, "forward", forward)
+    monkeypatch.setattr(blocks.Dropout, "add", draw)
+    monkeypatch.setattr(suite.phases, "time", SimpleNamespace(perf_counter=lambda: now))
+    config = load_config("tutorial.yaml", ["model.d_model=8", "model.d_ff=8", "model.n_layers=1"], to_train=True)
+    seconds = suite.phases.measured(config, warm=2, updates=3)
+    assert {part: spent for part, spent in seconds.items() if spent} == {
+        "norms": 3 * 5 * (2 + 3),
+        "dropout and residuals": 3 * 5 * 0.5,
+    }
+    assert blocks.LayerNorm.forward is forward
+    assert blocks.Dropout.add is draw
+    assert suite.phases.table(seconds, 3).splitlines()[2:] == [
+        "| norms | 25000.0 | 91 % |",
+        "| dropout and residuals | 2500.0 | 9 % |",
+        "| an update | 27500.0 | 100 % |",
+    ]
