@@ -206,7 +206,7 @@ class _SoftmaxAverage(torch.autograd.Function):
         grad_scores = torch.bmm(grad_JTK, value_JSK.transpose(1, 2)).to(weights.dtype).view_as(weights)
         if mask is not None:
             grad_scores *= mask
-        grad_scores = grad_scores.sub_((grad_scores * weights).sum(-1, keepdim=True)).mul_(weights)
+        grad_scores = torch._softmax_backward_data(grad_scores, weights, -1, weights.dtype)
         grad_bias = None
         if ctx.needs_input_grad[3]:  # type: ignore[attr-defined]
             shape, dtype = ctx.bias  # type: ignore[attr-defined]
