@@ -6,6 +6,7 @@ What a GPU refuses is an error on any machine, and so is waiting for it other th
 from __future__ import annotations
 
 from dataclasses import replace
+from importlib import import_module
 from pathlib import Path
 from typing import Any
 
@@ -29,13 +30,16 @@ from transformer_cli.decoding.translator import Translator
 from transformer_cli.machine import decide
 from transformer_cli.model.build import build_model
 from transformer_cli.model.layout import sent
+from transformer_cli.training import optimizers
+from transformer_cli.training.loop import fit
 from transformer_cli.training.moving_average import MovingAverage
 from transformer_cli.training.objective import loss_of
-from transformer_cli.training.optimizers import build_optimizer, load_state_tensors, state_tensors
+from transformer_cli.training.optimizers import build_optimizer, can_leave_out, load_state_tensors, state_tensors
 from transformer_cli.training.parallel import World
+from transformer_cli.training.progress import Progress
 from transformer_cli.training.scaling import LossScale
 from transformer_cli.training.sharding import shard
-from transformer_cli.training.update import Learner, try_out
+from transformer_cli.training.update import Learner, Update, try_out
 from transformer_cli.training.validation import Validation
 
 LINES = ["a dog runs", "the man sees a house", "two children"]
@@ -78,6 +82,35 @@ def test_a_step_waits_once_whoever_optimizes(optimizer: str) -> None:
         )
         train_step(trained, [batch()], step=3)
     assert far.waits == 3
+
+
+@pytest.mark.parametrize("dtype", [torch.float32, torch.bfloat16, torch.float16], ids=["fp32", "bf16", "fp16"])
+@pytest.mark.parametrize("optimizer", ["adam", "adamw"])
+def test_training_that_reads_each_update_in_the_next_one_waits_once_for_each(
+    dtype: torch.dtype, optimizer: str, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """As on a GPU, by PyTorch's fused kernel and all that is around it: nothing else of an update waits, or is on
+    another device."""
+    monkeypatch.setattr(Learner, "is_late", True)
+    monkeypatch.setattr(optimizers, "FUSED", ("cpu", FAR.type))
+    monkeypatch.setattr(
+        import_module("torch.optim.optimizer"), "_get_fused_kernels_supported_devices", lambda: ["cpu", FAR.type]
+    )
+    told: list[tuple[int, int]] = []
+    with Far(lambda asked: torch.ones(asked.shape)) as far:
+        trained = learner(dtype=dtype, fused=True, optimizer=optimizer)
+        assert can_leave_out(trained.optimizer)
+        options = trained.options.model_copy(update={"max_steps": 5, "accumulation": 2})
+        progress = Progress(loss_scale=LossScale() if dtype == torch.float16 else None)
+        every = [batch()] * 6
+
+        def after(update: Update) -> bool:
+            assert update.is_made
+            told.append((progress.step, far.waits))
+            return False
+
+        fit(replace(trained, options=options), progress, lambda epoch, first: (6, iter(every)), after)
+    assert told == [(n, n) for n in range(1, 6)]
 
 
 def overflowed(asked: Tensor) -> Tensor:

@@ -3,16 +3,21 @@
 from __future__ import annotations
 
 import json
+import os
 import re
 import shutil
 from collections import Counter
+from collections.abc import Iterator
+from contextlib import contextmanager, redirect_stderr, redirect_stdout
 from pathlib import Path
 from typing import Any
 
 import pytest
 from conftest import PAIRS
+from ranks import codes, start
 
-from transformer_cli.cli import failures
+from transformer_cli import environment
+from transformer_cli.cli import failures, processes
 from transformer_cli.cli.app import main
 from transformer_cli.data import stream, text
 from transformer_cli.evaluation import metrics
@@ -339,8 +344,58 @@ def test_time_without_a_dry_run_is_refused(folder: Path, capfd: pytest.CaptureFi
     assert not (folder / "runs").exists()
 
 
-def test_a_dry_run_of_several_processes_says_of_how_many_it_speaks(
+@contextmanager
+def saying(out: str, err: str) -> Iterator[None]:
+    """What is said goes to these files."""
+    with open(out, "w") as first, open(err, "w") as second, redirect_stdout(first), redirect_stderr(second):
+        yield
+
+
+def test_a_dry_run_of_several_processes_is_of_all_of_them_and_told_once(
     folder: Path, capfd: pytest.CaptureFixture[str]
 ) -> None:
-    assert tx("--dry-run", "--processes", "2") == 0
-    assert "this is of one process; each of the 2 would have batches of its own" in capfd.readouterr().err
+    """It was of one of them, and each told it again under torchrun."""
+    write("train", PAIRS * 20)
+    settings = [f"--set={one}" for one in ("device=cpu", "threads=1", "data.max_length=32")]
+    settings += ["--set=training={budget_tokens: 64, max_epochs: 5}"]
+    alone = dry(capfd, *settings)
+
+    def ask(rank: int) -> None:
+        with saying(f"out-{rank}", f"err-{rank}"):
+            assert tx("--dry-run", "--json", *settings) == 0
+
+    (errors := folder / "errors").mkdir()
+    assert codes(start(2, ask, errors), limit_s=60) == [0, 0]
+    together = json.loads(Path("out-0").read_text())
+    assert [Path(f"{name}-1").read_text() for name in ("out", "err")] == ["", ""]
+    assert together["length"]["n_updates"] == pytest.approx(alone["length"]["n_updates"] / 2, abs=5)
+    lengths = {name: found.pop("length") for name, found in (("alone", alone), ("together", together))}
+    assert lengths["together"]["of_pairs"] == lengths["alone"]["of_pairs"]
+    for found in (alone, together):
+        del found["preparing"], found["disk"]["free"], found["warning"]
+    assert together == alone
+
+
+def test_what_is_refused_in_a_dry_run_of_several_processes_is_told_once(folder: Path) -> None:
+    def ask(rank: int) -> None:
+        with saying(f"out-{rank}", f"err-{rank}"):
+            code = tx("--dry-run", "--set=data.valid=gone")
+        os._exit(code)
+
+    (errors := folder / "errors").mkdir()
+    assert codes(start(2, ask, errors), limit_s=60) == [3, 3]
+    said = [Path(f"err-{rank}").read_text() for rank in range(2)]
+    assert "gone.de does not exist" in said[0]
+    assert "error" not in said[1]
+
+
+def test_a_dry_run_of_several_processes_starts_them(
+    folder: Path, monkeypatch: pytest.MonkeyPatch, capfd: pytest.CaptureFixture[str]
+) -> None:
+    started: list[int] = []
+    monkeypatch.setattr(processes, "run_all", lambda n, command: started.append(n) or 3)
+    monkeypatch.setattr(environment, "processors", lambda: 2)
+    assert tx("--dry-run", "--processes", "2") == 3
+    assert started == [2]
+    assert tx("--dry-run", "--processes", "9") == 2
+    assert "--processes 9, but there are 2 processors here" in capfd.readouterr().err

@@ -27,8 +27,9 @@ sys.exit(failures.exit_code(main))
 """
 
 
-def run(body: str, *folders: Path, ignored: int | None = None) -> subprocess.CompletedProcess[str]:
-    """A program that does what the body says, and ends as tx does; folders: where its modules are looked for first."""
+def run(body: str, *folders: Path, ignored: int | None = None, **says: str) -> subprocess.CompletedProcess[str]:
+    """A program that does what the body says, and ends as tx does; folders: where its modules are looked for first.
+    says: more of its environment."""
     path = os.pathsep.join(map(str, [*folders, Path(__file__).parents[2]]))
     program = f"def main():\n    {body}\n    return 0\n{START}"
     return subprocess.run(
@@ -36,7 +37,7 @@ def run(body: str, *folders: Path, ignored: int | None = None) -> subprocess.Com
         capture_output=True,
         encoding="utf-8",
         check=False,
-        env={"PATH": os.environ["PATH"], "PYTHONPATH": path},
+        env={"PATH": os.environ["PATH"], "PYTHONPATH": path, **says},
         preexec_fn=None if ignored is None else partial(signal.signal, ignored, signal.SIG_IGN),
     )
 
@@ -45,6 +46,17 @@ def run(body: str, *folders: Path, ignored: int | None = None) -> subprocess.Com
 def test_a_signal_unwinds_and_has_its_exit_code(number: signal.Signals, code: int, words: str) -> None:
     ended = run(f"try: signal.raise_signal({number:d})\n    finally: print('tidied up')")
     assert (ended.returncode, ended.stdout, ended.stderr) == (code, "tidied up\n", f"{words}\n")
+
+
+@pytest.mark.parametrize("imports", [False, True])
+@pytest.mark.parametrize(("rank", "size", "says"), [("0", "2", True), ("1", "2", False), ("1", "1", True)])
+def test_of_several_processes_the_first_says_how_they_ended(
+    tmp_path: Path, rank: str, size: str, says: bool, imports: bool
+) -> None:
+    """Each said `interrupted`."""
+    (tmp_path / "heavy.py").write_text("import os\nos.kill(os.getpid(), 2)\n", encoding="utf-8")
+    ended = run("import heavy" if imports else "signal.raise_signal(2)", tmp_path, RANK=rank, WORLD_SIZE=size)
+    assert (ended.returncode, ended.stderr) == (130, "interrupted\n" * says)
 
 
 def test_a_closed_terminal_is_ignored_where_it_is_to_be() -> None:

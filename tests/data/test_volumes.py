@@ -109,6 +109,21 @@ def content(folder: Path) -> dict[str, bytes]:
     return {str(path.relative_to(folder)): path.read_bytes() for path in folder.rglob("*") if path.is_file()}
 
 
+@pytest.mark.parametrize(("most", "n"), [(100, 3), (3, 3), (2, 2), (1, 1)])
+def test_a_larger_text_has_larger_volumes_not_more(
+    most: int, n: int, tokenizer: Tokenizer, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """Each has four files open as long as training lasts, and systems let a process have 1,024: of 256 million pairs in
+    volumes of a million none could be learned from."""
+    monkeypatch.setattr(volumes, "MOST_VOLUMES", most)
+    before = len(os.listdir("/dev/fd"))
+    found, [kept] = made(Volumes(CORPUS, tokenizer, tmp_path, **OPTIONS))
+    assert len(found.places) == n
+    assert len(os.listdir("/dev/fd")) - before == 4 * n
+    check(found, tokenizer)
+    check_kept(kept, found)
+
+
 @settings(max_examples=25, phases=[Phase.generate])  # to look for a simpler failure takes minutes
 @given(size=st.integers(4, 70), first=st.integers(0, 60), ends=st.lists(st.integers(0, 5), max_size=3), data=st.data())
 def test_ids_words_and_lines_depend_neither_on_volumes_nor_on_who_was_stopped_where(

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import shutil
 from pathlib import Path
+from types import SimpleNamespace
 from typing import Any
 
 import pytest
@@ -14,6 +15,7 @@ from transformer_cli.data.used import as_used
 from transformer_cli.training import rehearsal
 from transformer_cli.training.forecast import forecast
 from transformer_cli.training.listening import unseen
+from transformer_cli.training.parallel import World
 from transformer_cli.training.progress import Progress
 from transformer_cli.training.rehearsal import Length, length_of
 from transformer_cli.training.run import train
@@ -37,7 +39,7 @@ def settings(**sections: Any) -> RunConfig:
 
 def told(config: RunConfig, *, is_thorough: bool = False) -> Length:
     used = as_used(load_all(config.data), config.data)
-    return length_of(config, used, None, Progress(), unseen, is_thorough=is_thorough)
+    return length_of(config, used, None, Progress(), World(), unseen, is_thorough=is_thorough)
 
 
 @pytest.mark.parametrize("data", [{}, {"valid": "10%"}, {"train": [{"text": "phrasebook", "weight": 2.5}]}])
@@ -70,6 +72,24 @@ def test_an_update_of_known_cost_is_told_from_its_parts(monkeypatch: pytest.Monk
     assert found.left.seconds == pytest.approx(100 * (3 + n_tokens / 100), rel=0.02)
     monkeypatch.setattr(rehearsal, "COSTLY_S", 3 + n_tokens / 100)
     assert not told(config).of_parts
+
+
+def test_parts_are_as_large_for_each_process_however_many_there_are(monkeypatch: pytest.MonkeyPatch) -> None:
+    """Else what two sizes differ by is nothing but chance, times all tokens of an update."""
+    asked: dict[int, list[float]] = {1: [], 8: []}
+    for size, shares in asked.items():
+
+        def of_a_part(run: object, learner: object, share: float, n: int = 1, to: list[float] = shares) -> Any:
+            to.append(share)
+            return 1000 * share, 3 + 1000 * share / 100
+
+        monkeypatch.setattr(rehearsal, "_of_a_part", of_a_part)
+        run: Any = SimpleNamespace(world=SimpleNamespace(size=size), clock=SimpleNamespace())
+        horizon: Any = SimpleNamespace(tokens_per_epoch=32_000 * size, updates_per_epoch=10)
+        assert rehearsal._time_parts(run, None, horizon)  # type: ignore[arg-type]
+        horizon.tokens_per_epoch = 10 * rehearsal.MANY * size
+        assert not rehearsal._time_parts(run, None, horizon)  # type: ignore[arg-type]
+    assert asked[1] == asked[8] != []
 
 
 def test_what_validations_take_is_told_of_all_of_their_text(monkeypatch: pytest.MonkeyPatch) -> None:

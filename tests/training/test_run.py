@@ -38,7 +38,7 @@ from transformer_cli.errors import DataError, DivergedError, Interrupted, UsageE
 from transformer_cli.machine import Machine, decide
 from transformer_cli.model.positions import sinusoids
 from transformer_cli.model.transformer import Transformer
-from transformer_cli.training import objective, run, signals, validation
+from transformer_cli.training import clock, objective, run, signals, validation
 from transformer_cli.training.clock import Clock
 from transformer_cli.training.forecast import forecast
 from transformer_cli.training.listening import Advance, unseen
@@ -295,6 +295,17 @@ def test_the_warning_of_a_queue_and_the_end_of_the_time_stop_it_saved() -> None:
     train(settings(max_hours=1.0), Path("run"))
     train(settings(), Path("straight"))
     assert_same_bits(Path("straight"), Path("run"))
+
+
+def test_the_first_validation_is_not_begun_where_there_is_no_time_for_it(monkeypatch: pytest.MonkeyPatch) -> None:
+    """A process that goes on with a run made none yet, and was killed in it by whoever gave it so many hours. What it
+    takes is guessed, and keeps a tenth of the time free at most."""
+    monkeypatch.setattr(clock, "VALIDATION_SHARE", 1e9)
+    train(settings(max_hours=0.1, validate_every=10), Path("guessed"))
+    monkeypatch.setattr(clock, "GUESSED_SHARE", 1.0)
+    with pytest.raises(Interrupted, match="max_hours, 6 min, is nearly over: stopped after step 5 of 12"):
+        train(settings(max_hours=0.1, validate_every=10), Path("run"))
+    assert "validation" not in Path("run/metrics.jsonl").read_text(encoding="utf-8")
 
 
 @pytest.mark.parametrize(("second", "exit_code"), [(signal.SIGTERM, 143), (signal.SIGINT, 130)])

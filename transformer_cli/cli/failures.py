@@ -40,7 +40,8 @@ def exit_code(main: Callable[[], int]) -> int:
         number = end.number
     except KeyboardInterrupt:  # Python's own handler, where somebody else began the process
         number = signal.SIGINT
-    console.farewell(signals.WORDS[number])
+    if signals.speaks():
+        console.farewell(signals.WORDS[number])
     return 128 + number
 
 

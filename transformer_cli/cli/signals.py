@@ -41,6 +41,11 @@ def die_by_signals() -> None:
             signal.signal(number, signal.SIG_DFL)
 
 
+def speaks() -> bool:
+    """Whether this process says how it was ended: of several that train together, all of whom are told, the first."""
+    return os.environ.get("WORLD_SIZE", "1") == "1" or os.environ.get("RANK") == "0"
+
+
 def _end(number: int, frame: FrameType | None) -> None:
     die_by_signals()
     if _is_importing(frame):
@@ -48,7 +53,8 @@ def _end(number: int, frame: FrameType | None) -> None:
         try:
             if pulse := getattr(sys.modules.get("transformer_cli.cli.console"), "pulse", None):
                 pulse.hush()
-            os.write(2, f"{WORDS[number]}\n".encode())
+            if speaks():
+                os.write(2, f"{WORDS[number]}\n".encode())
             if abandon := getattr(sys.modules.get("transformer_cli.files"), "abandon", None):
                 abandon()
             if leave_no_folder := getattr(sys.modules.get("transformer_cli.environment"), "leave_no_folder", None):

@@ -93,16 +93,6 @@ def train(
     hours = [] if max_time is None else [f"training.max_hours={hours_of(max_time)!r}"]
     loaded = load_config(config, [*(overrides or []), *hours], to_train=True)
     directory = Path(run_dir or f"runs/{loaded.name}")
-
-    if dry_run:
-        from transformer_cli.training.forecast import forecast
-
-        with stages() as stage:
-            found = forecast(loaded, directory, overwrite=overwrite, timed=timed, stage=stage)
-        _show(found, as_json=json_output, strict=strict)
-        if processes > 1:
-            console.warn(f"this is of one process; each of the {processes:,} would have batches of its own")
-        return
     if processes > 1 and place().size == 1:
         from transformer_cli.cli.processes import check_room, run_all
 
@@ -110,6 +100,14 @@ def train(
         raise typer.Exit(run_all(processes, [sys.executable, "-m", "transformer_cli", *sys.argv[1:]]))
     if processes not in (1, place().size):
         raise UsageError(f"--processes {processes}, but WORLD_SIZE is {place().size}", hint="give one of them")
+    if dry_run:
+        from transformer_cli.training.forecast import forecast
+
+        with stages() as stage:
+            found = forecast(loaded, directory, overwrite=overwrite, timed=timed, stage=stage)
+        if not place().rank:
+            _show(found, as_json=json_output, strict=strict)
+        return
     console.say(f"training {shown(directory)}")  # torch takes a while
 
     from transformer_cli.training.run import train

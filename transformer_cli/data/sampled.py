@@ -35,7 +35,7 @@ class SampledCorpus:
         self, plain: EncodedCorpus, text: Corpus, tokenizer: Tokenizer, draw: Draw, *, max_length: int
     ) -> None:
         self.plain, self.text, self.tokenizer = plain, text, tokenizer
-        self.draw = draw
+        self.draw = asdict(draw)  # once: it takes as long as cutting a word
         self.max_length = max_length
         self.lengths = self._expected()
         """(N, 2) the pieces of source and target, end marks included, that there will be on average."""
@@ -46,7 +46,7 @@ class SampledCorpus:
     def source(self, index: int, copy: int = 0) -> npt.NDArray[np.int32]:
         """Source ids as the encoder reads them: with EOS behind them, if the model wants it."""
         place, plain = int(self.plain.pairs[index]), self.plain.source(index)
-        [ids] = self.tokenizer.sample_source([self.text.source[place]], first=place, copy=copy, **asdict(self.draw))
+        [ids] = self.tokenizer.sample_source([self.text.source[place]], first=place, copy=copy, **self.draw)
         tag = [int(plain[0])] if plain[0] in self.tokenizer.tags.values() else []
         ids = [*tag, *ids, EOS] if plain[-1] == EOS else [*tag, *ids]
         return np.array(ids, dtype=np.int32) if len(ids) <= self.max_length else plain
@@ -54,7 +54,7 @@ class SampledCorpus:
     def target(self, index: int, copy: int = 0) -> npt.NDArray[np.int32]:
         """Target ids without marks."""
         place, plain = int(self.plain.pairs[index]), self.plain.target(index)
-        [ids] = self.tokenizer.sample_target([self.text.target[place]], first=place, copy=copy, **asdict(self.draw))
+        [ids] = self.tokenizer.sample_target([self.text.target[place]], first=place, copy=copy, **self.draw)
         return np.array(ids, dtype=np.int32) if len(ids) < self.max_length else plain
 
     def _expected(self) -> npt.NDArray[np.signedinteger]:

@@ -29,8 +29,8 @@ from transformer_cli.tokenizer import Tokenizer
 from transformer_cli.writing import WordCounter
 
 FORMAT = 2
-VOLUME = 1_000_000
-"""Pairs of the text that a volume is made of."""
+VOLUME, MOST_VOLUMES = 1_000_000, 100
+"""Pairs of the text that a volume is made of; more where there would be too many, whose files are open all the time."""
 NAME = r"(-sampled)?-[0-9a-f]{16}(-\d+-of-\d+)?"
 """What stands behind the split in a directory's name; once, what was drawn was kept."""
 WORDS, NUMBERS = "words.jsonl", "numbers.npy"
@@ -70,7 +70,7 @@ class Volumes:
         self.corpus, self.tokenizer, self.directory, self.split = corpus, tokenizer, Path(directory), split
         self.options: dict[str, Any] = {"source_eos": source_eos, "max_length": max_length}
         self.remembers = remembers
-        self.limits = [*range(0, len(corpus), VOLUME), len(corpus)] if len(corpus) else [0, 0]
+        self.limits = [*range(0, len(corpus), _size(len(corpus))), len(corpus)] if len(corpus) else [0, 0]
         """The places in the text where each begins, and its end."""
         self.decisive = _decisive(corpus, tokenizer, source_eos, max_length)
         name, n = _name(split, self.decisive), len(self.limits) - 1
@@ -203,8 +203,13 @@ def _decisive(corpus: Corpus, tokenizer: Tokenizer, source_eos: bool, max_length
         "max_length": max_length,
         "sampling": None,  # what is drawn is drawn by the loader; once it stood here
         **({"tags": tags} if tags else {}),
-        **({"volume": VOLUME} if len(corpus) > VOLUME else {}),
+        **({"volume": _size(len(corpus))} if len(corpus) > VOLUME else {}),
     }
+
+
+def _size(n_pairs: int) -> int:
+    """Pairs of a volume of a text of so many."""
+    return max(VOLUME, -(-n_pairs // MOST_VOLUMES))
 
 
 def _name(split: str, decisive: Mapping[str, Any]) -> str:

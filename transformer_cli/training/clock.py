@@ -26,7 +26,8 @@ VALIDATION_SHARE, TRANSLATION_SHARE = 0.4, 5.0
 """Seconds that a validation takes per target token, in those of an update: its loss, and its translations. A guess,
 until there was one."""
 GUESSED_SHARE = 0.1
-"""Of a budget of minutes, that such a guess keeps free at most: the first updates are slow, and would end the run."""
+"""Of a budget of minutes, or of `max_hours`, that such a guess keeps free at most: the first updates are slow, and
+would end the run."""
 
 
 class Clock:
@@ -166,6 +167,14 @@ class Horizon:
         """What the run would have taken if the update at hand were its last."""
         return clock.passed_s + (0.0 if clock.pace is None else self._seconds(progress, clock, 0))
 
+    def next_s(self, clock: Clock) -> float:
+        """One of each kind of work, as it took last; of a validation, which this process has not made before its first
+        one, a guess where there are only so many hours: whoever gave them may not wait for its end."""
+        hours, known_s = self.options.max_hours, sum(clock.latest.values())
+        if hours is None or clock.pace is None or "validation" in clock.latest:
+            return known_s
+        return known_s + self._validation_s(clock, 3600 * hours)
+
     def ends(self) -> str:
         """What ends the run, as a sentence says it; without what could come only after the last update."""
         options, sooner = self.options, []
@@ -219,6 +228,13 @@ class Horizon:
         """Those that are left of the present one."""
         return max(1, self.updates_per_epoch - -(-progress.batch // self.options.accumulation))
 
+    def _validation_s(self, clock: Clock, all_s: float) -> float:
+        """Seconds that one takes: as the last one did, or a guess. all_s: the time that there is."""
+        assert clock.pace is not None
+        share = VALIDATION_SHARE + TRANSLATION_SHARE * self.options.validation_bleu
+        guess_s = min(share * self.validation_tokens * clock.pace, GUESSED_SHARE * all_s)
+        return clock.latest.get("validation", guess_s)
+
     def _seconds(self, progress: Progress, clock: Clock, n_updates: int) -> float:
         """So many updates from here, with the validations and checkpoints on the way and the one at the end; that of
         the update just made is still to come, too."""
@@ -235,14 +251,11 @@ class Horizon:
         n_validations = moments(options.validate_every) + (last % options.validate_every > 0)
         n_checkpoints = n_validations + (moments(options.checkpoint_every) if options.checkpoint_every else 0)
         n_epochs = max(0, -(-(n_updates - here) // self.updates_per_epoch))
-        share = VALIDATION_SHARE + TRANSLATION_SHARE * options.validation_bleu
-        guess_s = share * self.validation_tokens * clock.pace
-        if options.budget is not None and options.budget.minutes is not None:
-            guess_s = min(guess_s, GUESSED_SHARE * 60 * options.budget.minutes)
-        validation_s = clock.latest.get("validation", guess_s)
+        budget = options.budget
+        all_s = math.inf if budget is None or budget.minutes is None else 60 * budget.minutes
         return (
             tokens * clock.pace
-            + n_validations * validation_s
+            + n_validations * self._validation_s(clock, all_s)
             + n_checkpoints * clock.latest.get("checkpoint", 0.0)
             + n_epochs * clock.latest.get("epoch", 0.0)
         )

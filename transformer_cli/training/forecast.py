@@ -19,7 +19,7 @@ from transformer_cli.data.checks import Finding, Looked, findings
 from transformer_cli.data.used import as_used
 from transformer_cli.evaluation.metrics import check_tokenizer
 from transformer_cli.files import check_directory
-from transformer_cli.machine import decide
+from transformer_cli.machine import decide, device_of
 from transformer_cli.tokenizer import Tokenizer, read_tokenizer
 from transformer_cli.tokenizer.losses import rewriting
 from transformer_cli.training.beginning import parent_of
@@ -27,6 +27,7 @@ from transformer_cli.training.directory import check_ours, check_same, check_tex
 from transformer_cli.training.expense import Disk, Preparing, expense
 from transformer_cli.training.keeping import newest_whole
 from transformer_cli.training.listening import Stage, unseen
+from transformer_cli.training.parallel import World, joined
 from transformer_cli.training.progress import Progress, check_unspent, is_over, progress_of
 from transformer_cli.training.rehearsal import Length, length_of
 from transformer_cli.training.replacing import beside
@@ -86,7 +87,17 @@ def forecast(
 ) -> Forecast:
     """What `train` checks of configuration, run, device and text before it cuts pieces, and the data check; raises what
     it would raise. Whether all pairs have room in a table of positions only pieces can tell. timed: how long training
-    would take is told from all of the text, not from a sample."""
+    would take is told from all of the text, not from a sample.
+
+    Where several processes would train, all of them ask; the first one is told all, the others nothing of the texts and
+    of the disk."""
+    with joined(device_of(config)) as world:
+        return _forecast(config, run_dir, world, overwrite=overwrite, timed=timed, stage=stage)
+
+
+def _forecast(
+    config: RunConfig, run_dir: Path, world: World, *, overwrite: bool, timed: bool, stage: Stage
+) -> Forecast:
     check_directory(run_dir)
     check_ours(run_dir)
     record = {} if overwrite else check_same(config, run_dir)
@@ -118,16 +129,16 @@ def forecast(
         warmed=progress.warmed,
     )
     with stage("looking for what is suspicious in the text"):
-        looked = {name: Looked(text) for name, text in texts.items()}
+        looked = {name: Looked(text) for name, text in texts.items()} if world.is_main else {}
     disk = preparing = None
-    if finished is None:
+    if finished is None and world.is_main:
         with stage("encoding a sample"):
             disk, preparing = expense(
                 config, run_dir, used, tokenizer, pieces=pieces, overwrite=overwrite, reading_s=reading_s
             )
     length = None
     if finished is None and "valid" in used:
-        length = length_of(config, used, None if new else tokenizer, progress, stage, is_thorough=timed)
+        length = length_of(config, used, None if new else tokenizer, progress, world, stage, is_thorough=timed)
     n_updates = config.training.last_step if config.training.max_epochs is None else None
     references = used["valid"].target if "valid" in used else []
     return Forecast(
@@ -135,7 +146,7 @@ def forecast(
         step=progress.step,
         finished=finished,
         replaces=overwrite and bool(checkpoints),
-        texts=_sizes(used, looked),
+        texts=_sizes(used, looked) if world.is_main else {},
         tokenizer=origin,
         pieces=pieces,
         parameters=count(config.counted, source_vocab=pieces[0], target_vocab=pieces[1]).total,

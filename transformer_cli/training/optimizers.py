@@ -19,6 +19,8 @@ Groups = list[dict[str, Any]]
 """Parameters, as a recipe gets them, in groups with their `weight_decay`; `hidden` are the matrices inside of layers,
 `rows`, for each parameter, how many each of the matrices has that it is made of; None: it is one; `dtype` is what the
 model computes in. The loop sets the rate, `lr`, of each before each update."""
+FUSED = "cpu", "cuda"
+"""Devices that PyTorch has a fused kernel of Adam for."""
 
 
 class Uncompiled(torch.optim.Optimizer):
@@ -75,7 +77,7 @@ def adamw(groups: Groups, options: TrainingConfig) -> AdamW:
 def adam_options(groups: Groups, options: TrainingConfig) -> dict[str, Any]:
     devices = {parameter.device.type for group in groups for parameter in group["params"]}
     # The loop sets the rate before each update.
-    return {"lr": 0.0, "betas": tuple(options.betas), "eps": options.eps, "fused": devices <= {"cpu", "cuda"}}
+    return {"lr": 0.0, "betas": tuple(options.betas), "eps": options.eps, "fused": devices <= {*FUSED}}
 
 
 def can_leave_out(optimizer: torch.optim.Optimizer) -> bool:

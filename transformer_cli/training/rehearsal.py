@@ -14,13 +14,12 @@ import numpy as np
 from transformer_cli.config.run import RunConfig
 from transformer_cli.data import batching, loader
 from transformer_cli.data.corpus import Corpus
-from transformer_cli.machine import device_of
 from transformer_cli.temporary import temporary_directory
 from transformer_cli.tokenizer import Tokenizer
 from transformer_cli.training.clock import WARM_UP_S, Horizon, Left
 from transformer_cli.training.listening import Listener, Stage
 from transformer_cli.training.loop import fit
-from transformer_cli.training.parallel import joined
+from transformer_cli.training.parallel import World
 from transformer_cli.training.progress import Progress
 from transformer_cli.training.run import Run
 from transformer_cli.training.signals import StopRequest
@@ -33,8 +32,8 @@ PLANNED = 200_000
 SECONDS = 3.0
 """Of updates that are timed; a few of them, however long they take."""
 FEW, MANY = 128, 512
-"""Target tokens of two sizes of smaller updates, to tell what a whole one takes; with fewer, products are not in
-proportion."""
+"""Target tokens of each process in two sizes of smaller updates, to tell what a whole one takes; with fewer, products
+are not in proportion."""
 COSTLY_S = 2.0
 """A whole update that would take longer is not waited for."""
 ENDLESS = 10**9
@@ -60,6 +59,7 @@ def length_of(
     texts: Mapping[str, Corpus],
     tokenizer: Tokenizer | None,
     progress: Progress,
+    world: World,
     stage: Stage,
     *,
     is_thorough: bool,
@@ -68,7 +68,7 @@ def length_of(
     would have, None where one is still to be trained. is_thorough: from all of the text, and from whole updates."""
     given = {name: texts[name] if is_thorough else texts[name].sample(PAIRS) for name in ("train", "valid")}
     is_all = len(given["train"]) == len(texts["train"])
-    with temporary_directory() as folder, joined(device_of(config)) as world:
+    with temporary_directory() as folder:
         place = Path(world.share(str(folder))) / "run"
         rehearsed = _rehearsed(config, is_all=is_all, has_tokenizer=tokenizer is not None)
         run = Run(rehearsed, place, Listener(stage=stage), world, StopRequest())
@@ -132,10 +132,11 @@ def _time_parts(run: Run, learner: Learner, horizon: Horizon) -> int:
     """Have the clock know the pace of whole updates from smaller ones, of some sentences of each batch: two sizes tell
     apart what an update takes whatever its size. Returns how many; 0 where whole ones are soon made."""
     whole = horizon.tokens_per_epoch / horizon.updates_per_epoch
-    if whole <= MANY:
+    if whole <= MANY * run.world.size:
         return 0
-    _of_a_part(run, learner, FEW / whole)  # the very first one takes memory, too
-    (few, few_s), (many, many_s) = (_of_a_part(run, learner, tokens / whole, n=2) for tokens in (FEW, MANY))
+    shares = [tokens * run.world.size / whole for tokens in (FEW, MANY)]
+    _of_a_part(run, learner, shares[0])  # the very first one takes memory, too
+    (few, few_s), (many, many_s) = (_of_a_part(run, learner, share, n=2) for share in shares)
     each = max(0.0, many_s - few_s) / max(1.0, many - few)
     whole_s = each * whole + max(0.0, many_s - each * many)
     if whole_s <= COSTLY_S:

@@ -261,8 +261,8 @@ class Run:
 
     def _asked(self) -> list[float]:
         """Whether to stop, as numbers that add up over the processes. Time is over where less is left of it than one of
-        each kind of work took last."""
-        return self.stop.asked(next_s=sum(self.clock.latest.values()) + self.keeper.to_end_s())
+        each kind of work takes."""
+        return self.stop.asked(next_s=self.horizon.next_s(self.clock) + self.keeper.to_end_s())
 
     def _spent_s(self) -> float:
         """All that the run would have taken if it ended with the update at hand."""
