@@ -38,7 +38,7 @@ from transformer_cli.errors import DataError, DivergedError, Interrupted, UsageE
 from transformer_cli.machine import Machine, decide
 from transformer_cli.model.positions import sinusoids
 from transformer_cli.model.transformer import Transformer
-from transformer_cli.training import clock, objective, run, signals, validation
+from transformer_cli.training import clock, objective, reporting, run, signals, validation
 from transformer_cli.training.clock import Clock
 from transformer_cli.training.forecast import forecast
 from transformer_cli.training.listening import Advance, unseen
@@ -718,6 +718,19 @@ def test_an_update_of_numbers_that_are_not_finite_is_skipped_and_counted(monkeyp
     assert [event["step"] for event in events(Path("run")) if event["event"] == "skipped"] == [3, 4, 7]
     assert final_state(Path("run"))[2]["skipped"] == 0
     assert all(tensor.isfinite().all() for tensor in final_state(Path("run"))[0].values())
+
+
+def test_of_many_lines_of_such_an_update_the_first_are_named_and_all_are_kept(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(reporting, "LONGEST_LIST", 12)
+    bad_losses(monkeypatch, 3)
+    warnings: list[str] = []
+    train(settings(budget_tokens=200), Path("run"), listener=Listener(warn=warnings.append))
+    [said] = [line for line in warnings if "not finite" in line]
+    [kept] = [event["lines"] for event in events(Path("run")) if event["event"] == "skipped"]
+    assert len(kept) > 12
+    [first] = re.findall(r"in a row; (pairs .*\d), \.\.\.: metrics.jsonl has all\)", said)
+    assert kept.startswith(f"{first}, ")
+    assert len(first) <= 12
 
 
 def test_more_of_them_in_a_row_than_allowed_end_training(monkeypatch: pytest.MonkeyPatch) -> None:

@@ -25,6 +25,8 @@ SILENCE_S = 60.0
 """A line comes at least this often, so that a slow run does not look like a dead one."""
 FIRST_S = 2.0
 """After so many seconds of updates the first line comes, and what is known of the end."""
+LONGEST_LIST = 400
+"""Characters of the lines of an update that was not made: on many GPUs they are thousands."""
 ARROW = "  ->  "
 
 
@@ -116,13 +118,16 @@ class Reporter:
         self.tokens, self.targets, self.seconds = 0, 0, 0.0
 
     def skipped(self, progress: Progress, update: Update, suspects: str) -> str:
-        """An update was not made; returns what was said of it."""
+        """An update was not made; returns what was said of it. suspects: the lines that may be why."""
         progress.elapsed_s += self.clock.lap("update")
+        first, is_cut = suspects[:LONGEST_LIST], len(suspects) > LONGEST_LIST
+        named = f"{first.rsplit(', ', 1)[0]}, ...: {METRICS} has all" if is_cut else suspects
         words = (
             f"update {progress.step:,}: loss {update.loss:g}, gradient norm {update.gradient_norm:g}, "
-            f"{update.fault} is not finite; the update was not made ({progress.skipped:,} in a row; {suspects})"
+            f"{update.fault} is not finite; the update was not made ({progress.skipped:,} in a row; {named})"
         )
-        self._write(event="skipped", step=progress.step, fault=update.fault, in_a_row=progress.skipped)
+        skipped = {"step": progress.step, "fault": update.fault, "in_a_row": progress.skipped, "lines": suspects}
+        self._write(event="skipped", **skipped)
         self.listener.warn(words)
         return words
 
