@@ -19,7 +19,7 @@ from transformer_cli.cli import failures
 from transformer_cli.cli.app import main
 from transformer_cli.config.run import RunConfig
 from transformer_cli.config.source import dump_config, load_config
-from transformer_cli.errors import ConfigError, ModelError
+from transformer_cli.errors import ConfigError, ModelError, ResourceError
 from transformer_cli.machine import Machine, begin_or_resume, decide, settle
 from transformer_cli.processor import imitates
 
@@ -223,6 +223,18 @@ def test_a_gpu_trains_in_what_its_tensor_cores_have(
     monkeypatch.setattr(torch.cuda, "get_device_capability", lambda: capability)
     found = machine.decide(RunConfig())
     assert (found.device, found.precision) == ("cuda", precision)
+
+
+def test_several_processes_train_on_the_cpu_of_a_mac(monkeypatch: pytest.MonkeyPatch) -> None:
+    """Nothing sums what they compute on its GPU: to try it was a bug of tx's."""
+    monkeypatch.setattr(torch.cuda, "is_available", lambda: False)
+    monkeypatch.setattr(torch.backends.mps, "is_available", lambda: True)
+    assert [machine.device_of(RunConfig(device=device)) for device in ("auto", "mps", "cpu")] == ["mps", "mps", "cpu"]
+    for name, value in {"WORLD_SIZE": 2, "RANK": 0, "MASTER_ADDR": "localhost", "MASTER_PORT": 1}.items():
+        monkeypatch.setenv(name, str(value))
+    assert machine.device_of(RunConfig()) == "cpu"
+    with pytest.raises(ResourceError, match="device mps is for one process: PyTorch sums nothing"):
+        machine.device_of(RunConfig(device="mps"))
 
 
 @pytest.fixture
