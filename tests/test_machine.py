@@ -35,13 +35,15 @@ def nothing_is_measured(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(machine, "imitates", lambda precision, device: False)  # whatever processor this is
 
 
-@pytest.fixture
-def old_processor(monkeypatch: pytest.MonkeyPatch) -> None:
-    """One with AVX2 alone, as oneDNN tells."""
+@pytest.fixture(params=["as oneDNN tells", "without oneDNN"])
+def old_processor(request: pytest.FixtureRequest, monkeypatch: pytest.MonkeyPatch) -> None:
+    """One with AVX2 alone; or any that PyTorch has been built for without oneDNN, whose operations are not there then:
+    on a Mac."""
     monkeypatch.setattr(machine, "imitates", imitates)
     told = SimpleNamespace(_is_mkldnn_bf16_supported=lambda: False, _is_mkldnn_fp16_supported=lambda: False)
-    monkeypatch.setattr(torch.backends.mkldnn, "is_available", lambda: True)
-    monkeypatch.setattr(torch.ops, "mkldnn", told)
+    has_onednn = request.param == "as oneDNN tells"
+    monkeypatch.setattr(torch.backends.mkldnn, "is_available", lambda: has_onednn)
+    monkeypatch.setattr(torch.ops, "mkldnn", told if has_onednn else SimpleNamespace())
 
 
 @pytest.fixture
