@@ -121,8 +121,8 @@ def untrainable(config: RunConfig) -> Iterator[Contradiction]:
 
 
 def _run(config: RunConfig) -> Iterator[Contradiction]:
-    if config.name == "latest":
-        yield Contradiction.of("a run cannot be named `latest`: runs/latest names the last run", "name")
+    if (config.name or "").lower() == "latest":  # to a Mac's disk the same name
+        yield Contradiction.of(f"a run cannot be named `{config.name}`: runs/latest names the last run", "name")
 
 
 def _architecture(config: RunConfig) -> Iterator[Contradiction]:
