@@ -58,7 +58,7 @@ def _plain() -> Iterator[None]:
     with ExitStack() as entered:
         entered.enter_context(torch.inference_mode(False))
         entered.enter_context(torch.enable_grad())
-        for kind in ("cpu", "cuda"):
+        for kind in ("cpu", "cuda", "mps"):
             if torch.is_autocast_enabled(kind):
                 entered.enter_context(torch.autocast(kind, enabled=False))
         if torch.get_default_device().type != "cpu":
