@@ -130,6 +130,7 @@ def _no_disk_is_waited_for() -> Iterator[None]:
     test looks at, and the answers took more than a tenth of all."""
     with pytest.MonkeyPatch.context() as patch:
         patch.setattr(os, "fsync", lambda descriptor: os.fstat(descriptor) and None)
+        patch.setattr("transformer_cli.descriptor.FULLY", None)
         yield
 
 

@@ -9,6 +9,7 @@ import copy
 import json
 import os
 import resource
+import sys
 from collections.abc import Iterator, Sequence
 from contextlib import contextmanager
 from typing import Any
@@ -77,4 +78,4 @@ def little_memory() -> Iterator[None]:
 
 
 def _most() -> int:
-    return 1024 * resource.getrusage(resource.RUSAGE_SELF).ru_maxrss
+    return (1 if sys.platform == "darwin" else 1024) * resource.getrusage(resource.RUSAGE_SELF).ru_maxrss

@@ -179,6 +179,24 @@ def test_the_real_disk_flushes_the_file_and_then_its_directory(tmp_path, monkeyp
     assert flushed == [(tmp_path / "a").stat().st_ino, tmp_path.stat().st_ino]
 
 
+@pytest.mark.parametrize("failure", [None, OSError(errno.ENOTSUP, os.strerror(errno.ENOTSUP))])
+def test_where_the_system_keeps_a_flush_from_the_disk_the_disk_is_asked_itself(tmp_path, monkeypatch, failure):
+    """macOS does; a disk of a server there knows only the ordinary way."""
+    asked = []
+
+    def fully(descriptor, number):
+        asked.append((number, os.fstat(descriptor).st_ino))
+        if failure:
+            raise failure
+
+    monkeypatch.setattr(os, "fsync", lambda descriptor: asked.append(("fsync", os.fstat(descriptor).st_ino)))
+    monkeypatch.setattr("fcntl.fcntl", fully)
+    monkeypatch.setattr("transformer_cli.descriptor.FULLY", 51)
+    files.write_text(tmp_path / "a", "text")
+    places = [path.stat().st_ino for path in (tmp_path / "a", tmp_path)]
+    assert asked == [(how, place) for place in places for how in (51, "fsync")[: 2 if failure else 1]]
+
+
 @pytest.mark.parametrize("number", [errno.EINVAL, errno.ENOTSUP, errno.EBADF, errno.EACCES, errno.EPERM, errno.EIO])
 def test_a_directory_that_knows_no_flushing_is_none_that_fails(tmp_path, monkeypatch, number):
     class NoFlushing(files.Disk):

@@ -19,7 +19,7 @@ from transformer_cli.cli import failures
 from transformer_cli.cli.app import main
 from transformer_cli.config.run import RunConfig
 from transformer_cli.config.source import dump_config, load_config
-from transformer_cli.errors import ConfigError, ModelError
+from transformer_cli.errors import ConfigError, ModelError, ResourceError
 from transformer_cli.machine import Machine, begin_or_resume, decide, settle
 from transformer_cli.processor import imitates
 
@@ -35,13 +35,15 @@ def nothing_is_measured(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(machine, "imitates", lambda precision, device: False)  # whatever processor this is
 
 
-@pytest.fixture
-def old_processor(monkeypatch: pytest.MonkeyPatch) -> None:
-    """One with AVX2 alone, as oneDNN tells."""
+@pytest.fixture(params=["as oneDNN tells", "without oneDNN"])
+def old_processor(request: pytest.FixtureRequest, monkeypatch: pytest.MonkeyPatch) -> None:
+    """One with AVX2 alone; or any that PyTorch has been built for without oneDNN, whose operations are not there then:
+    on a Mac."""
     monkeypatch.setattr(machine, "imitates", imitates)
     told = SimpleNamespace(_is_mkldnn_bf16_supported=lambda: False, _is_mkldnn_fp16_supported=lambda: False)
-    monkeypatch.setattr(torch.backends.mkldnn, "is_available", lambda: True)
-    monkeypatch.setattr(torch.ops, "mkldnn", told)
+    has_onednn = request.param == "as oneDNN tells"
+    monkeypatch.setattr(torch.backends.mkldnn, "is_available", lambda: has_onednn)
+    monkeypatch.setattr(torch.ops, "mkldnn", told if has_onednn else SimpleNamespace())
 
 
 @pytest.fixture
@@ -223,6 +225,18 @@ def test_a_gpu_trains_in_what_its_tensor_cores_have(
     monkeypatch.setattr(torch.cuda, "get_device_capability", lambda: capability)
     found = machine.decide(RunConfig())
     assert (found.device, found.precision) == ("cuda", precision)
+
+
+def test_several_processes_train_on_the_cpu_of_a_mac(monkeypatch: pytest.MonkeyPatch) -> None:
+    """Nothing sums what they compute on its GPU: to try it was a bug of tx's."""
+    monkeypatch.setattr(torch.cuda, "is_available", lambda: False)
+    monkeypatch.setattr(torch.backends.mps, "is_available", lambda: True)
+    assert [machine.device_of(RunConfig(device=device)) for device in ("auto", "mps", "cpu")] == ["mps", "mps", "cpu"]
+    for name, value in {"WORLD_SIZE": 2, "RANK": 0, "MASTER_ADDR": "localhost", "MASTER_PORT": 1}.items():
+        monkeypatch.setenv(name, str(value))
+    assert machine.device_of(RunConfig()) == "cpu"
+    with pytest.raises(ResourceError, match="device mps is for one process: PyTorch sums nothing"):
+        machine.device_of(RunConfig(device="mps"))
 
 
 @pytest.fixture

@@ -20,7 +20,7 @@ from contextlib import contextmanager, suppress
 from pathlib import Path
 from typing import Any, BinaryIO, cast
 
-from transformer_cli.descriptor import Descriptor
+from transformer_cli.descriptor import Descriptor, flush
 from transformer_cli.errors import DataError, ResourceError, TxError
 from transformer_cli.trouble import anothers, hint_of, is_failing, missing, reason_of, room_of
 
@@ -45,7 +45,7 @@ class Disk:
         return os.write(descriptor, data)
 
     def sync(self, descriptor: int) -> None:
-        os.fsync(descriptor)
+        flush(descriptor)
 
     def close(self, descriptor: int) -> None:
         os.close(descriptor)

@@ -14,7 +14,7 @@ from pydantic import TypeAdapter, ValidationError
 
 from transformer_cli.config.run import RunConfig
 from transformer_cli.config.section import PositiveInt
-from transformer_cli.environment import local_rank, local_size, processors, repeat_sums
+from transformer_cli.environment import local_rank, local_size, place, processors, repeat_sums
 from transformer_cli.errors import ModelError, ResourceError
 from transformer_cli.processor import has_bf16_instructions, imitates
 from transformer_cli.spinning import spin_while_idle
@@ -238,9 +238,16 @@ def product_rate(dtype: torch.dtype, *, size: int = 1024, seconds: float = 0.05)
 def device_of(config: RunConfig) -> str:
     """The device of this process. Raises ResourceError for one that isn't there."""
     wanted = config.device
-    there = {"cpu": True, "cuda": torch.cuda.is_available(), "mps": torch.backends.mps.is_available()}
+    has_mps = torch.backends.mps.is_available()
+    is_shared = has_mps and place().size > 1
+    there = {"cpu": True, "cuda": torch.cuda.is_available(), "mps": has_mps and not is_shared}
     if wanted == "auto":
         wanted = next(name for name in ("cuda", "mps", "cpu") if there[name])
+    if wanted == "mps" and is_shared:
+        raise ResourceError(
+            "device mps is for one process: PyTorch sums nothing over several of what they compute there",
+            hint="train in one; `device: auto` takes the CPU for several",
+        )
     if not there[wanted]:
         raise ResourceError(f"device {wanted} is not available here", hint="`device: auto` takes what there is")
     # Under torchrun each process has a GPU of its own.

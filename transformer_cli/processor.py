@@ -34,8 +34,9 @@ def has_bf16_instructions() -> bool | None:
 
 def imitates(precision: str, device: str) -> bool:
     """Whether a CPU has no instructions for such products: PyTorch's own take a hundred times as long as fp32's, and
-    more (0.5 GFLOP/s for 75 to 145, two cores with AVX2). Only oneDNN tells."""
+    more (0.5 GFLOP/s for 75 to 145, two cores with AVX2). Only oneDNN tells; without it, as on a Mac, there are only
+    PyTorch's own."""
     told = {"bf16": "_is_mkldnn_bf16_supported", "fp16": "_is_mkldnn_fp16_supported"}.get(precision)
-    if device != "cpu" or told is None or not torch.backends.mkldnn.is_available():
+    if device != "cpu" or told is None:
         return False
-    return not getattr(torch.ops.mkldnn, told, lambda: True)()
+    return not torch.backends.mkldnn.is_available() or not getattr(torch.ops.mkldnn, told, lambda: True)()

@@ -11,6 +11,7 @@ The command's time is that of the whole file less that of one line, so that its 
 without `decoding.workers`, which a service has not. A client sends a sentence, waits for its translation, and sends the
 next. `beside strangers`: while others hold as many connections without ever finishing a request, and send garbage and
 bodies that are too large. Clients are threads of one process, on the same machine as the service.
+For Linux.
 """
 
 from __future__ import annotations

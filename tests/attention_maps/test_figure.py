@@ -6,10 +6,12 @@ import io
 import re
 import unicodedata
 import xml.etree.ElementTree as ElementTree
+from types import SimpleNamespace
 
 import matplotlib
 import numpy as np
 import pytest
+from matplotlib import font_manager
 from matplotlib.font_manager import findfont, get_font
 from matplotlib.image import imread
 from synthetic import synthetic_maps
@@ -129,6 +131,14 @@ def test_any_script_finds_a_font_or_the_missing_character_is_named(monkeypatch):
 def test_the_font_that_is_to_be_installed_has_the_script(chars, expected):
     """It used to be Noto Sans CJK for all of them, which has none but the first."""
     assert fonts.to_install(chars) == expected
+
+
+def test_fonts_of_boxes_and_of_pictures_are_not_asked(monkeypatch):
+    """A Mac's LastResort would come first, and has every character there is."""
+    names = [".LastResort", "Last Resort High-Efficiency", "Apple Color Emoji", ".Apple Color Emoji UI", "Geneva"]
+    found = [SimpleNamespace(name=name, fname=name, style="normal", weight=400) for name in names]
+    monkeypatch.setattr(font_manager, "fontManager", SimpleNamespace(ttflist=found))
+    assert list(fonts._installed()) == [("Geneva", "Geneva")]
 
 
 SANS = (

@@ -15,7 +15,7 @@ ENDS = [
     (signal.SIGINT, 130, "interrupted"),
     (signal.SIGTERM, 143, "terminated"),
     (signal.SIGHUP, 129, "the terminal was closed"),
-    (signal.SIGUSR1, 138, "ended by SIGUSR1"),
+    (signal.SIGUSR1, 128 + signal.SIGUSR1, "ended by SIGUSR1"),
 ]
 each_signal = pytest.mark.parametrize(("number", "code", "words"), ENDS)
 START = """

@@ -39,6 +39,7 @@ UNTAUGHT = "new pieces (tokenizer.extend) could not learn: training.freeze keeps
     ("wrong", "expected", "right"),
     [
         ("name: «latest»", "a run cannot be named `latest`", "name: later"),
+        ("name: «Latest»", "a run cannot be named `Latest`", "name: later"),
         ("model: {d_model: «100»}", "d_model 100 is not divisible by 8 heads", "model: {d_model: 104}"),
         ("model: {d_model: 12, n_heads: «8»}", "d_model 12 is not", "model: {d_model: 12, n_heads: 8, d_head: 3}"),
         (

@@ -6,6 +6,7 @@ import errno
 import gc
 import os
 import signal
+import sys
 import time
 from collections.abc import Iterator
 from pathlib import Path
@@ -22,6 +23,7 @@ from transformer_cli.decoding.translator import Translator
 from transformer_cli.decoding.workers import Found, _Left, spread, worth
 from transformer_cli.errors import DivergedError, ResourceError
 
+pytestmark = pytest.mark.skipif(not sys.platform.startswith("linux"), reason="elsewhere one process translates")
 SOURCES = [source for source, _ in PAIRS]
 
 

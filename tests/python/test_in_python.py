@@ -16,7 +16,7 @@ import signal
 import subprocess
 import sys
 from concurrent.futures import ThreadPoolExecutor
-from contextlib import contextmanager
+from contextlib import ExitStack, contextmanager
 from contextvars import copy_context
 from pathlib import Path
 
@@ -408,6 +408,26 @@ def test_what_the_program_does_with_tensors_of_its_own_changes_nothing(run, ente
     plain = results("plain")
     with entered():
         assert results("within") == plain
+
+
+def test_a_macs_gpu_goes_on_with_its_own_random_numbers(monkeypatch):
+    states = ["the program's"]
+    monkeypatch.setattr(torch.backends.mps, "is_available", lambda: True)
+    monkeypatch.setattr(torch.mps, "get_rng_state", lambda: states[-1])
+    monkeypatch.setattr(torch.mps, "set_rng_state", states.append)
+    tx.train("tiny", run_dir="x", settings=FEW | {"device": "cpu"}, quiet=True)
+    assert states == ["the program's"] * 2
+
+
+def test_no_device_computes_in_the_precision_that_the_program_entered():
+    devices = ("cpu", "mps")  # for CUDA there has to be some
+    with ExitStack() as entered:
+        for device in devices:
+            entered.enter_context(torch.autocast(device, dtype=torch.bfloat16))
+        before = [torch.is_autocast_enabled(device) for device in devices]
+        with host.given_back():
+            assert not any(map(torch.is_autocast_enabled, devices))
+        assert [torch.is_autocast_enabled(device) for device in devices] == before
 
 
 def test_each_model_computes_by_its_own_choices(run):

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import http.client
 import json
+import resource
 import socket
 import threading
 import time
@@ -319,6 +320,26 @@ def test_an_answer_may_take_longer_than_its_question(serving, monkeypatch):
     service.translate = lambda *asked: time.sleep(0.4) or translate(*asked)
     with Served(service) as served:
         assert served.translate(LINE)[0]["translation"] == "i want a beer"
+
+
+@pytest.mark.parametrize(
+    ("soft", "hard", "asked", "room"),
+    [
+        (1024, 1024, None, 500),
+        (256, resource.RLIM_INFINITY, 564, 500),
+        (256, 4096, 564, 500),
+        (256, 256, 256, 192),
+        (resource.RLIM_INFINITY, resource.RLIM_INFINITY, None, 500),
+        (20, 20, 20, 1),
+    ],
+)
+def test_there_are_files_for_all_connections_that_are_let_in(monkeypatch, soft, hard, asked, room):
+    """A Mac's shells begin with 256: beside 420 clients that did nothing nobody was answered, nor told why."""
+    limits = []
+    monkeypatch.setattr(resource, "getrlimit", lambda kind: (soft, hard))
+    monkeypatch.setattr(resource, "setrlimit", lambda kind, told: limits.append(told))
+    assert server.room_for.__wrapped__(500) == room
+    assert limits == ([(asked, hard)] if asked else [])
 
 
 def test_connections_that_do_nothing_keep_nobody_out_for_long(served, monkeypatch):

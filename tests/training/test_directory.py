@@ -310,6 +310,19 @@ def test_overwriting_leaves_the_files_of_others_in_the_folders_of_a_run() -> Non
     assert [path.read_text(encoding="utf-8") for path in others] == ["mine"] * len(others)
 
 
+def test_what_a_mac_puts_into_every_folder_keeps_no_run_from_its_place() -> None:
+    """The folder of a checkpoint was not empty without it, and so no new one of that name could be written."""
+    folders = [path for path in RUN.rglob("*") if path.is_dir()]
+    assert {"checkpoints", "data"} < {folder.name for folder in folders}
+    for folder in folders:
+        for name in (".DS_Store", "._manifest.json"):
+            (folder / name).write_bytes(b"a Mac's")
+    step = list_checkpoints(RUN)[-1].name
+    train(settings(training={"max_steps": int(step.removeprefix("step-"))}), RUN, overwrite=True)
+    assert [path.name for path in list_checkpoints(RUN)][-1] == step
+    assert not list((RUN / "checkpoints" / step).glob(".*"))
+
+
 @pytest.mark.parametrize("overwrite", [False, True])
 def test_nothing_that_a_killed_writer_left_outlives_the_next_start(overwrite: bool) -> None:
     """Of a run that had finished nothing is saved again, and only that swept."""

@@ -58,6 +58,7 @@ def test_all_hear_what_one_says_and_what_all_say(n: int, tmp_path: Path) -> None
     assert codes(start(n, lambda _: talk(), tmp_path), limit_s=60) == [0] * n
 
 
+@pytest.mark.skipif(not Path("/proc/self/fd").exists(), reason="shows what a process has open")
 def test_nobody_connects_to_the_store_once_processes_watch_each_other(tmp_path: Path) -> None:
     """Whoever keeps the store looks up the name of each who does, and answers none of the others while it waits for a
     name server: those would be taken for gone."""
@@ -264,7 +265,7 @@ def test_the_end_of_the_time_on_one_process_stops_both_at_the_same_step_saved(
         with at_update(3, two_hours_later if rank else lambda: None), learned_pairs(f"learned-{rank}"):
             train(changed, Path("run"))
 
-    assert codes(start(2, part, tmp_path), limit_s=60) == [138, 138]
+    assert codes(start(2, part, tmp_path), limit_s=60) == [128 + signal.SIGUSR1] * 2
     words = "training.max_hours, 60 min, is nearly over: stopped after step 4 of 12; everything is saved"
     assert words in (tmp_path / "0").read_text()
     assert [len(Path(f"learned-{rank}").read_text().split("\n")[:-1]) for rank in range(2)] == [4, 4]

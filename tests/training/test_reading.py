@@ -83,6 +83,10 @@ def all_end_well(n: int, action: Callable[[World], object], place: Path) -> None
     assert codes(start(n, act, place), limit_s=60) == [0] * n
 
 
+by_number = pytest.mark.skipif(not Path("/proc/self/fd").exists(), reason="files of other processes are for Linux")
+
+
+@by_number
 def test_of_a_machine_the_first_process_unpacks_and_all_read_that(tmp_path: Path, temporary: Path) -> None:
     data = settings()
 
@@ -96,6 +100,7 @@ def test_of_a_machine_the_first_process_unpacks_and_all_read_that(tmp_path: Path
     assert left(temporary) == []
 
 
+@by_number
 def test_a_text_that_comes_again_is_unpacked_once(tmp_path: Path) -> None:
     data = settings(train=[{"text": "text", "both": True}, {"text": "text"}])
 
@@ -108,6 +113,7 @@ def test_a_text_that_comes_again_is_unpacked_once(tmp_path: Path) -> None:
     all_end_well(2, action, tmp_path)
 
 
+@by_number
 def test_each_machine_has_files_of_its_own(tmp_path: Path) -> None:
     """Two in turns: a process of one sees none of the other's, or by that number another process."""
     data, stat = settings(), os.stat
@@ -146,6 +152,7 @@ def something_else(path: Any, *others: Any, **named: Any) -> os.stat_result:
     return os.lstat("text.de.gz")
 
 
+@by_number
 @pytest.mark.parametrize(("call", "says"), [("open", refused), ("stat", missing), ("stat", something_else)])
 def test_a_process_that_may_not_open_those_unpacks_by_itself(
     call: str, says: Callable[..., Any], tmp_path: Path

@@ -14,6 +14,9 @@ PREFERRED = ("DejaVu Sans", "Noto Sans CJK SC", "Noto Sans", "Noto Naskh Arabic"
 """Asked first, in this order; matplotlib brings the first one along."""
 
 REGULAR = (400, "normal", "regular")
+SHOWS_NOTHING = re.compile(r"\.?Last ?Resort|.*Colou?r Emoji")
+"""Fonts of boxes for every character there is, and of pictures that no figure can show; macOS begins names of its own
+with a dot, which come first."""
 EMOJI = re.compile("[\u20e3\u2600-\u27bf\u2b00-\u2bff\U0001f000-\U0001faff]")
 _AFTER_SCRIPT = re.compile(
     " (LETTER|CAPITAL|SMALL|SYLLAB|SIGN|SYMBOL|VOWEL|CHARACTER|LIGATURE|CONSONANT|IDEOGRAM|UNIFIED|COMPATIBILITY|MARK"
@@ -103,7 +106,7 @@ def _installed() -> Iterator[tuple[str, str]]:
     fonts = {
         font.name: font.fname
         for font in font_manager.fontManager.ttflist
-        if font.style == "normal" and font.weight in REGULAR and not font.name.startswith("Last Resort")
+        if font.style == "normal" and font.weight in REGULAR and not SHOWS_NOTHING.match(font.name)
     }
     yield from sorted(fonts.items(), key=lambda font: (order.get(font[0], len(order)), font[0]))
 

@@ -27,7 +27,7 @@ class RunConfig(Section):
     seed: NonNegativeInt = 1
     """Every random choice derives from it."""
     device: Literal["auto", "cpu", "cuda", "mps"] = "auto"
-    """auto: CUDA, then MPS, then CPU."""
+    """auto: CUDA, then MPS, unless several processes train, then CPU."""
     precision: Literal["auto", "fp32", "bf16", "fp16"] = "auto"
     """Of activations and matrix products; weights and moments stay in fp32. auto: bf16 on a CPU with instructions for
     it (AVX512-BF16, AMX; measured where the system does not tell) and on a GPU whose tensor cores support it, fp16
@@ -121,8 +121,8 @@ def untrainable(config: RunConfig) -> Iterator[Contradiction]:
 
 
 def _run(config: RunConfig) -> Iterator[Contradiction]:
-    if config.name == "latest":
-        yield Contradiction.of("a run cannot be named `latest`: runs/latest names the last run", "name")
+    if (config.name or "").lower() == "latest":  # to a Mac's disk the same name
+        yield Contradiction.of(f"a run cannot be named `{config.name}`: runs/latest names the last run", "name")
 
 
 def _architecture(config: RunConfig) -> Iterator[Contradiction]:

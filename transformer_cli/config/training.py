@@ -85,7 +85,8 @@ class TrainingConfig(Section):
     max_epochs: PositiveInt | None = None
     """Passes over the training text after which training ends."""
     max_hours: PositiveFloat | None = None
-    """Hours after which `tx train` saves everything and stops (exit code 138); the same command continues."""
+    """Hours after which `tx train` saves everything and stops (exit code 138, on macOS 158); the same command
+    continues."""
     stop_loss: PositiveFloat | None = None
     """End as soon as the mean training loss of an epoch falls below this."""
     patience: PositiveInt | None = None

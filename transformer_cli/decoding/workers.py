@@ -85,7 +85,9 @@ class _Left:
     """
 
     def __init__(self, n: int) -> None:
-        self._file = os.memfd_create("batches")
+        self._file: int
+        if sys.platform == "linux":  # which alone has such files: see `worth`
+            self._file = os.memfd_create("batches")
         with open(self._file, "wb", closefd=False) as file:
             file.write(np.arange(n, dtype=np.int64).tobytes())
         os.lseek(self._file, 0, os.SEEK_SET)

@@ -12,7 +12,7 @@ from threading import Lock
 from typing import TYPE_CHECKING, Any
 
 from transformer_cli.errors import UsageError
-from transformer_cli.python.host import given_back
+from transformer_cli.python.host import given_back, random_numbers_given_back
 from transformer_cli.python.words import check_name, in_pythons_words, overrides, warn
 from transformer_cli.wording import what_is
 
@@ -56,8 +56,6 @@ def train(
         check_name("run_dir", run_dir, what="the path of a directory", hint="leave it out: runs/NAME")
     loaded = load_config(config, overrides(settings), to_train=True)
 
-    import torch
-
     from transformer_cli.training import run
 
     if not _training.acquire(blocking=False):
@@ -66,8 +64,7 @@ def train(
             hint="one after the other, or each in a process of its own",
         )
     try:
-        devices = range(torch.cuda.device_count()) if torch.cuda.is_initialized() else ()
-        with torch.random.fork_rng(list(devices)), given_back(), nullcontext() if quiet else listener() as listening:
+        with random_numbers_given_back(), given_back(), nullcontext() if quiet else listener() as listening:
             return run.train(loaded, Path(run_dir or f"runs/{loaded.name}"), overwrite=overwrite, listener=listening)
     finally:
         _training.release()

@@ -32,6 +32,18 @@ def given_back(machine: Machine | None = None) -> Iterator[None]:
 
 
 @contextmanager
+def random_numbers_given_back() -> Iterator[None]:
+    """Whatever is drawn or seeded within, the program goes on with its own numbers, on each device that it may use."""
+    import torch
+
+    devices = range(torch.cuda.device_count()) if torch.cuda.is_initialized() else ()
+    with torch.random.fork_rng(list(devices)), ExitStack() as last:
+        if torch.backends.mps.is_available():
+            last.callback(torch.mps.set_rng_state, torch.mps.get_rng_state())
+        yield
+
+
+@contextmanager
 def _switched(machine: Machine | None) -> Iterator[None]:
     from transformer_cli import machine as machines
 
@@ -58,7 +70,7 @@ def _plain() -> Iterator[None]:
     with ExitStack() as entered:
         entered.enter_context(torch.inference_mode(False))
         entered.enter_context(torch.enable_grad())
-        for kind in ("cpu", "cuda"):
+        for kind in ("cpu", "cuda", "mps"):
             if torch.is_autocast_enabled(kind):
                 entered.enter_context(torch.autocast(kind, enabled=False))
         if torch.get_default_device().type != "cpu":

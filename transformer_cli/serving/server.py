@@ -4,11 +4,13 @@ from __future__ import annotations
 
 import asyncio
 import errno
+import functools
+import resource
 import signal
 import socket
 import threading
 from collections.abc import Iterator
-from contextlib import contextmanager
+from contextlib import contextmanager, suppress
 from typing import Any
 
 import uvicorn
@@ -20,7 +22,9 @@ from transformer_cli.serving.guard import failure
 from transformer_cli.serving.messages import SLOW_S
 
 MAX_CONNECTIONS = 500
-"""Open at once; each takes one of the files that a process may have, often 1,024."""
+"""Open at once; each takes one of the files that a process may have, often 1,024, on a Mac 256 until it asks."""
+SPARE = 64
+"""Files for all else."""
 ALSO_END = [getattr(signal, name) for name in ("SIGHUP", "SIGUSR1") if hasattr(signal, name)]  # not everywhere
 """What ends a service, beside the signals that uvicorn knows."""
 PHRASES = {400: "Bad Request", 408: "Request Timeout", 503: "Service Unavailable"}
@@ -35,7 +39,7 @@ class Protocol(H11Protocol):
 
     def connection_made(self, transport: Any) -> None:
         super().connection_made(transport)
-        if len(self.connections) > MAX_CONNECTIONS:
+        if len(self.connections) > room_for(MAX_CONNECTIONS):
             self._refuse(503, "too many connections: try again later")
         else:
             self._wait()
@@ -88,6 +92,21 @@ class Protocol(H11Protocol):
         head = [b"HTTP/1.1 %d %s" % (status, PHRASES[status].encode()), *map(b": ".join, answer.raw_headers)]
         self.transport.write(b"\r\n".join(head) + b"\r\n\r\n" + bytes(answer.body))
         self.transport.close()
+
+
+@functools.cache
+def room_for(connections: int) -> int:
+    """How many of these may be open. The process is let have as many files, as far as the system does that: one that
+    has no more left tells nobody, and keeps all waiting."""
+    soft, hard = resource.getrlimit(resource.RLIMIT_NOFILE)
+    wanted = connections + SPARE
+    if soft != resource.RLIM_INFINITY and soft < wanted:
+        allowed = wanted if hard == resource.RLIM_INFINITY else min(wanted, hard)
+        with suppress(ValueError, OSError):
+            resource.setrlimit(resource.RLIMIT_NOFILE, (allowed, hard))
+            soft = allowed
+        return max(1, min(connections, soft - SPARE))
+    return connections
 
 
 class Server(uvicorn.Server):

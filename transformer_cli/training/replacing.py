@@ -33,18 +33,21 @@ NO_METRICS = "metrics.damaged"
 FILES = ("best", "last", METRICS, NO_METRICS, WORD_COUNTS, LINES, LEXICON, MEMORY, "config.yaml", "run.json")
 """The files of a run, in the order in which they are deleted: the last proves that the others are a run's."""
 
+LITTER = r"\.DS_Store|\._.+"
+"""Of a Mac's, in every folder that somebody looks into: what goes with the rest of it."""
+
 FOLDERS = {
     "tokenizer": (r"(spm|source|target)\.model|tokenizer\.json", ""),
     "data": (
         rf"(train|valid){volumes.NAME}",
-        r"(pairs|numbers|(source|target)(_offsets)?)\.npy|index\.json|words\.jsonl",
+        rf"(pairs|numbers|(source|target)(_offsets)?)\.npy|index\.json|words\.jsonl|{LITTER}",
     ),
     "checkpoints": (
         r"step-\d{8,18}|damaged-step-\d{8,18}(-\d+)?",
-        manifest.FILES,
+        rf"{manifest.FILES}|{LITTER}",
     ),
     "tensorboard": (r"events\.out\.tfevents\.\d+\.tx", ""),
-    "ctranslate2": (r"[0-9a-f]{16}", r"model\.bin|(spm|source|target)\.model|\w+\.json"),
+    "ctranslate2": (r"[0-9a-f]{16}", rf"model\.bin|(spm|source|target)\.model|\w+\.json|{LITTER}"),
 }
 """The folders of a run: the names of what tx puts there, and the names in that, where it is a folder itself."""
 
