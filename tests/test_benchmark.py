@@ -400,6 +400,9 @@ def test_the_time_of_an_update_is_that_of_its_parts_there_and_back(suite: Any, m
     def forward(self: blocks.LayerNorm, x: torch.Tensor) -> torch.Tensor:
         return Norm.apply(x)
 
+    def relu(x: torch.Tensor) -> torch.Tensor:
+        return Norm.apply(x)
+
     def draw(self: blocks.Dropout, residual: torch.Tensor, x: torch.Tensor) -> torch.Tensor:
         nonlocal now
         now += 0.5
@@ -407,17 +410,20 @@ def test_the_time_of_an_update_is_that_of_its_parts_there_and_back(suite: Any, m
 
     monkeypatch.setattr(blocks.LayerNorm, "forward", forward)
     monkeypatch.setattr(blocks.Dropout, "add", draw)
+    monkeypatch.setitem(blocks.ACTIVATIONS, "relu", relu)  # which dropout of 0 hands on as it is
     monkeypatch.setattr(suite.phases, "time", SimpleNamespace(perf_counter=lambda: now))
     config = load_config("tutorial.yaml", ["model.d_model=8", "model.d_ff=8", "model.n_layers=1"], to_train=True)
     seconds = suite.phases.measured(config, warm=2, updates=3)
     assert {part: spent for part, spent in seconds.items() if spent} == {
         "norms": 3 * 5 * (2 + 3),
+        "activations": 3 * 2 * (2 + 3),
         "dropout and residuals": 3 * 5 * 0.5,
     }
     assert blocks.LayerNorm.forward is forward
     assert blocks.Dropout.add is draw
     assert suite.phases.table(seconds, 3).splitlines()[2:] == [
-        "| norms | 25000.0 | 91 % |",
-        "| dropout and residuals | 2500.0 | 9 % |",
-        "| an update | 27500.0 | 100 % |",
+        "| norms | 25000.0 | 67 % |",
+        "| activations | 10000.0 | 27 % |",
+        "| dropout and residuals | 2500.0 | 7 % |",
+        "| an update | 37500.0 | 100 % |",
     ]

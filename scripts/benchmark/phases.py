@@ -65,7 +65,8 @@ class Clock:
             result = call(*given, **options)
             self._leave()
             first = result[0] if isinstance(result, list | tuple) else result
-            if isinstance(first, Tensor) and first.grad_fn is not None:
+            is_made_here = isinstance(first, Tensor) and not any(first is one for one in given)
+            if is_made_here and first.grad_fn is not None:
                 first.grad_fn.register_prehook(lambda gradients: self._enter(part))
                 first.grad_fn.register_hook(lambda inputs, outputs: self._leave())
             return result
