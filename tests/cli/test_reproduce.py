@@ -13,9 +13,10 @@ from conftest import PAIRS
 
 from transformer_cli.cli import failures
 from transformer_cli.cli.app import main
+from transformer_cli.config.run import RunConfig
 from transformer_cli.config.source import dump_config, load_config
 from transformer_cli.errors import ModelError
-from transformer_cli.training.reproduction import SUFFIX, KeptRun, Results, read, verdicts
+from transformer_cli.training.reproduction import SUFFIX, KeptRun, Results, read, settings_of, verdicts
 
 PRESETS = Path(__file__).parents[2] / "configs"
 
@@ -115,6 +116,24 @@ def test_a_setting_that_results_do_not_know_yet_had_its_default(
     assert tx("reproduce", "mine.yaml", "--run-dir", "runs/again") == 0
     assert tx("reproduce", "mine.yaml", "--set", "training.word_dropout=0.1") == 2
     assert "training.word_dropout: 0.0 then, 0.1 now" in capfd.readouterr().err
+
+
+def test_where_texts_and_a_parent_lie_is_free_but_not_how_they_are_used() -> None:
+    def settings(*those: str) -> RunConfig:
+        return load_config("tiny.yaml", ["data.valid=v", "data.source=de", "data.target=en", *those])
+
+    config = settings("data.train=[{text: a, weight: 2}, {text: b, both: true}]", "training.init_from=runs/x")
+    results = Results.model_validate({"settings": settings_of(config), "runs": [run(1, 2.0)]})
+    assert results.changed(config) == []
+    train, parent = "data.train=[{text: d/a, weight: 2}, {text: d/b, both: true}]", "training.init_from=runs/y"
+    assert results.changed(settings(train, parent)) == []
+    assert results.changed(settings(train)) == ["training.init_from: another run then, None now"]
+    [seen] = results.changed(settings("data.train=[{text: a}, {text: b, both: true}]", parent))
+    assert seen == "data.train: [{'weight': 2.0}, {'both': True}] then, [{}, {'both': True}] now"
+    [whole] = results.changed(settings("data.train=a", parent))
+    assert whole == "data.train: [{'weight': 2.0}, {'both': True}] then, None now"
+    before = Results(settings=results.settings | {"training.init_from": "runs/x"}, runs=results.runs)
+    assert before.changed(settings(train, parent)) == []
 
 
 @pytest.mark.parametrize(

@@ -25,7 +25,7 @@ SUFFIX = ".results.json"
 """Of the file that lies beside `NAME.yaml`."""
 FREE = {
     *("name", "seed", "device", "threads"),
-    *("data.train", "data.valid", "data.test"),
+    *("data.train", "data.valid", "data.test", "training.init_from"),
     *("training.log_every", "training.tensorboard", "training.keep_best", "training.keep_last", "training.max_hours"),
     *("decoding.engine", "decoding.workers", "decoding.batch_size", "decoding.budget_tokens"),
     *("evaluation.comet", "evaluation.tokenize"),
@@ -33,6 +33,10 @@ FREE = {
 }
 """Settings that say where, with what, by which draws and what is kept, not what comes of it: any may be another one.
 Signatures say which model COMET is, and which tokenizer BLEU has."""
+USED = ("data.train", "training.init_from")
+"""Of these what is kept is how they are used, not where they lie: of several texts how often each is seen, and that a
+run begins with another, whose weights it records."""
+BEGUN = "another run"
 
 UNTRAINED = {"average": "a mean of checkpoints", "imported": "another toolkit's model"}
 """What run.json has of a run whose weights are not those of its training."""
@@ -122,7 +126,7 @@ class Results(BaseModel):
 
     def changed(self, config: RunConfig) -> list[str]:
         """The settings that are now others, in words; one that there was not yet then had what is its default now."""
-        kept, now = _bound(self.settings), settings_of(config)
+        kept, now = _bound(self.settings) | _used(self.settings), settings_of(config)
         then = {**settings_of(RunConfig()), **kept}
         keys = [key for key in dict.fromkeys([*kept, *now]) if then.get(key) != now.get(key)]
         return [f"{key}: {then.get(key)} then, {now.get(key)} now" for key in keys]
@@ -184,13 +188,19 @@ def verdicts(results: Results, run: KeptRun) -> list[Verdict]:
 
 def settings_of(config: RunConfig) -> dict[str, Any]:
     """All that a result depends on, by dotted name."""
-    kept = _bound(config.model_dump(mode="json"))
+    used: dict[str, Any] = {"training.init_from": config.training.init_from}
     if isinstance(config.data.train, list):
         without = {"text", "name"}
-        kept["data.train"] = [
+        used["data.train"] = [
             one.model_dump(mode="json", exclude=without, exclude_defaults=True) for one in config.data.train
         ]
-    return kept
+    return _bound(config.model_dump(mode="json")) | _used(used)
+
+
+def _used(settings: Mapping[str, Any]) -> dict[str, Any]:
+    """What of them says how something is used; results have had the place of the run that theirs began with."""
+    used = {key: settings[key] for key in USED if key in settings}
+    return used | ({"training.init_from": BEGUN} if used.get("training.init_from") is not None else {})
 
 
 def _bound(tree: dict[str, Any]) -> dict[str, Any]:
