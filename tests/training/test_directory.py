@@ -43,9 +43,10 @@ from transformer_cli.errors import (
 )
 from transformer_cli.files import json_line
 from transformer_cli.training import directory, replacing
-from transformer_cli.training.directory import check_alike, claimed, trained_in
+from transformer_cli.training.directory import check_alike, check_same, claimed, trained_in
 from transformer_cli.training.forecast import forecast
 from transformer_cli.training.parallel import World
+from transformer_cli.training.reproduction import scored
 from transformer_cli.training.run import Listener, Run, train
 
 pytestmark = pytest.mark.usefixtures("own_threads")
@@ -741,3 +742,41 @@ def test_a_line_that_is_no_event_is_kept_aside_and_said(rest: bytes) -> None:
     assert [json.loads(line)["step"] for line in lines[:-1]][-1] == 152
     assert (RUN / "metrics.damaged").read_bytes() == rest.rstrip(b"\n") + b"\n"
     assert f"{RUN / 'metrics.jsonl'}: 1 line is no event, now kept in metrics.damaged" in warnings
+
+
+@pytest.mark.parametrize(
+    ("schedule", "warmup", "is_told"),
+    [("linear", 1, True), ("warmup-stable-decay", 1, True), ("constant", "50%", True), ("inverse-sqrt", 1, False)],
+)
+def test_a_run_whose_end_was_moved_after_its_rate_had_fallen_is_no_result_of_its_configuration(
+    schedule: str, warmup: int | str, is_told: bool
+) -> None:
+    def last(steps: int, **options: Any) -> RunConfig:
+        return settings(training={"max_steps": steps, "schedule": schedule, "warmup_steps": warmup, **options})
+
+    new = Path("new")
+    train(last(2), new)
+    train(last(2, log_every=7), new)
+    assert "changed" not in read_record(new)
+    train(last(3), new)
+    assert read_record(new).get("changed") == ({"2": {"training.max_steps": 2}} if is_told else None)
+    with pytest.raises(ModelError) as failure:
+        scored(new)
+    assert ("training.max_steps was 2 until update 2, and is 3" in failure.value.message) == is_told
+    train(last(4), new)
+    assert len(read_record(new).get("changed", {})) == 2 * is_told
+
+
+def test_an_end_that_was_moved_and_moved_back_before_an_update_was_made_is_none() -> None:
+    def last(steps: int) -> RunConfig:
+        return settings(training={"max_steps": steps, "schedule": "linear", "warmup_steps": 1})
+
+    new = Path("new")
+    train(last(2), new)
+    record = read_record(new) | {"changed": {"2": {"training.max_steps": 2}}}
+    (new / "run.json").write_text(json.dumps(record))
+    Path("new/config.yaml").write_text(dump_config(last(4)))
+    assert check_same(last(5), new)["changed"] == {"2": {"training.max_steps": 2}}
+    Path("new/config.yaml").write_text(dump_config(last(2)))
+    with pytest.raises(ModelError, match="has no scores"):
+        scored(new)

@@ -104,6 +104,8 @@ class _Record(_Read):
     parameters: int = 0
     elapsed_s: float = 0.0
     init_from: dict[str, Any] = {}
+    changed: dict[str, dict[str, Any]] = {}
+    """By the update before which a setting was changed that says how fast the rate falls: what it was until then."""
 
 
 def is_record(value: Any) -> bool:

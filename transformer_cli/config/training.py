@@ -38,6 +38,8 @@ SCHEDULES = Recipes(
         "warmup-stable-decay": "training.schedules:warmup_stable_decay",
     },
 )
+ENDLESS = ("inverse-sqrt", "noam", "constant")
+"""Schedules that do not ask where training ends."""
 MAX_STEPS = 100_000
 """Updates of a training that nobody says the length of."""
 
@@ -156,6 +158,11 @@ class TrainingConfig(Section):
     def last_step(self) -> int | None:
         """The last update; None where a budget says when training ends."""
         return self.max_steps or (MAX_STEPS if self.budget is None else None)
+
+    @property
+    def looks_ahead(self) -> bool:
+        """Whether the learning rate depends on where training ends."""
+        return self.schedule not in ENDLESS or not isinstance(self.warmup_steps, int)
 
     @property
     def warmup_share(self) -> float | None:

@@ -70,6 +70,9 @@ its weights are there, or its tokenizer is."""
 UNTIL_SAVED = UNTIL_TRAINED | {"data.max_length", "data.source_eos", "model"}
 """And while there is no checkpoint: all that a tokenizer does not depend on."""
 
+ENDS = {"training.max_steps", "training.max_epochs", "training.budget"}
+"""Where training ends."""
+
 PLACES = {"data.train", "data.valid", "data.test"}
 """Where texts lie."""
 
@@ -223,6 +226,11 @@ def check_same(now: RunConfig, run_dir: Path) -> dict[str, Any]:
         )
     if not any(steps):
         record.pop("machine", None)  # nothing was learned on it: what is configured now decides anew
+    elif now.training.looks_ahead:
+        ends = {key: before.get(key) for key in before | after if is_among(key, ENDS)}
+        if moved := {key: value for key, value in ends.items() if value != after.get(key)}:
+            earlier = record.setdefault("changed", {})
+            earlier[str(steps[-1])] = moved | earlier.get(str(steps[-1]), {})
     return record if steps else {"data": record.get("data", {})}
 
 

@@ -235,8 +235,21 @@ def scored(run_dir: Path) -> KeptRun:
                 f"{shown(run_dir)} began as {what}: training it anew does not come to its scores",
                 hint="name a run that `tx train` made",
             )
-    evaluate = f"tx evaluate -m {typed(run_dir)}"
-    if not read_config(run_dir).data.tests:
+    evaluate, config = f"tx evaluate -m {typed(run_dir)}", read_config(run_dir)
+    now, places = flat(config.model_dump(mode="json")), record.get("changed", {}).items()
+    moved = [
+        f"{key} was {value} until update {step}, and is {now.get(key)}"
+        for step, then in places
+        for key, value in then.items()
+        if value != now.get(key)
+    ]
+    if moved:
+        raise ModelError(
+            f"{shown(run_dir)} went on after its end was moved, by which its learning rate falls: {'; '.join(moved)}. "
+            "Training it anew does not come to its scores",
+            hint=f"train it in one go: tx train -c {typed(run_dir / 'config.yaml')} --run-dir NEW",
+        )
+    if not config.data.tests:
         evaluate = f"it has no test set: name one where it is trained (data.test); {evaluate}"
     if not record.get("finished"):
         raise ModelError(f"{shown(run_dir)} is not finished", hint=f"the same `tx train` finishes it, then {evaluate}")
