@@ -7,6 +7,7 @@ import re
 import shutil
 import sys
 from pathlib import Path
+from typing import Any
 from xml.etree import ElementTree
 
 import pytest
@@ -180,6 +181,22 @@ def test_validations_are_where_they_were_made_though_no_update_is_logged_after_t
     assert "runs/a&b: no point of loss and learning rate" in err
     assert tx("runs/a&b", "--over", "tokens") == 4
     assert "nobody knows after how many tokens its validations came" in capfd.readouterr().err
+
+
+def test_updates_that_were_not_made_are_counted_beside_the_curves(run: None, capfd: pytest.CaptureFixture[str]) -> None:
+    def skipped(step: int) -> dict[str, Any]:
+        return {"event": "skipped", "step": step, "fault": "the loss", "in_a_row": 1, "lines": "train.de, line 3"}
+
+    for faults, words in (([7], "1 update was"), ([7, 12, 12], "3 updates were")):
+        events = sorted([*EVENTS, *map(skipped, faults)], key=lambda event: event["step"])
+        Path("runs/a&b/metrics.jsonl").write_text("".join(json.dumps(event) + "\n" for event in events))
+        assert tx("runs/a&b", "--json") == 0
+        assert f"{words} not made: runs/a&b/metrics.jsonl has each as `skipped`" in capfd.readouterr().err
+    Path("runs/a&b/metrics.jsonl").write_text(json.dumps(skipped(1)) + "\n")
+    assert tx("runs/a&b") == 4
+    said = capfd.readouterr().err
+    assert "runs/a&b/metrics.jsonl has no update: there is nothing to draw" in said
+    assert "hint: 1 update was not made: runs/a&b/metrics.jsonl has each as `skipped`" in said
 
 
 def test_a_curve_of_one_point_is_seen_and_said(run: None, capfd: pytest.CaptureFixture[str]) -> None:

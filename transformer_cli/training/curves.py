@@ -67,10 +67,11 @@ def curves(run_dir: Path, *, over: Over) -> tuple[list[Curve], list[str]]:
     numbered = [(number, event) for number, event in lines if event is not None]
     updates = [event for _, event in numbered if event.get("event") == "update"]
     validations = [event for _, event in numbered if event.get("event") == "validation"]
+    skipped = _skipped(run_dir, sum(event.get("event") == "skipped" for _, event in numbered))
     if not updates and (over != "steps" or not validations):
         if damage:
             raise WithoutCurvesError(damage, hint=RESTORE)
-        raise _without(run_dir, over=over, validations=len(validations))
+        raise _without(run_dir, over=over, validations=len(validations), skipped=skipped)
     for number, event in numbered:
         if event.get("event") == "update" and not all(
             _is_number(event.get(key)) for key in ("elapsed_s", "tokens_per_s")
@@ -98,6 +99,7 @@ def curves(run_dir: Path, *, over: Over) -> tuple[list[Curve], list[str]]:
         x = np.array(at, dtype=float) if over == "steps" else np.interp(at, steps, passed[over])
         found.append(Curve(name, tuple(x.tolist()), tuple(value for _, value in points)))
     remarks = [f"{damage}; what it should say is left out"] if damage else []
+    remarks += [skipped] * bool(skipped)
     if len(updates) < 2:
         n = "no point" if not updates else "one point"
         remarks.append(f"{n} of loss and learning rate: there is one every training.log_every updates, and at the end")
@@ -113,7 +115,13 @@ def _is_number(value: object) -> bool:
     return isinstance(value, int | float) and not isinstance(value, bool) and abs(value) < 1e30
 
 
-def _without(run_dir: Path, *, over: Over, validations: int) -> WithoutCurvesError:
+def _skipped(run_dir: Path, n: int) -> str:
+    """That so many updates were not made since their numbers were not finite; "" where all were."""
+    were = "was" if n == 1 else "were"
+    return f"{counted(n, 'updates')} {were} not made: {shown(run_dir / METRICS)} has each as `skipped`" if n else ""
+
+
+def _without(run_dir: Path, *, over: Over, validations: int, skipped: str) -> WithoutCurvesError:
     try:
         record = read_record(run_dir)
     except TxError:
@@ -138,7 +146,7 @@ def _without(run_dir: Path, *, over: Over, validations: int) -> WithoutCurvesErr
         )
     return WithoutCurvesError(
         f"{shown(run_dir / METRICS)} has no update: there is nothing to draw",
-        hint="a run has its first after training.log_every updates",
+        hint=skipped or "a run has its first after training.log_every updates",
     )
 
 
