@@ -7,6 +7,7 @@ import os
 import re
 import shutil
 import tempfile
+import time
 from collections import Counter
 from collections.abc import Iterator
 from contextlib import contextmanager, redirect_stderr, redirect_stdout
@@ -401,6 +402,9 @@ def test_what_is_refused_in_a_dry_run_of_several_processes_is_told_once(folder: 
     def ask(rank: int) -> None:
         with saying(f"out-{rank}", f"err-{rank}"):
             code = tx("--dry-run", "--set=data.valid=gone")
+        Path(f"ended-{rank}").touch()
+        while not Path("ended-1").exists():  # the first one takes the store along: the other would say it, too
+            time.sleep(0.01)
         os._exit(code)
 
     (errors := folder / "errors").mkdir()
