@@ -18,14 +18,15 @@ ELSEWHERE = "TMPDIR may name another folder"
 
 
 @contextmanager
-def temporary_directory() -> Iterator[Path]:
-    """An empty directory where the system has room for such; deleted when the block ends, and by every signal.
+def temporary_directory(there: Path | None = None) -> Iterator[Path]:
+    """An empty directory where the system has room for such, or in the folder that is named; deleted when the block
+    ends, and by every signal.
 
-    Raises ResourceError where there is no such place; one that tells of what did not fit into it says that there may be
-    others.
+    Raises ResourceError where there is no such place; one that tells of what did not fit into the system's says that
+    there may be others.
     """
     try:
-        place = Path(tempfile.gettempdir(), "tx")
+        place = Path(there or tempfile.gettempdir(), "tx")
     except FileNotFoundError as failure:
         raise ResourceError(f"there is no temporary folder: {reason_of(failure)}", hint=ELSEWHERE) from failure
     try:
@@ -34,7 +35,7 @@ def temporary_directory() -> Iterator[Path]:
                 folder.mkdir(mode=0o700)
             yield folder
     except ResourceError as failure:
-        if shown(place) in failure.message:
+        if there is None and shown(place) in failure.message:
             failure.hint = f"{failure.hint}; {ELSEWHERE}" if failure.hint else ELSEWHERE
         raise
 

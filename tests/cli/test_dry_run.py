@@ -6,6 +6,8 @@ import json
 import os
 import re
 import shutil
+import tempfile
+import time
 from collections import Counter
 from collections.abc import Iterator
 from contextlib import contextmanager, redirect_stderr, redirect_stdout
@@ -376,10 +378,33 @@ def test_a_dry_run_of_several_processes_is_of_all_of_them_and_told_once(
     assert together == alone
 
 
+@pytest.mark.parametrize("place", ["runs/mine", ".", "there"])
+def test_several_machines_try_a_run_in_a_folder_that_all_of_them_see(
+    place: str, folder: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """None sees what is in the temporary folder of another: the dry run said that its tokenizer does not exist."""
+    Path("there").mkdir()
+    before = sorted(folder.rglob("*"))
+
+    def ask(rank: int) -> None:
+        os.environ["LOCAL_RANK"] = "0"
+        monkeypatch.setattr(tempfile, "tempdir", f"of-{rank}")  # is not there
+        with saying(os.devnull, os.devnull):
+            assert tx("--dry-run", f"--run-dir={place}") == 0
+
+    (errors := folder / "errors").mkdir()
+    assert codes(start(2, ask, errors), limit_s=60) == [0, 0]
+    shutil.rmtree(errors)
+    assert sorted(folder.rglob("*")) == before
+
+
 def test_what_is_refused_in_a_dry_run_of_several_processes_is_told_once(folder: Path) -> None:
     def ask(rank: int) -> None:
         with saying(f"out-{rank}", f"err-{rank}"):
             code = tx("--dry-run", "--set=data.valid=gone")
+        Path(f"ended-{rank}").touch()
+        while not Path("ended-1").exists():  # the first one takes the store along: the other would say it, too
+            time.sleep(0.01)
         os._exit(code)
 
     (errors := folder / "errors").mkdir()

@@ -49,11 +49,13 @@ def test_a_signal_unwinds_and_has_its_exit_code(number: signal.Signals, code: in
 
 
 @pytest.mark.parametrize("imports", [False, True])
-@pytest.mark.parametrize(("rank", "size", "says"), [("0", "2", True), ("1", "2", False), ("1", "1", True)])
+@pytest.mark.parametrize(
+    ("rank", "size", "says"), [("0", "2", True), ("1", "2", False), ("1", "1", True), ("", "2", True)]
+)
 def test_of_several_processes_the_first_says_how_they_ended(
     tmp_path: Path, rank: str, size: str, says: bool, imports: bool
 ) -> None:
-    """Each said `interrupted`."""
+    """Each said `interrupted`. Who is told only how many there are says it, too."""
     (tmp_path / "heavy.py").write_text("import os\nos.kill(os.getpid(), 2)\n", encoding="utf-8")
     ended = run("import heavy" if imports else "signal.raise_signal(2)", tmp_path, RANK=rank, WORLD_SIZE=size)
     assert (ended.returncode, ended.stderr) == (130, "interrupted\n" * says)

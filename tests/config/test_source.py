@@ -526,6 +526,16 @@ def test_no_name_begins_with_a_mark_that_is_written_on_a_letter(folder, letters)
     assert is_name(as_name(letters))
 
 
+@pytest.mark.parametrize("stem", ["latest", "Latest", "_LATEST-"])
+def test_a_run_that_is_named_after_its_file_never_takes_the_place_of_the_last_one(folder, stem):
+    """It was trained, and taken for damaged from then on: no run can be named so."""
+    Path(f"{stem}.yaml").write_text("extends: tiny.yaml\n")
+    config = load_config(f"{stem}.yaml")
+    assert config.name == f"{stem.strip('_-')}-run"
+    Path("config.yaml").write_text(dump_config(config))
+    assert load_config("config.yaml") == config
+
+
 def test_a_name_is_the_same_however_its_letters_were_typed(folder):
     """It was another directory, and another test set."""
     text = "extends: tiny.yaml\nname: {}\ndata: {{test: {{{}: a}}}}\n"

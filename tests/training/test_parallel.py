@@ -27,12 +27,13 @@ from transformer_cli import environment
 from transformer_cli.checkpoints.find import list_checkpoints
 from transformer_cli.checkpoints.record import versions
 from transformer_cli.checkpoints.store import load_checkpoint
+from transformer_cli.cli import processes
 from transformer_cli.cli.processes import check_room, run_all
 from transformer_cli.cli.signals import end_by_signals
 from transformer_cli.config.data import InlinePairs
 from transformer_cli.config.source import load_config
 from transformer_cli.config.training import Budget
-from transformer_cli.errors import ModelError, TxError, UsageError
+from transformer_cli.errors import ModelError, ResourceError, TxError, UsageError
 from transformer_cli.training import loop, objective, parallel, run, signals, update, watching
 from transformer_cli.training.directory import parts_of
 from transformer_cli.training.listening import Listener
@@ -226,6 +227,21 @@ def test_what_the_user_set_for_threads_and_names_stays_as_it_is(
             assert run_all(2, command) == 0
         said.append([(tmp_path / rank).read_text().strip() for rank in "01"])
     assert said == [["4 timeout:1 attempts:2"] * 2, ["3 attempts:5"] * 2]
+
+
+@pytest.mark.parametrize(
+    ("first", "second", "says"),
+    [("exec sleep 9", "kill -9 $$", "process 1 of 2 was ended by SIGKILL"), ("exit 5", "kill -9 $$", "")],
+)
+def test_who_is_killed_before_the_others_know_of_it_is_named(
+    first: str, second: str, says: str, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """Nothing was said: the one who waited for it was ended before it would have been."""
+    monkeypatch.setattr(processes, "GRACE_S", 0.3)
+    monkeypatch.setattr(signal, "signal", lambda *_: None)
+    command = ["sh", "-c", f"if [ $RANK = 0 ]; then {first}; else {second}; fi"]
+    with pytest.raises(ResourceError, match=says) if says else nullcontext():
+        assert run_all(2, command) == 5
 
 
 def children_of(process: int) -> list[int]:

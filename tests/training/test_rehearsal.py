@@ -39,7 +39,7 @@ def settings(**sections: Any) -> RunConfig:
 
 def told(config: RunConfig, *, is_thorough: bool = False) -> Length:
     used = as_used(load_all(config.data), config.data)
-    return length_of(config, used, None, Progress(), World(), unseen, is_thorough=is_thorough)
+    return length_of(config, Path("run"), used, None, Progress(), World(), unseen, is_thorough=is_thorough)
 
 
 @pytest.mark.parametrize("data", [{}, {"valid": "10%"}, {"train": [{"text": "phrasebook", "weight": 2.5}]}])

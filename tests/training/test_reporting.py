@@ -5,6 +5,7 @@ from __future__ import annotations
 import errno
 import json
 import math
+from dataclasses import replace
 from pathlib import Path
 from typing import Any
 
@@ -14,6 +15,7 @@ from transformer_cli import files
 from transformer_cli.checkpoints.events import read_events, validation_scores
 from transformer_cli.config.training import TrainingConfig
 from transformer_cli.errors import ResourceError
+from transformer_cli.training import reporting
 from transformer_cli.training.clock import Clock, Horizon
 from transformer_cli.training.listening import Listener, Status
 from transformer_cli.training.progress import Progress
@@ -179,6 +181,29 @@ def test_a_text_is_cut_only_where_it_is_too_long_and_never_longer_than_asked_for
     assert [cut(words, n) for n in (13, 12, 8, 4, 2)] == ["one two three", "one two…", "one two…", "one…", "o…"]
     long = "the old man and the sea are both here today, it seems"
     assert shown_sample("a", long, len(long) + 7) == f"a  ->  {long}"
+
+
+@pytest.mark.parametrize(
+    ("lines", "named"),
+    [
+        ("a.de, line 3", "a.de, line 3"),
+        ("pairs 1, 2, 3, 4, 55", None),  # just short enough
+        ("pairs 1, 2, 3, 4, 555", "pairs 1, 2, 3, 4"),
+        ("pairs 10, 100, 1,000, 1,001", "pairs 10, 100, 1,000"),
+        ("a, line 1; a, line 2; a, line 3", "a, line 1; a, line 2"),
+        ("a.de, line 3; bcd.de, line 4", "a.de, line 3"),
+        ("/a/long/1,2/path.de, line 4", None),  # the only one is named, however long its name is
+        ("/a/long/1,2/path.de, lines 4, 5", "/a/long/1,2/path.de, lines 4"),
+    ],
+)
+def test_the_lines_of_an_update_that_was_not_made_are_cut_behind_a_whole_one(
+    lines: str, named: str | None, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """One alone in a folder of a long name lost its number, and the last file that was named had none."""
+    monkeypatch.setattr(reporting, "LONGEST_LIST", 20)
+    words = Run().reporter.skipped(Progress(skipped=1), replace(UPDATE, fault="the loss"), lines)
+    cut_to = lines if named in (None, lines) else f"{named}, ...: metrics.jsonl has all"
+    assert words.endswith(f"was not made (1 in a row; {cut_to})")
 
 
 def test_events_that_may_not_be_added_to_are_known_before_the_first_update(tmp_path, monkeypatch) -> None:

@@ -12,7 +12,7 @@ from types import FrameType
 
 from transformer_cli import environment
 from transformer_cli.cli.signals import WORDS
-from transformer_cli.errors import UsageError
+from transformer_cli.errors import ResourceError, UsageError
 
 GRACE_S = 7.0
 """What is left to the others once one has failed: they end by themselves, unless they were stopped."""
@@ -34,7 +34,9 @@ def check_room(n: int) -> None:
 
 
 def run_all(n: int, command: Sequence[str]) -> int:
-    """Run so many processes of `tx`; returns the exit code of the first that failed, else 0. Signals go to all."""
+    """Run so many processes of `tx`; returns the exit code of the first that failed, else 0. Signals go to all.
+
+    ResourceError for one that was killed where no other could tell: before all knew of each other."""
     with socket.socket() as free:
         free.bind(("127.0.0.1", 0))
         port = free.getsockname()[1]
@@ -58,15 +60,23 @@ def run_all(n: int, command: Sequence[str]) -> int:
                 command, env=usual | os.environ | told, stdin=subprocess.DEVNULL, start_new_session=True
             )
             children.append(child)
-        return _code(children)
+        codes = _codes(children)
     finally:
         for child in children:
             child.kill()
             child.wait()
+    if said := [code for code in codes.values() if code > 0]:
+        return said[0]
+    if killed := [rank for rank, code in codes.items() if code and -code not in WORDS]:
+        raise ResourceError(
+            f"process {killed[0]} of {n} was ended by {signal.Signals(-codes[killed[0]]).name}",
+            hint="the same command goes on from the last checkpoint; a system that is short of memory kills, too",
+        )
+    return next((128 - code for code in codes.values() if code), 0)
 
 
-def _code(children: Sequence[subprocess.Popen[bytes]]) -> int:
-    """The first exit code that is none of a kill, as soon as all are gone or had the time to go."""
+def _codes(children: Sequence[subprocess.Popen[bytes]]) -> dict[int, int]:
+    """By their ranks, in the order of their ends, of all that are gone as soon as all are or had the time to go."""
     codes: dict[int, int] = {}
     end = float("inf")
     while len(codes) < len(children) and time.monotonic() < end:
@@ -76,5 +86,4 @@ def _code(children: Sequence[subprocess.Popen[bytes]]) -> int:
                 if code:
                     end = min(end, time.monotonic() + GRACE_S)
         time.sleep(0.05)
-    failed = [code for code in codes.values() if code]
-    return next((code for code in failed if code > 0), 128 - failed[0] if failed else 0)
+    return codes

@@ -42,8 +42,9 @@ def die_by_signals() -> None:
 
 
 def speaks() -> bool:
-    """Whether this process says how it was ended: of several that train together, all of whom are told, the first."""
-    return os.environ.get("WORLD_SIZE", "1") == "1" or os.environ.get("RANK") == "0"
+    """Whether this process says how it was ended: of several that train together, all of whom are told, the first. One
+    that knows only how many there are, as what a queue starts may, is none of them."""
+    return os.environ.get("WORLD_SIZE", "1") == "1" or os.environ.get("RANK", "") in ("", "0")
 
 
 def _end(number: int, frame: FrameType | None) -> None:

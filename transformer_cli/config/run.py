@@ -13,7 +13,7 @@ from transformer_cli.config.decoding import DecodingConfig, searches_that_clash
 from transformer_cli.config.evaluation import EvaluationConfig
 from transformer_cli.config.former import former_peak
 from transformer_cli.config.model import ModelConfig
-from transformer_cli.config.section import Contradiction, Name, NonNegativeInt, Section
+from transformer_cli.config.section import Contradiction, Name, NonNegativeInt, Section, is_latest
 from transformer_cli.config.serving import ServingConfig
 from transformer_cli.config.tokenizer import SideModels, SideVocabSizes, TokenizerConfig
 from transformer_cli.config.training import TrainingConfig
@@ -121,7 +121,7 @@ def untrainable(config: RunConfig) -> Iterator[Contradiction]:
 
 
 def _run(config: RunConfig) -> Iterator[Contradiction]:
-    if (config.name or "").lower() == "latest":  # to a Mac's disk the same name
+    if is_latest(config.name or ""):
         yield Contradiction.of(f"a run cannot be named `{config.name}`: runs/latest names the last run", "name")
 
 

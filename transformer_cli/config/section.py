@@ -87,12 +87,18 @@ def is_name(text: str) -> bool:
     )
 
 
+def is_latest(name: str) -> bool:
+    """Whether runs/NAME is runs/latest, which is no run; to a Mac's disk it is so in any case."""
+    return name.casefold() == "latest"
+
+
 def as_name(stem: str) -> str:
     """A run's name from a file's, with 200 bytes at most."""
     name = re.sub(f"[{NO_LETTERS}]+", "-", composed(stem))
     first = next((place for place in range(len(name)) if is_name(name[place])), len(name))
     name = name[first:].rstrip("-._")[:LONGEST_NAME]
-    return name.encode(errors="ignore")[:200].decode(errors="ignore") or "run"
+    name = name.encode(errors="ignore")[:200].decode(errors="ignore") or "run"
+    return f"{name}-run" if is_latest(name) else name
 
 
 def _name(text: str) -> str:

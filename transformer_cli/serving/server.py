@@ -24,7 +24,10 @@ from transformer_cli.serving.messages import SLOW_S
 MAX_CONNECTIONS = 500
 """Open at once; each takes one of the files that a process may have, often 1,024, on a Mac 256 until it asks."""
 SPARE = 64
-"""Files for all else."""
+"""Files for all else, and for those who are to be refused."""
+WAITING, AT_ONCE = 2048, 4
+"""Connections that may wait to be let in, and how many are at a time: asyncio would let all in before it comes to
+refusing the first, and where a file is lacking says so two thousand times."""
 ALSO_END = [getattr(signal, name) for name in ("SIGHUP", "SIGUSR1") if hasattr(signal, name)]  # not everywhere
 """What ends a service, beside the signals that uvicorn knows."""
 PHRASES = {400: "Bad Request", 408: "Request Timeout", 503: "Service Unavailable"}
@@ -126,6 +129,13 @@ class Server(uvicorn.Server):
                     signal.signal(number, handler)
 
 
+class _Socket(socket.socket):
+    """One at which more may wait than are let in at a time, which for asyncio is one number."""
+
+    def listen(self, backlog: int = WAITING, /) -> None:
+        super().listen(max(backlog, WAITING))
+
+
 def bound_to(host: str, port: int) -> socket.socket:
     """A socket of that address, which nobody can reach yet. UsageError where there is no such host; ResourceError
     where the port is not to be had."""
@@ -133,7 +143,7 @@ def bound_to(host: str, port: int) -> socket.socket:
         family, kind, protocol, _, address = socket.getaddrinfo(host, port, type=socket.SOCK_STREAM)[0]
     except (OSError, UnicodeError) as error:
         raise UsageError(f"--host {host}: there is no such host", hint="127.0.0.1 is this machine alone") from error
-    found = socket.socket(family, kind, protocol)
+    found = _Socket(family, kind, protocol)
     try:
         found.setsockopt(socket.SOL_SOCKET, socket.SO_REUSEADDR, 1)  # a service that just ended keeps nobody waiting
         found.bind(address)
@@ -157,6 +167,8 @@ def server(app: ASGIApp, *, deadline_s: float) -> Server:
     config = uvicorn.Config(
         app,
         http=Protocol,
+        loop="asyncio",
+        backlog=AT_ONCE,
         ws="none",
         lifespan="on",
         log_config=None,

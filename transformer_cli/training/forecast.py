@@ -138,7 +138,8 @@ def _forecast(
             )
     length = None
     if finished is None and "valid" in used:
-        length = length_of(config, used, None if new else tokenizer, progress, world, stage, is_thorough=timed)
+        known = None if new else tokenizer
+        length = length_of(config, run_dir, used, known, progress, world, stage, is_thorough=timed)
     n_updates = config.training.last_step if config.training.max_epochs is None else None
     references = used["valid"].target if "valid" in used else []
     return Forecast(

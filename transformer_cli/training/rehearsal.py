@@ -5,6 +5,7 @@ from __future__ import annotations
 import math
 import time
 from collections.abc import Iterator, Mapping
+from contextlib import contextmanager
 from dataclasses import dataclass, replace
 from pathlib import Path
 from typing import Any
@@ -56,6 +57,7 @@ class Length:
 
 def length_of(
     config: RunConfig,
+    run_dir: Path,
     texts: Mapping[str, Corpus],
     tokenizer: Tokenizer | None,
     progress: Progress,
@@ -68,8 +70,8 @@ def length_of(
     would have, None where one is still to be trained. is_thorough: from all of the text, and from whole updates."""
     given = {name: texts[name] if is_thorough else texts[name].sample(PAIRS) for name in ("train", "valid")}
     is_all = len(given["train"]) == len(texts["train"])
-    with temporary_directory() as folder:
-        place = Path(world.share(str(folder))) / "run"
+    with _folder(run_dir, world) as folder:
+        place = folder / "run"
         rehearsed = _rehearsed(config, is_all=is_all, has_tokenizer=tokenizer is not None)
         run = Run(rehearsed, place, Listener(stage=stage), world, StopRequest())
         run.open(overwrite=False, texts=given)
@@ -90,6 +92,16 @@ def length_of(
     left = left.after(-clock.seconds) if left is not None and begins else left
     timed = (n_parts or clock.updates, n_parts > 0, len(given["train"]))
     return Length(left, horizon.ends(), horizon.expected_steps, *timed)
+
+
+@contextmanager
+def _folder(run_dir: Path, world: World) -> Iterator[Path]:
+    """For a while, one that all processes see: those of several machines see that of the run, or what it is to be
+    in."""
+    is_of_one = len(world.first_of_each_machine()) == 1
+    there = None if is_of_one else next(path for path in (run_dir, *run_dir.parents) if path.is_dir())
+    with temporary_directory(there) as folder:
+        yield Path(world.share(str(folder)))
 
 
 def _rehearsed(config: RunConfig, *, is_all: bool, has_tokenizer: bool) -> RunConfig:

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import math
+import re
 from collections.abc import Callable
 from pathlib import Path
 from typing import Any
@@ -27,6 +28,8 @@ FIRST_S = 2.0
 """After so many seconds of updates the first line comes, and what is known of the end."""
 LONGEST_LIST = 400
 """Characters of the lines of an update that was not made: on many GPUs they are thousands."""
+ENDS = re.compile(r"(?<=\d)(?=[,;] |$)")
+"""Of one line's number."""
 ARROW = "  ->  "
 
 
@@ -120,8 +123,8 @@ class Reporter:
     def skipped(self, progress: Progress, update: Update, suspects: str) -> str:
         """An update was not made; returns what was said of it. suspects: the lines that may be why."""
         progress.elapsed_s += self.clock.lap("update")
-        first, is_cut = suspects[:LONGEST_LIST], len(suspects) > LONGEST_LIST
-        named = f"{first.rsplit(', ', 1)[0]}, ...: {METRICS} has all" if is_cut else suspects
+        is_cut = len(first := _first(suspects)) < len(suspects)
+        named = f"{first}, ...: {METRICS} has all" if is_cut else suspects
         words = (
             f"update {progress.step:,}: loss {update.loss:g}, gradient norm {update.gradient_norm:g}, "
             f"{update.fault} is not finite; the update was not made ({progress.skipped:,} in a row; {named})"
@@ -243,3 +246,9 @@ def forget_after(path: Path, step: int, *, warn: Callable[[str], None]) -> None:
         with files.atomic_file(path) as file:
             file.write(kept)
     files.append(path, b"")
+
+
+def _first(lines: str) -> str:
+    """As many of these, told by their numbers, as are not too long; one at least."""
+    ends = [found.end() for found in ENDS.finditer(lines)] or [len(lines)]
+    return lines[: max((end for end in ends if end <= LONGEST_LIST), default=ends[0])]
