@@ -155,6 +155,50 @@ def test_killed_at_any_operation_a_save_leaves_the_old_step_or_the_new_one(tmp_p
     assert len(outcomes) >= 15
 
 
+def test_a_checkpoint_that_owed_a_validation_is_replaced_and_killed_at_any_operation_one_of_both_is_there(tmp_path):
+    original = tmp_path / "original"
+    save(original, 1, state={"owes_validation": True})
+    owed = bytes_of(original / "checkpoints/step-00000001")
+    save(original, 1, state={"owes_validation": True, "other": 1})
+    assert bytes_of(original / "checkpoints/step-00000001") == owed
+    outcomes = []
+    for nth in range(1, 200):
+        run = tmp_path / str(nth)
+        shutil.copytree(original, run)
+        died = Killer(nth).run(lambda run=run: save(run, 1, state={"owes_validation": False}))
+        store.put_back(run)  # as the next training does
+        state = store.load_checkpoint(find_checkpoint(str(run)), with_optimizer=True).state
+        outcomes.append(state["owes_validation"])
+        save(run, 2)
+        assert sorted(os.listdir(run / "checkpoints")) == ["step-00000001", "step-00000002"]
+        if not died:
+            break
+    assert outcomes == sorted(outcomes, reverse=True)
+    assert set(outcomes) == {True, False}
+    assert len(outcomes) >= 15
+
+
+@pytest.mark.parametrize("number", [errno.EIO, errno.ENOSPC])
+def test_whichever_operation_of_that_fails_one_of_both_is_there(tmp_path, monkeypatch, number):
+    original = tmp_path / "original"
+    save(original, 1, state={"owes_validation": True})
+    for nth in range(1, 200):
+        run = tmp_path / str(nth)
+        shutil.copytree(original, run)
+        saboteur = Saboteur(nth, OSError(number, os.strerror(number)))
+        monkeypatch.setattr(files, "disk", saboteur)
+        error = error_of(lambda run=run: save(run, 1, state={"owes_validation": False}))
+        monkeypatch.setattr(files, "disk", files.Disk())
+        store.load_checkpoint(run / "checkpoints/step-00000001", with_optimizer=True)
+        if error is None:
+            break
+        assert isinstance(error, ResourceError)
+        assert str(run) in error.message
+    assert nth >= 15
+    assert not saboteur.struck
+    assert os.listdir(run / "checkpoints") == ["step-00000001"]
+
+
 def test_killed_at_any_operation_pruning_lists_nothing_half_deleted(tmp_path):
     """T07."""
     original = tmp_path / "original"

@@ -42,12 +42,12 @@ from transformer_cli.errors import (
     UsageError,
 )
 from transformer_cli.files import json_line
-from transformer_cli.training import directory, replacing
+from transformer_cli.training import beginning, directory, replacing
 from transformer_cli.training.directory import check_alike, check_same, claimed, trained_in
 from transformer_cli.training.forecast import forecast
 from transformer_cli.training.parallel import World
 from transformer_cli.training.reproduction import scored
-from transformer_cli.training.run import Listener, Run, train
+from transformer_cli.training.run import Listener, train
 
 pytestmark = pytest.mark.usefixtures("own_threads")
 
@@ -237,7 +237,7 @@ def test_a_folder_of_others_is_not_taken_for_a_run_that_had_not_begun() -> None:
 def test_who_stops_a_run_before_it_begins_has_the_one_that_it_was_to_replace(monkeypatch: pytest.MonkeyPatch) -> None:
     """One update was made first, and what was there deleted for it."""
     before = files_of(RUN)
-    monkeypatch.setattr(Run, "_tokenizer", interrupting(Run._tokenizer))
+    monkeypatch.setattr(beginning, "tokenizer_of", interrupting(beginning.tokenizer_of))
     with pytest.raises(Interrupted, match="before the first update") as stopped:
         train(settings(training={"max_steps": 2}), RUN, overwrite=True)
     assert stopped.value.is_undone

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import itertools
 import json
 import os
 import re
@@ -11,6 +12,7 @@ import time
 from collections.abc import Callable, Iterator, Sequence
 from contextlib import contextmanager, nullcontext, suppress
 from datetime import timedelta
+from functools import partial
 from pathlib import Path
 from types import SimpleNamespace
 from typing import Any
@@ -20,7 +22,7 @@ import torch
 import torch.distributed.run as torchrun
 from conftest import PAIRS
 from ranks import codes, start
-from test_run import at_update
+from test_run import assert_same_bits, at_update
 from torch.distributed import TCPStore
 
 from transformer_cli import environment
@@ -40,6 +42,7 @@ from transformer_cli.training.listening import Listener
 from transformer_cli.training.parallel import joined
 from transformer_cli.training.run import train
 from transformer_cli.training.update import seed_dropout
+from transformer_cli.training.validation import GivenUpError, Validation
 from transformer_cli.training.watching import Watch
 
 TORCHRUN = ["--nproc-per-node=2", "--master-port=0", "--standalone", "--no-python"]
@@ -286,6 +289,36 @@ def test_the_end_of_the_time_on_one_process_stops_both_at_the_same_step_saved(
     assert words in (tmp_path / "0").read_text()
     assert [len(Path(f"learned-{rank}").read_text().split("\n")[:-1]) for rank in range(2)] == [4, 4]
     assert list_checkpoints("run")[-1].name == "step-00000004"
+
+
+@pytest.mark.parametrize(("look", "parallel"), [(1, "fsdp"), (2, "ddp")])
+def test_asked_to_stop_in_a_validation_both_stop_there_and_end_in_the_same_bits(
+    look: int, parallel: str, tmp_path: Path, trained_run: Path
+) -> None:
+    """One alone is asked: at a look that it takes for the loss, or for translations; the other hears of it after its
+    own part."""
+    config = load_config(trained_run / "config.yaml")
+    options = {"max_steps": 4, "validate_every": 2, "parallel": parallel}
+    changed = config.model_copy(update={"training": config.training.model_copy(update=options)})
+    looks = itertools.count(1)
+
+    def heed(self: Validation) -> None:
+        if next(looks) == look:
+            os.kill(os.getpid(), signal.SIGTERM)
+        if self.asked():
+            raise GivenUpError
+
+    def part(rank: int, *, name: str, stops: bool) -> None:
+        if stops and rank:
+            Validation._heed = heed  # type: ignore[method-assign]
+        train(changed, Path(name))
+
+    assert codes(start(2, partial(part, name="straight", stops=False), tmp_path), limit_s=60) == [0, 0]
+    assert codes(start(2, partial(part, name="run", stops=True), tmp_path), limit_s=60) == [143, 143]
+    words = "stopped by SIGTERM after step 2 of 4, whose validation comes first when it goes on; everything is saved"
+    assert words in (tmp_path / "0").read_text()
+    assert codes(start(2, partial(part, name="run", stops=False), tmp_path), limit_s=60) == [0, 0]
+    assert_same_bits(Path("straight"), Path("run"))
 
 
 def test_memory_that_is_not_enough_for_another_process_is_told_once(tmp_path: Path, trained_run: Path) -> None:

@@ -214,8 +214,8 @@ def test_events_that_may_not_be_added_to_are_known_before_the_first_update(tmp_p
 
     (path := tmp_path / "metrics.jsonl").write_text('{"event": "update", "step": 1}\n', encoding="utf-8")
     before = path.read_bytes()
-    forget_after(path, 1, warn=pytest.fail)
+    forget_after(path, Progress(step=1), warn=pytest.fail)
     monkeypatch.setattr(files.Disk, "append", refuse)
     with pytest.raises(ResourceError, match=f"cannot write {path}: Permission denied"):
-        forget_after(path, 1, warn=pytest.fail)
+        forget_after(path, Progress(step=1), warn=pytest.fail)
     assert path.read_bytes() == before

@@ -12,7 +12,7 @@ import shutil
 import signal
 import subprocess
 import time
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator
 from contextlib import contextmanager
 from importlib.metadata import version
 from pathlib import Path
@@ -27,6 +27,7 @@ from bits import assert_same_bits, at_update, events, final_state, interrupt
 from transformer_cli import files, heap
 from transformer_cli.checkpoints import record
 from transformer_cli.checkpoints.find import list_checkpoints
+from transformer_cli.checkpoints.standing import standing_of
 from transformer_cli.checkpoints.store import load_checkpoint
 from transformer_cli.config.data import InlinePairs
 from transformer_cli.config.model import SidePositions
@@ -173,7 +174,7 @@ def test_a_budget_is_spent_to_the_last_and_in_the_same_bits_however_often_it_was
     assert rates[4] > 1e-3 * (1 - 1.5 / (len(rates) - 4))  # falling from there, not from the beginning
     assert sorted(rates[3:], reverse=True) == rates[3:]
     for _ in range(1, outcome.steps):
-        with at_update(1, interrupt), pytest.raises(Interrupted, match=r"after step \d+; everything"):
+        with at_update(1, interrupt), pytest.raises(Interrupted, match=r"after step \d+(;|, whose)"):
             train(config, Path("stopped"))
     assert train(config, Path("stopped")).steps == outcome.steps
     assert_same_bits(Path("straight"), Path("stopped"))
@@ -306,6 +307,57 @@ def test_the_first_validation_is_not_begun_where_there_is_no_time_for_it(monkeyp
     with pytest.raises(Interrupted, match="max_hours, 6 min, is nearly over: stopped after step 5 of 12"):
         train(settings(max_hours=0.1, validate_every=10), Path("run"))
     assert "validation" not in Path("run/metrics.jsonl").read_text(encoding="utf-8")
+
+
+@pytest.mark.parametrize(
+    "options", [{"max_epochs": 1}, {"ema": 0.6}, {"best_by": "loss", "validation_bleu": False}], ids=str
+)
+def test_asked_to_stop_at_any_batch_of_a_validation_it_is_saved_and_ends_in_the_same_bits(
+    options: dict[str, Any], monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """It went on to the end of the validation, for which no queue waits."""
+    config, run_dir = settings(**options, max_steps=7, budget_tokens=64), Path("stopped")
+    train(config, Path("straight"))
+    with monkeypatch.context() as patch:
+        patch.setattr(validation.Validation, "_heed", heed := Heeding())
+        while stopped := interruption(config, run_dir, heed):
+            step, standing = final_state(run_dir)[2]["step"], standing_of(run_dir)
+            where = rf"after step {step} of \d, whose validation comes first when it goes on; everything is saved in"
+            assert re.match(rf"stopped by SIGTERM {where} stopped", stopped.message)
+            assert step not in [one["step"] for one in events(run_dir) if one["event"] == "validation"]
+            assert record.read_record(run_dir)["finished"] is None
+            assert standing is not None
+            assert not standing.is_finished
+    assert heed.at >= 4
+    assert_same_bits(Path("straight"), run_dir)
+    assert train(config, run_dir).was_finished
+    assert Path("straight/best").read_text() == Path("stopped/best").read_text()
+
+
+def interruption(config: RunConfig, run_dir: Path, heed: Heeding) -> Interrupted | None:
+    """Of a training that is signalled one look later than the one before it; None where it ends before that."""
+    heed.at, heed.heeded = heed.at + 1, 0
+    try:
+        train(config, run_dir)
+    except Interrupted as stopped:
+        return stopped
+    return None
+
+
+class Heeding:
+    """In place of a validation's look at whether to stop: at a certain one this process is signalled."""
+
+    def __init__(self) -> None:
+        self.really, self.at, self.heeded = validation.Validation._heed, 0, 0
+
+    def __get__(self, one: validation.Validation, owner: type) -> Callable[[], None]:
+        def heed() -> None:
+            self.heeded += 1
+            if self.heeded == self.at:
+                os.kill(os.getpid(), signal.SIGTERM)
+            self.really(one)
+
+        return heed
 
 
 @pytest.mark.parametrize(("second", "exit_code"), [(signal.SIGTERM, 143), (signal.SIGINT, 130)])

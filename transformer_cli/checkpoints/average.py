@@ -13,7 +13,7 @@ from transformer_cli.checkpoints import store
 from transformer_cli.checkpoints.find import step_name, whole_run_of
 from transformer_cli.checkpoints.fit import check_kinds
 from transformer_cli.checkpoints.known import open_known
-from transformer_cli.checkpoints.manifest import MODEL, Parent
+from transformer_cli.checkpoints.manifest import MODEL, OWES, Parent
 from transformer_cli.checkpoints.tensors import kinds, portion
 from transformer_cli.config.source import dump_config
 from transformer_cli.errors import ModelError, UsageError
@@ -51,12 +51,13 @@ def average(parents: Sequence[Path], place: Path) -> Path:
         files.write_text(aside / "config.yaml", dump_config(known.config))
         record = {key: value for key, value in known.record.items() if key != "scores"}
         files.write_json(aside / "run.json", record | {"average": [parent.model_dump() for parent in named]})
+        origin = f"the mean of {counted(len(parents), 'checkpoints')}"
         store.save_checkpoint(
             aside,
             step=newest.step,
             model=portion(model),
             optimizer=portion({}),
-            state=newest.state | {"scores": {}, "finished": f"the mean of {counted(len(parents), 'checkpoints')}"},
+            state=newest.state | {"scores": {}, "finished": origin, OWES: False},
             config=known.config,
             tokenizer=known.tokenizer.fingerprint,
             parents=tuple(named),

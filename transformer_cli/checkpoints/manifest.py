@@ -9,13 +9,21 @@ from typing import Annotated, Any, Literal
 import pydantic
 
 from transformer_cli import __version__
-from transformer_cli.checkpoints.find import MANIFEST, WEIGHTS, list_checkpoints, run_of, step_name, step_of
+from transformer_cli.checkpoints.find import (
+    CHECKPOINTS,
+    MANIFEST,
+    WEIGHTS,
+    list_checkpoints,
+    run_of,
+    step_name,
+    step_of,
+)
 from transformer_cli.config.data import DataConfig
 from transformer_cli.config.former import COUNTED
 from transformer_cli.config.model import ModelConfig
 from transformer_cli.config.names import typed
 from transformer_cli.errors import ModelError
-from transformer_cli.files import parse_json, read_bytes, sha256, shown, unreadable
+from transformer_cli.files import parse_json, read_bytes, remove_only, rename, sha256, shown, unreadable
 from transformer_cli.sealing import unsealed
 from transformer_cli.trouble import missing
 
@@ -27,8 +35,13 @@ Name = Literal["model.safetensors", "optimizer.safetensors", "state.json"]
 MODEL: Name = WEIGHTS
 OPTIMIZER: Name = "optimizer.safetensors"
 STATE: Name = "state.json"
+OWES = "owes_validation"
+"""Of a state: whether the validation of that step is still to come."""
 FILES = r"(model|optimizer)\.safetensors|(state|manifest)\.json"
 """A pattern of the names of all that is in a checkpoint."""
+
+BEFORE = "before-"
+"""What the name of a checkpoint begins with while another takes its place."""
 
 
 class DataSettings(pydantic.BaseModel):
@@ -128,6 +141,16 @@ def verified(checkpoint: Path, name: Name, manifest: Manifest) -> Path:
     if entry is None or _size(path) != entry.bytes or _sha256(path) != entry.sha256:
         raise damaged(path)
     return path
+
+
+def put_back(run_dir: Path) -> None:
+    """Give a checkpoint its name again whose successor did not get it; delete one whose successor did."""
+    for before in sorted((run_dir / CHECKPOINTS).glob(f"{BEFORE}*")):
+        path = before.with_name(before.name.removeprefix(BEFORE))
+        if path.is_dir():
+            remove_only(before, FILES)
+        else:
+            rename(before, path)
 
 
 def read_state(checkpoint: Path, manifest: Manifest) -> dict[str, Any]:

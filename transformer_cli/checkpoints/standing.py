@@ -9,6 +9,7 @@ from dataclasses import dataclass
 from pathlib import Path
 
 from transformer_cli.checkpoints.find import is_validated, list_checkpoints, step_of
+from transformer_cli.checkpoints.manifest import OWES
 from transformer_cli.checkpoints.record import read_config
 from transformer_cli.errors import TxError
 from transformer_cli.files import read_json
@@ -79,5 +80,5 @@ def standing_of(run_dir: Path) -> Standing | None:
         steps = read_config(run_dir).training.last_step
     except TxError:
         steps = None
-    is_finished = isinstance(state, dict) and bool(state.get("finished"))
+    is_finished = isinstance(state, dict) and bool(state.get("finished")) and not state.get(OWES)
     return Standing(step, steps, is_finished, is_validated(run_dir))

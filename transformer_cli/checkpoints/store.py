@@ -11,7 +11,8 @@ from __future__ import annotations
 
 import itertools
 import os
-from collections.abc import Mapping
+from collections.abc import Iterator, Mapping
+from contextlib import contextmanager
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
@@ -31,10 +32,12 @@ from transformer_cli.checkpoints.find import (
 )
 from transformer_cli.checkpoints.known import KnownRun, open_known
 from transformer_cli.checkpoints.manifest import (
+    BEFORE,
     FILES,
     FORMAT,
     MODEL,
     OPTIMIZER,
+    OWES,
     STATE,
     WITH_PARENTS,
     DamagedError,
@@ -43,6 +46,7 @@ from transformer_cli.checkpoints.manifest import (
     Name,
     Parent,
     damaged,
+    put_back,
     read_manifest,
     read_state,
     verified,
@@ -123,7 +127,8 @@ def save_checkpoint(
     model: of `tensors.weights`. state: whatever JSON can hold. tokenizer: its fingerprint. parents: those that it is
     the mean of. writers: the processes that hold a part of it each, and call this all; the first of them does all but
     writing the others' parts, and comes back once they have been written, too.
-    A complete checkpoint of that step is kept as it is: whoever continues a run comes to the same bits.
+    A complete checkpoint of that step is kept as it is: whoever continues a run comes to the same bits. Only where it
+    owes a validation that there has been meanwhile the new one takes its place.
     Raises DivergedError for NaN or infinity, ResourceError where the disk refuses; either way what was saved before
     is untouched.
     """
@@ -135,14 +140,15 @@ def save_checkpoint(
             write_beside(path, folder / made, portions, writers)
         return path
     sweep(folder)
-    if _is_intact(path):
+    there = _intact(path)
+    if there is not None and there.get(OWES, False) <= state.get(OWES, False):
         writers.post("place", "")
     else:
-        if path.is_dir():
+        if path.is_dir() and there is None:
             remove_only(path, FILES)
-        with atomic_directory(path) as aside:
-            files = write_together(path, aside, portions, writers)
-            files[STATE] = write_file(aside / STATE, json_text(dict(state)).encode("utf-8"), known_as=path / STATE)
+        with _replacing(path, is_there=there is not None) as place:
+            files = write_together(path, place, portions, writers)
+            files[STATE] = write_file(place / STATE, json_text(dict(state)).encode("utf-8"), known_as=path / STATE)
             manifest = Manifest(
                 format=WITH_PARENTS if parents else FORMAT,
                 step=step,
@@ -152,7 +158,7 @@ def save_checkpoint(
                 files=files,
                 parents=parents,
             )
-            write_file(aside / MANIFEST, sealed(manifest.as_json()), known_as=path / MANIFEST)
+            write_file(place / MANIFEST, sealed(manifest.as_json()), known_as=path / MANIFEST)
         writers.post("saved")
     point(run_dir, "last", step)
     return path
@@ -225,12 +231,26 @@ def prune(run_dir: str | Path, keep: set[int]) -> list[int]:
     return [step for path in removed if (step := step_of(path.name)) is not None]
 
 
-def _is_intact(checkpoint: Path) -> bool:
+@contextmanager
+def _replacing(path: Path, *, is_there: bool) -> Iterator[Path]:
+    """An `atomic_directory`; a checkpoint that is there has its name until all of the new one is on the disk, and again
+    where that does not get it."""
     try:
-        load_checkpoint(checkpoint, with_optimizer=True)
+        with atomic_directory(path) as place:
+            yield place
+            if is_there:
+                rename(path, path.with_name(BEFORE + path.name))
+    finally:
+        if is_there:
+            put_back(path.parent.parent)
+
+
+def _intact(checkpoint: Path) -> dict[str, Any] | None:
+    """The state of a whole checkpoint; None where there is none."""
+    try:
+        return load_checkpoint(checkpoint, with_optimizer=True).state
     except DamagedError:
-        return False
-    return True
+        return None
 
 
 def _tensors(path: Path) -> dict[str, Tensor]:

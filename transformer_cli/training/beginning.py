@@ -1,10 +1,14 @@
-"""What a run begins with: the weights and the tokenizer of another, or a new tokenizer; batches whole, or in parts."""
+"""What a run begins with: what suits the machine; the weights and the tokenizer of another, or a new tokenizer; batches
+whole, or in parts."""
 
 from __future__ import annotations
 
-from collections.abc import Collection
+import json
+from collections.abc import Collection, Mapping
+from dataclasses import replace
 from functools import partial
 from pathlib import Path
+from typing import Any
 
 import torch
 from torch import Tensor, nn
@@ -18,7 +22,8 @@ from transformer_cli.config.run import RunConfig
 from transformer_cli.config.source import preset_names
 from transformer_cli.data.corpus import Corpus
 from transformer_cli.errors import ModelError, UsageError
-from transformer_cli.files import shown
+from transformer_cli.files import json_line, shown
+from transformer_cli.machine import Machine, begin_or_resume
 from transformer_cli.model.transformer import Transformer
 from transformer_cli.tokenizer import SPECIALS, Tokenizer, cut_before, extended, tag_of, train_tokenizer
 from transformer_cli.training.directory import leave_parts, parts_of
@@ -76,6 +81,29 @@ def parent_of(config: RunConfig, *, replaced: Path) -> OpenedRun | None:
             hint=f"take them over from {shown(parent.path / 'config.yaml')}: `extends:` it, or the file it came from",
         )
     return parent
+
+
+def machine_of(config: RunConfig, record: Mapping[str, Any], world: World, listener: Listener) -> Machine:
+    """The choices that a run keeps, as far as this device has them, else new ones. The first process chooses for all,
+    but for the number of its GPU. record: what run.json says, if there is one."""
+    is_shared_anew = record.get("processes", world.size) != world.size
+    own, change = begin_or_resume(config, record.get("machine"), is_shared_anew=is_shared_anew)
+    if change is not None:
+        listener.warn(f"{change}; bits will differ")
+    shared = Machine.from_dict(json.loads(world.share(json_line(own.as_dict()))))
+    return replace(shared, device=own.device, deterministic=own.deterministic)
+
+
+def tokenizer_of(
+    place: Path, config: RunConfig, parent: OpenedRun | None, text: Corpus, world: World, listener: Listener
+) -> Tokenizer:
+    """The one that a run has there; made now if there is none."""
+    if world.is_main and parent is not None:
+        begin_tokenizer(parent, config, text, place, listener)
+    elif world.is_main and not (place / "tokenizer.json").exists():
+        learn_tokenizer(config, text, place, listener)
+    world.wait()
+    return Tokenizer.load(place)
 
 
 def learn_tokenizer(config: RunConfig, text: Corpus, place: Path, listener: Listener) -> None:

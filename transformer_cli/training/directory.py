@@ -12,6 +12,7 @@ from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 from transformer_cli import files
+from transformer_cli.checkpoints import manifest
 from transformer_cli.checkpoints.events import METRICS
 from transformer_cli.checkpoints.find import list_checkpoints, step_of
 from transformer_cli.checkpoints.known import check_settings
@@ -96,6 +97,7 @@ def trained_in(run_dir: Path, tell: Callable[[str], None]) -> Iterator[None]:
     with claimed(run_dir, tell), undone(run_dir, tell):
         if put_back(run_dir):
             tell(f"a run that was to replace the one in {files.shown(run_dir)} had not begun: that is there again")
+        manifest.put_back(run_dir)
         yield
 
 

@@ -114,7 +114,7 @@ def _forecast(
     check_text(run_dir, record.get("data", {}), {name: used[name] for name in ("train", "valid") if name in used})
     newest, _ = (None, None) if overwrite else newest_whole(run_dir, with_optimizer=False)
     progress = Progress() if newest is None else progress_of(newest, config.training)
-    finished = progress.finished if is_over(progress, config.training) else None
+    finished = progress.finished if progress.is_complete and is_over(progress, config.training) else None
     check_unspent(progress, config.training, run_dir)
     place = None if overwrite else run_dir / "tokenizer"
     origin, tokenizer = _tokenizer(config, place if parent is None else parent.path / "tokenizer")

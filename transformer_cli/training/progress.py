@@ -79,8 +79,15 @@ class Progress:
     """In fp16."""
     finished: str | None = None
     """Why training ended, once it has."""
+    owes_validation: bool = False
+    """Whether that of this step is still to come: somebody asked to stop while it went on."""
     processes: PositiveInt | None = None
     """Processes that share each update, which `batch` depends on; None in checkpoints of before this was kept."""
+
+    @property
+    def is_complete(self) -> bool:
+        """Whether nothing is left to be done."""
+        return self.finished is not None and not self.owes_validation
 
     @property
     def epoch_number(self) -> int:

@@ -43,7 +43,7 @@ FOLDERS = {
         rf"(pairs|numbers|(source|target)(_offsets)?)\.npy|index\.json|words\.jsonl|{LITTER}",
     ),
     "checkpoints": (
-        r"step-\d{8,18}|damaged-step-\d{8,18}(-\d+)?",
+        r"(before-)?step-\d{8,18}|damaged-step-\d{8,18}(-\d+)?",
         rf"{manifest.FILES}|{LITTER}",
     ),
     "tensorboard": (r"events\.out\.tfevents\.\d+\.tx", ""),

@@ -65,7 +65,7 @@ class Reporter:
         self.has_told = self.has_forecast = False
         self.others_in_parts = 0
         if self.path is not None:
-            forget_after(self.path, progress.step, warn=listener.warn)
+            forget_after(self.path, progress, warn=listener.warn)
         self.board = None if run_dir is None or not horizon.options.tensorboard else Board(run_dir)
         self.score_name = "BLEU" if horizon.options.best_by == "bleu" else "loss"
         self.scores = [] if run_dir is None else [*validation_scores(read_events(run_dir), horizon.options.best_by)]
@@ -224,8 +224,8 @@ def cut(text: str, columns: int) -> str:
     return words.rstrip() + "…"
 
 
-def forget_after(path: Path, step: int, *, warn: Callable[[str], None]) -> None:
-    """Drop the events of updates that a stopped run made after its last checkpoint, which will come again. Lines that
+def forget_after(path: Path, progress: Progress, *, warn: Callable[[str], None]) -> None:
+    """Drop the events of what a stopped run did after its last checkpoint, which will come again. Lines that
     are no event - a crash leaves half of one - are kept beside it, which warn is told. ResourceError where nothing may
     be added, as to somebody else's: before the first update, not after so many as are logged together.
     """
@@ -241,7 +241,12 @@ def forget_after(path: Path, step: int, *, warn: Callable[[str], None]) -> None:
             file.write(before + b"".join(line + b"\n" for line in strange))
         n_lines = f"{counted(len(strange), 'lines')} {'is' if len(strange) == 1 else 'are'}"
         warn(f"{files.shown(path)}: {n_lines} no event, now kept in {aside.name}")
-    kept = b"".join(line + b"\n" for line in lines if (found := event_of(line)) is not None and found["step"] <= step)
+
+    def stays(event: dict[str, Any]) -> bool:
+        is_owed = progress.owes_validation and event.get("event") == "validation"
+        return event["step"] < progress.step + (not is_owed)
+
+    kept = b"".join(line + b"\n" for line in lines if (event := event_of(line)) is not None and stays(event))
     if kept != data:
         with files.atomic_file(path) as file:
             file.write(kept)

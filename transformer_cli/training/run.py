@@ -3,11 +3,9 @@
 from __future__ import annotations
 
 import functools
-import json
 import sys
-from collections.abc import Iterator, Mapping
+from collections.abc import Iterable, Iterator, Mapping
 from contextlib import ExitStack, nullcontext
-from dataclasses import replace
 from pathlib import Path
 from typing import Any
 
@@ -27,9 +25,8 @@ from transformer_cli.data.text import where_in_words
 from transformer_cli.decoding.long_lines import usual_sentences
 from transformer_cli.errors import DivergedError
 from transformer_cli.evaluation.metrics import check_tokenizer
-from transformer_cli.machine import Machine, begin_or_resume, device_of
+from transformer_cli.machine import device_of
 from transformer_cli.model.build import build_model
-from transformer_cli.tokenizer import Tokenizer
 from transformer_cli.training import beginning, directory, replacing
 from transformer_cli.training.clock import Clock, Horizon
 from transformer_cli.training.keeping import Keeper
@@ -50,7 +47,7 @@ from transformer_cli.training.signals import StopRequest
 from transformer_cli.training.tensorboard import require_tensorboard
 from transformer_cli.training.update import Learner, Update, try_out
 from transformer_cli.training.utilisation import utilisation_of
-from transformer_cli.training.validation import Validation, example_of
+from transformer_cli.training.validation import GivenUpError, Validation, example_of
 
 
 def train(
@@ -118,7 +115,7 @@ class Run:
         if not is_new and (others := other_versions(self.record.get("versions", {}))):
             self.listener.warn(f"{others}: bits will differ, and what is left of an epoch may be drawn otherwise")
         self.parent = beginning.parent_of(self.config, replaced=self.run_dir) if is_new else None
-        self.machine = self._machine().use()
+        self.machine = beginning.machine_of(self.config, self.record, self.world, self.listener).use()
         self.texts = self._texts(texts, is_new=is_new, is_strict=strict)
         if self.world.is_main:
             replacing.sweep(self.run_dir)
@@ -132,7 +129,7 @@ class Run:
     def train(self) -> Outcome:
         """Tokenizer, model, loop."""
         learner = self._begin()
-        if self.progress.finished:
+        if self.progress.is_complete:
             return self._outcome(was_finished=True)
         self._survey(learner)
         if self.overwrites and self.stop.is_agreed(self.world.sum(*self._asked())):
@@ -148,21 +145,23 @@ class Run:
             utilisation=self.utilisation,
         )
         with ExitStack() as first, self.keeper:
-            first.enter_context(self.listener.stage("the first update"))
 
             def after(update: Update) -> bool:
                 first.close()
                 return self._after_update(learner, update)
 
-            tell_first_loss(learner, self.reporter.first)
-            fit(learner, self.progress, self.epoch, after)
+            if not (self.progress.owes_validation and self._settle(learner)):
+                first.enter_context(self.listener.stage("the first update"))
+                tell_first_loss(learner, self.reporter.first)
+                fit(learner, self.progress, self.epoch, after)
         self.world.part()
         of_time = self.progress.finished is not None and self.horizon.expected_steps is None
         if words := cut_short(self.config.training, self.progress.step if of_time else None):
             self.listener.warn(words)
         self._write_record(learner)
-        if self.progress.finished is None:
-            so_far = f"after step {self.progress.step:,}{self.horizon.of_all}"
+        if not self.progress.is_complete:
+            later = ", whose validation comes first when it goes on" if self.progress.owes_validation else ""
+            so_far = f"after step {self.progress.step:,}{self.horizon.of_all}{later}"
             raise self.stop.interruption(f"{so_far}; everything is saved in {files.shown(self.run_dir)}")
         return self._outcome(was_finished=False)
 
@@ -175,14 +174,15 @@ class Run:
     def _begin(self) -> Learner:
         """Tokenizer and model, as new or as they were saved."""
         train_text, _ = self.texts
-        self.tokenizer = self._tokenizer(train_text)
+        place = self.run_dir / "tokenizer"
+        self.tokenizer = beginning.tokenizer_of(place, self.config, self.parent, train_text, self.world, self.listener)
         here = self.run_dir, self.world, self.listener, self.stop
         self.material = Material(train_text, self.tokenizer, self.config, *here)
         with self.listener.stage("building the model"):
             learner = self._learner()
         self.progress = self._resume(learner)
         self._write_record(learner)  # not before it is known to go on
-        if self.progress.finished:
+        if self.progress.is_complete:
             self.material.remember()
         return learner
 
@@ -195,7 +195,7 @@ class Run:
             self._write_record(learner)
         self.listener.warn_of(LEFT_OUT, (encoded := self.material.encoded).counts)
         valid, usual = self.material.encode(self.texts[1], "valid"), self.record["data"]["train"]["usual_sentences"]
-        here = self.machine, usual, self.world, self.listener.stage
+        here = self.machine, usual, self.world, self.listener.stage, self._asked_meanwhile
         self.validation = Validation(self.texts[1], valid, self.tokenizer, config, *here)
         n_batches = len(self.material.epoch(progress.epoch)[1])
         left = len(self.material.epoch(progress.epoch, progress.shares)[1]) if progress.shares else n_batches
@@ -234,19 +234,25 @@ class Run:
 
     def _after_update(self, learner: Learner, update: Update) -> bool:
         """Report, validate, save; returns whether to stop here."""
-        options, step = self.config.training, self.progress.step
+        progress = self.progress
         self.keeper.check()
         if update.fault is None:
-            self.reporter.update(self.progress, update)
+            self.reporter.update(progress, update)
         else:
             self._skip(update)
-        ends = self.progress.finished is not None
-        validates = ends or step % options.validate_every == 0
-        if validates:
+        is_due = progress.step % self.config.training.validate_every == 0
+        progress.owes_validation = is_due or progress.finished is not None
+        return self._settle(learner, update.asked)
+
+    def _settle(self, learner: Learner, asked: Iterable[float] | None = None) -> bool:
+        """Validate, save; returns whether to stop here. asked: of all processes, if they said it since the last one."""
+        options, step = self.config.training, self.progress.step
+        if validates := self.progress.owes_validation:
             self._validate(learner)
-            ends = self.progress.finished is not None
         # Alone, what was asked for since the update counts, too.
-        stops = self.stop.is_agreed(update.asked if self.world.size > 1 else self._asked())
+        if asked is None or self.progress.owes_validation or self.world.size == 1:
+            asked = self.world.sum(*self._asked())
+        stops, ends = self.stop.is_agreed(asked), self.progress.finished is not None
         if ends or stops or validates or step % (options.checkpoint_every or options.validate_every) == 0:
             self.world.at("checkpoint")
             self.progress.passed_s = self.clock.passed_s
@@ -264,6 +270,10 @@ class Run:
         each kind of work takes."""
         return self.stop.asked(next_s=self.horizon.next_s(self.clock) + self.keeper.to_end_s())
 
+    def _asked_meanwhile(self) -> bool:
+        """The same while a validation goes on, after which there is nothing but a checkpoint."""
+        return any(self.stop.asked(next_s=self.clock.latest.get("checkpoint", 0.0) + self.keeper.to_end_s()))
+
     def _spent_s(self) -> float:
         """All that the run would have taken if it ended with the update at hand."""
         return self.horizon.ended_here_s(self.progress, self.clock) + self.keeper.to_end_s()
@@ -279,28 +289,23 @@ class Run:
             )
 
     def _validate(self, learner: Learner) -> None:
-        """Score the model; a best score resets the patience. Each process translates a part, all have the result."""
+        """Score the model; a best score resets the patience. Each process translates a part, all have the result; it is
+        owed still where one is asked to stop meanwhile."""
         options, progress = self.config.training, self.progress
         self.world.at("validation")
-        results, progress.averaged = learner.average.judged(
-            lambda: self.validation.results(learner.sharding.whole()), options.best_by
-        )
+        try:
+            results, progress.averaged = learner.average.judged(
+                lambda: self.validation.results(learner.sharding.whole()), options.best_by
+            )
+        except GivenUpError:
+            return
+        progress.owes_validation = False
         score = results["bleu"] if options.best_by == "bleu" else -results["loss"]
         is_best = progress.judge(score, results["loss"])
         progress.unsure_below = results.get("unsure_below")
         if progress.finished is None and options.patience is not None and progress.stale >= options.patience:
             progress.finished = f"patience: no better validation in {progress.stale}"
         self.reporter.validation(progress, results, is_best=is_best)
-
-    def _machine(self) -> Machine:
-        """The choices that the run keeps, as far as this device has them, else new ones. The first process chooses for
-        all, but for the number of its GPU."""
-        is_shared_anew = self.record.get("processes", self.world.size) != self.world.size
-        own, change = begin_or_resume(self.config, self.record.get("machine"), is_shared_anew=is_shared_anew)
-        if change is not None:
-            self.listener.warn(f"{change}; bits will differ")
-        shared = Machine.from_dict(json.loads(self.world.share(files.json_line(own.as_dict()))))
-        return replace(shared, device=own.device, deterministic=own.deterministic)
 
     def _texts(
         self, given: Mapping[str, corpus.Corpus] | None, *, is_new: bool, is_strict: bool
@@ -314,16 +319,6 @@ class Run:
         self.record["data"]["train"]["usual_sentences"] = usual_sentences(texts["train"].source)
         directory.check_alike(self.world, {"text": directory.check_text(self.run_dir, known, texts)})
         return texts["train"], texts["valid"]
-
-    def _tokenizer(self, text: corpus.Corpus) -> Tokenizer:
-        """The run's tokenizer, trained now if there is none."""
-        place = self.run_dir / "tokenizer"
-        if self.world.is_main and self.parent is not None:
-            beginning.begin_tokenizer(self.parent, self.config, text, place, self.listener)
-        elif self.world.is_main and not (place / "tokenizer.json").exists():
-            beginning.learn_tokenizer(self.config, text, place, self.listener)
-        self.world.wait()
-        return Tokenizer.load(place)
 
     def _learner(self) -> Learner:
         config, options = self.config, self.config.training
@@ -384,7 +379,7 @@ class Run:
             "parameters": sum(p.numel() for p in learner.model.parameters()),
             "steps": self.progress.step,
             "elapsed_s": round(self.progress.elapsed_s, 3),
-            "finished": self.progress.finished,
+            "finished": self.progress.finished if self.progress.is_complete else None,
         }
         self._keep_record()
         files.write_text(self.run_dir / "config.yaml", self.dumped)

@@ -71,7 +71,9 @@ class StopRequest:
     def asked(self, *, next_s: float) -> list[float]:
         """What asked this process to stop, a number for each of HOW, to be summed over the processes: a signal, or that
         the time is over within next_s seconds."""
-        is_over = self.end is not None and time.monotonic() + next_s > self.end
+        if self.end is not None and time.monotonic() + next_s > self.end:
+            self.end = -math.inf  # and stays so, whatever is told next
+        is_over = self.end == -math.inf
         asked = TIME_IS_OVER if is_over and self.signal_number is None else self.signal_number
         return [float(number == asked) for number in HOW]
 

@@ -4,7 +4,8 @@ from __future__ import annotations
 
 import copy
 import json
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
+from contextlib import suppress
 from dataclasses import dataclass
 from functools import partial
 from itertools import pairwise
@@ -42,6 +43,10 @@ FEW_CHARACTERS, MAX_CHARACTERS = 50, 100
 """Of a line that is offered to be typed: rather, and at most."""
 
 
+class GivenUpError(Exception):
+    """A process was asked to stop, and did not come to the end of its part."""
+
+
 @dataclass(frozen=True)
 class Validation:
     """The validation text, and how it is translated and scored."""
@@ -55,6 +60,8 @@ class Validation:
     """Of a line that is learned from."""
     world: World
     stage: Stage = unseen
+    asked: Callable[[], bool] = lambda: False
+    """Whether this process is to stop."""
 
     def __post_init__(self) -> None:
         """Raise DataError where the model lacks positions for a pair: of validation none is left out."""
@@ -74,7 +81,8 @@ class Validation:
         directions, a few translations, and the certainty below which a translation is one of the least sure
         (`unsure_below`). Each process has a part of the text, all have the results, and those of one process alone.
 
-        The model's weights and the randomness of training are left as they are.
+        The model's weights and the randomness of training are left as they are. Raises GivenUpError, on each process,
+        once one is asked to stop.
         """
         loss = self.loss(model)
         results: dict[str, Any] = {"loss": loss, "perplexity": perplexity(-loss, 1)}
@@ -112,17 +120,22 @@ class Validation:
         model.eval()
         plan = batching.plan(self.encoded.lengths, budget=self.budget, seed=0, epoch=0)
         own = range(self.world.rank, len(plan), self.world.size)
-        losses, there = [0.0] * len(plan), []
-        with self.stage("validation: loss", len(own)) as advance:
+        losses, there, gave_up = [0.0] * len(plan), [], True
+        with self.stage("validation: loss", len(own)) as advance, suppress(GivenUpError):
             for batch in batches(self.encoded, [plan[number] for number in own]):
+                self._heed()
                 parts = in_halves(partial(loss_of, model, smoothing=0.0), batch, partial(divided, n=2))
                 there.append(torch.stack([*parts]).sum())
                 self.world.touch()
                 advance(1)
             if there:  # of a few batches some processes have none
                 losses[own.start :: own.step] = torch.stack(there).cpu().tolist()
+            gave_up = False
         # One by one, for sums of sums would have other bits.
-        return sum(self.world.sum(*losses)) / int(self.encoded.lengths[:, 1].sum())
+        n_given_up, *losses = self.world.sum(float(gave_up), *losses)
+        if n_given_up:
+            raise GivenUpError
+        return sum(losses) / int(self.encoded.lengths[:, 1].sum())
 
     @property
     def budget(self) -> int:
@@ -146,10 +159,11 @@ class Validation:
         )
         (lines, references), world = self.texts, self.world
         first, end = (len(lines) * rank // world.size for rank in (world.rank, world.rank + 1))
-        found = []
-        with self.stage("validation: translating", end - first) as advance:
+        found, gave_up = [], True
+        with self.stage("validation: translating", end - first) as advance, suppress(GivenUpError):
 
             def come_further(n: int) -> None:
+                self._heed()
                 world.touch()
                 advance(n)
 
@@ -159,8 +173,12 @@ class Validation:
                 found += towards.translate_all(
                     lines[begin:stop], beam_size=1, search="beam", lines_before=begin, progress=come_further
                 )
+            gave_up = False
         own = [(one.text, None if one.is_of_nothing else certainty(one)) for one in found]
-        shares = [json.loads(text) for text in world.gather(json_line(own))]
+        texts = world.gather("" if gave_up else json_line(own))
+        if not all(texts):
+            raise GivenUpError
+        shares = [json.loads(text) for text in texts]
         translations = [text for share in shares for text, _ in share]
         certainties = [known for share in shares for _, known in share if known is not None]
         options = self.config.evaluation.model_copy(update={"metrics": ["bleu"]})
@@ -181,6 +199,11 @@ class Validation:
             "samples": samples,
             "unsure_below": usual_certainty(certainties),
         }
+
+    def _heed(self) -> None:
+        """GivenUpError once this process is to stop."""
+        if self.asked():
+            raise GivenUpError
 
 
 def example_of(text: Corpus, data: DataConfig) -> tuple[str | None, str | None]:
