@@ -142,8 +142,9 @@ def put_back(run_dir: Path) -> bool:
 
 def forget(run_dir: Path) -> None:
     """Delete what the run has replaced: from here on it is not put back, even if deleting fails half-way."""
-    with suppress(ResourceError):
-        files.remove(run_dir / ASIDE)
+    if (run_dir / ASIDE).exists():
+        with suppress(ResourceError):
+            files.remove(run_dir / ASIDE)
     if (run_dir / ASIDE).exists():
         files.remove(run_dir / ASIDE)
 
