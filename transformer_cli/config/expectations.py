@@ -153,9 +153,18 @@ def describe(node: Node) -> str:
     return shorten(written.strip()) or "empty"
 
 
+def spaced(key: str, node: Node) -> str:
+    """A word more on what YAML takes for one long key: `; write d_model: 64, with a space`."""
+    name, colon, value = key.partition(":")
+    is_one = colon and value and node.value is None and node.place.start == node.place.end
+    return f"; write {name}: {value}, with a space" if is_one else ""
+
+
 def advice(node: Node, wanted: Accepted, name: str) -> str:
     """A word more, where the slip is a known one: `; write 100000`. name: of the setting."""
     value, types_ = node.value, {member.annotation for member in wanted.members}
+    if isinstance(value, dict):
+        return next(filter(None, (spaced(key, inner) for key, inner in value.items())), "")
     if isinstance(value, str):
         choices = [choice for member in wanted.members for choice in member.choices]
         if close := nearest(value, choices):

@@ -8,7 +8,7 @@ from typing import get_origin
 
 from pydantic import ValidationError
 
-from transformer_cli.config.expectations import Accepted, accepted, advice, describe
+from transformer_cli.config.expectations import Accepted, accepted, advice, describe, spaced
 from transformer_cli.config.names import shorten
 from transformer_cli.config.nodes import Node, Place, Refused, Source
 from transformer_cli.config.section import Path, Section
@@ -173,9 +173,10 @@ def _mistake(path: Path, kind: str, root: Node, wanted: Accepted, *, prefix: Pat
     if kind == "extra_forbidden":
         parent = _at(wanted, path[:-1]).section
         assert parent is not None
-        meant = suggestion(tuple(map(str, full)), parent)
+        unknown = _existing(root, path)
+        meant = spaced(str(path[-1]), unknown) or suggestion(tuple(map(str, full)), parent)
         valid = "" if meant else ", ".join(parent.model_fields)
-        return Mistake(f"unknown setting `{name}`{meant}", _existing(root, path).key, full, valid=valid)
+        return Mistake(f"unknown setting `{name}`{meant}", unknown.key, full, valid=valid)
     if kind == "missing":
         around = _existing(root, path[:-1])
         return Mistake(f"`{name}` is missing", _place(around), full)
