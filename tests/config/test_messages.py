@@ -104,7 +104,7 @@ tied: decoder or none goes with two
         # unknown names: the nearest, where they belong, or all there are
         ("modell: {}", "unknown setting `modell`; did you mean `model`?"),
         ("model: {d_model:64}", "unknown setting `model.d_model:64`; write d_model: 64, with a space\n"),
-        ("model: {n_layers: {encoder:6, decoder: 3}}", "or {encoder, decoder}; write encoder: 6, with a space\n"),
+        ("model: {n_layers: {encoder:6, decoder:3}}", "or {encoder, decoder}; write encoder: 6, with a space\n"),
         ("learning_rate: 3", "unknown setting `learning_rate`; it belongs to `training`"),
         (
             "decoding: {zzz: 1}",
