@@ -199,7 +199,8 @@ class Run:
         self.validation = Validation(self.texts[1], valid, self.tokenizer, config, *here)
         n_batches = len(self.material.epoch(progress.epoch)[1])
         left = len(self.material.epoch(progress.epoch, progress.shares)[1]) if progress.shares else n_batches
-        check_within(progress, left, self.run_dir)
+        if progress.finished is None:  # else its batches may be those of another number of processes
+            check_within(progress, left, self.run_dir)
         parameters = beginning.parameters_in_words(learner.model, self.held, is_drawn=config.training.init_from is None)
         say(
             f"{self.material.in_words(n_batches)}; {parameters}; "
