@@ -334,6 +334,23 @@ def test_asked_to_stop_at_any_batch_of_a_validation_it_is_saved_and_ends_in_the_
     assert Path("straight/best").read_text() == Path("stopped/best").read_text()
 
 
+def test_a_second_signal_is_heeded_while_a_validation_is_given_up(monkeypatch: pytest.MonkeyPatch) -> None:
+    """It was lost in an iterator that nobody closed, and Python's words of that were printed."""
+    really, heed = validation.batches, Heeding()
+
+    def interrupted_at_its_end(*arguments: Any) -> Iterator[Any]:
+        try:
+            yield from really(*arguments)
+        finally:
+            os.kill(os.getpid(), signal.SIGINT)
+
+    heed.at = 1
+    monkeypatch.setattr(validation.Validation, "_heed", heed)
+    monkeypatch.setattr(validation, "batches", interrupted_at_its_end)
+    with pytest.raises(Interrupted, match="stopped at once; whatever was saved is whole"):
+        train(settings(max_steps=1), Path("run"))
+
+
 def interruption(config: RunConfig, run_dir: Path, heed: Heeding) -> Interrupted | None:
     """Of a training that is signalled one look later than the one before it; None where it ends before that."""
     heed.at, heed.heeded = heed.at + 1, 0
