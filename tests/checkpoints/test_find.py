@@ -207,6 +207,18 @@ def test_a_best_checkpoint_deleted_by_hand_is_not_replaced_by_another_in_silence
     assert f"name one, for example runs/first/checkpoints/{step_name(10)}" in message
 
 
+def test_a_checkpoint_that_is_being_replaced_is_there(runs):
+    """A run that was killed between had none, by all but `tx train`, and was to be trained again."""
+    folder = runs / "second/checkpoints"
+    (folder / step_name(7)).rename(folder / f"before-{step_name(7)}")
+    assert find_checkpoint("runs/second") == folder / f"before-{step_name(7)}"
+    assert list_checkpoints(runs / "second") == [folder / f"before-{step_name(7)}"]
+    (folder / step_name(7)).mkdir()
+    (folder / step_name(7) / "manifest.json").write_text("{}")
+    assert find_checkpoint("runs/second") == folder / step_name(7)
+    assert list_checkpoints(runs / "second") == [folder / step_name(7)]
+
+
 @pytest.mark.parametrize("text", ["", "../../etc", "step-5", "step-00000005 step-00000010", "\x1b[31m"])
 def test_a_pointer_that_names_no_checkpoint_is_refused(runs, text):
     (runs / "first/best").write_text(text)

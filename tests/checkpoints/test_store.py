@@ -166,6 +166,8 @@ def test_a_checkpoint_that_owed_a_validation_is_replaced_and_killed_at_any_opera
         run = tmp_path / str(nth)
         shutil.copytree(original, run)
         died = Killer(nth).run(lambda run=run: save(run, 1, state={"owes_validation": False}))
+        assert len(list_checkpoints(run)) == 1
+        assert store.load_checkpoint(find_checkpoint(str(run)), with_optimizer=True).step == 1
         store.put_back(run)  # as the next training does
         state = store.load_checkpoint(find_checkpoint(str(run)), with_optimizer=True).state
         outcomes.append(state["owes_validation"])
@@ -176,6 +178,20 @@ def test_a_checkpoint_that_owed_a_validation_is_replaced_and_killed_at_any_opera
     assert outcomes == sorted(outcomes, reverse=True)
     assert set(outcomes) == {True, False}
     assert len(outcomes) >= 15
+
+
+def test_what_others_named_alike_is_left_as_it_is(tmp_path):
+    """A copy called `before-...` got another name, or was deleted."""
+    save(tmp_path, 1)
+    folder = tmp_path / "checkpoints"
+    for name in ("good", "before-good", "before-step-1"):
+        shutil.copytree(folder / "step-00000001", folder / name)
+    (folder / "before-step-00000002").write_text("notes")
+    (folder / "before-step-00000003").symlink_to("step-00000001")
+    there = {path: bytes_of(path) for path in folder.iterdir() if path.is_dir()}
+    store.put_back(tmp_path)
+    assert {path: bytes_of(path) for path in folder.iterdir() if path.is_dir()} == there
+    assert (folder / "before-step-00000002").read_text() == "notes"
 
 
 @pytest.mark.parametrize("number", [errno.EIO, errno.ENOSPC])

@@ -1,6 +1,7 @@
 from __future__ import annotations
 
 import threading
+import time
 from dataclasses import replace
 
 import numpy as np
@@ -105,6 +106,19 @@ def test_stopping_early_ends_the_background_thread():
     stream.close()
     assert threading.active_count() == before
     assert corpus.read <= AHEAD + 3
+
+
+def test_stopping_early_waits_for_no_batch_that_nobody_wants():
+    """A tenth of a second was waited for room, in which a signal's error would be lost."""
+    streams = [batches(ListCorpus(1000), one_by_one(1000)) for _ in range(8)]
+    for stream in streams:
+        next(stream)
+    time.sleep(0.05)  # all are full
+    begin = time.monotonic()
+    for stream in streams:
+        stream.close()
+        time.sleep(0.05)
+    assert time.monotonic() - begin < 0.4 + 0.2
 
 
 def test_no_thread_is_left_when_all_batches_were_read():

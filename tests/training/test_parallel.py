@@ -321,6 +321,31 @@ def test_asked_to_stop_in_a_validation_both_stop_there_and_end_in_the_same_bits(
     assert_same_bits(Path("straight"), Path("run"))
 
 
+def test_what_is_owed_at_the_end_another_number_of_processes_does(tmp_path: Path, trained_run: Path) -> None:
+    """Their epoch has fewer batches than were used by one, and they were told that this cannot be."""
+    config = load_config(trained_run / "config.yaml")
+    options = {"max_steps": 5, "validate_every": 9, "budget_tokens": 16}
+    changes = {
+        "data": config.data.model_copy(update={"max_length": 16}),
+        "training": config.training.model_copy(update=options),
+    }
+    changed = config.model_copy(update=changes)
+
+    def asked_now(self: Validation) -> None:
+        os.kill(os.getpid(), signal.SIGTERM)
+        raise GivenUpError
+
+    def part(rank: int, *, name: str, stops: bool = False) -> None:
+        if stops:
+            Validation._heed = asked_now  # type: ignore[method-assign]
+        train(changed, Path(name))
+
+    assert codes(start(1, partial(part, name="straight"), tmp_path), limit_s=60) == [0]
+    assert codes(start(1, partial(part, name="run", stops=True), tmp_path), limit_s=60) == [143]
+    assert codes(start(2, partial(part, name="run"), tmp_path), limit_s=60) == [0, 0]
+    assert_same_bits(Path("straight"), Path("run"))
+
+
 def test_memory_that_is_not_enough_for_another_process_is_told_once(tmp_path: Path, trained_run: Path) -> None:
     """By the first one, for all others are silent; whoever has too little goes on in parts."""
     config = load_config(trained_run / "config.yaml")

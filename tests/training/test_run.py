@@ -290,6 +290,9 @@ def test_the_warning_of_a_queue_and_the_end_of_the_time_stop_it_saved() -> None:
         train(settings(), Path("run"))
     assert caught.value.exit_code == 128 + signal.SIGUSR1
     assert caught.value.message.startswith("stopped by SIGUSR1 after step 2 of 12; everything is saved")
+    with at_update(1, lambda: os.kill(os.getpid(), signal.SIGUSR1)), pytest.raises(Interrupted) as caught:
+        train(settings(max_hours=1.0), Path("other"))
+    assert caught.value.message.startswith("stopped by SIGUSR1 after step 1 of 12")
     with pytest.raises(Interrupted, match=r"max_hours, 0 s, is nearly over: stopped after step 3 of 12") as over:
         train(settings(max_hours=1e-6), Path("run"))
     assert over.value.exit_code == 128 + signal.SIGUSR1
@@ -332,6 +335,37 @@ def test_asked_to_stop_at_any_batch_of_a_validation_it_is_saved_and_ends_in_the_
     assert_same_bits(Path("straight"), run_dir)
     assert train(config, run_dir).was_finished
     assert Path("straight/best").read_text() == Path("stopped/best").read_text()
+
+
+def test_a_second_signal_is_heeded_while_a_validation_is_given_up(monkeypatch: pytest.MonkeyPatch) -> None:
+    """It was lost in an iterator that nobody closed, and Python's words of that were printed."""
+    really, heed = validation.batches, Heeding()
+
+    def interrupted_at_its_end(*arguments: Any) -> Iterator[Any]:
+        try:
+            yield from really(*arguments)
+        finally:
+            os.kill(os.getpid(), signal.SIGINT)
+
+    heed.at = 1
+    monkeypatch.setattr(validation.Validation, "_heed", heed)
+    monkeypatch.setattr(validation, "batches", interrupted_at_its_end)
+    with pytest.raises(Interrupted, match="stopped at once; whatever was saved is whole"):
+        train(settings(max_steps=1), Path("run"))
+
+
+def test_a_validation_that_all_of_the_time_is_not_enough_for_is_told(monkeypatch: pytest.MonkeyPatch) -> None:
+    """Whoever starts it in a queue again and again would come no further."""
+    heed = Heeding()
+    heed.at = 1
+    monkeypatch.setattr(validation.Validation, "_heed", heed)
+    with pytest.raises(Interrupted, match="after step 5 of 12, whose validation comes first when it goes on"):
+        train(settings(), Path("run"))
+    with pytest.raises(Interrupted, match="over: stopped after step 5 of 12, for whose validation all of that was not"):
+        train(settings(max_hours=1e-6), Path("run"))
+    heed.heeded, heed.at = 0, 1
+    with pytest.raises(Interrupted, match="SIGTERM after step 5 of 12, whose validation comes first"):
+        train(settings(max_hours=1.0), Path("run"))
 
 
 def interruption(config: RunConfig, run_dir: Path, heed: Heeding) -> Interrupted | None:

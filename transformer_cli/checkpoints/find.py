@@ -22,7 +22,10 @@ WEIGHTS: Final = "model.safetensors"
 LATEST = "latest"
 POINTERS = ("best", "last")
 
-_STEP = re.compile(r"step-(\d{8,18})")
+BEFORE = "before-"
+"""What the name of a checkpoint begins with while another takes its place: it is that checkpoint until then."""
+
+_STEP = re.compile(rf"(?:{BEFORE})?(step-(\d{{8,18}}))")
 
 
 def step_name(step: int) -> str:
@@ -33,16 +36,16 @@ def step_name(step: int) -> str:
 def step_of(name: str) -> int | None:
     """The step that a directory's name says; None for a name that is not ours."""
     match = _STEP.fullmatch(name)
-    if match is None or step_name(int(match[1])) != name:
+    if match is None or step_name(int(match[2])) != match[1]:
         return None
-    return int(match[1])
+    return int(match[2])
 
 
 def list_checkpoints(run_dir: str | Path) -> list[Path]:
     """The complete checkpoints of a run, by step; without its manifest a checkpoint does not exist."""
     folder = Path(run_dir) / CHECKPOINTS
     steps = {}
-    for path in folder.iterdir() if folder.is_dir() else ():
+    for path in sorted(folder.iterdir()) if folder.is_dir() else ():  # what is replaced comes before what replaces it
         step = step_of(path.name)
         if step is not None and (path / MANIFEST).is_file():
             steps[step] = path
@@ -125,7 +128,11 @@ def find_checkpoint(model: str | None, *, config: RunConfig | None = None, confi
         path = pointed(run_dir, pointer)
         while path is not None and not (path / MANIFEST).is_file():
             before, path = path, pointed(run_dir, pointer)  # training moves a pointer, then deletes what it named
-            if path == before:
+            if path != before:
+                continue
+            if ((replaced := path.with_name(BEFORE + path.name)) / MANIFEST).is_file():
+                return replaced
+            if not (path / MANIFEST).is_file():  # it may have been replaced by now
                 found = f"{shown(run_dir / pointer)} names {path.name}, which is not there"
                 raise ModelError(found, hint=_choose(list_checkpoints(run_dir)))
         if path is not None:

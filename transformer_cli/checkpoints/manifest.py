@@ -10,6 +10,7 @@ import pydantic
 
 from transformer_cli import __version__
 from transformer_cli.checkpoints.find import (
+    BEFORE,
     CHECKPOINTS,
     MANIFEST,
     WEIGHTS,
@@ -39,9 +40,6 @@ OWES = "owes_validation"
 """Of a state: whether the validation of that step is still to come."""
 FILES = r"(model|optimizer)\.safetensors|(state|manifest)\.json"
 """A pattern of the names of all that is in a checkpoint."""
-
-BEFORE = "before-"
-"""What the name of a checkpoint begins with while another takes its place."""
 
 
 class DataSettings(pydantic.BaseModel):
@@ -147,6 +145,8 @@ def put_back(run_dir: Path) -> None:
     """Give a checkpoint its name again whose successor did not get it; delete one whose successor did."""
     for before in sorted((run_dir / CHECKPOINTS).glob(f"{BEFORE}*")):
         path = before.with_name(before.name.removeprefix(BEFORE))
+        if step_of(before.name) is None or not before.is_dir() or before.is_symlink():
+            continue  # somebody else's
         if path.is_dir():
             remove_only(before, FILES)
         else:

@@ -20,6 +20,7 @@ from typing import Any
 from torch import Tensor
 
 from transformer_cli.checkpoints.find import (
+    BEFORE,
     CHECKPOINTS,
     LATEST,
     MANIFEST,
@@ -32,7 +33,6 @@ from transformer_cli.checkpoints.find import (
 )
 from transformer_cli.checkpoints.known import KnownRun, open_known
 from transformer_cli.checkpoints.manifest import (
-    BEFORE,
     FILES,
     FORMAT,
     MODEL,

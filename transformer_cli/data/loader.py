@@ -7,7 +7,7 @@ from __future__ import annotations
 
 import queue
 import threading
-from collections.abc import Iterator, Sequence
+from collections.abc import Generator, Sequence
 from dataclasses import dataclass, replace
 from typing import Protocol
 
@@ -58,7 +58,7 @@ class Encoded(Protocol):
         ...
 
 
-def batches(corpus: Encoded, plan: Sequence[npt.NDArray[np.integer]], *, start: int = 0) -> Iterator[Batch]:
+def batches(corpus: Encoded, plan: Sequence[npt.NDArray[np.integer]], *, start: int = 0) -> Generator[Batch]:
     """The batches of a plan from the one numbered `start` on, each collated while the ones before it are used.
 
     An error of the background is raised here, where its batch would have come. Closing the iterator, or dropping it,
@@ -96,6 +96,8 @@ def batches(corpus: Encoded, plan: Sequence[npt.NDArray[np.integer]], *, start: 
             yield item
     finally:
         stopped.set()
+        while not ready.empty():  # whoever waits for room has it, and is not waited for
+            ready.get_nowait()
         thread.join()
 
 

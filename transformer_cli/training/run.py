@@ -150,7 +150,8 @@ class Run:
                 first.close()
                 return self._after_update(learner, update)
 
-            if not (self.progress.owes_validation and self._settle(learner)):
+            owed = self.progress.step if self.progress.owes_validation else None
+            if owed is None or not self._settle(learner):
                 first.enter_context(self.listener.stage("the first update"))
                 tell_first_loss(learner, self.reporter.first)
                 fit(learner, self.progress, self.epoch, after)
@@ -161,6 +162,8 @@ class Run:
         self._write_record(learner)
         if not self.progress.is_complete:
             later = ", whose validation comes first when it goes on" if self.progress.owes_validation else ""
+            if later and owed == self.progress.step and self.stop.is_of_time:  # and will be again
+                later = ", for whose validation all of that was not enough"
             so_far = f"after step {self.progress.step:,}{self.horizon.of_all}{later}"
             raise self.stop.interruption(f"{so_far}; everything is saved in {files.shown(self.run_dir)}")
         return self._outcome(was_finished=False)
@@ -199,7 +202,8 @@ class Run:
         self.validation = Validation(self.texts[1], valid, self.tokenizer, config, *here)
         n_batches = len(self.material.epoch(progress.epoch)[1])
         left = len(self.material.epoch(progress.epoch, progress.shares)[1]) if progress.shares else n_batches
-        check_within(progress, left, self.run_dir)
+        if progress.finished is None:  # else its batches may be those of another number of processes
+            check_within(progress, left, self.run_dir)
         parameters = beginning.parameters_in_words(learner.model, self.held, is_drawn=config.training.init_from is None)
         say(
             f"{self.material.in_words(n_batches)}; {parameters}; "

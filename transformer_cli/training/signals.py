@@ -82,13 +82,17 @@ class StopRequest:
         self.reason = next((number for number, count in zip(HOW, counts, strict=True) if count), None)
         return self.reason is not None
 
+    @property
+    def is_of_time(self) -> bool:
+        """Whether what was agreed on is that the time is over, as far as this process knows: it has got no signal."""
+        return self.end is not None and self.reason == TIME_IS_OVER != self.signal_number
+
     def interruption(self, what: str) -> Interrupted:
         """What to raise once all is saved."""
         number = self.reason
         assert number is not None
-        is_over = self.end is not None and number == TIME_IS_OVER
         limit = f"training.max_hours, {spelled(3600 * (self.hours or 0))}"
-        how = f"{limit}, is nearly over: stopped" if is_over else HOW[number]
+        how = f"{limit}, is nearly over: stopped" if self.is_of_time else HOW[number]
         return Interrupted(f"{how} {what}", signal_number=number)
 
     def _note(self, number: int, frame: FrameType | None) -> None:

@@ -5,7 +5,7 @@ from __future__ import annotations
 import copy
 import json
 from collections.abc import Callable, Sequence
-from contextlib import suppress
+from contextlib import closing, suppress
 from dataclasses import dataclass
 from functools import partial
 from itertools import pairwise
@@ -121,8 +121,10 @@ class Validation:
         plan = batching.plan(self.encoded.lengths, budget=self.budget, seed=0, epoch=0)
         own = range(self.world.rank, len(plan), self.world.size)
         losses, there, gave_up = [0.0] * len(plan), [], True
-        with self.stage("validation: loss", len(own)) as advance, suppress(GivenUpError):
-            for batch in batches(self.encoded, [plan[number] for number in own]):
+        ready = batches(self.encoded, [plan[number] for number in own])
+        # Closed here: a second signal would be lost in an iterator that is only dropped.
+        with self.stage("validation: loss", len(own)) as advance, suppress(GivenUpError), closing(ready):
+            for batch in ready:
                 self._heed()
                 parts = in_halves(partial(loss_of, model, smoothing=0.0), batch, partial(divided, n=2))
                 there.append(torch.stack([*parts]).sum())
