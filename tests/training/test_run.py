@@ -29,6 +29,7 @@ from transformer_cli.checkpoints import record
 from transformer_cli.checkpoints.find import list_checkpoints
 from transformer_cli.checkpoints.standing import standing_of
 from transformer_cli.checkpoints.store import load_checkpoint
+from transformer_cli.cli.train import _would
 from transformer_cli.config.data import InlinePairs
 from transformer_cli.config.model import SidePositions
 from transformer_cli.config.run import RunConfig
@@ -331,6 +332,9 @@ def test_asked_to_stop_at_any_batch_of_a_validation_it_is_saved_and_ends_in_the_
             assert record.read_record(run_dir)["finished"] is None
             assert standing is not None
             assert not standing.is_finished
+            assert (
+                _would(forecast(config, run_dir)) == f"would continue after step {step}, whose validation comes first"
+            )
     assert heed.at >= 4
     assert_same_bits(Path("straight"), run_dir)
     assert train(config, run_dir).was_finished

@@ -274,4 +274,5 @@ def _would(found: Forecast) -> str:
         return "would be deleted, and a new one trained"
     if found.finished:
         return f"finished after step {found.step:,} ({found.finished}); nothing would be done"
-    return f"would continue after step {found.step:,}" if found.step else "would be trained anew"
+    first = ", whose validation comes first" if found.owes_validation else ""
+    return f"would continue after step {found.step:,}{first}" if found.step else "would be trained anew"

@@ -52,11 +52,12 @@ class Forecast:
     """What would happen.
 
     step: of the checkpoint that training would continue after, 0 for a new run. finished: why nothing would be left to
-    do. replaces: a run that is there would be deleted. pieces: of source and target; at most, where `tokenizer` would
-    still be trained. peak_step, peak_rate: the update with the highest learning rate in a run of max_steps; None
-    where it is a share of a budget. findings: what is suspicious in the texts. disk, preparing, length: where something
-    is left to do. warning: why the learning rate would not do what is meant, as far as the number of updates is known.
-    rewriting: what the tokenizer would make of the references. beside: what of others lies in the run's place.
+    do. owes_validation: that of this step would come first. replaces: a run that is there would be deleted. pieces: of
+    source and target; at most, where `tokenizer` would still be trained. peak_step, peak_rate: the update with the
+    highest learning rate in a run of max_steps; None where it is a share of a budget. findings: what is suspicious in
+    the texts. disk, preparing, length: where something is left to do. warning: why the learning rate would not do what
+    is meant, as far as the number of updates is known. rewriting: what the tokenizer would make of the references.
+    beside: what of others lies in the run's place.
     """
 
     run: str
@@ -77,6 +78,7 @@ class Forecast:
     warning: str = ""
     rewriting: str = ""
     beside: str = ""
+    owes_validation: bool = False
 
     def as_json(self) -> dict[str, Any]:
         return asdict(self)
@@ -160,6 +162,7 @@ def _forecast(
         length=length,
         warning=cut_short(config.training, n_updates if length is None else length.n_updates),
         beside=beside(run_dir),
+        owes_validation=progress.owes_validation,
         rewriting=rewriting(
             references,
             config.tokenizer,
