@@ -16,6 +16,7 @@ from transformer_cli.config.run import RunConfig
 from transformer_cli.config.section import PositiveInt
 from transformer_cli.environment import local_rank, local_size, place, processors, repeat_sums
 from transformer_cli.errors import ModelError, ResourceError
+from transformer_cli.model.compiled import of_attention, suits
 from transformer_cli.processor import has_bf16_instructions, imitates
 from transformer_cli.spinning import spin_while_idle
 
@@ -93,6 +94,15 @@ class Machine:
     def fused_attention(self) -> bool:
         return self.attention == "fused"
 
+    @property
+    def compiled_attention(self) -> bool:
+        return self.attention == "compiled"
+
+    @property
+    def in_words(self) -> str:
+        compiled = ", compiled attention" if self.compiled_attention else ""
+        return f"{self.device}, {self.precision} ({self.reason}), threads: {self.threads}{compiled}"
+
     def use(self) -> Machine:
         """Apply what is global to the process."""
         if self.deterministic:
@@ -128,7 +138,8 @@ def decide(config: RunConfig) -> Machine:
     device, threads = device_of(config), _threads(config)
     torch.set_num_threads(_usable(threads))
     precision, reason = _precision(config.precision, device) or _of_processor()
-    return _machine(config, device, precision, threads, reason)
+    made = _machine(config, device, precision, threads, reason)
+    return replace(made, attention="compiled") if _compiles(config, made) else made
 
 
 def settle(config: RunConfig, kept: Mapping[str, str | int] | None) -> Machine:
@@ -170,6 +181,9 @@ def begin_or_resume(
         threads=threads,
     )
     changes = []
+    if own.compiled_attention and not _compiles(config, here):
+        here = replace(here, attention="written-out")
+        changes.append("attention was compiled when the run began, and cannot be here")
     if precision != own.precision:
         changes.append(f"the run began in {own.precision} and continues in {precision}: {reason}")
     if threads != own.threads:
@@ -196,6 +210,11 @@ def _machine(config: RunConfig, device: str, precision: Precision, threads: int,
         matmul_precision=config.matmul_precision,
         deterministic=config.deterministic,
     )
+
+
+def _compiles(config: RunConfig, machine: Machine) -> bool:
+    """Whether attention that learns is compiled for this processor: C++ of our own, where there is a compiler."""
+    return machine.kind == "cpu" and suits(config.model, machine.dtype) and of_attention().loaded is not None
 
 
 def _threads(config: RunConfig) -> int:

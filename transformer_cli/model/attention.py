@@ -17,6 +17,7 @@ from torch.autograd.function import FunctionCtx, once_differentiable
 
 from transformer_cli.config.model import ModelConfig
 from transformer_cli.model.blocks import Dropout, Linear, RMSNorm
+from transformer_cli.model.compiled import Hiding, Spans
 from transformer_cli.model.layout import Layout
 from transformer_cli.model.positions import PositionEncoding
 from transformer_cli.model.products import has_bf16_products
@@ -46,8 +47,12 @@ class ScaledDotProductAttention(nn.Module):
         """Whether later keys are hidden without a mask."""
         return self.fused and self.causal
 
-    def forward(self, query_BHTK: Tensor, key_BHSK: Tensor, value_BHSK: Tensor, bias: Tensor | None) -> Tensor:
-        """bias: what masks.as_bias made, broadcastable to (B, H, T, S). Returns (B, H, T, K)."""
+    def forward(self, query_BHTK: Tensor, key_BHSK: Tensor, value_BHSK: Tensor, bias: Hiding) -> Tensor:
+        """bias: what masks.as_bias made, broadcastable to (B, H, T, S). Returns (B, H, T, K). Or spans, with vectors as
+        these have them."""
+        if isinstance(bias, Spans):
+            mask = self.dropout.mask(bias.mask_shape(query_BHTK.size(1)), like=query_BHTK)
+            return bias.attend(query_BHTK, key_BHSK, value_BHSK, mask)
         if self.fused:
             p = self.dropout.p if self.training else 0.0
             is_causal = self.causal and bias is None
@@ -97,7 +102,7 @@ class SelfAttention(MultiHeadAttention):
         self.query_key_value = Linear(config.d_model, sum(self.widths), bias=config.biases.attention)
         self.rotate = positions.rotate
 
-    def forward(self, x: Tensor, bias: Tensor | None, layout: Layout) -> Tensor:
+    def forward(self, x: Tensor, bias: Hiding, layout: Layout) -> Tensor:
         """x: as the layout has it, and so is what comes out."""
         query, key, value = self.project(x, layout)
         return self.output(layout.merge(self.attend(self.rotate(query), self.rotate(key), value, bias)))
@@ -118,7 +123,7 @@ class CrossAttention(MultiHeadAttention):
         self.query = Linear(config.d_model, self.width, bias=bias)
         self.key_value = Linear(config.d_model, 2 * self.kv_width, bias=bias)
 
-    def forward(self, x: Tensor, memory: Sequence[Tensor], bias: Tensor | None, layout: Layout) -> Tensor:
+    def forward(self, x: Tensor, memory: Sequence[Tensor], bias: Hiding, layout: Layout) -> Tensor:
         """memory: keys and values, made once by `remember`; the layout is that of x."""
         (query,) = layout.heads(self.query(x), (self.n_heads,), self.d_head)
         return self.output(layout.merge(self.attend(self.query_norm(query), *memory, bias)))

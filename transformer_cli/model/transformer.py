@@ -20,6 +20,7 @@ from transformer_cli.config.model import ModelConfig
 from transformer_cli.model import masks
 from transformer_cli.model.attention import CrossAttention, ScaledDotProductAttention, SelfAttention
 from transformer_cli.model.blocks import NORMS, RESIDUALS, Dropout, feed_forward
+from transformer_cli.model.compiled import Hiding, InPlace, Spans, suits
 from transformer_cli.model.layout import Layout, Packed, PackedWhole, Rows
 from transformer_cli.model.positions import PositionEncoding, positions_for
 
@@ -34,9 +35,11 @@ class Model(nn.Module):
         self.dtype: torch.dtype | None = None
         self.layout: type[Packed] = Packed
 
-    def use_attention(self, *, fused: bool) -> None:
-        """Choose the path of every attention: PyTorch's fused kernel, or written out; and how tokens come to it."""
-        self.layout = PackedWhole if fused else Packed
+    def use_attention(self, *, fused: bool, compiled: bool = False) -> None:
+        """Choose the path of every attention: PyTorch's fused kernel, or written out; and how tokens come to it.
+        compiled: where tokens are packed, by attention.cpp, if that suits this model in the precision that it has."""
+        is_compiled = compiled and suits(self.config, self.dtype)
+        self.layout = PackedWhole if fused else InPlace if is_compiled else Packed
         for module in self.modules():
             if isinstance(module, ScaledDotProductAttention):
                 module.fused = fused
@@ -92,24 +95,30 @@ class Transformer(Model):
         """
         memory_BSD, source = self.encode(source_BS, source_lengths_B), Rows(source_BS.size(1))
         x_BTD = self._embed(self.target_embedding, self.decoder.positions, target_BT)
-        return self._decode(x_BTD, Rows(target_BT.size(1)), memory_BSD, source, source_lengths_B)
+        target = Rows(target_BT.size(1))
+        causal = self._causal_bias(self.decoder, target.length, like=x_BTD)
+        padding = self._padding_bias(source_lengths_B, source.length, like=x_BTD)
+        return self.decoder(x_BTD, self.decoder.remember(memory_BSD, source), causal, padding, target)
 
     def packed(self, source_BS: Tensor, target_BT: Tensor, source: Packed, target: Packed) -> Tensor:
         """The same without computing on padding: the hidden states of the target's tokens, packed, (N, D)."""
         x_ND = self._embed(self.source_embedding, self.encoder.positions, source_BS, source)
-        memory_ND = self.encoder(x_ND, self._padding_bias(source.lengths_B, source.length, like=x_ND), source)
+        within_source, within_target, padding = self._hiding(source, target, like=x_ND)
+        memory_ND = self.encoder(x_ND, within_source, source)
         x_ND = self._embed(self.target_embedding, self.decoder.positions, target_BT, target)
-        return self._decode(x_ND, target, memory_ND, source, source.lengths_B)
+        return self.decoder(x_ND, self.decoder.remember(memory_ND, source), within_target, padding, target)
+
+    def _hiding(self, source: Packed, target: Packed, *, like: Tensor) -> tuple[Hiding, Hiding, Hiding]:
+        """What hides keys of the source from itself, of the target from itself, and of the source from the target."""
+        if isinstance(source, InPlace) and isinstance(target, InPlace):
+            return Spans(source, source), Spans(target, target, causal=True), Spans(target, source)
+        padding = self._padding_bias(source.lengths_B, source.length, like=like)
+        return padding, self._causal_bias(self.decoder, target.length, like=like), padding
 
     def encode(self, source_BS: Tensor, source_lengths_B: Tensor) -> Tensor:
         """The memory (B, S, D); what lies beyond a sentence's length is without meaning."""
         x_BSD, layout = self._embed(self.source_embedding, self.encoder.positions, source_BS), Rows(source_BS.size(1))
         return self.encoder(x_BSD, self._padding_bias(source_lengths_B, layout.length, like=x_BSD), layout)
-
-    def _decode(self, x: Tensor, target: Layout, memory: Tensor, source: Layout, source_lengths_B: Tensor) -> Tensor:
-        causal = self._causal_bias(self.decoder, target.length, like=x)
-        padding = self._padding_bias(source_lengths_B, source.length, like=x)
-        return self.decoder(x, self.decoder.remember(memory, source), causal, padding, target)
 
     def project(self, hidden: Tensor) -> Tensor:
         """Logits over the target vocabulary: (..., D) to (..., V)."""
@@ -151,9 +160,10 @@ class Encoder(nn.Module):
     def hides_future(self) -> bool:
         return _hides_future(self.layers)
 
-    def forward(self, x: Tensor, bias: Tensor | None, layout: Layout) -> Tensor:
+    def forward(self, x: Tensor, bias: Hiding, layout: Layout) -> Tensor:
         """x: as the layout has it, and so is what comes out. bias: what hides keys, added to scores (masks.as_bias)."""
-        bias = self.positions.bias(bias, *_at_once(layout, x), like=x)
+        if not isinstance(bias, Spans):
+            bias = self.positions.bias(bias, *_at_once(layout, x), like=x)
         for layer in self.layers:
             x = layer(x, bias, layout)
         return self.norm(x)
@@ -168,7 +178,7 @@ class EncoderLayer(nn.Module):
         self.feed_forward = feed_forward(config)
         self.residuals = nn.ModuleList(RESIDUALS[config.norm_position](config) for _ in range(2))
 
-    def forward(self, x: Tensor, bias: Tensor | None, layout: Layout) -> Tensor:
+    def forward(self, x: Tensor, bias: Hiding, layout: Layout) -> Tensor:
         around_attention, around_feed_forward = self.residuals
         x = around_attention(x, lambda x: self.self_attention(x, bias, layout))
         return around_feed_forward(x, self.feed_forward)
@@ -195,13 +205,14 @@ class Decoder(nn.Module):
         self,
         x: Tensor,
         memory: list[Sequence[Tensor]],
-        bias: Tensor | None,
-        memory_bias: Tensor | None,
+        bias: Hiding,
+        memory_bias: Hiding,
         layout: Layout,
     ) -> Tensor:
         """x: as the layout has it, and so is what comes out. memory: what `remember` made of it. bias, memory_bias:
         what hides keys of the target and of the source, added to scores (masks.as_bias)."""
-        bias = self.positions.bias(bias, *_at_once(layout, x), like=x)
+        if not isinstance(bias, Spans):
+            bias = self.positions.bias(bias, *_at_once(layout, x), like=x)
         for layer, keys_values in zip(self.layers, memory, strict=True):
             x = layer(x, keys_values, bias, memory_bias, layout)
         return self.norm(x)
@@ -217,9 +228,7 @@ class DecoderLayer(nn.Module):
         self.feed_forward = feed_forward(config)
         self.residuals = nn.ModuleList(RESIDUALS[config.norm_position](config) for _ in range(3))
 
-    def forward(
-        self, x: Tensor, memory: Sequence[Tensor], bias: Tensor | None, memory_bias: Tensor | None, layout: Layout
-    ) -> Tensor:
+    def forward(self, x: Tensor, memory: Sequence[Tensor], bias: Hiding, memory_bias: Hiding, layout: Layout) -> Tensor:
         around_self, around_cross, around_feed_forward = self.residuals
         x = around_self(x, lambda x: self.self_attention(x, bias, layout))
         x = around_cross(x, lambda x: self.cross_attention(x, memory, memory_bias, layout))

@@ -205,10 +205,7 @@ class Run:
         if progress.finished is None:  # else its batches may be those of another number of processes
             check_within(progress, left, self.run_dir)
         parameters = beginning.parameters_in_words(learner.model, self.held, is_drawn=config.training.init_from is None)
-        say(
-            f"{self.material.in_words(n_batches)}; {parameters}; "
-            f"{self.machine.device}, {self.machine.precision} ({self.machine.reason}), threads: {self.machine.threads}"
-        )
+        say(f"{self.material.in_words(n_batches)}; {parameters}; {self.machine.in_words}")
         with self.listener.stage("trying the largest batches"):
             try_out(learner, loader.batches(*self.material.largest(progress.epoch, progress.shares, self.machine)))
         self.horizon = Horizon(
@@ -331,7 +328,7 @@ class Run:
         model = build_model(config.model, source_vocab=source, target_vocab=target).to(self.machine.device)
         heap.make_room(sum(parameter.nbytes for parameter in model.parameters()))
         model.compute_in(self.machine.dtype, training=True)
-        model.use_attention(fused=self.machine.fused_attention)
+        model.use_attention(fused=self.machine.fused_attention, compiled=self.machine.compiled_attention)
         for name, parameter in model.named_parameters():
             parameter.requires_grad_(parameter.requires_grad and name not in self.held)
         sharding = shard(model, options, self.world)

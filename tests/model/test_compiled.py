@@ -1,0 +1,236 @@
+"""Attention in C++ against PyTorch's own, sentence by sentence, and against attention that is written out."""
+
+from __future__ import annotations
+
+import ctypes
+from pathlib import Path
+from typing import Any
+
+import pytest
+import torch
+from hypothesis import given, settings
+from hypothesis import strategies as st
+from torch import Tensor
+
+from transformer_cli.config.model import ModelConfig
+from transformer_cli.model import compiled
+from transformer_cli.model.attention import ScaledDotProductAttention
+from transformer_cli.model.build import build_model
+from transformer_cli.model.compiled import NAMES, InPlace, Spans, of_attention, suits
+from transformer_cli.model.layout import Packed, PackedWhole
+
+pytestmark = pytest.mark.skipif(of_attention().loaded is None, reason="no C++ compiler")
+CPU = torch.device("cpu")
+V = 23
+
+
+def in_place(lengths: list[int]) -> InPlace:
+    return InPlace(torch.tensor(lengths), CPU)
+
+
+def vectors(packed: InPlace, heads: int, d_head: int, *, gap: int = 0) -> Tensor:
+    """As a product leaves them: with others beside them, and numbers where there is no token that nobody may read."""
+    wide = torch.randn(packed.n_rows, heads * d_head + gap)
+    wide[packed.n_real :] = torch.nan
+    return wide[:, : heads * d_head].unflatten(1, (heads, d_head))
+
+
+def by_pytorch(query: Tensor, key: Tensor, value: Tensor, spans: Spans, mask: Tensor | None) -> Tensor:
+    """Each sentence alone, in fp64, with matrices of weights."""
+    made = torch.zeros_like(query)
+    queries, keys = spans.queries.starts.tolist(), spans.keys.starts.tolist()
+    sharing = query.size(1) // key.size(1)
+    for i, (own, others) in enumerate(zip(zip(queries, queries[1:]), zip(keys, keys[1:]))):  # noqa: B905, RUF007
+        here, there = slice(*own), slice(*others)
+        q, k, v = query[here], key[there].repeat_interleave(sharing, 1), value[there].repeat_interleave(sharing, 1)
+        scores = torch.einsum("thk,shk->hts", q, k) / q.size(2) ** 0.5
+        if spans.causal:
+            scores = scores.masked_fill(torch.ones(scores.shape[1:], dtype=torch.bool).triu(1), -torch.inf)
+        weights = scores.softmax(-1)
+        if mask is not None:
+            weights = weights * mask[i, :, : len(k), : len(q)].transpose(1, 2)
+        made[here] = torch.einsum("hts,shk->thk", weights, v)
+    return made
+
+
+def results(compute: Any, tensors: list[Tensor], grad: Tensor, n_real: tuple[int, int]) -> list[Tensor]:
+    """What comes out for tokens, and the gradients of queries, keys and values."""
+    leaves = [tensor.detach().clone().requires_grad_() for tensor in tensors]
+    made = compute(*leaves)
+    made.backward(grad)
+    (n, m), tokens = n_real, made[: n_real[0]].detach()
+    return [tokens, leaves[0].grad[:n], leaves[1].grad[:m], leaves[2].grad[:m]]
+
+
+@settings(max_examples=80)
+@given(st.data())
+def test_it_computes_attention_and_its_gradients(data: st.DataObject) -> None:
+    draw = data.draw
+    torch.manual_seed(draw(st.integers(0, 99)))
+    n = draw(st.integers(1, 6))
+    lengths = st.lists(st.one_of(st.integers(1, 20), st.integers(1, 150)), min_size=n, max_size=n)
+    targets = in_place(draw(lengths))
+    causal = draw(st.booleans())
+    sources = targets if causal else in_place(draw(lengths))
+    spans = Spans(targets, sources, causal=causal)
+    shared, sharing, d_head = draw(st.integers(1, 3)), draw(st.integers(1, 3)), 16 * draw(st.integers(1, 6))
+    gap = draw(st.sampled_from([0, 5]))
+    query, grad = (vectors(targets, shared * sharing, d_head, gap=gap) for _ in range(2))
+    key, value = (vectors(sources, shared, d_head, gap=gap) for _ in range(2))
+    scale = draw(st.sampled_from([0.1, 1.0, 30.0]))  # weights that are alike, and such that are one
+    mask = (torch.rand(spans.mask_shape(shared * sharing)) < 0.8) / 0.8 if draw(st.booleans()) else None
+
+    n_real = targets.n_real, sources.n_real
+    tensors = [scale * query, key, value]
+    made = results(lambda *leaves: spans.attend(*leaves, mask), tensors, grad, n_real)
+    exact = [tensor.double() for tensor in tensors]
+    wanted = results(lambda *leaves: by_pytorch(*leaves, spans, mask), exact, grad.double().nan_to_num(), n_real)
+    for ours, theirs in zip(made, wanted, strict=True):
+        size = theirs.abs().max().clamp(min=1.0).item()
+        torch.testing.assert_close(ours.double(), theirs, rtol=3e-5, atol=1e-5 * size)
+
+
+@pytest.mark.parametrize("causal", [False, True])
+def test_in_bf16_it_is_closer_to_the_truth_than_what_is_written_out(causal: bool) -> None:
+    """That rounds weights to bf16, too, before it multiplies with them."""
+    torch.manual_seed(1)
+    packed, config = in_place([14] * 20 + [15] * 3 + [9]), ModelConfig(d_model=64, n_heads=4, d_ff=8, n_layers=1)
+    spans = Spans(packed, packed, causal=causal)
+    tensors = [vectors(packed, 4, 16).bfloat16() for _ in range(3)]
+    grad = vectors(packed, 4, 16).bfloat16().nan_to_num()
+    n_real = packed.n_real, packed.n_real
+    truth = results(lambda *x: by_pytorch(*x, spans, None), [x.double() for x in tensors], grad.double(), n_real)
+    ours = results(lambda *x: spans.attend(*x, None), tensors, grad, n_real)
+
+    rows, attend = Packed(packed.lengths_B, CPU), ScaledDotProductAttention(config).train()
+    hides = torch.zeros(len(packed.lengths_B), 1, rows.length, rows.length)
+    hides.masked_fill_(torch.arange(rows.length) >= packed.lengths_B[:, None, None, None], -1e30)
+    if causal:
+        hides = hides + torch.full((rows.length, rows.length), -1e30).triu(1)
+
+    def written_out(*leaves: Tensor) -> Tensor:
+        heads = (rows.heads(x.flatten(1).nan_to_num(), (4,), 16)[0] for x in leaves)
+        return rows.merge(attend(*heads, hides.bfloat16())).unflatten(1, (4, 16))
+
+    theirs = results(written_out, tensors, grad, n_real)
+    for true, one, other in zip(truth, ours, theirs, strict=True):
+        assert (one.double() - true).norm() <= (other.double() - true).norm()
+        assert (one.double() - true).norm() < 4e-3 * true.norm()
+
+
+@pytest.mark.parametrize("dtype", NAMES)
+def test_what_is_no_token_is_zero_whatever_lies_there(dtype: torch.dtype) -> None:
+    packed = in_place([3, 17])
+    leaves = [vectors(packed, 2, 16, gap=3).to(dtype).requires_grad_() for _ in range(3)]
+    made = Spans(packed, packed, causal=True).attend(*leaves, None)
+    made.backward(torch.ones_like(made))
+    for tensor in (made, *(leaf.grad for leaf in leaves)):
+        assert not tensor[packed.n_real :].any()
+        assert tensor[: packed.n_real].isfinite().all()
+
+
+@pytest.mark.parametrize("dtype", NAMES)
+@pytest.mark.parametrize("number", [torch.nan, torch.inf, -torch.inf])
+def test_numbers_that_are_not_finite_are_not_hidden(dtype: torch.dtype, number: float) -> None:
+    """An update that has one is skipped; one that were lost would be learned from."""
+    packed = in_place([5, 4])
+    query, key, value = (vectors(packed, 2, 16).to(dtype) for _ in range(3))
+    value[6, 1, 3] = number
+    made = Spans(packed, packed).attend(query, key, value, None)
+    assert not made[5:9, 1, 3].isfinite().any()
+    assert made[:5].isfinite().all()
+    value[6, 1, 3], query[2, 0, 5] = 0, torch.nan
+    made = Spans(packed, packed).attend(query, key, value, None)
+    assert made[2, 0].isnan().all()
+    assert made[[0, 1, *range(3, 9)]].isfinite().all()
+
+
+@pytest.mark.parametrize("dtype", NAMES)
+def test_no_bit_depends_on_how_many_threads_there_are(dtype: torch.dtype) -> None:
+    torch.manual_seed(2)
+    packed = in_place([70, 3, 29, 64, 1])
+    tensors = [vectors(packed, 4, 32).to(dtype), *(vectors(packed, 2, 32).to(dtype) for _ in range(2))]
+    grad, before, made = vectors(packed, 4, 32).to(dtype), torch.get_num_threads(), []
+    try:
+        for threads in (1, 2, 3):
+            torch.set_num_threads(threads)
+            spans = Spans(packed, packed, causal=True)
+            made.append(results(lambda *x, s=spans: s.attend(*x, None), tensors, grad, (packed.n_real,) * 2))
+    finally:
+        torch.set_num_threads(before)
+    assert all(torch.equal(one, other) for others in made[1:] for one, other in zip(made[0], others, strict=True))
+
+
+@settings(max_examples=40)
+@given(st.data())
+def test_a_model_has_the_hidden_states_and_gradients_of_attention_that_is_written_out(data: st.DataObject) -> None:
+    draw = data.draw
+    torch.manual_seed(draw(st.integers(0, 9)))
+    groups, n = draw(st.sampled_from([1, 2])), draw(st.sampled_from([1, 3, 17]))
+    config = ModelConfig(
+        d_model=32,
+        n_heads=2 * groups,
+        n_kv_heads=groups,
+        d_head=16,
+        d_ff=16,
+        n_layers=draw(st.integers(1, 2)),
+        dropout=draw(st.sampled_from([0.0, 0.3])),
+        attention_dropout=0.0,
+        qk_norm=draw(st.booleans()),
+        positions=draw(st.sampled_from(["sinusoidal", "learned", "none"])),
+        max_positions=80,
+    )
+    model = build_model(config, source_vocab=V, target_vocab=V).train()
+    lengths = [torch.tensor(draw(st.lists(st.integers(1, 70), min_size=n, max_size=n))) for _ in range(2)]
+    ids = [torch.randint(4, V, (n, int(own.max()))) for own in lengths]
+    made = []
+    for by_compiler in (False, True):
+        model.use_attention(fused=False, compiled=by_compiler)
+        source, target = (model.layout(own, CPU) for own in lengths)
+        model.zero_grad()
+        torch.manual_seed(7)  # dropout's
+        hidden = model.packed(*ids, source, target)[: target.n_real]
+        hidden.pow(3).sum().backward()
+        made.append([hidden.detach(), *(p.grad.clone() for p in model.parameters() if p.grad is not None)])
+    assert type(source) is InPlace
+    for one, other in zip(*made, strict=True):
+        torch.testing.assert_close(one, other, rtol=1e-3, atol=1e-4 * max(1.0, other.abs().max().item()))
+
+
+def test_dropout_of_weights_draws_a_factor_for_each() -> None:
+    torch.manual_seed(3)
+    config = ModelConfig(d_model=16, n_heads=1, d_ff=8, n_layers=1, attention_dropout=0.25)
+    packed, attend = in_place([6, 20]), ScaledDotProductAttention(config).train()
+    spans, vectors_NHK = Spans(packed, packed), [vectors(packed, 1, 16) for _ in range(3)]
+    torch.manual_seed(4)
+    dropped = attend(*vectors_NHK, spans)
+    torch.manual_seed(4)
+    mask = attend.dropout.mask(spans.mask_shape(1), like=dropped)
+    assert mask.unique().tolist() == pytest.approx([0, 4 / 3])
+    assert torch.equal(dropped, spans.attend(*vectors_NHK, mask))
+    assert torch.equal(attend.eval()(*vectors_NHK, spans), spans.attend(*vectors_NHK, None))
+
+
+def test_it_is_for_heads_that_fill_registers_and_positions_that_are_added_to_tokens() -> None:
+    plain = {"d_model": 32, "n_heads": 2, "d_ff": 8, "n_layers": 1}
+    assert suits(ModelConfig(**plain), None)
+    assert suits(ModelConfig(**plain), torch.bfloat16)
+    assert not suits(ModelConfig(**plain), torch.float64)
+    assert not suits(ModelConfig(**plain), torch.float16)
+    assert not suits(ModelConfig(**plain | {"n_heads": 4}), None)
+    assert not suits(ModelConfig(**plain, positions="rotary"), None)
+    model = build_model(ModelConfig(**plain, positions="rotary"), source_vocab=V, target_vocab=V)
+    for fused, layout in ((False, Packed), (True, PackedWhole)):
+        model.use_attention(fused=fused, compiled=True)
+        assert model.layout is layout
+
+
+def test_both_languages_mean_the_same_struct() -> None:
+    """Each field is 8 bytes, in the order of attention.cpp."""
+    source = Path(compiled.__file__).with_name("attention.cpp").read_text(encoding="utf-8")
+    body = source.partition("struct Shape {")[2].partition("};")[0]
+    declared = [line.partition("//")[0].strip().rstrip(";") for line in body.split("\n")]
+    words = " ".join(declared).replace(",", " ").replace("*", " ").split()
+    fields = Spans(in_place([1]), in_place([1])).shape._fields_
+    assert [word for word in words if word not in ("const", "int64_t", "float")] == [name for name, _ in fields]
+    assert {ctypes.sizeof(kind) for _, kind in fields} == {8}

@@ -1,0 +1,218 @@
+"""What is compiled, kept and done without."""
+
+from __future__ import annotations
+
+import json
+import os
+import re
+import shutil
+import stat
+import subprocess
+import sys
+from collections.abc import Callable, Iterator
+from pathlib import Path
+
+import pytest
+
+from transformer_cli import compiler
+from transformer_cli.cli import failures
+from transformer_cli.cli.app import main
+from transformer_cli.compiler import library
+from transformer_cli.config.run import RunConfig
+from transformer_cli.machine import begin_or_resume, decide, settle
+from transformer_cli.model.compiled import of_attention
+
+CODE = 'extern "C" int answer() { return 42; }\n'
+needs_compiler = pytest.mark.skipif(of_attention().loaded is None, reason="no C++ compiler")
+
+
+@pytest.fixture
+def source(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
+    monkeypatch.setenv("XDG_CACHE_HOME", str(tmp_path / "cache"))
+    path = tmp_path / "code.cpp"
+    path.write_text(CODE, encoding="utf-8")
+    return path
+
+
+@pytest.fixture
+def calls(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Callable[[], int]:
+    """How often the compiler compiled."""
+    script, log = tmp_path / "compiler with a space", tmp_path / "log"
+    found = next(path for name in ("c++", "g++", "clang++") if (path := shutil.which(name)))
+    script.write_text(f'#!/bin/sh\n[ "$1" = --version ] || echo >> "{log}"\nexec {found} "$@"\n', encoding="utf-8")
+    script.chmod(0o700)
+    monkeypatch.setenv("CXX", f'"{script}"')
+    return lambda: len(log.read_bytes()) if log.exists() else 0
+
+
+def fresh(source: Path) -> compiler.Library:
+    """As another process finds it."""
+    library.cache_clear()
+    return library(source)
+
+
+@needs_compiler
+def test_it_is_compiled_once(source: Path, calls: Callable[[], int]) -> None:
+    assert [fresh(source).loaded.answer() for _ in range(3)] == [42, 42, 42]
+    assert calls() == 1
+    source.write_text(CODE.replace("42", "43"), encoding="utf-8")
+    assert fresh(source).loaded.answer() == 43
+    assert calls() == 2
+
+
+@needs_compiler
+def test_for_another_processor_it_is_compiled_anew(
+    source: Path, calls: Callable[[], int], tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """A home may be that of several machines; what one can, another may die of."""
+    fresh(source)
+    about = tmp_path / "cpuinfo"
+    about.write_text("processor : 0\nmodel name : another\nflags : fpu avx2\n\nprocessor : 1\n", encoding="utf-8")
+    monkeypatch.setattr(compiler, "PROCESSOR", about)
+    fresh(source)
+    assert calls() == 2
+    about.write_text("processor : 0\nmodel name : another\nflags : fpu avx2 avx512f\n\n", encoding="utf-8")
+    fresh(source)
+    assert calls() == 3
+
+
+@needs_compiler
+@pytest.mark.parametrize(
+    "damage", [lambda b: b"", lambda b: b[:100], lambda b: b[:5000], lambda b: b[:900] + b"x" + b[901:]]
+)
+def test_what_is_damaged_is_made_anew(
+    damage: Callable[[bytes], bytes], source: Path, calls: Callable[[], int], tmp_path: Path
+) -> None:
+    fresh(source)
+    [kept] = (tmp_path / "cache" / "tx").iterdir()
+    kept_bytes = kept.read_bytes()
+    kept.unlink()  # it is open here, and what is open must not be changed
+    kept.write_bytes(damage(kept_bytes))
+    assert fresh(source).loaded.answer() == 42
+    assert calls() == 2
+    assert kept.read_bytes() == kept_bytes
+
+
+@needs_compiler
+@pytest.mark.parametrize("cache", ["a file", "/proc/nobody", "/dev/full"])
+def test_where_nothing_can_be_kept_it_is_compiled_each_time(
+    cache: str, source: Path, calls: Callable[[], int], tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    (tmp_path / "a file").touch()
+    monkeypatch.setenv("XDG_CACHE_HOME", str(tmp_path / cache))
+    assert [fresh(source).loaded.answer() for _ in range(2)] == [42, 42]
+    assert calls() == 2
+
+
+@pytest.mark.parametrize("wanted", ["", "there-is-no-such-compiler -O2"])
+def test_without_a_compiler_there_is_nothing_and_nothing_is_said(
+    wanted: str, source: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setenv("CXX", wanted)
+    assert fresh(source) == compiler.Library()
+
+
+def test_a_command_that_is_none_is_said(source: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setenv("CXX", '"unclosed')
+    assert fresh(source).trouble == "CXX: No closing quotation"
+
+
+def test_it_is_looked_for_under_its_usual_names(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.delenv("CXX", raising=False)
+    monkeypatch.setattr(shutil, "which", lambda name: "/opt/clang++" if name == "clang++" else None)
+    assert compiler._command() == ["/opt/clang++"]
+    monkeypatch.setattr(shutil, "which", lambda name: None)
+    assert not compiler._command()
+
+
+@pytest.mark.parametrize(
+    ("script", "said"),
+    [
+        ('[ "$1" = --version ] && exit 0\necho "code.cpp:1:1: error: no" >&2\nexit 1', "error: no"),
+        ('[ "$1" = --version ] && exit 0\nexit 3', "ended with 3"),
+        ("exit 1", "non-zero exit status 1"),
+        ('[ "$1" = --version ] && exit 0\nexec sleep 60', "timed out"),
+        ('while [ $# -gt 1 ]; do shift; done\n[ "$1" = --version ] || echo nonsense > "$1"', "invalid ELF|too short"),
+    ],
+)
+def test_a_compiler_that_fails_is_named(
+    script: str, said: str, source: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    path = tmp_path / "failing"
+    path.write_text(f"#!/bin/sh\n{script}\n", encoding="utf-8")
+    path.chmod(path.stat().st_mode | stat.S_IXUSR)
+    monkeypatch.setenv("CXX", str(path))
+    monkeypatch.setattr(compiler, "LONGEST_S", 0.5)
+    found = fresh(source)
+    assert found.loaded is None
+    assert re.search(said, str(found.trouble))
+    assert str(found.trouble).startswith(str(path))
+
+
+@needs_compiler
+def test_processes_that_compile_at_once_do_not_disturb_each_other(source: Path) -> None:
+    script = (
+        "import sys; from pathlib import Path; from transformer_cli.compiler import library; "
+        "found = library(Path(sys.argv[1])); print(found.loaded and found.loaded.answer(), found.trouble)"
+    )
+    command = [sys.executable, "-c", script, str(source)]
+    environment = os.environ | {"PYTHONPATH": str(Path(__file__).parents[1])}
+    started = [subprocess.Popen(command, stdout=subprocess.PIPE, text=True, env=environment) for _ in range(4)]
+    assert [process.communicate()[0] for process in started] == ["42 None\n"] * 4
+
+
+@pytest.fixture
+def no_compiler(monkeypatch: pytest.MonkeyPatch) -> Iterator[None]:
+    monkeypatch.setenv("CXX", "")
+    library.cache_clear()
+    of_attention.cache_clear()
+    yield
+    library.cache_clear()
+    of_attention.cache_clear()
+
+
+@pytest.fixture
+def broken_compiler(no_compiler: None, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setenv("CXX", "false")
+
+
+@needs_compiler
+def test_what_a_run_begins_with_is_what_it_keeps(monkeypatch: pytest.MonkeyPatch) -> None:
+    config = RunConfig(device="cpu", precision="fp32")
+    begun = decide(config)
+    assert begun.attention == "compiled"
+    assert begin_or_resume(config, begun.as_dict()) == (begun, None)
+    before = begun.as_dict() | {"attention": "written-out"}  # by a version that did not compile
+    assert begin_or_resume(config, before)[0].attention == "written-out"
+    assert decide(RunConfig(device="cpu", precision="fp16")).attention == "written-out"
+    assert decide(RunConfig(device="cpu", model={"positions": "rotary"})).attention == "written-out"
+    monkeypatch.setattr("transformer_cli.machine.of_attention", None)  # whoever only translates compiles nothing
+    assert settle(config, None).attention == "written-out"
+
+
+@needs_compiler
+@pytest.mark.parametrize("lack", ["no_compiler", "broken_compiler"])
+def test_a_run_goes_on_where_nothing_can_be_compiled(
+    lack: str, trained_run: Path, capfd: pytest.CaptureFixture[str], request: pytest.FixtureRequest
+) -> None:
+    shape = ["d_model=32", "n_heads=2", "d_ff=32", "n_layers=1"]
+    sets = [f"--set={value}" for value in (*map("model.{}".format, shape), "precision=fp32")]
+    train = ["train", "-c", str(trained_run / "config.yaml"), "--run-dir", "run", *sets]
+    assert failures.exit_code(lambda: main([*train, "--set=training.max_steps=4"])) == 0
+    assert "threads: 1, compiled attention" in capfd.readouterr().err
+    assert machine(Path("run"))["attention"] == "compiled"
+
+    request.getfixturevalue(lack)
+    train.append("--set=training.max_steps=8")
+    assert failures.exit_code(lambda: main(train)) == 0
+    said = capfd.readouterr().err
+    assert "attention was compiled when the run began, and cannot be here; bits will differ" in said
+    assert ("for the C++ compiler failed: false: " in said) is (lack == "broken_compiler")
+    assert machine(Path("run"))["attention"] == "written-out"
+
+    assert failures.exit_code(lambda: main([*train, "--overwrite"])) == 0
+    assert "bits will differ" not in capfd.readouterr().err
+
+
+def machine(run: Path) -> dict[str, object]:
+    return json.loads((run / "run.json").read_text(encoding="utf-8"))["machine"]

@@ -1,0 +1,109 @@
+"""C++ of ours, compiled for this processor where there is a compiler that can. Nothing needs it.
+
+What was compiled is kept in the user's cache, by source, compiler and processor, with its hash behind it; where that
+takes nothing, it is compiled anew each time.
+"""
+
+from __future__ import annotations
+
+import ctypes
+import hashlib
+import os
+import platform
+import shlex
+import shutil
+import subprocess
+from collections.abc import Sequence
+from contextlib import suppress
+from dataclasses import dataclass
+from functools import cache
+from pathlib import Path
+
+from transformer_cli.errors import ResourceError, TxError
+from transformer_cli.files import atomic_file, make_directory
+from transformer_cli.temporary import temporary_directory
+
+FLAGS = ("-std=c++17", "-O3", "-march=native", "-fno-math-errno", "-fopenmp", "-shared", "-fPIC")
+LONGEST_S = 120
+PROCESSOR = Path("/proc/cpuinfo")
+DIGEST = hashlib.sha256().digest_size
+
+
+@dataclass(frozen=True)
+class Library:
+    """What was compiled; None where there is no compiler, or it could not, and then why."""
+
+    loaded: ctypes.CDLL | None = None
+    trouble: str | None = None
+
+
+@cache
+def library(source: Path) -> Library:
+    """Found in the cache, or made now: a second or two."""
+    try:
+        command = _command()
+    except ValueError as failure:
+        return Library(trouble=f"CXX: {failure}")
+    if not command:
+        return Library()
+    try:
+        name = f"{source.stem}-{_key(source, command)}.so"
+        return Library(_kept(name) or _made(source, command, name))
+    except (OSError, subprocess.SubprocessError, TxError) as failure:
+        return Library(trouble=f"{shlex.join(command)}: {failure}")
+
+
+def _command() -> Sequence[str]:
+    """CXX as the environment has it, else the system's compiler; empty where there is none."""
+    wanted = os.environ.get("CXX")
+    if wanted is not None:
+        command = shlex.split(wanted)
+        return command if command and shutil.which(command[0]) else ()
+    found = (shutil.which(name) for name in ("c++", "g++", "clang++"))
+    return next(([path] for path in found if path), ())
+
+
+def _key(source: Path, command: Sequence[str]) -> str:
+    version = subprocess.run([*command, "--version"], capture_output=True, check=True, timeout=LONGEST_S).stdout
+    parts = (source.read_bytes(), *(word.encode() for word in (*command, *FLAGS)), version, _processor().encode())
+    return hashlib.sha256(b"\0".join(parts)).hexdigest()[:16]
+
+
+def _processor() -> str:
+    """What code is made for: the model and all instructions of it, for a home may be several machines'."""
+    about = [platform.machine(), platform.processor()]
+    with suppress(OSError):
+        lines = PROCESSOR.read_text(encoding="utf-8", errors="replace").split("\n\n", 1)[0].split("\n")
+        about += [line for line in lines if line.startswith(("model name", "flags", "Features", "CPU part"))]
+    return "\n".join(about)
+
+
+def _cache(name: str) -> Path:
+    return Path(os.environ.get("XDG_CACHE_HOME") or Path.home() / ".cache", "tx", name)
+
+
+def _kept(name: str) -> ctypes.CDLL | None:
+    """None where there is nothing, or no home, or it is damaged: to load that may end the process."""
+    with suppress(OSError, RuntimeError):
+        place = _cache(name)
+        code, digest = (whole := place.read_bytes())[:-DIGEST], whole[-DIGEST:]
+        if hashlib.sha256(code).digest() == digest:
+            return ctypes.CDLL(str(place))
+    return None
+
+
+def _made(source: Path, command: Sequence[str], name: str) -> ctypes.CDLL:
+    with temporary_directory() as folder:
+        made = folder / name
+        wanted = [*command, *FLAGS, str(source), "-o", str(made)]
+        done = subprocess.run(wanted, capture_output=True, encoding="utf-8", errors="replace", timeout=LONGEST_S)
+        if done.returncode:
+            said, _, _ = done.stderr.strip().partition("\n")
+            raise ResourceError(said or f"it ended with {done.returncode}")
+        with suppress(OSError, RuntimeError, TxError):  # it is made again next time
+            place = _cache(name)
+            make_directory(place.parent)
+            with atomic_file(place) as file:
+                code = made.read_bytes()
+                file.write(code + hashlib.sha256(code).digest())
+        return _kept(name) or ctypes.CDLL(str(made))

@@ -1,0 +1,282 @@
+// softmax(Q K^T / sqrt(d_k)) V and its gradient, for sentences that lie behind one another. compiled.py calls it.
+//
+// n queries and S keys of a sentence, K features of a head, W numbers in a register. A vector of a head is K numbers
+// side by side; from token to token it is `step` numbers. Products, softmax and sums are in fp32. A thread works on a
+// head of keys of a sentence, with the heads of queries that share it: no bit depends on how many threads there are.
+
+#include <algorithm>
+#include <cmath>
+#include <cstdint>
+#include <cstring>
+
+#include <omp.h>
+
+namespace {
+
+#if defined(__AVX512F__)
+constexpr int W = 16, FREE = 16;  // registers for sums, of 32
+#else
+constexpr int W = 8, FREE = 8;  // of 16
+#endif
+
+typedef float vec __attribute__((vector_size(4 * W)));
+typedef int32_t ints __attribute__((vector_size(4 * W)));
+typedef uint32_t words __attribute__((vector_size(4 * W)));
+typedef uint16_t halves __attribute__((vector_size(2 * W)));
+
+inline vec load(const float *from) {
+    vec x;
+    std::memcpy(&x, from, sizeof x);
+    return x;
+}
+
+inline vec load(const uint16_t *from) {  // bf16: the upper half of an fp32
+    halves x;
+    std::memcpy(&x, from, sizeof x);
+    return (vec)(__builtin_convertvector(x, words) << 16);
+}
+
+inline void store(float *to, vec x) { std::memcpy(to, &x, sizeof x); }
+
+inline void store(uint16_t *to, vec x) {  // to the nearest, of two the even one; NaN stays one
+    words bits = (words)x;
+    words rounded = (bits + 0x7fff + ((bits >> 16) & 1)) >> 16;
+    halves half = __builtin_convertvector(x == x ? rounded : (bits >> 16) | 0x40, halves);
+    std::memcpy(to, &half, sizeof half);
+}
+
+// e^x for x <= 0, within 2 units in the last place: 2^k e^r with |r| <= ln(2) / 2 (Cephes, expf).
+inline vec exponential(vec x) {
+    x = x < -87.0f ? vec{} - 87.0f : x;
+    ints k = __builtin_convertvector(x * 1.44269504f - 0.5f, ints);
+    vec whole = __builtin_convertvector(k, vec);
+    vec r = x - whole * 0.693359375f + whole * 2.12194440e-4f;
+    vec y = vec{} + 1.9875691500e-4f;
+    y = y * r + 1.3981999507e-3f;
+    y = y * r + 8.3334519073e-3f;
+    y = y * r + 4.1665795894e-2f;
+    y = y * r + 1.6666665459e-1f;
+    y = y * r + 5.0000001201e-1f;
+    y = y * r * r + r + 1.0f;
+    return y * (vec)((k + 127) << 23);
+}
+
+// c (m rows, n columns) = a b, or c + a b where it adds: a[i * row + j * column] for j < inner, b of n columns.
+template <int M, int N>
+inline void tile(float *c, long width, const float *a, long row, long column, const float *b, int inner, bool adds) {
+    vec s[M][N];
+    for (int i = 0; i < M; i++)
+        for (int x = 0; x < N; x++) s[i][x] = adds ? load(c + i * width + x * W) : vec{};
+    for (int j = 0; j < inner; j++, b += width)
+        for (int x = 0; x < N; x++) {
+            vec right = load(b + x * W);
+            for (int i = 0; i < M; i++) s[i][x] += a[i * row + j * column] * right;
+        }
+    for (int i = 0; i < M; i++)
+        for (int x = 0; x < N; x++) store(c + i * width + x * W, s[i][x]);
+}
+
+// N registers wide, as many rows at a time as fit, then half as many, and so on.
+template <int M, int N>
+inline void strip(float *c, long width, const float *a, long row, long column, const float *b, int m, int inner,
+                  bool adds) {
+    int i = 0;
+    for (; i + M <= m; i += M) tile<M, N>(c + i * width, width, a + i * row, row, column, b, inner, adds);
+    if constexpr (M > 1) strip<M / 2, N>(c + i * width, width, a + i * row, row, column, b, m - i, inner, adds);
+}
+
+void product(float *c, int width, const float *a, long row, long column, const float *b, int m, int inner, bool adds) {
+    int x = 0;
+    for (; x + 4 * W <= width; x += 4 * W) strip<FREE / 4, 4>(c + x, width, a, row, column, b + x, m, inner, adds);
+    for (; x + 2 * W <= width; x += 2 * W) strip<FREE / 2, 2>(c + x, width, a, row, column, b + x, m, inner, adds);
+    for (; x < width; x += W) strip<FREE, 1>(c + x, width, a, row, column, b + x, m, inner, adds);
+}
+
+template <typename T>
+void gather(float *to, const T *from, long step, int n, int K) {
+    for (int i = 0; i < n; i++)
+        for (int x = 0; x < K; x += W) store(to + (long)i * K + x, load(from + i * step + x));
+}
+
+template <typename T>
+void scatter(T *to, const float *from, long step, int n, int K) {
+    for (int i = 0; i < n; i++)
+        for (int x = 0; x < K; x += W) store(to + i * step + x, load(from + (long)i * K + x));
+}
+
+// (n, K) to (K, width), with zeros from n on.
+template <typename T>
+void turn(float *to, const T *from, long step, int n, int width, int K) {
+    for (int i = 0; i < n; i++)
+        for (int x = 0; x < K; x += W) {
+            float row[W];
+            store(row, load(from + i * step + x));
+            for (int y = 0; y < W; y++) to[(long)(x + y) * width + i] = row[y];
+        }
+    for (int x = 0; x < K; x++)
+        for (int i = n; i < width; i++) to[(long)x * width + i] = 0;
+}
+
+constexpr long BLOCK = 64;  // queries at a time
+
+// What a thread works in, in numbers, where the longest sentence has S keys.
+inline long room_for(long S, long K) { return 4 * S * K + BLOCK * (4 * K + 2 * S); }
+
+struct Room {
+    float *next;
+    float *take(long n) { return (next += n) - n; }
+};
+
+struct Shape {
+    int64_t sentences, heads, sharing, features;  // heads of keys and values; of queries, which share one of them
+    int64_t query_step, key_step, value_step;                  // what comes out, and any gradient, has no gaps
+    int64_t mask_queries, mask_keys;                           // each as many as the longest sentence has, or more
+    const int64_t *query_starts, *key_starts, *weight_starts;  // of each sentence, and the end of the last one
+    float *room;                                               // of all threads
+    int64_t longest, is_causal, threads;                       // keys of a sentence, at most
+};
+
+inline int padded(int n) { return (n + W - 1) / W * W; }
+
+// A head of keys and values of a sentence. Weights are (S, queries): so what concerns a query is side by side.
+struct Unit {
+    const Shape &at;
+    long sentence, head, first, from;
+    int n, S;
+
+    Unit(const Shape &at, long number) : at(at), sentence(number / at.heads), head(number % at.heads) {
+        first = at.query_starts[sentence], from = at.key_starts[sentence];
+        n = at.query_starts[sentence + 1] - first, S = at.key_starts[sentence + 1] - from;
+    }
+    long weights(long own, int start) const {
+        return at.weight_starts[sentence] * at.sharing * at.heads + (own * padded(n) + start) * S;
+    }
+    long mask(long own, int start) const {
+        return (sentence * at.heads * at.sharing + own) * at.mask_keys * at.mask_queries + start;
+    }
+};
+
+const ints LANES = [] {
+    ints lanes;
+    for (int i = 0; i < W; i++) lanes[i] = i;
+    return lanes;
+}();
+
+template <typename T>
+void forward(const Shape &at, const T *query, const T *key, const T *value, const T *mask, T *output, float *weights) {
+    const int K = at.features;
+    const long query_width = at.heads * at.sharing * K;
+    const float scale = 1 / std::sqrt((float)K);
+#pragma omp parallel for schedule(dynamic) num_threads(at.threads)
+    for (long number = 0; number < at.sentences * at.heads; number++) {
+        const Unit unit(at, number);
+        const int n = unit.n, S = unit.S;
+        if (!n || !S) continue;
+        Room room{at.room + omp_get_thread_num() * room_for(at.longest, K)};
+        float *keys = room.take(S * K), *values = room.take(S * K);
+        float *turned = room.take(BLOCK * K), *result = room.take(BLOCK * K), *used = room.take(BLOCK * S);
+        gather(keys, key + unit.from * at.key_step + unit.head * K, at.key_step, S, K);
+        gather(values, value + unit.from * at.value_step + unit.head * K, at.value_step, S, K);
+        for (long own = unit.head * at.sharing; own < (unit.head + 1) * at.sharing; own++)
+            for (int start = 0; start < n; start += BLOCK) {
+                const int rows = std::min<int>(BLOCK, n - start), P = padded(rows);
+                float *scores = weights + unit.weights(own, start);
+                turn(turned, query + (unit.first + start) * at.query_step + own * K, at.query_step, rows, P, K);
+                product(scores, P, keys, K, 1, turned, S, K, false);
+                for (int x = 0; x < P; x += W) {
+                    const ints last = at.is_causal ? start + x + LANES : ints{} + S;
+                    vec most = vec{} - INFINITY, total = vec{};
+                    for (int j = 0; j < S; j++) {
+                        vec score = load(scores + (long)j * P + x);
+                        most = score > most && j <= last ? score : most;
+                    }
+                    for (int j = 0; j < S; j++) {
+                        float *place = scores + (long)j * P + x;
+                        vec e = exponential((load(place) - most) * scale);
+                        e = j <= last ? e : vec{};
+                        total += e;
+                        store(place, e);
+                    }
+                    const vec share = 1 / total;
+                    for (int j = 0; j < S; j++) {
+                        float *place = scores + (long)j * P + x;
+                        const vec weight = load(place) * share;
+                        store(place, weight);
+                        const long at_mask = unit.mask(own, start) + j * at.mask_queries + x;
+                        store(used + (long)j * P + x, mask ? weight * load(mask + at_mask) : weight);
+                    }
+                }
+                product(result, K, used, 1, P, values, rows, S, false);
+                scatter(output + (unit.first + start) * query_width + own * K, result, query_width, rows, K);
+            }
+    }
+}
+
+template <typename T>
+void backward(const Shape &at, const T *query, const T *key, const T *value, const T *mask, const T *grad,
+              const float *weights, T *grad_query, T *grad_key, T *grad_value) {
+    const int K = at.features;
+    const long key_width = at.heads * K, query_width = key_width * at.sharing;
+    const float scale = 1 / std::sqrt((float)K);
+#pragma omp parallel for schedule(dynamic) num_threads(at.threads)
+    for (long number = 0; number < at.sentences * at.heads; number++) {
+        const Unit unit(at, number);
+        const int n = unit.n, S = unit.S;
+        Room room{at.room + omp_get_thread_num() * room_for(at.longest, K)};
+        float *keys = room.take(S * K), *values = room.take(S * K);
+        float *of_keys = room.take(S * K), *of_values = room.take(S * K);
+        float *queries = room.take(BLOCK * K), *grads = room.take(BLOCK * K), *result = room.take(BLOCK * K);
+        float *turned = room.take(BLOCK * K), *used = room.take(BLOCK * S), *of_scores = room.take(BLOCK * S);
+        gather(keys, key + unit.from * at.key_step + unit.head * K, at.key_step, S, K);
+        gather(values, value + unit.from * at.value_step + unit.head * K, at.value_step, S, K);
+        std::fill_n(of_keys, 2L * S * K, 0.0f);
+        for (long own = unit.head * at.sharing; own < (unit.head + 1) * at.sharing; own++)
+            for (int start = 0; start < n; start += BLOCK) {
+                const int rows = std::min<int>(BLOCK, n - start), P = padded(rows);
+                const float *saved = weights + unit.weights(own, start);
+                const T *out = grad + (unit.first + start) * query_width + own * K;
+                gather(queries, query + (unit.first + start) * at.query_step + own * K, at.query_step, rows, K);
+                gather(grads, out, query_width, rows, K);
+                turn(turned, out, query_width, rows, P, K);
+                product(of_scores, P, values, K, 1, turned, S, K, false);
+                for (int x = 0; x < P; x += W) {
+                    vec mean = vec{};
+                    for (int j = 0; j < S; j++) {
+                        const long place = (long)j * P + x, at_mask = unit.mask(own, start) + j * at.mask_queries + x;
+                        const vec weight = load(saved + place), kept = mask ? load(mask + at_mask) : vec{} + 1.0f;
+                        const vec of_weight = load(of_scores + place) * kept;
+                        mean += of_weight * weight;
+                        store(used + place, weight * kept);
+                        store(of_scores + place, of_weight);
+                    }
+                    for (int j = 0; j < S; j++) {
+                        const long place = (long)j * P + x;
+                        store(of_scores + place, (load(of_scores + place) - mean) * load(saved + place) * scale);
+                    }
+                }
+                product(result, K, of_scores, 1, P, keys, rows, S, false);
+                scatter(grad_query + (unit.first + start) * query_width + own * K, result, query_width, rows, K);
+                product(of_keys, K, of_scores, P, 1, queries, S, rows, true);
+                product(of_values, K, used, P, 1, grads, S, rows, true);
+            }
+        scatter(grad_key + unit.from * key_width + unit.head * K, of_keys, key_width, S, K);
+        scatter(grad_value + unit.from * key_width + unit.head * K, of_values, key_width, S, K);
+    }
+}
+
+}  // namespace
+
+extern "C" int64_t room(int64_t longest, int64_t features) { return room_for(longest, features); }
+
+#define FOR(T, NAME)                                                                                                   \
+    extern "C" void forward_##NAME(const Shape &at, const T *query, const T *key, const T *value, const T *mask,       \
+                                   T *output, float *weights) {                                                        \
+        forward(at, query, key, value, mask, output, weights);                                                         \
+    }                                                                                                                  \
+    extern "C" void backward_##NAME(const Shape &at, const T *query, const T *key, const T *value, const T *mask,      \
+                                    const T *grad, const float *weights, T *grad_query, T *grad_key, T *grad_value) {  \
+        backward(at, query, key, value, mask, grad, weights, grad_query, grad_key, grad_value);                        \
+    }
+
+FOR(float, fp32)
+FOR(uint16_t, bf16)
