@@ -10,6 +10,7 @@ import stat
 import subprocess
 import sys
 from collections.abc import Callable, Iterator
+from dataclasses import replace
 from pathlib import Path
 
 import pytest
@@ -20,10 +21,10 @@ from transformer_cli.cli.app import main
 from transformer_cli.compiler import library
 from transformer_cli.config.run import RunConfig
 from transformer_cli.machine import begin_or_resume, decide, settle
-from transformer_cli.model.compiled import of_attention
+from transformer_cli.model.compiled import code
 
 CODE = 'extern "C" int answer() { return 42; }\n'
-needs_compiler = pytest.mark.skipif(of_attention().loaded is None, reason="no C++ compiler")
+needs_compiler = pytest.mark.skipif(code().loaded is None, reason="no C++ compiler")
 
 
 @pytest.fixture
@@ -165,10 +166,10 @@ def test_processes_that_compile_at_once_do_not_disturb_each_other(source: Path) 
 def no_compiler(monkeypatch: pytest.MonkeyPatch) -> Iterator[None]:
     monkeypatch.setenv("CXX", "")
     library.cache_clear()
-    of_attention.cache_clear()
+    code.cache_clear()
     yield
     library.cache_clear()
-    of_attention.cache_clear()
+    code.cache_clear()
 
 
 @pytest.fixture
@@ -180,14 +181,13 @@ def broken_compiler(no_compiler: None, tmp_path: Path, monkeypatch: pytest.Monke
 def test_what_a_run_begins_with_is_what_it_keeps(monkeypatch: pytest.MonkeyPatch) -> None:
     config = RunConfig(device="cpu", precision="fp32")
     begun = decide(config)
-    assert begun.attention == "compiled"
+    assert begun.compiled
     assert begin_or_resume(config, begun.as_dict()) == (begun, None)
-    before = begun.as_dict() | {"attention": "written-out"}  # by a version that did not compile
-    assert begin_or_resume(config, before)[0].attention == "written-out"
-    assert decide(RunConfig(device="cpu", precision="fp16")).attention == "written-out"
-    assert decide(RunConfig(device="cpu", model={"positions": "rotary"})).attention == "written-out"
-    monkeypatch.setattr("transformer_cli.machine.of_attention", None)  # whoever only translates compiles nothing
-    assert settle(config, None).attention == "written-out"
+    before = {name: value for name, value in begun.as_dict().items() if name != "compiled"}  # by an older version
+    assert begin_or_resume(config, before) == (replace(begun, compiled=False), None)
+    assert not decide(RunConfig(device="cpu", precision="fp16")).compiled
+    monkeypatch.setattr("transformer_cli.machine.code", None)  # whoever only translates compiles nothing
+    assert not settle(config, begun.as_dict()).compiled
 
 
 @needs_compiler
@@ -199,16 +199,16 @@ def test_a_run_goes_on_where_nothing_can_be_compiled(
     sets = [f"--set={value}" for value in (*map("model.{}".format, shape), "precision=fp32")]
     train = ["train", "-c", str(trained_run / "config.yaml"), "--run-dir", "run", *sets]
     assert failures.exit_code(lambda: main([*train, "--set=training.max_steps=4"])) == 0
-    assert "threads: 1, compiled attention" in capfd.readouterr().err
-    assert machine(Path("run"))["attention"] == "compiled"
+    assert "threads: 1, compiled\n" in capfd.readouterr().err
+    assert machine(Path("run"))["compiled"] is True
 
     request.getfixturevalue(lack)
     train.append("--set=training.max_steps=8")
     assert failures.exit_code(lambda: main(train)) == 0
     said = capfd.readouterr().err
-    assert "attention was compiled when the run began, and cannot be here; bits will differ" in said
+    assert "the run began with compiled code and continues without, for there is none here; bits will differ" in said
     assert ("for the C++ compiler failed: false: " in said) is (lack == "broken_compiler")
-    assert machine(Path("run"))["attention"] == "written-out"
+    assert machine(Path("run"))["compiled"] is False
 
     assert failures.exit_code(lambda: main([*train, "--overwrite"])) == 0
     assert "bits will differ" not in capfd.readouterr().err

@@ -16,7 +16,7 @@ from transformer_cli.config.run import RunConfig
 from transformer_cli.config.section import PositiveInt
 from transformer_cli.environment import local_rank, local_size, place, processors, repeat_sums
 from transformer_cli.errors import ModelError, ResourceError
-from transformer_cli.model.compiled import of_attention, suits
+from transformer_cli.model.compiled import NAMES, code
 from transformer_cli.processor import has_bf16_instructions, imitates
 from transformer_cli.spinning import spin_while_idle
 
@@ -79,6 +79,8 @@ class Machine:
     reason: str
     matmul_precision: Literal["highest", "high", "medium"] = "highest"
     deterministic: bool = False
+    compiled: bool = False
+    """Whether a model that learns has C++ of ours, which a compiler made for this processor."""
 
     @property
     def dtype(self) -> torch.dtype:
@@ -95,12 +97,8 @@ class Machine:
         return self.attention == "fused"
 
     @property
-    def compiled_attention(self) -> bool:
-        return self.attention == "compiled"
-
-    @property
     def in_words(self) -> str:
-        compiled = ", compiled attention" if self.compiled_attention else ""
+        compiled = ", compiled" if self.compiled else ""
         return f"{self.device}, {self.precision} ({self.reason}), threads: {self.threads}{compiled}"
 
     def use(self) -> Machine:
@@ -138,8 +136,7 @@ def decide(config: RunConfig) -> Machine:
     device, threads = device_of(config), _threads(config)
     torch.set_num_threads(_usable(threads))
     precision, reason = _precision(config.precision, device) or _of_processor()
-    made = _machine(config, device, precision, threads, reason)
-    return replace(made, attention="compiled") if _compiles(config, made) else made
+    return _compiled(_machine(config, device, precision, threads, reason))
 
 
 def settle(config: RunConfig, kept: Mapping[str, str | int] | None) -> Machine:
@@ -181,9 +178,8 @@ def begin_or_resume(
         threads=threads,
     )
     changes = []
-    if own.compiled_attention and not _compiles(config, here):
-        here = replace(here, attention="written-out")
-        changes.append("attention was compiled when the run began, and cannot be here")
+    if own.compiled and not (here := _compiled(here)).compiled:
+        changes.append("the run began with compiled code and continues without, for there is none here")
     if precision != own.precision:
         changes.append(f"the run began in {own.precision} and continues in {precision}: {reason}")
     if threads != own.threads:
@@ -212,9 +208,10 @@ def _machine(config: RunConfig, device: str, precision: Precision, threads: int,
     )
 
 
-def _compiles(config: RunConfig, machine: Machine) -> bool:
-    """Whether attention that learns is compiled for this processor: C++ of our own, where there is a compiler."""
-    return machine.kind == "cpu" and suits(config.model, machine.dtype) and of_attention().loaded is not None
+def _compiled(machine: Machine) -> Machine:
+    """With compiled code, where that can be had for this device and precision."""
+    is_there = machine.kind == "cpu" and machine.dtype in NAMES and code().loaded is not None
+    return replace(machine, compiled=is_there)
 
 
 def _threads(config: RunConfig) -> int:

@@ -15,6 +15,7 @@ from torch import Tensor, nn
 from torch.autograd.function import FunctionCtx
 
 from transformer_cli.config.model import ModelConfig
+from transformer_cli.model.compiled import dropped
 
 
 class Residual(nn.Module, ABC):
@@ -106,22 +107,27 @@ class Dropout(nn.Module):
 
     On the CPU it draws 16 random bits per element, many at once: PyTorch's own draws one float at a time and takes
     several times as long. The probability is then the nearest multiple of 2^-16, and the scale that of the
-    probability really used. All bits come from PyTorch's default generator.
+    probability really used. All bits come from PyTorch's default generator, or where it is compiled a seed for them.
     """
 
     def __init__(self, p: float) -> None:
         super().__init__()
         self.p = p
+        self.compiled = False
 
     def forward(self, x: Tensor) -> Tensor:
         if not self.training or self.p == 0:
             return x
+        if self.compiled:
+            return dropped(x, None, share=self.share)
         return _Masked.apply(x, self._mask(x.shape, x)) if x.device.type == "cpu" else F.dropout(x, self.p)
 
     def add(self, residual: Tensor, x: Tensor) -> Tensor:
         """residual + dropout(x), in one pass."""
         if not self.training or self.p == 0:
             return residual + x
+        if self.compiled:
+            return dropped(x, residual, share=self.share)
         if x.device.type != "cpu":
             return residual + F.dropout(x, self.p)
         return _MaskedAdd.apply(residual, x, self._mask(x.shape, x))
@@ -132,16 +138,20 @@ class Dropout(nn.Module):
             return None
         return self._mask(shape, like) if like.device.type == "cpu" else F.dropout(like.new_ones(shape), self.p)
 
+    @property
+    def share(self) -> int:
+        """The probability in 2^-16. Of the nearest to 1, nothing would be left to scale."""
+        return min(round(self.p * 2**16), 2**16 - 1)
+
     def _mask(self, shape: Sequence[int], like: Tensor) -> Tensor:
         """0 or the scale for each element of such a shape, in the dtype of `like`."""
-        dropped = min(round(self.p * 2**16), 2**16 - 1)  # of the nearest to 1, nothing would be left to scale
-        n, last = math.prod(shape), dropped - 2**15 - 1  # the greatest number of those that mean zero
+        n, last = math.prod(shape), self.share - 2**15 - 1  # the greatest number of those that mean zero
         words = torch.empty((n + 3) // 4, dtype=torch.int64).random_(-(2**63), None)
         bits = words.view(torch.int16)[:n].view(tuple(shape))
-        if dropped == 0:
+        if self.share == 0:
             return torch.ones(tuple(shape), dtype=like.dtype)
         # In place it makes numbers, 0 and 1: casting truth values takes several times as long as all of this.
-        kept, scale = bits.gt_(last), 2**16 / (2**16 - dropped)
+        kept, scale = bits.gt_(last), 2**16 / (2**16 - self.share)
         if like.dtype.itemsize > kept.dtype.itemsize:
             return kept.to(like.dtype).mul_(scale)
         mask = kept.mul_(int(torch.tensor(scale, dtype=like.dtype).view(torch.int16))).view(like.dtype)

@@ -1,6 +1,5 @@
-"""Attention to sentences that lie behind one another: nothing is moved, nothing is computed for padding.
-
-It is C++, attention.cpp, where that can be compiled for this processor.
+"""What a model that learns computes by compiled.cpp, where that can be compiled for this processor: dropout, and
+attention to sentences that lie behind one another, for which nothing is moved and padding is never computed.
 
 N packed tokens, of queries, M of keys, B sentences, H heads, G heads of keys and values, K d_head, L longest sentence
 as masks have it, X any features
@@ -29,21 +28,36 @@ NAMES = {torch.float32: "fp32", torch.bfloat16: "bf16"}
 
 
 @cache
-def of_attention() -> Library:
+def code() -> Library:
     """What there is of it here."""
-    found = library(Path(__file__).with_name("attention.cpp"))
+    found = library(Path(__file__).with_name("compiled.cpp"))
     if found.loaded is not None:
         found.loaded.room.argtypes, found.loaded.room.restype = (ctypes.c_int64, ctypes.c_int64), ctypes.c_int64
+        dropout = (
+            *[ctypes.c_void_p] * 3,
+            ctypes.c_int64,
+            ctypes.c_uint64,
+            ctypes.c_uint32,
+            ctypes.c_float,
+            ctypes.c_int,
+        )
+        for name in NAMES.values():
+            getattr(found.loaded, f"drop_{name}").argtypes = dropout
     return found
 
 
-def suits(config: ModelConfig, dtype: torch.dtype | None) -> bool:
-    """Whether a model's attention can be computed so, in that precision: heads fill registers, and positions neither
-    turn queries nor add to scores."""
+def dropped(x: Tensor, residual: Tensor | None, *, share: int) -> Tensor:
+    """x without a share of its elements, in 2^-16, at random, and the others scaled; and a residual added."""
+    seed = torch.empty((), dtype=torch.int64).random_(-(2**63), None)
+    return _Dropped.apply(x, residual, int(seed) % 2**64, share)
+
+
+def suits(config: ModelConfig) -> bool:
+    """Whether a model's attention can be computed so: heads fill registers, and positions neither turn queries nor add
+    to scores."""
     kinds = (POSITIONS.load(config.positions_of(stack)) for stack in ("encoder", "decoder"))
     usual = PositionEncoding.rotate, PositionEncoding.relate
-    is_plain = all((kind.rotate, kind.relate) == usual for kind in kinds)
-    return is_plain and config.head_width % GRAIN == 0 and (dtype or torch.float32) in NAMES
+    return config.head_width % GRAIN == 0 and all((kind.rotate, kind.relate) == usual for kind in kinds)
 
 
 class InPlace(Packed):
@@ -113,6 +127,36 @@ class _Shape(ctypes.Structure):
     )
 
 
+class _Dropped(torch.autograd.Function):
+    """Which elements is not remembered, but drawn again on the way back."""
+
+    @staticmethod
+    def forward(ctx: FunctionCtx, x: Tensor, residual: Tensor | None, seed: int, share: int) -> Tensor:
+        ctx.drawn = seed, share  # type: ignore[attr-defined]
+        return _drop(x, residual, seed, share)
+
+    @staticmethod
+    @once_differentiable
+    def backward(ctx: FunctionCtx, *grads: Tensor) -> tuple[Tensor | None, ...]:
+        of_residual = grads[0] if ctx.needs_input_grad[1] else None  # type: ignore[attr-defined]
+        return _drop(grads[0], None, *ctx.drawn), of_residual, None, None  # type: ignore[attr-defined]
+
+
+def _drop(x: Tensor, residual: Tensor | None, seed: int, share: int) -> Tensor:
+    x, residual = x.contiguous(), None if residual is None else residual.contiguous()
+    output, there = torch.empty_like(x), None if residual is None else residual.data_ptr()
+    function = getattr(_loaded(), f"drop_{NAMES[x.dtype]}")
+    scale = 2**16 / (2**16 - share)
+    function(x.data_ptr(), there, output.data_ptr(), x.numel(), seed, share, scale, get_num_threads())
+    return output
+
+
+def _loaded() -> ctypes.CDLL:
+    loaded = code().loaded
+    assert loaded is not None
+    return loaded
+
+
 class _Attention(torch.autograd.Function):
     """With weights and all sums in fp32, whatever the precision of the vectors."""
 
@@ -149,11 +193,9 @@ def _side_by_side(x_NHK: Tensor) -> Tensor:
 
 def _call(what: str, spans: Spans, query: Tensor, key: Tensor, value: Tensor, *others: Tensor | None) -> None:
     (_, n_heads, d_head), shared, shape = query.shape, key.size(1), spans.shape
-    code = of_attention().loaded
-    assert code is not None
     shape.heads, shape.sharing, shape.features, shape.threads = shared, n_heads // shared, d_head, get_num_threads()
     shape.query_step, shape.key_step, shape.value_step = query.stride(0), key.stride(0), value.stride(0)
-    room = torch.empty(shape.threads * code.room(shape.longest, d_head))
+    room = torch.empty(shape.threads * _loaded().room(shape.longest, d_head))
     shape.room = room.data_ptr()
     pointers = (None if x is None else ctypes.c_void_p(x.data_ptr()) for x in (query, key, value, *others))
-    getattr(code, f"{what}_{NAMES[query.dtype]}")(ctypes.byref(shape), *pointers)
+    getattr(_loaded(), f"{what}_{NAMES[query.dtype]}")(ctypes.byref(shape), *pointers)

@@ -37,12 +37,14 @@ class Model(nn.Module):
 
     def use_attention(self, *, fused: bool, compiled: bool = False) -> None:
         """Choose the path of every attention: PyTorch's fused kernel, or written out; and how tokens come to it.
-        compiled: where tokens are packed, by attention.cpp, if that suits this model in the precision that it has."""
-        is_compiled = compiled and suits(self.config, self.dtype)
-        self.layout = PackedWhole if fused else InPlace if is_compiled else Packed
+        compiled: dropout by compiled.cpp, and attention to packed tokens, if that suits the model; on a CPU alone, in a
+        precision that it has."""
+        self.layout = PackedWhole if fused else InPlace if compiled and suits(self.config) else Packed
         for module in self.modules():
             if isinstance(module, ScaledDotProductAttention):
                 module.fused = fused
+            elif isinstance(module, Dropout):
+                module.compiled = compiled
 
     def compute_in(self, dtype: torch.dtype, *, training: bool) -> Self:
         """Let activations and products have this dtype. Weights stay as they are for an optimiser, and on a CPU for

@@ -24,7 +24,7 @@ from transformer_cli.data.corpus import Corpus
 from transformer_cli.errors import ModelError, UsageError
 from transformer_cli.files import json_line, shown
 from transformer_cli.machine import Machine, begin_or_resume
-from transformer_cli.model.compiled import of_attention
+from transformer_cli.model.compiled import code
 from transformer_cli.model.transformer import Transformer
 from transformer_cli.tokenizer import SPECIALS, Tokenizer, cut_before, extended, tag_of, train_tokenizer
 from transformer_cli.training.directory import leave_parts, parts_of
@@ -91,11 +91,11 @@ def machine_of(config: RunConfig, record: Mapping[str, Any], world: World, liste
     own, change = begin_or_resume(config, record.get("machine"), is_shared_anew=is_shared_anew)
     if change is not None:
         listener.warn(f"{change}; bits will differ")
-    if own.kind == "cpu" and (trouble := of_attention().trouble):
-        listener.warn(f"attention is PyTorch's, which is slower, for the C++ compiler failed: {trouble}")
+    if own.kind == "cpu" and (trouble := code().trouble):
+        listener.warn(f"training is slower than it could be, for the C++ compiler failed: {trouble}")
     shared = Machine.from_dict(json.loads(world.share(json_line(own.as_dict()))))
-    attention = own.attention if shared.compiled_attention else shared.attention  # some may have no compiler
-    return replace(shared, device=own.device, deterministic=own.deterministic, attention=attention)
+    compiled = shared.compiled and own.compiled  # some may have no compiler
+    return replace(shared, device=own.device, deterministic=own.deterministic, compiled=compiled)
 
 
 def tokenizer_of(

@@ -1,8 +1,7 @@
-// softmax(Q K^T / sqrt(d_k)) V and its gradient, for sentences that lie behind one another. compiled.py calls it.
+// Attention and dropout of a model that learns, for compiled.py. W is how many numbers there are in a register.
 //
-// n queries and S keys of a sentence, K features of a head, W numbers in a register. A vector of a head is K numbers
-// side by side; from token to token it is `step` numbers. Products, softmax and sums are in fp32. A thread works on a
-// head of keys of a sentence, with the heads of queries that share it: no bit depends on how many threads there are.
+// Numbers are read and written in fp32 or bf16; between them all is in fp32. No bit depends on how many threads there
+// are.
 
 #include <algorithm>
 #include <cmath>
@@ -10,6 +9,9 @@
 #include <cstring>
 
 #include <omp.h>
+#if defined(__AVX512F__)
+#include <immintrin.h>
+#endif
 
 namespace {
 
@@ -116,6 +118,11 @@ void turn(float *to, const T *from, long step, int n, int width, int K) {
     for (int x = 0; x < K; x++)
         for (int i = n; i < width; i++) to[(long)x * width + i] = 0;
 }
+
+// softmax(Q K^T / sqrt(d_k)) V and its gradient, for sentences that lie behind one another.
+//
+// n queries and S keys of a sentence, K features of a head. A vector of a head is K numbers side by side; from token to
+// token it is `step` numbers. A thread works on a head of keys of a sentence, with all heads of queries that share it.
 
 constexpr long BLOCK = 64;  // queries at a time
 
@@ -264,6 +271,69 @@ void backward(const Shape &at, const T *query, const T *key, const T *value, con
     }
 }
 
+// x, and nothing in place of each element of a share of them; the others scaled, a residual added.
+//
+// Each element has 16 bits of Philox4x32-10 (Salmon et al. 2011), by the seed and its place alone: so the way back draws
+// the same ones again.
+
+constexpr int CHUNK = 64;  // elements, of 8 counters with 4 words each
+
+typedef uint64_t longs __attribute__((vector_size(64)));
+typedef uint32_t eight __attribute__((vector_size(32)));
+
+inline longs times(longs x, uint32_t by) {  // of the lower halves
+#if defined(__AVX512F__)
+    return (longs)_mm512_mul_epu32((__m512i)x, _mm512_set1_epi64(by));
+#else
+    return (x & 0xffffffff) * by;
+#endif
+}
+
+inline void philox(uint64_t chunk, uint64_t seed, uint16_t *bits) {
+    longs x[4] = {longs{} + 8 * chunk + longs{0, 1, 2, 3, 4, 5, 6, 7}};  // only lower halves count
+    x[1] = x[0] >> 32, x[2] = x[3] = longs{};
+    uint32_t key = seed, other = seed >> 32;
+    for (int round = 0; round < 10; round++, key += 0x9E3779B9, other += 0xBB67AE85) {
+        const longs left = times(x[0], 0xD2511F53), right = times(x[2], 0xCD9E8D57);
+        x[0] = (right >> 32) ^ x[1] ^ (uint64_t)key, x[1] = right;
+        x[2] = (left >> 32) ^ x[3] ^ (uint64_t)other, x[3] = left;
+    }
+    for (int word = 0; word < 4; word++) {
+        const eight lower = __builtin_convertvector(x[word], eight);
+        std::memcpy(bits + 16 * word, &lower, sizeof lower);
+    }
+}
+
+template <typename T>
+void drop_chunk(const T *x, const T *residual, T *output, const uint16_t *bits, uint32_t dropped, float scale) {
+    for (int i = 0; i < CHUNK; i += W) {
+        halves own;
+        std::memcpy(&own, bits + i, sizeof own);
+        const ints kept = __builtin_convertvector(own, words) >= dropped;
+        const vec made = kept ? load(x + i) * scale : vec{};
+        store(output + i, residual ? load(residual + i) + made : made);
+    }
+}
+
+template <typename T>
+void drop(const T *x, const T *residual, T *output, long n, uint64_t seed, uint32_t dropped, float scale, int threads) {
+#pragma omp parallel for schedule(static) num_threads(threads)
+    for (long chunk = 0; chunk < (n + CHUNK - 1) / CHUNK; chunk++) {
+        const long at = chunk * CHUNK, left = std::min<long>(CHUNK, n - at);
+        uint16_t bits[CHUNK];
+        philox(chunk, seed, bits);
+        if (left == CHUNK) {
+            drop_chunk(x + at, residual ? residual + at : nullptr, output + at, bits, dropped, scale);
+            continue;
+        }
+        T last[CHUNK] = {}, added[CHUNK] = {}, made[CHUNK];
+        std::copy_n(x + at, left, last);
+        if (residual) std::copy_n(residual + at, left, added);
+        drop_chunk(last, residual ? added : nullptr, made, bits, dropped, scale);
+        std::copy_n(made, left, output + at);
+    }
+}
+
 }  // namespace
 
 extern "C" int64_t room(int64_t longest, int64_t features) { return room_for(longest, features); }
@@ -276,6 +346,10 @@ extern "C" int64_t room(int64_t longest, int64_t features) { return room_for(lon
     extern "C" void backward_##NAME(const Shape &at, const T *query, const T *key, const T *value, const T *mask,      \
                                     const T *grad, const float *weights, T *grad_query, T *grad_key, T *grad_value) {  \
         backward(at, query, key, value, mask, grad, weights, grad_query, grad_key, grad_value);                        \
+    }                                                                                                                  \
+    extern "C" void drop_##NAME(const T *x, const T *residual, T *output, int64_t n, uint64_t seed, uint32_t dropped,  \
+                                float scale, int threads) {                                                            \
+        drop(x, residual, output, n, seed, dropped, scale, threads);                                                   \
     }
 
 FOR(float, fp32)
