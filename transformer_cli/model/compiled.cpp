@@ -136,7 +136,9 @@ struct Room {
 
 struct Shape {
     int64_t sentences, heads, sharing, features;  // heads of keys and values; of queries, which share one of them
-    int64_t query_step, key_step, value_step;                  // what comes out, and any gradient, has no gaps
+    int64_t query_step, key_step, value_step;                  // what comes out has no gaps, nor has its gradient
+    int64_t of_query_step, of_key_step, of_value_step;         // of their gradients
+    int64_t query_rows, key_rows;                              // with those behind the last sentence
     int64_t mask_queries, mask_keys;                           // each as many as the longest sentence has, or more
     const int64_t *query_starts, *key_starts, *weight_starts;  // of each sentence, and the end of the last one
     float *room;                                               // of all threads
@@ -163,6 +165,12 @@ struct Unit {
     }
 };
 
+// Zeros behind the last sentence.
+template <typename T>
+void clear(T *to, long step, long width, long first, long rows) {
+    for (long i = first; i < rows; i++) std::fill_n(to + i * step, width, T{});
+}
+
 const ints LANES = [] {
     ints lanes;
     for (int i = 0; i < W; i++) lanes[i] = i;
@@ -174,6 +182,7 @@ void forward(const Shape &at, const T *query, const T *key, const T *value, cons
     const int K = at.features;
     const long query_width = at.heads * at.sharing * K;
     const float scale = 1 / std::sqrt((float)K);
+    clear(output, query_width, query_width, at.query_starts[at.sentences], at.query_rows);
 #pragma omp parallel for schedule(dynamic) num_threads(at.threads)
     for (long number = 0; number < at.sentences * at.heads; number++) {
         const Unit unit(at, number);
@@ -223,8 +232,11 @@ template <typename T>
 void backward(const Shape &at, const T *query, const T *key, const T *value, const T *mask, const T *grad,
               const float *weights, T *grad_query, T *grad_key, T *grad_value) {
     const int K = at.features;
-    const long key_width = at.heads * K, query_width = key_width * at.sharing;
+    const long query_width = at.heads * at.sharing * K;
     const float scale = 1 / std::sqrt((float)K);
+    clear(grad_query, at.of_query_step, query_width, at.query_starts[at.sentences], at.query_rows);
+    clear(grad_key, at.of_key_step, at.heads * K, at.key_starts[at.sentences], at.key_rows);
+    clear(grad_value, at.of_value_step, at.heads * K, at.key_starts[at.sentences], at.key_rows);
 #pragma omp parallel for schedule(dynamic) num_threads(at.threads)
     for (long number = 0; number < at.sentences * at.heads; number++) {
         const Unit unit(at, number);
@@ -262,12 +274,12 @@ void backward(const Shape &at, const T *query, const T *key, const T *value, con
                     }
                 }
                 product(result, K, of_scores, 1, P, keys, rows, S, false);
-                scatter(grad_query + (unit.first + start) * query_width + own * K, result, query_width, rows, K);
+                scatter(grad_query + (unit.first + start) * at.of_query_step + own * K, result, at.of_query_step, rows, K);
                 product(of_keys, K, of_scores, P, 1, queries, S, rows, true);
                 product(of_values, K, used, P, 1, grads, S, rows, true);
             }
-        scatter(grad_key + unit.from * key_width + unit.head * K, of_keys, key_width, S, K);
-        scatter(grad_value + unit.from * key_width + unit.head * K, of_values, key_width, S, K);
+        scatter(grad_key + unit.from * at.of_key_step + unit.head * K, of_keys, at.of_key_step, S, K);
+        scatter(grad_value + unit.from * at.of_value_step + unit.head * K, of_values, at.of_value_step, S, K);
     }
 }
 

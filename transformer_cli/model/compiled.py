@@ -64,7 +64,7 @@ class InPlace(Packed):
     """Heads are only looked at: (N, count, K)."""
 
     def heads(self, x_NX: Tensor, counts: Sequence[int], d_head: int) -> Sequence[Tensor]:
-        return x_NX.unflatten(-1, (-1, d_head)).split(list(counts), dim=1)
+        return _Parts.apply(x_NX, list(counts), d_head)
 
     def merge(self, x_NHK: Tensor) -> Tensor:
         return x_NHK.flatten(1)
@@ -102,6 +102,8 @@ class Spans:
         """What all layers have in common of it."""
         return _Shape(
             sentences=len(self.queries.lengths_B),
+            query_rows=self.queries.n_rows,
+            key_rows=self.keys.n_rows,
             mask_queries=self.queries.length,
             mask_keys=self.keys.length,
             query_starts=self.queries.starts.data_ptr(),
@@ -121,7 +123,9 @@ class _Shape(ctypes.Structure):
 
     _fields_ = (
         *((name, ctypes.c_int64) for name in ("sentences", "heads", "sharing", "features")),
-        *((name, ctypes.c_int64) for name in ("query_step", "key_step", "value_step", "mask_queries", "mask_keys")),
+        *((name, ctypes.c_int64) for name in ("query_step", "key_step", "value_step")),
+        *((name, ctypes.c_int64) for name in ("of_query_step", "of_key_step", "of_value_step")),
+        *((name, ctypes.c_int64) for name in ("query_rows", "key_rows", "mask_queries", "mask_keys")),
         *((name, ctypes.c_void_p) for name in ("query_starts", "key_starts", "weight_starts", "room")),
         *((name, ctypes.c_int64) for name in ("longest", "is_causal", "threads")),
     )
@@ -157,6 +161,45 @@ def _loaded() -> ctypes.CDLL:
     return loaded
 
 
+class _Parts(torch.autograd.Function):
+    """Heads beside each other; their gradients are as well, if `_Attention` made them, and nothing is copied."""
+
+    @staticmethod
+    def forward(ctx: FunctionCtx, x_NX: Tensor, counts: list[int], d_head: int) -> tuple[Tensor, ...]:
+        return x_NX.unflatten(-1, (-1, d_head)).split(counts, dim=1)
+
+    @staticmethod
+    @once_differentiable
+    def backward(ctx: FunctionCtx, *grads: Tensor) -> tuple[Tensor, None, None]:
+        n, _, d_head = grads[0].shape
+        width = sum(grad.size(1) for grad in grads)
+        if _are_beside(*grads) and grads[0].stride(0) == width * d_head:
+            return grads[0].as_strided((n, width * d_head), (width * d_head, 1)), None, None
+        return torch.cat(grads, dim=1).flatten(1), None, None
+
+
+def _are_beside(*parts_NHK: Tensor) -> bool:
+    """Whether heads lie beside each other, token by token."""
+    first, end = parts_NHK[0], parts_NHK[0].data_ptr()
+    for part in parts_NHK:
+        if (
+            part.data_ptr() != end
+            or part.stride() != first.stride()
+            or part.untyped_storage().data_ptr() != first.untyped_storage().data_ptr()
+        ):
+            return False
+        end += part.size(1) * part.size(2) * part.itemsize
+    return True
+
+
+def _beside(*parts_NHK: Tensor) -> Sequence[Tensor]:
+    """Room for the gradients of heads, beside each other where they are."""
+    if not _are_beside(*parts_NHK):
+        return [part.new_empty(part.shape) for part in parts_NHK]
+    (n, _, d_head), counts = parts_NHK[0].shape, [part.size(1) for part in parts_NHK]
+    return parts_NHK[0].new_empty((n, sum(counts), d_head)).split(counts, dim=1)
+
+
 class _Attention(torch.autograd.Function):
     """With weights and all sums in fp32, whatever the precision of the vectors."""
 
@@ -168,7 +211,6 @@ class _Attention(torch.autograd.Function):
         output = query.new_empty(query.shape)
         weights = torch.empty(int(spans.weight_starts[-1]) * query.size(1))
         _call("forward", spans, query, key, value, mask, output, weights)
-        output[spans.queries.n_real :] = 0
         ctx.save_for_backward(query, key, value, mask, weights)  # type: ignore[arg-type]
         ctx.spans = spans  # type: ignore[attr-defined]
         return output
@@ -178,10 +220,11 @@ class _Attention(torch.autograd.Function):
     def backward(ctx: FunctionCtx, *grads: Tensor) -> tuple[Tensor | None, ...]:
         query, key, value, mask, weights = ctx.saved_tensors  # type: ignore[attr-defined]
         spans: Spans = ctx.spans  # type: ignore[attr-defined]
-        made = [x.new_empty(x.shape) for x in (query, key, value)]
+        whole = query.size(0) == key.size(0) and _are_beside(query, key, value)
+        made = _beside(query, key, value) if whole else (query.new_empty(query.shape), *_beside(key, value))
+        shape = spans.shape
+        shape.of_query_step, shape.of_key_step, shape.of_value_step = (x.stride(0) for x in made)
         _call("backward", spans, query, key, value, mask, grads[0].contiguous(), weights, *made)
-        for grad, packed in zip(made, (spans.queries, spans.keys, spans.keys), strict=True):
-            grad[packed.n_real :] = 0
         return *made, None, None
 
 
