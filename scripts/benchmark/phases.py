@@ -23,7 +23,7 @@ from prepare import SHAPES, SMALL, settings
 from torch import Tensor, nn
 
 from transformer_cli.config.source import load_config
-from transformer_cli.model import attention, blocks, compiled, layout
+from transformer_cli.model import attention, blocks, layout, spans
 from transformer_cli.training import loop, objective, run
 
 REST = "everything else"
@@ -31,9 +31,9 @@ PARTS: list[tuple[Any, dict[str, str]]] = [
     (blocks.Linear, {"forward": "products of the layers"}),
     (attention.ScaledDotProductAttention, {"forward": "attention"}),
     (layout.Packed, {"heads": "attention", "merge": "attention"}),
-    (compiled.InPlace, {"heads": "attention", "merge": "attention"}),
+    (spans.InPlace, {"heads": "attention", "merge": "attention"}),
     (layout._Moved, {"apply": "attention"}),
-    (compiled._Attention, {"apply": "attention"}),
+    (spans._Attention, {"apply": "attention"}),
     (blocks.Dropout, {"forward": "dropout", "add": "dropout and residuals"}),
     (blocks.LayerNorm, {"forward": "norms"}),
     (blocks.RMSNorm, {"forward": "norms"}),

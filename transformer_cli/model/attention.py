@@ -17,10 +17,10 @@ from torch.autograd.function import FunctionCtx, once_differentiable
 
 from transformer_cli.config.model import ModelConfig
 from transformer_cli.model.blocks import Dropout, Linear, RMSNorm
-from transformer_cli.model.compiled import Hiding, Spans
 from transformer_cli.model.layout import Layout
 from transformer_cli.model.positions import PositionEncoding
 from transformer_cli.model.products import has_bf16_products
+from transformer_cli.model.spans import Hiding, Spans
 
 
 class ScaledDotProductAttention(nn.Module):

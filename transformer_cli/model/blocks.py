@@ -15,7 +15,7 @@ from torch import Tensor, nn
 from torch.autograd.function import FunctionCtx
 
 from transformer_cli.config.model import ModelConfig
-from transformer_cli.model.compiled import dropped
+from transformer_cli.model.compiled import dropped, normed
 
 
 class Residual(nn.Module, ABC):
@@ -35,7 +35,8 @@ class PreNorm(Residual):
     """x + dropout(sublayer(norm(x))): the residual stream itself is never normalised (Xiong et al. 2020)."""
 
     def forward(self, x: Tensor, sublayer: Callable[[Tensor], Tensor]) -> Tensor:
-        return self.dropout.add(x, sublayer(self.norm(x)))
+        x, normed_x = _with_norm(self.norm, x)
+        return self.dropout.add(x, sublayer(normed_x))
 
 
 class PostNorm(Residual):
@@ -55,7 +56,11 @@ class Linear(nn.Linear):
 class LayerNorm(nn.LayerNorm):
     """Ba et al. 2016; statistics in fp32 whatever x's dtype."""
 
+    compiled = False
+
     def forward(self, x: Tensor) -> Tensor:
+        if self.compiled:
+            return normed(x, self.weight, self.bias, self.eps)[1]
         bias = None if self.bias is None else self.bias.to(x.dtype)
         return F.layer_norm(x, self.normalized_shape, self.weight.to(x.dtype), bias, self.eps)
 
@@ -65,6 +70,13 @@ class RMSNorm(nn.RMSNorm):
 
     def forward(self, x: Tensor) -> Tensor:
         return F.rms_norm(x, self.normalized_shape, self.weight.to(x.dtype), self.eps)
+
+
+def _with_norm(norm: nn.Module, x: Tensor) -> tuple[Tensor, Tensor]:
+    """x and its norm; compiled, their gradients are added as they are made."""
+    if isinstance(norm, LayerNorm) and norm.compiled:
+        return normed(x, norm.weight, norm.bias, norm.eps)
+    return x, norm(x)
 
 
 class FeedForward(nn.Module):

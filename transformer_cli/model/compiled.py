@@ -1,49 +1,57 @@
-"""What a model that learns computes by compiled.cpp, where that can be compiled for this processor: dropout, and
-attention to sentences that lie behind one another, for which nothing is moved and padding is never computed.
+"""What a model that learns computes by compiled.cpp, where that can be compiled for this processor.
 
-N packed tokens, of queries, M of keys, B sentences, H heads, G heads of keys and values, K d_head, L longest sentence
-as masks have it, X any features
+D features that are normalised
 """
 
 from __future__ import annotations
 
 import ctypes
-from collections.abc import Sequence
-from dataclasses import dataclass
-from functools import cache, cached_property
+from functools import cache
 from pathlib import Path
+from typing import Any
 
 import torch
 from torch import Tensor, get_num_threads
 from torch.autograd.function import FunctionCtx, once_differentiable
 
 from transformer_cli.compiler import Library, library
-from transformer_cli.config.model import POSITIONS, ModelConfig
-from transformer_cli.model.layout import Packed
-from transformer_cli.model.positions import PositionEncoding
 
 GRAIN = 16
-"""Numbers that a register has, at most: heads are of a multiple of them."""
+"""Numbers that a register has, at most: rows and heads are of a multiple of them."""
 NAMES = {torch.float32: "fp32", torch.bfloat16: "bf16"}
+
+_POINTER, _COUNT = ctypes.c_void_p, ctypes.c_int64
+ARGUMENTS = {
+    "forward": [_POINTER] * 7,
+    "backward": [_POINTER] * 10,
+    "drop": [*[_POINTER] * 3, _COUNT, ctypes.c_uint64, ctypes.c_uint32, ctypes.c_float, ctypes.c_int],
+    "norm": [*[_POINTER] * 5, *[_COUNT] * 2, ctypes.c_float, ctypes.c_int],
+    "norm_back": [*[_POINTER] * 9, *[_COUNT] * 2, ctypes.c_int],
+}
 
 
 @cache
 def code() -> Library:
     """What there is of it here."""
     found = library(Path(__file__).with_name("compiled.cpp"))
-    if found.loaded is not None:
-        found.loaded.room.argtypes, found.loaded.room.restype = (ctypes.c_int64, ctypes.c_int64), ctypes.c_int64
-        dropout = (
-            *[ctypes.c_void_p] * 3,
-            ctypes.c_int64,
-            ctypes.c_uint64,
-            ctypes.c_uint32,
-            ctypes.c_float,
-            ctypes.c_int,
-        )
-        for name in NAMES.values():
-            getattr(found.loaded, f"drop_{name}").argtypes = dropout
+    if (loaded := found.loaded) is not None:
+        for name, arguments in ARGUMENTS.items():
+            for precision in NAMES.values():
+                getattr(loaded, f"{name}_{precision}").argtypes = arguments
+        for function in (loaded.attention_room, loaded.norm_room):
+            function.argtypes, function.restype = [_COUNT] * 2, _COUNT
     return found
+
+
+def run(name: str, dtype: torch.dtype, *arguments: Any) -> None:
+    """A function of the code, in its form for a precision; of tensors it gets where they lie."""
+    places = (x.data_ptr() if isinstance(x, Tensor) else x for x in arguments)
+    getattr(_loaded(), f"{name}_{NAMES[dtype]}")(*places)
+
+
+def attention_room(longest: int, d_head: int) -> int:
+    """How many numbers in fp32 a thread of attention works in. longest: keys of a sentence."""
+    return _loaded().attention_room(longest, d_head)
 
 
 def dropped(x: Tensor, residual: Tensor | None, *, share: int) -> Tensor:
@@ -52,83 +60,15 @@ def dropped(x: Tensor, residual: Tensor | None, *, share: int) -> Tensor:
     return _Dropped.apply(x, residual, int(seed) % 2**64, share)
 
 
-def suits(config: ModelConfig) -> bool:
-    """Whether a model's attention can be computed so: heads fill registers, and positions neither turn queries nor add
-    to scores."""
-    kinds = (POSITIONS.load(config.positions_of(stack)) for stack in ("encoder", "decoder"))
-    usual = PositionEncoding.rotate, PositionEncoding.relate
-    return config.head_width % GRAIN == 0 and all((kind.rotate, kind.relate) == usual for kind in kinds)
+def normed(x: Tensor, weight_D: Tensor, bias_D: Tensor | None, eps: float) -> tuple[Tensor, Tensor]:
+    """x, (..., D), and its layer norm. What learns from both is added up without a pass of its own."""
+    return _Norm.apply(x, weight_D, bias_D, eps)
 
 
-class InPlace(Packed):
-    """Heads are only looked at: (N, count, K)."""
-
-    def heads(self, x_NX: Tensor, counts: Sequence[int], d_head: int) -> Sequence[Tensor]:
-        return _Parts.apply(x_NX, list(counts), d_head)
-
-    def merge(self, x_NHK: Tensor) -> Tensor:
-        return x_NHK.flatten(1)
-
-    @cached_property
-    def starts(self) -> Tensor:
-        """Of each sentence, and the end of the last: (B + 1,)."""
-        return torch.cat([torch.zeros(1, dtype=torch.int64), self.lengths_B.cumsum(0)])
-
-
-@dataclass(frozen=True)
-class Spans:
-    """Queries see the keys of their own sentence; causal: of these, none that is later."""
-
-    queries: InPlace
-    keys: InPlace
-    causal: bool = False
-
-    def attend(self, query_NHK: Tensor, key_MGK: Tensor, value_MGK: Tensor, mask: Tensor | None) -> Tensor:
-        """softmax(Q K^T / sqrt(d_k)) V, (N, H, K), zero where there is no token. mask: of dropout, None or a factor for
-        each weight, (B, H, L, L)."""
-        return _Attention.apply(query_NHK, key_MGK, value_MGK, mask, self)
-
-    def mask_shape(self, n_heads: int) -> tuple[int, int, int, int]:
-        return len(self.queries.lengths_B), n_heads, self.keys.length, self.queries.length
-
-    @cached_property
-    def weight_starts(self) -> Tensor:
-        """Where the weights of each sentence begin, of one head, and where the last end: (B + 1,)."""
-        padded_B = (self.queries.lengths_B + GRAIN - 1) // GRAIN * GRAIN
-        return torch.cat([torch.zeros(1, dtype=torch.int64), (self.keys.lengths_B * padded_B).cumsum(0)])
-
-    @cached_property
-    def shape(self) -> _Shape:
-        """What all layers have in common of it."""
-        return _Shape(
-            sentences=len(self.queries.lengths_B),
-            query_rows=self.queries.n_rows,
-            key_rows=self.keys.n_rows,
-            mask_queries=self.queries.length,
-            mask_keys=self.keys.length,
-            query_starts=self.queries.starts.data_ptr(),
-            key_starts=self.keys.starts.data_ptr(),
-            weight_starts=self.weight_starts.data_ptr(),
-            longest=self.keys.length,
-            is_causal=self.causal,
-        )
-
-
-Hiding = Tensor | Spans | None
-"""What hides keys: added to scores, or said by where sentences begin; None: nothing does."""
-
-
-class _Shape(ctypes.Structure):
-    """Shape in attention.cpp."""
-
-    _fields_ = (
-        *((name, ctypes.c_int64) for name in ("sentences", "heads", "sharing", "features")),
-        *((name, ctypes.c_int64) for name in ("query_step", "key_step", "value_step")),
-        *((name, ctypes.c_int64) for name in ("of_query_step", "of_key_step", "of_value_step")),
-        *((name, ctypes.c_int64) for name in ("query_rows", "key_rows", "mask_queries", "mask_keys")),
-        *((name, ctypes.c_void_p) for name in ("query_starts", "key_starts", "weight_starts", "room")),
-        *((name, ctypes.c_int64) for name in ("longest", "is_causal", "threads")),
-    )
+def _loaded() -> ctypes.CDLL:
+    loaded = code().loaded
+    assert loaded is not None
+    return loaded
 
 
 class _Dropped(torch.autograd.Function):
@@ -148,97 +88,34 @@ class _Dropped(torch.autograd.Function):
 
 def _drop(x: Tensor, residual: Tensor | None, seed: int, share: int) -> Tensor:
     x, residual = x.contiguous(), None if residual is None else residual.contiguous()
-    output, there = torch.empty_like(x), None if residual is None else residual.data_ptr()
-    function = getattr(_loaded(), f"drop_{NAMES[x.dtype]}")
-    scale = 2**16 / (2**16 - share)
-    function(x.data_ptr(), there, output.data_ptr(), x.numel(), seed, share, scale, get_num_threads())
+    output, scale = torch.empty_like(x), 2**16 / (2**16 - share)
+    run("drop", x.dtype, x, residual, output, x.numel(), seed, share, scale, get_num_threads())
     return output
 
 
-def _loaded() -> ctypes.CDLL:
-    loaded = code().loaded
-    assert loaded is not None
-    return loaded
-
-
-class _Parts(torch.autograd.Function):
-    """Heads beside each other; their gradients are as well, if `_Attention` made them, and nothing is copied."""
-
-    @staticmethod
-    def forward(ctx: FunctionCtx, x_NX: Tensor, counts: list[int], d_head: int) -> tuple[Tensor, ...]:
-        return x_NX.unflatten(-1, (-1, d_head)).split(counts, dim=1)
-
-    @staticmethod
-    @once_differentiable
-    def backward(ctx: FunctionCtx, *grads: Tensor) -> tuple[Tensor, None, None]:
-        n, _, d_head = grads[0].shape
-        width = sum(grad.size(1) for grad in grads)
-        if _are_beside(*grads) and grads[0].stride(0) == width * d_head:
-            return grads[0].as_strided((n, width * d_head), (width * d_head, 1)), None, None
-        return torch.cat(grads, dim=1).flatten(1), None, None
-
-
-def _are_beside(*parts_NHK: Tensor) -> bool:
-    """Whether heads lie beside each other, token by token."""
-    first, end = parts_NHK[0], parts_NHK[0].data_ptr()
-    for part in parts_NHK:
-        if (
-            part.data_ptr() != end
-            or part.stride() != first.stride()
-            or part.untyped_storage().data_ptr() != first.untyped_storage().data_ptr()
-        ):
-            return False
-        end += part.size(1) * part.size(2) * part.itemsize
-    return True
-
-
-def _beside(*parts_NHK: Tensor) -> Sequence[Tensor]:
-    """Room for the gradients of heads, beside each other where they are."""
-    if not _are_beside(*parts_NHK):
-        return [part.new_empty(part.shape) for part in parts_NHK]
-    (n, _, d_head), counts = parts_NHK[0].shape, [part.size(1) for part in parts_NHK]
-    return parts_NHK[0].new_empty((n, sum(counts), d_head)).split(counts, dim=1)
-
-
-class _Attention(torch.autograd.Function):
-    """With weights and all sums in fp32, whatever the precision of the vectors."""
+class _Norm(torch.autograd.Function):
+    """x, and its rows normalised; the gradients of both become one."""
 
     @staticmethod
     def forward(
-        ctx: FunctionCtx, query: Tensor, key: Tensor, value: Tensor, mask: Tensor | None, spans: Spans
-    ) -> Tensor:
-        query, key, value = (_side_by_side(x) for x in (query, key, value))
-        output = query.new_empty(query.shape)
-        weights = torch.empty(int(spans.weight_starts[-1]) * query.size(1))
-        _call("forward", spans, query, key, value, mask, output, weights)
-        ctx.save_for_backward(query, key, value, mask, weights)  # type: ignore[arg-type]
-        ctx.spans = spans  # type: ignore[attr-defined]
-        return output
+        ctx: FunctionCtx, x: Tensor, weight_D: Tensor, bias_D: Tensor | None, eps: float
+    ) -> tuple[Tensor, Tensor]:
+        x, width = x.contiguous(), weight_D.numel()
+        rows = x.numel() // width
+        output, moments = torch.empty_like(x), torch.empty(rows, 2)
+        run("norm", x.dtype, x, weight_D, bias_D, output, moments, rows, width, eps, get_num_threads())
+        ctx.save_for_backward(x, weight_D, bias_D, moments)  # type: ignore[arg-type]
+        return x.view_as(x), output
 
     @staticmethod
     @once_differentiable
     def backward(ctx: FunctionCtx, *grads: Tensor) -> tuple[Tensor | None, ...]:
-        query, key, value, mask, weights = ctx.saved_tensors  # type: ignore[attr-defined]
-        spans: Spans = ctx.spans  # type: ignore[attr-defined]
-        whole = query.size(0) == key.size(0) and _are_beside(query, key, value)
-        made = _beside(query, key, value) if whole else (query.new_empty(query.shape), *_beside(key, value))
-        shape = spans.shape
-        shape.of_query_step, shape.of_key_step, shape.of_value_step = (x.stride(0) for x in made)
-        _call("backward", spans, query, key, value, mask, grads[0].contiguous(), weights, *made)
-        return *made, None, None
-
-
-def _side_by_side(x_NHK: Tensor) -> Tensor:
-    """The numbers of each token without gaps."""
-    _, _, width = x_NHK.shape
-    return x_NHK if x_NHK.stride()[1:] == (width, 1) else x_NHK.contiguous()
-
-
-def _call(what: str, spans: Spans, query: Tensor, key: Tensor, value: Tensor, *others: Tensor | None) -> None:
-    (_, n_heads, d_head), shared, shape = query.shape, key.size(1), spans.shape
-    shape.heads, shape.sharing, shape.features, shape.threads = shared, n_heads // shared, d_head, get_num_threads()
-    shape.query_step, shape.key_step, shape.value_step = query.stride(0), key.stride(0), value.stride(0)
-    room = torch.empty(shape.threads * _loaded().room(shape.longest, d_head))
-    shape.room = room.data_ptr()
-    pointers = (None if x is None else ctypes.c_void_p(x.data_ptr()) for x in (query, key, value, *others))
-    getattr(_loaded(), f"{what}_{NAMES[query.dtype]}")(ctypes.byref(shape), *pointers)
+        x, weight_D, bias_D, moments = ctx.saved_tensors  # type: ignore[attr-defined]
+        beside, grad = (each.contiguous() for each in grads)
+        of_x, of_weight_D = torch.empty_like(x), torch.empty_like(weight_D)
+        of_bias_D = None if bias_D is None else torch.empty_like(bias_D)
+        rows, width = moments.size(0), weight_D.numel()
+        place = torch.empty(_loaded().norm_room(rows, width))
+        tensors = (x, weight_D, moments, grad, beside, of_x, of_weight_D, of_bias_D, place)
+        run("norm_back", x.dtype, *tensors, rows, width, get_num_threads())
+        return of_x, of_weight_D, of_bias_D, None

@@ -19,10 +19,11 @@ from torch import Tensor, nn
 from transformer_cli.config.model import ModelConfig
 from transformer_cli.model import masks
 from transformer_cli.model.attention import CrossAttention, ScaledDotProductAttention, SelfAttention
-from transformer_cli.model.blocks import NORMS, RESIDUALS, Dropout, feed_forward
-from transformer_cli.model.compiled import Hiding, InPlace, Spans, suits
+from transformer_cli.model.blocks import NORMS, RESIDUALS, Dropout, LayerNorm, feed_forward
+from transformer_cli.model.compiled import GRAIN
 from transformer_cli.model.layout import Layout, Packed, PackedWhole, Rows
 from transformer_cli.model.positions import PositionEncoding, positions_for
+from transformer_cli.model.spans import Hiding, InPlace, Spans, suits
 
 
 class Model(nn.Module):
@@ -35,16 +36,21 @@ class Model(nn.Module):
         self.dtype: torch.dtype | None = None
         self.layout: type[Packed] = Packed
 
-    def use_attention(self, *, fused: bool, compiled: bool = False) -> None:
-        """Choose the path of every attention: PyTorch's fused kernel, or written out; and how tokens come to it.
-        compiled: dropout by compiled.cpp, and attention to packed tokens, if that suits the model; on a CPU alone, in a
-        precision that it has."""
-        self.layout = PackedWhole if fused else InPlace if compiled and suits(self.config) else Packed
+    def use_attention(self, *, fused: bool) -> None:
+        """Choose the path of every attention: PyTorch's fused kernel, or written out; and how tokens come to it."""
+        self.layout = PackedWhole if fused else Packed
         for module in self.modules():
             if isinstance(module, ScaledDotProductAttention):
                 module.fused = fused
-            elif isinstance(module, Dropout):
-                module.compiled = compiled
+
+    def use_compiled(self) -> None:
+        """Let dropout, norms and attention to packed tokens be compiled.cpp's, as far as it suits the model: one that
+        learns, on a CPU, in a precision that the code has."""
+        if suits(self.config):
+            self.layout = InPlace
+        for module in self.modules():
+            if isinstance(module, Dropout) or (isinstance(module, LayerNorm) and self.config.d_model % GRAIN == 0):
+                module.compiled = True
 
     def compute_in(self, dtype: torch.dtype, *, training: bool) -> Self:
         """Let activations and products have this dtype. Weights stay as they are for an optimiser, and on a CPU for

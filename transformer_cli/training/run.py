@@ -328,7 +328,9 @@ class Run:
         model = build_model(config.model, source_vocab=source, target_vocab=target).to(self.machine.device)
         heap.make_room(sum(parameter.nbytes for parameter in model.parameters()))
         model.compute_in(self.machine.dtype, training=True)
-        model.use_attention(fused=self.machine.fused_attention, compiled=self.machine.compiled)
+        model.use_attention(fused=self.machine.fused_attention)
+        if self.machine.compiled:
+            model.use_compiled()
         for name, parameter in model.named_parameters():
             parameter.requires_grad_(parameter.requires_grad and name not in self.held)
         sharding = shard(model, options, self.world)

@@ -1,0 +1,182 @@
+"""Attention to sentences that lie behind one another, by compiled.cpp: nothing is moved, nothing computed for padding.
+
+N packed tokens, of queries, M of keys, B sentences, H heads, G heads of keys and values, K d_head, L longest sentence
+as masks have it, X any features
+"""
+
+from __future__ import annotations
+
+import ctypes
+from collections.abc import Sequence
+from dataclasses import dataclass
+from functools import cached_property
+
+import torch
+from torch import Tensor, get_num_threads
+from torch.autograd.function import FunctionCtx, once_differentiable
+
+from transformer_cli.config.model import POSITIONS, ModelConfig
+from transformer_cli.model.compiled import GRAIN, attention_room, run
+from transformer_cli.model.layout import Packed
+from transformer_cli.model.positions import PositionEncoding
+
+
+def suits(config: ModelConfig) -> bool:
+    """Whether a model's attention can be computed so: heads fill registers, and positions neither turn queries nor add
+    to scores."""
+    kinds = (POSITIONS.load(config.positions_of(stack)) for stack in ("encoder", "decoder"))
+    usual = PositionEncoding.rotate, PositionEncoding.relate
+    return config.head_width % GRAIN == 0 and all((kind.rotate, kind.relate) == usual for kind in kinds)
+
+
+class InPlace(Packed):
+    """Heads are only looked at: (N, count, K)."""
+
+    def heads(self, x_NX: Tensor, counts: Sequence[int], d_head: int) -> Sequence[Tensor]:
+        return _Parts.apply(x_NX, list(counts), d_head)
+
+    def merge(self, x_NHK: Tensor) -> Tensor:
+        return x_NHK.flatten(1)
+
+    @cached_property
+    def starts(self) -> Tensor:
+        """Of each sentence, and the end of the last: (B + 1,)."""
+        return torch.cat([torch.zeros(1, dtype=torch.int64), self.lengths_B.cumsum(0)])
+
+
+@dataclass(frozen=True)
+class Spans:
+    """Queries see the keys of their own sentence; causal: of these, none that is later."""
+
+    queries: InPlace
+    keys: InPlace
+    causal: bool = False
+
+    def attend(self, query_NHK: Tensor, key_MGK: Tensor, value_MGK: Tensor, mask: Tensor | None) -> Tensor:
+        """softmax(Q K^T / sqrt(d_k)) V, (N, H, K), zero where there is no token. mask: of dropout, None or a factor for
+        each weight, (B, H, L, L)."""
+        return _Attention.apply(query_NHK, key_MGK, value_MGK, mask, self)
+
+    def mask_shape(self, n_heads: int) -> tuple[int, int, int, int]:
+        return len(self.queries.lengths_B), n_heads, self.keys.length, self.queries.length
+
+    @cached_property
+    def weight_starts(self) -> Tensor:
+        """Where the weights of each sentence begin, of one head, and where the last end: (B + 1,)."""
+        padded_B = (self.queries.lengths_B + GRAIN - 1) // GRAIN * GRAIN
+        return torch.cat([torch.zeros(1, dtype=torch.int64), (self.keys.lengths_B * padded_B).cumsum(0)])
+
+    @cached_property
+    def shape(self) -> _Shape:
+        """What all layers have in common of it."""
+        return _Shape(
+            sentences=len(self.queries.lengths_B),
+            query_rows=self.queries.n_rows,
+            key_rows=self.keys.n_rows,
+            mask_queries=self.queries.length,
+            mask_keys=self.keys.length,
+            query_starts=self.queries.starts.data_ptr(),
+            key_starts=self.keys.starts.data_ptr(),
+            weight_starts=self.weight_starts.data_ptr(),
+            longest=self.keys.length,
+            is_causal=self.causal,
+        )
+
+
+Hiding = Tensor | Spans | None
+"""What hides keys: added to scores, or said by where sentences begin; None: nothing does."""
+
+
+class _Shape(ctypes.Structure):
+    """Shape in attention.cpp."""
+
+    _fields_ = (
+        *((name, ctypes.c_int64) for name in ("sentences", "heads", "sharing", "features")),
+        *((name, ctypes.c_int64) for name in ("query_step", "key_step", "value_step")),
+        *((name, ctypes.c_int64) for name in ("of_query_step", "of_key_step", "of_value_step")),
+        *((name, ctypes.c_int64) for name in ("query_rows", "key_rows", "mask_queries", "mask_keys")),
+        *((name, ctypes.c_void_p) for name in ("query_starts", "key_starts", "weight_starts", "room")),
+        *((name, ctypes.c_int64) for name in ("longest", "is_causal", "threads")),
+    )
+
+
+class _Parts(torch.autograd.Function):
+    """Heads beside each other; their gradients are as well, if `_Attention` made them, and nothing is copied."""
+
+    @staticmethod
+    def forward(ctx: FunctionCtx, x_NX: Tensor, counts: list[int], d_head: int) -> tuple[Tensor, ...]:
+        return x_NX.unflatten(-1, (-1, d_head)).split(counts, dim=1)
+
+    @staticmethod
+    @once_differentiable
+    def backward(ctx: FunctionCtx, *grads: Tensor) -> tuple[Tensor, None, None]:
+        n, _, d_head = grads[0].shape
+        width = sum(grad.size(1) for grad in grads)
+        if _are_beside(*grads) and grads[0].stride(0) == width * d_head:
+            return grads[0].as_strided((n, width * d_head), (width * d_head, 1)), None, None
+        return torch.cat(grads, dim=1).flatten(1), None, None
+
+
+def _are_beside(*parts_NHK: Tensor) -> bool:
+    """Whether heads lie beside each other, token by token."""
+    first, end = parts_NHK[0], parts_NHK[0].data_ptr()
+    for part in parts_NHK:
+        if (
+            part.data_ptr() != end
+            or part.stride() != first.stride()
+            or part.untyped_storage().data_ptr() != first.untyped_storage().data_ptr()
+        ):
+            return False
+        end += part.size(1) * part.size(2) * part.itemsize
+    return True
+
+
+def _beside(*parts_NHK: Tensor) -> Sequence[Tensor]:
+    """Room for the gradients of heads, beside each other where they are."""
+    if not _are_beside(*parts_NHK):
+        return [part.new_empty(part.shape) for part in parts_NHK]
+    (n, _, d_head), counts = parts_NHK[0].shape, [part.size(1) for part in parts_NHK]
+    return parts_NHK[0].new_empty((n, sum(counts), d_head)).split(counts, dim=1)
+
+
+class _Attention(torch.autograd.Function):
+    """With weights and all sums in fp32, whatever the precision of the vectors."""
+
+    @staticmethod
+    def forward(
+        ctx: FunctionCtx, query: Tensor, key: Tensor, value: Tensor, mask: Tensor | None, spans: Spans
+    ) -> Tensor:
+        query, key, value = (_side_by_side(x) for x in (query, key, value))
+        output = query.new_empty(query.shape)
+        weights = torch.empty(int(spans.weight_starts[-1]) * query.size(1))
+        _call("forward", spans, query, key, value, mask, output, weights)
+        ctx.save_for_backward(query, key, value, mask, weights)  # type: ignore[arg-type]
+        ctx.spans = spans  # type: ignore[attr-defined]
+        return output
+
+    @staticmethod
+    @once_differentiable
+    def backward(ctx: FunctionCtx, *grads: Tensor) -> tuple[Tensor | None, ...]:
+        query, key, value, mask, weights = ctx.saved_tensors  # type: ignore[attr-defined]
+        spans: Spans = ctx.spans  # type: ignore[attr-defined]
+        whole = query.size(0) == key.size(0) and _are_beside(query, key, value)
+        made = _beside(query, key, value) if whole else (query.new_empty(query.shape), *_beside(key, value))
+        shape = spans.shape
+        shape.of_query_step, shape.of_key_step, shape.of_value_step = (x.stride(0) for x in made)
+        _call("backward", spans, query, key, value, mask, grads[0].contiguous(), weights, *made)
+        return *made, None, None
+
+
+def _side_by_side(x_NHK: Tensor) -> Tensor:
+    """The numbers of each token without gaps."""
+    _, _, width = x_NHK.shape
+    return x_NHK if x_NHK.stride()[1:] == (width, 1) else x_NHK.contiguous()
+
+
+def _call(what: str, spans: Spans, query: Tensor, key: Tensor, value: Tensor, *others: Tensor | None) -> None:
+    (_, n_heads, d_head), shared, shape = query.shape, key.size(1), spans.shape
+    shape.heads, shape.sharing, shape.features, shape.threads = shared, n_heads // shared, d_head, get_num_threads()
+    shape.query_step, shape.key_step, shape.value_step = query.stride(0), key.stride(0), value.stride(0)
+    place = torch.empty(shape.threads * attention_room(shape.longest, d_head))
+    shape.room = place.data_ptr()
+    run(what, query.dtype, ctypes.addressof(shape), query, key, value, *others)
