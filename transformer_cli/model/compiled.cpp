@@ -414,7 +414,7 @@ void norm_back(const T *x, const float *weight, const float *moments, const T *g
             of_bias += load(room + (block * 2 + 1) * D + d);
         }
         store(grad_weight + d, of_weight);
-        if (grad_bias) store(grad_bias + d, of_bias);
+        store(grad_bias + d, of_bias);
     }
 }
 

@@ -20,13 +20,22 @@ GRAIN = 16
 """Numbers that a register has, at most: rows and heads are of a multiple of them."""
 NAMES = {torch.float32: "fp32", torch.bfloat16: "bf16"}
 
-_POINTER, _COUNT = ctypes.c_void_p, ctypes.c_int64
 ARGUMENTS = {
-    "forward": [_POINTER] * 7,
-    "backward": [_POINTER] * 10,
-    "drop": [*[_POINTER] * 3, _COUNT, ctypes.c_uint64, ctypes.c_uint32, ctypes.c_float, ctypes.c_int],
-    "norm": [*[_POINTER] * 5, *[_COUNT] * 2, ctypes.c_float, ctypes.c_int],
-    "norm_back": [*[_POINTER] * 9, *[_COUNT] * 2, ctypes.c_int],
+    "forward": "s x x x X X f",
+    "backward": "s x x x X X f x x x",
+    "drop": "X X X n seed share real threads",
+    "norm": "X f f X f n n real threads",
+    "norm_back": "X f f X X X f f f n n threads",
+}
+"""s is a struct, X a tensor in the precision of the function, x one with gaps, which the struct tells, f one in fp32; a
+tensor may be None."""
+KINDS = {
+    **dict.fromkeys(("X", "x", "f", "s"), ctypes.c_void_p),
+    "n": ctypes.c_int64,
+    "seed": ctypes.c_uint64,
+    "share": ctypes.c_uint32,
+    "real": ctypes.c_float,
+    "threads": ctypes.c_int,
 }
 
 
@@ -35,16 +44,22 @@ def code() -> Library:
     """What there is of it here."""
     found = library(Path(__file__).with_name("compiled.cpp"))
     if (loaded := found.loaded) is not None:
-        for name, arguments in ARGUMENTS.items():
+        for name, kinds in ARGUMENTS.items():
             for precision in NAMES.values():
-                getattr(loaded, f"{name}_{precision}").argtypes = arguments
+                getattr(loaded, f"{name}_{precision}").argtypes = [KINDS[kind] for kind in kinds.split()]
         for function in (loaded.attention_room, loaded.norm_room):
-            function.argtypes, function.restype = [_COUNT] * 2, _COUNT
+            function.argtypes, function.restype = [ctypes.c_int64] * 2, ctypes.c_int64
     return found
 
 
 def run(name: str, dtype: torch.dtype, *arguments: Any) -> None:
-    """A function of the code, in its form for a precision; of tensors it gets where they lie."""
+    """A function of the code, in its form for a precision; of tensors it gets where they lie, and nothing else tells it
+    what they are."""
+    for kind, x in zip(ARGUMENTS[name].split(), arguments, strict=True):
+        if isinstance(x, Tensor):
+            assert x.device.type == "cpu", (name, kind, x.device)
+            assert x.dtype == (torch.float32 if kind == "f" else dtype), (name, kind, x.dtype)
+            assert kind == "x" or x.is_contiguous(), (name, kind, x.stride())
     places = (x.data_ptr() if isinstance(x, Tensor) else x for x in arguments)
     getattr(_loaded(), f"{name}_{NAMES[dtype]}")(*places)
 
@@ -103,7 +118,8 @@ class _Norm(torch.autograd.Function):
         x, width = x.contiguous(), weight_D.numel()
         rows = x.numel() // width
         output, moments = torch.empty_like(x), torch.empty(rows, 2)
-        run("norm", x.dtype, x, weight_D, bias_D, output, moments, rows, width, eps, get_num_threads())
+        wide = weight_D.float(), None if bias_D is None else bias_D.float()  # working copies may be in bf16
+        run("norm", x.dtype, x, *wide, output, moments, rows, width, eps, get_num_threads())
         ctx.save_for_backward(x, weight_D, bias_D, moments)  # type: ignore[arg-type]
         return x.view_as(x), output
 
@@ -112,10 +128,9 @@ class _Norm(torch.autograd.Function):
     def backward(ctx: FunctionCtx, *grads: Tensor) -> tuple[Tensor | None, ...]:
         x, weight_D, bias_D, moments = ctx.saved_tensors  # type: ignore[attr-defined]
         beside, grad = (each.contiguous() for each in grads)
-        of_x, of_weight_D = torch.empty_like(x), torch.empty_like(weight_D)
-        of_bias_D = None if bias_D is None else torch.empty_like(bias_D)
         rows, width = moments.size(0), weight_D.numel()
+        of_x, of_weight_D, of_bias_D = torch.empty_like(x), torch.empty(width), torch.empty(width)
         place = torch.empty(_loaded().norm_room(rows, width))
-        tensors = (x, weight_D, moments, grad, beside, of_x, of_weight_D, of_bias_D, place)
+        tensors = (x, weight_D.float(), moments, grad, beside, of_x, of_weight_D, of_bias_D, place)
         run("norm_back", x.dtype, *tensors, rows, width, get_num_threads())
-        return of_x, of_weight_D, of_bias_D, None
+        return of_x, of_weight_D.to(weight_D.dtype), None if bias_D is None else of_bias_D.to(bias_D.dtype), None
