@@ -5,6 +5,7 @@ from __future__ import annotations
 import json
 import os
 import re
+import shlex
 import shutil
 import stat
 import subprocess
@@ -39,8 +40,8 @@ def source(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
 def calls(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Callable[[], int]:
     """How often the compiler compiled."""
     script, log = tmp_path / "compiler with a space", tmp_path / "log"
-    found = next(path for name in ("c++", "g++", "clang++") if (path := shutil.which(name)))
-    script.write_text(f'#!/bin/sh\n[ "$1" = --version ] || echo >> "{log}"\nexec {found} "$@"\n', encoding="utf-8")
+    found = shlex.join(compiler._command())
+    script.write_text(f'#!/bin/sh\n[ "$1" = -shared ] && echo >> "{log}"\nexec {found} "$@"\n', encoding="utf-8")
     script.chmod(0o700)
     monkeypatch.setenv("CXX", f'"{script}"')
     return lambda: len(log.read_bytes()) if log.exists() else 0
@@ -118,12 +119,24 @@ def test_a_command_that_is_none_is_said(source: Path, monkeypatch: pytest.Monkey
     assert fresh(source).trouble == "CXX: No closing quotation"
 
 
-def test_it_is_looked_for_under_its_usual_names(monkeypatch: pytest.MonkeyPatch) -> None:
+def test_it_is_looked_for_under_its_usual_name(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.delenv("CXX", raising=False)
-    monkeypatch.setattr(shutil, "which", lambda name: "/opt/clang++" if name == "clang++" else None)
-    assert compiler._command() == ["/opt/clang++"]
+    monkeypatch.setattr(shutil, "which", lambda name: f"/opt/{name}")
+    monkeypatch.setattr(sys, "platform", "linux")
+    assert compiler._command() == ["/opt/g++"]
+    monkeypatch.setattr(sys, "platform", "darwin")  # where it is Clang, which does not know OpenMP
+    assert not compiler._command()
+    monkeypatch.setenv("CXX", "g++-15 -O2")
+    assert compiler._command() == ["g++-15", "-O2"]
     monkeypatch.setattr(shutil, "which", lambda name: None)
     assert not compiler._command()
+
+
+@needs_compiler
+def test_there_is_one_openmp(tmp_path: Path) -> None:
+    """Of two, the threads of one spin while those of the other compute."""
+    maps = Path("/proc/self/maps").read_text(encoding="utf-8").split("\n")
+    assert len({line.split()[-1] for line in maps if re.search(r"lib(gomp|omp|iomp5)\b", line)}) == 1
 
 
 @pytest.mark.parametrize(

@@ -13,6 +13,7 @@ import platform
 import shlex
 import shutil
 import subprocess
+import sys
 from collections.abc import Sequence
 from contextlib import suppress
 from dataclasses import dataclass
@@ -23,7 +24,7 @@ from transformer_cli.errors import ResourceError, TxError
 from transformer_cli.files import atomic_file, make_directory
 from transformer_cli.temporary import temporary_directory
 
-FLAGS = ("-std=c++17", "-O3", "-march=native", "-fno-math-errno", "-fopenmp", "-shared", "-fPIC")
+FLAGS = ("-std=c++17", "-O3", "-march=native", "-fno-math-errno", "-fopenmp", "-fPIC")
 LONGEST_S = 120
 PROCESSOR = Path("/proc/cpuinfo")
 DIGEST = hashlib.sha256().digest_size
@@ -54,13 +55,14 @@ def library(source: Path) -> Library:
 
 
 def _command() -> Sequence[str]:
-    """CXX as the environment has it, else the system's compiler; empty where there is none."""
+    """CXX as the environment has it, else GCC; empty where there is none. Others mean another OpenMP than PyTorch's; of
+    two in a process the threads of one would be in the way of the other's."""
     wanted = os.environ.get("CXX")
     if wanted is not None:
         command = shlex.split(wanted)
         return command if command and shutil.which(command[0]) else ()
-    found = (shutil.which(name) for name in ("c++", "g++", "clang++"))
-    return next(([path] for path in found if path), ())
+    found = shutil.which("g++") if sys.platform == "linux" else None  # elsewhere it is Clang by another name
+    return [found] if found else ()
 
 
 def _key(source: Path, command: Sequence[str]) -> str:
@@ -92,14 +94,18 @@ def _kept(name: str) -> ctypes.CDLL | None:
     return None
 
 
+def _ask(command: Sequence[str]) -> None:
+    done = subprocess.run(command, capture_output=True, encoding="utf-8", errors="replace", timeout=LONGEST_S)
+    if done.returncode:
+        said, _, _ = done.stderr.strip().partition("\n")
+        raise ResourceError(said or f"it ended with {done.returncode}")
+
+
 def _made(source: Path, command: Sequence[str], name: str) -> ctypes.CDLL:
     with temporary_directory() as folder:
-        made = folder / name
-        wanted = [*command, *FLAGS, str(source), "-o", str(made)]
-        done = subprocess.run(wanted, capture_output=True, encoding="utf-8", errors="replace", timeout=LONGEST_S)
-        if done.returncode:
-            said, _, _ = done.stderr.strip().partition("\n")
-            raise ResourceError(said or f"it ended with {done.returncode}")
+        made, compiled = folder / name, folder / "code.o"
+        _ask([*command, *FLAGS, "-c", str(source), "-o", str(compiled)])
+        _ask([*command, "-shared", str(compiled), "-o", str(made)])  # OpenMP is whichever PyTorch has loaded
         with suppress(OSError, RuntimeError, TxError):  # it is made again next time
             place = _cache(name)
             make_directory(place.parent)

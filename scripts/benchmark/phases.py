@@ -35,6 +35,7 @@ PARTS: list[tuple[Any, dict[str, str]]] = [
     (layout._Moved, {"apply": "attention"}),
     (spans._Attention, {"apply": "attention"}),
     (blocks.Dropout, {"forward": "dropout", "add": "dropout and residuals"}),
+    (blocks, {"_with_norm": "norms"}),
     (blocks.LayerNorm, {"forward": "norms"}),
     (blocks.RMSNorm, {"forward": "norms"}),
     (nn.Embedding, {"forward": "embeddings"}),
