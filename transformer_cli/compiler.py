@@ -85,11 +85,13 @@ def _cache(name: str) -> Path:
 
 
 def _kept(name: str) -> ctypes.CDLL | None:
-    """None where there is nothing, or no home, or it is damaged: to load that may end the process."""
+    """None where there is nothing, or no home; where it is damaged, for to load that may end the process; or another
+    user's."""
     with suppress(OSError, RuntimeError):
         place = _cache(name)
         code, digest = (whole := place.read_bytes())[:-DIGEST], whole[-DIGEST:]
-        if hashlib.sha256(code).digest() == digest:
+        is_ours = {path.stat().st_uid for path in (place, place.parent)} == {os.geteuid()}
+        if is_ours and hashlib.sha256(code).digest() == digest:
             return ctypes.CDLL(str(place))
     return None
 

@@ -88,7 +88,7 @@ Hiding = Tensor | Spans | None
 
 
 class _Shape(ctypes.Structure):
-    """Shape in attention.cpp."""
+    """Shape in compiled.cpp."""
 
     _fields_ = (
         *((name, ctypes.c_int64) for name in ("sentences", "heads", "sharing", "features")),
