@@ -319,7 +319,7 @@ def test_norms_and_their_gradients_are_pytorchs(data: st.DataObject) -> None:
         torch.autograd.backward([beside, y], [grad.to(y.dtype) for grad in grads])
         made.append([y.detach(), *(leaf.grad for leaf in leaves[: 2 + has_bias])])
     for ours, true in zip(*made, strict=True):
-        off = 2**-8 if ours.dtype == torch.bfloat16 else 2e-6
+        off = 2**-8 if dtype == torch.bfloat16 else 2e-6
         torch.testing.assert_close(ours.double(), true, rtol=2 * off, atol=2 * off * true.abs().max().item())
 
 

@@ -358,7 +358,7 @@ inline float sum(vec x) {
 }
 
 template <typename T>
-void norm(const T *x, const float *weight, const float *bias, T *output, float *moments, long rows, long D, float eps,
+void norm(const T *x, const T *weight, const T *bias, T *output, float *moments, long rows, long D, float eps,
           int threads) {
 #pragma omp parallel for schedule(static) num_threads(threads)
     for (long i = 0; i < rows; i++) {
@@ -380,8 +380,8 @@ void norm(const T *x, const float *weight, const float *bias, T *output, float *
 }
 
 template <typename T>
-void norm_back(const T *x, const float *weight, const float *moments, const T *grad, const T *beside, T *grad_x,
-               float *grad_weight, float *grad_bias, float *room, long rows, long D, int threads) {
+void norm_back(const T *x, const T *weight, const float *moments, const T *grad, const T *beside, T *grad_x,
+               T *grad_weight, T *grad_bias, float *room, long rows, long D, int threads) {
     const long blocks = (rows + TOGETHER - 1) / TOGETHER;
 #pragma omp parallel for schedule(static) num_threads(threads)
     for (long block = 0; block < blocks; block++) {
@@ -436,12 +436,12 @@ extern "C" int64_t norm_room(int64_t rows, int64_t width) { return (rows + TOGET
                                 float scale, int threads) {                                                            \
         drop(x, residual, output, n, seed, dropped, scale, threads);                                                   \
     }                                                                                                                  \
-    extern "C" void norm_##NAME(const T *x, const float *weight, const float *bias, T *output, float *moments,         \
+    extern "C" void norm_##NAME(const T *x, const T *weight, const T *bias, T *output, float *moments,                 \
                                 int64_t rows, int64_t width, float eps, int threads) {                                 \
         norm(x, weight, bias, output, moments, rows, width, eps, threads);                                             \
     }                                                                                                                  \
-    extern "C" void norm_back_##NAME(const T *x, const float *weight, const float *moments, const T *grad,             \
-                                     const T *beside, T *grad_x, float *grad_weight, float *grad_bias, float *room,    \
+    extern "C" void norm_back_##NAME(const T *x, const T *weight, const float *moments, const T *grad,                 \
+                                     const T *beside, T *grad_x, T *grad_weight, T *grad_bias, float *room,            \
                                      int64_t rows, int64_t width, int threads) {                                       \
         norm_back(x, weight, moments, grad, beside, grad_x, grad_weight, grad_bias, room, rows, width, threads);       \
     }

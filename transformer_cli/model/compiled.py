@@ -24,12 +24,13 @@ ARGUMENTS = {
     "forward": "s x x x X X f",
     "backward": "s x x x X X f x x x",
     "drop": "X X X n seed share real threads",
-    "norm": "X f f X f n n real threads",
-    "norm_back": "X f f X X X f f f n n threads",
+    "norm": "X X X X f n n real threads",
+    "norm_back": "X X f X X X X X f n n threads",
 }
 """s is a struct, X a tensor in the precision of the function, x one with gaps, which the struct tells, f one in fp32; a
 tensor may be None."""
-KINDS = {
+_KINDS = {name: kinds.split() for name, kinds in ARGUMENTS.items()}
+C_TYPES = {
     **dict.fromkeys(("X", "x", "f", "s"), ctypes.c_void_p),
     "n": ctypes.c_int64,
     "seed": ctypes.c_uint64,
@@ -44,9 +45,9 @@ def code() -> Library:
     """What there is of it here."""
     found = library(Path(__file__).with_name("compiled.cpp"))
     if (loaded := found.loaded) is not None:
-        for name, kinds in ARGUMENTS.items():
+        for name, kinds in _KINDS.items():
             for precision in NAMES.values():
-                getattr(loaded, f"{name}_{precision}").argtypes = [KINDS[kind] for kind in kinds.split()]
+                getattr(loaded, f"{name}_{precision}").argtypes = [C_TYPES[kind] for kind in kinds]
         for function in (loaded.attention_room, loaded.norm_room):
             function.argtypes, function.restype = [ctypes.c_int64] * 2, ctypes.c_int64
     return found
@@ -55,9 +56,9 @@ def code() -> Library:
 def run(name: str, dtype: torch.dtype, *arguments: Any) -> None:
     """A function of the code, in its form for a precision; of tensors it gets where they lie, and nothing else tells it
     what they are."""
-    for kind, x in zip(ARGUMENTS[name].split(), arguments, strict=True):
+    for kind, x in zip(_KINDS[name], arguments, strict=True):
         if isinstance(x, Tensor):
-            assert x.device.type == "cpu", (name, kind, x.device)
+            assert x.is_cpu, (name, kind, x.device)
             assert x.dtype == (torch.float32 if kind == "f" else dtype), (name, kind, x.dtype)
             assert kind == "x" or x.is_contiguous(), (name, kind, x.stride())
     places = (x.data_ptr() if isinstance(x, Tensor) else x for x in arguments)
@@ -77,7 +78,7 @@ def dropped(x: Tensor, residual: Tensor | None, *, share: int) -> Tensor:
 
 def normed(x: Tensor, weight_D: Tensor, bias_D: Tensor | None, eps: float) -> tuple[Tensor, Tensor]:
     """x, (..., D), and its layer norm. What learns from both is added up without a pass of its own."""
-    return _Norm.apply(x, weight_D, bias_D, eps)
+    return _Norm.apply(x, weight_D.to(x.dtype), None if bias_D is None else bias_D.to(x.dtype), eps)
 
 
 def _loaded() -> ctypes.CDLL:
@@ -118,8 +119,7 @@ class _Norm(torch.autograd.Function):
         x, width = x.contiguous(), weight_D.numel()
         rows = x.numel() // width
         output, moments = torch.empty_like(x), torch.empty(rows, 2)
-        wide = weight_D.float(), None if bias_D is None else bias_D.float()  # working copies may be in bf16
-        run("norm", x.dtype, x, *wide, output, moments, rows, width, eps, get_num_threads())
+        run("norm", x.dtype, x, weight_D, bias_D, output, moments, rows, width, eps, get_num_threads())
         ctx.save_for_backward(x, weight_D, bias_D, moments)  # type: ignore[arg-type]
         return x.view_as(x), output
 
@@ -129,8 +129,8 @@ class _Norm(torch.autograd.Function):
         x, weight_D, bias_D, moments = ctx.saved_tensors  # type: ignore[attr-defined]
         beside, grad = (each.contiguous() for each in grads)
         rows, width = moments.size(0), weight_D.numel()
-        of_x, of_weight_D, of_bias_D = torch.empty_like(x), torch.empty(width), torch.empty(width)
+        of_x, of_weight_D, of_bias_D = (torch.empty_like(like) for like in (x, weight_D, weight_D))
         place = torch.empty(_loaded().norm_room(rows, width))
-        tensors = (x, weight_D.float(), moments, grad, beside, of_x, of_weight_D, of_bias_D, place)
+        tensors = (x, weight_D, moments, grad, beside, of_x, of_weight_D, of_bias_D, place)
         run("norm_back", x.dtype, *tensors, rows, width, get_num_threads())
-        return of_x, of_weight_D.to(weight_D.dtype), None if bias_D is None else of_bias_D.to(bias_D.dtype), None
+        return of_x, of_weight_D, None if bias_D is None else of_bias_D, None
