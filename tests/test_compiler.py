@@ -38,9 +38,10 @@ needs_compiler = pytest.mark.skipif(code().loaded is None, reason="no C++ compil
 @pytest.fixture
 def source(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
     monkeypatch.setenv("XDG_CACHE_HOME", str(tmp_path / "cache"))
-    path = tmp_path / "code.cpp"
-    path.write_text(CODE, encoding="utf-8")
-    return path
+    folder = tmp_path / "code"
+    folder.mkdir()
+    (folder / "code.cpp").write_text(CODE, encoding="utf-8")
+    return folder
 
 
 @pytest.fixture
@@ -64,7 +65,7 @@ def fresh(source: Path) -> compiler.Library:
 def test_it_is_compiled_once(source: Path, calls: Callable[[], int]) -> None:
     assert [fresh(source).loaded.answer() for _ in range(3)] == [42, 42, 42]
     assert calls() == 1
-    source.write_text(CODE.replace("42", "43"), encoding="utf-8")
+    (source / "code.cpp").write_text(CODE.replace("42", "43"), encoding="utf-8")
     assert fresh(source).loaded.answer() == 43
     assert calls() == 2
 
@@ -156,7 +157,7 @@ def test_it_is_looked_for_under_its_usual_name(monkeypatch: pytest.MonkeyPatch) 
 @needs_compiler
 def test_no_openmp_of_its_own_is_loaded(source: Path, tmp_path: Path) -> None:
     """PyTorch has one. Of two, the threads of one spin while those of the other compute."""
-    source.write_text(LOOP, encoding="utf-8")
+    (source / "code.cpp").write_text(LOOP, encoding="utf-8")
     assert fresh(source).loaded.answer() == 42
     [kept] = (tmp_path / "cache" / "tx").iterdir()
     assert b"GOMP_parallel" in kept.read_bytes()

@@ -39,8 +39,8 @@ class Library:
 
 
 @cache
-def library(source: Path) -> Library:
-    """Found in the cache, or made now: a second or two."""
+def library(folder: Path) -> Library:
+    """Of all sources there: found in the cache, or made now, in a second or two."""
     try:
         command = _command()
     except ValueError as failure:
@@ -48,8 +48,8 @@ def library(source: Path) -> Library:
     if not command:
         return Library()
     try:
-        name = f"{source.stem}-{_key(source, command)}.so"
-        return Library(_kept(name) or _made(source, command, name))
+        name = f"{_key(folder, command)}.so"
+        return Library(_kept(name) or _made(folder, command, name))
     except (OSError, subprocess.SubprocessError, TxError) as failure:
         return Library(trouble=f"{shlex.join(command)}: {failure}")
 
@@ -65,10 +65,11 @@ def _command() -> Sequence[str]:
     return [found] if found else ()
 
 
-def _key(source: Path, command: Sequence[str]) -> str:
+def _key(folder: Path, command: Sequence[str]) -> str:
     version = subprocess.run([*command, "--version"], capture_output=True, check=True, timeout=LONGEST_S).stdout
-    parts = (source.read_bytes(), *(word.encode() for word in (*command, *FLAGS)), version, _processor().encode())
-    return hashlib.sha256(b"\0".join(parts)).hexdigest()[:16]
+    code = [part for path in sorted(folder.iterdir()) for part in (path.name.encode(), path.read_bytes())]
+    parts = *code, *(word.encode() for word in (*command, *FLAGS)), version, _processor().encode()
+    return hashlib.sha256(b"\0".join(parts)).hexdigest()[:32]
 
 
 def _processor() -> str:
@@ -103,15 +104,17 @@ def _ask(command: Sequence[str]) -> None:
         raise ResourceError(said or f"it ended with {done.returncode}")
 
 
-def _made(source: Path, command: Sequence[str], name: str) -> ctypes.CDLL:
-    with temporary_directory() as folder:
-        made, compiled = folder / name, folder / "code.o"
-        _ask([*command, *FLAGS, "-c", str(source), "-o", str(compiled)])
-        _ask([*command, "-shared", str(compiled), "-o", str(made)])  # OpenMP is whichever PyTorch has loaded
+def _made(folder: Path, command: Sequence[str], name: str) -> ctypes.CDLL:
+    with temporary_directory() as place:
+        made, parts = place / name, []
+        for source in sorted(folder.glob("*.cpp")):
+            parts.append(str(place / f"{source.stem}.o"))
+            _ask([*command, *FLAGS, "-c", str(source), "-o", parts[-1]])
+        _ask([*command, "-shared", *parts, "-o", str(made)])  # OpenMP is whichever PyTorch has loaded
         with suppress(OSError, RuntimeError, TxError):  # it is made again next time
-            place = _cache(name)
-            make_directory(place.parent)
-            with atomic_file(place) as file:
+            kept = _cache(name)
+            make_directory(kept.parent)
+            with atomic_file(kept) as file:
                 code = made.read_bytes()
                 file.write(code + hashlib.sha256(code).digest())
         return _kept(name) or ctypes.CDLL(str(made))

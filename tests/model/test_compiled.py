@@ -348,8 +348,8 @@ def test_a_tensor_of_another_kind_never_reaches_the_code() -> None:
 
 
 def test_both_languages_mean_the_same_struct() -> None:
-    """Each field is 8 bytes, in the order of compiled.cpp."""
-    source = Path(compiled.__file__).with_name("compiled.cpp").read_text(encoding="utf-8")
+    """Each field is 8 bytes, in the order of attention.cpp."""
+    source = (Path(compiled.__file__).parent / "cpp" / "attention.cpp").read_text(encoding="utf-8")
     body = source.partition("struct Shape {")[2].partition("};")[0]
     declared = [line.partition("//")[0].strip().rstrip(";") for line in body.split("\n")]
     words = " ".join(declared).replace(",", " ").replace("*", " ").split()

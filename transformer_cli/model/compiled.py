@@ -1,4 +1,4 @@
-"""What a model that learns computes by compiled.cpp, where that can be compiled for this processor.
+"""What a model that learns computes by the C++ in cpp/, where that can be compiled for this processor.
 
 D features that are normalised
 """
@@ -43,7 +43,7 @@ C_TYPES = {
 @cache
 def code() -> Library:
     """What there is of it here."""
-    found = library(Path(__file__).with_name("compiled.cpp"))
+    found = library(Path(__file__).with_name("cpp"))
     if (loaded := found.loaded) is not None:
         for name, kinds in _KINDS.items():
             for precision in NAMES.values():

@@ -1,4 +1,4 @@
-"""Attention to sentences that lie behind one another, by compiled.cpp: nothing is moved, nothing computed for padding.
+"""Attention to sentences that lie behind one another, by cpp/attention.cpp: nothing is moved or padded.
 
 N packed tokens, of queries, M of keys, B sentences, H heads, G heads of keys and values, K d_head, L longest sentence
 as masks have it, X any features
@@ -88,7 +88,7 @@ Hiding = Tensor | Spans | None
 
 
 class _Shape(ctypes.Structure):
-    """Shape in compiled.cpp."""
+    """Shape in attention.cpp."""
 
     _fields_ = (
         *((name, ctypes.c_int64) for name in ("sentences", "heads", "sharing", "features")),

@@ -44,7 +44,7 @@ class Model(nn.Module):
                 module.fused = fused
 
     def use_compiled(self) -> None:
-        """Let dropout, norms and attention to packed tokens be compiled.cpp's, as far as it suits the model: one that
+        """Let dropout, norms and attention to packed tokens be those of cpp/, as far as it suits the model: one that
         learns, on a CPU, in a precision that the code has."""
         if suits(self.config):
             self.layout = InPlace

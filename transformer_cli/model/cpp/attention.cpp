@@ -1,51 +1,17 @@
-// Attention, dropout and norms of a model that learns, for compiled.py and spans.py. W is how many numbers there are in a register.
+// softmax(Q K^T / sqrt(d_k)) V and its gradient, for sentences that lie behind one another. spans.py calls it.
 //
-// Numbers are read and written in fp32 or bf16; between them all is in fp32. No bit depends on how many threads there
-// are.
+// n queries and S keys of a sentence, K features of a head. A vector of a head is K numbers side by side; from token to
+// token it is `step` numbers. A thread works on a head of keys of a sentence, with all heads of queries that share it:
+// no bit depends on how many threads there are.
 
 #include <algorithm>
 #include <cmath>
-#include <cstdint>
-#include <cstring>
 
 #include <omp.h>
-#if defined(__AVX512F__)
-#include <immintrin.h>
-#endif
+
+#include "registers.h"
 
 namespace {
-
-#if defined(__AVX512F__)
-constexpr int W = 16, FREE = 16;  // registers for sums, of 32
-#else
-constexpr int W = 8, FREE = 8;  // of 16
-#endif
-
-typedef float vec __attribute__((vector_size(4 * W)));
-typedef int32_t ints __attribute__((vector_size(4 * W)));
-typedef uint32_t words __attribute__((vector_size(4 * W)));
-typedef uint16_t halves __attribute__((vector_size(2 * W)));
-
-inline vec load(const float *from) {
-    vec x;
-    std::memcpy(&x, from, sizeof x);
-    return x;
-}
-
-inline vec load(const uint16_t *from) {  // bf16: the upper half of an fp32
-    halves x;
-    std::memcpy(&x, from, sizeof x);
-    return (vec)(__builtin_convertvector(x, words) << 16);
-}
-
-inline void store(float *to, vec x) { std::memcpy(to, &x, sizeof x); }
-
-inline void store(uint16_t *to, vec x) {  // to the nearest, of two the even one; NaN stays one
-    words bits = (words)x;
-    words rounded = (bits + 0x7fff + ((bits >> 16) & 1)) >> 16;
-    halves half = __builtin_convertvector(x == x ? rounded : (bits >> 16) | 0x40, halves);
-    std::memcpy(to, &half, sizeof half);
-}
 
 // e^x for x <= 0, within 2 units in the last place: 2^k e^r with |r| <= ln(2) / 2 (Cephes, expf).
 inline vec exponential(vec x) {
@@ -118,11 +84,6 @@ void turn(float *to, const T *from, long step, int n, int width, int K) {
     for (int x = 0; x < K; x++)
         for (int i = n; i < width; i++) to[(long)x * width + i] = 0;
 }
-
-// softmax(Q K^T / sqrt(d_k)) V and its gradient, for sentences that lie behind one another.
-//
-// n queries and S keys of a sentence, K features of a head. A vector of a head is K numbers side by side; from token to
-// token it is `step` numbers. A thread works on a head of keys of a sentence, with all heads of queries that share it.
 
 constexpr long BLOCK = 64;  // queries at a time
 
@@ -283,145 +244,9 @@ void backward(const Shape &at, const T *query, const T *key, const T *value, con
     }
 }
 
-// x, and nothing in place of each element of a share of them; the others scaled, a residual added.
-//
-// Each element has 16 bits of Philox4x32-10 (Salmon et al. 2011), by the seed and its place alone: so the way back draws
-// the same ones again.
-
-constexpr int CHUNK = 64;  // elements, of 8 counters with 4 words each
-
-typedef uint64_t longs __attribute__((vector_size(64)));
-typedef uint32_t eight __attribute__((vector_size(32)));
-
-inline longs times(longs x, uint32_t by) {  // of the lower halves
-#if defined(__AVX512F__)
-    return (longs)_mm512_mul_epu32((__m512i)x, _mm512_set1_epi64(by));
-#else
-    return (x & 0xffffffff) * by;
-#endif
-}
-
-inline void philox(uint64_t chunk, uint64_t seed, uint16_t *bits) {
-    longs x[4] = {longs{} + 8 * chunk + longs{0, 1, 2, 3, 4, 5, 6, 7}};  // only lower halves count
-    x[1] = x[0] >> 32, x[2] = x[3] = longs{};
-    uint32_t key = seed, other = seed >> 32;
-    for (int round = 0; round < 10; round++, key += 0x9E3779B9, other += 0xBB67AE85) {
-        const longs left = times(x[0], 0xD2511F53), right = times(x[2], 0xCD9E8D57);
-        x[0] = (right >> 32) ^ x[1] ^ (uint64_t)key, x[1] = right;
-        x[2] = (left >> 32) ^ x[3] ^ (uint64_t)other, x[3] = left;
-    }
-    for (int word = 0; word < 4; word++) {
-        const eight lower = __builtin_convertvector(x[word], eight);
-        std::memcpy(bits + 16 * word, &lower, sizeof lower);
-    }
-}
-
-template <typename T>
-void drop_chunk(const T *x, const T *residual, T *output, const uint16_t *bits, uint32_t dropped, float scale) {
-    for (int i = 0; i < CHUNK; i += W) {
-        halves own;
-        std::memcpy(&own, bits + i, sizeof own);
-        const ints kept = __builtin_convertvector(own, words) >= dropped;
-        const vec made = kept ? load(x + i) * scale : vec{};
-        store(output + i, residual ? load(residual + i) + made : made);
-    }
-}
-
-template <typename T>
-void drop(const T *x, const T *residual, T *output, long n, uint64_t seed, uint32_t dropped, float scale, int threads) {
-#pragma omp parallel for schedule(static) num_threads(threads)
-    for (long chunk = 0; chunk < (n + CHUNK - 1) / CHUNK; chunk++) {
-        const long at = chunk * CHUNK, left = std::min<long>(CHUNK, n - at);
-        uint16_t bits[CHUNK];
-        philox(chunk, seed, bits);
-        if (left == CHUNK) {
-            drop_chunk(x + at, residual ? residual + at : nullptr, output + at, bits, dropped, scale);
-            continue;
-        }
-        T last[CHUNK] = {}, added[CHUNK] = {}, made[CHUNK];
-        std::copy_n(x + at, left, last);
-        if (residual) std::copy_n(residual + at, left, added);
-        drop_chunk(last, residual ? added : nullptr, made, bits, dropped, scale);
-        std::copy_n(made, left, output + at);
-    }
-}
-
-// (x - mean) / deviation * weight + bias of each row, and its gradient, to which that of x itself is added.
-
-constexpr long TOGETHER = 32;  // rows whose part of the gradient of weights is summed first, by whichever thread
-
-inline float sum(vec x) {
-    float lanes[W], total = 0;
-    store(lanes, x);
-    for (int i = 0; i < W; i++) total += lanes[i];
-    return total;
-}
-
-template <typename T>
-void norm(const T *x, const T *weight, const T *bias, T *output, float *moments, long rows, long D, float eps,
-          int threads) {
-#pragma omp parallel for schedule(static) num_threads(threads)
-    for (long i = 0; i < rows; i++) {
-        const T *row = x + i * D;
-        vec total = vec{}, squares = vec{};
-        for (long d = 0; d < D; d += W) total += load(row + d);
-        const float mean = sum(total) / D;
-        for (long d = 0; d < D; d += W) {
-            const vec apart = load(row + d) - mean;
-            squares += apart * apart;
-        }
-        const float scale = 1 / std::sqrt(sum(squares) / D + eps);
-        for (long d = 0; d < D; d += W) {
-            const vec made = (load(row + d) - mean) * scale * load(weight + d);
-            store(output + i * D + d, bias ? made + load(bias + d) : made);
-        }
-        moments[2 * i] = mean, moments[2 * i + 1] = scale;
-    }
-}
-
-template <typename T>
-void norm_back(const T *x, const T *weight, const float *moments, const T *grad, const T *beside, T *grad_x,
-               T *grad_weight, T *grad_bias, float *room, long rows, long D, int threads) {
-    const long blocks = (rows + TOGETHER - 1) / TOGETHER;
-#pragma omp parallel for schedule(static) num_threads(threads)
-    for (long block = 0; block < blocks; block++) {
-        float *of_weight = room + block * 2 * D, *of_bias = of_weight + D;
-        std::fill_n(of_weight, 2 * D, 0.0f);
-        for (long i = block * TOGETHER; i < std::min(rows, (block + 1) * TOGETHER); i++) {
-            const float mean = moments[2 * i], scale = moments[2 * i + 1];
-            vec total = vec{}, along = vec{};
-            for (long d = 0; d < D; d += W) {
-                const vec standard = (load(x + i * D + d) - mean) * scale, own = load(grad + i * D + d);
-                const vec weighted = own * load(weight + d);
-                total += weighted;
-                along += weighted * standard;
-                store(of_weight + d, load(of_weight + d) + own * standard);
-                store(of_bias + d, load(of_bias + d) + own);
-            }
-            const float shift = sum(total) / D, turn = sum(along) / D;
-            for (long d = 0; d < D; d += W) {
-                const vec standard = (load(x + i * D + d) - mean) * scale;
-                const vec weighted = load(grad + i * D + d) * load(weight + d);
-                const vec made = (weighted - shift - standard * turn) * scale;
-                store(grad_x + i * D + d, beside ? made + load(beside + i * D + d) : made);
-            }
-        }
-    }
-    for (long d = 0; d < D; d += W) {
-        vec of_weight = vec{}, of_bias = vec{};
-        for (long block = 0; block < blocks; block++) {
-            of_weight += load(room + block * 2 * D + d);
-            of_bias += load(room + (block * 2 + 1) * D + d);
-        }
-        store(grad_weight + d, of_weight);
-        store(grad_bias + d, of_bias);
-    }
-}
-
 }  // namespace
 
 extern "C" int64_t attention_room(int64_t longest, int64_t features) { return room_for(longest, features); }
-extern "C" int64_t norm_room(int64_t rows, int64_t width) { return (rows + TOGETHER - 1) / TOGETHER * 2 * width; }
 
 #define FOR(T, NAME)                                                                                                   \
     extern "C" void forward_##NAME(const Shape &at, const T *query, const T *key, const T *value, const T *mask,       \
@@ -431,19 +256,6 @@ extern "C" int64_t norm_room(int64_t rows, int64_t width) { return (rows + TOGET
     extern "C" void backward_##NAME(const Shape &at, const T *query, const T *key, const T *value, const T *mask,      \
                                     const T *grad, const float *weights, T *grad_query, T *grad_key, T *grad_value) {  \
         backward(at, query, key, value, mask, grad, weights, grad_query, grad_key, grad_value);                        \
-    }                                                                                                                  \
-    extern "C" void drop_##NAME(const T *x, const T *residual, T *output, int64_t n, uint64_t seed, uint32_t dropped,  \
-                                float scale, int threads) {                                                            \
-        drop(x, residual, output, n, seed, dropped, scale, threads);                                                   \
-    }                                                                                                                  \
-    extern "C" void norm_##NAME(const T *x, const T *weight, const T *bias, T *output, float *moments,                 \
-                                int64_t rows, int64_t width, float eps, int threads) {                                 \
-        norm(x, weight, bias, output, moments, rows, width, eps, threads);                                             \
-    }                                                                                                                  \
-    extern "C" void norm_back_##NAME(const T *x, const T *weight, const float *moments, const T *grad,                 \
-                                     const T *beside, T *grad_x, T *grad_weight, T *grad_bias, float *room,            \
-                                     int64_t rows, int64_t width, int threads) {                                       \
-        norm_back(x, weight, moments, grad, beside, grad_x, grad_weight, grad_bias, room, rows, width, threads);       \
     }
 
 FOR(float, fp32)
