@@ -7,9 +7,11 @@ import os
 import re
 import shlex
 import shutil
+import signal
 import stat
 import subprocess
 import sys
+import time
 from collections.abc import Callable, Iterator
 from dataclasses import replace
 from pathlib import Path
@@ -168,8 +170,12 @@ def test_no_openmp_of_its_own_is_loaded(source: Path, tmp_path: Path) -> None:
     [
         ('[ "$1" = --version ] && exit 0\necho "code.cpp:1:1: error: no" >&2\nexit 1', "error: no"),
         ('[ "$1" = --version ] && exit 0\nexit 3', "ended with 3"),
-        ("exit 1", "non-zero exit status 1"),
-        ('[ "$1" = --version ] && exit 0\nexec sleep 60', "timed out"),
+        ("exit 1", "ended with 1"),
+        ('[ "$1" = --version ] && exit 0\nsleep 60; exit 0', "it took more than 0.5 seconds"),
+        (
+            '[ "$1" = --version ] && exit 0\necho "code.cpp: In function f:\ncode.cpp:1: error: no" >&2; exit 1',
+            ":1: error",
+        ),
         ('while [ $# -gt 1 ]; do shift; done\n[ "$1" = --version ] || echo nonsense > "$1"', "invalid ELF|too short"),
     ],
 )
@@ -185,6 +191,64 @@ def test_a_compiler_that_fails_is_named(
     assert found.loaded is None
     assert re.search(said, str(found.trouble))
     assert str(found.trouble).startswith(str(path))
+
+
+@needs_compiler
+def test_ctrl_c_lets_it_end(source: Path, tmp_path: Path) -> None:
+    """It lets a run be saved, and whether code was compiled is kept with it: so the compiler must not hear of it."""
+    script, begun = tmp_path / "slow", tmp_path / "begun"
+    found = shlex.join(compiler._command())
+    script.write_text(
+        f'#!/bin/sh\n[ "$1" = -shared ] && touch "{begun}" && sleep 1\nexec {found} "$@"\n', encoding="utf-8"
+    )
+    script.chmod(0o700)
+    python = (
+        "import signal, sys; from pathlib import Path; from transformer_cli.compiler import library; "
+        "signal.signal(signal.SIGINT, lambda *_: None); print(library(Path(sys.argv[1])).trouble)"
+    )
+    environment = os.environ | {"PYTHONPATH": str(Path(__file__).parents[1]), "CXX": str(script)}
+    command = [sys.executable, "-c", python, str(source)]
+    process = subprocess.Popen(command, stdout=subprocess.PIPE, text=True, env=environment, start_new_session=True)
+    while not begun.exists() and process.poll() is None:
+        time.sleep(0.01)
+    os.killpg(process.pid, signal.SIGINT)
+    assert process.communicate()[0] == "None\n"
+
+
+def test_of_a_compiler_that_hangs_nothing_is_left(
+    source: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """What it puts somewhere meanwhile, and what it started."""
+    script, log = tmp_path / "hanging", tmp_path / "log"
+    hang = f'sleep 60 &\necho $! > "{log}"; echo "$TMPDIR" >> "{log}"; touch "$TMPDIR/ccx.s"; wait; exit 0'
+    script.write_text(f'#!/bin/sh\n[ "$1" = --version ] && exit 0\n{hang}\n', encoding="utf-8")
+    script.chmod(0o700)
+    monkeypatch.setenv("CXX", str(script))
+    monkeypatch.setattr(compiler, "LONGEST_S", 0.5)
+    monkeypatch.setenv("TMPDIR", str(tmp_path))
+    assert fresh(source).loaded is None
+    child, folder = log.read_text(encoding="utf-8").split()
+    assert not (Path(folder) / "ccx.s").exists()
+    end = time.monotonic() + 10
+    while (still := is_running(int(child))) and time.monotonic() < end:
+        time.sleep(0.01)
+    assert not still
+
+
+def is_running(pid: int) -> bool:
+    """Or waits for nobody but its parent to hear of its end."""
+    try:
+        return Path(f"/proc/{pid}/stat").read_text(encoding="utf-8").rsplit(")", 1)[1].split()[0] != "Z"
+    except OSError:
+        return False
+
+
+@needs_compiler
+def test_a_name_that_is_no_text_names_a_compiler(source: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    link = tmp_path / os.fsdecode(b"g\xff++")
+    link.symlink_to(str(shutil.which(compiler._command()[0])))
+    monkeypatch.setenv("CXX", str(link))
+    assert fresh(source).loaded.answer() == 42
 
 
 @needs_compiler

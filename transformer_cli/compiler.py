@@ -12,6 +12,7 @@ import os
 import platform
 import shlex
 import shutil
+import signal
 import subprocess
 import sys
 from collections.abc import Sequence
@@ -50,7 +51,7 @@ def library(source: Path) -> Library:
     try:
         name = f"{source.stem}-{_key(source, command)}.so"
         return Library(_kept(name) or _made(source, command, name))
-    except (OSError, subprocess.SubprocessError, TxError) as failure:
+    except (OSError, TxError) as failure:
         return Library(trouble=f"{shlex.join(command)}: {failure}")
 
 
@@ -66,8 +67,8 @@ def _command() -> Sequence[str]:
 
 
 def _key(source: Path, command: Sequence[str]) -> str:
-    version = subprocess.run([*command, "--version"], capture_output=True, check=True, timeout=LONGEST_S).stdout
-    parts = (source.read_bytes(), *(word.encode() for word in (*command, *FLAGS)), version, _processor().encode())
+    version = _ask([*command, "--version"])
+    parts = (source.read_bytes(), *map(os.fsencode, (*command, *FLAGS)), version, _processor().encode())
     return hashlib.sha256(b"\0".join(parts)).hexdigest()[:16]
 
 
@@ -96,18 +97,34 @@ def _kept(name: str) -> ctypes.CDLL | None:
     return None
 
 
-def _ask(command: Sequence[str]) -> None:
-    done = subprocess.run(command, capture_output=True, encoding="utf-8", errors="replace", timeout=LONGEST_S)
-    if done.returncode:
-        said, _, _ = done.stderr.strip().partition("\n")
-        raise ResourceError(said or f"it ended with {done.returncode}")
+def _ask(command: Sequence[str], **environment: str) -> bytes:
+    """What it writes. It has a session of its own: Ctrl-C would end it, and lets a run save, as one without compiled
+    code. What it started ends with it."""
+    pipe, variables = subprocess.PIPE, {**os.environ, **environment}
+    with subprocess.Popen(
+        command, stdin=subprocess.DEVNULL, stdout=pipe, stderr=pipe, env=variables, start_new_session=True
+    ) as process:
+        try:
+            output, errors = process.communicate(timeout=LONGEST_S)
+        except BaseException as failure:
+            with suppress(OSError):
+                os.killpg(process.pid, signal.SIGKILL)
+            if isinstance(failure, subprocess.TimeoutExpired):
+                raise ResourceError(f"it took more than {LONGEST_S} seconds") from failure
+            raise
+    if process.returncode:
+        lines = errors.decode(errors="replace").strip().split("\n")
+        said = next((line for line in lines if "error" in line), lines[0])  # before it, where it is
+        raise ResourceError(said or f"it ended with {process.returncode}")
+    return output
 
 
 def _made(source: Path, command: Sequence[str], name: str) -> ctypes.CDLL:
     with temporary_directory() as folder:
         made, compiled = folder / name, folder / "code.o"
-        _ask([*command, *FLAGS, "-c", str(source), "-o", str(compiled)])
-        _ask([*command, "-shared", str(compiled), "-o", str(made)])  # OpenMP is whichever PyTorch has loaded
+        at = str(folder)  # what it puts somewhere meanwhile goes with it
+        _ask([*command, *FLAGS, "-c", str(source), "-o", str(compiled)], TMPDIR=at)
+        _ask([*command, "-shared", str(compiled), "-o", str(made)], TMPDIR=at)  # OpenMP is whichever PyTorch has loaded
         with suppress(OSError, RuntimeError, TxError):  # it is made again next time
             place = _cache(name)
             make_directory(place.parent)
