@@ -129,6 +129,18 @@ def test_where_nothing_can_be_kept_it_is_compiled_each_time(
     assert calls() == 2
 
 
+@needs_compiler
+def test_a_cache_is_not_made_where_somebody_is_just_now(
+    source: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """XDG: paths that are relative are not valid."""
+    monkeypatch.setenv("XDG_CACHE_HOME", "a cache")
+    monkeypatch.setenv("HOME", str(tmp_path))
+    assert fresh(source).loaded.answer() == 42
+    assert not Path("a cache").exists()
+    assert [kept.suffix for kept in (tmp_path / ".cache" / "tx").iterdir()] == [".so"]
+
+
 @pytest.mark.parametrize("wanted", ["", "there-is-no-such-compiler -O2"])
 def test_without_a_compiler_there_is_nothing_and_nothing_is_said(
     wanted: str, source: Path, monkeypatch: pytest.MonkeyPatch
@@ -313,6 +325,23 @@ def test_a_run_goes_on_where_nothing_can_be_compiled(
 
     assert failures.exit_code(lambda: main([*train, "--overwrite"])) == 0
     assert "bits will differ" not in capfd.readouterr().err
+
+
+def test_nothing_is_compiled_that_a_run_does_not_use(
+    trained_run: Path, capfd: pytest.CaptureFixture[str], no_compiler: None, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """One that began without compiled code goes on so, and fp16 has none."""
+    shape = ["d_model=32", "n_heads=2", "d_ff=32", "n_layers=1"]
+    sets = [f"--set={value}" for value in (*map("model.{}".format, shape), "training.max_steps=1")]
+    train = ["train", "-c", str(trained_run / "config.yaml"), *sets]
+    assert failures.exit_code(lambda: main([*train, "--run-dir=run", "--set=precision=fp32"])) == 0
+    code.cache_clear()
+    library.cache_clear()
+    monkeypatch.setenv("CXX", "false")
+    assert failures.exit_code(lambda: main([*train, "--run-dir=run", "--set=training.max_steps=2"])) == 0
+    assert failures.exit_code(lambda: main([*train, "--run-dir=another", "--set=precision=fp16"])) == 0
+    assert "compiler" not in capfd.readouterr().err
+    assert code.cache_info().currsize == 0
 
 
 def machine(run: Path) -> dict[str, object]:

@@ -82,7 +82,9 @@ def _processor() -> str:
 
 
 def _cache(name: str) -> Path:
-    return Path(os.environ.get("XDG_CACHE_HOME") or Path.home() / ".cache", "tx", name)
+    """Raises RuntimeError where there is no home. A relative path names no cache (XDG)."""
+    wanted = Path(os.environ.get("XDG_CACHE_HOME", ""))
+    return (wanted if wanted.is_absolute() else Path.home() / ".cache") / "tx" / name
 
 
 def _kept(name: str) -> ctypes.CDLL | None:
