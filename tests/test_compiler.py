@@ -23,6 +23,7 @@ from transformer_cli.cli import failures
 from transformer_cli.cli.app import main
 from transformer_cli.compiler import library
 from transformer_cli.config.run import RunConfig
+from transformer_cli.errors import Interrupted
 from transformer_cli.machine import begin_or_resume, decide, settle
 from transformer_cli.model.compiled import code
 
@@ -245,6 +246,24 @@ def test_of_a_compiler_that_hangs_nothing_is_left(
     while (still := is_running(int(child))) and time.monotonic() < end:
         time.sleep(0.01)
     assert not still
+
+
+def test_what_ends_the_program_ends_it(source: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    """A second Ctrl-C is no failure of the compiler."""
+    script = tmp_path / "hanging"
+    script.write_text('#!/bin/sh\n[ "$1" = --version ] && exit 0\nkill -USR1 $PPID; sleep 60\n', encoding="utf-8")
+    script.chmod(0o700)
+    monkeypatch.setenv("CXX", str(script))
+
+    def end(number: int, frame: object) -> None:
+        raise Interrupted("stopped at once", signal_number=number)
+
+    before = signal.signal(signal.SIGUSR1, end)
+    try:
+        with pytest.raises(Interrupted):
+            fresh(source)
+    finally:
+        signal.signal(signal.SIGUSR1, before)
 
 
 def is_running(pid: int) -> bool:

@@ -21,7 +21,7 @@ from dataclasses import dataclass
 from functools import cache
 from pathlib import Path
 
-from transformer_cli.errors import ResourceError, TxError
+from transformer_cli.errors import ResourceError
 from transformer_cli.files import atomic_file, make_directory
 from transformer_cli.temporary import temporary_directory
 
@@ -51,7 +51,7 @@ def library(source: Path) -> Library:
     try:
         name = f"{source.stem}-{_key(source, command)}.so"
         return Library(_kept(name) or _made(source, command, name))
-    except (OSError, TxError) as failure:
+    except (OSError, ResourceError) as failure:
         return Library(trouble=f"{shlex.join(command)}: {failure}")
 
 
@@ -127,7 +127,7 @@ def _made(source: Path, command: Sequence[str], name: str) -> ctypes.CDLL:
         at = str(folder)  # what it puts somewhere meanwhile goes with it
         _ask([*command, *FLAGS, "-c", str(source), "-o", str(compiled)], TMPDIR=at)
         _ask([*command, "-shared", str(compiled), "-o", str(made)], TMPDIR=at)  # OpenMP is whichever PyTorch has loaded
-        with suppress(OSError, RuntimeError, TxError):  # it is made again next time
+        with suppress(OSError, RuntimeError, ResourceError):  # it is made again next time
             place = _cache(name)
             make_directory(place.parent)
             with atomic_file(place) as file:
