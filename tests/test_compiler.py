@@ -7,9 +7,11 @@ import os
 import re
 import shlex
 import shutil
+import signal
 import stat
 import subprocess
 import sys
+import time
 from collections.abc import Callable, Iterator
 from dataclasses import replace
 from pathlib import Path
@@ -21,6 +23,7 @@ from transformer_cli.cli import failures
 from transformer_cli.cli.app import main
 from transformer_cli.compiler import library
 from transformer_cli.config.run import RunConfig
+from transformer_cli.errors import Interrupted
 from transformer_cli.machine import begin_or_resume, decide, settle
 from transformer_cli.model.compiled import code
 
@@ -128,6 +131,18 @@ def test_where_nothing_can_be_kept_it_is_compiled_each_time(
     assert calls() == 2
 
 
+@needs_compiler
+def test_a_cache_is_not_made_where_somebody_is_just_now(
+    source: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """XDG: paths that are relative are not valid."""
+    monkeypatch.setenv("XDG_CACHE_HOME", "a cache")
+    monkeypatch.setenv("HOME", str(tmp_path))
+    assert fresh(source).loaded.answer() == 42
+    assert not Path("a cache").exists()
+    assert [kept.suffix for kept in (tmp_path / ".cache" / "tx").iterdir()] == [".so"]
+
+
 @pytest.mark.parametrize("wanted", ["", "there-is-no-such-compiler -O2"])
 def test_without_a_compiler_there_is_nothing_and_nothing_is_said(
     wanted: str, source: Path, monkeypatch: pytest.MonkeyPatch
@@ -169,8 +184,12 @@ def test_no_openmp_of_its_own_is_loaded(source: Path, tmp_path: Path) -> None:
     [
         ('[ "$1" = --version ] && exit 0\necho "code.cpp:1:1: error: no" >&2\nexit 1', "error: no"),
         ('[ "$1" = --version ] && exit 0\nexit 3', "ended with 3"),
-        ("exit 1", "non-zero exit status 1"),
-        ('[ "$1" = --version ] && exit 0\nexec sleep 60', "timed out"),
+        ("exit 1", "ended with 1"),
+        ('[ "$1" = --version ] && exit 0\nsleep 60; exit 0', "it took more than 0.5 seconds"),
+        (
+            '[ "$1" = --version ] && exit 0\necho "code.cpp: In function f:\ncode.cpp:1: error: no" >&2; exit 1',
+            ":1: error",
+        ),
         ('while [ $# -gt 1 ]; do shift; done\n[ "$1" = --version ] || echo nonsense > "$1"', "invalid ELF|too short"),
     ],
 )
@@ -186,6 +205,82 @@ def test_a_compiler_that_fails_is_named(
     assert found.loaded is None
     assert re.search(said, str(found.trouble))
     assert str(found.trouble).startswith(str(path))
+
+
+@needs_compiler
+def test_ctrl_c_lets_it_end(source: Path, tmp_path: Path) -> None:
+    """It lets a run be saved, and whether code was compiled is kept with it: so the compiler must not hear of it."""
+    script, begun = tmp_path / "slow", tmp_path / "begun"
+    found = shlex.join(compiler._command())
+    script.write_text(
+        f'#!/bin/sh\n[ "$1" = -shared ] && touch "{begun}" && sleep 1\nexec {found} "$@"\n', encoding="utf-8"
+    )
+    script.chmod(0o700)
+    python = (
+        "import signal, sys; from pathlib import Path; from transformer_cli.compiler import library; "
+        "signal.signal(signal.SIGINT, lambda *_: None); print(library(Path(sys.argv[1])).trouble)"
+    )
+    environment = os.environ | {"PYTHONPATH": str(Path(__file__).parents[1]), "CXX": str(script)}
+    command = [sys.executable, "-c", python, str(source)]
+    process = subprocess.Popen(command, stdout=subprocess.PIPE, text=True, env=environment, start_new_session=True)
+    while not begun.exists() and process.poll() is None:
+        time.sleep(0.01)
+    os.killpg(process.pid, signal.SIGINT)
+    assert process.communicate()[0] == "None\n"
+
+
+def test_of_a_compiler_that_hangs_nothing_is_left(
+    source: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """What it puts somewhere meanwhile, and what it started."""
+    script, log = tmp_path / "hanging", tmp_path / "log"
+    hang = f'sleep 60 &\necho $! > "{log}"; echo "$TMPDIR" >> "{log}"; touch "$TMPDIR/ccx.s"; wait; exit 0'
+    script.write_text(f'#!/bin/sh\n[ "$1" = --version ] && exit 0\n{hang}\n', encoding="utf-8")
+    script.chmod(0o700)
+    monkeypatch.setenv("CXX", str(script))
+    monkeypatch.setattr(compiler, "LONGEST_S", 0.5)
+    monkeypatch.setenv("TMPDIR", str(tmp_path))
+    assert fresh(source).loaded is None
+    child, folder = log.read_text(encoding="utf-8").split()
+    assert not (Path(folder) / "ccx.s").exists()
+    end = time.monotonic() + 10
+    while (still := is_running(int(child))) and time.monotonic() < end:
+        time.sleep(0.01)
+    assert not still
+
+
+def test_what_ends_the_program_ends_it(source: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    """A second Ctrl-C is no failure of the compiler."""
+    script = tmp_path / "hanging"
+    script.write_text('#!/bin/sh\n[ "$1" = --version ] && exit 0\nkill -USR1 $PPID; sleep 60\n', encoding="utf-8")
+    script.chmod(0o700)
+    monkeypatch.setenv("CXX", str(script))
+
+    def end(number: int, frame: object) -> None:
+        raise Interrupted("stopped at once", signal_number=number)
+
+    before = signal.signal(signal.SIGUSR1, end)
+    try:
+        with pytest.raises(Interrupted):
+            fresh(source)
+    finally:
+        signal.signal(signal.SIGUSR1, before)
+
+
+def is_running(pid: int) -> bool:
+    """Or waits for nobody but its parent to hear of its end."""
+    try:
+        return Path(f"/proc/{pid}/stat").read_text(encoding="utf-8").rsplit(")", 1)[1].split()[0] != "Z"
+    except OSError:
+        return False
+
+
+@needs_compiler
+def test_a_name_that_is_no_text_names_a_compiler(source: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    link = tmp_path / os.fsdecode(b"g\xff++")
+    link.symlink_to(str(shutil.which(compiler._command()[0])))
+    monkeypatch.setenv("CXX", str(link))
+    assert fresh(source).loaded.answer() == 42
 
 
 @needs_compiler
@@ -250,6 +345,23 @@ def test_a_run_goes_on_where_nothing_can_be_compiled(
 
     assert failures.exit_code(lambda: main([*train, "--overwrite"])) == 0
     assert "bits will differ" not in capfd.readouterr().err
+
+
+def test_nothing_is_compiled_that_a_run_does_not_use(
+    trained_run: Path, capfd: pytest.CaptureFixture[str], no_compiler: None, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """One that began without compiled code goes on so, and fp16 has none."""
+    shape = ["d_model=32", "n_heads=2", "d_ff=32", "n_layers=1"]
+    sets = [f"--set={value}" for value in (*map("model.{}".format, shape), "training.max_steps=1")]
+    train = ["train", "-c", str(trained_run / "config.yaml"), *sets]
+    assert failures.exit_code(lambda: main([*train, "--run-dir=run", "--set=precision=fp32"])) == 0
+    code.cache_clear()
+    library.cache_clear()
+    monkeypatch.setenv("CXX", "false")
+    assert failures.exit_code(lambda: main([*train, "--run-dir=run", "--set=training.max_steps=2"])) == 0
+    assert failures.exit_code(lambda: main([*train, "--run-dir=another", "--set=precision=fp16"])) == 0
+    assert "compiler" not in capfd.readouterr().err
+    assert code.cache_info().currsize == 0
 
 
 def machine(run: Path) -> dict[str, object]:

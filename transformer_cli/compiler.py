@@ -12,6 +12,7 @@ import os
 import platform
 import shlex
 import shutil
+import signal
 import subprocess
 import sys
 from collections.abc import Sequence
@@ -20,7 +21,7 @@ from dataclasses import dataclass
 from functools import cache
 from pathlib import Path
 
-from transformer_cli.errors import ResourceError, TxError
+from transformer_cli.errors import ResourceError
 from transformer_cli.files import atomic_file, make_directory
 from transformer_cli.temporary import temporary_directory
 
@@ -50,7 +51,7 @@ def library(folder: Path) -> Library:
     try:
         name = f"{_key(folder, command)}.so"
         return Library(_kept(name) or _made(folder, command, name))
-    except (OSError, subprocess.SubprocessError, TxError) as failure:
+    except (OSError, ResourceError) as failure:
         return Library(trouble=f"{shlex.join(command)}: {failure}")
 
 
@@ -66,9 +67,9 @@ def _command() -> Sequence[str]:
 
 
 def _key(folder: Path, command: Sequence[str]) -> str:
-    version = subprocess.run([*command, "--version"], capture_output=True, check=True, timeout=LONGEST_S).stdout
+    version = _ask([*command, "--version"])
     code = [part for path in sorted(folder.iterdir()) for part in (path.name.encode(), path.read_bytes())]
-    parts = *code, *(word.encode() for word in (*command, *FLAGS)), version, _processor().encode()
+    parts = *code, *map(os.fsencode, (*command, *FLAGS)), version, _processor().encode()
     return hashlib.sha256(b"\0".join(parts)).hexdigest()[:32]
 
 
@@ -82,7 +83,9 @@ def _processor() -> str:
 
 
 def _cache(name: str) -> Path:
-    return Path(os.environ.get("XDG_CACHE_HOME") or Path.home() / ".cache", "tx", name)
+    """Raises RuntimeError where there is no home. A relative path names no cache (XDG)."""
+    wanted = Path(os.environ.get("XDG_CACHE_HOME", ""))
+    return (wanted if wanted.is_absolute() else Path.home() / ".cache") / "tx" / name
 
 
 def _kept(name: str) -> ctypes.CDLL | None:
@@ -97,21 +100,36 @@ def _kept(name: str) -> ctypes.CDLL | None:
     return None
 
 
-def _ask(command: Sequence[str]) -> None:
-    done = subprocess.run(command, capture_output=True, encoding="utf-8", errors="replace", timeout=LONGEST_S)
-    if done.returncode:
-        said, _, _ = done.stderr.strip().partition("\n")
-        raise ResourceError(said or f"it ended with {done.returncode}")
+def _ask(command: Sequence[str], **environment: str) -> bytes:
+    """What it writes. It has a session of its own: Ctrl-C would end it, and lets a run save, as one without compiled
+    code. What it started ends with it."""
+    pipe, variables = subprocess.PIPE, {**os.environ, **environment}
+    with subprocess.Popen(
+        command, stdin=subprocess.DEVNULL, stdout=pipe, stderr=pipe, env=variables, start_new_session=True
+    ) as process:
+        try:
+            output, errors = process.communicate(timeout=LONGEST_S)
+        except BaseException as failure:
+            with suppress(OSError):
+                os.killpg(process.pid, signal.SIGKILL)
+            if isinstance(failure, subprocess.TimeoutExpired):
+                raise ResourceError(f"it took more than {LONGEST_S} seconds") from failure
+            raise
+    if process.returncode:
+        lines = errors.decode(errors="replace").strip().split("\n")
+        said = next((line for line in lines if "error" in line), lines[0])  # before it, where it is
+        raise ResourceError(said or f"it ended with {process.returncode}")
+    return output
 
 
 def _made(folder: Path, command: Sequence[str], name: str) -> ctypes.CDLL:
     with temporary_directory() as place:
-        made, parts = place / name, []
+        made, parts, at = place / name, [], str(place)  # what it puts somewhere meanwhile goes with it
         for source in sorted(folder.glob("*.cpp")):
             parts.append(str(place / f"{source.stem}.o"))
-            _ask([*command, *FLAGS, "-c", str(source), "-o", parts[-1]])
-        _ask([*command, "-shared", *parts, "-o", str(made)])  # OpenMP is whichever PyTorch has loaded
-        with suppress(OSError, RuntimeError, TxError):  # it is made again next time
+            _ask([*command, *FLAGS, "-c", str(source), "-o", parts[-1]], TMPDIR=at)
+        _ask([*command, "-shared", *parts, "-o", str(made)], TMPDIR=at)  # OpenMP is whichever PyTorch has loaded
+        with suppress(OSError, RuntimeError, ResourceError):  # it is made again next time
             kept = _cache(name)
             make_directory(kept.parent)
             with atomic_file(kept) as file:

@@ -210,8 +210,18 @@ def _machine(config: RunConfig, device: str, precision: Precision, threads: int,
 
 def _compiled(machine: Machine) -> Machine:
     """With compiled code, where that can be had for this device and precision."""
-    is_there = machine.kind == "cpu" and machine.dtype in NAMES and code().loaded is not None
-    return replace(machine, compiled=is_there)
+    return replace(machine, compiled=_could_have_code(machine) and code().loaded is not None)
+
+
+def compiler_trouble(here: Machine, kept: Mapping[str, str | int] | None) -> str | None:
+    """Why a run is without compiled code where the compiler failed. None where it was not asked: a run keeps that it
+    began without, on such a device."""
+    began_without = kept is not None and Machine.from_dict(kept).kind == here.kind and not kept.get("compiled")
+    return code().trouble if _could_have_code(here) and not began_without else None
+
+
+def _could_have_code(machine: Machine) -> bool:
+    return machine.kind == "cpu" and machine.dtype in NAMES
 
 
 def _threads(config: RunConfig) -> int:

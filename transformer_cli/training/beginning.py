@@ -23,8 +23,7 @@ from transformer_cli.config.source import preset_names
 from transformer_cli.data.corpus import Corpus
 from transformer_cli.errors import ModelError, UsageError
 from transformer_cli.files import json_line, shown
-from transformer_cli.machine import Machine, begin_or_resume
-from transformer_cli.model.compiled import code
+from transformer_cli.machine import Machine, begin_or_resume, compiler_trouble
 from transformer_cli.model.transformer import Transformer
 from transformer_cli.tokenizer import SPECIALS, Tokenizer, cut_before, extended, tag_of, train_tokenizer
 from transformer_cli.training.directory import leave_parts, parts_of
@@ -87,11 +86,11 @@ def parent_of(config: RunConfig, *, replaced: Path) -> OpenedRun | None:
 def machine_of(config: RunConfig, record: Mapping[str, Any], world: World, listener: Listener) -> Machine:
     """The choices that a run keeps, as far as this device has them, else new ones. The first process chooses for all,
     but for the number of its GPU. record: what run.json says, if there is one."""
-    is_shared_anew = record.get("processes", world.size) != world.size
-    own, change = begin_or_resume(config, record.get("machine"), is_shared_anew=is_shared_anew)
+    is_shared_anew, kept = record.get("processes", world.size) != world.size, record.get("machine")
+    own, change = begin_or_resume(config, kept, is_shared_anew=is_shared_anew)
     if change is not None:
         listener.warn(f"{change}; bits will differ")
-    if own.kind == "cpu" and (trouble := code().trouble):
+    if trouble := compiler_trouble(own, kept):
         listener.warn(f"training is slower than it could be, for the C++ compiler failed: {trouble}")
     shared = Machine.from_dict(json.loads(world.share(json_line(own.as_dict()))))
     compiled = shared.compiled and own.compiled  # some may have no compiler
