@@ -364,5 +364,17 @@ def test_nothing_is_compiled_that_a_run_does_not_use(
     assert code.cache_info().currsize == 0
 
 
+@needs_compiler
+def test_a_dry_run_says_whether_there_would_be_compiled_code(
+    trained_run: Path, capfd: pytest.CaptureFixture[str], request: pytest.FixtureRequest
+) -> None:
+    dry = ["train", "-c", str(trained_run / "config.yaml"), "--run-dir", "run", "--set=precision=fp32", "--dry-run"]
+    assert failures.exit_code(lambda: main(dry)) == 0
+    assert ", compiled" in "".join(capfd.readouterr())
+    request.getfixturevalue("no_compiler")
+    assert failures.exit_code(lambda: main(dry)) == 0
+    assert ", compiled" not in "".join(capfd.readouterr())
+
+
 def machine(run: Path) -> dict[str, object]:
     return json.loads((run / "run.json").read_text(encoding="utf-8"))["machine"]

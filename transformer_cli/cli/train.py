@@ -207,7 +207,8 @@ def _show(found: Forecast, *, as_json: bool, strict: bool) -> None:
             "parameters": f"{at_most}{found.parameters:,}",
             "rate": peak_in_words(found.peak_step, found.peak_rate),
             "machine": ", ".join(
-                f"{key} {found.machine[key]}" for key in ("device", "precision", "attention", "threads")
+                [f"{key} {found.machine[key]}" for key in ("device", "precision", "attention", "threads")]
+                + ["compiled"] * found.machine["compiled"]
             ),
             "run": f"{found.run}: {_would(found)}",
         }
