@@ -165,6 +165,9 @@ def test_it_is_looked_for_under_its_usual_name(monkeypatch: pytest.MonkeyPatch) 
     assert not compiler._command()
     monkeypatch.setenv("CXX", "g++-15 -O2")
     assert compiler._command() == ["g++-15", "-O2"]
+    monkeypatch.setattr(compiler.os, "name", "nt")
+    assert not compiler._command()
+    monkeypatch.undo()
     monkeypatch.setattr(shutil, "which", lambda name: None)
     assert not compiler._command()
 

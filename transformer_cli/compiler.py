@@ -59,6 +59,8 @@ def _command() -> Sequence[str]:
     """CXX as the environment has it, else GCC; empty where there is none. Others mean another OpenMP than PyTorch's; of
     two in a process the threads of one would be in the way of the other's."""
     wanted = os.environ.get("CXX")
+    if os.name != "posix":
+        return ()
     if wanted is not None:
         command = shlex.split(wanted)
         return command if command and shutil.which(command[0]) else ()

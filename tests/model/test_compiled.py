@@ -323,6 +323,18 @@ def test_norms_and_their_gradients_are_pytorchs(data: st.DataObject) -> None:
         torch.testing.assert_close(ours.double(), true, rtol=2 * off, atol=2 * off * true.abs().max().item())
 
 
+@pytest.mark.parametrize("used", [0, 1])
+def test_of_a_norm_and_what_goes_on_beside_it_one_alone_may_be_read(used: int) -> None:
+    """After post-norm, and at the end of a stack, nothing goes on beside."""
+    torch.manual_seed(5)
+    x, weight, grad = torch.randn(7, 16), torch.randn(16), torch.randn(7, 16)
+    ours, theirs = [[x.clone().requires_grad_(), weight.clone().requires_grad_()] for _ in range(2)]
+    normed(*ours, None, 1e-5)[used].backward(grad)
+    (theirs[0] * 1 if used == 0 else F.layer_norm(theirs[0], (16,), theirs[1])).backward(grad)
+    for one, other in zip(ours, theirs, strict=True):
+        torch.testing.assert_close(one.grad, other.grad)
+
+
 def test_threads_change_no_bit_of_dropout_and_norms() -> None:
     x, weight, before, made = torch.randn(333, 48), torch.randn(48), torch.get_num_threads(), []
     try:

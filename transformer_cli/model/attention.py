@@ -26,10 +26,11 @@ from transformer_cli.model.spans import Hiding, Spans
 class ScaledDotProductAttention(nn.Module):
     """Section 3.2.1, equation 1: softmax(Q K^T / sqrt(d_k)) V.
 
-    Three paths with the same result: `fused` calls PyTorch's kernel, which never holds the weights and needs no mask to
-    hide the future; written out, the softmax is a module of its own, whose output is the weights; and where that one
-    learns on a CPU, its gradient is written out, too. On a CPU, what is written out and does not learn is computed in
-    fp32 at least: a few queries at a time are as fast as in bf16, and need no kernel for each shape.
+    Four paths with the same result. `fused` calls PyTorch's kernel, which never holds the weights and needs no mask to
+    hide the future; written out, the softmax is a module of its own, whose output is the weights; where that one learns
+    on a CPU, its gradient is written out, too; and spans bring compiled code (spans.py). On a CPU, what is written out
+    and does not learn is computed in fp32 at least: a few queries at a time are as fast as in bf16, and need no kernel
+    for each shape.
     """
 
     kernel: ClassVar[Callable[..., Tensor]] = staticmethod(F.scaled_dot_product_attention)

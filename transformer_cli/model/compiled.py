@@ -121,13 +121,16 @@ class _Norm(torch.autograd.Function):
         output, moments = torch.empty_like(x), torch.empty(rows, 2)
         run("norm", x.dtype, x, weight_D, bias_D, output, moments, rows, width, eps, get_num_threads())
         ctx.save_for_backward(x, weight_D, bias_D, moments)  # type: ignore[arg-type]
+        ctx.set_materialize_grads(False)
         return x.view_as(x), output
 
     @staticmethod
     @once_differentiable
     def backward(ctx: FunctionCtx, *grads: Tensor) -> tuple[Tensor | None, ...]:
         x, weight_D, bias_D, moments = ctx.saved_tensors  # type: ignore[attr-defined]
-        beside, grad = (each.contiguous() for each in grads)
+        beside, grad = (None if each is None else each.contiguous() for each in grads)  # of what nobody reads
+        if grad is None:
+            return beside, None, None, None
         rows, width = moments.size(0), weight_D.numel()
         of_x, of_weight_D, of_bias_D = (torch.empty_like(like) for like in (x, weight_D, weight_D))
         place = torch.empty(_loaded().norm_room(rows, width))
