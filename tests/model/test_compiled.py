@@ -1,4 +1,4 @@
-"""Attention, dropout and norms in C++ against PyTorch's own and against definitions written out."""
+"""Attention, dropout, norms and linear layers in C++ against PyTorch's own and against definitions written out."""
 
 from __future__ import annotations
 
@@ -18,7 +18,7 @@ from transformer_cli.model import compiled
 from transformer_cli.model.attention import ScaledDotProductAttention
 from transformer_cli.model.blocks import Dropout
 from transformer_cli.model.build import build_model
-from transformer_cli.model.compiled import NAMES, _Dropped, code, normed, run
+from transformer_cli.model.compiled import NAMES, _Dropped, code, linear, normed, run, smoothed
 from transformer_cli.model.layout import Packed
 from transformer_cli.model.spans import InPlace, Spans, suits
 
@@ -323,6 +323,47 @@ def test_norms_and_their_gradients_are_pytorchs(data: st.DataObject) -> None:
         torch.testing.assert_close(ours.double(), true, rtol=2 * off, atol=2 * off * true.abs().max().item())
 
 
+@settings(max_examples=80)
+@given(st.data())
+def test_linear_layers_and_their_gradients_are_pytorchs(data: st.DataObject) -> None:
+    """Of any number of rows, wide or narrow, so that either side of a product is turned or none."""
+    draw = data.draw
+    torch.manual_seed(draw(st.integers(0, 99)))
+    rows, dtype = draw(st.integers(1, 200)), draw(st.sampled_from([*NAMES]))
+    width, inputs = 16 * draw(st.integers(1, 12)), draw(st.one_of(st.integers(1, 40), st.integers(100, 300)))
+    has_bias, rectified, learns = draw(st.booleans()), draw(st.booleans()), draw(st.booleans())
+    x, grad, made = torch.randn(rows, inputs).to(dtype), torch.randn(rows, width).to(dtype), []
+    weight, bias = (torch.randn(width, inputs) / inputs**0.5).to(dtype), torch.randn(width).to(dtype)
+    for exact in (False, True):
+        leaves = [t.detach().clone().to(torch.float64 if exact else t.dtype) for t in (x, weight, bias)]
+        for leaf, learned in zip(leaves, (True, learns, learns), strict=True):
+            leaf.requires_grad_(learned)
+        given_bias = leaves[2] if has_bias else None
+        if exact:
+            y = F.linear(leaves[0], leaves[1], given_bias)
+            y = y * (made[0][0] > 0) if rectified else y  # of those that are 0 but for rounding, the same ones
+        else:
+            y = linear(leaves[0], leaves[1], given_bias, rectified=rectified)
+        y.backward(grad.to(y.dtype, copy=True))
+        made.append([y.detach(), *(leaf.grad for leaf in leaves[: 2 + has_bias] if leaf.requires_grad)])
+    for ours, true in zip(*made, strict=True):
+        off = 2**-8 if dtype == torch.bfloat16 else 2e-6
+        torch.testing.assert_close(ours.double(), true, rtol=2 * off, atol=2 * off * true.abs().max().item() + off)
+
+
+@pytest.mark.parametrize("dtype", NAMES)
+@pytest.mark.parametrize("place", [0, 1, 2])
+def test_a_rectified_layer_hides_nothing_that_is_not_finite(place: int, dtype: torch.dtype) -> None:
+    """oneDNN makes 0 of what is no number: then a gradient tells it."""
+    leaves = [torch.randn(shape).to(dtype) for shape in ((9, 64), (16, 64), (16,))]
+    leaves[place].view(-1)[5] = torch.nan
+    for leaf in leaves:
+        leaf.requires_grad_()
+    y = linear(*leaves, rectified=True)
+    y.backward(torch.ones_like(y))
+    assert not all(t.isfinite().all() for t in (y, *(leaf.grad for leaf in leaves)))
+
+
 @pytest.mark.parametrize("used", [0, 1])
 def test_of_a_norm_and_what_goes_on_beside_it_one_alone_may_be_read(used: int) -> None:
     """After post-norm, and at the end of a stack, nothing goes on beside."""
@@ -335,7 +376,7 @@ def test_of_a_norm_and_what_goes_on_beside_it_one_alone_may_be_read(used: int) -
         torch.testing.assert_close(one.grad, other.grad)
 
 
-def test_threads_change_no_bit_of_dropout_and_norms() -> None:
+def test_threads_change_no_bit_of_the_others() -> None:
     x, weight, before, made = torch.randn(333, 48), torch.randn(48), torch.get_num_threads(), []
     try:
         for threads in (1, 2, 3):
@@ -343,7 +384,11 @@ def test_threads_change_no_bit_of_dropout_and_norms() -> None:
             leaves = [x.clone().requires_grad_(), weight.clone().requires_grad_()]
             y = _Dropped.apply(normed(*leaves, None, 1e-5)[1], leaves[0], 7, 2000)
             y.backward(x)
-            made.append([y.detach(), *(leaf.grad for leaf in leaves)])
+            logits = x.clone()
+            losses = smoothed(logits, torch.arange(333) % 48, x[:, 0].contiguous(), 0.1)
+            sums, place = torch.empty(48), torch.empty(333 * 48)
+            run("linear_back", x.dtype, x.clone(), None, None, sums, place, 333, 48, threads)
+            made.append([y.detach(), *(leaf.grad for leaf in leaves), logits, *losses, sums])
     finally:
         torch.set_num_threads(before)
     assert all(torch.equal(one, other) for others in made[1:] for one, other in zip(made[0], others, strict=True))

@@ -13,9 +13,12 @@ from hypothesis import strategies as st
 from torch import Tensor
 from torch.utils.flop_counter import FlopCounterMode
 
+from transformer_cli.model.compiled import code
 from transformer_cli.tokenizer import PAD
 from transformer_cli.training import loss as loss_module
 from transformer_cli.training.loss import cross_entropy, disagreement, least
+
+COMPILED = [False, pytest.param(True, marks=pytest.mark.skipif(code().loaded is None, reason="no C++ compiler"))]
 
 
 @settings(max_examples=60)
@@ -49,6 +52,39 @@ def test_value_and_gradients_equal_torchs(
         torch.testing.assert_close(mine, theirs, rtol=1e-10, atol=1e-10)
 
 
+@pytest.mark.skipif(code().loaded is None, reason="no C++ compiler")
+@settings(max_examples=60)
+@given(st.data())
+def test_compiled_value_and_gradients_are_torchs(data: st.DataObject) -> None:
+    """Whatever the width of a row, in one piece or in several, whether or not the projection has a bias, is a table and
+    learns."""
+    draw = data.draw
+    torch.manual_seed(draw(st.integers(0, 10**6)))
+    n, d, vocab = draw(st.integers(1, 40)), draw(st.integers(1, 40)), draw(st.integers(2, 70))
+    dtype, smoothing = draw(st.sampled_from([torch.float32, torch.bfloat16])), draw(st.sampled_from([0.0, 0.1, 0.4]))
+    biased, is_table, learns = draw(st.booleans()), draw(st.booleans()), draw(st.booleans())
+    scale = draw(st.sampled_from([0.1, 1.0, 10.0]))
+    hidden, weight = torch.randn(n, d).to(dtype), (scale * torch.randn(vocab, d) / d**0.5).to(dtype)
+    bias, targets = torch.randn(vocab).to(dtype) if biased else None, torch.randint(0, vocab, (n,))
+    made = []
+    for compiled in (True, False):
+        kind = dtype if compiled else torch.float64
+        # As in a model, whose weights stay in fp32.
+        held = kind if kind == torch.float64 else torch.float32
+        states, matrix = hidden.to(kind).requires_grad_(), weight.to(held).requires_grad_(learns)
+        own = None if bias is None else bias.to(held).requires_grad_(learns)
+        with pytest.MonkeyPatch.context() as patch:
+            patch.setattr(loss_module, "PIECE_ELEMENTS", draw(st.sampled_from([1, 10**6])) if compiled else 10**6)
+            total = cross_entropy(
+                states, matrix, targets, bias_V=own, smoothing=smoothing, is_table=is_table, compiled=compiled
+            )
+        learned = [leaf for leaf in (states, matrix, own) if leaf is not None and leaf.requires_grad]
+        made.append([total.detach(), *torch.autograd.grad(total * 0.7, learned)])
+    off = 2**-7 if dtype == torch.bfloat16 else 1e-5
+    for ours, true in zip(*made, strict=True):
+        torch.testing.assert_close(ours.double(), true, rtol=2 * off, atol=4 * off * max(1.0, true.abs().max().item()))
+
+
 def test_working_in_pieces_changes_neither_loss_nor_gradients(monkeypatch: pytest.MonkeyPatch) -> None:
     torch.manual_seed(0)
     hidden, weight, bias = (torch.randn(size, dtype=torch.float64).requires_grad_() for size in ((37, 6), (11, 6), 11))
@@ -63,7 +99,8 @@ def test_working_in_pieces_changes_neither_loss_nor_gradients(monkeypatch: pytes
     torch.testing.assert_close(found(), whole, rtol=1e-12, atol=1e-12)
 
 
-def test_what_padding_holds_moves_neither_loss_nor_gradient() -> None:
+@pytest.mark.parametrize("compiled", COMPILED)
+def test_what_padding_holds_moves_neither_loss_nor_gradient(compiled: bool) -> None:
     torch.manual_seed(0)
     weight, targets = torch.randn(11, 6), torch.tensor([[5, 7, PAD, PAD]])
     hidden = torch.randn(1, 4, 6)
@@ -72,7 +109,7 @@ def test_what_padding_holds_moves_neither_loss_nor_gradient() -> None:
     results = []
     for states in (hidden, other):
         states, matrix = states.clone().requires_grad_(), weight.clone().requires_grad_()
-        total = cross_entropy(states, matrix, targets, smoothing=0.1)
+        total = cross_entropy(states, matrix, targets, smoothing=0.1, compiled=compiled)
         total.backward()
         assert states.grad is not None
         assert not states.grad[:, 2:].any()
@@ -81,18 +118,32 @@ def test_what_padding_holds_moves_neither_loss_nor_gradient() -> None:
         assert torch.equal(left, right)
 
 
-def test_huge_logits_stay_finite() -> None:
+@pytest.mark.parametrize("compiled", COMPILED)
+def test_huge_logits_stay_finite(compiled: bool) -> None:
     hidden = torch.full((2, 3), 300.0).requires_grad_()
     weight = torch.tensor([[0.0] * 3, [100.0] * 3, [-100.0] * 3]).requires_grad_()
-    total = cross_entropy(hidden, weight, torch.tensor([1, 2]))
+    total = cross_entropy(hidden, weight, torch.tensor([1, 2]), compiled=compiled)
     total.backward()
     assert total.item() == pytest.approx(180_000)
     assert hidden.grad is not None
     assert hidden.grad.isfinite().all()
 
 
+@pytest.mark.parametrize("compiled", COMPILED)
+@pytest.mark.parametrize("number", [torch.nan, torch.inf, -torch.inf])
+def test_a_number_that_is_not_finite_is_not_hidden(number: float, compiled: bool) -> None:
+    """In a hidden state it is in all logits of a row."""
+    hidden = torch.randn(5, 3)
+    hidden[2, 1] = number
+    total = cross_entropy(hidden, torch.randn(20, 3), torch.tensor([1, 2, 3, 4, 5]), smoothing=0.1, compiled=compiled)
+    assert not total.isfinite()
+
+
+@pytest.mark.parametrize("compiled", COMPILED)
 @pytest.mark.parametrize("dtype", [torch.float32, torch.bfloat16], ids=str)
-def test_rows_whose_exponentials_no_number_holds_leave_the_others_as_they_are(dtype: torch.dtype) -> None:
+def test_rows_whose_exponentials_no_number_holds_leave_the_others_as_they_are(
+    dtype: torch.dtype, compiled: bool
+) -> None:
     """Of huge logits and of tiny ones, of a target among them and of one that is far from all."""
     torch.manual_seed(0)
     vocab, width = 40, 16
@@ -105,7 +156,7 @@ def test_rows_whose_exponentials_no_number_holds_leave_the_others_as_they_are(dt
     targets = torch.tensor([5, 6, 7, PAD, 9, 10, 11, 12, 13])
 
     def ours(states: Tensor, matrix: Tensor) -> Tensor:
-        return cross_entropy(states, matrix, targets, smoothing=0.1)
+        return cross_entropy(states, matrix, targets, smoothing=0.1, compiled=compiled)
 
     def torchs(states: Tensor, matrix: Tensor) -> Tensor:
         logits = (states @ matrix.T).to(torch.promote_types(states.dtype, torch.float32))
@@ -125,10 +176,11 @@ def test_rows_whose_exponentials_no_number_holds_leave_the_others_as_they_are(dt
     assert torch.equal(found(ours, states)[1][rest], found(ours, usual)[1][rest])
 
 
+@pytest.mark.parametrize("compiled", COMPILED)
 @pytest.mark.parametrize("smoothing", [0.0, 0.1])
 @pytest.mark.parametrize("sure", [1 / 500, 0.3, 0.94, 0.999])
 def test_in_bf16_the_gradient_is_as_near_to_fp64_as_torchs_however_sure_the_model_is(
-    sure: float, smoothing: float
+    sure: float, smoothing: float, compiled: bool
 ) -> None:
     """The target's own part of the gradient was once taken from the softmax in bf16, where the two cancel: at a
     probability of 0.94 a twenty-fifth of the gradient was noise."""
@@ -151,7 +203,9 @@ def test_in_bf16_the_gradient_is_as_near_to_fp64_as_torchs_however_sure_the_mode
 
     exact, exact_gradients = gradients(torchs, torch.float64)
     _, torchs_gradients = gradients(torchs, torch.bfloat16)
-    total, ours = gradients(lambda *to: cross_entropy(*to, targets, smoothing=smoothing), torch.bfloat16)
+    total, ours = gradients(
+        lambda *to: cross_entropy(*to, targets, smoothing=smoothing, compiled=compiled), torch.bfloat16
+    )
     assert total.dtype == torch.float32
     assert total.item() == pytest.approx(exact.item(), rel=5e-3)
     for mine, theirs, right in zip(ours, torchs_gradients, exact_gradients, strict=True):

@@ -23,7 +23,7 @@ from transformer_cli.config.model import Stack
 from transformer_cli.config.training import TrainingConfig
 
 FP32, HALF, INT64 = 4, 2, 8
-LOGITS_AT_A_TIME = 4 * 1024 * 1024
+LOGITS_AT_A_TIME = 8 * 1024 * 1024
 LOGITS_ON_A_GPU = 128 * 1024 * 1024
 """Of what the loss holds: training/loss.py does not make more logits at once."""
 COMPARED = 8

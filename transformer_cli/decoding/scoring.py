@@ -28,7 +28,7 @@ from transformer_cli.model.transformer import Transformer
 from transformer_cli.tokenizer import EOS, UNK
 from transformer_cli.trouble import halved, in_halves
 
-LOGITS_AT_A_TIME = 4 * 1024 * 1024
+LOGITS_AT_A_TIME = 8 * 1024 * 1024
 """As many as in the loss of training."""
 
 

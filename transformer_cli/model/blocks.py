@@ -46,11 +46,20 @@ class PostNorm(Residual):
         return self.norm(self.dropout.add(x, sublayer(x)))
 
 
+def _linear(x: Tensor, weight: Tensor, bias: Tensor | None, *, rectified: bool) -> Tensor:
+    product = F.linear(x, weight, bias)
+    return F.relu(product) if rectified else product
+
+
 class Linear(nn.Linear):
     """x W^T + b, computed in x's dtype: weights stay in fp32 for the optimiser, products follow the activations."""
 
-    def forward(self, x: Tensor) -> Tensor:
-        return F.linear(x, self.weight.to(x.dtype), None if self.bias is None else self.bias.to(x.dtype))
+    product: Callable[..., Tensor] = staticmethod(_linear)
+
+    def forward(self, x: Tensor, *, rectified: bool = False) -> Tensor:
+        """rectified: max(0, what it would be)."""
+        bias = None if self.bias is None else self.bias.to(x.dtype)
+        return self.product(x, self.weight.to(x.dtype), bias, rectified=rectified)
 
 
 class LayerNorm(nn.LayerNorm):
@@ -91,13 +100,14 @@ class FeedForward(nn.Module):
         self.down = Linear(config.d_ff, config.d_model, bias=config.biases.feed_forward)
         self.dropout = Dropout(config.activation_dropout)
         self.activation = ACTIVATIONS[config.activation]
+        self.rectifies = config.activation == "relu"
 
     def forward(self, x_BTD: Tensor) -> Tensor:
         return self.down(self.dropout(self.inner(x_BTD)))
 
     def inner(self, x_BTD: Tensor) -> Tensor:
         """(B, T, D) to (B, T, F)."""
-        return self.activation(self.up(x_BTD))
+        return self.up(x_BTD, rectified=True) if self.rectifies else self.activation(self.up(x_BTD))
 
 
 class GatedFeedForward(FeedForward):

@@ -1,6 +1,6 @@
 """What a model that learns computes by the C++ in cpp/, where that can be compiled for this processor.
 
-D features that are normalised
+N packed tokens, R rows of logits, V vocabulary, D features, I inputs and O outputs of a linear layer
 """
 
 from __future__ import annotations
@@ -11,6 +11,7 @@ from pathlib import Path
 from typing import Any
 
 import torch
+import torch.nn.functional as F
 from torch import Tensor, get_num_threads
 from torch.autograd.function import FunctionCtx, once_differentiable
 
@@ -18,6 +19,8 @@ from transformer_cli.compiler import Library, library
 
 GRAIN = 16
 """Numbers that a register has, at most: rows and heads are of a multiple of them."""
+TURNED = 4
+"""How many times as wide as one side of a product the other has to be."""
 NAMES = {torch.float32: "fp32", torch.bfloat16: "bf16"}
 
 ARGUMENTS = {
@@ -26,12 +29,17 @@ ARGUMENTS = {
     "drop": "X X X n seed share real threads",
     "norm": "X X X X f n n real threads",
     "norm_back": "X X f X X X X X f n n threads",
+    "linear_back": "X X X X f n n threads",
+    "turn": "X X n n threads",
+    "smoothed": "X i f f f real n n threads",
+    "add": "f X f n n threads threads",
 }
-"""s is a struct, X a tensor in the precision of the function, x one with gaps, which the struct tells, f one in fp32; a
-tensor may be None."""
+"""s is a struct, X a tensor in the precision of the function, x one with gaps, which the struct tells, f one in fp32, i
+one of ids; a tensor may be None."""
+DTYPES = {"f": torch.float32, "i": torch.int64}
 _KINDS = {name: kinds.split() for name, kinds in ARGUMENTS.items()}
 C_TYPES = {
-    **dict.fromkeys(("X", "x", "f", "s"), ctypes.c_void_p),
+    **dict.fromkeys(("X", "x", "f", "i", "s"), ctypes.c_void_p),
     "n": ctypes.c_int64,
     "seed": ctypes.c_uint64,
     "share": ctypes.c_uint32,
@@ -47,8 +55,9 @@ def code() -> Library:
     if (loaded := found.loaded) is not None:
         for name, kinds in _KINDS.items():
             for precision in NAMES.values():
-                getattr(loaded, f"{name}_{precision}").argtypes = [C_TYPES[kind] for kind in kinds]
-        for function in (loaded.attention_room, loaded.norm_room):
+                if hasattr(loaded, f"{name}_{precision}"):
+                    getattr(loaded, f"{name}_{precision}").argtypes = [C_TYPES[kind] for kind in kinds]
+        for function in (loaded.attention_room, loaded.norm_room, loaded.linear_room):
             function.argtypes, function.restype = [ctypes.c_int64] * 2, ctypes.c_int64
     return found
 
@@ -59,7 +68,7 @@ def run(name: str, dtype: torch.dtype, *arguments: Any) -> None:
     for kind, x in zip(_KINDS[name], arguments, strict=True):
         if isinstance(x, Tensor):
             assert x.is_cpu, (name, kind, x.device)
-            assert x.dtype == (torch.float32 if kind == "f" else dtype), (name, kind, x.dtype)
+            assert x.dtype == DTYPES.get(kind, dtype), (name, kind, x.dtype)
             assert kind == "x" or x.is_contiguous(), (name, kind, x.stride())
     places = (x.data_ptr() if isinstance(x, Tensor) else x for x in arguments)
     getattr(_loaded(), f"{name}_{NAMES[dtype]}")(*places)
@@ -79,6 +88,28 @@ def dropped(x: Tensor, residual: Tensor | None, *, share: int) -> Tensor:
 def normed(x: Tensor, weight_D: Tensor, bias_D: Tensor | None, eps: float) -> tuple[Tensor, Tensor]:
     """x, (..., D), and its layer norm. What learns from both is added up without a pass of its own."""
     return _Norm.apply(x, weight_D.to(x.dtype), None if bias_D is None else bias_D.to(x.dtype), eps)
+
+
+def linear(x: Tensor, weight_OI: Tensor, bias_O: Tensor | None, *, rectified: bool) -> Tensor:
+    """x W^T + b, (..., O), or max(0, that)."""
+    made: Tensor = _Linear.apply(x, weight_OI, bias_O, rectified)
+    return made
+
+
+def smoothed(logits_RV: Tensor, targets_R: Tensor, even_R: Tensor, smoothing: float) -> tuple[Tensor, Tensor]:
+    """Losses of rows, and shares, which times what logits become are their gradients; of padding both are 0. training/
+    loss.py tells what that leaves out. even_R: taken off the losses."""
+    losses_R, shares_R = torch.empty_like(even_R), torch.empty_like(even_R)
+    sizes, tensors = logits_RV.shape, (logits_RV, targets_R, even_R, losses_R, shares_R)
+    run("smoothed", logits_RV.dtype, *tensors, smoothing, *sizes, get_num_threads())
+    return losses_R, shares_R
+
+
+def summed(total: Tensor | None, x: Tensor, *, less: Tensor | None = None) -> Tensor:
+    """total + x, or x alone, in fp32, (..., D); and in that case less this, (D,)."""
+    adds, made = total is not None, torch.empty_like(x, dtype=torch.float32) if total is None else total
+    run("add", x.dtype, made, x, less, x.numel() // x.size(-1), x.size(-1), adds, get_num_threads())
+    return made
 
 
 def _loaded() -> ctypes.CDLL:
@@ -137,3 +168,51 @@ class _Norm(torch.autograd.Function):
         tensors = (x, weight_D, moments, grad, beside, of_x, of_weight_D, of_bias_D, place)
         run("norm_back", x.dtype, *tensors, rows, width, get_num_threads())
         return of_x, of_weight_D, None if bias_D is None else of_bias_D, None
+
+
+class _Linear(torch.autograd.Function):
+    """In the pass that sums the gradient of the bias, that of outputs is rectified, too."""
+
+    @staticmethod
+    def forward(ctx: FunctionCtx, x: Tensor, weight_OI: Tensor, bias_O: Tensor | None, rectified: bool) -> Tensor:
+        if x.dtype == torch.bfloat16:
+            kind = "relu" if rectified else "none"
+            made: Tensor = torch.ops.mkldnn._linear_pointwise(x, weight_OI, bias_O, kind, [], "")
+        else:
+            made = F.linear(x, weight_OI, bias_O)
+            made = made.relu_() if rectified else made
+        ctx.save_for_backward(x, weight_OI, bias_O, made if rectified else None)  # type: ignore[arg-type]
+        return made
+
+    @staticmethod
+    @once_differentiable
+    def backward(ctx: FunctionCtx, *grads: Tensor) -> tuple[Tensor | None, ...]:
+        x, weight_OI, bias_O, made = ctx.saved_tensors  # type: ignore[attr-defined]
+        needs_x, needs_weight, needs_bias, _ = ctx.needs_input_grad  # type: ignore[attr-defined]
+        width, inputs = weight_OI.shape
+        grad_NO, x_NI = grads[0].reshape(-1, width).contiguous(), x.reshape(-1, inputs)
+        rows = len(grad_NO)
+        of_bias_O, place = grad_NO.new_empty(width), torch.empty(_loaded().linear_room(rows, width))
+        # A gradient of max(0, x) is nobody else's: the next layer has made it.
+        run("linear_back", x.dtype, grad_NO, made, bias_O, of_bias_O, place, rows, width, get_num_threads())
+        of_x = (grad_NO @ weight_OI).view(x.shape) if needs_x else None
+        of_weight = _weight_gradient(grad_NO, x_NI) if needs_weight else None
+        return of_x, of_weight, of_bias_O if needs_bias else None, None
+
+
+def _weight_gradient(grad_NO: Tensor, x_NI: Tensor) -> Tensor:
+    """grad^T x, (O, I). In bf16 a product reads rows far faster than columns: where one side is narrow enough for that
+    to pay, it is turned first."""
+    (_, width), (_, inputs) = grad_NO.shape, x_NI.shape
+    if x_NI.dtype == torch.bfloat16 and inputs >= TURNED * width:
+        return _turned(grad_NO) @ x_NI
+    if x_NI.dtype == torch.bfloat16 and width >= TURNED * inputs:
+        return _turned(_turned(x_NI) @ grad_NO)
+    return grad_NO.t() @ x_NI
+
+
+def _turned(x: Tensor) -> Tensor:
+    """(R, C) to (C, R)."""
+    turned = x.new_empty(x.size(1), x.size(0))
+    run("turn", x.dtype, x, turned, *x.shape, get_num_threads())
+    return turned

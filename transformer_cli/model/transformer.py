@@ -19,8 +19,8 @@ from torch import Tensor, nn
 from transformer_cli.config.model import ModelConfig
 from transformer_cli.model import masks
 from transformer_cli.model.attention import CrossAttention, ScaledDotProductAttention, SelfAttention
-from transformer_cli.model.blocks import NORMS, RESIDUALS, Dropout, LayerNorm, feed_forward
-from transformer_cli.model.compiled import GRAIN
+from transformer_cli.model.blocks import NORMS, RESIDUALS, Dropout, LayerNorm, Linear, feed_forward
+from transformer_cli.model.compiled import GRAIN, linear
 from transformer_cli.model.layout import Layout, Packed, PackedWhole, Rows
 from transformer_cli.model.positions import PositionEncoding, positions_for
 from transformer_cli.model.spans import Hiding, InPlace, Spans, suits
@@ -35,6 +35,7 @@ class Model(nn.Module):
         self.dropout = Dropout(config.dropout)
         self.dtype: torch.dtype | None = None
         self.layout: type[Packed] = Packed
+        self.compiled = False
 
     def use_attention(self, *, fused: bool) -> None:
         """Choose the path of every attention: PyTorch's fused kernel, or written out; and how tokens come to it."""
@@ -44,13 +45,16 @@ class Model(nn.Module):
                 module.fused = fused
 
     def use_compiled(self) -> None:
-        """Let dropout, norms and attention to packed tokens be those of cpp/, as far as it suits the model: one that
-        learns, on a CPU, in a precision that the code has."""
+        """Let dropout, norms, linear layers, attention to packed tokens and the loss be those of cpp/, as far as it
+        suits the model: one that learns, on a CPU, in a precision that the code has."""
+        self.compiled = True
         if suits(self.config):
             self.layout = InPlace
         for module in self.modules():
             if isinstance(module, Dropout) or (isinstance(module, LayerNorm) and self.config.d_model % GRAIN == 0):
                 module.compiled = True
+            elif isinstance(module, Linear) and module.out_features % GRAIN == 0:
+                module.product = linear
 
     def compute_in(self, dtype: torch.dtype, *, training: bool) -> Self:
         """Let activations and products have this dtype. Weights stay as they are for an optimiser, and on a CPU for

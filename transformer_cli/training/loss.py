@@ -14,9 +14,10 @@ import torch.nn.functional as F
 from torch import Tensor
 from torch.autograd.function import FunctionCtx, once_differentiable
 
+from transformer_cli.model.compiled import smoothed, summed
 from transformer_cli.tokenizer import PAD
 
-PIECE_ELEMENTS = 4 * 1024 * 1024
+PIECE_ELEMENTS = 8 * 1024 * 1024
 """Logits in memory at a time; as many as the output projection has numbers, whose gradient is held anyway, if it has
 more."""
 PIECE_ELEMENTS_ON_A_GPU = 128 * 1024 * 1024
@@ -41,20 +42,21 @@ def cross_entropy(
     bias_V: Tensor | None = None,
     smoothing: float = 0.0,
     is_table: bool = False,
+    compiled: bool = False,
 ) -> Tensor:
     """Summed loss of the real targets; padding counts for nothing.
 
     hidden: (..., D). weight_VD, bias_V: the output projection. targets: (...), ids, PAD where there is none.
     Each target's distribution gives 1 - smoothing to the target and spreads the rest evenly over all V ids, the target
     included, as torch.nn.functional.cross_entropy does. is_table: the projection is the embedding, too, whose vector of
-    padding stays zero: it learns nothing here.
+    padding stays zero: it learns nothing here. compiled: by cpp/ of the model, on a CPU in fp32 or bf16.
     Source: Szegedy et al. 2016, section 7; Vaswani et al. 2017, section 5.4.
     """
     if not torch.is_grad_enabled():  # which the function below would not know
         hidden, weight_VD = hidden.detach(), weight_VD.detach()
         bias_V = None if bias_V is None else bias_V.detach()
     loss: Tensor = _LinearCrossEntropy.apply(
-        hidden.flatten(0, -2), weight_VD, bias_V, targets.flatten(), smoothing, is_table
+        hidden.flatten(0, -2), weight_VD, bias_V, targets.flatten(), smoothing, is_table, compiled
     )
     return loss
 
@@ -102,6 +104,7 @@ class _LinearCrossEntropy(torch.autograd.Function):
         targets_N: Tensor,
         smoothing: float,
         is_table: bool,
+        compiled: bool,
     ) -> Tensor:
         ctx.dtype = hidden_ND.dtype  # type: ignore[attr-defined]
         n_vocab, d_model = weight_VD.shape
@@ -119,6 +122,7 @@ class _LinearCrossEntropy(torch.autograd.Function):
         grad_bias_V = None if bias_V is None else torch.zeros_like(bias_V, dtype=wide)
 
         is_on_cpu = hidden_ND.device.type == "cpu"
+        even_D: Tensor | None = even * (hidden_ND * (targets_N[:, None] != PAD)).sum(0, dtype=wide)
         n_rows = max(d_model, (PIECE_ELEMENTS if is_on_cpu else PIECE_ELEMENTS_ON_A_GPU) // n_vocab)
         shift = max(0.0, math.log(n_vocab / MOST_SUMMED)) if narrow else None if is_on_cpu else 0.0
         down = max(1.0, min(n_rows, hidden_ND.size(0)) / MOST_ROWS) if narrow else 1.0
@@ -129,28 +133,28 @@ class _LinearCrossEntropy(torch.autograd.Function):
         for start in range(0, hidden_ND.size(0), n_rows):
             piece = slice(start, start + n_rows)
             hidden_RD, targets_R1 = hidden_ND[piece], targets_N[piece, None]
-            real_R1 = (targets_R1 != PAD).to(wide)
-            e_RV = None  # the last piece's are gone before there are others
-            e_RV, others_R1, target_R1, off_R1 = _exponentials(partial(logits, hidden_RD), targets_R1, shift)
-            own_R1 = target_R1.exp()
-            sum_R1 = own_R1 + others_R1
             hidden_wide_RD = hidden_RD.to(wide)
-            loss_R1 = F.softplus(others_R1.log() - target_R1, threshold=EXACT_FROM) + smoothing * (target_R1 + off_R1)
-            loss_R1 -= even * (hidden_wide_RD @ weight_sum_D)[:, None]
+            even_R1 = even * (hidden_wide_RD @ weight_sum_D)[:, None]
             if bias_V is not None:
-                loss_R1 -= even * bias_V.sum().to(wide)
-            total += (loss_R1 * real_R1).sum()
+                even_R1 += even * bias_V.sum().to(wide)
+            e_RV = None  # the last piece's are gone before there are others
+            if compiled:
+                e_RV = logits(hidden_RD)
+                loss_R1, share_R1 = smoothed(e_RV, targets_R1, even_R1, smoothing)
+            else:
+                e_RV, loss_R1, share_R1 = _smoothed(partial(logits, hidden_RD), targets_R1, even_R1, smoothing, shift)
+            total += loss_R1.sum()
             if grad_hidden_ND is None:
                 continue
-            # From here on e_RV is s times (softmax minus the target's own part).
-            own_R1 = smoothing * own_R1 - (1 - smoothing) * others_R1
-            e_RV[_places(targets_R1)] = own_R1[:, 0].to(e_RV.dtype)
-            share_R1 = real_R1 / sum_R1
+            real_R1 = (targets_R1 != PAD).to(wide)
             grad_hidden_ND[piece] = (e_RV @ weight) * share_R1 - even * real_R1 * weight_sum_D
             share_R1 = share_R1 / down
             if ctx.needs_input_grad[1]:  # type: ignore[attr-defined]
                 learned_VD = e_RV.T @ (hidden_wide_RD * share_R1).to(e_RV.dtype)
-                if grad_weight_VD is None:
+                if compiled:
+                    less_D, even_D = even_D, None  # once
+                    grad_weight_VD = summed(grad_weight_VD, learned_VD, less=less_D)
+                elif grad_weight_VD is None:
                     grad_weight_VD = learned_VD.to(wide) if down == 1 else learned_VD.to(wide).mul_(down)
                 else:
                     grad_weight_VD.add_(learned_VD, alpha=down)
@@ -158,7 +162,8 @@ class _LinearCrossEntropy(torch.autograd.Function):
                 grad_bias_V += (e_RV.T @ share_R1.to(e_RV.dtype))[:, 0].to(wide) * down - even * real_R1.sum()
 
         if grad_weight_VD is not None:
-            grad_weight_VD -= even * (hidden_ND * (targets_N[:, None] != PAD)).sum(0, dtype=wide)
+            if even_D is not None:
+                grad_weight_VD -= even_D
             if is_table:
                 grad_weight_VD[PAD] = 0
             grad_weight_VD = grad_weight_VD.to(weight_VD.dtype)
@@ -168,17 +173,31 @@ class _LinearCrossEntropy(torch.autograd.Function):
 
     @staticmethod
     @once_differentiable
-    def backward(ctx: FunctionCtx, *grads: Tensor) -> tuple[Tensor, Tensor | None, Tensor | None, None, None, None]:
+    def backward(ctx: FunctionCtx, *grads: Tensor) -> tuple[Tensor | None, ...]:
         grad_hidden_ND, grad_weight_VD, grad_bias_V = ctx.saved_tensors  # type: ignore[attr-defined]
         (grad,) = grads
         return (
             grad_hidden_ND.mul_(grad.to(grad_hidden_ND.dtype)).to(ctx.dtype),  # type: ignore[attr-defined]
             None if grad_weight_VD is None else grad_weight_VD.mul_(grad.to(grad_weight_VD.dtype)),
             None if grad_bias_V is None else grad_bias_V.mul_(grad.to(grad_bias_V.dtype)),
-            None,
-            None,
-            None,
+            *[None] * 4,
         )
+
+
+def _smoothed(
+    logits: Callable[[], Tensor], targets_R1: Tensor, even_R1: Tensor, smoothing: float, shift: float | None
+) -> tuple[Tensor, Tensor, Tensor]:
+    """s times (softmax - the target's own part), losses, and what to multiply the first with, 1 / s; 0 of padding.
+
+    even_R1: taken off the losses. shift: see `_exponentials`.
+    """
+    e_RV, others_R1, target_R1, off_R1 = _exponentials(logits, targets_R1, shift)
+    own_R1, real_R1 = target_R1.exp(), (targets_R1 != PAD).to(target_R1.dtype)
+    loss_R1 = F.softplus(others_R1.log() - target_R1, threshold=EXACT_FROM) + smoothing * (target_R1 + off_R1)
+    share_R1 = real_R1 / (own_R1 + others_R1)
+    own_R1 = smoothing * own_R1 - (1 - smoothing) * others_R1
+    e_RV[_places(targets_R1)] = own_R1[:, 0].to(e_RV.dtype)
+    return e_RV, (loss_R1 - even_R1) * real_R1, share_R1
 
 
 def _exponentials(

@@ -79,6 +79,7 @@ def _cross_entropy(model: Transformer, hidden_ND: Tensor, targets_N: Tensor, smo
         bias_V=model.output_bias,
         smoothing=smoothing,
         is_table=_is_table(model),
+        compiled=model.compiled,
     )
 
 

@@ -13,22 +13,6 @@
 
 namespace {
 
-// e^x for x <= 0, within 2 units in the last place: 2^k e^r with |r| <= ln(2) / 2 (Cephes, expf).
-inline vec exponential(vec x) {
-    x = x < -87.0f ? vec{} - 87.0f : x;
-    ints k = __builtin_convertvector(x * 1.44269504f - 0.5f, ints);
-    vec whole = __builtin_convertvector(k, vec);
-    vec r = x - whole * 0.693359375f + whole * 2.12194440e-4f;
-    vec y = vec{} + 1.9875691500e-4f;
-    y = y * r + 1.3981999507e-3f;
-    y = y * r + 8.3334519073e-3f;
-    y = y * r + 4.1665795894e-2f;
-    y = y * r + 1.6666665459e-1f;
-    y = y * r + 5.0000001201e-1f;
-    y = y * r * r + r + 1.0f;
-    return y * (vec)((k + 127) << 23);
-}
-
 // c (m rows, n columns) = a b, or c + a b where it adds: a[i * row + j * column] for j < inner, b of n columns.
 template <int M, int N>
 inline void tile(float *c, long width, const float *a, long row, long column, const float *b, int inner, bool adds) {

@@ -39,11 +39,44 @@ inline void store(uint16_t *to, vec x) {  // to the nearest, of two the even one
     std::memcpy(to, &half, sizeof half);
 }
 
+inline float one(const float *from) { return *from; }
+
+inline float one(const uint16_t *from) {
+    const uint32_t bits = (uint32_t)*from << 16;
+    float x;
+    std::memcpy(&x, &bits, sizeof x);
+    return x;
+}
+
+inline void put(float *to, float x) { *to = x; }
+
+inline void put(uint16_t *to, float x) {
+    uint16_t all[W];
+    store(all, vec{} + x);
+    *to = all[0];
+}
+
 inline float sum(vec x) {
     float lanes[W], total = 0;
     store(lanes, x);
     for (int i = 0; i < W; i++) total += lanes[i];
     return total;
+}
+
+// e^x for x <= 0, within 2 units in the last place: 2^k e^r with |r| <= ln(2) / 2 (Cephes, expf).
+inline vec exponential(vec x) {
+    x = x < -87.0f ? vec{} - 87.0f : x;
+    ints k = __builtin_convertvector(x * 1.44269504f - 0.5f, ints);
+    vec whole = __builtin_convertvector(k, vec);
+    vec r = x - whole * 0.693359375f + whole * 2.12194440e-4f;
+    vec y = vec{} + 1.9875691500e-4f;
+    y = y * r + 1.3981999507e-3f;
+    y = y * r + 8.3334519073e-3f;
+    y = y * r + 4.1665795894e-2f;
+    y = y * r + 1.6666665459e-1f;
+    y = y * r + 5.0000001201e-1f;
+    y = y * r * r + r + 1.0f;
+    return y * (vec)((k + 127) << 23);
 }
 
 }  // namespace
