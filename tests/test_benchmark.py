@@ -400,7 +400,7 @@ def test_the_time_of_an_update_is_that_of_its_parts_there_and_back(suite: Any, m
     def forward(self: blocks.LayerNorm, x: torch.Tensor) -> torch.Tensor:
         return Norm.apply(x)
 
-    def relu(x: torch.Tensor) -> torch.Tensor:
+    def gelu(x: torch.Tensor) -> torch.Tensor:
         return Norm.apply(x)
 
     def draw(self: blocks.Dropout, residual: torch.Tensor, x: torch.Tensor) -> torch.Tensor:
@@ -410,9 +410,10 @@ def test_the_time_of_an_update_is_that_of_its_parts_there_and_back(suite: Any, m
 
     monkeypatch.setattr(blocks.LayerNorm, "forward", forward)
     monkeypatch.setattr(blocks.Dropout, "add", draw)
-    monkeypatch.setitem(blocks.ACTIVATIONS, "relu", relu)  # which dropout of 0 hands on as it is
+    monkeypatch.setitem(blocks.ACTIVATIONS, "gelu", gelu)  # which dropout of 0 hands on as it is
     monkeypatch.setattr(suite.phases, "time", SimpleNamespace(perf_counter=lambda: now))
-    config = load_config("tutorial.yaml", ["model.d_model=8", "model.d_ff=8", "model.n_layers=1"], to_train=True)
+    sets = ["model.d_model=8", "model.d_ff=8", "model.n_layers=1", "model.activation=gelu"]
+    config = load_config("tutorial.yaml", sets, to_train=True)
     seconds = suite.phases.measured(config, warm=2, updates=3)
     assert {part: spent for part, spent in seconds.items() if spent} == {
         "norms": 3 * 5 * (2 + 3),

@@ -28,7 +28,7 @@ from transformer_cli.training import loop, objective, run
 
 REST = "everything else"
 PARTS: list[tuple[Any, dict[str, str]]] = [
-    (blocks.Linear, {"forward": "products of the layers"}),
+    (blocks.Linear, {"forward": "products of the layers, with ReLU"}),
     (attention.ScaledDotProductAttention, {"forward": "attention"}),
     (layout.Packed, {"heads": "attention", "merge": "attention"}),
     (spans.InPlace, {"heads": "attention", "merge": "attention"}),
