@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import copy
 import sys
 from pathlib import Path
 from typing import Any
@@ -10,7 +11,7 @@ import numpy as np
 import pytest
 import torch
 from conftest import PAIRS
-from hypothesis import given
+from hypothesis import given, settings
 from hypothesis import strategies as st
 from ranks import codes, start
 from torch import nn
@@ -24,11 +25,20 @@ from transformer_cli.config.training import OPTIMIZERS, TrainingConfig
 from transformer_cli.errors import ModelError
 from transformer_cli.model import products
 from transformer_cli.model.build import build_model
+from transformer_cli.model.compiled import code
 from transformer_cli.model.transformer import Transformer
 from transformer_cli.training import muon
 from transformer_cli.training.moving_average import average_of
 from transformer_cli.training.muon import orthogonal
-from transformer_cli.training.optimizers import build_optimizer, load_state_tensors, state_tensors
+from transformer_cli.training.optimizers import (
+    Adam,
+    AdamW,
+    DecoupledOnePass,
+    OnePass,
+    build_optimizer,
+    load_state_tensors,
+    state_tensors,
+)
 from transformer_cli.training.parallel import joined
 from transformer_cli.training.run import train
 from transformer_cli.training.sharding import shard
@@ -68,6 +78,96 @@ def test_none_waits_for_a_compiler_that_nobody_asked_for(name: str, monkeypatch:
     assert all(p.grad_fn is None and p.requires_grad for p in model.parameters())
     optimizer.zero_grad()
     assert all(p.grad is None for p in model.parameters())
+
+
+compiled = pytest.mark.skipif(code().loaded is None, reason="no C++ compiler")
+
+
+@compiled
+@settings(max_examples=40)
+@given(st.data())
+def test_adam_in_one_pass_is_pytorchs_and_what_follows_the_weights_follows_them(data: st.DataObject) -> None:
+    """Of tensors of any size, some of which have a gradient, an average and a copy, and some not."""
+    draw = data.draw
+    torch.manual_seed(draw(st.integers(0, 10**6)))
+    ours, theirs = draw(st.sampled_from([(OnePass, Adam), (DecoupledOnePass, AdamW)]))
+    sizes = draw(st.lists(st.sampled_from([(1,), (7,), (16,), (33, 65), (130, 300)]), min_size=1, max_size=5))
+    scale, share, decay = (draw(st.sampled_from(some)) for some in ([1.0, 0.3], [0.0, 0.25, 1.0], [0.0, 0.1]))
+    mine = [nn.Parameter(torch.randn(size)) for size in sizes]
+    other = [nn.Parameter(p.detach().clone()) for p in mine]
+    numbers: dict[str, Any] = {"lr": 0.01, "betas": (0.9, 0.98), "eps": 1e-9, "fused": True}
+    one, two = (
+        kind([{"params": some, "weight_decay": decay}], **numbers) for kind, some in ((ours, mine), (theirs, other))
+    )
+    averages = {p: torch.randn_like(p) for p in mine if draw(st.booleans())}
+    followed = {p: average.clone() for p, average in averages.items()}
+    copies = {p: torch.empty_like(p, dtype=torch.bfloat16) for p in mine if draw(st.booleans())}
+    one.follow(averages=averages, copies=copies)
+    for _ in range(3):
+        for p, q in zip(mine, other, strict=True):
+            p.grad = torch.randn_like(p) if draw(st.booleans()) else None
+            q.grad = None if p.grad is None else p.grad * scale
+        held = nn.utils.get_total_norm([p.grad for p in mine if p.grad is not None])
+        torch.testing.assert_close(one.length(), torch.as_tensor(held))
+        one.scale, one.share = scale, share
+        one.step()
+        two.step()
+        for p, average in followed.items():
+            average.lerp_(p.detach(), share)
+    for p, q in zip(mine, other, strict=True):
+        torch.testing.assert_close(p, q)
+        assert all(torch.equal(copies[p], p.detach().bfloat16()) for _ in [p] if p in copies)
+        for name, moment in two.state[q].items():
+            torch.testing.assert_close(one.state[p][name], moment)
+    for p, average in averages.items():
+        torch.testing.assert_close(average, followed[p])
+
+
+@compiled
+def test_a_copy_of_adam_in_one_pass_changes_no_weight_of_the_other() -> None:
+    parameter = nn.Parameter(torch.ones(3))
+    one = OnePass([{"params": [parameter], "weight_decay": 0.0}], lr=0.1, fused=True)
+    average = torch.zeros(3)
+    one.follow(averages={parameter: average})
+    parameter.grad = torch.ones(3)
+    one.step()
+    before = parameter.detach().clone(), *(state.clone() for state in one.state[parameter].values())
+    other = copy.deepcopy(one)
+    [copied] = other.param_groups[0]["params"]
+    copied.grad = torch.ones(3)
+    other.share = 1.0
+    other.step()
+    assert not torch.equal(copied, parameter)
+    assert all(torch.equal(a, b) for a, b in zip(before, (parameter, *one.state[parameter].values()), strict=True))
+    assert not average.any()
+
+
+@compiled
+def test_threads_change_no_bit_of_adam_in_one_pass() -> None:
+    made, before = [], torch.get_num_threads()
+    try:
+        for threads in (1, 2, 3):
+            torch.set_num_threads(threads)
+            torch.manual_seed(1)
+            parameter = nn.Parameter(torch.randn(100_003))
+            parameter.grad = torch.randn(100_003)
+            one = OnePass([{"params": [parameter], "weight_decay": 0.1}], lr=0.1, fused=True)
+            length = one.length()
+            one.step()
+            made.append((length, parameter.detach()))
+    finally:
+        torch.set_num_threads(before)
+    assert all(torch.equal(a, b) for others in made[1:] for a, b in zip(made[0], others, strict=True))
+
+
+@compiled
+@pytest.mark.parametrize("name", ["adam", "adamw"])
+def test_compiled_code_updates_weights_that_lie_in_one_piece(name: str) -> None:
+    model = a_model()
+    assert not isinstance(build_optimizer(model, options(optimizer=name)), OnePass)
+    model.use_compiled()
+    assert type(build_optimizer(model, options(optimizer=name))) is (OnePass if name == "adam" else DecoupledOnePass)
+    assert not isinstance(build_optimizer(model.double(), options(optimizer=name)), OnePass)
 
 
 def is_hidden(name: str, parameter: nn.Parameter) -> bool:

@@ -10,6 +10,7 @@ from transformer_cli.config.model import ModelConfig
 from transformer_cli.config.training import TrainingConfig
 from transformer_cli.data.loader import Batch, collate
 from transformer_cli.model.build import build_model
+from transformer_cli.model.compiled import code
 from transformer_cli.model.transformer import Transformer
 from transformer_cli.training.objective import loss_of
 from transformer_cli.training.optimizers import build_optimizer
@@ -80,8 +81,14 @@ def test_refreshed_copies_are_the_weights_as_they_are_now() -> None:
         assert torch.equal(copied.float(), ours.to(copied.dtype).float())
 
 
-def test_each_update_reads_with_the_weights_that_the_one_before_left() -> None:
+@pytest.mark.parametrize("compiled", [False, True])
+def test_each_update_reads_with_the_weights_that_the_one_before_left(compiled: bool) -> None:
+    """Or with those that somebody has put in their place."""
+    if compiled and code().loaded is None:
+        pytest.skip("no C++ compiler")
     own = model(torch.bfloat16)
+    if compiled:
+        own.use_compiled()
     options = TrainingConfig(learning_rate=0.05, warmup_steps=0, schedule="constant")
     learner = Learner(shard(own, options, World()), build_optimizer(own, options), options, seed=1, world=World())
     for step in (1, 2, 3):
@@ -89,3 +96,7 @@ def test_each_update_reads_with_the_weights_that_the_one_before_left() -> None:
             expected = loss_of(WorkingCopy(own).model, batch(1), smoothing=options.label_smoothing).item()
         update = train_step(learner, [batch(1)], step=step)
         assert update.loss * update.target_tokens == pytest.approx(expected, rel=1e-6)
+        if step == 2:
+            with torch.no_grad():
+                for parameter in own.parameters():
+                    parameter.mul_(1.5)

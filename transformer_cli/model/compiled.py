@@ -32,18 +32,22 @@ ARGUMENTS = {
     "linear_back": "X X X X f n n threads",
     "turn": "X X n n threads",
     "smoothed": "X i f f f real n n threads",
-    "add": "f X f n n threads threads",
+    "add": "f X f n n flag threads",
+    "adam": "i d n double double double double double double flag threads",
+    "length": "i d n threads",
 }
-"""s is a struct, X a tensor in the precision of the function, x one with gaps, which the struct tells, f one in fp32, i
-one of ids; a tensor may be None."""
-DTYPES = {"f": torch.float32, "i": torch.int64}
+"""s is a struct, X a tensor in the precision of the function, x one with gaps, which the struct tells, f one in fp32, d
+one in fp64, i one of ids or places; a tensor may be None."""
+DTYPES = {"f": torch.float32, "d": torch.float64, "i": torch.int64}
 _KINDS = {name: kinds.split() for name, kinds in ARGUMENTS.items()}
 C_TYPES = {
-    **dict.fromkeys(("X", "x", "f", "i", "s"), ctypes.c_void_p),
+    **dict.fromkeys(("X", "x", "f", "d", "i", "s"), ctypes.c_void_p),
     "n": ctypes.c_int64,
     "seed": ctypes.c_uint64,
     "share": ctypes.c_uint32,
     "real": ctypes.c_float,
+    "double": ctypes.c_double,
+    "flag": ctypes.c_int,
     "threads": ctypes.c_int,
 }
 

@@ -11,7 +11,7 @@ from torch import Tensor, nn
 
 from transformer_cli.checkpoints.tensors import as_held, learned, weights
 from transformer_cli.errors import ModelError
-from transformer_cli.training.optimizers import nothing_kept
+from transformer_cli.training.optimizers import OnePass, nothing_kept
 
 PREFIX = "average:"
 """Of the tensors that a checkpoint keeps beside the optimizer's: whichever of both the model's file does not hold."""
@@ -20,8 +20,11 @@ PREFIX = "average:"
 class NoAverage:
     """The weights alone."""
 
+    def prepare(self, step: int) -> None:
+        """An update of the weights is about to be made, which on a GPU alone nobody knows before."""
+
     def update(self, step: int) -> None:
-        """An update of the weights was made."""
+        """It was made."""
 
     @contextmanager
     def swapped(self, *, when: bool = True) -> Iterator[None]:
@@ -52,11 +55,14 @@ class MovingAverage(NoAverage):
         self.kept: dict[str, Tensor] = {name: tensor.clone() for name, tensor in weights(model).items()}
         self._learned = [*learned(model).values()]
 
-    def update(self, step: int) -> None:
+    def share(self, step: int) -> float:
+        """What it takes of the weights."""
         # At step 1 nothing is left of what the weights were before training.
-        decay = min(self.decay, (step - 1) / (step + 8))
+        return 1 - min(self.decay, (step - 1) / (step + 8))
+
+    def update(self, step: int) -> None:
         with torch.no_grad():
-            torch._foreach_lerp_([*self.kept.values()], self._learned, 1 - decay)
+            torch._foreach_lerp_([*self.kept.values()], self._learned, self.share(step))
 
     @contextmanager
     def swapped(self, *, when: bool = True) -> Iterator[None]:
@@ -98,6 +104,21 @@ class MovingAverage(NoAverage):
             kept.copy_(before)
 
 
+class FollowingAverage(MovingAverage):
+    """The same, moved by the optimizer in the pass that changes the weights."""
+
+    def __init__(self, model: nn.Module, decay: float, optimizer: OnePass) -> None:
+        super().__init__(model, decay)
+        self.optimizer = optimizer
+        optimizer.follow(averages=dict(zip(self._learned, self.kept.values(), strict=True)))
+
+    def prepare(self, step: int) -> None:
+        self.optimizer.share = self.share(step)
+
+    def update(self, step: int) -> None:
+        """What is not trained is the same in both."""
+
+
 class OwnAverage(MovingAverage):
     """What an optimizer averages itself, by parameter: always validated and saved in place of the weights."""
 
@@ -126,4 +147,6 @@ def average_of(model: nn.Module, optimizer: torch.optim.Optimizer, decay: float 
     averages: Mapping[Tensor, Tensor] | None = getattr(optimizer, "averages", None)
     if averages is not None:
         return OwnAverage(model, averages)
-    return NoAverage() if decay is None else MovingAverage(model, decay)
+    if decay is None:
+        return NoAverage()
+    return FollowingAverage(model, decay, optimizer) if isinstance(optimizer, OnePass) else MovingAverage(model, decay)

@@ -8,17 +8,18 @@ from collections.abc import Callable, Mapping
 from typing import Any
 
 import torch
-from torch import Tensor, nn
+from torch import Tensor, get_num_threads, nn
 
 from transformer_cli.checkpoints.tensors import as_held
 from transformer_cli.config.training import OPTIMIZERS, TrainingConfig
 from transformer_cli.errors import ModelError
 from transformer_cli.model.attention import stacked
+from transformer_cli.model.compiled import run
 
 Groups = list[dict[str, Any]]
 """Parameters, as a recipe gets them, in groups with their `weight_decay`; `hidden` are the matrices inside of layers,
 `rows`, for each parameter, how many each of the matrices has that it is made of; None: it is one; `dtype` is what the
-model computes in. The loop sets the rate, `lr`, of each before each update."""
+model computes in, `compiled` whether by code of its own. The loop sets the rate, `lr`, of each before each update."""
 FUSED = "cpu", "cuda"
 """Devices that PyTorch has a fused kernel of Adam for."""
 
@@ -42,6 +43,89 @@ class AdamW(Uncompiled, torch.optim.AdamW):
     step = torch.no_grad()(inspect.unwrap(torch.optim.AdamW.step))
 
 
+class OnePass(Adam):
+    """The same by compiled code, of weights in fp32 on a CPU: in one pass over memory gradients are scaled, an average
+    follows the weights, and copies of them are rounded."""
+
+    decoupled = False
+    """Whether the decay is taken off the weights, not added to their gradients."""
+
+    def __init__(self, groups: Groups, **options: Any) -> None:
+        super().__init__(groups, **options)
+        self._begin()
+
+    def __setstate__(self, state: dict[str, Any]) -> None:
+        """Nothing follows a copy's weights."""
+        super().__setstate__(state)
+        self._begin()
+
+    def _begin(self) -> None:
+        self.scale = 1.0
+        """What gradients are multiplied with in the next step."""
+        self.share = 0.0
+        """By how much of what is between them averages come nearer to the weights in it."""
+        self._averages_of: dict[Tensor, Tensor] = {}
+        self._copies_of: dict[Tensor, Tensor] = {}
+        self._parameters = [parameter for group in self.param_groups for parameter in group["params"]]
+        decays = [group["weight_decay"] for group in self.param_groups for _ in group["params"]]
+        self._decays = torch.tensor(decays, dtype=torch.float64)
+        self._known: list[dict[str, Any]] = []
+        self._table = torch.empty(0)
+
+    def follow(
+        self, *, averages: Mapping[Tensor, Tensor] | None = None, copies: Mapping[Tensor, Tensor] | None = None
+    ) -> None:
+        """What each step moves with the weights: averages of them, and copies in bf16."""
+        self._averages_of.update(averages or {})
+        self._copies_of.update(copies or {})
+        self._known = []
+
+    def length(self) -> Tensor:
+        """Of all gradients together."""
+        found = torch.empty(1, dtype=torch.float64)
+        run("length", torch.float32, self._weights(), found, len(self._parameters), get_num_threads())
+        return found[0].float()
+
+    @torch.no_grad()
+    def step(self, closure: None = None) -> None:  # type: ignore[override]
+        group, tensors = self.param_groups[0], (self._weights(), self._decays)  # the rate is the same in all
+        numbers = group["lr"], *group["betas"], group["eps"], self.scale, self.share
+        run("adam", torch.float32, *tensors, len(self._parameters), *numbers, self.decoupled, get_num_threads())
+        self.scale = 1.0
+
+    def _weights(self) -> Tensor:
+        """Where all of them lie, with what belongs to them: a row of 8 for each, `Weights` in adam.cpp."""
+        states = [self.state[parameter] for parameter in self._parameters]
+        if [*map(id, states)] != [*map(id, self._known)]:
+            self._table = torch.tensor([self._row(parameter) for parameter in self._parameters])
+            self._known = states
+        gradients = [parameter.grad for parameter in self._parameters]
+        assert all(gradient is None or is_plain(gradient) for gradient in gradients)
+        self._table[:, 1] = torch.tensor([0 if gradient is None else gradient.data_ptr() for gradient in gradients])
+        return self._table
+
+    def _row(self, parameter: Tensor) -> list[int]:
+        state = self.state[parameter]
+        if not state:
+            state["step"] = torch.zeros((), dtype=torch.float32)
+            state["exp_avg"], state["exp_avg_sq"] = torch.zeros_like(parameter), torch.zeros_like(parameter)
+        own = parameter, state["exp_avg"], state["exp_avg_sq"], state["step"]
+        average, copied = self._averages_of.get(parameter), self._copies_of.get(parameter)
+        assert all(x is None or (is_plain(x) and x.numel() in (1, parameter.numel())) for x in (*own, average))
+        assert copied is None or (copied.dtype == torch.bfloat16 and copied.is_contiguous())
+        weight, *moments = (x.data_ptr() for x in own)
+        return [weight, 0, *moments, *(0 if x is None else x.data_ptr() for x in (average, copied)), parameter.numel()]
+
+
+class DecoupledOnePass(OnePass):
+    decoupled = True
+
+
+def is_plain(x: Tensor) -> bool:
+    """Whether its numbers lie one behind the other as compiled code takes them."""
+    return x.dtype == torch.float32 and x.is_cpu and x.is_contiguous() and type(x) in (Tensor, nn.Parameter)
+
+
 def build_optimizer(model: nn.Module, options: TrainingConfig) -> torch.optim.Optimizer:
     """The configured one over all that is trained; weight decay applies to the matrices of linear layers alone."""
     output = getattr(model, "output", None)
@@ -58,6 +142,7 @@ def build_optimizer(model: nn.Module, options: TrainingConfig) -> torch.optim.Op
             "hidden": bool(hidden),
             "rows": [rows.get(parameter) for parameter in some],
             "dtype": getattr(model, "dtype", None),
+            "compiled": getattr(model, "compiled", False),
         }
         for hidden, some in kinds.items()
         if some
@@ -66,12 +151,17 @@ def build_optimizer(model: nn.Module, options: TrainingConfig) -> torch.optim.Op
     return make(groups, options)
 
 
-def adam(groups: Groups, options: TrainingConfig) -> Adam:
-    return Adam(groups, **adam_options(groups, options))
+def adam(groups: Groups, options: TrainingConfig) -> torch.optim.Optimizer:
+    return (OnePass if _suits(groups) else Adam)(groups, **adam_options(groups, options))
 
 
-def adamw(groups: Groups, options: TrainingConfig) -> AdamW:
-    return AdamW(groups, **adam_options(groups, options))
+def adamw(groups: Groups, options: TrainingConfig) -> torch.optim.Optimizer:
+    return (DecoupledOnePass if _suits(groups) else AdamW)(groups, **adam_options(groups, options))
+
+
+def _suits(groups: Groups) -> bool:
+    """Whether compiled code can update all weights, which is more than to compute by it: they are in one piece."""
+    return all(group["compiled"] and all(map(is_plain, group["params"])) for group in groups)
 
 
 def adam_options(groups: Groups, options: TrainingConfig) -> dict[str, Any]:

@@ -26,7 +26,7 @@ from transformer_cli.data.loader import Batch
 from transformer_cli.model.attention import CrossAttention
 from transformer_cli.model.transformer import Transformer
 from transformer_cli.training.objective import Objective, objective_of, of_nothing
-from transformer_cli.training.optimizers import step_unless
+from transformer_cli.training.optimizers import OnePass, step_unless
 from transformer_cli.training.parallel import World
 from transformer_cli.training.working import WorkingCopy
 
@@ -50,6 +50,10 @@ class Sharding(ABC):
     def __init__(self, model: Transformer, objective: Objective) -> None:
         self.model, self.objective = model, objective
 
+    def copies(self) -> dict[Tensor, Tensor]:
+        """What products take in place of which weight, to be made anew with each change of it."""
+        return {}
+
     def begin(self) -> None:
         """An update begins, of weights as they are now."""
         if not (self.objective.training and self.objective.model.training):
@@ -65,6 +69,10 @@ class Sharding(ABC):
     @abstractmethod
     def is_shared(self, *, is_last: bool) -> bool:
         """Whether other processes take part in such a `learn`, so that this one cannot begin it anew by itself."""
+
+    def length(self, optimizer: torch.optim.Optimizer, gradients: Sequence[Tensor]) -> Tensor:
+        """Their norm, by the optimizer, if it has all that there are."""
+        return optimizer.length() if isinstance(optimizer, OnePass) else self.norm(gradients)
 
     def norm(self, gradients: Sequence[Tensor]) -> Tensor:
         """Of all gradients together, as they are held; on the device. A CPU takes a whole tensor's on a single thread,
@@ -86,10 +94,27 @@ class Sharding(ABC):
         gradients = [held_here(parameter.grad) for parameter in parameters if parameter.grad is not None]
         torch._foreach_mul_(gradients, factor * min(1.0, longest / (norm + 1e-6)))
 
+    def change(
+        self,
+        optimizer: torch.optim.Optimizer,
+        parameters: Sequence[nn.Parameter],
+        held: Tensor,
+        *,
+        norm: float,
+        factor: float,
+        longest: float,
+    ) -> None:
+        """The same, and the update."""
+        if isinstance(optimizer, OnePass):
+            optimizer.scale = factor * min(1.0, longest / (norm + 1e-6))
+        else:
+            self.clip(parameters, held, norm=norm, factor=factor, longest=longest)
+        optimizer.step()
+
     def step(
         self, optimizer: torch.optim.Optimizer, norm: Tensor, loss: Tensor, *, factor: float, longest: float
     ) -> None:
-        """The same and the update in one pass, by an optimizer that can; none of it where numbers, which stay on the
+        """As `change`, in one pass, by an optimizer that can; none of it where numbers, which stay on the
         device, are not finite.
 
         norm: of the gradients of the mean loss. loss: of all processes.
@@ -109,6 +134,9 @@ class Alone(Sharding):
     def __init__(self, model: Transformer, options: TrainingConfig) -> None:
         self.working = WorkingCopy(model)
         super().__init__(model, objective_of(self.working.model, options))
+
+    def copies(self) -> dict[Tensor, Tensor]:
+        return self.working.copies()
 
     def begin(self) -> None:
         self.working.refresh()

@@ -18,7 +18,7 @@ from transformer_cli.errors import ResourceError
 from transformer_cli.model.transformer import Transformer
 from transformer_cli.training.moving_average import NoAverage
 from transformer_cli.training.objective import of_nothing
-from transformer_cli.training.optimizers import can_leave_out
+from transformer_cli.training.optimizers import OnePass, can_leave_out
 from transformer_cli.training.parallel import World
 from transformer_cli.training.scaling import LossScale
 from transformer_cli.training.schedules import Spent, learning_rate
@@ -94,6 +94,10 @@ class Learner:
     the device: several GPUs, which hear of a signal so, stop an update later."""
     portions: Portions = field(default_factory=Portions)
 
+    def __post_init__(self) -> None:
+        if isinstance(self.optimizer, OnePass):
+            self.optimizer.follow(copies=self.sharding.copies())
+
     @property
     def model(self) -> Transformer:
         """As it is saved: weights in fp32."""
@@ -132,7 +136,7 @@ def begin(learner: Learner, window: Sequence[Batch], *, step: int, scale: LossSc
     learner.optimizer.zero_grad()
     sharding.begin()
     parts, losses_there = _learn(learner, window, step=step, is_update=True, scale=factor)
-    held_there = sharding.norm([p.grad for p in learner.parameters if p.grad is not None])
+    held_there = sharding.length(learner.optimizer, [p.grad for p in learner.parameters if p.grad is not None])
     return Gradients(window, parts, torch.stack([*losses_there, held_there]), step=step, scale=factor)
 
 
@@ -194,8 +198,8 @@ def give(
     update = judged(numbers[:-1], numbers[-1], loss_sum)
     if update.is_made:
         learned = [parameter for parameter in learner.parameters if parameter.grad is not None]
-        sharding.clip(learned, found[-1], norm=update.gradient_norm, factor=factor, longest=longest)
-        optimizer.step()
+        learner.average.prepare(int(made.step))
+        sharding.change(optimizer, learned, found[-1], norm=update.gradient_norm, factor=factor, longest=longest)
     optimizer.zero_grad()
     _followed(learner, update, scale)
     return lambda: update

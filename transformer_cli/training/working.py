@@ -25,8 +25,11 @@ class WorkingCopy(Generic[M]):
 
     def __init__(self, model: M) -> None:
         self.model = model
+        self._weights: list[nn.Parameter] = []
         self._own: list[Tensor] = []
         self._copies: list[Tensor] = []
+        self._versions: list[int] = []
+        self.is_followed = False
         if model.dtype not in (torch.bfloat16, torch.float16):
             return
         in_layers = (Linear, LayerNorm, RMSNorm)
@@ -35,16 +38,24 @@ class WorkingCopy(Generic[M]):
         for own, copied in zip(model.parameters(), self.model.parameters(), strict=True):
             if own is not copied:
                 copied.data = own.detach().to(model.dtype)
+                self._weights.append(own)
                 self._own.append(own.detach())
                 self._copies.append(copied)
                 if own.requires_grad:
                     copied.register_post_accumulate_grad_hook(_adds_to(own))
 
+    def copies(self) -> dict[Tensor, Tensor]:
+        """What is made of which weight, for who makes it with each change of his own."""
+        self.is_followed = True
+        return dict(zip(self._weights, self._copies, strict=True))
+
     def refresh(self) -> None:
-        """Take the weights as they are now."""
-        if self._copies:
+        """Take the weights as they are now; of an optimizer that makes their copies, if anybody else has changed any."""
+        versions = [own._version for own in self._own]
+        if self._own and not (self.is_followed and versions == self._versions):
             with torch.no_grad():
                 torch._foreach_copy_(self._copies, self._own)
+            self._versions = versions
 
 
 def _adds_to(own: nn.Parameter) -> Callable[[Tensor], None]:

@@ -1,0 +1,130 @@
+// Adam's update of all weights in one pass over memory, and the length of all gradients. training/one_pass.py calls it,
+// by compiled.py.
+
+#include <algorithm>
+#include <cmath>
+#include <vector>
+
+#include "registers.h"
+
+namespace {
+
+constexpr long PIECE = 16384;  // weights that a thread takes at a time
+
+struct Weights {  // as one_pass.py lays them out; without a gradient, an average or a copy where that is null
+    float *own;
+    const float *grad;
+    float *mean, *square, *steps, *average;
+    uint16_t *copy;
+    int64_t n;
+};
+
+struct Piece {
+    long of, start, n;
+};
+
+std::vector<Piece> pieces(const Weights *weights, long count) {
+    std::vector<Piece> found;
+    for (long of = 0; of < count; of++)
+        for (long start = 0; start < weights[of].n; start += PIECE)
+            found.push_back({of, start, std::min(PIECE, (long)weights[of].n - start)});
+    return found;
+}
+
+// make(where) of as many numbers as a register holds, the last ones in a place of their own.
+template <typename F>
+inline void each(Weights at, long n, F make) {
+    long i = 0;
+    for (; i + W <= n; i += W) make(at, i);
+    if (i == n) return;
+    float own[W] = {}, grad[W] = {}, mean[W] = {}, square[W] = {}, average[W] = {};
+    uint16_t copy[W] = {};
+    const long left = n - i;
+    Weights last{own, at.grad ? grad : nullptr, mean, square, nullptr, at.average ? average : nullptr,
+                 at.copy ? copy : nullptr, left};
+    std::copy_n(at.own + i, left, own);
+    if (at.grad) std::copy_n(at.grad + i, left, grad), std::copy_n(at.mean + i, left, mean), std::copy_n(at.square + i, left, square);
+    if (at.average) std::copy_n(at.average + i, left, average);
+    make(last, 0);
+    std::copy_n(own, left, at.own + i);
+    if (at.grad) std::copy_n(mean, left, at.mean + i), std::copy_n(square, left, at.square + i);
+    if (at.average) std::copy_n(average, left, at.average + i);
+    if (at.copy) std::copy_n(copy, left, at.copy + i);
+}
+
+inline vec root(vec x) {
+    for (int i = 0; i < W; i++) x[i] = std::sqrt(x[i]);
+    return x;
+}
+
+// Kingma & Ba 2015, algorithm 1; decay is taken off the weights (Loshchilov & Hutter 2019) or added to the gradient.
+void adam(const Weights *weights, const double *decays, long count, double rate, double beta1, double beta2, double eps,
+          double scale, double share, int decoupled, int threads) {
+    const std::vector<Piece> all = pieces(weights, count);
+    for (long of = 0; of < count; of++)
+        if (weights[of].grad) *weights[of].steps += 1;
+#pragma omp parallel for schedule(static) num_threads(threads)
+    for (long number = 0; number < (long)all.size(); number++) {
+        const auto [of, start, n] = all[number];
+        Weights at = weights[of];
+        at.own += start;
+        if (at.average) at.average += start;
+        if (at.copy) at.copy += start;
+        float step = 0, widen = 0;
+        if (at.grad) {
+            at.grad += start, at.mean += start, at.square += start;
+            step = rate / (1 - std::pow(beta1, *at.steps)), widen = 1 / std::sqrt(1 - std::pow(beta2, *at.steps));
+        }
+        const float of_gradient = scale, of_mean = 1 - beta1, kept = beta2, of_square = 1 - beta2, least = eps, follow = share;
+        const float added = decoupled ? 0 : decays[of], taken = decoupled ? rate * decays[of] : 0;
+        each(at, n, [&](const Weights &here, long i) {
+            vec own = load(here.own + i);
+            if (here.grad) {
+                const vec grad = load(here.grad + i) * of_gradient + own * added;
+                vec mean = load(here.mean + i), square = load(here.square + i) * kept + grad * grad * of_square;
+                mean += (grad - mean) * of_mean;
+                own -= own * taken;
+                own -= step * mean / (root(square) * widen + least);
+                store(here.own + i, own), store(here.mean + i, mean), store(here.square + i, square);
+            }
+            if (here.average) {
+                const vec average = load(here.average + i);
+                store(here.average + i, average + (own - average) * follow);
+            }
+            if (here.copy) store(here.copy + i, own);
+        });
+    }
+}
+
+// The square of the length of all gradients; no bit depends on how many threads there are.
+double length(const Weights *weights, long count, int threads) {
+    const std::vector<Piece> all = pieces(weights, count);
+    std::vector<double> sums(all.size());
+#pragma omp parallel for schedule(static) num_threads(threads)
+    for (long number = 0; number < (long)all.size(); number++) {
+        const auto [of, start, n] = all[number];
+        const float *grad = weights[of].grad + start;
+        if (!weights[of].grad) continue;
+        vec total = vec{};
+        long i = 0;
+        for (; i + W <= n; i += W) total += load(grad + i) * load(grad + i);
+        double rest = 0;
+        for (; i < n; i++) rest += (double)grad[i] * grad[i];
+        for (int x = 0; x < W; x++) rest += total[x];
+        sums[number] = rest;
+    }
+    double total = 0;
+    for (double one : sums) total += one;
+    return std::sqrt(total);
+}
+
+}  // namespace
+
+extern "C" void adam_fp32(const Weights *weights, const double *decays, int64_t count, double rate, double beta1,
+                          double beta2, double eps, double scale, double share, int decoupled, int threads) {
+    adam(weights, decays, count, rate, beta1, beta2, eps, scale, share, decoupled, threads);
+}
+
+extern "C" void length_fp32(const Weights *weights, double *found, int64_t count, int threads) {
+    *found = length(weights, count, threads);
+}
