@@ -50,7 +50,7 @@ class WorkingCopy(Generic[M]):
         return dict(zip(self._weights, self._copies, strict=True))
 
     def refresh(self) -> None:
-        """Take the weights as they are now; of an optimizer that makes their copies, if anybody else has changed any."""
+        """Take the weights as they are now: of an optimizer that makes copies, if anybody else has changed any."""
         versions = [own._version for own in self._own]
         if self._own and not (self.is_followed and versions == self._versions):
             with torch.no_grad():
