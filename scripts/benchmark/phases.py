@@ -117,7 +117,7 @@ def measured(config: Any, *, warm: int, updates: int) -> Counter[str]:
         if n == 1:
             vars(learner.optimizer).update(clock.of(learner.optimizer, {"step": "optimizer", "zero_grad": "optimizer"}))
             vars(learner.average).update(clock.of(learner.average, {"update": "average of the weights"}))
-            of_sharding = {"begin": "weights for products", "norm": "norm of the gradients"}
+            of_sharding = {"begin": "weights for products", "length": "norm of the gradients"}
             vars(learner.sharding).update(clock.of(learner.sharding, of_sharding))
         if n == warm + 1:
             clock.taken()
