@@ -3,6 +3,9 @@
 from __future__ import annotations
 
 import ctypes
+import os
+import subprocess
+import sys
 from pathlib import Path
 from typing import Any
 
@@ -362,6 +365,23 @@ def test_a_rectified_layer_hides_nothing_that_is_not_finite(place: int, dtype: t
     y = linear(*leaves, rectified=True)
     y.backward(torch.ones_like(y))
     assert not all(t.isfinite().all() for t in (y, *(leaf.grad for leaf in leaves)))
+
+
+def test_without_products_in_bf16_in_onednn_a_linear_layer_is_computed_all_the_same() -> None:
+    """As where the processor has AVX2 alone, which is slow, but a run that was told so learns."""
+    program = """if True:
+        import torch
+        from transformer_cli.model.compiled import linear
+        leaves = [torch.randn(size).bfloat16().requires_grad_() for size in ((9, 64), (16, 64), (16,))]
+        for rectified in (False, True):
+            y = linear(*leaves, rectified=rectified)
+            y.backward(torch.ones_like(y))
+            wanted = torch.nn.functional.linear(*leaves)
+            torch.testing.assert_close(y, wanted.relu() if rectified else wanted)
+        assert all(leaf.grad.isfinite().all() for leaf in leaves)
+    """
+    variables = {**os.environ, "ONEDNN_MAX_CPU_ISA": "AVX2"}
+    subprocess.run([sys.executable, "-c", program], env=variables, check=True, timeout=60)
 
 
 @pytest.mark.parametrize("used", [0, 1])

@@ -16,6 +16,7 @@ from torch import Tensor, get_num_threads
 from torch.autograd.function import FunctionCtx, once_differentiable
 
 from transformer_cli.compiler import Library, library
+from transformer_cli.processor import computes_bf16
 
 GRAIN = 16
 """Numbers that a register has, at most: rows and heads are of a multiple of them."""
@@ -179,7 +180,7 @@ class _Linear(torch.autograd.Function):
 
     @staticmethod
     def forward(ctx: FunctionCtx, x: Tensor, weight_OI: Tensor, bias_O: Tensor | None, rectified: bool) -> Tensor:
-        if x.dtype == torch.bfloat16:
+        if x.dtype == torch.bfloat16 and computes_bf16():
             kind = "relu" if rectified else "none"
             made: Tensor = torch.ops.mkldnn._linear_pointwise(x, weight_OI, bias_O, kind, [], "")
         else:
