@@ -19,8 +19,9 @@ class WorkingCopy(Generic[M]):
     """What reads and learns for a model whose weights stay in fp32 (Micikevicius et al. 2018, section 3.1).
 
     In fp32 it is the model itself. Else the layers' weights are copies; as soon as one has its gradient, that is
-    added to the gradient of the model's own weight, in fp32. Embeddings are shared: what a frequent piece gathers would
-    be lost in the 8 bits of bf16.
+    added to the gradient of the model's own weight, in fp32; but an optimizer that makes the copies takes gradients as
+    they are, and then it is only done where there are others to add. Embeddings are shared: what a frequent piece
+    gathers would be lost in the 8 bits of bf16.
     """
 
     def __init__(self, model: M) -> None:
@@ -42,12 +43,25 @@ class WorkingCopy(Generic[M]):
                 self._own.append(own.detach())
                 self._copies.append(copied)
                 if own.requires_grad:
-                    copied.register_post_accumulate_grad_hook(_adds_to(own))
+                    copied.register_post_accumulate_grad_hook(self._adds_to(own))
 
     def copies(self) -> dict[Tensor, Tensor]:
         """What is made of which weight, for who makes it with each change of his own."""
         self.is_followed = True
         return dict(zip(self._weights, self._copies, strict=True))
+
+    def gather(self) -> None:
+        """Add gradients that copies still have to those of the model's own weights."""
+        for own, copied in zip(self._weights, self._copies, strict=True):
+            if copied.grad is not None:
+                _add(own, copied)
+
+    def _adds_to(self, own: nn.Parameter) -> Callable[[Tensor], None]:
+        def add(copied: Tensor) -> None:
+            if not self.is_followed:
+                _add(own, copied)
+
+        return add
 
     def refresh(self) -> None:
         """Take the weights as they are now: of an optimizer that makes copies, if anybody else has changed any."""
@@ -58,13 +72,10 @@ class WorkingCopy(Generic[M]):
             self._versions = versions
 
 
-def _adds_to(own: nn.Parameter) -> Callable[[Tensor], None]:
-    def add(copied: Tensor) -> None:
-        grad, copied.grad = copied.grad, None
-        assert grad is not None
-        if own.grad is None:
-            own.grad = grad.to(own.dtype)
-        else:
-            own.grad += grad
-
-    return add
+def _add(own: Tensor, copied: Tensor) -> None:
+    grad, copied.grad = copied.grad, None
+    assert grad is not None
+    if own.grad is None:
+        own.grad = grad.to(own.dtype)
+    else:
+        own.grad += grad
