@@ -116,6 +116,12 @@ def summed(total: Tensor | None, x: Tensor, *, less: Tensor | None = None) -> Te
     return made
 
 
+@cache
+def _has_fused_products() -> bool:
+    """Whether oneDNN adds the bias while it multiplies. PyTorch promises nothing about this operation."""
+    return torch.backends.mkldnn.is_available() and hasattr(torch.ops.mkldnn, "_linear_pointwise")
+
+
 def _loaded() -> ctypes.CDLL:
     loaded = code().loaded
     assert loaded is not None
@@ -179,7 +185,7 @@ class _Linear(torch.autograd.Function):
 
     @staticmethod
     def forward(ctx: FunctionCtx, x: Tensor, weight_OI: Tensor, bias_O: Tensor | None, rectified: bool) -> Tensor:
-        if x.dtype == torch.bfloat16:
+        if x.dtype == torch.bfloat16 and _has_fused_products():
             kind = "relu" if rectified else "none"
             made: Tensor = torch.ops.mkldnn._linear_pointwise(x, weight_OI, bias_O, kind, [], "")
         else:
