@@ -40,8 +40,9 @@ ARGUMENTS = {
 one in fp64, i one of ids or places; a tensor may be None."""
 DTYPES = {"f": torch.float32, "d": torch.float64, "i": torch.int64}
 _KINDS = {name: kinds.split() for name, kinds in ARGUMENTS.items()}
+_OF_TENSORS = {"X", "x", *DTYPES}
 C_TYPES = {
-    **dict.fromkeys(("X", "x", "f", "d", "i", "s"), ctypes.c_void_p),
+    **dict.fromkeys(("s", *_OF_TENSORS), ctypes.c_void_p),
     "n": ctypes.c_int64,
     "seed": ctypes.c_uint64,
     "share": ctypes.c_uint32,
@@ -69,12 +70,15 @@ def code() -> Library:
 def run(name: str, dtype: torch.dtype, *arguments: Any) -> None:
     """A function of the code, in its form for a precision; of tensors it gets where they lie, and nothing else tells it
     what they are."""
+    places = []
     for kind, x in zip(_KINDS[name], arguments, strict=True):
-        if isinstance(x, Tensor):
+        if kind in _OF_TENSORS and x is not None:
             assert x.is_cpu, (name, kind, x.device)
             assert x.dtype == DTYPES.get(kind, dtype), (name, kind, x.dtype)
             assert kind == "x" or x.is_contiguous(), (name, kind, x.stride())
-    places = (x.data_ptr() if isinstance(x, Tensor) else x for x in arguments)
+            places.append(x.data_ptr())
+        else:
+            places.append(x)
     getattr(_loaded(), f"{name}_{NAMES[dtype]}")(*places)
 
 
