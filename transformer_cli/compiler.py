@@ -41,7 +41,7 @@ class Library:
 
 @cache
 def library(folder: Path) -> Library:
-    """Of all sources there: found in the cache, or made now, in a second or two."""
+    """Of all sources there: found in the cache, or made now, in a few seconds."""
     try:
         command = _command()
     except ValueError as failure:

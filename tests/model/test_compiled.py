@@ -329,8 +329,10 @@ def test_norms_and_their_gradients_are_pytorchs(data: st.DataObject) -> None:
 @settings(max_examples=80)
 @given(st.data())
 def test_linear_layers_and_their_gradients_are_pytorchs(data: st.DataObject) -> None:
-    """Of any number of rows, wide or narrow, so that either side of a product is turned or none."""
+    """Of any number of rows, wide or narrow, so that either side of a product is turned or none; with oneDNN's fused
+    products and without."""
     draw = data.draw
+    fuses = draw(st.booleans()) and compiled._has_fused_products()
     torch.manual_seed(draw(st.integers(0, 99)))
     rows, dtype = draw(st.integers(1, 200)), draw(st.sampled_from([*NAMES]))
     width, inputs = 16 * draw(st.integers(1, 12)), draw(st.one_of(st.integers(1, 40), st.integers(100, 300)))
@@ -346,7 +348,9 @@ def test_linear_layers_and_their_gradients_are_pytorchs(data: st.DataObject) -> 
             y = F.linear(leaves[0], leaves[1], given_bias)
             y = y * (made[0][0] > 0) if rectified else y  # of those that are 0 but for rounding, the same ones
         else:
-            y = linear(leaves[0], leaves[1], given_bias, rectified=rectified)
+            with pytest.MonkeyPatch.context() as patch:
+                patch.setattr(compiled, "_has_fused_products", lambda: fuses)
+                y = linear(leaves[0], leaves[1], given_bias, rectified=rectified)
         y.backward(grad.to(y.dtype, copy=True))
         made.append([y.detach(), *(leaf.grad for leaf in leaves[: 2 + has_bias] if leaf.requires_grad)])
     for ours, true in zip(*made, strict=True):

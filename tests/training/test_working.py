@@ -100,3 +100,33 @@ def test_each_update_reads_with_the_weights_that_the_one_before_left(compiled: b
             with torch.no_grad():
                 for parameter in own.parameters():
                     parameter.mul_(1.5)
+
+
+@pytest.mark.skipif(code().loaded is None, reason="no C++ compiler")
+def test_an_optimizer_that_takes_gradients_in_bf16_still_adds_those_of_several_batches_in_fp32() -> None:
+    own = model(torch.bfloat16)
+    own.use_compiled()
+    options = TrainingConfig(learning_rate=0.05, warmup_steps=0, schedule="constant", accumulation=2)
+    learner = Learner(shard(own, options, World()), build_optimizer(own, options), options, seed=1, world=World())
+    working = learner.sharding.working  # type: ignore[attr-defined]
+    weight, copied = (
+        own.encoder.layers[0].feed_forward.up.weight,
+        working.model.encoder.layers[0].feed_forward.up.weight,
+    )
+
+    def found(*numbers: int) -> torch.Tensor:
+        learner.optimizer.zero_grad()
+        learner.sharding.begin()
+        for number in numbers:
+            learner.sharding.learn(batch(number), n_targets=1.0, is_last=number == numbers[-1])
+        (gradient,) = (grad for grad in (weight.grad, copied.grad) if grad is not None)
+        return gradient
+
+    first, second = found(1), found(2)
+    assert first.dtype == second.dtype == torch.bfloat16
+    both = found(1, 2)
+    assert both.dtype == torch.float32
+    assert torch.equal(both, first.float() + second.float())
+    assert not torch.equal(both, both.bfloat16().float())
+    learner.sharding.gather()
+    assert copied.grad is None

@@ -41,8 +41,9 @@ ARGUMENTS = {
 one in fp64, i one of ids or places; a tensor may be None."""
 DTYPES = {"f": torch.float32, "d": torch.float64, "i": torch.int64}
 _KINDS = {name: kinds.split() for name, kinds in ARGUMENTS.items()}
+_OF_TENSORS = {"X", "x", *DTYPES}
 C_TYPES = {
-    **dict.fromkeys(("X", "x", "f", "d", "i", "s"), ctypes.c_void_p),
+    **dict.fromkeys(("s", *_OF_TENSORS), ctypes.c_void_p),
     "n": ctypes.c_int64,
     "seed": ctypes.c_uint64,
     "share": ctypes.c_uint32,
@@ -70,12 +71,15 @@ def code() -> Library:
 def run(name: str, dtype: torch.dtype, *arguments: Any) -> None:
     """A function of the code, in its form for a precision; of tensors it gets where they lie, and nothing else tells it
     what they are."""
+    places = []
     for kind, x in zip(_KINDS[name], arguments, strict=True):
-        if isinstance(x, Tensor):
+        if kind in _OF_TENSORS and x is not None:
             assert x.is_cpu, (name, kind, x.device)
             assert x.dtype == DTYPES.get(kind, dtype), (name, kind, x.dtype)
             assert kind == "x" or x.is_contiguous(), (name, kind, x.stride())
-    places = (x.data_ptr() if isinstance(x, Tensor) else x for x in arguments)
+            places.append(x.data_ptr())
+        else:
+            places.append(x)
     getattr(_loaded(), f"{name}_{NAMES[dtype]}")(*places)
 
 
@@ -115,6 +119,12 @@ def summed(total: Tensor | None, x: Tensor, *, less: Tensor | None = None) -> Te
     adds, made = total is not None, torch.empty_like(x, dtype=torch.float32) if total is None else total
     run("add", x.dtype, made, x, less, x.numel() // x.size(-1), x.size(-1), adds, get_num_threads())
     return made
+
+
+@cache
+def _has_fused_products() -> bool:
+    """Whether oneDNN adds the bias while it multiplies, in bf16. PyTorch promises nothing about this operation."""
+    return computes_bf16() and hasattr(torch.ops.mkldnn, "_linear_pointwise")
 
 
 def _loaded() -> ctypes.CDLL:
@@ -180,7 +190,7 @@ class _Linear(torch.autograd.Function):
 
     @staticmethod
     def forward(ctx: FunctionCtx, x: Tensor, weight_OI: Tensor, bias_O: Tensor | None, rectified: bool) -> Tensor:
-        if x.dtype == torch.bfloat16 and computes_bf16():
+        if x.dtype == torch.bfloat16 and _has_fused_products():
             kind = "relu" if rectified else "none"
             made: Tensor = torch.ops.mkldnn._linear_pointwise(x, weight_OI, bias_O, kind, [], "")
         else:

@@ -86,6 +86,11 @@ class OnePass(Adam):
         run("length", torch.float32, self._weights(), found, len(self._parameters), get_num_threads())
         return found[0].float()
 
+    def zero_grad(self, set_to_none: bool = True) -> None:
+        super().zero_grad()
+        for copied in self._copies_of.values():
+            copied.grad = None
+
     @torch.no_grad()
     def step(self, closure: None = None) -> None:  # type: ignore[override]
         group, tensors = self.param_groups[0], (self._weights(), self._decays)  # the rate is the same in all
@@ -94,14 +99,12 @@ class OnePass(Adam):
         self.scale = 1.0
 
     def _weights(self) -> Tensor:
-        """Where all of them lie, with what belongs to them: a row of 8 for each, `Weights` in adam.cpp."""
+        """Where all of them lie, with what belongs to them: a row for each, `Weights` in adam.cpp."""
         states = [self.state[parameter] for parameter in self._parameters]
         if [*map(id, states)] != [*map(id, self._known)]:
             self._table = torch.tensor([self._row(parameter) for parameter in self._parameters])
             self._known = states
-        gradients = [parameter.grad for parameter in self._parameters]
-        assert all(gradient is None or is_plain(gradient) for gradient in gradients)
-        self._table[:, 1] = torch.tensor([0 if gradient is None else gradient.data_ptr() for gradient in gradients])
+        self._table[:, :2] = torch.tensor([_places(p.grad, self._copies_of.get(p)) for p in self._parameters])
         return self._table
 
     def _row(self, parameter: Tensor) -> list[int]:
@@ -114,7 +117,22 @@ class OnePass(Adam):
         assert all(x is None or (is_plain(x) and x.numel() in (1, parameter.numel())) for x in (*own, average))
         assert copied is None or (copied.dtype == torch.bfloat16 and copied.is_contiguous())
         weight, *moments = (x.data_ptr() for x in own)
-        return [weight, 0, *moments, *(0 if x is None else x.data_ptr() for x in (average, copied)), parameter.numel()]
+        return [
+            0,
+            0,
+            weight,
+            *moments,
+            *(0 if x is None else x.data_ptr() for x in (average, copied)),
+            parameter.numel(),
+        ]
+
+
+def _places(grad: Tensor | None, copied: Tensor | None) -> list[int]:
+    """Of a gradient in fp32, or of one in bf16 that a copy has."""
+    narrow = None if copied is None else copied.grad
+    assert grad is None or (narrow is None and is_plain(grad))
+    assert narrow is None or (narrow.dtype == torch.bfloat16 and narrow.is_contiguous())
+    return [0 if x is None else x.data_ptr() for x in (grad, narrow)]
 
 
 class DecoupledOnePass(OnePass):

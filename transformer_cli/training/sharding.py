@@ -54,6 +54,10 @@ class Sharding(ABC):
         """What products take in place of which weight, to be made anew with each change of it."""
         return {}
 
+    def gather(self) -> None:
+        """Let all gradients be those of the model's weights: of several processes they are."""
+        return
+
     def begin(self) -> None:
         """An update begins, of weights as they are now."""
         if not (self.objective.training and self.objective.model.training):
@@ -133,18 +137,27 @@ class Alone(Sharding):
 
     def __init__(self, model: Transformer, options: TrainingConfig) -> None:
         self.working = WorkingCopy(model)
+        self._adds_up = False
+        """Whether there are gradients that those of the next batch are added to."""
         super().__init__(model, objective_of(self.working.model, options))
 
     def copies(self) -> dict[Tensor, Tensor]:
         return self.working.copies()
 
+    def gather(self) -> None:
+        self.working.gather()
+
     def begin(self) -> None:
+        self._adds_up = False
         self.working.refresh()
         super().begin()
 
     def learn(self, batch: Batch, *, n_targets: float, is_last: bool, scale: float = 1.0) -> Tensor:
         loss: Tensor = self.objective(batch)
         (loss / n_targets * scale).backward()
+        if not is_last or self._adds_up:
+            self.gather()
+        self._adds_up = not is_last
         return loss.detach()
 
     def is_shared(self, *, is_last: bool) -> bool:

@@ -216,6 +216,7 @@ def _judged(
         return replace(update, spent=spent, overflowed=gradients.scale)
     if learner.is_late:  # they are gone
         begin(learner, gradients.window, step=gradients.step, scale=scale)
+    learner.sharding.gather()
     fault = _first_bad(learner.model)
     learner.optimizer.zero_grad()
     bad = [part for part, loss in zip(gradients.parts, losses, strict=True) if not math.isfinite(loss)]

@@ -8,6 +8,7 @@ from typing import Generic, TypeVar
 
 import torch
 from torch import Tensor, nn
+from torch.utils.hooks import RemovableHandle
 
 from transformer_cli.model.blocks import LayerNorm, Linear, RMSNorm
 from transformer_cli.model.transformer import Model
@@ -19,8 +20,9 @@ class WorkingCopy(Generic[M]):
     """What reads and learns for a model whose weights stay in fp32 (Micikevicius et al. 2018, section 3.1).
 
     In fp32 it is the model itself. Else the layers' weights are copies; as soon as one has its gradient, that is
-    added to the gradient of the model's own weight, in fp32. Embeddings are shared: what a frequent piece gathers would
-    be lost in the 8 bits of bf16.
+    added to the gradient of the model's own weight, in fp32; but an optimizer that makes the copies takes gradients as
+    they are, and then it is only done where there are others to add. Embeddings are shared: what a frequent piece
+    gathers would be lost in the 8 bits of bf16.
     """
 
     def __init__(self, model: M) -> None:
@@ -29,7 +31,8 @@ class WorkingCopy(Generic[M]):
         self._own: list[Tensor] = []
         self._copies: list[Tensor] = []
         self._versions: list[int] = []
-        self.is_followed = False
+        self._hooks: list[RemovableHandle] = []
+        self._is_followed = False
         if model.dtype not in (torch.bfloat16, torch.float16):
             return
         in_layers = (Linear, LayerNorm, RMSNorm)
@@ -42,17 +45,25 @@ class WorkingCopy(Generic[M]):
                 self._own.append(own.detach())
                 self._copies.append(copied)
                 if own.requires_grad:
-                    copied.register_post_accumulate_grad_hook(_adds_to(own))
+                    self._hooks.append(copied.register_post_accumulate_grad_hook(_adds_to(own)))
 
     def copies(self) -> dict[Tensor, Tensor]:
-        """What is made of which weight, for who makes it with each change of his own."""
-        self.is_followed = True
+        """What is made of which weight, for who makes it with each change of his own, and takes its gradients."""
+        self._is_followed = True
+        for hook in self._hooks:
+            hook.remove()
         return dict(zip(self._weights, self._copies, strict=True))
+
+    def gather(self) -> None:
+        """Add gradients that copies still have to those of the model's own weights."""
+        for own, copied in zip(self._weights, self._copies, strict=True):
+            if copied.grad is not None:
+                _adds_to(own)(copied)
 
     def refresh(self) -> None:
         """Take the weights as they are now: of an optimizer that makes copies, if anybody else has changed any."""
         versions = [own._version for own in self._own]
-        if self._own and not (self.is_followed and versions == self._versions):
+        if self._own and not (self._is_followed and versions == self._versions):
             with torch.no_grad():
                 torch._foreach_copy_(self._copies, self._own)
             self._versions = versions

@@ -1,4 +1,4 @@
-// Adam's update of all weights in one pass over memory, and the length of all gradients. training/one_pass.py calls it,
+// Adam's update of all weights in one pass over memory, and the length of all gradients. training/optimizers.py calls it,
 // by compiled.py.
 
 #include <algorithm>
@@ -11,10 +11,10 @@ namespace {
 
 constexpr long PIECE = 16384;  // weights that a thread takes at a time
 
-struct Weights {  // as one_pass.py lays them out; without a gradient, an average or a copy where that is null
-    float *own;
+struct Weights {  // as training/optimizers.py lays them out; without a gradient, an average or a copy where that is null
     const float *grad;
-    float *mean, *square, *steps, *average;
+    const uint16_t *narrow;  // the gradient where it is in bf16
+    float *own, *mean, *square, *steps, *average;
     uint16_t *copy;
     int64_t n;
 };
@@ -38,16 +38,19 @@ inline void each(Weights at, long n, F make) {
     for (; i + W <= n; i += W) make(at, i);
     if (i == n) return;
     float own[W] = {}, grad[W] = {}, mean[W] = {}, square[W] = {}, average[W] = {};
-    uint16_t copy[W] = {};
+    uint16_t narrow[W] = {}, copy[W] = {};
     const long left = n - i;
-    Weights last{own, at.grad ? grad : nullptr, mean, square, nullptr, at.average ? average : nullptr,
-                 at.copy ? copy : nullptr, left};
+    const bool learns = at.grad || at.narrow;
+    Weights last{at.grad ? grad : nullptr, at.narrow ? narrow : nullptr, own, mean, square, nullptr,
+                 at.average ? average : nullptr, at.copy ? copy : nullptr, left};
     std::copy_n(at.own + i, left, own);
-    if (at.grad) std::copy_n(at.grad + i, left, grad), std::copy_n(at.mean + i, left, mean), std::copy_n(at.square + i, left, square);
+    if (at.grad) std::copy_n(at.grad + i, left, grad);
+    if (at.narrow) std::copy_n(at.narrow + i, left, narrow);
+    if (learns) std::copy_n(at.mean + i, left, mean), std::copy_n(at.square + i, left, square);
     if (at.average) std::copy_n(at.average + i, left, average);
     make(last, 0);
     std::copy_n(own, left, at.own + i);
-    if (at.grad) std::copy_n(mean, left, at.mean + i), std::copy_n(square, left, at.square + i);
+    if (learns) std::copy_n(mean, left, at.mean + i), std::copy_n(square, left, at.square + i);
     if (at.average) std::copy_n(average, left, at.average + i);
     if (at.copy) std::copy_n(copy, left, at.copy + i);
 }
@@ -62,7 +65,7 @@ void adam(const Weights *weights, const double *decays, long count, double rate,
           double scale, double share, int decoupled, int threads) {
     const std::vector<Piece> all = pieces(weights, count);
     for (long of = 0; of < count; of++)
-        if (weights[of].grad) *weights[of].steps += 1;
+        if (weights[of].grad || weights[of].narrow) *weights[of].steps += 1;
 #pragma omp parallel for schedule(static) num_threads(threads)
     for (long number = 0; number < (long)all.size(); number++) {
         const auto [of, start, n] = all[number];
@@ -71,16 +74,20 @@ void adam(const Weights *weights, const double *decays, long count, double rate,
         if (at.average) at.average += start;
         if (at.copy) at.copy += start;
         float step = 0, widen = 0;
-        if (at.grad) {
-            at.grad += start, at.mean += start, at.square += start;
+        const bool learns = at.grad || at.narrow;
+        if (learns) {
+            if (at.grad) at.grad += start;
+            if (at.narrow) at.narrow += start;
+            at.mean += start, at.square += start;
             step = rate / (1 - std::pow(beta1, *at.steps)), widen = 1 / std::sqrt(1 - std::pow(beta2, *at.steps));
         }
         const float of_gradient = scale, of_mean = 1 - beta1, kept = beta2, of_square = 1 - beta2, least = eps, follow = share;
         const float added = decoupled ? 0 : decays[of], taken = decoupled ? rate * decays[of] : 0;
         each(at, n, [&](const Weights &here, long i) {
             vec own = load(here.own + i);
-            if (here.grad) {
-                const vec grad = load(here.grad + i) * of_gradient + own * added;
+            if (learns) {
+                const vec held = here.grad ? load(here.grad + i) : load(here.narrow + i);
+                const vec grad = held * of_gradient + own * added;
                 vec mean = load(here.mean + i), square = load(here.square + i) * kept + grad * grad * of_square;
                 mean += (grad - mean) * of_mean;
                 own -= own * taken;
@@ -96,25 +103,29 @@ void adam(const Weights *weights, const double *decays, long count, double rate,
     }
 }
 
-// The square of the length of all gradients; no bit depends on how many threads there are.
+template <typename T>
+double squared(const T *grad, long n) {
+    vec total = vec{};
+    long i = 0;
+    for (; i + W <= n; i += W) total += load(grad + i) * load(grad + i);
+    double all = 0;
+    for (; i < n; i++) all += (double)one(grad + i) * one(grad + i);
+    for (int x = 0; x < W; x++) all += total[x];
+    return all;
+}
+
+// The length of all gradients; no bit depends on how many threads there are.
 double length(const Weights *weights, long count, int threads) {
     const std::vector<Piece> all = pieces(weights, count);
     std::vector<double> sums(all.size());
 #pragma omp parallel for schedule(static) num_threads(threads)
     for (long number = 0; number < (long)all.size(); number++) {
         const auto [of, start, n] = all[number];
-        const float *grad = weights[of].grad + start;
-        if (!weights[of].grad) continue;
-        vec total = vec{};
-        long i = 0;
-        for (; i + W <= n; i += W) total += load(grad + i) * load(grad + i);
-        double rest = 0;
-        for (; i < n; i++) rest += (double)grad[i] * grad[i];
-        for (int x = 0; x < W; x++) rest += total[x];
-        sums[number] = rest;
+        const Weights &at = weights[of];
+        sums[number] = at.grad ? squared(at.grad + start, n) : at.narrow ? squared(at.narrow + start, n) : 0;
     }
     double total = 0;
-    for (double one : sums) total += one;
+    for (double each : sums) total += each;
     return std::sqrt(total);
 }
 
