@@ -359,6 +359,20 @@ def test_linear_layers_and_their_gradients_are_pytorchs(data: st.DataObject) -> 
 
 
 @pytest.mark.parametrize("dtype", NAMES)
+@pytest.mark.parametrize(("width", "inputs"), [(64, 16), (16, 64), (32, 32)])
+def test_a_linear_layer_reads_rows_with_gaps(width: int, inputs: int, dtype: torch.dtype) -> None:
+    wide, weight = torch.randn(9, 2 * inputs).to(dtype), torch.randn(width, inputs).to(dtype)
+    made = []
+    for x in (wide[:, ::2], wide[:, ::2].contiguous()):
+        leaf = weight.clone().requires_grad_()
+        y = linear(x, leaf, None, rectified=True)
+        y.backward(torch.ones_like(y))
+        made.append([y.detach(), leaf.grad])
+    for ours, theirs in zip(*made, strict=True):
+        torch.testing.assert_close(ours, theirs)
+
+
+@pytest.mark.parametrize("dtype", NAMES)
 @pytest.mark.parametrize("place", [0, 1, 2])
 def test_a_rectified_layer_hides_nothing_that_is_not_finite(place: int, dtype: torch.dtype) -> None:
     """oneDNN makes 0 of what is no number: then a gradient tells it."""

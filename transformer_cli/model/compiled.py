@@ -229,5 +229,5 @@ def _weight_gradient(grad_NO: Tensor, x_NI: Tensor) -> Tensor:
 def _turned(x: Tensor) -> Tensor:
     """(R, C) to (C, R)."""
     turned = x.new_empty(x.size(1), x.size(0))
-    run("turn", x.dtype, x, turned, *x.shape, get_num_threads())
+    run("turn", x.dtype, x.contiguous(), turned, *x.shape, get_num_threads())
     return turned
