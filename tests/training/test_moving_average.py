@@ -63,18 +63,36 @@ def test_a_mean_of_checkpoints_which_remembers_nothing_is_told_as_that() -> None
     assert "a mean that `tx average` made has none" in (failure.value.hint or "")
 
 
-@pytest.mark.parametrize(("rate", "is_better"), [(1.0, True), (1e-4, False)])
-def test_a_run_keeps_the_better_of_both(rate: float, is_better: bool) -> None:
-    """At a rate that is much too high the weights jump about, and their average does not; at a low one it lags."""
-    config = RunConfig.model_validate(
+def settings(**training: Any) -> RunConfig:
+    return RunConfig.model_validate(
         {
             **{"device": "cpu", "precision": "fp32", "threads": 1, "tokenizer": {"vocab_size": 100}},
             "data": {"train": {"pairs": PAIRS}, "valid": {"pairs": PAIRS}},
             "model": {"d_model": 16, "n_heads": 2, "d_ff": 32, "n_layers": 1, "dropout": 0.0},
-            "training": {"max_steps": 30, "validate_every": 30, "warmup_steps": 1, "ema": 0.9, "learning_rate": rate}
-            | {"schedule": "constant", "best_by": "loss", "validation_bleu": False},
+            "training": {"warmup_steps": 1, "ema": 0.9, "schedule": "constant", "best_by": "loss"}
+            | {"validation_bleu": False}
+            | training,
         }
     )
+
+
+def test_of_another_runs_weights_that_are_frozen_it_has_what_they_are() -> None:
+    """Not what was drawn before they were read."""
+    train(settings(max_steps=2), Path("parent"))
+    train(settings(max_steps=2, init_from="parent", freeze=["encoder"]), Path("x"))
+    saved = load_checkpoint(find_checkpoint("x"), with_optimizer=True)
+    parent = load_checkpoint(find_checkpoint("parent"), with_optimizer=False)
+    held = [name for name in saved.model if name.startswith("encoder")]
+    assert held
+    for name in held:
+        assert torch.equal(saved.model[name], parent.model[name]), name
+        assert torch.equal(saved.optimizer[f"{PREFIX}{name}"], parent.model[name]), name
+
+
+@pytest.mark.parametrize(("rate", "is_better"), [(1.0, True), (1e-4, False)])
+def test_a_run_keeps_the_better_of_both(rate: float, is_better: bool) -> None:
+    """At a rate that is much too high the weights jump about, and their average does not; at a low one it lags."""
+    config = settings(max_steps=30, validate_every=30, learning_rate=rate)
     train(config, Path("x"))
     saved = load_checkpoint(find_checkpoint("x"), with_optimizer=True)
     assert saved.state["averaged"] is is_better

@@ -110,13 +110,20 @@ class FollowingAverage(MovingAverage):
     def __init__(self, model: nn.Module, decay: float, optimizer: OnePass) -> None:
         super().__init__(model, decay)
         self.optimizer = optimizer
-        optimizer.follow(averages=dict(zip(self._learned, self.kept.values(), strict=True)))
+        trained = {parameter for group in optimizer.param_groups for parameter in group["params"]}
+        both = [*zip(self._learned, self.kept.values(), strict=True)]
+        optimizer.follow(averages={own: kept for own, kept in both if own in trained})
+        self._frozen = [(own, kept) for own, kept in both if own not in trained]
 
     def prepare(self, step: int) -> None:
         self.optimizer.share = self.share(step)
 
     def update(self, step: int) -> None:
-        """What is not trained is the same in both."""
+        """What is not trained is the same in both, as soon as it was read, which may be after the average was made."""
+        with torch.no_grad():
+            for own, kept in self._frozen:
+                kept.copy_(own)
+        self._frozen.clear()
 
 
 class OwnAverage(MovingAverage):
