@@ -112,14 +112,11 @@ class OnePass(Adam):
         if not state:
             state["step"] = torch.zeros((), dtype=torch.float32)
             state["exp_avg"], state["exp_avg_sq"] = torch.zeros_like(parameter), torch.zeros_like(parameter)
-        own, steps = (parameter, state["exp_avg"], state["exp_avg_sq"]), state["step"]
+        own = parameter, state["exp_avg"], state["exp_avg_sq"], state["step"]
         average, copied = self._averages_of.get(parameter), self._copies_of.get(parameter)
-        assert is_plain(steps)
-        assert steps.numel() == 1
-        assert all(x is None or (is_plain(x) and x.shape == parameter.shape) for x in (*own, average))
+        assert all(x is None or (is_plain(x) and x.numel() in (1, parameter.numel())) for x in (*own, average))
         assert copied is None or (copied.dtype == torch.bfloat16 and copied.is_contiguous())
-        assert copied is None or copied.shape == parameter.shape
-        weight, *moments = (x.data_ptr() for x in (*own, steps))
+        weight, *moments = (x.data_ptr() for x in own)
         return [
             0,
             0,
