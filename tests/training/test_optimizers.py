@@ -148,6 +148,16 @@ def test_a_copy_of_adam_in_one_pass_changes_no_weight_of_the_other() -> None:
 
 
 @compiled
+def test_what_is_not_as_large_as_its_weight_never_reaches_the_code() -> None:
+    parameter = nn.Parameter(torch.ones(30))
+    for wrong in (torch.ones(()), torch.ones(31)):
+        one = OnePass([{"params": [parameter], "weight_decay": 0.0}], lr=0.1, fused=True)
+        one.state[parameter] = {"step": torch.ones(()), "exp_avg": wrong, "exp_avg_sq": torch.ones(30)}
+        with pytest.raises(AssertionError):
+            one.length()
+
+
+@compiled
 def test_threads_change_no_bit_of_adam_in_one_pass() -> None:
     made, before = [], torch.get_num_threads()
     try:

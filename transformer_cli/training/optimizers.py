@@ -112,19 +112,14 @@ class OnePass(Adam):
         if not state:
             state["step"] = torch.zeros((), dtype=torch.float32)
             state["exp_avg"], state["exp_avg_sq"] = torch.zeros_like(parameter), torch.zeros_like(parameter)
-        own = parameter, state["exp_avg"], state["exp_avg_sq"], state["step"]
+        moments, steps = (state["exp_avg"], state["exp_avg_sq"]), state["step"]
         average, copied = self._averages_of.get(parameter), self._copies_of.get(parameter)
-        assert all(x is None or (is_plain(x) and x.numel() in (1, parameter.numel())) for x in (*own, average))
+        wide = [x for x in (parameter, *moments, average) if x is not None]
+        assert all(is_plain(x) and x.shape == parameter.shape for x in wide)
+        assert is_plain(steps)
         assert copied is None or (copied.dtype == torch.bfloat16 and copied.is_contiguous())
-        weight, *moments = (x.data_ptr() for x in own)
-        return [
-            0,
-            0,
-            weight,
-            *moments,
-            *(0 if x is None else x.data_ptr() for x in (average, copied)),
-            parameter.numel(),
-        ]
+        places = [0 if x is None else x.data_ptr() for x in (parameter, *moments, steps, average, copied)]
+        return [0, 0, *places, parameter.numel()]  # gradients lie elsewhere each time
 
 
 def _places(grad: Tensor | None, copied: Tensor | None) -> list[int]:
