@@ -305,7 +305,7 @@ def test_norms_and_their_gradients_are_pytorchs(data: st.DataObject) -> None:
     torch.manual_seed(draw(st.integers(0, 99)))
     rows, width, dtype = draw(st.integers(1, 100)), 16 * draw(st.integers(1, 9)), draw(st.sampled_from([*NAMES]))
     own = draw(st.sampled_from([torch.float32, dtype]))
-    x = (torch.randn(rows, width) * draw(st.sampled_from([0.1, 5.0])) + draw(st.sampled_from([0.0, 3.0]))).to(dtype)
+    x = (torch.randn(rows, width) * draw(st.sampled_from([0.1, 5.0])) + draw(st.sampled_from([0.0, 3.0, 20.0]))).to(dtype)
     weight, bias = (torch.randn(width).to(own) for _ in range(2))
     grads = [torch.randn(rows, width).to(dtype) for _ in range(2)]
     has_bias, made = draw(st.booleans()), []
@@ -437,7 +437,7 @@ def test_a_tensor_of_another_kind_never_reaches_the_code() -> None:
     x, narrow = torch.ones(4, 16), torch.ones(16).bfloat16()
     for wrong in (narrow, torch.ones(32)[::2]):
         with pytest.raises(AssertionError, match="norm"):
-            run("norm", x.dtype, x, wrong, None, x.clone(), torch.empty(4, 2), 4, 16, 1e-5, 1)
+            run("norm", x.dtype, x, wrong, None, x.clone(), torch.empty(4, 3), 4, 16, 1e-5, 1)
     with pytest.raises(ValueError, match="argument"):
         run("norm", x.dtype, x)
 

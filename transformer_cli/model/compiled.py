@@ -164,7 +164,7 @@ class _Norm(torch.autograd.Function):
     ) -> tuple[Tensor, Tensor]:
         x, width = x.contiguous(), weight_D.numel()
         rows = x.numel() // width
-        output, moments = torch.empty_like(x), torch.empty(rows, 2)
+        output, moments = torch.empty_like(x), torch.empty(rows, 3)
         run("norm", x.dtype, x, weight_D, bias_D, output, moments, rows, width, eps, get_num_threads())
         ctx.save_for_backward(x, weight_D, bias_D, moments)  # type: ignore[arg-type]
         ctx.set_materialize_grads(False)

@@ -16,19 +16,21 @@ void norm(const T *x, const T *weight, const T *bias, T *output, float *moments,
 #pragma omp parallel for schedule(static) num_threads(threads)
     for (long i = 0; i < rows; i++) {
         const T *row = x + i * D;
-        vec total = vec{}, squares = vec{};
+        vec total = vec{}, squares = vec{}, left = vec{};
         for (long d = 0; d < D; d += W) total += load(row + d);
         const float mean = sum(total) / D;
         for (long d = 0; d < D; d += W) {
             const vec apart = load(row + d) - mean;
+            left += apart;
             squares += apart * apart;
         }
-        const float scale = 1 / std::sqrt(sum(squares) / D + eps);
+        const float rest = sum(left) / D;  // of the mean, which has few digits of it where it is far from 0
+        const float scale = 1 / std::sqrt(sum(squares) / D - rest * rest + eps);
         for (long d = 0; d < D; d += W) {
-            const vec made = (load(row + d) - mean) * scale * load(weight + d);
+            const vec made = (load(row + d) - mean - rest) * scale * load(weight + d);
             store(output + i * D + d, bias ? made + load(bias + d) : made);
         }
-        moments[2 * i] = mean, moments[2 * i + 1] = scale;
+        moments[3 * i] = mean, moments[3 * i + 1] = rest, moments[3 * i + 2] = scale;
     }
 }
 
@@ -41,10 +43,10 @@ void norm_back(const T *x, const T *weight, const float *moments, const T *grad,
         float *of_weight = room + block * 2 * D, *of_bias = of_weight + D;
         std::fill_n(of_weight, 2 * D, 0.0f);
         for (long i = block * TOGETHER; i < std::min(rows, (block + 1) * TOGETHER); i++) {
-            const float mean = moments[2 * i], scale = moments[2 * i + 1];
+            const float mean = moments[3 * i], rest = moments[3 * i + 1], scale = moments[3 * i + 2];
             vec total = vec{}, along = vec{};
             for (long d = 0; d < D; d += W) {
-                const vec standard = (load(x + i * D + d) - mean) * scale, own = load(grad + i * D + d);
+                const vec standard = (load(x + i * D + d) - mean - rest) * scale, own = load(grad + i * D + d);
                 const vec weighted = own * load(weight + d);
                 total += weighted;
                 along += weighted * standard;
@@ -53,7 +55,7 @@ void norm_back(const T *x, const T *weight, const float *moments, const T *grad,
             }
             const float shift = sum(total) / D, turn = sum(along) / D;
             for (long d = 0; d < D; d += W) {
-                const vec standard = (load(x + i * D + d) - mean) * scale;
+                const vec standard = (load(x + i * D + d) - mean - rest) * scale;
                 const vec weighted = load(grad + i * D + d) * load(weight + d);
                 const vec made = (weighted - shift - standard * turn) * scale;
                 store(grad_x + i * D + d, beside ? made + load(beside + i * D + d) : made);
