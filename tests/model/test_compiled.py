@@ -305,7 +305,8 @@ def test_norms_and_their_gradients_are_pytorchs(data: st.DataObject) -> None:
     torch.manual_seed(draw(st.integers(0, 99)))
     rows, width, dtype = draw(st.integers(1, 100)), 16 * draw(st.integers(1, 9)), draw(st.sampled_from([*NAMES]))
     own = draw(st.sampled_from([torch.float32, dtype]))
-    x = (torch.randn(rows, width) * draw(st.sampled_from([0.1, 5.0])) + draw(st.sampled_from([0.0, 3.0, 20.0]))).to(dtype)
+    apart, mean = draw(st.sampled_from([0.1, 5.0])), draw(st.sampled_from([0.0, 3.0, 20.0]))
+    x = (torch.randn(rows, width) * apart + mean).to(dtype)
     weight, bias = (torch.randn(width).to(own) for _ in range(2))
     grads = [torch.randn(rows, width).to(dtype) for _ in range(2)]
     has_bias, made = draw(st.booleans()), []
