@@ -17,6 +17,7 @@ from dataclasses import replace
 from pathlib import Path
 
 import pytest
+from compiling import needs_compiler
 
 from transformer_cli import compiler
 from transformer_cli.cli import failures
@@ -35,7 +36,6 @@ LOOP = """extern "C" int answer() {
     return sum;
 }
 """
-needs_compiler = pytest.mark.skipif(code().loaded is None, reason="no C++ compiler")
 
 
 @pytest.fixture

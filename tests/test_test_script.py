@@ -43,15 +43,15 @@ def run(tmp_path):
     return run_script
 
 
-NEEDED = ("chromedriver", "zsh", "fish")
+NEEDED = ("chromedriver", "g++", "zsh", "fish")
 
 
 @pytest.mark.parametrize(
     ("there", "packages"),
     [
-        ((), "chromium chromium-driver zsh fish"),
-        (("zsh", "fish"), "chromium chromium-driver"),
-        (("chromedriver", "fish"), "zsh"),
+        ((), "chromium chromium-driver g++ zsh fish"),
+        (("g++", "zsh", "fish"), "chromium chromium-driver"),
+        (("chromedriver", "fish"), "g++ zsh"),
     ],
 )
 def test_in_ci_root_gets_what_is_missing(run, there, packages):
@@ -68,7 +68,7 @@ def test_elsewhere_nothing_is_installed(run, user, ci, there):
 
 
 def test_what_cannot_be_installed_fails_the_run_after_the_tests(run):
-    _, done = run(0, ci=True, there=("zsh", "fish"), apt="exit 100")
+    _, done = run(0, ci=True, there=("g++", "zsh", "fish"), apt="exit 100")
     assert done.returncode == 1
     assert "failed: chromium chromium-driver" in done.stderr
     assert "pytest: " in done.stderr

@@ -12,6 +12,7 @@ from typing import Any
 import pytest
 import torch
 import torch.nn.functional as F
+from compiling import needs_compiler
 from hypothesis import given, settings
 from hypothesis import strategies as st
 from torch import Tensor
@@ -21,11 +22,11 @@ from transformer_cli.model import compiled
 from transformer_cli.model.attention import ScaledDotProductAttention
 from transformer_cli.model.blocks import Dropout
 from transformer_cli.model.build import build_model
-from transformer_cli.model.compiled import NAMES, _Dropped, code, linear, normed, run, smoothed
+from transformer_cli.model.compiled import NAMES, _Dropped, linear, normed, run, smoothed
 from transformer_cli.model.layout import Packed
 from transformer_cli.model.spans import InPlace, Spans, suits
 
-pytestmark = pytest.mark.skipif(code().loaded is None, reason="no C++ compiler")
+pytestmark = needs_compiler
 CPU = torch.device("cpu")
 V = 23
 

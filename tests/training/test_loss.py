@@ -8,17 +8,15 @@ from typing import Any
 import pytest
 import torch
 import torch.nn.functional as F
+from compiling import WRITTEN_OUT_OR_COMPILED, needs_compiler
 from hypothesis import given, settings
 from hypothesis import strategies as st
 from torch import Tensor
 from torch.utils.flop_counter import FlopCounterMode
 
-from transformer_cli.model.compiled import code
 from transformer_cli.tokenizer import PAD
 from transformer_cli.training import loss as loss_module
 from transformer_cli.training.loss import cross_entropy, disagreement, least
-
-COMPILED = [False, pytest.param(True, marks=pytest.mark.skipif(code().loaded is None, reason="no C++ compiler"))]
 
 
 @settings(max_examples=60)
@@ -52,7 +50,7 @@ def test_value_and_gradients_equal_torchs(
         torch.testing.assert_close(mine, theirs, rtol=1e-10, atol=1e-10)
 
 
-@pytest.mark.skipif(code().loaded is None, reason="no C++ compiler")
+@needs_compiler
 @settings(max_examples=60)
 @given(st.data())
 def test_compiled_value_and_gradients_are_torchs(data: st.DataObject) -> None:
@@ -99,7 +97,7 @@ def test_working_in_pieces_changes_neither_loss_nor_gradients(monkeypatch: pytes
     torch.testing.assert_close(found(), whole, rtol=1e-12, atol=1e-12)
 
 
-@pytest.mark.parametrize("compiled", COMPILED)
+@pytest.mark.parametrize("compiled", WRITTEN_OUT_OR_COMPILED)
 def test_what_padding_holds_moves_neither_loss_nor_gradient(compiled: bool) -> None:
     torch.manual_seed(0)
     weight, targets = torch.randn(11, 6), torch.tensor([[5, 7, PAD, PAD]])
@@ -118,7 +116,7 @@ def test_what_padding_holds_moves_neither_loss_nor_gradient(compiled: bool) -> N
         assert torch.equal(left, right)
 
 
-@pytest.mark.parametrize("compiled", COMPILED)
+@pytest.mark.parametrize("compiled", WRITTEN_OUT_OR_COMPILED)
 def test_huge_logits_stay_finite(compiled: bool) -> None:
     hidden = torch.full((2, 3), 300.0).requires_grad_()
     weight = torch.tensor([[0.0] * 3, [100.0] * 3, [-100.0] * 3]).requires_grad_()
@@ -129,7 +127,7 @@ def test_huge_logits_stay_finite(compiled: bool) -> None:
     assert hidden.grad.isfinite().all()
 
 
-@pytest.mark.parametrize("compiled", COMPILED)
+@pytest.mark.parametrize("compiled", WRITTEN_OUT_OR_COMPILED)
 @pytest.mark.parametrize("number", [torch.nan, torch.inf, -torch.inf])
 def test_a_number_that_is_not_finite_is_not_hidden(number: float, compiled: bool) -> None:
     """In a hidden state it is in all logits of a row."""
@@ -139,7 +137,7 @@ def test_a_number_that_is_not_finite_is_not_hidden(number: float, compiled: bool
     assert not total.isfinite()
 
 
-@pytest.mark.parametrize("compiled", COMPILED)
+@pytest.mark.parametrize("compiled", WRITTEN_OUT_OR_COMPILED)
 @pytest.mark.parametrize("dtype", [torch.float32, torch.bfloat16], ids=str)
 def test_rows_whose_exponentials_no_number_holds_leave_the_others_as_they_are(
     dtype: torch.dtype, compiled: bool
@@ -176,7 +174,7 @@ def test_rows_whose_exponentials_no_number_holds_leave_the_others_as_they_are(
     assert torch.equal(found(ours, states)[1][rest], found(ours, usual)[1][rest])
 
 
-@pytest.mark.parametrize("compiled", COMPILED)
+@pytest.mark.parametrize("compiled", WRITTEN_OUT_OR_COMPILED)
 @pytest.mark.parametrize("smoothing", [0.0, 0.1])
 @pytest.mark.parametrize("sure", [1 / 500, 0.3, 0.94, 0.999])
 def test_in_bf16_the_gradient_is_as_near_to_fp64_as_torchs_however_sure_the_model_is(

@@ -10,6 +10,7 @@ from typing import Any
 import numpy as np
 import pytest
 import torch
+from compiling import needs_compiler
 from conftest import PAIRS
 from hypothesis import given, settings
 from hypothesis import strategies as st
@@ -25,7 +26,6 @@ from transformer_cli.config.training import OPTIMIZERS, TrainingConfig
 from transformer_cli.errors import ModelError
 from transformer_cli.model import products
 from transformer_cli.model.build import build_model
-from transformer_cli.model.compiled import code
 from transformer_cli.model.transformer import Transformer
 from transformer_cli.training import muon
 from transformer_cli.training.moving_average import average_of
@@ -80,10 +80,7 @@ def test_none_waits_for_a_compiler_that_nobody_asked_for(name: str, monkeypatch:
     assert all(p.grad is None for p in model.parameters())
 
 
-compiled = pytest.mark.skipif(code().loaded is None, reason="no C++ compiler")
-
-
-@compiled
+@needs_compiler
 @settings(max_examples=40)
 @given(st.data())
 def test_adam_in_one_pass_is_pytorchs_and_what_follows_the_weights_follows_them(data: st.DataObject) -> None:
@@ -128,7 +125,7 @@ def test_adam_in_one_pass_is_pytorchs_and_what_follows_the_weights_follows_them(
         torch.testing.assert_close(average, followed[p])
 
 
-@compiled
+@needs_compiler
 def test_a_copy_of_adam_in_one_pass_changes_no_weight_of_the_other() -> None:
     parameter = nn.Parameter(torch.ones(3))
     one = OnePass([{"params": [parameter], "weight_decay": 0.0}], lr=0.1, fused=True)
@@ -147,7 +144,7 @@ def test_a_copy_of_adam_in_one_pass_changes_no_weight_of_the_other() -> None:
     assert not average.any()
 
 
-@compiled
+@needs_compiler
 def test_what_is_not_as_large_as_its_weight_never_reaches_the_code() -> None:
     parameter = nn.Parameter(torch.ones(30))
     for wrong in (torch.ones(()), torch.ones(31)):
@@ -157,7 +154,7 @@ def test_what_is_not_as_large_as_its_weight_never_reaches_the_code() -> None:
             one.length()
 
 
-@compiled
+@needs_compiler
 def test_threads_change_no_bit_of_adam_in_one_pass() -> None:
     made, before = [], torch.get_num_threads()
     try:
@@ -175,7 +172,7 @@ def test_threads_change_no_bit_of_adam_in_one_pass() -> None:
     assert all(torch.equal(a, b) for others in made[1:] for a, b in zip(made[0], others, strict=True))
 
 
-@compiled
+@needs_compiler
 @pytest.mark.parametrize("name", ["adam", "adamw"])
 def test_compiled_code_updates_weights_that_lie_in_one_piece(name: str) -> None:
     model = a_model()

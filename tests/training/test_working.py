@@ -4,13 +4,13 @@ from __future__ import annotations
 
 import pytest
 import torch
+from compiling import WRITTEN_OUT_OR_COMPILED, needs_compiler
 from steps import train_step
 
 from transformer_cli.config.model import ModelConfig
 from transformer_cli.config.training import TrainingConfig
 from transformer_cli.data.loader import Batch, collate
 from transformer_cli.model.build import build_model
-from transformer_cli.model.compiled import code
 from transformer_cli.model.transformer import Transformer
 from transformer_cli.training.objective import loss_of
 from transformer_cli.training.optimizers import build_optimizer
@@ -81,11 +81,9 @@ def test_refreshed_copies_are_the_weights_as_they_are_now() -> None:
         assert torch.equal(copied.float(), ours.to(copied.dtype).float())
 
 
-@pytest.mark.parametrize("compiled", [False, True])
+@pytest.mark.parametrize("compiled", WRITTEN_OUT_OR_COMPILED)
 def test_each_update_reads_with_the_weights_that_the_one_before_left(compiled: bool) -> None:
     """Or with those that somebody has put in their place."""
-    if compiled and code().loaded is None:
-        pytest.skip("no C++ compiler")
     own = model(torch.bfloat16)
     if compiled:
         own.use_compiled()
@@ -102,7 +100,7 @@ def test_each_update_reads_with_the_weights_that_the_one_before_left(compiled: b
                     parameter.mul_(1.5)
 
 
-@pytest.mark.skipif(code().loaded is None, reason="no C++ compiler")
+@needs_compiler
 def test_an_optimizer_that_takes_gradients_in_bf16_still_adds_those_of_several_batches_in_fp32() -> None:
     own = model(torch.bfloat16)
     own.use_compiled()

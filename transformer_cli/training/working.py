@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import copy
-from collections.abc import Callable
+from functools import partial
 from typing import Generic, TypeVar
 
 import torch
@@ -45,7 +45,7 @@ class WorkingCopy(Generic[M]):
                 self._own.append(own.detach())
                 self._copies.append(copied)
                 if own.requires_grad:
-                    self._hooks.append(copied.register_post_accumulate_grad_hook(_adds_to(own)))
+                    self._hooks.append(copied.register_post_accumulate_grad_hook(partial(_add, own)))
 
     def copies(self) -> dict[Tensor, Tensor]:
         """What is made of which weight, for who makes it with each change of his own, and takes its gradients."""
@@ -58,7 +58,7 @@ class WorkingCopy(Generic[M]):
         """Add gradients that copies still have to those of the model's own weights."""
         for own, copied in zip(self._weights, self._copies, strict=True):
             if copied.grad is not None:
-                _adds_to(own)(copied)
+                _add(own, copied)
 
     def refresh(self) -> None:
         """Take the weights as they are now: of an optimizer that makes copies, if anybody else has changed any."""
@@ -69,13 +69,10 @@ class WorkingCopy(Generic[M]):
             self._versions = versions
 
 
-def _adds_to(own: nn.Parameter) -> Callable[[Tensor], None]:
-    def add(copied: Tensor) -> None:
-        grad, copied.grad = copied.grad, None
-        assert grad is not None
-        if own.grad is None:
-            own.grad = grad.to(own.dtype)
-        else:
-            own.grad += grad
-
-    return add
+def _add(own: Tensor, copied: Tensor) -> None:
+    grad, copied.grad = copied.grad, None
+    assert grad is not None
+    if own.grad is None:
+        own.grad = grad.to(own.dtype)
+    else:
+        own.grad += grad
