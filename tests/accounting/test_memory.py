@@ -21,10 +21,11 @@ from transformer_cli.accounting.parameters import count
 from transformer_cli.config.accounting import CountedModel
 from transformer_cli.config.model import Depths
 from transformer_cli.config.training import TrainingConfig
-from transformer_cli.model import prepared as laid_out
+from transformer_cli.model import forms as laid_out
 from transformer_cli.model import products
+from transformer_cli.model.forms import Around, Form, Layer
 from transformer_cli.model.layout import Rows
-from transformer_cli.model.prepared import Around, Form, Layer, Prepared
+from transformer_cli.model.prepared import Prepared
 from transformer_cli.model.products import Product
 from transformer_cli.model.steps import LEAST_KEYS
 from transformer_cli.model.transformer import Model, Transformer

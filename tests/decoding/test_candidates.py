@@ -6,7 +6,7 @@ import numpy as np
 import pytest
 import torch
 
-from transformer_cli.decoding.candidates import CACHED_BEAMS, ONE_BY_ONE, largest, likeliest
+from transformer_cli.decoding.candidates import CACHED_BEAMS, ONE_BY_ONE, Made, largest, likeliest
 from transformer_cli.decoding.options import Symbols
 
 
@@ -46,7 +46,7 @@ def test_of_logits_that_are_rounded_those_that_decide_are_looked_at_again(n):
     rounded_RV, symbols = exact_RV.bfloat16(), Symbols(bos=23, eos=0, banned=(23,))
     assert rounded_RV[:, 1:4].unique().tolist() == [10.0]
 
-    logp_RK, ids_RK = likeliest(rounded_RV, symbols, n, exact=lambda ids_RK: exact_RV.gather(1, ids_RK))
+    logp_RK, ids_RK = likeliest(rounded_RV, symbols, n, made=Made(lambda ids_RK: exact_RV.gather(1, ids_RK)))
 
     wanted = exact_RV.log_softmax(-1).topk(n)
     assert ids_RK.tolist() == wanted.indices.tolist()
@@ -57,7 +57,7 @@ def test_of_logits_that_are_rounded_those_that_decide_are_looked_at_again(n):
 def test_what_is_impossible_stays_so_whatever_its_logit_was_before_it_was_rounded():
     logits_RV = torch.tensor([[0.0, -torch.inf, 1.0, -torch.inf], [-torch.inf] * 4])
     logp_RK, ids_RK = likeliest(
-        logits_RV, Symbols(bos=3, eos=0, banned=(3,)), 3, exact=lambda ids: torch.ones(ids.shape)
+        logits_RV, Symbols(bos=3, eos=0, banned=(3,)), 3, made=Made(lambda ids: torch.ones(ids.shape))
     )
     assert ids_RK[0, :2].tolist() == [0, 2]
     assert logp_RK[0, :2].tolist() == pytest.approx([math.log(0.5)] * 2)

@@ -120,9 +120,9 @@ def _held(name: str, parts: Iterable[tuple[int, Part]]) -> Item:
 
 
 def _prepared(count: Count, storage: Storage) -> Iterator[Item]:
-    """What model/prepared.py copies of an encoder-decoder's weights: matrices transposed or packed, the output's too,
+    """What model/forms.py copies of an encoder-decoder's weights: matrices transposed or packed, the output's too,
     and what is cast on the way. On a CPU there is one more form, in fp32, for steps of few rows; in fp32 only where the
-    other one is laid out by oneDNN, so that elsewhere this is too much."""
+    other one is laid out by oneDNN, so that elsewhere this is too much; and compiled, some of it is in bf16."""
     if not (count.model.depths.encoder and count.model.depths.decoder):
         return
     laid_out = [_of_steps(part, count.model) for part in count.parts if _is_cast(part) or part.block == "unembedding"]
@@ -174,7 +174,7 @@ def read(count: Count, a_pass: Pass, storage: Storage) -> int:
 
 
 def _width(part: Part, storage: Storage) -> int:
-    """Bytes of a number as translating takes it: on a CPU bf16 is for some products alone, see model/prepared.py."""
+    """Bytes of a number as translating takes it: on a CPU bf16 is for some products alone, see model/forms.py."""
     if storage.device != "cpu" or storage.precision == "fp32":
         return storage.value
     is_rounded = part.block in ("encoder_ffn", "decoder_self", "cross", "decoder_ffn", "unembedding")

@@ -16,7 +16,7 @@ from transformer_cli.decoding.candidates import forbidden, largest, likeliest, p
 from transformer_cli.decoding.constraints import Constraint
 from transformer_cli.decoding.hypothesis import Hypothesis, LengthPenalty
 from transformer_cli.decoding.options import NotFinite, Symbols
-from transformer_cli.decoding.stepper import S, Stepper, exact_of
+from transformer_cli.decoding.stepper import S, Stepper, made_of
 
 
 def beam_search(
@@ -43,7 +43,7 @@ def beam_search(
     while not beams.done_B.all():
         logits_RV = stepper.step(beams.tokens_BW[beams.taken_BW].to(source_BS.device), state)
         forbidden_RV = forbidden(constraints, logits_RV, beams.prefixes_BWT, beams.rows_B, beams.taken_BW)
-        parents_BW = beams.extend(*likeliest(logits_RV, symbols, beams.width, forbidden_RV, exact=exact_of(state)))
+        parents_BW = beams.extend(*likeliest(logits_RV, symbols, beams.width, forbidden_RV, made=made_of(state)))
         if worth_removing(beams.done_B):
             stay = (~beams.done_B).nonzero().flatten()
             beams.keep(stay)

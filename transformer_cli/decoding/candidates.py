@@ -6,6 +6,7 @@ B sentences, W places for beams, T tokens so far, R beams of all sentences, V ta
 from __future__ import annotations
 
 from collections.abc import Callable, Sequence
+from dataclasses import dataclass
 from functools import cache
 
 import numpy as np
@@ -14,6 +15,7 @@ from torch import Tensor
 
 from transformer_cli.decoding.constraints import Constraint
 from transformer_cli.decoding.options import Symbols
+from transformer_cli.model import compiled
 
 Exact = Callable[[Tensor], Tensor]
 """Ids (R, K) to their logits, where those that a step returned are rounded."""
@@ -23,6 +25,20 @@ SPARE = 2
 ONE_BY_ONE = 8
 """Up to so many numbers NumPy finds one after the other faster than PyTorch all at once: its maximum takes a tenth of
 the time."""
+MOST = 64
+"""So many of a row compiled code finds: it keeps them in order, one by one."""
+
+
+@dataclass(frozen=True)
+class Made:
+    """How a step made its logits. exact: what they are where they are rounded. compiled: whether code of ours may read
+    them."""
+
+    exact: Exact | None = None
+    compiled: bool = False
+
+
+AS_THEY_ARE = Made()
 
 
 def forbidden(
@@ -39,25 +55,34 @@ def forbidden(
 
 
 def likeliest(
-    logits_RV: Tensor, symbols: Symbols, n: int, forbidden_RV: Tensor | None = None, *, exact: Exact | None = None
+    logits_RV: Tensor, symbols: Symbols, n: int, forbidden_RV: Tensor | None = None, *, made: Made = AS_THEY_ARE
 ) -> tuple[Tensor, Tensor]:
     """The log-probabilities and ids of the n likeliest tokens per beam, best first, both (R, K) on the CPU.
 
     Sums of them are fp64, hence this dtype. Where logits are no numbers, the result is NaN.
     """
-    wanted = n if exact is None else n + SPARE
+    exact = made.exact
+    wanted = min(n if exact is None else n + SPARE, logits_RV.size(-1))
+    if made.compiled and forbidden_RV is None and wanted <= MOST:
+        logp_RK, ids_RK = compiled.likeliest(logits_RV, wanted, _index(symbols.banned, logits_RV.device))
+    else:
+        logp_RK, ids_RK = _found(logits_RV, symbols, wanted, forbidden_RV)
+    if exact is not None:
+        logp_RK = _corrected(logp_RK, logits_RV.gather(1, ids_RK), exact(ids_RK))
+        logp_RK, places_RK = largest(logp_RK, min(n, wanted))
+        ids_RK = ids_RK.gather(1, places_RK)
+    return on_cpu(logp_RK, ids_RK)
+
+
+def _found(logits_RV: Tensor, symbols: Symbols, n: int, forbidden_RV: Tensor | None) -> tuple[Tensor, Tensor]:
     # On a CPU, a few beams at a time stay in its caches: several times as fast as all of them in bf16.
     n_rows = CACHED_BEAMS if logits_RV.device.type == "cpu" else len(logits_RV)
     rows = logits_RV.split(n_rows) if len(logits_RV) > n_rows else (logits_RV,)
     masks = [None] * len(rows) if forbidden_RV is None else forbidden_RV.split(n_rows)
     parts = (log_probabilities(part, symbols, mask) for part, mask in zip(rows, masks, strict=True))
-    found = [largest(logp_RV, min(wanted, logits_RV.size(-1))) for logp_RV in parts]
+    found = [largest(logp_RV, n) for logp_RV in parts]
     logp_RK, ids_RK = found[0] if len(found) == 1 else map(torch.cat, zip(*found, strict=True))
-    if exact is not None:
-        logp_RK = _corrected(logp_RK, logits_RV.gather(1, ids_RK), exact(ids_RK))
-        logp_RK, places_RK = largest(logp_RK, min(n, logits_RV.size(-1)))
-        ids_RK = ids_RK.gather(1, places_RK)
-    return on_cpu(logp_RK, ids_RK)
+    return logp_RK, ids_RK
 
 
 def _corrected(logp_RK: Tensor, rounded_RK: Tensor, exact_RK: Tensor) -> Tensor:

@@ -12,14 +12,14 @@ from itertools import compress
 import torch
 from torch import Tensor
 
-from transformer_cli.decoding.candidates import Exact, forbidden, likeliest, placed, worth_removing
+from transformer_cli.decoding.candidates import Made, forbidden, likeliest, placed, worth_removing
 from transformer_cli.decoding.constraints import Constraint
 from transformer_cli.decoding.hypothesis import Hypothesis
 from transformer_cli.decoding.options import NotFinite, Symbols
-from transformer_cli.decoding.stepper import S, Stepper, exact_of
+from transformer_cli.decoding.stepper import S, Stepper, made_of
 
-Choose = Callable[[Tensor, Exact | None, Tensor | None, Sequence[tuple[int, int]]], tuple[Tensor, Tensor]]
-"""(logits_RV, what they are if these are rounded, forbidden_RV, the sentence and the path of each) to the
+Choose = Callable[[Tensor, Made, Tensor | None, Sequence[tuple[int, int]]], tuple[Tensor, Tensor]]
+"""(logits_RV, how they were made, forbidden_RV, the sentence and the path of each) to the
 log-probability of each path's next token, fp64 (R), and its id (R), both on the CPU. -inf: no token is possible; NaN:
 the logits are no numbers. Called once for each step."""
 
@@ -39,9 +39,9 @@ def greedy_search(
     """
 
     def choose(
-        logits_RV: Tensor, exact: Exact | None, forbidden_RV: Tensor | None, paths_R: Sequence[tuple[int, int]]
+        logits_RV: Tensor, made: Made, forbidden_RV: Tensor | None, paths_R: Sequence[tuple[int, int]]
     ) -> tuple[Tensor, Tensor]:
-        logp_R1, tokens_R1 = likeliest(logits_RV, symbols, 1, forbidden_RV, exact=exact)
+        logp_R1, tokens_R1 = likeliest(logits_RV, symbols, 1, forbidden_RV, made=made)
         return logp_R1.squeeze(1), tokens_R1.squeeze(1)
 
     found = follow(
@@ -80,7 +80,7 @@ def follow(
         logits_RV = stepper.step(tokens_R.to(source_BS.device), state)
         forbidden_RV = forbidden(constraints, logits_RV, prefixes_BWT, rows_B, open_BW)
         paths_R = [(path.sentence, path.place) for path in going]
-        logp_R, tokens_R = choose(logits_RV, exact_of(state), forbidden_RV, paths_R)
+        logp_R, tokens_R = choose(logits_RV, made_of(state), forbidden_RV, paths_R)
         for path, logp, token in zip(going, logp_R.tolist(), tokens_R.tolist(), strict=True):
             path.extend(token, logp, symbols.eos, limits[path.sentence])
         if constraints:  # nobody else asks for what was written

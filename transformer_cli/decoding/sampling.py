@@ -17,7 +17,7 @@ import numpy as np
 import torch
 from torch import Tensor
 
-from transformer_cli.decoding.candidates import Exact, log_probabilities, on_cpu
+from transformer_cli.decoding.candidates import Made, log_probabilities, on_cpu
 from transformer_cli.decoding.constraints import Constraint
 from transformer_cli.decoding.greedy import follow
 from transformer_cli.decoding.hypothesis import Hypothesis
@@ -50,7 +50,7 @@ def sample(
     steps = itertools.count()
 
     def choose(
-        logits_RV: Tensor, _: Exact | None, forbidden_RV: Tensor | None, draws_R: Sequence[tuple[int, int]]
+        logits_RV: Tensor, _: Made, forbidden_RV: Tensor | None, draws_R: Sequence[tuple[int, int]]
     ) -> tuple[Tensor, Tensor]:
         logp_RV = log_probabilities(logits_RV, symbols, forbidden_RV)
         if logp_RV.device.type in WITHOUT_FP64:

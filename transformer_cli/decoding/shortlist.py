@@ -87,7 +87,7 @@ class Shortlisted:
     def step(self, tokens_R: Tensor, state: ListedSteps) -> Tensor:
         sentences_R = state.inner.taken_BW.nonzero()[:, 0].to(tokens_R.device)
         logits_RU = self.model.step(state.ids_U[tokens_R], state.inner)
-        state.exact = state.inner.exact
+        state.exact, state.compiled = state.inner.exact, state.inner.compiled
         return logits_RU.masked_fill_(state.hidden_BU[sentences_R], -torch.inf)
 
 
@@ -99,6 +99,7 @@ class ListedSteps:
     ids_U: Tensor
     hidden_BU: Tensor
     exact: Exact | None = None
+    compiled: bool = False
 
     def reorder(self, parents_BW: Tensor) -> None:
         self.inner.reorder(parents_BW)

@@ -16,7 +16,7 @@ from typing import Generic, Protocol, TypeVar
 import torch
 from torch import Tensor
 
-from transformer_cli.decoding.candidates import Exact
+from transformer_cli.decoding.candidates import Exact, Made
 
 S = TypeVar("S", bound="State")
 
@@ -55,7 +55,8 @@ class Marked(Generic[S]):
 
     def step(self, tokens_R: Tensor, state: _Begun[S]) -> Tensor:
         logits_RV = self.stepper.step(tokens_R, state.inner)
-        state.exact = exact_of(state.inner) if state.has_mark else None
+        state.exact = made_of(state.inner).exact if state.has_mark else None
+        state.compiled = made_of(state.inner).compiled
         if not state.has_mark:
             state.has_mark = True
             logits_RV = torch.full_like(logits_RV, -torch.inf)
@@ -70,6 +71,7 @@ class _Begun(Generic[S]):
     inner: S
     has_mark: bool = False
     exact: Exact | None = None
+    compiled: bool = False
 
     def reorder(self, parents_BW: Tensor) -> None:
         self.inner.reorder(parents_BW)
@@ -78,7 +80,6 @@ class _Begun(Generic[S]):
         self.inner.keep(sentences)
 
 
-def exact_of(state: State) -> Exact | None:
-    """What computes some logits of the latest step exactly, where those that it returned are rounded; else None."""
-    exact: Exact | None = getattr(state, "exact", None)
-    return exact
+def made_of(state: State) -> Made:
+    """How the latest step made its logits, as far as the state tells."""
+    return Made(getattr(state, "exact", None), getattr(state, "compiled", False))

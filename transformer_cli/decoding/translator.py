@@ -50,15 +50,17 @@ class Translator(TextTranslator):
         workers: int | Literal["auto"] = 1,
         shortlist: Callable[[], Shortlist] | None = None,
         channel: Callable[[str | None], Channel] | None = None,
+        compiled: bool = False,
         **learned: Unpack[Learned],
     ) -> None:
         """models: in the precision they are to compute in; several translate as an ensemble. workers: processes
         that batches are shared between, on a CPU. shortlist: makes that which beam search is among; for all else it
-        is not asked for. channel: likewise, opens what ranks translations into a language that the beam found."""
+        is not asked for. channel: likewise, opens what ranks translations into a language that the beam found.
+        compiled: whether there is code of ours, compiled for this processor."""
         super().__init__(tokenizer, config, **learned)
         heap.keep()
         self.models = [model.to(device) for model in ([models] if isinstance(models, Transformer) else models)]
-        self._prepared = [Prepared(model) for model in self.models]
+        self._prepared = [Prepared(model, compiled=compiled) for model in self.models]
         self.device = torch.device(device)
         self.workers = workers
         self.shortlist = None if shortlist is None else functools.cache(shortlist)

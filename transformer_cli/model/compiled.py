@@ -36,12 +36,20 @@ ARGUMENTS = {
     "add": "f X f n n flag threads",
     "adam": "i d n double double double double double double flag threads",
     "length": "i d n threads",
+    "attend_past": "s X f f X",
+    "attend_source": "s X f f X",
+    "attend_within": "s X X",
+    "remember": "s X f f n",
+    "join": "s f h X n n flag threads",
+    "step": "s s s X f f f f X",
+    "product": "s X X n threads",
+    "likeliest": "X i d i n n n n threads",
 }
-"""s is a struct, X a tensor in the precision of the function, x one with gaps, which the struct tells, f one in fp32, d
-one in fp64, i one of ids or places; a tensor may be None."""
+"""s is a struct, X a tensor in the precision of the function, x one with gaps, which the struct tells, h one in fp32 or
+bf16, f one in fp32, d one in fp64, i one of ids or places; a tensor may be None."""
 DTYPES = {"f": torch.float32, "d": torch.float64, "i": torch.int64}
 _KINDS = {name: kinds.split() for name, kinds in ARGUMENTS.items()}
-_OF_TENSORS = {"X", "x", *DTYPES}
+_OF_TENSORS = {"X", "x", "h", *DTYPES}
 C_TYPES = {
     **dict.fromkeys(("s", *_OF_TENSORS), ctypes.c_void_p),
     "n": ctypes.c_int64,
@@ -55,14 +63,15 @@ C_TYPES = {
 
 
 @cache
-def code() -> Library:
-    """What there is of it here."""
-    found = library(Path(__file__).with_name("cpp"))
+def code(*, to_keep: bool = False) -> Library:
+    """What there is of it here. to_keep: made now only where it is kept."""
+    found = library(Path(__file__).with_name("cpp"), to_keep=to_keep)
     if (loaded := found.loaded) is not None:
         for name, kinds in _KINDS.items():
             for precision in NAMES.values():
                 if hasattr(loaded, f"{name}_{precision}"):
                     getattr(loaded, f"{name}_{precision}").argtypes = [C_TYPES[kind] for kind in kinds]
+        loaded.panel_width.restype = ctypes.c_int64
         for function in (loaded.attention_room, loaded.norm_room, loaded.linear_room):
             function.argtypes, function.restype = [ctypes.c_int64] * 2, ctypes.c_int64
     return found
@@ -75,7 +84,7 @@ def run(name: str, dtype: torch.dtype, *arguments: Any) -> None:
     for kind, x in zip(_KINDS[name], arguments, strict=True):
         if kind in _OF_TENSORS and x is not None:
             assert x.is_cpu, (name, kind, x.device)
-            assert x.dtype == DTYPES.get(kind, dtype), (name, kind, x.dtype)
+            assert x.dtype in (NAMES if kind == "h" else (DTYPES.get(kind, dtype),)), (name, kind, x.dtype)
             assert kind == "x" or x.is_contiguous(), (name, kind, x.stride())
             places.append(x.data_ptr())
         else:
@@ -86,6 +95,12 @@ def run(name: str, dtype: torch.dtype, *arguments: Any) -> None:
 def attention_room(longest: int, d_head: int) -> int:
     """How many numbers in fp32 a thread of attention works in. longest: keys of a sentence."""
     return _loaded().attention_room(longest, d_head)
+
+
+@cache
+def panel_width() -> int:
+    """Columns of a panel, as a step of few rows reads weights."""
+    return int(_loaded().panel_width())
 
 
 def dropped(x: Tensor, residual: Tensor | None, *, share: int) -> Tensor:
@@ -112,6 +127,18 @@ def smoothed(logits_RV: Tensor, targets_R: Tensor, even_R: Tensor, smoothing: fl
     sizes, tensors = logits_RV.shape, (logits_RV, targets_R, even_R, losses_R, shares_R)
     run("smoothed", logits_RV.dtype, *tensors, smoothing, *sizes, get_num_threads())
     return losses_R, shares_R
+
+
+def likeliest(logits_RV: Tensor, n: int, banned: Tensor) -> tuple[Tensor, Tensor]:
+    """The log-probabilities in fp64 and ids of the n likeliest, best first, of equals the first: (R, n). What is banned
+    has its part of the probability, and is not found. Where there are fewer, or none is a number, -inf or NaN."""
+    logp_RN, ids_RN = (
+        torch.empty(len(logits_RV), n, dtype=torch.float64),
+        torch.empty(len(logits_RV), n, dtype=torch.int64),
+    )
+    sizes = *logits_RV.shape, n, len(banned)
+    run("likeliest", logits_RV.dtype, logits_RV, banned, logp_RN, ids_RN, *sizes, get_num_threads())
+    return logp_RN, ids_RN
 
 
 def summed(total: Tensor | None, x: Tensor, *, less: Tensor | None = None) -> Tensor:

@@ -5,12 +5,14 @@ R rows, I inputs, O outputs, or those of a part, P parts
 
 from __future__ import annotations
 
+import ctypes
 import math
 from abc import ABC, abstractmethod
 
 import torch
-from torch import Tensor, nn
+from torch import Tensor, get_num_threads, nn
 
+from transformer_cli.model.compiled import panel_width, run
 from transformer_cli.processor import capabilities, computes_bf16, has_bf16_instructions
 
 
@@ -107,6 +109,39 @@ class Packed(Product):
 _USUAL_ROWS = 64
 
 
+class Panels(Product):
+    """W^T in panels of some columns, which compiled code reads from one end to the other: in fp32, for few rows. Its
+    weights may be rounded to bf16: then there is half to read, which is what takes the time."""
+
+    def __init__(self, weight_OI: Tensor, bias_O: Tensor | None, *, rounded: bool) -> None:
+        (n_outputs, n_inputs), width = weight_OI.shape, panel_width()
+        panels = weight_OI.new_zeros(-(-n_outputs // width) * width, n_inputs)
+        panels[:n_outputs] = weight_OI
+        self.panels = panels.view(-1, width, n_inputs).transpose(1, 2).contiguous()
+        self.bias_O = None if bias_O is None else bias_O.contiguous()
+        if rounded:
+            self.panels = self.panels.bfloat16()
+        places = self.panels.data_ptr(), None if self.bias_O is None else self.bias_O.data_ptr()
+        self.matrix = Matrix(*places, n_inputs, n_outputs, rounded)
+
+    def __call__(self, x_RI: Tensor) -> Tensor:
+        made_RO = x_RI.new_empty(len(x_RI), self.matrix.outputs)
+        run("product", x_RI.dtype, ctypes.addressof(self.matrix), x_RI, made_RO, len(x_RI), get_num_threads())
+        return made_RO
+
+    def onto(self, residual_RO: Tensor, x_RI: Tensor) -> Tensor:
+        return residual_RO.add_(self(x_RI))
+
+
+class Matrix(ctypes.Structure):
+    """Matrix in steps.cpp."""
+
+    _fields_ = (
+        *((name, ctypes.c_void_p) for name in ("panels", "bias")),
+        *((name, ctypes.c_int64) for name in ("inputs", "outputs", "is_rounded")),
+    )
+
+
 class Rounded(Product):
     """A product in bf16, of rows in fp32 or bf16; the residual that it is added to keeps its dtype."""
 
@@ -132,17 +167,21 @@ def product_of(
     only: Tensor | None = None,
     few: bool = False,
     rounds: bool = False,
+    compiled: bool = False,
 ) -> Product:
     """The fastest of a linear layer, or of a table that is one. bias: where the layer itself has none. only: the
-    outputs that are wanted, if not all. few: for `few_rows` at most. rounds: to bf16, within it, whatever the dtype."""
+    outputs that are wanted, if not all. few: for few rows. rounds: to bf16, within it, whatever the dtype. compiled: by
+    code of ours, for few rows in fp32."""
     own = getattr(layer, "bias", None)
     bias = bias if own is None else own
     weight, bias = layer.weight.detach(), None if bias is None else bias.detach()
     if only is not None:
         weight, bias = weight[only], None if bias is None else bias[only]
-    if rounds:
+    if rounds and not (few and compiled):
         return Rounded(weight, bias)
     weight, bias = weight.to(dtype), None if bias is None else bias.to(dtype)
+    if few and compiled:
+        return Panels(weight, bias, rounded=rounds)
     if can_pack(weight) and not few:
         return Packed(weight, bias)
     if few and few_rows() == 1 and only is None:

@@ -35,12 +35,15 @@ class Steps:
     places_R: the same as numbers of B * W, None where they are everywhere. hidden_BWN: what is added to scores, for
     each key that there is room for. memory: its keys (J, K, S) and values (J, S, K) by layer; past and new: views of
     `past_PLBGNK` that a step reads and writes. only_U: the ids whose logits are wanted, None for all; products: what
-    makes them, rounded and not. exact: where the logits of the latest step are rounded, what computes some of them (R,
-    K) from their ids or places as they are.
+    makes them, by whether it rounds, and has panels. exact: where the logits of the latest step are rounded, what
+    computes some of them (R, K) from their ids or places as they are. compiled: whether compiled code may read them.
     """
 
-    def __init__(self, memory_keys_LBGKS: Tensor, memory_values_LBGSK: Tensor, memory_bias: Tensor | None) -> None:
+    def __init__(
+        self, memory_keys_LBGKS: Tensor, memory_values_LBGSK: Tensor, memory_bias: Tensor | None, lengths_B: Tensor
+    ) -> None:
         self.memory_keys_LBGKS, self.memory_values_LBGSK = memory_keys_LBGKS, memory_values_LBGSK
+        self.lengths_B = lengths_B
         self.memory_bias = memory_bias
         L, B, G, K, _ = memory_keys_LBGKS.shape
         self.past_PLBGNK = memory_keys_LBGKS.new_zeros(2, L, B, G, LEAST_KEYS, K)
@@ -53,8 +56,9 @@ class Steps:
         self._settle(torch.ones(B, 1, dtype=torch.bool))
         self.folded: Sequence[Folded] = ()
         self.only_U: Tensor | None = None
-        self.products: dict[bool, Product] = {}
+        self.products: dict[tuple[bool, bool], Product] = {}
         self.exact: Callable[[Tensor], Tensor] | None = None
+        self.compiled = False
 
     @property
     def position(self) -> int:
@@ -69,6 +73,7 @@ class Steps:
     def keep(self, sentences: Tensor) -> None:
         """Forget all sentences but these, which are given by their rows, in order."""
         self._settle(self.taken_BW[sentences.cpu()])
+        self.lengths_B = self.lengths_B[sentences.cpu()]
         sentences = sentences.to(self.hidden_BWN.device)
         self.new = self.past = self.memory = ()  # whose views would hold the old tables until all new ones are made
         self.memory_keys_LBGKS = self.memory_keys_LBGKS.index_select(1, sentences)
@@ -83,29 +88,34 @@ class Steps:
         """From a row for each beam to one for each place, (B * W, X), with whatever is behind them."""
         return x_RX if self.places_R is None else x_RX.index_select(0, self._row_of)
 
-    def advance(self) -> Tensor | None:
-        """Make room for one more token per place.
-
-        Returns what is added to the scores, (B, 1, W, N), or None where a beam may look everywhere.
-        """
+    def make_room(self) -> None:
+        """For one more token per place, which its own beam may look at."""
         n_beams = self.taken_BW.size(1)
         self.start, self.end = self.end, self.end + n_beams
         self.n_keys = max(self.end, LEAST_KEYS)
         self.beams.append(n_beams)
         if self.end > self.hidden_BWN.size(2):
             self._grow(max(2 * self.end, 4 * LEAST_KEYS))
-        # One view for all layers is cut into theirs: a call for each would take as long as what it is for.
-        new_PLBGWK = self.past_PLBGNK.narrow(4, self.start, n_beams)
-        self.new = new_PLBGWK.permute(1, 2, 4, 0, 3, 5).unbind()
-        keys_LJNK, values_LJNK = self.past_PLBGNK.narrow(4, 0, self.n_keys).flatten(2, 3).unbind()
-        self.past = list(zip(keys_LJNK.transpose(2, 3).unbind(), values_LJNK.unbind(), strict=True))
         own_BWW = self.hidden_BWN.narrow(2, self.start, n_beams)
         if n_beams > 1:
             own_BWW.diagonal(dim1=1, dim2=2).zero_()
         else:
             own_BWW.zero_()
-            if self.end == self.position == self.n_keys:
-                return None
+
+    def advance(self) -> Tensor | None:
+        """Make room for one more token per place, and the views by which it is written and read.
+
+        Returns what is added to the scores, (B, 1, W, N), or None where a beam may look everywhere.
+        """
+        self.make_room()
+        n_beams = self.taken_BW.size(1)
+        # One view for all layers is cut into theirs: a call for each would take as long as what it is for.
+        new_PLBGWK = self.past_PLBGNK.narrow(4, self.start, n_beams)
+        self.new = new_PLBGWK.permute(1, 2, 4, 0, 3, 5).unbind()
+        keys_LJNK, values_LJNK = self.past_PLBGNK.narrow(4, 0, self.n_keys).flatten(2, 3).unbind()
+        self.past = list(zip(keys_LJNK.transpose(2, 3).unbind(), values_LJNK.unbind(), strict=True))
+        if self.end == self.position == self.n_keys:
+            return None
         return self.hidden_BWN.narrow(2, 0, self.n_keys)[:, None]
 
     def positions(self) -> tuple[Tensor, Tensor]:

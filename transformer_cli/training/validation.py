@@ -154,6 +154,7 @@ class Validation:
             self.tokenizer,
             self.config.decoding,
             device=self.machine.device,
+            compiled=self.machine.compiled,
             source_eos=self.config.data.source_eos,
             max_length=self.config.data.max_length,
             max_sentences=self.usual_sentences,

@@ -63,6 +63,30 @@ inline float sum(vec x) {
     return total;
 }
 
+// By halves: the same sum in another order, sooner.
+inline float added(vec x) {
+    typedef float half __attribute__((vector_size(2 * W)));
+    typedef float quarter __attribute__((vector_size(W)));
+    half upper, lower;
+    std::memcpy(&lower, &x, sizeof lower);
+    std::memcpy(&upper, (const char *)&x + sizeof lower, sizeof upper);
+    lower += upper;
+    quarter right, left;
+    std::memcpy(&left, &lower, sizeof left);
+    std::memcpy(&right, (const char *)&lower + sizeof left, sizeof right);
+    left += right;
+    float total = left[0];
+    for (int i = 1; i < W / 4; i++) total += left[i];
+    return total;
+}
+
+inline bool any(ints mask) {
+    int32_t lanes[W], all = 0;
+    std::memcpy(lanes, &mask, sizeof lanes);
+    for (int i = 0; i < W; i++) all |= lanes[i];
+    return all;
+}
+
 // e^x for x <= 0, within 2 units in the last place: 2^k e^r with |r| <= ln(2) / 2 (Cephes, expf).
 inline vec exponential(vec x) {
     x = x < -87.0f ? vec{} - 87.0f : x;

@@ -1,0 +1,239 @@
+"""Steps of a search in C++ against the model itself, and parts of them against PyTorch in fp64."""
+
+from __future__ import annotations
+
+import copy
+from typing import Any
+from unittest.mock import patch
+
+import pytest
+import torch
+from compiling import needs_compiler
+from hypothesis import given, settings
+from hypothesis import strategies as st
+from test_options import LENGTHS, SOURCE, TARGET, VOCAB, configs, stirred
+from torch import Tensor
+
+from transformer_cli.config.model import ModelConfig
+from transformer_cli.model import forms, products
+from transformer_cli.model.build import build_model
+from transformer_cli.model.compiled import likeliest, panel_width
+from transformer_cli.model.compiled_steps import FEW, CompiledForm, FewRows, suits
+from transformer_cli.model.prepared import Prepared
+from transformer_cli.model.products import Panels
+from transformer_cli.model.transformer import Transformer
+
+pytestmark = needs_compiler
+
+
+@st.composite
+def suiting(draw: st.DrawFn) -> ModelConfig:
+    """Any model whose steps are compiled, small."""
+    shared, sharing = draw(st.integers(1, 2)), draw(st.integers(1, 2))
+    norm_position = draw(st.sampled_from(["pre", "post"]))
+    return ModelConfig.model_validate(
+        {
+            "d_model": draw(st.sampled_from([16, 48])),
+            "n_heads": shared * sharing,
+            "n_kv_heads": shared,
+            "d_head": draw(st.sampled_from([16, 32])),
+            "d_ff": draw(st.integers(1, 70)),
+            "n_layers": {"encoder": draw(st.integers(1, 2)), "decoder": draw(st.integers(1, 3))},
+            "norm_position": norm_position,
+            "final_norm": draw(st.sampled_from([None, False, True] if norm_position == "pre" else [None, False])),
+            "activation": draw(st.sampled_from(["relu", "relu", "gelu", "swiglu"])),
+            "positions": draw(st.sampled_from(["sinusoidal", "sinusoidal-table", "learned", "none"])),
+            "max_positions": 40,
+            "bias": draw(st.booleans() | st.fixed_dictionaries({"norm": st.booleans(), "attention": st.booleans()})),
+            "output_bias": draw(st.booleans()),
+            "tied": draw(st.sampled_from(["all", "decoder", "none"])),
+            "embedding_scale": draw(st.booleans()),
+        }
+    )
+
+
+def built(config: ModelConfig) -> Transformer:
+    """In fp32, with numbers that fp64 has, too."""
+    torch.manual_seed(0)
+    return stirred(build_model(config, source_vocab=VOCAB, target_vocab=VOCAB)).float()
+
+
+def compiled(model: Transformer) -> Prepared:
+    prepared = Prepared(model, compiled=True)
+    assert prepared.is_compiled
+    return prepared
+
+
+@settings(max_examples=60)
+@given(st.data())
+def test_beams_that_branch_and_die_see_exactly_their_own_past(data: st.DataObject) -> None:
+    """Random parents, widths, ends and departures, of few rows and of many; what was never written to is no number."""
+    draw = data.draw
+    model = built(draw(suiting()))
+    truth = copy.deepcopy(model).double()
+    in_bf16 = draw(st.booleans())
+    if in_bf16:
+        model.compute_in(torch.bfloat16, training=False)
+    gains = draw(st.booleans())
+    with patch.object(products, "_gains_in_fp32", lambda: gains):
+        (prepared := compiled(model)).lay_out()
+    n, length = draw(st.sampled_from([1, 3, 9])), draw(st.integers(1, 40))
+    source = torch.randint(4, VOCAB, (n, length), generator=torch.Generator().manual_seed(length))
+    real = torch.tensor([length, *(draw(st.integers(1, length)) for _ in range(n - 1))])
+    only = draw(st.sampled_from([None, torch.tensor([0, 2, 3, 11, 7])]))
+    state, histories = prepared.start(source, real, only), torch.zeros(n, 1, 0, dtype=torch.int64)
+    parents = torch.zeros(n, 1, dtype=torch.int64)
+    for step in range(draw(st.integers(2, 6))):
+        if step:
+            width = draw(st.sampled_from([1, 2, 3, 30]))
+            living = [(row >= 0).nonzero().flatten().tolist() for row in parents]
+            parents = torch.tensor([[draw(st.sampled_from([-1, *there])) for _ in range(width)] for there in living])
+            state.reorder(parents)
+        tokens = torch.randint(4, VOCAB, parents.shape, generator=torch.Generator().manual_seed(step))
+        moved = histories.gather(1, parents.clamp(min=0)[:, :, None].expand(-1, -1, histories.size(2)))
+        histories = torch.cat((moved, tokens[:, :, None]), dim=2)
+        if not (parents >= 0).any():
+            break
+        state.past_PLBGNK[..., state.end :, :] = torch.nan
+        found = prepared.step(tokens[parents >= 0], state)
+        sentences = (parents >= 0).nonzero()[:, 0]
+        wanted = truth.project(truth(source[sentences], real[sentences], histories[parents >= 0])[:, -1])
+        wanted = wanted if only is None else wanted[:, only]
+        if in_bf16:
+            assert (found - wanted).abs().mean() < 0.05 * (1 + wanted.std(unbiased=False))
+        else:
+            torch.testing.assert_close(found.double(), wanted, rtol=1e-4, atol=1e-4)
+        if len(real) > 1 and draw(st.booleans()):
+            stay = torch.tensor(sorted(draw(st.sets(st.integers(0, len(real) - 1), min_size=1))))
+            state.keep(stay)
+            source, real, histories, parents = source[stay], real[stay], histories[stay], parents[stay]
+            if not (parents >= 0).any():
+                break
+
+
+@settings(max_examples=30)
+@given(config=suiting(), n=st.integers(2, FEW), in_bf16=st.booleans(), threads=st.integers(1, 3))
+def test_no_bit_of_a_row_depends_on_others_or_on_threads(
+    config: ModelConfig, n: int, in_bf16: bool, threads: int
+) -> None:
+    model = built(config)
+    if in_bf16:
+        model.compute_in(torch.bfloat16, training=False)
+    few, before = FewRows(model, model.dtype or torch.float32), torch.get_num_threads()
+    source = torch.randint(4, VOCAB, (n, 5), generator=torch.Generator().manual_seed(n))
+
+    def stepped(rows: slice) -> Tensor:
+        state = few.start(source[rows], torch.full((len(source[rows]),), 5))
+        return torch.stack([few.step(tokens[rows], state) for tokens in (source[:, 0], source[:, 1])], dim=1)
+
+    try:
+        torch.set_num_threads(threads)
+        together = stepped(slice(None))
+        torch.set_num_threads(1)
+        alone = torch.cat([stepped(slice(row, row + 1)) for row in range(n)])
+    finally:
+        torch.set_num_threads(before)
+    if few.is_whole:
+        assert torch.equal(together, alone)
+    else:  # a gate or an activation of PyTorch's, which knows how many there are
+        torch.testing.assert_close(together, alone)
+
+
+@settings(max_examples=60)
+@given(
+    sizes=st.tuples(st.integers(1, 20), st.integers(1, 70), st.integers(1, 150)),
+    rounded=st.booleans(),
+    has_bias=st.booleans(),
+)
+def test_panels_are_a_linear_layer(sizes: tuple[int, int, int], rounded: bool, has_bias: bool) -> None:
+    rows, inputs, outputs = sizes
+    torch.manual_seed(rows)
+    x_RI, weight_OI, bias_O = torch.randn(rows, inputs), torch.randn(outputs, inputs), torch.randn(outputs)
+    panels = Panels(weight_OI, bias_O if has_bias else None, rounded=rounded)
+    exact = (weight_OI.bfloat16() if rounded else weight_OI).double()
+    wanted = x_RI.double() @ exact.t() + (bias_O.double() if has_bias else 0)
+    torch.testing.assert_close(panels(x_RI).double(), wanted, rtol=1e-5, atol=1e-4)
+    torch.testing.assert_close(panels.rectified(x_RI).double(), wanted.relu(), rtol=1e-5, atol=1e-4)
+    torch.testing.assert_close(panels.onto(torch.ones(rows, outputs), x_RI).double(), 1 + wanted, rtol=1e-5, atol=1e-4)
+    assert panels.panels.size(0) == -(-outputs // panel_width())
+
+
+def test_what_is_no_number_stays_none() -> None:
+    model = built(ModelConfig(d_model=16, n_heads=1, d_ff=8, n_layers=1))
+    with torch.no_grad():
+        model.decoder.layers[0].feed_forward.up.weight[3, 3] = torch.nan
+    for rows in (1, FEW + 1):
+        prepared = compiled(model)
+        state = prepared.start(SOURCE[:1].repeat(rows, 1), LENGTHS[:1].repeat(rows))
+        assert prepared.step(TARGET[:1, 0].repeat(rows), state).isnan().all()
+
+
+@settings(max_examples=100)
+@given(st.data())
+def test_the_likeliest_are_those_of_a_sorted_row(data: st.DataObject) -> None:
+    """With ties, which bf16 abounds in, and what is banned, impossible or no number."""
+    draw = data.draw
+    torch.manual_seed(draw(st.integers(0, 999)))
+    rows, width = draw(st.integers(1, 4)), draw(st.integers(1, 300))
+    n = draw(st.integers(1, min(64, width)))
+    dtype = draw(st.sampled_from([torch.float32, torch.bfloat16]))
+    logits_RV = (draw(st.sampled_from([0.01, 3.0, 90.0])) * torch.randn(rows, width)).to(dtype)
+    logits_RV[torch.rand(rows, width) < draw(st.sampled_from([0.0, 0.5]))] = -torch.inf
+    logits_RV[:, draw(st.integers(0, width - 1))] = 1.0  # one at least is possible
+    banned = torch.tensor(sorted(draw(st.sets(st.integers(0, width - 1), max_size=5))), dtype=torch.int64)
+    spoiled = draw(st.sampled_from([None, torch.nan, torch.inf]))
+    if spoiled is not None:
+        logits_RV[0, draw(st.integers(0, width - 1))] = spoiled
+
+    logp_RN, ids_RN = likeliest(logits_RV, n, banned)
+    wanted_RV = logits_RV.double().log_softmax(-1).index_fill(1, banned, -torch.inf)
+    wanted_RN, order_RN = wanted_RV.sort(dim=-1, descending=True, stable=True)
+    for row in range(rows):
+        if row == 0 and spoiled is not None:
+            assert logp_RN[0].isnan().all()
+            continue
+        torch.testing.assert_close(logp_RN[row], wanted_RN[row, :n], rtol=1e-6, atol=1e-6)
+        possible = wanted_RN[row, :n] > -torch.inf
+        assert torch.equal(ids_RN[row][possible], order_RN[row, :n][possible])
+
+
+@settings(max_examples=60)
+@given(config=configs())
+def test_whatever_is_chosen_it_is_stepped_in_one_way_or_the_other(config: ModelConfig) -> None:
+    model = built(config)
+    prepared = Prepared(model, compiled=True)
+    assert prepared.is_compiled is isinstance(prepared.for_many, CompiledForm) is suits(model)
+    wanted = model.project(model(SOURCE, LENGTHS, TARGET))
+    state = prepared.start(SOURCE, LENGTHS)
+    found = torch.stack([prepared.step(tokens, state) for tokens in TARGET.T], dim=1)
+    torch.testing.assert_close(found, wanted, rtol=1e-3, atol=1e-4)
+    assert state.compiled is prepared.is_compiled
+
+
+@pytest.mark.parametrize(
+    "options",
+    [
+        {"positions": "rotary"},
+        {"positions": {"encoder": "rotary", "decoder": "learned"}},
+        {"qk_norm": True},
+        {"norm": "rms-norm"},
+        {"n_heads": 4},
+        {"norm_position": "post", "final_norm": True},
+    ],
+)
+def test_what_it_has_no_code_for_is_stepped_as_without(options: dict[str, Any]) -> None:
+    shape = {"d_model": 32, "n_heads": 2, "d_ff": 24, "n_layers": 1}
+    assert suits(built(ModelConfig.model_validate(shape)))
+    assert not suits(built(ModelConfig.model_validate({**shape, **options})))
+
+
+def test_in_fp64_it_is_stepped_as_without() -> None:
+    model = built(ModelConfig(d_model=16, n_heads=1, d_ff=8, n_layers=1))
+    assert not suits(copy.deepcopy(model).double())
+    assert not suits(model.compute_in(torch.float64, training=False))
+
+
+def test_whoever_wants_no_compiled_code_gets_none() -> None:
+    prepared = Prepared(built(ModelConfig(d_model=16, n_heads=1, d_ff=8, n_layers=1)))
+    assert type(prepared.for_many) is type(prepared.for_few) is forms.Form
+    assert not prepared.start(SOURCE, LENGTHS).compiled

@@ -1,0 +1,245 @@
+"""Steps of a search by cpp/steps.cpp: of many rows all that is between two products is one call, of few rows the whole.
+
+R rows (beams of all sentences, and what products want behind them), D d_model, V vocabulary, X any features
+"""
+
+from __future__ import annotations
+
+import ctypes
+from collections.abc import Iterator, Sequence
+from functools import partial
+from itertools import cycle
+
+import torch
+from torch import Tensor, get_num_threads, nn
+
+from transformer_cli.model.blocks import PreNorm
+from transformer_cli.model.compiled import GRAIN, run
+from transformer_cli.model.forms import HALVES, CrossLayer, Form
+from transformer_cli.model.positions import PositionEncoding
+from transformer_cli.model.products import Matrix, Panels, Product
+from transformer_cli.model.steps import Steps
+from transformer_cli.model.transformer import Decoder, Encoder, Transformer
+
+FEW = 8
+"""Rows whose products are fastest by Panels, however long it takes to read the weights."""
+
+
+def suits(model: Transformer) -> bool:
+    """Whether it can be stepped so: in fp32, or for products in bf16; rows and heads fill registers, and keys stay as
+    they are."""
+    config, weight = model.config, model.output.weight
+    positions = model.encoder.positions, model.decoder.positions
+    dtype = model.dtype or weight.dtype
+    return (
+        weight.device.type == "cpu"
+        and all(parameter.dtype == torch.float32 for parameter in model.parameters())
+        and dtype in (torch.float32, *HALVES)
+        and not (config.qk_norm or any(one.relates for one in positions) or config.norm != "layer-norm")
+        and (config.norm_position == "pre" or not config.ends_in_norm)
+        and all(type(one).rotate is PositionEncoding.rotate for one in positions)
+        and config.head_width % GRAIN == config.d_model % GRAIN == 0
+    )
+
+
+class CompiledForm(Form):
+    """For many rows, which stay in fp32; what products take and give is in `between`, but for those of the source."""
+
+    grain = GRAIN
+
+    def __init__(self, model: Transformer, dtype: torch.dtype, *, few: bool = False) -> None:
+        super().__init__(model, dtype, few=few, compiled=True)
+        self.folds = False  # a single sentence is read as others are
+        self.between = torch.bfloat16 if self.rounds and not few else torch.float32
+        self.joints = list(_joints(model.decoder, [self.between] * 3))
+        self.encoder_joints = list(_joints(model.encoder, [torch.float32, self.between]))
+
+    def start(self, source_BS: Tensor, source_lengths_B: Tensor) -> Steps:
+        state = super().start(source_BS, source_lengths_B)
+        state.compiled = True
+        return state
+
+    def encode(self, source_BS: Tensor, source_lengths_B: Tensor) -> Tensor:
+        x_RD = self.embed(self.source, self.encoder_positions.add, source_BS)
+        shape = self._of_source(source_lengths_B, source_BS.numel(), len(x_RD), source_BS.size(1))
+        context_RX = x_RD.new_empty(len(x_RD), self.n_heads * self.d_head)
+        joints, added_RD = iter(self.encoder_joints), None
+        for layer in self.encoder:
+            heads_RX = layer.query_key_value(next(joints)(x_RD, added_RD))
+            run("attend_within", torch.float32, ctypes.addressof(shape), heads_RX, context_RX)
+            added_RD = layer.down(layer.inner(next(joints)(x_RD, layer.output(context_RX))))
+        return next(joints)(x_RD, added_RD)
+
+    def _remember(
+        self,
+        layer: CrossLayer,
+        memory_RD: Tensor,
+        length: int,
+        lengths_B: Tensor,
+        keys_BGKS: Tensor,
+        values_BGSK: Tensor,
+    ) -> None:
+        at, key_value_RX = self._of_source(lengths_B, 0, 0, keys_BGKS.size(3)), layer.remember(memory_RD)
+        run("remember", torch.float32, ctypes.addressof(at), key_value_RX, keys_BGKS, values_BGSK, length)
+
+    def _of_source(self, lengths_B: Tensor, n_rows: int, n_padded: int, length: int) -> _Step:
+        return _Step(
+            rows=n_rows,
+            padded=n_padded,
+            sentences=len(lengths_B),
+            heads=self.n_groups,
+            sharing=self.n_heads // self.n_groups,
+            features=self.d_head,
+            source=length,
+            lengths=_place(lengths_B, torch.int64),
+            threads=get_num_threads(),
+        )
+
+    def step(self, tokens_R: Tensor, state: Steps) -> Tensor:
+        n = len(tokens_R)
+        x_RD, shape = self._begun(tokens_R, state)
+        at, keys, values = ctypes.addressof(shape), *state.past_PLBGNK
+        context_RX = x_RD.new_empty(len(x_RD), self.n_heads * self.d_head, dtype=self.between)
+        joints, added_RD = iter(self.joints), None
+        for number, layer in enumerate(self.decoder):
+            heads_RX = layer.query_key_value(next(joints)(x_RD, added_RD))
+            run("attend_past", self.between, at, heads_RX, keys[number], values[number], context_RX)
+            query_RX = layer.query(next(joints)(x_RD, layer.output(context_RX)))
+            memory = state.memory_keys_LBGKS[number], state.memory_values_LBGSK[number]
+            run("attend_source", self.between, at, query_RX, *memory, context_RX)
+            added_RD = layer.down(layer.inner(next(joints)(x_RD, layer.cross_output(context_RX))))
+        logits_RV = self._projection(state)(next(joints)(x_RD, added_RD))
+        state.exact = self._exact(x_RD[:n], state.only_U)
+        return logits_RV if len(logits_RV) == n else logits_RV[:n]
+
+    def _begun(self, tokens_R: Tensor, state: Steps) -> tuple[Tensor, _Step]:
+        """Rows as the first layer is given them, and what is the same for all layers."""
+        add = partial(self.decoder_positions.add, offset=state.position)
+        x_RD = self.embed(self.target, add, tokens_R.view(-1, 1))
+        state.make_room()
+        return x_RD, _Step(
+            rows=len(tokens_R),
+            padded=len(x_RD),
+            sentences=state.taken_BW.size(0),
+            places=state.taken_BW.size(1),
+            heads=self.n_groups,
+            sharing=self.n_heads // self.n_groups,
+            features=self.d_head,
+            keys=state.end,
+            room=state.past_PLBGNK.size(4),
+            start=state.start,
+            hidden_room=state.hidden_BWN.size(2),
+            source=state.memory_keys_LBGKS.size(4),
+            place_of=_place(state.places_R, torch.int64),
+            lengths=_place(state.lengths_B, torch.int64),
+            hidden=_place(state.hidden_BWN) if state.end > state.position else None,
+            threads=get_num_threads(),
+        )
+
+
+class FewRows(CompiledForm):
+    """For few rows, all in fp32 but for the weights of layers, where others are rounded, too."""
+
+    def __init__(self, model: Transformer, dtype: torch.dtype) -> None:
+        super().__init__(model, dtype, few=True)
+        self.is_whole = model.config.activation == "relu"
+        if self.is_whole:
+            self._describe(model)
+
+    def step(self, tokens_R: Tensor, state: Steps) -> Tensor:
+        if not self.is_whole:
+            return super().step(tokens_R, state)
+        x_RD, shape = self._begun(tokens_R, state)
+        project = self._projection(state)
+        assert isinstance(project, Panels)
+        logits_RV = x_RD.new_empty(len(x_RD), project.matrix.outputs)
+        memory = state.memory_keys_LBGKS, state.memory_values_LBGSK
+        places = [ctypes.addressof(one) for one in (shape, self.all, project.matrix)]
+        run("step", torch.float32, *places, x_RD, *state.past_PLBGNK, *memory, logits_RV)
+        state.exact = None
+        return logits_RV
+
+    def _describe(self, model: Transformer) -> None:
+        layers = []
+        for number, layer in enumerate(self.decoder):
+            joints = [joint.at for joint in self.joints[3 * number : 3 * number + 3]]
+            attention = layer.query_key_value, layer.output, layer.query, layer.cross_output
+            matrices = [_matrix(product) for product in (*attention, layer.up, layer.down)]
+            layers.append(_Layer((_Joint * 3)(*joints), *matrices))
+        self.layers = (_Layer * len(layers))(*layers)
+        depth, inner = len(layers), max((layer.up.outputs for layer in layers), default=0)
+        self.all = _Layers(ctypes.addressof(self.layers), depth, model.config.d_model, inner, self.joints[-1].at)
+
+
+class Joint:
+    """A residual connection between two sublayers, with the norm that is there."""
+
+    def __init__(self, norm: nn.Module, dtype: torch.dtype, *, replaces: bool) -> None:
+        """dtype: of what goes on. replaces: what is normalised takes the place of the sum, too."""
+        weight, bias, eps = None, None, 0.0
+        if isinstance(norm, nn.LayerNorm):
+            weight, bias, eps = norm.weight.detach(), None if norm.bias is None else norm.bias.detach(), norm.eps
+        self.dtype, self.norm = dtype, (weight, bias)
+        self.at = _Joint(_place(weight), _place(bias), eps, replaces)
+
+    def __call__(self, x_RD: Tensor, added_RD: Tensor | None) -> Tensor:
+        """Adds to x in place; returns what the next sublayer is given."""
+        made_RD = torch.empty_like(x_RD, dtype=self.dtype)
+        is_rounded = added_RD is not None and added_RD.dtype == torch.bfloat16
+        sizes = *x_RD.shape, is_rounded, get_num_threads()
+        run("join", self.dtype, ctypes.addressof(self.at), x_RD, added_RD, made_RD, *sizes)
+        return made_RD
+
+
+def _joints(stack: Encoder | Decoder, dtypes: Sequence[torch.dtype]) -> Iterator[Joint]:
+    """Before each sublayer, and behind the last. dtypes: of what is given to those of a layer."""
+    residuals = [residual for layer in stack.layers for residual in layer.residuals]  # type: ignore[union-attr]
+    is_pre = all(isinstance(residual, PreNorm) for residual in residuals)
+    norms = [residual.norm for residual in residuals]
+    for norm, dtype in zip(norms if is_pre else [nn.Identity(), *norms[:-1]], cycle(dtypes)):
+        yield Joint(norm, dtype, replaces=not is_pre)
+    yield Joint(stack.norm if is_pre else norms[-1], dtypes[0], replaces=True)
+
+
+def _matrix(product: Product) -> Matrix:
+    assert isinstance(product, Panels)
+    return product.matrix
+
+
+def _place(x: Tensor | None, dtype: torch.dtype = torch.float32) -> int | None:
+    assert x is None or (x.dtype == dtype and x.is_contiguous()), (x.dtype, x.stride())
+    return None if x is None else x.data_ptr()
+
+
+class _Step(ctypes.Structure):
+    """Step in steps.cpp."""
+
+    _fields_ = (
+        *((name, ctypes.c_int64) for name in ("rows", "padded", "sentences", "places", "heads", "sharing", "features")),
+        *((name, ctypes.c_int64) for name in ("keys", "room", "start", "hidden_room", "source")),
+        *((name, ctypes.c_void_p) for name in ("place_of", "lengths", "hidden")),
+        ("threads", ctypes.c_int64),
+    )
+
+
+class _Joint(ctypes.Structure):
+    _fields_ = (
+        *((name, ctypes.c_void_p) for name in ("weight", "bias")),
+        ("eps", ctypes.c_float),
+        ("replaces", ctypes.c_int32),
+    )
+
+
+class _Layer(ctypes.Structure):
+    _fields_ = (
+        ("joints", _Joint * 3),
+        *((name, Matrix) for name in ("query_key_value", "output", "query", "cross_output", "up", "down")),
+    )
+
+
+class _Layers(ctypes.Structure):
+    _fields_ = (
+        ("layers", ctypes.c_void_p),
+        *((name, ctypes.c_int64) for name in ("depth", "width", "inner")),
+        ("last", _Joint),
+    )

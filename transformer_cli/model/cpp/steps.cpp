@@ -1,0 +1,389 @@
+// A step of a search: all of it for few rows, and for many what is between its products. compiled_steps.py calls it.
+//
+// A row is a beam; sentences have `places` places for beams each, K features of a head. No row knows of another, and the
+// order of sums is the same wherever it stands: neither neighbours nor threads change a bit.
+
+#include <algorithm>
+#include <cmath>
+#include <vector>
+
+#include <omp.h>
+
+#include "registers.h"
+
+namespace {
+
+struct Step {
+    int64_t rows, padded;                      // of beams; with those behind them
+    int64_t sentences, places;
+    int64_t heads, sharing, features;  // heads of keys and values; of queries, which share one of them
+    int64_t keys, room, start;                 // cached so far, and for how many there is room; where the newest begin
+    int64_t hidden_room;                       // numbers from one place to the next in what is hidden
+    int64_t source;                            // longest of a sentence, as memory has it
+    const int64_t *place_of;                   // of each row; none where each place has one
+    const int64_t *lengths;                    // of each source
+    const float *hidden;                       // 0 where a place sees a key; none where it sees all
+    int64_t threads;
+
+    long place(long row) const { return place_of ? place_of[row] : row; }
+    long queries() const { return heads * sharing * features; }
+};
+
+inline float dot(const float *a, const float *b, int K) {
+    vec total = vec{};
+    for (int x = 0; x < K; x += W) total += load(a + x) * load(b + x);
+    return added(total);
+}
+
+// Scores of n keys become their weights; behind them there is room for a register.
+inline void softmax(float *scores, int n) {
+    float most = -INFINITY;
+    for (int j = 0; j < n; j++) most = std::max(most, scores[j]);
+    for (int j = n; j % W; j++) scores[j] = -INFINITY;
+    vec total = vec{};
+    for (int j = 0; j < n; j += W) {
+        const vec e = exponential(load(scores + j) - most);
+        total += e;
+        store(scores + j, e);
+    }
+    const float share = 1 / added(total);
+    for (int j = 0; j < n; j += W) store(scores + j, load(scores + j) * share);
+}
+
+template <typename T>
+inline void average(T *to, const float *weights, const float *values, long step, const int32_t *which, int n, int K) {
+    for (int x = 0; x < K; x += W) {
+        vec total = vec{};
+        for (int j = 0; j < n; j++) total += weights[j] * load(values + (which ? which[j] : j) * step + x);
+        store(to + x, total);
+    }
+}
+
+// What a thread works in.
+struct Room {
+    std::vector<int32_t> own;  // keys that a row sees, so many
+    std::vector<float> scores, query;
+    long row = -1;
+    int n = 0;
+
+    explicit Room(const Step &at) : own(at.keys), scores(std::max(at.keys, at.source) + W), query(at.features) {}
+
+    void see(const Step &at, long of_row) {
+        if (row == of_row) return;
+        row = of_row, n = 0;
+        const float *hidden = at.hidden ? at.hidden + at.place(row) * at.hidden_room : nullptr;
+        for (int j = 0; j < at.keys; j++)
+            if (!hidden || hidden[j] == 0) own[n++] = j;
+    }
+};
+
+// A row's head of keys and values: they are written, (B, heads, room, K), and read by the beams whose past they are.
+template <typename T>
+void attend_past(const Step &at, long row, long head, const T *query_key_value, float *keys, float *values, T *context,
+                 Room &room) {
+    const int K = at.features;
+    const long place = at.place(row), queries = at.queries();
+    const T *from = query_key_value + row * (queries + 2 * at.heads * K);
+    const long first = (place / at.places * at.heads + head) * at.room * K;
+    const long newest = first + (at.start + place % at.places) * K;
+    room.see(at, row);
+    const int n = room.n;
+    for (int x = 0; x < K; x += W) {
+        store(keys + newest + x, load(from + queries + head * K + x));
+        store(values + newest + x, load(from + queries + (at.heads + head) * K + x));
+    }
+    const float scale = 1 / std::sqrt((float)K);
+    for (long mine = head * at.sharing; mine < (head + 1) * at.sharing; mine++) {
+        for (int x = 0; x < K; x += W) store(room.query.data() + x, load(from + mine * K + x) * scale);
+        for (int j = 0; j < n; j++) room.scores[j] = dot(room.query.data(), keys + first + (long)room.own[j] * K, K);
+        softmax(room.scores.data(), n);
+        average(context + row * queries + mine * K, room.scores.data(), values + first, K, room.own.data(), n, K);
+    }
+}
+
+// The same to keys (B, heads, K, source) and values (B, heads, source, K) of the source.
+template <typename T>
+void attend_source(const Step &at, long row, long head, const T *query, const float *keys, const float *values,
+                   T *context, Room &room) {
+    const int K = at.features;
+    const long sentence = at.place(row) / at.places, first = (sentence * at.heads + head) * at.source * K;
+    const int n = at.lengths[sentence];
+    const float scale = 1 / std::sqrt((float)K);
+    for (long mine = head * at.sharing; mine < (head + 1) * at.sharing; mine++) {
+        const T *own = query + row * at.queries() + mine * K;
+        for (int j = 0; j < n; j += W) {
+            vec total = vec{};
+            for (int x = 0; x < K; x++) total += one(own + x) * load(keys + first + (long)x * at.source + j);
+            store(room.scores.data() + j, total * scale);
+        }
+        softmax(room.scores.data(), n);
+        average(context + row * at.queries() + mine * K, room.scores.data(), values + first, K, nullptr, n, K);
+    }
+}
+
+// A sentence's head: each of its positions to all of them, from rows of queries, keys and values, `source` for each.
+void attend_within(const Step &at, long sentence, long head, const float *query_key_value, float *context, Room &room) {
+    const int K = at.features, n = at.lengths[sentence];
+    const long queries = at.queries(), width = queries + 2 * at.heads * K, first = sentence * at.source;
+    const float *keys = query_key_value + first * width + queries + head * K, *values = keys + at.heads * K;
+    const float scale = 1 / std::sqrt((float)K);
+    for (long mine = head * at.sharing; mine < (head + 1) * at.sharing; mine++)
+        for (long i = 0; i < at.source; i++) {
+            float *to = context + (first + i) * queries + mine * K;
+            if (i >= n) {
+                std::fill_n(to, K, 0.0f);
+                continue;
+            }
+            const float *query = query_key_value + (first + i) * width + mine * K;
+            for (int j = 0; j < n; j++) room.scores[j] = dot(query, keys + j * width, K) * scale;
+            softmax(room.scores.data(), n);
+            average(to, room.scores.data(), values, width, nullptr, n, K);
+        }
+}
+
+// Rows of keys and values, `length` for each sentence, to what attend_source reads.
+void remember(const Step &at, long sentence, long head, const float *key_value, float *keys, float *values, long length) {
+    const int K = at.features;
+    const long first = (sentence * at.heads + head) * at.source * K;
+    for (long i = 0; i < at.lengths[sentence]; i++) {
+        const float *from = key_value + (sentence * length + i) * 2 * at.heads * K + head * K;
+        for (int x = 0; x < K; x++) keys[first + x * at.source + i] = from[x];
+        std::copy(from + at.heads * K, from + (at.heads + 1) * K, values + first + i * K);
+    }
+}
+
+struct Joint {
+    const float *weight, *bias;  // of a norm; none where there is none
+    float eps;
+    int32_t replaces;  // whether what is normalised takes the place of the sum, too
+};
+
+// x + more, and its norm.
+template <typename M, typename T>
+void join(const Joint &by, float *x, const M *more, T *output, long D) {
+    vec total = vec{};
+    for (long d = 0; d < D; d += W) {
+        const vec sum = more ? load(x + d) + load(more + d) : load(x + d);
+        total += sum;
+        store(x + d, sum);
+        if (!by.weight) store(output + d, sum);
+    }
+    if (!by.weight) return;
+    const float mean = added(total) / D;
+    vec squares = vec{}, left = vec{};
+    for (long d = 0; d < D; d += W) {
+        const vec apart = load(x + d) - mean;
+        left += apart;
+        squares += apart * apart;
+    }
+    const float rest = added(left) / D, scale = 1 / std::sqrt(added(squares) / D - rest * rest + by.eps);
+    for (long d = 0; d < D; d += W) {
+        const vec standard = (load(x + d) - mean - rest) * scale * load(by.weight + d);
+        const vec made = by.bias ? standard + load(by.bias + d) : standard;
+        store(output + d, made);
+        if (by.replaces) store(x + d, made);
+    }
+}
+
+template <typename M, typename T>
+void join_rows(const Joint &by, float *x, const M *more, T *output, long rows, long D, int threads) {
+#pragma omp parallel for schedule(static) num_threads(threads)
+    for (long i = 0; i < rows; i++) join(by, x + i * D, more ? more + i * D : nullptr, output + i * D, D);
+}
+
+// Heads of rows, or of sentences.
+template <typename Each>
+void each_head(const Step &at, long n, Each each) {
+#pragma omp parallel num_threads(at.threads)
+    {
+        Room room(at);
+#pragma omp for schedule(static)
+        for (long unit = 0; unit < n * at.heads; unit++) each(unit / at.heads, unit % at.heads, room);
+    }
+}
+
+// Zeros behind the last row.
+template <typename T>
+void clear(const Step &at, T *to) {
+    std::fill(to + at.rows * at.queries(), to + at.padded * at.queries(), T{});
+}
+
+constexpr int REGISTERS = 4, PANEL = REGISTERS * W, FEW = 8;
+
+// W^T in panels of so many columns, filled up with zeros: (panels, inputs, PANEL).
+struct Matrix {
+    const void *panels;  // in bf16 where it is rounded
+    const float *bias;
+    int64_t inputs, outputs, is_rounded;
+};
+
+// N registers of a panel, of R rows. Whatever R and N are, sums are in the same order.
+template <int R, int N, typename T>
+inline void multiply(const Matrix &by, const T *weights, const float *x, float *made) {
+    vec sums[R][N];
+    for (auto &row : sums)
+        for (vec &sum : row) sum = vec{};
+    for (long i = 0; i < by.inputs; i++, weights += PANEL)
+        for (int k = 0; k < N; k++) {
+            const vec weight = load(weights + k * W);
+            for (int r = 0; r < R; r++) sums[r][k] += x[r * by.inputs + i] * weight;
+        }
+    for (int r = 0; r < R; r++)
+        for (int k = 0; k < N; k++) store(made + r * PANEL + k * W, sums[r][k]);
+}
+
+template <int R, typename T>
+inline void multiply(const Matrix &by, const float *x, float *y, long panel, float least) {
+    constexpr int N = R * 4 <= FREE ? 4 : R * 2 <= FREE ? 2 : 1;  // of REGISTERS
+    float made[R * PANEL];
+    for (int k = 0; k < REGISTERS; k += N)
+        multiply<R, N>(by, (const T *)by.panels + panel * by.inputs * PANEL + k * W, x, made + k * W);
+    const long first = panel * PANEL, width = std::min<long>(PANEL, by.outputs - first);
+    for (int r = 0; r < R; r++)
+        for (long o = 0; o < width; o++) {
+            const float sum = by.bias ? made[r * PANEL + o] + by.bias[first + o] : made[r * PANEL + o];
+            y[r * by.outputs + first + o] = sum < least ? least : sum;
+        }
+}
+
+template <typename T>
+void multiply(const Matrix &by, const float *x, float *y, long rows, long panel, float least) {
+    switch (rows) {
+        case 1: return multiply<1, T>(by, x, y, panel, least);
+        case 2: return multiply<2, T>(by, x, y, panel, least);
+        case 3: return multiply<3, T>(by, x, y, panel, least);
+        case 4: return multiply<4, T>(by, x, y, panel, least);
+        case 5: return multiply<5, T>(by, x, y, panel, least);
+        case 6: return multiply<6, T>(by, x, y, panel, least);
+        case 7: return multiply<7, T>(by, x, y, panel, least);
+        default: return multiply<8, T>(by, x, y, panel, least);
+    }
+}
+
+// A thread's part of x W^T + b, and of that nothing below `least`.
+void multiply(const Matrix &by, const float *x, float *y, long rows, float least) {
+    const long panels = (by.outputs + PANEL - 1) / PANEL, n = omp_get_num_threads(), me = omp_get_thread_num();
+    for (long panel = panels * me / n; panel < panels * (me + 1) / n; panel++)
+        for (long row = 0; row < rows; row += FEW) {
+            const long so_many = std::min<long>(FEW, rows - row);
+            const float *from = x + row * by.inputs;
+            float *to = y + row * by.outputs;
+            if (by.is_rounded)
+                multiply<uint16_t>(by, from, to, so_many, panel, least);
+            else
+                multiply<float>(by, from, to, so_many, panel, least);
+        }
+}
+
+struct Layer {
+    Joint joints[3];
+    Matrix query_key_value, output, query, cross_output, up, down;
+};
+
+struct Layers {
+    const Layer *layers;
+    int64_t depth, width, inner;
+    Joint last;
+};
+
+// All of a step. x becomes what logits are made of.
+void step(const Step &at, const Layers &all, const Matrix &table, float *x, float *keys, float *values,
+          const float *memory_keys, const float *memory_values, float *logits) {
+    const long D = all.width, queries = at.queries(), units = at.rows * at.heads;
+    const long cached = at.sentences * at.heads * at.room * at.features;
+    const long remembered = at.sentences * at.heads * at.source * at.features;
+    std::vector<float> heads(at.rows * (queries + 2 * at.heads * at.features)), context(at.rows * queries);
+    std::vector<float> made(at.rows * D), inner(at.rows * all.inner);
+#pragma omp parallel num_threads(at.threads)
+    {
+        Room room(at);
+        std::vector<float> own(x, x + at.rows * D), entered(at.rows * D);  // each thread has all rows
+        const float *more = nullptr;
+        auto enter = [&](const Joint &by) {
+            for (long i = 0; i < at.rows; i++)
+                join(by, own.data() + i * D, more ? more + i * D : nullptr, entered.data() + i * D, D);
+            more = made.data();
+        };
+        auto product = [&](const Matrix &by, const float *from, float *to, float least) {
+            multiply(by, from, to, at.rows, least);
+#pragma omp barrier
+        };
+        for (long l = 0; l < all.depth; l++) {
+            const Layer &layer = all.layers[l];
+            enter(layer.joints[0]);
+            product(layer.query_key_value, entered.data(), heads.data(), -INFINITY);
+#pragma omp for schedule(static)
+            for (long unit = 0; unit < units; unit++)
+                attend_past(at, unit / at.heads, unit % at.heads, heads.data(), keys + l * cached, values + l * cached,
+                            context.data(), room);
+            product(layer.output, context.data(), made.data(), -INFINITY);
+            enter(layer.joints[1]);
+            product(layer.query, entered.data(), heads.data(), -INFINITY);
+#pragma omp for schedule(static)
+            for (long unit = 0; unit < units; unit++)
+                attend_source(at, unit / at.heads, unit % at.heads, heads.data(), memory_keys + l * remembered,
+                              memory_values + l * remembered, context.data(), room);
+            product(layer.cross_output, context.data(), made.data(), -INFINITY);
+            enter(layer.joints[2]);
+            product(layer.up, entered.data(), inner.data(), 0);
+            product(layer.down, inner.data(), made.data(), -INFINITY);
+        }
+        enter(all.last);
+        product(table, entered.data(), logits, -INFINITY);
+#pragma omp single
+        std::copy(own.begin(), own.end(), x);
+    }
+}
+
+}  // namespace
+
+extern "C" int64_t panel_width() { return PANEL; }
+
+extern "C" void attend_within_fp32(const Step &at, const float *query_key_value, float *context) {
+    clear(at, context);
+    each_head(at, at.sentences, [&](long sentence, long head, Room &room) {
+        attend_within(at, sentence, head, query_key_value, context, room);
+    });
+}
+
+extern "C" void remember_fp32(const Step &at, const float *key_value, float *keys, float *values, int64_t length) {
+    each_head(at, at.sentences, [&](long sentence, long head, Room &) {
+        remember(at, sentence, head, key_value, keys, values, length);
+    });
+}
+
+extern "C" void product_fp32(const Matrix &by, const float *x, float *y, int64_t rows, int threads) {
+#pragma omp parallel num_threads(threads)
+    multiply(by, x, y, rows, -INFINITY);
+}
+
+extern "C" void step_fp32(const Step &at, const Layers &all, const Matrix &table, float *x, float *keys, float *values,
+                          const float *memory_keys, const float *memory_values, float *logits) {
+    step(at, all, table, x, keys, values, memory_keys, memory_values, logits);
+}
+
+#define FOR(T, NAME)                                                                                                   \
+    extern "C" void attend_past_##NAME(const Step &at, const T *query_key_value, float *keys, float *values,           \
+                                       T *context) {                                                                   \
+        clear(at, context);                                                                                            \
+        each_head(at, at.rows, [&](long row, long head, Room &room) {                                                           \
+            attend_past(at, row, head, query_key_value, keys, values, context, room);                                  \
+        });                                                                                                            \
+    }                                                                                                                  \
+    extern "C" void attend_source_##NAME(const Step &at, const T *query, const float *keys, const float *values,       \
+                                         T *context) {                                                                 \
+        clear(at, context);                                                                                            \
+        each_head(at, at.rows, [&](long row, long head, Room &room) {                                                           \
+            attend_source(at, row, head, query, keys, values, context, room);                                          \
+        });                                                                                                            \
+    }                                                                                                                  \
+    extern "C" void join_##NAME(const Joint &by, float *x, const void *more, T *output, int64_t rows, int64_t width,   \
+                                int is_rounded, int threads) {                                                         \
+        if (is_rounded)                                                                                                \
+            join_rows(by, x, (const uint16_t *)more, output, rows, width, threads);                                    \
+        else                                                                                                           \
+            join_rows(by, x, (const float *)more, output, rows, width, threads);                                       \
+    }
+
+FOR(float, fp32)
+FOR(uint16_t, bf16)
