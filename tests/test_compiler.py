@@ -15,6 +15,7 @@ import time
 from collections.abc import Callable, Iterator
 from dataclasses import replace
 from pathlib import Path
+from unittest.mock import patch
 
 import pytest
 from compiling import needs_compiler
@@ -26,7 +27,8 @@ from transformer_cli.compiler import library
 from transformer_cli.config.run import RunConfig
 from transformer_cli.errors import Interrupted
 from transformer_cli.machine import begin_or_resume, decide, settle
-from transformer_cli.model.compiled import code
+from transformer_cli.model.compiled import code, code_to_keep
+from transformer_cli.model.compiled_steps import FewRows
 
 CODE = 'extern "C" int answer() { return 42; }\n'
 LOOP = """extern "C" int answer() {
@@ -377,6 +379,50 @@ def test_a_dry_run_says_whether_there_would_be_compiled_code(
     request.getfixturevalue("no_compiler")
     assert failures.exit_code(lambda: main(dry)) == 0
     assert ", compiled" not in "".join(capfd.readouterr())
+
+
+@needs_compiler
+def test_what_was_trained_is_translated_alike_with_it_and_without(
+    trained_run: Path, capfd: pytest.CaptureFixture[str], request: pytest.FixtureRequest
+) -> None:
+    native = ["--set=precision=fp32", "--set=decoding.engine=native", "--json"]
+    translate = ["translate", "-m", str(trained_run), *native, "ein bier", "ich mochte zwei kaffee"]
+    found = []
+    for lack in (None, "no_compiler", "broken_compiler"):
+        if lack is not None:
+            request.getfixturevalue(lack)
+            library.cache_clear()
+            code.cache_clear()
+        with patch(
+            "transformer_cli.model.compiled_steps.FewRows.step", autospec=True, side_effect=FewRows.step
+        ) as step:
+            assert failures.exit_code(lambda: main(translate)) == 0
+        output, said = capfd.readouterr()
+        found.append(
+            [
+                (one["translation"], pytest.approx(one["score"], abs=1e-4))
+                for one in map(json.loads, output.splitlines())
+            ]
+        )
+        assert bool(step.call_count) is (lack is None)
+        assert ("the C++ compiler failed (CXX= leaves it out): false: " in said) is (lack == "broken_compiler")
+    assert found[0] == found[1] == found[2]
+
+
+@needs_compiler
+@pytest.mark.parametrize("cache", ["a file", "/proc/nobody"])
+def test_where_nothing_can_be_kept_translating_does_without(
+    cache: str, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    (tmp_path / "a file").touch()
+    monkeypatch.setenv("XDG_CACHE_HOME", str(tmp_path / cache))
+    assert code_to_keep() == compiler.Library()
+    monkeypatch.setenv("XDG_CACHE_HOME", str(tmp_path / "a folder"))
+    assert code_to_keep() == code()
+    monkeypatch.delenv("XDG_CACHE_HOME")
+    monkeypatch.delenv("HOME")
+    monkeypatch.setattr(Path, "home", lambda: (_ for _ in ()).throw(RuntimeError("no home")))
+    assert code_to_keep() == compiler.Library()
 
 
 def machine(run: Path) -> dict[str, object]:

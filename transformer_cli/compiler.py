@@ -40,8 +40,8 @@ class Library:
 
 
 @cache
-def library(folder: Path, *, to_keep: bool = False) -> Library:
-    """Of all sources there: found in the cache, or made now, in a few seconds. to_keep: not for this process alone."""
+def library(folder: Path) -> Library:
+    """Of all sources there: found in the cache, or made now, in a few seconds."""
     try:
         command = _command()
     except ValueError as failure:
@@ -50,11 +50,17 @@ def library(folder: Path, *, to_keep: bool = False) -> Library:
         return Library()
     try:
         name = f"{_key(folder, command)}.so"
-        if (kept := _kept(name)) is not None or (to_keep and not _takes(name)):
-            return Library(kept)
-        return Library(_made(folder, command, name))
+        return Library(_kept(name) or _made(folder, command, name))
     except (OSError, ResourceError) as failure:
         return Library(trouble=f"{shlex.join(command)}: {failure}")
+
+
+def keeps() -> bool:
+    """Whether there is a cache that takes what is made."""
+    with suppress(OSError, RuntimeError, ResourceError):
+        make_directory(_cache(""))
+        return os.access(_cache(""), os.W_OK)
+    return False
 
 
 def _command() -> Sequence[str]:
@@ -90,14 +96,6 @@ def _cache(name: str) -> Path:
     """Raises RuntimeError where there is no home. A relative path names no cache (XDG)."""
     wanted = Path(os.environ.get("XDG_CACHE_HOME", ""))
     return (wanted if wanted.is_absolute() else Path.home() / ".cache") / "tx" / name
-
-
-def _takes(name: str) -> bool:
-    """Whether the cache would keep it."""
-    with suppress(OSError, RuntimeError, ResourceError):
-        make_directory(_cache(name).parent)
-        return os.access(_cache(name).parent, os.W_OK)
-    return False
 
 
 def _kept(name: str) -> ctypes.CDLL | None:

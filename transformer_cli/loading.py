@@ -73,7 +73,7 @@ def translator_as(kind: type[T], runs: Sequence[OpenedRun], settings: RunConfig)
         workers=settings.decoding.workers,
         shortlist=_shortlist_of(runs, settings.decoding.shortlist),
         channel=_channel_of(runs[0], settings),
-        compiled=machine.compiled,
+        compiled=True,
         **learned_by(runs, settings),
     )
 

@@ -16,7 +16,7 @@ from transformer_cli.config.run import RunConfig
 from transformer_cli.config.section import PositiveInt
 from transformer_cli.environment import local_rank, local_size, place, processors, repeat_sums
 from transformer_cli.errors import ModelError, ResourceError
-from transformer_cli.model.compiled import NAMES, code
+from transformer_cli.model.compiled import NAMES, code, code_to_keep
 from transformer_cli.processor import has_bf16_instructions, imitates
 from transformer_cli.spinning import spin_while_idle
 
@@ -80,7 +80,7 @@ class Machine:
     matmul_precision: Literal["highest", "high", "medium"] = "highest"
     deterministic: bool = False
     compiled: bool = False
-    """Whether there is C++ of ours, which a compiler made for this processor."""
+    """Whether a model that learns has C++ of ours, which a compiler made for this processor."""
 
     @property
     def dtype(self) -> torch.dtype:
@@ -141,7 +141,7 @@ def decide(config: RunConfig) -> Machine:
 
 def settle(config: RunConfig, kept: Mapping[str, str | int] | None) -> Machine:
     """The choices for a run that is trained: `precision: auto` is what it kept, if this is the same kind of device, and
-    not a processor that lacks such products. Code is compiled, where it was not, if it is kept.
+    not a processor that lacks such products.
 
     Nothing is measured, for a measurement depends on how busy the machine is, and translations on the precision. Raises
     ResourceError for a device that isn't there, ModelError for kept choices that are damaged.
@@ -153,7 +153,7 @@ def settle(config: RunConfig, kept: Mapping[str, str | int] | None) -> Machine:
     else:
         unmeasured: Choice = ("fp32", "what is trained elsewhere is not measured here")
         precision, reason = _precision(config.precision, device) or unmeasured
-    return _compiled(_machine(config, device, precision, _threads(config), reason), to_keep=True)
+    return _machine(config, device, precision, _threads(config), reason)
 
 
 def begin_or_resume(
@@ -208,9 +208,14 @@ def _machine(config: RunConfig, device: str, precision: Precision, threads: int,
     )
 
 
-def _compiled(machine: Machine, *, to_keep: bool = False) -> Machine:
+def _compiled(machine: Machine) -> Machine:
     """With compiled code, where that can be had for this device and precision."""
-    return replace(machine, compiled=_could_have_code(machine) and code(to_keep=to_keep).loaded is not None)
+    return replace(machine, compiled=_could_have_code(machine) and code().loaded is not None)
+
+
+def trouble_in_translating(machine: Machine) -> str | None:
+    """Why it is without compiled code where the compiler failed."""
+    return code_to_keep().trouble if _could_have_code(machine) else None
 
 
 def compiler_trouble(here: Machine, kept: Mapping[str, str | int] | None) -> str | None:

@@ -82,6 +82,7 @@ def open_translator(
         reasons = [*obstacles, *([beam] if engines.differs(options) else [])]
         console.say(f"engine: native; CTranslate2 differs with {', '.join(reasons)}")
     _tell_precision(opened[0], settings)
+    _tell_compiler(opened[0], settings)
     return translator_of(opened, settings), opened, settings
 
 
@@ -133,6 +134,17 @@ def _tell_precision(run: KnownRun, settings: RunConfig) -> None:
     if machine.reason not in (CONFIGURED, kept.get("reason")):
         trained = f"trained on {kept.get('device')} in {kept.get('precision')}, " if kept else ""
         console.say(f"{trained}now on {machine.device} in {machine.precision}: {machine.reason}")
+
+
+def _tell_compiler(run: KnownRun, settings: RunConfig) -> None:
+    """Where it fails; it compiles what it never did here."""
+    from transformer_cli.loading import machine_of
+    from transformer_cli.machine import trouble_in_translating
+
+    with console.pulse.doing("compiling for this processor"):
+        trouble = trouble_in_translating(machine_of(run, settings))
+    if trouble:
+        console.warn(f"this is slower than it could be, for the C++ compiler failed (CXX= leaves it out): {trouble}")
 
 
 def tell_default() -> str:

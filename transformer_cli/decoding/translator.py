@@ -87,6 +87,8 @@ class Translator(TextTranslator):
 
     def open_all(self) -> None:
         """Now, what a search by the configuration opens when it needs it."""
+        for prepared in self._prepared:
+            assert prepared.few_rows  # for that code is compiled, if it never was
         if self.config.search == "beam":
             if self.shortlist is not None:
                 self.shortlist()

@@ -1,6 +1,7 @@
-"""What a model that learns computes by the C++ in cpp/, where that can be compiled for this processor.
+"""What a model computes by the C++ in cpp/, where that can be compiled for this processor.
 
-N packed tokens, R rows of logits, V vocabulary, D features, I inputs and O outputs of a linear layer
+N packed tokens, or candidates of a row, R rows of logits, V vocabulary, D features, I inputs and O outputs of a linear
+layer
 """
 
 from __future__ import annotations
@@ -15,7 +16,7 @@ import torch.nn.functional as F
 from torch import Tensor, get_num_threads
 from torch.autograd.function import FunctionCtx, once_differentiable
 
-from transformer_cli.compiler import Library, library
+from transformer_cli.compiler import Library, keeps, library
 from transformer_cli.processor import computes_bf16
 
 GRAIN = 16
@@ -63,9 +64,9 @@ C_TYPES = {
 
 
 @cache
-def code(*, to_keep: bool = False) -> Library:
-    """What there is of it here. to_keep: made now only where it is kept."""
-    found = library(Path(__file__).with_name("cpp"), to_keep=to_keep)
+def code() -> Library:
+    """What there is of it here."""
+    found = library(Path(__file__).with_name("cpp"))
     if (loaded := found.loaded) is not None:
         for name, kinds in _KINDS.items():
             for precision in NAMES.values():
@@ -75,6 +76,11 @@ def code(*, to_keep: bool = False) -> Library:
         for function in (loaded.attention_room, loaded.norm_room, loaded.linear_room):
             function.argtypes, function.restype = [ctypes.c_int64] * 2, ctypes.c_int64
     return found
+
+
+def code_to_keep() -> Library:
+    """The same for what is over in seconds, as translating is: nothing where each process would compile it anew."""
+    return code() if keeps() else Library()
 
 
 def run(name: str, dtype: torch.dtype, *arguments: Any) -> None:

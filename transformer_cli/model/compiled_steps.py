@@ -1,6 +1,7 @@
 """Steps of a search by cpp/steps.cpp: of many rows all that is between two products is one call, of few rows the whole.
 
-R rows (beams of all sentences, and what products want behind them), D d_model, V vocabulary, X any features
+B sentences, S source length, G heads of keys and values, K d_head, R rows (beams or positions of all sentences, and
+what products want behind them), D d_model, V vocabulary, X any features
 """
 
 from __future__ import annotations

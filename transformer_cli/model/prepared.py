@@ -10,7 +10,7 @@ from functools import cached_property
 import torch
 from torch import Tensor
 
-from transformer_cli.model.compiled import code
+from transformer_cli.model.compiled import code_to_keep
 from transformer_cli.model.compiled_steps import FEW, CompiledForm, FewRows, suits
 from transformer_cli.model.forms import Form
 from transformer_cli.model.products import few_rows
@@ -71,7 +71,7 @@ class Prepared:
 
     @cached_property
     def is_compiled(self) -> bool:
-        return self.wants_compiled and suits(self.model) and code().loaded is not None
+        return self.wants_compiled and suits(self.model) and code_to_keep().loaded is not None
 
     @cached_property
     def for_many(self) -> Form:
