@@ -10,6 +10,7 @@ from dataclasses import dataclass
 from functools import cache
 
 import numpy as np
+import numpy.typing as npt
 import torch
 from torch import Tensor
 
@@ -145,7 +146,7 @@ def placed(x_R: Tensor, taken_BW: Tensor, fill: float) -> Tensor:
     return x_BW
 
 
-def worth_removing(done_B: Tensor) -> bool:
+def worth_removing(done_B: Tensor | npt.NDArray[np.bool_]) -> bool:
     """Whether copying what the open sentences need costs less than attention to the finished ones, where they leave no
     row to be stepped: a third of all are finished, or more, but not all."""
     return len(done_B) <= 3 * int(done_B.sum()) < 3 * len(done_B)
