@@ -62,7 +62,7 @@ class CompiledForm(Form):
 
     def encode(self, source_BS: Tensor, source_lengths_B: Tensor) -> Tensor:
         x_RD = self.embed(self.source, self.encoder_positions.add, source_BS)
-        shape = self._of_source(source_lengths_B, source_BS.numel(), len(x_RD), source_BS.size(1))
+        shape = self._shape(source_lengths_B, source_BS.size(1), rows=source_BS.numel(), padded=len(x_RD))
         context_RX = x_RD.new_empty(len(x_RD), self.n_heads * self.d_head)
         joints, added_RD = iter(self.encoder_joints), None
         for layer in self.encoder:
@@ -80,21 +80,8 @@ class CompiledForm(Form):
         keys_BGKS: Tensor,
         values_BGSK: Tensor,
     ) -> None:
-        at, key_value_RX = self._of_source(lengths_B, 0, 0, keys_BGKS.size(3)), layer.remember(memory_RD)
-        run("remember", torch.float32, ctypes.addressof(at), key_value_RX, keys_BGKS, values_BGSK, length)
-
-    def _of_source(self, lengths_B: Tensor, n_rows: int, n_padded: int, length: int) -> _Step:
-        return _Step(
-            rows=n_rows,
-            padded=n_padded,
-            sentences=len(lengths_B),
-            heads=self.n_groups,
-            sharing=self.n_heads // self.n_groups,
-            features=self.d_head,
-            source=length,
-            lengths=_place(lengths_B, torch.int64),
-            threads=get_num_threads(),
-        )
+        shape, key_value_RX = self._shape(lengths_B, keys_BGKS.size(3)), layer.remember(memory_RD)
+        run("remember", torch.float32, ctypes.addressof(shape), key_value_RX, keys_BGKS, values_BGSK, length)
 
     def step(self, tokens_R: Tensor, state: Steps) -> Tensor:
         n = len(tokens_R)
@@ -118,23 +105,31 @@ class CompiledForm(Form):
         add = partial(self.decoder_positions.add, offset=state.position)
         x_RD = self.embed(self.target, add, tokens_R.view(-1, 1))
         state.make_room()
-        return x_RD, _Step(
+        return x_RD, self._shape(
+            state.lengths_B,
+            state.memory_keys_LBGKS.size(4),
             rows=len(tokens_R),
             padded=len(x_RD),
-            sentences=state.taken_BW.size(0),
             places=state.taken_BW.size(1),
-            heads=self.n_groups,
-            sharing=self.n_heads // self.n_groups,
-            features=self.d_head,
             keys=state.end,
             room=state.past_PLBGNK.size(4),
             start=state.start,
             hidden_room=state.hidden_BWN.size(2),
-            source=state.memory_keys_LBGKS.size(4),
             place_of=_place(state.places_R, torch.int64),
-            lengths=_place(state.lengths_B, torch.int64),
             hidden=_place(state.hidden_BWN) if state.end > state.position else None,
+        )
+
+    def _shape(self, lengths_B: Tensor, source: int, **others: int | None) -> _Step:
+        """source: positions of a sentence, as they lie in memory."""
+        return _Step(
+            sentences=len(lengths_B),
+            heads=self.n_groups,
+            sharing=self.n_heads // self.n_groups,
+            features=self.d_head,
+            source=source,
+            lengths=_place(lengths_B, torch.int64),
             threads=get_num_threads(),
+            **others,
         )
 
 

@@ -5,7 +5,9 @@ B batch, S source length, V vocabulary, R rows (the beams of all sentences), U i
 
 from __future__ import annotations
 
+import copy
 from functools import cached_property
+from typing import Any
 
 import torch
 from torch import Tensor
@@ -28,6 +30,10 @@ class Prepared:
         # To find these anew takes longer than to look at all that they hold.
         self.parameters = [held for module in model.modules() if (held := module._parameters)]
         self.made_of: list[tuple[int, int]] = []
+
+    def __deepcopy__(self, memo: dict[int, Any]) -> Prepared:
+        """Of another model, not laid out yet."""
+        return Prepared(copy.deepcopy(self.model, memo), compiled=self.wants_compiled)
 
     def for_now(self) -> Prepared:
         """Itself, laid out anew by the next `start` where a weight of the model is no longer the same."""

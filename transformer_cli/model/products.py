@@ -27,10 +27,6 @@ class Product(ABC):
     def onto(self, residual_RO: Tensor, x_RI: Tensor) -> Tensor:
         """residual + the product; the residual may be overwritten."""
 
-    def __deepcopy__(self, memo: object) -> Product:
-        """Itself: nothing changes it, and PyTorch copies none of oneDNN's layouts."""
-        return self
-
     def rectified(self, x_RI: Tensor) -> Tensor:
         """max(0, the product). oneDNN's own, with the product, would make 0 of NaN."""
         return self(x_RI).relu_()

@@ -6,12 +6,12 @@
 
 namespace {
 
-// Best first; of equals the first. Where a row has a number that is none, all it finds are none.
-constexpr int TOGETHER = 4, MOST = 64;  // registers; of a row
+constexpr int TOGETHER = 4, MOST = 64;  // registers at a time; of a row
 
+// Best first; of equals the first. Where a row has a number that is none, all it finds are none.
 template <typename T>
-void likeliest(const T *logits, const int64_t *banned, double *logp, int64_t *ids, long rows, long V, int n, long n_banned,
-               int threads) {
+void likeliest(const T *logits, const int64_t *banned, double *logp, int64_t *ids, long rows, long V, int n,
+               long n_banned, int threads) {
 #pragma omp parallel for schedule(static) num_threads(threads)
     for (long i = 0; i < rows; i++) {
         const T *row = logits + i * V;

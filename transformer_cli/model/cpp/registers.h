@@ -56,15 +56,7 @@ inline void put(uint16_t *to, float x) {
     *to = all[0];
 }
 
-inline float sum(vec x) {
-    float lanes[W], total = 0;
-    store(lanes, x);
-    for (int i = 0; i < W; i++) total += lanes[i];
-    return total;
-}
-
-// By halves: the same sum in another order, sooner.
-inline float added(vec x) {
+inline float sum(vec x) {  // by halves
     typedef float half __attribute__((vector_size(2 * W)));
     typedef float quarter __attribute__((vector_size(W)));
     half upper, lower;

@@ -1,7 +1,7 @@
 // A step of a search: all of it for few rows, and for many what is between its products. compiled_steps.py calls it.
 //
-// A row is a beam; sentences have `places` places for beams each, K features of a head. No row knows of another, and the
-// order of sums is the same wherever it stands: neither neighbours nor threads change a bit.
+// A row is a beam; sentences have `places` places for beams each, K features of a head. No row knows of another, and
+// the order of sums is the same wherever it stands: neither neighbours nor threads change a bit.
 
 #include <algorithm>
 #include <cmath>
@@ -14,15 +14,15 @@
 namespace {
 
 struct Step {
-    int64_t rows, padded;                      // of beams; with those behind them
+    int64_t rows, padded;              // of beams, or of positions; with those behind them
     int64_t sentences, places;
     int64_t heads, sharing, features;  // heads of keys and values; of queries, which share one of them
-    int64_t keys, room, start;                 // cached so far, and for how many there is room; where the newest begin
-    int64_t hidden_room;                       // numbers from one place to the next in what is hidden
-    int64_t source;                            // longest of a sentence, as memory has it
-    const int64_t *place_of;                   // of each row; none where each place has one
-    const int64_t *lengths;                    // of each source
-    const float *hidden;                       // 0 where a place sees a key; none where it sees all
+    int64_t keys, room, start;         // cached so far, and for how many there is room; where the newest begin
+    int64_t hidden_room;               // numbers from one place to the next in what is hidden
+    int64_t source;                    // positions of a sentence, as they lie in memory
+    const int64_t *place_of;           // of each row; none where each place has one
+    const int64_t *lengths;            // of each source
+    const float *hidden;               // 0 where a place sees a key; none where it sees all
     int64_t threads;
 
     long place(long row) const { return place_of ? place_of[row] : row; }
@@ -32,7 +32,7 @@ struct Step {
 inline float dot(const float *a, const float *b, int K) {
     vec total = vec{};
     for (int x = 0; x < K; x += W) total += load(a + x) * load(b + x);
-    return added(total);
+    return sum(total);
 }
 
 // Scores of n keys become their weights; behind them there is room for a register.
@@ -46,7 +46,7 @@ inline void softmax(float *scores, int n) {
         total += e;
         store(scores + j, e);
     }
-    const float share = 1 / added(total);
+    const float share = 1 / sum(total);
     for (int j = 0; j < n; j += W) store(scores + j, load(scores + j) * share);
 }
 
@@ -142,7 +142,8 @@ void attend_within(const Step &at, long sentence, long head, const float *query_
 }
 
 // Rows of keys and values, `length` for each sentence, to what attend_source reads.
-void remember(const Step &at, long sentence, long head, const float *key_value, float *keys, float *values, long length) {
+void remember(const Step &at, long sentence, long head, const float *key_value, float *keys, float *values,
+              long length) {
     const int K = at.features;
     const long first = (sentence * at.heads + head) * at.source * K;
     for (long i = 0; i < at.lengths[sentence]; i++) {
@@ -163,20 +164,20 @@ template <typename M, typename T>
 void join(const Joint &by, float *x, const M *more, T *output, long D) {
     vec total = vec{};
     for (long d = 0; d < D; d += W) {
-        const vec sum = more ? load(x + d) + load(more + d) : load(x + d);
-        total += sum;
-        store(x + d, sum);
-        if (!by.weight) store(output + d, sum);
+        const vec both = more ? load(x + d) + load(more + d) : load(x + d);
+        total += both;
+        store(x + d, both);
+        if (!by.weight) store(output + d, both);
     }
     if (!by.weight) return;
-    const float mean = added(total) / D;
+    const float mean = sum(total) / D;
     vec squares = vec{}, left = vec{};
     for (long d = 0; d < D; d += W) {
         const vec apart = load(x + d) - mean;
         left += apart;
         squares += apart * apart;
     }
-    const float rest = added(left) / D, scale = 1 / std::sqrt(added(squares) / D - rest * rest + by.eps);
+    const float rest = sum(left) / D, scale = 1 / std::sqrt(sum(squares) / D - rest * rest + by.eps);
     for (long d = 0; d < D; d += W) {
         const vec standard = (load(x + d) - mean - rest) * scale * load(by.weight + d);
         const vec made = by.bias ? standard + load(by.bias + d) : standard;
@@ -241,8 +242,8 @@ inline void multiply(const Matrix &by, const float *x, float *y, long panel, flo
     const long first = panel * PANEL, width = std::min<long>(PANEL, by.outputs - first);
     for (int r = 0; r < R; r++)
         for (long o = 0; o < width; o++) {
-            const float sum = by.bias ? made[r * PANEL + o] + by.bias[first + o] : made[r * PANEL + o];
-            y[r * by.outputs + first + o] = sum < least ? least : sum;
+            const float whole = by.bias ? made[r * PANEL + o] + by.bias[first + o] : made[r * PANEL + o];
+            y[r * by.outputs + first + o] = whole < least ? least : whole;
         }
 }
 
@@ -366,14 +367,14 @@ extern "C" void step_fp32(const Step &at, const Layers &all, const Matrix &table
     extern "C" void attend_past_##NAME(const Step &at, const T *query_key_value, float *keys, float *values,           \
                                        T *context) {                                                                   \
         clear(at, context);                                                                                            \
-        each_head(at, at.rows, [&](long row, long head, Room &room) {                                                           \
+        each_head(at, at.rows, [&](long row, long head, Room &room) {                                                  \
             attend_past(at, row, head, query_key_value, keys, values, context, room);                                  \
         });                                                                                                            \
     }                                                                                                                  \
     extern "C" void attend_source_##NAME(const Step &at, const T *query, const float *keys, const float *values,       \
                                          T *context) {                                                                 \
         clear(at, context);                                                                                            \
-        each_head(at, at.rows, [&](long row, long head, Room &room) {                                                           \
+        each_head(at, at.rows, [&](long row, long head, Room &room) {                                                  \
             attend_source(at, row, head, query, keys, values, context, room);                                          \
         });                                                                                                            \
     }                                                                                                                  \
