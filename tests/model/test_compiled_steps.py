@@ -15,12 +15,15 @@ from test_options import LENGTHS, SOURCE, TARGET, VOCAB, configs, stirred
 from torch import Tensor
 
 from transformer_cli.config.model import ModelConfig
+from transformer_cli.decoding import candidates
+from transformer_cli.decoding.options import Symbols
 from transformer_cli.model import forms, products
 from transformer_cli.model.build import build_model
 from transformer_cli.model.compiled import likeliest, panel_width
 from transformer_cli.model.compiled_steps import FEW, CompiledForm, FewRows, suits
 from transformer_cli.model.prepared import Prepared
 from transformer_cli.model.products import Panels
+from transformer_cli.model.steps import Exact
 from transformer_cli.model.transformer import Transformer
 
 pytestmark = needs_compiler
@@ -195,6 +198,33 @@ def test_the_likeliest_are_those_of_a_sorted_row(data: st.DataObject) -> None:
         torch.testing.assert_close(logp_RN[row], wanted_RN[row, :n], rtol=1e-6, atol=1e-6)
         possible = wanted_RN[row, :n] > -torch.inf
         assert torch.equal(ids_RN[row][possible], order_RN[row, :n][possible])
+
+
+@settings(max_examples=60)
+@given(st.data())
+def test_rounded_logits_that_decide_are_looked_at_again(data: st.DataObject) -> None:
+    """As PyTorch's operations do it, of all pieces or of a shortlist, some of which may not be written."""
+    draw = data.draw
+    torch.manual_seed(draw(st.integers(0, 999)))
+    rows, vocab, width, n = draw(st.integers(1, 4)), draw(st.integers(20, 300)), 32, draw(st.integers(1, 9))
+    x_RD, table_VD = torch.randn(rows, width), torch.randn(vocab, width)
+    bias_V = torch.randn(vocab) if draw(st.booleans()) else None
+    only_U = torch.randperm(vocab)[: vocab // 2] if draw(st.booleans()) else None
+    exact = Exact(x_RD, table_VD, bias_V, only_U)
+    n_ids = vocab if only_U is None else len(only_U)
+    logits_RU = exact(torch.arange(n_ids).expand(rows, -1)).to(draw(st.sampled_from([torch.bfloat16, torch.float32])))
+    logits_RU += 0.01 * torch.randn(rows, n_ids)
+    logits_RU[torch.rand(rows, n_ids) < draw(st.sampled_from([0.0, 0.9]))] = -torch.inf
+    logits_RU[:, 0] = 3.0
+    symbols = Symbols(bos=1, eos=2, banned=tuple(sorted(draw(st.sets(st.integers(1, 9), max_size=3)))))
+    if draw(st.booleans()):
+        table_VD[only_U[0] if only_U is not None else 0, 0] = torch.nan  # of what is found for sure
+    (wanted, places), (found, ids) = (
+        candidates.likeliest(logits_RU.clone(), symbols, n, made=candidates.Made(exact, by_code)) for by_code in (0, 1)
+    )
+    torch.testing.assert_close(found, wanted, rtol=1e-5, atol=1e-5, equal_nan=True)
+    possible = wanted > -torch.inf
+    assert torch.equal(ids[possible], places[possible])
 
 
 @settings(max_examples=60)

@@ -62,15 +62,15 @@ def likeliest(
 
     Sums of them are fp64, hence this dtype. Where logits are no numbers, the result is NaN.
     """
-    exact = made.exact
+    exact, n = made.exact, min(n, logits_RV.size(-1))
     wanted = min(n if exact is None else n + SPARE, logits_RV.size(-1))
     if made.compiled and forbidden_RV is None and wanted <= MOST:
-        logp_RK, ids_RK = compiled.likeliest(logits_RV, wanted, _index(symbols.banned, logits_RV.device))
-    else:
-        logp_RK, ids_RK = _found(logits_RV, symbols, wanted, forbidden_RV)
+        parts = {} if exact is None else vars(exact)
+        return compiled.likeliest(logits_RV, n, _index(symbols.banned, logits_RV.device), n_looked_at=wanted, **parts)
+    logp_RK, ids_RK = _found(logits_RV, symbols, wanted, forbidden_RV)
     if exact is not None:
         logp_RK = _corrected(logp_RK, logits_RV.gather(1, ids_RK), exact(ids_RK))
-        logp_RK, places_RK = largest(logp_RK, min(n, wanted))
+        logp_RK, places_RK = largest(logp_RK, n)
         ids_RK = ids_RK.gather(1, places_RK)
     return on_cpu(logp_RK, ids_RK)
 

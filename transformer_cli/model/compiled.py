@@ -44,7 +44,7 @@ ARGUMENTS = {
     "join": "s f h X n n flag threads",
     "step": "s s s X f f f f X",
     "product": "s X X n threads",
-    "likeliest": "X i d i n n n n threads",
+    "likeliest": "X i f f f i d i n n n n n n threads",
 }
 """s is a struct, X a tensor in the precision of the function, x one with gaps, which the struct tells, h one in fp32 or
 bf16, f one in fp32, d one in fp64, i one of ids or places; a tensor may be None."""
@@ -135,15 +135,27 @@ def smoothed(logits_RV: Tensor, targets_R: Tensor, even_R: Tensor, smoothing: fl
     return losses_R, shares_R
 
 
-def likeliest(logits_RV: Tensor, n: int, banned: Tensor) -> tuple[Tensor, Tensor]:
+def likeliest(
+    logits_RV: Tensor,
+    n: int,
+    banned: Tensor,
+    *,
+    n_looked_at: int | None = None,
+    x_RD: Tensor | None = None,
+    table_VD: Tensor | None = None,
+    bias_V: Tensor | None = None,
+    only_U: Tensor | None = None,
+) -> tuple[Tensor, Tensor]:
     """The log-probabilities in fp64 and ids of the n likeliest, best first, of equals the first: (R, n). What is banned
-    has its part of the probability, and is not found. Where there are fewer, or none is a number, -inf or NaN."""
+    has its part of the probability, and is not found. Where there are fewer, or none is a number, -inf or NaN.
+    n_looked_at, x_RD, ...: where logits are rounded, so many have exact ones in their place; see steps.Exact."""
     logp_RN, ids_RN = (
         torch.empty(len(logits_RV), n, dtype=torch.float64),
         torch.empty(len(logits_RV), n, dtype=torch.int64),
     )
-    sizes = *logits_RV.shape, n, len(banned)
-    run("likeliest", logits_RV.dtype, logits_RV, banned, logp_RN, ids_RN, *sizes, get_num_threads())
+    sizes = *logits_RV.shape, 0 if x_RD is None else x_RD.size(1), n, n_looked_at or n, len(banned)
+    tensors = logits_RV, banned, x_RD, table_VD, bias_V, only_U, logp_RN, ids_RN
+    run("likeliest", logits_RV.dtype, *tensors, *sizes, get_num_threads())
     return logp_RN, ids_RN
 
 

@@ -134,7 +134,7 @@ class CompiledForm(Form):
 
 
 class FewRows(CompiledForm):
-    """For few rows, all in fp32 but for the weights of layers, where others are rounded, too."""
+    """For few rows, all in fp32 but for the weights, where those for many are rounded, too."""
 
     def __init__(self, model: Transformer, dtype: torch.dtype) -> None:
         super().__init__(model, dtype, few=True)
@@ -152,7 +152,7 @@ class FewRows(CompiledForm):
         memory = state.memory_keys_LBGKS, state.memory_values_LBGSK
         places = [ctypes.addressof(one) for one in (shape, self.all, project.matrix)]
         run("step", torch.float32, *places, x_RD, *state.past_PLBGNK, *memory, logits_RV)
-        state.exact = None
+        state.exact = self._exact(x_RD, state.only_U)
         return logits_RV
 
     def _describe(self, model: Transformer) -> None:

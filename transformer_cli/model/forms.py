@@ -25,7 +25,7 @@ from transformer_cli.model.blocks import GatedFeedForward, PreNorm, Residual
 from transformer_cli.model.folded import LONGEST, Folded
 from transformer_cli.model.positions import PositionEncoding
 from transformer_cli.model.products import Product, can_pack, product_of
-from transformer_cli.model.steps import LEAST_KEYS, Steps
+from transformer_cli.model.steps import LEAST_KEYS, Exact, Steps
 from transformer_cli.model.transformer import DecoderLayer, Embedding, EncoderLayer, Transformer
 
 HALVES = (torch.bfloat16, torch.float16)
@@ -43,7 +43,7 @@ class Form:
     @torch.inference_mode(False)
     @torch.no_grad()
     def __init__(self, model: Transformer, dtype: torch.dtype, *, few: bool = False, compiled: bool = False) -> None:
-        """few: for few rows. compiled: their products are by code of ours, and that to logits is not rounded."""
+        """few: for few rows. compiled: their products are by code of ours."""
         config = model.config
         on_cpu = model.output.weight.device.type == "cpu"
         self.dtype = torch.float32 if on_cpu and dtype in HALVES else dtype
@@ -65,8 +65,7 @@ class Form:
         self.decoder = [CrossLayer(layer, product, rounded, self.dtype) for layer in model.decoder.layers]  # type: ignore[arg-type]
         stacks = (model.encoder, model.decoder)
         self.encoder_norm, self.decoder_norm = (norm_of(stack.norm, self.dtype) for stack in stacks)
-        self.rounds_logits = self.rounds and not self.has_panels
-        self.output = partial(rounded if self.rounds_logits else product, model.output, bias=model.output_bias)
+        self.output = partial(rounded, model.output, bias=model.output_bias)
         self.project = self.output()
         self.table_VD = model.output.weight.detach()
         self.bias_V = None if model.output_bias is None else model.output_bias.detach()
@@ -133,14 +132,8 @@ class Form:
         state.exact = self._exact(x_RD[:n], state.only_U)
         return logits_RV if logits_RV.size(0) == n else logits_RV[:n]
 
-    def _exact(self, x_RD: Tensor, only_U: Tensor | None) -> Callable[[Tensor], Tensor] | None:
-        return partial(self._logits, x_RD, only_U) if self.rounds_logits else None
-
-    def _logits(self, x_RD: Tensor, only_U: Tensor | None, places_RK: Tensor) -> Tensor:
-        """Those of some ids, or places of the ids that are wanted, not rounded: (R, K)."""
-        ids_RK = places_RK if only_U is None else only_U[places_RK]
-        logits_RK = torch.bmm(F.embedding(ids_RK, self.table_VD), x_RD[:, :, None]).squeeze(2)
-        return logits_RK if self.bias_V is None else logits_RK.add_(self.bias_V[ids_RK])
+    def _exact(self, x_RD: Tensor, only_U: Tensor | None) -> Exact | None:
+        return Exact(x_RD, self.table_VD, self.bias_V, only_U) if self.rounds else None
 
     def _step_alone(self, tokens_W: Tensor, state: Steps) -> Tensor:
         """The same with less to do, for all beams of a single sentence."""
@@ -214,9 +207,10 @@ class Form:
         """To the logits that are wanted. In fp32 by W^T: oneDNN would compile for each number of them."""
         if state.only_U is None:
             return self.project
-        kind = self.rounds_logits, self.has_panels
+        kind = self.rounds, self.has_panels
         if kind not in state.products:
-            state.products[kind] = self.output(only=state.only_U, few=self.dtype == torch.float32 and not kind[0])
+            few = self.has_panels or (self.dtype == torch.float32 and not self.rounds)
+            state.products[kind] = self.output(only=state.only_U, few=few)
         return state.products[kind]
 
     def _as_rows(self, x_BTX: Tensor, chosen_R: Tensor | None = None) -> Tensor:

@@ -13,7 +13,8 @@ wants them.
 
 from __future__ import annotations
 
-from collections.abc import Callable, Sequence
+from collections.abc import Sequence
+from dataclasses import dataclass
 
 import torch
 import torch.nn.functional as F
@@ -27,6 +28,23 @@ LEAST_KEYS = 16
 """PyTorch's softmax over fewer numbers than a vector register holds is several times as slow."""
 
 
+@dataclass(frozen=True)
+class Exact:
+    """Logits of some ids as they are, where a step rounds them: by what the output reads, (R, D), and its table and
+    bias. only_U: the ids that logits are of, if not all."""
+
+    x_RD: Tensor
+    table_VD: Tensor
+    bias_V: Tensor | None
+    only_U: Tensor | None
+
+    def __call__(self, places_RK: Tensor) -> Tensor:
+        """(R, K), of ids, or of places of those that are wanted."""
+        ids_RK = places_RK if self.only_U is None else self.only_U[places_RK]
+        logits_RK = torch.bmm(F.embedding(ids_RK, self.table_VD), self.x_RD[:, :, None]).squeeze(2)
+        return logits_RK if self.bias_V is None else logits_RK.add_(self.bias_V[ids_RK])
+
+
 class Steps:
     """The memory's keys and values per sentence, and each beam's past.
 
@@ -36,7 +54,7 @@ class Steps:
     each key that there is room for. memory: its keys (J, K, S) and values (J, S, K) by layer; past and new: views of
     `past_PLBGNK` that a step reads and writes. only_U: the ids whose logits are wanted, None for all; products: what
     makes them, by whether it rounds, and has panels. exact: where the logits of the latest step are rounded, what
-    computes some of them (R, K) from their ids or places as they are. compiled: whether compiled code may read them.
+    computes some of them as they are. compiled: whether compiled code may read them.
     """
 
     def __init__(
@@ -57,7 +75,7 @@ class Steps:
         self.folded: Sequence[Folded] = ()
         self.only_U: Tensor | None = None
         self.products: dict[tuple[bool, bool], Product] = {}
-        self.exact: Callable[[Tensor], Tensor] | None = None
+        self.exact: Exact | None = None
         self.compiled = False
 
     @property

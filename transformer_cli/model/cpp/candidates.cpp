@@ -1,5 +1,6 @@
 // The likeliest of each row's logits, and their log-probabilities. candidates.py calls it.
 
+#include <algorithm>
 #include <cmath>
 
 #include "registers.h"
@@ -8,59 +9,108 @@ namespace {
 
 constexpr int TOGETHER = 4, MOST = 64;  // registers at a time; of a row
 
-// Best first; of equals the first. Where a row has a number that is none, all it finds are none.
+// What logits are made of, where they are rounded: rows, and a table that has them for ids, or for `only` of these.
+struct Exact {
+    const float *x, *table, *bias;
+    const int64_t *only;
+    long D;
+
+    float logit(long row, int64_t place) const {
+        const int64_t id = only ? only[place] : place;
+        vec total = vec{};
+        for (long d = 0; d < D; d += W) total += load(x + row * D + d) * load(table + id * D + d);
+        return bias ? sum(total) + bias[id] : sum(total);
+    }
+};
+
+// The first n of what is found, best first; of equals the first.
+struct Found {
+    int n;
+    double best[MOST];
+    int64_t which[MOST];
+
+    explicit Found(int n) : n(n) {
+        for (int k = 0; k < n; k++) best[k] = -INFINITY, which[k] = 0;
+    }
+    double least() const { return best[n - 1]; }
+    void consider(double x, int64_t id) {
+        if (!(x > least())) return;
+        int k = n - 1;
+        for (; k > 0 && x > best[k - 1]; k--) best[k] = best[k - 1], which[k] = which[k - 1];
+        best[k] = x, which[k] = id;
+    }
+};
+
 template <typename T>
-void likeliest(const T *logits, const int64_t *banned, double *logp, int64_t *ids, long rows, long V, int n,
-               long n_banned, int threads) {
+void search(Found &found, const T *row, long V, const int64_t *banned, long n_banned, float &top) {
+    const auto consider = [&](long v) {
+        const float x = one(row + v);
+        if (x > found.least() && std::find(banned, banned + n_banned, v) == banned + n_banned) found.consider(x, v);
+    };
+    vec most = vec{} - INFINITY;
+    long v = 0;
+    for (; v + TOGETHER * W <= V; v += TOGETHER * W) {
+        vec largest = load(row + v);
+        for (int part = 1; part < TOGETHER; part++) {
+            const vec x = load(row + v + part * W);
+            largest = x > largest ? x : largest;
+        }
+        most = largest > most ? largest : most;
+        if (any(largest > vec{} + (float)found.least()))
+            for (int k = 0; k < TOGETHER * W; k++) consider(v + k);
+    }
+    top = -INFINITY;
+    for (int lane = 0; lane < W; lane++) top = std::max(top, most[lane]);
+    for (; v < V; v++) top = std::max(top, one(row + v)), consider(v);
+}
+
+// The logarithm of the sum of all exponentials. Where a number is none, nor is this.
+template <typename T>
+double summed(const T *row, long V, float top) {
+    vec sums = vec{};
+    long v = 0;
+    for (; v + W <= V; v += W) sums += exponential(load(row + v) - top);
+    double total = 0;
+    for (int lane = 0; lane < W; lane++) total += sums[lane];
+    for (; v < V; v++) total += std::exp(one(row + v) - top);
+    return top + std::log(total);
+}
+
+template <typename T>
+void likeliest(const T *logits, const int64_t *banned, const Exact &exact, double *logp, int64_t *ids, long rows, long V,
+               int n, int n_looked_at, long n_banned, int threads) {
 #pragma omp parallel for schedule(static) num_threads(threads)
     for (long i = 0; i < rows; i++) {
         const T *row = logits + i * V;
-        float best[MOST];
-        int64_t *which = ids + i * n;
-        for (int k = 0; k < n; k++) best[k] = -INFINITY, which[k] = 0;
-        vec most = vec{} - INFINITY;
-        auto consider = [&](float x, long v) {
-            if (!(x > best[n - 1])) return;
-            for (long b = 0; b < n_banned; b++)
-                if (banned[b] == v) return;
-            int k = n - 1;
-            for (; k > 0 && x > best[k - 1]; k--) best[k] = best[k - 1], which[k] = which[k - 1];
-            best[k] = x, which[k] = v;
-        };
-        long v = 0;
-        for (; v + TOGETHER * W <= V; v += TOGETHER * W) {
-            vec largest = load(row + v);
-            for (int part = 1; part < TOGETHER; part++) {
-                const vec x = load(row + v + part * W);
-                largest = x > largest ? x : largest;
-            }
-            most = largest > most ? largest : most;
-            if (any(largest > vec{} + best[n - 1]))
-                for (int k = 0; k < TOGETHER * W; k++) consider(one(row + v + k), v + k);
+        Found found(n_looked_at), better(n);
+        float top;
+        search(found, row, V, banned, n_banned, top);
+        const double all = summed(row, V, top);
+        double more = 0;  // of the sum, as a share of it, by what is exact
+        for (int k = 0; k < n_looked_at; k++) {
+            const double rounded = found.best[k] - all;
+            const bool is_known = exact.x && rounded > -INFINITY;
+            const double x = is_known ? rounded + (exact.logit(i, found.which[k]) - found.best[k]) : rounded;
+            more += is_known ? std::exp(x) - std::exp(rounded) : 0;
+            better.consider(x, found.which[k]);
         }
-        float top = -INFINITY;
-        for (int lane = 0; lane < W; lane++) top = most[lane] > top ? most[lane] : top;
-        for (long rest = v; rest < V; rest++) {
-            const float x = one(row + rest);
-            top = x > top ? x : top;
-            consider(x, rest);
+        const bool is_none = std::isnan(all) || std::isnan(more);
+        for (int k = 0; k < n; k++) {
+            logp[i * n + k] = is_none ? NAN : better.best[k] - std::log1p(more);
+            ids[i * n + k] = better.which[k];
         }
-        vec sums = vec{};
-        for (v = 0; v + W <= V; v += W) sums += exponential(load(row + v) - top);
-        double total = 0;
-        for (int lane = 0; lane < W; lane++) total += sums[lane];
-        for (; v < V; v++) total += std::exp(one(row + v) - top);
-        const double all = top + std::log(total);
-        for (int k = 0; k < n; k++) logp[i * n + k] = best[k] - all;
     }
 }
 
 }  // namespace
 
 #define FOR(T, NAME)                                                                                                   \
-    extern "C" void likeliest_##NAME(const T *logits, const int64_t *banned, double *logp, int64_t *ids, int64_t rows,  \
-                                     int64_t width, int64_t n, int64_t n_banned, int threads) {                        \
-        likeliest(logits, banned, logp, ids, rows, width, n, n_banned, threads);                                       \
+    extern "C" void likeliest_##NAME(const T *logits, const int64_t *banned, const float *x, const float *table,       \
+                                     const float *bias, const int64_t *only, double *logp, int64_t *ids, int64_t rows, \
+                                     int64_t V, int64_t D, int64_t n, int64_t n_looked_at, int64_t n_banned,           \
+                                     int threads) {                                                                    \
+        likeliest(logits, banned, Exact{x, table, bias, only, D}, logp, ids, rows, V, n, n_looked_at, n_banned,        \
+                  threads);                                                                                            \
     }
 
 FOR(float, fp32)
