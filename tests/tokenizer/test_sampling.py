@@ -2,7 +2,6 @@ from __future__ import annotations
 
 import io
 import os
-import random
 import struct
 import subprocess
 import sys
@@ -82,15 +81,20 @@ def unigram() -> bytes:
     return train(model_type="unigram", vocab_size=300)
 
 
+def cut(sampler: Sampler, line: str, *, rate: float, seed: int = 0) -> list[int]:
+    [ids] = sampler.sample([line], rate=rate, seeds=[str(seed)])
+    return ids
+
+
 def drawn(model: bytes, line: str, *, rate: float, seed: int = 0) -> list[int]:
-    return Sampler(model).sample(line, rate=rate, generator=random.Random(seed))
+    return cut(Sampler(model), line, rate=rate, seed=seed)
 
 
 def assert_ends_agree(sampler: Sampler, reference: sentencepiece.SentencePieceProcessor, line: str) -> None:
     """Neither end of the rate takes a draw of SentencePiece's; the upper one shows that no word was left out."""
-    every_merge = sampler.sample(line, rate=ALMOST_NEVER, generator=random.Random(0))
+    every_merge = cut(sampler, line, rate=ALMOST_NEVER)
     assert every_merge == reference.encode(line)
-    no_merge = sampler.sample(line, rate=1, generator=random.Random(0))
+    no_merge = cut(sampler, line, rate=1)
     assert no_merge == reference.encode(line, enable_sampling=True, alpha=1.0, nbest_size=-1)
 
 
@@ -183,7 +187,7 @@ def test_a_sharp_unigram_draw_is_the_best_segmentation(unigram):
     reference = sentencepiece.SentencePieceProcessor(model_proto=unigram)
     sampler = Sampler(unigram)
     for line in [*LINES[:500], "", "  ", "日 🙂日"]:
-        assert sampler.sample(line, rate=1e6, generator=random.Random(0)) == reference.encode(line)
+        assert cut(sampler, line, rate=1e6) == reference.encode(line)
 
 
 def test_a_user_defined_symbol_is_never_cut():
