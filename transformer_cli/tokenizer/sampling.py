@@ -52,11 +52,18 @@ class Sampler:
         return self._lines.sample(list(map(self._normalize, lines)), rate, seeds)
 
 
+class Lines(Protocol):
+    """A way to cut lines at random."""
+
+    def sample(self, lines: Sequence[str], rate: float, seeds: Sequence[str]) -> list[list[int]]:
+        """Ids of the lines, which are normalised and have their spaces as `▁`."""
+
+
 class Cut(Protocol):
     """A way to cut words at random."""
 
     def cut(self, words: Iterable[str], rate: float, generator: random.Random) -> list[int]:
-        """Ids of the words, which are normalised and have their spaces as `▁`."""
+        """Ids of the words of a line."""
 
 
 class ByWords:
@@ -218,8 +225,10 @@ def one_unk(ids: Iterable[int], unk: int) -> list[int]:
     return [id for id, previous in zip(ids, [None, *ids], strict=False) if not id == previous == unk]
 
 
-def _kind(processor: Any, spans: bool) -> ByWords:
+def _kind(processor: Any, spans: bool) -> Lines:
     """By what the model can do, for the processor does not name its kind."""
+    from transformer_cli.tokenizer.compiled import CompiledDropout, can_cut  # not before: it needs NumPy
+
     unk = int(processor.unk_id())
     try:
         processor.nbest_encode("a", nbest_size=1)
@@ -228,12 +237,13 @@ def _kind(processor: Any, spans: bool) -> ByWords:
     else:
         return ByWords(UnigramSampling(processor), unk=unk, spans=spans)
     try:
-        return ByWords(BpeDropout(processor), unk=unk, spans=spans)
+        dropout = BpeDropout(processor)
     except RuntimeError:
         raise ModelError(
             "this tokenizer cannot sample: its model knows only one way to split a word",
             hint="set tokenizer.sampling to 0, or tokenizer.kind to bpe or unigram",
         ) from None
+    return CompiledDropout(dropout, spans=spans) if can_cut(dropout) else ByWords(dropout, unk=unk, spans=spans)
 
 
 def _is_normal(processor: Any, id: int) -> bool:
@@ -245,6 +255,11 @@ def _is_normal(processor: Any, id: int) -> bool:
 
 def _gaps(rate: float, generator: random.Random) -> Iterator[int]:
     """Failures before each success of a trial that succeeds with chance `rate`: geometric, by its inverse."""
-    scale = math.log1p(-rate) if rate < 1 else -math.inf
+    scale = scale_of(rate)
     while True:
         yield int(min(math.log(1 - generator.random()) / scale, NEVER))
+
+
+def scale_of(rate: float) -> float:
+    """What the logarithm of a draw is divided by."""
+    return math.log1p(-rate) if rate < 1 else -math.inf
