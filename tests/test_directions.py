@@ -240,17 +240,17 @@ def test_pieces_that_are_drawn_come_after_the_tag(tmp_path: Path) -> None:
     text, tokenizer = load_training(data()), tagged()
     plain = encode(text, tokenizer, tmp_path, split="train", source_eos=False, max_length=50)
     drawn = SampledCorpus(plain, text, tokenizer, Draw(0.5, 1, 0), max_length=50)
-    sources = [drawn.source(index).tolist() for index in range(len(drawn))]
+    sources = drawn.sources(range(len(drawn)))
     assert [ids[0] for ids in sources] == [tokenizer.tags["en"]] * 12 + [tokenizer.tags["de"]] * 12
     assert tokenizer.decode_source(sources) == list(text.source)
-    assert any(len(ids) > len(plain.source(index)) for index, ids in enumerate(sources))
+    assert any(len(ids) > len(own) for ids, own in zip(sources, plain.sources(range(len(plain))), strict=True))
 
 
 def test_the_directions_of_a_text_are_part_of_its_name(tmp_path: Path) -> None:
     text, tokenizer = load_training(data()), tagged()
     swapped = Corpus(text.source, text.target, parts=text.parts[::-1])
     for one in (text, swapped):
-        first = encode(one, tokenizer, tmp_path, split="train", source_eos=True, max_length=50).source(0)[0]
+        first = encode(one, tokenizer, tmp_path, split="train", source_eos=True, max_length=50).sources([0])[0][0]
         assert first == tokenizer.tags["en" if one is text else "de"]
 
 

@@ -73,9 +73,11 @@ def test_the_wheel_holds_every_module_and_preset_and_the_licence(wheel):
     modules = {str(path.relative_to(REPOSITORY)) for path in (REPOSITORY / "transformer_cli").rglob("*.py")}
     presets = {f"transformer_cli/configs/{path.name}" for path in (REPOSITORY / "configs").glob("*.*")}
     parts = {str(path.relative_to(REPOSITORY)) for path in (REPOSITORY / "transformer_cli").rglob("page/*.*")}
+    code = {str(path.relative_to(REPOSITORY)) for path in (REPOSITORY / "transformer_cli").rglob("cpp/*.*")}
     assert parts
+    assert code
     tables = {str(path.relative_to(REPOSITORY)) for path in (REPOSITORY / "transformer_cli").rglob("*.yaml")}
-    assert names >= modules | presets | parts | tables
+    assert names >= modules | presets | parts | code | tables
     assert all(name.startswith(("transformer_cli/", f"transformer_cli-{__version__}.dist-info/")) for name in names)
     assert f"transformer_cli-{__version__}.dist-info/licenses/LICENSE" in names
 

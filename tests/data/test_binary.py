@@ -38,7 +38,9 @@ def put(folder, tokenizer, corpus=CORPUS, **options):
 
 
 def as_lists(encoded):
-    return [(encoded.source(i).tolist(), encoded.target(i).tolist()) for i in range(len(encoded))]
+    every = range(len(encoded))
+    sides = zip(encoded.sources(every), encoded.targets(every), strict=True)
+    return [(source.tolist(), target.tolist()) for source, target in sides]
 
 
 @pytest.mark.parametrize("source_eos", [True, False])
@@ -59,8 +61,9 @@ def test_unknown_ids_are_counted_and_the_first_of_their_sentences_named(tmp_path
     monkeypatch.setattr(volumes, "VOLUME", 5)
     odd = ["猫 das", "", "das 猫 und 犬", "猫" * 200, *GERMAN, "犬", "猫 犬 猫"]
     encoded = put(tmp_path, tokenizer, Corpus(GERMAN + odd, ENGLISH + odd), max_length=10)
-    for side, ids in (("source", encoded.source), ("target", encoded.target)):
-        lists = {place: ids(row).tolist() for row, place in enumerate(encoded.pairs.tolist())}
+    for side, ids in (("source", encoded.sources), ("target", encoded.targets)):
+        rows = ids(range(len(encoded)))
+        lists = {place: row.tolist() for place, row in zip(encoded.pairs.tolist(), rows, strict=True)}
         places = [place for place, one in lists.items() if UNK in one]
         assert len(places) > 2
         for most in (0, 2, 99):
@@ -109,7 +112,7 @@ def test_too_long_pairs_are_left_out_counted_and_shift_no_other(tmp_path, tokeni
     assert encoded.pairs.tolist() == [0, 3]
     assert encoded.counts == {f"longer than {limit} pieces": 2}
     assert encoded.lengths.max() <= limit
-    assert tokenizer.decode_target([encoded.target(1)]) == [ENGLISH[2]]
+    assert tokenizer.decode_target(encoded.targets([1])) == [ENGLISH[2]]
 
 
 def test_the_limit_counts_the_end_marks(tmp_path, tokenizer):
@@ -145,11 +148,11 @@ def test_an_empty_corpus_can_be_encoded_where_nothing_may_be_dropped(tmp_path, t
 def test_ids_are_read_from_the_disk_when_they_are_asked_for_and_cannot_be_written(tmp_path, tokenizer, side):
     encoded = put(tmp_path, tokenizer)
     last = len(encoded) - 1
-    assert getattr(encoded, side)(last)[-1] != 77
+    assert getattr(encoded, f"{side}s")([last])[0][-1] != 77
     with (encoded.places[0] / f"{side}.npy").open("r+b") as file:
         file.seek(-4, os.SEEK_END)
         file.write(np.int32(77).tobytes())
-    ids = getattr(encoded, side)(last)
+    [ids] = getattr(encoded, f"{side}s")([last])
     assert ids[-1] == 77
     with pytest.raises(ValueError, match="read-only"):
         ids[-1] = 1
@@ -167,9 +170,9 @@ def test_a_text_that_was_cut_short_meanwhile_is_damaged(tmp_path, tokenizer):
     encoded = put(tmp_path, tokenizer)
     path = encoded.places[0] / "target.npy"
     os.truncate(path, path.stat().st_size - 4)
-    assert len(encoded.target(0))
+    assert len(encoded.targets([0])[0])
     with pytest.raises(DataError, match=f"{path} is damaged"):
-        encoded.target(len(encoded) - 1)
+        encoded.targets([len(encoded) - 1])
 
 
 def test_a_text_that_cannot_be_read_any_more_is_an_error_that_names_the_file(tmp_path, tokenizer, monkeypatch):
@@ -179,7 +182,7 @@ def test_a_text_that_cannot_be_read_any_more_is_an_error_that_names_the_file(tmp
     encoded = put(tmp_path, tokenizer)
     monkeypatch.setattr(os, "pread", fail)
     with pytest.raises(ResourceError, match=r"source_offsets\.npy cannot be read: Input/output error"):
-        encoded.source(0)
+        encoded.sources([0])
 
 
 @pytest.mark.parametrize(("longest", "n_bytes"), [(32_767, 2), (32_768, 4)])

@@ -32,9 +32,9 @@ def test_words_vanish_whole_and_leave_their_places(tmp_path, tokenizer):
     text = dropped(tmp_path, tokenizer, rate=0.4)
     n_words = n_gone = 0
     for index, line in enumerate(LINES):
-        plain, ids = text.text.source(index), text.source(index)
+        [plain], [ids] = text.text.sources([index]), text.sources([index])
         assert ids[-1] == EOS
-        assert np.array_equal(text.target(index), text.text.target(index))
+        assert np.array_equal(text.targets([index]), text.text.targets([index]))
         assert np.array_equal(ids[ids != PAD], plain[ids != PAD])
         pieces, words = [tokenizer.source.piece(int(one)) for one in plain[:-1]], list[list[int]]()
         for place, piece in enumerate(pieces):
@@ -50,12 +50,12 @@ def test_words_vanish_whole_and_leave_their_places(tmp_path, tokenizer):
 
 def test_a_draw_depends_on_seed_epoch_and_place_alone(tmp_path, tokenizer):
     def all_of(text: DroppedCorpus) -> list[list[int]]:
-        return [text.source(index).tolist() for index in range(len(text.lengths))]
+        return [ids.tolist() for ids in text.sources(range(len(text.lengths)))]
 
     one = dropped(tmp_path, tokenizer, rate=0.5)
-    assert all_of(one) == [one.source(i).tolist() for i in reversed(range(len(one.lengths)))][::-1]
+    assert all_of(one) == [one.sources([i])[0].tolist() for i in reversed(range(len(one.lengths)))][::-1]
     assert all_of(one) != all_of(dropped(tmp_path, tokenizer, rate=0.5, epoch=1))
     assert all_of(one) != all_of(dropped(tmp_path, tokenizer, rate=0.5, seed=2))
     same = [index for index, line in enumerate(LINES) if line == LINES[5]]
     assert len(same) > 1
-    assert len({tuple(one.source(index)) for index in same}) > 1
+    assert len(set(map(tuple, one.sources(same)))) > 1

@@ -54,10 +54,10 @@ def test_a_hundred_thousand_pairs_are_prepared_in_forty_bytes_each(
     at_hand = 5_000_000  # words and their pieces, a block of lines, a volume: as much of twice as many pairs
     assert most < 40 * N_PAIRS + at_hand
     some = np.random.default_rng(1).integers(0, N_PAIRS, 200).tolist()
-    assert [found.source(i).tolist() for i in some] == [
+    assert [ids.tolist() for ids in found.sources(some)] == [
         [*ids, EOS] for ids in tokenizer.encode_source([text.source[i] for i in some])
     ]
-    assert [found.target(i).tolist() for i in some] == tokenizer.encode_target([text.target[i] for i in some])
+    assert [ids.tolist() for ids in found.targets(some)] == tokenizer.encode_target([text.target[i] for i in some])
     assert kept == [(2, N_PAIRS)]
 
 

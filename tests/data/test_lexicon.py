@@ -95,7 +95,8 @@ def test_a_large_text_is_read_in_part(run: Path, tokenizer: Tokenizer, monkeypat
     corpus = lexicon.encoded_before(run / "data", "train")
     assert corpus is not None
     reads: list[int] = []
-    monkeypatch.setattr(type(corpus), "source", lambda self, index: reads.append(index) or self._ids("source", index))
+    sources = type(corpus).sources
+    monkeypatch.setattr(type(corpus), "sources", lambda self, rows: reads.extend(rows) or sources(self, rows))
     sizes = corpus.lengths.prod(1, dtype=np.int64)
     monkeypatch.setattr(lexicon, "MOST_ENTRIES", int(sizes.sum()) // 4)
     likeliest_targets(corpus, n_sources=tokenizer.source_size, n_targets=tokenizer.target_size, kept=5)

@@ -2,6 +2,7 @@ from __future__ import annotations
 
 import threading
 import time
+from collections.abc import Sequence
 from dataclasses import replace
 
 import numpy as np
@@ -23,14 +24,14 @@ class ListCorpus:
     def __init__(self, n: int, *, broken: int | None = None) -> None:
         self.n, self.broken, self.read = n, broken, 0
 
-    def source(self, index: int) -> np.ndarray:
-        if index == self.broken:
+    def sources(self, indices: Sequence[int]) -> list[np.ndarray]:
+        if self.broken in indices:
             raise OSError("the disk is gone")
-        self.read += 1
-        return np.full(index + 1, 7, dtype=np.int32)
+        self.read += len(indices)
+        return [np.full(index + 1, 7, dtype=np.int32) for index in indices]
 
-    def target(self, index: int) -> np.ndarray:
-        return np.array([10 + index], dtype=np.int32)
+    def targets(self, indices: Sequence[int]) -> list[np.ndarray]:
+        return [np.array([10 + index], dtype=np.int32) for index in indices]
 
 
 def one_by_one(n: int) -> list[np.ndarray]:

@@ -16,6 +16,7 @@ from transformer_cli.config.data import DataConfig, InlinePairs, WeightedText
 from transformer_cli.config.source import load_config
 from transformer_cli.config.tokenizer import TokenizerConfig
 from transformer_cli.data.corpus import EMPTY_SOURCE, Corpus, load_training
+from transformer_cli.data.loader import Encoded
 from transformer_cli.data.mixture import Mixture, Part
 from transformer_cli.data.used import learnable
 from transformer_cli.errors import ConfigError, DataError
@@ -83,6 +84,11 @@ def test_each_time_that_a_pair_comes_has_its_number(texts, epoch):
         before[row] += 1
 
 
+def ids_of(text: Encoded, place: int) -> tuple[list[int], list[int]]:
+    [source], [target] = text.sources([place]), text.targets([place])
+    return list(source), list(target)
+
+
 @pytest.mark.parametrize("changes", [["tokenizer.sampling=0.3"], ["training.word_dropout=0.3"]])
 @pytest.mark.parametrize("seed", [1, 10**12])
 def test_each_time_that_a_pair_comes_it_is_drawn_anew_and_the_first_as_if_it_came_once(tmp_path, changes, seed):
@@ -102,10 +108,10 @@ def test_each_time_that_a_pair_comes_it_is_drawn_anew_and_the_first_as_if_it_cam
     once, _ = epoch_of(tmp_path / "once")
     drawn = dict[int, list[tuple[list[int], list[int]]]]()
     for place in sorted(int(place) for batch in plan for place in batch):
-        pair = mixed.source(place).tolist(), mixed.target(place).tolist()
-        assert pair == (mixed.source(place).tolist(), mixed.target(place).tolist())
+        pair = ids_of(mixed, place)
+        assert pair == ids_of(mixed, place)
         drawn.setdefault(mixed.seen.pair(place)[0], []).append(pair)
-    assert all(pairs[0] == (once.source(row).tolist(), once.target(row).tolist()) for row, pairs in drawn.items())
+    assert all(pairs[0] == ids_of(once, row) for row, pairs in drawn.items())
     several = [[tuple(source) for source, _ in pairs] for pairs in drawn.values() if len(pairs) > 1]
     assert len(several) == 5
     assert all(len(set(sources)) > 1 for sources in several)

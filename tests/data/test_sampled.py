@@ -30,7 +30,10 @@ def drawn(folder, tokenizer, *, epoch=1, rate=0.5, max_length=100, source_eos=Tr
 
 
 def as_lists(text):
-    return [(text.source(i).tolist(), text.target(i).tolist()) for i in range(len(text))]
+    every = range(len(text))
+    return [
+        (list(source), list(target)) for source, target in zip(text.sources(every), text.targets(every), strict=True)
+    ]
 
 
 @pytest.mark.parametrize("source_eos", [True, False])
@@ -71,11 +74,11 @@ class Plain:
     def __len__(self):
         return len(self.lengths)
 
-    def source(self, index):
-        return np.full(self.lengths[index, 0], 7)
+    def sources(self, indices):
+        return [np.full(self.lengths[index, 0], 7) for index in indices]
 
-    def target(self, index):
-        return np.full(self.lengths[index, 1] - 1, 7)
+    def targets(self, indices):
+        return [np.full(self.lengths[index, 1] - 1, 7) for index in indices]
 
 
 class Growing:
@@ -100,7 +103,9 @@ def test_what_is_expected_is_as_before_for_each_pair_of_any_length(lengths, rate
     plain = Plain(lengths)
     text = SimpleNamespace(source=[str(source) for source, _ in lengths], target=[str(n - 1) for _, n in lengths])
     found = SampledCorpus(plain, text, Growing(), Draw(rate, 1, 1), max_length=max_length)
-    drawn = np.array([[len(found.source(i)), len(found.target(i)) + 1] for i in range(len(lengths))])
+    every = range(len(lengths))
+    sides = zip(found.sources(every), found.targets(every), strict=True)
+    drawn = np.array([[len(source), len(target) + 1] for source, target in sides])
     growth = drawn.sum(axis=0) / np.array(lengths).sum(axis=0)
     expected = np.minimum(np.rint(np.array(lengths) * growth).astype(np.int64), max_length)
     assert found.lengths.tolist() == expected.tolist()

@@ -93,7 +93,10 @@ def check(found: EncodedCorpus, tokenizer: Tokenizer, corpus: Corpus = CORPUS) -
         else:
             expected.append((place, [tag, *source, EOS], target))
     rows = range(len(found))
-    assert [(found.pairs[i], found.source(i).tolist(), found.target(i).tolist()) for i in rows] == expected
+    assert [
+        (found.pairs[i], source.tolist(), target.tolist())
+        for i, source, target in zip(rows, found.sources(rows), found.targets(rows), strict=True)
+    ] == expected
     assert found.lengths.tolist() == [[len(source), len(target) + 1] for _, source, target in expected]
     assert found.counts == counts
 

@@ -1,21 +1,25 @@
 from __future__ import annotations
 
 import io
+import math
 import os
-import random
 import struct
 import subprocess
 import sys
 from collections import Counter
+from functools import cache
 from pathlib import Path
 
 import pytest
 import sentencepiece
-from hypothesis import given, settings
+from compiling import needs_compiler
+from hypothesis import example, given, settings
 from hypothesis import strategies as st
 
 from transformer_cli.config.data import DataConfig, PhrasebookConfig
 from transformer_cli.data.corpus import load_training
+from transformer_cli.tokenizer import compiled
+from transformer_cli.tokenizer.compiled import CompiledDropout
 from transformer_cli.tokenizer.sampling import Sampler
 from transformer_cli.tokenizer.vocabulary import UNK, Vocabulary
 
@@ -47,6 +51,9 @@ TEXT = st.one_of(
     st.lists(st.sampled_from([*WORDS, "<mask>", "unter", "hunde", "☃", "  "])).map(" ".join),
 )
 NORMAL, USER_DEFINED, UNUSED = 1, 4, 5
+
+
+RATES = st.sampled_from([ALMOST_NEVER, 1e-12, 0.1, 0.5, 0.9, 1]) | st.floats(ALMOST_NEVER, 1)
 
 
 def train(lines=LINES, **options) -> bytes:
@@ -82,20 +89,33 @@ def unigram() -> bytes:
     return train(model_type="unigram", vocab_size=300)
 
 
+def by_python(model: bytes) -> Sampler:
+    """As where there is no compiler."""
+    with pytest.MonkeyPatch.context() as patch:
+        patch.setattr(compiled, "code", lambda: None)
+        return Sampler(model)
+
+
+def cut(sampler: Sampler, line: str, *, rate: float, seed: int = 0) -> list[int]:
+    [ids] = sampler.sample([line], rate=rate, seeds=[str(seed)])
+    return ids
+
+
 def drawn(model: bytes, line: str, *, rate: float, seed: int = 0) -> list[int]:
-    return Sampler(model).sample(line, rate=rate, generator=random.Random(seed))
+    return cut(Sampler(model), line, rate=rate, seed=seed)
 
 
 def assert_ends_agree(sampler: Sampler, reference: sentencepiece.SentencePieceProcessor, line: str) -> None:
     """Neither end of the rate takes a draw of SentencePiece's; the upper one shows that no word was left out."""
-    every_merge = sampler.sample(line, rate=ALMOST_NEVER, generator=random.Random(0))
+    every_merge = cut(sampler, line, rate=ALMOST_NEVER)
     assert every_merge == reference.encode(line)
-    no_merge = sampler.sample(line, rate=1, generator=random.Random(0))
+    no_merge = cut(sampler, line, rate=1)
     assert no_merge == reference.encode(line, enable_sampling=True, alpha=1.0, nbest_size=-1)
 
 
-def test_where_all_or_no_merges_are_made_the_pieces_are_those_of_sentencepiece(bpe):
-    sampler, reference = Sampler(bpe), sentencepiece.SentencePieceProcessor(model_proto=bpe)
+@pytest.mark.parametrize("sampler_of", [by_python, pytest.param(Sampler, marks=needs_compiler)])
+def test_where_all_or_no_merges_are_made_the_pieces_are_those_of_sentencepiece(bpe, sampler_of):
+    sampler, reference = sampler_of(bpe), sentencepiece.SentencePieceProcessor(model_proto=bpe)
 
     @settings(max_examples=100)
     @given(TEXT)
@@ -183,7 +203,7 @@ def test_a_sharp_unigram_draw_is_the_best_segmentation(unigram):
     reference = sentencepiece.SentencePieceProcessor(model_proto=unigram)
     sampler = Sampler(unigram)
     for line in [*LINES[:500], "", "  ", "日 🙂日"]:
-        assert sampler.sample(line, rate=1e6, generator=random.Random(0)) == reference.encode(line)
+        assert cut(sampler, line, rate=1e6) == reference.encode(line)
 
 
 def test_a_user_defined_symbol_is_never_cut():
@@ -233,10 +253,139 @@ def test_the_draws_are_the_same_in_every_process(tmp_path, unigram):
     outputs = {
         subprocess.run(
             [sys.executable, "-c", program, *map(str, paths)],
-            env=os.environ | {"PYTHONHASHSEED": hash_seed, "PYTHONPATH": str(Path(__file__).parents[2])},
+            env=os.environ | others | {"PYTHONHASHSEED": hash_seed, "PYTHONPATH": str(Path(__file__).parents[2])},
             capture_output=True,
             check=True,
         ).stdout
-        for hash_seed in ("1", "2", "3")
+        for hash_seed, others in (("1", {}), ("2", {}), ("3", {"CXX": ""}))
     }
     assert len(outputs) == 1
+
+
+def assert_as_in_python(model: bytes, reference: Sampler, lines: list[str], rate: float, seeds: list[str]) -> None:
+    """Twice, for the first time all words are new."""
+    sampler = Sampler(model)
+    assert isinstance(sampler._lines, CompiledDropout)
+    expected = reference.sample(lines, rate=rate, seeds=seeds)
+    assert [sampler.sample(lines, rate=rate, seeds=seeds) for _ in range(2)] == [expected] * 2
+
+
+@needs_compiler
+def test_compiled_code_draws_what_python_draws(bpe):
+    reference = by_python(bpe)
+
+    @settings(max_examples=200)
+    @given(st.lists(st.tuples(TEXT, st.text(st.characters(exclude_categories=["Cs"])))), RATES)
+    def of_any_text(lines, rate):
+        assert_as_in_python(bpe, reference, [line for line, _ in lines], rate, [seed for _, seed in lines])
+
+    of_any_text()
+    for rate in (0.1, 0.5):
+        some = [*LINES[:1000], *LINES[:100], "der hund und die hunde unterkinder <mask>un ☃s"]
+        assert_as_in_python(bpe, reference, some, rate, [f"source 1 2 {place}" for place in range(len(some))])
+
+
+@needs_compiler
+@pytest.mark.parametrize("name", ["nfkc bytes", "across spaces"])
+def test_compiled_code_draws_as_often_as_anyone_asks(name):
+    """More draws than a generator has words in its state, of seeds that have more, and in words of any length."""
+    model, every = train(**MODELS[name]), " ".join(LINES[:500])
+    lines = [every, every.replace(" ", ""), "ha" * 5000, "日" * 100_000, "☃" * 1000, " " * 1000, ""]
+    seeds = ["a", "\0\0\0\0\0b", "long" * 1000, "", "日本", "f", "g"]
+    for rate in (ALMOST_NEVER, 0.3, 1):
+        assert_as_in_python(model, by_python(model), lines, rate, seeds)
+
+
+PIECES = st.lists(
+    st.tuples(
+        st.text(st.sampled_from("aabbb▁▁日🙂"), min_size=1, max_size=4),
+        st.sampled_from([0.0, -1.0, -1.0, -2.5, math.inf, -math.inf]) | st.floats(width=32, allow_nan=False),
+        st.sampled_from([NORMAL, NORMAL, NORMAL, USER_DEFINED, USER_DEFINED, UNUSED]),
+    ),
+    min_size=1,
+    max_size=30,
+    unique_by=lambda piece: piece[0],
+)
+
+
+AROUND = [("ab", 0.0, USER_DEFINED), ("abb", -1.0, NORMAL), ("bab", -1.0, NORMAL), ("aa", -1.0, NORMAL)]
+
+
+@needs_compiler
+@example("identity", AROUND, [[1, 3]] * 8, 0.5)
+@example("identity", AROUND, [[3, 2]] * 8, 0.5)
+@settings(max_examples=300)
+@given(
+    st.sampled_from(["identity", "identity bytes"]),
+    PIECES,
+    st.lists(st.lists(st.integers(0, 29), max_size=12), max_size=8),
+    st.sampled_from([0.2, 0.5, 1]),
+)
+def test_compiled_code_merges_in_the_order_of_python_in_any_model(name, pieces, numbers, rate):
+    """Of equal scores, over spaces, with symbols inside of others; whatever another program may have written."""
+    model = _nearly_empty(name)
+    known = set(Vocabulary(model).names)
+    for text, score, kind in pieces:
+        if text not in known:
+            model = with_piece(model, text, score=score, kind=kind)
+    lines = ["".join(pieces[number % len(pieces)][0] for number in line) for line in numbers]
+    assert_as_in_python(model, by_python(model), lines, rate, [f"{place}" for place in range(len(lines))])
+
+
+@cache
+def _nearly_empty(name: str) -> bytes:
+    return train(["x"], **MODELS[name] | {"vocab_size": 300})
+
+
+@needs_compiler
+def test_scores_that_are_no_numbers_are_left_to_python():
+    model = with_piece(train(), "hi", score=math.nan, kind=NORMAL)
+    assert not isinstance(Sampler(model)._lines, CompiledDropout)
+
+
+WITH_LITTLE_MEMORY = """
+import pathlib, re, resource, sys
+from transformer_cli.tokenizer import compiled
+from transformer_cli.tokenizer.sampling import Sampler
+
+sampler = Sampler(pathlib.Path(sys.argv[1]).read_bytes())
+before = sampler.sample(["the children sing"] * 9, rate=0.3, seeds=list("abcdefghi"))
+n = 16 << 20
+used = int(re.findall(r"VmSize:\\s+(\\d+) kB", pathlib.Path("/proc/self/status").read_text("utf-8"))[0]) << 10
+resource.setrlimit(resource.RLIMIT_AS, (used + 16 * n, resource.RLIM_INFINITY))  # Python asks for 11, C++ for 16
+try:
+    sampler._lines.sample(["a" * n], 0.3, ["0"])
+except MemoryError:
+    assert sampler._lines._n_bytes > compiled.MOST_BYTES, "of Python's"
+    assert sampler.sample(["the children sing"] * 9, rate=0.3, seeds=list("abcdefghi")) == before
+    print("an error")
+"""
+
+
+@needs_compiler
+def test_compiled_code_raises_an_error_where_memory_lacks(small, tmp_path):
+    """And begins anew; of C++ the end would be that of the process."""
+    (tmp_path / "model").write_bytes(small)
+    done = subprocess.run(
+        [sys.executable, "-c", WITH_LITTLE_MEMORY, tmp_path / "model"],
+        env=os.environ | {"PYTHONPATH": str(Path(__file__).parents[2])},
+        capture_output=True,
+        text=True,
+        check=False,
+    )
+    assert done.stdout == "an error\n", done.stderr
+
+
+@needs_compiler
+def test_compiled_code_forgets_words_rather_than_take_all_memory(monkeypatch):
+    model = train()
+    seeds = [f"{place}" for place in range(len(LINES))]
+    expected = Sampler(model).sample(LINES, rate=0.3, seeds=seeds)
+    monkeypatch.setattr(compiled, "MOST_BYTES", 3000)
+    sampler = Sampler(model)
+    found, most = [], 0
+    for begin in range(0, len(LINES), 10):
+        found += sampler.sample(LINES[begin : begin + 10], rate=0.3, seeds=seeds[begin : begin + 10])
+        most = max(most, sampler._lines._n_bytes)
+    assert found == expected
+    assert most < 3000 + 10 * 5000

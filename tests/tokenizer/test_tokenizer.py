@@ -89,7 +89,17 @@ def test_both_sides_are_sampled_apart(joint):
     assert joint.sample_source(lines, **options) == joint.sample_source(lines, **options)
     assert joint.sample_source(lines, **options) != joint.sample_source(lines, **options | {"epoch": 2})
     assert joint.sample_source(lines, **options) != joint.sample_source(lines, **options | {"seed": 2})
-    assert joint.sample_source(lines[10:], **options, first=10) == joint.sample_source(lines, **options)[10:]
+    assert (
+        joint.sample_source(lines[10:], **options, places=range(10, 30)) == joint.sample_source(lines, **options)[10:]
+    )
+
+
+def test_a_draw_is_called_by_its_side_seed_epoch_copy_and_place_as_ever(joint):
+    """A run goes on with the draws it began with."""
+    options = {"rate": 0.5, "seed": 1, "epoch": 2, "places": [7, 5], "copies": [0, 3]}
+    for sample, side in ((joint.sample_source, "source"), (joint.sample_target, "target")):
+        named = joint.source.sample(ENGLISH[:2], rate=0.5, key=f"{side} 1 2", names=["7", "copy 3 5"])
+        assert sample(ENGLISH[:2], **options) == named
 
 
 def test_a_missing_tokenizer_says_how_to_train_one(tmp_path):

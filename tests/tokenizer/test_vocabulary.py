@@ -12,6 +12,7 @@ from hypothesis import strategies as st
 
 from transformer_cli.errors import ModelError
 from transformer_cli.tokenizer import BOS, EOS, PAD, UNK, Vocabulary
+from transformer_cli.tokenizer.sampling import LITERAL, BpeDropout
 from transformer_cli.tokenizer.vocabulary import FEW_LINES
 
 SENTENCE = "the happy unhappy cat on a mat sat kind unkind kindness happiness unhappiness dog log möchte bier trinken"
@@ -126,9 +127,18 @@ def test_a_sample_reads_as_the_same_text(bpe, unigram):
 def test_a_sample_depends_on_key_index_and_text_alone(bpe, unigram):
     for vocabulary in (bpe, unigram):
         whole = vocabulary.sample(TEXT, rate=0.3, key="epoch 1")
-        backwards = [vocabulary.sample([TEXT[n]], rate=0.3, key="epoch 1", first=n)[0] for n in reversed(range(200))]
+        backwards = [vocabulary.sample([TEXT[n]], rate=0.3, key="epoch 1", names=[n])[0] for n in reversed(range(200))]
         assert backwards[::-1] == whole
         assert vocabulary.sample(["other", *TEXT[1:]], rate=0.3, key="epoch 1")[1:] == whole[1:]
+
+
+def test_a_line_is_cut_by_the_generator_that_is_seeded_with_its_name(bpe):
+    """A run goes on with the draws it began with."""
+    dropout = BpeDropout(sentencepiece.SentencePieceProcessor(model_proto=bpe.model + LITERAL))
+    words = [f"▁{word}" for word in TEXT[0].split()]
+    for name in range(20):
+        expected = dropout.cut(words, 0.3, random.Random(f"epoch 1 {name}"))
+        assert bpe.sample([TEXT[0]], rate=0.3, key="epoch 1", names=[name]) == [expected]
 
 
 def test_samples_drawn_at_the_same_time_do_not_disturb_each_other(bpe):

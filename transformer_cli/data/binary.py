@@ -62,13 +62,13 @@ class EncodedCorpus:
     def __len__(self) -> int:
         return len(self.lengths)
 
-    def source(self, index: int, copy: int = 0) -> npt.NDArray[np.int32]:
+    def sources(self, indices: Sequence[int], copies: Sequence[int] = ()) -> list[npt.NDArray[np.int32]]:
         """Source ids as the encoder reads them: with EOS behind them, if the model wants it. The same in every copy."""
-        return self._ids("source", index)
+        return [self._ids("source", index) for index in indices]
 
-    def target(self, index: int, copy: int = 0) -> npt.NDArray[np.int32]:
+    def targets(self, indices: Sequence[int], copies: Sequence[int] = ()) -> list[npt.NDArray[np.int32]]:
         """Target ids without marks. The same in every copy."""
-        return self._ids("target", index)
+        return [self._ids("target", index) for index in indices]
 
     def unknown(self, side: str, most: int) -> tuple[int, int, Array]:
         """How many ids of a side are UNK, how many there are, and the places in the corpus of sentences that have the

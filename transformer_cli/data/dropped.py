@@ -2,10 +2,13 @@
 
 from __future__ import annotations
 
+from collections.abc import Sequence
+from itertools import repeat
+
 import numpy as np
 import numpy.typing as npt
 
-from transformer_cli.data.mixture import Drawn
+from transformer_cli.data.mixture import Drawn, Ids
 from transformer_cli.data.sampled import Draw
 from transformer_cli.tokenizer import PAD, Vocabulary
 
@@ -24,16 +27,19 @@ class DroppedCorpus:
         self.lengths = text.lengths
         self.opens, self.closes, self.is_mark = vocabulary.words
 
-    def source(self, index: int, copy: int = 0) -> npt.NDArray[np.integer]:
+    def sources(self, indices: Sequence[int], copies: Sequence[int] = ()) -> list[npt.NDArray[np.integer]]:
         """Source ids as the encoder reads them."""
-        ids = self.text.source(index, copy)
+        rows = zip(self.text.sources(indices, copies), indices, copies or repeat(0), strict=False)
+        return [self._left(np.asarray(ids, dtype=np.int32), index, copy) for ids, index, copy in rows]
+
+    def targets(self, indices: Sequence[int], copies: Sequence[int] = ()) -> Sequence[Ids]:
+        """Target ids without marks, all of them."""
+        return self.text.targets(indices, copies)
+
+    def _left(self, ids: npt.NDArray[np.integer], index: int, copy: int) -> npt.NDArray[np.integer]:
         begins = self.opens[ids]
         begins[1:] |= self.closes[ids[:-1]]
         words = np.cumsum(begins)
         chance = np.random.default_rng([self.draw.seed, self.draw.epoch, index, *([copy] if copy else [])])
         gone = chance.random(len(ids) + 1) < self.draw.rate
         return np.where(gone[words] & ~self.is_mark[ids], PAD, ids)
-
-    def target(self, index: int, copy: int = 0) -> npt.NDArray[np.integer]:
-        """Target ids without marks, all of them."""
-        return self.text.target(index, copy)

@@ -134,5 +134,5 @@ def _pairs(corpus: EncodedCorpus) -> list[tuple[Ids, Ids]]:
     if sizes.sum() > MOST_ENTRIES:
         chosen = np.flatnonzero(sizes <= np.median(sizes))
         chosen = chosen[:: -(-int(sizes[chosen].sum()) // MOST_ENTRIES)]
-    pairs = [(corpus.source(index), corpus.target(index)) for index in chosen.tolist()]
+    pairs = zip(corpus.sources(chosen.tolist()), corpus.targets(chosen.tolist()), strict=True)
     return [(source, target) for source, target in pairs if len(source) and len(target)]

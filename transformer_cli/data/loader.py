@@ -16,12 +16,11 @@ import numpy.typing as npt
 import torch
 from torch import Tensor
 
+from transformer_cli.data.mixture import Ids
 from transformer_cli.tokenizer import BOS, EOS, PAD
 
 AHEAD = 4
 """Batches that wait ready; they are small beside what the model needs for one."""
-
-Ids = npt.NDArray[np.integer] | Sequence[int]
 
 
 @dataclass(frozen=True)
@@ -49,11 +48,11 @@ class Batch:
 class Encoded(Protocol):
     """A corpus as ids."""
 
-    def source(self, index: int) -> Ids:
+    def sources(self, indices: Sequence[int]) -> Sequence[Ids]:
         """Source ids, as the encoder reads them: with the end mark, if it wants one."""
         ...
 
-    def target(self, index: int) -> Ids:
+    def targets(self, indices: Sequence[int]) -> Sequence[Ids]:
         """Target ids, without marks."""
         ...
 
@@ -81,7 +80,7 @@ def batches(corpus: Encoded, plan: Sequence[npt.NDArray[np.integer]], *, start: 
                 if stopped.is_set():
                     return
                 numbers = tuple(map(int, indices))
-                batch = collate([corpus.source(i) for i in numbers], [corpus.target(i) for i in numbers])
+                batch = collate(corpus.sources(numbers), corpus.targets(numbers))
                 put(replace(batch, indices=numbers))
             put(None)
         except BaseException as failure:

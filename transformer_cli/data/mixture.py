@@ -16,6 +16,8 @@ from transformer_cli.config.data import Directed, Direction, WeightedText
 from transformer_cli.data.corpus import Corpus
 from transformer_cli.errors import DataError
 
+Ids = npt.NDArray[np.integer] | Sequence[int]
+
 MOST = 2**31 - 1
 """Pairs of an epoch."""
 
@@ -159,11 +161,11 @@ class Drawn(Protocol):
         """(N, 2) pieces of source and target, end marks included."""
         ...
 
-    def source(self, index: int, copy: int = 0) -> npt.NDArray[np.integer]:
-        """Source ids, as the encoder reads them; copy: how many times the epoch had them before."""
+    def sources(self, indices: Sequence[int], copies: Sequence[int] = ()) -> Sequence[Ids]:
+        """Source ids, as the encoder reads them. copies: how many times the epoch had each before; else never."""
         ...
 
-    def target(self, index: int, copy: int = 0) -> npt.NDArray[np.integer]:
+    def targets(self, indices: Sequence[int], copies: Sequence[int] = ()) -> Sequence[Ids]:
         """Target ids, without marks."""
         ...
 
@@ -179,10 +181,14 @@ class MixedCorpus:
         """(n, 2) by place, made when they are asked for."""
         return self.text.lengths[self.seen.rows]
 
-    def source(self, place: int) -> npt.NDArray[np.integer]:
+    def sources(self, places: Sequence[int]) -> Sequence[Ids]:
         """Source ids, as the encoder reads them."""
-        return self.text.source(*self.seen.pair(place))
+        return self.text.sources(*self._pairs(places))
 
-    def target(self, place: int) -> npt.NDArray[np.integer]:
+    def targets(self, places: Sequence[int]) -> Sequence[Ids]:
         """Target ids, without marks."""
-        return self.text.target(*self.seen.pair(place))
+        return self.text.targets(*self._pairs(places))
+
+    def _pairs(self, places: Sequence[int]) -> tuple[list[int], list[int]]:
+        pairs = list(map(self.seen.pair, places))
+        return [row for row, _ in pairs], [copy for _, copy in pairs]

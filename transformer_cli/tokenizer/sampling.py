@@ -11,7 +11,7 @@ import random
 import re
 import sys
 from bisect import bisect
-from collections.abc import Iterable, Iterator
+from collections.abc import Iterable, Iterator, Sequence
 from functools import lru_cache
 from heapq import heapify, heappop, heappush
 from itertools import accumulate, chain, repeat
@@ -41,22 +41,44 @@ class Sampler:
         """model: the serialised protobuf. Raises ModelError for models of whole words or of characters."""
         self._normalize = sentencepiece.SentencePieceProcessor(model_proto=model).normalize
         processor = sentencepiece.SentencePieceProcessor(model_proto=model + LITERAL)
-        self._unk = int(processor.unk_id())
-        self._cut = _kind(processor)
         # No piece of ours spans a space, so words are cut one by one; a foreign model's may, and need the whole line.
         spans = any(re.search("[^▁]▁", piece) for piece in processor.id_to_piece(list(range(len(processor)))))
-        self._units = re.compile(".+" if spans else "▁*[^▁]+|▁+", re.DOTALL)
+        self._lines = _kind(processor, spans)
 
-    def sample(self, line: str, *, rate: float, generator: random.Random) -> list[int]:
-        """Ids of a line. rate: of BPE-dropout the chance to skip a merge; alpha of a unigram model."""
-        return one_unk(self._cut.cut(self._units.findall(self._normalize(line)), rate, generator), self._unk)
+    def sample(self, lines: Iterable[str], *, rate: float, seeds: Sequence[str]) -> list[list[int]]:
+        """Ids of lines. rate: of BPE-dropout the chance to skip a merge; alpha of a unigram model. seeds: of the
+        generator of each line, a random.Random.
+        """
+        return self._lines.sample(list(map(self._normalize, lines)), rate, seeds)
+
+
+class Lines(Protocol):
+    """A way to cut lines at random."""
+
+    def sample(self, lines: Sequence[str], rate: float, seeds: Sequence[str]) -> list[list[int]]:
+        """Ids of the lines, which are normalised and have their spaces as `▁`."""
 
 
 class Cut(Protocol):
     """A way to cut words at random."""
 
     def cut(self, words: Iterable[str], rate: float, generator: random.Random) -> list[int]:
-        """Ids of the words, which are normalised and have their spaces as `▁`."""
+        """Ids of the words of a line."""
+
+
+class ByWords:
+    """Cuts lines word by word."""
+
+    def __init__(self, words: Cut, *, unk: int, spans: bool) -> None:
+        self._words, self._unk = words, unk
+        self._units = re.compile(".+" if spans else "▁*[^▁]+|▁+", re.DOTALL)
+
+    def sample(self, lines: Sequence[str], rate: float, seeds: Sequence[str]) -> list[list[int]]:
+        generator, sampled = random.Random(), []
+        for line, seed in zip(lines, seeds, strict=True):
+            generator.seed(seed)
+            sampled.append(one_unk(self._words.cut(self._units.findall(line), rate, generator), self._unk))
+        return sampled
 
 
 class BpeDropout:
@@ -68,17 +90,19 @@ class BpeDropout:
 
     def __init__(self, processor: Any) -> None:
         """processor: takes text as it is, see LITERAL."""
-        self._processor = processor
+        self.processor = processor
+        self.unk = int(processor.unk_id())
         ids = [id for id in range(len(processor)) if _is_normal(processor, id)]
         pieces = processor.id_to_piece(ids)
-        self._ids = dict(zip(pieces, ids, strict=True))
-        self._scores = {piece: float(processor.get_score(id)) for piece, id in self._ids.items()}
-        self._bytes = {id: processor.piece_to_id(f"<0x{id:02X}>") for id in range(256)}
-        self._has_bytes = all(processor.is_byte(id) for id in self._bytes.values())
+        self.ids = dict(zip(pieces, ids, strict=True))
+        self.scores = {piece: float(processor.get_score(id)) for piece, id in self.ids.items()}
+        of_bytes = [int(processor.piece_to_id(f"<0x{byte:02X}>")) for byte in range(256)]
+        self.bytes = of_bytes if all(map(processor.is_byte, of_bytes)) else []
+        """The pieces of bytes, in order; none where there are not all."""
         # Where every merge is skipped (which takes no draw), a user-defined symbol alone is still in one piece.
         split = processor.encode(pieces, enable_sampling=True, alpha=1.0, nbest_size=-1)
-        self._frozen = {piece for piece, cut in zip(pieces, split, strict=True) if len(piece) > 1 and len(cut) == 1}
-        longest_first = sorted(map(re.escape, self._frozen), key=len, reverse=True)
+        self.frozen = {piece for piece, cut in zip(pieces, split, strict=True) if len(piece) > 1 and len(cut) == 1}
+        longest_first = sorted(map(re.escape, self.frozen), key=len, reverse=True)
         self._symbols = re.compile("|".join([*longest_first, "."]), re.DOTALL)
         self._plain = lru_cache(maxsize=1 << 17)(self._merge_all)
         self._once = lru_cache(maxsize=1 << 18)(self._merge_but_one)
@@ -110,8 +134,8 @@ class BpeDropout:
     def _merge_all(self, word: str) -> tuple[tuple[int, ...], int]:
         """Plain ids, and how many merges they took: as many as could be skipped."""
         ids, left = self._merge(word, repeat(NEVER))
-        expected = tuple(self._processor.encode(word))
-        if tuple(one_unk(ids, self._processor.unk_id())) != expected:
+        expected = tuple(self.processor.encode(word))
+        if tuple(one_unk(ids, self.unk)) != expected:
             return expected, 0
         return ids, NEVER - left
 
@@ -149,17 +173,15 @@ class BpeDropout:
 
     def _pair(self, symbols: list[str], left: int, right: int) -> list[tuple[float, int, int, str]]:
         """What to put on the agenda for these neighbours: nothing, or one entry."""
-        if left < 0 or right < 0 or symbols[left] in self._frozen or symbols[right] in self._frozen:
+        if left < 0 or right < 0 or symbols[left] in self.frozen or symbols[right] in self.frozen:
             return []
         merged = symbols[left] + symbols[right]
-        return [(-self._scores[merged], left, right, merged)] if merged in self._scores else []
+        return [(-self.scores[merged], left, right, merged)] if merged in self.scores else []
 
     def _ids_of(self, symbol: str) -> list[int]:
-        if symbol in self._ids:
-            return [self._ids[symbol]]
-        if self._has_bytes:
-            return [self._bytes[byte] for byte in symbol.encode("utf-8")]
-        return [self._processor.unk_id()]
+        if symbol in self.ids:
+            return [self.ids[symbol]]
+        return [self.bytes[byte] for byte in symbol.encode("utf-8")] if self.bytes else [self.unk]
 
 
 class UnigramSampling:
@@ -203,21 +225,25 @@ def one_unk(ids: Iterable[int], unk: int) -> list[int]:
     return [id for id, previous in zip(ids, [None, *ids], strict=False) if not id == previous == unk]
 
 
-def _kind(processor: Any) -> Cut:
+def _kind(processor: Any, spans: bool) -> Lines:
     """By what the model can do, for the processor does not name its kind."""
+    from transformer_cli.tokenizer.compiled import CompiledDropout, can_cut  # not before: it needs NumPy
+
+    unk = int(processor.unk_id())
     try:
         processor.nbest_encode("a", nbest_size=1)
     except RuntimeError:
         pass
     else:
-        return UnigramSampling(processor)
+        return ByWords(UnigramSampling(processor), unk=unk, spans=spans)
     try:
-        return BpeDropout(processor)
+        dropout = BpeDropout(processor)
     except RuntimeError:
         raise ModelError(
             "this tokenizer cannot sample: its model knows only one way to split a word",
             hint="set tokenizer.sampling to 0, or tokenizer.kind to bpe or unigram",
         ) from None
+    return CompiledDropout(dropout, spans=spans) if can_cut(dropout) else ByWords(dropout, unk=unk, spans=spans)
 
 
 def _is_normal(processor: Any, id: int) -> bool:
@@ -229,6 +255,11 @@ def _is_normal(processor: Any, id: int) -> bool:
 
 def _gaps(rate: float, generator: random.Random) -> Iterator[int]:
     """Failures before each success of a trial that succeeds with chance `rate`: geometric, by its inverse."""
-    scale = math.log1p(-rate) if rate < 1 else -math.inf
+    scale = scale_of(rate)
     while True:
         yield int(min(math.log(1 - generator.random()) / scale, NEVER))
+
+
+def scale_of(rate: float) -> float:
+    """What the logarithm of a draw is divided by."""
+    return math.log1p(-rate) if rate < 1 else -math.inf

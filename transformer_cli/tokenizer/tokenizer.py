@@ -83,18 +83,33 @@ class Tokenizer:
         return self.target.decode(ids)
 
     def sample_source(
-        self, lines: Sequence[str], *, rate: float, seed: int, epoch: int, first: int = 0, copy: int = 0
+        self,
+        lines: Sequence[str],
+        *,
+        rate: float,
+        seed: int,
+        epoch: int,
+        places: Sequence[int] | None = None,
+        copies: Sequence[int] = (),
     ) -> list[list[int]]:
-        """Ids of each line in this epoch's draw of subwords. first: index of the first line. copy: how many times the
-        epoch had it before. See Vocabulary.sample."""
-        return self.source.sample(lines, rate=rate, key=_key("source", seed, epoch, copy), first=first)
+        """Ids of each line in this epoch's draw of subwords. places: of the lines in the text; else from 0 on. copies:
+        how many times the epoch had each before; else never. See Vocabulary.sample."""
+        names = _names(places, copies)
+        return self.source.sample(lines, rate=rate, key=f"source {seed} {epoch}", names=names)
 
     def sample_target(
-        self, lines: Sequence[str], *, rate: float, seed: int, epoch: int, first: int = 0, copy: int = 0
+        self,
+        lines: Sequence[str],
+        *,
+        rate: float,
+        seed: int,
+        epoch: int,
+        places: Sequence[int] | None = None,
+        copies: Sequence[int] = (),
     ) -> list[list[int]]:
-        """Ids of each line in this epoch's draw of subwords. first: index of the first line. copy: how many times the
-        epoch had it before. See Vocabulary.sample."""
-        return self.target.sample(lines, rate=rate, key=_key("target", seed, epoch, copy), first=first)
+        """See sample_source."""
+        names = _names(places, copies)
+        return self.target.sample(lines, rate=rate, key=f"target {seed} {epoch}", names=names)
 
     def save(self, directory: str | Path) -> None:
         """Write the model or models, then the description that makes them count.
@@ -143,9 +158,11 @@ class Tokenizer:
         return {SOURCE_FILE: self.source, TARGET_FILE: self.target}
 
 
-def _key(side: str, seed: int, epoch: int, copy: int) -> str:
-    """Names a draw of subwords."""
-    return f"{side} {seed} {epoch}" + (f" copy {copy}" if copy else "")
+def _names(places: Sequence[int] | None, copies: Sequence[int]) -> Sequence[object] | None:
+    """Of lines in a draw of subwords."""
+    if places is None or not any(copies):
+        return places
+    return [f"copy {copy} {place}" if copy else place for copy, place in zip(copies, places, strict=True)]
 
 
 def read_tokenizer(source: str | Path, target: str | Path | None = None, *, tags: Sequence[str] = ()) -> Tokenizer:

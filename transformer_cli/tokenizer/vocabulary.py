@@ -8,7 +8,6 @@ one, and with `nfkc` runs of white space become one space.
 from __future__ import annotations
 
 import hashlib
-import random
 from collections.abc import Sequence
 from functools import cached_property
 from pathlib import Path
@@ -123,20 +122,20 @@ class Vocabulary:
         closes = [is_mark or piece.rstrip("▁") not in ("", piece) for piece, is_mark in pieces]
         return np.array(opens), np.array(closes), np.array(marks)
 
-    def sample(self, lines: Sequence[str], *, rate: float, key: str, first: int = 0) -> list[list[int]]:
+    def sample(
+        self, lines: Sequence[str], *, rate: float, key: str, names: Sequence[object] | None = None
+    ) -> list[list[int]]:
         """Ids of each line, cut differently for every key: BPE-dropout (Provilkov et al. 2020) or unigram sampling.
 
-        rate: the chance to skip a merge, or the unigram model's alpha; 0 is `encode`. key: names the draw. first: the
-        index of the first line. A line's ids depend on (rate, key, its index, its text) and nothing else.
+        rate: the chance to skip a merge, or the unigram model's alpha; 0 is `encode`. key: names the draw. names: of
+        the lines, or their indices. A line's ids depend on (rate, key, its name, its text) and nothing else.
         In any process: the generator is Python's, whose draws do not change between versions.
         Raises ModelError for models of whole words.
         """
         if rate == 0:
             return self.encode(lines)
-        sampled = [
-            self._sampler.sample(line, rate=rate, generator=random.Random(f"{key} {index}"))
-            for index, line in enumerate(lines, start=first)
-        ]
+        seeds = [f"{key} {name}" for name in (range(len(lines)) if names is None else names)]
+        sampled = self._sampler.sample(lines, rate=rate, seeds=seeds)
         return sampled if self.mark_id is None else [ids and [self.mark_id, *ids] for ids in sampled]
 
     @cached_property
