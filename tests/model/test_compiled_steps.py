@@ -237,3 +237,15 @@ def test_whoever_wants_no_compiled_code_gets_none() -> None:
     prepared = Prepared(built(ModelConfig(d_model=16, n_heads=1, d_ff=8, n_layers=1)))
     assert type(prepared.for_many) is type(prepared.for_few) is forms.Form
     assert not prepared.start(SOURCE, LENGTHS).compiled
+
+
+def test_of_a_model_that_is_another_one_now_it_is_decided_anew() -> None:
+    """Whoever has it in Python may cast it between two translations."""
+    model = built(ModelConfig(d_model=16, n_heads=1, d_ff=8, n_layers=1))
+    prepared = compiled(model)
+    for is_compiled, cast in ((True, model.float), (False, model.double), (True, model.float)):
+        cast()
+        found = prepared.for_now().step(TARGET[:, 0], prepared.start(SOURCE, LENGTHS))
+        assert prepared.is_compiled is is_compiled
+        wanted = model.project(model(SOURCE, LENGTHS, TARGET[:, :1]))[:, 0]
+        torch.testing.assert_close(found, wanted, rtol=1e-4, atol=1e-5)
