@@ -425,5 +425,17 @@ def test_where_nothing_can_be_kept_translating_does_without(
     assert code_to_keep() == compiler.Library()
 
 
+@needs_compiler
+@pytest.mark.skipif(os.geteuid() != 0, reason="only root gives folders away")
+def test_where_what_is_kept_would_not_be_loaded_translating_does_without(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """As of root with somebody else's home: it may write there, and compiled anew each time it would be."""
+    monkeypatch.setenv("XDG_CACHE_HOME", str(tmp_path))
+    (tmp_path / "tx").mkdir()
+    os.chown(tmp_path / "tx", 12345, -1)
+    assert code_to_keep() == compiler.Library()
+
+
 def machine(run: Path) -> dict[str, object]:
     return json.loads((run / "run.json").read_text(encoding="utf-8"))["machine"]
