@@ -12,10 +12,10 @@ import stat
 import subprocess
 import sys
 import time
-from collections.abc import Callable, Iterator
+from collections.abc import Callable, Iterator, Sequence
 from dataclasses import replace
 from pathlib import Path
-from unittest.mock import patch
+from unittest.mock import MagicMock, patch
 
 import pytest
 from compiling import needs_compiler
@@ -410,19 +410,79 @@ def test_what_was_trained_is_translated_alike_with_it_and_without(
 
 
 @needs_compiler
+@pytest.mark.parametrize(
+    "command",
+    [
+        ["visualize-attention", "ein bier", "-m"],
+        ["compare", "--source=text", "--reference=text", "--set=decoding.workers=1", "copy"],
+        ["evaluate", "--source=text", "--check-batching", "-m"],
+        ["serve", "--port=0", "-m"],
+    ],
+)
+def test_whatever_translates_says_that_the_compiler_failed(
+    command: Sequence[str],
+    trained_run: Path,
+    capfd: pytest.CaptureFixture[str],
+    broken_compiler: None,
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    if command[0] == "serve":
+        server = pytest.importorskip("transformer_cli.serving.server", reason="the extra `serve` is not installed")
+        monkeypatch.setattr(server, "server", MagicMock())
+    Path("text").write_text("ein bier\n", encoding="utf-8")
+    shutil.copytree(trained_run, "copy")
+    assert failures.exit_code(lambda: main([*command, str(trained_run)])) == 0
+    assert capfd.readouterr().err.count("the C++ compiler failed (CXX= leaves it out): false: ") == 1
+
+
+@needs_compiler
+def test_nothing_is_compiled_for_a_model_that_has_no_use_for_it(
+    trained_run: Path, capfd: pytest.CaptureFixture[str], no_compiler: None, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    shape = ["d_model=32", "n_heads=2", "d_ff=32", "n_layers=1", "positions=rotary"]
+    sets = [f"--set={value}" for value in (*map("model.{}".format, shape), "training.max_steps=1", "precision=fp32")]
+    train = ["train", "-c", str(trained_run / "config.yaml"), "--run-dir=run", *sets]
+    assert failures.exit_code(lambda: main(train)) == 0
+    code.cache_clear()
+    library.cache_clear()
+    monkeypatch.setenv("CXX", "false")
+    capfd.readouterr()
+    assert failures.exit_code(lambda: main(["translate", "-m", "run", "--set=decoding.engine=native", "ein bier"])) == 0
+    assert "compiler" not in capfd.readouterr().err
+    assert code.cache_info().currsize == 0
+
+
+@needs_compiler
 @pytest.mark.parametrize("cache", ["a file", "/proc/nobody"])
 def test_where_nothing_can_be_kept_translating_does_without(
     cache: str, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     (tmp_path / "a file").touch()
     monkeypatch.setenv("XDG_CACHE_HOME", str(tmp_path / cache))
+    code.cache_clear()
     assert code_to_keep() == compiler.Library()
-    monkeypatch.setenv("XDG_CACHE_HOME", str(tmp_path / "a folder"))
+    with monkeypatch.context() as without_home:
+        without_home.delenv("XDG_CACHE_HOME")
+        without_home.delenv("HOME")
+        without_home.setattr(Path, "home", lambda: (_ for _ in ()).throw(RuntimeError("no home")))
+        assert code_to_keep() == compiler.Library()
+    begun = code()  # as a run does, whose validation translates
+    assert code_to_keep() == begun != compiler.Library()
+
+
+@needs_compiler
+@pytest.mark.skipif(os.geteuid() != 0, reason="only root gives folders away")
+def test_where_what_is_kept_would_not_be_loaded_translating_does_without(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """As of root with somebody else's home: it may write there, and compiled anew each time it would be."""
+    monkeypatch.setenv("XDG_CACHE_HOME", str(tmp_path))
+    (tmp_path / "tx").mkdir()
+    os.chown(tmp_path / "tx", 12345, -1)
+    code.cache_clear()
+    assert code_to_keep() == compiler.Library()
+    os.chown(tmp_path / "tx", os.geteuid(), -1)
     assert code_to_keep() == code()
-    monkeypatch.delenv("XDG_CACHE_HOME")
-    monkeypatch.delenv("HOME")
-    monkeypatch.setattr(Path, "home", lambda: (_ for _ in ()).throw(RuntimeError("no home")))
-    assert code_to_keep() == compiler.Library()
 
 
 def machine(run: Path) -> dict[str, object]:

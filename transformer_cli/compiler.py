@@ -56,10 +56,10 @@ def library(folder: Path) -> Library:
 
 
 def keeps() -> bool:
-    """Whether there is a cache that takes what is made."""
+    """Whether there is a cache that takes what is made, and gives it back."""
     with suppress(OSError, RuntimeError, ResourceError):
-        make_directory(_cache(""))
-        return os.access(_cache(""), os.W_OK)
+        make_directory(folder := _cache(""))
+        return _is_ours(folder) and os.access(folder, os.W_OK)
     return False
 
 
@@ -104,10 +104,13 @@ def _kept(name: str) -> ctypes.CDLL | None:
     with suppress(OSError, RuntimeError):
         place = _cache(name)
         code, digest = (whole := place.read_bytes())[:-DIGEST], whole[-DIGEST:]
-        is_ours = {path.stat().st_uid for path in (place, place.parent)} == {os.geteuid()}
-        if is_ours and hashlib.sha256(code).digest() == digest:
+        if _is_ours(place) and _is_ours(place.parent) and hashlib.sha256(code).digest() == digest:
             return ctypes.CDLL(str(place))
     return None
+
+
+def _is_ours(path: Path) -> bool:
+    return path.stat().st_uid == os.geteuid()
 
 
 def _ask(command: Sequence[str], **environment: str) -> bytes:

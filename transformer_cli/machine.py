@@ -16,7 +16,7 @@ from transformer_cli.config.run import RunConfig
 from transformer_cli.config.section import PositiveInt
 from transformer_cli.environment import local_rank, local_size, place, processors, repeat_sums
 from transformer_cli.errors import ModelError, ResourceError
-from transformer_cli.model.compiled import NAMES, code, code_to_keep
+from transformer_cli.model.compiled import NAMES, code
 from transformer_cli.processor import has_bf16_instructions, imitates
 from transformer_cli.spinning import spin_while_idle
 
@@ -211,11 +211,6 @@ def _machine(config: RunConfig, device: str, precision: Precision, threads: int,
 def _compiled(machine: Machine) -> Machine:
     """With compiled code, where that can be had for this device and precision."""
     return replace(machine, compiled=_could_have_code(machine) and code().loaded is not None)
-
-
-def trouble_in_translating(machine: Machine) -> str | None:
-    """Why it is without compiled code where the compiler failed."""
-    return code_to_keep().trouble if _could_have_code(machine) else None
 
 
 def compiler_trouble(here: Machine, kept: Mapping[str, str | int] | None) -> str | None:

@@ -171,6 +171,18 @@ def test_what_is_no_number_stays_none() -> None:
         assert prepared.step(TARGET[:1, 0].repeat(rows), state).isnan().all()
 
 
+def test_what_no_number_is_large_enough_for_is_none() -> None:
+    """As by PyTorch's norm: of weights that have run away nobody is told a translation."""
+    for norm_position in ("pre", "post"):
+        model = built(ModelConfig(d_model=16, n_heads=1, d_ff=8, n_layers=1, norm_position=norm_position))
+        with torch.no_grad():
+            model.decoder.layers[0].cross_attention.output.bias[3] = 1e30
+        for rows in (1, FEW + 1):
+            prepared = compiled(model)
+            state = prepared.start(SOURCE[:1].repeat(rows, 1), LENGTHS[:1].repeat(rows))
+            assert prepared.step(TARGET[:1, 0].repeat(rows), state).isnan().all()
+
+
 @settings(max_examples=100)
 @given(st.data())
 def test_the_likeliest_are_those_of_a_sorted_row(data: st.DataObject) -> None:
@@ -267,3 +279,15 @@ def test_whoever_wants_no_compiled_code_gets_none() -> None:
     prepared = Prepared(built(ModelConfig(d_model=16, n_heads=1, d_ff=8, n_layers=1)))
     assert type(prepared.for_many) is type(prepared.for_few) is forms.Form
     assert not prepared.start(SOURCE, LENGTHS).compiled
+
+
+def test_of_a_model_that_is_another_one_now_it_is_decided_anew() -> None:
+    """Whoever has it in Python may cast it between two translations."""
+    model = built(ModelConfig(d_model=16, n_heads=1, d_ff=8, n_layers=1))
+    prepared = compiled(model)
+    for is_compiled, cast in ((True, model.float), (False, model.double), (True, model.float)):
+        cast()
+        found = prepared.for_now().step(TARGET[:, 0], prepared.start(SOURCE, LENGTHS))
+        assert prepared.is_compiled is is_compiled
+        wanted = model.project(model(SOURCE, LENGTHS, TARGET[:, :1]))[:, 0]
+        torch.testing.assert_close(found, wanted, rtol=1e-4, atol=1e-5)

@@ -46,9 +46,11 @@ def check(
             "--check-batching looks at what tx promises of its own engine",
             hint="--set decoding.engine=native checks that",
         )
+    from transformer_cli.cli.trained import tell_compiler
     from transformer_cli.decoding.invariance import check_batching
     from transformer_cli.loading import translator_of
 
+    tell_compiler(opened, settings)
     translator = translator_of(opened, settings)
     n = 0
     for text in texts:

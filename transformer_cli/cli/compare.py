@@ -98,7 +98,7 @@ def compare(
         )
     refuse_own_input(None, source, *(reference or ()))
 
-    from transformer_cli.cli.trained import open_trained
+    from transformer_cli.cli.trained import open_trained, tell_compiler
 
     texts = [] if source is None else [read_text(source, reference or [], to)]
     opened, settings = zip(*(open_trained(name, None, overrides) for name in runs), strict=True)
@@ -110,6 +110,7 @@ def compare(
     from transformer_cli.evaluation.contrast import contrast
     from transformer_cli.loading import translator_of
 
+    tell_compiler(opened, settings[0])
     translators = [translator_of(run, its) for run, its in zip(opened, settings, strict=True)]
     search = {"beam_size": beam_size, "length_penalty": length_penalty}
     differences, evaluation = _differences(opened), settings[0].evaluation

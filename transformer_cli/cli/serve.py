@@ -54,7 +54,7 @@ def serve(
     for package in NEEDED:
         needed(package)
 
-    from transformer_cli.cli.trained import open_several
+    from transformer_cli.cli.trained import open_several, tell_compiler
     from transformer_cli.cli.unseen import Unseen
     from transformer_cli.serving.server import address_of, bound_to, server
 
@@ -62,6 +62,7 @@ def serve(
         runs, settings = open_several(models, config, ["decoding.workers=1", *(overrides or ())])
         if settings.decoding.workers != 1:
             raise UsageError("decoding.workers: a service translates in one process", hint="leave it out")
+        tell_compiler(runs, settings)  # the first who asks would else wait for it
 
         from transformer_cli.serving.app import make_app
         from transformer_cli.serving.guard import names

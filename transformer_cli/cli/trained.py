@@ -82,7 +82,7 @@ def open_translator(
         reasons = [*obstacles, *([beam] if engines.differs(options) else [])]
         console.say(f"engine: native; CTranslate2 differs with {', '.join(reasons)}")
     _tell_precision(opened[0], settings)
-    _tell_compiler(opened[0], settings)
+    tell_compiler(opened, settings)
     return translator_of(opened, settings), opened, settings
 
 
@@ -136,13 +136,16 @@ def _tell_precision(run: KnownRun, settings: RunConfig) -> None:
         console.say(f"{trained}now on {machine.device} in {machine.precision}: {machine.reason}")
 
 
-def _tell_compiler(run: KnownRun, settings: RunConfig) -> None:
-    """Where it fails; it compiles what it never did here."""
+def tell_compiler(runs: Sequence[OpenedRun], settings: RunConfig) -> None:
+    """Where it fails, of what tx itself is to translate by; it compiles what it never did here."""
     from transformer_cli.loading import machine_of
-    from transformer_cli.machine import trouble_in_translating
+    from transformer_cli.model.compiled import code_to_keep
+    from transformer_cli.model.compiled_steps import suits
 
+    if machine_of(runs[0], settings).kind != "cpu" or not any(suits(run.model) for run in runs):
+        return
     with console.pulse.doing("compiling for this processor"):
-        trouble = trouble_in_translating(machine_of(run, settings))
+        trouble = code_to_keep().trouble
     if trouble:
         console.warn(f"this is slower than it could be, for the C++ compiler failed (CXX= leaves it out): {trouble}")
 

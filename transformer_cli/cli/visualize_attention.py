@@ -155,7 +155,7 @@ def _translated(
     to: str | None,
     pad_to: int | None,
 ) -> AttentionMaps:
-    from transformer_cli.cli.trained import open_trained
+    from transformer_cli.cli.trained import open_trained, tell_compiler
 
     if target is not None:
         from transformer_cli.data.lines import check_line
@@ -173,6 +173,8 @@ def _translated(
             f"{n:,} sentences at once, of {usual:,} that the model is used to: it may leave some out; `tx translate` "
             "translates them one by one"
         )
+    if target is None:
+        tell_compiler([opened], settings)
     translator = translator_of(opened, settings).towards(to)
     return attention_maps(translator, sentence, model=opened.title, target=target, pad_to=pad_to)
 

@@ -79,8 +79,9 @@ def code() -> Library:
 
 
 def code_to_keep() -> Library:
-    """The same for what is over in seconds, as translating is: nothing where each process would compile it anew."""
-    return code() if keeps() else Library()
+    """The same for what is over in seconds, as translating is: nothing where each process would compile it anew, unless
+    this one has done so, as to train."""
+    return code() if code.cache_info().currsize or keeps() else Library()
 
 
 def run(name: str, dtype: torch.dtype, *arguments: Any) -> None:

@@ -41,8 +41,8 @@ class Prepared:
         made_of = [(p.data_ptr(), 0 if p.is_inference() else p._version) for p in parameters]
         if made_of != self.made_of:
             self.made_of = made_of
-            self.__dict__.pop("for_many", None)
-            self.__dict__.pop("for_few", None)
+            for laid_out in ("for_many", "for_few", "few_rows", "is_compiled"):
+                self.__dict__.pop(laid_out, None)
         return self
 
     def lay_out(self) -> None:
