@@ -1,7 +1,7 @@
 """What a model computes by the C++ in cpp/, where that can be compiled for this processor.
 
-N packed tokens, or candidates of a row, R rows of logits, V vocabulary, D features, I inputs and O outputs of a linear
-layer
+N packed tokens, or candidates of a row, R rows of logits, V vocabulary, U ids that are wanted, D features, I inputs and
+O outputs of a linear layer
 """
 
 from __future__ import annotations

@@ -1,8 +1,8 @@
 """What a prepared model remembers from one step to the next: its key-value cache.
 
 B sentences, W places for beams, R beams of all sentences, N cached keys, P keys or values (2), G heads of these,
-K d_head, L layers, S source length, J heads of keys of all sentences (B * G), U ids whose logits are wanted, X any
-features
+K d_head, or ids of a row, L layers, S source length, J heads of keys of all sentences (B * G), D d_model, V vocabulary,
+U ids whose logits are wanted, X any features
 
 Keys and values of self-attention are written once and never moved. All beams of a sentence share one row of them, and
 a table says which of them are whose past, as what is added to the scores: following a parent copies a row of that
