@@ -44,7 +44,8 @@ def suits(model: Transformer) -> bool:
 
 
 class CompiledForm(Form):
-    """For many rows, which stay in fp32; what products take and give is in `between`, but for those of the source."""
+    """For many rows, which stay in fp32; what products take and give is in `between`, but for those of the source. For
+    few rows all is in fp32 but the weights, where those for many are rounded, too."""
 
     grain = GRAIN
 
@@ -134,17 +135,21 @@ class CompiledForm(Form):
 
 
 class FewRows(CompiledForm):
-    """For few rows, all in fp32 but for the weights, where those for many are rounded, too."""
+    """For few rows of a network with ReLU: a step is one call."""
 
-    def __init__(self, model: Transformer, dtype: torch.dtype) -> None:
-        super().__init__(model, dtype, few=True)
-        self.is_whole = model.config.activation == "relu"
-        if self.is_whole:
-            self._describe(model)
+    def __init__(self, model: Transformer, dtype: torch.dtype, *, few: bool = True) -> None:
+        super().__init__(model, dtype, few=few)
+        layers = []
+        for number, layer in enumerate(self.decoder):
+            joints = [joint.at for joint in self.joints[3 * number : 3 * number + 3]]
+            attention = layer.query_key_value, layer.output, layer.query, layer.cross_output
+            matrices = [_matrix(product) for product in (*attention, layer.up, layer.down)]
+            layers.append(_Layer((_Joint * 3)(*joints), *matrices))
+        self.layers = (_Layer * len(layers))(*layers)
+        inner = max(layer.up.outputs for layer in layers)
+        self.all = _Layers(ctypes.addressof(self.layers), len(layers), model.config.d_model, inner, self.joints[-1].at)
 
     def step(self, tokens_R: Tensor, state: Steps) -> Tensor:
-        if not self.is_whole:
-            return super().step(tokens_R, state)
         x_RD, shape = self._begun(tokens_R, state)
         project = self._projection(state)
         assert isinstance(project, Panels)
@@ -154,17 +159,6 @@ class FewRows(CompiledForm):
         run("step", torch.float32, *places, x_RD, *state.past_PLBGNK, *memory, logits_RV)
         state.exact = self._exact(x_RD, state.only_U)
         return logits_RV
-
-    def _describe(self, model: Transformer) -> None:
-        layers = []
-        for number, layer in enumerate(self.decoder):
-            joints = [joint.at for joint in self.joints[3 * number : 3 * number + 3]]
-            attention = layer.query_key_value, layer.output, layer.query, layer.cross_output
-            matrices = [_matrix(product) for product in (*attention, layer.up, layer.down)]
-            layers.append(_Layer((_Joint * 3)(*joints), *matrices))
-        self.layers = (_Layer * len(layers))(*layers)
-        depth, inner = len(layers), max((layer.up.outputs for layer in layers), default=0)
-        self.all = _Layers(ctypes.addressof(self.layers), depth, model.config.d_model, inner, self.joints[-1].at)
 
 
 class Joint:

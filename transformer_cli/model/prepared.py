@@ -87,5 +87,6 @@ class Prepared:
     @cached_property
     def for_few(self) -> Form:
         if self.is_compiled:
-            return FewRows(self.model, self.model.dtype or self.model.output.weight.dtype)
+            kind = FewRows if self.model.config.activation == "relu" else CompiledForm
+            return kind(self.model, self.model.dtype or self.model.output.weight.dtype, few=True)
         return Form(self.model, self.for_many.dtype, few=True) if self.for_many.only_for_many else self.for_many
