@@ -168,6 +168,18 @@ def test_what_is_no_number_stays_none() -> None:
         assert prepared.step(TARGET[:1, 0].repeat(rows), state).isnan().all()
 
 
+def test_what_no_number_is_large_enough_for_is_none() -> None:
+    """Of weights that have run away nobody is told a translation. PyTorch's norm makes 0 of some widths, too."""
+    for norm_position in ("pre", "post"):
+        model = built(ModelConfig(d_model=16, n_heads=1, d_ff=8, n_layers=1, norm_position=norm_position))
+        with torch.no_grad():
+            model.decoder.layers[0].cross_attention.output.bias[3] = 1e30
+        for rows in (1, FEW + 1):
+            prepared = compiled(model)
+            state = prepared.start(SOURCE[:1].repeat(rows, 1), LENGTHS[:1].repeat(rows))
+            assert prepared.step(TARGET[:1, 0].repeat(rows), state).isnan().all()
+
+
 @settings(max_examples=100)
 @given(st.data())
 def test_the_likeliest_are_those_of_a_sorted_row(data: st.DataObject) -> None:

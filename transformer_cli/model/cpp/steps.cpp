@@ -177,7 +177,8 @@ void join(const Joint &by, float *x, const M *more, T *output, long D) {
         left += apart;
         squares += apart * apart;
     }
-    const float rest = sum(left) / D, scale = 1 / std::sqrt(sum(squares) / D - rest * rest + by.eps);
+    const float rest = sum(left) / D, variance = sum(squares) / D - rest * rest;
+    const float scale = variance < INFINITY ? 1 / std::sqrt(variance + by.eps) : NAN;  // 0 would hide what ran away
     for (long d = 0; d < D; d += W) {
         const vec standard = (load(x + d) - mean - rest) * scale * load(by.weight + d);
         const vec made = by.bias ? standard + load(by.bias + d) : standard;
