@@ -172,7 +172,7 @@ def test_what_is_no_number_stays_none() -> None:
 
 
 def test_what_no_number_is_large_enough_for_is_none() -> None:
-    """As by PyTorch's norm: of weights that have run away nobody is told a translation."""
+    """Of weights that have run away nobody is told a translation. PyTorch's norm makes 0 of some widths, too."""
     for norm_position in ("pre", "post"):
         model = built(ModelConfig(d_model=16, n_heads=1, d_ff=8, n_layers=1, norm_position=norm_position))
         with torch.no_grad():
