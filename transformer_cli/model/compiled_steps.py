@@ -53,7 +53,7 @@ class CompiledForm(Form):
         super().__init__(model, dtype, few=few, compiled=True)
         self.folds = False  # a single sentence is read as others are
         self.between = torch.bfloat16 if self.rounds and not few else torch.float32
-        self.joints = list(_joints(model.decoder, [self.between] * 3))
+        self.joints = list(_joints(model.decoder, [self.between]))
         self.encoder_joints = list(_joints(model.encoder, [torch.float32, self.between]))
 
     def start(self, source_BS: Tensor, source_lengths_B: Tensor) -> Steps:
@@ -182,7 +182,7 @@ class Joint:
 
 
 def _joints(stack: Encoder | Decoder, dtypes: Sequence[torch.dtype]) -> Iterator[Joint]:
-    """Before each sublayer, and behind the last. dtypes: of what is given to those of a layer."""
+    """Before each sublayer, and behind the last. dtypes: of what is given to them, by turns."""
     residuals = [residual for layer in stack.layers for residual in layer.residuals]  # type: ignore[union-attr]
     is_pre = all(isinstance(residual, PreNorm) for residual in residuals)
     norms = [residual.norm for residual in residuals]

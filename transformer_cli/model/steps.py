@@ -48,13 +48,13 @@ class Exact:
 class Steps:
     """The memory's keys and values per sentence, and each beam's past.
 
-    position: tokens read so far. start, end: where the newest keys are. n_keys: those that are read, of which those
-    from `end` on are hidden. beams: how many places there were at each position. taken_BW: where beams are, on the CPU;
-    places_R: the same as numbers of B * W, None where they are everywhere. hidden_BWN: what is added to scores, for
-    each key that there is room for. memory: its keys (J, K, S) and values (J, S, K) by layer; past and new: views of
-    `past_PLBGNK` that a step reads and writes. only_U: the ids whose logits are wanted, None for all; products: what
-    makes them, by whether it rounds, and has panels. exact: where the logits of the latest step are rounded, what
-    computes some of them as they are. compiled: whether compiled code may read them.
+    lengths_B: of the sources, on the CPU. position: tokens read so far. start, end: where the newest keys are. n_keys:
+    those that are read, of which those from `end` on are hidden. beams: how many places there were at each position.
+    taken_BW: where beams are, on the CPU; places_R: the same as numbers of B * W, None where they are everywhere.
+    hidden_BWN: what is added to scores, for each key that there is room for. memory: its keys (J, K, S) and values (J,
+    S, K) by layer; past and new: views of `past_PLBGNK` that a step reads and writes. only_U: the ids whose logits are
+    wanted, None for all; products: what makes them, by whether it rounds, and has panels. exact: where the logits of
+    the latest step are rounded, what computes some of them as they are. compiled: whether compiled code may read them.
     """
 
     def __init__(
