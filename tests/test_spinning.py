@@ -21,6 +21,8 @@ from transformer_cli.machine import Machine
 from transformer_cli.spinning import CROWDED, EVERY_S, LONGEST_S, SHORTEST_S, Courtesy, Crowd, in_line_s
 
 IN_LINE, ALONE = 2 * CROWDED * EVERY_S, 0.0
+HASTE = SimpleNamespace(wait=lambda seconds: False)
+"""What is never over, and waits for nothing."""
 
 
 def said(courtesy: Courtesy, waits: list[float]) -> list[bool]:
@@ -142,13 +144,12 @@ def test_where_nobody_can_look_or_no_thread_can_be_started_all_stays_as_it_is(mo
         return found
 
     monkeypatch.setattr(spinning, "in_line_s", look)
-    monkeypatch.setattr(spinning, "time", SimpleNamespace(monotonic=time.monotonic, sleep=lambda seconds: None))
     monkeypatch.setattr(spinning.Courtesy, "saw", lambda self, waited, seconds: waited > 0)
     crowd = spinning.Crowd(2)
     monkeypatch.setattr(crowd, "leave", lambda: gathered.append("left"))
     monkeypatch.setattr(threading.Thread, "start", lambda self: gathered.append("start") or refuse())
     with pytest.raises((StopIteration, RuntimeError)):
-        spinning._look(crowd)
+        spinning._look(crowd, HASTE)
     assert gathered[0] == "left"
     assert set(gathered[1:]) == {"start"}
     spinning.Crowd.leave(crowd)  # nobody is waited for who never came
@@ -166,10 +167,10 @@ def test_the_crowd_gathers_while_threads_stand_in_line_and_leaves_afterwards(mon
         gather, leave = (lambda self: done.append("gather")), (lambda self: done.append("leave"))
 
     monkeypatch.setattr(spinning, "in_line_s", lambda: next(waits))
-    clock = SimpleNamespace(monotonic=lambda: next(seconds), sleep=lambda seconds: None)
+    clock = SimpleNamespace(monotonic=lambda: next(seconds))
     monkeypatch.setattr(spinning, "time", clock)
     with pytest.raises((StopIteration, RuntimeError)):
-        spinning._look(Seen())
+        spinning._look(Seen(), HASTE)
     assert done[:3] == ["leave", "gather", "gather"]
     assert done[3:] == ["gather"] * (len(done) - 3 - done[3:].count("leave")) + ["leave"] * done[3:].count("leave")
     assert done[-1] == "leave"

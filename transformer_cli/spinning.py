@@ -22,6 +22,7 @@ from pathlib import Path
 import torch
 
 from transformer_cli.environment import processors, spins_by_default, tells_who_waits
+from transformer_cli.threads import Companion
 
 TASKS = Path("/proc/self/task")
 EVERY_S = 0.25
@@ -67,13 +68,12 @@ def spin_while_idle(threads: int) -> None:
 @functools.cache
 def _watch(threads: int) -> None:
     """Once for each number of threads."""
-    threading.Thread(target=_look, args=(Crowd(threads),), name="spinning", daemon=True).start()
+    Companion(functools.partial(_look, Crowd(threads)), name="spinning").start()
 
 
-def _look(crowd: Crowd) -> None:
+def _look(crowd: Crowd, over: threading.Event) -> None:
     courtesy, before, then = Courtesy(), inf, time.monotonic()
-    while True:
-        time.sleep(EVERY_S)
+    while not over.wait(EVERY_S):
         try:
             now, waited = time.monotonic(), in_line_s()
         except OSError:  # as where no more files can be opened
@@ -92,27 +92,24 @@ class Crowd:
     def __init__(self, threads: int) -> None:
         self._threads = threads
         self._teams = ceil((processors() - threads + 1) / (threads - 1))
-        self._over = threading.Event()
-        self._members: list[threading.Thread] = []
+        self._members: list[Companion] = []
 
     def gather(self) -> None:
         if not self._members:
-            self._over.clear()
             for _ in range(self._teams):
-                member = threading.Thread(target=self._idle, daemon=True)
+                member = Companion(self._idle, name="idle")
                 with suppress(RuntimeError):  # no more of them can be started
                     member.start()
                     self._members.append(member)
 
     def leave(self) -> None:
-        self._over.set()
         for member in self._members:
-            member.join()
+            member.end()
         self._members = []
 
-    def _idle(self) -> None:
+    def _idle(self, over: threading.Event) -> None:
         torch.zeros(self._threads << 15).add_(1)  # large enough for all of a team
-        self._over.wait()
+        over.wait()
 
 
 def in_line_s() -> float:

@@ -36,6 +36,9 @@ def _option_hint(option: str, command: str, options: Sequence[str]) -> str:
     dashed = f"--{option.lstrip('-').replace('_', '-')}"
     spellings = dashed, f"{dashed}s", f"{dashed}es", dashed.removesuffix("s")
     same = next((one for one in spellings if one in options), None)
+    begins_so = [one for one in options if one.startswith(f"{dashed}-")]
+    if same is None and len(begins_so) == 1:
+        same = begins_so[0]
     if meant := same or elsewhere.option(option, options):
         return f"did you mean {meant}?"
     if command in RUNS_ARE_ARGUMENTS and dashed in ("--m", "--model"):

@@ -17,6 +17,7 @@ import torch
 from torch import Tensor
 
 from transformer_cli.data.mixture import Ids
+from transformer_cli.threads import Companion
 from transformer_cli.tokenizer import BOS, EOS, PAD
 
 AHEAD = 4
@@ -64,9 +65,8 @@ def batches(corpus: Encoded, plan: Sequence[npt.NDArray[np.integer]], *, start: 
     ends the background thread.
     """
     ready: queue.Queue[Batch | BaseException | None] = queue.Queue(maxsize=AHEAD)
-    stopped = threading.Event()
 
-    def put(item: Batch | BaseException | None) -> None:
+    def put(item: Batch | BaseException | None, stopped: threading.Event) -> None:
         while not stopped.is_set():
             try:
                 ready.put(item, timeout=0.1)
@@ -74,19 +74,19 @@ def batches(corpus: Encoded, plan: Sequence[npt.NDArray[np.integer]], *, start: 
             except queue.Full:
                 continue
 
-    def work() -> None:
+    def work(stopped: threading.Event) -> None:
         try:
             for indices in plan[start:]:
                 if stopped.is_set():
                     return
                 numbers = tuple(map(int, indices))
                 batch = collate(corpus.sources(numbers), corpus.targets(numbers))
-                put(replace(batch, indices=numbers))
-            put(None)
+                put(replace(batch, indices=numbers), stopped)
+            put(None, stopped)
         except BaseException as failure:
-            put(failure)
+            put(failure, stopped)
 
-    thread = threading.Thread(target=work, name="batches", daemon=True)
+    thread = Companion(work, name="batches")
     thread.start()
     try:
         while (item := ready.get()) is not None:
@@ -94,10 +94,10 @@ def batches(corpus: Encoded, plan: Sequence[npt.NDArray[np.integer]], *, start: 
                 raise item
             yield item
     finally:
-        stopped.set()
+        thread.over.set()
         while not ready.empty():  # whoever waits for room has it, and is not waited for
             ready.get_nowait()
-        thread.join()
+        thread.end()
 
 
 def collate(source: Sequence[Ids], target: Sequence[Ids]) -> Batch:

@@ -1,0 +1,42 @@
+"""Threads that work beside the program, and end before it does.
+
+One that Python finds in PyTorch's code when it ends, it unwinds through C++ that allows no such thing: "terminate
+called without an active exception", and exit code 134 whatever came before. Whatever touches tensors in the background
+is a Companion, therefore.
+"""
+
+from __future__ import annotations
+
+import atexit
+import threading
+import weakref
+from collections.abc import Callable
+
+
+class Companion(threading.Thread):
+    """work: gets `over`, and returns soon after that is set."""
+
+    def __init__(self, work: Callable[[threading.Event], None], *, name: str) -> None:
+        self.over = threading.Event()
+        super().__init__(target=work, args=(self.over,), name=name, daemon=True)
+
+    def start(self) -> None:
+        """RuntimeError where no more threads can be started."""
+        super().start()
+        _started.add(self)
+
+    def end(self) -> None:
+        self.over.set()
+        if self.is_alive():  # it is not in a process that was forked from the one that started it
+            self.join()
+
+
+_started: weakref.WeakSet[Companion] = weakref.WeakSet()
+
+
+@atexit.register
+def _end() -> None:
+    """Until none is left: one that was still at work may have started another."""
+    while left := [one for one in list(_started) if one.is_alive()]:
+        for one in left:
+            one.end()
