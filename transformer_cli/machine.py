@@ -17,6 +17,7 @@ from transformer_cli.config.section import PositiveInt
 from transformer_cli.environment import local_rank, local_size, place, processors, repeat_sums
 from transformer_cli.errors import ModelError, ResourceError
 from transformer_cli.model.compiled import NAMES, code
+from transformer_cli.model.matmul import linear
 from transformer_cli.processor import has_bf16_instructions, imitates
 from transformer_cli.spinning import spin_while_idle
 
@@ -250,13 +251,14 @@ if hasattr(os, "register_at_fork"):
 
 
 def product_rate(dtype: torch.dtype, *, size: int = 1024, seconds: float = 0.05) -> float:
-    """Products of square matrices on the CPU, in GFLOP/s: the best of a few runs, a multiply-add being two."""
+    """Products of square matrices on the CPU, as training asks for them, in GFLOP/s: the best of a few runs, a
+    multiply-add being two."""
     a, b = torch.ones(size, size, dtype=dtype), torch.ones(size, size, dtype=dtype)
-    a @ b
+    linear(a, b)
     best, end = float("inf"), time.perf_counter() + seconds
     while best == float("inf") or time.perf_counter() < end:
         start = time.perf_counter()
-        a @ b
+        linear(a, b)
         best = min(best, time.perf_counter() - start)
     return 2 * size**3 / best / 1e9
 

@@ -32,6 +32,17 @@ def has_bf16_instructions() -> bool | None:
     return told if computes_bf16() else False
 
 
+def gains_in_fp32() -> bool:
+    """Whether oneDNN is faster than MKL in fp32, too: with AVX-512, but not on Intel's own processors, where MKL uses
+    every instruction, and has less to do before each product. With AVX2 few rows would lose what many gain. Older
+    versions of PyTorch do not tell whose a processor is."""
+    return (
+        torch.backends.mkldnn.is_available()
+        and torch.backends.cpu.get_cpu_capability() == "AVX512"
+        and "Intel" not in capabilities().get("cpu_name", "")
+    )
+
+
 def imitates(precision: str, device: str) -> bool:
     """Whether a CPU has no instructions for such products: PyTorch's own take a hundred times as long as fp32's, and
     more (0.5 GFLOP/s for 75 to 145, two cores with AVX2). Only oneDNN tells; without it, as on a Mac, there are only

@@ -147,7 +147,6 @@ def refused(capsys, monkeypatch):
         (["train", "--output_dir", "x"], "did you mean --run-dir?"),
         (["train", "--max-hours", "3"], "that is a setting: --set training.max_hours=..."),
         (["train", "--run", "x"], "did you mean --run-dir?"),
-        (["translate", "--beam", "3"], "did you mean --beam-size?"),
         (["train", "--overwrit"], "did you mean --overwrite?"),
         (["translate", "--src", "x"], "did you mean --input?"),
         (["evaluate", "--src", "x"], "did you mean --source?"),

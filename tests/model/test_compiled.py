@@ -18,13 +18,14 @@ from hypothesis import strategies as st
 from torch import Tensor
 
 from transformer_cli.config.model import ModelConfig
-from transformer_cli.model import compiled
+from transformer_cli.model import compiled, matmul
 from transformer_cli.model.attention import ScaledDotProductAttention
 from transformer_cli.model.blocks import Dropout
 from transformer_cli.model.build import build_model
 from transformer_cli.model.compiled import NAMES, _Dropped, linear, normed, run, smoothed
 from transformer_cli.model.layout import Packed
 from transformer_cli.model.spans import InPlace, Spans, suits
+from transformer_cli.processor import computes_bf16
 
 pytestmark = needs_compiler
 CPU = torch.device("cpu")
@@ -331,30 +332,30 @@ def test_norms_and_their_gradients_are_pytorchs(data: st.DataObject) -> None:
 @settings(max_examples=80)
 @given(st.data())
 def test_linear_layers_and_their_gradients_are_pytorchs(data: st.DataObject) -> None:
-    """Of any number of rows, wide or narrow, so that either side of a product is turned or none; with oneDNN's fused
-    products and without."""
+    """Of any number of rows, wide or narrow, so that either side of a product is turned or none; by oneDNN, asked by
+    name, and without."""
     draw = data.draw
-    fuses = draw(st.booleans()) and compiled._has_fused_products()
     torch.manual_seed(draw(st.integers(0, 99)))
     rows, dtype = draw(st.integers(1, 200)), draw(st.sampled_from([*NAMES]))
+    by_onednn = draw(st.booleans()) and (dtype == torch.float32 or computes_bf16())
     width, inputs = 16 * draw(st.integers(1, 12)), draw(st.one_of(st.integers(1, 40), st.integers(100, 300)))
     has_bias, rectified, learns = draw(st.booleans()), draw(st.booleans()), draw(st.booleans())
     x, grad, made = torch.randn(rows, inputs).to(dtype), torch.randn(rows, width).to(dtype), []
     weight, bias = (torch.randn(width, inputs) / inputs**0.5).to(dtype), torch.randn(width).to(dtype)
-    for exact in (False, True):
-        leaves = [t.detach().clone().to(torch.float64 if exact else t.dtype) for t in (x, weight, bias)]
-        for leaf, learned in zip(leaves, (True, learns, learns), strict=True):
-            leaf.requires_grad_(learned)
-        given_bias = leaves[2] if has_bias else None
-        if exact:
-            y = F.linear(leaves[0], leaves[1], given_bias)
-            y = y * (made[0][0] > 0) if rectified else y  # of those that are 0 but for rounding, the same ones
-        else:
-            with pytest.MonkeyPatch.context() as patch:
-                patch.setattr(compiled, "_has_fused_products", lambda: fuses)
+    with pytest.MonkeyPatch.context() as patch:
+        patch.setattr(matmul, "by_onednn", lambda dtype: by_onednn)
+        for exact in (False, True):
+            leaves = [t.detach().clone().to(torch.float64 if exact else t.dtype) for t in (x, weight, bias)]
+            for leaf, learned in zip(leaves, (True, learns, learns), strict=True):
+                leaf.requires_grad_(learned)
+            given_bias = leaves[2] if has_bias else None
+            if exact:
+                y = F.linear(leaves[0], leaves[1], given_bias)
+                y = y * (made[0][0] > 0) if rectified else y  # of those that are 0 but for rounding, the same ones
+            else:
                 y = linear(leaves[0], leaves[1], given_bias, rectified=rectified)
-        y.backward(grad.to(y.dtype, copy=True))
-        made.append([y.detach(), *(leaf.grad for leaf in leaves[: 2 + has_bias] if leaf.requires_grad)])
+            y.backward(grad.to(y.dtype, copy=True))
+            made.append([y.detach(), *(leaf.grad for leaf in leaves[: 2 + has_bias] if leaf.requires_grad)])
     for ours, true in zip(*made, strict=True):
         off = 2**-8 if dtype == torch.bfloat16 else 2e-6
         torch.testing.assert_close(ours.double(), true, rtol=2 * off, atol=2 * off * true.abs().max().item() + off)

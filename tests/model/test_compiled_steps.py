@@ -78,7 +78,7 @@ def test_beams_that_branch_and_die_see_exactly_their_own_past(data: st.DataObjec
     if in_bf16:
         model.compute_in(torch.bfloat16, training=False)
     gains = draw(st.booleans())
-    with patch.object(products, "_gains_in_fp32", lambda: gains):
+    with patch.object(products, "gains_in_fp32", lambda: gains):
         (prepared := compiled(model)).lay_out()
     n, length = draw(st.sampled_from([1, 3, 9])), draw(st.integers(1, 40))
     source = torch.randint(4, VOCAB, (n, length), generator=torch.Generator().manual_seed(length))

@@ -17,7 +17,7 @@ from torch import Tensor
 
 from transformer_cli import processor
 from transformer_cli.config.model import POSITIONS, ModelConfig
-from transformer_cli.model import products
+from transformer_cli.model import matmul, products
 from transformer_cli.model.build import build_model
 from transformer_cli.model.positions import PositionEncoding
 from transformer_cli.model.prepared import Prepared
@@ -41,7 +41,7 @@ def test_whatever_is_chosen_a_prepared_model_steps_as_the_model_reads(config: Mo
     torch.testing.assert_close(stepped(model), logits(model), **EXACT)
     model = model.float()
     for packs in (False, True):
-        with patch.object(products, "_gains_in_fp32", lambda packs=packs: packs):
+        with patch.object(products, "gains_in_fp32", lambda packs=packs: packs):
             torch.testing.assert_close(stepped(model), logits(model), rtol=1e-5, atol=1e-5)
 
 
@@ -54,7 +54,7 @@ def test_a_sentence_alone_is_stepped_as_among_others(
     """By any number of beams, with padding behind its source or without."""
     model = stirred(build_model(config, source_vocab=VOCAB, target_vocab=VOCAB))
     model, exact = (model.float(), {"rtol": 1e-5, "atol": 1e-5}) if packs else (model, EXACT)
-    with patch.object(products, "_gains_in_fp32", lambda: packs):
+    with patch.object(products, "gains_in_fp32", lambda: packs):
         prepared = Prepared(model)
         for row, wanted_TV in enumerate(logits(model)):
             one = slice(row, row + 1)
@@ -88,7 +88,8 @@ def test_products_in_fp32_leave_mkl_where_it_leaves_half_of_a_processor_out_and_
     monkeypatch.setattr(torch.backends.cpu, "get_cpu_capability", lambda: capability)
     monkeypatch.setattr(torch.backends.mkldnn, "is_available", lambda: True)
     monkeypatch.setattr(torch.ops, "mkldnn", types.SimpleNamespace(_linear_pointwise=1, _reorder_linear_weight=1))
-    monkeypatch.setattr(products, "capabilities", lambda: capabilities)
+    monkeypatch.setattr(processor, "capabilities", lambda: capabilities)
+    assert matmul.by_onednn(torch.float32) is gains
     assert (products.can_pack(torch.ones(2, 2)), products.few_rows()) == (gains, 1 if gains else 8)
 
 
@@ -152,7 +153,7 @@ def test_beams_that_branch_and_die_see_exactly_their_own_past(data: st.DataObjec
     exact = EXACT
     if in_fp32 := data.draw(st.booleans()):  # by oneDNN, with rows of padding, wherever that is faster
         model, exact = model.float(), {"rtol": 1e-4, "atol": 1e-4}
-    with patch.object(products, "_gains_in_fp32", lambda: in_fp32):
+    with patch.object(products, "gains_in_fp32", lambda: in_fp32):
         (prepared := Prepared(model)).lay_out()
     source, real = SOURCE, LENGTHS
     state, histories = prepared.start(source, real), torch.zeros(3, 1, 0, dtype=torch.int64)
@@ -212,7 +213,7 @@ def test_keys_that_heads_share_are_kept_once() -> None:
 @pytest.mark.parametrize("n_sentences", [1, 9])
 def test_in_bf16_a_prepared_model_stays_close(n_sentences: int, gains: bool, monkeypatch: pytest.MonkeyPatch) -> None:
     """Whichever few rows are by: a source of eight pieces is few of them for one, and many for the other."""
-    monkeypatch.setattr(products, "_gains_in_fp32", lambda: gains)
+    monkeypatch.setattr(products, "gains_in_fp32", lambda: gains)
     model = tiny(d_model=32).float()
     source, lengths, target = (x.repeat(3, *[1] * (x.dim() - 1))[:n_sentences] for x in (SOURCE, LENGTHS, TARGET))
     wanted = model.project(model(source, lengths, target))
@@ -263,7 +264,7 @@ def test_whatever_is_chosen_and_few_in_either_precision_and_by_any_processor_sta
     source, lengths, target = (x.repeat(3, *[1] * (x.dim() - 1))[:n_sentences] for x in (SOURCE, LENGTHS, TARGET))
     source, lengths = source[:, :n_pieces], lengths.clamp(max=n_pieces)
     wanted_BTV = model.project(model(source, lengths, target))
-    with patch.object(products, "_gains_in_fp32", lambda: gains):
+    with patch.object(products, "gains_in_fp32", lambda: gains):
         prepared = Prepared(model.compute_in(dtype, training=False))
         state = prepared.start(source, lengths)
         for t, tokens_B in enumerate(target.T):
@@ -280,7 +281,7 @@ def test_in_bf16_a_sentence_alone_is_stepped_by_any_number_of_beams(
     width: int, gains: bool, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     """Few rows or many, and as many as products want or more."""
-    monkeypatch.setattr(products, "_gains_in_fp32", lambda: gains)
+    monkeypatch.setattr(products, "gains_in_fp32", lambda: gains)
     model = tiny(d_model=32, positions="sinusoidal").float()
     source = torch.randint(4, VOCAB, (1, 12), generator=torch.Generator().manual_seed(3))
     target, lengths = TARGET[:1], torch.tensor([12])
@@ -298,7 +299,7 @@ def test_in_bf16_a_sentence_alone_is_stepped_by_any_number_of_beams(
 def test_in_bf16_few_sentences_that_are_left_go_on_in_fp32(
     gains: bool, few: int, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    monkeypatch.setattr(products, "_gains_in_fp32", lambda: gains)
+    monkeypatch.setattr(products, "gains_in_fp32", lambda: gains)
     model = tiny(d_model=32).float()
     prepared = Prepared(copy.deepcopy(model).compute_in(torch.bfloat16, training=False))
     state = prepared.start(SOURCE.repeat(5, 1), LENGTHS.repeat(5))

@@ -12,17 +12,15 @@ from pathlib import Path
 from typing import Any
 
 import torch
-import torch.nn.functional as F
 from torch import Tensor, get_num_threads
 from torch.autograd.function import FunctionCtx, once_differentiable
 
 from transformer_cli.compiler import Library, keeps, library
-from transformer_cli.processor import computes_bf16
+from transformer_cli.model import matmul
+from transformer_cli.model.matmul import TURNED
 
 GRAIN = 16
 """Numbers that a register has, at most: rows and heads are of a multiple of them."""
-TURNED = 4
-"""How many times as wide as one side of a product the other has to be."""
 NAMES = {torch.float32: "fp32", torch.bfloat16: "bf16"}
 
 ARGUMENTS = {
@@ -167,12 +165,6 @@ def summed(total: Tensor | None, x: Tensor, *, less: Tensor | None = None) -> Te
     return made
 
 
-@cache
-def _has_fused_products() -> bool:
-    """Whether oneDNN adds the bias while it multiplies, in bf16. PyTorch promises nothing about this operation."""
-    return computes_bf16() and hasattr(torch.ops.mkldnn, "_linear_pointwise")
-
-
 def _loaded() -> ctypes.CDLL:
     loaded = code().loaded
     assert loaded is not None
@@ -236,12 +228,7 @@ class _Linear(torch.autograd.Function):
 
     @staticmethod
     def forward(ctx: FunctionCtx, x: Tensor, weight_OI: Tensor, bias_O: Tensor | None, rectified: bool) -> Tensor:
-        if x.dtype == torch.bfloat16 and _has_fused_products():
-            kind = "relu" if rectified else "none"
-            made: Tensor = torch.ops.mkldnn._linear_pointwise(x, weight_OI, bias_O, kind, [], "")
-        else:
-            made = F.linear(x, weight_OI, bias_O)
-            made = made.relu_() if rectified else made
+        made = matmul.linear(x, weight_OI, bias_O, rectified=rectified)
         ctx.save_for_backward(x, weight_OI, bias_O, made if rectified else None)  # type: ignore[arg-type]
         return made
 
@@ -256,7 +243,7 @@ class _Linear(torch.autograd.Function):
         of_bias_O, place = grad_NO.new_empty(width), torch.empty(_loaded().linear_room(rows, width))
         # A gradient of max(0, x) is nobody else's: the next layer has made it.
         run("linear_back", x.dtype, grad_NO, made, bias_O, of_bias_O, place, rows, width, get_num_threads())
-        of_x = (grad_NO @ weight_OI).view(x.shape) if needs_x else None
+        of_x = matmul.input_gradient(grad_NO, weight_OI).view(x.shape) if needs_x else None
         of_weight = _weight_gradient(grad_NO, x_NI) if needs_weight else None
         return of_x, of_weight, of_bias_O if needs_bias else None, None
 
@@ -269,7 +256,7 @@ def _weight_gradient(grad_NO: Tensor, x_NI: Tensor) -> Tensor:
         return _turned(grad_NO) @ x_NI
     if x_NI.dtype == torch.bfloat16 and width >= TURNED * inputs:
         return _turned(_turned(x_NI) @ grad_NO)
-    return grad_NO.t() @ x_NI
+    return matmul.weight_gradient(grad_NO, x_NI)
 
 
 def _turned(x: Tensor) -> Tensor:

@@ -13,7 +13,7 @@ import torch
 from torch import Tensor, get_num_threads, nn
 
 from transformer_cli.model.compiled import panel_width, run
-from transformer_cli.processor import capabilities, computes_bf16, has_bf16_instructions
+from transformer_cli.processor import computes_bf16, gains_in_fp32, has_bf16_instructions
 
 
 class Product(ABC):
@@ -190,7 +190,7 @@ def can_pack(weight: Tensor) -> bool:
     return (
         weight.device.type == "cpu"
         and torch.backends.mkldnn.is_available()
-        and (_gains_in_fp32() if weight.dtype == torch.float32 else weight.dtype == torch.bfloat16 and computes_bf16())
+        and (gains_in_fp32() if weight.dtype == torch.float32 else weight.dtype == torch.bfloat16 and computes_bf16())
         and hasattr(torch.ops.mkldnn, "_linear_pointwise")
         and hasattr(torch.ops.mkldnn, "_reorder_linear_weight")
     )
@@ -198,17 +198,10 @@ def can_pack(weight: Tensor) -> bool:
 
 def few_rows() -> int:
     """On a CPU products of so many rows are fastest in fp32 and by W^T, however long it takes to read the weights."""
-    return 1 if _gains_in_fp32() else 8
+    return 1 if gains_in_fp32() else 8
 
 
 def has_bf16_products(x: Tensor) -> bool:
     """Whether it is in bf16, on a CPU with instructions for that, as far as anybody tells."""
     on_cpu_in_bf16 = x.device.type == "cpu" and x.dtype == torch.bfloat16
     return on_cpu_in_bf16 and has_bf16_instructions() is not False
-
-
-def _gains_in_fp32() -> bool:
-    """Whether oneDNN's layout is faster than MKL in fp32, too: with AVX-512, but not on Intel's own processors. With
-    AVX2 few rows lose what many gain; on Intel's own MKL uses every instruction, and has less to do before each
-    product. Older versions of PyTorch do not tell whose a processor is."""
-    return torch.backends.cpu.get_cpu_capability() == "AVX512" and "Intel" not in capabilities().get("cpu_name", "")

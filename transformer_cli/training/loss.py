@@ -15,6 +15,7 @@ from torch import Tensor
 from torch.autograd.function import FunctionCtx, once_differentiable
 
 from transformer_cli.model.compiled import smoothed, summed
+from transformer_cli.model.matmul import input_gradient, linear, weight_gradient
 from transformer_cli.tokenizer import PAD
 
 PIECE_ELEMENTS = 8 * 1024 * 1024
@@ -128,7 +129,7 @@ class _LinearCrossEntropy(torch.autograd.Function):
         down = max(1.0, min(n_rows, hidden_ND.size(0)) / MOST_ROWS) if narrow else 1.0
 
         def logits(hidden_RD: Tensor) -> Tensor:
-            return hidden_RD @ weight.T if bias is None else torch.addmm(bias, hidden_RD, weight.T)
+            return linear(hidden_RD, weight, bias)
 
         for start in range(0, hidden_ND.size(0), n_rows):
             piece = slice(start, start + n_rows)
@@ -147,10 +148,10 @@ class _LinearCrossEntropy(torch.autograd.Function):
             if grad_hidden_ND is None:
                 continue
             real_R1 = (targets_R1 != PAD).to(wide)
-            grad_hidden_ND[piece] = (e_RV @ weight) * share_R1 - even * real_R1 * weight_sum_D
+            grad_hidden_ND[piece] = input_gradient(e_RV, weight) * share_R1 - even * real_R1 * weight_sum_D
             share_R1 = share_R1 / down
             if ctx.needs_input_grad[1]:  # type: ignore[attr-defined]
-                learned_VD = e_RV.T @ (hidden_wide_RD * share_R1).to(e_RV.dtype)
+                learned_VD = weight_gradient(e_RV, (hidden_wide_RD * share_R1).to(e_RV.dtype))
                 if compiled:
                     less_D, even_D = even_D, None  # once
                     grad_weight_VD = summed(grad_weight_VD, learned_VD, less=less_D)
@@ -264,14 +265,14 @@ class _Disagreement(torch.autograd.Function):
         for start in range(0, one_ND.size(0), n_rows):
             piece = slice(start, start + n_rows)
             hidden_RD = torch.cat((one_ND[piece], other_ND[piece]))
-            apart, grad_RV = _compared(F.linear(hidden_RD, weight, bias).log_softmax(-1, dtype=wide))
+            apart, grad_RV = _compared(linear(hidden_RD, weight, bias).log_softmax(-1, dtype=wide))
             total += apart
             if not any(ctx.needs_input_grad):  # type: ignore[attr-defined]
                 continue
             grad_RV = grad_RV.mul_(up).to(one_ND.dtype)
-            grad_one_ND[piece], grad_other_ND[piece] = (grad_RV @ weight).chunk(2)
+            grad_one_ND[piece], grad_other_ND[piece] = input_gradient(grad_RV, weight).chunk(2)
             if grad_weight_VD is not None:
-                grad_weight_VD.add_(grad_RV.T @ hidden_RD, alpha=1 / up)
+                grad_weight_VD.add_(weight_gradient(grad_RV, hidden_RD), alpha=1 / up)
             if grad_bias_V is not None:
                 grad_bias_V.add_(grad_RV.sum(0, dtype=wide), alpha=1 / up)
         if grad_weight_VD is not None:
