@@ -12,6 +12,7 @@ import stat
 import subprocess
 import sys
 import time
+import warnings
 from collections.abc import Callable, Iterator, Sequence
 from dataclasses import replace
 from pathlib import Path
@@ -20,6 +21,7 @@ from unittest.mock import MagicMock, patch
 import pytest
 from compiling import needs_compiler
 
+import transformer_cli as tx
 from transformer_cli import compiler
 from transformer_cli.cli import failures
 from transformer_cli.cli.app import main
@@ -433,6 +435,26 @@ def test_whatever_translates_says_that_the_compiler_failed(
     shutil.copytree(trained_run, "copy")
     assert failures.exit_code(lambda: main([*command, str(trained_run)])) == 0
     assert capfd.readouterr().err.count("the C++ compiler failed (CXX= leaves it out): false: ") == 1
+
+
+@needs_compiler
+@pytest.mark.parametrize("lack", ["no_compiler", "broken_compiler"])
+def test_python_is_warned_once_that_the_compiler_failed(
+    lack: str, trained_run: Path, request: pytest.FixtureRequest
+) -> None:
+    request.getfixturevalue(lack)
+    Path("text").write_text("ein bier\n", encoding="utf-8")
+    for use in (
+        lambda: tx.load(trained_run).translate("ein bier"),
+        lambda: tx.evaluate(
+            trained_run, source="text", reference="text", beam_size=1, settings={"decoding.engine": "native"}
+        ),
+    ):
+        with warnings.catch_warnings(record=True) as told:
+            warnings.simplefilter("always")
+            use()
+        found = [one for one in told if "the C++ compiler failed (CXX= leaves it out): false: " in str(one.message)]
+        assert len(found) == (lack == "broken_compiler"), lack
 
 
 @needs_compiler

@@ -405,6 +405,19 @@ def test_without_products_in_bf16_in_onednn_a_linear_layer_is_computed_all_the_s
     subprocess.run([sys.executable, "-c", program], env=variables, check=True, timeout=60)
 
 
+@pytest.mark.parametrize("dtype", [*NAMES])
+def test_of_a_row_that_ran_away_the_norm_is_no_number(dtype: torch.dtype) -> None:
+    """An update that learns from it is left out and counted; from zeros it would learn. Other rows are numbers."""
+    x = torch.randn(3, 48).to(dtype)
+    x[1] *= 1e30
+    leaves = [x.requires_grad_(), torch.ones(48, dtype=dtype, requires_grad=True)]
+    y = normed(*leaves, None, 1e-5)[1]
+    y.sum().backward()
+    for made in (y, leaves[0].grad):
+        assert made.isnan().all(1).tolist() == made.isnan().any(1).tolist() == [False, True, False]
+    assert leaves[1].grad.isnan().all()
+
+
 @pytest.mark.parametrize("used", [0, 1])
 def test_of_a_norm_and_what_goes_on_beside_it_one_alone_may_be_read(used: int) -> None:
     """After post-norm, and at the end of a stack, nothing goes on beside."""

@@ -46,6 +46,7 @@ from transformer_cli.training.validation import GivenUpError, Validation
 from transformer_cli.training.watching import Watch
 
 TORCHRUN = ["--nproc-per-node=2", "--master-port=0", "--standalone", "--no-python"]
+TOLD = pytest.mark.skipif("--signals" not in torchrun.get_args_parser().format_help(), reason="torchrun cannot be told")
 
 
 def talk() -> None:
@@ -182,7 +183,7 @@ def test_a_run_under_torchrun_writes_one_history_and_one_model(
     assert list_checkpoints(tmp_path / "run")[-1].name == "step-00000004"
 
 
-@pytest.mark.parametrize("told", ["the launcher", "the whole job", "torchrun"])
+@pytest.mark.parametrize("told", ["the launcher", "the whole job", pytest.param("torchrun", marks=TOLD)])
 def test_a_signal_to_the_one_who_started_them_ends_both_at_the_same_step(
     told: str, warm: list[str], tmp_path: Path, trained_run: Path
 ) -> None:

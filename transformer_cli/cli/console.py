@@ -88,10 +88,11 @@ def say(text: str, *, to_paste: bool = False) -> None:
         _tell(shown if to_paste else _folded(shown))
 
 
-def warn(text: str, *, even_quiet: bool = False) -> None:
-    """Something unexpected that the work goes on with. even_quiet: so much so that nobody should miss it."""
+def warn(text: str, *, even_quiet: bool = False, even_collected: bool = False) -> None:
+    """Something unexpected that the work goes on with. even_quiet: so much so that nobody should miss it.
+    even_collected: nor should who collects, though who is quiet may."""
     there = _collected.get()
-    if even_quiet and there is not None and there.warn is not None:
+    if (even_quiet or even_collected) and there is not None and there.warn is not None:
         there.warn(text)
     elif even_quiet or not is_quiet():
         _tell(_headed("warning:", "33", text))

@@ -147,7 +147,8 @@ def tell_compiler(runs: Sequence[OpenedRun], settings: RunConfig) -> None:
     with console.pulse.doing("compiling for this processor"):
         trouble = code_to_keep().trouble
     if trouble:
-        console.warn(f"this is slower than it could be, for the C++ compiler failed (CXX= leaves it out): {trouble}")
+        said = f"this is slower than it could be, for the C++ compiler failed (CXX= leaves it out): {trouble}"
+        console.warn(said, even_collected=True)
 
 
 def tell_default() -> str:

@@ -125,7 +125,7 @@ def _order(lengths: npt.NDArray[np.integer], chance: np.random.Generator) -> tup
     for part in _parts(len(lengths)):
         target, source = np.divmod(keys[part] >> n_bits, n_sources)
         place = keys[part] & ((np.uint64(1) << n_bits) - np.uint64(1))
-        found[part, 0] = shuffled.take(place)
+        found[part, 0] = shuffled.take(place.view(np.int64))  # older NumPy takes no unsigned places
         found[part, 1] = np.maximum(sources[_turned(source, target, n_sources)], targets[target])
     del shuffled
     return found[:, 0].copy(), found[:, 1]

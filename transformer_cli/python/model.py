@@ -21,7 +21,7 @@ from transformer_cli.checkpoints.find import find_checkpoint, run_of
 from transformer_cli.checkpoints.known import open_found
 from transformer_cli.checkpoints.store import OpenedRun, open_run
 from transformer_cli.cli import console
-from transformer_cli.cli.trained import tell_default, tell_unfinished
+from transformer_cli.cli.trained import tell_compiler, tell_default, tell_unfinished
 from transformer_cli.cli.unseen import Unseen
 from transformer_cli.config.run import RunConfig
 from transformer_cli.decoding.scoring import Likelihood, score_texts
@@ -219,6 +219,8 @@ def load(
         opened = [open_found(partial(_found, one), open_run) for one in runs]
         wanted = settings_of(opened[0], asked)
         model = translator_as(Model, opened, wanted)
+        with console.collected(warn=warn):
+            tell_compiler(opened, wanted)
         # All of it now: later the current directory may be another one, and a run replaced or deleted.
         model.open_all()
         model._known = Unseen.by(opened, warn).known

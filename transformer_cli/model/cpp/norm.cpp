@@ -25,7 +25,8 @@ void norm(const T *x, const T *weight, const T *bias, T *output, float *moments,
             squares += apart * apart;
         }
         const float rest = sum(left) / D;  // of the mean, which has few digits of it where it is far from 0
-        const float scale = 1 / std::sqrt(sum(squares) / D - rest * rest + eps);
+        const float variance = sum(squares) / D - rest * rest;
+        const float scale = variance < INFINITY ? 1 / std::sqrt(variance + eps) : NAN;  // 0 would hide what ran away
         for (long d = 0; d < D; d += W) {
             const vec made = (load(row + d) - mean - rest) * scale * load(weight + d);
             store(output + i * D + d, bias ? made + load(bias + d) : made);
