@@ -151,7 +151,6 @@ def refused(capsys, monkeypatch):
         (["train", "--overwrit"], "did you mean --overwrite?"),
         (["translate", "--src", "x"], "did you mean --input?"),
         (["evaluate", "--src", "x"], "did you mean --source?"),
-        (["translate", "--beam", "3"], "did you mean --beam-size?"),
         (["translate", "--beam_size=3"], "did you mean --beam-size?"),
         (["translate", "-src", "x", "-model", "m.pt"], "did you mean --input?"),
         (["translate", "-model", "m.pt"], "did you mean --model?"),
