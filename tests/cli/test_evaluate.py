@@ -291,6 +291,29 @@ def test_systems_are_compared_with_the_first(texts: dict[str, str], capfd: pytes
     assert f"{bleu['value']:+.2f}" in shown
 
 
+def unread(command: list[str]) -> tuple[int, bytes]:
+    """How a command ends whose results nobody reads: exit code, stderr."""
+    read_end, write_end = os.pipe()
+    os.close(read_end)
+    with os.fdopen(write_end, "wb") as results:
+        done = subprocess.run(command, stdout=results, stderr=subprocess.PIPE, check=False)
+    return done.returncode, done.stderr
+
+
+def test_files_and_verdicts_do_not_depend_on_whether_results_are_read(
+    warm: list[str], run: Path, texts: dict[str, str]
+) -> None:
+    """`tx evaluate -o page.html | head` used to end with 0 and without the page."""
+    files = ["--hypotheses", texts["good"], "--reference", texts["reference"], *FEW]
+    split = write(Path("split.en"), [f"{line} ." for line in TARGETS])  # looks tokenised
+    strict = ["--hypotheses", split, "--reference", texts["reference"], *FEW, "--strict"]
+    assert unread([*warm, "evaluate", *strict])[0] == 3
+    code, said = unread([*warm, "evaluate", *files, "-o", "page.html"])
+    assert (code, Path("page.html").is_file()) == (0, True), said
+    code, said = unread([*warm, "evaluate", "-m", "tiny", *FEW])
+    assert (code, b"kept in tiny/run.json: test" in said) == (0, True), said
+
+
 def test_a_tie_is_not_called_significant(texts: dict[str, str], capfd: pytest.CaptureFixture[str]) -> None:
     arguments = ("--hypotheses", texts["good"], "--hypotheses", texts["good"], "--reference", texts["reference"])
     assert tx(*arguments, *FEW) == 0

@@ -94,6 +94,17 @@ def test_a_failure_that_cannot_be_told_keeps_its_exit_code(redirection: str) -> 
     assert shell(f'"$@" {redirection}', *command(body)).returncode == 3
 
 
+@pytest.mark.parametrize(("how", "ended"), [("", 0), ("with console.more_than_results(): ", 3)])
+def test_what_ends_in_more_than_results_goes_on_without_a_reader(how: str, ended: int) -> None:
+    body = "from transformer_cli.errors import DataError\n"
+    body += f"    {how}console.result('r'); raise DataError('it')"
+    read_end, write_end = os.pipe()
+    os.close(read_end)
+    with os.fdopen(write_end, "wb") as results:
+        done = subprocess.run(command(body), env=ENVIRONMENT, stdout=results, stderr=subprocess.PIPE, check=False)
+    assert (done.returncode, done.stderr) == (ended, b"error: it\n" if ended else b"")
+
+
 def test_a_reader_of_everything_that_leaves_lets_the_work_go_on_to_its_first_result() -> None:
     body = "print('s', file=sys.stderr); sys.stdin.readline(); console.say('s' * 99_999)\n"
     body += "    open('/dev/fd/3', 'w').write('worked'); console.result('r'); raise AssertionError"

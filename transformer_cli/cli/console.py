@@ -21,6 +21,7 @@ LONGEST_LINE = 800
 """Characters, about, of a line of conversation."""
 
 _quiet = False
+_is_more_than_results = False
 
 
 @dataclass(frozen=True)
@@ -55,6 +56,17 @@ def collected(*, warn: Callable[[str], object] | None = None) -> Iterator[list[s
         yield there.results
     finally:
         _collected.reset(before)
+
+
+@contextmanager
+def more_than_results() -> Iterator[None]:
+    """Within it the work goes on when the reader of its results is gone: it ends in files or in a verdict, too."""
+    global _is_more_than_results
+    before, _is_more_than_results = _is_more_than_results, True
+    try:
+        yield
+    finally:
+        _is_more_than_results = before
 
 
 def open_streams() -> None:
@@ -206,7 +218,8 @@ class _Descriptor(io.RawIOBase):
 class Sink(_Descriptor):
     """Where results go that no file holds: stdout, a pipe, a device.
 
-    Raises ReaderIsGone, or ResourceError with the name, once; whatever a buffer tries again after that is dropped.
+    Raises ReaderIsGone (but within more_than_results), or ResourceError with the name, once; whatever a buffer tries
+    again after that is dropped.
     """
 
     def __init__(self, descriptor: int, name: str) -> None:
@@ -222,6 +235,8 @@ class Sink(_Descriptor):
         except OSError as failure:
             self.is_given_up = True
             if isinstance(failure, BrokenPipeError):
+                if _is_more_than_results:
+                    return len(data)
                 raise ReaderIsGone from None
             if failure.errno == errno.EBADF:
                 raise ResourceError(f"{self.name} is closed: there is nowhere to write the result to") from None

@@ -134,7 +134,9 @@ def evaluate(
                 "--hypotheses are translations already: no search goes with them",
                 hint="for example: tx evaluate --hypotheses out.en --reference test.en",
             )
-        _score_files(hypotheses, reference, source, known=judging.known_of(models, config, overrides), output=output)
+        known = judging.known_of(models, config, overrides)
+        with console.more_than_results():
+            _score_files(hypotheses, reference, source, known=known, output=output)
         return
     if check_batching:
         idle = {"--reference": reference, "--markdown": markdown, "--strict": strict, "--worst": worst is not None}
@@ -158,12 +160,14 @@ def evaluate(
         runs, settings = open_several(models, config, overrides, precise=True)
         texts = texts or own_texts(runs[0], settings.data, to, valid=valid)
         refuse_nothing(texts)
-        check(runs, settings, texts, search, as_json=json_output)
+        with console.more_than_results():
+            check(runs, settings, texts, search, as_json=json_output)
         return
     from transformer_cli.cli.trained import open_translator
 
     opened = open_translator(models, config, overrides, **search)
-    _score_runs(*opened, texts, search, to=to, valid=valid, output=output)
+    with console.more_than_results():
+        _score_runs(*opened, texts, search, to=to, valid=valid, output=output)
 
 
 def _score_runs(

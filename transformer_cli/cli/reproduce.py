@@ -116,7 +116,8 @@ def reproduce(
     run = reproduction.scored(place)
     _tell_parent(results, run)
     found_again = reproduction.verdicts(results, run)
-    _show(found_again, results, run, as_json=json_output)
+    with console.more_than_results():
+        _show(found_again, results, run, as_json=json_output)
     if failed := [one for one in found_again if not one.holds]:
         raise ModelError(
             f"{len(failed)} of {len(found_again)} scores do not hold",

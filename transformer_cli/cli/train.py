@@ -106,7 +106,8 @@ def train(
         with stages() as stage:
             found = forecast(loaded, directory, overwrite=overwrite, timed=timed, stage=stage)
         if not place().rank:
-            _show(found, as_json=json_output, strict=strict)
+            with console.more_than_results():
+                _show(found, as_json=json_output, strict=strict)
         return
     console.say(f"training {shown(directory)}")  # torch takes a while
 
