@@ -311,16 +311,18 @@ def test_norms_and_their_gradients_are_pytorchs(data: st.DataObject) -> None:
     x = (torch.randn(rows, width) * apart + mean).to(dtype)
     weight, bias = (torch.randn(width).to(own) for _ in range(2))
     grads = [torch.randn(rows, width).to(dtype) for _ in range(2)]
-    has_bias, made = draw(st.booleans()), []
+    has_bias, centred, made = draw(st.booleans()), draw(st.booleans()), []
     for exact in (False, True):
         leaves = [t.detach().clone().to(torch.float64 if exact else t.dtype) for t in (x, weight, bias)]
         for leaf in leaves:
             leaf.requires_grad_()
-        if exact:
-            y = F.layer_norm(leaves[0], (width,), leaves[1], leaves[2] if has_bias else None, 1e-5)
-            beside = leaves[0]
+        given_bias = leaves[2] if has_bias else None
+        if exact and centred:
+            beside, y = leaves[0], F.layer_norm(leaves[0], (width,), leaves[1], given_bias, 1e-5)
+        elif exact:
+            beside, y = leaves[0], F.rms_norm(leaves[0], (width,), leaves[1], 1e-5) + (leaves[2] if has_bias else 0)
         else:
-            beside, y = normed(leaves[0], leaves[1], leaves[2] if has_bias else None, 1e-5)
+            beside, y = normed(leaves[0], leaves[1], given_bias, 1e-5, centred=centred)
             assert torch.equal(beside, x)
         torch.autograd.backward([beside, y], [grad.to(y.dtype) for grad in grads])
         made.append([y.detach(), *(leaf.grad for leaf in leaves[: 2 + has_bias])])
@@ -453,7 +455,7 @@ def test_a_tensor_of_another_kind_never_reaches_the_code() -> None:
     x, narrow = torch.ones(4, 16), torch.ones(16).bfloat16()
     for wrong in (narrow, torch.ones(32)[::2]):
         with pytest.raises(AssertionError, match="norm"):
-            run("norm", x.dtype, x, wrong, None, x.clone(), torch.empty(4, 3), 4, 16, 1e-5, 1)
+            run("norm", x.dtype, x, wrong, None, x.clone(), torch.empty(4, 3), 4, 16, 1e-5, True, 1)
     with pytest.raises(ValueError, match="argument"):
         run("norm", x.dtype, x)
 

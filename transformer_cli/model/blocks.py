@@ -69,7 +69,7 @@ class LayerNorm(nn.LayerNorm):
 
     def forward(self, x: Tensor) -> Tensor:
         if self.compiled:
-            return normed(x, self.weight, self.bias, self.eps)[1]
+            return _with_norm(self, x)[1]
         bias = None if self.bias is None else self.bias.to(x.dtype)
         return F.layer_norm(x, self.normalized_shape, self.weight.to(x.dtype), bias, self.eps)
 
@@ -77,14 +77,20 @@ class LayerNorm(nn.LayerNorm):
 class RMSNorm(nn.RMSNorm):
     """x / rms(x) times a weight: no mean, no bias (Zhang & Sennrich 2019)."""
 
+    compiled = False
+    bias = None
+    eps: float
+
     def forward(self, x: Tensor) -> Tensor:
+        if self.compiled:
+            return _with_norm(self, x)[1]
         return F.rms_norm(x, self.normalized_shape, self.weight.to(x.dtype), self.eps)
 
 
 def _with_norm(norm: nn.Module, x: Tensor) -> tuple[Tensor, Tensor]:
     """x and its norm; compiled, their gradients are added as they are made."""
-    if isinstance(norm, LayerNorm) and norm.compiled:
-        return normed(x, norm.weight, norm.bias, norm.eps)
+    if isinstance(norm, LayerNorm | RMSNorm) and norm.compiled:
+        return normed(x, norm.weight, norm.bias, norm.eps, centred=isinstance(norm, LayerNorm))
     return x, norm(x)
 
 

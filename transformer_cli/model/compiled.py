@@ -27,8 +27,8 @@ ARGUMENTS = {
     "forward": "s x x x X X f",
     "backward": "s x x x X X f x x x",
     "drop": "X X X n seed share real threads",
-    "norm": "X X X X f n n real threads",
-    "norm_back": "X X f X X X X X f n n threads",
+    "norm": "X X X X f n n real flag threads",
+    "norm_back": "X X f X X X X X f n n flag threads",
     "linear_back": "X X X X f n n threads",
     "turn": "X X n n threads",
     "smoothed": "X i f f f real n n threads",
@@ -114,9 +114,12 @@ def dropped(x: Tensor, residual: Tensor | None, *, share: int) -> Tensor:
     return _Dropped.apply(x, residual, int(seed) % 2**64, share)
 
 
-def normed(x: Tensor, weight_D: Tensor, bias_D: Tensor | None, eps: float) -> tuple[Tensor, Tensor]:
-    """x, (..., D), and its layer norm. What learns from both is added up without a pass of its own."""
-    return _Norm.apply(x, weight_D.to(x.dtype), None if bias_D is None else bias_D.to(x.dtype), eps)
+def normed(
+    x: Tensor, weight_D: Tensor, bias_D: Tensor | None, eps: float, *, centred: bool = True
+) -> tuple[Tensor, Tensor]:
+    """x, (..., D), and its layer norm, or not centred its RMS norm. What learns from both is added up without a pass of
+    its own."""
+    return _Norm.apply(x, weight_D.to(x.dtype), None if bias_D is None else bias_D.to(x.dtype), eps, centred)
 
 
 def linear(x: Tensor, weight_OI: Tensor, bias_O: Tensor | None, *, rectified: bool) -> Tensor:
@@ -198,13 +201,14 @@ class _Norm(torch.autograd.Function):
 
     @staticmethod
     def forward(
-        ctx: FunctionCtx, x: Tensor, weight_D: Tensor, bias_D: Tensor | None, eps: float
+        ctx: FunctionCtx, x: Tensor, weight_D: Tensor, bias_D: Tensor | None, eps: float, centred: bool
     ) -> tuple[Tensor, Tensor]:
         x, width = x.contiguous(), weight_D.numel()
         rows = x.numel() // width
         output, moments = torch.empty_like(x), torch.empty(rows, 3)
-        run("norm", x.dtype, x, weight_D, bias_D, output, moments, rows, width, eps, get_num_threads())
+        run("norm", x.dtype, x, weight_D, bias_D, output, moments, rows, width, eps, centred, get_num_threads())
         ctx.save_for_backward(x, weight_D, bias_D, moments)  # type: ignore[arg-type]
+        ctx.centred = centred  # type: ignore[attr-defined]
         ctx.set_materialize_grads(False)
         return x.view_as(x), output
 
@@ -214,13 +218,13 @@ class _Norm(torch.autograd.Function):
         x, weight_D, bias_D, moments = ctx.saved_tensors  # type: ignore[attr-defined]
         beside, grad = (None if each is None else each.contiguous() for each in grads)  # of what nobody reads
         if grad is None:
-            return beside, None, None, None
+            return beside, None, None, None, None
         rows, width = moments.size(0), weight_D.numel()
         of_x, of_weight_D, of_bias_D = (torch.empty_like(like) for like in (x, weight_D, weight_D))
         place = torch.empty(_loaded().norm_room(rows, width))
         tensors = (x, weight_D, moments, grad, beside, of_x, of_weight_D, of_bias_D, place)
-        run("norm_back", x.dtype, *tensors, rows, width, get_num_threads())
-        return of_x, of_weight_D, None if bias_D is None else of_bias_D, None
+        run("norm_back", x.dtype, *tensors, rows, width, ctx.centred, get_num_threads())  # type: ignore[attr-defined]
+        return of_x, of_weight_D, None if bias_D is None else of_bias_D, None, None
 
 
 class _Linear(torch.autograd.Function):

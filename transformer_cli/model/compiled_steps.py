@@ -14,7 +14,7 @@ from itertools import cycle
 import torch
 from torch import Tensor, get_num_threads, nn
 
-from transformer_cli.model.blocks import PreNorm
+from transformer_cli.model.blocks import LayerNorm, PreNorm, RMSNorm
 from transformer_cli.model.compiled import GRAIN, run
 from transformer_cli.model.forms import HALVES, CrossLayer, Form
 from transformer_cli.model.positions import PositionEncoding
@@ -36,7 +36,7 @@ def suits(model: Transformer) -> bool:
         weight.device.type == "cpu"
         and all(parameter.dtype == torch.float32 for parameter in model.parameters())
         and dtype in (torch.float32, *HALVES)
-        and not (config.qk_norm or any(one.relates for one in positions) or config.norm != "layer-norm")
+        and not (config.qk_norm or any(one.relates for one in positions))
         and (config.norm_position == "pre" or not config.ends_in_norm)
         and all(type(one).rotate is PositionEncoding.rotate for one in positions)
         and config.head_width % GRAIN == config.d_model % GRAIN == 0
@@ -167,10 +167,10 @@ class Joint:
     def __init__(self, norm: nn.Module, dtype: torch.dtype, *, replaces: bool) -> None:
         """dtype: of what goes on. replaces: what is normalised takes the place of the sum, too."""
         weight, bias, eps = None, None, 0.0
-        if isinstance(norm, nn.LayerNorm):
+        if isinstance(norm, LayerNorm | RMSNorm):
             weight, bias, eps = norm.weight.detach(), None if norm.bias is None else norm.bias.detach(), norm.eps
         self.dtype, self.norm = dtype, (weight, bias)
-        self.at = _Joint(_place(weight), _place(bias), eps, replaces)
+        self.at = _Joint(_place(weight), _place(bias), eps, replaces, isinstance(norm, LayerNorm))
 
     def __call__(self, x_RD: Tensor, added_RD: Tensor | None) -> Tensor:
         """Adds to x in place; returns what the next sublayer is given."""
@@ -217,6 +217,7 @@ class _Joint(ctypes.Structure):
         *((name, ctypes.c_void_p) for name in ("weight", "bias")),
         ("eps", ctypes.c_float),
         ("replaces", ctypes.c_int32),
+        ("centred", ctypes.c_int32),
     )
 
 

@@ -19,7 +19,7 @@ from torch import Tensor, nn
 from transformer_cli.config.model import ModelConfig
 from transformer_cli.model import masks
 from transformer_cli.model.attention import CrossAttention, ScaledDotProductAttention, SelfAttention
-from transformer_cli.model.blocks import NORMS, RESIDUALS, Dropout, LayerNorm, Linear, feed_forward
+from transformer_cli.model.blocks import NORMS, RESIDUALS, Dropout, LayerNorm, Linear, RMSNorm, feed_forward
 from transformer_cli.model.compiled import GRAIN, linear
 from transformer_cli.model.layout import Layout, Packed, PackedWhole, Rows
 from transformer_cli.model.positions import PositionEncoding, positions_for
@@ -50,9 +50,12 @@ class Model(nn.Module):
         self.compiled = True
         if suits(self.config):
             self.layout = InPlace
+        d_model = self.config.d_model
         for module in self.modules():
-            if isinstance(module, Dropout) or (isinstance(module, LayerNorm) and self.config.d_model % GRAIN == 0):
+            if isinstance(module, Dropout):
                 module.compiled = True
+            elif isinstance(module, LayerNorm | RMSNorm):
+                module.compiled = module.normalized_shape == (d_model,) and d_model % GRAIN == 0
             elif isinstance(module, Linear) and module.out_features % GRAIN == 0:
                 module.product = linear
 

@@ -1,5 +1,5 @@
-// (x - mean) / deviation * weight + bias of each row, and its gradient, to which that of x itself is added. compiled.py
-// calls it.
+// (x - mean) / deviation * weight + bias of each row, and its gradient, to which that of x itself is added; of rows that
+// are not centred the mean is taken for 0 (RMSNorm). compiled.py calls it.
 
 #include <algorithm>
 #include <cmath>
@@ -12,19 +12,20 @@ constexpr long TOGETHER = 32;  // rows whose part of the gradient of weights is 
 
 template <typename T>
 void norm(const T *x, const T *weight, const T *bias, T *output, float *moments, long rows, long D, float eps,
-          int threads) {
+          bool centred, int threads) {
 #pragma omp parallel for schedule(static) num_threads(threads)
     for (long i = 0; i < rows; i++) {
         const T *row = x + i * D;
         vec total = vec{}, squares = vec{}, left = vec{};
-        for (long d = 0; d < D; d += W) total += load(row + d);
+        for (long d = 0; centred && d < D; d += W) total += load(row + d);
         const float mean = sum(total) / D;
         for (long d = 0; d < D; d += W) {
             const vec apart = load(row + d) - mean;
             left += apart;
             squares += apart * apart;
         }
-        const float rest = sum(left) / D;  // of the mean, which has few digits of it where it is far from 0
+        // Of the mean, which has few digits of it where it is far from 0.
+        const float rest = centred ? sum(left) / D : 0;
         const float variance = sum(squares) / D - rest * rest;
         const float scale = variance < INFINITY ? 1 / std::sqrt(variance + eps) : NAN;  // 0 would hide what ran away
         for (long d = 0; d < D; d += W) {
@@ -37,7 +38,7 @@ void norm(const T *x, const T *weight, const T *bias, T *output, float *moments,
 
 template <typename T>
 void norm_back(const T *x, const T *weight, const float *moments, const T *grad, const T *beside, T *grad_x,
-               T *grad_weight, T *grad_bias, float *room, long rows, long D, int threads) {
+               T *grad_weight, T *grad_bias, float *room, long rows, long D, bool centred, int threads) {
     const long blocks = (rows + TOGETHER - 1) / TOGETHER;
 #pragma omp parallel for schedule(static) num_threads(threads)
     for (long block = 0; block < blocks; block++) {
@@ -54,7 +55,7 @@ void norm_back(const T *x, const T *weight, const float *moments, const T *grad,
                 store(of_weight + d, load(of_weight + d) + own * standard);
                 store(of_bias + d, load(of_bias + d) + own);
             }
-            const float shift = sum(total) / D, turn = sum(along) / D;
+            const float shift = centred ? sum(total) / D : 0, turn = sum(along) / D;
             for (long d = 0; d < D; d += W) {
                 const vec standard = (load(x + i * D + d) - mean - rest) * scale;
                 const vec weighted = load(grad + i * D + d) * load(weight + d);
@@ -80,13 +81,14 @@ extern "C" int64_t norm_room(int64_t rows, int64_t width) { return (rows + TOGET
 
 #define FOR(T, NAME)                                                                                                   \
     extern "C" void norm_##NAME(const T *x, const T *weight, const T *bias, T *output, float *moments,                 \
-                                int64_t rows, int64_t width, float eps, int threads) {                                 \
-        norm(x, weight, bias, output, moments, rows, width, eps, threads);                                             \
+                                int64_t rows, int64_t width, float eps, int centred, int threads) {                    \
+        norm(x, weight, bias, output, moments, rows, width, eps, centred, threads);                                    \
     }                                                                                                                  \
     extern "C" void norm_back_##NAME(const T *x, const T *weight, const float *moments, const T *grad,                 \
                                      const T *beside, T *grad_x, T *grad_weight, T *grad_bias, float *room,            \
-                                     int64_t rows, int64_t width, int threads) {                                       \
-        norm_back(x, weight, moments, grad, beside, grad_x, grad_weight, grad_bias, room, rows, width, threads);       \
+                                     int64_t rows, int64_t width, int centred, int threads) {                          \
+        norm_back(x, weight, moments, grad, beside, grad_x, grad_weight, grad_bias, room, rows, width, centred,        \
+                  threads);                                                                                            \
     }
 
 FOR(float, fp32)

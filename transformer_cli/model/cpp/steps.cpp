@@ -157,6 +157,7 @@ struct Joint {
     const float *weight, *bias;  // of a norm; none where there is none
     float eps;
     int32_t replaces;  // whether what is normalised takes the place of the sum, too
+    int32_t centred;   // LayerNorm; of RMSNorm the mean is taken for 0
 };
 
 // x + more, and its norm.
@@ -170,14 +171,14 @@ void join(const Joint &by, float *x, const M *more, T *output, long D) {
         if (!by.weight) store(output + d, both);
     }
     if (!by.weight) return;
-    const float mean = sum(total) / D;
+    const float mean = by.centred ? sum(total) / D : 0;
     vec squares = vec{}, left = vec{};
     for (long d = 0; d < D; d += W) {
         const vec apart = load(x + d) - mean;
         left += apart;
         squares += apart * apart;
     }
-    const float rest = sum(left) / D, variance = sum(squares) / D - rest * rest;
+    const float rest = by.centred ? sum(left) / D : 0, variance = sum(squares) / D - rest * rest;
     const float scale = variance < INFINITY ? 1 / std::sqrt(variance + by.eps) : NAN;  // 0 would hide what ran away
     for (long d = 0; d < D; d += W) {
         const vec standard = (load(x + d) - mean - rest) * scale * load(by.weight + d);
