@@ -7,13 +7,12 @@ import os
 import time
 from collections.abc import Mapping
 from dataclasses import asdict, dataclass, replace
-from typing import Literal
+from typing import Annotated, Literal
 
 import torch
-from pydantic import TypeAdapter, ValidationError
+from pydantic import Field, TypeAdapter, ValidationError
 
 from transformer_cli.config.run import RunConfig
-from transformer_cli.config.section import PositiveInt
 from transformer_cli.environment import local_rank, local_size, place, processors, repeat_sums
 from transformer_cli.errors import ModelError, ResourceError
 from transformer_cli.model.compiled import NAMES, code
@@ -76,7 +75,7 @@ class Machine:
     device: str
     precision: Precision
     attention: str
-    threads: PositiveInt
+    threads: Annotated[int, Field(gt=0, le=10**12)]  # PositiveInt has a setting's default, by pydantic before 2.12
     reason: str
     matmul_precision: Literal["highest", "high", "medium"] = "highest"
     deterministic: bool = False
