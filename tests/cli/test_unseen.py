@@ -46,6 +46,13 @@ def test_many_words_are_counted_and_the_most_frequent_named(capsys):
     assert capsys.readouterr().err == ""
 
 
+def test_a_word_without_end_is_named_by_its_beginning(capsys):
+    words = Unseen({"ich"})
+    words.mark(["ich " + "x" * 5000], [NOTHING])
+    words.tell()
+    assert len(capsys.readouterr().err) < 200
+
+
 def test_what_comes_through_a_pipe_without_end_fills_no_memory(capsys, monkeypatch):
     monkeypatch.setattr(Unseen, "MOST_KEPT", 12)
     words = Unseen({"ich"})

@@ -115,6 +115,17 @@ tied: decoder or none goes with two
         # numbers
         ("model: {d_model: '512'}", '`model.d_model` is the text "512"; expected a whole number above 0; write 512'),
         ("model: {d_model: 1_000}", '`model.d_model` is the text "1_000"; expected a whole number above 0; write 1000'),
+        (
+            "model: {d_model: '1,024'}",
+            '`model.d_model` is the text "1,024"; expected a whole number above 0; write 1024',
+        ),
+        ("model: {d_model: '0,5'}", '`model.d_model` is the text "0,5"; expected a whole number above 0\n'),
+        ("model: {dropout: '0,3'}", 'is the text "0,3"; expected a number of at least 0 and below 1; write 0.3'),
+        ("model: {dropout: '.3'}", 'is the text ".3"; expected a number of at least 0 and below 1; write 0.3'),
+        ("training: {learning_rate: '0,001'}", 'is the text "0,001"; expected a number above 0; write 0.001'),
+        ("training: {learning_rate: '3e-4'}", 'is the text "3e-4"; expected a number above 0; write 3e-4'),
+        ("training: {learning_rate: '1,000'}", 'is the text "1,000"; expected a number above 0\n'),
+        ("training: {learning_rate: '1,5,3'}", 'is the text "1,5,3"; expected a number above 0\n'),
         ("model: {d_model: 0o17}", '`model.d_model` is the text "0o17"; expected a whole number above 0\n'),
         ("model: {d_model: 017}", '`model.d_model` is the text "017"; expected a whole number above 0; write 17'),
         ("model: {d_model: 5.12e2}", "`model.d_model` is 5.12e2; expected a whole number above 0; write 512"),

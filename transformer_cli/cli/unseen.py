@@ -10,6 +10,7 @@ from typing import TYPE_CHECKING, TypeVar
 
 from transformer_cli.cli import console
 from transformer_cli.cli.lines import Where
+from transformer_cli.config.names import shorten
 from transformer_cli.errors import ModelError
 from transformer_cli.writing import words
 
@@ -20,6 +21,8 @@ if TYPE_CHECKING:
 UNSEEN = "unseen"
 """The flag of a translation whose source has such words."""
 MOST_NAMED = 10
+LONGEST_WORD = 60
+"""Characters; of a longer one, which may be a line without spaces, the middle is left out."""
 Kept = TypeVar("Kept")
 
 
@@ -69,7 +72,7 @@ class Unseen:
     def tell(self) -> None:
         """What was counted since the last time, on stderr."""
         if self.counts:
-            named = [word for word, _ in self.counts.most_common(MOST_NAMED)]
+            named = [shorten(word, LONGEST_WORD) for word, _ in self.counts.most_common(MOST_NAMED)]
             rest, least = len(self.counts) - len(named), "at least " * (self.n_unseen > self.counts.total())
             more = f" and {least}{rest:,} more" if rest else ""
             share = f"{self.n_unseen:,} of {self.n_words:,} words"

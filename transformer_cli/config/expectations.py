@@ -5,6 +5,7 @@ from __future__ import annotations
 import difflib
 import json
 import math
+import re
 import types
 from collections.abc import Iterable
 from dataclasses import dataclass
@@ -171,7 +172,7 @@ def advice(node: Node, wanted: Accepted, name: str) -> str:
             return f"; did you mean {close}?"
         if bool in types_ and value.lower() in ("yes", "no", "on", "off"):
             return f"; write {'true' if value.lower() in ('yes', 'on') else 'false'}"
-        if types_ & {int, float} and (number := _as_number(value)):
+        if types_ & {int, float} and (number := _as_number(value, is_whole=float not in types_)):
             return f"; write {number}"
     if isinstance(value, float) and int in types_ and value.is_integer() and abs(value) <= HUGE:
         return f"; write {int(value)}"
@@ -190,12 +191,18 @@ def nearest(word: str, names: Iterable[str]) -> str | None:
     return next(iter(difflib.get_close_matches(word[:100], list(names), n=1, cutoff=LIKE)), None)
 
 
-def _as_number(text: str) -> str | None:
-    """How a number in another notation is written here: `1_000` -> 1000, `"12"` -> 12; None for other text."""
-    digits = text.replace("_", "").replace(",", "")
-    if not digits.isascii() or not digits.isdecimal():
+def _as_number(text: str, *, is_whole: bool) -> str | None:
+    """How a number in another notation is written here: `1_000` -> 1000, `"12"` -> 12; None for other text. is_whole:
+    a comma groups digits; else it is decimal, `0,3` -> 0.3, and `1,000` may be either."""
+    plain = text.replace("_", "").lower()
+    if re.fullmatch(r"[1-9]\d{0,2}(,\d{3})+", plain, re.ASCII):
+        return plain.replace(",", "") if is_whole else None
+    if plain.isascii() and plain.isdecimal():
+        return plain.lstrip("0") or "0"
+    number = plain.replace(",", ".")
+    if is_whole or not re.fullmatch(r"\d*\.?\d+(e[+-]?\d+)?", number, re.ASCII):
         return None
-    return digits.lstrip("0") or "0"
+    return f"0{number}" if number.startswith(".") else number
 
 
 def _is_worth_a_word(most: Any, found: object) -> bool:
