@@ -17,13 +17,14 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 from torch import Tensor
 
-from transformer_cli.config.model import ModelConfig
+from transformer_cli.config.model import POSITIONS, ModelConfig
 from transformer_cli.model import compiled, matmul
 from transformer_cli.model.attention import ScaledDotProductAttention
 from transformer_cli.model.blocks import Dropout
 from transformer_cli.model.build import build_model
 from transformer_cli.model.compiled import NAMES, _Dropped, linear, normed, run, smoothed
 from transformer_cli.model.layout import Packed
+from transformer_cli.model.positions import PositionEncoding
 from transformer_cli.model.spans import InPlace, Spans, suits
 from transformer_cli.processor import computes_bf16
 
@@ -188,7 +189,8 @@ def test_a_model_has_the_hidden_states_and_gradients_of_attention_that_is_writte
         norm_position=draw(st.sampled_from(["pre", "post"])),
         norm=draw(st.sampled_from(["layer-norm", "rms-norm"])),
         qk_norm=draw(st.booleans()),
-        positions=draw(st.sampled_from(["sinusoidal", "learned", "none"])),
+        positions=draw(st.sampled_from(["sinusoidal", "learned", "none", "rotary"])),
+        first_position=draw(st.sampled_from([0, 2])),
         max_positions=80,
     )
     model = build_model(config, source_vocab=V, target_vocab=V).train()
@@ -223,12 +225,27 @@ def test_dropout_of_weights_draws_a_factor_for_each() -> None:
     assert torch.equal(attend.eval()(*vectors_NHK, spans), spans.attend(*vectors_NHK, None))
 
 
-def test_it_is_for_heads_that_fill_registers_and_positions_that_are_added_to_tokens() -> None:
+class OwnTurns(PositionEncoding):
+    def rotate(self, x_BHTK: Tensor, *, offset: int = 0) -> Tensor:
+        return -x_BHTK
+
+
+class OwnScores(PositionEncoding):
+    def relate(self, queries_T: Tensor, keys_S: Tensor) -> Tensor:
+        return torch.zeros(2, len(queries_T), len(keys_S))
+
+
+@pytest.mark.parametrize("kind", [OwnTurns, OwnScores])
+def test_it_is_for_heads_that_fill_registers_and_positions_that_it_knows(
+    kind: type[PositionEncoding], monkeypatch: pytest.MonkeyPatch
+) -> None:
     plain = {"d_model": 32, "n_heads": 2, "d_ff": 8, "n_layers": 1}
     assert suits(ModelConfig(**plain))
+    assert suits(ModelConfig(**plain, positions="rotary"))
     assert not suits(ModelConfig(**plain | {"n_heads": 4}))
-    assert not suits(ModelConfig(**plain, positions="rotary"))
-    model = build_model(ModelConfig(**plain, positions="rotary"), source_vocab=V, target_vocab=V)
+    monkeypatch.setattr(type(POSITIONS), "load", lambda self, name: kind)
+    assert not suits(ModelConfig(**plain))
+    model = build_model(ModelConfig(**plain), source_vocab=V, target_vocab=V)
     model.use_compiled()
     assert model.layout is Packed
 

@@ -46,7 +46,8 @@ def suiting(draw: st.DrawFn) -> ModelConfig:
             "norm_position": norm_position,
             "final_norm": draw(st.sampled_from([None, False, True] if norm_position == "pre" else [None, False])),
             "activation": draw(st.sampled_from(["relu", "relu", "gelu", "swiglu"])),
-            "positions": draw(st.sampled_from(["sinusoidal", "sinusoidal-table", "learned", "none"])),
+            "positions": draw(st.sampled_from(["sinusoidal", "sinusoidal-table", "learned", "none", "rotary"])),
+            "first_position": draw(st.sampled_from([0, 2])),
             "max_positions": 40,
             "bias": draw(st.booleans() | st.fixed_dictionaries({"norm": st.booleans(), "attention": st.booleans()})),
             "output_bias": draw(st.booleans()),
@@ -257,8 +258,6 @@ def test_whatever_is_chosen_it_is_stepped_in_one_way_or_the_other(config: ModelC
 @pytest.mark.parametrize(
     "options",
     [
-        {"positions": "rotary"},
-        {"positions": {"encoder": "rotary", "decoder": "learned"}},
         {"qk_norm": True},
         {"n_heads": 4},
         {"norm_position": "post", "final_norm": True},

@@ -180,7 +180,7 @@ def test_normalised_heads_meet_by_their_cosine_times_a_scale(positions: str, fus
     norms = [nn.RMSNorm(4, eps=1e-6, dtype=torch.float64) for _ in range(2)]
     for norm, own in zip(norms, (ours.query_norm, ours.key_norm), strict=True):
         norm.load_state_dict(own.state_dict())
-    query, key = (ours.rotate(norm(heads)) for norm, heads in zip(norms, (query, key), strict=True))
+    query, key = (model.encoder.positions.rotate(norm(heads)) for norm, heads in zip(norms, (query, key), strict=True))
     expected = F.scaled_dot_product_attention(query, key, value, enable_gqa=True).transpose(1, 2).flatten(2)
     torch.testing.assert_close(ours(x, None, Rows(5)), ours.output(expected), **EXACT)
     cross = model.decoder.layers[0].cross_attention

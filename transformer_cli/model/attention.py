@@ -101,12 +101,13 @@ class SelfAttention(MultiHeadAttention):
         super().__init__(config, causal=causal and not positions.relates)
         self.widths = (self.width, self.kv_width, self.kv_width)
         self.query_key_value = Linear(config.d_model, sum(self.widths), bias=config.biases.attention)
-        self.rotate = positions.rotate
+        self.positions = (positions,)  # the stack's, and no part of this
 
     def forward(self, x: Tensor, bias: Hiding, layout: Layout) -> Tensor:
         """x: as the layout has it, and so is what comes out."""
         query, key, value = self.project(x, layout)
-        return self.output(layout.merge(self.attend(self.rotate(query), self.rotate(key), value, bias)))
+        query, key = (layout.rotated(heads, *self.positions) for heads in (query, key))
+        return self.output(layout.merge(self.attend(query, key, value, bias)))
 
     def project(self, x: Tensor, layout: Layout) -> Sequence[Tensor]:
         """Queries (B, H, T, K), keys and values, each (B, G, T, K)."""

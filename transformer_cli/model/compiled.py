@@ -1,7 +1,7 @@
 """What a model computes by the C++ in cpp/, where that can be compiled for this processor.
 
-N packed tokens, or candidates of a row, R rows of logits, V vocabulary, U ids that are wanted, D features, I inputs and
-O outputs of a linear layer
+N packed tokens, or candidates of a row, H heads, K d_head, P positions, X twice d_head, R rows of logits, V vocabulary,
+U ids that are wanted, D features, I inputs and O outputs of a linear layer
 """
 
 from __future__ import annotations
@@ -29,6 +29,7 @@ ARGUMENTS = {
     "drop": "X X X n seed share real threads",
     "norm": "X X X X f n n real flag threads",
     "norm_back": "X X f X X X X X f n n flag threads",
+    "rotate": "x n x n f i n n n flag threads",
     "linear_back": "X X X X f n n threads",
     "turn": "X X n n threads",
     "smoothed": "X i f f f real n n threads",
@@ -120,6 +121,24 @@ def normed(
     """x, (..., D), and its layer norm, or not centred its RMS norm. What learns from both is added up without a pass of
     its own."""
     return _Norm.apply(x, weight_D.to(x.dtype), None if bias_D is None else bias_D.to(x.dtype), eps, centred)
+
+
+def rotated(x_NHK: Tensor, waves_PX: Tensor, positions_N: Tensor) -> Tensor:
+    """Heads turned by the positions of their rows, each of which has in waves the K cosines of its features, and K
+    sines, those of the first of each pair below 0."""
+    made: Tensor = _Rotated.apply(x_NHK, waves_PX, positions_N)
+    return made
+
+
+def rotate(x_NHK: Tensor, into_NHK: Tensor, waves_PX: Tensor, positions_N: Tensor, *, back: bool = False) -> Tensor:
+    """The same without autograd; into: x itself, or room for it. back: by as much the other way."""
+    (rows, heads, width), steps = x_NHK.shape, (x_NHK.stride(0), into_NHK.stride(0))
+    assert x_NHK.stride()[1:] == into_NHK.stride()[1:] == (width, 1)
+    assert waves_PX.size(1) == 2 * width
+    assert int(positions_N.max()) < len(waves_PX)
+    places = x_NHK, steps[0], into_NHK, steps[1], waves_PX, positions_N
+    run("rotate", x_NHK.dtype, *places, rows, heads, width, back, get_num_threads())
+    return into_NHK
 
 
 def linear(x: Tensor, weight_OI: Tensor, bias_O: Tensor | None, *, rectified: bool) -> Tensor:
@@ -225,6 +244,19 @@ class _Norm(torch.autograd.Function):
         tensors = (x, weight_D, moments, grad, beside, of_x, of_weight_D, of_bias_D, place)
         run("norm_back", x.dtype, *tensors, rows, width, ctx.centred, get_num_threads())  # type: ignore[attr-defined]
         return of_x, of_weight_D, None if bias_D is None else of_bias_D, None, None
+
+
+class _Rotated(torch.autograd.Function):
+    @staticmethod
+    def forward(ctx: FunctionCtx, x_NHK: Tensor, waves_PX: Tensor, positions_N: Tensor) -> Tensor:
+        ctx.places = waves_PX, positions_N  # type: ignore[attr-defined]
+        return rotate(x_NHK, x_NHK.new_empty(x_NHK.shape), waves_PX, positions_N)
+
+    @staticmethod
+    @once_differentiable
+    def backward(ctx: FunctionCtx, *grads: Tensor) -> tuple[Tensor, None, None]:
+        grad_NHK = grads[0].contiguous()
+        return rotate(grad_NHK, torch.empty_like(grad_NHK), *ctx.places, back=True), None, None  # type: ignore[attr-defined]
 
 
 class _Linear(torch.autograd.Function):

@@ -15,9 +15,9 @@ import torch
 from torch import Tensor, get_num_threads, nn
 
 from transformer_cli.model.blocks import LayerNorm, PreNorm, RMSNorm
-from transformer_cli.model.compiled import GRAIN, run
+from transformer_cli.model.compiled import GRAIN, rotate, run
 from transformer_cli.model.forms import HALVES, CrossLayer, Form
-from transformer_cli.model.positions import PositionEncoding
+from transformer_cli.model.positions import ROTATIONS, PositionEncoding, Rotary
 from transformer_cli.model.products import Matrix, Panels, Product
 from transformer_cli.model.steps import Steps
 from transformer_cli.model.transformer import Decoder, Encoder, Transformer
@@ -38,7 +38,7 @@ def suits(model: Transformer) -> bool:
         and dtype in (torch.float32, *HALVES)
         and not (config.qk_norm or any(one.relates for one in positions))
         and (config.norm_position == "pre" or not config.ends_in_norm)
-        and all(type(one).rotate is PositionEncoding.rotate for one in positions)
+        and all(type(one).rotate in ROTATIONS for one in positions)
         and config.head_width % GRAIN == config.d_model % GRAIN == 0
     )
 
@@ -66,8 +66,10 @@ class CompiledForm(Form):
         shape = self._shape(source_lengths_B, source_BS.size(1), rows=source_BS.numel(), padded=len(x_RD))
         context_RX = x_RD.new_empty(len(x_RD), self.n_heads * self.d_head)
         joints, added_RD = iter(self.encoder_joints), None
+        places_R = torch.arange(len(x_RD)) % source_BS.size(1)
         for layer in self.encoder:
             heads_RX = layer.query_key_value(next(joints)(x_RD, added_RD))
+            self._turn(heads_RX, self.encoder_positions, places_R)
             run("attend_within", torch.float32, ctypes.addressof(shape), heads_RX, context_RX)
             added_RD = layer.down(layer.inner(next(joints)(x_RD, layer.output(context_RX))))
         return next(joints)(x_RD, added_RD)
@@ -90,8 +92,10 @@ class CompiledForm(Form):
         at, keys, values = ctypes.addressof(shape), *state.past_PLBGNK
         context_RX = x_RD.new_empty(len(x_RD), self.n_heads * self.d_head, dtype=self.between)
         joints, added_RD = iter(self.joints), None
+        places_R = torch.full((len(x_RD),), state.position)
         for number, layer in enumerate(self.decoder):
             heads_RX = layer.query_key_value(next(joints)(x_RD, added_RD))
+            self._turn(heads_RX, self.decoder_positions, places_R)
             run("attend_past", self.between, at, heads_RX, keys[number], values[number], context_RX)
             query_RX = layer.query(next(joints)(x_RD, layer.output(context_RX)))
             memory = state.memory_keys_LBGKS[number], state.memory_values_LBGSK[number]
@@ -100,6 +104,12 @@ class CompiledForm(Form):
         logits_RV = self._projection(state)(next(joints)(x_RD, added_RD))
         state.exact = self._exact(x_RD[:n], state.only_U)
         return logits_RV if len(logits_RV) == n else logits_RV[:n]
+
+    def _turn(self, heads_RX: Tensor, positions: PositionEncoding, places_R: Tensor) -> None:
+        """Queries and keys, where they are."""
+        if isinstance(positions, Rotary):
+            turned = heads_RX.unflatten(1, (-1, self.d_head))[:, : self.n_heads + self.n_groups]
+            rotate(turned, turned, positions.turns_to(int(places_R.max())), places_R)
 
     def _begun(self, tokens_R: Tensor, state: Steps) -> tuple[Tensor, _Step]:
         """Rows as the first layer is given them, and what is the same for all layers."""

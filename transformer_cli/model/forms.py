@@ -24,7 +24,6 @@ from torch import Tensor, nn
 from transformer_cli.model import masks
 from transformer_cli.model.blocks import GatedFeedForward, PreNorm, Residual
 from transformer_cli.model.folded import LONGEST, Folded
-from transformer_cli.model.positions import PositionEncoding
 from transformer_cli.model.products import Product, can_pack, product_of
 from transformer_cli.model.steps import LEAST_KEYS, Exact, Steps
 from transformer_cli.model.transformer import DecoderLayer, Embedding, EncoderLayer, Transformer
@@ -56,8 +55,7 @@ class Form:
         self.n_heads, self.n_groups, self.d_head = config.n_heads, config.kv_heads, config.head_width
         self.source, self.target = model.source_embedding, model.target_embedding
         self.encoder_positions, self.decoder_positions = model.encoder.positions, model.decoder.positions
-        rotates = type(self.decoder_positions).rotate is not PositionEncoding.rotate
-        self.transforms_heads = config.qk_norm or rotates
+        self.transforms_heads = config.qk_norm or self.decoder_positions.rotates
         self.relates = self.decoder_positions.relates
         folded = (layer.cross_attention.query.weight.dtype for layer in model.decoder.layers)  # type: ignore[union-attr]
         own = self.n_groups == self.n_heads and all(of_weights == self.dtype for of_weights in folded)

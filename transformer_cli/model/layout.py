@@ -15,6 +15,8 @@ from torch import Tensor
 from torch.autograd.function import FunctionCtx, once_differentiable
 from torch.nn.functional import pad
 
+from transformer_cli.model.positions import PositionEncoding
+
 
 class Layout(Protocol):
     """From what layers compute on to what attention wants, and back."""
@@ -26,12 +28,16 @@ class Layout(Protocol):
         """Split features into heads: queries, keys and values, each (B, count, L, K)."""
         ...
 
+    def rotated(self, x_BHLK: Tensor, positions: PositionEncoding) -> Tensor:
+        """Queries or keys turned by their positions, where these do so."""
+        return positions.rotate(x_BHLK)
+
     def merge(self, x_BHLK: Tensor) -> Tensor:
         """Heads beside each other again, as the output projection reads them."""
         ...
 
 
-class Rows:
+class Rows(Layout):
     """Each sentence has a row, padded to the longest one: (B, T, X)."""
 
     def __init__(self, length: int) -> None:
@@ -44,7 +50,7 @@ class Rows:
         return x_BHTK.transpose(1, 2).flatten(2)
 
 
-class Packed:
+class Packed(Layout):
     """Sentence behind sentence, (N, X): what training computes on.
 
     Behind the last token lie rows of padding, one at least, until N is one of few numbers, and on a CPU behind the last

@@ -1,6 +1,6 @@
 """Section 3.5: how the model knows the order of its input.
 
-B batch, T length, or queries, S keys, D d_model, H heads, K d_head
+B batch, T length, or queries, S keys, N rows of any sentences, D d_model, H heads, K d_head
 """
 
 from __future__ import annotations
@@ -13,6 +13,7 @@ import torch
 from torch import Tensor, nn
 
 from transformer_cli.config.model import POSITIONS, ModelConfig, Stack
+from transformer_cli.model.compiled import rotated
 
 
 class PositionEncoding(nn.Module):
@@ -33,9 +34,18 @@ class PositionEncoding(nn.Module):
         """Queries or keys of self-attention, turned by their positions."""
         return x_BHTK
 
+    def rotate_rows(self, x_NHK: Tensor, positions_N: Tensor) -> Tensor:
+        """The same of rows at these positions, by compiled code."""
+        return x_NHK
+
     def relate(self, queries_T: Tensor, keys_S: Tensor) -> Tensor | None:
         """What is added to the scores of self-attention, (H, T, S), for queries and keys at these positions."""
         return None
+
+    @property
+    def rotates(self) -> bool:
+        """Whether anything is turned."""
+        return type(self).rotate is not PositionEncoding.rotate
 
     @property
     def relates(self) -> bool:
@@ -123,6 +133,7 @@ class Rotary(PositionEncoding):
     def __init__(self, config: ModelConfig, stack: Stack) -> None:
         super().__init__(config, stack)
         self.waves = Waves(config.head_width)
+        self.turns = Waves(2 * config.head_width, _turns)
 
     def rotate(self, x_BHTK: Tensor, *, offset: int = 0) -> Tensor:
         start = self.first + offset
@@ -130,6 +141,18 @@ class Rotary(PositionEncoding):
         sin, cos = table_TK[:, 0::2], table_TK[:, 1::2]
         even, odd = x_BHTK[..., 0::2], x_BHTK[..., 1::2]
         return torch.stack((even * cos - odd * sin, even * sin + odd * cos), dim=-1).flatten(-2)
+
+    def rotate_rows(self, x_NHK: Tensor, positions_N: Tensor) -> Tensor:
+        return rotated(x_NHK, self.turns_to(int(positions_N.max())), positions_N)
+
+    def turns_to(self, position: int) -> Tensor:
+        """What compiled code turns heads by, of all positions up to this one: a row of twice K for each."""
+        end = self.first + position + 1
+        return self.turns.rows(self.first, end, like=torch.empty(0, dtype=torch.float32))
+
+
+ROTATIONS = PositionEncoding.rotate, Rotary.rotate
+"""Those that are had by `rotate_rows`, too."""
 
 
 def positions_for(config: ModelConfig, stack: Stack) -> PositionEncoding:
@@ -165,6 +188,13 @@ def sinusoids(length: int, width: int) -> Tensor:
     table[:, 0::2] = torch.sin(position * frequency)
     table[:, 1::2] = torch.cos(position * frequency)
     return table
+
+
+def _turns(length: int, width: int) -> Tensor:
+    """Each cosine twice, then each sine below 0 and above; width: twice that of a head."""
+    table = sinusoids(length, width // 2)
+    sin, cos = table[:, 0::2], table[:, 1::2]
+    return torch.cat([torch.stack(pair, dim=-1).flatten(-2) for pair in ((cos, cos), (-sin, sin))], dim=-1)
 
 
 def halves(length: int, width: int) -> Tensor:

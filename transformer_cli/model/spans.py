@@ -14,19 +14,20 @@ from functools import cached_property
 import torch
 from torch import Tensor, get_num_threads
 from torch.autograd.function import FunctionCtx, once_differentiable
+from torch.nn.functional import pad
 
 from transformer_cli.config.model import POSITIONS, ModelConfig
 from transformer_cli.model.compiled import GRAIN, attention_room, run
 from transformer_cli.model.layout import Packed
-from transformer_cli.model.positions import PositionEncoding
+from transformer_cli.model.positions import ROTATIONS, PositionEncoding
 
 
 def suits(config: ModelConfig) -> bool:
-    """Whether a model's attention can be computed so: heads fill registers, and positions neither turn queries nor add
-    to scores."""
+    """Whether a model's attention can be computed so: heads fill registers, and positions turn queries as compiled code
+    can, or not at all, and add nothing to scores."""
     kinds = (POSITIONS.load(config.positions_of(stack)) for stack in ("encoder", "decoder"))
-    usual = PositionEncoding.rotate, PositionEncoding.relate
-    return config.head_width % GRAIN == 0 and all((kind.rotate, kind.relate) == usual for kind in kinds)
+    known = (kind.rotate in ROTATIONS and kind.relate is PositionEncoding.relate for kind in kinds)
+    return config.head_width % GRAIN == 0 and all(known)
 
 
 class InPlace(Packed):
@@ -35,8 +36,17 @@ class InPlace(Packed):
     def heads(self, x_NX: Tensor, counts: Sequence[int], d_head: int) -> Sequence[Tensor]:
         return _Parts.apply(x_NX, list(counts), d_head)
 
+    def rotated(self, x_NHK: Tensor, positions: PositionEncoding) -> Tensor:
+        return positions.rotate_rows(_side_by_side(x_NHK), self.positions_N) if positions.rotates else x_NHK
+
     def merge(self, x_NHK: Tensor) -> Tensor:
         return x_NHK.flatten(1)
+
+    @cached_property
+    def positions_N(self) -> Tensor:
+        """Of each token in its sentence; 0 behind the last one."""
+        places = [torch.arange(n) for n in self.lengths_B.tolist()]
+        return pad(torch.cat(places), (0, self.n_rows - self.n_real))
 
     @cached_property
     def starts(self) -> Tensor:
