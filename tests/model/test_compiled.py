@@ -17,14 +17,14 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 from torch import Tensor
 
-from transformer_cli.config.model import POSITIONS, ModelConfig
+from transformer_cli.config.model import POSITIONS, ModelConfig, Stack
 from transformer_cli.model import compiled, matmul
 from transformer_cli.model.attention import ScaledDotProductAttention
 from transformer_cli.model.blocks import Dropout
 from transformer_cli.model.build import build_model
 from transformer_cli.model.compiled import NAMES, _Dropped, linear, normed, run, smoothed
 from transformer_cli.model.layout import Packed
-from transformer_cli.model.positions import PositionEncoding
+from transformer_cli.model.positions import PositionEncoding, Rotary, Waves, sinusoids
 from transformer_cli.model.spans import InPlace, Spans, suits
 from transformer_cli.processor import computes_bf16
 
@@ -223,6 +223,20 @@ def test_dropout_of_weights_draws_a_factor_for_each() -> None:
     assert mask.unique().tolist() == pytest.approx([0, 4 / 3])
     assert torch.equal(dropped, spans.attend(*vectors_NHK, mask))
     assert torch.equal(attend.eval()(*vectors_NHK, spans), spans.attend(*vectors_NHK, None))
+
+
+class Slower(Rotary):
+    def __init__(self, config: ModelConfig, stack: Stack) -> None:
+        super().__init__(config, stack)
+        self.waves = Waves(config.head_width, lambda length, width: sinusoids(9 * length, width)[::9])
+
+
+@pytest.mark.parametrize("kind", [Rotary, Slower])
+def test_rows_are_turned_as_heads_are_whatever_the_angles(kind: type[Rotary]) -> None:
+    positions = kind(ModelConfig(d_model=32, n_heads=2, d_ff=8, n_layers=1, first_position=2), "encoder")
+    heads_BHTK = torch.randn(3, 2, 7, 16)
+    rows_NHK, wanted_NHK = (x.transpose(1, 2).flatten(0, 1) for x in (heads_BHTK, positions.rotate(heads_BHTK)))
+    torch.testing.assert_close(positions.rotate_rows(rows_NHK, torch.arange(7).repeat(3)), wanted_NHK)
 
 
 class OwnTurns(PositionEncoding):

@@ -5,6 +5,8 @@ R rows, I inputs, O outputs
 
 from __future__ import annotations
 
+from functools import cache
+
 import torch
 import torch.nn.functional as F
 from torch import Tensor
@@ -15,6 +17,7 @@ TURNED = 4
 """How many times as wide as one side of a product the other has to be for that to be turned which is narrow."""
 
 
+@cache
 def by_onednn(dtype: torch.dtype) -> bool:
     """Whether it is asked by name: in bf16 it adds the bias while it multiplies, in fp32 PyTorch would ask MKL. PyTorch
     promises nothing about this operation."""

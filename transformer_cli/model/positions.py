@@ -133,7 +133,7 @@ class Rotary(PositionEncoding):
     def __init__(self, config: ModelConfig, stack: Stack) -> None:
         super().__init__(config, stack)
         self.waves = Waves(config.head_width)
-        self.turns = Waves(2 * config.head_width, _turns)
+        self.turns = Waves(2 * config.head_width, self._turns)
 
     def rotate(self, x_BHTK: Tensor, *, offset: int = 0) -> Tensor:
         start = self.first + offset
@@ -149,6 +149,12 @@ class Rotary(PositionEncoding):
         """What compiled code turns heads by, of all positions up to this one: a row of twice K for each."""
         end = self.first + position + 1
         return self.turns.rows(self.first, end, like=torch.empty(0, dtype=torch.float32))
+
+    def _turns(self, length: int, width: int) -> Tensor:
+        """Each cosine twice, then each sine below 0 and above; width: twice that of a head."""
+        table = self.waves.made(length, width // 2)
+        sin, cos = table[:, 0::2], table[:, 1::2]
+        return torch.cat([torch.stack(pair, dim=-1).flatten(-2) for pair in ((cos, cos), (-sin, sin))], dim=-1)
 
 
 ROTATIONS = PositionEncoding.rotate, Rotary.rotate
@@ -188,13 +194,6 @@ def sinusoids(length: int, width: int) -> Tensor:
     table[:, 0::2] = torch.sin(position * frequency)
     table[:, 1::2] = torch.cos(position * frequency)
     return table
-
-
-def _turns(length: int, width: int) -> Tensor:
-    """Each cosine twice, then each sine below 0 and above; width: twice that of a head."""
-    table = sinusoids(length, width // 2)
-    sin, cos = table[:, 0::2], table[:, 1::2]
-    return torch.cat([torch.stack(pair, dim=-1).flatten(-2) for pair in ((cos, cos), (-sin, sin))], dim=-1)
 
 
 def halves(length: int, width: int) -> Tensor:
