@@ -19,8 +19,8 @@ TURNED = 4
 
 @cache
 def by_onednn(dtype: torch.dtype) -> bool:
-    """Whether it is asked by name: in bf16 it adds the bias while it multiplies, in fp32 PyTorch would ask MKL, which is
-    left only where a processor is known not to be Intel's. PyTorch promises nothing about this operation."""
+    """Whether it is asked by name: in bf16 it adds the bias while it multiplies, in fp32 PyTorch would ask MKL, which
+    is left only where a processor is known not to be Intel's. PyTorch promises nothing about this operation."""
     in_fp32 = dtype == torch.float32 and gains_in_fp32() and "cpu_name" in capabilities()
     is_fast = computes_bf16() if dtype == torch.bfloat16 else in_fp32
     return is_fast and hasattr(torch.ops.mkldnn, "_linear_pointwise")
