@@ -138,6 +138,12 @@ _NUMBERS = itertools.count()
 
 
 @pytest.fixture
+def countable(monkeypatch: pytest.MonkeyPatch) -> None:
+    """PyTorch does not count products for which oneDNN is asked by name."""
+    monkeypatch.setattr("transformer_cli.model.matmul.by_onednn", lambda dtype: False)
+
+
+@pytest.fixture
 def tmp_path(request: pytest.FixtureRequest, tmp_path_factory: pytest.TempPathFactory) -> Path:
     """An empty folder; pytest's own also moves a link to the newest one, which takes longer than most tests."""
     name = re.sub(r"\W", "_", request.node.name)[:30]

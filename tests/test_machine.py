@@ -21,6 +21,7 @@ from transformer_cli.config.run import RunConfig
 from transformer_cli.config.source import dump_config, load_config
 from transformer_cli.errors import ConfigError, ModelError, ResourceError
 from transformer_cli.machine import Machine, begin_or_resume, decide, settle
+from transformer_cli.model import matmul
 from transformer_cli.processor import imitates
 
 KEPT = Machine(device="cpu", precision="bf16", attention="written-out", threads=1, reason="measured").as_dict()
@@ -44,6 +45,7 @@ def old_processor(request: pytest.FixtureRequest, monkeypatch: pytest.MonkeyPatc
     has_onednn = request.param == "as oneDNN tells"
     monkeypatch.setattr(torch.backends.mkldnn, "is_available", lambda: has_onednn)
     monkeypatch.setattr(torch.ops, "mkldnn", told if has_onednn else SimpleNamespace())
+    monkeypatch.setattr(matmul, "by_onednn", lambda dtype: False)  # asked once, by another test perhaps
 
 
 @pytest.fixture

@@ -184,6 +184,7 @@ def test_forward_and_backward_are_what_the_counter_sees(seed):
     assert counted(outputs[0].sum().backward) == 2 * expected
 
 
+@pytest.mark.usefixtures("countable")
 def test_the_real_loss_costs_as_much_as_whole_logits():
     """It makes its gradients while it has the logits: one product forward, two backward, all in the forward pass."""
     vocab, n_tokens, d_model = 11, 6, 4

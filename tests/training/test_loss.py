@@ -14,7 +14,6 @@ from hypothesis import strategies as st
 from torch import Tensor
 from torch.utils.flop_counter import FlopCounterMode
 
-from transformer_cli.model import matmul
 from transformer_cli.tokenizer import PAD
 from transformer_cli.training import loss as loss_module
 from transformer_cli.training.loss import cross_entropy, disagreement, least
@@ -242,12 +241,6 @@ def test_in_fp16_the_scale_of_the_loss_may_be_more_than_fp16_holds() -> None:
 
     exact = gradient(torch.float64)
     assert (gradient(torch.float16) - exact).norm() < 3e-3 * exact.norm()
-
-
-@pytest.fixture
-def countable(monkeypatch: pytest.MonkeyPatch) -> None:
-    """PyTorch does not count products for which oneDNN is asked by name."""
-    monkeypatch.setattr(matmul, "by_onednn", lambda dtype: False)
 
 
 @pytest.mark.usefixtures("countable")
