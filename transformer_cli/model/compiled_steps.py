@@ -66,10 +66,12 @@ class CompiledForm(Form):
         shape = self._shape(source_lengths_B, source_BS.size(1), rows=source_BS.numel(), padded=len(x_RD))
         context_RX = x_RD.new_empty(len(x_RD), self.n_heads * self.d_head)
         joints, added_RD = iter(self.encoder_joints), None
-        places_R = torch.arange(len(x_RD)) % source_BS.size(1)
+        length, places_R = source_BS.size(1), None
+        if self.encoder_positions.rotates:
+            places_R = torch.arange(len(x_RD)) % length
         for layer in self.encoder:
             heads_RX = layer.query_key_value(next(joints)(x_RD, added_RD))
-            self._turn(heads_RX, self.encoder_positions, places_R)
+            self._turn(heads_RX, self.encoder_positions, places_R, length)
             run("attend_within", torch.float32, ctypes.addressof(shape), heads_RX, context_RX)
             added_RD = layer.down(layer.inner(next(joints)(x_RD, layer.output(context_RX))))
         return next(joints)(x_RD, added_RD)
@@ -92,10 +94,10 @@ class CompiledForm(Form):
         at, keys, values = ctypes.addressof(shape), *state.past_PLBGNK
         context_RX = x_RD.new_empty(len(x_RD), self.n_heads * self.d_head, dtype=self.between)
         joints, added_RD = iter(self.joints), None
-        places_R = torch.full((len(x_RD),), state.position)
+        places_R = torch.full((len(x_RD),), state.position) if self.decoder_positions.rotates else None
         for number, layer in enumerate(self.decoder):
             heads_RX = layer.query_key_value(next(joints)(x_RD, added_RD))
-            self._turn(heads_RX, self.decoder_positions, places_R)
+            self._turn(heads_RX, self.decoder_positions, places_R, state.position + 1)
             run("attend_past", self.between, at, heads_RX, keys[number], values[number], context_RX)
             query_RX = layer.query(next(joints)(x_RD, layer.output(context_RX)))
             memory = state.memory_keys_LBGKS[number], state.memory_values_LBGSK[number]
@@ -105,11 +107,12 @@ class CompiledForm(Form):
         state.exact = self._exact(x_RD[:n], state.only_U)
         return logits_RV if len(logits_RV) == n else logits_RV[:n]
 
-    def _turn(self, heads_RX: Tensor, positions: PositionEncoding, places_R: Tensor) -> None:
-        """Queries and keys, where they are."""
-        if isinstance(positions, Rotary):
+    def _turn(self, heads_RX: Tensor, positions: PositionEncoding, places_R: Tensor | None, end: int) -> None:
+        """Queries and keys, where they are. places: of rows, all before `end`; None where nothing is turned."""
+        if places_R is not None:
+            assert isinstance(positions, Rotary)
             turned = heads_RX.unflatten(1, (-1, self.d_head))[:, : self.n_heads + self.n_groups]
-            rotate(turned, turned, positions.turns_to(int(places_R.max())), places_R)
+            rotate(turned, turned, positions.turns_before(end), places_R)
 
     def _begun(self, tokens_R: Tensor, state: Steps) -> tuple[Tensor, _Step]:
         """Rows as the first layer is given them, and what is the same for all layers."""

@@ -34,8 +34,8 @@ class PositionEncoding(nn.Module):
         """Queries or keys of self-attention, turned by their positions."""
         return x_BHTK
 
-    def rotate_rows(self, x_NHK: Tensor, positions_N: Tensor) -> Tensor:
-        """The same of rows at these positions, by compiled code."""
+    def rotate_rows(self, x_NHK: Tensor, positions_N: Tensor, *, end: int) -> Tensor:
+        """The same of rows at these positions, all of them before `end`, by compiled code."""
         return x_NHK
 
     def relate(self, queries_T: Tensor, keys_S: Tensor) -> Tensor | None:
@@ -142,13 +142,12 @@ class Rotary(PositionEncoding):
         even, odd = x_BHTK[..., 0::2], x_BHTK[..., 1::2]
         return torch.stack((even * cos - odd * sin, even * sin + odd * cos), dim=-1).flatten(-2)
 
-    def rotate_rows(self, x_NHK: Tensor, positions_N: Tensor) -> Tensor:
-        return rotated(x_NHK, self.turns_to(int(positions_N.max())), positions_N)
+    def rotate_rows(self, x_NHK: Tensor, positions_N: Tensor, *, end: int) -> Tensor:
+        return rotated(x_NHK, self.turns_before(end), positions_N)
 
-    def turns_to(self, position: int) -> Tensor:
-        """What compiled code turns heads by, of all positions up to this one: a row of twice K for each."""
-        end = self.first + position + 1
-        return self.turns.rows(self.first, end, like=torch.empty(0, dtype=torch.float32))
+    def turns_before(self, end: int) -> Tensor:
+        """What compiled code turns heads by, of all positions before that: a row of twice K for each."""
+        return self.turns.rows(self.first, self.first + end, like=torch.empty(0, dtype=torch.float32))
 
     def _turns(self, length: int, width: int) -> Tensor:
         """Each cosine twice, then each sine below 0 and above; width: twice that of a head."""

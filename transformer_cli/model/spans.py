@@ -37,7 +37,9 @@ class InPlace(Packed):
         return _Parts.apply(x_NX, list(counts), d_head)
 
     def rotated(self, x_NHK: Tensor, positions: PositionEncoding) -> Tensor:
-        return positions.rotate_rows(_side_by_side(x_NHK), self.positions_N) if positions.rotates else x_NHK
+        if not positions.rotates:
+            return x_NHK
+        return positions.rotate_rows(_side_by_side(x_NHK), self.positions_N, end=self.length)
 
     def merge(self, x_NHK: Tensor) -> Tensor:
         return x_NHK.flatten(1)
