@@ -1,6 +1,6 @@
 """How fast Hugging Face's Marian model learns in a plain loop: the same text and the same pieces as small.yaml.
 
-    python beside_hugging_face.py --minutes 10 --out DIR                    validation BLEU by time
+    python beside_hugging_face.py --minutes 10 --precision bf16 --out DIR   validation BLEU by time
     python beside_hugging_face.py --updates 600                             validation loss of both after equal tokens
 
 Needs an environment with tx, `transformers>=5,<6` and the Multi30k files in TX_MULTI30K or data/multi30k. Each line
@@ -53,6 +53,7 @@ def main() -> None:
     parser.add_argument("--config", default=str(Path(__file__).with_name("small.yaml")))
     parser.add_argument("--set", action="append", default=[])
     parser.add_argument("--minutes", type=float, default=10)
+    parser.add_argument("--precision", choices=("fp32", "bf16"), default="fp32", help="--updates has both")
     parser.add_argument("--updates", type=int, help="of both, whose validation loss is compared; no minutes")
     parser.add_argument("--out", type=Path)
     options = parser.parse_args()
@@ -127,7 +128,8 @@ def learn(config: RunConfig, options: argparse.Namespace) -> None:
     source = [[*ids, EOS] for ids in tokenizer.encode_source(training.source)]
     target = [[*ids, EOS] for ids in tokenizer.encode_target(training.target)]
     model, smoothing = marian(config.model, tokenizer.target_size), config.training.label_smoothing
-    step = marian_step(model, label_smoothing=smoothing, bf16=False, learning_rate=RATE, warmup=300)
+    bf16 = options.precision == "bf16"
+    step = marian_step(model, label_smoothing=smoothing, bf16=bf16, learning_rate=RATE, warmup=300)
     seconds, n_steps, next_look = 0.0, 0, options.minutes * 15
     for rows in endless(source, target, tokens=1024):
         start = time.perf_counter()
@@ -137,7 +139,7 @@ def learn(config: RunConfig, options: argparse.Namespace) -> None:
             next_look += options.minutes * 15
             translations = generate(model, tokenizer, valid.source)
             bleu = sacrebleu.corpus_bleu(translations, [valid.target]).score
-            tell(who="Marian fp32", train_s=round(seconds), steps=n_steps, valid_bleu=round(bleu, 2))
+            tell(who=f"Marian {options.precision}", train_s=round(seconds), steps=n_steps, valid_bleu=round(bleu, 2))
         if seconds >= options.minutes * 60:
             break
     if options.out is not None:

@@ -56,12 +56,14 @@ def main() -> None:
     parser.add_argument("--plan", type=int, metavar="PAIRS", help="plan an epoch of so many pairs, and nothing else")
     parser.add_argument("--sampling", type=float, default=0.0, metavar="RATE", help="tokenizer.sampling")
     parser.add_argument("--processes", type=int, default=1, help="that train")
-    parser.add_argument("--folder", help="where to put the text, 135 bytes a pair, and its ids, about as much")
+    parser.add_argument("--folder", type=Path, help="for the text, 135 bytes a pair, and its ids, about as much")
     options = parser.parse_args()
     if options.plan:
         print(json.dumps({"pairs": options.plan, **planned(drawn(options.plan))}))
         return
     multi30k = Path(os.environ.get("TX_MULTI30K", "data/multi30k")).resolve()
+    if options.folder is not None:
+        options.folder.mkdir(parents=True, exist_ok=True)
     with tempfile.TemporaryDirectory(dir=options.folder) as name:
         folder = Path(name)
         for language in LANGUAGES:

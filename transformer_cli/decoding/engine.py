@@ -53,13 +53,14 @@ class EngineTranslator(TextTranslator):
     def share(
         self, found_for: Callable[[int], list[list[Hypothesis]]], n_batches: int
     ) -> Generator[tuple[int, list[list[Hypothesis]]]]:
-        """By threads of the engine's own: small products do not fill two threads."""
+        """By threads of the engine's own: small products do not fill two threads. For each another batch waits in the
+        engine, so that none of them waits for Python."""
         several = self._for_several() if n_batches >= 2 * self._workers > 2 else None
         if several is None:
             yield from super().share(found_for, n_batches)
             return
         one, self._engine = self._engine, several
-        pool = ThreadPoolExecutor(self._workers)
+        pool = ThreadPoolExecutor(2 * self._workers)
         try:
             numbers = {pool.submit(found_for, number): number for number in range(n_batches)}
             for done in as_completed(numbers):
