@@ -42,7 +42,7 @@ ARGUMENTS = {
     "remember": "s X f f n",
     "join": "s f h X n n flag threads",
     "step": "s s s X f f f f X",
-    "product": "s X X n threads",
+    "product": "s s n X X n threads",
     "likeliest": "X i f f f i d i n n n n n n threads",
 }
 """s is a struct, X a tensor in the precision of the function, x one with gaps, which the struct tells, h one in fp32 or

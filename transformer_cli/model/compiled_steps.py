@@ -1,7 +1,7 @@
 """Steps of a search by cpp/steps.cpp: of many rows all that is between two products is one call, of few rows the whole.
 
 B sentences, S source length, G heads of keys and values, K d_head, R rows (beams or positions of all sentences, and
-what products want behind them), D d_model, V vocabulary, X any features
+what products want behind them), D d_model, V vocabulary, E positions before an end, X any features
 """
 
 from __future__ import annotations
@@ -14,11 +14,12 @@ from itertools import cycle
 import torch
 from torch import Tensor, get_num_threads, nn
 
+from transformer_cli.model import blocks
 from transformer_cli.model.blocks import LayerNorm, PreNorm, RMSNorm
 from transformer_cli.model.compiled import GRAIN, rotate, run
 from transformer_cli.model.forms import HALVES, CrossLayer, Form
 from transformer_cli.model.positions import ROTATIONS, PositionEncoding, Rotary
-from transformer_cli.model.products import Matrix, Panels, Product
+from transformer_cli.model.products import ACTIVATIONS, Matrix, Panels, Product
 from transformer_cli.model.steps import Steps
 from transformer_cli.model.transformer import Decoder, Encoder, Transformer
 
@@ -66,12 +67,12 @@ class CompiledForm(Form):
         shape = self._shape(source_lengths_B, source_BS.size(1), rows=source_BS.numel(), padded=len(x_RD))
         context_RX = x_RD.new_empty(len(x_RD), self.n_heads * self.d_head)
         joints, added_RD = iter(self.encoder_joints), None
-        length, places_R = source_BS.size(1), None
-        if self.encoder_positions.rotates:
-            places_R = torch.arange(len(x_RD)) % length
+        waves_SX = _waves(self.encoder_positions, source_BS.size(1))
         for layer in self.encoder:
             heads_RX = layer.query_key_value(next(joints)(x_RD, added_RD))
-            self._turn(heads_RX, self.encoder_positions, places_R, length)
+            if waves_SX is not None:
+                turned = heads_RX.unflatten(1, (-1, self.d_head))[:, : self.n_heads + self.n_groups]
+                rotate(turned, turned, waves_SX, torch.arange(len(x_RD)) % len(waves_SX))
             run("attend_within", torch.float32, ctypes.addressof(shape), heads_RX, context_RX)
             added_RD = layer.down(layer.inner(next(joints)(x_RD, layer.output(context_RX))))
         return next(joints)(x_RD, added_RD)
@@ -94,10 +95,8 @@ class CompiledForm(Form):
         at, keys, values = ctypes.addressof(shape), *state.past_PLBGNK
         context_RX = x_RD.new_empty(len(x_RD), self.n_heads * self.d_head, dtype=self.between)
         joints, added_RD = iter(self.joints), None
-        places_R = torch.full((len(x_RD),), state.position) if self.decoder_positions.rotates else None
         for number, layer in enumerate(self.decoder):
             heads_RX = layer.query_key_value(next(joints)(x_RD, added_RD))
-            self._turn(heads_RX, self.decoder_positions, places_R, state.position + 1)
             run("attend_past", self.between, at, heads_RX, keys[number], values[number], context_RX)
             query_RX = layer.query(next(joints)(x_RD, layer.output(context_RX)))
             memory = state.memory_keys_LBGKS[number], state.memory_values_LBGSK[number]
@@ -107,17 +106,11 @@ class CompiledForm(Form):
         state.exact = self._exact(x_RD[:n], state.only_U)
         return logits_RV if len(logits_RV) == n else logits_RV[:n]
 
-    def _turn(self, heads_RX: Tensor, positions: PositionEncoding, places_R: Tensor | None, end: int) -> None:
-        """Queries and keys, where they are. places: of rows, all before `end`; None where nothing is turned."""
-        if places_R is not None:
-            assert isinstance(positions, Rotary)
-            turned = heads_RX.unflatten(1, (-1, self.d_head))[:, : self.n_heads + self.n_groups]
-            rotate(turned, turned, positions.turns_before(end), places_R)
-
     def _begun(self, tokens_R: Tensor, state: Steps) -> tuple[Tensor, _Step]:
         """Rows as the first layer is given them, and what is the same for all layers."""
         add = partial(self.decoder_positions.add, offset=state.position)
         x_RD = self.embed(self.target, add, tokens_R.view(-1, 1))
+        waves_EX = _waves(self.decoder_positions, state.position + 1)
         state.make_room()
         return x_RD, self._shape(
             state.lengths_B,
@@ -131,6 +124,7 @@ class CompiledForm(Form):
             hidden_room=state.hidden_BWN.size(2),
             place_of=_place(state.places_R, torch.int64),
             hidden=_place(state.hidden_BWN) if state.end > state.position else None,
+            waves=None if waves_EX is None else _place(waves_EX[-1]),
         )
 
     def _shape(self, lengths_B: Tensor, source: int, **others: int | None) -> _Step:
@@ -148,7 +142,7 @@ class CompiledForm(Form):
 
 
 class FewRows(CompiledForm):
-    """For few rows of a network with ReLU: a step is one call."""
+    """For few rows: a step is one call."""
 
     def __init__(self, model: Transformer, dtype: torch.dtype, *, few: bool = True) -> None:
         super().__init__(model, dtype, few=few)
@@ -156,11 +150,13 @@ class FewRows(CompiledForm):
         for number, layer in enumerate(self.decoder):
             joints = [joint.at for joint in self.joints[3 * number : 3 * number + 3]]
             attention = layer.query_key_value, layer.output, layer.query, layer.cross_output
-            matrices = [_matrix(product) for product in (*attention, layer.up, layer.down)]
+            matrices = [_matrix(product) for product in (*attention, layer.up, layer.gate, layer.down)]
             layers.append(_Layer((_Joint * 3)(*joints), *matrices))
         self.layers = (_Layer * len(layers))(*layers)
         inner = max(layer.up.outputs for layer in layers)
-        self.all = _Layers(ctypes.addressof(self.layers), len(layers), model.config.d_model, inner, self.joints[-1].at)
+        activation = ACTIVATIONS[blocks.ACTIVATIONS[model.config.activation]]
+        sizes = len(layers), model.config.d_model, inner, activation
+        self.all = _Layers(ctypes.addressof(self.layers), *sizes, self.joints[-1].at)
 
     def step(self, tokens_R: Tensor, state: Steps) -> Tensor:
         x_RD, shape = self._begun(tokens_R, state)
@@ -204,9 +200,15 @@ def _joints(stack: Encoder | Decoder, dtypes: Sequence[torch.dtype]) -> Iterator
     yield Joint(stack.norm if is_pre else norms[-1], dtypes[0], replaces=True)
 
 
-def _matrix(product: Product) -> Matrix:
-    assert isinstance(product, Panels)
-    return product.matrix
+def _matrix(product: Product | None) -> Matrix:
+    """Nothing at all of a gate that there is not."""
+    assert product is None or isinstance(product, Panels)
+    return Matrix() if product is None else product.matrix
+
+
+def _waves(positions: PositionEncoding, end: int) -> Tensor | None:
+    """What heads are turned by at each position before that; None where nothing is turned."""
+    return positions.turns_before(end) if isinstance(positions, Rotary) else None
 
 
 def _place(x: Tensor | None, dtype: torch.dtype = torch.float32) -> int | None:
@@ -220,7 +222,7 @@ class _Step(ctypes.Structure):
     _fields_ = (
         *((name, ctypes.c_int64) for name in ("rows", "padded", "sentences", "places", "heads", "sharing", "features")),
         *((name, ctypes.c_int64) for name in ("keys", "room", "start", "hidden_room", "source")),
-        *((name, ctypes.c_void_p) for name in ("place_of", "lengths", "hidden")),
+        *((name, ctypes.c_void_p) for name in ("place_of", "lengths", "hidden", "waves")),
         ("threads", ctypes.c_int64),
     )
 
@@ -237,13 +239,13 @@ class _Joint(ctypes.Structure):
 class _Layer(ctypes.Structure):
     _fields_ = (
         ("joints", _Joint * 3),
-        *((name, Matrix) for name in ("query_key_value", "output", "query", "cross_output", "up", "down")),
+        *((name, Matrix) for name in ("query_key_value", "output", "query", "cross_output", "up", "gate", "down")),
     )
 
 
 class _Layers(ctypes.Structure):
     _fields_ = (
         ("layers", ctypes.c_void_p),
-        *((name, ctypes.c_int64) for name in ("depth", "width", "inner")),
+        *((name, ctypes.c_int64) for name in ("depth", "width", "inner", "activation")),
         ("last", _Joint),
     )

@@ -18,7 +18,6 @@ from collections.abc import Callable
 from functools import partial
 
 import torch
-import torch.nn.functional as F
 from torch import Tensor, nn
 
 from transformer_cli.model import masks
@@ -264,12 +263,10 @@ class Layer:
         self.query_norm = norm_of(layer.self_attention.query_norm, dtype)
         self.key_norm = norm_of(layer.self_attention.key_norm, dtype)
         self.output = attention(layer.self_attention.output)
-        self.up = up = feed_forward(layer.feed_forward.up)
-        activation = layer.feed_forward.activation
-        self.inner: OnRows = up.rectified if activation is F.relu else lambda x_RD: activation(up(x_RD))
-        if isinstance(layer.feed_forward, GatedFeedForward):
-            gate = feed_forward(layer.feed_forward.gate)
-            self.inner = lambda x_RD: activation(gate(x_RD)).mul_(up(x_RD))
+        self.up = feed_forward(layer.feed_forward.up)
+        gated = layer.feed_forward if isinstance(layer.feed_forward, GatedFeedForward) else None
+        self.gate = None if gated is None else feed_forward(gated.gate)
+        self.inner: OnRows = partial(self.up.activated, activation=layer.feed_forward.activation, gate=self.gate)
         self.down = feed_forward(layer.feed_forward.down)
 
 

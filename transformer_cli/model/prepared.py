@@ -87,7 +87,5 @@ class Prepared:
     @cached_property
     def for_few(self) -> Form:
         if self.is_compiled:
-            whole = self.model.config.activation == "relu" and not self.model.decoder.positions.rotates
-            kind = FewRows if whole else CompiledForm
-            return kind(self.model, self.model.dtype or self.model.output.weight.dtype, few=True)
+            return FewRows(self.model, self.model.dtype or self.model.output.weight.dtype)
         return Form(self.model, self.for_many.dtype, few=True) if self.for_many.only_for_many else self.for_many

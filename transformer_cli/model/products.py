@@ -8,12 +8,18 @@ from __future__ import annotations
 import ctypes
 import math
 from abc import ABC, abstractmethod
+from collections.abc import Callable
 
 import torch
+import torch.nn.functional as F
 from torch import Tensor, get_num_threads, nn
 
 from transformer_cli.model.compiled import panel_width, run
 from transformer_cli.processor import computes_bf16, gains_in_fp32, has_bf16_instructions
+
+Activation = Callable[[Tensor], Tensor]
+ACTIVATIONS = {F.relu: 1, F.silu: 2, F.gelu: 3}
+"""As cpp/panels.h counts them; 0 is none."""
 
 
 class Product(ABC):
@@ -27,9 +33,12 @@ class Product(ABC):
     def onto(self, residual_RO: Tensor, x_RI: Tensor) -> Tensor:
         """residual + the product; the residual may be overwritten."""
 
-    def rectified(self, x_RI: Tensor) -> Tensor:
-        """max(0, the product). oneDNN's own, with the product, would make 0 of NaN."""
-        return self(x_RI).relu_()
+    def activated(self, x_RI: Tensor, activation: Activation, gate: Product | None = None) -> Tensor:
+        """What the activation makes of the product; of a gate, where there is one, and that times the product. oneDNN's
+        own rectification, with a product, would make 0 of NaN."""
+        if gate is not None:
+            return activation(gate(x_RI)).mul_(self(x_RI))
+        return self(x_RI).relu_() if activation is F.relu else activation(self(x_RI))
 
     @staticmethod
     def rows(n: int) -> int:
@@ -121,8 +130,16 @@ class Panels(Product):
         self.matrix = Matrix(*places, n_inputs, n_outputs, rounded)
 
     def __call__(self, x_RI: Tensor) -> Tensor:
+        return self._made(x_RI, 0, None)
+
+    def activated(self, x_RI: Tensor, activation: Activation, gate: Product | None = None) -> Tensor:
+        return self._made(x_RI, ACTIVATIONS[activation], gate)
+
+    def _made(self, x_RI: Tensor, activation: int, gate: Product | None) -> Tensor:
+        assert gate is None or isinstance(gate, Panels)
+        matrices = [one and ctypes.addressof(one.matrix) for one in (self, gate)]
         made_RO = x_RI.new_empty(len(x_RI), self.matrix.outputs)
-        run("product", x_RI.dtype, ctypes.addressof(self.matrix), x_RI, made_RO, len(x_RI), get_num_threads())
+        run("product", x_RI.dtype, *matrices, activation, x_RI, made_RO, len(x_RI), get_num_threads())
         return made_RO
 
     def onto(self, residual_RO: Tensor, x_RI: Tensor) -> Tensor:

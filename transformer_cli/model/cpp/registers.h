@@ -95,4 +95,16 @@ inline vec exponential(vec x) {
     return y * (vec)((k + 127) << 23);
 }
 
+inline vec exchanged(vec x) {  // the two of each pair
+    ints order;
+    for (int i = 0; i < W; i++) order[i] = i ^ 1;
+    return __builtin_shuffle(x, order);
+}
+
+// Some of a head's K features, turned. waves: of these features the cosines, each twice; K behind each a sine, below 0
+// and above.
+inline vec turned(vec x, const float *waves, long K, float way = 1) {
+    return x * load(waves) + exchanged(x) * way * load(waves + K);
+}
+
 }  // namespace

@@ -4,35 +4,27 @@
 
 namespace {
 
-inline vec exchanged(vec x) {  // the two of each pair
-    ints order;
-    for (int i = 0; i < W; i++) order[i] = i ^ 1;
-    return __builtin_shuffle(x, order);
-}
-
 // waves: of each position K cosines, each twice, and K sines, each below 0 and above.
 template <typename T>
-void rotate(const T *x, long step, T *turned, long to_step, const float *waves, const int64_t *positions, long rows,
+void rotate(const T *x, long step, T *to, long to_step, const float *waves, const int64_t *positions, long rows,
             long heads, long K, bool back, int threads) {
     const float way = back ? -1 : 1;
 #pragma omp parallel for schedule(static) num_threads(threads)
     for (long i = 0; i < rows; i++) {
-        const float *cosines = waves + positions[i] * 2 * K, *sines = cosines + K;
+        const float *own = waves + positions[i] * 2 * K;
         for (long head = 0; head < heads; head++)
-            for (long k = 0; k < K; k += W) {
-                const vec own = load(x + i * step + head * K + k);
-                store(turned + i * to_step + head * K + k, own * load(cosines + k) + exchanged(own) * way * load(sines + k));
-            }
+            for (long k = 0; k < K; k += W)
+                store(to + i * to_step + head * K + k, turned(load(x + i * step + head * K + k), own + k, K, way));
     }
 }
 
 }  // namespace
 
 #define FOR(T, NAME)                                                                                                   \
-    extern "C" void rotate_##NAME(const T *x, int64_t step, T *turned, int64_t to_step, const float *waves,            \
+    extern "C" void rotate_##NAME(const T *x, int64_t step, T *to, int64_t to_step, const float *waves,                \
                                   const int64_t *positions, int64_t rows, int64_t heads, int64_t width, int back,      \
                                   int threads) {                                                                       \
-        rotate(x, step, turned, to_step, waves, positions, rows, heads, width, back, threads);                         \
+        rotate(x, step, to, to_step, waves, positions, rows, heads, width, back, threads);                             \
     }
 
 FOR(float, fp32)

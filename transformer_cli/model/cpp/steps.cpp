@@ -7,8 +7,7 @@
 #include <cmath>
 #include <vector>
 
-#include <omp.h>
-
+#include "panels.h"
 #include "registers.h"
 
 namespace {
@@ -23,6 +22,7 @@ struct Step {
     const int64_t *place_of;           // of each row; none where each place has one
     const int64_t *lengths;            // of each source
     const float *hidden;               // 0 where a place sees a key; none where it sees all
+    const float *waves;                // by which queries and keys are turned (registers.h); none where they are not
     int64_t threads;
 
     long place(long row) const { return place_of ? place_of[row] : row; }
@@ -88,13 +88,14 @@ void attend_past(const Step &at, long row, long head, const T *query_key_value, 
     const long newest = first + (at.start + place % at.places) * K;
     room.see(at, row);
     const int n = room.n;
+    auto turn = [&](const T *x, int k) { return at.waves ? turned(load(x + k), at.waves + k, K) : load(x + k); };
     for (int x = 0; x < K; x += W) {
-        store(keys + newest + x, load(from + queries + head * K + x));
+        store(keys + newest + x, turn(from + queries + head * K, x));
         store(values + newest + x, load(from + queries + (at.heads + head) * K + x));
     }
     const float scale = 1 / std::sqrt((float)K);
     for (long mine = head * at.sharing; mine < (head + 1) * at.sharing; mine++) {
-        for (int x = 0; x < K; x += W) store(room.query.data() + x, load(from + mine * K + x) * scale);
+        for (int x = 0; x < K; x += W) store(room.query.data() + x, turn(from + mine * K, x) * scale);
         for (int j = 0; j < n; j++) room.scores[j] = dot(room.query.data(), keys + first + (long)room.own[j] * K, K);
         softmax(room.scores.data(), n);
         average(context + row * queries + mine * K, room.scores.data(), values + first, K, room.own.data(), n, K);
@@ -211,81 +212,15 @@ void clear(const Step &at, T *to) {
     std::fill(to + at.rows * at.queries(), to + at.padded * at.queries(), T{});
 }
 
-constexpr int REGISTERS = 4, PANEL = REGISTERS * W, FEW = 8;
-
-// W^T in panels of so many columns, filled up with zeros: (panels, inputs, PANEL).
-struct Matrix {
-    const void *panels;  // in bf16 where it is rounded
-    const float *bias;
-    int64_t inputs, outputs, is_rounded;
-};
-
-// N registers of a panel, of R rows. Whatever R and N are, sums are in the same order.
-template <int R, int N, typename T>
-inline void multiply(const Matrix &by, const T *weights, const float *x, float *made) {
-    vec sums[R][N];
-    for (auto &row : sums)
-        for (vec &sum : row) sum = vec{};
-    for (long i = 0; i < by.inputs; i++, weights += PANEL)
-        for (int k = 0; k < N; k++) {
-            const vec weight = load(weights + k * W);
-            for (int r = 0; r < R; r++) sums[r][k] += x[r * by.inputs + i] * weight;
-        }
-    for (int r = 0; r < R; r++)
-        for (int k = 0; k < N; k++) store(made + r * PANEL + k * W, sums[r][k]);
-}
-
-template <int R, typename T>
-inline void multiply(const Matrix &by, const float *x, float *y, long panel, float least) {
-    constexpr int N = R * 4 <= FREE ? 4 : R * 2 <= FREE ? 2 : 1;  // of REGISTERS
-    float made[R * PANEL];
-    for (int k = 0; k < REGISTERS; k += N)
-        multiply<R, N>(by, (const T *)by.panels + panel * by.inputs * PANEL + k * W, x, made + k * W);
-    const long first = panel * PANEL, width = std::min<long>(PANEL, by.outputs - first);
-    for (int r = 0; r < R; r++)
-        for (long o = 0; o < width; o++) {
-            const float whole = by.bias ? made[r * PANEL + o] + by.bias[first + o] : made[r * PANEL + o];
-            y[r * by.outputs + first + o] = whole < least ? least : whole;
-        }
-}
-
-template <typename T>
-void multiply(const Matrix &by, const float *x, float *y, long rows, long panel, float least) {
-    switch (rows) {
-        case 1: return multiply<1, T>(by, x, y, panel, least);
-        case 2: return multiply<2, T>(by, x, y, panel, least);
-        case 3: return multiply<3, T>(by, x, y, panel, least);
-        case 4: return multiply<4, T>(by, x, y, panel, least);
-        case 5: return multiply<5, T>(by, x, y, panel, least);
-        case 6: return multiply<6, T>(by, x, y, panel, least);
-        case 7: return multiply<7, T>(by, x, y, panel, least);
-        default: return multiply<8, T>(by, x, y, panel, least);
-    }
-}
-
-// A thread's part of x W^T + b, and of that nothing below `least`.
-void multiply(const Matrix &by, const float *x, float *y, long rows, float least) {
-    const long panels = (by.outputs + PANEL - 1) / PANEL, n = omp_get_num_threads(), me = omp_get_thread_num();
-    for (long panel = panels * me / n; panel < panels * (me + 1) / n; panel++)
-        for (long row = 0; row < rows; row += FEW) {
-            const long so_many = std::min<long>(FEW, rows - row);
-            const float *from = x + row * by.inputs;
-            float *to = y + row * by.outputs;
-            if (by.is_rounded)
-                multiply<uint16_t>(by, from, to, so_many, panel, least);
-            else
-                multiply<float>(by, from, to, so_many, panel, least);
-        }
-}
-
 struct Layer {
     Joint joints[3];
-    Matrix query_key_value, output, query, cross_output, up, down;
+    Matrix query_key_value, output, query, cross_output, up, gate, down;  // gate: no panels where there is none
 };
 
 struct Layers {
     const Layer *layers;
     int64_t depth, width, inner;
+    Activation activation;
     Joint last;
 };
 
@@ -307,32 +242,34 @@ void step(const Step &at, const Layers &all, const Matrix &table, float *x, floa
                 join(by, own.data() + i * D, more ? more + i * D : nullptr, entered.data() + i * D, D);
             more = made.data();
         };
-        auto product = [&](const Matrix &by, const float *from, float *to, float least) {
-            multiply(by, from, to, at.rows, least);
+        auto product = [&](const Matrix &by, const float *from, float *to) {
+            multiply(by, from, to, at.rows);
 #pragma omp barrier
         };
         for (long l = 0; l < all.depth; l++) {
             const Layer &layer = all.layers[l];
             enter(layer.joints[0]);
-            product(layer.query_key_value, entered.data(), heads.data(), -INFINITY);
+            product(layer.query_key_value, entered.data(), heads.data());
 #pragma omp for schedule(static)
             for (long unit = 0; unit < units; unit++)
                 attend_past(at, unit / at.heads, unit % at.heads, heads.data(), keys + l * cached, values + l * cached,
                             context.data(), room);
-            product(layer.output, context.data(), made.data(), -INFINITY);
+            product(layer.output, context.data(), made.data());
             enter(layer.joints[1]);
-            product(layer.query, entered.data(), heads.data(), -INFINITY);
+            product(layer.query, entered.data(), heads.data());
 #pragma omp for schedule(static)
             for (long unit = 0; unit < units; unit++)
                 attend_source(at, unit / at.heads, unit % at.heads, heads.data(), memory_keys + l * remembered,
                               memory_values + l * remembered, context.data(), room);
-            product(layer.cross_output, context.data(), made.data(), -INFINITY);
+            product(layer.cross_output, context.data(), made.data());
             enter(layer.joints[2]);
-            product(layer.up, entered.data(), inner.data(), 0);
-            product(layer.down, inner.data(), made.data(), -INFINITY);
+            const Matrix *gate = layer.gate.panels ? &layer.gate : nullptr;
+            multiply(layer.up, gate, all.activation, entered.data(), inner.data(), at.rows);
+#pragma omp barrier
+            product(layer.down, inner.data(), made.data());
         }
         enter(all.last);
-        product(table, entered.data(), logits, -INFINITY);
+        product(table, entered.data(), logits);
 #pragma omp single
         std::copy(own.begin(), own.end(), x);
     }
@@ -355,9 +292,10 @@ extern "C" void remember_fp32(const Step &at, const float *key_value, float *key
     });
 }
 
-extern "C" void product_fp32(const Matrix &by, const float *x, float *y, int64_t rows, int threads) {
+extern "C" void product_fp32(const Matrix &by, const Matrix *gate, Activation activation, const float *x, float *y,
+                             int64_t rows, int threads) {
 #pragma omp parallel num_threads(threads)
-    multiply(by, x, y, rows, -INFINITY);
+    multiply(by, gate, activation, x, y, rows);
 }
 
 extern "C" void step_fp32(const Step &at, const Layers &all, const Matrix &table, float *x, float *keys, float *values,
