@@ -461,7 +461,7 @@ def test_python_is_warned_once_that_the_compiler_failed(
 def test_nothing_is_compiled_for_a_model_that_has_no_use_for_it(
     trained_run: Path, capfd: pytest.CaptureFixture[str], no_compiler: None, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    shape = ["d_model=32", "n_heads=2", "d_ff=32", "n_layers=1", "qk_norm=true"]
+    shape = ["d_model=32", "n_heads=4", "d_ff=32", "n_layers=1"]
     sets = [f"--set={value}" for value in (*map("model.{}".format, shape), "training.max_steps=1", "precision=fp32")]
     train = ["train", "-c", str(trained_run / "config.yaml"), "--run-dir=run", *sets]
     assert failures.exit_code(lambda: main(train)) == 0

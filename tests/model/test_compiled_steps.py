@@ -54,6 +54,7 @@ def suiting(draw: st.DrawFn) -> ModelConfig:
             "output_bias": draw(st.booleans()),
             "tied": draw(st.sampled_from(["all", "decoder", "none"])),
             "embedding_scale": draw(st.booleans()),
+            "qk_norm": draw(st.booleans()),
         }
     )
 
@@ -266,7 +267,6 @@ def test_whatever_is_chosen_it_is_stepped_in_one_way_or_the_other(config: ModelC
 @pytest.mark.parametrize(
     "options",
     [
-        {"qk_norm": True},
         {"n_heads": 4},
         {"norm_position": "post", "final_norm": True},
     ],

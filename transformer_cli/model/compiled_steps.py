@@ -15,8 +15,9 @@ import torch
 from torch import Tensor, get_num_threads, nn
 
 from transformer_cli.model import blocks
+from transformer_cli.model.attention import MultiHeadAttention
 from transformer_cli.model.blocks import LayerNorm, PreNorm, RMSNorm
-from transformer_cli.model.compiled import GRAIN, rotate, run
+from transformer_cli.model.compiled import GRAIN, run
 from transformer_cli.model.forms import HALVES, CrossLayer, Form
 from transformer_cli.model.positions import ROTATIONS, PositionEncoding, Rotary
 from transformer_cli.model.products import ACTIVATIONS, Matrix, Panels, Product
@@ -28,8 +29,8 @@ FEW = 8
 
 
 def suits(model: Transformer) -> bool:
-    """Whether it can be stepped so: in fp32, or for products in bf16; rows and heads fill registers, and keys stay as
-    they are."""
+    """Whether it can be stepped so: in fp32, or for products in bf16; rows and heads fill registers, and scores are of
+    queries and keys alone."""
     config, weight = model.config, model.output.weight
     positions = model.encoder.positions, model.decoder.positions
     dtype = model.dtype or weight.dtype
@@ -37,7 +38,7 @@ def suits(model: Transformer) -> bool:
         weight.device.type == "cpu"
         and all(parameter.dtype == torch.float32 for parameter in model.parameters())
         and dtype in (torch.float32, *HALVES)
-        and not (config.qk_norm or any(one.relates for one in positions))
+        and not any(one.relates for one in positions)
         and (config.norm_position == "pre" or not config.ends_in_norm)
         and all(type(one).rotate in ROTATIONS for one in positions)
         and config.head_width % GRAIN == config.d_model % GRAIN == 0
@@ -56,6 +57,9 @@ class CompiledForm(Form):
         self.between = torch.bfloat16 if self.rounds and not few else torch.float32
         self.joints = list(_joints(model.decoder, [self.between]))
         self.encoder_joints = list(_joints(model.encoder, [torch.float32, self.between]))
+        layers = [*self.encoder, *self.decoder]
+        attentions = [layer.self_attention for layer in layers] + [layer.cross_attention for layer in self.decoder]
+        self.norms: dict[MultiHeadAttention, HeadNorms] = {one: HeadNorms(one) for one in attentions}
 
     def start(self, source_BS: Tensor, source_lengths_B: Tensor) -> Steps:
         state = super().start(source_BS, source_lengths_B)
@@ -64,16 +68,14 @@ class CompiledForm(Form):
 
     def encode(self, source_BS: Tensor, source_lengths_B: Tensor) -> Tensor:
         x_RD = self.embed(self.source, self.encoder_positions.add, source_BS)
-        shape = self._shape(source_lengths_B, source_BS.size(1), rows=source_BS.numel(), padded=len(x_RD))
-        context_RX = x_RD.new_empty(len(x_RD), self.n_heads * self.d_head)
+        length = source_BS.size(1)
+        waves_SX = _waves(self.encoder_positions, length)
+        shape = self._shape(source_lengths_B, length, rows=source_BS.numel(), padded=len(x_RD), waves=_place(waves_SX))
+        at, context_RX = ctypes.addressof(shape), x_RD.new_empty(len(x_RD), self.n_heads * self.d_head)
         joints, added_RD = iter(self.encoder_joints), None
-        waves_SX = _waves(self.encoder_positions, source_BS.size(1))
         for layer in self.encoder:
             heads_RX = layer.query_key_value(next(joints)(x_RD, added_RD))
-            if waves_SX is not None:
-                turned = heads_RX.unflatten(1, (-1, self.d_head))[:, : self.n_heads + self.n_groups]
-                rotate(turned, turned, waves_SX, torch.arange(len(x_RD)) % len(waves_SX))
-            run("attend_within", torch.float32, ctypes.addressof(shape), heads_RX, context_RX)
+            run("attend_within", torch.float32, at, self._norms(layer.self_attention), heads_RX, context_RX)
             added_RD = layer.down(layer.inner(next(joints)(x_RD, layer.output(context_RX))))
         return next(joints)(x_RD, added_RD)
 
@@ -87,7 +89,11 @@ class CompiledForm(Form):
         values_BGSK: Tensor,
     ) -> None:
         shape, key_value_RX = self._shape(lengths_B, keys_BGKS.size(3)), layer.remember(memory_RD)
-        run("remember", torch.float32, ctypes.addressof(shape), key_value_RX, keys_BGKS, values_BGSK, length)
+        places = ctypes.addressof(shape), self._norms(layer.cross_attention)
+        run("remember", torch.float32, *places, key_value_RX, keys_BGKS, values_BGSK, length)
+
+    def _norms(self, attention: MultiHeadAttention) -> int:
+        return ctypes.addressof(self.norms[attention].at)
 
     def step(self, tokens_R: Tensor, state: Steps) -> Tensor:
         n = len(tokens_R)
@@ -97,10 +103,11 @@ class CompiledForm(Form):
         joints, added_RD = iter(self.joints), None
         for number, layer in enumerate(self.decoder):
             heads_RX = layer.query_key_value(next(joints)(x_RD, added_RD))
-            run("attend_past", self.between, at, heads_RX, keys[number], values[number], context_RX)
+            norms, past = self._norms(layer.self_attention), (keys[number], values[number])
+            run("attend_past", self.between, at, norms, heads_RX, *past, context_RX)
             query_RX = layer.query(next(joints)(x_RD, layer.output(context_RX)))
             memory = state.memory_keys_LBGKS[number], state.memory_values_LBGSK[number]
-            run("attend_source", self.between, at, query_RX, *memory, context_RX)
+            run("attend_source", self.between, at, self._norms(layer.cross_attention), query_RX, *memory, context_RX)
             added_RD = layer.down(layer.inner(next(joints)(x_RD, layer.cross_output(context_RX))))
         logits_RV = self._projection(state)(next(joints)(x_RD, added_RD))
         state.exact = self._exact(x_RD[:n], state.only_U)
@@ -151,7 +158,8 @@ class FewRows(CompiledForm):
             joints = [joint.at for joint in self.joints[3 * number : 3 * number + 3]]
             attention = layer.query_key_value, layer.output, layer.query, layer.cross_output
             matrices = [_matrix(product) for product in (*attention, layer.up, layer.gate, layer.down)]
-            layers.append(_Layer((_Joint * 3)(*joints), *matrices))
+            norms = [self.norms[attention].at for attention in (layer.self_attention, layer.cross_attention)]
+            layers.append(_Layer((_Joint * 3)(*joints), *norms, *matrices))
         self.layers = (_Layer * len(layers))(*layers)
         inner = max(layer.up.outputs for layer in layers)
         activation = ACTIVATIONS[blocks.ACTIVATIONS[model.config.activation]]
@@ -188,6 +196,15 @@ class Joint:
         sizes = *x_RD.shape, is_rounded, get_num_threads()
         run("join", self.dtype, ctypes.addressof(self.at), x_RD, added_RD, made_RD, *sizes)
         return made_RD
+
+
+class HeadNorms:
+    """Those of an attention's queries and keys."""
+
+    def __init__(self, attention: MultiHeadAttention) -> None:
+        norms = attention.query_norm, attention.key_norm
+        self.joints = [Joint(norm, torch.float32, replaces=False) for norm in norms]
+        self.at = _Norms(*(joint.at for joint in self.joints))
 
 
 def _joints(stack: Encoder | Decoder, dtypes: Sequence[torch.dtype]) -> Iterator[Joint]:
@@ -236,9 +253,14 @@ class _Joint(ctypes.Structure):
     )
 
 
+class _Norms(ctypes.Structure):
+    _fields_ = tuple((name, _Joint) for name in ("query", "key"))
+
+
 class _Layer(ctypes.Structure):
     _fields_ = (
         ("joints", _Joint * 3),
+        *((name, _Norms) for name in ("past", "source")),
         *((name, Matrix) for name in ("query_key_value", "output", "query", "cross_output", "up", "gate", "down")),
     )
 

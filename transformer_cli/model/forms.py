@@ -259,6 +259,7 @@ class Layer:
         self, layer: EncoderLayer | DecoderLayer, attention: ProductOf, feed_forward: ProductOf, dtype: torch.dtype
     ) -> None:
         self.residuals = [Around(residual, dtype) for residual in layer.residuals]  # type: ignore[arg-type]
+        self.self_attention = layer.self_attention
         self.query_key_value = attention(layer.self_attention.query_key_value)
         self.query_norm = norm_of(layer.self_attention.query_norm, dtype)
         self.key_norm = norm_of(layer.self_attention.key_norm, dtype)

@@ -22,7 +22,8 @@ struct Step {
     const int64_t *place_of;           // of each row; none where each place has one
     const int64_t *lengths;            // of each source
     const float *hidden;               // 0 where a place sees a key; none where it sees all
-    const float *waves;                // by which queries and keys are turned (registers.h); none where they are not
+    const float *waves;                // of a position and those behind it, by which queries and keys are turned
+                                       // (registers.h); none where they are not
     int64_t threads;
 
     long place(long row) const { return place_of ? place_of[row] : row; }
@@ -59,106 +60,16 @@ inline void average(T *to, const float *weights, const float *values, long step,
     }
 }
 
-// What a thread works in.
-struct Room {
-    std::vector<int32_t> own;  // keys that a row sees, so many
-    std::vector<float> scores, query;
-    long row = -1;
-    int n = 0;
-
-    explicit Room(const Step &at) : own(at.keys), scores(std::max(at.keys, at.source) + W), query(at.features) {}
-
-    void see(const Step &at, long of_row) {
-        if (row == of_row) return;
-        row = of_row, n = 0;
-        const float *hidden = at.hidden ? at.hidden + at.place(row) * at.hidden_room : nullptr;
-        for (int j = 0; j < at.keys; j++)
-            if (!hidden || hidden[j] == 0) own[n++] = j;
-    }
-};
-
-// A row's head of keys and values: they are written, (B, heads, room, K), and read by the beams whose past they are.
-template <typename T>
-void attend_past(const Step &at, long row, long head, const T *query_key_value, float *keys, float *values, T *context,
-                 Room &room) {
-    const int K = at.features;
-    const long place = at.place(row), queries = at.queries();
-    const T *from = query_key_value + row * (queries + 2 * at.heads * K);
-    const long first = (place / at.places * at.heads + head) * at.room * K;
-    const long newest = first + (at.start + place % at.places) * K;
-    room.see(at, row);
-    const int n = room.n;
-    auto turn = [&](const T *x, int k) { return at.waves ? turned(load(x + k), at.waves + k, K) : load(x + k); };
-    for (int x = 0; x < K; x += W) {
-        store(keys + newest + x, turn(from + queries + head * K, x));
-        store(values + newest + x, load(from + queries + (at.heads + head) * K + x));
-    }
-    const float scale = 1 / std::sqrt((float)K);
-    for (long mine = head * at.sharing; mine < (head + 1) * at.sharing; mine++) {
-        for (int x = 0; x < K; x += W) store(room.query.data() + x, turn(from + mine * K, x) * scale);
-        for (int j = 0; j < n; j++) room.scores[j] = dot(room.query.data(), keys + first + (long)room.own[j] * K, K);
-        softmax(room.scores.data(), n);
-        average(context + row * queries + mine * K, room.scores.data(), values + first, K, room.own.data(), n, K);
-    }
-}
-
-// The same to keys (B, heads, K, source) and values (B, heads, source, K) of the source.
-template <typename T>
-void attend_source(const Step &at, long row, long head, const T *query, const float *keys, const float *values,
-                   T *context, Room &room) {
-    const int K = at.features;
-    const long sentence = at.place(row) / at.places, first = (sentence * at.heads + head) * at.source * K;
-    const int n = at.lengths[sentence];
-    const float scale = 1 / std::sqrt((float)K);
-    for (long mine = head * at.sharing; mine < (head + 1) * at.sharing; mine++) {
-        const T *own = query + row * at.queries() + mine * K;
-        for (int j = 0; j < n; j += W) {
-            vec total = vec{};
-            for (int x = 0; x < K; x++) total += one(own + x) * load(keys + first + (long)x * at.source + j);
-            store(room.scores.data() + j, total * scale);
-        }
-        softmax(room.scores.data(), n);
-        average(context + row * at.queries() + mine * K, room.scores.data(), values + first, K, nullptr, n, K);
-    }
-}
-
-// A sentence's head: each of its positions to all of them, from rows of queries, keys and values, `source` for each.
-void attend_within(const Step &at, long sentence, long head, const float *query_key_value, float *context, Room &room) {
-    const int K = at.features, n = at.lengths[sentence];
-    const long queries = at.queries(), width = queries + 2 * at.heads * K, first = sentence * at.source;
-    const float *keys = query_key_value + first * width + queries + head * K, *values = keys + at.heads * K;
-    const float scale = 1 / std::sqrt((float)K);
-    for (long mine = head * at.sharing; mine < (head + 1) * at.sharing; mine++)
-        for (long i = 0; i < at.source; i++) {
-            float *to = context + (first + i) * queries + mine * K;
-            if (i >= n) {
-                std::fill_n(to, K, 0.0f);
-                continue;
-            }
-            const float *query = query_key_value + (first + i) * width + mine * K;
-            for (int j = 0; j < n; j++) room.scores[j] = dot(query, keys + j * width, K) * scale;
-            softmax(room.scores.data(), n);
-            average(to, room.scores.data(), values, width, nullptr, n, K);
-        }
-}
-
-// Rows of keys and values, `length` for each sentence, to what attend_source reads.
-void remember(const Step &at, long sentence, long head, const float *key_value, float *keys, float *values,
-              long length) {
-    const int K = at.features;
-    const long first = (sentence * at.heads + head) * at.source * K;
-    for (long i = 0; i < at.lengths[sentence]; i++) {
-        const float *from = key_value + (sentence * length + i) * 2 * at.heads * K + head * K;
-        for (int x = 0; x < K; x++) keys[first + x * at.source + i] = from[x];
-        std::copy(from + at.heads * K, from + (at.heads + 1) * K, values + first + i * K);
-    }
-}
-
 struct Joint {
     const float *weight, *bias;  // of a norm; none where there is none
     float eps;
     int32_t replaces;  // whether what is normalised takes the place of the sum, too
     int32_t centred;   // LayerNorm; of RMSNorm the mean is taken for 0
+};
+
+// Of heads.
+struct Norms {
+    Joint query, key;
 };
 
 // x + more, and its norm.
@@ -189,6 +100,117 @@ void join(const Joint &by, float *x, const M *more, T *output, long D) {
     }
 }
 
+// Apart from what it is called by, which is then as fast as without.
+[[gnu::noinline]] void normalise(const Joint &norm, float *x, int K) {
+    join(norm, x, (const float *)nullptr, x, K);
+}
+
+// What attention takes of a head: normalised, turned and scaled.
+template <typename T>
+inline void prepare(const T *x, const Joint &norm, const float *waves, float scale, float *to, int K) {
+    for (int k = 0; k < K; k += W) store(to + k, load(x + k));
+    if (norm.weight) normalise(norm, to, K);
+    for (int k = 0; k < K; k += W)
+        store(to + k, (waves ? turned(load(to + k), waves + k, K) : load(to + k)) * scale);
+}
+
+// What a thread works in.
+struct Room {
+    std::vector<int32_t> own;  // keys that a row sees, so many
+    std::vector<float> scores, query;
+    long row = -1;
+    int n = 0;
+
+    explicit Room(const Step &at) : own(at.keys), scores(std::max(at.keys, at.source) + W), query(at.features) {}
+
+    void see(const Step &at, long of_row) {
+        if (row == of_row) return;
+        row = of_row, n = 0;
+        const float *hidden = at.hidden ? at.hidden + at.place(row) * at.hidden_room : nullptr;
+        for (int j = 0; j < at.keys; j++)
+            if (!hidden || hidden[j] == 0) own[n++] = j;
+    }
+};
+
+// A row's head of keys and values: they are written, (B, heads, room, K), and read by the beams whose past they are.
+template <typename T>
+void attend_past(const Step &at, const Norms &norms, long row, long head, const T *query_key_value, float *keys,
+                 float *values, T *context, Room &room) {
+    const int K = at.features;
+    const long place = at.place(row), queries = at.queries();
+    const T *from = query_key_value + row * (queries + 2 * at.heads * K);
+    const long first = (place / at.places * at.heads + head) * at.room * K;
+    const long newest = first + (at.start + place % at.places) * K;
+    room.see(at, row);
+    const int n = room.n;
+    prepare(from + queries + head * K, norms.key, at.waves, 1, keys + newest, K);
+    for (int x = 0; x < K; x += W) store(values + newest + x, load(from + queries + (at.heads + head) * K + x));
+    const float scale = 1 / std::sqrt((float)K);
+    for (long mine = head * at.sharing; mine < (head + 1) * at.sharing; mine++) {
+        prepare(from + mine * K, norms.query, at.waves, scale, room.query.data(), K);
+        for (int j = 0; j < n; j++) room.scores[j] = dot(room.query.data(), keys + first + (long)room.own[j] * K, K);
+        softmax(room.scores.data(), n);
+        average(context + row * queries + mine * K, room.scores.data(), values + first, K, room.own.data(), n, K);
+    }
+}
+
+// The same to keys (B, heads, K, source) and values (B, heads, source, K) of the source.
+template <typename T>
+void attend_source(const Step &at, const Norms &norms, long row, long head, const T *query, const float *keys,
+                   const float *values, T *context, Room &room) {
+    const int K = at.features;
+    const long sentence = at.place(row) / at.places, first = (sentence * at.heads + head) * at.source * K;
+    const int n = at.lengths[sentence];
+    const float scale = 1 / std::sqrt((float)K);
+    for (long mine = head * at.sharing; mine < (head + 1) * at.sharing; mine++) {
+        prepare(query + row * at.queries() + mine * K, norms.query, nullptr, scale, room.query.data(), K);
+        for (int j = 0; j < n; j += W) {
+            vec total = vec{};
+            for (int x = 0; x < K; x++) total += room.query[x] * load(keys + first + (long)x * at.source + j);
+            store(room.scores.data() + j, total);
+        }
+        softmax(room.scores.data(), n);
+        average(context + row * at.queries() + mine * K, room.scores.data(), values + first, K, nullptr, n, K);
+    }
+}
+
+// A sentence's head: each of its positions to all of them, from rows of queries, keys and values, `source` for each; the
+// first two are prepared where they lie.
+void attend_within(const Step &at, const Norms &norms, long sentence, long head, float *query_key_value, float *context,
+                   Room &room) {
+    const int K = at.features, n = at.lengths[sentence];
+    const long queries = at.queries(), width = queries + 2 * at.heads * K, first = sentence * at.source;
+    float *rows = query_key_value + first * width, *keys = rows + queries + head * K, *values = keys + at.heads * K;
+    const float scale = 1 / std::sqrt((float)K);
+    auto waves = [&](long i) { return at.waves ? at.waves + i * 2 * K : nullptr; };
+    for (long i = 0; i < n; i++) prepare(keys + i * width, norms.key, waves(i), 1, keys + i * width, K);
+    for (long mine = head * at.sharing; mine < (head + 1) * at.sharing; mine++)
+        for (long i = 0; i < at.source; i++) {
+            float *to = context + (first + i) * queries + mine * K, *query = rows + i * width + mine * K;
+            if (i >= n) {
+                std::fill_n(to, K, 0.0f);
+                continue;
+            }
+            prepare(query, norms.query, waves(i), scale, query, K);
+            for (int j = 0; j < n; j++) room.scores[j] = dot(query, keys + j * width, K);
+            softmax(room.scores.data(), n);
+            average(to, room.scores.data(), values, width, nullptr, n, K);
+        }
+}
+
+// Rows of keys and values, `length` for each sentence, to what attend_source reads.
+void remember(const Step &at, const Norms &norms, long sentence, long head, const float *key_value, float *keys,
+              float *values, long length, Room &room) {
+    const int K = at.features;
+    const long first = (sentence * at.heads + head) * at.source * K;
+    for (long i = 0; i < at.lengths[sentence]; i++) {
+        const float *from = key_value + (sentence * length + i) * 2 * at.heads * K + head * K;
+        prepare(from, norms.key, nullptr, 1, room.query.data(), K);
+        for (int x = 0; x < K; x++) keys[first + x * at.source + i] = room.query[x];
+        std::copy(from + at.heads * K, from + (at.heads + 1) * K, values + first + i * K);
+    }
+}
+
 template <typename M, typename T>
 void join_rows(const Joint &by, float *x, const M *more, T *output, long rows, long D, int threads) {
 #pragma omp parallel for schedule(static) num_threads(threads)
@@ -214,6 +236,7 @@ void clear(const Step &at, T *to) {
 
 struct Layer {
     Joint joints[3];
+    Norms past, source;
     Matrix query_key_value, output, query, cross_output, up, gate, down;  // gate: no panels where there is none
 };
 
@@ -252,15 +275,15 @@ void step(const Step &at, const Layers &all, const Matrix &table, float *x, floa
             product(layer.query_key_value, entered.data(), heads.data());
 #pragma omp for schedule(static)
             for (long unit = 0; unit < units; unit++)
-                attend_past(at, unit / at.heads, unit % at.heads, heads.data(), keys + l * cached, values + l * cached,
-                            context.data(), room);
+                attend_past(at, layer.past, unit / at.heads, unit % at.heads, heads.data(), keys + l * cached,
+                            values + l * cached, context.data(), room);
             product(layer.output, context.data(), made.data());
             enter(layer.joints[1]);
             product(layer.query, entered.data(), heads.data());
 #pragma omp for schedule(static)
             for (long unit = 0; unit < units; unit++)
-                attend_source(at, unit / at.heads, unit % at.heads, heads.data(), memory_keys + l * remembered,
-                              memory_values + l * remembered, context.data(), room);
+                attend_source(at, layer.source, unit / at.heads, unit % at.heads, heads.data(),
+                              memory_keys + l * remembered, memory_values + l * remembered, context.data(), room);
             product(layer.cross_output, context.data(), made.data());
             enter(layer.joints[2]);
             const Matrix *gate = layer.gate.panels ? &layer.gate : nullptr;
@@ -279,16 +302,17 @@ void step(const Step &at, const Layers &all, const Matrix &table, float *x, floa
 
 extern "C" int64_t panel_width() { return PANEL; }
 
-extern "C" void attend_within_fp32(const Step &at, const float *query_key_value, float *context) {
+extern "C" void attend_within_fp32(const Step &at, const Norms &norms, float *query_key_value, float *context) {
     clear(at, context);
     each_head(at, at.sentences, [&](long sentence, long head, Room &room) {
-        attend_within(at, sentence, head, query_key_value, context, room);
+        attend_within(at, norms, sentence, head, query_key_value, context, room);
     });
 }
 
-extern "C" void remember_fp32(const Step &at, const float *key_value, float *keys, float *values, int64_t length) {
-    each_head(at, at.sentences, [&](long sentence, long head, Room &) {
-        remember(at, sentence, head, key_value, keys, values, length);
+extern "C" void remember_fp32(const Step &at, const Norms &norms, const float *key_value, float *keys, float *values,
+                              int64_t length) {
+    each_head(at, at.sentences, [&](long sentence, long head, Room &room) {
+        remember(at, norms, sentence, head, key_value, keys, values, length, room);
     });
 }
 
@@ -304,18 +328,18 @@ extern "C" void step_fp32(const Step &at, const Layers &all, const Matrix &table
 }
 
 #define FOR(T, NAME)                                                                                                   \
-    extern "C" void attend_past_##NAME(const Step &at, const T *query_key_value, float *keys, float *values,           \
-                                       T *context) {                                                                   \
+    extern "C" void attend_past_##NAME(const Step &at, const Norms &norms, const T *query_key_value, float *keys,      \
+                                       float *values, T *context) {                                                    \
         clear(at, context);                                                                                            \
         each_head(at, at.rows, [&](long row, long head, Room &room) {                                                  \
-            attend_past(at, row, head, query_key_value, keys, values, context, room);                                  \
+            attend_past(at, norms, row, head, query_key_value, keys, values, context, room);                           \
         });                                                                                                            \
     }                                                                                                                  \
-    extern "C" void attend_source_##NAME(const Step &at, const T *query, const float *keys, const float *values,       \
-                                         T *context) {                                                                 \
+    extern "C" void attend_source_##NAME(const Step &at, const Norms &norms, const T *query, const float *keys,        \
+                                         const float *values, T *context) {                                            \
         clear(at, context);                                                                                            \
         each_head(at, at.rows, [&](long row, long head, Room &room) {                                                  \
-            attend_source(at, row, head, query, keys, values, context, room);                                          \
+            attend_source(at, norms, row, head, query, keys, values, context, room);                                   \
         });                                                                                                            \
     }                                                                                                                  \
     extern "C" void join_##NAME(const Joint &by, float *x, const void *more, T *output, int64_t rows, int64_t width,   \
