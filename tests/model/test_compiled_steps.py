@@ -119,7 +119,7 @@ def test_beams_that_branch_and_die_see_exactly_their_own_past(data: st.DataObjec
 
 
 @settings(max_examples=30)
-@given(config=suiting(), n=st.integers(2, FEW), in_bf16=st.booleans(), threads=st.integers(1, 3))
+@given(config=suiting(), n=st.integers(2, 14), in_bf16=st.booleans(), threads=st.integers(1, 3))
 def test_no_bit_of_a_row_depends_on_others_or_on_threads(
     config: ModelConfig, n: int, in_bf16: bool, threads: int
 ) -> None:

@@ -24,8 +24,10 @@ from transformer_cli.model.products import ACTIVATIONS, Matrix, Panels, Product
 from transformer_cli.model.steps import Steps
 from transformer_cli.model.transformer import Decoder, Encoder, Transformer
 
-FEW = 8
-"""Rows whose products are fastest by Panels, however long it takes to read the weights."""
+FEW, FEW_ROUNDED = 64, 12
+"""Rows whose step is sooner done by Panels: of weights in fp32, and where those for many are rounded to bf16."""
+FEW_POSITIONS = 32
+"""The same of a source, which is read in bf16 but for attention."""
 
 
 def suits(model: Transformer) -> bool:

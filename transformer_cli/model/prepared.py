@@ -13,7 +13,7 @@ import torch
 from torch import Tensor
 
 from transformer_cli.model.compiled import code_to_keep
-from transformer_cli.model.compiled_steps import FEW, CompiledForm, FewRows, suits
+from transformer_cli.model.compiled_steps import FEW, FEW_POSITIONS, FEW_ROUNDED, CompiledForm, FewRows, suits
 from transformer_cli.model.forms import Form
 from transformer_cli.model.products import few_rows
 from transformer_cli.model.steps import Steps
@@ -57,23 +57,29 @@ class Prepared:
 
         only_U: the ids whose logits `step` is to return, in their order, in place of all.
         """
-        state = self._form(source_BS).start(source_BS, source_lengths_B)
+        state = self._form(source_BS, self.few_positions).start(source_BS, source_lengths_B)
         state.only_U = only_U
         return state
 
     @torch.no_grad()
     def step(self, tokens_R: Tensor, state: Steps) -> Tensor:
         """Read one more token per beam; returns the logits (R, V) of the next one."""
-        return self._form(tokens_R).step(tokens_R, state)
+        return self._form(tokens_R, self.few_rows).step(tokens_R, state)
 
-    def _form(self, ids: Tensor) -> Form:
+    def _form(self, ids: Tensor, few: int) -> Form:
         """The form for so many rows. The first steps of a search may have many and the last ones few: both forms take
         its state, whose dtype is the same."""
-        return self.for_few if ids.numel() <= self.few_rows else self.for_many
+        return self.for_few if ids.numel() <= few else self.for_many
 
     @cached_property
     def few_rows(self) -> int:
-        return FEW if self.is_compiled else few_rows()
+        if not self.is_compiled:
+            return few_rows()
+        return FEW_ROUNDED if self.for_many.rounds else FEW
+
+    @property
+    def few_positions(self) -> int:
+        return max(self.few_rows, FEW_POSITIONS) if self.is_compiled else self.few_rows
 
     @cached_property
     def is_compiled(self) -> bool:

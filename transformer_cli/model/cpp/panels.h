@@ -12,7 +12,8 @@
 
 namespace {
 
-constexpr int REGISTERS = 4, PANEL = REGISTERS * W, FEW = 8;
+constexpr int REGISTERS = 4, PANEL = REGISTERS * W;
+constexpr int MOST = W == 16 ? 6 : 3;  // rows whose sums of a panel stay in registers
 
 enum Activation : int64_t { NONE, RELU, SILU, GELU };
 
@@ -43,36 +44,28 @@ struct Matrix {
     int64_t inputs, outputs, is_rounded;
 };
 
-// N registers of a panel, of R rows.
-template <int R, int N, typename T>
-inline void multiply(const Matrix &by, const T *weights, const float *x, float *made) {
-    vec sums[R][N];
+// R rows of a panel. Whatever R is, sums are in the same order.
+template <int R, typename T>
+inline void multiply(const Matrix &by, const float *x, float *y, long panel, After after) {
+    const T *weights = (const T *)by.panels + panel * by.inputs * PANEL;
+    vec sums[R][REGISTERS];
     for (auto &row : sums)
         for (vec &sum : row) sum = vec{};
     for (long i = 0; i < by.inputs; i++, weights += PANEL)
-        for (int k = 0; k < N; k++) {
+        for (int k = 0; k < REGISTERS; k++) {
             const vec weight = load(weights + k * W);
             for (int r = 0; r < R; r++) sums[r][k] += x[r * by.inputs + i] * weight;
         }
-    for (int r = 0; r < R; r++)
-        for (int k = 0; k < N; k++) store(made + r * PANEL + k * W, sums[r][k]);
-}
-
-template <int R, typename T>
-inline void multiply(const Matrix &by, const float *x, float *y, long panel, After after) {
-    constexpr int N = R * 4 <= FREE ? 4 : R * 2 <= FREE ? 2 : 1;  // of REGISTERS
-    float made[R * PANEL];
-    for (int k = 0; k < REGISTERS; k += N)
-        multiply<R, N>(by, (const T *)by.panels + panel * by.inputs * PANEL + k * W, x, made + k * W);
     const long first = panel * PANEL, width = std::min<long>(PANEL, by.outputs - first);
     for (int r = 0; r < R; r++) {
-        float *own = made + r * PANEL, *to = y + r * by.outputs + first;
+        float made[PANEL], *to = y + r * by.outputs + first;
+        for (int k = 0; k < REGISTERS; k++) store(made + k * W, sums[r][k]);
         if (by.bias)
-            for (long o = 0; o < width; o++) own[o] += by.bias[first + o];
-        if (after.activation != NONE) activate(after.activation, own);
+            for (long o = 0; o < width; o++) made[o] += by.bias[first + o];
+        if (after.activation != NONE) activate(after.activation, made);
         if (after.gates)
-            for (long o = 0; o < width; o++) own[o] *= to[o];
-        std::copy_n(own, width, to);
+            for (long o = 0; o < width; o++) made[o] *= to[o];
+        std::copy_n(made, width, to);
     }
 }
 
@@ -84,25 +77,24 @@ void multiply(const Matrix &by, const float *x, float *y, long rows, long panel,
         case 3: return multiply<3, T>(by, x, y, panel, after);
         case 4: return multiply<4, T>(by, x, y, panel, after);
         case 5: return multiply<5, T>(by, x, y, panel, after);
-        case 6: return multiply<6, T>(by, x, y, panel, after);
-        case 7: return multiply<7, T>(by, x, y, panel, after);
-        default: return multiply<8, T>(by, x, y, panel, after);
+        default: return multiply<6, T>(by, x, y, panel, after);
     }
 }
 
 // A thread's part of x W^T + b, and of what is done to that.
 void multiply(const Matrix &by, const float *x, float *y, long rows, After after = {}) {
-    const long panels = (by.outputs + PANEL - 1) / PANEL, n = omp_get_num_threads(), me = omp_get_thread_num();
-    for (long panel = panels * me / n; panel < panels * (me + 1) / n; panel++)
-        for (long row = 0; row < rows; row += FEW) {
-            const long so_many = std::min<long>(FEW, rows - row);
-            const float *from = x + row * by.inputs;
-            float *to = y + row * by.outputs;
-            if (by.is_rounded)
-                multiply<uint16_t>(by, from, to, so_many, panel, after);
-            else
-                multiply<float>(by, from, to, so_many, panel, after);
-        }
+    const long blocks = (rows + MOST - 1) / MOST;  // of about as many rows each
+    const long units = (by.outputs + PANEL - 1) / PANEL * blocks, n = omp_get_num_threads(), me = omp_get_thread_num();
+    for (long unit = units * me / n; unit < units * (me + 1) / n; unit++) {
+        const long panel = unit / blocks, block = unit % blocks;
+        const long row = rows * block / blocks, so_many = rows * (block + 1) / blocks - row;
+        const float *from = x + row * by.inputs;
+        float *to = y + row * by.outputs;
+        if (by.is_rounded)
+            multiply<uint16_t>(by, from, to, so_many, panel, after);
+        else
+            multiply<float>(by, from, to, so_many, panel, after);
+    }
 }
 
 // The same of a product and its activation or, where there is a gate, of that of the gate times the product.
