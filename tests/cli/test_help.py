@@ -14,7 +14,9 @@ from typer.main import get_command
 
 from transformer_cli.cli import app, failures, help
 from transformer_cli.cli.options import EVERY
+from transformer_cli.cli.unknown import option_error
 from transformer_cli.config import elsewhere
+from transformer_cli.config.settings import settings
 from transformer_cli.export.formats import FORMATS
 
 OPTIONS = {
@@ -165,6 +167,10 @@ def refused(capsys, monkeypatch):
         (["compare", "--model", "runs/tiny"], "name runs without an option: `tx compare RUN`"),
         (["train", "--finetune-from", "x"], "that is a setting: --set training.init_from=..."),
         (["train", "-layers", "6"], "that is a setting: --set model.n_layers=..."),
+        (["train", "--target", "en"], "that is a setting: --set data.target=...\n"),
+        (["train", "--weight", "2"], "that is a setting: --set decoding.rerank.weight=...\n"),
+        (["evaluate", "--target", "x"], "did you mean --reference?"),
+        (["score", "--reference", "x"], "did you mean --target?"),
         (["train", "--zzz"], "`tx train --help` shows what is possible."),
     ],
 )
@@ -172,6 +178,16 @@ def test_an_option_of_others_is_told_ours(refused, arguments, hint):
     told = refused(*arguments)
     option = arguments[1 + (arguments[1] == "-q")]
     assert told.startswith(f"error: no such option: {option.partition('=')[0]}\n  hint: {hint}")
+
+
+def test_no_hint_names_a_setting_that_set_cannot_name():
+    hints = [option_error(f"--{one.key}", "tx train", ["--set"]).hint for one in settings()]
+    assert not [hint for hint in hints if "[]" in hint]
+
+
+def test_a_value_that_stands_apart_from_its_setting_is_told_to_join_it(refused):
+    told = refused("train", "-c", "tiny.yaml", "--set", "seed=2", "--set", "training.max_steps", "500")
+    assert told.endswith("  hint: a setting and its value are one word: --set training.max_steps=500\n")
 
 
 def test_values_behind_a_short_option_and_short_ones_together_are_none_of_others(refused):
@@ -185,6 +201,11 @@ def test_values_behind_a_short_option_and_short_ones_together_are_none_of_others
 )
 def test_a_command_of_others_is_told_ours(refused, name, meant):
     assert refused(name) == f"error: no such command: {name}\n  hint: did you mean `tx {meant}`?\n"
+
+
+@pytest.mark.parametrize("name", ["help", "version"])
+def test_an_option_that_is_given_as_a_command_is_named(refused, name):
+    assert refused(name) == f"error: no such command: {name}\n  hint: did you mean `tx --{name}`?\n"
 
 
 def test_what_is_like_nothing_suggests_nothing(refused):

@@ -191,6 +191,7 @@ def test_a_run_does_not_try_itself(scored: Path, capfd: pytest.CaptureFixture[st
     assert tx("reproduce", str(scored), "--run-dir", "./runs/../runs/one") == 2
     assert "would be its own second run" in capfd.readouterr().err
     assert tx("reproduce", str(scored), "--run-dir", "runs/two", "--set", "training.max_steps=1") == 2
+    assert "hint: say what was said then, in the configuration or by --set\n" in capfd.readouterr().err
 
 
 def test_several_runs_differ_in_their_seed_alone(scored: Path, capfd: pytest.CaptureFixture[str]) -> None:

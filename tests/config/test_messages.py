@@ -105,6 +105,9 @@ tied: decoder or none goes with two
         ("modell: {}", "unknown setting `modell`; did you mean `model`?"),
         ("model: {d_model:64}", "unknown setting `model.d_model:64`; write d_model: 64, with a space\n"),
         ("model: {n_layers: {encoder:6, decoder:3}}", "or {encoder, decoder}; write encoder: 6, with a space\n"),
+        ("Extends: tiny.yaml", "unknown setting `Extends`; did you mean `extends`?\n"),
+        ("extend: tiny.yaml", "unknown setting `extend`; did you mean `extends`?\n"),
+        ("zzz: 1", "unknown setting `zzz`; valid are extends, name, seed, "),
         ("learning_rate: 3", "unknown setting `learning_rate`; it belongs to `training`"),
         (
             "decoding: {zzz: 1}",
@@ -119,6 +122,13 @@ tied: decoder or none goes with two
             "model: {d_model: '1,024'}",
             '`model.d_model` is the text "1,024"; expected a whole number above 0; write 1024',
         ),
+        ("model: {d_model: 1.024}", "`model.d_model` is 1.024; expected a whole number above 0; write 1024\n"),
+        ("training: {max_steps: 2.000}", "is 2.000; expected a whole number above 0; write 2000, or 2\n"),
+        (
+            "training: {max_steps: 1.000.000}",
+            'is the text "1.000.000"; expected a whole number above 0; write 1000000\n',
+        ),
+        ("training: {learning_rate: 1.000.000}", 'is the text "1.000.000"; expected a number above 0\n'),
         ("model: {d_model: '0,5'}", '`model.d_model` is the text "0,5"; expected a whole number above 0\n'),
         ("model: {dropout: '0,3'}", 'is the text "0,3"; expected a number of at least 0 and below 1; write 0.3'),
         ("model: {dropout: '.3'}", 'is the text ".3"; expected a number of at least 0 and below 1; write 0.3'),

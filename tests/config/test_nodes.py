@@ -90,7 +90,21 @@ def test_keys_are_text_whatever_they_look_like():
         ("a: b: c", "f.yaml:1:5", "an unexpected colon"),
         ("a: [1, 2", "f.yaml:1:9", "the text ends too early"),
         ("a: 'b", "f.yaml:1:6", "the text ends too early"),
-        ("a: 1\nb\n", "f.yaml:2:2", "expected `key: value`"),
+        ("a: 1\nb\n", "f.yaml:2:1", "expected `key: value`, a colon and a space between them"),
+        # A colon is missing: PyYAML gives up on the line below.
+        ("a x\nb: 1", "f.yaml:1:1", "expected `key: value`, a colon and a space between them"),
+        ("a:x\n\n# c\nb: 1", "f.yaml:1:1", "expected `key: value`, a colon and a space between them"),
+        ("a: 1\nb = 2\nc:\n  d: 3", "f.yaml:2:1", "expected `key: value`, a colon and a space between them"),
+        ("a:\n  b 1\n  c: 2", "f.yaml:2:3", "expected `key: value`, a colon and a space between them"),
+        ("a:\n  b: 1\n  c 2\n  d: 3", "f.yaml:3:3", "expected `key: value`, a colon and a space between them"),
+        ("a:\n  b x\n  # c\n  d: 1", "f.yaml:2:3", "expected `key: value`, a colon and a space between them"),
+        ("a: x\n   b: 1", "f.yaml:2:5", "an unexpected colon"),
+        ("a:\n  - x\n    b: 1", "f.yaml:3:6", "an unexpected colon"),
+        ("a:\n  - x\n  b: 1", "f.yaml:3:3", "this line does not fit the lines above"),
+        # What YAML takes for a key without a value.
+        ("{a: 1,000, b: 2}", "f.yaml:1:5", "a comma ends a value: write the number without one"),
+        ("{a: 1,000,000}", "f.yaml:1:5", "a comma ends a value: write the number without one"),
+        ("{a: 0,3}", "f.yaml:1:5", "a comma ends a value: write the number without one"),
         ("a:\n    b: 1\n  c: 2", "f.yaml:3:3", "this line does not fit the lines above: check the indentation"),
         ("a: @b", "f.yaml:1:4", "a value cannot start with `@`; quote it"),
         ("a: 1\n---\nb: 2", "f.yaml:2:1", "a second document (---) is not allowed"),
@@ -124,6 +138,21 @@ def test_a_duplicate_key_names_both_places():
     assert str(error.place) == "f.yaml:4:3"
     assert error.also is not None
     assert (error.also[0], str(error.also[1])) == ("first given", "f.yaml:2:3")
+
+
+@pytest.mark.parametrize(
+    ("text", "where", "begun"),
+    [("a: {b: 1\nc: {d: 2}", "f.yaml:2:2", "f.yaml:1:4"), ("a: [1,\n  2\nb: 3", "f.yaml:3:2", "f.yaml:1:4")],
+)
+def test_a_bracket_that_is_not_closed_is_named(text, where, begun):
+    error = refused(text)
+    assert error.also is not None
+    assert (str(error.place), str(error.also[1])) == (where, begun)
+    assert error.message == "a comma is missing, or what was opened is not closed"
+
+
+def test_numbers_may_be_keys_behind_a_comma():
+    assert read("{a: 1,2: 3, b: [1,000]}") == {"a": 1, "2": 3, "b": [1, "000"]}
 
 
 @pytest.mark.parametrize(

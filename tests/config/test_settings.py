@@ -107,7 +107,7 @@ def test_what_a_section_takes_is_listed_once_for_all_its_mistakes(refused):
     """It used to be listed for each."""
     told = refused("training: {zzz: 1, yyy: 2, xxx: 3}\nqqq: 1\n")
     assert told.message.count("; valid are budget_tokens, ") == 1
-    assert told.message.count("; valid are name, ") == 1
+    assert told.message.count("; valid are extends, name, ") == 1
     assert told.hint == "`tx config` lists all settings, and `tx config NAME` explains one"
 
 

@@ -73,6 +73,19 @@ def test_a_mistyped_preset_is_named(folder):
     assert message("x/y.yaml").endswith(f"presets: {', '.join(preset_names())}")
 
 
+@pytest.mark.parametrize(
+    ("begun", "meant"),
+    [
+        ("small", "small-data.yaml"),
+        ("wmt14", "wmt14-en-de.yaml"),
+        ("transformer", "transformer-base.yaml or transformer-big.yaml"),
+    ],
+)
+def test_a_name_that_a_preset_begins_with_is_completed(folder, begun, meant):
+    """`small` was t5-small."""
+    assert message(begun).endswith(f"did you mean {meant}?")
+
+
 @pytest.mark.parametrize("typed", ["mien.yaml", "mine", "mine.yml", "Mine.yaml"])
 def test_a_mistyped_file_is_named(folder, typed):
     write("mine.yaml", "seed: 1")

@@ -263,7 +263,8 @@ def test_a_table_that_is_named_as_a_text_is_told_how_it_becomes_two_files(tmp_pa
     write(tmp_path / "t.csv", "hallo,hello\n")
     with pytest.raises(DataError) as caught:
         load_training(DataConfig(train=str(tmp_path / "t.csv")))
-    assert f"put what it has into {tmp_path}/t.de and {tmp_path}/t.en, then name" in str(caught.value.hint)
+    words = f"put what it has into {tmp_path}/t.de and {tmp_path}/t.en, by the program in docs/how-do-i.md, then name"
+    assert words in str(caught.value.hint)
 
 
 def test_one_language_for_both_sides_is_refused(tmp_path):

@@ -6,7 +6,7 @@ import pytest
 from sacrebleu_cli import REFERENCE
 
 from transformer_cli.config.evaluation import EvaluationConfig
-from transformer_cli.evaluation.appearance import IN_PIECES, LOWERCASED, TOKENISED, signs, warnings
+from transformer_cli.evaluation.appearance import IN_PIECES, LOWERCASED, TOKENISED, misjudged, signs, warnings
 
 FRENCH = [
     "Qui est là ? Personne, hélas !",
@@ -111,6 +111,24 @@ def test_what_counts_words_by_spaces_is_named_where_there_are_none(line: str, to
     assert ("evaluation.tokenize=auto" in said) == ("BLEU" in fooled)
     assert warnings([line], [[line]], EvaluationConfig(metrics=["bleu", "chrf"])) == []
     assert warnings(["ok so"], [["ok so"]], EvaluationConfig(tokenize=tokenize)) == []
+
+
+@pytest.mark.parametrize(
+    ("lines", "tokenize", "is_told"),
+    [
+        (["eins", "", "do it!"], "auto", True),
+        (["eins", "one, two, three"], "13a", False),
+        (["eins"] * 3000 + ["one two three four"], "auto", False),
+        (["eins", "zwei"], "char", False),
+        (["我母亲和朋友"], "auto", False),
+        (["", " "], "auto", False),
+    ],
+)
+def test_a_training_whose_score_stays_zero_is_told_why(lines: list[str], tokenize: str, is_told: bool) -> None:
+    """Single words were all translated, and each validation said BLEU 0.00."""
+    said = misjudged(lines, EvaluationConfig(tokenize=tokenize))
+    assert said.startswith("no line has four words in a row, and without any BLEU is 0: ") == is_told
+    assert bool(said) == is_told
 
 
 @pytest.mark.parametrize("form", ["NFD", "NFKD"])

@@ -17,7 +17,9 @@ from shapes import with_model
 from transformer_cli import needs
 from transformer_cli.cli import failures
 from transformer_cli.cli.app import main
+from transformer_cli.config.decoding import DecodingConfig
 from transformer_cli.errors import UsageError
+from transformer_cli.export.card import _scores
 from transformer_cli.export.comparison import Comparison
 from transformer_cli.export.exporting import check_format, export
 from transformer_cli.export.weights import Weights
@@ -66,6 +68,18 @@ def test_the_card_shows_how_it_is_used(trained_run, capfd, monkeypatch):
     runpy.run_path("usage.py")
     assert capfd.readouterr().out == "i want a beer\n"
     assert "24,704 parameters" in card
+
+
+def test_the_card_says_by_which_search_a_score_was_come_by():
+    """A signature does not, and a greedy score stood beside a program that searches by a beam."""
+    scores = [{"name": "BLEU", "value": 95.86, "signature": "nrefs:1"}]
+    beams = {beam: DecodingConfig(beam_size=beam).model_dump() for beam in (1, 5)}
+    kept = {f"test{beam}": {"decoding": decoding, "scores": scores} for beam, decoding in beams.items()}
+    assert _scores(kept | {"older": {"scores": scores}}) == [
+        "- BLEU 95.9 on test1 (greedy; nrefs:1)",
+        "- BLEU 95.9 on test5 (beam 5, length penalty 1; nrefs:1)",
+        "- BLEU 95.9 on older (nrefs:1)",
+    ]
 
 
 def test_rounded_weights_are_compared_after_exact_ones(here, tmp_path, capfd):

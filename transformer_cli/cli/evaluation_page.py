@@ -39,19 +39,11 @@ def write(path: Path, judged: Sequence[Judged], about: About, options: Evaluatio
 def of_runs(opened: Sequence[KnownRun], settings: RunConfig, how: Mapping[str, Any]) -> About:
     """how: the decoding, the seed and the engine that translated."""
     from transformer_cli.config.source import dump_config
+    from transformer_cli.decoding.options import in_words
     from transformer_cli.evaluation.page import About
 
     names = ", ".join(run.name for run in opened)
-    decoding = how["decoding"]
-    if decoding["mbr"] is not None:
-        search = f"minimum Bayes risk, {decoding['mbr']['samples']:,} samples, {decoding['mbr']['metric']}"
-    elif decoding["search"] == "beam":
-        search = f"beam {decoding['beam_size']:,}, length penalty {decoding['length_penalty']:g}"
-        search = "greedy" if decoding["beam_size"] == 1 else search
-        if (by := decoding["rerank"]) is not None:
-            search += f", ranked by {by['run']} with a weight of {by['weight']:g}"
-    else:
-        search = decoding["search"]
+    search = in_words(how["decoding"])
     steps = [run.manifest.step for run in opened]
     step = ", ".join(f"step {step:,}" for step in steps)
     facts = {

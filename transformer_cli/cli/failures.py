@@ -133,6 +133,9 @@ def _usage_hint(message: str, context: typer.Context | None) -> str | None:
     stray = re.search(r"unexpected extra argument.*?([^\s()]+\.ya?ml)\b", message)
     if stray and any("--config" in parameter.opts for parameter in context.command.params):
         return f"a configuration is named by -c: {context.command_path} -c {stray[1]}"
+    apart = next((one for one in context.params.get("overrides") or () if "=" not in one), None)
+    if apart and (value := re.search(r"unexpected extra argument.* \((\S+)\)$", message)):
+        return f"a setting and its value are one word: --set {apart}={value[1]}"
     return f"`{context.command_path} --help` shows what is possible."
 
 

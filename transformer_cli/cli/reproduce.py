@@ -92,7 +92,10 @@ def reproduce(
     if place.resolve() == Path(recipes[0]).resolve():
         raise UsageError(f"{shown(place)} would be its own second run", hint="--run-dir names another directory")
     if changed := results.changed(config):
-        raise UsageError("the results are of other settings:\n" + "\n".join(f"  {line}" for line in changed))
+        raise UsageError(
+            "the results are of other settings:\n" + "\n".join(f"  {line}" for line in changed),
+            hint="say what was said then, in the configuration or by --set",
+        )
     with console.pulse.doing("reading the text"):
         results.check_text(_digests(config))
     _tell_claims(results)

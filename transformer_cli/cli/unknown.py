@@ -16,6 +16,8 @@ def command_error(name: str, commands: Sequence[str]) -> UsageError:
     from transformer_cli.config.expectations import nearest
 
     meant = elsewhere.command(name, commands) or nearest(name, commands)
+    if name in ("help", "version"):
+        meant = f"--{name}"
     hint = f"did you mean `tx {meant}`?" if meant else f"commands: {', '.join(commands)}."
     return UsageError(f"no such command: {name}", hint=hint)
 
@@ -46,8 +48,8 @@ def _option_hint(option: str, command: str, options: Sequence[str]) -> str:
     if instead := elsewhere.instead(option):
         return f"tx {instead}."
     found = look_up(option.strip("-").replace("-", "_"))
-    if found.settings and "--set" in options:
-        names = list(dict.fromkeys(setting.name for setting in found.settings))
+    names = list(dict.fromkeys(setting.name for setting in found.settings if "[]" not in setting.name))
+    if names and "--set" in options:
         return f"that is a setting: --set {' or --set '.join(f'{name}=...' for name in names[:3])}"
     if meant := nearest(option, options):
         return f"did you mean {meant}?"

@@ -174,8 +174,10 @@ def advice(node: Node, wanted: Accepted, name: str) -> str:
             return f"; write {'true' if value.lower() in ('yes', 'on') else 'false'}"
         if types_ & {int, float} and (number := _as_number(value, is_whole=float not in types_)):
             return f"; write {number}"
-    if isinstance(value, float) and int in types_ and value.is_integer() and abs(value) <= HUGE:
-        return f"; write {int(value)}"
+    if isinstance(value, float) and int in types_ and abs(value) <= HUGE:
+        grouped = _as_number(node.place.source.text[node.place.start : node.place.end].strip(), is_whole=True)
+        if meant := [text for text in (grouped, str(int(value)) if value.is_integer() else None) if text]:
+            return f"; write {', or '.join(meant)}"
     is_share = name == "data.valid" or {int, str} <= types_
     if isinstance(value, float) and 0 < value < 1 and is_share:
         return f"; write {100 * value:g}%"
@@ -193,10 +195,10 @@ def nearest(word: str, names: Iterable[str]) -> str | None:
 
 def _as_number(text: str, *, is_whole: bool) -> str | None:
     """How a number in another notation is written here: `1_000` -> 1000, `"12"` -> 12; None for other text. is_whole:
-    a comma groups digits; else it is decimal, `0,3` -> 0.3, and `1,000` may be either."""
+    a comma or a dot groups digits; else it is decimal, `0,3` -> 0.3, and `1,000` may be either."""
     plain = text.replace("_", "").lower()
-    if re.fullmatch(r"[1-9]\d{0,2}(,\d{3})+", plain, re.ASCII):
-        return plain.replace(",", "") if is_whole else None
+    if re.fullmatch(r"[1-9]\d{0,2}((,\d{3})+|(\.\d{3})+)", plain, re.ASCII):
+        return plain.replace(",", "").replace(".", "") if is_whole else None
     if plain.isascii() and plain.isdecimal():
         return plain.lstrip("0") or "0"
     number = plain.replace(",", ".")

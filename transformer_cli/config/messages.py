@@ -175,7 +175,7 @@ def _mistake(path: Path, kind: str, root: Node, wanted: Accepted, *, prefix: Pat
         assert parent is not None
         unknown = _existing(root, path)
         meant = spaced(str(path[-1]), unknown) or suggestion(tuple(map(str, full)), parent)
-        valid = "" if meant else ", ".join(parent.model_fields)
+        valid = "" if meant else ", ".join([*(["extends"] if len(full) == 1 else []), *parent.model_fields])
         return Mistake(f"unknown setting `{name}`{meant}", unknown.key, full, valid=valid)
     if kind == "missing":
         around = _existing(root, path[:-1])

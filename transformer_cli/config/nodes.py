@@ -30,6 +30,7 @@ NULLS = frozenset({"", "~", "null", "Null", "NULL"})
 BOOLEANS = {name: name.lower() == "true" for name in ("true", "True", "TRUE", "false", "False", "FALSE")}
 INTEGER = re.compile(r"[-+]?(0|[1-9][0-9]*)")
 FLOAT = re.compile(r"[-+]?(\.[0-9]+|(0|[1-9][0-9]*)(\.[0-9]*)?)([eE][-+]?[0-9]+)?")
+NO_COLON = "expected `key: value`, a colon and a space between them"
 LINE_ENDS_TO_PYYAML = re.compile("[\x85\u2028\u2029]|\r(?!\n)")
 SPECIAL_FLOAT = re.compile(r"([-+]?)\.(inf|Inf|INF)|\.(nan|NaN|NAN)")
 
@@ -162,10 +163,7 @@ def read_nodes(source: Source, *, start: int = 0) -> Node:
     except (ValueError, OverflowError):  # an escape such as "\\UFFFFFFFF"
         raise Refused(_at(source, start), "an escape in a quoted text names no character") from None
     except yaml.MarkedYAMLError as error:
-        mark = error.problem_mark or error.context_mark
-        assert mark is not None
-        place = _at(source, mark.index)
-        raise Refused(place, _explain(error, place)) from None
+        raise _refused(error, source) from None
 
 
 class _Reader:
@@ -222,7 +220,9 @@ class _Reader:
             if first := entries.get(key):
                 assert first.key is not None
                 raise Refused(key_place, f"`{shorten(key)}` is given twice", also=("first given", first.key))
-            entries[key] = replace(self.node(next(self.events), depth=depth + 1), key=key_place)
+            node = self.node(next(self.events), depth=depth + 1)
+            self.refuse_commas(key_place, node.place)
+            entries[key] = replace(node, key=key_place)
         return Node(entries, replace(place, end=max(place.end, self.place(event).end)))
 
     def scalar(self, event: yaml.ScalarEvent, place: Place) -> Scalar:
@@ -238,6 +238,14 @@ class _Reader:
         if any(char == "\0" or "\ud800" <= char <= "\udfff" for char in text):
             raise Refused(place, "NUL and surrogates are not allowed")
         return text
+
+    def refuse_commas(self, key: Place, value: Place) -> None:
+        """`{max_steps: 1,000}` has a key `000` without a value."""
+        text = self.source.text
+        number = re.search(r"[0-9]+,$", text[max(0, key.start - MAX_DIGITS) : key.start])
+        if number and value.start == value.end and text[key.start : key.end].isdecimal():
+            place = replace(key, start=key.start - len(number.group()))
+            raise Refused(place, "a comma ends a value: write the number without one")
 
     def refuse_magic(self, event: yaml.Event) -> None:
         if isinstance(event, yaml.AliasEvent):
@@ -281,6 +289,32 @@ def _at(source: Source, index: int) -> Place:
     return Place(source, index, index + 1)
 
 
+def _refused(error: yaml.MarkedYAMLError, source: Source) -> Refused:
+    """At what has to be mended: where a colon is missing, PyYAML gives up on the line below."""
+    mark, begun = error.problem_mark or error.context_mark, error.context_mark
+    assert mark is not None
+    place, problem = _at(source, mark.index), error.problem or ""
+    if begun and "could not find expected ':'" in problem:
+        return Refused(_at(source, begun.index), NO_COLON)
+    is_unexpected = "mapping values are not allowed" in problem or "found '<block mapping start>'" in problem
+    if is_unexpected and (above := _above_without_colon(place)):
+        return Refused(above, NO_COLON)
+    if not begun or begun.line >= place.row or "flow" not in (error.context or ""):
+        return Refused(place, _explain(error, place))
+    words = _explain(error, place) if "stream" in problem else "a comma is missing, or what was opened is not closed"
+    return Refused(place, words, also=("opened", _at(source, begun.index)))
+
+
+def _above_without_colon(place: Place) -> Place | None:
+    """The line above, but for comments, that is no `key: value`; None where an unexpected colon is not its fault."""
+    lines = place.source.text.split("\n")
+    above = [row for row in range(place.row) if lines[row].strip() and not lines[row].lstrip().startswith("#")]
+    if not above or ":" in lines[place.row][: place.column] or re.search(r"^\s*-\s|:(\s|$)", lines[above[-1]]):
+        return None
+    line, before = lines[above[-1]], sum(len(line) + 1 for line in lines[: above[-1]])
+    return Place(place.source, before + len(line) - len(line.lstrip()), before + len(line.rstrip()))
+
+
 def _explain(error: yaml.MarkedYAMLError, place: Place) -> str:
     """PyYAML's words, or ours where its words name its own machinery."""
     problem = error.problem or "not valid YAML"
@@ -289,8 +323,6 @@ def _explain(error: yaml.MarkedYAMLError, place: Place) -> str:
         return "a tab: YAML is indented with spaces"
     if "mapping values are not allowed" in problem:
         return "an unexpected colon: check the indentation, and quote a value that has `: ` in it"
-    if "could not find expected ':'" in problem:
-        return "expected `key: value`"
     if "<block end>" in problem or "block collection" in str(error.context):
         return "this line does not fit the lines above: check the indentation"
     if "end of stream" in problem or "<stream end>" in problem:

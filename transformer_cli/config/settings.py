@@ -167,6 +167,8 @@ def suggestion(path: tuple[str, ...], parent: type[Section]) -> str:
     """
     *around, key = path
     section = ".".join(around)
+    if not around and nearest(key, ["extends"]):
+        return "; did you mean `extends`?"
     theirs = elsewhere.ours(key, section)
     if not elsewhere.is_meant_here(key, section) and (homes := _homes(key)):
         if not section and (others := elsewhere.in_sections(key)):

@@ -127,10 +127,10 @@ def _nearest_config(name: str, folder: str) -> str:
     files = {file.removesuffix(".yaml"): file for file in sorted(there)}
     presets = preset_names()
     stem = os.path.basename(name).removesuffix(".yaml").removesuffix(".yml")
-    close = nearest(stem, [*files, *presets])
-    if close is None:
-        return f"presets: {', '.join(presets)}"
-    return f"did you mean {os.path.join(os.path.dirname(name), files[close]) if close in files else f'{close}.yaml'}?"
+    begun, close = [one for one in presets if one.startswith(f"{stem}-")], nearest(stem, [*files, *presets])
+    meant = begun or ([close] if close else [])
+    there = [os.path.join(os.path.dirname(name), files[one]) if one in files else f"{one}.yaml" for one in meant]
+    return f"did you mean {' or '.join(there)}?" if there else f"presets: {', '.join(presets)}"
 
 
 def _preset_folder() -> Path | None:

@@ -285,11 +285,12 @@ def _parted(path: Path, direction: Direction) -> str:
     if path.suffix not in TABLES or path in sides:
         return "name it without its language, or name both files as {source: FILE, target: FILE}"
     table, *names = (typed(one) for one in (path, *sides))
+    program = ", by the program in docs/how-do-i.md" if path.suffix == ".csv" else ""
     cut = "; ".join(f"cut -f{column} {table} > {name}" for column, name in enumerate(names, start=1))
     how = (
         f"`{cut}` makes them, of a table without headings"
         if path.suffix == ".tsv"
-        else f"put what it has into {' and '.join(names)}"
+        else f"put what it has into {' and '.join(names)}{program}"
     )
     return (
         f"parallel text is two files of as many lines, one for each language: {how}, then name {path.with_suffix('')}"

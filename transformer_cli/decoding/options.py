@@ -2,8 +2,10 @@
 
 from __future__ import annotations
 
+from collections.abc import Mapping
 from dataclasses import dataclass
 from numbers import Integral, Real
+from typing import Any
 
 from transformer_cli.config.decoding import MAX_BEAM, MAX_PENALTY, SEARCHES, DecodingConfig, Mbr
 from transformer_cli.decoding.hypothesis import PER_TOKEN, LengthPenalty
@@ -139,3 +141,15 @@ class SearchOptions:
             sampling=sampling,
             mbr=mbr,
         )
+
+
+def in_words(decoding: Mapping[str, Any]) -> str:
+    """The search that a record of `decoding:` tells: greedy; beam 5, length penalty 1."""
+    if (mbr := decoding.get("mbr")) is not None:
+        return f"minimum Bayes risk, {mbr['samples']:,} samples, {mbr['metric']}"
+    if decoding["search"] != "beam":
+        return str(decoding["search"])
+    search = f"beam {decoding['beam_size']:,}, length penalty {decoding['length_penalty']:g}"
+    search = "greedy" if decoding["beam_size"] == 1 else search
+    by = decoding.get("rerank")
+    return search if by is None else f"{search}, ranked by {by['run']} with a weight of {by['weight']:g}"

@@ -20,6 +20,10 @@ SAMPLE = 2_000
 LEAST_MARKS, LEAST_LETTERS = 5, 200
 """Full stops and commas, and letters that have a case, below which a text tells nothing by itself."""
 
+BY_SPACES = "13a", "intl", "none"
+"""sacreBLEU's tokenizers for which a word ends at a space, if not before."""
+
+_WORD = re.compile(r"\w+|[^\w\s]")
 # Not before ! ? : ; - the French write a space there.
 _SPACED = re.compile(r"(?<=\w) [.,](?=\s|$)", re.MULTILINE)
 _GLUED = re.compile(r"(?<=\w)[.,](?=\s|$)", re.MULTILINE)
@@ -88,13 +92,20 @@ def _looks(hypotheses: Sequence[str], references: Sequence[Sequence[str]], optio
 
 
 def misjudged(references: Sequence[str], options: EvaluationConfig) -> str:
-    """What to say before a training whose BLEU, as it is told to count, takes whole sentences for words."""
-    return "".join(_unspaced([references[:SAMPLE]], options.model_copy(update={"metrics": ["bleu"]})))
+    """What to say before a training whose BLEU, as it is told to count, takes sentences for words, or has too few."""
+    sample = references[:SAMPLE]
+    if unspaced_script("".join(sample)) is not None:
+        return "".join(_unspaced([sample], options.model_copy(update={"metrics": ["bleu"]})))
+    if options.tokenize not in ("auto", *BY_SPACES) or not any(map(str.strip, sample)):
+        return ""
+    if any(len(_WORD.findall(line)) > 3 for line in references):
+        return ""
+    return "no line has four words in a row, and without any BLEU is 0: the loss tells which checkpoint is the best"
 
 
 def _unspaced(references: Sequence[Sequence[str]], options: EvaluationConfig) -> list[str]:
     """What counts words by spaces counts whole sentences where there are none."""
-    has_bleu = "bleu" in options.metrics and options.tokenize in ("13a", "intl", "none")
+    has_bleu = "bleu" in options.metrics and options.tokenize in BY_SPACES
     fooled = ["BLEU"] * has_bleu + ["TER"] * ("ter" in options.metrics)
     if not fooled or unspaced_script("".join(line for lines in references for line in lines)) is None:
         return []

@@ -8,6 +8,7 @@ from typing import Any
 
 from transformer_cli.accounting.parameters import count
 from transformer_cli.checkpoints.store import OpenedRun
+from transformer_cli.decoding.options import in_words
 from transformer_cli.export.comparison import Comparison
 from transformer_cli.tokenizer import tag_of
 from transformer_cli.wording import counted
@@ -62,9 +63,11 @@ def _text(verb: str, text: dict[str, Any]) -> str:
 
 
 def _scores(kept: dict[str, Any]) -> list[str]:
-    """A line per score of a test, with its signature."""
+    """A line per score of a test, with its search and signature."""
     return [
-        f"- {score['name']} {score['value']:.1f} on {name} ({score['signature']})"
+        f"- {score['name']} {score['value']:.1f} on {name} ({search}{score['signature']})"
         for name, result in kept.items()
-        for score in (result.get("scores", []) if isinstance(result, dict) else [])
+        if isinstance(result, dict)
+        for search in [f"{in_words(result['decoding'])}; " if result.get("decoding") else ""]
+        for score in result.get("scores", [])
     ]
