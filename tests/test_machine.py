@@ -5,6 +5,7 @@ from __future__ import annotations
 import json
 import os
 import shutil
+import threading
 from collections.abc import Iterator
 from pathlib import Path
 from types import SimpleNamespace
@@ -259,6 +260,19 @@ def test_torch_is_told_how_exact_products_are_and_whether_sums_are_repeated(
         assert torch.are_deterministic_algorithms_enabled() is deterministic
         assert torch.get_float32_matmul_precision() == precision
         assert os.environ["CUBLAS_WORKSPACE_CONFIG"] == ":4096:8"  # which cuBLAS reads once
+
+
+def test_where_threads_lack_it_is_said_before_libgomp_ends_the_process(
+    as_before: None, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    def refuse(thread: threading.Thread) -> None:
+        raise RuntimeError("can't start new thread")
+
+    monkeypatch.setattr(machine, "_has_team", False)
+    monkeypatch.setattr(threading.Thread, "start", refuse)
+    Machine("cpu", "fp32", "written-out", 1, "").use()
+    with pytest.raises(ResourceError, match="2 threads cannot be started here"):
+        Machine("cpu", "fp32", "written-out", 2, "").use()
 
 
 def test_nothing_that_a_run_computes_is_refused_as_not_deterministic(run: Path, as_before: None) -> None:

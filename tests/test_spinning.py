@@ -155,6 +155,30 @@ def test_where_nobody_can_look_or_no_thread_can_be_started_all_stays_as_it_is(mo
     spinning.Crowd.leave(crowd)  # nobody is waited for who never came
 
 
+def test_where_threads_are_limited_none_are_taken_that_others_may_need(monkeypatch):
+    """libgomp ends the process where it can start none."""
+    alive, tries = threading.active_count(), []
+    start = threading.Thread.start
+
+    def limited(self):
+        tries.append(self.name)
+        if threading.active_count() >= alive + 4:
+            refuse()
+        start(self)
+
+    monkeypatch.setattr(threading.Thread, "start", limited)
+    crowd = spinning.Crowd(2)
+    try:
+        crowd.gather()
+        assert "idle" not in tries
+        n_tries = len(tries)
+        crowd.gather()
+        assert len(tries) == n_tries  # to try takes some, too, for a moment
+    finally:
+        crowd.leave()
+    assert threading.active_count() == alive
+
+
 def refuse():
     raise RuntimeError("can't start new thread")
 
@@ -177,17 +201,18 @@ def test_the_crowd_gathers_while_threads_stand_in_line_and_leaves_afterwards(mon
 
 
 @pytest.mark.parametrize(
-    ("threads", "processors", "by_default", "tells", "watched"),
+    ("threads", "processors", "by_default", "tells", "limited", "watched"),
     [
-        (2, 2, True, True, [2]),
-        (1, 2, True, True, []),
-        (2, 4, True, True, []),
-        (2, 2, False, True, []),
-        (2, 2, True, False, []),
+        (2, 2, True, True, False, [2]),
+        (1, 2, True, True, False, []),
+        (2, 4, True, True, False, []),
+        (2, 2, False, True, False, []),
+        (2, 2, True, False, False, []),
+        (2, 2, True, True, True, []),
     ],
 )
 def test_who_trains_or_translates_with_most_processors_is_watched(
-    monkeypatch, threads, processors, by_default, tells, watched
+    monkeypatch, threads, processors, by_default, tells, limited, watched
 ):
     started = []
     monkeypatch.setattr(torch, "set_num_threads", lambda threads: None)
@@ -195,6 +220,7 @@ def test_who_trains_or_translates_with_most_processors_is_watched(
     monkeypatch.setattr(spinning, "processors", lambda: processors)
     monkeypatch.setattr(spinning, "spins_by_default", lambda: by_default)
     monkeypatch.setattr(spinning, "tells_who_waits", lambda: tells)
+    monkeypatch.setattr(spinning, "is_limited", lambda: limited)
     Machine("cpu", "fp32", "written-out", threads, "").use()
     assert started == watched
 

@@ -15,10 +15,12 @@ from pydantic import Field, TypeAdapter, ValidationError
 from transformer_cli.config.run import RunConfig
 from transformer_cli.environment import local_rank, local_size, place, processors, repeat_sums
 from transformer_cli.errors import ModelError, ResourceError
+from transformer_cli.heap import is_limited
 from transformer_cli.model.compiled import NAMES, code
 from transformer_cli.model.matmul import linear
 from transformer_cli.processor import has_bf16_instructions, imitates
 from transformer_cli.spinning import spin_while_idle
+from transformer_cli.threads import could_start
 
 Precision = Literal["fp32", "bf16", "fp16"]
 DTYPES = {"fp32": torch.float32, "bf16": torch.bfloat16, "fp16": torch.float16}
@@ -231,10 +233,15 @@ def _threads(config: RunConfig) -> int:
 
 def _usable(threads: int) -> int:
     """So many, but in a process that was forked from one with several: they are not here, and whoever waits for them
-    waits for ever."""
+    waits for ever. Raises ResourceError where they cannot be started."""
     global _has_team
     if _left_behind:
         return 1
+    if threads > 1 and not _has_team and not (is_limited() or could_start(threads - 1)):
+        raise ResourceError(
+            f"{threads:,} threads cannot be started here",
+            hint="`ulimit -u`, or the container (pids.max), limits how many; of a new run, `threads` may be fewer",
+        )
     _has_team = _has_team or threads > 1
     return threads
 

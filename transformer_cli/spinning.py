@@ -22,7 +22,8 @@ from pathlib import Path
 import torch
 
 from transformer_cli.environment import processors, spins_by_default, tells_who_waits
-from transformer_cli.threads import Companion
+from transformer_cli.heap import is_limited
+from transformer_cli.threads import Companion, could_start
 
 TASKS = Path("/proc/self/task")
 EVERY_S = 0.25
@@ -31,6 +32,9 @@ CROWDED = 0.25
 busy process at least 0.4."""
 SHORTEST_S, LONGEST_S = 2.0, 64.0
 """How long nobody must have stood in line before threads spin again."""
+SPARE = 16
+"""Threads that others could still start beside those that do nothing: where a user or a container may have only so
+many, none are taken away."""
 
 
 @dataclass
@@ -59,9 +63,11 @@ class Courtesy:
 
 def spin_while_idle(threads: int) -> None:
     """Watch, for as long as this process lives, whether its threads stand in line: not where the user has said how to
-    wait, where a single thread computes or most processors are free, nor where Linux does not tell.
+    wait, where a single thread computes or most processors are free, nor where Linux does not tell; nor where the user
+    limits memory, of which each thread reserves some.
     """
-    if spins_by_default() and tells_who_waits() and threads > 1 and processors() < 2 * threads:
+    is_asked = spins_by_default() and not is_limited()
+    if is_asked and tells_who_waits() and threads > 1 and processors() < 2 * threads:
         _watch(threads)
 
 
@@ -93,14 +99,17 @@ class Crowd:
         self._threads = threads
         self._teams = ceil((processors() - threads + 1) / (threads - 1))
         self._members: list[Companion] = []
+        self._is_welcome = True
 
     def gather(self) -> None:
-        if not self._members:
-            for _ in range(self._teams):
-                member = Companion(self._idle, name="idle")
-                with suppress(RuntimeError):  # no more of them can be started
-                    member.start()
-                    self._members.append(member)
+        if self._members or not self._is_welcome:
+            return
+        self._is_welcome = could_start(self._teams * self._threads + SPARE)
+        for _ in range(self._teams if self._is_welcome else 0):
+            member = Companion(self._idle, name="idle")
+            with suppress(RuntimeError):  # no more of them can be started
+                member.start()
+                self._members.append(member)
 
     def leave(self) -> None:
         for member in self._members:

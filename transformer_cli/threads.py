@@ -31,6 +31,23 @@ class Companion(threading.Thread):
             self.join()
 
 
+def could_start(n: int) -> bool:
+    """Whether so many threads more can be started, now: libgomp ends the process where one of its own cannot."""
+    over, started = threading.Event(), list[threading.Thread]()
+    try:
+        for _ in range(n):
+            thread = threading.Thread(target=over.wait, name="trial", daemon=True)
+            thread.start()
+            started.append(thread)
+    except (RuntimeError, MemoryError):
+        return False
+    finally:
+        over.set()
+        for thread in started:
+            thread.join()
+    return True
+
+
 _started: weakref.WeakSet[Companion] = weakref.WeakSet()
 
 

@@ -247,7 +247,7 @@ def test_a_hint_follows_the_message(ends):
         (RuntimeError("DefaultCPUAllocator: can't allocate memory"), "error: not enough memory\n"),
         (MemoryError("std::bad_alloc"), "error: not enough memory\n"),
         (OSError(errno.ENOMEM, "Cannot allocate memory"), "error: not enough memory\n"),
-        (RuntimeError("can't start new thread"), "error: not enough memory\n"),
+        (RuntimeError("can't start new thread"), "error: no more threads can be started\n  hint: `ulimit -u`"),
         (RuntimeError("MPS backend out of memory (MPS allocated: 17.9 GB)"), "error: not enough memory\n"),
         (
             ImportError("libtorch_cpu.so: failed to map segment from shared object"),

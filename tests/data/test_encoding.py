@@ -5,10 +5,14 @@ from __future__ import annotations
 import hashlib
 import os
 import signal
+import sys
 from collections import Counter
+from io import BytesIO
+from types import SimpleNamespace
 
 import numpy as np
 import pytest
+import sentencepiece
 from encoded import encode
 
 from transformer_cli.config.tokenizer import SideVocabSizes, TokenizerConfig
@@ -122,3 +126,28 @@ def test_a_process_ends_with_the_one_that_asked(tokenizer):
         assert process.wait(timeout=20) == 0
     finally:
         workers.end()
+
+
+def test_a_process_has_one_thread_for_its_lines(tokenizer, monkeypatch):
+    """There are as many processes as processors: a square of that would be more than a container may have."""
+    asked, read = [], sentencepiece.SentencePieceProcessor.encode
+
+    def seen(processor, text, **options):
+        asked.extend([options.get("num_threads")] if isinstance(text, list) else [])
+        return read(processor, text, **options)
+
+    monkeypatch.setattr(sentencepiece.SentencePieceProcessor, "encode", seen)
+    monkeypatch.setattr(Vocabulary, "n_threads", -1)
+    monkeypatch.setattr(signal, "signal", lambda *how: None)
+    requests = BytesIO()
+    models = [vocabulary.model for vocabulary in tokenizer.models().values()]
+    marks = [vocabulary.mark for vocabulary in tokenizer.models().values()]
+    options = {"source_eos": True, "max_length": None, "remembers": False, "marks": marks}
+    encoding._send(requests, options, models)
+    texts = ["".join(f"{line} {n}\n" for n in range(30)).encode() for line in ("ein bier", "a beer")]
+    encoding._send(requests, {"tag": None}, texts)
+    requests.seek(0)
+    monkeypatch.setattr(sys, "stdin", SimpleNamespace(buffer=requests))
+    monkeypatch.setattr(sys, "stdout", SimpleNamespace(buffer=BytesIO()))
+    encoding.work()
+    assert set(asked) == {1}

@@ -77,7 +77,7 @@ def test_it_computes_attention_and_its_gradients(data: st.DataObject) -> None:
     draw = data.draw
     torch.manual_seed(draw(st.integers(0, 99)))
     n = draw(st.integers(1, 6))
-    lengths = st.lists(st.one_of(st.integers(1, 20), st.integers(1, 150)), min_size=n, max_size=n)
+    lengths = st.lists(st.one_of(st.integers(0, 20), st.integers(1, 150)), min_size=n, max_size=n).filter(any)
     targets = in_place(draw(lengths))
     causal = draw(st.booleans())
     sources = targets if causal else in_place(draw(lengths))
@@ -137,6 +137,21 @@ def test_what_is_no_token_is_zero_whatever_lies_there(dtype: torch.dtype) -> Non
     for tensor in (made, *(leaf.grad for leaf in leaves)):
         assert not tensor[packed.n_real :].any()
         assert tensor[: packed.n_real].isfinite().all()
+
+
+@pytest.mark.parametrize("dtype", NAMES)
+def test_who_has_nothing_to_see_sees_zeros(dtype: torch.dtype) -> None:
+    """A source without an end mark may have no piece at all: what memory held before was taken for what it says."""
+    targets, sources = in_place([3, 17, 0]), in_place([0, 2, 0])
+    query, key = (vectors(packed, 2, 16).to(dtype).nan_to_num().requires_grad_() for packed in (targets, sources))
+    kept = [torch.full((targets.n_rows, 2, 16), torch.nan, dtype=dtype) for _ in range(8)]
+    del kept  # as what is made next may find it
+    made = Spans(targets, sources).attend(query, key, key, None)
+    made.backward(torch.ones_like(made))
+    assert not made[:3].any()
+    assert not query.grad[:3].any()
+    assert made[3:20].any()
+    assert key.grad.isfinite().all()
 
 
 @pytest.mark.parametrize("dtype", NAMES)

@@ -29,6 +29,7 @@ from transformer_cli.config.source import load_config
 from transformer_cli.config.tokenizer import TokenizerConfig
 from transformer_cli.data.corpus import Corpus
 from transformer_cli.errors import ModelError, UsageError
+from transformer_cli.evaluation.words import WordCounts, count_words, load_word_counts
 from transformer_cli.model.build import build_model
 from transformer_cli.tokenizer import Tokenizer, cut_before, extended, train_tokenizer
 from transformer_cli.training.beginning import VOCABULARIES, inherited, learn_tokenizer, parent_of
@@ -64,6 +65,11 @@ def test_a_run_begins_with_the_weights_and_the_tokenizer_of_another(parent: Path
     assert record["init_from"]["checkpoint"] == str(find_checkpoint("parent"))
     digest = hashlib.sha256((find_checkpoint("parent") / "model.safetensors").read_bytes()).hexdigest()
     assert record["init_from"]["sha256"] == digest
+    seen, known = load_word_counts(Path("child")), load_word_counts(Path("parent"))
+    assert seen is not None
+    assert known is not None
+    both = known.with_those(count_words(*zip(*PAIRS[:6], strict=True)))
+    assert seen == WordCounts(dict(both.source), dict(both.target))  # its weights have seen them
     shutil.rmtree("parent")  # it is not asked again
     train(load_config("child/config.yaml", ["training.max_steps=3"]), Path("child"))
     assert load_checkpoint(list_checkpoints("child")[-1], with_optimizer=False).step == 3

@@ -14,9 +14,13 @@ from hypothesis import strategies as st
 from torch import Tensor
 from torch.utils.flop_counter import FlopCounterMode
 
+from transformer_cli.config.model import ModelConfig
+from transformer_cli.data.loader import collate, divided
+from transformer_cli.model.build import build_model
 from transformer_cli.tokenizer import PAD
 from transformer_cli.training import loss as loss_module
 from transformer_cli.training.loss import cross_entropy, disagreement, least
+from transformer_cli.training.objective import loss_of
 
 
 @settings(max_examples=60)
@@ -342,3 +346,18 @@ def test_in_half_precision_two_predictions_disagree_as_near_to_fp64_as_torchs(
     every = zip(found(disagreement, dtype), found(torchs, dtype), found(torchs, torch.float64), strict=True)
     for ours, theirs, exact in every:
         assert (ours - exact).norm() <= 1.1 * (theirs - exact).norm() + 1e-4 * exact.norm()
+
+
+@pytest.mark.parametrize("compiled", WRITTEN_OUT_OR_COMPILED)
+@pytest.mark.parametrize("positions", ["sinusoidal", "rotary"])
+def test_sources_without_a_piece_have_a_loss_alone_or_beside_others(positions: str, compiled: bool) -> None:
+    """Without an end mark (data.source_eos) all of a batch to validate with may be such."""
+    torch.manual_seed(1)
+    config = ModelConfig(d_model=32, n_heads=2, d_ff=16, n_layers=1, positions=positions, dropout=0.0)
+    model = build_model(config, source_vocab=20, target_vocab=20).train()
+    if compiled:
+        model.use_compiled()
+    beside, alone = collate([[], [], [5, 6]], [[7, 8], [9], [7]]), collate([[], []], [[7, 8], [9]])
+    losses = [loss_of(model, part, smoothing=0.1).item() for part in (beside, *divided(beside, 3), alone)]
+    assert losses[0] == pytest.approx(sum(losses[1:4]), rel=1e-5)
+    assert losses[4] == pytest.approx(losses[1] + losses[2], rel=1e-5)

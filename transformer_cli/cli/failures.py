@@ -88,6 +88,11 @@ def of_resources(error: Exception) -> ResourceError | None:
             if isinstance(error, ModuleNotFoundError)
             else "there is too little memory for it (`ulimit -v` shows a limit), or it has to be installed anew.",
         )
+    if "can't start new thread" in str(error):
+        return ResourceError(
+            "no more threads can be started",
+            hint="`ulimit -u`, the container (pids.max) or too little memory limits them.",
+        )
     if is_of_memory(error) or (_may_be_of_memory(error) and is_limited()):
         return ResourceError(
             "not enough memory", hint="a smaller training.budget_tokens or decoding.batch_size needs less."

@@ -225,6 +225,7 @@ class _Workers:
 def work() -> None:
     """What such a process does: the first message is an encoder, each later one two texts, or asks for the words."""
     signal.signal(signal.SIGINT, signal.SIG_IGN)  # the terminal sends it to all; the one that asked decides
+    Vocabulary.n_threads = 1  # there is a process for each processor, which may only have so many threads together
     requests, replies = sys.stdin.buffer, sys.stdout.buffer
     options, models = _receive(requests) or sys.exit()
     vocabularies = (Vocabulary(model, mark=mark) for model, mark in zip(models, options.pop("marks"), strict=True))

@@ -130,7 +130,7 @@ def divided(batch: Batch, n: int) -> list[Batch]:
 
 def _rows(batch: Batch, rows: slice) -> Batch:
     source_lengths_B, target_lengths_B = batch.source_lengths_B[rows], batch.target_lengths_B[rows]
-    S, T = int(source_lengths_B.max()), int(target_lengths_B.max())
+    S, T = max(int(source_lengths_B.max()), 1), int(target_lengths_B.max())
     return Batch(
         source_BS=batch.source_BS[rows, :S],
         source_lengths_B=source_lengths_B,
@@ -144,13 +144,14 @@ def _rows(batch: Batch, rows: slice) -> Batch:
 
 
 def padded(rows: Sequence[Ids], *, first: int | None = None, last: int | None = None) -> tuple[Tensor, Tensor]:
-    """Rows of one length (B, T), PAD behind each, and their real lengths (B); both int64, on the CPU.
+    """Rows of one length (B, T), PAD behind each, and their real lengths (B); both int64, on the CPU. T is at least 1:
+    without end marks all sources may be without a piece.
 
     first, last: a mark in front of each row, or behind it.
     """
     before, marks = int(first is not None), int(first is not None) + int(last is not None)
     lengths_B = np.array([len(row) + marks for row in rows], dtype=np.int64)
-    padded_BT = np.full((len(rows), lengths_B.max(initial=marks)), PAD, dtype=np.int64)
+    padded_BT = np.full((len(rows), lengths_B.max(initial=max(marks, 1))), PAD, dtype=np.int64)
     if first is not None:
         padded_BT[:, 0] = first
     for index, row in enumerate(rows):

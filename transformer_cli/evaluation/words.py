@@ -28,6 +28,10 @@ class WordCounts:
     source: Mapping[str, int]
     target: Mapping[str, int]
 
+    def with_those(self, other: WordCounts) -> WordCounts:
+        """Of both texts."""
+        return WordCounts(Counter(self.source) + Counter(other.source), Counter(self.target) + Counter(other.target))
+
 
 def count_words(source: Sequence[str], target: Sequence[str]) -> WordCounts:
     """Of a parallel text."""

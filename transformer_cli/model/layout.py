@@ -65,7 +65,7 @@ class Packed(Layout):
         self.device = device
         self.n_real = int(lengths_B.sum())
         self.n_rows = _one_of_few(self.n_real + 1)
-        self.length = -(-int(lengths_B.max()) // 16) * 16
+        self.length = -(-max(int(lengths_B.max()), 1) // 16) * 16
         n = lengths_B.numel()
         self.lengths_B = pad(lengths_B, (0, _one_of_eight(n) - n if device.type == "cpu" else 0))
         """As attention sees them: of the sentences, and of the empty ones behind them."""

@@ -11,7 +11,7 @@ import hashlib
 from collections.abc import Sequence
 from functools import cached_property
 from pathlib import Path
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING, Any, ClassVar
 
 import sentencepiece
 
@@ -38,6 +38,9 @@ sentencepiece.set_min_log_level(2)  # what it has to say reaches the user as an 
 
 class Vocabulary:
     """One SentencePiece model: text to piece ids and back."""
+
+    n_threads: ClassVar[int] = -1
+    """That read a list of lines: as many as there are processors, or fewer."""
 
     def __init__(self, model: bytes, *, name: str = "the SentencePiece model", mark: str | None = None) -> None:
         """model: the serialised protobuf. name: what an error calls it. mark: the control symbol that every text begins
@@ -94,12 +97,12 @@ class Vocabulary:
         encode = self._processor.encode
         if len(lines) <= FEW_LINES:
             return [encode(line, out_type=int) for line in lines]
-        encoded: list[list[int]] = encode(list(lines), out_type=int)
+        encoded: list[list[int]] = encode(list(lines), out_type=int, num_threads=self.n_threads)
         return encoded
 
     def pieces(self, lines: Sequence[str]) -> list[list[str]]:
         """The same, readable: `▁` is a space; what has no piece of its own appears as it was typed."""
-        cut: list[list[str]] = self._processor.encode(list(lines), out_type=str)
+        cut: list[list[str]] = self._processor.encode(list(lines), out_type=str, num_threads=self.n_threads)
         return cut if self.mark is None else [pieces and [self.mark, *pieces] for pieces in cut]
 
     def decode(self, ids: Sequence[Sequence[int]]) -> list[str]:

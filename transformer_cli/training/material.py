@@ -15,6 +15,7 @@ import numpy.typing as npt
 from transformer_cli import files
 from transformer_cli.accounting.flops import Work
 from transformer_cli.accounting.memory import Storage, activations
+from transformer_cli.checkpoints.find import find_checkpoint, run_of
 from transformer_cli.config.run import RunConfig
 from transformer_cli.data import batching
 from transformer_cli.data.binary import EncodedCorpus
@@ -25,7 +26,8 @@ from transformer_cli.data.mixture import Drawn, MixedCorpus, Mixture, Seen
 from transformer_cli.data.sampled import Draw, SampledCorpus
 from transformer_cli.data.text import as_text, where_in_words
 from transformer_cli.data.volumes import Remembered, Volumes, encoded_before
-from transformer_cli.evaluation.words import WORD_COUNTS, WordCounts, count_words, save_word_counts
+from transformer_cli.errors import ModelError
+from transformer_cli.evaluation.words import WORD_COUNTS, WordCounts, count_words, load_word_counts, save_word_counts
 from transformer_cli.machine import Machine
 from transformer_cli.tokenizer import Tokenizer
 from transformer_cli.tokenizer.losses import LINES_WITH_UNKNOWN, Unknown, lacking, remedy, rewriting
@@ -177,15 +179,25 @@ class Material:
             text, every = self.text, np.arange(len(self.text))
             if encoded is not None:
                 text = text.without(np.setdiff1d(every, encoded.pairs), {})
-            save_word_counts(self.run_dir, count_words(text.source, text.target))
+            self._save_words(count_words(text.source, text.target))
         if not (self.run_dir / LINES).exists():
             numbers = fingerprints_of(as_text(self.text.source), as_text(self.text.target))
             numbers.sort()
             save_fingerprints(self.run_dir, numbers)
 
     def _keep(self, found: Remembered) -> None:
-        save_word_counts(self.run_dir, WordCounts(found.source, found.target))
+        self._save_words(WordCounts(found.source, found.target))
         save_fingerprints(self.run_dir, found.numbers)
+
+    def _save_words(self, counts: WordCounts) -> None:
+        """With those that the run which this one began with was trained on: what its weights know is not unseen."""
+        before = None
+        if (begun := self.config.training.init_from) is not None:
+            try:
+                before = load_word_counts(run_of(find_checkpoint(begun)))
+            except ModelError as failure:
+                self.listener.warn(f"words that {begun} was trained on will be taken for unseen: {failure.message}")
+        save_word_counts(self.run_dir, counts if before is None else counts.with_those(before))
 
     def epoch(self, number: int, shares: Sequence[tuple[int, int]] = ()) -> Epoch:
         """The text as an epoch sees it, each pair as often as it comes, with subword sampling in its own pieces; and

@@ -110,7 +110,7 @@ struct Unit {
     }
 };
 
-// Zeros behind the last sentence.
+// Zeros: behind the last sentence, and where there is nothing to see.
 template <typename T>
 void clear(T *to, long step, long width, long first, long rows) {
     for (long i = first; i < rows; i++) std::fill_n(to + i * step, width, T{});
@@ -132,6 +132,7 @@ void forward(const Shape &at, const T *query, const T *key, const T *value, cons
     for (long number = 0; number < at.sentences * at.heads; number++) {
         const Unit unit(at, number);
         const int n = unit.n, S = unit.S;
+        if (!S) clear(output + unit.head * at.sharing * K, query_width, at.sharing * K, unit.first, unit.first + n);
         if (!n || !S) continue;
         Room room{at.room + omp_get_thread_num() * room_for(at.longest, K)};
         float *keys = room.take(S * K), *values = room.take(S * K);
