@@ -264,6 +264,18 @@ def test_whatever_is_chosen_it_is_stepped_in_one_way_or_the_other(config: ModelC
     assert state.compiled is prepared.is_compiled
 
 
+@pytest.mark.parametrize("options", [{"positions": "rotary"}, {"qk_norm": True}, {"activation": "swiglu"}])
+@pytest.mark.parametrize("rows", [2, FEW + 1])
+def test_heads_and_gates_are_as_the_model_has_them(options: dict[str, Any], rows: int) -> None:
+    model = built(ModelConfig.model_validate({"d_model": 32, "n_heads": 2, "d_ff": 24, "n_layers": 2, **options}))
+    source, target = (x[:1].repeat(rows, 1) for x in (SOURCE, TARGET))
+    lengths = LENGTHS[:1].repeat(rows)
+    prepared = compiled(model)
+    state = prepared.start(source, lengths)
+    found = torch.stack([prepared.step(tokens, state) for tokens in target.T], dim=1)
+    torch.testing.assert_close(found, model.project(model(source, lengths, target)), rtol=1e-4, atol=1e-4)
+
+
 @pytest.mark.parametrize(
     "options",
     [
