@@ -14,13 +14,12 @@ from itertools import cycle
 import torch
 from torch import Tensor, get_num_threads, nn
 
-from transformer_cli.model import blocks
 from transformer_cli.model.attention import MultiHeadAttention
 from transformer_cli.model.blocks import LayerNorm, PreNorm, RMSNorm
 from transformer_cli.model.compiled import GRAIN, run
 from transformer_cli.model.forms import HALVES, CrossLayer, Form
 from transformer_cli.model.positions import ROTATIONS, PositionEncoding, Rotary
-from transformer_cli.model.products import ACTIVATIONS, Matrix, Panels, Product
+from transformer_cli.model.products import CODES, Matrix, Panels, Product
 from transformer_cli.model.steps import Steps
 from transformer_cli.model.transformer import Decoder, Encoder, Transformer
 
@@ -164,7 +163,7 @@ class FewRows(CompiledForm):
             layers.append(_Layer((_Joint * 3)(*joints), *norms, *matrices))
         self.layers = (_Layer * len(layers))(*layers)
         inner = max(layer.up.outputs for layer in layers)
-        activation = ACTIVATIONS[blocks.ACTIVATIONS[model.config.activation]]
+        activation = CODES[model.decoder.layers[0].feed_forward.activation]  # type: ignore[union-attr,index]
         sizes = len(layers), model.config.d_model, inner, activation
         self.all = _Layers(ctypes.addressof(self.layers), *sizes, self.joints[-1].at)
 

@@ -75,7 +75,7 @@ class Prepared:
     def few_rows(self) -> int:
         if not self.is_compiled:
             return few_rows()
-        return FEW_ROUNDED if self.for_many.rounds else FEW
+        return FEW_ROUNDED if self.for_few.rounds else FEW  # a single line needs no other form
 
     @property
     def few_positions(self) -> int:

@@ -18,8 +18,8 @@ from transformer_cli.model.compiled import panel_width, run
 from transformer_cli.processor import computes_bf16, gains_in_fp32, has_bf16_instructions
 
 Activation = Callable[[Tensor], Tensor]
-ACTIVATIONS = {F.relu: 1, F.silu: 2, F.gelu: 3}
-"""As cpp/panels.h counts them; 0 is none."""
+CODES = {F.relu: 1, F.silu: 2, F.gelu: 3}
+"""Of activations, as cpp/panels.h counts them; 0 is none."""
 
 
 class Product(ABC):
@@ -133,7 +133,7 @@ class Panels(Product):
         return self._made(x_RI, 0, None)
 
     def activated(self, x_RI: Tensor, activation: Activation, gate: Product | None = None) -> Tensor:
-        return self._made(x_RI, ACTIVATIONS[activation], gate)
+        return self._made(x_RI, CODES[activation], gate)
 
     def _made(self, x_RI: Tensor, activation: int, gate: Product | None) -> Tensor:
         assert gate is None or isinstance(gate, Panels)
