@@ -30,7 +30,7 @@ from transformer_cli.config.run import RunConfig
 from transformer_cli.errors import Interrupted
 from transformer_cli.machine import begin_or_resume, decide, settle
 from transformer_cli.model.compiled import code, code_to_keep
-from transformer_cli.model.compiled_steps import FewRows
+from transformer_cli.model.compiled_steps import OneCall
 
 CODE = 'extern "C" int answer() { return 42; }\n'
 LOOP = """extern "C" int answer() {
@@ -396,7 +396,7 @@ def test_what_was_trained_is_translated_alike_with_it_and_without(
             library.cache_clear()
             code.cache_clear()
         with patch(
-            "transformer_cli.model.compiled_steps.FewRows.step", autospec=True, side_effect=FewRows.step
+            "transformer_cli.model.compiled_steps.OneCall.step", autospec=True, side_effect=OneCall.step
         ) as step:
             assert failures.exit_code(lambda: main(translate)) == 0
         output, said = capfd.readouterr()

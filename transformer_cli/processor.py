@@ -43,6 +43,13 @@ def gains_in_fp32() -> bool:
     )
 
 
+def gains_without_tiles() -> bool:
+    """Whether oneDNN computes products in bf16 by AVX-512 alone, as code of ours can: with tiles (AMX) it is faster.
+    Older versions of PyTorch do not tell of them."""
+    told = capabilities()
+    return bool(told.get("avx512_bf16")) and told.get("amx_bf16") is False
+
+
 def imitates(precision: str, device: str) -> bool:
     """Whether a CPU has no instructions for such products: PyTorch's own take a hundred times as long as fp32's, and
     more (0.5 GFLOP/s for 75 to 145, two cores with AVX2). Only oneDNN tells; without it, as on a Mac, there are only

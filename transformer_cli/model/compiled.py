@@ -41,8 +41,8 @@ ARGUMENTS = {
     "attend_within": "s s X X",
     "remember": "s s X f f n",
     "join": "s f h X n n flag threads",
-    "step": "s s s X f f f f X",
-    "product": "s s n X X n threads",
+    "step": "s s s f f f f f f",
+    "product": "s s n X h n flag threads",
     "likeliest": "X i f f f i d i n n n n n n threads",
 }
 """s is a struct, X a tensor in the precision of the function, x one with gaps, which the struct tells, h one in fp32 or
@@ -71,7 +71,7 @@ def code() -> Library:
             for precision in NAMES.values():
                 if hasattr(loaded, f"{name}_{precision}"):
                     getattr(loaded, f"{name}_{precision}").argtypes = [C_TYPES[kind] for kind in kinds]
-        loaded.panel_width.restype = ctypes.c_int64
+        loaded.panel_width.restype = loaded.multiplies_pairs.restype = ctypes.c_int64
         for function in (loaded.attention_room, loaded.norm_room, loaded.linear_room):
             function.argtypes, function.restype = [ctypes.c_int64] * 2, ctypes.c_int64
     return found
@@ -105,8 +105,14 @@ def attention_room(longest: int, d_head: int) -> int:
 
 @cache
 def panel_width() -> int:
-    """Columns of a panel, as a step of few rows reads weights."""
+    """Columns of a panel, as products of our own read weights."""
     return int(_loaded().panel_width())
+
+
+@cache
+def multiplies_pairs() -> bool:
+    """Whether they have an instruction that multiplies in bf16."""
+    return bool(_loaded().multiplies_pairs())
 
 
 def dropped(x: Tensor, residual: Tensor | None, *, share: int) -> Tensor:

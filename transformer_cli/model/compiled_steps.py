@@ -1,4 +1,4 @@
-"""Steps of a search by cpp/steps.cpp: of many rows all that is between two products is one call, of few rows the whole.
+"""Steps of a search by cpp/steps.cpp: the whole is one call, or all that is between two products.
 
 B sentences, S source length, G heads of keys and values, K d_head, R rows (beams or positions of all sentences, and
 what products want behind them), D d_model, V vocabulary, E positions before an end, X any features
@@ -7,6 +7,7 @@ what products want behind them), D d_model, V vocabulary, E positions before an 
 from __future__ import annotations
 
 import ctypes
+import sys
 from collections.abc import Iterator, Sequence
 from functools import partial
 from itertools import cycle
@@ -16,17 +17,25 @@ from torch import Tensor, get_num_threads, nn
 
 from transformer_cli.model.attention import MultiHeadAttention
 from transformer_cli.model.blocks import LayerNorm, PreNorm, RMSNorm
-from transformer_cli.model.compiled import GRAIN, run
+from transformer_cli.model.compiled import GRAIN, multiplies_pairs, run
 from transformer_cli.model.forms import HALVES, CrossLayer, Form
 from transformer_cli.model.positions import ROTATIONS, PositionEncoding, Rotary
 from transformer_cli.model.products import CODES, Matrix, Panels, Product
 from transformer_cli.model.steps import Steps
 from transformer_cli.model.transformer import Decoder, Encoder, Transformer
+from transformer_cli.processor import gains_in_fp32, gains_without_tiles
 
-FEW, FEW_ROUNDED = 64, 12
-"""Rows whose step is sooner done by Panels: of weights in fp32, and where those for many are rounded to bf16."""
+FEW, FEW_ROUNDED, ANY = 64, 12, sys.maxsize
+"""Rows whose step is sooner done by Panels: in fp32, and rounded; and where nothing else is sooner."""
 FEW_POSITIONS = 32
-"""The same of a source, which is read in bf16 but for attention."""
+"""The same of a source, at least."""
+
+
+def most_rows(*, rounds: bool) -> int:
+    """Rows that Panels are best for: not more where MKL multiplies in fp32, or oneDNN with AMX in bf16."""
+    if rounds:
+        return ANY if gains_without_tiles() and multiplies_pairs() else FEW_ROUNDED
+    return ANY if gains_in_fp32() else FEW
 
 
 def suits(model: Transformer) -> bool:
@@ -47,15 +56,15 @@ def suits(model: Transformer) -> bool:
 
 
 class CompiledForm(Form):
-    """For many rows, which stay in fp32; what products take and give is in `between`, but for those of the source. For
-    few rows all is in fp32 but the weights, where those for many are rounded, too."""
+    """Rows stay in fp32. What products take is in `between`, and what they give, unless they are Panels; but for those
+    of the source."""
 
     grain = GRAIN
 
     def __init__(self, model: Transformer, dtype: torch.dtype, *, few: bool = False) -> None:
         super().__init__(model, dtype, few=few, compiled=True)
         self.folds = False  # a single sentence is read as others are
-        self.between = torch.bfloat16 if self.rounds and not few else torch.float32
+        self.between = torch.bfloat16 if self.rounds else torch.float32
         self.joints = list(_joints(model.decoder, [self.between]))
         self.encoder_joints = list(_joints(model.encoder, [torch.float32, self.between]))
         layers = [*self.encoder, *self.decoder]
@@ -149,8 +158,8 @@ class CompiledForm(Form):
         )
 
 
-class FewRows(CompiledForm):
-    """For few rows: a step is one call."""
+class OneCall(CompiledForm):
+    """All products are by Panels, and a step is one call. Among however many rows, the bits of each are the same."""
 
     def __init__(self, model: Transformer, dtype: torch.dtype, *, few: bool = True) -> None:
         super().__init__(model, dtype, few=few)
@@ -174,7 +183,7 @@ class FewRows(CompiledForm):
         logits_RV = x_RD.new_empty(len(x_RD), project.matrix.outputs)
         memory = state.memory_keys_LBGKS, state.memory_values_LBGSK
         places = [ctypes.addressof(one) for one in (shape, self.all, project.matrix)]
-        run("step", torch.float32, *places, x_RD, *state.past_PLBGNK, *memory, logits_RV)
+        run("step", self.between, *places, x_RD, *state.past_PLBGNK, *memory, logits_RV)
         state.exact = self._exact(x_RD, state.only_U)
         return logits_RV
 

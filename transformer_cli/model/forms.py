@@ -4,8 +4,8 @@ It computes what transformer.py computes, without modules, dropout or gradients.
 
 In bf16 on a CPU, products of steps and of feed-forward networks are in bf16; of logits those that decide are computed
 once more in fp32 (`Steps.exact`). All else is in fp32: rows between products, attention, what attention makes of the
-source, on which all else depends, steps of few rows (whose weights compiled code rounds), and everything where the
-processor has no such products.
+source, on which all else depends, steps of few rows without compiled code, and everything where the processor has no
+such products.
 
 B batch, S source length, D d_model, H heads, G heads of keys and values, K d_head, L layers, V vocabulary, W places for
 beams, R rows (the beams of all sentences, or all positions), N cached keys, J heads of keys of all sentences (B * G), T

@@ -13,7 +13,7 @@ import torch
 from torch import Tensor
 
 from transformer_cli.model.compiled import code_to_keep
-from transformer_cli.model.compiled_steps import FEW, FEW_POSITIONS, FEW_ROUNDED, CompiledForm, FewRows, suits
+from transformer_cli.model.compiled_steps import ANY, FEW_POSITIONS, CompiledForm, OneCall, most_rows, suits
 from transformer_cli.model.forms import Form
 from transformer_cli.model.products import few_rows
 from transformer_cli.model.steps import Steps
@@ -47,9 +47,9 @@ class Prepared:
 
     def lay_out(self) -> None:
         """Now, what `start` and `step` would lay out when they need it."""
-        assert self.for_many is not None
         assert self.for_few is not None
-        assert self.few_rows
+        if self.few_rows < ANY:
+            assert self.for_many is not None
 
     @torch.no_grad()
     def start(self, source_BS: Tensor, source_lengths_B: Tensor, only_U: Tensor | None = None) -> Steps:
@@ -73,9 +73,10 @@ class Prepared:
 
     @cached_property
     def few_rows(self) -> int:
+        """Up to so many are few; where no form is faster for more, that is any number."""
         if not self.is_compiled:
             return few_rows()
-        return FEW_ROUNDED if self.for_few.rounds else FEW  # a single line needs no other form
+        return most_rows(rounds=self.for_few.rounds)
 
     @property
     def few_positions(self) -> int:
@@ -93,5 +94,5 @@ class Prepared:
     @cached_property
     def for_few(self) -> Form:
         if self.is_compiled:
-            return FewRows(self.model, self.model.dtype or self.model.output.weight.dtype)
+            return OneCall(self.model, self.model.dtype or self.model.output.weight.dtype)
         return Form(self.model, self.for_many.dtype, few=True) if self.for_many.only_for_many else self.for_many

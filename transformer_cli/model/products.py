@@ -115,31 +115,33 @@ _USUAL_ROWS = 64
 
 
 class Panels(Product):
-    """W^T in panels of some columns, which compiled code reads from one end to the other: in fp32, for few rows. Its
-    weights may be rounded to bf16: then there is half to read, which is what takes the time."""
+    """W^T in panels of some columns, which compiled code reads from one end to the other. Rounded to bf16, a column's
+    numbers lie in pairs, as an instruction multiplies them, and rows are rounded, too; what is made is in fp32, but for
+    what an activation makes, which another product reads."""
 
     def __init__(self, weight_OI: Tensor, bias_O: Tensor | None, *, rounded: bool) -> None:
         (n_outputs, n_inputs), width = weight_OI.shape, panel_width()
-        panels = weight_OI.new_zeros(-(-n_outputs // width) * width, n_inputs)
-        panels[:n_outputs] = weight_OI
-        self.panels = panels.view(-1, width, n_inputs).transpose(1, 2).contiguous()
+        at_once = 2 if rounded else 1
+        panels_OI = F.pad(weight_OI, (0, -n_inputs % at_once, 0, -n_outputs % width))
+        panels = panels_OI.view(-1, width, panels_OI.size(1) // at_once, at_once).transpose(1, 2)
+        self.dtype = torch.bfloat16 if rounded else torch.float32
+        self.panels = panels.to(self.dtype).contiguous()
         self.bias_O = None if bias_O is None else bias_O.contiguous()
-        if rounded:
-            self.panels = self.panels.bfloat16()
         places = self.panels.data_ptr(), None if self.bias_O is None else self.bias_O.data_ptr()
-        self.matrix = Matrix(*places, n_inputs, n_outputs, rounded)
+        self.matrix = Matrix(*places, n_inputs, n_outputs)
 
     def __call__(self, x_RI: Tensor) -> Tensor:
-        return self._made(x_RI, 0, None)
+        return self._made(x_RI, 0, None, torch.float32)
 
     def activated(self, x_RI: Tensor, activation: Activation, gate: Product | None = None) -> Tensor:
-        return self._made(x_RI, CODES[activation], gate)
+        return self._made(x_RI, CODES[activation], gate, self.dtype)
 
-    def _made(self, x_RI: Tensor, activation: int, gate: Product | None) -> Tensor:
+    def _made(self, x_RI: Tensor, activation: int, gate: Product | None, dtype: torch.dtype) -> Tensor:
         assert gate is None or isinstance(gate, Panels)
         matrices = [one and ctypes.addressof(one.matrix) for one in (self, gate)]
-        made_RO = x_RI.new_empty(len(x_RI), self.matrix.outputs)
-        run("product", x_RI.dtype, *matrices, activation, x_RI, made_RO, len(x_RI), get_num_threads())
+        made_RO = x_RI.new_empty(len(x_RI), self.matrix.outputs, dtype=dtype)
+        sizes = len(x_RI), dtype == torch.bfloat16, get_num_threads()
+        run("product", self.dtype, *matrices, activation, x_RI.to(self.dtype), made_RO, *sizes)
         return made_RO
 
     def onto(self, residual_RO: Tensor, x_RI: Tensor) -> Tensor:
@@ -151,7 +153,7 @@ class Matrix(ctypes.Structure):
 
     _fields_ = (
         *((name, ctypes.c_void_p) for name in ("panels", "bias")),
-        *((name, ctypes.c_int64) for name in ("inputs", "outputs", "is_rounded")),
+        *((name, ctypes.c_int64) for name in ("inputs", "outputs")),
     )
 
 
@@ -184,7 +186,7 @@ def product_of(
 ) -> Product:
     """The fastest of a linear layer, or of a table that is one. bias: where the layer itself has none. only: the
     outputs that are wanted, if not all. few: for few rows. rounds: to bf16, within it, whatever the dtype. compiled: by
-    code of ours, for few rows in fp32."""
+    code of ours, where it is for few rows."""
     own = getattr(layer, "bias", None)
     bias = bias if own is None else own
     weight, bias = layer.weight.detach(), None if bias is None else bias.detach()

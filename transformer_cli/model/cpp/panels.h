@@ -1,5 +1,6 @@
-// Linear layers of few rows: weights lie in panels, which a thread reads from one end to the other. products.py lays them
-// out. Whatever the rows and threads are, sums are in the same order.
+// Linear layers: weights lie in panels, which a thread reads from one end to the other. products.py lays them out. What
+// they multiply is in their precision, T; what is made, U, may be in another. Whatever the rows and threads are, sums are
+// in the same order.
 
 #pragma once
 
@@ -37,68 +38,75 @@ inline vec silu(vec x) {  // x / (1 + e^-x)
     for (int k = 0; k < PANEL && by == GELU; k++) x[k] = x[k] * 0.5f * (1 + std::erf(x[k] * 0.70710678f));
 }
 
-// W^T in panels of so many columns, filled up with zeros: (panels, inputs, PANEL).
+// W^T in panels of so many columns, filled up with zeros: (panels, inputs, PANEL), in bf16 (panels, inputs / 2, PANEL, 2).
 struct Matrix {
-    const void *panels;  // in bf16 where it is rounded
+    const uint32_t *panels;
     const float *bias;
-    int64_t inputs, outputs, is_rounded;
+    int64_t inputs, outputs;
 };
 
 // R rows of a panel. Whatever R is, sums are in the same order.
-template <int R, typename T>
-inline void multiply(const Matrix &by, const float *x, float *y, long panel, After after) {
-    const T *weights = (const T *)by.panels + panel * by.inputs * PANEL;
+template <int R, typename T, typename U>
+inline void multiply(const Matrix &by, const T *x, U *y, long panel, After after) {
+    const uint32_t *weights = by.panels + panel * ((by.inputs + AT_ONCE<T> - 1) / AT_ONCE<T>) * PANEL;
     vec sums[R][REGISTERS];
     for (auto &row : sums)
         for (vec &sum : row) sum = vec{};
-    for (long i = 0; i < by.inputs; i++, weights += PANEL)
+    auto add = [&](long i, int n) {
         for (int k = 0; k < REGISTERS; k++) {
-            const vec weight = load(weights + k * W);
-            for (int r = 0; r < R; r++) sums[r][k] += x[r * by.inputs + i] * weight;
+            const words weight = load_words(weights + k * W);
+            for (int r = 0; r < R; r++)
+                sums[r][k] = plus_product<T>(sums[r][k], words{} + word(x + r * by.inputs + i, n), weight);
         }
+        weights += PANEL;
+    };
+    long i = 0;
+    for (; i + AT_ONCE<T> <= by.inputs; i += AT_ONCE<T>) add(i, AT_ONCE<T>);
+    if (i < by.inputs) add(i, by.inputs - i);
     const long first = panel * PANEL, width = std::min<long>(PANEL, by.outputs - first);
     for (int r = 0; r < R; r++) {
-        float made[PANEL], *to = y + r * by.outputs + first;
+        float made[PANEL];
+        U *to = y + r * by.outputs + first;
         for (int k = 0; k < REGISTERS; k++) store(made + k * W, sums[r][k]);
         if (by.bias)
             for (long o = 0; o < width; o++) made[o] += by.bias[first + o];
         if (after.activation != NONE) activate(after.activation, made);
         if (after.gates)
-            for (long o = 0; o < width; o++) made[o] *= to[o];
-        std::copy_n(made, width, to);
+            for (long o = 0; o < width; o++) made[o] *= one(to + o);
+        if (width == PANEL)
+            for (int k = 0; k < PANEL; k += W) store(to + k, load(made + k));
+        else
+            for (long o = 0; o < width; o++) put(to + o, made[o]);
     }
 }
 
-template <typename T>
-void multiply(const Matrix &by, const float *x, float *y, long rows, long panel, After after) {
+template <typename T, typename U>
+void multiply(const Matrix &by, const T *x, U *y, long rows, long panel, After after) {
     switch (rows) {
-        case 1: return multiply<1, T>(by, x, y, panel, after);
-        case 2: return multiply<2, T>(by, x, y, panel, after);
-        case 3: return multiply<3, T>(by, x, y, panel, after);
-        case 4: return multiply<4, T>(by, x, y, panel, after);
-        case 5: return multiply<5, T>(by, x, y, panel, after);
-        default: return multiply<6, T>(by, x, y, panel, after);
+        case 1: return multiply<1>(by, x, y, panel, after);
+        case 2: return multiply<2>(by, x, y, panel, after);
+        case 3: return multiply<3>(by, x, y, panel, after);
+        case 4: return multiply<4>(by, x, y, panel, after);
+        case 5: return multiply<5>(by, x, y, panel, after);
+        default: return multiply<6>(by, x, y, panel, after);
     }
 }
 
 // A thread's part of x W^T + b, and of what is done to that.
-void multiply(const Matrix &by, const float *x, float *y, long rows, After after = {}) {
+template <typename T, typename U>
+void multiply(const Matrix &by, const T *x, U *y, long rows, After after = {}) {
     const long blocks = (rows + MOST - 1) / MOST;  // of about as many rows each
     const long units = (by.outputs + PANEL - 1) / PANEL * blocks, n = omp_get_num_threads(), me = omp_get_thread_num();
     for (long unit = units * me / n; unit < units * (me + 1) / n; unit++) {
         const long panel = unit / blocks, block = unit % blocks;
         const long row = rows * block / blocks, so_many = rows * (block + 1) / blocks - row;
-        const float *from = x + row * by.inputs;
-        float *to = y + row * by.outputs;
-        if (by.is_rounded)
-            multiply<uint16_t>(by, from, to, so_many, panel, after);
-        else
-            multiply<float>(by, from, to, so_many, panel, after);
+        multiply(by, x + row * by.inputs, y + row * by.outputs, so_many, panel, after);
     }
 }
 
 // The same of a product and its activation or, where there is a gate, of that of the gate times the product.
-void multiply(const Matrix &by, const Matrix *gate, Activation activation, const float *x, float *y, long rows) {
+template <typename T, typename U>
+void multiply(const Matrix &by, const Matrix *gate, Activation activation, const T *x, U *y, long rows) {
     multiply(by, x, y, rows, {gate ? NONE : activation});
     if (gate) multiply(*gate, x, y, rows, {activation, true});  // each thread what it has made itself
 }

@@ -5,6 +5,10 @@
 #include <cstdint>
 #include <cstring>
 
+#if defined(__AVX512BF16__)
+#include <immintrin.h>
+#endif
+
 namespace {
 
 #if defined(__AVX512F__)
@@ -37,6 +41,40 @@ inline void store(uint16_t *to, vec x) {  // to the nearest, of two the even one
     words rounded = (bits + 0x7fff + ((bits >> 16) & 1)) >> 16;
     halves half = __builtin_convertvector(x == x ? rounded : (bits >> 16) | 0x40, halves);
     std::memcpy(to, &half, sizeof half);
+}
+
+#if defined(__AVX512BF16__)
+constexpr bool MULTIPLIES_PAIRS = true;
+#else
+constexpr bool MULTIPLIES_PAIRS = false;
+#endif
+
+// What 32 bits hold: a number in fp32, or two in bf16.
+template <typename T>
+constexpr int AT_ONCE = sizeof(float) / sizeof(T);
+
+inline words load_words(const uint32_t *from) {
+    words x;
+    std::memcpy(&x, from, sizeof x);
+    return x;
+}
+
+template <typename T>
+inline uint32_t word(const T *from, int n = AT_ONCE<T>) {  // of n numbers
+    uint32_t x = 0;
+    std::memcpy(&x, from, n * sizeof(T));
+    return x;
+}
+
+// sum + a b in each lane; in bf16 with both products.
+template <typename T>
+inline vec plus_product(vec sum, words a, words b) {
+    if (sizeof(T) == sizeof(float)) return sum + (vec)a * (vec)b;
+#if defined(__AVX512BF16__)
+    return (vec)_mm512_dpbf16_ps((__m512)sum, (__m512bh)a, (__m512bh)b);
+#else
+    return sum + (vec)(a << 16) * (vec)(b << 16) + (vec)(a >> 16 << 16) * (vec)(b >> 16 << 16);
+#endif
 }
 
 inline float one(const float *from) { return *from; }

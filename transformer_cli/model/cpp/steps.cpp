@@ -1,4 +1,4 @@
-// A step of a search: all of it for few rows, and for many what is between its products. compiled_steps.py calls it.
+// A step of a search: all of it, or what is between its products. compiled_steps.py calls it.
 //
 // A row is a beam; sentences have `places` places for beams each, K features of a head. No row knows of another, and
 // the order of sums is the same wherever it stands: neither neighbours nor threads change a bit.
@@ -30,17 +30,23 @@ struct Step {
     long queries() const { return heads * sharing * features; }
 };
 
-inline float dot(const float *a, const float *b, int K) {
+// ahead: numbers from what is read here to what is read next, which is on its way meanwhile.
+inline float dot(const float *a, const float *b, int K, long ahead = 0) {
     vec total = vec{};
-    for (int x = 0; x < K; x += W) total += load(a + x) * load(b + x);
+    for (int x = 0; x < K; x += W) {
+        total += load(a + x) * load(b + x);
+        __builtin_prefetch(b + ahead + x);
+    }
     return sum(total);
 }
 
 // Scores of n keys become their weights; behind them there is room for a register.
 inline void softmax(float *scores, int n) {
-    float most = -INFINITY;
-    for (int j = 0; j < n; j++) most = std::max(most, scores[j]);
     for (int j = n; j % W; j++) scores[j] = -INFINITY;
+    vec highest = vec{} - INFINITY;
+    for (int j = 0; j < n; j += W) highest = load(scores + j) > highest ? load(scores + j) : highest;
+    float most = highest[0];
+    for (int i = 1; i < W; i++) most = std::max(most, highest[i]);
     vec total = vec{};
     for (int j = 0; j < n; j += W) {
         const vec e = exponential(load(scores + j) - most);
@@ -51,13 +57,29 @@ inline void softmax(float *scores, int n) {
     for (int j = 0; j < n; j += W) store(scores + j, load(scores + j) * share);
 }
 
-template <typename T>
-inline void average(T *to, const float *weights, const float *values, long step, const int32_t *which, int n, int K) {
-    for (int x = 0; x < K; x += W) {
-        vec total = vec{};
-        for (int j = 0; j < n; j++) total += weights[j] * load(values + (which ? which[j] : j) * step + x);
-        store(to + x, total);
+constexpr int TOTALS = 4;  // that do not wait for each other
+
+// Of some registers of each value.
+template <int REGISTERS, typename T>
+inline void average(T *to, const float *weights, const float *values, long step, const int32_t *which, int n,
+                    long ahead) {
+    vec totals[REGISTERS] = {};
+    for (int j = 0; j < n; j++) {
+        const float *from = values + (which ? which[j] : j) * step;
+        for (int i = 0; i < REGISTERS; i++) {
+            totals[i] += weights[j] * load(from + i * W);
+            __builtin_prefetch(from + ahead + i * W);
+        }
     }
+    for (int i = 0; i < REGISTERS; i++) store(to + i * W, totals[i]);
+}
+
+template <typename T>
+inline void average(T *to, const float *weights, const float *values, long step, const int32_t *which, int n, int K,
+                    long ahead = 0) {
+    int x = 0;
+    for (; x + TOTALS * W <= K; x += TOTALS * W) average<TOTALS>(to + x, weights, values + x, step, which, n, ahead);
+    for (; x < K; x += W) average<1>(to + x, weights, values + x, step, which, n, ahead);
 }
 
 struct Joint {
@@ -133,14 +155,14 @@ struct Room {
 };
 
 // A row's head of keys and values: they are written, (B, heads, room, K), and read by the beams whose past they are.
-template <typename T>
-void attend_past(const Step &at, const Norms &norms, long row, long head, const T *query_key_value, float *keys,
+template <typename M, typename T>
+void attend_past(const Step &at, const Norms &norms, long row, long head, const M *query_key_value, float *keys,
                  float *values, T *context, Room &room) {
     const int K = at.features;
     const long place = at.place(row), queries = at.queries();
-    const T *from = query_key_value + row * (queries + 2 * at.heads * K);
+    const M *from = query_key_value + row * (queries + 2 * at.heads * K);
     const long first = (place / at.places * at.heads + head) * at.room * K;
-    const long newest = first + (at.start + place % at.places) * K;
+    const long next = at.room * K, newest = first + (at.start + place % at.places) * K;
     room.see(at, row);
     const int n = room.n;
     prepare(from + queries + head * K, norms.key, at.waves, 1, keys + newest, K);
@@ -148,29 +170,35 @@ void attend_past(const Step &at, const Norms &norms, long row, long head, const 
     const float scale = 1 / std::sqrt((float)K);
     for (long mine = head * at.sharing; mine < (head + 1) * at.sharing; mine++) {
         prepare(from + mine * K, norms.query, at.waves, scale, room.query.data(), K);
-        for (int j = 0; j < n; j++) room.scores[j] = dot(room.query.data(), keys + first + (long)room.own[j] * K, K);
+        for (int j = 0; j < n; j++)
+            room.scores[j] = dot(room.query.data(), keys + first + (long)room.own[j] * K, K, next);
         softmax(room.scores.data(), n);
-        average(context + row * queries + mine * K, room.scores.data(), values + first, K, room.own.data(), n, K);
+        average(context + row * queries + mine * K, room.scores.data(), values + first, K, room.own.data(), n, K, next);
     }
 }
 
 // The same to keys (B, heads, K, source) and values (B, heads, source, K) of the source.
-template <typename T>
-void attend_source(const Step &at, const Norms &norms, long row, long head, const T *query, const float *keys,
+template <typename M, typename T>
+void attend_source(const Step &at, const Norms &norms, long row, long head, const M *query, const float *keys,
                    const float *values, T *context, Room &room) {
     const int K = at.features;
-    const long sentence = at.place(row) / at.places, first = (sentence * at.heads + head) * at.source * K;
+    const long next = at.source * K, sentence = at.place(row) / at.places, first = (sentence * at.heads + head) * next;
     const int n = at.lengths[sentence];
     const float scale = 1 / std::sqrt((float)K);
     for (long mine = head * at.sharing; mine < (head + 1) * at.sharing; mine++) {
         prepare(query + row * at.queries() + mine * K, norms.query, nullptr, scale, room.query.data(), K);
         for (int j = 0; j < n; j += W) {
-            vec total = vec{};
-            for (int x = 0; x < K; x++) total += room.query[x] * load(keys + first + (long)x * at.source + j);
-            store(room.scores.data() + j, total);
+            vec totals[TOTALS] = {};
+            for (int x = 0; x < K; x += TOTALS)
+                for (int i = 0; i < TOTALS; i++) {
+                    const float *from = keys + first + (long)(x + i) * at.source + j;
+                    totals[i] += room.query[x + i] * load(from);
+                    __builtin_prefetch(from + next);
+                }
+            store(room.scores.data() + j, (totals[0] + totals[1]) + (totals[2] + totals[3]));
         }
         softmax(room.scores.data(), n);
-        average(context + row * at.queries() + mine * K, room.scores.data(), values + first, K, nullptr, n, K);
+        average(context + row * at.queries() + mine * K, room.scores.data(), values + first, K, nullptr, n, K, next);
     }
 }
 
@@ -247,60 +275,61 @@ struct Layers {
     Joint last;
 };
 
-// All of a step. x becomes what logits are made of.
+// All of a step; T is what products read. x becomes what logits are made of.
+template <typename T>
 void step(const Step &at, const Layers &all, const Matrix &table, float *x, float *keys, float *values,
           const float *memory_keys, const float *memory_values, float *logits) {
     const long D = all.width, queries = at.queries(), units = at.rows * at.heads;
     const long cached = at.sentences * at.heads * at.room * at.features;
     const long remembered = at.sentences * at.heads * at.source * at.features;
-    std::vector<float> heads(at.rows * (queries + 2 * at.heads * at.features)), context(at.rows * queries);
-    std::vector<float> made(at.rows * D), inner(at.rows * all.inner);
+    std::vector<float> heads(at.rows * (queries + 2 * at.heads * at.features)), made(at.rows * D);
+    std::vector<T> context(at.rows * queries), inner(at.rows * all.inner), entered(at.rows * D);
 #pragma omp parallel num_threads(at.threads)
     {
         Room room(at);
-        std::vector<float> own(x, x + at.rows * D), entered(at.rows * D);  // each thread has all rows
         const float *more = nullptr;
         auto enter = [&](const Joint &by) {
+#pragma omp for schedule(static)
             for (long i = 0; i < at.rows; i++)
-                join(by, own.data() + i * D, more ? more + i * D : nullptr, entered.data() + i * D, D);
+                join(by, x + i * D, more ? more + i * D : nullptr, entered.data() + i * D, D);
             more = made.data();
         };
-        auto product = [&](const Matrix &by, const float *from, float *to) {
-            multiply(by, from, to, at.rows);
+        auto product = [&](const Matrix &by, const std::vector<T> &from, float *to) {
+            multiply(by, from.data(), to, at.rows);
 #pragma omp barrier
         };
         for (long l = 0; l < all.depth; l++) {
             const Layer &layer = all.layers[l];
             enter(layer.joints[0]);
-            product(layer.query_key_value, entered.data(), heads.data());
+            product(layer.query_key_value, entered, heads.data());
 #pragma omp for schedule(static)
             for (long unit = 0; unit < units; unit++)
                 attend_past(at, layer.past, unit / at.heads, unit % at.heads, heads.data(), keys + l * cached,
                             values + l * cached, context.data(), room);
-            product(layer.output, context.data(), made.data());
+            product(layer.output, context, made.data());
             enter(layer.joints[1]);
-            product(layer.query, entered.data(), heads.data());
+            product(layer.query, entered, heads.data());
 #pragma omp for schedule(static)
             for (long unit = 0; unit < units; unit++)
                 attend_source(at, layer.source, unit / at.heads, unit % at.heads, heads.data(),
                               memory_keys + l * remembered, memory_values + l * remembered, context.data(), room);
-            product(layer.cross_output, context.data(), made.data());
+            product(layer.cross_output, context, made.data());
             enter(layer.joints[2]);
             const Matrix *gate = layer.gate.panels ? &layer.gate : nullptr;
             multiply(layer.up, gate, all.activation, entered.data(), inner.data(), at.rows);
 #pragma omp barrier
-            product(layer.down, inner.data(), made.data());
+            product(layer.down, inner, made.data());
         }
         enter(all.last);
-        product(table, entered.data(), logits);
-#pragma omp single
-        std::copy(own.begin(), own.end(), x);
+        product(table, entered, logits);
     }
 }
 
 }  // namespace
 
 extern "C" int64_t panel_width() { return PANEL; }
+
+extern "C" int64_t multiplies_pairs() { return MULTIPLIES_PAIRS; }
 
 extern "C" void attend_within_fp32(const Step &at, const Norms &norms, float *query_key_value, float *context) {
     clear(at, context);
@@ -314,17 +343,6 @@ extern "C" void remember_fp32(const Step &at, const Norms &norms, const float *k
     each_head(at, at.sentences, [&](long sentence, long head, Room &room) {
         remember(at, norms, sentence, head, key_value, keys, values, length, room);
     });
-}
-
-extern "C" void product_fp32(const Matrix &by, const Matrix *gate, Activation activation, const float *x, float *y,
-                             int64_t rows, int threads) {
-#pragma omp parallel num_threads(threads)
-    multiply(by, gate, activation, x, y, rows);
-}
-
-extern "C" void step_fp32(const Step &at, const Layers &all, const Matrix &table, float *x, float *keys, float *values,
-                          const float *memory_keys, const float *memory_values, float *logits) {
-    step(at, all, table, x, keys, values, memory_keys, memory_values, logits);
 }
 
 #define FOR(T, NAME)                                                                                                   \
@@ -348,6 +366,19 @@ extern "C" void step_fp32(const Step &at, const Layers &all, const Matrix &table
             join_rows(by, x, (const uint16_t *)more, output, rows, width, threads);                                    \
         else                                                                                                           \
             join_rows(by, x, (const float *)more, output, rows, width, threads);                                       \
+    }                                                                                                                  \
+    extern "C" void product_##NAME(const Matrix &by, const Matrix *gate, Activation activation, const T *x, void *y,   \
+                                   int64_t rows, int rounds, int threads) {                                            \
+        _Pragma("omp parallel num_threads(threads)") {                                                                 \
+            if (rounds)                                                                                                \
+                multiply(by, gate, activation, x, (uint16_t *)y, rows);                                                \
+            else                                                                                                       \
+                multiply(by, gate, activation, x, (float *)y, rows);                                                   \
+        }                                                                                                              \
+    }                                                                                                                  \
+    extern "C" void step_##NAME(const Step &at, const Layers &all, const Matrix &table, float *x, float *keys,         \
+                                float *values, const float *memory_keys, const float *memory_values, float *logits) {  \
+        step<T>(at, all, table, x, keys, values, memory_keys, memory_values, logits);                                  \
     }
 
 FOR(float, fp32)
