@@ -22,7 +22,7 @@ from transformer_cli.model import compiled, matmul
 from transformer_cli.model.attention import ScaledDotProductAttention
 from transformer_cli.model.blocks import Dropout
 from transformer_cli.model.build import build_model
-from transformer_cli.model.compiled import NAMES, _Dropped, linear, normed, run, smoothed
+from transformer_cli.model.compiled import NAMES, _Dropped, linear, multiplied, normed, run, smoothed
 from transformer_cli.model.layout import Packed
 from transformer_cli.model.positions import PositionEncoding, Rotary, Waves, sinusoids
 from transformer_cli.model.spans import InPlace, Spans, suits
@@ -381,17 +381,19 @@ def test_norms_and_their_gradients_are_pytorchs(data: st.DataObject) -> None:
 @given(st.data())
 def test_linear_layers_and_their_gradients_are_pytorchs(data: st.DataObject) -> None:
     """Of any number of rows, wide or narrow, so that either side of a product is turned or none; by oneDNN, asked by
-    name, and without."""
+    name, and without, and by ours."""
     draw = data.draw
     torch.manual_seed(draw(st.integers(0, 99)))
     rows, dtype = draw(st.integers(1, 200)), draw(st.sampled_from([*NAMES]))
     by_onednn = draw(st.booleans()) and (dtype == torch.float32 or computes_bf16())
+    by_ours = draw(st.booleans()) and dtype == torch.bfloat16
     width, inputs = 16 * draw(st.integers(1, 12)), draw(st.one_of(st.integers(1, 40), st.integers(100, 300)))
     has_bias, rectified, learns = draw(st.booleans()), draw(st.booleans()), draw(st.booleans())
     x, grad, made = torch.randn(rows, inputs).to(dtype), torch.randn(rows, width).to(dtype), []
     weight, bias = (torch.randn(width, inputs) / inputs**0.5).to(dtype), torch.randn(width).to(dtype)
     with pytest.MonkeyPatch.context() as patch:
         patch.setattr(matmul, "by_onednn", lambda dtype: by_onednn)
+        patch.setattr(compiled, "by_pairs", lambda dtype: by_ours)
         for exact in (False, True):
             leaves = [t.detach().clone().to(torch.float64 if exact else t.dtype) for t in (x, weight, bias)]
             for leaf, learned in zip(leaves, (True, learns, learns), strict=True):
@@ -489,8 +491,10 @@ def test_threads_change_no_bit_of_the_others() -> None:
             logits = x.clone()
             losses = smoothed(logits, torch.arange(333) % 48, x[:, 0].contiguous(), 0.1)
             sums, place = torch.empty(48), torch.empty(333 * 48)
-            run("linear_back", x.dtype, x.clone(), None, None, sums, place, 333, 48, threads)
-            made.append([y.detach(), *(leaf.grad for leaf in leaves), logits, *losses, sums])
+            run("linear_back", x.dtype, x.clone(), None, None, sums, place, None, 333, 48, threads)
+            rounded = x.bfloat16()
+            products = [multiplied(rounded, rounded.t()), multiplied(rounded, rounded, by_rows=True)]
+            made.append([y.detach(), *(leaf.grad for leaf in leaves), logits, *losses, sums, *products])
     finally:
         torch.set_num_threads(before)
     assert all(torch.equal(one, other) for others in made[1:] for one, other in zip(made[0], others, strict=True))

@@ -18,6 +18,7 @@ from torch.autograd.function import FunctionCtx, once_differentiable
 from transformer_cli.compiler import Library, keeps, library
 from transformer_cli.model import matmul
 from transformer_cli.model.matmul import TURNED
+from transformer_cli.processor import gains_without_tiles
 
 GRAIN = 16
 """Numbers that a register has, at most: rows and heads are of a multiple of them."""
@@ -30,8 +31,9 @@ ARGUMENTS = {
     "norm": "X X X X f n n real flag threads",
     "norm_back": "X X f X X X X X f n n flag threads",
     "rotate": "x n x n f i n n n flag threads",
-    "linear_back": "X X X X f n n threads",
+    "linear_back": "X X X X f X n n threads",
     "turn": "X X n n threads",
+    "multiply": "X X X X f n n n flag flag threads",
     "smoothed": "X i f f f real n n threads",
     "add": "f X f n n flag threads",
     "adam": "i d n double double double double double double flag threads",
@@ -72,6 +74,7 @@ def code() -> Library:
                 if hasattr(loaded, f"{name}_{precision}"):
                     getattr(loaded, f"{name}_{precision}").argtypes = [C_TYPES[kind] for kind in kinds]
         loaded.panel_width.restype = loaded.multiplies_pairs.restype = ctypes.c_int64
+        loaded.product_room.argtypes, loaded.product_room.restype = [ctypes.c_int64], ctypes.c_int64
         for function in (loaded.attention_room, loaded.norm_room, loaded.linear_room):
             function.argtypes, function.restype = [ctypes.c_int64] * 2, ctypes.c_int64
     return found
@@ -151,6 +154,23 @@ def linear(x: Tensor, weight_OI: Tensor, bias_O: Tensor | None, *, rectified: bo
     """x W^T + b, (..., O), or max(0, that)."""
     made: Tensor = _Linear.apply(x, weight_OI, bias_O, rectified)
     return made
+
+
+@cache
+def by_pairs(dtype: torch.dtype) -> bool:
+    """Whether products of these numbers, there and back, are ours."""
+    return dtype == torch.bfloat16 and gains_without_tiles() and multiplies_pairs()
+
+
+def multiplied(
+    a_RI: Tensor, b: Tensor, bias_O: Tensor | None = None, *, by_rows: bool = False, rectified: bool = False
+) -> Tensor:
+    """a b + bias, (R, O), in bf16, or max(0, that). b: (I, O) or, by_rows, (O, I)."""
+    made_RO = a_RI.new_empty(len(a_RI), b.size(0 if by_rows else 1))
+    room = torch.empty(get_num_threads() * _loaded().product_room(a_RI.size(1)))
+    sizes = *a_RI.shape, made_RO.size(1), by_rows, rectified, get_num_threads()
+    run("multiply", a_RI.dtype, a_RI.contiguous(), b.contiguous(), bias_O, made_RO, room, *sizes)
+    return made_RO
 
 
 def smoothed(logits_RV: Tensor, targets_R: Tensor, even_R: Tensor, smoothing: float) -> tuple[Tensor, Tensor]:
@@ -270,7 +290,11 @@ class _Linear(torch.autograd.Function):
 
     @staticmethod
     def forward(ctx: FunctionCtx, x: Tensor, weight_OI: Tensor, bias_O: Tensor | None, rectified: bool) -> Tensor:
-        made = matmul.linear(x, weight_OI, bias_O, rectified=rectified)
+        if by_pairs(x.dtype):
+            made_NO = multiplied(x.reshape(-1, x.size(-1)), weight_OI, bias_O, by_rows=True, rectified=rectified)
+            made = made_NO.view(*x.shape[:-1], -1)
+        else:
+            made = matmul.linear(x, weight_OI, bias_O, rectified=rectified)
         ctx.save_for_backward(x, weight_OI, bias_O, made if rectified else None)  # type: ignore[arg-type]
         return made
 
@@ -283,10 +307,16 @@ class _Linear(torch.autograd.Function):
         grad_NO, x_NI = grads[0].reshape(-1, width).contiguous(), x.reshape(-1, inputs)
         rows = len(grad_NO)
         of_bias_O, place = grad_NO.new_empty(width), torch.empty(_loaded().linear_room(rows, width))
+        own = by_pairs(x.dtype)
+        turned_ON = grad_NO.new_empty(width, rows) if own and needs_weight else None
         # A gradient of max(0, x) is nobody else's: the next layer has made it.
-        run("linear_back", x.dtype, grad_NO, made, bias_O, of_bias_O, place, rows, width, get_num_threads())
-        of_x = matmul.input_gradient(grad_NO, weight_OI).view(x.shape) if needs_x else None
-        of_weight = _weight_gradient(grad_NO, x_NI) if needs_weight else None
+        tensors = grad_NO, made, bias_O, of_bias_O, place, turned_ON
+        run("linear_back", x.dtype, *tensors, rows, width, get_num_threads())
+        of_x = of_weight = None
+        if needs_x:
+            of_x = (multiplied if own else matmul.input_gradient)(grad_NO, weight_OI).view(x.shape)
+        if needs_weight:
+            of_weight = _weight_gradient(grad_NO, x_NI) if turned_ON is None else multiplied(turned_ON, x_NI)
         return of_x, of_weight, of_bias_O if needs_bias else None, None
 
 

@@ -39,27 +39,26 @@ inline void transpose(const uint16_t *from, long step, uint16_t *to, long width)
     }
 }
 
-// (rows, D) to (D, rows).
-void turn(const uint16_t *x, uint16_t *turned, long rows, long D, int threads) {
-#pragma omp parallel for schedule(dynamic) num_threads(threads)
-    for (long first = 0; first < rows; first += TOGETHER) {
-        const long n = std::min(TOGETHER, rows - first);
-        for (long d = 0; d < D; d += 16) {
-            const int width = std::min(16L, D - d);
-            uint16_t columns[16][TOGETHER];
-            long i = 0;
-            for (; width == 16 && i + 16 <= n; i += 16) transpose(x + (first + i) * D + d, D, columns[0] + i, TOGETHER);
-            for (; i < n; i++)
-                for (int c = 0; c < width; c++) columns[c][i] = x[(first + i) * D + d + c];
-            for (int c = 0; c < width; c++) std::memcpy(turned + (d + c) * rows + first, columns[c], n * sizeof(uint16_t));
-        }
+// Some of the rows of (rows, D) to their places in (D, rows).
+void turn(const uint16_t *x, uint16_t *turned, long first, long n, long rows, long D) {
+    for (long d = 0; d < D; d += 16) {
+        const int width = std::min(16L, D - d);
+        uint16_t columns[16][TOGETHER];
+        long i = 0;
+        for (; width == 16 && i + 16 <= n; i += 16) transpose(x + (first + i) * D + d, D, columns[0] + i, TOGETHER);
+        for (; i < n; i++)
+            for (int c = 0; c < width; c++) columns[c][i] = x[(first + i) * D + d + c];
+        for (int c = 0; c < width; c++) std::memcpy(turned + (d + c) * rows + first, columns[c], n * sizeof(uint16_t));
     }
 }
 
+void turn(const float *, float *, long, long, long, long) {}  // which nobody asks for
+
 // The sum of each column of a gradient, which becomes zero where outputs made by max(0, x) are, if there are such. oneDNN
-// makes these zero of NaN, too: a bias that is none is not hidden here.
+// makes these zero of NaN, too: a bias that is none is not hidden here. turned: (D, rows), if that is wanted.
 template <typename T>
-void linear_back(T *grad, const T *made, const T *bias, T *sums, float *room, long rows, long D, int threads) {
+void linear_back(T *grad, const T *made, const T *bias, T *sums, float *room, T *turned, long rows, long D,
+                 int threads) {
     const long blocks = (rows + TOGETHER - 1) / TOGETHER;
 #pragma omp parallel for schedule(dynamic) num_threads(threads)
     for (long block = 0; block < blocks; block++) {
@@ -74,6 +73,8 @@ void linear_back(T *grad, const T *made, const T *bias, T *sums, float *room, lo
                 }
                 store(total + d, load(total + d) + x);
             }
+        const long first = block * TOGETHER;
+        if (turned) turn(grad, turned, first, std::min(TOGETHER, rows - first), rows, D);
     }
     for (long d = 0; d < D; d += W) {
         vec total = vec{};
@@ -87,13 +88,15 @@ void linear_back(T *grad, const T *made, const T *bias, T *sums, float *room, lo
 extern "C" int64_t linear_room(int64_t rows, int64_t width) { return (rows + TOGETHER - 1) / TOGETHER * width; }
 
 extern "C" void turn_bf16(const uint16_t *x, uint16_t *turned, int64_t rows, int64_t width, int threads) {
-    turn(x, turned, rows, width, threads);
+#pragma omp parallel for schedule(dynamic) num_threads(threads)
+    for (long first = 0; first < rows; first += TOGETHER)
+        turn(x, turned, first, std::min(TOGETHER, rows - first), rows, width);
 }
 
 #define FOR(T, NAME)                                                                                                   \
-    extern "C" void linear_back_##NAME(T *grad, const T *made, const T *bias, T *sums, float *room, int64_t rows,      \
-                                       int64_t width, int threads) {                                                   \
-        linear_back(grad, made, bias, sums, room, rows, width, threads);                                               \
+    extern "C" void linear_back_##NAME(T *grad, const T *made, const T *bias, T *sums, float *room, T *turned,         \
+                                       int64_t rows, int64_t width, int threads) {                                     \
+        linear_back(grad, made, bias, sums, room, turned, rows, width, threads);                                       \
     }
 
 FOR(float, fp32)

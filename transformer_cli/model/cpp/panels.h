@@ -45,10 +45,17 @@ struct Matrix {
     int64_t inputs, outputs;
 };
 
-// R rows of a panel. Whatever R is, sums are in the same order.
+// One of them, of `width` outputs from `first` on.
+struct Panel {
+    const uint32_t *weights;
+    const float *bias;  // of its first output; none where there is none
+    long inputs, outputs, first, width;
+};
+
+// R rows. Whatever R is, sums are in the same order.
 template <int R, typename T, typename U>
-inline void multiply(const Matrix &by, const T *x, U *y, long panel, After after) {
-    const uint32_t *weights = by.panels + panel * ((by.inputs + AT_ONCE<T> - 1) / AT_ONCE<T>) * PANEL;
+inline void multiply(const Panel &by, const T *x, U *y, After after) {
+    const uint32_t *weights = by.weights;
     vec sums[R][REGISTERS];
     for (auto &row : sums)
         for (vec &sum : row) sum = vec{};
@@ -63,45 +70,59 @@ inline void multiply(const Matrix &by, const T *x, U *y, long panel, After after
     long i = 0;
     for (; i + AT_ONCE<T> <= by.inputs; i += AT_ONCE<T>) add(i, AT_ONCE<T>);
     if (i < by.inputs) add(i, by.inputs - i);
-    const long first = panel * PANEL, width = std::min<long>(PANEL, by.outputs - first);
     for (int r = 0; r < R; r++) {
         float made[PANEL];
-        U *to = y + r * by.outputs + first;
+        U *to = y + r * by.outputs + by.first;
         for (int k = 0; k < REGISTERS; k++) store(made + k * W, sums[r][k]);
         if (by.bias)
-            for (long o = 0; o < width; o++) made[o] += by.bias[first + o];
+            for (long o = 0; o < by.width; o++) made[o] += by.bias[o];
         if (after.activation != NONE) activate(after.activation, made);
         if (after.gates)
-            for (long o = 0; o < width; o++) made[o] *= one(to + o);
-        if (width == PANEL)
+            for (long o = 0; o < by.width; o++) made[o] *= one(to + o);
+        if (by.width == PANEL)
             for (int k = 0; k < PANEL; k += W) store(to + k, load(made + k));
         else
-            for (long o = 0; o < width; o++) put(to + o, made[o]);
+            for (long o = 0; o < by.width; o++) put(to + o, made[o]);
     }
 }
 
 template <typename T, typename U>
-void multiply(const Matrix &by, const T *x, U *y, long rows, long panel, After after) {
+void multiply(const Panel &by, const T *x, U *y, long rows, After after) {
     switch (rows) {
-        case 1: return multiply<1>(by, x, y, panel, after);
-        case 2: return multiply<2>(by, x, y, panel, after);
-        case 3: return multiply<3>(by, x, y, panel, after);
-        case 4: return multiply<4>(by, x, y, panel, after);
-        case 5: return multiply<5>(by, x, y, panel, after);
-        default: return multiply<6>(by, x, y, panel, after);
+        case 1: return multiply<1>(by, x, y, after);
+        case 2: return multiply<2>(by, x, y, after);
+        case 3: return multiply<3>(by, x, y, after);
+        case 4: return multiply<4>(by, x, y, after);
+        case 5: return multiply<5>(by, x, y, after);
+        default: return multiply<6>(by, x, y, after);
+    }
+}
+
+// A thread's part of a product with panels, of which panel(first output, how many) tells one after the other.
+template <typename T, typename U, typename Of>
+void multiply(long inputs, long outputs, const T *x, U *y, long rows, After after, Of panel_of) {
+    const long blocks = (rows + MOST - 1) / MOST;  // of about as many rows each
+    const long units = (outputs + PANEL - 1) / PANEL * blocks, n = omp_get_num_threads(), me = omp_get_thread_num();
+    Panel panel{nullptr, nullptr, inputs, outputs, -1, 0};
+    for (long unit = units * me / n; unit < units * (me + 1) / n; unit++) {
+        const long first = unit / blocks * PANEL, block = unit % blocks;
+        if (panel.first != first) {
+            panel.first = first, panel.width = std::min<long>(PANEL, outputs - first);
+            panel_of(panel);
+        }
+        const long row = rows * block / blocks, so_many = rows * (block + 1) / blocks - row;
+        multiply(panel, x + row * inputs, y + row * outputs, so_many, after);
     }
 }
 
 // A thread's part of x W^T + b, and of what is done to that.
 template <typename T, typename U>
 void multiply(const Matrix &by, const T *x, U *y, long rows, After after = {}) {
-    const long blocks = (rows + MOST - 1) / MOST;  // of about as many rows each
-    const long units = (by.outputs + PANEL - 1) / PANEL * blocks, n = omp_get_num_threads(), me = omp_get_thread_num();
-    for (long unit = units * me / n; unit < units * (me + 1) / n; unit++) {
-        const long panel = unit / blocks, block = unit % blocks;
-        const long row = rows * block / blocks, so_many = rows * (block + 1) / blocks - row;
-        multiply(by, x + row * by.inputs, y + row * by.outputs, so_many, panel, after);
-    }
+    const long steps = (by.inputs + AT_ONCE<T> - 1) / AT_ONCE<T>;
+    multiply(by.inputs, by.outputs, x, y, rows, after, [&](Panel &panel) {
+        panel.weights = by.panels + panel.first * steps;
+        panel.bias = by.bias ? by.bias + panel.first : nullptr;
+    });
 }
 
 // The same of a product and its activation or, where there is a gate, of that of the gate times the product.
