@@ -130,10 +130,11 @@ def test_no_bit_of_a_row_depends_on_others_or_on_threads(
     if in_bf16:
         model.compute_in(torch.bfloat16, training=False)
     few, before = compiled(model).for_few, torch.get_num_threads()
-    source = torch.randint(4, VOCAB, (n, 5), generator=torch.Generator().manual_seed(n))
+    numbers = torch.Generator().manual_seed(n)
+    source, lengths = torch.randint(4, VOCAB, (n, 21), generator=numbers), torch.randint(1, 22, (n,), generator=numbers)
 
     def stepped(rows: slice) -> Tensor:
-        state = few.start(source[rows], torch.full((len(source[rows]),), 5))
+        state = few.start(source[rows, : int(lengths[rows].max())], lengths[rows])
         return torch.stack([few.step(tokens[rows], state) for tokens in (source[:, 0], source[:, 1])], dim=1)
 
     try:
@@ -179,15 +180,16 @@ def test_panels_are_a_linear_layer(sizes: tuple[int, int, int], rounded: bool, h
         (True, {"gains_without_tiles": True, "multiplies_pairs": True}, ANY),
         (True, {"gains_without_tiles": False, "multiplies_pairs": True}, 12),
         (True, {"gains_without_tiles": True, "multiplies_pairs": False}, 12),
-        (False, {"gains_in_fp32": True}, ANY),
-        (False, {"gains_in_fp32": False}, 64),
+        (False, {"by_onednn": True, "panel_width": 64}, ANY),
+        (False, {"by_onednn": True, "panel_width": 32}, 64),
+        (False, {"by_onednn": False, "panel_width": 64}, 64),
     ],
 )
 def test_all_rows_are_few_where_nothing_else_multiplies_more_of_them_sooner(
-    rounds: bool, found: dict[str, bool], most: int, monkeypatch: pytest.MonkeyPatch
+    rounds: bool, found: dict[str, int], most: int, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    for name, is_so in found.items():
-        monkeypatch.setattr(compiled_steps, name, lambda is_so=is_so: is_so)
+    for name, told in found.items():
+        monkeypatch.setattr(compiled_steps, name, lambda *_, told=told: told)
     assert most_rows(rounds=rounds) == most
 
 
@@ -199,10 +201,13 @@ def test_no_form_is_laid_out_that_nothing_steps_by(few: int, forms_laid_out: set
 
 
 @pytest.mark.parametrize("activation", ["relu", "gelu", "silu", "swiglu", "geglu"])
-def test_what_is_no_number_stays_none(activation: Any) -> None:
+@pytest.mark.parametrize("in_bf16", [False, True])
+def test_what_is_no_number_stays_none(activation: Any, in_bf16: bool) -> None:
     model = built(ModelConfig(d_model=16, n_heads=1, d_ff=8, n_layers=1, activation=activation))
     with torch.no_grad():
         model.decoder.layers[0].feed_forward.up.weight[3, 3] = torch.nan
+    if in_bf16:
+        model.compute_in(torch.bfloat16, training=False)
     for few in (0, ANY):
         prepared = compiled(model, few)
         state = prepared.start(SOURCE[:1], LENGTHS[:1])

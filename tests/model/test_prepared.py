@@ -17,7 +17,7 @@ from torch import Tensor
 
 from transformer_cli import processor
 from transformer_cli.config.model import POSITIONS, ModelConfig
-from transformer_cli.model import matmul, products
+from transformer_cli.model import compiled, matmul, products
 from transformer_cli.model.build import build_model
 from transformer_cli.model.positions import PositionEncoding
 from transformer_cli.model.prepared import Prepared
@@ -92,6 +92,28 @@ def test_products_in_fp32_leave_mkl_where_it_leaves_half_of_a_processor_out_and_
         monkeypatch.setattr(module, "capabilities", lambda: capabilities)
     assert matmul.by_onednn.__wrapped__(torch.float32) is (gains and capabilities != {})
     assert (products.can_pack(torch.ones(2, 2)), products.few_rows()) == (gains, 1 if gains else 8)
+
+
+@pytest.mark.parametrize(
+    ("capabilities", "gains"),
+    [
+        ({}, False),
+        ({"avx512_bf16": True}, False),
+        ({"avx512_bf16": True, "amx_bf16": True, "cpu_name": "AMD EPYC"}, False),
+        ({"avx512_bf16": True, "amx_bf16": False, "cpu_name": "Intel Xeon"}, False),
+        ({"avx512_bf16": False, "amx_bf16": False, "cpu_name": "AMD EPYC"}, False),
+        ({"avx512_bf16": True, "amx_bf16": False, "cpu_name": "AMD EPYC"}, True),
+    ],
+)
+def test_products_in_bf16_are_ours_where_the_processor_has_no_tiles(
+    monkeypatch: pytest.MonkeyPatch, capabilities: dict[str, object], gains: bool
+) -> None:
+    monkeypatch.setattr(processor, "capabilities", lambda: capabilities)
+    assert processor.gains_without_tiles() is gains
+    for knows_how in (True, False):
+        monkeypatch.setattr(compiled, "multiplies_pairs", lambda knows_how=knows_how: knows_how)
+        assert compiled.by_pairs.__wrapped__(torch.bfloat16) is (gains and knows_how)
+        assert not compiled.by_pairs.__wrapped__(torch.float32)
 
 
 def test_older_versions_of_pytorch_do_not_tell_what_a_processor_is(monkeypatch: pytest.MonkeyPatch) -> None:

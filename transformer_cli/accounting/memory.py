@@ -122,7 +122,8 @@ def _held(name: str, parts: Iterable[tuple[int, Part]]) -> Item:
 def _prepared(count: Count, storage: Storage) -> Iterator[Item]:
     """What model/forms.py copies of an encoder-decoder's weights: matrices transposed or packed, the output's too,
     and what is cast on the way. On a CPU there is one more form, in fp32, for steps of few rows; in fp32 only where the
-    other one is laid out by oneDNN, so that elsewhere this is too much; compiled, one of them may be all there is."""
+    other one is laid out by oneDNN, so that elsewhere this is too much, as it is where that for few is compiled, and
+    rounded as the other is, or all there is."""
     if not (count.model.depths.encoder and count.model.depths.decoder):
         return
     laid_out = [_of_steps(part, count.model) for part in count.parts if _is_cast(part) or part.block == "unembedding"]

@@ -22,6 +22,8 @@ from transformer_cli.processor import gains_without_tiles
 
 GRAIN = 16
 """Numbers that a register has, at most: rows and heads are of a multiple of them."""
+MOST = 4096
+"""Rows of our products, and numbers in a sum: more would not stay in a core's cache."""
 NAMES = {torch.float32: "fp32", torch.bfloat16: "bf16"}
 
 ARGUMENTS = {
@@ -43,7 +45,7 @@ ARGUMENTS = {
     "attend_within": "s s X X",
     "remember": "s s X f f n",
     "join": "s f h X n n flag threads",
-    "step": "s s s f f f f f f",
+    "step": "s s s f f f f f f f",
     "product": "s s n X h n flag threads",
     "likeliest": "X i f f f i d i n n n n n n threads",
 }
@@ -162,13 +164,20 @@ def by_pairs(dtype: torch.dtype) -> bool:
     return dtype == torch.bfloat16 and gains_without_tiles() and multiplies_pairs()
 
 
+def _is_ours(dtype: torch.dtype, *sizes: int) -> bool:
+    return max(sizes) <= MOST and by_pairs(dtype)
+
+
 def multiplied(
     a_RI: Tensor, b: Tensor, bias_O: Tensor | None = None, *, by_rows: bool = False, rectified: bool = False
 ) -> Tensor:
     """a b + bias, (R, O), in bf16, or max(0, that). b: (I, O) or, by_rows, (O, I)."""
-    made_RO = a_RI.new_empty(len(a_RI), b.size(0 if by_rows else 1))
-    room = torch.empty(get_num_threads() * _loaded().product_room(a_RI.size(1)))
-    sizes = *a_RI.shape, made_RO.size(1), by_rows, rectified, get_num_threads()
+    n_inputs, n_outputs = b.shape[::-1] if by_rows else b.shape
+    assert n_inputs == a_RI.size(1)
+    assert bias_O is None or len(bias_O) == n_outputs
+    made_RO = a_RI.new_empty(len(a_RI), n_outputs)
+    room = torch.empty(get_num_threads() * _loaded().product_room(n_inputs))
+    sizes = *a_RI.shape, n_outputs, by_rows, rectified, get_num_threads()
     run("multiply", a_RI.dtype, a_RI.contiguous(), b.contiguous(), bias_O, made_RO, room, *sizes)
     return made_RO
 
@@ -290,9 +299,9 @@ class _Linear(torch.autograd.Function):
 
     @staticmethod
     def forward(ctx: FunctionCtx, x: Tensor, weight_OI: Tensor, bias_O: Tensor | None, rectified: bool) -> Tensor:
-        if by_pairs(x.dtype):
+        if _is_ours(x.dtype, *x.shape):
             made_NO = multiplied(x.reshape(-1, x.size(-1)), weight_OI, bias_O, by_rows=True, rectified=rectified)
-            made = made_NO.view(*x.shape[:-1], -1)
+            made = made_NO.view(*x.shape[:-1], len(weight_OI))
         else:
             made = matmul.linear(x, weight_OI, bias_O, rectified=rectified)
         ctx.save_for_backward(x, weight_OI, bias_O, made if rectified else None)  # type: ignore[arg-type]
@@ -307,14 +316,14 @@ class _Linear(torch.autograd.Function):
         grad_NO, x_NI = grads[0].reshape(-1, width).contiguous(), x.reshape(-1, inputs)
         rows = len(grad_NO)
         of_bias_O, place = grad_NO.new_empty(width), torch.empty(_loaded().linear_room(rows, width))
-        own = by_pairs(x.dtype)
-        turned_ON = grad_NO.new_empty(width, rows) if own and needs_weight else None
+        turned_ON = grad_NO.new_empty(width, rows) if needs_weight and _is_ours(x.dtype, rows) else None
         # A gradient of max(0, x) is nobody else's: the next layer has made it.
         tensors = grad_NO, made, bias_O, of_bias_O, place, turned_ON
         run("linear_back", x.dtype, *tensors, rows, width, get_num_threads())
         of_x = of_weight = None
         if needs_x:
-            of_x = (multiplied if own else matmul.input_gradient)(grad_NO, weight_OI).view(x.shape)
+            product = multiplied if _is_ours(x.dtype, rows, width) else matmul.input_gradient
+            of_x = product(grad_NO, weight_OI).view(x.shape)
         if needs_weight:
             of_weight = _weight_gradient(grad_NO, x_NI) if turned_ON is None else multiplied(turned_ON, x_NI)
         return of_x, of_weight, of_bias_O if needs_bias else None, None

@@ -17,16 +17,19 @@ from torch import Tensor, get_num_threads, nn
 
 from transformer_cli.model.attention import MultiHeadAttention
 from transformer_cli.model.blocks import LayerNorm, PreNorm, RMSNorm
-from transformer_cli.model.compiled import GRAIN, multiplies_pairs, run
+from transformer_cli.model.compiled import GRAIN, multiplies_pairs, panel_width, run
 from transformer_cli.model.forms import HALVES, CrossLayer, Form
+from transformer_cli.model.matmul import by_onednn
 from transformer_cli.model.positions import ROTATIONS, PositionEncoding, Rotary
 from transformer_cli.model.products import CODES, Matrix, Panels, Product
 from transformer_cli.model.steps import Steps
 from transformer_cli.model.transformer import Decoder, Encoder, Transformer
-from transformer_cli.processor import gains_in_fp32, gains_without_tiles
+from transformer_cli.processor import gains_without_tiles
 
 FEW, FEW_ROUNDED, ANY = 64, 12, sys.maxsize
 """Rows whose step is sooner done by Panels: in fp32, and rounded; and where nothing else is sooner."""
+WIDEST = 64
+"""Columns of a panel where it is made for AVX-512."""
 FEW_POSITIONS = 32
 """The same of a source, at least."""
 
@@ -35,7 +38,7 @@ def most_rows(*, rounds: bool) -> int:
     """Rows that Panels are best for: not more where MKL multiplies in fp32, or oneDNN with AMX in bf16."""
     if rounds:
         return ANY if gains_without_tiles() and multiplies_pairs() else FEW_ROUNDED
-    return ANY if gains_in_fp32() else FEW
+    return ANY if by_onednn(torch.float32) and panel_width() == WIDEST else FEW
 
 
 def suits(model: Transformer) -> bool:
@@ -56,8 +59,7 @@ def suits(model: Transformer) -> bool:
 
 
 class CompiledForm(Form):
-    """Rows stay in fp32. What products take is in `between`, and what they give, unless they are Panels; but for those
-    of the source."""
+    """Rows stay in fp32. Products of the decoder take `between`, and give it, unless they are Panels."""
 
     grain = GRAIN
 
@@ -161,8 +163,8 @@ class CompiledForm(Form):
 class OneCall(CompiledForm):
     """All products are by Panels, and a step is one call. Among however many rows, the bits of each are the same."""
 
-    def __init__(self, model: Transformer, dtype: torch.dtype, *, few: bool = True) -> None:
-        super().__init__(model, dtype, few=few)
+    def __init__(self, model: Transformer, dtype: torch.dtype) -> None:
+        super().__init__(model, dtype, few=True)
         layers = []
         for number, layer in enumerate(self.decoder):
             joints = [joint.at for joint in self.joints[3 * number : 3 * number + 3]]
@@ -173,8 +175,10 @@ class OneCall(CompiledForm):
         self.layers = (_Layer * len(layers))(*layers)
         inner = max(layer.up.outputs for layer in layers)
         activation = CODES[model.decoder.layers[0].feed_forward.activation]  # type: ignore[union-attr,index]
-        sizes = len(layers), model.config.d_model, inner, activation
-        self.all = _Layers(ctypes.addressof(self.layers), *sizes, self.joints[-1].at)
+        width, queries = model.config.d_model, self.n_heads * self.d_head
+        self.all = _Layers(ctypes.addressof(self.layers), len(layers), width, inner, activation, self.joints[-1].at)
+        heads = queries + 2 * self.n_groups * self.d_head
+        self.room = (heads + width) + (queries + inner + width)  # of a row, in the order of steps.cpp
 
     def step(self, tokens_R: Tensor, state: Steps) -> Tensor:
         x_RD, shape = self._begun(tokens_R, state)
@@ -183,7 +187,8 @@ class OneCall(CompiledForm):
         logits_RV = x_RD.new_empty(len(x_RD), project.matrix.outputs)
         memory = state.memory_keys_LBGKS, state.memory_values_LBGSK
         places = [ctypes.addressof(one) for one in (shape, self.all, project.matrix)]
-        run("step", self.between, *places, x_RD, *state.past_PLBGNK, *memory, logits_RV)
+        room = x_RD.new_empty(len(x_RD) * self.room)
+        run("step", self.between, *places, x_RD, *state.past_PLBGNK, *memory, logits_RV, room)
         state.exact = self._exact(x_RD, state.only_U)
         return logits_RV
 

@@ -123,7 +123,7 @@ class Panels(Product):
         (n_outputs, n_inputs), width = weight_OI.shape, panel_width()
         at_once = 2 if rounded else 1
         panels_OI = F.pad(weight_OI, (0, -n_inputs % at_once, 0, -n_outputs % width))
-        panels = panels_OI.view(-1, width, panels_OI.size(1) // at_once, at_once).transpose(1, 2)
+        panels = panels_OI.reshape(-1, width, panels_OI.size(1) // at_once, at_once).transpose(1, 2)
         self.dtype = torch.bfloat16 if rounded else torch.float32
         self.panels = panels.to(self.dtype).contiguous()
         self.bias_O = None if bias_O is None else bias_O.contiguous()
@@ -140,8 +140,8 @@ class Panels(Product):
         assert gate is None or isinstance(gate, Panels)
         matrices = [one and ctypes.addressof(one.matrix) for one in (self, gate)]
         made_RO = x_RI.new_empty(len(x_RI), self.matrix.outputs, dtype=dtype)
-        sizes = len(x_RI), dtype == torch.bfloat16, get_num_threads()
-        run("product", self.dtype, *matrices, activation, x_RI.to(self.dtype), made_RO, *sizes)
+        how = len(x_RI), dtype == torch.bfloat16, get_num_threads()
+        run("product", self.dtype, *matrices, activation, x_RI.to(self.dtype), made_RO, *how)
         return made_RO
 
     def onto(self, residual_RO: Tensor, x_RI: Tensor) -> Tensor:
@@ -149,7 +149,7 @@ class Panels(Product):
 
 
 class Matrix(ctypes.Structure):
-    """Matrix in steps.cpp."""
+    """Matrix in panels.h."""
 
     _fields_ = (
         *((name, ctypes.c_void_p) for name in ("panels", "bias")),
@@ -186,7 +186,7 @@ def product_of(
 ) -> Product:
     """The fastest of a linear layer, or of a table that is one. bias: where the layer itself has none. only: the
     outputs that are wanted, if not all. few: for few rows. rounds: to bf16, within it, whatever the dtype. compiled: by
-    code of ours, where it is for few rows."""
+    code of ours, where it is for few rows, which may be any number (compiled_steps.most_rows)."""
     own = getattr(layer, "bias", None)
     bias = bias if own is None else own
     weight, bias = layer.weight.detach(), None if bias is None else bias.detach()

@@ -52,10 +52,8 @@ void turn(const uint16_t *x, uint16_t *turned, long first, long n, long rows, lo
     }
 }
 
-void turn(const float *, float *, long, long, long, long) {}  // which nobody asks for
-
 // The sum of each column of a gradient, which becomes zero where outputs made by max(0, x) are, if there are such. oneDNN
-// makes these zero of NaN, too: a bias that is none is not hidden here. turned: (D, rows), if that is wanted.
+// makes these zero of NaN, too: a bias that is none is not hidden here. turned: (D, rows), if that is wanted, of bf16.
 template <typename T>
 void linear_back(T *grad, const T *made, const T *bias, T *sums, float *room, T *turned, long rows, long D,
                  int threads) {
@@ -74,7 +72,8 @@ void linear_back(T *grad, const T *made, const T *bias, T *sums, float *room, T 
                 store(total + d, load(total + d) + x);
             }
         const long first = block * TOGETHER;
-        if (turned) turn(grad, turned, first, std::min(TOGETHER, rows - first), rows, D);
+        if constexpr (sizeof(T) == sizeof(uint16_t))
+            if (turned) turn(grad, turned, first, std::min(TOGETHER, rows - first), rows, D);
     }
     for (long d = 0; d < D; d += W) {
         vec total = vec{};

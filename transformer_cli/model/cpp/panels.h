@@ -98,7 +98,7 @@ void multiply(const Panel &by, const T *x, U *y, long rows, After after) {
     }
 }
 
-// A thread's part of a product with panels, of which panel(first output, how many) tells one after the other.
+// A thread's part of a product. panel_of tells where a panel's weights and bias lie, one after the other.
 template <typename T, typename U, typename Of>
 void multiply(long inputs, long outputs, const T *x, U *y, long rows, After after, Of panel_of) {
     const long blocks = (rows + MOST - 1) / MOST;  // of about as many rows each

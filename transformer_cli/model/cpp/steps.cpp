@@ -60,18 +60,18 @@ inline void softmax(float *scores, int n) {
 constexpr int TOTALS = 4;  // that do not wait for each other
 
 // Of some registers of each value.
-template <int REGISTERS, typename T>
+template <int N, typename T>
 inline void average(T *to, const float *weights, const float *values, long step, const int32_t *which, int n,
                     long ahead) {
-    vec totals[REGISTERS] = {};
+    vec totals[N] = {};
     for (int j = 0; j < n; j++) {
         const float *from = values + (which ? which[j] : j) * step;
-        for (int i = 0; i < REGISTERS; i++) {
+        for (int i = 0; i < N; i++) {
             totals[i] += weights[j] * load(from + i * W);
             __builtin_prefetch(from + ahead + i * W);
         }
     }
-    for (int i = 0; i < REGISTERS; i++) store(to + i * W, totals[i]);
+    for (int i = 0; i < N; i++) store(to + i * W, totals[i]);
 }
 
 template <typename T>
@@ -275,50 +275,50 @@ struct Layers {
     Joint last;
 };
 
-// All of a step; T is what products read. x becomes what logits are made of.
+// All of a step; T is what products read. x becomes what logits are made of. room: for all that is made in between.
 template <typename T>
 void step(const Step &at, const Layers &all, const Matrix &table, float *x, float *keys, float *values,
-          const float *memory_keys, const float *memory_values, float *logits) {
+          const float *memory_keys, const float *memory_values, float *logits, float *room) {
     const long D = all.width, queries = at.queries(), units = at.rows * at.heads;
     const long cached = at.sentences * at.heads * at.room * at.features;
     const long remembered = at.sentences * at.heads * at.source * at.features;
-    std::vector<float> heads(at.rows * (queries + 2 * at.heads * at.features)), made(at.rows * D);
-    std::vector<T> context(at.rows * queries), inner(at.rows * all.inner), entered(at.rows * D);
+    float *heads = room, *made = heads + at.rows * (queries + 2 * at.heads * at.features);
+    T *context = (T *)(made + at.rows * D), *inner = context + at.rows * queries, *entered = inner + at.rows * all.inner;
 #pragma omp parallel num_threads(at.threads)
     {
-        Room room(at);
+        Room own(at);
         const float *more = nullptr;
         auto enter = [&](const Joint &by) {
 #pragma omp for schedule(static)
             for (long i = 0; i < at.rows; i++)
-                join(by, x + i * D, more ? more + i * D : nullptr, entered.data() + i * D, D);
-            more = made.data();
+                join(by, x + i * D, more ? more + i * D : nullptr, entered + i * D, D);
+            more = made;
         };
-        auto product = [&](const Matrix &by, const std::vector<T> &from, float *to) {
-            multiply(by, from.data(), to, at.rows);
+        auto product = [&](const Matrix &by, const T *from, float *to) {
+            multiply(by, from, to, at.rows);
 #pragma omp barrier
         };
         for (long l = 0; l < all.depth; l++) {
             const Layer &layer = all.layers[l];
             enter(layer.joints[0]);
-            product(layer.query_key_value, entered, heads.data());
+            product(layer.query_key_value, entered, heads);
 #pragma omp for schedule(static)
             for (long unit = 0; unit < units; unit++)
-                attend_past(at, layer.past, unit / at.heads, unit % at.heads, heads.data(), keys + l * cached,
-                            values + l * cached, context.data(), room);
-            product(layer.output, context, made.data());
+                attend_past(at, layer.past, unit / at.heads, unit % at.heads, heads, keys + l * cached,
+                            values + l * cached, context, own);
+            product(layer.output, context, made);
             enter(layer.joints[1]);
-            product(layer.query, entered, heads.data());
+            product(layer.query, entered, heads);
 #pragma omp for schedule(static)
             for (long unit = 0; unit < units; unit++)
-                attend_source(at, layer.source, unit / at.heads, unit % at.heads, heads.data(),
-                              memory_keys + l * remembered, memory_values + l * remembered, context.data(), room);
-            product(layer.cross_output, context, made.data());
+                attend_source(at, layer.source, unit / at.heads, unit % at.heads, heads, memory_keys + l * remembered,
+                              memory_values + l * remembered, context, own);
+            product(layer.cross_output, context, made);
             enter(layer.joints[2]);
             const Matrix *gate = layer.gate.panels ? &layer.gate : nullptr;
-            multiply(layer.up, gate, all.activation, entered.data(), inner.data(), at.rows);
+            multiply(layer.up, gate, all.activation, entered, inner, at.rows);
 #pragma omp barrier
-            product(layer.down, inner, made.data());
+            product(layer.down, inner, made);
         }
         enter(all.last);
         product(table, entered, logits);
@@ -377,8 +377,9 @@ extern "C" void remember_fp32(const Step &at, const Norms &norms, const float *k
         }                                                                                                              \
     }                                                                                                                  \
     extern "C" void step_##NAME(const Step &at, const Layers &all, const Matrix &table, float *x, float *keys,         \
-                                float *values, const float *memory_keys, const float *memory_values, float *logits) {  \
-        step<T>(at, all, table, x, keys, values, memory_keys, memory_values, logits);                                  \
+                                float *values, const float *memory_keys, const float *memory_values, float *logits,    \
+                                float *room) {                                                                         \
+        step<T>(at, all, table, x, keys, values, memory_keys, memory_values, logits, room);                            \
     }
 
 FOR(float, fp32)
