@@ -17,6 +17,8 @@ from torch import Tensor
 
 from transformer_cli.config.model import ModelConfig
 from transformer_cli.decoding import candidates
+from transformer_cli.decoding.beam import beam_search
+from transformer_cli.decoding.hypothesis import Hypothesis, LengthPenalty
 from transformer_cli.decoding.options import Symbols
 from transformer_cli.model import compiled_steps, forms, products
 from transformer_cli.model.build import build_model
@@ -145,6 +147,26 @@ def test_no_bit_of_a_row_depends_on_others_or_on_threads(
     finally:
         torch.set_num_threads(before)
     assert torch.equal(together, alone)
+
+
+@settings(max_examples=20)
+@given(config=suiting(), beam_size=st.integers(1, 4), in_bf16=st.booleans())
+def test_no_bit_of_a_score_depends_on_others(config: ModelConfig, beam_size: int, in_bf16: bool) -> None:
+    """Also where the others' slots have ended, or are more."""
+    model = built(config)
+    if in_bf16:
+        model.compute_in(torch.bfloat16, training=False)
+    prepared = compiled(model, ANY)
+    source = torch.randint(4, VOCAB, (6, 9), generator=torch.Generator().manual_seed(beam_size))
+    lengths, limits = torch.tensor([9, 3, 1, 7, 5, 2]), [8, 3, 1, 6, 12, 2]
+
+    def found(rows: slice) -> list[list[Hypothesis]]:
+        longest = int(lengths[rows].max())
+        how = {"symbols": Symbols(bos=1, eos=2, banned=(0, 1)), "beam_size": beam_size, "penalty": LengthPenalty(1.0)}
+        return beam_search(prepared, source[rows, :longest], lengths[rows], limits=limits[rows], **how)
+
+    together = found(slice(None))
+    assert together == [one for row in range(6) for one in found(slice(row, row + 1))]
 
 
 @settings(max_examples=60)

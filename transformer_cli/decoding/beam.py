@@ -48,7 +48,8 @@ def beam_search(
         logits_RV = stepper.step(tokens_R.to(source_BS.device), state)
         written = map(torch.from_numpy, (beams.prefixes_BWT, beams.rows_B, beams.taken_BW))
         forbidden_RV = forbidden(constraints, logits_RV, *written) if constraints else None
-        parents_BW = beams.extend(*likeliest(logits_RV, symbols, beams.width, forbidden_RV, made=made_of(state)))
+        # As many as ever: of rounded logits so many are computed again, whoever else has slots left.
+        parents_BW = beams.extend(*likeliest(logits_RV, symbols, beam_size, forbidden_RV, made=made_of(state)))
         if worth_removing(beams.done_B):
             stay = np.flatnonzero(~beams.done_B)
             beams.keep(stay)

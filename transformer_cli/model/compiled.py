@@ -299,8 +299,9 @@ class _Linear(torch.autograd.Function):
 
     @staticmethod
     def forward(ctx: FunctionCtx, x: Tensor, weight_OI: Tensor, bias_O: Tensor | None, rectified: bool) -> Tensor:
-        if _is_ours(x.dtype, *x.shape):
-            made_NO = multiplied(x.reshape(-1, x.size(-1)), weight_OI, bias_O, by_rows=True, rectified=rectified)
+        x_NI = x.reshape(-1, x.size(-1))
+        if _is_ours(x.dtype, *x_NI.shape):
+            made_NO = multiplied(x_NI, weight_OI, bias_O, by_rows=True, rectified=rectified)
             made = made_NO.view(*x.shape[:-1], len(weight_OI))
         else:
             made = matmul.linear(x, weight_OI, bias_O, rectified=rectified)
