@@ -206,6 +206,12 @@ def trained_run(shared: Callable[[str, Callable[[Path], None]], Path]) -> Path:
 
 
 @pytest.fixture(scope="session")
+def best(trained_run: Path) -> str:
+    """The name of its best checkpoint."""
+    return (trained_run / "best").read_text().strip()
+
+
+@pytest.fixture(scope="session")
 def two_ways(shared: Callable[[str, Callable[[Path], None]], Path]) -> Path:
     """The same of a run that learned PAIRS in both directions, and with two test sets, `own` and `few`."""
     tests = {"own": {"pairs": PAIRS}, "few": {"pairs": PAIRS[2:5]}}
@@ -223,7 +229,7 @@ def _train(folder: Path, changes: Mapping[str, object] | None = None) -> None:
         "model": {"d_model": 32, "n_heads": 2, "d_ff": 64, "n_layers": 1, "dropout": 0.0},
         "training": {
             **{"learning_rate": 0.01, "warmup_steps": 20, "max_steps": 150, "validate_every": 50},
-            "keep_last": 3,  # all validations are right, and the last one most surely: it is the best
+            "keep_last": 3,  # all validations are right; which one is the best is another thing on another processor
         },
         "precision": "fp32",
         "device": "cpu",

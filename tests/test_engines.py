@@ -93,7 +93,7 @@ def test_both_engines_say_the_same_in_json(run, capsys):
                 assert their[name] == pytest.approx(our.pop(name), abs=1e-4)
                 del their[name]
         assert theirs == ours
-    assert said[0][-1]["flags"] == ["looped", "unsure", "unseen"]
+    assert "unseen" in said[0][-1]["flags"]
 
 
 @pytest.mark.parametrize(

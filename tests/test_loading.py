@@ -66,7 +66,7 @@ def test_in_fp32_it_is_the_same_weights_though_training_deleted_the_checkpoint(
     assert all(one is other for one, other in shared), "they take the memory of one"
 
 
-def test_in_fp32_it_is_never_the_weights_of_a_run_that_took_its_place(trained_run: Path) -> None:
+def test_in_fp32_it_is_never_the_weights_of_a_run_that_took_its_place(trained_run: Path, best: str) -> None:
     """A GPU holds weights in bf16 alone, so they are read again: scores were silently those of the other run."""
     run = open_run(find_checkpoint(str(trained_run)))
     rounded = translator_of(run, settings_of(run, ["precision=bf16", "device=cpu"]))
@@ -75,5 +75,5 @@ def test_in_fp32_it_is_never_the_weights_of_a_run_that_took_its_place(trained_ru
     assert in_fp32(rounded, [run], settings).model.output.weight.dtype == torch.float32
     file = run.manifest.files[MODEL]
     was = run.manifest.model_copy(update={"files": {MODEL: file.model_copy(update={"sha256": "0" * 64})}})
-    with pytest.raises(ModelError, match="step-00000150 was replaced after it was opened"):
+    with pytest.raises(ModelError, match=f"{best} was replaced after it was opened"):
         in_fp32(rounded, [replace(run, manifest=was)], settings)

@@ -23,7 +23,7 @@ from prepare import SHAPES, SMALL, settings
 from torch import Tensor, nn
 
 from transformer_cli.config.source import load_config
-from transformer_cli.model import attention, blocks, layout, spans
+from transformer_cli.model import attention, blocks, layout, spans, transformer
 from transformer_cli.training import loop, objective, run
 
 REST = "everything else"
@@ -39,6 +39,7 @@ PARTS: list[tuple[Any, dict[str, str]]] = [
     (blocks.LayerNorm, {"forward": "norms"}),
     (blocks.RMSNorm, {"forward": "norms"}),
     (nn.Embedding, {"forward": "embeddings"}),
+    (transformer, {"embedded": "embeddings"}),
     (objective, {"cross_entropy": "loss, with its products"}),
 ]
 ENDLESS = ("training.max_steps=1000000", "training.validate_every=1000000")

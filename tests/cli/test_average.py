@@ -133,17 +133,17 @@ def test_the_step_and_standing_are_the_newest_parents_in_whatever_order_they_are
         (("tiny", "--best", "2", "--last", "2"), 2, "two choices"),
         (("tiny", "tiny", "--last", "2"), 2, "choose from one"),
         (("tiny", "tiny"), 2, "with -o"),
-        (("tiny", "--best", "3"), 4, "fewer than 3 checkpoints kept as best by validation: step-00000150"),
+        (("tiny", "--best", "3"), 4, "fewer than 3 checkpoints kept as best by validation: {best}"),
         (("tiny", "--last", "9"), 4, "training.keep_last=9"),
         (("tiny", "nowhere", "-o", "new"), 4, "nowhere does not exist"),
     ],
 )
 def test_what_is_no_mean_is_said(
-    trained_run: Path, arguments: tuple[str, ...], code: int, said: str, capfd: pytest.CaptureFixture[str]
+    trained_run: Path, best: str, arguments: tuple[str, ...], code: int, said: str, capfd: pytest.CaptureFixture[str]
 ) -> None:
     shutil.copytree(trained_run, "tiny")
     assert tx("average", *arguments) == code
-    assert said in capfd.readouterr().err
+    assert said.format(best=best) in capfd.readouterr().err
     assert sorted(path.name for path in Path().iterdir()) == ["tiny"]
 
 
@@ -164,23 +164,23 @@ def test_a_run_that_has_nothing_to_average_says_so(option: str, said: str, capfd
 @pytest.mark.parametrize(
     ("change", "said"),
     [
-        ({"tokenizer": "another"}, "other/checkpoints/step-00000150 was trained with another tokenizer"),
+        ({"tokenizer": "another"}, "other/checkpoints/{best} was trained with another tokenizer"),
         ({"model": {"norm_position": "post"}}, "model.norm_position: pre and post"),
         ({"data": {"source_eos": False}}, "data.source_eos: True and False"),
     ],
 )
 def test_what_does_not_fit_together_is_refused_by_name(
-    trained_run: Path, change: dict[str, object], said: str, capfd: pytest.CaptureFixture[str]
+    trained_run: Path, best: str, change: dict[str, object], said: str, capfd: pytest.CaptureFixture[str]
 ) -> None:
     for name in ("tiny", "other"):
         shutil.copytree(trained_run, name)
-    path = Path("other/checkpoints/step-00000150/manifest.json")
+    path = Path(f"other/checkpoints/{best}/manifest.json")
     manifest = unsealed(path.read_bytes())
     for key, value in change.items():
         manifest[key] = manifest[key] | value if isinstance(value, dict) else value
     path.write_bytes(sealed(manifest))
     assert tx("average", "tiny", "other", "-o", "new") == 4
-    assert said in capfd.readouterr().err
+    assert said.format(best=best) in capfd.readouterr().err
     assert not Path("new").exists()
 
 

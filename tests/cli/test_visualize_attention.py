@@ -236,11 +236,12 @@ def test_bad_utf8_in_a_pipe_names_the_byte(warm, here):
     [
         ("tokenizer/spm.model", "", "", "is damaged: its content is not what was saved there"),
         ("config.yaml", "n_heads: 2", "n_heads: 4", "config.yaml is not what"),
-        ("checkpoints/step-00000150/manifest.json", "step", "stop", "is damaged"),
+        ("checkpoints/{best}/manifest.json", "step", "stop", "is damaged"),
     ],
 )
-def test_a_damaged_or_contradicting_run_has_code_4(here, trained_run, capfd, path, old, new, message):
+def test_a_damaged_or_contradicting_run_has_code_4(here, trained_run, best, capfd, path, old, new, message):
     shutil.copytree(trained_run, "copy")
+    path = path.format(best=best)
     data = (Path("copy") / path).read_bytes()
     (Path("copy") / path).write_bytes(data.replace(old.encode(), new.encode()) if old else data + b"x")
     assert tx(SOURCE, "-m", "copy") == 4

@@ -18,13 +18,14 @@ from hypothesis import strategies as st
 from torch import Tensor
 
 from transformer_cli.config.model import POSITIONS, ModelConfig, Stack
-from transformer_cli.model import compiled, matmul
+from transformer_cli.model import compiled, compiled_products, matmul, transformer
 from transformer_cli.model.attention import ScaledDotProductAttention
 from transformer_cli.model.blocks import Dropout
 from transformer_cli.model.build import build_model
-from transformer_cli.model.compiled import NAMES, _Dropped, linear, multiplied, normed, run, smoothed
+from transformer_cli.model.compiled import NAMES, _Dropped, normed, run, smoothed
+from transformer_cli.model.compiled_products import learned, linear, multiplied
 from transformer_cli.model.layout import Packed
-from transformer_cli.model.positions import PositionEncoding, Rotary, Waves, sinusoids
+from transformer_cli.model.positions import Learned, PositionEncoding, Rotary, SinusoidalTable, Waves, sinusoids
 from transformer_cli.model.spans import InPlace, Spans, suits
 from transformer_cli.processor import computes_bf16
 
@@ -264,6 +265,65 @@ class OwnScores(PositionEncoding):
         return torch.zeros(2, len(queries_T), len(keys_S))
 
 
+class OwnSums(PositionEncoding):
+    def add(self, x_BTD: Tensor, *, offset: int = 0) -> Tensor:
+        return x_BTD * torch.arange(1, x_BTD.size(1) + 1)[:, None]
+
+
+class Clamped(Learned):
+    """With as many vectors as a short sentence has positions."""
+
+    def add(self, x_BTD: Tensor, *, offset: int = 0) -> Tensor:
+        return x_BTD + self.table.weight[torch.arange(x_BTD.size(1)).clamp(max=2)]
+
+
+class WithGaps(PositionEncoding):
+    def vectors(self, end: int, *, like: Tensor) -> Tensor:
+        return torch.arange(end, dtype=torch.bfloat16)[:, None].expand(-1, like.size(-1))
+
+
+@pytest.mark.parametrize("kind", [OwnSums, Clamped, WithGaps, Learned, SinusoidalTable, Rotary])
+@pytest.mark.parametrize("learns", [True, False])
+def test_positions_of_any_kind_are_added_as_without(
+    kind: type[PositionEncoding], learns: bool, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    torch.manual_seed(4)
+    config = ModelConfig(d_model=32, n_heads=2, d_ff=16, n_layers=1, max_positions=3 if kind is Clamped else 9)
+    monkeypatch.setattr(type(POSITIONS), "load", lambda self, name: kind)
+    model, made = build_model(config, source_vocab=V, target_vocab=V).eval(), []
+    lengths, ids_BT = torch.tensor([9, 4]), torch.randint(4, V, (2, 9))
+    with torch.set_grad_enabled(learns):
+        for by_compiler in (False, True):
+            if by_compiler:
+                model.use_compiled()
+            layouts = [model.layout(lengths, CPU) for _ in range(2)]
+            made.append(model.packed(ids_BT, ids_BT, *layouts)[: layouts[0].n_real])
+    assert type(layouts[0]) is InPlace
+    torch.testing.assert_close(made[1], made[0], rtol=1e-4, atol=1e-5)
+
+
+@needs_compiler
+def test_a_model_learns_the_same_whoever_multiplies(monkeypatch: pytest.MonkeyPatch) -> None:
+    """In bf16, on any processor; ours has hardly any padding."""
+    torch.manual_seed(6)
+    config = ModelConfig(d_model=32, n_heads=2, d_ff=64, n_layers=2, dropout=0.0, activation="gelu")
+    model = build_model(config, source_vocab=V, target_vocab=V).train().compute_in(torch.bfloat16, training=True)
+    lengths, ids_BT, made, rows = torch.tensor([9, 4, 30]), torch.randint(4, V, (3, 30)), [], []
+    for by_ours in (False, True):
+        for module in (compiled_products, transformer):
+            monkeypatch.setattr(module, "by_pairs", lambda dtype, by_ours=by_ours: by_ours)
+        model.use_compiled()
+        source, target = (model.layout(lengths, CPU) for _ in range(2))
+        model.zero_grad()
+        hidden = model.packed(ids_BT, ids_BT, source, target)[: target.n_real]
+        hidden.float().pow(2).sum().backward()
+        made.append([hidden.detach(), *(p.grad.clone() for p in model.parameters())])
+        rows.append(source.n_rows)
+    assert rows == [80, 48]
+    for one, other in zip(*made, strict=True):
+        assert (one - other).float().norm() <= 0.03 * other.float().norm()
+
+
 @pytest.mark.parametrize("kind", [OwnTurns, OwnScores])
 def test_it_is_for_heads_that_fill_registers_and_positions_that_it_knows(
     kind: type[PositionEncoding], monkeypatch: pytest.MonkeyPatch
@@ -393,8 +453,8 @@ def test_linear_layers_and_their_gradients_are_pytorchs(data: st.DataObject) -> 
     weight, bias = (torch.randn(width, inputs) / inputs**0.5).to(dtype), torch.randn(width).to(dtype)
     with pytest.MonkeyPatch.context() as patch:
         patch.setattr(matmul, "by_onednn", lambda dtype: by_onednn)
-        patch.setattr(compiled, "by_pairs", lambda dtype: by_ours)
-        patch.setattr(compiled, "MOST", draw(st.sampled_from([0, 100, 999])))
+        patch.setattr(compiled_products, "by_pairs", lambda dtype: by_ours)
+        patch.setattr(compiled_products, "MOST", draw(st.sampled_from([0, 100, 999])))
         for exact in (False, True):
             leaves = [t.detach().clone().to(torch.float64 if exact else t.dtype) for t in (x, weight, bias)]
             for leaf, learned in zip(leaves, (True, learns, learns), strict=True):
@@ -422,7 +482,7 @@ OURS = pytest.mark.parametrize(
 def test_a_linear_layer_reads_rows_with_gaps(
     width: int, inputs: int, dtype: torch.dtype, by_ours: bool, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    monkeypatch.setattr(compiled, "by_pairs", lambda dtype: by_ours)
+    monkeypatch.setattr(compiled_products, "by_pairs", lambda dtype: by_ours)
     wide, weight = torch.randn(9, 2 * inputs).to(dtype), torch.randn(width, inputs).to(dtype)
     made = []
     for x in (wide[:, ::2], wide[:, ::2].contiguous()):
@@ -440,7 +500,7 @@ def test_a_rectified_layer_hides_nothing_that_is_not_finite(
     place: int, dtype: torch.dtype, by_ours: bool, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     """oneDNN makes 0 of what is no number: then a gradient tells it."""
-    monkeypatch.setattr(compiled, "by_pairs", lambda dtype: by_ours)
+    monkeypatch.setattr(compiled_products, "by_pairs", lambda dtype: by_ours)
     leaves = [torch.randn(shape).to(dtype) for shape in ((9, 64), (16, 64), (16,))]
     leaves[place].view(-1)[5] = torch.nan
     for leaf in leaves:
@@ -454,9 +514,9 @@ def test_without_products_in_bf16_in_onednn_a_linear_layer_is_computed_all_the_s
     """As where the processor has AVX2 alone, which is slow, but a run that was told so learns."""
     program = """if True:
         import torch
-        from transformer_cli.model import compiled
-        compiled.by_pairs = lambda dtype: False
-        linear = compiled.linear
+        from transformer_cli.model import compiled_products
+        compiled_products.by_pairs = lambda dtype: False
+        linear = compiled_products.linear
         leaves = [torch.randn(size).bfloat16().requires_grad_() for size in ((9, 64), (16, 64), (16,))]
         for rectified in (False, True):
             y = linear(*leaves, rectified=rectified)
@@ -508,6 +568,7 @@ def test_threads_change_no_bit_of_the_others() -> None:
             run("linear_back", x.dtype, x.clone(), None, None, sums, place, None, 333, 48, threads)
             rounded = x.bfloat16()
             products = [multiplied(rounded, rounded.t()), multiplied(rounded, rounded, by_rows=True)]
+            products.append(learned(rounded.t(), rounded))
             made.append([y.detach(), *(leaf.grad for leaf in leaves), logits, *losses, sums, *products])
     finally:
         torch.set_num_threads(before)

@@ -17,7 +17,7 @@ from torch import Tensor
 
 from transformer_cli import processor
 from transformer_cli.config.model import POSITIONS, ModelConfig
-from transformer_cli.model import compiled, matmul, products
+from transformer_cli.model import compiled_products, matmul, products
 from transformer_cli.model.build import build_model
 from transformer_cli.model.positions import PositionEncoding
 from transformer_cli.model.prepared import Prepared
@@ -111,9 +111,9 @@ def test_products_in_bf16_are_ours_where_the_processor_has_no_tiles(
     monkeypatch.setattr(processor, "capabilities", lambda: capabilities)
     assert processor.gains_without_tiles() is gains
     for knows_how in (True, False):
-        monkeypatch.setattr(compiled, "multiplies_pairs", lambda knows_how=knows_how: knows_how)
-        assert compiled.by_pairs.__wrapped__(torch.bfloat16) is (gains and knows_how)
-        assert not compiled.by_pairs.__wrapped__(torch.float32)
+        monkeypatch.setattr(compiled_products, "multiplies_pairs", lambda knows_how=knows_how: knows_how)
+        assert compiled_products.by_pairs.__wrapped__(torch.bfloat16) is (gains and knows_how)
+        assert not compiled_products.by_pairs.__wrapped__(torch.float32)
 
 
 def test_older_versions_of_pytorch_do_not_tell_what_a_processor_is(monkeypatch: pytest.MonkeyPatch) -> None:

@@ -16,6 +16,7 @@ from torch.utils.flop_counter import FlopCounterMode
 
 from transformer_cli.config.model import ModelConfig
 from transformer_cli.data.loader import collate, divided
+from transformer_cli.model import compiled_products
 from transformer_cli.model.build import build_model
 from transformer_cli.tokenizer import PAD
 from transformer_cli.training import loss as loss_module
@@ -65,7 +66,7 @@ def test_compiled_value_and_gradients_are_torchs(data: st.DataObject) -> None:
     n, d, vocab = draw(st.integers(1, 40)), draw(st.integers(1, 40)), draw(st.integers(2, 70))
     dtype, smoothing = draw(st.sampled_from([torch.float32, torch.bfloat16])), draw(st.sampled_from([0.0, 0.1, 0.4]))
     biased, is_table, learns = draw(st.booleans()), draw(st.booleans()), draw(st.booleans())
-    scale = draw(st.sampled_from([0.1, 1.0, 10.0]))
+    scale, by_ours = draw(st.sampled_from([0.1, 1.0, 10.0])), draw(st.booleans())
     hidden, weight = torch.randn(n, d).to(dtype), (scale * torch.randn(vocab, d) / d**0.5).to(dtype)
     bias, targets = torch.randn(vocab).to(dtype) if biased else None, torch.randint(0, vocab, (n,))
     made = []
@@ -76,6 +77,7 @@ def test_compiled_value_and_gradients_are_torchs(data: st.DataObject) -> None:
         states, matrix = hidden.to(kind).requires_grad_(), weight.to(held).requires_grad_(learns)
         own = None if bias is None else bias.to(held).requires_grad_(learns)
         with pytest.MonkeyPatch.context() as patch:
+            patch.setattr(compiled_products, "by_pairs", lambda kind: by_ours and kind == torch.bfloat16)
             patch.setattr(loss_module, "PIECE_ELEMENTS", draw(st.sampled_from([1, 10**6])) if compiled else 10**6)
             total = cross_entropy(
                 states, matrix, targets, bias_V=own, smoothing=smoothing, is_table=is_table, compiled=compiled

@@ -1,7 +1,7 @@
 """What a model computes by the C++ in cpp/, where that can be compiled for this processor.
 
 N packed tokens, or candidates of a row, H heads, K d_head, P positions, X twice d_head, R rows of logits, V vocabulary,
-U ids that are wanted, D features, I inputs and O outputs of a linear layer
+U ids that are wanted, D features
 """
 
 from __future__ import annotations
@@ -16,26 +16,24 @@ from torch import Tensor, get_num_threads
 from torch.autograd.function import FunctionCtx, once_differentiable
 
 from transformer_cli.compiler import Library, keeps, library
-from transformer_cli.model import matmul
-from transformer_cli.model.matmul import TURNED
-from transformer_cli.processor import gains_without_tiles
 
 GRAIN = 16
 """Numbers that a register has, at most: rows and heads are of a multiple of them."""
-MOST = 4096
-"""Rows of our products, and numbers in a sum: more would not stay in a core's cache."""
 NAMES = {torch.float32: "fp32", torch.bfloat16: "bf16"}
 
 ARGUMENTS = {
     "forward": "s x x x X X f",
     "backward": "s x x x X X f x x x",
     "drop": "X X X n seed share real threads",
+    "embed": "f i f i X real n n threads",
+    "embed_back": "X i f real n n n threads",
     "norm": "X X X X f n n real flag threads",
     "norm_back": "X X f X X X X X f n n flag threads",
     "rotate": "x n x n f i n n n flag threads",
     "linear_back": "X X X X f X n n threads",
     "turn": "X X n n threads",
-    "multiply": "X X X X f n n n flag flag threads",
+    "multiply": "X X X f f X f n n n flag flag threads",
+    "learn": "X X f f f n n n flag threads",
     "smoothed": "X i f f f real n n threads",
     "add": "f X f n n flag threads",
     "adam": "i d n double double double double double double flag threads",
@@ -76,8 +74,7 @@ def code() -> Library:
                 if hasattr(loaded, f"{name}_{precision}"):
                     getattr(loaded, f"{name}_{precision}").argtypes = [C_TYPES[kind] for kind in kinds]
         loaded.panel_width.restype = loaded.multiplies_pairs.restype = ctypes.c_int64
-        loaded.product_room.argtypes, loaded.product_room.restype = [ctypes.c_int64], ctypes.c_int64
-        for function in (loaded.attention_room, loaded.norm_room, loaded.linear_room):
+        for function in (loaded.attention_room, loaded.norm_room, loaded.linear_room, loaded.product_room):
             function.argtypes, function.restype = [ctypes.c_int64] * 2, ctypes.c_int64
     return found
 
@@ -100,30 +97,39 @@ def run(name: str, dtype: torch.dtype, *arguments: Any) -> None:
             places.append(x.data_ptr())
         else:
             places.append(x)
-    getattr(_loaded(), f"{name}_{NAMES[dtype]}")(*places)
+    getattr(loaded(), f"{name}_{NAMES[dtype]}")(*places)
 
 
 def attention_room(longest: int, d_head: int) -> int:
     """How many numbers in fp32 a thread of attention works in. longest: keys of a sentence."""
-    return _loaded().attention_room(longest, d_head)
+    return loaded().attention_room(longest, d_head)
 
 
 @cache
 def panel_width() -> int:
     """Columns of a panel, as products of our own read weights."""
-    return int(_loaded().panel_width())
+    return int(loaded().panel_width())
 
 
 @cache
 def multiplies_pairs() -> bool:
     """Whether they have an instruction that multiplies in bf16."""
-    return bool(_loaded().multiplies_pairs())
+    return bool(loaded().multiplies_pairs())
 
 
 def dropped(x: Tensor, residual: Tensor | None, *, share: int) -> Tensor:
     """x without a share of its elements, in 2^-16, at random, and the others scaled; and a residual added."""
     seed = torch.empty((), dtype=torch.int64).random_(-(2**63), None)
     return _Dropped.apply(x, residual, int(seed) % 2**64, share)
+
+
+def embedded(
+    table_VD: Tensor, ids_N: Tensor, places_PD: Tensor | None, positions_N: Tensor, *, scale: float, dtype: torch.dtype
+) -> Tensor:
+    """The vector of each id, (N, D), times a scale and, if there are such, with that of its position. Padding, which is
+    id 0, learns nothing."""
+    made: Tensor = _Embedded.apply(table_VD, ids_N, places_PD, positions_N, scale, dtype)
+    return made
 
 
 def normed(
@@ -150,36 +156,6 @@ def rotate(x_NHK: Tensor, into_NHK: Tensor, waves_PX: Tensor, positions_N: Tenso
     places = x_NHK, steps[0], into_NHK, steps[1], waves_PX, positions_N
     run("rotate", x_NHK.dtype, *places, rows, heads, width, back, get_num_threads())
     return into_NHK
-
-
-def linear(x: Tensor, weight_OI: Tensor, bias_O: Tensor | None, *, rectified: bool) -> Tensor:
-    """x W^T + b, (..., O), or max(0, that)."""
-    made: Tensor = _Linear.apply(x, weight_OI, bias_O, rectified)
-    return made
-
-
-@cache
-def by_pairs(dtype: torch.dtype) -> bool:
-    """Whether products of these numbers, there and back, are ours."""
-    return dtype == torch.bfloat16 and gains_without_tiles() and multiplies_pairs()
-
-
-def _is_ours(dtype: torch.dtype, *sizes: int) -> bool:
-    return max(sizes) <= MOST and by_pairs(dtype)
-
-
-def multiplied(
-    a_RI: Tensor, b: Tensor, bias_O: Tensor | None = None, *, by_rows: bool = False, rectified: bool = False
-) -> Tensor:
-    """a b + bias, (R, O), in bf16, or max(0, that). b: (I, O) or, by_rows, (O, I)."""
-    n_inputs, n_outputs = b.shape[::-1] if by_rows else b.shape
-    assert n_inputs == a_RI.size(1)
-    assert bias_O is None or len(bias_O) == n_outputs
-    made_RO = a_RI.new_empty(len(a_RI), n_outputs)
-    room = torch.empty(get_num_threads() * _loaded().product_room(n_inputs))
-    sizes = *a_RI.shape, n_outputs, by_rows, rectified, get_num_threads()
-    run("multiply", a_RI.dtype, a_RI.contiguous(), b.contiguous(), bias_O, made_RO, room, *sizes)
-    return made_RO
 
 
 def smoothed(logits_RV: Tensor, targets_R: Tensor, even_R: Tensor, smoothing: float) -> tuple[Tensor, Tensor]:
@@ -222,10 +198,43 @@ def summed(total: Tensor | None, x: Tensor, *, less: Tensor | None = None) -> Te
     return made
 
 
-def _loaded() -> ctypes.CDLL:
+def loaded() -> ctypes.CDLL:
+    """What is there: only where `code` has found it."""
     loaded = code().loaded
     assert loaded is not None
     return loaded
+
+
+class _Embedded(torch.autograd.Function):
+    @staticmethod
+    def forward(
+        ctx: FunctionCtx,
+        table_VD: Tensor,
+        ids_N: Tensor,
+        places_PD: Tensor | None,
+        positions_N: Tensor,
+        scale: float,
+        dtype: torch.dtype,
+    ) -> Tensor:
+        vocabulary, width = table_VD.shape
+        assert width % GRAIN == 0
+        assert len(ids_N) == len(positions_N)
+        assert 0 <= int(ids_N.min()) <= int(ids_N.max()) < vocabulary
+        assert places_PD is None or 0 <= int(positions_N.min()) <= int(positions_N.max()) < len(places_PD)
+        made_ND = torch.empty(len(ids_N), width, dtype=dtype)
+        sizes = scale, *made_ND.shape, get_num_threads()
+        run("embed", dtype, table_VD, ids_N, places_PD, positions_N, made_ND, *sizes)
+        ctx.read = ids_N, vocabulary, scale  # type: ignore[attr-defined]
+        return made_ND
+
+    @staticmethod
+    @once_differentiable
+    def backward(ctx: FunctionCtx, *grads: Tensor) -> tuple[Tensor | None, ...]:
+        (ids_N, vocabulary, scale), grad_ND = ctx.read, grads[0].contiguous()  # type: ignore[attr-defined]
+        rows, width = grad_ND.shape
+        of_table_VD = torch.empty(vocabulary, width)
+        run("embed_back", grad_ND.dtype, grad_ND, ids_N, of_table_VD, scale, rows, width, vocabulary, get_num_threads())
+        return of_table_VD, None, None, None, None, None
 
 
 class _Dropped(torch.autograd.Function):
@@ -275,7 +284,7 @@ class _Norm(torch.autograd.Function):
             return beside, None, None, None, None
         rows, width = moments.size(0), weight_D.numel()
         of_x, of_weight_D, of_bias_D = (torch.empty_like(like) for like in (x, weight_D, weight_D))
-        place = torch.empty(_loaded().norm_room(rows, width))
+        place = torch.empty(loaded().norm_room(rows, width))
         tensors = (x, weight_D, moments, grad, beside, of_x, of_weight_D, of_bias_D, place)
         run("norm_back", x.dtype, *tensors, rows, width, ctx.centred, get_num_threads())  # type: ignore[attr-defined]
         return of_x, of_weight_D, None if bias_D is None else of_bias_D, None, None
@@ -292,57 +301,3 @@ class _Rotated(torch.autograd.Function):
     def backward(ctx: FunctionCtx, *grads: Tensor) -> tuple[Tensor, None, None]:
         grad_NHK = grads[0].contiguous()
         return rotate(grad_NHK, torch.empty_like(grad_NHK), *ctx.places, back=True), None, None  # type: ignore[attr-defined]
-
-
-class _Linear(torch.autograd.Function):
-    """In the pass that sums the gradient of the bias, that of outputs is rectified, too."""
-
-    @staticmethod
-    def forward(ctx: FunctionCtx, x: Tensor, weight_OI: Tensor, bias_O: Tensor | None, rectified: bool) -> Tensor:
-        x_NI = x.reshape(-1, x.size(-1))
-        if _is_ours(x.dtype, *x_NI.shape):
-            made_NO = multiplied(x_NI, weight_OI, bias_O, by_rows=True, rectified=rectified)
-            made = made_NO.view(*x.shape[:-1], len(weight_OI))
-        else:
-            made = matmul.linear(x, weight_OI, bias_O, rectified=rectified)
-        ctx.save_for_backward(x, weight_OI, bias_O, made if rectified else None)  # type: ignore[arg-type]
-        return made
-
-    @staticmethod
-    @once_differentiable
-    def backward(ctx: FunctionCtx, *grads: Tensor) -> tuple[Tensor | None, ...]:
-        x, weight_OI, bias_O, made = ctx.saved_tensors  # type: ignore[attr-defined]
-        needs_x, needs_weight, needs_bias, _ = ctx.needs_input_grad  # type: ignore[attr-defined]
-        width, inputs = weight_OI.shape
-        grad_NO, x_NI = grads[0].reshape(-1, width).contiguous(), x.reshape(-1, inputs)
-        rows = len(grad_NO)
-        of_bias_O, place = grad_NO.new_empty(width), torch.empty(_loaded().linear_room(rows, width))
-        turned_ON = grad_NO.new_empty(width, rows) if needs_weight and _is_ours(x.dtype, rows) else None
-        # A gradient of max(0, x) is nobody else's: the next layer has made it.
-        tensors = grad_NO, made, bias_O, of_bias_O, place, turned_ON
-        run("linear_back", x.dtype, *tensors, rows, width, get_num_threads())
-        of_x = of_weight = None
-        if needs_x:
-            product = multiplied if _is_ours(x.dtype, rows, width) else matmul.input_gradient
-            of_x = product(grad_NO, weight_OI).view(x.shape)
-        if needs_weight:
-            of_weight = _weight_gradient(grad_NO, x_NI) if turned_ON is None else multiplied(turned_ON, x_NI)
-        return of_x, of_weight, of_bias_O if needs_bias else None, None
-
-
-def _weight_gradient(grad_NO: Tensor, x_NI: Tensor) -> Tensor:
-    """grad^T x, (O, I). In bf16 a product reads rows far faster than columns: where one side is narrow enough for that
-    to pay, it is turned first."""
-    (_, width), (_, inputs) = grad_NO.shape, x_NI.shape
-    if x_NI.dtype == torch.bfloat16 and inputs >= TURNED * width:
-        return _turned(grad_NO) @ x_NI
-    if x_NI.dtype == torch.bfloat16 and width >= TURNED * inputs:
-        return _turned(_turned(x_NI) @ grad_NO)
-    return matmul.weight_gradient(grad_NO, x_NI)
-
-
-def _turned(x: Tensor) -> Tensor:
-    """(R, C) to (C, R)."""
-    turned = x.new_empty(x.size(1), x.size(0))
-    run("turn", x.dtype, x.contiguous(), turned, *x.shape, get_num_threads())
-    return turned

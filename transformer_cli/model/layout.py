@@ -60,17 +60,25 @@ class Packed(Layout):
     exactly zero; `heads` and `merge` rely on that.
     """
 
+    has_kernels = True
+    """Whether there is one for each shape of attention."""
+
     def __init__(self, lengths_B: Tensor, device: torch.device) -> None:
         """lengths_B: real tokens of each sentence, on the CPU."""
         self.device = device
         self.n_real = int(lengths_B.sum())
-        self.n_rows = _one_of_few(self.n_real + 1)
+        self.n_rows = self.rows(self.n_real + 1)
         self.length = -(-max(int(lengths_B.max()), 1) // 16) * 16
         n = lengths_B.numel()
-        self.lengths_B = pad(lengths_B, (0, _one_of_eight(n) - n if device.type == "cpu" else 0))
+        self.lengths_B = pad(lengths_B, (0, _one_of_eight(n) - n if device.type == "cpu" and self.has_kernels else 0))
         """As attention sees them: of the sentences, and of the empty ones behind them."""
         self._places: dict[int, _Places] = {}
         self._maps: dict[tuple[int, ...], tuple[Tensor, Tensor]] = {}
+
+    @staticmethod
+    def rows(n: int) -> int:
+        """N, where there are n with the first of padding."""
+        return _one_of_few(n)
 
     def pack(self, x_BTX: Tensor) -> Tensor:
         """The rows of sentences, behind one another."""

@@ -17,7 +17,7 @@ from transformer_cli.model.compiled import rotated
 
 
 class PositionEncoding(nn.Module):
-    """No positions; the base of the others, each of which replaces `add`, `rotate` or `relate`. One per stack.
+    """No positions; the base of the others, which replace `vectors`, `rotate` or `relate`, or `add`. One per stack.
 
     A run is opened without drawing numbers: what is no parameter is computed when it is used, never in `__init__`.
     """
@@ -28,7 +28,12 @@ class PositionEncoding(nn.Module):
 
     def add(self, x_BTD: Tensor, *, offset: int = 0) -> Tensor:
         """Embeddings with their positions; offset is the number of positions that came before."""
-        return x_BTD
+        vectors_TD = self.vectors(offset + x_BTD.size(1), like=x_BTD)
+        return x_BTD if vectors_TD is None else x_BTD + vectors_TD[offset:]
+
+    def vectors(self, end: int, *, like: Tensor) -> Tensor | None:
+        """What is added to embeddings at the positions before `end`, (T, D), if anything is."""
+        return None
 
     def rotate(self, x_BHTK: Tensor, *, offset: int = 0) -> Tensor:
         """Queries or keys of self-attention, turned by their positions."""
@@ -71,9 +76,8 @@ class Sinusoidal(PositionEncoding):
         super().__init__(config, stack)
         self.waves = Waves(config.d_model)
 
-    def add(self, x_BTD: Tensor, *, offset: int = 0) -> Tensor:
-        start = self.first + offset
-        return x_BTD + self.waves.rows(start, start + x_BTD.size(1), like=x_BTD)
+    def vectors(self, end: int, *, like: Tensor) -> Tensor:
+        return self.waves.rows(self.first, self.first + end, like=like)
 
 
 class SinusoidalHalves(Sinusoidal):
@@ -97,12 +101,10 @@ class Table(PositionEncoding):
         rows = torch.empty(config.max_positions_of(stack), config.d_model)
         self.table = nn.Embedding.from_pretrained(rows, freeze=not self.is_trained)
 
-    def add(self, x_BTD: Tensor, *, offset: int = 0) -> Tensor:
-        start = self.first + offset
-        end = start + x_BTD.size(1)
-        if end > self.table.num_embeddings:
+    def vectors(self, end: int, *, like: Tensor) -> Tensor:
+        if (end := self.first + end) > self.table.num_embeddings:
             raise IndexError(f"position {end} of a table of {self.table.num_embeddings} positions")
-        return x_BTD + self.table.weight[start:end]
+        return self.table.weight[self.first : end]
 
 
 class Learned(Table):

@@ -1,7 +1,7 @@
 """Attention to sentences that lie behind one another, by cpp/attention.cpp: nothing is moved or padded.
 
-N packed tokens, of queries, M of keys, B sentences, H heads, G heads of keys and values, K d_head, L longest sentence
-as masks have it, X any features
+N packed tokens, of queries, M of keys, B sentences, H heads, G heads of keys and values, K d_head, T longest sentence,
+or more, L the same as masks have it, X any features
 """
 
 from __future__ import annotations
@@ -14,10 +14,10 @@ from functools import cached_property
 import torch
 from torch import Tensor, get_num_threads
 from torch.autograd.function import FunctionCtx, once_differentiable
-from torch.nn.functional import pad
 
 from transformer_cli.config.model import POSITIONS, ModelConfig
 from transformer_cli.model.compiled import GRAIN, attention_room, run
+from transformer_cli.model.compiled_products import MOST
 from transformer_cli.model.layout import Packed
 from transformer_cli.model.positions import ROTATIONS, PositionEncoding
 
@@ -33,6 +33,8 @@ def suits(config: ModelConfig) -> bool:
 class InPlace(Packed):
     """Heads are only looked at: (N, count, K)."""
 
+    has_kernels = False
+
     def heads(self, x_NX: Tensor, counts: Sequence[int], d_head: int) -> Sequence[Tensor]:
         return _Parts.apply(x_NX, list(counts), d_head)
 
@@ -44,16 +46,36 @@ class InPlace(Packed):
     def merge(self, x_NHK: Tensor) -> Tensor:
         return x_NHK.flatten(1)
 
+    def ids(self, ids_BT: Tensor) -> Tensor:
+        assert ids_BT.size(1) <= self.length
+        ids_N = ids_BT.new_zeros(self.n_rows)
+        ids_N[: self.n_real] = ids_BT[self._real_BT[: len(ids_BT), : ids_BT.size(1)]]
+        return ids_N
+
     @cached_property
     def positions_N(self) -> Tensor:
         """Of each token in its sentence; 0 behind the last one."""
-        places = [torch.arange(n) for n in self.lengths_B.tolist()]
-        return pad(torch.cat(places), (0, self.n_rows - self.n_real))
+        positions_N = torch.zeros(self.n_rows, dtype=torch.int64)
+        positions_N[: self.n_real] = torch.arange(self.length).expand_as(self._real_BT)[self._real_BT]
+        return positions_N
+
+    @cached_property
+    def _real_BT(self) -> Tensor:
+        """Where there is a token; T: the longest sentence, or more."""
+        return torch.arange(self.length) < self.lengths_B[:, None]
 
     @cached_property
     def starts(self) -> Tensor:
         """Of each sentence, and the end of the last: (B + 1,)."""
         return torch.cat([torch.zeros(1, dtype=torch.int64), self.lengths_B.cumsum(0)])
+
+
+class Dense(InPlace):
+    """The same with hardly any padding, where all products are our own, for which no kernel is made."""
+
+    @staticmethod
+    def rows(n: int) -> int:
+        return -(-n // GRAIN) * GRAIN if n <= MOST else InPlace.rows(n)
 
 
 @dataclass(frozen=True)

@@ -20,10 +20,11 @@ from transformer_cli.config.model import ModelConfig
 from transformer_cli.model import masks
 from transformer_cli.model.attention import CrossAttention, ScaledDotProductAttention, SelfAttention
 from transformer_cli.model.blocks import NORMS, RESIDUALS, Dropout, LayerNorm, Linear, RMSNorm, feed_forward
-from transformer_cli.model.compiled import GRAIN, linear
+from transformer_cli.model.compiled import GRAIN, embedded
+from transformer_cli.model.compiled_products import by_pairs, linear
 from transformer_cli.model.layout import Layout, Packed, PackedWhole, Rows
 from transformer_cli.model.positions import PositionEncoding, positions_for
-from transformer_cli.model.spans import Hiding, InPlace, Spans, suits
+from transformer_cli.model.spans import Dense, Hiding, InPlace, Spans, suits
 
 
 class Model(nn.Module):
@@ -45,11 +46,9 @@ class Model(nn.Module):
                 module.fused = fused
 
     def use_compiled(self) -> None:
-        """Let dropout, norms, linear layers, attention to packed tokens and the loss be those of cpp/, as far as it
-        suits the model: one that learns, on a CPU, in a precision that the code has."""
+        """Let embeddings, dropout, norms, linear layers, attention to packed tokens and the loss be those of cpp/, as
+        far as it suits the model: one that learns, on a CPU, in a precision that the code has."""
         self.compiled = True
-        if suits(self.config):
-            self.layout = InPlace
         d_model = self.config.d_model
         for module in self.modules():
             if isinstance(module, Dropout):
@@ -58,6 +57,10 @@ class Model(nn.Module):
                 module.compiled = module.normalized_shape == (d_model,) and d_model % GRAIN == 0
             elif isinstance(module, Linear) and module.out_features % GRAIN == 0:
                 module.product = linear
+        if suits(self.config):
+            products = {module.product for module in self.modules() if isinstance(module, Linear)}
+            is_ours = self.dtype is not None and by_pairs(self.dtype) and products == {linear}
+            self.layout = Dense if is_ours else InPlace
 
     def compute_in(self, dtype: torch.dtype, *, training: bool) -> Self:
         """Let activations and products have this dtype. Weights stay as they are for an optimiser, and on a CPU for
@@ -72,8 +75,26 @@ class Model(nn.Module):
     def _embed(
         self, embedding: Embedding, positions: PositionEncoding, ids_BT: Tensor, layout: Packed | None = None
     ) -> Tensor:
+        if isinstance(layout, InPlace):
+            x_ND = self._embed_in_place(embedding, positions, ids_BT, layout)
+            if x_ND is not None:
+                return self.dropout(x_ND)
         x_BTD = self._cast(positions.add(embedding(ids_BT)))
         return self.dropout(x_BTD if layout is None else layout.pack(x_BTD))
+
+    def _embed_in_place(
+        self, embedding: Embedding, positions: PositionEncoding, ids_BT: Tensor, layout: InPlace
+    ) -> Tensor | None:
+        """The same by compiled code, unless positions are more than vectors that are added, or learned."""
+        is_learned = any(parameter.requires_grad for parameter in positions.parameters())
+        if is_learned or type(positions).add is not PositionEncoding.add or self.config.d_model % GRAIN:
+            return None
+        table_VD = embedding.table.weight
+        places_TD = positions.vectors(ids_BT.size(1), like=table_VD)
+        places_TD = None if places_TD is None else places_TD.float().contiguous()
+        dtype = table_VD.dtype if self.dtype is None else self.dtype
+        ids_N = layout.ids(ids_BT)
+        return embedded(table_VD, ids_N, places_TD, layout.positions_N, scale=embedding.scale, dtype=dtype)
 
     def _cast(self, x: Tensor) -> Tensor:
         return x if self.dtype is None else x.to(self.dtype)

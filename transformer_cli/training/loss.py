@@ -15,6 +15,7 @@ from torch import Tensor
 from torch.autograd.function import FunctionCtx, once_differentiable
 
 from transformer_cli.model.compiled import smoothed, summed
+from transformer_cli.model.compiled_products import is_ours, learned, multiplied, turned
 from transformer_cli.model.matmul import input_gradient, linear, weight_gradient
 from transformer_cli.tokenizer import PAD
 
@@ -128,7 +129,11 @@ class _LinearCrossEntropy(torch.autograd.Function):
         shift = max(0.0, math.log(n_vocab / MOST_SUMMED)) if narrow else None if is_on_cpu else 0.0
         down = max(1.0, min(n_rows, hidden_ND.size(0)) / MOST_ROWS) if narrow else 1.0
 
+        by_ours = compiled and is_ours(hidden_ND.dtype, min(n_rows, len(hidden_ND)))
+
         def logits(hidden_RD: Tensor) -> Tensor:
+            if by_ours:
+                return multiplied(hidden_RD, weight, bias, by_rows=True)
             return linear(hidden_RD, weight, bias)
 
         for start in range(0, hidden_ND.size(0), n_rows):
@@ -148,19 +153,29 @@ class _LinearCrossEntropy(torch.autograd.Function):
             if grad_hidden_ND is None:
                 continue
             real_R1 = (targets_R1 != PAD).to(wide)
-            grad_hidden_ND[piece] = input_gradient(e_RV, weight) * share_R1 - even * real_R1 * weight_sum_D
+            if by_ours:
+                less_D = even * weight_sum_D
+                grad_hidden_ND[piece] = multiplied(e_RV, weight, scales_R=share_R1[:, 0], less_O=less_D)
+            else:
+                grad_hidden_ND[piece] = input_gradient(e_RV, weight) * share_R1 - even * real_R1 * weight_sum_D
             share_R1 = share_R1 / down
             if ctx.needs_input_grad[1]:  # type: ignore[attr-defined]
-                learned_VD = weight_gradient(e_RV, (hidden_wide_RD * share_R1).to(e_RV.dtype))
+                scaled_RD = (hidden_wide_RD * share_R1).to(e_RV.dtype)
                 if compiled:
-                    less_D, even_D = even_D, None  # once
-                    grad_weight_VD = summed(grad_weight_VD, learned_VD, less=less_D)
+                    once_D, even_D = even_D, None
+                    if by_ours:
+                        grad_weight_VD = learned(turned(scaled_RD), e_RV, grad_weight_VD, less_I=once_D)
+                    else:
+                        grad_weight_VD = summed(grad_weight_VD, weight_gradient(e_RV, scaled_RD), less=once_D)
                 elif grad_weight_VD is None:
+                    learned_VD = weight_gradient(e_RV, scaled_RD)
                     grad_weight_VD = learned_VD.to(wide) if down == 1 else learned_VD.to(wide).mul_(down)
                 else:
-                    grad_weight_VD.add_(learned_VD, alpha=down)
+                    grad_weight_VD.add_(weight_gradient(e_RV, scaled_RD), alpha=down)
             if grad_bias_V is not None:
-                grad_bias_V += (e_RV.T @ share_R1.to(e_RV.dtype))[:, 0].to(wide) * down - even * real_R1.sum()
+                share_R1 = share_R1.to(e_RV.dtype)
+                found_V1 = learned(share_R1.T, e_RV) if by_ours else (e_RV.T @ share_R1).to(wide)
+                grad_bias_V += found_V1[:, 0] * down - even * real_R1.sum()
 
         if grad_weight_VD is not None:
             if even_D is not None:

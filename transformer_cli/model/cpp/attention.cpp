@@ -13,6 +13,8 @@
 
 namespace {
 
+constexpr int SUMS = W == 16 ? 24 : 8;  // that stay in registers
+
 // c (m rows, n columns) = a b, or c + a b where it adds: a[i * row + j * column] for j < inner, b of n columns.
 template <int M, int N>
 inline void tile(float *c, long width, const float *a, long row, long column, const float *b, int inner, bool adds) {
@@ -28,20 +30,31 @@ inline void tile(float *c, long width, const float *a, long row, long column, co
         for (int x = 0; x < N; x++) store(c + i * width + x * W, s[i][x]);
 }
 
-// N registers wide, as many rows at a time as fit, then half as many, and so on.
+// M rows at a time, or one fewer, N registers wide: of m rows about as many each time as fit into registers.
 template <int M, int N>
+inline void rows(int m, float *c, long width, const float *a, long row, long column, const float *b, int inner,
+                 bool adds) {
+    if (m == M) return tile<M, N>(c, width, a, row, column, b, inner, adds);
+    if constexpr (M > 1) rows<M - 1, N>(m, c, width, a, row, column, b, inner, adds);
+}
+
+template <int N>
 inline void strip(float *c, long width, const float *a, long row, long column, const float *b, int m, int inner,
                   bool adds) {
-    int i = 0;
-    for (; i + M <= m; i += M) tile<M, N>(c + i * width, width, a + i * row, row, column, b, inner, adds);
-    if constexpr (M > 1) strip<M / 2, N>(c + i * width, width, a + i * row, row, column, b, m - i, inner, adds);
+    constexpr int M = SUMS / N;
+    const int blocks = (m + M - 1) / M;
+    for (int block = 0, i = 0; block < blocks; block++) {
+        const int end = m * (block + 1) / blocks;
+        rows<M, N>(end - i, c + i * width, width, a + i * row, row, column, b, inner, adds);
+        i = end;
+    }
 }
 
 void product(float *c, int width, const float *a, long row, long column, const float *b, int m, int inner, bool adds) {
     int x = 0;
-    for (; x + 4 * W <= width; x += 4 * W) strip<FREE / 4, 4>(c + x, width, a, row, column, b + x, m, inner, adds);
-    for (; x + 2 * W <= width; x += 2 * W) strip<FREE / 2, 2>(c + x, width, a, row, column, b + x, m, inner, adds);
-    for (; x < width; x += W) strip<FREE, 1>(c + x, width, a, row, column, b + x, m, inner, adds);
+    for (; x + 4 * W <= width; x += 4 * W) strip<4>(c + x, width, a, row, column, b + x, m, inner, adds);
+    for (; x + 2 * W <= width; x += 2 * W) strip<2>(c + x, width, a, row, column, b + x, m, inner, adds);
+    for (; x < width; x += W) strip<1>(c + x, width, a, row, column, b + x, m, inner, adds);
 }
 
 template <typename T>
@@ -59,14 +72,13 @@ void scatter(T *to, const float *from, long step, int n, int K) {
 // (n, K) to (K, width), with zeros from n on.
 template <typename T>
 void turn(float *to, const T *from, long step, int n, int width, int K) {
-    for (int i = 0; i < n; i++)
+    for (int i = 0; i < width; i += W)
         for (int x = 0; x < K; x += W) {
-            float row[W];
-            store(row, load(from + i * step + x));
-            for (int y = 0; y < W; y++) to[(long)(x + y) * width + i] = row[y];
+            words block[W] = {};
+            for (int y = 0; y < std::min(W, n - i); y++) block[y] = (words)load(from + (i + y) * step + x);
+            transpose(block);
+            for (int y = 0; y < W; y++) store(to + (long)(x + y) * width + i, (vec)block[y]);
         }
-    for (int x = 0; x < K; x++)
-        for (int i = n; i < width; i++) to[(long)x * width + i] = 0;
 }
 
 constexpr long BLOCK = 64;  // queries at a time
@@ -110,6 +122,24 @@ struct Unit {
     }
 };
 
+constexpr int AHEAD = 64;  // rows that are sent for, of more the first ones: others would take their place
+
+template <typename T>
+inline void send_for(const T *from, long step, int n, int K) {
+    for (int i = 0; i < std::min(n, AHEAD); i++)
+        for (int x = 0; x < K; x += 64 / (int)sizeof(T)) __builtin_prefetch(from + i * step + x);
+}
+
+// So that it is there when that unit's turn comes: no prefetcher finds it, a few rows in each of several places.
+template <typename T>
+void send_for(const Unit &unit, const T *query, const T *key, const T *value) {
+    const Shape &at = unit.at;
+    const int K = at.features, wide = at.sharing * K;
+    send_for(query + unit.first * at.query_step + unit.head * wide, at.query_step, unit.n, wide);
+    send_for(key + unit.from * at.key_step + unit.head * K, at.key_step, unit.S, K);
+    send_for(value + unit.from * at.value_step + unit.head * K, at.value_step, unit.S, K);
+}
+
 // Zeros: behind the last sentence, and where there is nothing to see.
 template <typename T>
 void clear(T *to, long step, long width, long first, long rows) {
@@ -128,11 +158,12 @@ void forward(const Shape &at, const T *query, const T *key, const T *value, cons
     const long query_width = at.heads * at.sharing * K;
     const float scale = 1 / std::sqrt((float)K);
     clear(output, query_width, query_width, at.query_starts[at.sentences], at.query_rows);
-#pragma omp parallel for schedule(dynamic) num_threads(at.threads)
+#pragma omp parallel for schedule(static) num_threads(at.threads)
     for (long number = 0; number < at.sentences * at.heads; number++) {
         const Unit unit(at, number);
         const int n = unit.n, S = unit.S;
         if (!S) clear(output + unit.head * at.sharing * K, query_width, at.sharing * K, unit.first, unit.first + n);
+        if (number + 1 < at.sentences * at.heads) send_for(Unit(at, number + 1), query, key, value);
         if (!n || !S) continue;
         Room room{at.room + omp_get_thread_num() * room_for(at.longest, K)};
         float *keys = room.take(S * K), *values = room.take(S * K);
@@ -183,10 +214,16 @@ void backward(const Shape &at, const T *query, const T *key, const T *value, con
     clear(grad_query, at.of_query_step, query_width, at.query_starts[at.sentences], at.query_rows);
     clear(grad_key, at.of_key_step, at.heads * K, at.key_starts[at.sentences], at.key_rows);
     clear(grad_value, at.of_value_step, at.heads * K, at.key_starts[at.sentences], at.key_rows);
-#pragma omp parallel for schedule(dynamic) num_threads(at.threads)
+#pragma omp parallel for schedule(static) num_threads(at.threads)
     for (long number = 0; number < at.sentences * at.heads; number++) {
         const Unit unit(at, number);
         const int n = unit.n, S = unit.S;
+        if (number + 1 < at.sentences * at.heads) {
+            const Unit next(at, number + 1);
+            send_for(next, query, key, value);
+            send_for(grad + next.first * query_width + next.head * at.sharing * K, query_width, next.n, at.sharing * K);
+            send_for(weights + next.weights(next.head * at.sharing, 0), W, padded(next.n) / W * next.S, W);
+        }
         Room room{at.room + omp_get_thread_num() * room_for(at.longest, K)};
         float *keys = room.take(S * K), *values = room.take(S * K);
         float *of_keys = room.take(S * K), *of_values = room.take(S * K);

@@ -5,10 +5,6 @@
 
 #include <algorithm>
 
-#if defined(__AVX512F__)
-#include <immintrin.h>
-#endif
-
 #include "registers.h"
 
 namespace {

@@ -1,4 +1,4 @@
-// What the gradient of a linear layer needs of that of its outputs, in one pass. compiled.py calls it.
+// What the gradient of a linear layer needs of that of its outputs, in one pass. compiled_products.py calls it.
 
 #include <algorithm>
 
@@ -58,7 +58,7 @@ template <typename T>
 void linear_back(T *grad, const T *made, const T *bias, T *sums, float *room, T *turned, long rows, long D,
                  int threads) {
     const long blocks = (rows + TOGETHER - 1) / TOGETHER;
-#pragma omp parallel for schedule(dynamic) num_threads(threads)
+#pragma omp parallel for schedule(static) num_threads(threads)
     for (long block = 0; block < blocks; block++) {
         float *total = room + block * D;
         std::fill_n(total, D, 0.0f);
@@ -87,7 +87,7 @@ void linear_back(T *grad, const T *made, const T *bias, T *sums, float *room, T 
 extern "C" int64_t linear_room(int64_t rows, int64_t width) { return (rows + TOGETHER - 1) / TOGETHER * width; }
 
 extern "C" void turn_bf16(const uint16_t *x, uint16_t *turned, int64_t rows, int64_t width, int threads) {
-#pragma omp parallel for schedule(dynamic) num_threads(threads)
+#pragma omp parallel for schedule(static) num_threads(threads)
     for (long first = 0; first < rows; first += TOGETHER)
         turn(x, turned, first, std::min(TOGETHER, rows - first), rows, width);
 }

@@ -22,6 +22,8 @@ enum Activation : int64_t { NONE, RELU, SILU, GELU };
 struct After {
     Activation activation = NONE;
     bool gates = false;  // whether it is multiplied, then, by what is where it goes
+    // Of each row what it is scaled by, then, and what is taken off; a row that is scaled by 0 becomes 0.
+    const float *scales = nullptr, *less = nullptr;
 };
 
 inline vec silu(vec x) {  // x / (1 + e^-x)
@@ -45,25 +47,26 @@ struct Matrix {
     int64_t inputs, outputs;
 };
 
-// One of them, of `width` outputs from `first` on.
+// One of them, of `width` outputs from `first` on: of all inputs, which are `step`, or of some.
 struct Panel {
     const uint32_t *weights;
     const float *bias;  // of its first output; none where there is none
-    long inputs, outputs, first, width;
+    long inputs, step, outputs, first, width;
+    bool begins = true, ends = true;  // whether these are the first of the inputs, or the last
 };
 
-// R rows. Whatever R is, sums are in the same order.
+// R rows. Whatever R is, sums are in the same order. held: sums of some inputs, where these are not all.
 template <int R, typename T, typename U>
-inline void multiply(const Panel &by, const T *x, U *y, After after) {
+inline void multiply(const Panel &by, const T *x, U *y, After after, float *held) {
     const uint32_t *weights = by.weights;
     vec sums[R][REGISTERS];
-    for (auto &row : sums)
-        for (vec &sum : row) sum = vec{};
+    for (int r = 0; r < R; r++)
+        for (int k = 0; k < REGISTERS; k++) sums[r][k] = by.begins ? vec{} : load(held + r * PANEL + k * W);
     auto add = [&](long i, int n) {
         for (int k = 0; k < REGISTERS; k++) {
             const words weight = load_words(weights + k * W);
             for (int r = 0; r < R; r++)
-                sums[r][k] = plus_product<T>(sums[r][k], words{} + word(x + r * by.inputs + i, n), weight);
+                sums[r][k] = plus_product<T>(sums[r][k], words{} + word(x + r * by.step + i, n), weight);
         }
         weights += PANEL;
     };
@@ -71,14 +74,18 @@ inline void multiply(const Panel &by, const T *x, U *y, After after) {
     for (; i + AT_ONCE<T> <= by.inputs; i += AT_ONCE<T>) add(i, AT_ONCE<T>);
     if (i < by.inputs) add(i, by.inputs - i);
     for (int r = 0; r < R; r++) {
-        float made[PANEL];
+        float mine[PANEL], *made = by.ends ? mine : held + r * PANEL;
         U *to = y + r * by.outputs + by.first;
         for (int k = 0; k < REGISTERS; k++) store(made + k * W, sums[r][k]);
+        if (!by.ends) continue;
         if (by.bias)
             for (long o = 0; o < by.width; o++) made[o] += by.bias[o];
         if (after.activation != NONE) activate(after.activation, made);
         if (after.gates)
             for (long o = 0; o < by.width; o++) made[o] *= one(to + o);
+        if (after.scales)
+            for (long o = 0; o < by.width; o++)
+                made[o] = after.scales[r] ? after.scales[r] * made[o] - after.less[by.first + o] : 0;
         if (by.width == PANEL)
             for (int k = 0; k < PANEL; k += W) store(to + k, load(made + k));
         else
@@ -87,31 +94,39 @@ inline void multiply(const Panel &by, const T *x, U *y, After after) {
 }
 
 template <typename T, typename U>
-void multiply(const Panel &by, const T *x, U *y, long rows, After after) {
+void multiply(const Panel &by, const T *x, U *y, long rows, After after, float *held) {
     switch (rows) {
-        case 1: return multiply<1>(by, x, y, after);
-        case 2: return multiply<2>(by, x, y, after);
-        case 3: return multiply<3>(by, x, y, after);
-        case 4: return multiply<4>(by, x, y, after);
-        case 5: return multiply<5>(by, x, y, after);
-        default: return multiply<6>(by, x, y, after);
+        case 1: return multiply<1>(by, x, y, after, held);
+        case 2: return multiply<2>(by, x, y, after, held);
+        case 3: return multiply<3>(by, x, y, after, held);
+        case 4: return multiply<4>(by, x, y, after, held);
+        case 5: return multiply<5>(by, x, y, after, held);
+        default: return multiply<6>(by, x, y, after, held);
     }
 }
 
-// A thread's part of a product. panel_of tells where a panel's weights and bias lie, one after the other.
-template <typename T, typename U, typename Of>
-void multiply(long inputs, long outputs, const T *x, U *y, long rows, After after, Of panel_of) {
-    const long blocks = (rows + MOST - 1) / MOST;  // of about as many rows each
-    const long units = (outputs + PANEL - 1) / PANEL * blocks, n = omp_get_num_threads(), me = omp_get_thread_num();
-    Panel panel{nullptr, nullptr, inputs, outputs, -1, 0};
-    for (long unit = units * me / n; unit < units * (me + 1) / n; unit++) {
-        const long first = unit / blocks * PANEL, block = unit % blocks;
-        if (panel.first != first) {
-            panel.first = first, panel.width = std::min<long>(PANEL, outputs - first);
-            panel_of(panel);
-        }
+inline long blocks_of(long rows) { return (rows + MOST - 1) / MOST; }
+
+// Some of a product's rows by a panel: blocks of about as many, of so many.
+template <typename T, typename U>
+void multiply(const Panel &by, const T *x, U *y, long rows, long from, long to, After after, float *held = nullptr) {
+    const long blocks = blocks_of(rows), first = rows * from / std::max(1L, blocks);
+    for (long block = from; block < to; block++) {
         const long row = rows * block / blocks, so_many = rows * (block + 1) / blocks - row;
-        multiply(panel, x + row * inputs, y + row * outputs, so_many, after);
+        After own = after;
+        if (own.scales) own.scales += row;
+        multiply(by, x + row * by.step, y + row * by.outputs, so_many, own, held + (row - first) * PANEL);
+    }
+}
+
+// A thread's part of a product: the panels that it has, and of each the blocks of rows.
+template <typename Work>
+void each_panel(long outputs, long rows, Work work) {
+    const long blocks = blocks_of(rows), n = omp_get_num_threads(), me = omp_get_thread_num();
+    const long units = (outputs + PANEL - 1) / PANEL * blocks, begin = units * me / n, end = units * (me + 1) / n;
+    for (long panel = begin / std::max(1L, blocks); begin < end && panel * blocks < end; panel++) {
+        const long first = panel * PANEL, width = std::min<long>(PANEL, outputs - first);
+        work(first, width, std::max(0L, begin - panel * blocks), std::min(blocks, end - panel * blocks));
     }
 }
 
@@ -119,9 +134,10 @@ void multiply(long inputs, long outputs, const T *x, U *y, long rows, After afte
 template <typename T, typename U>
 void multiply(const Matrix &by, const T *x, U *y, long rows, After after = {}) {
     const long steps = (by.inputs + AT_ONCE<T> - 1) / AT_ONCE<T>;
-    multiply(by.inputs, by.outputs, x, y, rows, after, [&](Panel &panel) {
-        panel.weights = by.panels + panel.first * steps;
-        panel.bias = by.bias ? by.bias + panel.first : nullptr;
+    each_panel(by.outputs, rows, [&](long first, long width, long from, long to) {
+        const float *bias = by.bias ? by.bias + first : nullptr;
+        const Panel panel{by.panels + first * steps, bias, by.inputs, by.inputs, by.outputs, first, width};
+        multiply(panel, x, y, rows, from, to, after);
     });
 }
 

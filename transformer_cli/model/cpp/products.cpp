@@ -1,39 +1,30 @@
-// Products in bf16 of matrices that are others at each call, as training has them. compiled.py calls it.
+// Products in bf16 of matrices that are others at each call, as training has them. compiled_products.py calls it.
 //
-// Each thread lays out the columns that it multiplies by as panels (panels.h) of its own, which stay in its cache.
+// Each thread lays out the columns that it multiplies by as panels (panels.h) of its own, of so many inputs at a time
+// that they stay in its cache.
 
 #include "panels.h"
 
 namespace {
 
-// The words of two registers by turns: the first half of each, or the second.
-inline words interleaved(words a, words b, int half) {
-    words order;
-    for (int i = 0; i < W; i++) order[i] = half * W / 2 + i / 2 + i % 2 * W;
-    return __builtin_shuffle(a, b, order);
-}
+constexpr long DEPTH = 2048;  // inputs at a time
 
-// W rows of W words become columns: in each round the number of a word's row takes a bit of its place.
-inline void transpose(words *x) {
-    words y[W];
-    for (int bit = 1; bit < W; bit *= 2) {
-        for (int i = 0; i < W / 2; i++) {
-            y[2 * i] = interleaved(x[i], x[i + W / 2], 0);
-            y[2 * i + 1] = interleaved(x[i], x[i + W / 2], 1);
-        }
-        for (int i = 0; i < W; i++) x[i] = y[i];
-    }
-}
+// What is multiplied by: (outputs, inputs) where its rows are columns, else (inputs, outputs).
+struct Right {
+    const uint16_t *numbers;
+    long width;  // of what lies side by side
+    bool by_rows;
+};
 
-// Rows of b, (outputs, inputs), to the columns of a panel.
-void from_rows(const uint16_t *b, const Panel &panel, uint32_t *to) {
-    const long pairs = (panel.inputs + 1) / 2;
+// Rows of b to the columns of a panel: some of the columns, and of the inputs.
+void from_rows(const Right &b, long first, long width, long start, long inputs, uint32_t *to) {
+    const long pairs = (inputs + 1) / 2;
     for (long o = 0; o < PANEL; o += W)
         for (long p = 0; p < pairs; p += W) {
-            const long numbers = std::min<long>(panel.inputs - 2 * p, 2 * W);
+            const long numbers = std::min<long>(inputs - 2 * p, 2 * W);
             words x[W] = {};
-            for (long i = 0; i < std::min<long>(W, panel.width - o); i++) {
-                const uint16_t *from = b + (panel.first + o + i) * panel.inputs + 2 * p;
+            for (long i = 0; i < std::min<long>(W, width - o); i++) {
+                const uint16_t *from = b.numbers + (first + o + i) * b.width + start + 2 * p;
                 if (numbers == 2 * W)
                     std::memcpy(x + i, from, sizeof(words));
                 else
@@ -45,12 +36,12 @@ void from_rows(const uint16_t *b, const Panel &panel, uint32_t *to) {
         }
 }
 
-// Columns of b, (inputs, outputs).
-void from_columns(const uint16_t *b, const Panel &panel, uint32_t *to) {
-    for (long i = 0; i < panel.inputs; i += 2, to += PANEL) {
-        const uint16_t *upper = b + i * panel.outputs + panel.first, *lower = upper + panel.outputs;
-        const bool is_pair = i + 1 < panel.inputs;
-        if (is_pair && panel.width == PANEL) {
+// Columns of b.
+void from_columns(const Right &b, long first, long width, long start, long inputs, uint32_t *to) {
+    for (long i = 0; i < inputs; i += 2, to += PANEL) {
+        const uint16_t *upper = b.numbers + (start + i) * b.width + first, *lower = upper + b.width;
+        const bool is_pair = i + 1 < inputs;
+        if (is_pair && width == PANEL) {
             for (long o = 0; o < PANEL; o += W) {
                 halves x, y;
                 std::memcpy(&x, upper + o, sizeof x);
@@ -60,26 +51,85 @@ void from_columns(const uint16_t *b, const Panel &panel, uint32_t *to) {
             }
         } else {
             std::fill_n(to, PANEL, 0);
-            for (long o = 0; o < panel.width; o++) to[o] = upper[o] | (is_pair ? (uint32_t)lower[o] << 16 : 0);
+            for (long o = 0; o < width; o++) to[o] = upper[o] | (is_pair ? (uint32_t)lower[o] << 16 : 0);
         }
     }
 }
 
+inline long panel_room(long inputs) { return (std::min(inputs, DEPTH) + 1) / 2 * PANEL; }
+
+// Some blocks of the rows of a b, by the panel of b's columns from `first` on.
+template <typename U>
+void multiply(const Right &b, long first, long width, Panel by, const uint16_t *a, U *made, long rows, long from,
+              long to, After after, uint32_t *room) {
+    float *held = (float *)(room + panel_room(by.step));
+    by.weights = room;
+    for (long start = 0; start == 0 || start < by.step; start += DEPTH) {
+        by.inputs = std::min(DEPTH, by.step - start), by.begins = start == 0, by.ends = start + by.inputs == by.step;
+        (b.by_rows ? from_rows : from_columns)(b, first, width, start, by.inputs, room);
+        multiply(by, a + start, made, rows, from, to, after, held);
+    }
+}
+
+// The columns of a panel of D rows to rows, added to those where it adds, less the same of each where there is that.
+void turned(const float *panel, const float *less, float *made, long D, long width, bool adds) {
+    for (long o = 0; o < width; o += W)
+        for (long d = 0; d < D; d += W) {
+            words x[W] = {};
+            for (long i = 0; i < std::min<long>(W, D - d); i++)
+                std::memcpy(x + i, panel + (d + i) * PANEL + o, sizeof(words));
+            transpose(x);
+            for (long i = 0; i < std::min<long>(W, width - o); i++) {
+                float *to = made + (o + i) * D + d;
+                if (d + W <= D) {
+                    vec sum = (vec)x[i];
+                    if (adds) sum += load(to);
+                    store(to, less ? sum - load(less + d) : sum);
+                } else {
+                    for (long k = 0; k < D - d; k++)
+                        to[k] = ((vec)x[i])[k] + (adds ? to[k] : 0) - (less ? less[d + k] : 0);
+                }
+            }
+        }
+}
+
 }  // namespace
 
-extern "C" int64_t product_room(int64_t inputs) { return (inputs + 1) / 2 * PANEL; }
+extern "C" int64_t product_room(int64_t rows, int64_t inputs) {
+    return panel_room(inputs) + (inputs > DEPTH ? (rows + MOST) * PANEL : 0);
+}
 
-// a b + bias, of a (rows, inputs); b is (inputs, outputs) or, where its rows are columns, (outputs, inputs).
-extern "C" void multiply_bf16(const uint16_t *a, const uint16_t *b, const uint16_t *bias, uint16_t *made, uint32_t *room,
-                              int64_t rows, int64_t inputs, int64_t outputs, int by_rows, int rectifies, int threads) {
+// a b + bias, of a (rows, inputs), or max(0, that); or rows of a b, each scaled by a number of its own, less a row.
+extern "C" void multiply_bf16(const uint16_t *a, const uint16_t *b, const uint16_t *bias, const float *scales,
+                              const float *less, uint16_t *made, uint32_t *room, int64_t rows, int64_t inputs,
+                              int64_t outputs, int by_rows, int rectifies, int threads) {
+    const Right right{b, by_rows ? inputs : outputs, by_rows != 0};
 #pragma omp parallel num_threads(threads)
     {
-        uint32_t *own = room + omp_get_thread_num() * product_room(inputs);
+        uint32_t *own = room + omp_get_thread_num() * product_room(rows, inputs);
         float biases[PANEL];
-        multiply(inputs, outputs, a, made, rows, {rectifies ? RELU : NONE}, [&](Panel &panel) {
-            (by_rows ? from_rows : from_columns)(b, panel, own);
-            for (long o = 0; bias && o < panel.width; o++) biases[o] = one(bias + panel.first + o);
-            panel.weights = own, panel.bias = bias ? biases : nullptr;
+        each_panel(outputs, rows, [&](long first, long width, long from, long to) {
+            for (long o = 0; bias && o < width; o++) biases[o] = one(bias + first + o);
+            const Panel panel{nullptr, bias ? biases : nullptr, inputs, inputs, outputs, first, width};
+            const After after{rectifies ? RELU : NONE, false, scales, less};
+            multiply(right, first, width, panel, a, made, rows, from, to, after, own);
+        });
+    }
+}
+
+// made (outputs, rows) = (a b)^T, or made + that, less the same of each row, of b (inputs, outputs).
+extern "C" void learn_bf16(const uint16_t *a, const uint16_t *b, const float *less, float *made, uint32_t *room,
+                           int64_t rows, int64_t inputs, int64_t outputs, int adds, int threads) {
+    const Right right{b, outputs, false};
+    const long size = rows * PANEL;
+#pragma omp parallel num_threads(threads)
+    {
+        uint32_t *own = room + omp_get_thread_num() * (product_room(rows, inputs) + size);
+        float *panel = (float *)own;
+        each_panel(outputs, 1, [&](long first, long width, long, long) {
+            const Panel by{nullptr, nullptr, inputs, inputs, PANEL, 0, PANEL};
+            multiply(right, first, width, by, a, panel, rows, 0, blocks_of(rows), {}, own + size);
+            turned(panel, less, made + first * rows, rows, width, adds);
         });
     }
 }

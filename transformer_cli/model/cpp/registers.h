@@ -5,16 +5,16 @@
 #include <cstdint>
 #include <cstring>
 
-#if defined(__AVX512BF16__)
+#if defined(__AVX512F__)
 #include <immintrin.h>
 #endif
 
 namespace {
 
 #if defined(__AVX512F__)
-constexpr int W = 16, FREE = 16;  // registers for sums, of 32
+constexpr int W = 16;
 #else
-constexpr int W = 8, FREE = 8;  // of 16
+constexpr int W = 8;
 #endif
 
 typedef float vec __attribute__((vector_size(4 * W)));
@@ -36,10 +36,15 @@ inline vec load(const uint16_t *from) {  // bf16: the upper half of an fp32
 
 inline void store(float *to, vec x) { std::memcpy(to, &x, sizeof x); }
 
-inline void store(uint16_t *to, vec x) {  // to the nearest, of two the even one; NaN stays one
+// To the nearest, of two the even one; NaN stays one. By an instruction, where there is one, which takes 0 for what is below 2^-126.
+inline void store(uint16_t *to, vec x) {
+#if defined(__AVX512BF16__)
+    const __m256bh half = _mm512_cvtneps_pbh((__m512)x);
+#else
     words bits = (words)x;
     words rounded = (bits + 0x7fff + ((bits >> 16) & 1)) >> 16;
     halves half = __builtin_convertvector(x == x ? rounded : (bits >> 16) | 0x40, halves);
+#endif
     std::memcpy(to, &half, sizeof half);
 }
 
@@ -95,6 +100,9 @@ inline void put(uint16_t *to, float x) {
 }
 
 inline float sum(vec x) {  // by halves
+#if defined(__AVX512F__)
+    return _mm512_reduce_add_ps((__m512)x);
+#else
     typedef float half __attribute__((vector_size(2 * W)));
     typedef float quarter __attribute__((vector_size(W)));
     half upper, lower;
@@ -108,6 +116,7 @@ inline float sum(vec x) {  // by halves
     float total = left[0];
     for (int i = 1; i < W / 4; i++) total += left[i];
     return total;
+#endif
 }
 
 inline bool any(ints mask) {
@@ -137,6 +146,25 @@ inline vec exchanged(vec x) {  // the two of each pair
     ints order;
     for (int i = 0; i < W; i++) order[i] = i ^ 1;
     return __builtin_shuffle(x, order);
+}
+
+// The words of two registers by turns: the first half of each, or the second.
+inline words interleaved(words a, words b, int half) {
+    words order;
+    for (int i = 0; i < W; i++) order[i] = half * W / 2 + i / 2 + i % 2 * W;
+    return __builtin_shuffle(a, b, order);
+}
+
+// W rows of W words become columns: in each round the number of a word's row takes a bit of its place.
+inline void transpose(words *x) {
+    words y[W];
+    for (int bit = 1; bit < W; bit *= 2) {
+        for (int i = 0; i < W / 2; i++) {
+            y[2 * i] = interleaved(x[i], x[i + W / 2], 0);
+            y[2 * i + 1] = interleaved(x[i], x[i + W / 2], 1);
+        }
+        for (int i = 0; i < W; i++) x[i] = y[i];
+    }
 }
 
 // Some of a head's K features, turned. waves: of these features the cosines, each twice; K behind each a sine, below 0

@@ -1,0 +1,176 @@
+"""Products in bf16 by cpp/products.cpp, and vectors by cpp/embedding.cpp."""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+
+import pytest
+import torch
+import torch.nn.functional as F
+from compiling import needs_compiler
+from hypothesis import given, settings
+from hypothesis import strategies as st
+from torch import Tensor
+
+from transformer_cli.config.model import ModelConfig
+from transformer_cli.model import transformer
+from transformer_cli.model.build import build_model
+from transformer_cli.model.compiled import NAMES, embedded
+from transformer_cli.model.compiled_products import MOST, learned, multiplied
+from transformer_cli.model.spans import Dense, InPlace
+
+pytestmark = needs_compiler
+CPU = torch.device("cpu")
+DEPTHS = st.one_of(st.integers(1, 70), st.integers(2040, 2060), st.integers(4090, 4110))
+"""Of products: all inputs at once, and in two or three parts."""
+
+
+def by_threads(make: Callable[[], Tensor]) -> Tensor:
+    """What comes out, in the same bits, of any number of threads."""
+    before, made = torch.get_num_threads(), []
+    try:
+        for threads in (1, 2, 3, 7):
+            torch.set_num_threads(threads)
+            made.append(make())
+    finally:
+        torch.set_num_threads(before)
+    assert all(torch.equal(made[0], other) for other in made[1:])
+    return made[0]
+
+
+def close(ours: Tensor, true: Tensor, *, of: Tensor, bits: int) -> None:
+    """of: what the absolute values of all products of a sum come to."""
+    assert ((ours.double() - true).abs() <= 2.0**-bits * true.abs() + 2.0**-16 * of + 1e-30).all()
+
+
+@settings(max_examples=60)
+@given(st.data())
+def test_products_are_those_of_exact_numbers(data: st.DataObject) -> None:
+    draw = data.draw
+    torch.manual_seed(draw(st.integers(0, 10**6)))
+    rows, inputs, outputs = draw(st.integers(1, 30)), draw(DEPTHS), draw(st.integers(1, 150))
+    by_rows = draw(st.booleans())
+    a, b = torch.randn(rows, inputs).bfloat16(), torch.randn(inputs, outputs).bfloat16()
+    true, of = a.double() @ b.double(), a.double().abs() @ b.double().abs()
+    given_b = b.t().contiguous() if by_rows else b
+    if draw(st.booleans()):
+        scales = torch.randn(rows) * (torch.rand(rows) < 0.8)
+        less = torch.randn(outputs)
+        ours = by_threads(lambda: multiplied(a, given_b, by_rows=by_rows, scales_R=scales, less_O=less))
+        share = scales.double()[:, None]
+        true, of = share * true - less.double() * (share != 0), share.abs() * of + less.double().abs()
+    else:
+        bias = torch.randn(outputs).bfloat16() if draw(st.booleans()) else None
+        rectified = draw(st.booleans())
+        ours = by_threads(lambda: multiplied(a, given_b, bias, by_rows=by_rows, rectified=rectified))
+        true = true if bias is None else true + bias.double()
+        true = true.relu() if rectified else true
+    close(ours, true, of=of, bits=8)
+
+
+@settings(max_examples=60)
+@given(st.data())
+def test_what_a_table_learns_is_the_sum_over_rows(data: st.DataObject) -> None:
+    """In fp32, whatever else there is, for as many inputs as it takes."""
+    draw = data.draw
+    torch.manual_seed(draw(st.integers(0, 10**6)))
+    inputs, rows, outputs = draw(st.integers(1, 50)), draw(DEPTHS), draw(st.integers(1, 150))
+    a, b = torch.randn(inputs, rows).bfloat16(), torch.randn(rows, outputs).bfloat16()
+    total, less = (torch.randn(*size) if draw(st.booleans()) else None for size in ((outputs, inputs), (inputs,)))
+    true, of = (a.double() @ b.double()).t(), (a.double().abs() @ b.double().abs()).t() + 1
+    true = true if total is None else true + total.double()
+    ours = by_threads(lambda: learned(a, b, None if total is None else total.clone(), less_I=less))
+    close(ours, true if less is None else true - less.double(), of=of, bits=20)
+
+
+@pytest.mark.parametrize("place", [0, 1])
+def test_of_a_row_that_is_scaled_by_nothing_nothing_is_left(place: int) -> None:
+    """Not even what is no number; others are not hidden."""
+    a, b = torch.ones(2, 40).bfloat16(), torch.ones(40, 3).bfloat16()
+    a[place] = torch.nan
+    made = multiplied(a, b, scales_R=torch.tensor([0.0, 1.0]), less_O=torch.ones(3))
+    assert made[0].tolist() == [0.0] * 3
+    assert made[1].isnan().all() if place else made[1].tolist() == [39.0] * 3
+
+
+@settings(max_examples=60)
+@given(st.data())
+def test_vectors_and_what_they_learn_are_pytorchs(data: st.DataObject) -> None:
+    draw = data.draw
+    torch.manual_seed(draw(st.integers(0, 10**6)))
+    vocab, rows, width = draw(st.integers(2, 40)), draw(st.integers(1, 70)), 16 * draw(st.integers(1, 5))
+    dtype, scale = draw(st.sampled_from([*NAMES])), draw(st.sampled_from([1.0, 5.7]))
+    ids, places = torch.randint(0, vocab, (rows,)), torch.randint(0, 9, (rows,))
+    table = torch.randn(vocab, width)
+    table[0] = 0
+    vectors = torch.randn(9, width) if draw(st.booleans()) else None
+    grad = torch.randn(rows, width).to(dtype)
+
+    def both() -> Tensor:
+        own = table.clone().requires_grad_()
+        x = embedded(own, ids, vectors, places, scale=scale, dtype=dtype)
+        x.backward(grad)
+        assert x.dtype == dtype
+        return torch.cat([x.detach().double(), own.grad.double()])
+
+    made = by_threads(both).split([rows, vocab])
+    own = table.double().requires_grad_()
+    true = F.embedding(ids, own, padding_idx=0) * scale
+    true = true if vectors is None else true + vectors.double()[places]
+    true.backward(grad.double())
+    off = 2.0**-8 if dtype == torch.bfloat16 else 1e-6
+    torch.testing.assert_close(made[0], true.detach(), rtol=off, atol=1e-6)
+    torch.testing.assert_close(made[1], own.grad, rtol=1e-5, atol=1e-5)
+    assert not made[1][0].any()
+
+
+@pytest.mark.parametrize(
+    ("ids", "places"), [([0, 5], [0, 0]), ([-1, 0], [0, 0]), ([1, 2], [0, 3]), ([1, 2], [0, -1]), ([1, 2], [0])]
+)
+def test_what_no_table_has_is_never_read(ids: list[int], places: list[int]) -> None:
+    table, vectors = torch.ones(5, 16), torch.ones(3, 16)
+    with pytest.raises(AssertionError):
+        embedded(table, torch.tensor(ids), vectors, torch.tensor(places), scale=1.0, dtype=torch.float32)
+
+
+def test_numbers_are_rounded_to_the_nearest() -> None:
+    """As PyTorch rounds them, of any size, halfway between two, and what is none; only what is below the least that has
+    all its bits may become 0, as products in bf16 take it."""
+    torch.manual_seed(3)
+    bits = torch.randint(-(2**31), 2**31, (1000, 16), dtype=torch.int64).to(torch.int32)
+    bits[500:] = bits[500:] // 2**15 * 2**15
+    table = torch.cat([bits.view(torch.float32), torch.tensor([0.0, -0.0, torch.inf, -torch.inf]).repeat(1, 4)])
+    ids = torch.arange(len(table))
+    ours = embedded(table, ids, None, torch.zeros_like(ids), scale=1.0, dtype=torch.bfloat16)
+    true = table.bfloat16()
+    is_small = table.abs() < 2.0**-126
+    assert is_small.any()
+    torch.testing.assert_close(ours[~is_small], true[~is_small], rtol=0, atol=0, equal_nan=True)
+    assert (ours[is_small].abs() <= 2.0**-126).all()
+
+
+def test_where_no_kernel_is_made_for_a_shape_there_is_hardly_any_padding() -> None:
+    for n in (0, 1, 14, 15, 16, 1000, MOST - 1, MOST, 3 * MOST):
+        layout, usual = (kind(torch.tensor([n]), CPU) for kind in (Dense, InPlace))
+        assert layout.n_rows > n
+        assert layout.n_rows == usual.n_rows if n >= MOST else layout.n_rows <= n + 16
+    assert Dense.rows(920) == 928 < InPlace.rows(920)
+
+
+@pytest.mark.parametrize(
+    ("dtype", "width", "by_ours", "is_dense"),
+    [
+        (torch.bfloat16, 32, True, True),
+        (torch.bfloat16, 32, False, False),
+        (torch.bfloat16, 40, True, False),
+        (torch.float32, 32, True, False),
+    ],
+)
+def test_batches_are_dense_where_all_products_are_ours(
+    dtype: torch.dtype, width: int, by_ours: bool, is_dense: bool, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(transformer, "by_pairs", lambda dtype: by_ours and dtype == torch.bfloat16)
+    config = ModelConfig(d_model=32, n_heads=2, d_ff=width, n_layers=1)
+    model = build_model(config, source_vocab=9, target_vocab=9).compute_in(dtype, training=True)
+    model.use_compiled()
+    assert model.layout is (Dense if is_dense else InPlace)

@@ -1,0 +1,134 @@
+"""Linear layers there and back: products in bf16 by cpp/products.cpp, where that is as fast as oneDNN, else oneDNN's or
+PyTorch's; and by cpp/linear.cpp what else a gradient needs.
+
+R rows, N packed tokens, I inputs and O outputs of a linear layer, C columns
+"""
+
+from __future__ import annotations
+
+from functools import cache
+
+import torch
+from torch import Tensor, get_num_threads
+from torch.autograd.function import FunctionCtx, once_differentiable
+
+from transformer_cli.model import matmul
+from transformer_cli.model.compiled import loaded, multiplies_pairs, panel_width, run
+from transformer_cli.model.matmul import TURNED
+from transformer_cli.processor import gains_without_tiles
+
+MOST = 4096
+"""Rows of our products: more would not stay in a core's cache."""
+
+
+def linear(x: Tensor, weight_OI: Tensor, bias_O: Tensor | None, *, rectified: bool) -> Tensor:
+    """x W^T + b, (..., O), or max(0, that)."""
+    made: Tensor = _Linear.apply(x, weight_OI, bias_O, rectified)
+    return made
+
+
+@cache
+def by_pairs(dtype: torch.dtype) -> bool:
+    """Whether products of these numbers, there and back, are ours, where rows are not too many."""
+    return dtype == torch.bfloat16 and gains_without_tiles() and multiplies_pairs()
+
+
+def is_ours(dtype: torch.dtype, rows: int) -> bool:
+    """Whether those of so many rows are."""
+    return rows <= MOST and by_pairs(dtype)
+
+
+def multiplied(
+    a_RI: Tensor,
+    b: Tensor,
+    bias_O: Tensor | None = None,
+    *,
+    by_rows: bool = False,
+    rectified: bool = False,
+    scales_R: Tensor | None = None,
+    less_O: Tensor | None = None,
+) -> Tensor:
+    """a b + bias, (R, O), in bf16, or max(0, that). b: (I, O) or, by_rows, (O, I). scales_R, less_O: rows of that, each
+    times a number of its own and less a row, or 0 where its number is."""
+    n_inputs, n_outputs = b.shape[::-1] if by_rows else b.shape
+    assert n_inputs == a_RI.size(1)
+    assert bias_O is None or len(bias_O) == n_outputs
+    assert (scales_R is None) == (less_O is None)
+    assert scales_R is None or len(scales_R) == len(a_RI)
+    assert less_O is None or len(less_O) == n_outputs
+    made_RO, room = a_RI.new_empty(len(a_RI), n_outputs), _room(a_RI)
+    sizes = *a_RI.shape, n_outputs, by_rows, rectified, get_num_threads()
+    run("multiply", a_RI.dtype, a_RI.contiguous(), b.contiguous(), bias_O, scales_R, less_O, made_RO, room, *sizes)
+    return made_RO
+
+
+def learned(a_IR: Tensor, b_RO: Tensor, total_OI: Tensor | None = None, *, less_I: Tensor | None = None) -> Tensor:
+    """(a b)^T of numbers in bf16, (O, I), in fp32, added to a total, if there is one, and less that of each row."""
+    (n_inputs, rows), adds = a_IR.shape, total_OI is not None
+    assert len(b_RO) == rows
+    assert less_I is None or len(less_I) == n_inputs
+    made_OI = torch.empty(b_RO.size(1), n_inputs) if total_OI is None else total_OI
+    assert made_OI.shape == (b_RO.size(1), n_inputs)
+    room = _room(a_IR, beside=n_inputs * panel_width())
+    sizes = n_inputs, rows, b_RO.size(1), adds, get_num_threads()
+    run("learn", a_IR.dtype, a_IR.contiguous(), b_RO.contiguous(), less_I, made_OI, room, *sizes)
+    return made_OI
+
+
+def _room(a_RI: Tensor, *, beside: int = 0) -> Tensor:
+    """What threads of such a product work in, each with so many numbers more."""
+    return torch.empty(get_num_threads() * (loaded().product_room(*a_RI.shape) + beside))
+
+
+class _Linear(torch.autograd.Function):
+    """In the pass that sums the gradient of the bias, that of outputs is rectified, too."""
+
+    @staticmethod
+    def forward(ctx: FunctionCtx, x: Tensor, weight_OI: Tensor, bias_O: Tensor | None, rectified: bool) -> Tensor:
+        x_NI = x.reshape(-1, x.size(-1))
+        if is_ours(x.dtype, len(x_NI)):
+            made_NO = multiplied(x_NI, weight_OI, bias_O, by_rows=True, rectified=rectified)
+            made = made_NO.view(*x.shape[:-1], len(weight_OI))
+        else:
+            made = matmul.linear(x, weight_OI, bias_O, rectified=rectified)
+        ctx.save_for_backward(x, weight_OI, bias_O, made if rectified else None)  # type: ignore[arg-type]
+        return made
+
+    @staticmethod
+    @once_differentiable
+    def backward(ctx: FunctionCtx, *grads: Tensor) -> tuple[Tensor | None, ...]:
+        x, weight_OI, bias_O, made = ctx.saved_tensors  # type: ignore[attr-defined]
+        needs_x, needs_weight, needs_bias, _ = ctx.needs_input_grad  # type: ignore[attr-defined]
+        width, inputs = weight_OI.shape
+        grad_NO, x_NI = grads[0].reshape(-1, width).contiguous(), x.reshape(-1, inputs)
+        rows = len(grad_NO)
+        of_bias_O, place = grad_NO.new_empty(width), torch.empty(loaded().linear_room(rows, width))
+        turned_ON = grad_NO.new_empty(width, rows) if needs_weight and is_ours(x.dtype, rows) else None
+        # A gradient of max(0, x) is nobody else's: the next layer has made it.
+        tensors = grad_NO, made, bias_O, of_bias_O, place, turned_ON
+        run("linear_back", x.dtype, *tensors, rows, width, get_num_threads())
+        of_x = of_weight = None
+        if needs_x:
+            product = multiplied if is_ours(x.dtype, rows) else matmul.input_gradient
+            of_x = product(grad_NO, weight_OI).view(x.shape)
+        if needs_weight:
+            of_weight = _weight_gradient(grad_NO, x_NI) if turned_ON is None else multiplied(turned_ON, x_NI)
+        return of_x, of_weight, of_bias_O if needs_bias else None, None
+
+
+def _weight_gradient(grad_NO: Tensor, x_NI: Tensor) -> Tensor:
+    """grad^T x, (O, I). In bf16 a product reads rows far faster than columns: where one side is narrow enough for that
+    to pay, it is turned first."""
+    (_, width), (_, inputs) = grad_NO.shape, x_NI.shape
+    if x_NI.dtype == torch.bfloat16 and inputs >= TURNED * width:
+        return turned(grad_NO) @ x_NI
+    if x_NI.dtype == torch.bfloat16 and width >= TURNED * inputs:
+        return turned(turned(x_NI) @ grad_NO)
+    return matmul.weight_gradient(grad_NO, x_NI)
+
+
+def turned(x_RC: Tensor) -> Tensor:
+    """In bf16, (C, R)."""
+    turned_CR = x_RC.new_empty(x_RC.size(1), x_RC.size(0))
+    run("turn", x_RC.dtype, x_RC.contiguous(), turned_CR, *x_RC.shape, get_num_threads())
+    return turned_CR
