@@ -83,6 +83,13 @@ def test_what_a_table_learns_is_the_sum_over_rows(data: st.DataObject) -> None:
     close(ours, true if less is None else true - less.double(), of=of, bits=20)
 
 
+def test_threads_that_work_at_once_have_rooms_of_their_own() -> None:
+    torch.manual_seed(8)
+    a, b = torch.randn(200, 2100).bfloat16(), torch.randn(2100, 1400).bfloat16()
+    for make in (lambda: multiplied(a, b), lambda: learned(a, b)):
+        by_threads(make)
+
+
 @pytest.mark.parametrize("place", [0, 1])
 def test_of_a_row_that_is_scaled_by_nothing_nothing_is_left(place: int) -> None:
     """Not even what is no number; others are not hidden."""
