@@ -282,7 +282,29 @@ class WithGaps(PositionEncoding):
         return torch.arange(end, dtype=torch.bfloat16)[:, None].expand(-1, like.size(-1))
 
 
-@pytest.mark.parametrize("kind", [OwnSums, Clamped, WithGaps, Learned, SinusoidalTable, Rotary])
+class OneForAll(PositionEncoding):
+    def vectors(self, end: int, *, like: Tensor) -> Tensor:
+        return torch.ones(like.size(-1))
+
+
+class OneNumber(PositionEncoding):
+    def vectors(self, end: int, *, like: Tensor) -> Tensor:
+        return torch.arange(end)[:, None] * 0.1
+
+
+class Elsewhere(PositionEncoding):
+    """What is learned is none of its parameters."""
+
+    table = torch.ones(9, 32, requires_grad=True)
+
+    def vectors(self, end: int, *, like: Tensor) -> Tensor:
+        return self.table[:end]
+
+
+KINDS = [OwnSums, Clamped, WithGaps, OneForAll, OneNumber, Elsewhere, Learned, SinusoidalTable, Rotary]
+
+
+@pytest.mark.parametrize("kind", KINDS)
 @pytest.mark.parametrize("learns", [True, False])
 def test_positions_of_any_kind_are_added_as_without(
     kind: type[PositionEncoding], learns: bool, monkeypatch: pytest.MonkeyPatch
@@ -300,6 +322,9 @@ def test_positions_of_any_kind_are_added_as_without(
             made.append(model.packed(ids_BT, ids_BT, *layouts)[: layouts[0].n_real])
     assert type(layouts[0]) is InPlace
     torch.testing.assert_close(made[1], made[0], rtol=1e-4, atol=1e-5)
+    if kind is Elsewhere and learns:
+        learned = [torch.autograd.grad(hidden.sum(), kind.table)[0] for hidden in made]
+        torch.testing.assert_close(*learned, rtol=1e-3, atol=1e-4)
 
 
 @needs_compiler

@@ -220,6 +220,7 @@ class _Embedded(torch.autograd.Function):
         assert width % GRAIN == 0
         assert len(ids_N) == len(positions_N)
         assert 0 <= int(ids_N.min()) <= int(ids_N.max()) < vocabulary
+        assert places_PD is None or places_PD.size(1) == width
         assert places_PD is None or 0 <= int(positions_N.min()) <= int(positions_N.max()) < len(places_PD)
         made_ND = torch.empty(len(ids_N), width, dtype=dtype)
         sizes = scale, *made_ND.shape, get_num_threads()

@@ -91,7 +91,10 @@ class Model(nn.Module):
             return None
         table_VD = embedding.table.weight
         places_TD = positions.vectors(ids_BT.size(1), like=table_VD)
-        places_TD = None if places_TD is None else places_TD.float().contiguous()
+        if places_TD is not None and places_TD.requires_grad:
+            return None
+        if places_TD is not None:  # any that could be added
+            places_TD = places_TD.float().expand(ids_BT.size(1), self.config.d_model).contiguous()
         dtype = table_VD.dtype if self.dtype is None else self.dtype
         ids_N = layout.ids(ids_BT)
         return embedded(table_VD, ids_N, places_TD, layout.positions_N, scale=embedding.scale, dtype=dtype)
