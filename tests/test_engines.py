@@ -24,6 +24,7 @@ from transformer_cli.cli import failures
 from transformer_cli.cli.app import main
 from transformer_cli.decoding.hypothesis import LengthPenalty
 from transformer_cli.decoding.options import SearchOptions
+from transformer_cli.decoding.quality import flags
 
 ctranslate2 = pytest.importorskip("ctranslate2", reason="the extra `ctranslate2` is not installed")
 
@@ -93,7 +94,8 @@ def test_both_engines_say_the_same_in_json(run, capsys):
                 assert their[name] == pytest.approx(our.pop(name), abs=1e-4)
                 del their[name]
         assert theirs == ours
-    assert "unseen" in said[0][-1]["flags"]
+    last = said[0][-1]
+    assert last["flags"] == [*flags(last["source"], last["translation"]), "unsure", "unseen"]
 
 
 @pytest.mark.parametrize(

@@ -116,6 +116,7 @@ class _LinearCrossEntropy(torch.autograd.Function):
         bias = None if bias_V is None else bias_V.to(hidden_ND.dtype)
         weight_sum_D = weight_VD.sum(0).to(wide)
         even = smoothing / n_vocab
+        less_D = even * weight_sum_D
         total = torch.zeros((), dtype=wide, device=hidden_ND.device)
         narrow = hidden_ND.dtype == torch.float16
         # What the loss is scaled by may be more than fp16 holds.
@@ -154,10 +155,9 @@ class _LinearCrossEntropy(torch.autograd.Function):
                 continue
             real_R1 = (targets_R1 != PAD).to(wide)
             if by_ours:
-                less_D = even * weight_sum_D
                 grad_hidden_ND[piece] = multiplied(e_RV, weight, scales_R=share_R1[:, 0], less_O=less_D)
             else:
-                grad_hidden_ND[piece] = input_gradient(e_RV, weight) * share_R1 - even * real_R1 * weight_sum_D
+                grad_hidden_ND[piece] = input_gradient(e_RV, weight) * share_R1 - real_R1 * less_D
             share_R1 = share_R1 / down
             if ctx.needs_input_grad[1]:  # type: ignore[attr-defined]
                 scaled_RD = (hidden_wide_RD * share_R1).to(e_RV.dtype)
