@@ -36,7 +36,8 @@ inline vec load(const uint16_t *from) {  // bf16: the upper half of an fp32
 
 inline void store(float *to, vec x) { std::memcpy(to, &x, sizeof x); }
 
-// To the nearest, of two the even one; NaN stays one. By an instruction, where there is one, which takes 0 for what is below 2^-126.
+// To the nearest, of two the even one; NaN stays one. By an instruction, where there is one, which takes 0 for what is
+// below 2^-126.
 inline void store(uint16_t *to, vec x) {
 #if defined(__AVX512BF16__)
     const __m256bh half = _mm512_cvtneps_pbh((__m512)x);
