@@ -8,6 +8,7 @@ import itertools
 import json
 import os
 import sys
+import time
 from collections.abc import Callable
 from contextlib import nullcontext
 from functools import partial
@@ -514,7 +515,12 @@ def test_no_wrapper_is_the_last_to_hold_the_group(tmp_path: Path) -> None:
     """It would wait for gloo's threads to end, and they for Python's lock, which it holds."""
 
     def running() -> int:
-        return len(os.listdir("/proc/self/task"))
+        """Once no more of them end by themselves."""
+        found = [len(os.listdir("/proc/self/task"))]
+        while len(found) < 20 or len({*found[-20:]}) > 1:
+            time.sleep(0.01)
+            found.append(len(os.listdir("/proc/self/task")))
+        return found[-1]
 
     def check(rank: int) -> None:
         ours = model(SHAPES[0], torch.float32)

@@ -8,6 +8,7 @@ from __future__ import annotations
 import math
 from abc import ABC, abstractmethod
 from collections.abc import Callable, Sequence
+from typing import Any
 
 import torch
 import torch.nn.functional as F
@@ -25,25 +26,31 @@ class Residual(nn.Module, ABC):
         super().__init__()
         self.norm = NORMS[config.norm](config)
         self.dropout = Dropout(config.dropout)
+        self.at_once: Callable[..., Tensor] | None = None
+        """What does all of it by one call, where there is that (sublayers.py)."""
+
+    def forward(self, x: Tensor, sublayer: Callable[..., Tensor], *others: Any) -> Tensor:
+        """x and what the sublayer makes of it. others: what else that takes."""
+        return self.around(x, sublayer, *others) if self.at_once is None else self.at_once(self, x, sublayer, *others)
 
     @abstractmethod
-    def forward(self, x: Tensor, sublayer: Callable[[Tensor], Tensor]) -> Tensor:
-        """x and what the sublayer makes of it."""
+    def around(self, x: Tensor, sublayer: Callable[..., Tensor], *others: Any) -> Tensor:
+        """The same, one after the other."""
 
 
 class PreNorm(Residual):
     """x + dropout(sublayer(norm(x))): the residual stream itself is never normalised (Xiong et al. 2020)."""
 
-    def forward(self, x: Tensor, sublayer: Callable[[Tensor], Tensor]) -> Tensor:
+    def around(self, x: Tensor, sublayer: Callable[..., Tensor], *others: Any) -> Tensor:
         x, normed_x = _with_norm(self.norm, x)
-        return self.dropout.add(x, sublayer(normed_x))
+        return self.dropout.add(x, sublayer(normed_x, *others))
 
 
 class PostNorm(Residual):
     """norm(x + dropout(sublayer(x))), as in the paper."""
 
-    def forward(self, x: Tensor, sublayer: Callable[[Tensor], Tensor]) -> Tensor:
-        return self.norm(self.dropout.add(x, sublayer(x)))
+    def around(self, x: Tensor, sublayer: Callable[..., Tensor], *others: Any) -> Tensor:
+        return self.norm(self.dropout.add(x, sublayer(x, *others)))
 
 
 def _linear(x: Tensor, weight: Tensor, bias: Tensor | None, *, rectified: bool) -> Tensor:
@@ -147,7 +154,7 @@ class Dropout(nn.Module):
         if not self.training or self.p == 0:
             return x
         if self.compiled:
-            return dropped(x, None, share=self.share)
+            return dropped(x, None, *self.drawn())
         return _Masked.apply(x, self._mask(x.shape, x)) if x.device.type == "cpu" else F.dropout(x, self.p)
 
     def add(self, residual: Tensor, x: Tensor) -> Tensor:
@@ -155,7 +162,7 @@ class Dropout(nn.Module):
         if not self.training or self.p == 0:
             return residual + x
         if self.compiled:
-            return dropped(x, residual, share=self.share)
+            return dropped(x, residual, *self.drawn())
         if x.device.type != "cpu":
             return residual + F.dropout(x, self.p)
         return _MaskedAdd.apply(residual, x, self._mask(x.shape, x))
@@ -165,6 +172,13 @@ class Dropout(nn.Module):
         if not self.training or self.p == 0:
             return None
         return self._mask(shape, like) if like.device.type == "cpu" else F.dropout(like.new_ones(shape), self.p)
+
+    def drawn(self) -> tuple[int, int]:
+        """A seed for compiled code, which draws by it, and the share that it drops; 0 where it does nothing."""
+        if not self.training or self.p == 0:
+            return 0, 0
+        seed = torch.empty((), dtype=torch.int64).random_(-(2**63), None)
+        return int(seed) % 2**64, self.share
 
     @property
     def share(self) -> int:

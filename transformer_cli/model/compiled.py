@@ -38,6 +38,10 @@ ARGUMENTS = {
     "add": "f X f n n flag threads",
     "adam": "i d n double double double double double double flag threads",
     "length": "i d n threads",
+    "fed": "X X X X X X X X f X X f n n n real flag flag seed share seed share threads",
+    "fed_back": "X X X X X X X X f X X X X X X X X f n n n flag flag seed share seed share threads",
+    "attended": "s X X X X X X X x x X X f X f X X f n n n n real flag flag seed share threads",
+    "attended_back": "s X X X X X X X x x X X f X f X X X X X X X X x x f n n n n flag flag seed share threads",
     "attend_past": "s s X f f X",
     "attend_source": "s s X f f X",
     "attend_within": "s s X X",
@@ -76,6 +80,8 @@ def code() -> Library:
         loaded.panel_width.restype = loaded.multiplies_pairs.restype = ctypes.c_int64
         for function in (loaded.attention_room, loaded.norm_room, loaded.linear_room, loaded.product_room):
             function.argtypes, function.restype = [ctypes.c_int64] * 2, ctypes.c_int64
+        loaded.sublayer_room.argtypes = [*[ctypes.c_int64] * 4, ctypes.c_int, ctypes.c_int]
+        loaded.sublayer_room.restype = ctypes.c_int64
     return found
 
 
@@ -117,10 +123,11 @@ def multiplies_pairs() -> bool:
     return bool(loaded().multiplies_pairs())
 
 
-def dropped(x: Tensor, residual: Tensor | None, *, share: int) -> Tensor:
-    """x without a share of its elements, in 2^-16, at random, and the others scaled; and a residual added."""
-    seed = torch.empty((), dtype=torch.int64).random_(-(2**63), None)
-    return _Dropped.apply(x, residual, int(seed) % 2**64, share)
+def dropped(x: Tensor, residual: Tensor | None, seed: int, share: int) -> Tensor:
+    """x without a share of its elements, in 2^-16, at random by this seed, and the others scaled; and a residual
+    added."""
+    made: Tensor = _Dropped.apply(x, residual, seed, share)
+    return made
 
 
 def embedded(

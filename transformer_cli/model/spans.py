@@ -165,7 +165,7 @@ def _are_beside(*parts_NHK: Tensor) -> bool:
     return True
 
 
-def _beside(*parts_NHK: Tensor) -> Sequence[Tensor]:
+def room_beside(*parts_NHK: Tensor) -> Sequence[Tensor]:
     """Room for the gradients of heads, beside each other where they are."""
     if not _are_beside(*parts_NHK):
         return [part.new_empty(part.shape) for part in parts_NHK]
@@ -194,7 +194,7 @@ class _Attention(torch.autograd.Function):
         query, key, value, mask, weights = ctx.saved_tensors  # type: ignore[attr-defined]
         spans: Spans = ctx.spans  # type: ignore[attr-defined]
         whole = query.size(0) == key.size(0) and _are_beside(query, key, value)
-        made = _beside(query, key, value) if whole else (query.new_empty(query.shape), *_beside(key, value))
+        made = room_beside(query, key, value) if whole else (query.new_empty(query.shape), *room_beside(key, value))
         shape = spans.shape
         shape.of_query_step, shape.of_key_step, shape.of_value_step = (x.stride(0) for x in made)
         _call("backward", spans, query, key, value, mask, grads[0].contiguous(), weights, *made)
@@ -208,9 +208,18 @@ def _side_by_side(x_NHK: Tensor) -> Tensor:
 
 
 def _call(what: str, spans: Spans, query: Tensor, key: Tensor, value: Tensor, *others: Tensor | None) -> None:
-    (_, n_heads, d_head), shared, shape = query.shape, key.size(1), spans.shape
-    shape.heads, shape.sharing, shape.features, shape.threads = shared, n_heads // shared, d_head, get_num_threads()
-    shape.query_step, shape.key_step, shape.value_step = query.stride(0), key.stride(0), value.stride(0)
+    (_, n_heads, d_head), steps = query.shape, (x.stride(0) for x in (query, key, value))
+    shape, place = shape_for(spans, n_heads, key.size(1), d_head, *steps)
+    run(what, query.dtype, ctypes.addressof(shape), query, key, value, *others)
+    del place
+
+
+def shape_for(spans: Spans, n_heads: int, kv_heads: int, d_head: int, *steps: int) -> tuple[ctypes.Structure, Tensor]:
+    """What compiled code has to know of it, and what it works in, to be kept until then. steps: from token to token, of
+    queries, keys and values."""
+    shape = spans.shape
+    shape.heads, shape.sharing, shape.features, shape.threads = kv_heads, n_heads // kv_heads, d_head, get_num_threads()
+    shape.query_step, shape.key_step, shape.value_step = steps
     place = torch.empty(shape.threads * attention_room(shape.longest, d_head))
     shape.room = place.data_ptr()
-    run(what, query.dtype, ctypes.addressof(shape), query, key, value, *others)
+    return shape, place

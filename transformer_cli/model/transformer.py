@@ -19,12 +19,13 @@ from torch import Tensor, nn
 from transformer_cli.config.model import ModelConfig
 from transformer_cli.model import masks
 from transformer_cli.model.attention import CrossAttention, ScaledDotProductAttention, SelfAttention
-from transformer_cli.model.blocks import NORMS, RESIDUALS, Dropout, LayerNorm, Linear, RMSNorm, feed_forward
+from transformer_cli.model.blocks import NORMS, RESIDUALS, Dropout, LayerNorm, Linear, Residual, RMSNorm, feed_forward
 from transformer_cli.model.compiled import GRAIN, embedded
 from transformer_cli.model.compiled_products import by_pairs, linear
 from transformer_cli.model.layout import Layout, Packed, PackedWhole, Rows
 from transformer_cli.model.positions import PositionEncoding, positions_for
 from transformer_cli.model.spans import Dense, Hiding, InPlace, Spans, suits
+from transformer_cli.model.sublayers import at_once
 
 
 class Model(nn.Module):
@@ -57,6 +58,11 @@ class Model(nn.Module):
                 module.compiled = module.normalized_shape == (d_model,) and d_model % GRAIN == 0
             elif isinstance(module, Linear) and module.out_features % GRAIN == 0:
                 module.product = linear
+        for module in self.modules():
+            if isinstance(module, EncoderLayer | DecoderLayer):
+                for residual, sublayer in zip(module.residuals, module.sublayers, strict=True):
+                    assert isinstance(residual, Residual)
+                    residual.at_once = at_once(residual, sublayer)
         if suits(self.config):
             products = {module.product for module in self.modules() if isinstance(module, Linear)}
             is_ours = self.dtype is not None and by_pairs(self.dtype) and products == {linear}
@@ -217,9 +223,14 @@ class EncoderLayer(nn.Module):
         self.feed_forward = feed_forward(config)
         self.residuals = nn.ModuleList(RESIDUALS[config.norm_position](config) for _ in range(2))
 
+    @property
+    def sublayers(self) -> tuple[nn.Module, ...]:
+        """In the order of their residuals."""
+        return self.self_attention, self.feed_forward
+
     def forward(self, x: Tensor, bias: Hiding, layout: Layout) -> Tensor:
         around_attention, around_feed_forward = self.residuals
-        x = around_attention(x, lambda x: self.self_attention(x, bias, layout))
+        x = around_attention(x, self.self_attention, bias, layout)
         return around_feed_forward(x, self.feed_forward)
 
 
@@ -267,10 +278,14 @@ class DecoderLayer(nn.Module):
         self.feed_forward = feed_forward(config)
         self.residuals = nn.ModuleList(RESIDUALS[config.norm_position](config) for _ in range(3))
 
+    @property
+    def sublayers(self) -> tuple[nn.Module, ...]:
+        return self.self_attention, self.cross_attention, self.feed_forward
+
     def forward(self, x: Tensor, memory: Sequence[Tensor], bias: Hiding, memory_bias: Hiding, layout: Layout) -> Tensor:
         around_self, around_cross, around_feed_forward = self.residuals
-        x = around_self(x, lambda x: self.self_attention(x, bias, layout))
-        x = around_cross(x, lambda x: self.cross_attention(x, memory, memory_bias, layout))
+        x = around_self(x, self.self_attention, bias, layout)
+        x = around_cross(x, self.cross_attention, memory, memory_bias, layout)
         return around_feed_forward(x, self.feed_forward)
 
 

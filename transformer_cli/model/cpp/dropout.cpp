@@ -53,8 +53,8 @@ void drop(const T *x, const T *residual, T *output, long n, uint64_t seed, uint3
 #pragma omp parallel for schedule(static) num_threads(threads)
     for (long chunk = 0; chunk < (n + CHUNK - 1) / CHUNK; chunk++) {
         const long at = chunk * CHUNK, left = std::min<long>(CHUNK, n - at);
-        uint16_t bits[CHUNK];
-        philox(chunk, seed, bits);
+        uint16_t bits[CHUNK] = {};
+        if (dropped) philox(chunk, seed, bits);
         if (left == CHUNK) {
             drop_chunk(x + at, residual ? residual + at : nullptr, output + at, bits, dropped, scale);
             continue;

@@ -1,0 +1,130 @@
+"""Sublayers in their residuals by one call, beside the same steps one by one: every bit is the same."""
+
+from __future__ import annotations
+
+import random
+
+import pytest
+import torch
+from compiling import needs_compiler
+from hypothesis import given, settings
+from hypothesis import strategies as st
+from torch import Tensor
+
+from transformer_cli.config.model import ModelConfig
+from transformer_cli.data.loader import Batch, collate
+from transformer_cli.model.blocks import Residual
+from transformer_cli.model.build import build_model
+from transformer_cli.model.compiled_products import MOST, by_pairs
+from transformer_cli.model.transformer import Transformer
+from transformer_cli.training.objective import loss_of
+
+pytestmark = needs_compiler
+
+
+def built(config: ModelConfig, *, at_once: bool = True) -> Transformer:
+    torch.manual_seed(7)
+    model = build_model(config, source_vocab=40, target_vocab=40).train()
+    for parameter in model.parameters():  # biases begin at zero
+        torch.nn.init.normal_(parameter, std=0.3)
+    model.compute_in(torch.bfloat16, training=True).use_compiled()
+    for module in model.modules():
+        if isinstance(module, Residual) and not at_once:
+            module.at_once = None
+    return model
+
+
+def sentences(draw: random.Random, n: int, longest: int) -> Batch:
+    sides = [[[draw.randrange(4, 40) for _ in range(draw.randint(0, longest))] for _ in range(n)] for _ in range(2)]
+    return collate([[*side, 3] for side in sides[0]], sides[1])
+
+
+def learned(model: Transformer, batch: Batch) -> list[Tensor | None]:
+    """Its loss and all gradients, of which there are two times as many as of one batch."""
+    torch.manual_seed(11)  # dropout draws from it
+    losses = [loss_of(model, batch, smoothing=0.1) for _ in range(2)]
+    sum(losses, torch.zeros(())).backward()  # type: ignore[no-untyped-call]
+    return [losses[0].detach(), losses[1].detach(), *(parameter.grad for parameter in model.parameters())]
+
+
+def number_at_once(model: Transformer) -> int:
+    return sum(isinstance(module, Residual) and module.at_once is not None for module in model.modules())
+
+
+def same(ours: list[Tensor | None], others: list[Tensor | None]) -> bool:
+    pairs = zip(ours, others, strict=True)
+    return all(a is b is None or (a is not None and b is not None and torch.equal(a, b)) for a, b in pairs)
+
+
+@settings(max_examples=40)
+@given(st.data())
+def test_they_are_as_one_by_one(data: st.DataObject) -> None:
+    """There and back, whatever the model, of whichever part of it learns."""
+    draw = data.draw
+    n_heads = draw(st.sampled_from([1, 2, 4]))
+    config = ModelConfig(
+        d_model=draw(st.sampled_from([32, 48, 80])),
+        n_heads=n_heads,
+        d_head=draw(st.sampled_from([16, 32])),
+        n_kv_heads=draw(st.sampled_from([n for n in (1, 2, 4) if n_heads % n == 0])),
+        d_ff=draw(st.sampled_from([48, 160])),
+        n_layers=draw(st.sampled_from([1, 2])),
+        dropout=draw(st.sampled_from([0.0, 1e-6, 0.2])),
+        attention_dropout=draw(st.sampled_from([0.0, 0.2])),
+        activation_dropout=draw(st.sampled_from([0.0, 0.2])),
+        norm=draw(st.sampled_from(["layer-norm", "rms-norm"])),
+        norm_position=draw(st.sampled_from(["pre", "post"])),
+        bias=draw(st.booleans()),
+    )
+    ours, other = built(config), built(config, at_once=False)
+    assert number_at_once(ours) == 5 * config.depths.encoder
+    assert number_at_once(other) == 0
+    chance = random.Random(draw(st.integers(0, 10**6)))
+    for one, another in zip(ours.parameters(), other.parameters(), strict=True):
+        one.requires_grad_(chance.random() < 0.8)
+        another.requires_grad_(one.requires_grad)
+    ours.target_embedding.table.weight.requires_grad_(True)
+    other.target_embedding.table.weight.requires_grad_(True)
+    batch = sentences(chance, draw(st.integers(1, 6)), draw(st.sampled_from([1, 9, 40])))
+    assert same(learned(ours, batch), learned(other, batch))
+    ours.eval(), other.eval()
+    with torch.no_grad():
+        assert torch.equal(loss_of(ours, batch, smoothing=0.0), loss_of(other, batch, smoothing=0.0))
+
+
+@pytest.mark.skipif(not by_pairs(torch.bfloat16), reason="no products of our own here")
+def test_no_bit_depends_on_threads() -> None:
+    config = ModelConfig(d_model=64, n_heads=4, d_ff=160, n_layers=2, dropout=0.2, activation_dropout=0.1)
+    batch, before, found = sentences(random.Random(1), 7, 60), torch.get_num_threads(), []
+    try:
+        for threads in (1, 2, 5):
+            torch.set_num_threads(threads)
+            found.append(learned(built(config), batch))
+    finally:
+        torch.set_num_threads(before)
+    assert same(found[0], found[1])
+    assert same(found[0], found[2])
+
+
+def test_more_rows_than_a_product_of_ours_takes_go_one_by_one() -> None:
+    config = ModelConfig(d_model=32, n_heads=2, d_ff=32, n_layers=1, dropout=0.1)
+    batch = sentences(random.Random(2), 4 * MOST // 60, 60)
+    assert batch.n_source_tokens > MOST
+    assert same(learned(built(config), batch), learned(built(config, at_once=False), batch))
+
+
+@pytest.mark.parametrize(
+    ("options", "n"),
+    [
+        ({"activation": "gelu"}, 3),
+        ({"activation": "swiglu"}, 3),
+        ({"qk_norm": True}, 2),
+        ({"positions": "rotary"}, 3),  # cross-attention turns nothing
+        ({"d_model": 40, "d_head": 16}, 0),
+    ],
+)
+def test_what_compiled_code_does_not_have_goes_one_by_one(options: dict[str, object], n: int) -> None:
+    shape = {"d_model": 32, "n_heads": 2, "d_ff": 32, "n_layers": 1}
+    model = built(ModelConfig.model_validate(shape | options))
+    assert number_at_once(model) == n
+    assert all(grad is not None for grad in learned(model, sentences(random.Random(3), 3, 9)))
