@@ -373,8 +373,8 @@ def test_r_drop_is_the_mean_of_two_losses_and_their_divergence(monkeypatch: pyte
     some, read = batch(pairs(6)), list[torch.Tensor]()
     packed = subject.model.packed
 
-    def keep(*inputs: Any) -> torch.Tensor:
-        read.append(packed(*inputs))
+    def keep(*inputs: Any, **options: Any) -> torch.Tensor:
+        read.append(packed(*inputs, **options))
         return read[-1]
 
     monkeypatch.setattr(subject.model, "packed", keep)

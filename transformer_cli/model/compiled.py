@@ -7,6 +7,7 @@ U ids that are wanted, D features
 from __future__ import annotations
 
 import ctypes
+from dataclasses import dataclass
 from functools import cache
 from pathlib import Path
 from typing import Any
@@ -26,7 +27,7 @@ ARGUMENTS = {
     "backward": "s x x x X X f x x x",
     "drop": "X X X n seed share real threads",
     "embed": "f i f i X real n n threads",
-    "embed_back": "X i f real n n n threads",
+    "embed_back": "X i f real n n n flag threads",
     "norm": "X X X X f n n real flag threads",
     "norm_back": "X X f X X X X X f n n flag threads",
     "rotate": "x n x n f i n n n flag threads",
@@ -36,6 +37,7 @@ ARGUMENTS = {
     "learn": "X X f f f n n n flag threads",
     "smoothed": "X i f f f real n n threads",
     "add": "f X f n n flag threads",
+    "narrow": "f X f f n n threads",
     "adam": "i d n double double double double double double flag threads",
     "length": "i d n threads",
     "fed": "X X X X X X X X f X X f n n n real flag flag seed share seed share threads",
@@ -78,8 +80,9 @@ def code() -> Library:
                 if hasattr(loaded, f"{name}_{precision}"):
                     getattr(loaded, f"{name}_{precision}").argtypes = [C_TYPES[kind] for kind in kinds]
         loaded.panel_width.restype = loaded.multiplies_pairs.restype = ctypes.c_int64
-        for function in (loaded.attention_room, loaded.norm_room, loaded.linear_room, loaded.product_room):
-            function.argtypes, function.restype = [ctypes.c_int64] * 2, ctypes.c_int64
+        for name in ("attention", "linear", "narrow", "norm", "product"):
+            room = getattr(loaded, f"{name}_room")
+            room.argtypes, room.restype = [ctypes.c_int64] * 2, ctypes.c_int64
         loaded.sublayer_room.argtypes = [*[ctypes.c_int64] * 4, ctypes.c_int, ctypes.c_int]
         loaded.sublayer_room.restype = ctypes.c_int64
     return found
@@ -130,12 +133,37 @@ def dropped(x: Tensor, residual: Tensor | None, seed: int, share: int) -> Tensor
     return made
 
 
+@dataclass
+class OfTable:
+    """The gradient of a table that is an embedding and the output projection, in one place: the loss, whose own is as
+    large as the table, leaves that here, and embeddings add their rows to it. Nothing else may learn from the table."""
+
+    whole_VD: Tensor | None = None
+    n_readers: int = 0
+    """Embeddings that have not added to it: autograd takes it as it is once nobody else holds it."""
+
+    def added_to(self) -> Tensor | None:
+        """For the next of them."""
+        self.n_readers -= 1
+        whole_VD = self.whole_VD
+        if self.n_readers == 0:
+            self.whole_VD = None
+        return whole_VD
+
+
 def embedded(
-    table_VD: Tensor, ids_N: Tensor, places_PD: Tensor | None, positions_N: Tensor, *, scale: float, dtype: torch.dtype
+    table_VD: Tensor,
+    ids_N: Tensor,
+    places_PD: Tensor | None,
+    positions_N: Tensor,
+    *,
+    scale: float,
+    dtype: torch.dtype,
+    beside: OfTable | None = None,
 ) -> Tensor:
     """The vector of each id, (N, D), times a scale and, if there are such, with that of its position. Padding, which is
-    id 0, learns nothing."""
-    made: Tensor = _Embedded.apply(table_VD, ids_N, places_PD, positions_N, scale, dtype)
+    id 0, learns nothing. beside: where the table's gradient is added to, if that is there by then."""
+    made: Tensor = _Embedded.apply(table_VD, ids_N, places_PD, positions_N, scale, dtype, beside)
     return made
 
 
@@ -205,6 +233,14 @@ def summed(total: Tensor | None, x: Tensor, *, less: Tensor | None = None) -> Te
     return made
 
 
+def narrowed(x_VD: Tensor) -> tuple[Tensor, Tensor]:
+    """x, in fp32, in bf16, and the sums of its columns, (D,), in fp32."""
+    x_VD, made_VD, sums_D = x_VD.contiguous(), torch.empty_like(x_VD, dtype=torch.bfloat16), torch.empty(x_VD.size(1))
+    place = torch.empty(loaded().narrow_room(*x_VD.shape))
+    run("narrow", torch.bfloat16, x_VD, made_VD, sums_D, place, *x_VD.shape, get_num_threads())
+    return made_VD, sums_D
+
+
 def loaded() -> ctypes.CDLL:
     """What is there: only where `code` has found it."""
     loaded = code().loaded
@@ -222,6 +258,7 @@ class _Embedded(torch.autograd.Function):
         positions_N: Tensor,
         scale: float,
         dtype: torch.dtype,
+        beside: OfTable | None,
     ) -> Tensor:
         vocabulary, width = table_VD.shape
         assert width % GRAIN == 0
@@ -232,17 +269,21 @@ class _Embedded(torch.autograd.Function):
         made_ND = torch.empty(len(ids_N), width, dtype=dtype)
         sizes = scale, *made_ND.shape, get_num_threads()
         run("embed", dtype, table_VD, ids_N, places_PD, positions_N, made_ND, *sizes)
-        ctx.read = ids_N, vocabulary, scale  # type: ignore[attr-defined]
+        if beside is not None:
+            beside.n_readers += 1
+        ctx.read = ids_N, vocabulary, scale, beside  # type: ignore[attr-defined]
         return made_ND
 
     @staticmethod
     @once_differentiable
     def backward(ctx: FunctionCtx, *grads: Tensor) -> tuple[Tensor | None, ...]:
-        (ids_N, vocabulary, scale), grad_ND = ctx.read, grads[0].contiguous()  # type: ignore[attr-defined]
-        rows, width = grad_ND.shape
-        of_table_VD = torch.empty(vocabulary, width)
-        run("embed_back", grad_ND.dtype, grad_ND, ids_N, of_table_VD, scale, rows, width, vocabulary, get_num_threads())
-        return of_table_VD, None, None, None, None, None
+        ids_N, vocabulary, scale, beside = ctx.read  # type: ignore[attr-defined]
+        grad_ND, (rows, width) = grads[0].contiguous(), grads[0].shape
+        whole_VD = None if beside is None else beside.added_to()
+        of_table_VD = torch.empty(vocabulary, width) if whole_VD is None else whole_VD
+        sizes = scale, rows, width, vocabulary, whole_VD is not None, get_num_threads()
+        run("embed_back", grad_ND.dtype, grad_ND, ids_N, of_table_VD, *sizes)
+        return None if whole_VD is not None else of_table_VD, *[None] * 6
 
 
 class _Dropped(torch.autograd.Function):

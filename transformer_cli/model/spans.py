@@ -11,6 +11,8 @@ from collections.abc import Sequence
 from dataclasses import dataclass
 from functools import cached_property
 
+import numpy as np
+import numpy.typing as npt
 import torch
 from torch import Tensor, get_num_threads
 from torch.autograd.function import FunctionCtx, once_differentiable
@@ -47,22 +49,24 @@ class InPlace(Packed):
         return x_NHK.flatten(1)
 
     def ids(self, ids_BT: Tensor) -> Tensor:
-        assert ids_BT.size(1) <= self.length
         ids_N = ids_BT.new_zeros(self.n_rows)
-        ids_N[: self.n_real] = ids_BT[self._real_BT[: len(ids_BT), : ids_BT.size(1)]]
+        ids_N.numpy()[: self.n_real] = ids_BT.numpy()[self._tokens]
         return ids_N
 
     @cached_property
     def positions_N(self) -> Tensor:
         """Of each token in its sentence; 0 behind the last one."""
         positions_N = torch.zeros(self.n_rows, dtype=torch.int64)
-        positions_N[: self.n_real] = torch.arange(self.length).expand_as(self._real_BT)[self._real_BT]
+        positions_N.numpy()[: self.n_real] = self._tokens[1]
         return positions_N
 
     @cached_property
-    def _real_BT(self) -> Tensor:
-        """Where there is a token; T: the longest sentence, or more."""
-        return torch.arange(self.length) < self.lengths_B[:, None]
+    def _tokens(self) -> tuple[npt.NDArray[np.int64], npt.NDArray[np.int64]]:
+        """Of each token, which is its sentence, and where in that it stands: by NumPy, which such few numbers take a
+        fifth of the time."""
+        lengths_B, ends_B = self.lengths_B.numpy(), self.starts[1:].numpy()
+        sentences_N = np.arange(len(lengths_B)).repeat(lengths_B)
+        return sentences_N, np.arange(self.n_real) - (ends_B - lengths_B).repeat(lengths_B)
 
     @cached_property
     def starts(self) -> Tensor:

@@ -20,7 +20,7 @@ from transformer_cli.config.model import ModelConfig
 from transformer_cli.model import masks
 from transformer_cli.model.attention import CrossAttention, ScaledDotProductAttention, SelfAttention
 from transformer_cli.model.blocks import NORMS, RESIDUALS, Dropout, LayerNorm, Linear, Residual, RMSNorm, feed_forward
-from transformer_cli.model.compiled import GRAIN, embedded
+from transformer_cli.model.compiled import GRAIN, OfTable, embedded
 from transformer_cli.model.compiled_products import by_pairs, linear
 from transformer_cli.model.layout import Layout, Packed, PackedWhole, Rows
 from transformer_cli.model.positions import PositionEncoding, positions_for
@@ -79,17 +79,28 @@ class Model(nn.Module):
         return self
 
     def _embed(
-        self, embedding: Embedding, positions: PositionEncoding, ids_BT: Tensor, layout: Packed | None = None
+        self,
+        embedding: Embedding,
+        positions: PositionEncoding,
+        ids_BT: Tensor,
+        layout: Packed | None = None,
+        of_table: OfTable | None = None,
     ) -> Tensor:
         if isinstance(layout, InPlace):
-            x_ND = self._embed_in_place(embedding, positions, ids_BT, layout)
+            beside = of_table if self.output is embedding.table else None
+            x_ND = self._embed_in_place(embedding, positions, ids_BT, layout, beside)
             if x_ND is not None:
                 return self.dropout(x_ND)
         x_BTD = self._cast(positions.add(embedding(ids_BT)))
         return self.dropout(x_BTD if layout is None else layout.pack(x_BTD))
 
     def _embed_in_place(
-        self, embedding: Embedding, positions: PositionEncoding, ids_BT: Tensor, layout: InPlace
+        self,
+        embedding: Embedding,
+        positions: PositionEncoding,
+        ids_BT: Tensor,
+        layout: InPlace,
+        of_table: OfTable | None,
     ) -> Tensor | None:
         """The same by compiled code, unless positions are more than vectors that are added, or learned."""
         is_learned = any(parameter.requires_grad for parameter in positions.parameters())
@@ -102,8 +113,8 @@ class Model(nn.Module):
         if places_TD is not None:  # any that could be added
             places_TD = places_TD.float().expand(ids_BT.size(1), self.config.d_model).contiguous()
         dtype = table_VD.dtype if self.dtype is None else self.dtype
-        ids_N = layout.ids(ids_BT)
-        return embedded(table_VD, ids_N, places_TD, layout.positions_N, scale=embedding.scale, dtype=dtype)
+        read, scale = (table_VD, layout.ids(ids_BT), places_TD, layout.positions_N), embedding.scale
+        return embedded(*read, scale=scale, dtype=dtype, beside=of_table)
 
     def _cast(self, x: Tensor) -> Tensor:
         return x if self.dtype is None else x.to(self.dtype)
@@ -145,12 +156,20 @@ class Transformer(Model):
         padding = self._padding_bias(source_lengths_B, source.length, like=x_BTD)
         return self.decoder(x_BTD, self.decoder.remember(memory_BSD, source), causal, padding, target)
 
-    def packed(self, source_BS: Tensor, target_BT: Tensor, source: Packed, target: Packed) -> Tensor:
-        """The same without computing on padding: the hidden states of the target's tokens, packed, (N, D)."""
-        x_ND = self._embed(self.source_embedding, self.encoder.positions, source_BS, source)
+    def packed(
+        self,
+        source_BS: Tensor,
+        target_BT: Tensor,
+        source: Packed,
+        target: Packed,
+        of_table: OfTable | None = None,
+    ) -> Tensor:
+        """The same without computing on padding: the hidden states of the target's tokens, packed, (N, D). of_table:
+        what the loss is given, too."""
+        x_ND = self._embed(self.source_embedding, self.encoder.positions, source_BS, source, of_table)
         within_source, within_target, padding = self._hiding(source, target, like=x_ND)
         memory_ND = self.encoder(x_ND, within_source, source)
-        x_ND = self._embed(self.target_embedding, self.decoder.positions, target_BT, target)
+        x_ND = self._embed(self.target_embedding, self.decoder.positions, target_BT, target, of_table)
         return self.decoder(x_ND, self.decoder.remember(memory_ND, source), within_target, padding, target)
 
     def _hiding(self, source: Packed, target: Packed, *, like: Tensor) -> tuple[Hiding, Hiding, Hiding]:

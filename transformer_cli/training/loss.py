@@ -14,7 +14,7 @@ import torch.nn.functional as F
 from torch import Tensor
 from torch.autograd.function import FunctionCtx, once_differentiable
 
-from transformer_cli.model.compiled import smoothed, summed
+from transformer_cli.model.compiled import OfTable, narrowed, smoothed, summed
 from transformer_cli.model.compiled_products import is_ours, learned, multiplied, turned
 from transformer_cli.model.matmul import input_gradient, linear, weight_gradient
 from transformer_cli.tokenizer import PAD
@@ -45,20 +45,22 @@ def cross_entropy(
     smoothing: float = 0.0,
     is_table: bool = False,
     compiled: bool = False,
+    of_table: OfTable | None = None,
 ) -> Tensor:
     """Summed loss of the real targets; padding counts for nothing.
 
     hidden: (..., D). weight_VD, bias_V: the output projection. targets: (...), ids, PAD where there is none.
     Each target's distribution gives 1 - smoothing to the target and spreads the rest evenly over all V ids, the target
     included, as torch.nn.functional.cross_entropy does. is_table: the projection is the embedding, too, whose vector of
-    padding stays zero: it learns nothing here. compiled: by cpp/ of the model, on a CPU in fp32 or bf16.
+    padding stays zero: it learns nothing here. compiled: by cpp/ of the model, on a CPU in fp32 or bf16. of_table:
+    where the gradient of the projection is for embeddings by it to add to.
     Source: Szegedy et al. 2016, section 7; Vaswani et al. 2017, section 5.4.
     """
     if not torch.is_grad_enabled():  # which the function below would not know
         hidden, weight_VD = hidden.detach(), weight_VD.detach()
         bias_V = None if bias_V is None else bias_V.detach()
     loss: Tensor = _LinearCrossEntropy.apply(
-        hidden.flatten(0, -2), weight_VD, bias_V, targets.flatten(), smoothing, is_table, compiled
+        hidden.flatten(0, -2), weight_VD, bias_V, targets.flatten(), smoothing, is_table, compiled, of_table
     )
     return loss
 
@@ -107,14 +109,20 @@ class _LinearCrossEntropy(torch.autograd.Function):
         smoothing: float,
         is_table: bool,
         compiled: bool,
+        of_table: OfTable | None,
     ) -> Tensor:
         ctx.dtype = hidden_ND.dtype  # type: ignore[attr-defined]
         n_vocab, d_model = weight_VD.shape
         needs_gradient = any(ctx.needs_input_grad[:3])  # type: ignore[attr-defined]
         wide = _wide(hidden_ND.dtype)
-        weight = weight_VD.to(hidden_ND.dtype)
+        is_on_cpu = hidden_ND.device.type == "cpu"
+        n_rows = max(d_model, (PIECE_ELEMENTS if is_on_cpu else PIECE_ELEMENTS_ON_A_GPU) // n_vocab)
+        by_ours = compiled and is_ours(hidden_ND.dtype, min(n_rows, len(hidden_ND)))
+        if by_ours and weight_VD.dtype == torch.float32:
+            weight, weight_sum_D = narrowed(weight_VD)
+        else:
+            weight, weight_sum_D = weight_VD.to(hidden_ND.dtype), weight_VD.sum(0).to(wide)
         bias = None if bias_V is None else bias_V.to(hidden_ND.dtype)
-        weight_sum_D = weight_VD.sum(0).to(wide)
         even = smoothing / n_vocab
         less_D = even * weight_sum_D
         total = torch.zeros((), dtype=wide, device=hidden_ND.device)
@@ -124,13 +132,9 @@ class _LinearCrossEntropy(torch.autograd.Function):
         grad_weight_VD: Tensor | None = None
         grad_bias_V = None if bias_V is None else torch.zeros_like(bias_V, dtype=wide)
 
-        is_on_cpu = hidden_ND.device.type == "cpu"
         even_D: Tensor | None = even * (hidden_ND * (targets_N[:, None] != PAD)).sum(0, dtype=wide)
-        n_rows = max(d_model, (PIECE_ELEMENTS if is_on_cpu else PIECE_ELEMENTS_ON_A_GPU) // n_vocab)
         shift = max(0.0, math.log(n_vocab / MOST_SUMMED)) if narrow else None if is_on_cpu else 0.0
         down = max(1.0, min(n_rows, hidden_ND.size(0)) / MOST_ROWS) if narrow else 1.0
-
-        by_ours = compiled and is_ours(hidden_ND.dtype, min(n_rows, len(hidden_ND)))
 
         def logits(hidden_RD: Tensor) -> Tensor:
             if by_ours:
@@ -183,21 +187,24 @@ class _LinearCrossEntropy(torch.autograd.Function):
             if is_table:
                 grad_weight_VD[PAD] = 0
             grad_weight_VD = grad_weight_VD.to(weight_VD.dtype)
-        if needs_gradient:
-            ctx.save_for_backward(grad_hidden_ND, grad_weight_VD, grad_bias_V)  # type: ignore[arg-type]
+        ctx.found, ctx.of_table = (grad_hidden_ND, grad_weight_VD, grad_bias_V), of_table  # type: ignore[attr-defined]
         return total
 
     @staticmethod
     @once_differentiable
     def backward(ctx: FunctionCtx, *grads: Tensor) -> tuple[Tensor | None, ...]:
-        grad_hidden_ND, grad_weight_VD, grad_bias_V = ctx.saved_tensors  # type: ignore[attr-defined]
-        (grad,) = grads
-        return (
-            grad_hidden_ND.mul_(grad.to(grad_hidden_ND.dtype)).to(ctx.dtype),  # type: ignore[attr-defined]
-            None if grad_weight_VD is None else grad_weight_VD.mul_(grad.to(grad_weight_VD.dtype)),
-            None if grad_bias_V is None else grad_bias_V.mul_(grad.to(grad_bias_V.dtype)),
-            *[None] * 4,
-        )
+        (grad_hidden_ND, grad_weight_VD, grad_bias_V), ctx.found = ctx.found, ()  # type: ignore[attr-defined]
+        _multiply(grads[0], grad_hidden_ND, grad_weight_VD, grad_bias_V)
+        if ctx.of_table is not None and grad_weight_VD is not None:  # type: ignore[attr-defined]
+            ctx.of_table.whole_VD = grad_weight_VD  # type: ignore[attr-defined]
+        return grad_hidden_ND.to(ctx.dtype), grad_weight_VD, grad_bias_V, *[None] * 5  # type: ignore[attr-defined]
+
+
+def _multiply(by: Tensor, *gradients: Tensor | None) -> None:
+    """In place; by 1 not at all, where that is known without waiting for a device."""
+    for gradient in gradients if not by.is_cpu or by != 1 else ():
+        if gradient is not None:
+            gradient.mul_(by.to(gradient.dtype))
 
 
 def _smoothed(
@@ -302,16 +309,11 @@ class _Disagreement(torch.autograd.Function):
 
     @staticmethod
     @once_differentiable
-    def backward(ctx: FunctionCtx, *grads: Tensor) -> tuple[Tensor, Tensor, Tensor | None, Tensor | None, None]:
+    def backward(ctx: FunctionCtx, *grads: Tensor) -> tuple[Tensor | None, ...]:
         grad_one_ND, grad_other_ND, grad_weight_VD, grad_bias_V = ctx.saved_tensors  # type: ignore[attr-defined]
-        (grad,) = grads
-        return (
-            grad_one_ND.mul_(grad.to(grad_one_ND.dtype)).to(ctx.dtype),  # type: ignore[attr-defined]
-            grad_other_ND.mul_(grad.to(grad_other_ND.dtype)).to(ctx.dtype),  # type: ignore[attr-defined]
-            None if grad_weight_VD is None else grad_weight_VD.mul_(grad.to(grad_weight_VD.dtype)),
-            None if grad_bias_V is None else grad_bias_V.mul_(grad.to(grad_bias_V.dtype)),
-            None,
-        )
+        _multiply(grads[0], grad_one_ND, grad_other_ND, grad_weight_VD, grad_bias_V)
+        of_hidden = (x.to(ctx.dtype) for x in (grad_one_ND, grad_other_ND))  # type: ignore[attr-defined]
+        return *of_hidden, grad_weight_VD, grad_bias_V, None
 
 
 def _compared(log_RV: Tensor) -> tuple[Tensor, Tensor]:

@@ -13,6 +13,7 @@ from torch import Tensor, nn
 
 from transformer_cli.config.training import TrainingConfig
 from transformer_cli.data.loader import Batch, collate
+from transformer_cli.model.compiled import OfTable
 from transformer_cli.model.layout import sent
 from transformer_cli.model.transformer import Transformer
 from transformer_cli.tokenizer import EOS
@@ -58,20 +59,23 @@ def objective_of(model: Transformer, options: TrainingConfig) -> Objective:
 
 def loss_of(model: Transformer, batch: Batch, *, smoothing: float) -> Tensor:
     """Summed loss of a batch: the input is the target shifted right by one."""
-    return _cross_entropy(model, *_read(model, batch), smoothing)
+    of_table = OfTable()
+    return _cross_entropy(model, *_read(model, batch, of_table), smoothing, of_table)
 
 
-def _read(model: Transformer, batch: Batch) -> tuple[Tensor, Tensor]:
+def _read(model: Transformer, batch: Batch, of_table: OfTable | None = None) -> tuple[Tensor, Tensor]:
     """Hidden states and targets, behind one another, sentence by sentence."""
     device = model.output.weight.device
     source_BS, target_in_BT, target_out_BT = (
         sent(ids, device) for ids in (batch.source_BS, batch.target_in_BT, batch.target_out_BT)
     )
     source, target = (model.layout(lengths_B, device) for lengths_B in (batch.source_lengths_B, batch.target_lengths_B))
-    return model.packed(source_BS, target_in_BT, source, target), target.ids(target_out_BT)
+    return model.packed(source_BS, target_in_BT, source, target, of_table), target.ids(target_out_BT)
 
 
-def _cross_entropy(model: Transformer, hidden_ND: Tensor, targets_N: Tensor, smoothing: float) -> Tensor:
+def _cross_entropy(
+    model: Transformer, hidden_ND: Tensor, targets_N: Tensor, smoothing: float, of_table: OfTable | None = None
+) -> Tensor:
     return cross_entropy(
         hidden_ND,
         model.output.weight,
@@ -80,6 +84,7 @@ def _cross_entropy(model: Transformer, hidden_ND: Tensor, targets_N: Tensor, smo
         smoothing=smoothing,
         is_table=_is_table(model),
         compiled=model.compiled,
+        of_table=of_table,
     )
 
 

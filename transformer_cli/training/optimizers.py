@@ -71,6 +71,8 @@ class OnePass(Adam):
         self._decays = torch.tensor(decays, dtype=torch.float64)
         self._known: list[dict[str, Any]] = []
         self._table = torch.empty(0)
+        self._gradients: list[Tensor | None] = []
+        """Those in the table, kept so that none of them can be gone."""
 
     def follow(
         self, *, averages: Mapping[Tensor, Tensor] | None = None, copies: Mapping[Tensor, Tensor] | None = None
@@ -87,9 +89,9 @@ class OnePass(Adam):
         return found[0].float()
 
     def zero_grad(self, set_to_none: bool = True) -> None:
-        super().zero_grad()
-        for copied in self._copies_of.values():
-            copied.grad = None
+        self._gradients = []
+        for learned in (*self._parameters, *self._copies_of.values()):
+            learned.grad = None
 
     @torch.no_grad()
     def step(self, closure: None = None) -> None:  # type: ignore[override]
@@ -104,7 +106,13 @@ class OnePass(Adam):
         if [*map(id, states)] != [*map(id, self._known)]:
             self._table = torch.tensor([self._row(parameter) for parameter in self._parameters])
             self._known = states
-        self._table[:, :2] = torch.tensor([_places(p.grad, self._copies_of.get(p)) for p in self._parameters])
+            self._gradients = []
+        copies = [self._copies_of.get(parameter) for parameter in self._parameters]
+        gradients = [x if x is None else x.grad for both in zip(self._parameters, copies, strict=True) for x in both]
+        if [*map(id, gradients)] != [*map(id, self._gradients)]:
+            pairs = [*zip(gradients[::2], gradients[1::2], strict=True)]
+            self._table[:, :2] = torch.tensor([_places(*pair) for pair in pairs])
+            self._gradients = gradients
         return self._table
 
     def _row(self, parameter: Tensor) -> list[int]:
@@ -122,9 +130,8 @@ class OnePass(Adam):
         return [0, 0, *places, parameter.numel()]  # gradients lie elsewhere each time
 
 
-def _places(grad: Tensor | None, copied: Tensor | None) -> list[int]:
+def _places(grad: Tensor | None, narrow: Tensor | None) -> list[int]:
     """Of a gradient in fp32, or of one in bf16 that a copy has."""
-    narrow = None if copied is None else copied.grad
     assert grad is None or (narrow is None and is_plain(grad))
     assert narrow is None or (narrow.dtype == torch.bfloat16 and narrow.is_contiguous())
     return [0 if x is None else x.data_ptr() for x in (grad, narrow)]

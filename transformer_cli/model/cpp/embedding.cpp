@@ -21,14 +21,15 @@ void embed(const float *table, const int64_t *ids, const float *places, const in
         }
 }
 
-// The sum over the rows of each id; padding, which is 0, learns nothing. A thread has some of the features, so that the
-// order of sums is that of the rows.
+// The sum over the rows of each id, to what is there where it adds; padding, which is 0, learns nothing. A thread has some
+// of the features, so that the order of sums is that of the rows.
 template <typename T>
-void embed_back(const T *grad, const int64_t *ids, float *sums, float scale, long rows, long D, long V, int threads) {
+void embed_back(const T *grad, const int64_t *ids, float *sums, float scale, long rows, long D, long V, bool adds,
+                int threads) {
 #pragma omp parallel num_threads(threads)
     {
 #pragma omp for schedule(static)
-        for (long v = 0; v < V; v++) std::fill_n(sums + v * D, D, 0.0f);
+        for (long v = 0; v < (adds ? 0 : V); v++) std::fill_n(sums + v * D, D, 0.0f);
         const long n = omp_get_num_threads(), me = omp_get_thread_num(), registers = D / W;
         const long first = registers * me / n * W, end = registers * (me + 1) / n * W;
         for (long i = 0; i < rows; i++)
@@ -48,8 +49,8 @@ void embed_back(const T *grad, const int64_t *ids, float *sums, float scale, lon
         embed(table, ids, places, positions, made, scale, rows, width, threads);                                       \
     }                                                                                                                  \
     extern "C" void embed_back_##NAME(const T *grad, const int64_t *ids, float *sums, float scale, int64_t rows,       \
-                                      int64_t width, int64_t vocabulary, int threads) {                                \
-        embed_back(grad, ids, sums, scale, rows, width, vocabulary, threads);                                          \
+                                      int64_t width, int64_t vocabulary, int adds, int threads) {                      \
+        embed_back(grad, ids, sums, scale, rows, width, vocabulary, adds, threads);                                    \
     }
 
 FOR(float, fp32)

@@ -1,4 +1,4 @@
-// Label-smoothed cross-entropy of rows of logits, which become its gradients; and sums of gradients. compiled.py calls it.
+// Label-smoothed cross-entropy of rows of logits, which become its gradients, and what else it needs. compiled.py calls it.
 
 #include <algorithm>
 #include <cmath>
@@ -71,7 +71,38 @@ void add(float *total, const T *x, const float *less, long rows, long D, int add
     }
 }
 
+constexpr long TOGETHER = 256;  // rows
+
+// x in bf16, and the sum of each of its columns.
+void narrow(const float *x, uint16_t *made, float *sums, float *room, long rows, long D, int threads) {
+    const long blocks = (rows + TOGETHER - 1) / TOGETHER;
+#pragma omp parallel for schedule(static) num_threads(threads)
+    for (long block = 0; block < blocks; block++) {
+        float *total = room + block * D;
+        std::fill_n(total, D, 0.0f);
+        for (long i = block * TOGETHER; i < std::min(rows, (block + 1) * TOGETHER); i++) {
+            const float *row = x + i * D;
+            long d = 0;
+            for (; d + W <= D; d += W) {
+                const vec own = load(row + d);
+                store(made + i * D + d, own), store(total + d, load(total + d) + own);
+            }
+            for (; d < D; d++) put(made + i * D + d, row[d]), total[d] += row[d];
+        }
+    }
+    std::fill_n(sums, D, 0.0f);
+    for (long block = 0; block < blocks; block++)
+        for (long d = 0; d < D; d++) sums[d] += room[block * D + d];
+}
+
 }  // namespace
+
+extern "C" int64_t narrow_room(int64_t rows, int64_t width) { return (rows + TOGETHER - 1) / TOGETHER * width; }
+
+extern "C" void narrow_bf16(const float *x, uint16_t *made, float *sums, float *room, int64_t rows, int64_t width,
+                            int threads) {
+    narrow(x, made, sums, room, rows, width, threads);
+}
 
 #define FOR(T, NAME)                                                                                                   \
     extern "C" void smoothed_##NAME(T *logits, const int64_t *targets, const float *even, float *losses,               \
