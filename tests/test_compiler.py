@@ -11,6 +11,7 @@ import signal
 import stat
 import subprocess
 import sys
+import tempfile
 import time
 import warnings
 from collections.abc import Callable, Iterator, Sequence
@@ -272,6 +273,101 @@ def test_what_ends_the_program_ends_it(source: Path, tmp_path: Path, monkeypatch
             fresh(source)
     finally:
         signal.signal(signal.SIGUSR1, before)
+
+
+@pytest.fixture
+def three(source: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Callable[[str], Path]:
+    """Three sources, and a compiler that runs such a script for each, in a folder that is empty at first: this one."""
+    for name in ("one", "two"):
+        (source / f"{name}.cpp").write_text(CODE.replace("answer", name), encoding="utf-8")
+    (tmp_path / "temporary").mkdir()
+    monkeypatch.setattr(tempfile, "tempdir", str(tmp_path / "temporary"))
+
+    def by(script: str) -> Path:
+        path, told = tmp_path / "stand-in", tmp_path / "told"
+        told.mkdir()
+        real = f'real() {{ {shlex.join(compiler._command())} "$@"; }}'
+        wait = 'wait_for() { for n in $(seq 1000); do [ $(ls | wc -l) -ge "$1" ] && return; sleep 0.01; done; exit 1; }'
+        others = '[ "$1" = --version ] && exit 0\n[ "$1" = -shared ] && { real "$@"; exit; }'
+        path.write_text("\n".join(["#!/bin/sh", real, wait, others, f'cd "{told}"', script, ""]), encoding="utf-8")
+        path.chmod(0o700)
+        monkeypatch.setenv("CXX", str(path))
+        return told
+
+    return by
+
+
+@needs_compiler
+def test_files_are_compiled_side_by_side(
+    source: Path, three: Callable[[str], Path], monkeypatch: pytest.MonkeyPatch
+) -> None:
+    three('touch $$; wait_for 2; real "$@"')
+    monkeypatch.setattr(compiler, "processors", lambda: 2)
+    found = fresh(source)
+    assert found.trouble is None
+    assert [found.loaded.answer(), found.loaded.one(), found.loaded.two()] == [42, 42, 42]
+
+
+@needs_compiler
+@pytest.mark.parametrize(("processors", "processes", "most"), [(1, 1, 1), (2, 1, 2), (2, 2, 1), (2, 4, 1)])
+def test_no_more_at_once_than_there_are_processors(
+    processors: int,
+    processes: int,
+    most: int,
+    source: Path,
+    three: Callable[[str], Path],
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    """Which are shared by all processes that train together."""
+    told = three('touch $$; ls | wc -l >> ../counted; real "$@" && rm $$')
+    monkeypatch.setattr(compiler, "processors", lambda: processors)
+    monkeypatch.setenv("LOCAL_WORLD_SIZE", str(processes))
+    assert fresh(source).trouble is None
+    counted = [int(line) for line in (told.parent / "counted").read_text(encoding="utf-8").split()]
+    assert len(counted) == 3
+    assert max(counted) <= most
+
+
+@pytest.mark.parametrize(
+    ("ends", "said"),
+    [
+        ('echo "one.cpp:1:1: error: no" >&2; exit 1', "one.cpp:1:1: error: no"),
+        ("kill -KILL $$", "it ended with -9"),
+        ("kill -USR1 $PPID; sleep 60", None),
+        ("sleep 60", "it took more than 2 seconds"),
+    ],
+    ids=["fails", "is killed", "interrupts", "hangs"],
+)
+def test_where_one_of_several_ends_it_nothing_is_left(
+    ends: str,
+    said: str | None,
+    source: Path,
+    three: Callable[[str], Path],
+    tmp_path: Path,
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    """No file, and no process, though the others would go on for a minute."""
+    told = three(f'case "$*" in *one.cpp*) wait_for 4; {ends}; exit;; esac; touch $$; sleep 60 & touch $!; wait')
+    monkeypatch.setattr(compiler, "processors", lambda: 3)
+    monkeypatch.setattr(compiler, "LONGEST_S", 2 if ends == "sleep 60" else 30)
+
+    def end(number: int, frame: object) -> None:
+        raise Interrupted("stopped at once", signal_number=number)
+
+    before = signal.signal(signal.SIGUSR1, end)
+    try:
+        assert fresh(source).trouble == f"{tmp_path}/stand-in: {said}"
+    except Interrupted:
+        assert said is None
+    finally:
+        signal.signal(signal.SIGUSR1, before)
+    others = [int(path.name) for path in told.iterdir()]
+    assert len(others) == 4
+    limit = time.monotonic() + 10
+    while (left := [pid for pid in others if is_running(pid)]) and time.monotonic() < limit:
+        time.sleep(0.01)
+    assert not left
+    assert not list((tmp_path / "temporary").iterdir())
 
 
 def is_running(pid: int) -> bool:

@@ -15,18 +15,22 @@ import shutil
 import signal
 import subprocess
 import sys
-from collections.abc import Sequence
-from contextlib import suppress
+import time
+from collections.abc import Callable, Iterator, Mapping, Sequence
+from contextlib import ExitStack, contextmanager, suppress
 from dataclasses import dataclass
 from functools import cache
+from itertools import islice
 from pathlib import Path
 
+from transformer_cli.environment import local_size, processors
 from transformer_cli.errors import ResourceError
 from transformer_cli.files import atomic_file, make_directory
 from transformer_cli.temporary import temporary_directory
 
 FLAGS = ("-std=c++17", "-O3", "-march=native", "-fno-math-errno", "-fopenmp", "-fPIC")
 LONGEST_S = 120
+MOMENT_S = 0.01
 PROCESSOR = Path("/proc/cpuinfo")
 DIGEST = hashlib.sha256().digest_size
 
@@ -77,7 +81,7 @@ def _command() -> Sequence[str]:
 
 
 def _key(folder: Path, command: Sequence[str]) -> str:
-    version = _ask([*command, "--version"])
+    [version] = _ask([*command, "--version"])
     code = [part for path in sorted(folder.iterdir()) for part in (path.name.encode(), path.read_bytes())]
     parts = *code, *map(os.fsencode, (*command, *FLAGS)), version, _processor().encode()
     return hashlib.sha256(b"\0".join(parts)).hexdigest()[:32]
@@ -113,34 +117,59 @@ def _is_ours(path: Path) -> bool:
     return path.stat().st_uid == os.geteuid()
 
 
-def _ask(command: Sequence[str], **environment: str) -> bytes:
-    """What it writes. It has a session of its own: Ctrl-C would end it, and lets a run save, as one without compiled
-    code. What it started ends with it."""
+def _ask(*commands: Sequence[str], **environment: str) -> list[bytes]:
+    """What each writes, as many at once as there are processors. Where one fails, none goes on."""
+    at_once = max(processors() // local_size(), 1)
+    waiting, running, answers = enumerate(commands), dict[int, Callable[[], bytes | None]](), dict[int, bytes]()
+    with ExitStack() as stack:
+        while len(answers) < len(commands):
+            for place, command in islice(waiting, at_once - len(running)):
+                running[place] = stack.enter_context(_asked(command, environment))
+            for place, answer in list(running.items()):
+                if (found := answer()) is not None:
+                    answers[place] = found
+                    del running[place]
+    return [answers[place] for place in range(len(commands))]
+
+
+@contextmanager
+def _asked(command: Sequence[str], environment: Mapping[str, str]) -> Iterator[Callable[[], bytes | None]]:
+    """What it writes; None while it is at work, after a moment. It has a session of its own: Ctrl-C would end it, and
+    lets a run save, as one without compiled code. What it started ends with it, and no later than the block."""
     pipe, variables = subprocess.PIPE, {**os.environ, **environment}
     with subprocess.Popen(
         command, stdin=subprocess.DEVNULL, stdout=pipe, stderr=pipe, env=variables, start_new_session=True
     ) as process:
-        try:
-            output, errors = process.communicate(timeout=LONGEST_S)
-        except BaseException as failure:
-            with suppress(OSError):
-                os.killpg(process.pid, signal.SIGKILL)
-            if isinstance(failure, subprocess.TimeoutExpired):
+        latest = time.monotonic() + LONGEST_S
+
+        def answer() -> bytes | None:
+            try:
+                output, errors = process.communicate(timeout=MOMENT_S)
+            except subprocess.TimeoutExpired as failure:
+                if time.monotonic() < latest:
+                    return None
                 raise ResourceError(f"it took more than {LONGEST_S} seconds") from failure
-            raise
-    if process.returncode:
-        lines = errors.decode(errors="replace").strip().split("\n")
-        said = next((line for line in lines if "error" in line), lines[0])  # before it, where it is
-        raise ResourceError(said or f"it ended with {process.returncode}")
-    return output
+            if process.returncode:
+                lines = errors.decode(errors="replace").strip().split("\n")
+                said = next((line for line in lines if "error" in line), lines[0])  # before it, where it is
+                raise ResourceError(said or f"it ended with {process.returncode}")
+            return output
+
+        try:
+            yield answer
+        finally:
+            if process.returncode is None:
+                with suppress(OSError):
+                    os.killpg(process.pid, signal.SIGKILL)
 
 
 def _made(folder: Path, command: Sequence[str], name: str) -> ctypes.CDLL:
     with temporary_directory() as place:
-        made, parts, at = place / name, [], str(place)  # what it puts somewhere meanwhile goes with it
-        for source in sorted(folder.glob("*.cpp")):
-            parts.append(str(place / f"{source.stem}.o"))
-            _ask([*command, *FLAGS, "-c", str(source), "-o", parts[-1]], TMPDIR=at)
+        made, at = place / name, str(place)  # what it puts somewhere meanwhile goes with it
+        sources = sorted(folder.glob("*.cpp"), key=lambda source: source.stat().st_size, reverse=True)
+        parts = [str(place / f"{source.stem}.o") for source in sources]  # the longest first, for none to wait for it
+        steps = zip(sources, parts, strict=True)
+        _ask(*([*command, *FLAGS, "-c", str(source), "-o", part] for source, part in steps), TMPDIR=at)
         _ask([*command, "-shared", *parts, "-o", str(made)], TMPDIR=at)  # OpenMP is whichever PyTorch has loaded
         with suppress(OSError, RuntimeError, ResourceError):  # it is made again next time
             kept = _cache(name)
