@@ -17,8 +17,11 @@ import pytest
 import torch
 from safetensors.torch import save_file
 
+from transformer_cli.checkpoints.find import find_checkpoint
+from transformer_cli.checkpoints.store import open_run
 from transformer_cli.config.model import ModelConfig
 from transformer_cli.config.source import load_config
+from transformer_cli.decoding.engine import EngineTranslator
 from transformer_cli.model import blocks
 from transformer_cli.model.build import build_model
 
@@ -33,6 +36,7 @@ MODULES = (
     "by_joeynmt",
     "by_opennmt",
     "by_eole",
+    "by_ctranslate2",
     "phases",
 )
 
@@ -297,8 +301,9 @@ if sys.argv[1] == "text":
     monkeypatch.setattr(known["rounds"], "gauge", lambda threads: Products())
     monkeypatch.setattr(known["rounds"], "load", lambda: 0.0)
     monkeypatch.setitem(known, "TX", [sys.executable, "-c", "pass"])
-    peers = ["--peers", "tx,ctranslate2,joeynmt,eole", "--most-foreign", "1", "--quick", "--run", "run"]
-    monkeypatch.setattr(sys, "argv", ["all", "--cache", str(tmp_path / "cache"), *peers])
+    peers = "tx,ctranslate2,ctranslate2 with tx's patience,joeynmt,eole"
+    options = ["--peers", peers, "--most-foreign", "1", "--quick", "--run", "run"]
+    monkeypatch.setattr(sys, "argv", ["all", "--cache", str(tmp_path / "cache"), *options])
     main()
     said = capsys.readouterr().out
     rates = "200 |  |" if lacks_bf16 else "200 | 400 |"
@@ -307,6 +312,8 @@ if sys.argv[1] == "text":
     assert "### Translating 20 lines, beam 5, batches of 64" in said
     assert "| CTranslate2, int8 | 10.0 | 10.0 to 10.0 | 100.00 | 20 |" in said
     assert "- JoeyNMT: JoeyNMT cannot be installed: no network" in said
+    assert said.count("| CTranslate2 with tx's patience, fp32 |") == 2
+    assert said.count("\nCTranslate2 with tx's patience: alone, but asked for what tx by CTranslate2 asks it for") == 2
     assert "| tx translate |" in said
     written = (tmp_path / "cache" / "results.json").read_text("utf-8")
     for path in (sys.executable, str(tmp_path / "cache"), str(tmp_path / "benchmark"), str(Path("run").resolve())):
@@ -314,6 +321,8 @@ if sys.argv[1] == "text":
     found = json.loads(written)
     assert len(found["contests"]) == 2 + 4 + 1
     assert "Eole, fp32" not in found["contests"]["Translating 20 lines, greedy, batches of 64"]["commands"]
+    with_patience = [title for title, one in found["contests"].items() if "tx's patience" in json.dumps(one)]
+    assert [title.split(", ")[1] for title in with_patience] == ["beam 5", "beam 5"]
     assert "translations" not in json.dumps(found["contests"])
     assert found["contests"]["Training, base"]["turns"]["tx, fp32"][0]["facts"]["tokens"] == 6000
     there = ["fp32"] if lacks_bf16 else ["fp32", "bf16"]
@@ -332,6 +341,36 @@ def test_who_starts_them_is_small() -> None:
     program = "import runpy, sys; runpy.run_path(sys.argv[1]); sys.exit('torch' in sys.modules)"
     command = [sys.executable, "-c", program, BENCHMARK / "all"]
     subprocess.run(command, env=os.environ | {"PYTHONPATH": str(BENCHMARK)}, check=True)
+
+
+def test_ctranslate2_alone_is_asked_as_tx_asks_it(
+    suite: Any, trained_run: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    asked = []
+
+    class Engine:
+        compute_type = "float32"
+
+        def __init__(self, *place: str, **options: Any) -> None: ...
+
+        def translate_batch(self, sources: list[list[str]], *, max_batch_size: int = 0, **options: Any) -> list[Any]:
+            asked.append((sources, {name: value for name, value in options.items() if value is not None}))
+            return [SimpleNamespace(hypotheses=[["</s>"]], scores=[-1.0]) for _ in sources]
+
+    monkeypatch.setitem(sys.modules, "ctranslate2", SimpleNamespace(Translator=Engine))
+    monkeypatch.setenv("CT2_USE_MKL", "0")  # which it would set for all tests
+    folder = tmp_path / "model"
+    folder.mkdir()
+    suite.prepare.model(folder, str(trained_run))
+    run = open_run(find_checkpoint(str(trained_run)))
+    rooms, lines = {"encoder": None, "decoder": None}, ["zwei", "ich mochte ein bier und zwei kaffee"]
+    by_tx = EngineTranslator(Engine(), "it", run.tokenizer, run.config.decoding, rooms=rooms, source_eos=True)
+    by_tx.translate(lines, beam_size=5)
+    asks = {"precision": "fp32", "threads": 1, "batch": 64, "beam": 5, "as_tx": True}
+    turn = suite.turn.Turn(what="translate", model=str(folder), **asks)
+    assert suite.by_ctranslate2.translator(turn)(lines) == ["", ""]
+    assert [sorted(sources) for sources, _ in asked] == [sorted(asked[0][0])] * 2
+    assert asked[0][1] == asked[1][1]
 
 
 def other_toolkits(model: Any, names: dict[str, dict[str, str]]) -> Any:

@@ -88,6 +88,14 @@ def settings_of(config: Any) -> dict[str, Any]:
     }
 
 
+def asked_of_ctranslate2(decoding: Any) -> dict[str, Any]:
+    """How it searches by beams where `decoding.engine` names it."""
+    from transformer_cli.decoding.engine import PATIENCE
+
+    names = ("length_penalty", "max_length_factor", "max_length_extra")
+    return {"patience": PATIENCE, **{name: getattr(decoding, name) for name in names}}
+
+
 def model(folder: Path, run: str, *names: str) -> None:
     """`weights` (safetensors), spm.model, `vocabulary`, shapes.json for those who read tx's; beside them its exports,
     each compared by tx itself."""
@@ -101,7 +109,8 @@ def model(folder: Path, run: str, *names: str) -> None:
     save_file({name: one.float().contiguous() for name, one in weights(opened.model).items()}, folder / "weights")
     (folder / "spm.model").write_bytes(opened.tokenizer.source.model)
     write_vocabulary(folder, opened.tokenizer.source)
-    (folder / "shapes.json").write_text(json.dumps({"run": settings_of(opened.config)}), encoding="utf-8")
+    about = {**settings_of(opened.config), "asked": asked_of_ctranslate2(opened.config.decoding)}
+    (folder / "shapes.json").write_text(json.dumps({"run": about}), encoding="utf-8")
     for name in names:
         command = [sys.executable, "-m", "transformer_cli", "export", *EXPORTS[name], "-m", run, "--quiet"]
         done = subprocess.run(

@@ -24,7 +24,8 @@ LONGEST = 100
 
 class Turn(SimpleNamespace):
     """what: train, translate, or convert, once, for who translates from a file of its own. shape: small or base.
-    precision, threads, seconds; beam, batch, lines; text and model, folders that prepare.py wrote; run, tx's own."""
+    precision, threads, seconds; beam, batch, lines; text and model, folders that prepare.py wrote; run, tx's own.
+    engine, as_tx: which of a program's contestants it is."""
 
     @property
     def _place(self) -> Path:
