@@ -40,10 +40,10 @@ ARGUMENTS = {
     "narrow": "f X f f n n threads",
     "adam": "i d n double double double double double double flag threads",
     "length": "i d n threads",
-    "fed": "X X X X X X X X f X X f n n n real flag flag seed share seed share threads",
-    "fed_back": "X X X X X X X X f X X X X X X X X f n n n flag flag seed share seed share threads",
-    "attended": "s X X X X X X X x x X X f X f X X f n n n n real flag flag seed share threads",
-    "attended_back": "s X X X X X X X x x X X f X f X X X X X X X X x x f n n n n flag flag seed share threads",
+    "fed": "s X X X X X X X f X f",
+    "fed_back": "s X X X X X X X f X X X X X X X f",
+    "attended": "s s X X X X X X X x x X f X f",
+    "attended_back": "s s X X X X X X X x x X f X X X X X X X x x f",
     "attend_past": "s s X f f X",
     "attend_source": "s s X f f X",
     "attend_within": "s s X X",
@@ -83,8 +83,7 @@ def code() -> Library:
         for name in ("attention", "linear", "narrow", "norm", "product"):
             room = getattr(loaded, f"{name}_room")
             room.argtypes, room.restype = [ctypes.c_int64] * 2, ctypes.c_int64
-        loaded.sublayer_room.argtypes = [*[ctypes.c_int64] * 4, ctypes.c_int, ctypes.c_int]
-        loaded.sublayer_room.restype = ctypes.c_int64
+        loaded.sublayer_kept.restype = loaded.sublayer_room.restype = ctypes.c_int64
     return found
 
 

@@ -42,9 +42,9 @@ def at_once(residual: Residual, sublayer: nn.Module) -> Callable[..., Tensor] | 
 def fed(residual: Residual, x: Tensor, sublayer: FeedForward) -> Tensor:
     if not _suits(x):
         return residual.around(x, sublayer)
-    drawn = *sublayer.dropout.drawn(), *residual.dropout.drawn()
-    weights = _weights(x, residual.norm, sublayer.up, sublayer.down)
-    made: Tensor = _Fed.apply(x.contiguous(), *weights, (_form(residual), drawn))
+    inner = sublayer.dropout.drawn()
+    sizes = _sizes(residual, x, sublayer.up.out_features, inner=inner)
+    made: Tensor = _Fed.apply(x.contiguous(), *_weights(x, residual.norm, sublayer.up, sublayer.down), sizes)
     return made
 
 
@@ -71,9 +71,10 @@ def _attended(
     spans: Spans,
 ) -> Tensor:
     mask = sublayer.attend.dropout.mask(spans.mask_shape(sublayer.n_heads), like=x)
+    n_weights = int(spans.weight_starts[-1]) * sublayer.n_heads
+    sizes = _sizes(residual, x, into.out_features, context=sublayer.width, weights=n_weights)
+    others = sizes, (sublayer.n_heads, sublayer.kv_heads, sublayer.d_head), spans
     weights = _weights(x, residual.norm, into, sublayer.output)
-    heads = sublayer.n_heads, sublayer.kv_heads, sublayer.d_head
-    others = _form(residual), residual.dropout.drawn(), heads, spans
     made: Tensor = _Attended.apply(x.contiguous(), *weights, *memory, mask, others)
     return made
 
@@ -82,110 +83,105 @@ def _suits(x: Tensor) -> bool:
     return x.dim() == 2 and is_ours(x.dtype, len(x))
 
 
-def _form(residual: Residual) -> tuple[float, bool, bool]:
-    """The norm's epsilon, whether it is centred, and whether it comes first."""
-    norm = residual.norm
+class _Sizes(ctypes.Structure):
+    """Sublayer in sublayers.cpp."""
+
+    _fields_ = (
+        *((name, ctypes.c_int64) for name in ("rows", "width", "inner", "context", "weights", "threads")),
+        *((name, ctypes.c_uint64) for name in ("seed", "inner_seed")),
+        *((name, ctypes.c_uint32) for name in ("share", "inner_share")),
+        ("eps", ctypes.c_float),
+        *((name, ctypes.c_int32) for name in ("centred", "first")),
+    )
+
+    def kept(self) -> Tensor:
+        """Room for what the way back needs of the way there."""
+        return torch.empty(loaded().sublayer_kept(ctypes.byref(self)))
+
+    def room(self, *, back: bool) -> Tensor:
+        """What it works in."""
+        return torch.empty(loaded().sublayer_room(ctypes.byref(self), back))
+
+
+def _sizes(
+    residual: Residual, x: Tensor, width: int, *, context: int = 0, weights: int = 0, inner: tuple[int, int] = (0, 0)
+) -> _Sizes:
+    """width: of what the first linear layer makes. inner: the seed and share of dropout inside."""
+    norm, (seed, share), (rows, d_model) = residual.norm, residual.dropout.drawn(), x.shape
     assert isinstance(norm, LayerNorm | RMSNorm)
-    return norm.eps, isinstance(norm, LayerNorm), isinstance(residual, PreNorm)
+    form = norm.eps, isinstance(norm, LayerNorm), isinstance(residual, PreNorm)
+    return _Sizes(rows, d_model, width, context, weights, get_num_threads(), seed, inner[0], share, inner[1], *form)
 
 
 def _weights(x: Tensor, *modules: Any) -> list[Tensor | None]:
     """Of each its weight and its bias, in x's dtype."""
-    found = [weight for module in modules for weight in (module.weight, module.bias)]
-    return [None if weight is None else weight.to(x.dtype) for weight in found]
+    found = (weight for module in modules for weight in (module.weight, module.bias))
+    return [weight if weight is None or weight.dtype == x.dtype else weight.to(x.dtype) for weight in found]
 
 
-def _room(*sizes: int, back: bool) -> Tensor:
-    """What it works in. sizes: rows, the width outside, and the widths of what linear layers make and take inside."""
-    return torch.empty(loaded().sublayer_room(*sizes, back, get_num_threads()))
-
-
-def _learned(needed: Sequence[bool], *weights: Tensor | None) -> tuple[list[Tensor | None], list[Tensor | None]]:
+def _learned(needed: Sequence[bool], weights: Sequence[Any]) -> tuple[list[Tensor | None], list[Tensor | None]]:
     """Room for the gradients of a norm and two linear layers, weights and biases by turns, and those that autograd
-    wants: a bias's is made also where there is none."""
+    wants: only a matrix's is not made where nobody does; a bias's also where there is none."""
     made: list[Tensor | None] = []
-    for n, (weight, bias) in enumerate(zip(weights[::2], weights[1::2], strict=True)):
-        assert weight is not None
-        is_made = n == 0 or needed[2 * n]
-        made += [torch.empty_like(weight) if is_made else None, weight.new_empty(len(weight)) if bias is None else None]
-        if bias is not None:
-            made[-1] = torch.empty_like(bias)
+    for n, (weight, needs) in enumerate(zip(weights, needed, strict=True)):
+        shape = weights[n - 1].shape[:1] if weight is None else weight.shape
+        made.append(weights[0].new_empty(shape) if needs or len(shape) == 1 else None)
     return made, [of if needs else None for of, needs in zip(made, needed, strict=True)]
 
 
 class _Fed(torch.autograd.Function):
     @staticmethod
     def forward(ctx: FunctionCtx, x_ND: Tensor, *others: Any) -> Tensor:
-        *weights, (form, drawn) = others
-        (rows, width), inner_width = x_ND.shape, len(weights[2])
-        beside_ND, output_ND = torch.empty_like(x_ND), torch.empty_like(x_ND)
-        inner_NF, moments = x_ND.new_empty(rows, inner_width), torch.empty(rows, 3)
-        sizes = rows, width, inner_width
-        places = beside_ND, moments, inner_NF, output_ND, _room(*sizes, width, back=False)
-        run("fed", x_ND.dtype, x_ND, *weights, *places, *sizes, *form, *drawn, get_num_threads())
-        ctx.save_for_backward(x_ND, *weights, beside_ND, moments, inner_NF)
-        ctx.others = form[1:], drawn  # type: ignore[attr-defined]
+        *weights, sizes = others
+        output_ND, kept = torch.empty_like(x_ND), sizes.kept()
+        places = kept, output_ND, sizes.room(back=False)
+        run("fed", x_ND.dtype, ctypes.addressof(sizes), x_ND, *weights, *places)
+        ctx.save_for_backward(x_ND, *weights, kept)
+        ctx.sizes = sizes  # type: ignore[attr-defined]
         return output_ND
 
     @staticmethod
     @once_differentiable
     def backward(ctx: FunctionCtx, *grads: Tensor) -> tuple[Tensor | None, ...]:
-        x_ND, *weights, beside_ND, moments, inner_NF = ctx.saved_tensors  # type: ignore[attr-defined]
-        (form, drawn), needed = ctx.others, ctx.needs_input_grad  # type: ignore[attr-defined]
-        (rows, width), inner_width = x_ND.shape, inner_NF.size(1)
-        made, wanted = _learned(needed[1:7], *weights)
-        of_x_ND, sizes, (norm, _, *layers) = torch.empty_like(x_ND), (rows, width, inner_width), weights
-        known = grads[0].contiguous(), x_ND, norm, *layers, beside_ND, moments, inner_NF
-        places = of_x_ND, *made, _room(*sizes, width, back=True)
-        run("fed_back", x_ND.dtype, *known, *places, *sizes, *form, *drawn, get_num_threads())
+        x_ND, *weights, kept = ctx.saved_tensors  # type: ignore[attr-defined]
+        sizes, (norm, _, *layers) = ctx.sizes, weights  # type: ignore[attr-defined]
+        made, wanted = _learned(ctx.needs_input_grad[1:7], weights)  # type: ignore[attr-defined]
+        of_x_ND = torch.empty_like(x_ND)
+        known = ctypes.addressof(sizes), grads[0].contiguous(), x_ND, norm, *layers, kept
+        run("fed_back", x_ND.dtype, *known, of_x_ND, *made, sizes.room(back=True))
         return of_x_ND, *wanted, None
 
 
 class _Attended(torch.autograd.Function):
     @staticmethod
     def forward(ctx: FunctionCtx, x_ND: Tensor, *others: Any) -> Tensor:
-        *weights, key_MGK, value_MGK, mask, (form, drawn, heads, spans) = others
-        (rows, width), (n_heads, _, d_head) = x_ND.shape, heads
-        sizes = rows, width, len(weights[2]), n_heads * d_head
-        beside_ND, output_ND = torch.empty_like(x_ND), torch.empty_like(x_ND)
-        projected_NX, context_NX = (x_ND.new_empty(rows, features) for features in sizes[2:])
-        weights_of = torch.empty(int(spans.weight_starts[-1]) * n_heads)
-        shape, place = _shape(spans, heads, projected_NX, key_MGK, value_MGK)
-        moments = torch.empty(rows, 3)
-        known = ctypes.addressof(shape), x_ND, *weights, key_MGK, value_MGK, mask
-        places = beside_ND, moments, projected_NX, weights_of, context_NX, output_ND, _room(*sizes, back=False)
-        run("attended", x_ND.dtype, *known, *places, *sizes, *form, *drawn, get_num_threads())
+        *weights, key_MGK, value_MGK, mask, (sizes, heads, spans) = others
+        output_ND, kept = torch.empty_like(x_ND), sizes.kept()
+        shape, place = shape_for(spans, *heads, *_steps(sizes, key_MGK, value_MGK))
+        known = ctypes.addressof(sizes), ctypes.addressof(shape), x_ND, *weights, key_MGK, value_MGK, mask
+        run("attended", x_ND.dtype, *known, kept, output_ND, sizes.room(back=False))
         del place
-        saved = key_MGK, value_MGK, mask, beside_ND, moments, projected_NX, weights_of, context_NX
-        ctx.save_for_backward(x_ND, *weights, *saved)
-        ctx.others = form[1:], drawn, heads, spans  # type: ignore[attr-defined]
+        ctx.save_for_backward(x_ND, *weights, key_MGK, value_MGK, mask, kept)
+        ctx.others = sizes, heads, spans  # type: ignore[attr-defined]
         return output_ND
 
     @staticmethod
     @once_differentiable
     def backward(ctx: FunctionCtx, *grads: Tensor) -> tuple[Tensor | None, ...]:
-        x_ND, *saved = ctx.saved_tensors  # type: ignore[attr-defined]
-        weights, (key_MGK, value_MGK, mask, *found) = saved[:6], saved[6:]
-        (form, drawn, heads, spans), needed = ctx.others, ctx.needs_input_grad  # type: ignore[attr-defined]
-        projected_NX, context_NX = found[2], found[4]
-        sizes = *x_ND.shape, projected_NX.size(1), context_NX.size(1)
-        made, wanted = _learned(needed[1:7], *weights)
-        of_x_ND = torch.empty_like(x_ND)
+        x_ND, *weights, key_MGK, value_MGK, mask, kept = ctx.saved_tensors  # type: ignore[attr-defined]
+        (sizes, heads, spans), (norm, _, *layers) = ctx.others, weights  # type: ignore[attr-defined]
+        made, wanted = _learned(ctx.needs_input_grad[1:7], weights)  # type: ignore[attr-defined]
         of_memory = (None, None) if key_MGK is None else room_beside(key_MGK, value_MGK)
-        shape, place = _shape(spans, heads, projected_NX, key_MGK, value_MGK)
-        steps = [sizes[2] if of is None else of.stride(0) for of in of_memory]
-        shape.of_query_step, (shape.of_key_step, shape.of_value_step) = sizes[2], steps
-        norm, _, *layers = weights
-        known = grads[0].contiguous(), x_ND, norm, *layers, key_MGK, value_MGK, mask, *found
-        places, address = (of_x_ND, *made, *of_memory, _room(*sizes, back=True)), ctypes.addressof(shape)
-        run("attended_back", x_ND.dtype, address, *known, *places, *sizes, *form, *drawn, get_num_threads())
+        shape, place = shape_for(spans, *heads, *_steps(sizes, key_MGK, value_MGK))
+        shape.of_query_step, shape.of_key_step, shape.of_value_step = _steps(sizes, *of_memory)
+        of_x_ND, structs = torch.empty_like(x_ND), (ctypes.addressof(sizes), ctypes.addressof(shape))
+        known = grads[0].contiguous(), x_ND, norm, *layers, key_MGK, value_MGK, mask, kept
+        run("attended_back", x_ND.dtype, *structs, *known, of_x_ND, *made, *of_memory, sizes.room(back=True))
         del place
         return of_x_ND, *wanted, *of_memory, None, None
 
 
-def _shape(
-    spans: Spans, heads: tuple[int, int, int], projected_NX: Tensor, key_MGK: Tensor | None, value_MGK: Tensor | None
-) -> tuple[ctypes.Structure, Tensor]:
-    """For queries in what was projected, and for keys and values that are there, too, if nowhere else."""
-    steps = [projected_NX.size(1) if x is None else x.stride(0) for x in (projected_NX, key_MGK, value_MGK)]
-    return shape_for(spans, *heads, *steps)
+def _steps(sizes: _Sizes, key_MGK: Tensor | None, value_MGK: Tensor | None) -> tuple[int, int, int]:
+    """From token to token: of queries, and of keys and values, which are made together with them if nowhere else."""
+    of_memory = (sizes.inner if x is None else x.stride(0) for x in (key_MGK, value_MGK))
+    return sizes.inner, *of_memory

@@ -74,9 +74,11 @@ class Sharding(ABC):
     def is_shared(self, *, is_last: bool) -> bool:
         """Whether other processes take part in such a `learn`, so that this one cannot begin it anew by itself."""
 
-    def length(self, optimizer: torch.optim.Optimizer, gradients: Sequence[Tensor]) -> Tensor:
-        """Their norm, by the optimizer, if it has all that there are."""
-        return optimizer.length() if isinstance(optimizer, OnePass) else self.norm(gradients)
+    def length(self, optimizer: torch.optim.Optimizer, parameters: Sequence[nn.Parameter]) -> Tensor:
+        """The norm of their gradients, by the optimizer, if it has all that there are."""
+        if isinstance(optimizer, OnePass):
+            return optimizer.length()
+        return self.norm([parameter.grad for parameter in parameters if parameter.grad is not None])
 
     def norm(self, gradients: Sequence[Tensor]) -> Tensor:
         """Of all gradients together, as they are held; on the device. A CPU takes a whole tensor's on a single thread,

@@ -136,7 +136,7 @@ def begin(learner: Learner, window: Sequence[Batch], *, step: int, scale: LossSc
     learner.optimizer.zero_grad()
     sharding.begin()
     parts, losses_there = _learn(learner, window, step=step, is_update=True, scale=factor)
-    held_there = sharding.length(learner.optimizer, [p.grad for p in learner.parameters if p.grad is not None])
+    held_there = sharding.length(learner.optimizer, learner.parameters)
     return Gradients(window, parts, torch.stack([*losses_there, held_there]), step=step, scale=factor)
 
 
@@ -197,9 +197,9 @@ def give(
         return read
     update = judged(numbers[:-1], numbers[-1], loss_sum)
     if update.is_made:
-        learned = [parameter for parameter in learner.parameters if parameter.grad is not None]
+        norm = update.gradient_norm
         learner.average.prepare(int(made.step))
-        sharding.change(optimizer, learned, found[-1], norm=update.gradient_norm, factor=factor, longest=longest)
+        sharding.change(optimizer, learner.parameters, found[-1], norm=norm, factor=factor, longest=longest)
     optimizer.zero_grad()
     _followed(learner, update, scale)
     return lambda: update
