@@ -5,6 +5,8 @@
 `tx train` as it is, on the CPU, with a clock around each kind of layer, there and back, and around what is done with
 the gradients. Markdown: milliseconds of an update, a mean, and their share. What is left over is Python, what PyTorch
 notes down for the way back, gradients on their way to the weights, and reading. The clock takes a few milliseconds.
+Where a sublayer in its residual is one call of compiled code (model/sublayers.py) that is one part; with --apart its
+steps are called one by one, which makes the same bits and takes some milliseconds more.
 """
 
 from __future__ import annotations
@@ -23,7 +25,7 @@ from prepare import SHAPES, SMALL, settings
 from torch import Tensor, nn
 
 from transformer_cli.config.source import load_config
-from transformer_cli.model import attention, blocks, layout, spans, transformer
+from transformer_cli.model import attention, blocks, layout, spans, sublayers, transformer
 from transformer_cli.training import loop, objective, run
 
 REST = "everything else"
@@ -40,6 +42,8 @@ PARTS: list[tuple[Any, dict[str, str]]] = [
     (blocks.RMSNorm, {"forward": "norms"}),
     (nn.Embedding, {"forward": "embeddings"}),
     (transformer, {"embedded": "embeddings"}),
+    (sublayers._Attended, {"apply": "sublayers with attention"}),
+    (sublayers._Fed, {"apply": "feed-forward sublayers"}),
     (objective, {"cross_entropy": "loss, with its products"}),
 ]
 ENDLESS = ("training.max_steps=1000000", "training.validate_every=1000000")
@@ -102,14 +106,16 @@ def main() -> None:
     parser.add_argument("--set", action="append", default=[], metavar="KEY=VALUE")
     parser.add_argument("--updates", type=int, default=100)
     parser.add_argument("--warm", type=int, default=100, help="updates before, in which kernels are compiled")
+    parser.add_argument("--apart", action="store_true", help="the steps of sublayers one by one")
     options = parser.parse_args()
     sets = [*(settings(options.shape) if options.shape else ()), *options.set, *ENDLESS]
     config = load_config(options.config, sets, to_train=True)
-    print(table(measured(config, warm=options.warm, updates=options.updates), options.updates))
+    seconds = measured(config, warm=options.warm, updates=options.updates, apart=options.apart)
+    print(table(seconds, options.updates))
 
 
-def measured(config: Any, *, warm: int, updates: int) -> Counter[str]:
-    """The seconds that each part takes in so many updates, once others are behind."""
+def measured(config: Any, *, warm: int, updates: int, apart: bool = False) -> Counter[str]:
+    """The seconds that each part takes in so many updates, once others are behind. apart: sublayers by their steps."""
     clock, begin, n = Clock(), loop.begin, 0
 
     def begun(learner: Any, *given: Any, **options: Any) -> Any:
@@ -132,6 +138,8 @@ def measured(config: Any, *, warm: int, updates: int) -> Counter[str]:
         timed = {name: clock.around("activations", call) for name, call in blocks.ACTIVATIONS.items()}
         stack.enter_context(patch.dict(blocks.ACTIVATIONS, timed))
         stack.enter_context(patch.object(loop, "begin", begun))
+        if apart:
+            stack.enter_context(patch.object(transformer, "at_once", lambda *given: None))
         folder = stack.enter_context(tempfile.TemporaryDirectory())
         with suppress(Enough):
             run.train(config, Path(folder, "run"))

@@ -15,7 +15,7 @@ from torch import Tensor
 from transformer_cli.config.model import ModelConfig
 from transformer_cli.model import transformer
 from transformer_cli.model.build import build_model
-from transformer_cli.model.compiled import NAMES, embedded
+from transformer_cli.model.compiled import NAMES, embedded, narrowed
 from transformer_cli.model.compiled_products import MOST, learned, multiplied
 from transformer_cli.model.spans import Dense, InPlace
 
@@ -154,6 +154,16 @@ def test_numbers_are_rounded_to_the_nearest() -> None:
     assert is_small.any()
     torch.testing.assert_close(ours[~is_small], true[~is_small], rtol=0, atol=0, equal_nan=True)
     assert (ours[is_small].abs() <= 2.0**-126).all()
+
+
+@settings(max_examples=30)
+@given(st.integers(1, 700), st.integers(1, 70), st.integers(0, 10**6))
+def test_a_table_in_bf16_and_the_sums_of_its_columns(rows: int, width: int, seed: int) -> None:
+    torch.manual_seed(seed)
+    x = torch.randn(rows, width)
+    made = by_threads(lambda: torch.cat([narrowed(x)[0].float(), narrowed(x)[1][None]]))
+    assert torch.equal(made[:-1], x.bfloat16().float())
+    torch.testing.assert_close(made[-1].double(), x.double().sum(0), rtol=1e-5, atol=1e-4)
 
 
 def test_where_no_kernel_is_made_for_a_shape_there_is_hardly_any_padding() -> None:

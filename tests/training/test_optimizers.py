@@ -404,3 +404,20 @@ def test_a_memory_that_lacks_a_part_is_refused(optimizer: str) -> None:
         others = {name: tensor for name, tensor in kept.items() if not name.startswith(gone)}
         with pytest.raises(ModelError, match="does not fit the model at"):
             load_state_tensors(mine, model, others)
+
+
+@needs_compiler
+def test_a_gradient_that_takes_anothers_place_is_the_one_that_counts() -> None:
+    """Between the length and the step, too, for instance in the same memory."""
+    one, other = (nn.Parameter(torch.ones(40)) for _ in range(2))
+    ours, theirs = OnePass([{"params": [one], "weight_decay": 0.0}], lr=0.1), Adam([other], lr=0.1, fused=True)
+    for factor in (1.0, -2.0, 3.0):
+        one.grad = torch.full((40,), 7.0)
+        assert ours.length() == pytest.approx(7 * 40**0.5)
+        one.grad = None
+        one.grad, other.grad = torch.full((40,), factor), torch.full((40,), factor)
+        ours.step()
+        theirs.step()
+        torch.testing.assert_close(one, other)
+    one.grad = None
+    assert ours.length() == 0

@@ -5,6 +5,8 @@ from __future__ import annotations
 import pytest
 import torch
 from compiling import WRITTEN_OUT_OR_COMPILED, needs_compiler
+from hypothesis import given, settings
+from hypothesis import strategies as st
 from steps import train_step
 
 from transformer_cli.config.model import ModelConfig
@@ -16,7 +18,7 @@ from transformer_cli.training.objective import loss_of
 from transformer_cli.training.optimizers import build_optimizer
 from transformer_cli.training.parallel import World
 from transformer_cli.training.sharding import shard
-from transformer_cli.training.update import Learner
+from transformer_cli.training.update import Learner, begin
 from transformer_cli.training.working import WorkingCopy
 
 
@@ -128,3 +130,47 @@ def test_an_optimizer_that_takes_gradients_in_bf16_still_adds_those_of_several_b
     assert not torch.equal(both, both.bfloat16().float())
     learner.sharding.gather()
     assert copied.grad is None
+
+
+@needs_compiler
+@settings(max_examples=30)
+@given(st.data())
+def test_an_update_by_compiled_code_is_that_of_what_is_written_out(data: st.DataObject) -> None:
+    """Its loss, the length of its gradient, and each of its gradients, whoever shares a table, whatever does not learn,
+    of one batch or of several."""
+    draw = data.draw
+    tied, r_drop = draw(st.sampled_from(["all", "embeddings", "decoder", "none"])), draw(st.sampled_from([None, 2.0]))
+    shape = {"d_model": 16, "n_heads": 1, "d_ff": 32, "n_layers": 1, "dropout": 0.0, "activation": "gelu"}
+    config = ModelConfig.model_validate(shape | {"tied": tied, "output_bias": draw(st.booleans())})
+    options = TrainingConfig(
+        optimizer=draw(st.sampled_from(["adam", "adamw"])),
+        clip_norm=draw(st.sampled_from([None, 0.01])),
+        schedule="constant",
+        warmup_steps=0,
+        r_drop=r_drop,
+    )
+    fixed = draw(st.sampled_from(["", "target_embedding", "encoder", "decoder.layers.0.feed_forward"]))
+    windows, found = draw(st.lists(st.lists(st.integers(1, 5), min_size=1, max_size=3), min_size=2, max_size=3)), []
+    for compiled in (False, True):
+        torch.manual_seed(1)
+        own = build_model(config, source_vocab=30, target_vocab=30).compute_in(torch.float32, training=True).train()
+        for name, parameter in own.named_parameters():
+            parameter.requires_grad_(not (fixed and name.startswith(fixed)))
+        if compiled:
+            own.use_compiled()
+        sharding = shard(own, options, World())
+        learner = Learner(sharding, build_optimizer(own, options), options, seed=1, world=World())
+        numbers = []
+        for step, window in enumerate(windows, start=1):
+            batches = [batch(number) for number in window]
+            begin(learner, batches, step=step)
+            factor = sharding.factor(sum(one.n_target_tokens for one in batches))
+            numbers += [parameter.grad.clone() * factor for parameter in own.parameters() if parameter.grad is not None]
+            update = train_step(learner, batches, step=step)
+            numbers += [torch.tensor(update.loss), torch.tensor(update.gradient_norm)]
+            with torch.no_grad():  # Adam makes much of what is next to nothing
+                for parameter in own.parameters():
+                    parameter.copy_(parameter.mul(8).round().div(8))
+        found.append(numbers)
+    for written_out, compiled_ in zip(*found, strict=True):
+        torch.testing.assert_close(compiled_, written_out, rtol=1e-3, atol=1e-5)
