@@ -267,6 +267,21 @@ def test_runs_that_differ_in_dropout_have_a_mean() -> None:
     assert tx("average", "runs/mine", "runs/drier", "-o", "runs/both") == 0
 
 
+def test_a_mean_of_trainings_that_began_apart_is_made_and_said_to_be_of_no_use(
+    monkeypatch: pytest.MonkeyPatch, capfd: pytest.CaptureFixture[str]
+) -> None:
+    train("mine")
+    train("after", training={**SETTINGS["training"], "init_from": "runs/mine"})  # type: ignore[dict-item]
+    train("apart", seed=2)
+    monkeypatch.setattr(console, "_quiet", False)
+    for others, is_warned in ((["runs/after"], False), (["runs/after", "runs/apart"], True)):
+        capfd.readouterr()
+        assert tx("average", "runs/mine", *others, "-o", f"runs/{len(others)}") == 0
+        warned = [line for line in capfd.readouterr().err.splitlines() if line.startswith("warning: ")]
+        assert len(warned) == is_warned
+        assert all("step-00000004 has nothing in common with" in line and "-m A -m B" in line for line in warned)
+
+
 def test_a_mean_that_training_does_not_go_on_from_stays_as_it_is(capfd: pytest.CaptureFixture[str]) -> None:
     train("mine")
     assert tx("average", "runs/mine", "--best", "2") == 0

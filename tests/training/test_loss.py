@@ -67,7 +67,9 @@ def test_compiled_value_and_gradients_are_torchs(data: st.DataObject) -> None:
     dtype, smoothing = draw(st.sampled_from([torch.float32, torch.bfloat16])), draw(st.sampled_from([0.0, 0.1, 0.4]))
     biased, is_table, learns = draw(st.booleans()), draw(st.booleans()), draw(st.booleans())
     scale, by_ours = draw(st.sampled_from([0.1, 1.0, 10.0])), draw(st.booleans())
-    hidden, weight = torch.randn(n, d).to(dtype), (scale * torch.randn(vocab, d) / d**0.5).to(dtype)
+    all_alike = draw(st.sampled_from([0.0, 2.0])) / d  # what smoothing has to do with: the mean of all vectors
+    hidden, weight = torch.randn(n, d).to(dtype), (scale * torch.randn(vocab, d) / d**0.5 + all_alike).to(dtype)
+    hidden += 2 * bool(all_alike)
     bias, targets = torch.randn(vocab).to(dtype) if biased else None, torch.randint(0, vocab, (n,))
     made = []
     for compiled in (True, False):

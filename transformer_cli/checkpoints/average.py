@@ -2,7 +2,8 @@
 
 from __future__ import annotations
 
-from collections.abc import Mapping, Sequence
+import math
+from collections.abc import Callable, Mapping, Sequence
 from pathlib import Path
 
 import torch
@@ -20,14 +21,18 @@ from transformer_cli.errors import ModelError, UsageError
 from transformer_cli.files import shown
 from transformer_cli.wording import counted
 
+UNRELATED = 0.1
+"""The cosine of two checkpoints' matrices that is not reached where trainings began apart: of tiny after 100 and after
+300 updates it is 0.87, of two seeds below 0.01."""
 
-def average(parents: Sequence[Path], place: Path) -> Path:
+
+def average(parents: Sequence[Path], place: Path, *, warn: Callable[[str], None] = lambda line: None) -> Path:
     """Write a run whose one checkpoint is the mean of these, summed in fp64 and rounded once; returns that checkpoint.
 
     Its configuration, tokenizer and record are those of the first parent's run, its step and what training says are the
     newest parent's. It is its own best: parents are chosen by their validations, or by whoever names them.
     Raises UsageError where something is in its place, ModelError, naming what differs, for parents that do not fit
-    together, or a first one that does not fit its run.
+    together, or a first one that does not fit its run. warn: told of parents that have nothing in common.
     """
     store.check_vacant(place, option="-o")
     there = [path.resolve() for path in parents]
@@ -41,6 +46,12 @@ def average(parents: Sequence[Path], place: Path) -> Path:
     for path in parents:
         one = store.load_checkpoint(path, with_optimizer=False)
         _check_same(first, one)
+        if (alike := _cosine(first.model, one.model)) < UNRELATED:
+            warn(
+                f"{shown(path)} has nothing in common with {shown(first.path)} (the cosine of their weights is "
+                f"{alike:.2f}): of trainings that began apart, with other weights, the mean is of no use as a rule; "
+                "translate with both of them, `-m A -m B`"
+            )
         _add(sums, one.model)
         newest = one if one.step > newest.step else newest
         digest = files.sha256(path / MODEL, error=ModelError)
@@ -85,7 +96,7 @@ def _check_same(first: store.Checkpoint, one: store.Checkpoint) -> None:
     if differences:
         raise ModelError(
             f"{shown(first.path)} and {shown(one.path)} are not of the same kind:\n" + "\n".join(differences),
-            hint="average checkpoints of one run, or of runs that differ in their seed or training alone",
+            hint="average checkpoints of one run, or of runs that began with the same weights (training.init_from)",
         )
     check_kinds(kinds(one.model), kinds(first.model), origin=shown(one.path))
 
@@ -93,6 +104,16 @@ def _check_same(first: store.Checkpoint, one: store.Checkpoint) -> None:
 def _add(sums: dict[str, Tensor], tensors: Mapping[str, Tensor]) -> None:
     for name, tensor in tensors.items():
         sums[name] = tensor.to(torch.float64) + sums.get(name, 0.0)
+
+
+def _cosine(one: Mapping[str, Tensor], other: Mapping[str, Tensor]) -> float:
+    """Of all their matrices: norms and biases begin alike in every training."""
+    products = torch.zeros(3, dtype=torch.float64)
+    for name in (name for name, tensor in one.items() if tensor.dim() > 1):
+        x, y = (tensors[name].to(torch.float64).flatten() for tensors in (one, other))
+        products += torch.stack([x @ y, x @ x, y @ y])
+    own, first, second = products.tolist()
+    return float(own / math.sqrt(first * second)) if first and second else 1.0
 
 
 def _mean(total: Tensor, n: int, like: Tensor) -> Tensor:

@@ -78,7 +78,7 @@ def average(
     from transformer_cli.checkpoints.known import open_found
 
     with console.pulse.doing("averaging"):
-        made, parents = open_found(choose, lambda parents: (write(parents, place), parents))
+        made, parents = open_found(choose, lambda parents: (write(parents, place, warn=console.warn), parents))
         _copy_lexicon(run_of(parents[0]), place)
         if len({run_of(parent).resolve() for parent in parents}) == 1:
             _copy(run_of(parents[0]), place, WORD_COUNTS, LINES)
