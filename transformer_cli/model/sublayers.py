@@ -44,7 +44,8 @@ def fed(residual: Residual, x: Tensor, sublayer: FeedForward) -> Tensor:
         return residual.around(x, sublayer)
     inner = sublayer.dropout.drawn()
     sizes = _sizes(residual, x, sublayer.up.out_features, inner=inner)
-    made: Tensor = _Fed.apply(x.contiguous(), *_weights(x, residual.norm, sublayer.up, sublayer.down), sizes)
+    weights = _weights(x, sizes, residual.norm, sublayer.up, sublayer.down)
+    made: Tensor = _Fed.apply(x.contiguous(), *weights, sizes)
     return made
 
 
@@ -74,7 +75,9 @@ def _attended(
     n_weights = int(spans.weight_starts[-1]) * sublayer.n_heads
     sizes = _sizes(residual, x, into.out_features, context=sublayer.width, weights=n_weights)
     others = sizes, (sublayer.n_heads, sublayer.kv_heads, sublayer.d_head), spans
-    weights = _weights(x, residual.norm, into, sublayer.output)
+    weights = _weights(x, sizes, residual.norm, into, sublayer.output)
+    assert len(x) == spans.queries.n_rows
+    assert all(one is None or len(one) == spans.keys.n_rows for one in memory)
     made: Tensor = _Attended.apply(x.contiguous(), *weights, *memory, mask, others)
     return made
 
@@ -113,9 +116,12 @@ def _sizes(
     return _Sizes(rows, d_model, width, context, weights, get_num_threads(), seed, inner[0], share, inner[1], *form)
 
 
-def _weights(x: Tensor, *modules: Any) -> list[Tensor | None]:
+def _weights(x: Tensor, sizes: _Sizes, norm: Any, first: Linear, last: Linear) -> list[Tensor | None]:
     """Of each its weight and its bias, in x's dtype."""
-    found = (weight for module in modules for weight in (module.weight, module.bias))
+    assert len(norm.weight) == sizes.width
+    assert first.weight.shape == (sizes.inner, sizes.width)
+    assert last.weight.shape == (sizes.width, sizes.context or sizes.inner)
+    found = norm.weight, norm.bias, first.weight, first.bias, last.weight, last.bias
     return [weight if weight is None or weight.dtype == x.dtype else weight.to(x.dtype) for weight in found]
 
 
