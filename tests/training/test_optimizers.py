@@ -419,5 +419,8 @@ def test_a_gradient_that_takes_anothers_place_is_the_one_that_counts() -> None:
         ours.step()
         theirs.step()
         torch.testing.assert_close(one, other)
+    assert ours.length() == pytest.approx(3 * 40**0.5)
+    one.grad.data = torch.full((40,), 5.0)
+    assert ours.length() == pytest.approx(5 * 40**0.5)
     one.grad = None
     assert ours.length() == 0

@@ -136,12 +136,14 @@ def test_an_optimizer_that_takes_gradients_in_bf16_still_adds_those_of_several_b
 @settings(max_examples=30)
 @given(st.data())
 def test_an_update_by_compiled_code_is_that_of_what_is_written_out(data: st.DataObject) -> None:
-    """Its loss, the length of its gradient, and each of its gradients, whoever shares a table, whatever does not learn,
-    of one batch or of several."""
+    """Its loss, the length of its gradient, and each of its gradients, whoever shares a table, whichever embeddings are
+    compiled, whatever does not learn, of one batch or of several."""
     draw = data.draw
     tied, r_drop = draw(st.sampled_from(["all", "embeddings", "decoder", "none"])), draw(st.sampled_from([None, 2.0]))
     shape = {"d_model": 16, "n_heads": 1, "d_ff": 32, "n_layers": 1, "dropout": 0.0, "activation": "gelu"}
-    config = ModelConfig.model_validate(shape | {"tied": tied, "output_bias": draw(st.booleans())})
+    kinds = [draw(st.sampled_from(["sinusoidal", "learned", "rotary", "none"])) for _ in range(2)]
+    positions = {"positions": dict(zip(("encoder", "decoder"), kinds, strict=True)), "max_positions": 20}
+    config = ModelConfig.model_validate(shape | positions | {"tied": tied, "output_bias": draw(st.booleans())})
     options = TrainingConfig(
         optimizer=draw(st.sampled_from(["adam", "adamw"])),
         clip_norm=draw(st.sampled_from([None, 0.01])),

@@ -7,7 +7,6 @@ U ids that are wanted, D features
 from __future__ import annotations
 
 import ctypes
-from dataclasses import dataclass
 from functools import cache
 from pathlib import Path
 from typing import Any
@@ -132,22 +131,14 @@ def dropped(x: Tensor, residual: Tensor | None, seed: int, share: int) -> Tensor
     return made
 
 
-@dataclass
-class OfTable:
-    """The gradient of a table that is an embedding and the output projection, in one place: the loss, whose own is as
-    large as the table, leaves that here, and embeddings add their rows to it. Nothing else may learn from the table."""
+class SharedTable:
+    """A table that is an embedding and the output projection while one loss is made: the gradient of either is as large
+    as the table, but that of embeddings, of some rows, which are added to the other's at the end."""
 
-    whole_VD: Tensor | None = None
-    n_readers: int = 0
-    """Embeddings that have not added to it: autograd takes it as it is once nobody else holds it."""
-
-    def added_to(self) -> Tensor | None:
-        """For the next of them."""
-        self.n_readers -= 1
-        whole_VD = self.whole_VD
-        if self.n_readers == 0:
-            self.whole_VD = None
-        return whole_VD
+    def __init__(self, table_VD: Tensor) -> None:
+        self.rows: list[tuple[Tensor, Tensor, float]] = []
+        """Gradients of vectors, their ids, and what these were scaled by."""
+        self.table_VD: Tensor = _Shared.apply(table_VD, self.rows)
 
 
 def embedded(
@@ -158,11 +149,12 @@ def embedded(
     *,
     scale: float,
     dtype: torch.dtype,
-    beside: OfTable | None = None,
+    shared: SharedTable | None = None,
 ) -> Tensor:
     """The vector of each id, (N, D), times a scale and, if there are such, with that of its position. Padding, which is
-    id 0, learns nothing. beside: where the table's gradient is added to, if that is there by then."""
-    made: Tensor = _Embedded.apply(table_VD, ids_N, places_PD, positions_N, scale, dtype, beside)
+    id 0, learns nothing. shared: what the table is of, if it is."""
+    rows = None if shared is None else shared.rows
+    made: Tensor = _Embedded.apply(table_VD, ids_N, places_PD, positions_N, scale, dtype, rows)
     return made
 
 
@@ -234,7 +226,8 @@ def summed(total: Tensor | None, x: Tensor, *, less: Tensor | None = None) -> Te
 
 def narrowed(x_VD: Tensor) -> tuple[Tensor, Tensor]:
     """x, in fp32, in bf16, and the sums of its columns, (D,), in fp32."""
-    x_VD, made_VD, sums_D = x_VD.contiguous(), torch.empty_like(x_VD, dtype=torch.bfloat16), torch.empty(x_VD.size(1))
+    x_VD = x_VD.contiguous()
+    made_VD, sums_D = torch.empty_like(x_VD, dtype=torch.bfloat16), torch.empty(x_VD.size(1))
     place = torch.empty(loaded().narrow_room(*x_VD.shape))
     run("narrow", torch.bfloat16, x_VD, made_VD, sums_D, place, *x_VD.shape, get_num_threads())
     return made_VD, sums_D
@@ -257,7 +250,7 @@ class _Embedded(torch.autograd.Function):
         positions_N: Tensor,
         scale: float,
         dtype: torch.dtype,
-        beside: OfTable | None,
+        shared: list[tuple[Tensor, Tensor, float]] | None,
     ) -> Tensor:
         vocabulary, width = table_VD.shape
         assert width % GRAIN == 0
@@ -268,21 +261,40 @@ class _Embedded(torch.autograd.Function):
         made_ND = torch.empty(len(ids_N), width, dtype=dtype)
         sizes = scale, *made_ND.shape, get_num_threads()
         run("embed", dtype, table_VD, ids_N, places_PD, positions_N, made_ND, *sizes)
-        if beside is not None:
-            beside.n_readers += 1
-        ctx.read = ids_N, vocabulary, scale, beside  # type: ignore[attr-defined]
+        ctx.read = ids_N, vocabulary, scale, shared  # type: ignore[attr-defined]
         return made_ND
 
     @staticmethod
     @once_differentiable
     def backward(ctx: FunctionCtx, *grads: Tensor) -> tuple[Tensor | None, ...]:
-        ids_N, vocabulary, scale, beside = ctx.read  # type: ignore[attr-defined]
-        grad_ND, (rows, width) = grads[0].contiguous(), grads[0].shape
-        whole_VD = None if beside is None else beside.added_to()
-        of_table_VD = torch.empty(vocabulary, width) if whole_VD is None else whole_VD
-        sizes = scale, rows, width, vocabulary, whole_VD is not None, get_num_threads()
-        run("embed_back", grad_ND.dtype, grad_ND, ids_N, of_table_VD, *sizes)
-        return None if whole_VD is not None else of_table_VD, *[None] * 6
+        ids_N, vocabulary, scale, shared = ctx.read  # type: ignore[attr-defined]
+        if shared is not None:
+            shared.append((grads[0], ids_N, scale))
+            return (None,) * 7
+        of_table_VD = torch.empty(vocabulary, grads[0].size(1))
+        _learn_rows(of_table_VD, grads[0], ids_N, scale, adds=False)
+        return of_table_VD, *[None] * 6
+
+
+class _Shared(torch.autograd.Function):
+    @staticmethod
+    def forward(ctx: FunctionCtx, table_VD: Tensor, rows: list[tuple[Tensor, Tensor, float]]) -> Tensor:
+        ctx.rows = rows  # type: ignore[attr-defined]
+        return table_VD.view_as(table_VD)
+
+    @staticmethod
+    @once_differentiable
+    def backward(ctx: FunctionCtx, *grads: Tensor) -> tuple[Tensor, None]:
+        of_table_VD = grads[0].contiguous()
+        for row in ctx.rows:  # type: ignore[attr-defined]
+            _learn_rows(of_table_VD, *row, adds=True)
+        ctx.rows.clear()  # type: ignore[attr-defined]
+        return of_table_VD, None
+
+
+def _learn_rows(of_table_VD: Tensor, grad_ND: Tensor, ids_N: Tensor, scale: float, *, adds: bool) -> None:
+    sizes = scale, *grad_ND.shape, len(of_table_VD), adds, get_num_threads()
+    run("embed_back", grad_ND.dtype, grad_ND.contiguous(), ids_N, of_table_VD, *sizes)
 
 
 class _Dropped(torch.autograd.Function):

@@ -14,7 +14,7 @@ import torch.nn.functional as F
 from torch import Tensor
 from torch.autograd.function import FunctionCtx, once_differentiable
 
-from transformer_cli.model.compiled import OfTable, narrowed, smoothed, summed
+from transformer_cli.model.compiled import narrowed, smoothed, summed
 from transformer_cli.model.compiled_products import is_ours, learned, multiplied, turned
 from transformer_cli.model.matmul import input_gradient, linear, weight_gradient
 from transformer_cli.tokenizer import PAD
@@ -45,22 +45,20 @@ def cross_entropy(
     smoothing: float = 0.0,
     is_table: bool = False,
     compiled: bool = False,
-    of_table: OfTable | None = None,
 ) -> Tensor:
     """Summed loss of the real targets; padding counts for nothing.
 
     hidden: (..., D). weight_VD, bias_V: the output projection. targets: (...), ids, PAD where there is none.
     Each target's distribution gives 1 - smoothing to the target and spreads the rest evenly over all V ids, the target
     included, as torch.nn.functional.cross_entropy does. is_table: the projection is the embedding, too, whose vector of
-    padding stays zero: it learns nothing here. compiled: by cpp/ of the model, on a CPU in fp32 or bf16. of_table:
-    where the gradient of the projection is for embeddings by it to add to.
+    padding stays zero: it learns nothing here. compiled: by cpp/ of the model, on a CPU in fp32 or bf16.
     Source: Szegedy et al. 2016, section 7; Vaswani et al. 2017, section 5.4.
     """
     if not torch.is_grad_enabled():  # which the function below would not know
         hidden, weight_VD = hidden.detach(), weight_VD.detach()
         bias_V = None if bias_V is None else bias_V.detach()
     loss: Tensor = _LinearCrossEntropy.apply(
-        hidden.flatten(0, -2), weight_VD, bias_V, targets.flatten(), smoothing, is_table, compiled, of_table
+        hidden.flatten(0, -2), weight_VD, bias_V, targets.flatten(), smoothing, is_table, compiled
     )
     return loss
 
@@ -109,7 +107,6 @@ class _LinearCrossEntropy(torch.autograd.Function):
         smoothing: float,
         is_table: bool,
         compiled: bool,
-        of_table: OfTable | None,
     ) -> Tensor:
         ctx.dtype = hidden_ND.dtype  # type: ignore[attr-defined]
         n_vocab, d_model = weight_VD.shape
@@ -187,17 +184,16 @@ class _LinearCrossEntropy(torch.autograd.Function):
             if is_table:
                 grad_weight_VD[PAD] = 0
             grad_weight_VD = grad_weight_VD.to(weight_VD.dtype)
-        ctx.found, ctx.of_table = (grad_hidden_ND, grad_weight_VD, grad_bias_V), of_table  # type: ignore[attr-defined]
+        ctx.found = grad_hidden_ND, grad_weight_VD, grad_bias_V  # type: ignore[attr-defined]
         return total
 
     @staticmethod
     @once_differentiable
     def backward(ctx: FunctionCtx, *grads: Tensor) -> tuple[Tensor | None, ...]:
+        assert ctx.found, "what was found on the way there is given away once"  # type: ignore[attr-defined]
         (grad_hidden_ND, grad_weight_VD, grad_bias_V), ctx.found = ctx.found, ()  # type: ignore[attr-defined]
         _multiply(grads[0], grad_hidden_ND, grad_weight_VD, grad_bias_V)
-        if ctx.of_table is not None and grad_weight_VD is not None:  # type: ignore[attr-defined]
-            ctx.of_table.whole_VD = grad_weight_VD  # type: ignore[attr-defined]
-        return grad_hidden_ND.to(ctx.dtype), grad_weight_VD, grad_bias_V, *[None] * 5  # type: ignore[attr-defined]
+        return grad_hidden_ND.to(ctx.dtype), grad_weight_VD, grad_bias_V, *[None] * 4  # type: ignore[attr-defined]
 
 
 def _multiply(by: Tensor, *gradients: Tensor | None) -> None:

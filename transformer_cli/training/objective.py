@@ -13,7 +13,7 @@ from torch import Tensor, nn
 
 from transformer_cli.config.training import TrainingConfig
 from transformer_cli.data.loader import Batch, collate
-from transformer_cli.model.compiled import OfTable
+from transformer_cli.model.compiled import SharedTable
 from transformer_cli.model.layout import sent
 from transformer_cli.model.transformer import Transformer
 from transformer_cli.tokenizer import EOS
@@ -42,12 +42,11 @@ class RDrop(Objective):
 
     def forward(self, batch: Batch) -> Tensor:
         model, n = self.model, batch.n_target_tokens
-        hidden_ND, targets_N = _read(model, _twice(batch))
-        is_table = _is_table(model)
-        apart = disagreement(
-            hidden_ND[:n], hidden_ND[n : 2 * n], model.output.weight, bias_V=model.output_bias, is_table=is_table
-        )
-        return _cross_entropy(model, hidden_ND, targets_N, self.smoothing) / 2 + self.alpha / 4 * apart
+        hidden_ND, targets_N, weight_VD = _read(model, _twice(batch))
+        options: dict[str, Any] = {"bias_V": model.output_bias, "is_table": _is_table(model)}
+        apart = disagreement(hidden_ND[:n], hidden_ND[n : 2 * n], weight_VD, **options)
+        loss = _cross_entropy(model, hidden_ND, targets_N, weight_VD, smoothing=self.smoothing)
+        return loss / 2 + self.alpha / 4 * apart
 
 
 def objective_of(model: Transformer, options: TrainingConfig) -> Objective:
@@ -59,32 +58,35 @@ def objective_of(model: Transformer, options: TrainingConfig) -> Objective:
 
 def loss_of(model: Transformer, batch: Batch, *, smoothing: float) -> Tensor:
     """Summed loss of a batch: the input is the target shifted right by one."""
-    of_table = OfTable()
-    return _cross_entropy(model, *_read(model, batch, of_table), smoothing, of_table)
+    return _cross_entropy(model, *_read(model, batch), smoothing=smoothing)
 
 
-def _read(model: Transformer, batch: Batch, of_table: OfTable | None = None) -> tuple[Tensor, Tensor]:
-    """Hidden states and targets, behind one another, sentence by sentence."""
-    device = model.output.weight.device
+def _read(model: Transformer, batch: Batch) -> tuple[Tensor, Tensor, Tensor]:
+    """Hidden states and targets, behind one another, sentence by sentence; and the weight of the output projection."""
+    weight_VD: Tensor = model.output.weight
     source_BS, target_in_BT, target_out_BT = (
-        sent(ids, device) for ids in (batch.source_BS, batch.target_in_BT, batch.target_out_BT)
+        sent(ids, weight_VD.device) for ids in (batch.source_BS, batch.target_in_BT, batch.target_out_BT)
     )
-    source, target = (model.layout(lengths_B, device) for lengths_B in (batch.source_lengths_B, batch.target_lengths_B))
-    return model.packed(source_BS, target_in_BT, source, target, of_table), target.ids(target_out_BT)
+    lengths = batch.source_lengths_B, batch.target_lengths_B
+    source, target = (model.layout(lengths_B, weight_VD.device) for lengths_B in lengths)
+    shared = None
+    if model.compiled and _is_table(model) and weight_VD.requires_grad and torch.is_grad_enabled():
+        shared = SharedTable(weight_VD)
+        weight_VD = shared.table_VD
+    return model.packed(source_BS, target_in_BT, source, target, shared), target.ids(target_out_BT), weight_VD
 
 
 def _cross_entropy(
-    model: Transformer, hidden_ND: Tensor, targets_N: Tensor, smoothing: float, of_table: OfTable | None = None
+    model: Transformer, hidden_ND: Tensor, targets_N: Tensor, weight_VD: Tensor, *, smoothing: float
 ) -> Tensor:
     return cross_entropy(
         hidden_ND,
-        model.output.weight,
+        weight_VD,
         targets_N,
         bias_V=model.output_bias,
         smoothing=smoothing,
         is_table=_is_table(model),
         compiled=model.compiled,
-        of_table=of_table,
     )
 
 

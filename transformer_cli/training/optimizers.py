@@ -73,6 +73,7 @@ class OnePass(Adam):
         self._table = torch.empty(0)
         self._gradients: list[Tensor | None] = []
         """Those in the table, kept so that none of them can be gone."""
+        self._places: list[int] = []
 
     def follow(
         self, *, averages: Mapping[Tensor, Tensor] | None = None, copies: Mapping[Tensor, Tensor] | None = None
@@ -101,7 +102,8 @@ class OnePass(Adam):
         self.scale = 1.0
 
     def _weights(self) -> Tensor:
-        """Where all of them lie, with what belongs to them: a row for each, `Weights` in adam.cpp."""
+        """Where all of them lie, with what belongs to them: a row for each, `Weights` in adam.cpp. A gradient is one in
+        fp32, or in bf16 one that a copy has."""
         states = [self.state[parameter] for parameter in self._parameters]
         if [*map(id, states)] != [*map(id, self._known)]:
             self._table = torch.tensor([self._row(parameter) for parameter in self._parameters])
@@ -109,10 +111,13 @@ class OnePass(Adam):
             self._gradients = []
         copies = [self._copies_of.get(parameter) for parameter in self._parameters]
         gradients = [x if x is None else x.grad for both in zip(self._parameters, copies, strict=True) for x in both]
-        if [*map(id, gradients)] != [*map(id, self._gradients)]:
-            pairs = [*zip(gradients[::2], gradients[1::2], strict=True)]
-            self._table[:, :2] = torch.tensor([_places(*pair) for pair in pairs])
-            self._gradients = gradients
+        places = [0 if x is None else x.data_ptr() for x in gradients]
+        if places != self._places or [*map(id, gradients)] != [*map(id, self._gradients)]:
+            for grad, narrow in zip(gradients[::2], gradients[1::2], strict=True):
+                assert grad is None or (narrow is None and is_plain(grad))
+                assert narrow is None or (narrow.dtype == torch.bfloat16 and narrow.is_contiguous())
+            self._table[:, :2] = torch.tensor(places).view(-1, 2)
+            self._gradients, self._places = gradients, places
         return self._table
 
     def _row(self, parameter: Tensor) -> list[int]:
@@ -128,13 +133,6 @@ class OnePass(Adam):
         assert copied is None or (copied.dtype == torch.bfloat16 and copied.is_contiguous())
         places = [0 if x is None else x.data_ptr() for x in (parameter, *moments, steps, average, copied)]
         return [0, 0, *places, parameter.numel()]  # gradients lie elsewhere each time
-
-
-def _places(grad: Tensor | None, narrow: Tensor | None) -> list[int]:
-    """Of a gradient in fp32, or of one in bf16 that a copy has."""
-    assert grad is None or (narrow is None and is_plain(grad))
-    assert narrow is None or (narrow.dtype == torch.bfloat16 and narrow.is_contiguous())
-    return [0 if x is None else x.data_ptr() for x in (grad, narrow)]
 
 
 class DecoupledOnePass(OnePass):
