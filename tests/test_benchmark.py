@@ -15,6 +15,7 @@ from typing import Any
 
 import pytest
 import torch
+from compiling import needs_compiler
 from safetensors.torch import save_file
 
 from transformer_cli.checkpoints.find import find_checkpoint
@@ -22,7 +23,7 @@ from transformer_cli.checkpoints.store import open_run
 from transformer_cli.config.model import ModelConfig
 from transformer_cli.config.source import load_config
 from transformer_cli.decoding.engine import EngineTranslator
-from transformer_cli.model import blocks
+from transformer_cli.model import blocks, compiled_products, transformer
 from transformer_cli.model.build import build_model
 
 BENCHMARK = Path(__file__).parents[1] / "scripts" / "benchmark"
@@ -467,3 +468,17 @@ def test_the_time_of_an_update_is_that_of_its_parts_there_and_back(suite: Any, m
         "| dropout and residuals | 2500.0 | 7 % |",
         "| an update | 37500.0 | 100 % |",
     ]
+
+
+@needs_compiler
+def test_sublayers_are_a_part_or_taken_apart(suite: Any, monkeypatch: pytest.MonkeyPatch) -> None:
+    for module in (compiled_products, transformer):
+        monkeypatch.setattr(module, "by_pairs", lambda dtype: dtype == torch.bfloat16)
+    sets = ["model.d_model=16", "model.n_heads=1", "model.d_ff=16", "model.n_layers=1", "precision=bf16"]
+    config = load_config("tutorial.yaml", sets, to_train=True)
+    whole = {"sublayers with attention", "feed-forward sublayers"}
+    for apart in (False, True):
+        found = {part for part, spent in suite.phases.measured(config, warm=1, updates=1, apart=apart).items() if spent}
+        assert found & whole == (set() if apart else whole)
+        assert ("norms" in found) == apart
+        assert "embeddings" in found

@@ -309,19 +309,22 @@ def test_files_are_compiled_side_by_side(
 
 
 @needs_compiler
-@pytest.mark.parametrize(("processors", "processes", "most"), [(1, 1, 1), (2, 1, 2), (2, 2, 1), (2, 4, 1)])
+@pytest.mark.parametrize(
+    ("processors", "processes", "most"), [(1, "1", 1), (2, "1", 2), (2, "2", 1), (2, "4", 1), (9, "1", 2), (9, "x", 1)]
+)
 def test_no_more_at_once_than_there_are_processors(
     processors: int,
-    processes: int,
+    processes: str,
     most: int,
     source: Path,
     three: Callable[[str], Path],
     monkeypatch: pytest.MonkeyPatch,
 ) -> None:
-    """Which are shared by all processes that train together."""
+    """Which are shared by all processes that train together; nor than memory may be enough for."""
     told = three('touch $$; ls | wc -l >> ../counted; real "$@" && rm $$')
     monkeypatch.setattr(compiler, "processors", lambda: processors)
-    monkeypatch.setenv("LOCAL_WORLD_SIZE", str(processes))
+    monkeypatch.setattr(compiler, "MOST_AT_ONCE", 2)
+    monkeypatch.setenv("LOCAL_WORLD_SIZE", processes)
     assert fresh(source).trouble is None
     counted = [int(line) for line in (told.parent / "counted").read_text(encoding="utf-8").split()]
     assert len(counted) == 3
@@ -334,7 +337,7 @@ def test_no_more_at_once_than_there_are_processors(
         ('echo "one.cpp:1:1: error: no" >&2; exit 1', "one.cpp:1:1: error: no"),
         ("kill -KILL $$", "it ended with -9"),
         ("kill -USR1 $PPID; sleep 60", None),
-        ("sleep 60", "it took more than 2 seconds"),
+        ("sleep 60", "it took more than 5 seconds"),
     ],
     ids=["fails", "is killed", "interrupts", "hangs"],
 )
@@ -349,7 +352,7 @@ def test_where_one_of_several_ends_it_nothing_is_left(
     """No file, and no process, though the others would go on for a minute."""
     told = three(f'case "$*" in *one.cpp*) wait_for 4; {ends}; exit;; esac; touch $$; sleep 60 & touch $!; wait')
     monkeypatch.setattr(compiler, "processors", lambda: 3)
-    monkeypatch.setattr(compiler, "LONGEST_S", 2 if ends == "sleep 60" else 30)
+    monkeypatch.setattr(compiler, "LONGEST_S", 5 if ends == "sleep 60" else 30)
 
     def end(number: int, frame: object) -> None:
         raise Interrupted("stopped at once", signal_number=number)

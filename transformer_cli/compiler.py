@@ -24,13 +24,15 @@ from itertools import islice
 from pathlib import Path
 
 from transformer_cli.environment import local_size, processors
-from transformer_cli.errors import ResourceError
+from transformer_cli.errors import ResourceError, UsageError
 from transformer_cli.files import atomic_file, make_directory
 from transformer_cli.temporary import temporary_directory
 
 FLAGS = ("-std=c++17", "-O3", "-march=native", "-fno-math-errno", "-fopenmp", "-fPIC")
 LONGEST_S = 120
 MOMENT_S = 0.01
+MOST_AT_ONCE = 4
+"""Each compiler takes up to 200 MiB; with more of them the longest file would still take as long."""
 PROCESSOR = Path("/proc/cpuinfo")
 DIGEST = hashlib.sha256().digest_size
 
@@ -117,9 +119,8 @@ def _is_ours(path: Path) -> bool:
     return path.stat().st_uid == os.geteuid()
 
 
-def _ask(*commands: Sequence[str], **environment: str) -> list[bytes]:
-    """What each writes, as many at once as there are processors. Where one fails, none goes on."""
-    at_once = max(processors() // local_size(), 1)
+def _ask(*commands: Sequence[str], at_once: int = 1, **environment: str) -> list[bytes]:
+    """What each writes, so many at once. Where one fails, none goes on."""
     waiting, running, answers = enumerate(commands), dict[int, Callable[[], bytes | None]](), dict[int, bytes]()
     with ExitStack() as stack:
         while len(answers) < len(commands):
@@ -135,7 +136,7 @@ def _ask(*commands: Sequence[str], **environment: str) -> list[bytes]:
 @contextmanager
 def _asked(command: Sequence[str], environment: Mapping[str, str]) -> Iterator[Callable[[], bytes | None]]:
     """What it writes; None while it is at work, after a moment. It has a session of its own: Ctrl-C would end it, and
-    lets a run save, as one without compiled code. What it started ends with it, and no later than the block."""
+    lets a run save, as one without compiled code. With the block it ends at the latest, and what it started with it."""
     pipe, variables = subprocess.PIPE, {**os.environ, **environment}
     with subprocess.Popen(
         command, stdin=subprocess.DEVNULL, stdout=pipe, stderr=pipe, env=variables, start_new_session=True
@@ -163,13 +164,21 @@ def _asked(command: Sequence[str], environment: Mapping[str, str]) -> Iterator[C
                     os.killpg(process.pid, signal.SIGKILL)
 
 
+def _at_once() -> int:
+    """How many compilers: of the processors this process's share, where others on its machine compile, too."""
+    with suppress(UsageError):  # who asks for processes is told of it where they are made
+        return max(1, min(MOST_AT_ONCE, processors() // local_size()))
+    return 1
+
+
 def _made(folder: Path, command: Sequence[str], name: str) -> ctypes.CDLL:
     with temporary_directory() as place:
         made, at = place / name, str(place)  # what it puts somewhere meanwhile goes with it
+        # The longest first, for none to wait for it.
         sources = sorted(folder.glob("*.cpp"), key=lambda source: source.stat().st_size, reverse=True)
-        parts = [str(place / f"{source.stem}.o") for source in sources]  # the longest first, for none to wait for it
-        steps = zip(sources, parts, strict=True)
-        _ask(*([*command, *FLAGS, "-c", str(source), "-o", part] for source, part in steps), TMPDIR=at)
+        parts = [str(place / f"{source.stem}.o") for source in sources]
+        steps = ([*command, *FLAGS, "-c", str(one), "-o", part] for one, part in zip(sources, parts, strict=True))
+        _ask(*steps, at_once=_at_once(), TMPDIR=at)
         _ask([*command, "-shared", *parts, "-o", str(made)], TMPDIR=at)  # OpenMP is whichever PyTorch has loaded
         with suppress(OSError, RuntimeError, ResourceError):  # it is made again next time
             kept = _cache(name)

@@ -25,7 +25,7 @@ from prepare import SHAPES, SMALL, settings
 from torch import Tensor, nn
 
 from transformer_cli.config.source import load_config
-from transformer_cli.model import attention, blocks, layout, spans, sublayers, transformer
+from transformer_cli.model import attention, blocks, compiled, layout, spans, sublayers, transformer
 from transformer_cli.training import loop, objective, run
 
 REST = "everything else"
@@ -42,7 +42,8 @@ PARTS: list[tuple[Any, dict[str, str]]] = [
     (blocks.RMSNorm, {"forward": "norms"}),
     (nn.Embedding, {"forward": "embeddings"}),
     (transformer, {"embedded": "embeddings"}),
-    (sublayers._Attended, {"apply": "sublayers with attention"}),
+    (compiled._Tied, {"apply": "embeddings"}),
+    (sublayers, {"_attended": "sublayers with attention"}),
     (sublayers._Fed, {"apply": "feed-forward sublayers"}),
     (objective, {"cross_entropy": "loss, with its products"}),
 ]

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import random
+from collections import Counter
 
 import pytest
 import torch
@@ -13,13 +14,21 @@ from torch import Tensor
 
 from transformer_cli.config.model import ModelConfig
 from transformer_cli.data.loader import Batch, collate
+from transformer_cli.model import compiled_products, sublayers, transformer
 from transformer_cli.model.blocks import Residual
 from transformer_cli.model.build import build_model
-from transformer_cli.model.compiled_products import MOST, by_pairs
+from transformer_cli.model.compiled_products import MOST
 from transformer_cli.model.transformer import Transformer
 from transformer_cli.training.objective import loss_of
 
 pytestmark = needs_compiler
+
+
+@pytest.fixture(autouse=True)
+def _by_ours(monkeypatch: pytest.MonkeyPatch) -> None:
+    """Products in bf16 are our own on any processor."""
+    for module in (compiled_products, transformer):
+        monkeypatch.setattr(module, "by_pairs", lambda dtype: dtype == torch.bfloat16)
 
 
 def built(config: ModelConfig, *, at_once: bool = True) -> Transformer:
@@ -92,10 +101,15 @@ def test_they_are_as_one_by_one(data: st.DataObject) -> None:
         assert torch.equal(loss_of(ours, batch, smoothing=0.0), loss_of(other, batch, smoothing=0.0))
 
 
+def test_each_is_one_call_there_and_one_back(monkeypatch: pytest.MonkeyPatch) -> None:
+    called, run = Counter[str](), sublayers.run
+    monkeypatch.setattr(sublayers, "run", lambda name, *given: (called.update([name]), run(name, *given)))
+    learned(built(ModelConfig(d_model=32, n_heads=2, d_ff=32, n_layers=1)), sentences(random.Random(1), 3, 9))
+    assert called == {"fed": 4, "fed_back": 4, "attended": 6, "attended_back": 6}  # of two losses
+
+
 def test_no_bit_depends_on_threads() -> None:
     config = ModelConfig(d_model=64, n_heads=4, d_ff=160, n_layers=2, dropout=0.2, activation_dropout=0.1)
-    if not by_pairs(torch.bfloat16):
-        pytest.skip("products are not our own here")
     batch, before, found = sentences(random.Random(1), 7, 60), torch.get_num_threads(), []
     try:
         for threads in (1, 2, 5):

@@ -91,6 +91,13 @@ def test_compiled_value_and_gradients_are_torchs(data: st.DataObject) -> None:
         torch.testing.assert_close(ours.double(), true, rtol=2 * off, atol=4 * off * max(1.0, true.abs().max().item()))
 
 
+def test_its_gradients_are_given_away_once() -> None:
+    loss = cross_entropy(torch.randn(3, 4, requires_grad=True), torch.randn(5, 4), torch.tensor([1, 2, 3]))
+    loss.backward(retain_graph=True)
+    with pytest.raises(AssertionError, match="once"):
+        loss.backward()
+
+
 def test_working_in_pieces_changes_neither_loss_nor_gradients(monkeypatch: pytest.MonkeyPatch) -> None:
     torch.manual_seed(0)
     hidden, weight, bias = (torch.randn(size, dtype=torch.float64).requires_grad_() for size in ((37, 6), (11, 6), 11))

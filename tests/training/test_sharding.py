@@ -516,8 +516,8 @@ def test_no_wrapper_is_the_last_to_hold_the_group(tmp_path: Path) -> None:
 
     def running() -> int:
         """Once no more of them end by themselves."""
-        found = [len(os.listdir("/proc/self/task"))]
-        while len(found) < 20 or len({*found[-20:]}) > 1:
+        found, latest = [len(os.listdir("/proc/self/task"))], time.monotonic() + 10
+        while (len(found) < 20 or len({*found[-20:]}) > 1) and time.monotonic() < latest:
             time.sleep(0.01)
             found.append(len(os.listdir("/proc/self/task")))
         return found[-1]

@@ -152,10 +152,11 @@ def test_an_update_by_compiled_code_is_that_of_what_is_written_out(data: st.Data
         r_drop=r_drop,
     )
     fixed = draw(st.sampled_from(["", "target_embedding", "encoder", "decoder.layers.0.feed_forward"]))
+    dtype = draw(st.sampled_from([torch.float32, torch.bfloat16]))
     windows, found = draw(st.lists(st.lists(st.integers(1, 5), min_size=1, max_size=3), min_size=2, max_size=3)), []
     for compiled in (False, True):
         torch.manual_seed(1)
-        own = build_model(config, source_vocab=30, target_vocab=30).compute_in(torch.float32, training=True).train()
+        own = build_model(config, source_vocab=30, target_vocab=30).compute_in(dtype, training=True).train()
         for name, parameter in own.named_parameters():
             parameter.requires_grad_(not (fixed and name.startswith(fixed)))
         if compiled:
@@ -166,6 +167,7 @@ def test_an_update_by_compiled_code_is_that_of_what_is_written_out(data: st.Data
         for step, window in enumerate(windows, start=1):
             batches = [batch(number) for number in window]
             begin(learner, batches, step=step)
+            sharding.gather()
             factor = sharding.factor(sum(one.n_target_tokens for one in batches))
             numbers += [parameter.grad.clone() * factor for parameter in own.parameters() if parameter.grad is not None]
             update = train_step(learner, batches, step=step)
@@ -175,4 +177,7 @@ def test_an_update_by_compiled_code_is_that_of_what_is_written_out(data: st.Data
                     parameter.copy_(parameter.mul(8).round().div(8))
         found.append(numbers)
     for written_out, compiled_ in zip(*found, strict=True):
-        torch.testing.assert_close(compiled_, written_out, rtol=1e-3, atol=1e-5)
+        if dtype == torch.float32:
+            torch.testing.assert_close(compiled_, written_out, rtol=1e-3, atol=1e-5)
+        else:
+            assert (compiled_ - written_out).norm() <= 0.1 * written_out.norm() + 1e-3

@@ -22,7 +22,7 @@ from transformer_cli.files import shown
 from transformer_cli.wording import counted
 
 UNRELATED = 0.1
-"""The cosine of two checkpoints' matrices that is not reached where trainings began apart: of tiny after 100 and after
+"""The cosine of two runs' matrices that is not reached where they began with other weights: of tiny after 100 and after
 300 updates it is 0.87, of two seeds below 0.01."""
 
 
@@ -32,7 +32,7 @@ def average(parents: Sequence[Path], place: Path, *, warn: Callable[[str], None]
     Its configuration, tokenizer and record are those of the first parent's run, its step and what training says are the
     newest parent's. It is its own best: parents are chosen by their validations, or by whoever names them.
     Raises UsageError where something is in its place, ModelError, naming what differs, for parents that do not fit
-    together, or a first one that does not fit its run. warn: told of parents that have nothing in common.
+    together, or a first one that does not fit its run. warn: told of runs that have nothing in common.
     """
     store.check_vacant(place, option="-o")
     there = [path.resolve() for path in parents]
@@ -41,17 +41,14 @@ def average(parents: Sequence[Path], place: Path, *, warn: Callable[[str], None]
             raise UsageError(f"{shown(path)} is named more than once", hint="name each checkpoint once")
     known = open_known(parents[0])
     sums: dict[str, Tensor] = {}
+    alike: dict[Path, float] = {}
     named, newest = [], store.load_checkpoint(parents[0], with_optimizer=False)
     first = newest
     for path in parents:
         one = store.load_checkpoint(path, with_optimizer=False)
         _check_same(first, one)
-        if (alike := _cosine(first.model, one.model)) < UNRELATED:
-            warn(
-                f"{shown(path)} has nothing in common with {shown(first.path)} (the cosine of their weights is "
-                f"{alike:.2f}): of trainings that began apart, with other weights, the mean is of no use as a rule; "
-                "translate with both of them, `-m A -m B`"
-            )
+        if whole_run_of(path) != whole_run_of(parents[0]):
+            alike[path] = _cosine(first.model, one.model)
         _add(sums, one.model)
         newest = one if one.step > newest.step else newest
         digest = files.sha256(path / MODEL, error=ModelError)
@@ -74,6 +71,12 @@ def average(parents: Sequence[Path], place: Path, *, warn: Callable[[str], None]
             parents=tuple(named),
         )
         store.point(aside, "best", newest.step)
+    for path in (path for path, cosine in alike.items() if cosine < UNRELATED):
+        warn(
+            f"{shown(path)} has nothing in common with {shown(parents[0])} (the cosine of their weights is "
+            f"{alike[path]:.2f}): the mean of trainings that began with other weights is of no use as a rule; "
+            "translate with both of them, `-m A -m B`"
+        )
     return place / "checkpoints" / step_name(newest.step)
 
 

@@ -41,7 +41,8 @@ def average(
 
     Averages the best or the last checkpoints of one run, which training keeps with training.keep_best and keep_last, or
     the checkpoints that are named. The mean is summed in fp64 and rounded once; its manifest names the parents.
-    Checkpoints that do not fit together are refused.
+    Checkpoints that do not fit together are refused; of runs that began with other weights, not with one another's
+    (training.init_from), a mean is of no use as a rule, and a warning says so.
 
     Examples:
       tx average runs/tiny --best 5

@@ -131,29 +131,28 @@ def dropped(x: Tensor, residual: Tensor | None, seed: int, share: int) -> Tensor
     return made
 
 
-class SharedTable:
+class TiedTable:
     """A table that is an embedding and the output projection while one loss is made: the gradient of either is as large
     as the table, but that of embeddings, of some rows, which are added to the other's at the end."""
 
     def __init__(self, table_VD: Tensor) -> None:
         self.rows: list[tuple[Tensor, Tensor, float]] = []
         """Gradients of vectors, their ids, and what these were scaled by."""
-        self.table_VD: Tensor = _Shared.apply(table_VD, self.rows)
+        self.table_VD: Tensor = _Tied.apply(table_VD, self.rows)
 
 
 def embedded(
-    table_VD: Tensor,
+    table: Tensor | TiedTable,
     ids_N: Tensor,
     places_PD: Tensor | None,
     positions_N: Tensor,
     *,
     scale: float,
     dtype: torch.dtype,
-    shared: SharedTable | None = None,
 ) -> Tensor:
     """The vector of each id, (N, D), times a scale and, if there are such, with that of its position. Padding, which is
-    id 0, learns nothing. shared: what the table is of, if it is."""
-    rows = None if shared is None else shared.rows
+    id 0, learns nothing."""
+    table_VD, rows = (table.table_VD, table.rows) if isinstance(table, TiedTable) else (table, None)
     made: Tensor = _Embedded.apply(table_VD, ids_N, places_PD, positions_N, scale, dtype, rows)
     return made
 
@@ -250,7 +249,7 @@ class _Embedded(torch.autograd.Function):
         positions_N: Tensor,
         scale: float,
         dtype: torch.dtype,
-        shared: list[tuple[Tensor, Tensor, float]] | None,
+        tied: list[tuple[Tensor, Tensor, float]] | None,
     ) -> Tensor:
         vocabulary, width = table_VD.shape
         assert width % GRAIN == 0
@@ -261,22 +260,22 @@ class _Embedded(torch.autograd.Function):
         made_ND = torch.empty(len(ids_N), width, dtype=dtype)
         sizes = scale, *made_ND.shape, get_num_threads()
         run("embed", dtype, table_VD, ids_N, places_PD, positions_N, made_ND, *sizes)
-        ctx.read = ids_N, vocabulary, scale, shared  # type: ignore[attr-defined]
+        ctx.read = ids_N, vocabulary, scale, tied  # type: ignore[attr-defined]
         return made_ND
 
     @staticmethod
     @once_differentiable
     def backward(ctx: FunctionCtx, *grads: Tensor) -> tuple[Tensor | None, ...]:
-        ids_N, vocabulary, scale, shared = ctx.read  # type: ignore[attr-defined]
-        if shared is not None:
-            shared.append((grads[0], ids_N, scale))
+        ids_N, vocabulary, scale, tied = ctx.read  # type: ignore[attr-defined]
+        if tied is not None:
+            tied.append((grads[0], ids_N, scale))
             return (None,) * 7
         of_table_VD = torch.empty(vocabulary, grads[0].size(1))
         _learn_rows(of_table_VD, grads[0], ids_N, scale, adds=False)
         return of_table_VD, *[None] * 6
 
 
-class _Shared(torch.autograd.Function):
+class _Tied(torch.autograd.Function):
     @staticmethod
     def forward(ctx: FunctionCtx, table_VD: Tensor, rows: list[tuple[Tensor, Tensor, float]]) -> Tensor:
         ctx.rows = rows  # type: ignore[attr-defined]

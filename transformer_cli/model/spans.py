@@ -62,7 +62,7 @@ class InPlace(Packed):
 
     @cached_property
     def _tokens(self) -> tuple[npt.NDArray[np.int64], npt.NDArray[np.int64]]:
-        """Of each token, which is its sentence, and where in that it stands: by NumPy, which such few numbers take a
+        """Of each token, which is its sentence, and where in that it stands: by NumPy: for so few numbers it takes a
         fifth of the time."""
         lengths_B, ends_B = self.lengths_B.numpy(), self.starts[1:].numpy()
         sentences_N = np.arange(len(lengths_B)).repeat(lengths_B)

@@ -24,7 +24,8 @@ from transformer_cli.model.spans import Hiding, Spans, room_beside, shape_for
 
 
 def at_once(residual: Residual, sublayer: nn.Module) -> Callable[..., Tensor] | None:
-    """What does all of it, where compiled code has it: the same numbers, in the same bits."""
+    """What does all of it, where compiled code has it: the same numbers, in the same bits, but for those below 2^-126,
+    which that code makes 0."""
     layers = [module for module in sublayer.modules() if isinstance(module, Linear)]
     is_compiled = isinstance(residual.norm, LayerNorm | RMSNorm) and residual.norm.compiled
     if not is_compiled or any(layer.product is not linear for layer in layers):
@@ -40,6 +41,7 @@ def at_once(residual: Residual, sublayer: nn.Module) -> Callable[..., Tensor] | 
 
 
 def fed(residual: Residual, x: Tensor, sublayer: FeedForward) -> Tensor:
+    """As `residual.around`, and so are those below."""
     if not _suits(x):
         return residual.around(x, sublayer)
     inner = sublayer.dropout.drawn()
@@ -77,7 +79,9 @@ def _attended(
     others = sizes, (sublayer.n_heads, sublayer.kv_heads, sublayer.d_head), spans
     weights = _weights(x, sizes, residual.norm, into, sublayer.output)
     assert len(x) == spans.queries.n_rows
-    assert all(one is None or len(one) == spans.keys.n_rows for one in memory)
+    for one in memory:
+        assert one is None or one.shape == (spans.keys.n_rows, sublayer.kv_heads, sublayer.d_head)
+        assert one is None or one.stride()[1:] == (sublayer.d_head, 1)
     made: Tensor = _Attended.apply(x.contiguous(), *weights, *memory, mask, others)
     return made
 
@@ -125,14 +129,19 @@ def _weights(x: Tensor, sizes: _Sizes, norm: Any, first: Linear, last: Linear) -
     return [weight if weight is None or weight.dtype == x.dtype else weight.to(x.dtype) for weight in found]
 
 
-def _learned(needed: Sequence[bool], weights: Sequence[Any]) -> tuple[list[Tensor | None], list[Tensor | None]]:
-    """Room for the gradients of a norm and two linear layers, weights and biases by turns, and those that autograd
-    wants: only a matrix's is not made where nobody does; a bias's also where there is none."""
+def _learned(needed: Sequence[bool], weights: Sequence[Any]) -> list[Tensor | None]:
+    """Room for the gradients of a norm and two linear layers, weights and biases by turns: only that of a matrix is not
+    made where nobody wants it; a bias's also where there is none."""
     made: list[Tensor | None] = []
     for n, (weight, needs) in enumerate(zip(weights, needed, strict=True)):
         shape = weights[n - 1].shape[:1] if weight is None else weight.shape
         made.append(weights[0].new_empty(shape) if needs or len(shape) == 1 else None)
-    return made, [of if needs else None for of, needs in zip(made, needed, strict=True)]
+    return made
+
+
+def _wanted(needed: Sequence[bool], made: Sequence[Tensor | None]) -> list[Tensor | None]:
+    """Those that autograd asks for."""
+    return [of if needs else None for of, needs in zip(made, needed, strict=True)]
 
 
 class _Fed(torch.autograd.Function):
@@ -151,11 +160,11 @@ class _Fed(torch.autograd.Function):
     def backward(ctx: FunctionCtx, *grads: Tensor) -> tuple[Tensor | None, ...]:
         x_ND, *weights, kept = ctx.saved_tensors  # type: ignore[attr-defined]
         sizes, (norm, _, *layers) = ctx.sizes, weights  # type: ignore[attr-defined]
-        made, wanted = _learned(ctx.needs_input_grad[1:7], weights)  # type: ignore[attr-defined]
+        made = _learned(needed := ctx.needs_input_grad[1:7], weights)  # type: ignore[attr-defined]
         of_x_ND = torch.empty_like(x_ND)
         known = ctypes.addressof(sizes), grads[0].contiguous(), x_ND, norm, *layers, kept
         run("fed_back", x_ND.dtype, *known, of_x_ND, *made, sizes.room(back=True))
-        return of_x_ND, *wanted, None
+        return of_x_ND, *_wanted(needed, made), None
 
 
 class _Attended(torch.autograd.Function):
@@ -176,7 +185,7 @@ class _Attended(torch.autograd.Function):
     def backward(ctx: FunctionCtx, *grads: Tensor) -> tuple[Tensor | None, ...]:
         x_ND, *weights, key_MGK, value_MGK, mask, kept = ctx.saved_tensors  # type: ignore[attr-defined]
         (sizes, heads, spans), (norm, _, *layers) = ctx.others, weights  # type: ignore[attr-defined]
-        made, wanted = _learned(ctx.needs_input_grad[1:7], weights)  # type: ignore[attr-defined]
+        made = _learned(needed := ctx.needs_input_grad[1:7], weights)  # type: ignore[attr-defined]
         of_memory = (None, None) if key_MGK is None else room_beside(key_MGK, value_MGK)
         shape, place = shape_for(spans, *heads, *_steps(sizes, key_MGK, value_MGK))
         shape.of_query_step, shape.of_key_step, shape.of_value_step = _steps(sizes, *of_memory)
@@ -184,7 +193,7 @@ class _Attended(torch.autograd.Function):
         known = grads[0].contiguous(), x_ND, norm, *layers, key_MGK, value_MGK, mask, kept
         run("attended_back", x_ND.dtype, *structs, *known, of_x_ND, *made, *of_memory, sizes.room(back=True))
         del place
-        return of_x_ND, *wanted, *of_memory, None, None
+        return of_x_ND, *_wanted(needed, made), *of_memory, None, None
 
 
 def _steps(sizes: _Sizes, key_MGK: Tensor | None, value_MGK: Tensor | None) -> tuple[int, int, int]:

@@ -20,7 +20,7 @@ from transformer_cli.config.model import ModelConfig
 from transformer_cli.model import masks
 from transformer_cli.model.attention import CrossAttention, ScaledDotProductAttention, SelfAttention
 from transformer_cli.model.blocks import NORMS, RESIDUALS, Dropout, LayerNorm, Linear, Residual, RMSNorm, feed_forward
-from transformer_cli.model.compiled import GRAIN, SharedTable, embedded
+from transformer_cli.model.compiled import GRAIN, TiedTable, embedded
 from transformer_cli.model.compiled_products import by_pairs, linear
 from transformer_cli.model.layout import Layout, Packed, PackedWhole, Rows
 from transformer_cli.model.positions import PositionEncoding, positions_for
@@ -84,10 +84,10 @@ class Model(nn.Module):
         positions: PositionEncoding,
         ids_BT: Tensor,
         layout: Packed | None = None,
-        shared: SharedTable | None = None,
+        tied: TiedTable | None = None,
     ) -> Tensor:
         if isinstance(layout, InPlace):
-            own = shared if self.output is embedding.table else None
+            own = tied if self.output is embedding.table else None
             x_ND = self._embed_in_place(embedding, positions, ids_BT, layout, own)
             if x_ND is not None:
                 return self.dropout(x_ND)
@@ -100,21 +100,21 @@ class Model(nn.Module):
         positions: PositionEncoding,
         ids_BT: Tensor,
         layout: InPlace,
-        shared: SharedTable | None,
+        tied: TiedTable | None,
     ) -> Tensor | None:
         """The same by compiled code, unless positions are more than vectors that are added, or learned."""
         is_learned = any(parameter.requires_grad for parameter in positions.parameters())
         if is_learned or type(positions).add is not PositionEncoding.add or self.config.d_model % GRAIN:
             return None
-        table_VD: Tensor = embedding.table.weight if shared is None else shared.table_VD
+        table_VD: Tensor = embedding.table.weight
         places_TD = positions.vectors(ids_BT.size(1), like=table_VD)
         if places_TD is not None and places_TD.requires_grad:
             return None
         if places_TD is not None:  # any that could be added
             places_TD = places_TD.float().expand(ids_BT.size(1), self.config.d_model).contiguous()
         dtype = table_VD.dtype if self.dtype is None else self.dtype
-        read, scale = (table_VD, layout.ids(ids_BT), places_TD, layout.positions_N), embedding.scale
-        return embedded(*read, scale=scale, dtype=dtype, shared=shared)
+        read = layout.ids(ids_BT), places_TD, layout.positions_N
+        return embedded(tied or table_VD, *read, scale=embedding.scale, dtype=dtype)
 
     def _cast(self, x: Tensor) -> Tensor:
         return x if self.dtype is None else x.to(self.dtype)
@@ -162,14 +162,14 @@ class Transformer(Model):
         target_BT: Tensor,
         source: Packed,
         target: Packed,
-        shared: SharedTable | None = None,
+        tied: TiedTable | None = None,
     ) -> Tensor:
-        """The same without computing on padding: the hidden states of the target's tokens, packed, (N, D). shared:
-        the output table, if the loss is given it so, too."""
-        x_ND = self._embed(self.source_embedding, self.encoder.positions, source_BS, source, shared)
+        """The same without computing on padding: the hidden states of the target's tokens, packed, (N, D). tied: the
+        output table, if the loss is given it so, too."""
+        x_ND = self._embed(self.source_embedding, self.encoder.positions, source_BS, source, tied)
         within_source, within_target, padding = self._hiding(source, target, like=x_ND)
         memory_ND = self.encoder(x_ND, within_source, source)
-        x_ND = self._embed(self.target_embedding, self.decoder.positions, target_BT, target, shared)
+        x_ND = self._embed(self.target_embedding, self.decoder.positions, target_BT, target, tied)
         return self.decoder(x_ND, self.decoder.remember(memory_ND, source), within_target, padding, target)
 
     def _hiding(self, source: Packed, target: Packed, *, like: Tensor) -> tuple[Hiding, Hiding, Hiding]:

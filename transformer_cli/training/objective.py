@@ -13,7 +13,7 @@ from torch import Tensor, nn
 
 from transformer_cli.config.training import TrainingConfig
 from transformer_cli.data.loader import Batch, collate
-from transformer_cli.model.compiled import SharedTable
+from transformer_cli.model.compiled import TiedTable
 from transformer_cli.model.layout import sent
 from transformer_cli.model.transformer import Transformer
 from transformer_cli.tokenizer import EOS
@@ -69,11 +69,11 @@ def _read(model: Transformer, batch: Batch) -> tuple[Tensor, Tensor, Tensor]:
     )
     lengths = batch.source_lengths_B, batch.target_lengths_B
     source, target = (model.layout(lengths_B, weight_VD.device) for lengths_B in lengths)
-    shared = None
+    tied = None
     if model.compiled and _is_table(model) and weight_VD.requires_grad and torch.is_grad_enabled():
-        shared = SharedTable(weight_VD)
-        weight_VD = shared.table_VD
-    return model.packed(source_BS, target_in_BT, source, target, shared), target.ids(target_out_BT), weight_VD
+        tied = TiedTable(weight_VD)
+        weight_VD = tied.table_VD
+    return model.packed(source_BS, target_in_BT, source, target, tied), target.ids(target_out_BT), weight_VD
 
 
 def _cross_entropy(

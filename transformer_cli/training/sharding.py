@@ -140,13 +140,11 @@ class Alone(Sharding):
 
     def __init__(self, model: Transformer, options: TrainingConfig) -> None:
         self.working = WorkingCopy(model)
-        self._divides = True
         self._adds_up = False
         """Whether there are gradients that those of the next batch are added to."""
         super().__init__(model, objective_of(self.working.model, options))
 
     def copies(self) -> dict[Tensor, Tensor]:
-        self._divides = False
         return self.working.copies()
 
     def gather(self) -> None:
@@ -159,7 +157,7 @@ class Alone(Sharding):
 
     def learn(self, batch: Batch, *, n_targets: float, is_last: bool, scale: float = 1.0) -> Tensor:
         loss: Tensor = self.objective(batch)
-        (loss / n_targets * scale if self._divides else loss * scale).backward()
+        (loss * scale if self.working.is_followed else loss / n_targets * scale).backward()
         if not is_last or self._adds_up:
             self.gather()
         self._adds_up = not is_last
@@ -169,7 +167,7 @@ class Alone(Sharding):
         return False
 
     def factor(self, n_targets: float) -> float:
-        return 1.0 if self._divides else 1 / n_targets
+        return 1 / n_targets if self.working.is_followed else 1.0
 
     def clip(
         self, parameters: Sequence[nn.Parameter], held: Tensor, *, norm: float, factor: float, longest: float

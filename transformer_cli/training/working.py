@@ -32,7 +32,8 @@ class WorkingCopy(Generic[M]):
         self._copies: list[Tensor] = []
         self._versions: list[int] = []
         self._hooks: list[RemovableHandle] = []
-        self._is_followed = False
+        self.is_followed = False
+        """Whether an optimizer makes the copies, and takes gradients as they are."""
         if model.dtype not in (torch.bfloat16, torch.float16):
             return
         in_layers = (Linear, LayerNorm, RMSNorm)
@@ -49,7 +50,7 @@ class WorkingCopy(Generic[M]):
 
     def copies(self) -> dict[Tensor, Tensor]:
         """What is made of which weight, for who makes it with each change of his own, and takes its gradients."""
-        self._is_followed = True
+        self.is_followed = True
         for hook in self._hooks:
             hook.remove()
         return dict(zip(self._weights, self._copies, strict=True))
@@ -63,7 +64,7 @@ class WorkingCopy(Generic[M]):
     def refresh(self) -> None:
         """Take the weights as they are now: of an optimizer that makes copies, if anybody else has changed any."""
         versions = [own._version for own in self._own]
-        if self._own and not (self._is_followed and versions == self._versions):
+        if self._own and not (self.is_followed and versions == self._versions):
             with torch.no_grad():
                 torch._foreach_copy_(self._copies, self._own)
             self._versions = versions

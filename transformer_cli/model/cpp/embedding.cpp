@@ -21,8 +21,8 @@ void embed(const float *table, const int64_t *ids, const float *places, const in
         }
 }
 
-// The sum over the rows of each id, to what is there where it adds; padding, which is 0, learns nothing. A thread has some
-// of the features, so that the order of sums is that of the rows.
+// The sum over the rows of each id, to what is there where it adds; padding, which is 0, learns nothing. A thread has
+// some of the features, so that the order of sums is that of the rows.
 template <typename T>
 void embed_back(const T *grad, const int64_t *ids, float *sums, float scale, long rows, long D, long V, bool adds,
                 int threads) {

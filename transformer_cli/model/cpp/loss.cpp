@@ -1,4 +1,4 @@
-// Label-smoothed cross-entropy of rows of logits, which become its gradients, and what else it needs. compiled.py calls it.
+// Label-smoothed cross-entropy of rows of logits, which become its gradients; what else it needs. compiled.py calls it.
 
 #include <algorithm>
 #include <cmath>

@@ -76,6 +76,12 @@ struct Kept {
     }
 };
 
+// Of (rows, width), by a share of 0 of none.
+void drop(const Work &work, const bf16 *x, const bf16 *residual, bf16 *made, int64_t width, uint64_t seed,
+          uint32_t share) {
+    drop_bf16(x, residual, made, work.at.rows * width, seed, share, 65536.0 / (65536 - share), work.at.threads);
+}
+
 struct Linear {
     const bf16 *weight, *bias;
     int64_t inputs, outputs;
@@ -115,7 +121,7 @@ struct Around {
         bf16 *made = work.take(work.at.width);
         if (first) norm(work, x, kept.beside, kept.moments);
         inside(first ? kept.beside : x, made);
-        drop(work, made, x, first ? output : kept.beside, work.at.share);
+        drop(work, made, x, first ? output : kept.beside, work.at.width, work.at.seed, work.at.share);
         if (!first) norm(work, kept.beside, output, kept.moments);
     }
 
@@ -131,24 +137,16 @@ struct Around {
         };
         if (!at.first) norm_back();
         const bf16 *of_sum = at.first ? grad : of_x;
-        if (at.share) drop(work, of_sum, nullptr, of_made, at.share);
+        if (at.share) drop(work, of_sum, nullptr, of_made, at.width, at.seed, at.share);
         inside(at.first ? kept.beside : x, (bf16 *)(at.share ? of_made : of_sum), of_inside);
         if (at.first) return norm_back();
-        drop(work, of_inside, of_x, of_x, 0);  // nothing but their sum
-    }
-
-   private:
-    static void drop(const Work &work, const bf16 *x, const bf16 *residual, bf16 *made, uint32_t share) {
-        drop_bf16(x, residual, made, work.at.rows * work.at.width, work.at.seed, share, 65536.0 / (65536 - share),
-                  work.at.threads);
+        drop(work, of_inside, of_x, of_x, at.width, 0, 0);  // nothing but their sum
     }
 };
 
 void drop_inner(const Work &work, bf16 *x) {
     const Sublayer &at = work.at;
-    if (at.inner_share)
-        drop_bf16(x, nullptr, x, at.rows * at.inner, at.inner_seed, at.inner_share, 65536.0 / (65536 - at.inner_share),
-                  at.threads);
+    if (at.inner_share) drop(work, x, nullptr, x, at.inner, at.inner_seed, at.inner_share);
 }
 
 }  // namespace
