@@ -14,6 +14,7 @@ from typing import Any
 import torch
 from torch import Tensor, get_num_threads
 from torch.autograd.function import FunctionCtx, once_differentiable
+from torch.autograd.graph import increment_version
 
 from transformer_cli.compiler import Library, keeps, library
 
@@ -285,6 +286,7 @@ class _Tied(torch.autograd.Function):
     @once_differentiable
     def backward(ctx: FunctionCtx, *grads: Tensor) -> tuple[Tensor, None]:
         of_table_VD = grads[0].contiguous()
+        increment_version(of_table_VD)  # the loss may still hold it
         for row in ctx.rows:  # type: ignore[attr-defined]
             _learn_rows(of_table_VD, *row, adds=True)
         ctx.rows.clear()  # type: ignore[attr-defined]

@@ -184,14 +184,14 @@ class _LinearCrossEntropy(torch.autograd.Function):
             if is_table:
                 grad_weight_VD[PAD] = 0
             grad_weight_VD = grad_weight_VD.to(weight_VD.dtype)
-        ctx.found = grad_hidden_ND, grad_weight_VD, grad_bias_V  # type: ignore[attr-defined]
+        if needs_gradient:
+            ctx.save_for_backward(grad_hidden_ND, grad_weight_VD, grad_bias_V)  # type: ignore[arg-type]
         return total
 
     @staticmethod
     @once_differentiable
     def backward(ctx: FunctionCtx, *grads: Tensor) -> tuple[Tensor | None, ...]:
-        assert ctx.found, "what was found on the way there is given away once"  # type: ignore[attr-defined]
-        (grad_hidden_ND, grad_weight_VD, grad_bias_V), ctx.found = ctx.found, ()  # type: ignore[attr-defined]
+        grad_hidden_ND, grad_weight_VD, grad_bias_V = ctx.saved_tensors  # type: ignore[attr-defined]
         _multiply(grads[0], grad_hidden_ND, grad_weight_VD, grad_bias_V)
         return grad_hidden_ND.to(ctx.dtype), grad_weight_VD, grad_bias_V, *[None] * 4  # type: ignore[attr-defined]
 
