@@ -19,6 +19,7 @@ import numpy as np
 import pytest
 import torch
 import torch.distributed as dist
+from compiling import needs_compiler
 from encoded import encode
 from ranks import codes, start
 from steps import train_step
@@ -41,6 +42,7 @@ from transformer_cli.data.sampled import Draw, SampledCorpus
 from transformer_cli.files import json_text, write_json
 from transformer_cli.machine import decide
 from transformer_cli.model.build import build_model
+from transformer_cli.model.spans import InPlace
 from transformer_cli.model.transformer import Transformer
 from transformer_cli.training import objective
 from transformer_cli.training.objective import loss_of, objective_of, of_nothing
@@ -62,12 +64,14 @@ HELD = {"encoder.layers.0.self_attention.query_key_value.weight", "decoder.layer
 """Frozen, both in a group of others that are not."""
 
 
-def model(shape: dict[str, Any], dtype: torch.dtype, *, vocab: int = 31) -> Transformer:
+def model(shape: dict[str, Any], dtype: torch.dtype, *, vocab: int = 31, compiled: bool = False) -> Transformer:
     torch.manual_seed(0)
     sizes = {"d_model": 16, "n_heads": 2, "d_ff": 24, "n_layers": 2}
     made = build_model(ModelConfig.model_validate(sizes | shape), source_vocab=vocab, target_vocab=vocab).to(dtype)
     for name, parameter in made.named_parameters():
         parameter.requires_grad_(name not in HELD)
+    if compiled:
+        made.use_compiled()
     return made
 
 
@@ -206,6 +210,29 @@ def test_gradients_are_those_of_one_process_with_all_sentences(n: int, parallel:
 
     ended = codes(start(n, check, tmp_path), limit_s=120)
     assert ended == [0] * n, "".join((tmp_path / str(rank)).read_text() for rank in range(n))
+
+
+@needs_compiler
+@pytest.mark.parametrize("parallel", ["ddp", "fsdp"])
+def test_so_are_those_by_compiled_code(parallel: str, tmp_path: Path) -> None:
+    """Beside what is written out in one process, of a table that is an embedding and the output, too."""
+    shape = {"n_heads": 1, "d_ff": 32, "dropout": 0.0, "activation": "gelu"}
+    made = []
+    for recompute in (False, True):
+        options = {"parallel": parallel, "accumulation": 1 + 2 * recompute, "recompute": recompute}
+        is_compiled = iter([True, False])
+        made.append(Steps(2, lambda i=is_compiled: model(shape, torch.float32, compiled=next(i)), **options))  # type: ignore[misc]
+        assert made[-1].ours.layout is InPlace
+        assert made[-1].theirs.layout is not InPlace
+
+    def check(rank: int) -> None:
+        torch.set_num_threads(1)
+        with joined("cpu") as world:
+            for steps in made:
+                steps.check(world)
+
+    ended = codes(start(2, check, tmp_path), limit_s=120)
+    assert ended == [0, 0], "".join((tmp_path / str(rank)).read_text() for rank in range(2))
 
 
 @pytest.mark.parametrize(("parallel", "n", "accumulation"), [("ddp", 4, 3), ("fsdp", 4, 1)])
