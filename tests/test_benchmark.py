@@ -476,9 +476,8 @@ def test_sublayers_are_a_part_or_taken_apart(suite: Any, monkeypatch: pytest.Mon
         monkeypatch.setattr(module, "by_pairs", lambda dtype: dtype == torch.bfloat16)
     sets = ["model.d_model=16", "model.n_heads=1", "model.d_ff=16", "model.n_layers=1", "precision=bf16"]
     config = load_config("tutorial.yaml", sets, to_train=True)
-    whole = {"sublayers with attention", "feed-forward sublayers"}
     for apart in (False, True):
         found = {part for part, spent in suite.phases.measured(config, warm=1, updates=1, apart=apart).items() if spent}
-        assert found & whole == (set() if apart else whole)
+        assert ("layers" in found) == (not apart)
         assert ("norms" in found) == apart
         assert "embeddings" in found

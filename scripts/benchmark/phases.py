@@ -5,8 +5,8 @@
 `tx train` as it is, on the CPU, with a clock around each kind of layer, there and back, and around what is done with
 the gradients. Markdown: milliseconds of an update, a mean, and their share. What is left over is Python, what PyTorch
 notes down for the way back, gradients on their way to the weights, and reading. The clock takes a few milliseconds.
-Where a sublayer in its residual is one call of compiled code (model/sublayers.py) that is one part; with --apart its
-steps are called one by one, which makes the same bits and takes some milliseconds more.
+Where several sublayers are one call of compiled code (model/sublayers.py) that is one part; with --apart their steps
+are called one by one, which makes the same bits and takes some milliseconds more.
 """
 
 from __future__ import annotations
@@ -43,8 +43,7 @@ PARTS: list[tuple[Any, dict[str, str]]] = [
     (nn.Embedding, {"forward": "embeddings"}),
     (transformer, {"embedded": "embeddings"}),
     (compiled._Tied, {"apply": "embeddings"}),
-    (sublayers, {"_attended": "sublayers with attention"}),
-    (sublayers._Fed, {"apply": "feed-forward sublayers"}),
+    (sublayers._Together, {"apply": "layers"}),
     (objective, {"cross_entropy": "loss, with its products"}),
 ]
 ENDLESS = ("training.max_steps=1000000", "training.validate_every=1000000")

@@ -77,7 +77,7 @@ def test_they_are_as_one_by_one(data: st.DataObject) -> None:
         d_head=draw(st.sampled_from([16, 32])),
         n_kv_heads=draw(st.sampled_from([n for n in (1, 2, 4) if n_heads % n == 0])),
         d_ff=draw(st.sampled_from([48, 160])),
-        n_layers=draw(st.sampled_from([1, 2])),
+        n_layers=draw(st.sampled_from([1, 2, 4])),
         dropout=draw(st.sampled_from([0.0, 1e-6, 0.2])),
         attention_dropout=draw(st.sampled_from([0.0, 0.2])),
         activation_dropout=draw(st.sampled_from([0.0, 0.2])),
@@ -101,11 +101,28 @@ def test_they_are_as_one_by_one(data: st.DataObject) -> None:
         assert torch.equal(loss_of(ours, batch, smoothing=0.0), loss_of(other, batch, smoothing=0.0))
 
 
-def test_each_is_one_call_there_and_one_back(monkeypatch: pytest.MonkeyPatch) -> None:
+@pytest.mark.parametrize(("n_layers", "together", "calls"), [(2, 3, 1), (5, 3, 2), (5, 2, 3), (2, 1, 2)])
+def test_some_layers_are_one_call_there_and_one_back(
+    n_layers: int, together: int, calls: int, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    config = ModelConfig(d_model=32, n_heads=2, d_ff=32, n_layers=n_layers, dropout=0.2)
+    model, batch = built(config), sentences(random.Random(1), 3, 9)
+    model.encoder.together = model.decoder.together = together
     called, run = Counter[str](), sublayers.run
     monkeypatch.setattr(sublayers, "run", lambda name, *given: (called.update([name]), run(name, *given)))
-    learned(built(ModelConfig(d_model=32, n_heads=2, d_ff=32, n_layers=1)), sentences(random.Random(1), 3, 9))
-    assert called == {"fed": 4, "fed_back": 4, "attended": 6, "attended_back": 6}  # of two losses
+    found = learned(model, batch)
+    assert called == {"sublayers": 4 * calls, "sublayers_back": 4 * calls}  # of two stacks and two losses
+    assert same(found, learned(built(config, at_once=False), batch))
+
+
+def test_what_is_not_learned_from_is_not_kept(monkeypatch: pytest.MonkeyPatch) -> None:
+    """Then sublayers are called one by one, and none needs the memory of several."""
+    called, run = Counter[str](), sublayers.run
+    monkeypatch.setattr(sublayers, "run", lambda name, *given: (called.update([name]), run(name, *given)))
+    model = built(ModelConfig(d_model=32, n_heads=2, d_ff=32, n_layers=2)).eval()
+    with torch.no_grad():
+        loss_of(model, sentences(random.Random(1), 3, 9), smoothing=0.1)
+    assert called == {"sublayers": 10}
 
 
 def test_no_bit_depends_on_threads() -> None:

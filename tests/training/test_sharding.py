@@ -41,6 +41,7 @@ from transformer_cli.data.loader import Batch, collate
 from transformer_cli.data.sampled import Draw, SampledCorpus
 from transformer_cli.files import json_text, write_json
 from transformer_cli.machine import decide
+from transformer_cli.model import compiled_products, transformer
 from transformer_cli.model.build import build_model
 from transformer_cli.model.spans import InPlace
 from transformer_cli.model.transformer import Transformer
@@ -370,12 +371,28 @@ def test_numbers_that_are_not_finite_are_named_on_all_though_one_holds_them(tmp_
     assert codes(start(2, check, tmp_path), limit_s=60) == [0, 0]
 
 
-@pytest.mark.parametrize("dtype", [torch.float32, torch.bfloat16], ids=["fp32", "bf16"])
-def test_layers_that_compute_again_keep_less_and_learn_the_same_bits(dtype: torch.dtype) -> None:
+@pytest.mark.parametrize(
+    ("dtype", "compiled"),
+    [
+        (torch.float32, False),
+        (torch.bfloat16, False),
+        pytest.param(torch.float32, True, marks=needs_compiler),
+        pytest.param(torch.bfloat16, True, marks=needs_compiler),
+    ],
+    ids=["fp32", "bf16", "fp32-compiled", "bf16-compiled"],
+)
+def test_layers_that_compute_again_keep_less_and_learn_the_same_bits(
+    dtype: torch.dtype, compiled: bool, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    for module in (compiled_products, transformer):  # whose products are ours on any processor
+        monkeypatch.setattr(module, "by_pairs", lambda dtype: dtype == torch.bfloat16)
     kept: list[int] = []
     gradients: list[list[Tensor | None]] = []
+    shape = SHAPES[0] | ({"n_heads": 1, "d_ff": 32} if compiled else {})
     for recompute in (False, True):
-        ours = model(SHAPES[0], torch.float32).compute_in(dtype, training=True)
+        ours = model(shape, torch.float32).compute_in(dtype, training=True)
+        if compiled:
+            ours.use_compiled()
         sharding = shard(ours, TrainingConfig(recompute=recompute), World())
         sizes: list[int] = []
         pack = lambda tensor, sizes=sizes: sizes.append(tensor.nbytes) or tensor  # type: ignore[misc]  # noqa: E731

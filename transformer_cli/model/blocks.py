@@ -26,22 +26,18 @@ class Residual(nn.Module, ABC):
         super().__init__()
         self.norm = NORMS[config.norm](config)
         self.dropout = Dropout(config.dropout)
-        self.at_once: Callable[..., Tensor] | None = None
-        """What does all of it by one call, where there is that (sublayers.py)."""
-
-    def forward(self, x: Tensor, sublayer: Callable[..., Tensor], *others: Any) -> Tensor:
-        """x and what the sublayer makes of it. others: what else that takes."""
-        return self.around(x, sublayer, *others) if self.at_once is None else self.at_once(self, x, sublayer, *others)
+        self.at_once: Any = None
+        """What makes all of it a part of one call, where there is that (sublayers.py)."""
 
     @abstractmethod
-    def around(self, x: Tensor, sublayer: Callable[..., Tensor], *others: Any) -> Tensor:
-        """The same, one after the other."""
+    def forward(self, x: Tensor, sublayer: Callable[..., Tensor], *others: Any) -> Tensor:
+        """x and what the sublayer makes of it. others: what else that takes."""
 
 
 class PreNorm(Residual):
     """x + dropout(sublayer(norm(x))): the residual stream itself is never normalised (Xiong et al. 2020)."""
 
-    def around(self, x: Tensor, sublayer: Callable[..., Tensor], *others: Any) -> Tensor:
+    def forward(self, x: Tensor, sublayer: Callable[..., Tensor], *others: Any) -> Tensor:
         x, normed_x = _with_norm(self.norm, x)
         return self.dropout.add(x, sublayer(normed_x, *others))
 
@@ -49,7 +45,7 @@ class PreNorm(Residual):
 class PostNorm(Residual):
     """norm(x + dropout(sublayer(x))), as in the paper."""
 
-    def around(self, x: Tensor, sublayer: Callable[..., Tensor], *others: Any) -> Tensor:
+    def forward(self, x: Tensor, sublayer: Callable[..., Tensor], *others: Any) -> Tensor:
         return self.norm(self.dropout.add(x, sublayer(x, *others)))
 
 
@@ -178,7 +174,7 @@ class Dropout(nn.Module):
         if not self.training or self.p == 0:
             return 0, 0
         seed = torch.empty((), dtype=torch.int64).random_(-(2**63), None)
-        return int(seed) % 2**64, self.share
+        return int(seed.item()) % 2**64, self.share
 
     @property
     def share(self) -> int:

@@ -40,10 +40,8 @@ ARGUMENTS = {
     "narrow": "f X f f n n threads",
     "adam": "i d n double double double double double double flag threads",
     "length": "i d n threads",
-    "fed": "s X X X X X X X f X f",
-    "fed_back": "s X X X X X X X f X X X X X X X f",
-    "attended": "s s X X X X X X X x x X f X f",
-    "attended_back": "s s X X X X X X X x x X f X X X X X X X x x f",
+    "sublayers": "s n X f",
+    "sublayers_back": "s n X X X X f",
     "attend_past": "s s X f f X",
     "attend_source": "s s X f f X",
     "attend_within": "s s X X",
@@ -106,11 +104,6 @@ def run(name: str, dtype: torch.dtype, *arguments: Any) -> None:
         else:
             places.append(x)
     getattr(loaded(), f"{name}_{NAMES[dtype]}")(*places)
-
-
-def attention_room(longest: int, d_head: int) -> int:
-    """How many numbers in fp32 a thread of attention works in. longest: keys of a sentence."""
-    return loaded().attention_room(longest, d_head)
 
 
 @cache

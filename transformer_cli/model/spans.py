@@ -18,7 +18,7 @@ from torch import Tensor, get_num_threads
 from torch.autograd.function import FunctionCtx, once_differentiable
 
 from transformer_cli.config.model import POSITIONS, ModelConfig
-from transformer_cli.model.compiled import GRAIN, attention_room, run
+from transformer_cli.model.compiled import GRAIN, loaded, run
 from transformer_cli.model.compiled_products import MOST
 from transformer_cli.model.layout import Packed
 from transformer_cli.model.positions import ROTATIONS, PositionEncoding
@@ -105,9 +105,14 @@ class Spans:
         return torch.cat([torch.zeros(1, dtype=torch.int64), (self.keys.lengths_B * padded_B).cumsum(0)])
 
     @cached_property
-    def shape(self) -> _Shape:
+    def n_weights(self) -> int:
+        """Of one head."""
+        return int(self.weight_starts[-1])
+
+    @cached_property
+    def shape(self) -> Shape:
         """What all layers have in common of it."""
-        return _Shape(
+        return Shape(
             sentences=len(self.queries.lengths_B),
             query_rows=self.queries.n_rows,
             key_rows=self.keys.n_rows,
@@ -125,13 +130,14 @@ Hiding = Tensor | Spans | None
 """What hides keys: added to scores, or said by where sentences begin; None: nothing does."""
 
 
-class _Shape(ctypes.Structure):
+STEPS = "query_step", "key_step", "value_step", "of_query_step", "of_key_step", "of_value_step"
+
+
+class Shape(ctypes.Structure):
     """Shape in attention.cpp."""
 
     _fields_ = (
-        *((name, ctypes.c_int64) for name in ("sentences", "heads", "sharing", "features")),
-        *((name, ctypes.c_int64) for name in ("query_step", "key_step", "value_step")),
-        *((name, ctypes.c_int64) for name in ("of_query_step", "of_key_step", "of_value_step")),
+        *((name, ctypes.c_int64) for name in ("sentences", "heads", "sharing", "features", *STEPS)),
         *((name, ctypes.c_int64) for name in ("query_rows", "key_rows", "mask_queries", "mask_keys")),
         *((name, ctypes.c_void_p) for name in ("query_starts", "key_starts", "weight_starts", "room")),
         *((name, ctypes.c_int64) for name in ("longest", "is_causal", "threads")),
@@ -186,7 +192,7 @@ class _Attention(torch.autograd.Function):
     ) -> Tensor:
         query, key, value = (_side_by_side(x) for x in (query, key, value))
         output = query.new_empty(query.shape)
-        weights = torch.empty(int(spans.weight_starts[-1]) * query.size(1))
+        weights = torch.empty(spans.n_weights * query.size(1))
         _call("forward", spans, query, key, value, mask, output, weights)
         ctx.save_for_backward(query, key, value, mask, weights)  # type: ignore[arg-type]
         ctx.spans = spans  # type: ignore[attr-defined]
@@ -199,9 +205,7 @@ class _Attention(torch.autograd.Function):
         spans: Spans = ctx.spans  # type: ignore[attr-defined]
         whole = query.size(0) == key.size(0) and _are_beside(query, key, value)
         made = room_beside(query, key, value) if whole else (query.new_empty(query.shape), *room_beside(key, value))
-        shape = spans.shape
-        shape.of_query_step, shape.of_key_step, shape.of_value_step = (x.stride(0) for x in made)
-        _call("backward", spans, query, key, value, mask, grads[0].contiguous(), weights, *made)
+        _call("backward", spans, query, key, value, mask, grads[0].contiguous(), weights, made=made)
         return *made, None, None
 
 
@@ -211,19 +215,32 @@ def _side_by_side(x_NHK: Tensor) -> Tensor:
     return x_NHK if x_NHK.stride()[1:] == (width, 1) else x_NHK.contiguous()
 
 
-def _call(what: str, spans: Spans, query: Tensor, key: Tensor, value: Tensor, *others: Tensor | None) -> None:
-    (_, n_heads, d_head), steps = query.shape, (x.stride(0) for x in (query, key, value))
-    shape, place = shape_for(spans, n_heads, key.size(1), d_head, *steps)
-    run(what, query.dtype, ctypes.addressof(shape), query, key, value, *others)
-    del place
-
-
-def shape_for(spans: Spans, n_heads: int, kv_heads: int, d_head: int, *steps: int) -> tuple[ctypes.Structure, Tensor]:
-    """What compiled code has to know of it, and what it works in, to be kept until then. steps: from token to token, of
-    queries, keys and values."""
-    shape = spans.shape
-    shape.heads, shape.sharing, shape.features, shape.threads = kv_heads, n_heads // kv_heads, d_head, get_num_threads()
-    shape.query_step, shape.key_step, shape.value_step = steps
-    place = torch.empty(shape.threads * attention_room(shape.longest, d_head))
+def _call(
+    what: str,
+    spans: Spans,
+    query: Tensor,
+    key: Tensor,
+    value: Tensor,
+    *others: Tensor | None,
+    made: Sequence[Tensor] = (),
+) -> None:
+    (_, n_heads, d_head), of_heads = query.shape, (x.stride(0) for x in (query, key, value))
+    shape = shape_for(spans, n_heads, key.size(1), d_head, *of_heads, *(x.stride(0) for x in made))
+    place = torch.empty(attention_room(shape))
     shape.room = place.data_ptr()
-    return shape, place
+    run(what, query.dtype, ctypes.addressof(shape), query, key, value, *others, *made)
+
+
+def shape_for(spans: Spans, n_heads: int, kv_heads: int, d_head: int, *steps: int) -> Shape:
+    """What compiled code has to know, but for the room that it works in. steps: from token to token, of queries, keys
+    and values, and of their gradients."""
+    shape = Shape.from_buffer_copy(spans.shape)
+    shape.heads, shape.sharing, shape.features, shape.threads = kv_heads, n_heads // kv_heads, d_head, get_num_threads()
+    for name, step in zip(STEPS, steps, strict=False):
+        setattr(shape, name, step)
+    return shape
+
+
+def attention_room(shape: Shape) -> int:
+    """How many numbers in fp32 all threads of such an attention work in."""
+    return int(shape.threads * loaded().attention_room(shape.longest, shape.features))

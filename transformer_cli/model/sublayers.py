@@ -1,4 +1,4 @@
-"""A sublayer inside its residual by one call of compiled code, cpp/sublayers.cpp, there and one back: between calls
+"""Sublayers inside their residuals by one call of compiled code, cpp/sublayers.cpp, there and one back: between calls
 Python takes as long as some of them, for what it needs has left the processor's cache meanwhile.
 
 N packed tokens, M of keys, D d_model, F d_ff, X features of all heads of queries, or with those of keys and values, H
@@ -8,8 +8,8 @@ heads, G heads of keys and values, K d_head
 from __future__ import annotations
 
 import ctypes
-from collections.abc import Callable, Sequence
-from typing import Any
+from collections.abc import Iterable, Sequence
+from typing import Any, NamedTuple
 
 import torch
 from torch import Tensor, get_num_threads, nn
@@ -20,77 +20,48 @@ from transformer_cli.model.blocks import FeedForward, LayerNorm, Linear, PreNorm
 from transformer_cli.model.compiled import loaded, run
 from transformer_cli.model.compiled_products import is_ours, linear
 from transformer_cli.model.layout import Layout
-from transformer_cli.model.spans import Hiding, Spans, room_beside, shape_for
+from transformer_cli.model.spans import Hiding, Spans, attention_room, room_beside, shape_for
+
+Step = Sequence[Any]
+"""A residual, its sublayer, and what else that takes."""
+WEIGHTS = "norm", "norm_bias", "first", "first_bias", "last", "last_bias"
+"""Of a sublayer's norm and its two linear layers."""
+TENSORS = *WEIGHTS, "key", "value", "mask"
+"""All that it takes, as they are given to autograd."""
+DTYPE = torch.bfloat16
 
 
-def at_once(residual: Residual, sublayer: nn.Module) -> Callable[..., Tensor] | None:
-    """What does all of it, where compiled code has it: the same numbers, in the same bits, but for those below 2^-126,
-    which that code makes 0."""
+def passed(x: Tensor, steps: Iterable[Step]) -> Tensor:
+    """What sublayers in their residuals make of x, one after the other: those in a row that compiled code has by one
+    call, in the bits that they have one by one."""
+    parts: list[Part] = []
+    for residual, sublayer, *others in steps:
+        part = None if residual.at_once is None else residual.at_once.part(x, *others)
+        if part is None:
+            x, parts = residual(_together(x, parts), sublayer, *others), []
+        else:
+            parts.append(part)
+    return _together(x, parts)
+
+
+def at_once(residual: Residual, sublayer: nn.Module) -> AtOnce | None:
+    """What makes all of it a part of such a call, where compiled code has it: the same numbers, in the same bits, but
+    for those below 2^-126, which that code makes 0."""
     layers = [module for module in sublayer.modules() if isinstance(module, Linear)]
     is_compiled = isinstance(residual.norm, LayerNorm | RMSNorm) and residual.norm.compiled
     if not is_compiled or any(layer.product is not linear for layer in layers):
         return None
     if type(sublayer) is FeedForward and sublayer.rectifies:
-        return fed
+        return Fed(residual, sublayer)
     if isinstance(sublayer, MultiHeadAttention) and isinstance(sublayer.query_norm, nn.Identity):
         if isinstance(sublayer, CrossAttention):
-            return attended_to_memory
+            return AttendedToMemory(residual, sublayer, sublayer.query)
         if isinstance(sublayer, SelfAttention) and not sublayer.positions[0].rotates:
-            return attended
+            return Attended(residual, sublayer, sublayer.query_key_value)
     return None
 
 
-def fed(residual: Residual, x: Tensor, sublayer: FeedForward) -> Tensor:
-    """As `residual.around`, and so are those below."""
-    if not _suits(x):
-        return residual.around(x, sublayer)
-    inner = sublayer.dropout.drawn()
-    sizes = _sizes(residual, x, sublayer.up.out_features, inner=inner)
-    weights = _weights(x, sizes, residual.norm, sublayer.up, sublayer.down)
-    made: Tensor = _Fed.apply(x.contiguous(), *weights, sizes)
-    return made
-
-
-def attended(residual: Residual, x: Tensor, sublayer: SelfAttention, bias: Hiding, layout: Layout) -> Tensor:
-    if not _suits(x) or not isinstance(bias, Spans):
-        return residual.around(x, sublayer, bias, layout)
-    return _attended(residual, x, sublayer, sublayer.query_key_value, (None, None), bias)
-
-
-def attended_to_memory(
-    residual: Residual, x: Tensor, sublayer: CrossAttention, memory: Sequence[Tensor], bias: Hiding, layout: Layout
-) -> Tensor:
-    if not _suits(x) or not isinstance(bias, Spans):
-        return residual.around(x, sublayer, memory, bias, layout)
-    return _attended(residual, x, sublayer, sublayer.query, memory, bias)
-
-
-def _attended(
-    residual: Residual,
-    x: Tensor,
-    sublayer: MultiHeadAttention,
-    into: Linear,
-    memory: Sequence[Tensor | None],
-    spans: Spans,
-) -> Tensor:
-    mask = sublayer.attend.dropout.mask(spans.mask_shape(sublayer.n_heads), like=x)
-    n_weights = int(spans.weight_starts[-1]) * sublayer.n_heads
-    sizes = _sizes(residual, x, into.out_features, context=sublayer.width, weights=n_weights)
-    others = sizes, (sublayer.n_heads, sublayer.kv_heads, sublayer.d_head), spans
-    weights = _weights(x, sizes, residual.norm, into, sublayer.output)
-    assert len(x) == spans.queries.n_rows
-    for one in memory:
-        assert one is None or one.shape == (spans.keys.n_rows, sublayer.kv_heads, sublayer.d_head)
-        assert one is None or one.stride()[1:] == (sublayer.d_head, 1)
-    made: Tensor = _Attended.apply(x.contiguous(), *weights, *memory, mask, others)
-    return made
-
-
-def _suits(x: Tensor) -> bool:
-    return x.dim() == 2 and is_ours(x.dtype, len(x))
-
-
-class _Sizes(ctypes.Structure):
+class Sizes(ctypes.Structure):
     """Sublayer in sublayers.cpp."""
 
     _fields_ = (
@@ -101,102 +72,199 @@ class _Sizes(ctypes.Structure):
         *((name, ctypes.c_int32) for name in ("centred", "first")),
     )
 
-    def kept(self) -> Tensor:
-        """Room for what the way back needs of the way there."""
-        return torch.empty(loaded().sublayer_kept(ctypes.byref(self)))
 
-    def room(self, *, back: bool) -> Tensor:
-        """What it works in."""
-        return torch.empty(loaded().sublayer_room(ctypes.byref(self), back))
+class Part(NamedTuple):
+    """A sublayer that is still to be computed."""
 
-
-def _sizes(
-    residual: Residual, x: Tensor, width: int, *, context: int = 0, weights: int = 0, inner: tuple[int, int] = (0, 0)
-) -> _Sizes:
-    """width: of what the first linear layer makes. inner: the seed and share of dropout inside."""
-    norm, (seed, share), (rows, d_model) = residual.norm, residual.dropout.drawn(), x.shape
-    assert isinstance(norm, LayerNorm | RMSNorm)
-    form = norm.eps, isinstance(norm, LayerNorm), isinstance(residual, PreNorm)
-    return _Sizes(rows, d_model, width, context, weights, get_num_threads(), seed, inner[0], share, inner[1], *form)
+    sizes: Sizes
+    kept: int
+    """Numbers in fp32 that the way back needs of the way there."""
+    tensors: Sequence[Tensor | None]
+    """As `TENSORS` has them, the weights in bf16; the memory's keys and values, (M, G, K) each, are none where they are
+    made together with the queries; mask: of attention's dropout."""
+    spans: Spans | None = None
+    heads: tuple[int, int, int] = (0, 0, 0)
+    """H, G, K."""
 
 
-def _weights(x: Tensor, sizes: _Sizes, norm: Any, first: Linear, last: Linear) -> list[Tensor | None]:
-    """Of each its weight and its bias, in x's dtype."""
-    assert len(norm.weight) == sizes.width
-    assert first.weight.shape == (sizes.inner, sizes.width)
-    assert last.weight.shape == (sizes.width, sizes.context or sizes.inner)
-    found = norm.weight, norm.bias, first.weight, first.bias, last.weight, last.bias
-    return [weight if weight is None or weight.dtype == x.dtype else weight.to(x.dtype) for weight in found]
+class AtOnce:
+    """A sublayer in its residual, which becomes a part of a call of compiled code."""
+
+    def __init__(self, residual: Residual, first: Linear, last: Linear, *, context: int = 0) -> None:
+        """first, last: its linear layers. context: features of all heads together."""
+        norm: Any = residual.norm
+        self.dropout, self.layers = residual.dropout, (norm, first, last)
+        form = {"eps": norm.eps, "centred": isinstance(norm, LayerNorm), "first": isinstance(residual, PreNorm)}
+        self.sizes = Sizes(width=first.in_features, inner=first.out_features, context=context, **form)
+        self.shapes = norm.weight.shape, first.weight.shape, last.weight.shape
+        assert self.shapes[0] == (first.in_features,)
+        assert self.shapes[2] == (first.in_features, context or first.out_features)
+
+    def part(self, x: Tensor, *others: Any) -> Part | None:
+        """others: what it takes beside x. None where the code does not suit these."""
+        raise NotImplementedError
+
+    def _weights(self) -> list[Tensor | None]:
+        """As these are now: who divides them puts others in their place."""
+        held = [layer._parameters.get(name) for layer in self.layers for name in ("weight", "bias")]
+        found = [x if x is None or x.dtype == DTYPE else x.to(DTYPE) for x in held]
+        assert tuple(x.shape for x in found[::2] if x is not None) == self.shapes
+        assert all(x is None or (x.is_cpu and x.is_contiguous()) for x in found)
+        return found
+
+    def _sizes(self, x: Tensor, *, weights: int = 0, inner: tuple[int, int] = (0, 0)) -> Sizes:
+        """weights: of attention. inner: the seed and share of dropout inside."""
+        sizes = Sizes.from_buffer_copy(self.sizes)
+        sizes.rows, sizes.weights, sizes.threads = x.size(0), weights, get_num_threads()
+        sizes.inner_seed, sizes.inner_share = inner
+        sizes.seed, sizes.share = self.dropout.drawn()
+        assert x.size(1) == sizes.width
+        return sizes
 
 
-def _learned(needed: Sequence[bool], weights: Sequence[Any]) -> list[Tensor | None]:
-    """Room for the gradients of a norm and two linear layers, weights and biases by turns: only that of a matrix is not
-    made where nobody wants it; a bias's also where there is none."""
-    made: list[Tensor | None] = []
-    for n, (weight, needs) in enumerate(zip(weights, needed, strict=True)):
-        shape = weights[n - 1].shape[:1] if weight is None else weight.shape
-        made.append(weights[0].new_empty(shape) if needs or len(shape) == 1 else None)
-    return made
+class Fed(AtOnce):
+    def __init__(self, residual: Residual, sublayer: FeedForward) -> None:
+        super().__init__(residual, sublayer.up, sublayer.down)
+        self.inner = sublayer.dropout
+
+    def part(self, x: Tensor) -> Part | None:
+        if not _suits(x):
+            return None
+        sizes = self._sizes(x, inner=self.inner.drawn())
+        return Part(sizes, _kept(sizes), [*self._weights(), None, None, None])
 
 
-def _wanted(needed: Sequence[bool], made: Sequence[Tensor | None]) -> list[Tensor | None]:
-    """Those that autograd asks for."""
-    return [of if needs else None for of, needs in zip(made, needed, strict=True)]
+class Attended(AtOnce):
+    def __init__(self, residual: Residual, sublayer: MultiHeadAttention, into: Linear) -> None:
+        super().__init__(residual, into, sublayer.output, context=sublayer.width)
+        self.inner, self.heads = sublayer.attend.dropout, (sublayer.n_heads, sublayer.kv_heads, sublayer.d_head)
+
+    def part(self, x: Tensor, bias: Hiding, layout: Layout) -> Part | None:
+        return self._of((None, None), x, bias)
+
+    def _of(self, memory: Sequence[Tensor | None], x: Tensor, bias: Hiding) -> Part | None:
+        if not _suits(x) or not isinstance(bias, Spans):
+            return None
+        n_heads, *shared = self.heads
+        mask = self.inner.mask(bias.mask_shape(n_heads), like=x)
+        sizes = self._sizes(x, weights=bias.n_weights * n_heads)
+        assert sizes.rows == bias.queries.n_rows
+        for one in memory:
+            assert one is None or (one.dtype == DTYPE and one.is_cpu)
+            assert one is None or one.shape == (bias.keys.n_rows, *shared)
+            assert one is None or one.stride()[1:] == (shared[1], 1)
+        assert mask is None or (mask.dtype == DTYPE and mask.is_contiguous())
+        return Part(sizes, _kept(sizes), [*self._weights(), *memory, mask], bias, self.heads)
 
 
-class _Fed(torch.autograd.Function):
-    @staticmethod
-    def forward(ctx: FunctionCtx, x_ND: Tensor, *others: Any) -> Tensor:
-        *weights, sizes = others
-        output_ND, kept = torch.empty_like(x_ND), sizes.kept()
-        places = kept, output_ND, sizes.room(back=False)
-        run("fed", x_ND.dtype, ctypes.addressof(sizes), x_ND, *weights, *places)
-        ctx.save_for_backward(x_ND, *weights, kept)
-        ctx.sizes = sizes  # type: ignore[attr-defined]
-        return output_ND
-
-    @staticmethod
-    @once_differentiable
-    def backward(ctx: FunctionCtx, *grads: Tensor) -> tuple[Tensor | None, ...]:
-        x_ND, *weights, kept = ctx.saved_tensors  # type: ignore[attr-defined]
-        sizes, (norm, _, *layers) = ctx.sizes, weights  # type: ignore[attr-defined]
-        made = _learned(needed := ctx.needs_input_grad[1:7], weights)  # type: ignore[attr-defined]
-        of_x_ND = torch.empty_like(x_ND)
-        known = ctypes.addressof(sizes), grads[0].contiguous(), x_ND, norm, *layers, kept
-        run("fed_back", x_ND.dtype, *known, of_x_ND, *made, sizes.room(back=True))
-        return of_x_ND, *_wanted(needed, made), None
+class AttendedToMemory(Attended):
+    def part(self, x: Tensor, memory: Sequence[Tensor], bias: Hiding, layout: Layout) -> Part | None:  # type: ignore[override]
+        return self._of(memory, x, bias)
 
 
-class _Attended(torch.autograd.Function):
-    @staticmethod
-    def forward(ctx: FunctionCtx, x_ND: Tensor, *others: Any) -> Tensor:
-        *weights, key_MGK, value_MGK, mask, (sizes, heads, spans) = others
-        output_ND, kept = torch.empty_like(x_ND), sizes.kept()
-        shape, place = shape_for(spans, *heads, *_steps(sizes, key_MGK, value_MGK))
-        known = ctypes.addressof(sizes), ctypes.addressof(shape), x_ND, *weights, key_MGK, value_MGK, mask
-        run("attended", x_ND.dtype, *known, kept, output_ND, sizes.room(back=False))
-        del place
-        ctx.save_for_backward(x_ND, *weights, key_MGK, value_MGK, mask, kept)
-        ctx.others = sizes, heads, spans  # type: ignore[attr-defined]
-        return output_ND
-
-    @staticmethod
-    @once_differentiable
-    def backward(ctx: FunctionCtx, *grads: Tensor) -> tuple[Tensor | None, ...]:
-        x_ND, *weights, key_MGK, value_MGK, mask, kept = ctx.saved_tensors  # type: ignore[attr-defined]
-        (sizes, heads, spans), (norm, _, *layers) = ctx.others, weights  # type: ignore[attr-defined]
-        made = _learned(needed := ctx.needs_input_grad[1:7], weights)  # type: ignore[attr-defined]
-        of_memory = (None, None) if key_MGK is None else room_beside(key_MGK, value_MGK)
-        shape, place = shape_for(spans, *heads, *_steps(sizes, key_MGK, value_MGK))
-        shape.of_query_step, shape.of_key_step, shape.of_value_step = _steps(sizes, *of_memory)
-        of_x_ND, structs = torch.empty_like(x_ND), (ctypes.addressof(sizes), ctypes.addressof(shape))
-        known = grads[0].contiguous(), x_ND, norm, *layers, key_MGK, value_MGK, mask, kept
-        run("attended_back", x_ND.dtype, *structs, *known, of_x_ND, *made, *of_memory, sizes.room(back=True))
-        del place
-        return of_x_ND, *_wanted(needed, made), *of_memory, None, None
+def _suits(x: Tensor) -> bool:
+    return x.dtype == DTYPE and x.dim() == 2 and is_ours(x.dtype, x.size(0))
 
 
-def _steps(sizes: _Sizes, key_MGK: Tensor | None, value_MGK: Tensor | None) -> tuple[int, int, int]:
+def _kept(sizes: Sizes) -> int:
+    return int(loaded().sublayer_kept(ctypes.byref(sizes)))
+
+
+def _together(x: Tensor, parts: Sequence[Part]) -> Tensor:
+    """What they make of x. Where nothing is kept for the way back, one needs less memory than all."""
+    for some in [parts] if torch.is_grad_enabled() else [[part] for part in parts]:
+        if some:
+            x = _Together.apply(x.contiguous(), some, *(tensor for part in some for tensor in part.tensors))
+    return x
+
+
+class _Call(ctypes.Structure):
+    """Call in sublayers.cpp."""
+
+    _fields_ = tuple(
+        (name, ctypes.c_void_p)
+        for name in ("at", "shape", *TENSORS, "kept", "output", *(f"of_{name}" for name in TENSORS[:-1]))
+    )
+
+
+class _Calls:
+    """What compiled code is told of parts, and what it works in; to be kept until it is done."""
+
+    def __init__(
+        self,
+        parts: Sequence[Part],
+        tensors: Sequence[Tensor | None],
+        kept: Tensor,
+        output_ND: Tensor | None,
+        made: Sequence[Tensor | None] | None = None,
+    ) -> None:
+        """output_ND: of the last. made: room for the gradients of the tensors, on the way back."""
+        calls, shapes, where = [], [], kept.data_ptr()
+        of_tensors: Sequence[Tensor | None] = [None] * len(tensors) if made is None else made
+        size = len(TENSORS)
+        for n, part in enumerate(parts):
+            own, of_own = (x[n * size : (n + 1) * size] for x in (tensors, of_tensors))
+            of_attention = 0
+            if part.spans is not None:
+                steps = [*_steps(part, own), *(() if made is None else _steps(part, of_own))]
+                shapes.append(shape_for(part.spans, *part.heads, *steps))
+                of_attention = ctypes.addressof(shapes[-1])
+            output = where + 4 * part.kept
+            places = [0 if x is None else x.data_ptr() for x in (*own, *of_own[:-1])]
+            call = ctypes.addressof(part.sizes), of_attention, *places[:size], where, output, *places[size:]
+            calls.append(_Call(*call))
+            where = output + part.sizes.rows * part.sizes.width * DTYPE.itemsize
+        calls[-1].output = 0 if output_ND is None else output_ND.data_ptr()
+        self.calls, self.shapes = (_Call * len(calls))(*calls), shapes
+        self.place = torch.empty(max(map(attention_room, shapes), default=0))
+        for shape in shapes:
+            shape.room = self.place.data_ptr()
+        rooms = (loaded().sublayer_room(ctypes.byref(part.sizes), made is not None) for part in parts)
+        self.room = torch.empty(max(rooms))
+
+
+def _steps(part: Part, tensors: Sequence[Tensor | None]) -> tuple[int, int, int]:
     """From token to token: of queries, and of keys and values, which are made together with them if nowhere else."""
-    of_memory = (sizes.inner if x is None else x.stride(0) for x in (key_MGK, value_MGK))
-    return sizes.inner, *of_memory
+    inner, (key_MGK, value_MGK) = part.sizes.inner, tensors[6:8]
+    return inner, inner if key_MGK is None else key_MGK.stride(0), inner if value_MGK is None else value_MGK.stride(0)
+
+
+class _Together(torch.autograd.Function):
+    @staticmethod
+    def forward(ctx: FunctionCtx, x_ND: Tensor, parts: Sequence[Part], *tensors: Tensor | None) -> Tensor:
+        output_ND, between = torch.empty_like(x_ND), (len(parts) - 1) * x_ND.numel() * x_ND.itemsize // 4
+        kept = torch.empty(sum(part.kept for part in parts) + between)
+        given = _Calls(parts, tensors, kept, output_ND)
+        run("sublayers", x_ND.dtype, ctypes.addressof(given.calls), len(parts), x_ND, given.room)
+        ctx.save_for_backward(x_ND, kept, *tensors)  # type: ignore[arg-type]
+        ctx.parts = parts  # type: ignore[attr-defined]
+        return output_ND
+
+    @staticmethod
+    @once_differentiable
+    def backward(ctx: FunctionCtx, *grads: Tensor) -> tuple[Any, ...]:
+        x_ND, kept, *tensors = ctx.saved_tensors  # type: ignore[attr-defined]
+        parts: Sequence[Part] = ctx.parts  # type: ignore[attr-defined]
+        needed, size = ctx.needs_input_grad[2:], len(TENSORS)  # type: ignore[attr-defined]
+        made: list[Tensor | None] = []
+        for n in range(0, len(tensors), size):
+            made += _learned(needed[n : n + size], tensors[n : n + size])
+        of_x_ND, beside_2ND = torch.empty_like(x_ND), x_ND.new_empty(min(2, len(parts) - 1), *x_ND.shape)
+        given = _Calls(parts, tensors, kept, None, made)
+        known = ctypes.addressof(given.calls), len(parts), grads[0].contiguous(), x_ND
+        run("sublayers_back", x_ND.dtype, *known, of_x_ND, beside_2ND, given.room)
+        return of_x_ND, None, *(of if needs else None for of, needs in zip(made, needed, strict=True))
+
+
+def _learned(needed: Sequence[bool], tensors: Sequence[Any]) -> list[Tensor | None]:
+    """Room for the gradients of a part's tensors but the mask: only that of a matrix is not made where nobody wants it;
+    a bias's also where there is none."""
+    *weights, key_MGK, value_MGK, _ = tensors
+    made: list[Tensor | None] = []
+    for n, weight in enumerate(weights):
+        if weight is None:
+            made.append(weights[0].new_empty(weights[n - 1].size(0)))
+        else:
+            made.append(torch.empty_like(weight) if needed[n] or weight.dim() == 1 else None)
+    made += (None, None) if key_MGK is None else room_beside(key_MGK, value_MGK)
+    return [*made, None]

@@ -10,7 +10,7 @@ from __future__ import annotations
 
 import math
 from collections.abc import Sequence
-from typing import Self
+from typing import Any, Self
 
 import torch
 import torch.nn.functional as F
@@ -25,7 +25,10 @@ from transformer_cli.model.compiled_products import by_pairs, linear
 from transformer_cli.model.layout import Layout, Packed, PackedWhole, Rows
 from transformer_cli.model.positions import PositionEncoding, positions_for
 from transformer_cli.model.spans import Dense, Hiding, InPlace, Spans, suits
-from transformer_cli.model.sublayers import at_once
+from transformer_cli.model.sublayers import Step, at_once, passed
+
+TOGETHER = 3
+"""Layers of compiled code whose gradients are there at the same time, before their activations are gone."""
 
 
 class Model(nn.Module):
@@ -59,6 +62,8 @@ class Model(nn.Module):
             elif isinstance(module, Linear) and module.out_features % GRAIN == 0:
                 module.product = linear
         for module in self.modules():
+            if isinstance(module, Encoder | Decoder):
+                module.together = TOGETHER
             if isinstance(module, EncoderLayer | DecoderLayer):
                 for residual, sublayer in zip(module.residuals, module.sublayers, strict=True):
                     assert isinstance(residual, Residual)
@@ -219,6 +224,8 @@ class Encoder(nn.Module):
         layers = (EncoderLayer(config, self.positions, causal=causal) for _ in range(config.depths.encoder))
         self.layers = nn.ModuleList(layers)
         self.norm = NORMS[config.norm](config) if config.ends_in_norm else nn.Identity()
+        self.together = 1
+        """Layers that may be computed as one; if that is 1, each is called by itself."""
 
     @property
     def hides_future(self) -> bool:
@@ -228,9 +235,7 @@ class Encoder(nn.Module):
         """x: as the layout has it, and so is what comes out. bias: what hides keys, added to scores (masks.as_bias)."""
         if not isinstance(bias, Spans):
             bias = self.positions.bias(bias, *_at_once(layout, x), like=x)
-        for layer in self.layers:
-            x = layer(x, bias, layout)
-        return self.norm(x)
+        return self.norm(_through(self, x, [(bias, layout)] * len(self.layers)))
 
 
 class EncoderLayer(nn.Module):
@@ -248,9 +253,11 @@ class EncoderLayer(nn.Module):
         return self.self_attention, self.feed_forward
 
     def forward(self, x: Tensor, bias: Hiding, layout: Layout) -> Tensor:
+        return passed(x, self.steps(bias, layout))
+
+    def steps(self, bias: Hiding, layout: Layout) -> list[Step]:
         around_attention, around_feed_forward = self.residuals
-        x = around_attention(x, self.self_attention, bias, layout)
-        return around_feed_forward(x, self.feed_forward)
+        return [(around_attention, self.self_attention, bias, layout), (around_feed_forward, self.feed_forward)]
 
 
 class Decoder(nn.Module):
@@ -261,6 +268,8 @@ class Decoder(nn.Module):
         self.positions = positions_for(config, "decoder")
         self.layers = nn.ModuleList(DecoderLayer(config, self.positions) for _ in range(config.depths.decoder))
         self.norm = NORMS[config.norm](config) if config.ends_in_norm else nn.Identity()
+        self.together = 1
+        """Layers that may be computed as one; if that is 1, each is called by itself."""
 
     @property
     def hides_future(self) -> bool:
@@ -282,9 +291,7 @@ class Decoder(nn.Module):
         what hides keys of the target and of the source, added to scores (masks.as_bias)."""
         if not isinstance(bias, Spans):
             bias = self.positions.bias(bias, *_at_once(layout, x), like=x)
-        for layer, keys_values in zip(self.layers, memory, strict=True):
-            x = layer(x, keys_values, bias, memory_bias, layout)
-        return self.norm(x)
+        return self.norm(_through(self, x, [(keys_values, bias, memory_bias, layout) for keys_values in memory]))
 
 
 class DecoderLayer(nn.Module):
@@ -302,10 +309,28 @@ class DecoderLayer(nn.Module):
         return self.self_attention, self.cross_attention, self.feed_forward
 
     def forward(self, x: Tensor, memory: Sequence[Tensor], bias: Hiding, memory_bias: Hiding, layout: Layout) -> Tensor:
+        return passed(x, self.steps(memory, bias, memory_bias, layout))
+
+    def steps(self, memory: Sequence[Tensor], bias: Hiding, memory_bias: Hiding, layout: Layout) -> list[Step]:
         around_self, around_cross, around_feed_forward = self.residuals
-        x = around_self(x, self.self_attention, bias, layout)
-        x = around_cross(x, self.cross_attention, memory, memory_bias, layout)
-        return around_feed_forward(x, self.feed_forward)
+        return [
+            (around_self, self.self_attention, bias, layout),
+            (around_cross, self.cross_attention, memory, memory_bias, layout),
+            (around_feed_forward, self.feed_forward),
+        ]
+
+
+def _through(stack: Encoder | Decoder, x: Tensor, others: Sequence[Sequence[Any]]) -> Tensor:
+    """All layers, one after the other. others: what each takes beside x."""
+    layers: list[Any] = list(zip(stack.layers, others, strict=True))
+    for first in range(0, len(layers), stack.together):
+        some = layers[first : first + stack.together]
+        if stack.together == 1:
+            [(layer, own)] = some
+            x = layer(x, *own)
+        else:
+            x = passed(x, [step for layer, own in some for step in layer.steps(*own)])
+    return x
 
 
 def _hides_future(layers: nn.ModuleList) -> bool:

@@ -36,12 +36,15 @@ if TYPE_CHECKING:
 
 def shard(model: Transformer, options: TrainingConfig, world: World) -> Sharding:
     """The model as these processes train it; to be asked for before an optimizer is made of its parameters."""
+    is_divided = world.size > 1 and options.parallel == "fsdp"
+    if options.recompute or is_divided:  # each layer is called by itself
+        model.encoder.together = model.decoder.together = 1
     if options.recompute:
         for layer in _layers(model):
             layer.forward = _Recomputed(layer.forward)
     if world.size == 1:
         return Alone(model, options)
-    return (Divided if options.parallel == "fsdp" else Replicated)(model, options, world)
+    return (Divided if is_divided else Replicated)(model, options, world)
 
 
 class Sharding(ABC):

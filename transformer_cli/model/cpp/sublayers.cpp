@@ -1,4 +1,4 @@
-// A sublayer inside its residual, there and back, by one call: the functions of the other files one after the other,
+// Sublayers inside their residuals, there and back, by one call: the functions of the other files one after the other,
 // with the bits that they have one by one. sublayers.py calls it.
 
 #include <algorithm>
@@ -161,67 +161,105 @@ extern "C" int64_t sublayer_room(const Sublayer &at, int back) {
     return room_of_functions(at) + (at.rows * beside + 1) / 2;
 }
 
-extern "C" void fed_bf16(const Sublayer &at, const bf16 *x, const bf16 *norm, const bf16 *norm_bias, const bf16 *up,
-                         const bf16 *up_bias, const bf16 *down, const bf16 *down_bias, float *place, bf16 *output,
-                         float *room) {
+// A sublayer and its tensors; there is no gradient of what is none, but there is always room for that of a bias.
+struct Call {
+    const Sublayer *at;
+    const void *shape;  // of attention; none where it is a feed-forward network
+    const bf16 *norm, *norm_bias, *first, *first_bias, *last, *last_bias;
+    const bf16 *key, *value;  // of the memory; none where they are made together with the queries, and lie behind them
+    const bf16 *mask;
+    float *kept;
+    bf16 *output;
+    bf16 *of_norm, *of_norm_bias, *of_first, *of_first_bias, *of_last, *of_last_bias;
+    bf16 *of_key, *of_value;
+};
+
+namespace {
+
+struct Sides {  // the two linear layers
+    Linear first, last;
+
+    Sides(const Call &call)
+        : first{call.first, call.first_bias, call.at->width, call.at->inner},
+          last{call.last, call.last_bias, call.shape ? call.at->context : call.at->inner, call.at->width} {}
+};
+
+void fed(const Call &call, const bf16 *x, float *room) {
+    const Sublayer &at = *call.at;
     Work work(at, room);
-    const Kept kept(at, place);
-    Around{norm, norm_bias}.there(work, kept, x, output, [&](const bf16 *x, bf16 *made) {
-        Linear{up, up_bias, at.width, at.inner}.there(work, x, kept.inner, true);
+    const Kept kept(at, call.kept);
+    const Sides by(call);
+    Around{call.norm, call.norm_bias}.there(work, kept, x, call.output, [&](const bf16 *x, bf16 *made) {
+        by.first.there(work, x, kept.inner, true);
         drop_inner(work, kept.inner);
-        Linear{down, down_bias, at.inner, at.width}.there(work, kept.inner, made);
+        by.last.there(work, kept.inner, made);
     });
 }
 
 // What dropout leaves of max(0, x) is 0 wherever that is, so it tells the gradient as much.
-extern "C" void fed_back_bf16(const Sublayer &at, const bf16 *grad, const bf16 *x, const bf16 *norm, const bf16 *up,
-                              const bf16 *up_bias, const bf16 *down, const bf16 *down_bias, float *place, bf16 *of_x,
-                              bf16 *of_norm, bf16 *of_norm_bias, bf16 *of_up, bf16 *of_up_bias, bf16 *of_down,
-                              bf16 *of_down_bias, float *room) {
+void fed_back(const Call &call, const bf16 *grad, const bf16 *x, bf16 *of_x, float *room) {
+    const Sublayer &at = *call.at;
     Work work(at, room);
-    const Kept kept(at, place);
+    const Kept kept(at, call.kept);
+    const Sides by(call);
     bf16 *of_inner = work.take(at.inner);
-    Around{norm}.back(work, kept, grad, x, of_x, of_norm, of_norm_bias, [&](const bf16 *x, bf16 *grad, bf16 *of_x) {
-        Linear{down, down_bias, at.inner, at.width}.back(work, kept.inner, grad, nullptr, of_inner, of_down,
-                                                         of_down_bias);
+    Around{call.norm}.back(work, kept, grad, x, of_x, call.of_norm, call.of_norm_bias,
+                           [&](const bf16 *x, bf16 *grad, bf16 *of_x) {
+        by.last.back(work, kept.inner, grad, nullptr, of_inner, call.of_last, call.of_last_bias);
         drop_inner(work, of_inner);
-        Linear{up, up_bias, at.width, at.inner}.back(work, x, of_inner, kept.inner, of_x, of_up, of_up_bias);
+        by.first.back(work, x, of_inner, kept.inner, of_x, call.of_first, call.of_first_bias);
     });
 }
 
-// key, value: none where they are made together with the queries, and lie behind them.
-extern "C" void attended_bf16(const Sublayer &at, const void *shape, const bf16 *x, const bf16 *norm,
-                              const bf16 *norm_bias, const bf16 *in, const bf16 *in_bias, const bf16 *out,
-                              const bf16 *out_bias, const bf16 *key, const bf16 *value, const bf16 *mask, float *place,
-                              bf16 *output, float *room) {
+void attended(const Call &call, const bf16 *x, float *room) {
+    const Sublayer &at = *call.at;
     Work work(at, room);
-    const Kept kept(at, place);
+    const Kept kept(at, call.kept);
+    const Sides by(call);
+    const bf16 *key = call.key, *value = call.value;
     if (!key) key = kept.inner + at.context, value = key + (at.inner - at.context) / 2;
-    Around{norm, norm_bias}.there(work, kept, x, output, [&](const bf16 *x, bf16 *made) {
-        Linear{in, in_bias, at.width, at.inner}.there(work, x, kept.inner);
-        forward_bf16(shape, kept.inner, key, value, mask, kept.context, kept.weights);
-        Linear{out, out_bias, at.context, at.width}.there(work, kept.context, made);
+    Around{call.norm, call.norm_bias}.there(work, kept, x, call.output, [&](const bf16 *x, bf16 *made) {
+        by.first.there(work, x, kept.inner);
+        forward_bf16(call.shape, kept.inner, key, value, call.mask, kept.context, kept.weights);
+        by.last.there(work, kept.context, made);
     });
 }
 
-extern "C" void attended_back_bf16(const Sublayer &at, const void *shape, const bf16 *grad, const bf16 *x,
-                                   const bf16 *norm, const bf16 *in, const bf16 *in_bias, const bf16 *out,
-                                   const bf16 *out_bias, const bf16 *key, const bf16 *value, const bf16 *mask,
-                                   float *place, bf16 *of_x, bf16 *of_norm, bf16 *of_norm_bias, bf16 *of_in,
-                                   bf16 *of_in_bias, bf16 *of_out, bf16 *of_out_bias, bf16 *of_key, bf16 *of_value,
-                                   float *room) {
+void attended_back(const Call &call, const bf16 *grad, const bf16 *x, bf16 *of_x, float *room) {
+    const Sublayer &at = *call.at;
     Work work(at, room);
-    const Kept kept(at, place);
+    const Kept kept(at, call.kept);
+    const Sides by(call);
     bf16 *of_inner = work.take(at.inner), *of_context = work.take(at.context);
+    const bf16 *key = call.key, *value = call.value;
+    bf16 *of_key = call.of_key, *of_value = call.of_value;
     if (!key) {
         const int64_t shared = (at.inner - at.context) / 2;
         key = kept.inner + at.context, value = key + shared;
         of_key = of_inner + at.context, of_value = of_key + shared;
     }
-    Around{norm}.back(work, kept, grad, x, of_x, of_norm, of_norm_bias, [&](const bf16 *x, bf16 *grad, bf16 *of_x) {
-        Linear{out, out_bias, at.context, at.width}.back(work, kept.context, grad, nullptr, of_context, of_out,
-                                                         of_out_bias);
-        backward_bf16(shape, kept.inner, key, value, mask, of_context, kept.weights, of_inner, of_key, of_value);
-        Linear{in, in_bias, at.width, at.inner}.back(work, x, of_inner, nullptr, of_x, of_in, of_in_bias);
+    Around{call.norm}.back(work, kept, grad, x, of_x, call.of_norm, call.of_norm_bias,
+                           [&](const bf16 *x, bf16 *grad, bf16 *of_x) {
+        by.last.back(work, kept.context, grad, nullptr, of_context, call.of_last, call.of_last_bias);
+        backward_bf16(call.shape, kept.inner, key, value, call.mask, of_context, kept.weights, of_inner, of_key,
+                      of_value);
+        by.first.back(work, x, of_inner, nullptr, of_x, call.of_first, call.of_first_bias);
     });
+}
+
+}  // namespace
+
+// One after the other. room: as much as the most of them needs.
+extern "C" void sublayers_bf16(const Call *calls, int64_t n, const bf16 *x, float *room) {
+    for (const Call *call = calls; call < calls + n; x = call++->output) (call->shape ? attended : fed)(*call, x, room);
+}
+
+// beside: room for the gradients of what goes from one to the next, of two at a time.
+extern "C" void sublayers_back_bf16(const Call *calls, int64_t n, const bf16 *grad, const bf16 *x, bf16 *of_x,
+                                    bf16 *beside, float *room) {
+    for (int64_t i = n - 1; i >= 0; i--) {
+        bf16 *made = i ? beside + (i - 1) % 2 * calls->at->rows * calls->at->width : of_x;
+        (calls[i].shape ? attended_back : fed_back)(calls[i], grad, i ? calls[i - 1].output : x, made, room);
+        grad = made;
+    }
 }
