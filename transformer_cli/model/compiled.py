@@ -32,12 +32,13 @@ ARGUMENTS = {
     "norm_back": "X X f X X X X X f n n flag threads",
     "rotate": "x n x n f i n n n flag threads",
     "linear_back": "X X X X f X n n threads",
-    "turn": "X X n n threads",
+    "turn": "X f X n n threads",
     "multiply": "X X X f f X f n n n flag flag threads",
     "learn": "X X f f f n n n flag threads",
     "smoothed": "X i f f f real n n threads",
     "add": "f X f n n flag threads",
     "narrow": "f X f f n n threads",
+    "even": "X f i real f f f n n threads",
     "adam": "i d n double double double double double double flag threads",
     "length": "i d n threads",
     "sublayers": "s n X f",
@@ -224,6 +225,15 @@ def narrowed(x_VD: Tensor) -> tuple[Tensor, Tensor]:
     place = torch.empty(loaded().narrow_room(*x_VD.shape))
     run("narrow", torch.bfloat16, x_VD, made_VD, sums_D, place, *x_VD.shape, get_num_threads())
     return made_VD, sums_D
+
+
+def even_part(x_ND: Tensor, by_D: Tensor, targets_N: Tensor, share: float) -> tuple[Tensor, Tensor]:
+    """In fp32 x by, (N,), and the sum of the rows of x that have a target, (D,); both times a share."""
+    made_N, sums_D = torch.empty(len(x_ND)), torch.empty_like(by_D)
+    place = torch.empty(loaded().narrow_room(*x_ND.shape))
+    tensors = made_N, sums_D, place
+    run("even", x_ND.dtype, x_ND.contiguous(), by_D, targets_N, share, *tensors, *x_ND.shape, get_num_threads())
+    return made_N, sums_D
 
 
 def loaded() -> ctypes.CDLL:

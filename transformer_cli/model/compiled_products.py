@@ -47,16 +47,18 @@ def multiplied(
     rectified: bool = False,
     scales_R: Tensor | None = None,
     less_O: Tensor | None = None,
+    into_RO: Tensor | None = None,
 ) -> Tensor:
     """a b + bias, (R, O), in bf16, or max(0, that). b: (I, O) or, by_rows, (O, I). scales_R, less_O: rows of that, each
-    times a number of its own and less a row, or 0 where its number is."""
+    times a number of its own and less a row, or 0 where its number is. into_RO: room for it."""
     n_inputs, n_outputs = b.shape[::-1] if by_rows else b.shape
     assert n_inputs == a_RI.size(1)
     assert bias_O is None or len(bias_O) == n_outputs
     assert (scales_R is None) == (less_O is None)
     assert scales_R is None or len(scales_R) == len(a_RI)
     assert less_O is None or len(less_O) == n_outputs
-    made_RO, room = a_RI.new_empty(len(a_RI), n_outputs), _room(a_RI)
+    made_RO, room = a_RI.new_empty(len(a_RI), n_outputs) if into_RO is None else into_RO, _room(a_RI)
+    assert made_RO.shape == (len(a_RI), n_outputs)
     sizes = *a_RI.shape, n_outputs, by_rows, rectified, get_num_threads()
     run("multiply", a_RI.dtype, a_RI.contiguous(), b.contiguous(), bias_O, scales_R, less_O, made_RO, room, *sizes)
     return made_RO
@@ -127,8 +129,9 @@ def _weight_gradient(grad_NO: Tensor, x_NI: Tensor) -> Tensor:
     return matmul.weight_gradient(grad_NO, x_NI)
 
 
-def turned(x_RC: Tensor) -> Tensor:
-    """In bf16, (C, R)."""
+def turned(x_RC: Tensor, scales_R: Tensor | None = None) -> Tensor:
+    """In bf16, (C, R). scales_R: a number for each row, which it is multiplied with."""
     turned_CR = x_RC.new_empty(x_RC.size(1), x_RC.size(0))
-    run("turn", x_RC.dtype, x_RC.contiguous(), turned_CR, *x_RC.shape, get_num_threads())
+    assert scales_R is None or scales_R.numel() == len(x_RC)
+    run("turn", x_RC.dtype, x_RC.contiguous(), scales_R, turned_CR, *x_RC.shape, get_num_threads())
     return turned_CR

@@ -14,7 +14,7 @@ import torch.nn.functional as F
 from torch import Tensor
 from torch.autograd.function import FunctionCtx, once_differentiable
 
-from transformer_cli.model.compiled import narrowed, smoothed, summed
+from transformer_cli.model.compiled import even_part, narrowed, smoothed, summed
 from transformer_cli.model.compiled_products import is_ours, learned, multiplied, turned
 from transformer_cli.model.matmul import input_gradient, linear, weight_gradient
 from transformer_cli.tokenizer import PAD
@@ -129,7 +129,12 @@ class _LinearCrossEntropy(torch.autograd.Function):
         grad_weight_VD: Tensor | None = None
         grad_bias_V = None if bias_V is None else torch.zeros_like(bias_V, dtype=wide)
 
-        even_D: Tensor | None = even * (hidden_ND * (targets_N[:, None] != PAD)).sum(0, dtype=wide)
+        even_N: Tensor | None = None
+        even_D: Tensor | None
+        if compiled:
+            even_N, even_D = even_part(hidden_ND, weight_sum_D, targets_N, even)
+        else:
+            even_D = even * (hidden_ND * (targets_N[:, None] != PAD)).sum(0, dtype=wide)
         shift = max(0.0, math.log(n_vocab / MOST_SUMMED)) if narrow else None if is_on_cpu else 0.0
         down = max(1.0, min(n_rows, hidden_ND.size(0)) / MOST_ROWS) if narrow else 1.0
 
@@ -141,8 +146,8 @@ class _LinearCrossEntropy(torch.autograd.Function):
         for start in range(0, hidden_ND.size(0), n_rows):
             piece = slice(start, start + n_rows)
             hidden_RD, targets_R1 = hidden_ND[piece], targets_N[piece, None]
-            hidden_wide_RD = hidden_RD.to(wide)
-            even_R1 = even * (hidden_wide_RD @ weight_sum_D)[:, None]
+            even_R = even * (hidden_RD.to(wide) @ weight_sum_D) if even_N is None else even_N[piece]
+            even_R1 = even_R[:, None]
             if bias_V is not None:
                 even_R1 += even * bias_V.sum().to(wide)
             e_RV = None  # the last piece's are gone before there are others
@@ -154,29 +159,29 @@ class _LinearCrossEntropy(torch.autograd.Function):
             total += loss_R1.sum()
             if grad_hidden_ND is None:
                 continue
-            real_R1 = (targets_R1 != PAD).to(wide)
             if by_ours:
-                grad_hidden_ND[piece] = multiplied(e_RV, weight, scales_R=share_R1[:, 0], less_O=less_D)
+                multiplied(e_RV, weight, scales_R=share_R1[:, 0], less_O=less_D, into_RO=grad_hidden_ND[piece])
             else:
+                real_R1 = (targets_R1 != PAD).to(wide)
                 grad_hidden_ND[piece] = input_gradient(e_RV, weight) * share_R1 - real_R1 * less_D
-            share_R1 = share_R1 / down
+            if down != 1:
+                share_R1 = share_R1 / down
             if ctx.needs_input_grad[1]:  # type: ignore[attr-defined]
-                scaled_RD = (hidden_wide_RD * share_R1).to(e_RV.dtype)
-                if compiled:
-                    once_D, even_D = even_D, None
-                    if by_ours:
-                        grad_weight_VD = learned(turned(scaled_RD), e_RV, grad_weight_VD, less_I=once_D)
-                    else:
-                        grad_weight_VD = summed(grad_weight_VD, weight_gradient(e_RV, scaled_RD), less=once_D)
-                elif grad_weight_VD is None:
-                    learned_VD = weight_gradient(e_RV, scaled_RD)
-                    grad_weight_VD = learned_VD.to(wide) if down == 1 else learned_VD.to(wide).mul_(down)
+                once_D, even_D = (even_D, None) if compiled else (None, even_D)
+                if by_ours:
+                    grad_weight_VD = learned(turned(hidden_RD, share_R1), e_RV, grad_weight_VD, less_I=once_D)
                 else:
-                    grad_weight_VD.add_(weight_gradient(e_RV, scaled_RD), alpha=down)
+                    learned_VD = weight_gradient(e_RV, (hidden_RD.to(wide) * share_R1).to(e_RV.dtype))
+                    if compiled:
+                        grad_weight_VD = summed(grad_weight_VD, learned_VD, less=once_D)
+                    elif grad_weight_VD is None:
+                        grad_weight_VD = learned_VD.to(wide) if down == 1 else learned_VD.to(wide).mul_(down)
+                    else:
+                        grad_weight_VD.add_(learned_VD, alpha=down)
             if grad_bias_V is not None:
                 share_R1 = share_R1.to(e_RV.dtype)
                 found_V1 = learned(share_R1.T, e_RV) if by_ours else (e_RV.T @ share_R1).to(wide)
-                grad_bias_V += found_V1[:, 0] * down - even * real_R1.sum()
+                grad_bias_V += found_V1[:, 0] * down - even * (targets_R1 != PAD).sum(dtype=wide)
 
         if grad_weight_VD is not None:
             if even_D is not None:

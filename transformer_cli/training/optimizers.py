@@ -67,6 +67,8 @@ class OnePass(Adam):
         self._averages_of: dict[Tensor, Tensor] = {}
         self._copies_of: dict[Tensor, Tensor] = {}
         self._parameters = [parameter for group in self.param_groups for parameter in group["params"]]
+        self._learners: list[Tensor | None] = [x for parameter in self._parameters for x in (parameter, None)]
+        """Of each parameter it and its copy, either of which may have the gradient."""
         decays = [group["weight_decay"] for group in self.param_groups for _ in group["params"]]
         self._decays = torch.tensor(decays, dtype=torch.float64)
         self._known: list[dict[str, Any]] = []
@@ -81,6 +83,7 @@ class OnePass(Adam):
         """What each step moves with the weights: averages of them, and copies in bf16."""
         self._averages_of.update(averages or {})
         self._copies_of.update(copies or {})
+        self._learners = [x for parameter in self._parameters for x in (parameter, self._copies_of.get(parameter))]
         self._known = []
 
     def length(self) -> Tensor:
@@ -109,8 +112,7 @@ class OnePass(Adam):
             self._table = torch.tensor([self._row(parameter) for parameter in self._parameters])
             self._known = states
             self._gradients = []
-        copies = [self._copies_of.get(parameter) for parameter in self._parameters]
-        gradients = [x if x is None else x.grad for both in zip(self._parameters, copies, strict=True) for x in both]
+        gradients = [x if x is None else x.grad for x in self._learners]
         places = [0 if x is None else x.data_ptr() for x in gradients]
         if places != self._places or [*map(id, gradients)] != [*map(id, self._gradients)]:
             for grad, narrow in zip(gradients[::2], gradients[1::2], strict=True):

@@ -39,15 +39,31 @@ inline void transpose(const uint16_t *from, long step, uint16_t *to, long width)
     }
 }
 
-// Some of the rows of (rows, D) to their places in (D, rows).
-void turn(const uint16_t *x, uint16_t *turned, long first, long n, long rows, long D) {
+// 16 rows of 16 numbers, each row times a number of its own.
+inline void scale(const uint16_t *from, long step, const float *scales, uint16_t *to) {
+    for (int i = 0; i < 16; i++)
+        for (int x = 0; x < 16; x += W) store(to + i * 16 + x, load(from + i * step + x) * scales[i]);
+}
+
+// Some of the rows of (rows, D) to their places in (D, rows); scales: of each row, if it is scaled.
+void turn(const uint16_t *x, const float *scales, uint16_t *turned, long first, long n, long rows, long D) {
     for (long d = 0; d < D; d += 16) {
         const int width = std::min(16L, D - d);
-        uint16_t columns[16][TOGETHER];
+        uint16_t columns[16][TOGETHER], scaled[16 * 16];
         long i = 0;
-        for (; width == 16 && i + 16 <= n; i += 16) transpose(x + (first + i) * D + d, D, columns[0] + i, TOGETHER);
+        for (; width == 16 && i + 16 <= n; i += 16) {
+            const uint16_t *from = x + (first + i) * D + d;
+            if (scales) scale(from, D, scales + first + i, scaled);
+            transpose(scales ? scaled : from, scales ? 16 : D, columns[0] + i, TOGETHER);
+        }
         for (; i < n; i++)
-            for (int c = 0; c < width; c++) columns[c][i] = x[(first + i) * D + d + c];
+            for (int c = 0; c < width; c++) {
+                const uint16_t *from = x + (first + i) * D + d + c;
+                if (scales)
+                    put(columns[c] + i, one(from) * scales[first + i]);
+                else
+                    columns[c][i] = *from;
+            }
         for (int c = 0; c < width; c++) std::memcpy(turned + (d + c) * rows + first, columns[c], n * sizeof(uint16_t));
     }
 }
@@ -73,7 +89,7 @@ void linear_back(T *grad, const T *made, const T *bias, T *sums, float *room, T 
             }
         const long first = block * TOGETHER;
         if constexpr (sizeof(T) == sizeof(uint16_t))
-            if (turned) turn(grad, turned, first, std::min(TOGETHER, rows - first), rows, D);
+            if (turned) turn(grad, nullptr, turned, first, std::min(TOGETHER, rows - first), rows, D);
     }
     for (long d = 0; d < D; d += W) {
         vec total = vec{};
@@ -86,10 +102,11 @@ void linear_back(T *grad, const T *made, const T *bias, T *sums, float *room, T 
 
 extern "C" int64_t linear_room(int64_t rows, int64_t width) { return (rows + TOGETHER - 1) / TOGETHER * width; }
 
-extern "C" void turn_bf16(const uint16_t *x, uint16_t *turned, int64_t rows, int64_t width, int threads) {
+extern "C" void turn_bf16(const uint16_t *x, const float *scales, uint16_t *turned, int64_t rows, int64_t width,
+                          int threads) {
 #pragma omp parallel for schedule(static) num_threads(threads)
     for (long first = 0; first < rows; first += TOGETHER)
-        turn(x, turned, first, std::min(TOGETHER, rows - first), rows, width);
+        turn(x, scales, turned, first, std::min(TOGETHER, rows - first), rows, width);
 }
 
 #define FOR(T, NAME)                                                                                                   \

@@ -95,6 +95,39 @@ void narrow(const float *x, uint16_t *made, float *sums, float *room, long rows,
         for (long d = 0; d < D; d++) sums[d] += room[block * D + d];
 }
 
+// share times x by, of each row of x; and share times the sum of the rows that have a target.
+template <typename T>
+void even(const T *x, const float *by, const int64_t *targets, float share, float *made, float *sums, float *room,
+          long rows, long D, int threads) {
+    const long blocks = (rows + TOGETHER - 1) / TOGETHER;
+#pragma omp parallel for schedule(static) num_threads(threads)
+    for (long block = 0; block < blocks; block++) {
+        float *total = room + block * D;
+        std::fill_n(total, D, 0.0f);
+        for (long i = block * TOGETHER; i < std::min(rows, (block + 1) * TOGETHER); i++) {
+            const T *row = x + i * D;
+            const bool is_real = targets[i] != 0;
+            vec product = vec{};
+            float rest = 0;
+            long d = 0;
+            for (; d + W <= D; d += W) {
+                const vec own = load(row + d);
+                product += own * load(by + d);
+                if (is_real) store(total + d, load(total + d) + own);
+            }
+            for (; d < D; d++) {
+                rest += one(row + d) * by[d];
+                if (is_real) total[d] += one(row + d);
+            }
+            made[i] = share * (sum(product) + rest);
+        }
+    }
+    std::fill_n(sums, D, 0.0f);
+    for (long block = 0; block < blocks; block++)
+        for (long d = 0; d < D; d++) sums[d] += room[block * D + d];
+    for (long d = 0; d < D; d++) sums[d] *= share;
+}
+
 }  // namespace
 
 extern "C" int64_t narrow_room(int64_t rows, int64_t width) { return (rows + TOGETHER - 1) / TOGETHER * width; }
@@ -112,6 +145,10 @@ extern "C" void narrow_bf16(const float *x, uint16_t *made, float *sums, float *
     extern "C" void add_##NAME(float *total, const T *x, const float *less, int64_t rows, int64_t width, int adds,     \
                                int threads) {                                                                          \
         add(total, x, less, rows, width, adds, threads);                                                               \
+    }                                                                                                                  \
+    extern "C" void even_##NAME(const T *x, const float *by, const int64_t *targets, float share, float *made,         \
+                                float *sums, float *room, int64_t rows, int64_t width, int threads) {                  \
+        even(x, by, targets, share, made, sums, room, rows, width, threads);                                           \
     }
 
 FOR(float, fp32)
