@@ -8,6 +8,7 @@ from __future__ import annotations
 
 import math
 from collections.abc import Callable, Sequence
+from dataclasses import dataclass
 from typing import Any, ClassVar
 
 import torch
@@ -116,6 +117,18 @@ class SelfAttention(MultiHeadAttention):
         return self.query_norm(query), self.key_norm(key), value
 
 
+@dataclass(frozen=True)
+class Unread:
+    """The memory itself, of which each layer makes its keys and values when it comes to it."""
+
+    memory: Tensor
+    layout: Layout
+
+
+Memory = Sequence[Tensor] | Unread
+"""Keys and values of the encoder's output, or what they are to be made of."""
+
+
 class CrossAttention(MultiHeadAttention):
     """Queries from the decoder, keys and values from the encoder's output, the memory."""
 
@@ -125,8 +138,10 @@ class CrossAttention(MultiHeadAttention):
         self.query = Linear(config.d_model, self.width, bias=bias)
         self.key_value = Linear(config.d_model, 2 * self.kv_width, bias=bias)
 
-    def forward(self, x: Tensor, memory: Sequence[Tensor], bias: Hiding, layout: Layout) -> Tensor:
+    def forward(self, x: Tensor, memory: Memory, bias: Hiding, layout: Layout) -> Tensor:
         """memory: keys and values, made once by `remember`; the layout is that of x."""
+        if isinstance(memory, Unread):
+            memory = self.remember(memory.memory, memory.layout)
         (query,) = layout.heads(self.query(x), (self.n_heads,), self.d_head)
         return self.output(layout.merge(self.attend(self.query_norm(query), *memory, bias)))
 

@@ -69,6 +69,8 @@ class LayerNorm(nn.LayerNorm):
     """Ba et al. 2016; statistics in fp32 whatever x's dtype."""
 
     compiled = False
+    at_once: Any = None
+    """As a residual has it, where this is a step by itself."""
 
     def forward(self, x: Tensor) -> Tensor:
         if self.compiled:
@@ -81,6 +83,7 @@ class RMSNorm(nn.RMSNorm):
     """x / rms(x) times a weight: no mean, no bias (Zhang & Sennrich 2019)."""
 
     compiled = False
+    at_once: Any = None
     bias = None
     eps: float
 

@@ -1,8 +1,7 @@
 """Sublayers inside their residuals by one call of compiled code, cpp/sublayers.cpp, there and one back: between calls
 Python takes as long as some of them, for what it needs has left the processor's cache meanwhile.
 
-N packed tokens, M of keys, D d_model, F d_ff, X features of all heads of queries, or with those of keys and values, H
-heads, G heads of keys and values, K d_head
+N packed tokens, M of the memory, D d_model, H heads, G heads of keys and values, K d_head
 """
 
 from __future__ import annotations
@@ -15,19 +14,20 @@ import torch
 from torch import Tensor, get_num_threads, nn
 from torch.autograd.function import FunctionCtx, once_differentiable
 
-from transformer_cli.model.attention import CrossAttention, MultiHeadAttention, SelfAttention
+from transformer_cli.model.attention import CrossAttention, MultiHeadAttention, SelfAttention, Unread
 from transformer_cli.model.blocks import FeedForward, LayerNorm, Linear, PreNorm, Residual, RMSNorm
 from transformer_cli.model.compiled import loaded, run
 from transformer_cli.model.compiled_products import is_ours, linear
-from transformer_cli.model.layout import Layout
-from transformer_cli.model.spans import Hiding, Spans, attention_room, room_beside, shape_for
+from transformer_cli.model.spans import Hiding, Spans, attention_room, shape_for
 
 Step = Sequence[Any]
-"""A residual, its sublayer, and what else that takes."""
-WEIGHTS = "norm", "norm_bias", "first", "first_bias", "last", "last_bias"
-"""Of a sublayer's norm and its two linear layers."""
-TENSORS = *WEIGHTS, "key", "value", "mask"
-"""All that it takes, as they are given to autograd."""
+"""A residual, its sublayer, and what else that takes; or a norm alone."""
+LAYERS = "norm", "first", "last", "shared"
+"""Of a sublayer: its norm, two linear layers, and the one that makes keys and values of the memory."""
+TENSORS = *(f"{name}{which}" for name in LAYERS for which in ("", "_bias")), "memory", "mask"
+"""All that it takes, as they are given to autograd; mask: of attention's dropout."""
+MEMORY, MASK = len(TENSORS) - 2, len(TENSORS) - 1
+FED, ATTENDED, NORMED = range(3)
 DTYPE = torch.bfloat16
 
 
@@ -35,10 +35,11 @@ def passed(x: Tensor, steps: Iterable[Step]) -> Tensor:
     """What sublayers in their residuals make of x, one after the other: those in a row that compiled code has by one
     call, in the bits that they have one by one."""
     parts: list[Part] = []
-    for residual, sublayer, *others in steps:
-        part = None if residual.at_once is None else residual.at_once.part(x, *others)
+    for step, *others in steps:
+        at_once = getattr(step, "at_once", None)
+        part = None if at_once is None else at_once.part(x, *others)
         if part is None:
-            x, parts = residual(_together(x, parts), sublayer, *others), []
+            x, parts = step(_together(x, parts), *others), []
         else:
             parts.append(part)
     return _together(x, parts)
@@ -55,17 +56,23 @@ def at_once(residual: Residual, sublayer: nn.Module) -> AtOnce | None:
         return Fed(residual, sublayer)
     if isinstance(sublayer, MultiHeadAttention) and isinstance(sublayer.query_norm, nn.Identity):
         if isinstance(sublayer, CrossAttention):
-            return AttendedToMemory(residual, sublayer, sublayer.query)
+            return AttendedToMemory(residual, sublayer, sublayer.query, sublayer.key_value)
         if isinstance(sublayer, SelfAttention) and not sublayer.positions[0].rotates:
             return Attended(residual, sublayer, sublayer.query_key_value)
     return None
+
+
+def norm_at_once(norm: LayerNorm | RMSNorm) -> AtOnce | None:
+    """The same for a norm alone."""
+    return AtOnce(norm) if norm.compiled else None
 
 
 class Sizes(ctypes.Structure):
     """Sublayer in sublayers.cpp."""
 
     _fields_ = (
-        *((name, ctypes.c_int64) for name in ("rows", "width", "inner", "context", "weights", "threads")),
+        *((name, ctypes.c_int64) for name in ("kind", "rows", "width", "inner", "context", "weights")),
+        *((name, ctypes.c_int64) for name in ("keys", "shared", "threads")),
         *((name, ctypes.c_uint64) for name in ("seed", "inner_seed")),
         *((name, ctypes.c_uint32) for name in ("share", "inner_share")),
         ("eps", ctypes.c_float),
@@ -80,86 +87,98 @@ class Part(NamedTuple):
     kept: int
     """Numbers in fp32 that the way back needs of the way there."""
     tensors: Sequence[Tensor | None]
-    """As `TENSORS` has them, the weights in bf16; the memory's keys and values, (M, G, K) each, are none where they are
-    made together with the queries; mask: of attention's dropout."""
+    """As `TENSORS` has them, in bf16; none where there is no such layer, memory or mask."""
     spans: Spans | None = None
     heads: tuple[int, int, int] = (0, 0, 0)
     """H, G, K."""
 
 
 class AtOnce:
-    """A sublayer in its residual, which becomes a part of a call of compiled code."""
+    """A norm alone, or with more a sublayer in its residual, which becomes a part of a call of compiled code."""
 
-    def __init__(self, residual: Residual, first: Linear, last: Linear, *, context: int = 0) -> None:
-        """first, last: its linear layers. context: features of all heads together."""
-        norm: Any = residual.norm
-        self.dropout, self.layers = residual.dropout, (norm, first, last)
-        form = {"eps": norm.eps, "centred": isinstance(norm, LayerNorm), "first": isinstance(residual, PreNorm)}
-        self.sizes = Sizes(width=first.in_features, inner=first.out_features, context=context, **form)
-        self.shapes = norm.weight.shape, first.weight.shape, last.weight.shape
-        assert self.shapes[0] == (first.in_features,)
-        assert self.shapes[2] == (first.in_features, context or first.out_features)
+    def __init__(self, norm: Any, *layers: Linear, kind: int = NORMED, **sizes: int) -> None:
+        """layers: its linear ones, in the order of `LAYERS`. sizes: what else is known beforehand."""
+        self.layers = norm, *layers
+        form = {"eps": norm.eps, "centred": isinstance(norm, LayerNorm)}
+        self.sizes = Sizes(kind=kind, width=norm.weight.numel(), **form, **sizes)
+        self.shapes = [layer.weight.shape for layer in self.layers]
+        self.none = [None] * (MEMORY - 2 * len(self.layers))
 
     def part(self, x: Tensor, *others: Any) -> Part | None:
         """others: what it takes beside x. None where the code does not suit these."""
-        raise NotImplementedError
+        return self._part(x, self._sizes(x)) if _suits(x) else None
+
+    def _sizes(self, x: Tensor) -> Sizes:
+        """Those that are the same each time, and how many rows x has."""
+        sizes = Sizes.from_buffer_copy(self.sizes)
+        sizes.rows, sizes.threads = x.size(0), get_num_threads()
+        assert x.size(1) == sizes.width
+        return sizes
+
+    def _part(self, x: Tensor, sizes: Sizes, memory: Tensor | None = None, mask: Tensor | None = None) -> Part:
+        return Part(sizes, _kept(sizes), [*self._weights(), *self.none, memory, mask])
 
     def _weights(self) -> list[Tensor | None]:
         """As these are now: who divides them puts others in their place."""
         held = [layer._parameters.get(name) for layer in self.layers for name in ("weight", "bias")]
         found = [x if x is None or x.dtype == DTYPE else x.to(DTYPE) for x in held]
-        assert tuple(x.shape for x in found[::2] if x is not None) == self.shapes
+        assert [x.shape for x in found[::2] if x is not None] == self.shapes
         assert all(x is None or (x.is_cpu and x.is_contiguous()) for x in found)
         return found
-
-    def _sizes(self, x: Tensor, *, weights: int = 0, inner: tuple[int, int] = (0, 0)) -> Sizes:
-        """weights: of attention. inner: the seed and share of dropout inside."""
-        sizes = Sizes.from_buffer_copy(self.sizes)
-        sizes.rows, sizes.weights, sizes.threads = x.size(0), weights, get_num_threads()
-        sizes.inner_seed, sizes.inner_share = inner
-        sizes.seed, sizes.share = self.dropout.drawn()
-        assert x.size(1) == sizes.width
-        return sizes
 
 
 class Fed(AtOnce):
     def __init__(self, residual: Residual, sublayer: FeedForward) -> None:
-        super().__init__(residual, sublayer.up, sublayer.down)
-        self.inner = sublayer.dropout
+        up, down = sublayer.up, sublayer.down
+        super().__init__(residual.norm, up, down, kind=FED, inner=up.out_features, first=_is_first(residual))
+        self.dropout, self.inner = residual.dropout, sublayer.dropout
 
-    def part(self, x: Tensor) -> Part | None:
+    def part(self, x: Tensor, *others: Any) -> Part | None:
         if not _suits(x):
             return None
-        sizes = self._sizes(x, inner=self.inner.drawn())
-        return Part(sizes, _kept(sizes), [*self._weights(), None, None, None])
+        sizes = self._sizes(x)
+        sizes.inner_seed, sizes.inner_share = self.inner.drawn()
+        sizes.seed, sizes.share = self.dropout.drawn()
+        return self._part(x, sizes)
 
 
 class Attended(AtOnce):
-    def __init__(self, residual: Residual, sublayer: MultiHeadAttention, into: Linear) -> None:
-        super().__init__(residual, into, sublayer.output, context=sublayer.width)
-        self.inner, self.heads = sublayer.attend.dropout, (sublayer.n_heads, sublayer.kv_heads, sublayer.d_head)
+    def __init__(self, residual: Residual, sublayer: MultiHeadAttention, into: Linear, *others: Linear) -> None:
+        """others: what makes keys and values of the memory, if that is what is attended to."""
+        widths = {"inner": into.out_features, "context": sublayer.width, "first": _is_first(residual)}
+        layers = into, sublayer.output, *others
+        super().__init__(residual.norm, *layers, kind=ATTENDED, shared=2 * sublayer.kv_width * len(others), **widths)
+        self.heads = sublayer.n_heads, sublayer.kv_heads, sublayer.d_head
+        self.dropout, self.inner = residual.dropout, sublayer.attend.dropout
 
-    def part(self, x: Tensor, bias: Hiding, layout: Layout) -> Part | None:
-        return self._of((None, None), x, bias)
+    def part(self, x: Tensor, *others: Any) -> Part | None:
+        _, bias, _ = others
+        return self._attended(x, None, bias)
 
-    def _of(self, memory: Sequence[Tensor | None], x: Tensor, bias: Hiding) -> Part | None:
-        if not _suits(x) or not isinstance(bias, Spans):
+    def _attended(self, x: Tensor, memory: Tensor | None, bias: Hiding) -> Part | None:
+        if not _suits(x) or not isinstance(bias, Spans) or (memory is not None and not _suits(memory)):
             return None
-        n_heads, *shared = self.heads
+        sizes, n_heads = self._sizes(x), self.heads[0]
         mask = self.inner.mask(bias.mask_shape(n_heads), like=x)
-        sizes = self._sizes(x, weights=bias.n_weights * n_heads)
-        assert sizes.rows == bias.queries.n_rows
-        for one in memory:
-            assert one is None or (one.dtype == DTYPE and one.is_cpu)
-            assert one is None or one.shape == (bias.keys.n_rows, *shared)
-            assert one is None or one.stride()[1:] == (shared[1], 1)
+        sizes.seed, sizes.share = self.dropout.drawn()
+        sizes.weights = bias.n_weights * n_heads
+        assert bias.queries.n_rows == sizes.rows
         assert mask is None or (mask.dtype == DTYPE and mask.is_contiguous())
-        return Part(sizes, _kept(sizes), [*self._weights(), *memory, mask], bias, self.heads)
+        if memory is not None:
+            sizes.keys = memory.size(0)
+            memory = memory.contiguous()
+            assert memory.shape == (bias.keys.n_rows, sizes.width)
+        return self._part(x, sizes, memory, mask)._replace(spans=bias, heads=self.heads)
 
 
 class AttendedToMemory(Attended):
-    def part(self, x: Tensor, memory: Sequence[Tensor], bias: Hiding, layout: Layout) -> Part | None:  # type: ignore[override]
-        return self._of(memory, x, bias)
+    def part(self, x: Tensor, *others: Any) -> Part | None:
+        _, memory, bias, _ = others
+        return self._attended(x, memory.memory, bias) if isinstance(memory, Unread) else None
+
+
+def _is_first(residual: Residual) -> bool:
+    return isinstance(residual, PreNorm)
 
 
 def _suits(x: Tensor) -> bool:
@@ -183,7 +202,7 @@ class _Call(ctypes.Structure):
 
     _fields_ = tuple(
         (name, ctypes.c_void_p)
-        for name in ("at", "shape", *TENSORS, "kept", "output", *(f"of_{name}" for name in TENSORS[:-1]))
+        for name in ("at", "shape", *TENSORS, "kept", "output", *(f"of_{name}" for name in TENSORS[:MASK]))
     )
 
 
@@ -200,17 +219,15 @@ class _Calls:
     ) -> None:
         """output_ND: of the last. made: room for the gradients of the tensors, on the way back."""
         calls, shapes, where = [], [], kept.data_ptr()
-        of_tensors: Sequence[Tensor | None] = [None] * len(tensors) if made is None else made
-        size = len(TENSORS)
+        size, of_tensors = len(TENSORS), [None] * len(tensors) if made is None else made
         for n, part in enumerate(parts):
             own, of_own = (x[n * size : (n + 1) * size] for x in (tensors, of_tensors))
             of_attention = 0
             if part.spans is not None:
-                steps = [*_steps(part, own), *(() if made is None else _steps(part, of_own))]
-                shapes.append(shape_for(part.spans, *part.heads, *steps))
+                shapes.append(shape_for(part.spans, *part.heads, *2 * _steps(part)))
                 of_attention = ctypes.addressof(shapes[-1])
             output = where + 4 * part.kept
-            places = [0 if x is None else x.data_ptr() for x in (*own, *of_own[:-1])]
+            places = [0 if x is None else x.data_ptr() for x in (*own, *of_own[:MASK])]
             call = ctypes.addressof(part.sizes), of_attention, *places[:size], where, output, *places[size:]
             calls.append(_Call(*call))
             where = output + part.sizes.rows * part.sizes.width * DTYPE.itemsize
@@ -223,10 +240,10 @@ class _Calls:
         self.room = torch.empty(max(rooms))
 
 
-def _steps(part: Part, tensors: Sequence[Tensor | None]) -> tuple[int, int, int]:
-    """From token to token: of queries, and of keys and values, which are made together with them if nowhere else."""
-    inner, (key_MGK, value_MGK) = part.sizes.inner, tensors[6:8]
-    return inner, inner if key_MGK is None else key_MGK.stride(0), inner if value_MGK is None else value_MGK.stride(0)
+def _steps(part: Part) -> tuple[int, int, int]:
+    """From token to token: of queries, and of keys and values, which lie beside these or, of a memory, each other."""
+    of_keys = part.sizes.shared or part.sizes.inner
+    return part.sizes.inner, of_keys, of_keys
 
 
 class _Together(torch.autograd.Function):
@@ -249,22 +266,26 @@ class _Together(torch.autograd.Function):
         made: list[Tensor | None] = []
         for n in range(0, len(tensors), size):
             made += _learned(needed[n : n + size], tensors[n : n + size])
+        found = [of if needs else None for of, needs in zip(made, needed, strict=True)]
+        memories = [n for n in range(MEMORY, len(tensors), size) if tensors[n] is not None]
+        for n in memories:  # a gradient that all add to
+            assert tensors[n].data_ptr() == tensors[memories[0]].data_ptr()
+            made[n], found[n] = made[memories[0]], found[n] if n == memories[0] else None
         of_x_ND, beside_2ND = torch.empty_like(x_ND), x_ND.new_empty(min(2, len(parts) - 1), *x_ND.shape)
         given = _Calls(parts, tensors, kept, None, made)
         known = ctypes.addressof(given.calls), len(parts), grads[0].contiguous(), x_ND
         run("sublayers_back", x_ND.dtype, *known, of_x_ND, beside_2ND, given.room)
-        return of_x_ND, None, *(of if needs else None for of, needs in zip(made, needed, strict=True))
+        return of_x_ND, None, *found
 
 
 def _learned(needed: Sequence[bool], tensors: Sequence[Any]) -> list[Tensor | None]:
-    """Room for the gradients of a part's tensors but the mask: only that of a matrix is not made where nobody wants it;
-    a bias's also where there is none."""
-    *weights, key_MGK, value_MGK, _ = tensors
+    """Room for the gradients of a part's tensors: only that of a matrix is not made where nobody wants it; that of the
+    bias of a layer also where it has none."""
     made: list[Tensor | None] = []
-    for n, weight in enumerate(weights):
-        if weight is None:
-            made.append(weights[0].new_empty(weights[n - 1].size(0)))
+    for n, x in enumerate(tensors[:MEMORY]):
+        above = tensors[n - 1] if n % 2 else None
+        if x is None:
+            made.append(None if above is None else above.new_empty(above.size(0)))
         else:
-            made.append(torch.empty_like(weight) if needed[n] or weight.dim() == 1 else None)
-    made += (None, None) if key_MGK is None else room_beside(key_MGK, value_MGK)
-    return [*made, None]
+            made.append(torch.empty_like(x) if needed[n] or x.dim() == 1 else None)
+    return [*made, None if tensors[MEMORY] is None else torch.empty_like(tensors[MEMORY]), None]

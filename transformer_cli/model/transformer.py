@@ -18,14 +18,14 @@ from torch import Tensor, nn
 
 from transformer_cli.config.model import ModelConfig
 from transformer_cli.model import masks
-from transformer_cli.model.attention import CrossAttention, ScaledDotProductAttention, SelfAttention
+from transformer_cli.model.attention import CrossAttention, Memory, ScaledDotProductAttention, SelfAttention, Unread
 from transformer_cli.model.blocks import NORMS, RESIDUALS, Dropout, LayerNorm, Linear, Residual, RMSNorm, feed_forward
 from transformer_cli.model.compiled import GRAIN, TiedTable, embedded
 from transformer_cli.model.compiled_products import by_pairs, linear
 from transformer_cli.model.layout import Layout, Packed, PackedWhole, Rows
 from transformer_cli.model.positions import PositionEncoding, positions_for
 from transformer_cli.model.spans import Dense, Hiding, InPlace, Spans, suits
-from transformer_cli.model.sublayers import Step, at_once, passed
+from transformer_cli.model.sublayers import Step, at_once, norm_at_once, passed
 
 TOGETHER = 3
 """Layers of compiled code whose gradients are there at the same time, before their activations are gone."""
@@ -64,6 +64,8 @@ class Model(nn.Module):
         for module in self.modules():
             if isinstance(module, Encoder | Decoder):
                 module.together = TOGETHER
+                if isinstance(module.norm, LayerNorm | RMSNorm):
+                    module.norm.at_once = norm_at_once(module.norm)
             if isinstance(module, EncoderLayer | DecoderLayer):
                 for residual, sublayer in zip(module.residuals, module.sublayers, strict=True):
                     assert isinstance(residual, Residual)
@@ -235,7 +237,7 @@ class Encoder(nn.Module):
         """x: as the layout has it, and so is what comes out. bias: what hides keys, added to scores (masks.as_bias)."""
         if not isinstance(bias, Spans):
             bias = self.positions.bias(bias, *_at_once(layout, x), like=x)
-        return self.norm(_through(self, x, [(bias, layout)] * len(self.layers)))
+        return _through(self, x, [(bias, layout)] * len(self.layers))
 
 
 class EncoderLayer(nn.Module):
@@ -275,14 +277,16 @@ class Decoder(nn.Module):
     def hides_future(self) -> bool:
         return _hides_future(self.layers)
 
-    def remember(self, memory: Tensor, layout: Layout) -> list[Sequence[Tensor]]:
+    def remember(self, memory: Tensor, layout: Layout) -> Sequence[Memory]:
         """Each layer's keys and values of the memory, each (B, G, S, K)."""
+        if self.together > 1:
+            return [Unread(memory, layout)] * len(self.layers)
         return [layer.cross_attention.remember(memory, layout) for layer in self.layers]  # type: ignore[union-attr, operator]
 
     def forward(
         self,
         x: Tensor,
-        memory: list[Sequence[Tensor]],
+        memory: Sequence[Memory],
         bias: Hiding,
         memory_bias: Hiding,
         layout: Layout,
@@ -291,7 +295,7 @@ class Decoder(nn.Module):
         what hides keys of the target and of the source, added to scores (masks.as_bias)."""
         if not isinstance(bias, Spans):
             bias = self.positions.bias(bias, *_at_once(layout, x), like=x)
-        return self.norm(_through(self, x, [(keys_values, bias, memory_bias, layout) for keys_values in memory]))
+        return _through(self, x, [(keys_values, bias, memory_bias, layout) for keys_values in memory])
 
 
 class DecoderLayer(nn.Module):
@@ -308,10 +312,10 @@ class DecoderLayer(nn.Module):
     def sublayers(self) -> tuple[nn.Module, ...]:
         return self.self_attention, self.cross_attention, self.feed_forward
 
-    def forward(self, x: Tensor, memory: Sequence[Tensor], bias: Hiding, memory_bias: Hiding, layout: Layout) -> Tensor:
+    def forward(self, x: Tensor, memory: Memory, bias: Hiding, memory_bias: Hiding, layout: Layout) -> Tensor:
         return passed(x, self.steps(memory, bias, memory_bias, layout))
 
-    def steps(self, memory: Sequence[Tensor], bias: Hiding, memory_bias: Hiding, layout: Layout) -> list[Step]:
+    def steps(self, memory: Memory, bias: Hiding, memory_bias: Hiding, layout: Layout) -> list[Step]:
         around_self, around_cross, around_feed_forward = self.residuals
         return [
             (around_self, self.self_attention, bias, layout),
@@ -321,15 +325,15 @@ class DecoderLayer(nn.Module):
 
 
 def _through(stack: Encoder | Decoder, x: Tensor, others: Sequence[Sequence[Any]]) -> Tensor:
-    """All layers, one after the other. others: what each takes beside x."""
+    """All layers, one after the other, and the final norm. others: what each layer takes beside x."""
     layers: list[Any] = list(zip(stack.layers, others, strict=True))
-    for first in range(0, len(layers), stack.together):
-        some = layers[first : first + stack.together]
-        if stack.together == 1:
-            [(layer, own)] = some
+    if stack.together == 1:
+        for layer, own in layers:
             x = layer(x, *own)
-        else:
-            x = passed(x, [step for layer, own in some for step in layer.steps(*own)])
+        return passed(x, [(stack.norm,)])
+    for first in range(0, len(layers), stack.together):
+        steps = [step for layer, own in layers[first : first + stack.together] for step in layer.steps(*own)]
+        x = passed(x, steps if first + stack.together < len(layers) else [*steps, (stack.norm,)])
     return x
 
 

@@ -30,10 +30,13 @@ void backward_bf16(const void *shape, const bf16 *query, const bf16 *key, const 
 
 namespace {
 
+enum Kind : int64_t { FED, ATTENDED, NORMED };
+
 struct Sublayer {  // as sublayers.py lays it out
-    int64_t rows, width;
+    int64_t kind, rows, width;
     int64_t inner, context;  // of what the first linear layer makes; of what the last one of attention takes, else 0
     int64_t weights;         // of attention
+    int64_t keys, shared;    // rows of the memory, else 0; of keys and values, which are made of it, both together
     int64_t threads;
     uint64_t seed, inner_seed;
     uint32_t share, inner_share;  // of dropout, in 2^-16, outside and inside
@@ -41,12 +44,13 @@ struct Sublayer {  // as sublayers.py lays it out
     int32_t centred, first;  // the norm: whether it is centred, and whether it comes first
 };
 
-inline int64_t widest(const Sublayer &at) { return std::max({at.width, at.inner, at.context}); }
+inline int64_t widest(const Sublayer &at) { return std::max({at.width, at.inner, at.context, at.shared}); }
 
 // Numbers in fp32 that any of the functions works in.
 int64_t room_of_functions(const Sublayer &at) {
-    const int64_t product = std::max(product_room(at.rows, widest(at)), product_room(widest(at), at.rows));
-    return std::max({at.threads * product, norm_room(at.rows, at.width), linear_room(at.rows, widest(at))});
+    const int64_t rows = std::max(at.rows, at.keys);
+    const int64_t product = std::max(product_room(rows, widest(at)), product_room(widest(at), rows));
+    return std::max({at.threads * product, norm_room(at.rows, at.width), linear_room(rows, widest(at))});
 }
 
 // What they work in, one after the other, and what lies behind that.
@@ -57,9 +61,11 @@ struct Work {
 
     Work(const Sublayer &at, float *room) : at(at), room(room), rest((bf16 *)(room + room_of_functions(at))) {}
 
-    bf16 *take(int64_t width) {
+    bf16 *take(int64_t width) { return take(at.rows, width); }
+
+    bf16 *take(int64_t rows, int64_t width) {
         bf16 *taken = rest;
-        rest += at.rows * width;
+        rest += rows * width;
         return taken;
     }
 };
@@ -67,12 +73,13 @@ struct Work {
 // What the way back needs of the way there. beside: what is normed, or comes of it: (rows, width).
 struct Kept {
     float *moments, *weights;
-    bf16 *beside, *inner, *context;
+    bf16 *beside, *inner, *context, *shared;
 
     Kept(const Sublayer &at, float *place) : moments(place), weights(moments + 3 * at.rows) {
         beside = (bf16 *)(weights + at.weights);
         inner = beside + at.rows * at.width;
         context = inner + at.rows * at.inner;
+        shared = context + at.rows * at.context;
     }
 };
 
@@ -84,17 +91,17 @@ void drop(const Work &work, const bf16 *x, const bf16 *residual, bf16 *made, int
 
 struct Linear {
     const bf16 *weight, *bias;
-    int64_t inputs, outputs;
+    int64_t rows, inputs, outputs;
 
     void there(const Work &work, const bf16 *x, bf16 *made, bool rectifies = false) const {
-        multiply_bf16(x, weight, bias, nullptr, nullptr, made, (uint32_t *)work.room, work.at.rows, inputs, outputs,
-                      true, rectifies, work.at.threads);
+        multiply_bf16(x, weight, bias, nullptr, nullptr, made, (uint32_t *)work.room, rows, inputs, outputs, true,
+                      rectifies, work.at.threads);
     }
 
     // made: what it made by max(0, x), if it did. of_weight: none where that does not learn.
     void back(const Work &work, const bf16 *x, bf16 *grad, const bf16 *made, bf16 *of_x, bf16 *of_weight,
               bf16 *of_bias) const {
-        const int64_t rows = work.at.rows, threads = work.at.threads;
+        const int64_t threads = work.at.threads;
         uint32_t *room = (uint32_t *)work.room;
         bf16 *turned = work.rest;  // (outputs, rows)
         linear_back_bf16(grad, made, bias, of_bias, work.room, of_weight ? turned : nullptr, rows, outputs, threads);
@@ -153,42 +160,42 @@ void drop_inner(const Work &work, bf16 *x) {
 
 // Numbers in fp32.
 extern "C" int64_t sublayer_kept(const Sublayer &at) {
-    return 3 * at.rows + at.weights + (at.rows * (at.width + at.inner + at.context) + 1) / 2;
+    const int64_t beside = at.kind == NORMED ? 0 : at.width;
+    const int64_t narrow = at.rows * (beside + at.inner + at.context) + at.keys * at.shared;
+    return 3 * at.rows + at.weights + (narrow + 1) / 2;
 }
 
 extern "C" int64_t sublayer_room(const Sublayer &at, int back) {
     const int64_t beside = back ? 2 * at.width + at.inner + at.context + widest(at) : at.width;
-    return room_of_functions(at) + (at.rows * beside + 1) / 2;
+    const int64_t of_memory = back ? at.keys * (2 * at.shared + at.width) : 0;
+    return room_of_functions(at) + (at.rows * beside + of_memory + 1) / 2;
 }
 
-// A sublayer and its tensors; there is no gradient of what is none, but there is always room for that of a bias.
+// A sublayer, or a norm alone, and its tensors. There is room for the gradient of each bias, also where that is none,
+// and of each matrix that learns. memory: what keys and values are made of by `shared`; none where they are made
+// together with the queries, and lie behind them.
 struct Call {
     const Sublayer *at;
-    const void *shape;  // of attention; none where it is a feed-forward network
-    const bf16 *norm, *norm_bias, *first, *first_bias, *last, *last_bias;
-    const bf16 *key, *value;  // of the memory; none where they are made together with the queries, and lie behind them
-    const bf16 *mask;
+    const void *shape;  // of attention
+    const bf16 *norm, *norm_bias, *first, *first_bias, *last, *last_bias, *shared, *shared_bias, *memory, *mask;
     float *kept;
     bf16 *output;
-    bf16 *of_norm, *of_norm_bias, *of_first, *of_first_bias, *of_last, *of_last_bias;
-    bf16 *of_key, *of_value;
+    bf16 *of_norm, *of_norm_bias, *of_first, *of_first_bias, *of_last, *of_last_bias, *of_shared, *of_shared_bias;
+    bf16 *of_memory;
 };
 
 namespace {
 
-struct Sides {  // the two linear layers
-    Linear first, last;
+struct Layers {  // the linear ones
+    Linear first, last, shared;
 
-    Sides(const Call &call)
-        : first{call.first, call.first_bias, call.at->width, call.at->inner},
-          last{call.last, call.last_bias, call.shape ? call.at->context : call.at->inner, call.at->width} {}
+    Layers(const Call &call, const Sublayer &at)
+        : first{call.first, call.first_bias, at.rows, at.width, at.inner},
+          last{call.last, call.last_bias, at.rows, at.kind == ATTENDED ? at.context : at.inner, at.width},
+          shared{call.shared, call.shared_bias, at.keys, at.width, at.shared} {}
 };
 
-void fed(const Call &call, const bf16 *x, float *room) {
-    const Sublayer &at = *call.at;
-    Work work(at, room);
-    const Kept kept(at, call.kept);
-    const Sides by(call);
+void fed(const Call &call, Work &work, const Kept &kept, const Layers &by, const bf16 *x) {
     Around{call.norm, call.norm_bias}.there(work, kept, x, call.output, [&](const bf16 *x, bf16 *made) {
         by.first.there(work, x, kept.inner, true);
         drop_inner(work, kept.inner);
@@ -197,69 +204,87 @@ void fed(const Call &call, const bf16 *x, float *room) {
 }
 
 // What dropout leaves of max(0, x) is 0 wherever that is, so it tells the gradient as much.
-void fed_back(const Call &call, const bf16 *grad, const bf16 *x, bf16 *of_x, float *room) {
-    const Sublayer &at = *call.at;
-    Work work(at, room);
-    const Kept kept(at, call.kept);
-    const Sides by(call);
-    bf16 *of_inner = work.take(at.inner);
-    Around{call.norm}.back(work, kept, grad, x, of_x, call.of_norm, call.of_norm_bias,
-                           [&](const bf16 *x, bf16 *grad, bf16 *of_x) {
+void fed_back(const Call &call, Work &work, const Kept &kept, const Layers &by, const bf16 *grad, const bf16 *x,
+              bf16 *of_x) {
+    bf16 *of_inner = work.take(work.at.inner);
+    auto inside = [&](const bf16 *x, bf16 *grad, bf16 *of_x) {
         by.last.back(work, kept.inner, grad, nullptr, of_inner, call.of_last, call.of_last_bias);
         drop_inner(work, of_inner);
         by.first.back(work, x, of_inner, kept.inner, of_x, call.of_first, call.of_first_bias);
-    });
+    };
+    Around{call.norm}.back(work, kept, grad, x, of_x, call.of_norm, call.of_norm_bias, inside);
 }
 
-void attended(const Call &call, const bf16 *x, float *room) {
-    const Sublayer &at = *call.at;
-    Work work(at, room);
-    const Kept kept(at, call.kept);
-    const Sides by(call);
-    const bf16 *key = call.key, *value = call.value;
-    if (!key) key = kept.inner + at.context, value = key + (at.inner - at.context) / 2;
+void attended(const Call &call, Work &work, const Kept &kept, const Layers &by, const bf16 *x) {
+    const Sublayer &at = work.at;
+    const bf16 *key = call.memory ? kept.shared : kept.inner + at.context;
+    const bf16 *value = key + (call.memory ? at.shared : at.inner - at.context) / 2;
     Around{call.norm, call.norm_bias}.there(work, kept, x, call.output, [&](const bf16 *x, bf16 *made) {
         by.first.there(work, x, kept.inner);
+        if (call.memory) by.shared.there(work, call.memory, kept.shared);
         forward_bf16(call.shape, kept.inner, key, value, call.mask, kept.context, kept.weights);
         by.last.there(work, kept.context, made);
     });
 }
 
-void attended_back(const Call &call, const bf16 *grad, const bf16 *x, bf16 *of_x, float *room) {
-    const Sublayer &at = *call.at;
-    Work work(at, room);
-    const Kept kept(at, call.kept);
-    const Sides by(call);
+// adds: whether there is already a gradient of the memory, of other sublayers.
+void attended_back(const Call &call, Work &work, const Kept &kept, const Layers &by, const bf16 *grad, const bf16 *x,
+                   bf16 *of_x, bool adds) {
+    const Sublayer &at = work.at;
     bf16 *of_inner = work.take(at.inner), *of_context = work.take(at.context);
-    const bf16 *key = call.key, *value = call.value;
-    bf16 *of_key = call.of_key, *of_value = call.of_value;
-    if (!key) {
-        const int64_t shared = (at.inner - at.context) / 2;
-        key = kept.inner + at.context, value = key + shared;
-        of_key = of_inner + at.context, of_value = of_key + shared;
-    }
-    Around{call.norm}.back(work, kept, grad, x, of_x, call.of_norm, call.of_norm_bias,
-                           [&](const bf16 *x, bf16 *grad, bf16 *of_x) {
+    bf16 *of_shared = work.take(at.keys, at.shared), *of_memory = work.take(at.keys, at.width);
+    const int64_t width = (call.memory ? at.shared : at.inner - at.context) / 2;
+    const bf16 *key = call.memory ? kept.shared : kept.inner + at.context;
+    bf16 *of_key = call.memory ? of_shared : of_inner + at.context;
+    auto inside = [&](const bf16 *x, bf16 *grad, bf16 *of_x) {
         by.last.back(work, kept.context, grad, nullptr, of_context, call.of_last, call.of_last_bias);
-        backward_bf16(call.shape, kept.inner, key, value, call.mask, of_context, kept.weights, of_inner, of_key,
-                      of_value);
+        backward_bf16(call.shape, kept.inner, key, key + width, call.mask, of_context, kept.weights, of_inner, of_key,
+                      of_key + width);
         by.first.back(work, x, of_inner, nullptr, of_x, call.of_first, call.of_first_bias);
-    });
+        if (!call.memory) return;
+        bf16 *made = adds ? of_memory : call.of_memory;
+        by.shared.back(work, call.memory, of_shared, nullptr, made, call.of_shared, call.of_shared_bias);
+        if (adds) drop_bf16(made, call.of_memory, call.of_memory, at.keys * at.width, 0, 0, 1, at.threads);
+    };
+    Around{call.norm}.back(work, kept, grad, x, of_x, call.of_norm, call.of_norm_bias, inside);
 }
 
 }  // namespace
 
 // One after the other. room: as much as the most of them needs.
 extern "C" void sublayers_bf16(const Call *calls, int64_t n, const bf16 *x, float *room) {
-    for (const Call *call = calls; call < calls + n; x = call++->output) (call->shape ? attended : fed)(*call, x, room);
+    for (const Call *call = calls; call < calls + n; x = call++->output) {
+        Work work(*call->at, room);
+        const Kept kept(work.at, call->kept);
+        const Layers by(*call, work.at);
+        if (work.at.kind == NORMED)
+            Around{call->norm, call->norm_bias}.norm(work, x, call->output, kept.moments);
+        else
+            (work.at.kind == FED ? fed : attended)(*call, work, kept, by, x);
+    }
 }
 
 // beside: room for the gradients of what goes from one to the next, of two at a time.
 extern "C" void sublayers_back_bf16(const Call *calls, int64_t n, const bf16 *grad, const bf16 *x, bf16 *of_x,
                                     bf16 *beside, float *room) {
+    bool adds = false;
     for (int64_t i = n - 1; i >= 0; i--) {
-        bf16 *made = i ? beside + (i - 1) % 2 * calls->at->rows * calls->at->width : of_x;
-        (calls[i].shape ? attended_back : fed_back)(calls[i], grad, i ? calls[i - 1].output : x, made, room);
+        const Call &call = calls[i];
+        Work work(*call.at, room);
+        const Sublayer &at = work.at;
+        const Kept kept(at, call.kept);
+        const Layers by(call, at);
+        const bf16 *given = i ? calls[i - 1].output : x;
+        bf16 *made = i ? beside + (i - 1) % 2 * at.rows * at.width : of_x;
+        if (at.kind == NORMED) {
+            norm_back_bf16(given, call.norm, kept.moments, grad, nullptr, made, call.of_norm, call.of_norm_bias,
+                           work.room, at.rows, at.width, at.centred, at.threads);
+        } else if (at.kind == FED) {
+            fed_back(call, work, kept, by, grad, given, made);
+        } else {
+            attended_back(call, work, kept, by, grad, given, made, adds);
+            adds = adds || call.memory;
+        }
         grad = made;
     }
 }
