@@ -23,7 +23,7 @@ from transformer_cli.model.attention import ScaledDotProductAttention
 from transformer_cli.model.blocks import Dropout
 from transformer_cli.model.build import build_model
 from transformer_cli.model.compiled import NAMES, _Dropped, normed, run, smoothed
-from transformer_cli.model.compiled_products import learned, linear, multiplied
+from transformer_cli.model.compiled_products import linear, multiplied
 from transformer_cli.model.layout import Packed
 from transformer_cli.model.positions import Learned, PositionEncoding, Rotary, SinusoidalTable, Waves, sinusoids
 from transformer_cli.model.spans import InPlace, Spans, suits
@@ -593,7 +593,6 @@ def test_threads_change_no_bit_of_the_others() -> None:
             run("linear_back", x.dtype, x.clone(), None, None, sums, place, None, 333, 48, threads)
             rounded = x.bfloat16()
             products = [multiplied(rounded, rounded.t()), multiplied(rounded, rounded, by_rows=True)]
-            products.append(learned(rounded.t(), rounded))
             made.append([y.detach(), *(leaf.grad for leaf in leaves), logits, *losses, sums, *products])
     finally:
         torch.set_num_threads(before)

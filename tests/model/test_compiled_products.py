@@ -10,13 +10,13 @@ import torch.nn.functional as F
 from compiling import needs_compiler
 from hypothesis import given, settings
 from hypothesis import strategies as st
-from torch import Tensor
+from torch import Tensor, get_num_threads
 
 from transformer_cli.config.model import ModelConfig
 from transformer_cli.model import transformer
 from transformer_cli.model.build import build_model
-from transformer_cli.model.compiled import NAMES, embedded, narrowed
-from transformer_cli.model.compiled_products import MOST, learned, multiplied
+from transformer_cli.model.compiled import NAMES, embedded, loaded, panel_width, run
+from transformer_cli.model.compiled_products import MOST, multiplied
 from transformer_cli.model.spans import Dense, InPlace
 
 pytestmark = needs_compiler
@@ -43,6 +43,23 @@ def close(ours: Tensor, true: Tensor, *, of: Tensor, bits: int) -> None:
     assert ((ours.double() - true).abs() <= 2.0**-bits * true.abs() + 2.0**-16 * of + 1e-30).all()
 
 
+def scaled(a: Tensor, b: Tensor, scales: Tensor, less: Tensor, *, by_rows: bool = False) -> Tensor:
+    """Rows of a b, each times a number of its own and less a row."""
+    made = torch.empty(len(a), len(less), dtype=a.dtype)
+    room = torch.empty(get_num_threads() * loaded().product_room(*a.shape))
+    sizes = *a.shape, len(less), by_rows, False, get_num_threads()
+    run("multiply", a.dtype, a, b, None, scales, less, made, room, *sizes)
+    return made
+
+
+def learned(a: Tensor, b: Tensor, total: Tensor | None = None, *, less: Tensor | None = None) -> Tensor:
+    """(a b)^T in fp32, added to a total, if there is one, and less that of each row."""
+    made = torch.empty(b.size(1), len(a)) if total is None else total.clone()
+    room = torch.empty(get_num_threads() * (loaded().product_room(*a.shape) + len(a) * panel_width()))
+    run("learn", a.dtype, a, b, less, made, room, *a.shape, b.size(1), total is not None, get_num_threads())
+    return made
+
+
 @settings(max_examples=60)
 @given(st.data())
 def test_products_are_those_of_exact_numbers(data: st.DataObject) -> None:
@@ -56,7 +73,7 @@ def test_products_are_those_of_exact_numbers(data: st.DataObject) -> None:
     if draw(st.booleans()):
         scales = torch.randn(rows) * (torch.rand(rows) < 0.8)
         less = torch.randn(outputs)
-        ours = by_threads(lambda: multiplied(a, given_b, by_rows=by_rows, scales_R=scales, less_O=less))
+        ours = by_threads(lambda: scaled(a, given_b, scales, less, by_rows=by_rows))
         share = scales.double()[:, None]
         true, of = share * true - less.double() * (share != 0), share.abs() * of + less.double().abs()
     else:
@@ -79,7 +96,7 @@ def test_what_a_table_learns_is_the_sum_over_rows(data: st.DataObject) -> None:
     total, less = (torch.randn(*size) if draw(st.booleans()) else None for size in ((outputs, inputs), (inputs,)))
     true, of = (a.double() @ b.double()).t(), (a.double().abs() @ b.double().abs()).t() + 1
     true = true if total is None else true + total.double()
-    ours = by_threads(lambda: learned(a, b, None if total is None else total.clone(), less_I=less))
+    ours = by_threads(lambda: learned(a, b, total, less=less))
     close(ours, true if less is None else true - less.double(), of=of, bits=20)
 
 
@@ -95,7 +112,7 @@ def test_of_a_row_that_is_scaled_by_nothing_nothing_is_left(place: int) -> None:
     """Not even what is no number; others are not hidden."""
     a, b = torch.ones(2, 40).bfloat16(), torch.ones(40, 3).bfloat16()
     a[place] = torch.nan
-    made = multiplied(a, b, scales_R=torch.tensor([0.0, 1.0]), less_O=torch.ones(3))
+    made = scaled(a, b, torch.tensor([0.0, 1.0]), torch.ones(3))
     assert made[0].tolist() == [0.0] * 3
     assert made[1].isnan().all() if place else made[1].tolist() == [39.0] * 3
 
@@ -160,8 +177,14 @@ def test_numbers_are_rounded_to_the_nearest() -> None:
 @given(st.integers(1, 700), st.integers(1, 70), st.integers(0, 10**6))
 def test_a_table_in_bf16_and_the_sums_of_its_columns(rows: int, width: int, seed: int) -> None:
     torch.manual_seed(seed)
-    x = torch.randn(width, rows).t() if seed % 2 else torch.randn(rows, width)
-    made = by_threads(lambda: torch.cat([narrowed(x)[0].float(), narrowed(x)[1][None]]))
+    x = torch.randn(rows, width)
+
+    def narrowed() -> Tensor:
+        made, sums, room = x.new_empty(x.shape, dtype=torch.bfloat16), x.new_empty(1, width), x.new_empty(3, width)
+        run("narrow", torch.bfloat16, x, made, sums, room, rows, width, get_num_threads())
+        return torch.cat([made.float(), sums])
+
+    made = by_threads(narrowed)
     assert torch.equal(made[:-1], x.bfloat16().float())
     torch.testing.assert_close(made[-1].double(), x.double().sum(0), rtol=1e-5, atol=1e-4)
 

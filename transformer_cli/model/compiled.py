@@ -40,6 +40,7 @@ ARGUMENTS = {
     "add": "f X f n n flag threads",
     "narrow": "f X f f n n threads",
     "even": "X f i real f f f n n threads",
+    "cross_entropy": "X f X f X f i X f f f f double n n n n flag threads",
     "adam": "i d n double double double double double double flag threads",
     "length": "i d n threads",
     "sublayers": "s n X f",
@@ -83,6 +84,7 @@ def code() -> Library:
         for name in ("attention", "columns", "linear", "narrow", "norm", "product"):
             room = getattr(loaded, f"{name}_room")
             room.argtypes, room.restype = [ctypes.c_int64] * 2, ctypes.c_int64
+        loaded.cross_entropy_room.argtypes, loaded.cross_entropy_room.restype = [ctypes.c_int64] * 5, ctypes.c_int64
         loaded.sublayer_kept.restype = loaded.sublayer_room.restype = ctypes.c_int64
     return found
 
@@ -217,15 +219,6 @@ def summed(total: Tensor | None, x: Tensor, *, less: Tensor | None = None) -> Te
     adds, made = total is not None, torch.empty_like(x, dtype=torch.float32) if total is None else total
     run("add", x.dtype, made, x, less, x.numel() // x.size(-1), x.size(-1), adds, get_num_threads())
     return made
-
-
-def narrowed(x_VD: Tensor) -> tuple[Tensor, Tensor]:
-    """x, in fp32, in bf16, and the sums of its columns, (D,), in fp32."""
-    x_VD = x_VD.contiguous()
-    made_VD, sums_D = torch.empty_like(x_VD, dtype=torch.bfloat16), torch.empty(x_VD.size(1))
-    place = torch.empty(loaded().narrow_room(*x_VD.shape))
-    run("narrow", torch.bfloat16, x_VD, made_VD, sums_D, place, *x_VD.shape, get_num_threads())
-    return made_VD, sums_D
 
 
 def even_part(x_ND: Tensor, by_D: Tensor, targets_N: Tensor, share: float) -> tuple[Tensor, Tensor]:

@@ -13,7 +13,7 @@ from torch import Tensor, get_num_threads
 from torch.autograd.function import FunctionCtx, once_differentiable
 
 from transformer_cli.model import matmul
-from transformer_cli.model.compiled import loaded, multiplies_pairs, panel_width, run
+from transformer_cli.model.compiled import loaded, multiplies_pairs, run
 from transformer_cli.model.matmul import TURNED
 from transformer_cli.processor import gains_without_tiles
 
@@ -45,41 +45,16 @@ def multiplied(
     *,
     by_rows: bool = False,
     rectified: bool = False,
-    scales_R: Tensor | None = None,
-    less_O: Tensor | None = None,
-    into_RO: Tensor | None = None,
 ) -> Tensor:
-    """a b + bias, (R, O), in bf16, or max(0, that). b: (I, O) or, by_rows, (O, I). scales_R, less_O: rows of that, each
-    times a number of its own and less a row, or 0 where its number is. into_RO: room for it."""
+    """a b + bias, (R, O), in bf16, or max(0, that). b: (I, O) or, by_rows, (O, I)."""
     n_inputs, n_outputs = b.shape[::-1] if by_rows else b.shape
     assert n_inputs == a_RI.size(1)
     assert bias_O is None or len(bias_O) == n_outputs
-    assert (scales_R is None) == (less_O is None)
-    assert scales_R is None or len(scales_R) == len(a_RI)
-    assert less_O is None or len(less_O) == n_outputs
-    made_RO, room = a_RI.new_empty(len(a_RI), n_outputs) if into_RO is None else into_RO, _room(a_RI)
-    assert made_RO.shape == (len(a_RI), n_outputs)
-    sizes = *a_RI.shape, n_outputs, by_rows, rectified, get_num_threads()
-    run("multiply", a_RI.dtype, a_RI.contiguous(), b.contiguous(), bias_O, scales_R, less_O, made_RO, room, *sizes)
+    made_RO, threads = a_RI.new_empty(len(a_RI), n_outputs), get_num_threads()
+    room = torch.empty(threads * loaded().product_room(*a_RI.shape))
+    sizes = *a_RI.shape, n_outputs, by_rows, rectified, threads
+    run("multiply", a_RI.dtype, a_RI.contiguous(), b.contiguous(), bias_O, None, None, made_RO, room, *sizes)
     return made_RO
-
-
-def learned(a_IR: Tensor, b_RO: Tensor, total_OI: Tensor | None = None, *, less_I: Tensor | None = None) -> Tensor:
-    """(a b)^T of numbers in bf16, (O, I), in fp32, added to a total, if there is one, and less that of each row."""
-    (n_inputs, rows), adds = a_IR.shape, total_OI is not None
-    assert len(b_RO) == rows
-    assert less_I is None or len(less_I) == n_inputs
-    made_OI = torch.empty(b_RO.size(1), n_inputs) if total_OI is None else total_OI
-    assert made_OI.shape == (b_RO.size(1), n_inputs)
-    room = _room(a_IR, beside=n_inputs * panel_width())
-    sizes = n_inputs, rows, b_RO.size(1), adds, get_num_threads()
-    run("learn", a_IR.dtype, a_IR.contiguous(), b_RO.contiguous(), less_I, made_OI, room, *sizes)
-    return made_OI
-
-
-def _room(a_RI: Tensor, *, beside: int = 0) -> Tensor:
-    """What threads of such a product work in, each with so many numbers more."""
-    return torch.empty(get_num_threads() * (loaded().product_room(*a_RI.shape) + beside))
 
 
 class _Linear(torch.autograd.Function):
@@ -137,9 +112,8 @@ def _weight_gradient(grad_NO: Tensor, x_NI: Tensor) -> Tensor:
     return matmul.weight_gradient(grad_NO, x_NI)
 
 
-def turned(x_RC: Tensor, scales_R: Tensor | None = None) -> Tensor:
-    """In bf16, (C, R). scales_R: a number for each row, which it is multiplied with."""
+def turned(x_RC: Tensor) -> Tensor:
+    """In bf16, (C, R)."""
     turned_CR = x_RC.new_empty(x_RC.size(1), x_RC.size(0))
-    assert scales_R is None or scales_R.numel() == len(x_RC)
-    run("turn", x_RC.dtype, x_RC.contiguous(), scales_R, turned_CR, *x_RC.shape, get_num_threads())
+    run("turn", x_RC.dtype, x_RC.contiguous(), None, turned_CR, *x_RC.shape, get_num_threads())
     return turned_CR

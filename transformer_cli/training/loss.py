@@ -8,14 +8,15 @@ from __future__ import annotations
 import math
 from collections.abc import Callable
 from functools import partial
+from typing import Any
 
 import torch
 import torch.nn.functional as F
-from torch import Tensor
+from torch import Tensor, get_num_threads
 from torch.autograd.function import FunctionCtx, once_differentiable
 
-from transformer_cli.model.compiled import even_part, narrowed, smoothed, summed
-from transformer_cli.model.compiled_products import is_ours, learned, multiplied, turned
+from transformer_cli.model.compiled import even_part, loaded, run, smoothed, summed
+from transformer_cli.model.compiled_products import is_ours
 from transformer_cli.model.matmul import input_gradient, linear, weight_gradient
 from transformer_cli.tokenizer import PAD
 
@@ -114,11 +115,10 @@ class _LinearCrossEntropy(torch.autograd.Function):
         wide = _wide(hidden_ND.dtype)
         is_on_cpu = hidden_ND.device.type == "cpu"
         n_rows = max(d_model, (PIECE_ELEMENTS if is_on_cpu else PIECE_ELEMENTS_ON_A_GPU) // n_vocab)
-        by_ours = compiled and is_ours(hidden_ND.dtype, min(n_rows, len(hidden_ND)))
-        if by_ours and weight_VD.dtype == torch.float32:
-            weight, weight_sum_D = narrowed(weight_VD)
-        else:
-            weight, weight_sum_D = weight_VD.to(hidden_ND.dtype), weight_VD.sum(0).to(wide)
+        if compiled and len(hidden_ND) and is_ours(hidden_ND.dtype, min(n_rows, len(hidden_ND))):
+            tensors = hidden_ND, weight_VD, bias_V, targets_N
+            return _by_one_call(ctx, *tensors, smoothing, is_table, min(n_rows, len(hidden_ND)))
+        weight, weight_sum_D = weight_VD.to(hidden_ND.dtype), weight_VD.sum(0).to(wide)
         bias = None if bias_V is None else bias_V.to(hidden_ND.dtype)
         even = smoothing / n_vocab
         less_D = even * weight_sum_D
@@ -138,11 +138,6 @@ class _LinearCrossEntropy(torch.autograd.Function):
         shift = max(0.0, math.log(n_vocab / MOST_SUMMED)) if narrow else None if is_on_cpu else 0.0
         down = max(1.0, min(n_rows, hidden_ND.size(0)) / MOST_ROWS) if narrow else 1.0
 
-        def logits(hidden_RD: Tensor) -> Tensor:
-            if by_ours:
-                return multiplied(hidden_RD, weight, bias, by_rows=True)
-            return linear(hidden_RD, weight, bias)
-
         for start in range(0, hidden_ND.size(0), n_rows):
             piece = slice(start, start + n_rows)
             hidden_RD, targets_R1 = hidden_ND[piece], targets_N[piece, None]
@@ -152,35 +147,29 @@ class _LinearCrossEntropy(torch.autograd.Function):
                 even_R1 += even * bias_V.sum().to(wide)
             e_RV = None  # the last piece's are gone before there are others
             if compiled:
-                e_RV = logits(hidden_RD)
+                e_RV = linear(hidden_RD, weight, bias)
                 loss_R1, share_R1 = smoothed(e_RV, targets_R1, even_R1, smoothing)
             else:
-                e_RV, loss_R1, share_R1 = _smoothed(partial(logits, hidden_RD), targets_R1, even_R1, smoothing, shift)
+                logits = partial(linear, hidden_RD, weight, bias)
+                e_RV, loss_R1, share_R1 = _smoothed(logits, targets_R1, even_R1, smoothing, shift)
             total += loss_R1.sum()
             if grad_hidden_ND is None:
                 continue
-            if by_ours:
-                multiplied(e_RV, weight, scales_R=share_R1[:, 0], less_O=less_D, into_RO=grad_hidden_ND[piece])
-            else:
-                real_R1 = (targets_R1 != PAD).to(wide)
-                grad_hidden_ND[piece] = input_gradient(e_RV, weight) * share_R1 - real_R1 * less_D
+            real_R1 = (targets_R1 != PAD).to(wide)
+            grad_hidden_ND[piece] = input_gradient(e_RV, weight) * share_R1 - real_R1 * less_D
             if down != 1:
                 share_R1 = share_R1 / down
             if ctx.needs_input_grad[1]:  # type: ignore[attr-defined]
                 once_D, even_D = (even_D, None) if compiled else (None, even_D)
-                if by_ours:
-                    grad_weight_VD = learned(turned(hidden_RD, share_R1), e_RV, grad_weight_VD, less_I=once_D)
+                learned_VD = weight_gradient(e_RV, (hidden_RD.to(wide) * share_R1).to(e_RV.dtype))
+                if compiled:
+                    grad_weight_VD = summed(grad_weight_VD, learned_VD, less=once_D)
+                elif grad_weight_VD is None:
+                    grad_weight_VD = learned_VD.to(wide) if down == 1 else learned_VD.to(wide).mul_(down)
                 else:
-                    learned_VD = weight_gradient(e_RV, (hidden_RD.to(wide) * share_R1).to(e_RV.dtype))
-                    if compiled:
-                        grad_weight_VD = summed(grad_weight_VD, learned_VD, less=once_D)
-                    elif grad_weight_VD is None:
-                        grad_weight_VD = learned_VD.to(wide) if down == 1 else learned_VD.to(wide).mul_(down)
-                    else:
-                        grad_weight_VD.add_(learned_VD, alpha=down)
+                    grad_weight_VD.add_(learned_VD, alpha=down)
             if grad_bias_V is not None:
-                share_R1 = share_R1.to(e_RV.dtype)
-                found_V1 = learned(share_R1.T, e_RV) if by_ours else (e_RV.T @ share_R1).to(wide)
+                found_V1 = (e_RV.T @ share_R1.to(e_RV.dtype)).to(wide)
                 grad_bias_V += found_V1[:, 0] * down - even * (targets_R1 != PAD).sum(dtype=wide)
 
         if grad_weight_VD is not None:
@@ -199,6 +188,47 @@ class _LinearCrossEntropy(torch.autograd.Function):
         grad_hidden_ND, grad_weight_VD, grad_bias_V = ctx.saved_tensors  # type: ignore[attr-defined]
         _multiply(grads[0], grad_hidden_ND, grad_weight_VD, grad_bias_V)
         return grad_hidden_ND.to(ctx.dtype), grad_weight_VD, grad_bias_V, *[None] * 4  # type: ignore[attr-defined]
+
+
+def _by_one_call(
+    ctx: Any,
+    hidden_ND: Tensor,
+    weight_VD: Tensor,
+    bias_V: Tensor | None,
+    targets_N: Tensor,
+    smoothing: float,
+    is_table: bool,
+    n_rows: int,
+) -> Tensor:
+    """The same of numbers in bf16, by cpp/cross_entropy.cpp: between calls Python takes as long as some of them.
+
+    n_rows: of logits at a time.
+    """
+    (n_vocab, d_model), hidden_ND = weight_VD.shape, hidden_ND.contiguous()
+    assert hidden_ND.size(1) == d_model
+    assert targets_N.shape == hidden_ND.shape[:1]
+    assert bias_V is None or len(bias_V) == n_vocab
+    if weight_VD.dtype == torch.float32:
+        table_VD = weight_VD.contiguous()
+        weight, weight_sum_D = torch.empty_like(table_VD, dtype=hidden_ND.dtype), torch.empty(d_model)
+    else:
+        table_VD, weight, weight_sum_D = None, weight_VD.to(hidden_ND.dtype).contiguous(), weight_VD.sum(0).float()
+    bias = of_bias = None
+    if bias_V is not None:
+        bias, of_bias = bias_V.to(hidden_ND.dtype), smoothing / n_vocab * bias_V.sum().float()
+    needed = ctx.needs_input_grad[:3]
+    grad_hidden_ND = torch.empty_like(hidden_ND) if any(needed) else None
+    grad_weight_VD = torch.empty(n_vocab, d_model) if needed[1] else None
+    grad_bias_V = torch.empty(n_vocab) if needed[2] else None
+    total, sizes, threads = torch.empty(()), (*hidden_ND.shape, n_vocab, n_rows), get_num_threads()
+    room = torch.empty(loaded().cross_entropy_room(*sizes, threads))
+    read = hidden_ND, table_VD, weight, weight_sum_D, bias, of_bias, targets_N
+    made = grad_hidden_ND, grad_weight_VD, grad_bias_V, total
+    run("cross_entropy", hidden_ND.dtype, *read, *made, room, smoothing, *sizes, is_table, threads)
+    if grad_weight_VD is not None:
+        grad_weight_VD = grad_weight_VD.to(weight_VD.dtype)
+    ctx.save_for_backward(grad_hidden_ND, grad_weight_VD, grad_bias_V)
+    return total
 
 
 def _multiply(by: Tensor, *gradients: Tensor | None) -> None:

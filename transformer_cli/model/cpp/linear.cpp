@@ -69,9 +69,9 @@ void turn(const uint16_t *x, const float *scales, uint16_t *turned, long first, 
     }
 }
 
-// Rows of D columns, so that two numbers of a column lie side by side, as an instruction multiplies them; and TILE columns
-// together, which what multiplies by them reads from one end to the other: (D / TILE, rows / 2, TILE, 2). Nothing is
-// turned, which would take several times as long. n: rows, of which the last one may be alone. step: of a tile.
+// Rows of D columns, so that two numbers of a column lie side by side, as an instruction multiplies them; and TILE
+// columns together, which what multiplies by them reads from one end to the other: (D / TILE, rows / 2, TILE, 2). To
+// turn all would take several times as long. n: rows, of which the last one may be alone. step: of a tile.
 inline void pair(const uint16_t *rows, long n, uint32_t *to, long step, long D) {
     for (long d = 0; d < D; d += TILE, to += step)
         for (long i = 0; i < n; i += 2) {
