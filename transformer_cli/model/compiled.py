@@ -31,11 +31,10 @@ ARGUMENTS = {
     "norm": "X X X X f n n real flag threads",
     "norm_back": "X X f X X X X X f n n flag threads",
     "rotate": "x n x n f i n n n flag threads",
-    "linear_back": "X X X X f f n n threads",
+    "linear_back": "X X X X f X n n threads",
     "turn": "X f X n n threads",
     "multiply": "X X X f f X f n n n flag flag threads",
     "learn": "X X f f f n n n flag threads",
-    "learn_columns": "f X X f n n n threads",
     "smoothed": "X i f f f real n n threads",
     "add": "f X f n n flag threads",
     "narrow": "f X f f n n threads",
@@ -81,7 +80,7 @@ def code() -> Library:
                 if hasattr(loaded, f"{name}_{precision}"):
                     getattr(loaded, f"{name}_{precision}").argtypes = [C_TYPES[kind] for kind in kinds]
         loaded.panel_width.restype = loaded.multiplies_pairs.restype = ctypes.c_int64
-        for name in ("attention", "columns", "linear", "narrow", "norm", "product"):
+        for name in ("attention", "linear", "narrow", "norm", "product"):
             room = getattr(loaded, f"{name}_room")
             room.argtypes, room.restype = [ctypes.c_int64] * 2, ctypes.c_int64
         loaded.cross_entropy_room.argtypes, loaded.cross_entropy_room.restype = [ctypes.c_int64] * 5, ctypes.c_int64

@@ -80,25 +80,17 @@ class _Linear(torch.autograd.Function):
         grad_NO, x_NI = grads[0].reshape(-1, width).contiguous(), x.reshape(-1, inputs)
         rows = len(grad_NO)
         of_bias_O, place = grad_NO.new_empty(width), torch.empty(loaded().linear_room(rows, width))
-        columns = torch.empty(loaded().columns_room(rows, width)) if needs_weight and is_ours(x.dtype, rows) else None
+        turned_ON = grad_NO.new_empty(width, rows) if needs_weight and is_ours(x.dtype, rows) else None
         # A gradient of max(0, x) is nobody else's: the next layer has made it.
-        tensors = grad_NO, made, bias_O, of_bias_O, place, columns
+        tensors = grad_NO, made, bias_O, of_bias_O, place, turned_ON
         run("linear_back", x.dtype, *tensors, rows, width, get_num_threads())
         of_x = of_weight = None
         if needs_x:
             product = multiplied if is_ours(x.dtype, rows) else matmul.input_gradient
             of_x = product(grad_NO, weight_OI).view(x.shape)
         if needs_weight:
-            of_weight = _weight_gradient(grad_NO, x_NI) if columns is None else _of_columns(columns, x_NI, width)
+            of_weight = _weight_gradient(grad_NO, x_NI) if turned_ON is None else multiplied(turned_ON, x_NI)
         return of_x, of_weight, of_bias_O if needs_bias else None, None
-
-
-def _of_columns(columns: Tensor, x_NI: Tensor, width: int) -> Tensor:
-    """grad^T x, (O, I), of a gradient as `linear_back` lays it out."""
-    made_OI, threads = x_NI.new_empty(width, x_NI.size(1)), get_num_threads()
-    room = torch.empty(threads * loaded().product_room(width, len(x_NI)))
-    run("learn_columns", x_NI.dtype, columns, x_NI.contiguous(), made_OI, room, width, *x_NI.shape, threads)
-    return made_OI
 
 
 def _weight_gradient(grad_NO: Tensor, x_NI: Tensor) -> Tensor:

@@ -7,7 +7,6 @@
 namespace {
 
 constexpr long TOGETHER = 64;  // rows
-constexpr long FEW = 16;       // that stay in a cache
 
 typedef uint16_t line __attribute__((vector_size(32)));
 
@@ -69,53 +68,28 @@ void turn(const uint16_t *x, const float *scales, uint16_t *turned, long first, 
     }
 }
 
-// Rows of D columns, so that two numbers of a column lie side by side, as an instruction multiplies them; and TILE
-// columns together, which what multiplies by them reads from one end to the other: (D / TILE, rows / 2, TILE, 2). To
-// turn all would take several times as long. n: rows, of which the last one may be alone. step: of a tile.
-inline void pair(const uint16_t *rows, long n, uint32_t *to, long step, long D) {
-    for (long d = 0; d < D; d += TILE, to += step)
-        for (long i = 0; i < n; i += 2) {
-            const uint16_t *upper = rows + i * D + d, *lower = upper + D;
-            halves x = {}, y = {};
-            if (d + W <= D) {
-                std::memcpy(&x, upper, sizeof x);
-                if (i + 1 < n) std::memcpy(&y, lower, sizeof y);
-            } else {
-                const long left = std::min<long>(TILE, D - d) * sizeof *upper;
-                std::memcpy(&x, upper, left);
-                if (i + 1 < n) std::memcpy(&y, lower, left);
-            }
-            const words made = __builtin_convertvector(x, words) | __builtin_convertvector(y, words) << 16;
-            std::memcpy(to + i / 2 * TILE, &made, TILE * sizeof *to);
-        }
-}
-
 // The sum of each column of a gradient, which becomes zero where outputs made by max(0, x) are, if there are such. oneDNN
-// makes these zero of NaN, too: a bias that is none is not hidden here. columns: as above, if that is wanted, of bf16.
+// makes these zero of NaN, too: a bias that is none is not hidden here. turned: (D, rows), if that is wanted, of bf16.
 template <typename T>
-void linear_back(T *grad, const T *made, const T *bias, T *sums, float *room, uint32_t *columns, long rows, long D,
+void linear_back(T *grad, const T *made, const T *bias, T *sums, float *room, T *turned, long rows, long D,
                  int threads) {
     const long blocks = (rows + TOGETHER - 1) / TOGETHER;
 #pragma omp parallel for schedule(static) num_threads(threads)
     for (long block = 0; block < blocks; block++) {
         float *total = room + block * D;
         std::fill_n(total, D, 0.0f);
-        const long end = std::min(rows, (block + 1) * TOGETHER);
-        for (long first = block * TOGETHER; first < end; first += FEW) {
-            const long n = std::min(FEW, end - first);
-            T *own = grad + first * D;
-            for (long i = 0; i < n; i++)
-                for (long d = 0; d < D; d += W) {
-                    vec x = load(own + i * D + d);
-                    if (made) {
-                        x = load(made + (first + i) * D + d) <= 0 ? vec{} : x;
-                        store(own + i * D + d, x);
-                    }
-                    store(total + d, load(total + d) + x);
+        for (long i = block * TOGETHER; i < std::min(rows, (block + 1) * TOGETHER); i++)
+            for (long d = 0; d < D; d += W) {
+                vec x = load(grad + i * D + d);
+                if (made) {
+                    x = load(made + i * D + d) <= 0 ? vec{} : x;
+                    store(grad + i * D + d, x);
                 }
-            if constexpr (sizeof(T) == sizeof(uint16_t))
-                if (columns) pair(own, n, columns + first / 2 * TILE, (rows + 1) / 2 * TILE, D);
-        }
+                store(total + d, load(total + d) + x);
+            }
+        const long first = block * TOGETHER;
+        if constexpr (sizeof(T) == sizeof(uint16_t))
+            if (turned) turn(grad, nullptr, turned, first, std::min(TOGETHER, rows - first), rows, D);
     }
     for (long d = 0; d < D; d += W) {
         vec total = vec{};
@@ -125,10 +99,6 @@ void linear_back(T *grad, const T *made, const T *bias, T *sums, float *room, ui
 }
 
 }  // namespace
-
-extern "C" int64_t columns_room(int64_t rows, int64_t width) {
-    return (rows + 1) / 2 * ((width + TILE - 1) / TILE * TILE);
-}
 
 extern "C" int64_t linear_room(int64_t rows, int64_t width) { return (rows + TOGETHER - 1) / TOGETHER * width; }
 
@@ -140,9 +110,9 @@ extern "C" void turn_bf16(const uint16_t *x, const float *scales, uint16_t *turn
 }
 
 #define FOR(T, NAME)                                                                                                   \
-    extern "C" void linear_back_##NAME(T *grad, const T *made, const T *bias, T *sums, float *room, uint32_t *columns, \
+    extern "C" void linear_back_##NAME(T *grad, const T *made, const T *bias, T *sums, float *room, T *turned,         \
                                        int64_t rows, int64_t width, int threads) {                                     \
-        linear_back(grad, made, bias, sums, room, columns, rows, width, threads);                                      \
+        linear_back(grad, made, bias, sums, room, turned, rows, width, threads);                                       \
     }
 
 FOR(float, fp32)

@@ -14,7 +14,7 @@
 namespace {
 
 constexpr int REGISTERS = 4, PANEL = REGISTERS * W;
-constexpr int MOST = TILE / 2;  // rows whose sums of a panel stay in registers
+constexpr int MOST = W == 16 ? 6 : 3;  // rows whose sums of a panel stay in registers
 
 enum Activation : int64_t { NONE, RELU, SILU, GELU };
 
@@ -55,24 +55,9 @@ struct Panel {
     bool begins = true, ends = true;  // whether these are the first of the inputs, or the last
 };
 
-// What a row has from input i on: rows that lie behind one another, or columns as linear.cpp lays them out.
-template <typename T>
-struct Rows {
-    const T *x;
-    long step;
-
-    uint32_t operator()(long row, long i, int n) const { return word(x + row * step + i, n); }
-};
-
-struct Columns {
-    const uint32_t *x;
-
-    uint32_t operator()(long column, long i, int) const { return x[i / 2 * TILE + column]; }
-};
-
 // R rows. Whatever R is, sums are in the same order. held: sums of some inputs, where these are not all.
-template <int R, typename T, typename U, typename Left>
-inline void multiply(const Panel &by, Left left, U *y, After after, float *held) {
+template <int R, typename T, typename U>
+inline void multiply(const Panel &by, const T *x, U *y, After after, float *held) {
     const uint32_t *weights = by.weights;
     vec sums[R][REGISTERS];
     for (int r = 0; r < R; r++)
@@ -81,7 +66,7 @@ inline void multiply(const Panel &by, Left left, U *y, After after, float *held)
         for (int k = 0; k < REGISTERS; k++) {
             const words weight = load_words(weights + k * W);
             for (int r = 0; r < R; r++)
-                sums[r][k] = plus_product<T>(sums[r][k], words{} + left(r, i, n), weight);
+                sums[r][k] = plus_product<T>(sums[r][k], words{} + word(x + r * by.step + i, n), weight);
         }
         weights += PANEL;
     };
@@ -108,15 +93,15 @@ inline void multiply(const Panel &by, Left left, U *y, After after, float *held)
     }
 }
 
-template <typename T, typename Left, typename U>
-void multiply(const Panel &by, Left left, U *y, long rows, After after, float *held) {
+template <typename T, typename U>
+void multiply(const Panel &by, const T *x, U *y, long rows, After after, float *held) {
     switch (rows) {
-        case 1: return multiply<1, T>(by, left, y, after, held);
-        case 2: return multiply<2, T>(by, left, y, after, held);
-        case 3: return multiply<3, T>(by, left, y, after, held);
-        case 4: return multiply<4, T>(by, left, y, after, held);
-        case 5: return multiply<5, T>(by, left, y, after, held);
-        default: return multiply<6, T>(by, left, y, after, held);
+        case 1: return multiply<1>(by, x, y, after, held);
+        case 2: return multiply<2>(by, x, y, after, held);
+        case 3: return multiply<3>(by, x, y, after, held);
+        case 4: return multiply<4>(by, x, y, after, held);
+        case 5: return multiply<5>(by, x, y, after, held);
+        default: return multiply<6>(by, x, y, after, held);
     }
 }
 
@@ -130,8 +115,7 @@ void multiply(const Panel &by, const T *x, U *y, long rows, long from, long to, 
         const long row = rows * block / blocks, so_many = rows * (block + 1) / blocks - row;
         After own = after;
         if (own.scales) own.scales += row;
-        const Rows<T> left{x + row * by.step, by.step};
-        multiply<T>(by, left, y + row * by.outputs, so_many, own, held + (row - first) * PANEL);
+        multiply(by, x + row * by.step, y + row * by.outputs, so_many, own, held + (row - first) * PANEL);
     }
 }
 

@@ -71,23 +71,6 @@ void multiply(const Right &b, long first, long width, Panel by, const uint16_t *
     }
 }
 
-// The same of some blocks of columns that linear.cpp has laid out.
-void multiply(const Right &b, long first, long width, Panel by, const uint32_t *columns, uint16_t *made, long rows,
-              long from, long to, uint32_t *room) {
-    float *held = (float *)(room + panel_room(by.step));
-    by.weights = room;
-    for (long start = 0; start == 0 || start < by.step; start += DEPTH) {
-        by.inputs = std::min(DEPTH, by.step - start), by.begins = start == 0, by.ends = start + by.inputs == by.step;
-        (b.by_rows ? from_rows : from_columns)(b, first, width, start, by.inputs, room);
-        for (long block = from; block < to; block++) {
-            const long row = block * MOST, tile = (by.step + 1) / 2 * TILE;
-            const Columns left{columns + row / TILE * tile + start / 2 * TILE + row % TILE};
-            multiply<uint16_t>(by, left, made + row * by.outputs, std::min<long>(MOST, rows - row), After{},
-                               held + (block - from) * MOST * PANEL);
-        }
-    }
-}
-
 // The columns of a panel of D rows to rows, added to those where it adds, less the same of each where there is that.
 void turned(const float *panel, const float *less, float *made, long D, long width, bool adds) {
     for (long o = 0; o < width; o += W)
@@ -130,20 +113,6 @@ extern "C" void multiply_bf16(const uint16_t *a, const uint16_t *b, const uint16
             const Panel panel{nullptr, bias ? biases : nullptr, inputs, inputs, outputs, first, width};
             const After after{rectifies ? RELU : NONE, false, scales, less};
             multiply(right, first, width, panel, a, made, rows, from, to, after, own);
-        });
-    }
-}
-
-// a^T b, of columns of a (inputs, rows) as linear.cpp lays them out.
-extern "C" void learn_columns_bf16(const uint32_t *columns, const uint16_t *b, uint16_t *made, uint32_t *room,
-                                   int64_t rows, int64_t inputs, int64_t outputs, int threads) {
-    const Right right{b, outputs, false};
-#pragma omp parallel num_threads(threads)
-    {
-        uint32_t *own = room + omp_get_thread_num() * product_room(rows, inputs);
-        each_panel(outputs, rows, [&](long first, long width, long from, long to) {
-            const Panel panel{nullptr, nullptr, inputs, inputs, outputs, first, width};
-            multiply(right, first, width, panel, columns, made, rows, from, to, own);
         });
     }
 }

@@ -17,8 +17,6 @@ constexpr int W = 16;
 constexpr int W = 8;
 #endif
 
-constexpr int TILE = W == 16 ? 12 : 6;  // columns whose numbers lie side by side, see linear.cpp
-
 typedef float vec __attribute__((vector_size(4 * W)));
 typedef int32_t ints __attribute__((vector_size(4 * W)));
 typedef uint32_t words __attribute__((vector_size(4 * W)));

@@ -10,7 +10,6 @@ extern "C" {
 int64_t norm_room(int64_t rows, int64_t width);
 int64_t linear_room(int64_t rows, int64_t width);
 int64_t product_room(int64_t rows, int64_t inputs);
-int64_t columns_room(int64_t rows, int64_t width);
 void norm_bf16(const bf16 *x, const bf16 *weight, const bf16 *bias, bf16 *output, float *moments, int64_t rows,
                int64_t width, float eps, int centred, int threads);
 void norm_back_bf16(const bf16 *x, const bf16 *weight, const float *moments, const bf16 *grad, const bf16 *beside,
@@ -21,10 +20,8 @@ void drop_bf16(const bf16 *x, const bf16 *residual, bf16 *output, int64_t n, uin
 void multiply_bf16(const bf16 *a, const bf16 *b, const bf16 *bias, const float *scales, const float *less, bf16 *made,
                    uint32_t *room, int64_t rows, int64_t inputs, int64_t outputs, int by_rows, int rectifies,
                    int threads);
-void linear_back_bf16(bf16 *grad, const bf16 *made, const bf16 *bias, bf16 *sums, float *room, uint32_t *columns,
+void linear_back_bf16(bf16 *grad, const bf16 *made, const bf16 *bias, bf16 *sums, float *room, bf16 *turned,
                       int64_t rows, int64_t width, int threads);
-void learn_columns_bf16(const uint32_t *columns, const bf16 *b, bf16 *made, uint32_t *room, int64_t rows,
-                        int64_t inputs, int64_t outputs, int threads);
 void forward_bf16(const void *shape, const bf16 *query, const bf16 *key, const bf16 *value, const bf16 *mask,
                   bf16 *output, float *weights);
 void backward_bf16(const void *shape, const bf16 *query, const bf16 *key, const bf16 *value, const bf16 *mask,
@@ -56,19 +53,13 @@ int64_t room_of_functions(const Sublayer &at) {
     return std::max({at.threads * product, norm_room(at.rows, at.width), linear_room(rows, widest(at))});
 }
 
-int64_t room_of_columns(const Sublayer &at) { return columns_room(std::max(at.rows, at.keys), widest(at)); }
-
 // What they work in, one after the other, and what lies behind that.
 struct Work {
     const Sublayer &at;
     float *room;
-    uint32_t *columns;  // of a gradient
     bf16 *rest;
 
-    Work(const Sublayer &at, float *room, bool back) : at(at), room(room) {
-        columns = (uint32_t *)(room + room_of_functions(at));
-        rest = (bf16 *)(columns + (back ? room_of_columns(at) : 0));
-    }
+    Work(const Sublayer &at, float *room) : at(at), room(room), rest((bf16 *)(room + room_of_functions(at))) {}
 
     bf16 *take(int64_t width) { return take(at.rows, width); }
 
@@ -112,11 +103,13 @@ struct Linear {
               bf16 *of_bias) const {
         const int64_t threads = work.at.threads;
         uint32_t *room = (uint32_t *)work.room;
-        linear_back_bf16(grad, made, bias, of_bias, work.room, of_weight ? work.columns : nullptr, rows, outputs,
-                         threads);
+        bf16 *turned = work.rest;  // (outputs, rows)
+        linear_back_bf16(grad, made, bias, of_bias, work.room, of_weight ? turned : nullptr, rows, outputs, threads);
         multiply_bf16(grad, weight, nullptr, nullptr, nullptr, of_x, room, rows, outputs, inputs, false, false,
                       threads);
-        if (of_weight) learn_columns_bf16(work.columns, x, of_weight, room, outputs, rows, inputs, threads);
+        if (of_weight)
+            multiply_bf16(turned, x, nullptr, nullptr, nullptr, of_weight, room, outputs, rows, inputs, false, false,
+                          threads);
     }
 };
 
@@ -173,9 +166,9 @@ extern "C" int64_t sublayer_kept(const Sublayer &at) {
 }
 
 extern "C" int64_t sublayer_room(const Sublayer &at, int back) {
-    const int64_t beside = back ? 2 * at.width + at.inner + at.context : at.width;
-    const int64_t of_memory = back ? at.keys * (at.shared + at.width) : 0;
-    return room_of_functions(at) + (back ? room_of_columns(at) : 0) + (at.rows * beside + of_memory + 1) / 2;
+    const int64_t beside = back ? 2 * at.width + at.inner + at.context + widest(at) : at.width;
+    const int64_t of_memory = back ? at.keys * (2 * at.shared + at.width) : 0;
+    return room_of_functions(at) + (at.rows * beside + of_memory + 1) / 2;
 }
 
 // A sublayer, or a norm alone, and its tensors. There is room for the gradient of each bias, also where that is none,
@@ -261,7 +254,7 @@ void attended_back(const Call &call, Work &work, const Kept &kept, const Layers 
 // One after the other. room: as much as the most of them needs.
 extern "C" void sublayers_bf16(const Call *calls, int64_t n, const bf16 *x, float *room) {
     for (const Call *call = calls; call < calls + n; x = call++->output) {
-        Work work(*call->at, room, false);
+        Work work(*call->at, room);
         const Kept kept(work.at, call->kept);
         const Layers by(*call, work.at);
         if (work.at.kind == NORMED)
@@ -277,7 +270,7 @@ extern "C" void sublayers_back_bf16(const Call *calls, int64_t n, const bf16 *gr
     bool adds = false;
     for (int64_t i = n - 1; i >= 0; i--) {
         const Call &call = calls[i];
-        Work work(*call.at, room, true);
+        Work work(*call.at, room);
         const Sublayer &at = work.at;
         const Kept kept(at, call.kept);
         const Layers by(call, at);
