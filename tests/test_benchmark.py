@@ -475,7 +475,7 @@ def test_sublayers_are_a_part_or_taken_apart(suite: Any, monkeypatch: pytest.Mon
     for module in (compiled_products, transformer):
         monkeypatch.setattr(module, "by_pairs", lambda dtype: dtype == torch.bfloat16)
     sets = ["model.d_model=16", "model.n_heads=1", "model.d_ff=16", "model.n_layers=1", "precision=bf16"]
-    config = load_config("tutorial.yaml", sets, to_train=True)
+    config = load_config("tutorial.yaml", [*sets, "model.norm_position=pre"], to_train=True)
     for apart in (False, True):
         found = {part for part, spent in suite.phases.measured(config, warm=1, updates=1, apart=apart).items() if spent}
         assert ("layers" in found) == (not apart)

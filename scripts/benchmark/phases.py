@@ -43,7 +43,7 @@ PARTS: list[tuple[Any, dict[str, str]]] = [
     (nn.Embedding, {"forward": "embeddings"}),
     (transformer, {"embedded": "embeddings"}),
     (compiled._Tied, {"apply": "embeddings"}),
-    (sublayers._Together, {"apply": "layers"}),
+    (sublayers._Sublayers, {"apply": "layers"}),
     (objective, {"cross_entropy": "loss, with its products"}),
 ]
 ENDLESS = ("training.max_steps=1000000", "training.validate_every=1000000")
@@ -139,7 +139,8 @@ def measured(config: Any, *, warm: int, updates: int, apart: bool = False) -> Co
         stack.enter_context(patch.dict(blocks.ACTIVATIONS, timed))
         stack.enter_context(patch.object(loop, "begin", begun))
         if apart:
-            stack.enter_context(patch.object(transformer, "at_once", lambda *given: None))
+            for name in ("at_once", "norm_at_once"):
+                stack.enter_context(patch.object(transformer, name, lambda *given: None))
         folder = stack.enter_context(tempfile.TemporaryDirectory())
         with suppress(Enough):
             run.train(config, Path(folder, "run"))

@@ -117,7 +117,7 @@ class SelfAttention(MultiHeadAttention):
         return self.query_norm(query), self.key_norm(key), value
 
 
-@dataclass(frozen=True)
+@dataclass
 class Unread:
     """The memory itself, of which each layer makes its keys and values when it comes to it."""
 

@@ -43,7 +43,7 @@ ARGUMENTS = {
     "adam": "i d n double double double double double double flag threads",
     "length": "i d n threads",
     "sublayers": "s n X f",
-    "sublayers_back": "s n X X X X f",
+    "sublayers_back": "s n flag X X X X f",
     "attend_past": "s s X f f X",
     "attend_source": "s s X f f X",
     "attend_within": "s s X X",
@@ -54,7 +54,7 @@ ARGUMENTS = {
     "likeliest": "X i f f f i d i n n n n n n threads",
 }
 """s is a struct, X a tensor in the precision of the function, x one with gaps, which the struct tells, h one in fp32 or
-bf16, f one in fp32, d one in fp64, i one of ids or places; a tensor may be None."""
+bf16, f one in fp32, d one in fp64, i one of ids or places; a tensor may be None. Some are called by others alone."""
 DTYPES = {"f": torch.float32, "d": torch.float64, "i": torch.int64}
 _KINDS = {name: kinds.split() for name, kinds in ARGUMENTS.items()}
 _OF_TENSORS = {"X", "x", "h", *DTYPES}

@@ -131,6 +131,7 @@ Hiding = Tensor | Spans | None
 
 
 STEPS = "query_step", "key_step", "value_step", "of_query_step", "of_key_step", "of_value_step"
+"""From token to token, and those of their gradients."""
 
 
 class Shape(ctypes.Structure):

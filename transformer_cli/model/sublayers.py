@@ -36,13 +36,13 @@ def passed(x: Tensor, steps: Iterable[Step]) -> Tensor:
     call, in the bits that they have one by one."""
     parts: list[Part] = []
     for step, *others in steps:
-        at_once = getattr(step, "at_once", None)
-        part = None if at_once is None else at_once.part(x, *others)
+        whole: AtOnce | None = getattr(step, "at_once", None)
+        part = None if whole is None else whole.part(x, *others)
         if part is None:
-            x, parts = step(_together(x, parts), *others), []
+            x, parts = step(_computed(x, parts), *others), []
         else:
             parts.append(part)
-    return _together(x, parts)
+    return _computed(x, parts)
 
 
 def at_once(residual: Residual, sublayer: nn.Module) -> AtOnce | None:
@@ -88,6 +88,7 @@ class Part(NamedTuple):
     """Numbers in fp32 that the way back needs of the way there."""
     tensors: Sequence[Tensor | None]
     """As `TENSORS` has them, in bf16; none where there is no such layer, memory or mask."""
+    read: Unread | None = None
     spans: Spans | None = None
     heads: tuple[int, int, int] = (0, 0, 0)
     """H, G, K."""
@@ -166,15 +167,16 @@ class Attended(AtOnce):
         assert mask is None or (mask.dtype == DTYPE and mask.is_contiguous())
         if memory is not None:
             sizes.keys = memory.size(0)
-            memory = memory.contiguous()
             assert memory.shape == (bias.keys.n_rows, sizes.width)
+            assert memory.is_contiguous()
         return self._part(x, sizes, memory, mask)._replace(spans=bias, heads=self.heads)
 
 
 class AttendedToMemory(Attended):
     def part(self, x: Tensor, *others: Any) -> Part | None:
         _, memory, bias, _ = others
-        return self._attended(x, memory.memory, bias) if isinstance(memory, Unread) else None
+        part = self._attended(x, memory.memory, bias) if isinstance(memory, Unread) else None
+        return None if part is None else part._replace(read=memory)
 
 
 def _is_first(residual: Residual) -> bool:
@@ -189,11 +191,15 @@ def _kept(sizes: Sizes) -> int:
     return int(loaded().sublayer_kept(ctypes.byref(sizes)))
 
 
-def _together(x: Tensor, parts: Sequence[Part]) -> Tensor:
+def _computed(x: Tensor, parts: Sequence[Part]) -> Tensor:
     """What they make of x. Where nothing is kept for the way back, one needs less memory than all."""
     for some in [parts] if torch.is_grad_enabled() else [[part] for part in parts]:
         if some:
-            x = _Together.apply(x.contiguous(), some, *(tensor for part in some for tensor in part.tensors))
+            reads = [part.read for part in some if part.read is not None]
+            tensors = (tensor for part in some for tensor in part.tensors)
+            x, *memory = _Sublayers.apply(x.contiguous(), some, *tensors)
+            for read, passed_on in zip(reads, memory * len(reads), strict=True):
+                read.memory = passed_on  # by what comes next, whose gradient of it comes here first
     return x
 
 
@@ -224,7 +230,8 @@ class _Calls:
             own, of_own = (x[n * size : (n + 1) * size] for x in (tensors, of_tensors))
             of_attention = 0
             if part.spans is not None:
-                shapes.append(shape_for(part.spans, *part.heads, *2 * _steps(part)))
+                steps = _steps(part)
+                shapes.append(shape_for(part.spans, *part.heads, *steps, *steps))
                 of_attention = ctypes.addressof(shapes[-1])
             output = where + 4 * part.kept
             places = [0 if x is None else x.data_ptr() for x in (*own, *of_own[:MASK])]
@@ -246,16 +253,20 @@ def _steps(part: Part) -> tuple[int, int, int]:
     return part.sizes.inner, of_keys, of_keys
 
 
-class _Together(torch.autograd.Function):
+class _Sublayers(torch.autograd.Function):
+    """What they make, and the memory, if they read one: its gradients are added up in the order of their layers."""
+
     @staticmethod
-    def forward(ctx: FunctionCtx, x_ND: Tensor, parts: Sequence[Part], *tensors: Tensor | None) -> Tensor:
+    def forward(ctx: FunctionCtx, x_ND: Tensor, parts: Sequence[Part], *tensors: Tensor | None) -> tuple[Tensor, ...]:
         output_ND, between = torch.empty_like(x_ND), (len(parts) - 1) * x_ND.numel() * x_ND.itemsize // 4
         kept = torch.empty(sum(part.kept for part in parts) + between)
         given = _Calls(parts, tensors, kept, output_ND)
         run("sublayers", x_ND.dtype, ctypes.addressof(given.calls), len(parts), x_ND, given.room)
         ctx.save_for_backward(x_ND, kept, *tensors)  # type: ignore[arg-type]
-        ctx.parts = parts  # type: ignore[attr-defined]
-        return output_ND
+        ctx.parts = [part._replace(tensors=(), read=None) for part in parts]  # type: ignore[attr-defined]
+        ctx.set_materialize_grads(False)
+        memories = [memory for memory in tensors[MEMORY :: len(TENSORS)] if memory is not None]
+        return output_ND, *(memory.view_as(memory) for memory in memories[:1])
 
     @staticmethod
     @once_differentiable
@@ -267,20 +278,25 @@ class _Together(torch.autograd.Function):
         for n in range(0, len(tensors), size):
             made += _learned(needed[n : n + size], tensors[n : n + size])
         found = [of if needs else None for of, needs in zip(made, needed, strict=True)]
-        memories = [n for n in range(MEMORY, len(tensors), size) if tensors[n] is not None]
-        for n in memories:  # a gradient that all add to
+        memories = [n for n in range(MEMORY, len(tensors), size) if needed[n]]
+        of_memory = torch.empty_like(tensors[memories[0]]) if memories else None
+        later = grads[1] if of_memory is not None and len(grads) > 1 else None
+        if of_memory is not None and later is not None:
+            of_memory.copy_(later)
+        for n in memories:
             assert tensors[n].data_ptr() == tensors[memories[0]].data_ptr()
-            made[n], found[n] = made[memories[0]], found[n] if n == memories[0] else None
+            made[n], found[n] = of_memory, of_memory if n == memories[0] else None
         of_x_ND, beside_2ND = torch.empty_like(x_ND), x_ND.new_empty(min(2, len(parts) - 1), *x_ND.shape)
         given = _Calls(parts, tensors, kept, None, made)
-        known = ctypes.addressof(given.calls), len(parts), grads[0].contiguous(), x_ND
+        grad_ND = torch.zeros_like(x_ND) if grads[0] is None else grads[0].contiguous()
+        known = ctypes.addressof(given.calls), len(parts), later is not None, grad_ND, x_ND
         run("sublayers_back", x_ND.dtype, *known, of_x_ND, beside_2ND, given.room)
         return of_x_ND, None, *found
 
 
 def _learned(needed: Sequence[bool], tensors: Sequence[Any]) -> list[Tensor | None]:
-    """Room for the gradients of a part's tensors: only that of a matrix is not made where nobody wants it; that of the
-    bias of a layer also where it has none."""
+    """Room for the gradients of a part's tensors but the memory: only that of a matrix is not made where nobody wants
+    it; that of the bias of a layer also where it has none."""
     made: list[Tensor | None] = []
     for n, x in enumerate(tensors[:MEMORY]):
         above = tensors[n - 1] if n % 2 else None
@@ -288,4 +304,4 @@ def _learned(needed: Sequence[bool], tensors: Sequence[Any]) -> list[Tensor | No
             made.append(None if above is None else above.new_empty(above.size(0)))
         else:
             made.append(torch.empty_like(x) if needed[n] or x.dim() == 1 else None)
-    return [*made, None if tensors[MEMORY] is None else torch.empty_like(tensors[MEMORY]), None]
+    return [*made, None, None]

@@ -28,7 +28,8 @@ from transformer_cli.model.spans import Dense, Hiding, InPlace, Spans, suits
 from transformer_cli.model.sublayers import Step, at_once, norm_at_once, passed
 
 TOGETHER = 3
-"""Layers of compiled code whose gradients are there at the same time, before their activations are gone."""
+"""Layers that compiled code computes by one call. On the way back the gradients of all are there before any activations
+of theirs are gone: of six layers of base that was 43 MiB more."""
 
 
 class Model(nn.Module):
@@ -258,6 +259,7 @@ class EncoderLayer(nn.Module):
         return passed(x, self.steps(bias, layout))
 
     def steps(self, bias: Hiding, layout: Layout) -> list[Step]:
+        """Its sublayers, each with its residual and what else it takes."""
         around_attention, around_feed_forward = self.residuals
         return [(around_attention, self.self_attention, bias, layout), (around_feed_forward, self.feed_forward)]
 
@@ -278,9 +280,9 @@ class Decoder(nn.Module):
         return _hides_future(self.layers)
 
     def remember(self, memory: Tensor, layout: Layout) -> Sequence[Memory]:
-        """Each layer's keys and values of the memory, each (B, G, S, K)."""
+        """Each layer's keys and values of the memory, each (B, G, S, K); or what compiled code makes them of later."""
         if self.together > 1:
-            return [Unread(memory, layout)] * len(self.layers)
+            return [Unread(memory.contiguous(), layout)] * len(self.layers)
         return [layer.cross_attention.remember(memory, layout) for layer in self.layers]  # type: ignore[union-attr, operator]
 
     def forward(
@@ -316,6 +318,7 @@ class DecoderLayer(nn.Module):
         return passed(x, self.steps(memory, bias, memory_bias, layout))
 
     def steps(self, memory: Memory, bias: Hiding, memory_bias: Hiding, layout: Layout) -> list[Step]:
+        """As an encoder layer's."""
         around_self, around_cross, around_feed_forward = self.residuals
         return [
             (around_self, self.self_attention, bias, layout),

@@ -141,7 +141,8 @@ class _LinearCrossEntropy(torch.autograd.Function):
         for start in range(0, hidden_ND.size(0), n_rows):
             piece = slice(start, start + n_rows)
             hidden_RD, targets_R1 = hidden_ND[piece], targets_N[piece, None]
-            even_R = even * (hidden_RD.to(wide) @ weight_sum_D) if even_N is None else even_N[piece]
+            hidden_wide_RD = hidden_RD.to(wide)
+            even_R = even * (hidden_wide_RD @ weight_sum_D) if even_N is None else even_N[piece]
             even_R1 = even_R[:, None]
             if bias_V is not None:
                 even_R1 += even * bias_V.sum().to(wide)
@@ -161,7 +162,7 @@ class _LinearCrossEntropy(torch.autograd.Function):
                 share_R1 = share_R1 / down
             if ctx.needs_input_grad[1]:  # type: ignore[attr-defined]
                 once_D, even_D = (even_D, None) if compiled else (None, even_D)
-                learned_VD = weight_gradient(e_RV, (hidden_RD.to(wide) * share_R1).to(e_RV.dtype))
+                learned_VD = weight_gradient(e_RV, (hidden_wide_RD * share_R1).to(e_RV.dtype))
                 if compiled:
                     grad_weight_VD = summed(grad_weight_VD, learned_VD, less=once_D)
                 elif grad_weight_VD is None:

@@ -32,13 +32,13 @@ namespace {
 struct Places {
     int64_t end = 0, logits, turned, rounded, even, shares, losses, real, less, found, work;
 
-    Places(int64_t rows, int64_t width, int64_t V, int64_t at_once, int64_t threads) {
-        logits = take((at_once * V + 1) / 2), turned = take((at_once * width + 1) / 2);
-        rounded = take((at_once + 1) / 2);
-        even = take(rows), shares = take(at_once), losses = take(at_once);
+    Places(int64_t rows, int64_t width, int64_t V, int64_t piece, int64_t threads) {
+        logits = take((piece * V + 1) / 2), turned = take((piece * width + 1) / 2);
+        rounded = take((piece + 1) / 2);
+        even = take(rows), shares = take(piece), losses = take(piece);
         real = take(width), less = take(width), found = take(V);
-        const int64_t forward = product_room(at_once, std::max(width, V));
-        const int64_t product = std::max(forward, product_room(width, at_once) + width * panel_width());
+        const int64_t forward = product_room(piece, std::max(width, V));
+        const int64_t product = std::max(forward, product_room(width, piece) + width * panel_width());
         work = take(std::max(threads * product, narrow_room(std::max(rows, V), width)));
     }
 
@@ -51,18 +51,18 @@ struct Places {
 
 }  // namespace
 
-extern "C" int64_t cross_entropy_room(int64_t rows, int64_t width, int64_t V, int64_t at_once, int64_t threads) {
-    return Places(rows, width, V, at_once, threads).end;
+extern "C" int64_t cross_entropy_room(int64_t rows, int64_t width, int64_t V, int64_t piece, int64_t threads) {
+    return Places(rows, width, V, piece, threads).end;
 }
 
 // table: what weight and sums, of its columns, are made of here, if there is one. of_bias: an even share of the sum of
-// the bias, if there is one. A gradient that is none is not made, and without that of x no other. at_once: rows of
+// the bias, if there is one. A gradient that is none is not made, and without that of x no other. piece: rows of
 // logits at a time. The losses are summed row by row, in fp64.
 extern "C" void cross_entropy_bf16(const bf16 *x, const float *table, bf16 *weight, float *sums, const bf16 *bias,
                                    const float *of_bias, const int64_t *targets, bf16 *of_x, float *of_weight,
                                    float *of_biases, float *loss, float *room, double smoothing, int64_t rows,
-                                   int64_t width, int64_t V, int64_t at_once, int is_table, int threads) {
-    const Places at(rows, width, V, at_once, threads);
+                                   int64_t width, int64_t V, int64_t piece, int is_table, int threads) {
+    const Places at(rows, width, V, piece, threads);
     bf16 *logits = (bf16 *)(room + at.logits), *turned = (bf16 *)(room + at.turned);
     bf16 *rounded = (bf16 *)(room + at.rounded);
     float *even = room + at.even, *shares = room + at.shares, *losses = room + at.losses;
@@ -74,8 +74,8 @@ extern "C" void cross_entropy_bf16(const bf16 *x, const float *table, bf16 *weig
     even_bf16(x, sums, targets, share, even, real, (float *)work, rows, width, threads);
     for (int64_t i = 0; of_bias && i < rows; i++) even[i] += *of_bias;
     for (int64_t d = 0; d < width; d++) less[d] = share * sums[d];
-    for (int64_t start = 0; start < rows; start += at_once) {
-        const int64_t n = std::min(at_once, rows - start), *own = targets + start;
+    for (int64_t start = 0; start < rows; start += piece) {
+        const int64_t n = std::min(piece, rows - start), *own = targets + start;
         const bf16 *from = x + start * width;
         multiply_bf16(from, weight, bias, nullptr, nullptr, logits, work, n, width, V, true, false, threads);
         smoothed_bf16(logits, own, even + start, losses, shares, smoothing, n, V, threads);

@@ -1,4 +1,5 @@
-// Label-smoothed cross-entropy of rows of logits, which become its gradients; what else it needs. compiled.py calls it.
+// Label-smoothed cross-entropy of rows of logits, which become its gradients; what else it needs. compiled.py and
+// cross_entropy.cpp call it.
 
 #include <algorithm>
 #include <cmath>

@@ -1,4 +1,5 @@
-// Products in bf16 of matrices that are others at each call, as training has them. compiled_products.py calls it.
+// Products in bf16 of matrices that are others at each call, as training has them. compiled_products.py,
+// sublayers.cpp and cross_entropy.cpp call it.
 //
 // Each thread lays out the columns that it multiplies by as panels (panels.h) of its own, of so many inputs at a time
 // that they stay in its cache.

@@ -98,15 +98,16 @@ struct Linear {
                       rectifies, work.at.threads);
     }
 
-    // made: what it made by max(0, x), if it did. of_weight: none where that does not learn.
+    // made: what it made by max(0, x), if it did. of_x, of_weight: none where nobody wants them.
     void back(const Work &work, const bf16 *x, bf16 *grad, const bf16 *made, bf16 *of_x, bf16 *of_weight,
               bf16 *of_bias) const {
         const int64_t threads = work.at.threads;
         uint32_t *room = (uint32_t *)work.room;
         bf16 *turned = work.rest;  // (outputs, rows)
         linear_back_bf16(grad, made, bias, of_bias, work.room, of_weight ? turned : nullptr, rows, outputs, threads);
-        multiply_bf16(grad, weight, nullptr, nullptr, nullptr, of_x, room, rows, outputs, inputs, false, false,
-                      threads);
+        if (of_x)
+            multiply_bf16(grad, weight, nullptr, nullptr, nullptr, of_x, room, rows, outputs, inputs, false, false,
+                          threads);
         if (of_weight)
             multiply_bf16(turned, x, nullptr, nullptr, nullptr, of_weight, room, outputs, rows, inputs, false, false,
                           threads);
@@ -229,7 +230,7 @@ void attended(const Call &call, Work &work, const Kept &kept, const Layers &by, 
 
 // adds: whether there is already a gradient of the memory, of other sublayers.
 void attended_back(const Call &call, Work &work, const Kept &kept, const Layers &by, const bf16 *grad, const bf16 *x,
-                   bf16 *of_x, bool adds) {
+                   bf16 *of_x, int adds) {
     const Sublayer &at = work.at;
     bf16 *of_inner = work.take(at.inner), *of_context = work.take(at.context);
     bf16 *of_shared = work.take(at.keys, at.shared), *of_memory = work.take(at.keys, at.width);
@@ -242,9 +243,10 @@ void attended_back(const Call &call, Work &work, const Kept &kept, const Layers 
                       of_key + width);
         by.first.back(work, x, of_inner, nullptr, of_x, call.of_first, call.of_first_bias);
         if (!call.memory) return;
-        bf16 *made = adds ? of_memory : call.of_memory;
+        const bool adds_up = adds && call.of_memory;
+        bf16 *made = adds_up ? of_memory : call.of_memory;
         by.shared.back(work, call.memory, of_shared, nullptr, made, call.of_shared, call.of_shared_bias);
-        if (adds) drop_bf16(made, call.of_memory, call.of_memory, at.keys * at.width, 0, 0, 1, at.threads);
+        if (adds_up) drop_bf16(made, call.of_memory, call.of_memory, at.keys * at.width, 0, 0, 1, at.threads);
     };
     Around{call.norm}.back(work, kept, grad, x, of_x, call.of_norm, call.of_norm_bias, inside);
 }
@@ -264,10 +266,10 @@ extern "C" void sublayers_bf16(const Call *calls, int64_t n, const bf16 *x, floa
     }
 }
 
-// beside: room for the gradients of what goes from one to the next, of two at a time.
-extern "C" void sublayers_back_bf16(const Call *calls, int64_t n, const bf16 *grad, const bf16 *x, bf16 *of_x,
+// adds: whether there is a gradient of the memory already. beside: room for the gradients of what goes from one to the
+// next, of two at a time.
+extern "C" void sublayers_back_bf16(const Call *calls, int64_t n, int adds, const bf16 *grad, const bf16 *x, bf16 *of_x,
                                     bf16 *beside, float *room) {
-    bool adds = false;
     for (int64_t i = n - 1; i >= 0; i--) {
         const Call &call = calls[i];
         Work work(*call.at, room);
@@ -283,7 +285,7 @@ extern "C" void sublayers_back_bf16(const Call *calls, int64_t n, const bf16 *gr
             fed_back(call, work, kept, by, grad, given, made);
         } else {
             attended_back(call, work, kept, by, grad, given, made, adds);
-            adds = adds || call.memory;
+            adds |= call.memory != nullptr;
         }
         grad = made;
     }
