@@ -74,6 +74,14 @@ void add(float *total, const T *x, const float *less, long rows, long D, int add
 
 constexpr long TOGETHER = 256;  // rows
 
+// share times the sum of what all blocks have of each column.
+void sum_blocks(const float *room, long blocks, long D, float share, float *sums) {
+    std::fill_n(sums, D, 0.0f);
+    for (long block = 0; block < blocks; block++)
+        for (long d = 0; d < D; d++) sums[d] += room[block * D + d];
+    for (long d = 0; d < D; d++) sums[d] *= share;
+}
+
 // x in bf16, and the sum of each of its columns.
 void narrow(const float *x, uint16_t *made, float *sums, float *room, long rows, long D, int threads) {
     const long blocks = (rows + TOGETHER - 1) / TOGETHER;
@@ -91,9 +99,7 @@ void narrow(const float *x, uint16_t *made, float *sums, float *room, long rows,
             for (; d < D; d++) put(made + i * D + d, row[d]), total[d] += row[d];
         }
     }
-    std::fill_n(sums, D, 0.0f);
-    for (long block = 0; block < blocks; block++)
-        for (long d = 0; d < D; d++) sums[d] += room[block * D + d];
+    sum_blocks(room, blocks, D, 1, sums);
 }
 
 // share times x by, of each row of x; and share times the sum of the rows that have a target.
@@ -123,10 +129,7 @@ void even(const T *x, const float *by, const int64_t *targets, float share, floa
             made[i] = share * (sum(product) + rest);
         }
     }
-    std::fill_n(sums, D, 0.0f);
-    for (long block = 0; block < blocks; block++)
-        for (long d = 0; d < D; d++) sums[d] += room[block * D + d];
-    for (long d = 0; d < D; d++) sums[d] *= share;
+    sum_blocks(room, blocks, D, share, sums);
 }
 
 }  // namespace
