@@ -31,13 +31,11 @@ inline vec silu(vec x) {  // x / (1 + e^-x)
     return x * (x < 0 ? e : vec{} + 1) / (1 + e);
 }
 
-// Of a panel. Apart from what it is called by, which is then as fast as without.
-[[gnu::noinline]] void activate(Activation by, float *x) {
-    for (int k = 0; k < PANEL && (by == RELU || by == SILU); k += W) {
-        const vec own = load(x + k);
-        store(x + k, by == SILU ? silu(own) : own < 0 ? vec{} : own);
-    }
-    for (int k = 0; k < PANEL && by == GELU; k++) x[k] = x[k] * 0.5f * (1 + std::erf(x[k] * 0.70710678f));
+inline vec activated(Activation by, vec x) {
+    if (by == RELU) return x < 0 ? vec{} : x;
+    if (by == SILU) return silu(x);
+    for (int i = 0; by == GELU && i < W; i++) x[i] = x[i] * 0.5f * (1 + std::erf(x[i] * 0.70710678f));
+    return x;
 }
 
 // W^T in panels of so many columns, filled up with zeros: (panels, inputs, PANEL), in bf16 (panels, inputs / 2, PANEL, 2).
@@ -54,6 +52,33 @@ struct Panel {
     long inputs, step, outputs, first, width;
     bool begins = true, ends = true;  // whether these are the first of the inputs, or the last
 };
+
+// Of the sums of a row as many as a register holds, to where they go.
+template <typename U>
+inline void finish(vec made, const float *bias, Activation by, bool gates, const float *scale, const float *less,
+                   U *to) {
+    if (bias) made += load(bias);
+    made = activated(by, made);
+    if (gates) made *= load(to);
+    if (scale) made = *scale ? *scale * made - load(less) : vec{};
+    store(to, made);
+}
+
+// All of a row's: of any activation, of panels that may be narrower. Apart from what it is called by, which is then as
+// fast as without.
+template <typename U>
+[[gnu::noinline]] void finish(const Panel &by, const vec *sums, const After &after, const float *scale, U *to) {
+    for (int k = 0; k < by.width; k += W, to += W) {
+        const int n = std::min<long>(W, by.width - k);
+        float bias[W] = {}, less[W] = {};
+        U made[W] = {};
+        if (by.bias) std::copy_n(by.bias + k, n, bias);
+        if (scale) std::copy_n(after.less + by.first + k, n, less);
+        if (after.gates) std::copy_n(to, n, made);
+        finish(sums[k / W], by.bias ? bias : nullptr, after.activation, after.gates, scale, less, made);
+        std::copy_n(made, n, to);
+    }
+}
 
 // R rows. Whatever R is, sums are in the same order. held: sums of some inputs, where these are not all.
 template <int R, typename T, typename U>
@@ -73,23 +98,18 @@ inline void multiply(const Panel &by, const T *x, U *y, After after, float *held
     long i = 0;
     for (; i + AT_ONCE<T> <= by.inputs; i += AT_ONCE<T>) add(i, AT_ONCE<T>);
     if (i < by.inputs) add(i, by.inputs - i);
+    const bool rectifies = after.activation == RELU, is_simple = rectifies || after.activation == NONE;
     for (int r = 0; r < R; r++) {
-        float mine[PANEL], *made = by.ends ? mine : held + r * PANEL;
         U *to = y + r * by.outputs + by.first;
-        for (int k = 0; k < REGISTERS; k++) store(made + k * W, sums[r][k]);
-        if (!by.ends) continue;
-        if (by.bias)
-            for (long o = 0; o < by.width; o++) made[o] += by.bias[o];
-        if (after.activation != NONE) activate(after.activation, made);
-        if (after.gates)
-            for (long o = 0; o < by.width; o++) made[o] *= one(to + o);
-        if (after.scales)
-            for (long o = 0; o < by.width; o++)
-                made[o] = after.scales[r] ? after.scales[r] * made[o] - after.less[by.first + o] : 0;
-        if (by.width == PANEL)
-            for (int k = 0; k < PANEL; k += W) store(to + k, load(made + k));
+        const float *scale = after.scales ? after.scales + r : nullptr;
+        if (!by.ends)
+            for (int k = 0; k < PANEL; k += W) store(held + r * PANEL + k, sums[r][k / W]);
+        else if (is_simple && by.width == PANEL)
+            for (int k = 0; k < PANEL; k += W)
+                finish(sums[r][k / W], by.bias ? by.bias + k : nullptr, rectifies ? RELU : NONE, after.gates, scale,
+                       scale ? after.less + by.first + k : nullptr, to + k);
         else
-            for (long o = 0; o < by.width; o++) put(to + o, made[o]);
+            finish(by, sums[r], after, scale, to);
     }
 }
 
