@@ -22,6 +22,9 @@ def main() -> None:
     prepare()
 
     from transformer_cli.cli.app import run
+    from transformer_cli.cli.garbage import spare_libraries
+
+    spare_libraries()
 
     run()
 
