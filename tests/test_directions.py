@@ -150,6 +150,15 @@ def test_each_test_set_has_each_direction_and_its_name() -> None:
     assert found["test/de-en"].source[7].lower().split()[0] in found["test/en-de"].target[7]
 
 
+def test_no_text_to_test_with_is_lost_behind_another_of_its_name() -> None:
+    """In directions beyond the one that is learned, of which every text but the last was gone."""
+    texts = [{"text": {"pairs": PAIRS[:3]}}, {"text": {"pairs": PAIRS[:2]}, "source": "fr"}]
+    for said, name in ((texts, "test"), ({"news": texts}, "news")):
+        found = load_tests(data(train={"pairs": PAIRS}, test=said))
+        assert {name: len(text) for name, text in found.items()} == {f"{name}/de-en": 3, f"{name}/fr-en": 2}
+    assert [*load_tests(data(train={"pairs": PAIRS}, test=texts[1:]))] == ["test"]
+
+
 def test_one_direction_says_none(tmp_path: Path) -> None:
     """What was prepared before there were directions is still found."""
     plain = data(train=[{"text": {"pairs": PAIRS}}])

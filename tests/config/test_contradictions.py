@@ -205,6 +205,21 @@ UNTAUGHT = "new pieces (tokenizer.extend) could not learn: training.freeze keeps
             "data: {train: [{text: t, both: true}], valid: v, test: {a: [{text: t, both: true}]}}",
         ),
         (
+            "data: {tags: true, train: [{text: t, source: fr}], valid: v, «test»: {source: a, target: b}}",
+            "these are taken to be de-en (data.source, data.target), but what is learned is fr-en: say",
+            "data: {tags: true, source: fr, train: [{text: t}], valid: v, test: {source: a, target: b}}",
+        ),
+        (
+            "data: {train: [{text: t, source: fr}, {text: t, target: fr}], valid: v, test: {«few»: {pairs: [[a, b]]}}}",
+            "these are taken to be de-en",
+            "data: {train: [{text: t, source: fr}, {text: t, target: fr}], valid: v, test: {few: t}}",
+        ),
+        (
+            "data: {source: es, tags: true, train: [{text: t, source: fr}], «valid»: {pairs: [[a, b]]}}",
+            "these are taken to be es-en",
+            "data: {source: es, tags: true, train: [{text: t, source: fr}], valid: [{text: v, source: fr}]}",
+        ),
+        (
             "data: {train: [{text: phrasebook, both: true}], valid: «1%»}",
             "the phrasebook writes each source as people type it",
             "data: {train: [{text: phrasebook}], valid: 1%}",

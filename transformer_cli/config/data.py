@@ -191,7 +191,7 @@ class DataConfig(Section):
         """The texts to validate with; none where they are held out of those to learn from, or nobody named any."""
         if self.held_out is not None:
             return []
-        return self._in_directions(PHRASEBOOK if self.valid is None and self.is_phrasebook else self.valid)
+        return self.in_directions(PHRASEBOOK if self.valid is None and self.is_phrasebook else self.valid)
 
     @property
     def is_phrasebook(self) -> bool:
@@ -203,8 +203,9 @@ class DataConfig(Section):
         """The texts to test with by name, in each direction; COMBINATIONS beside each PHRASEBOOK."""
         found: dict[str, Directed] = {}
         for name, text in self._tests().items():
-            for one in self._in_directions(text):
-                found[f"{name}/{one.direction}" if len(self.directions) > 1 else name] = one
+            ones = self.in_directions(text)
+            is_told = len(self.directions) > 1 or len(ones) > 1
+            found |= {f"{name}/{one.direction}" if is_told else name: one for one in ones}
         return found
 
     def _tests(self) -> dict[str, Texts]:
@@ -225,7 +226,7 @@ class DataConfig(Section):
         one = Direction(*self.languages_of(text))
         return [Directed(text.text, one), *([Directed(text.text, one.reversed, swapped=True)] if text.both else [])]
 
-    def _in_directions(self, text: Texts | None) -> list[Directed]:
+    def in_directions(self, text: Texts | None) -> list[Directed]:
         """As a list says; else in each direction that is learned, if the text has its languages."""
         if text is None or isinstance(text, list):
             return [one for entry in text or () for one in self.read(entry)]
@@ -314,8 +315,14 @@ def _directions_that_clash(data: DataConfig) -> Iterator[Contradiction]:
     targets = {one.target for one in data.directions}
     for path, entry in data.texts():
         beyond = {one.direction.target for one in data.read(entry)} - targets
-        if path[1] != "train" and path[-1] == "text" and beyond:
+        is_told = path[-1] == "text"  # by a list
+        if path[1] != "train" and is_told and beyond:
             words = f"nothing that is learned from is translated into {' and '.join(sorted(beyond))}"
+            yield Contradiction(words, (path, ("data", "train")))
+        if path[1] != "train" and not is_told and not data.in_directions(entry.text):
+            own, learned = Direction(*data.languages_of(entry)), ", ".join(map(str, data.directions))
+            words = f"these are taken to be {own} (data.source, data.target), but what is learned is {learned}: say "
+            words += "what they are, as [{text: ..., source: ..., target: ...}]"
             yield Contradiction(words, (path, ("data", "train")))
     for name, text in data.test.items() if isinstance(data.test, dict) else [("", data.test)]:
         if isinstance(text, list):
