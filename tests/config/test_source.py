@@ -167,6 +167,20 @@ def test_an_empty_section_says_nothing(folder):
     assert load_config("b.yaml").model.d_ff == 7
 
 
+def test_of_what_there_may_be_none_an_empty_section_says_that_there_is(folder):
+    """By a file as by --set: there it said nothing, and translations were no minimum Bayes risk."""
+    write("a.yaml", "decoding: {mbr: {}}")
+    write("b.yaml", "extends: a.yaml\ndecoding: {mbr: {samples: 7}}")
+    write("c.yaml", "extends: b.yaml\ndecoding: {mbr: {}}")
+    write("d.yaml", "extends: c.yaml\ndecoding:\n  mbr:\n")
+    found = [load_config(name).decoding.mbr for name in ("a.yaml", "b.yaml", "c.yaml", "d.yaml")]
+    assert [one and one.samples for one in found] == [50, 7, 7, None]
+    assert load_config("a.yaml") == load_config("d.yaml", ["decoding.mbr={}"]).model_copy(update={"name": "a"})
+    write("e.yaml", "decoding: {rerank: {}}")
+    with pytest.raises(ConfigError, match="run"):
+        load_config("e.yaml")
+
+
 def test_null_replaces_where_null_is_a_value(folder):
     write("a.yaml", "training: {clip_norm: 2.0, patience: 3}")
     write("b.yaml", "extends: a.yaml\ntraining: {clip_norm: null, patience: }")

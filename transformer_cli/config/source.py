@@ -279,14 +279,14 @@ def _section(schema: type[Section] | None, key: str) -> type[Section] | None:
 
 
 def _without_empty_sections(node: Node, schema: type[Section]) -> Node:
-    """A section with nothing under it says nothing; but null, where there may be none, says that there is none."""
+    """A section with nothing under it says nothing; but where there may be none, null says so, and {} that there is."""
     assert isinstance(node.value, dict)
     entries = {}
     for key, child in node.value.items():
         inner = _section(schema, key)
         if inner and isinstance(child.value, dict):
             child = _without_empty_sections(child, inner)
-        if not inner or (child.value != {} and (child.value is not None or schema.model_fields[key].default is None)):
+        if not inner or schema.model_fields[key].default is None or child.value not in ({}, None):
             entries[key] = child
     return replace(node, value=entries)
 
