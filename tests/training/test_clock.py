@@ -252,6 +252,44 @@ def test_what_ends_a_run_is_said(training: dict[str, Any], sentence: str) -> Non
     assert Horizon(TrainingConfig.model_validate(training), 10, 1000, 100).ends() == sentence
 
 
+@pytest.mark.parametrize(
+    ("updates_per_epoch", "progress", "last"),
+    [
+        (100, {"step": 900, "epoch": 9, "processes": 1}, 1000),
+        (100, {"step": 940, "epoch": 9, "batch": 40, "processes": 1}, 1000),
+        (50, {"step": 900, "epoch": 9, "processes": 2}, 950),
+        (50, {"step": 940, "epoch": 9, "shares": [(1, 40)], "processes": 2}, 970),
+        (50, {"step": 945, "epoch": 9, "shares": [(1, 40)], "batch": 5, "processes": 2}, 970),
+        (100, {"step": 225, "epoch": 9, "processes": 1}, 325),
+    ],
+    ids=str,
+)
+def test_epochs_that_others_made_had_other_updates(updates_per_epoch: int, progress: dict[str, Any], last: int) -> None:
+    """A run that went on with two processes in place of one was at step 900 of 500, with less than nothing left."""
+    options, at = TrainingConfig(max_epochs=10, validate_every=10**6), Progress(**progress)
+    at.epoch_tokens = 100_000 - (last - at.step) * 100_000 // updates_per_epoch
+    horizon = Horizon(options, updates_per_epoch, 100_000, 100).since(at)
+    assert horizon.of_all == f" of {last:,}"
+    (clock := Clock(lambda: 0.0)).expected = 0.001
+    left = horizon.left(at, clock)
+    assert left is not None
+    assert left.seconds == pytest.approx((last - at.step) / updates_per_epoch * 100, abs=1)
+
+
+def test_a_checkpoint_that_is_due_twice_is_written_once() -> None:
+    chance = random.Random(1)
+    for _ in range(300):
+        first, n, validate, checkpoint = (chance.randint(1, most) for most in (60, 60, 20, 20))
+        last = first + n
+        options = TrainingConfig(max_steps=last, validate_every=validate, checkpoint_every=checkpoint)
+        clock = Clock(lambda: 0.0)
+        clock.expected, clock.latest = 1e-9, {"validation": 0.0, "checkpoint": 1.0}
+        left = Horizon(options, 1000, 1000, 100).left(Progress(step=first, batch=first), clock)
+        due = {*range(first, last + 1)} & {*range(0, 200, validate), *range(0, 200, checkpoint), last}
+        assert left is not None
+        assert left.seconds == pytest.approx(len(due), abs=0.01)
+
+
 def test_a_part_of_an_epoch_is_as_many_updates_as_it_says() -> None:
     """1.11 * 100 is above 111 in a computer's numbers, so that one more was expected."""
     for updates in range(1, 800):

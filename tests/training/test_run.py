@@ -517,6 +517,32 @@ def test_another_configuration_is_refused_by_the_names_of_its_differences() -> N
     assert not outcome.was_finished
 
 
+def test_a_ban_that_nothing_can_be_meant_by_is_refused_before_the_first_update() -> None:
+    """The first validation refused it, with all updates before it lost, and a run that could not go on."""
+    config = settings()
+    wrong, right = (
+        config.model_copy(update={"decoding": config.decoding.model_copy(update={"banned": [piece]})})
+        for piece in ("nosuchpiece", "e")
+    )
+    forecast(wrong, Path("x"))  # no tokenizer yet
+    for _ in range(2):
+        with pytest.raises(UsageError, match="no piece 'nosuchpiece'"):
+            train(wrong, Path("x"))
+        assert not Path("x/metrics.jsonl").exists()
+        with pytest.raises(UsageError, match="no piece 'nosuchpiece'"):
+            forecast(wrong, Path("x"))
+    assert not train(right, Path("x")).was_finished
+
+
+def test_what_is_frozen_has_no_utilisation(monkeypatch: pytest.MonkeyPatch) -> None:
+    """What is then left out of the products was counted, too."""
+    monkeypatch.setattr("transformer_cli.training.utilisation.product_rate", lambda dtype: 1e9)
+    for name, freeze in (("x", []), ("y", ["encoder"])):
+        train(settings(log_every=1, freeze=freeze), Path(name))
+        told = map(json.loads, Path(name, "metrics.jsonl").read_text(encoding="utf-8").splitlines())
+        assert all((one["mfu"] is None) is bool(freeze) for one in told if one["event"] == "update")
+
+
 def test_changed_training_text_is_refused() -> None:
     train(settings(), Path("x"))
     changed = settings().model_dump()
@@ -760,6 +786,7 @@ def test_of_a_few_long_sentences_attention_may_take_more_than_of_many_pieces() -
     many, few = np.full((300, 2), 10), np.full((2, 2), 1000)
     assert material._bytes(few, machine) > material._bytes(many, machine)
     assert material._bytes(few[:1] // 10, machine) < material._bytes(many, machine)
+    assert material._bytes(few[:0], machine) == 0  # what a process has of an epoch that is too small for all
 
 
 def test_to_try_them_moves_no_bit_and_parts_do_not_end_a_run(

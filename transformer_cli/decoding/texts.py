@@ -68,7 +68,7 @@ class TextTranslator(ABC):
         self.seed = learned.get("seed", 1)
         self.targets: tuple[str, ...] = tuple(learned.get("targets", ()))
         self.usual_target = learned.get("usual_target")
-        banned = (*tokenizer.banned_target_ids, *self._banned())
+        banned = (*tokenizer.banned_target_ids, *banned_ids(config, tokenizer))
         self.symbols = Symbols(bos=BOS, eos=EOS, banned=banned, first=tokenizer.target.mark_id)
 
     def towards(self, language: str | None) -> Self:
@@ -326,25 +326,26 @@ class TextTranslator(ABC):
         )
         return candidate, parts, texts
 
-    def _banned(self) -> list[int]:
-        """Ids of the pieces that the configuration bans."""
-        if not self.config.banned:
-            return []
-        target = self.tokenizer.target
-        known = {piece: id for id, piece in enumerate(target.names)}
-        for piece in self.config.banned:
-            if piece not in known:
-                close = difflib.get_close_matches(piece, [f"▁{piece}", *known], n=1)
-                raise UsageError(
-                    f"decoding.banned: the target vocabulary has no piece {piece!r}",
-                    hint=f"did you mean {close[0]!r}?" if close and close[0] in known else "`tx tokenize` shows pieces",
-                )
-            if known[piece] in (PAD, UNK, BOS, EOS):
-                raise UsageError(
-                    f"decoding.banned: {piece!r} is a mark, not a piece of text",
-                    hint=f"a translation ends with {target.piece(EOS)}; the other marks are never written anyway",
-                )
-        return [known[piece] for piece in self.config.banned]
+
+def banned_ids(config: DecodingConfig, tokenizer: Tokenizer) -> list[int]:
+    """Of the pieces that the configuration bans. Raises UsageError for one that does not exist, or is a mark."""
+    if not config.banned:
+        return []
+    target = tokenizer.target
+    known = {piece: id for id, piece in enumerate(target.names)}
+    for piece in config.banned:
+        if piece not in known:
+            close = difflib.get_close_matches(piece, [f"▁{piece}", *known], n=1)
+            raise UsageError(
+                f"decoding.banned: the target vocabulary has no piece {piece!r}",
+                hint=f"did you mean {close[0]!r}?" if close and close[0] in known else "`tx tokenize` shows pieces",
+            )
+        if known[piece] in (PAD, UNK, BOS, EOS):
+            raise UsageError(
+                f"decoding.banned: {piece!r} is a mark, not a piece of text",
+                hint=f"a translation ends with {target.piece(EOS)}; the other marks are never written anyway",
+            )
+    return [known[piece] for piece in config.banned]
 
 
 def _check(lines: Sequence[str], prefixes: Sequence[str] | None, lines_before: int) -> None:

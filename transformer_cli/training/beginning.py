@@ -21,6 +21,7 @@ from transformer_cli.checkpoints.tensors import load_weights, weights
 from transformer_cli.config.run import RunConfig
 from transformer_cli.config.source import preset_names
 from transformer_cli.data.corpus import Corpus
+from transformer_cli.decoding.texts import banned_ids
 from transformer_cli.errors import ModelError, UsageError
 from transformer_cli.files import json_line, shown
 from transformer_cli.machine import Machine, begin_or_resume, compiler_trouble
@@ -100,13 +101,15 @@ def machine_of(config: RunConfig, record: Mapping[str, Any], world: World, liste
 def tokenizer_of(
     place: Path, config: RunConfig, parent: OpenedRun | None, text: Corpus, world: World, listener: Listener
 ) -> Tokenizer:
-    """The one that a run has there; made now if there is none."""
+    """The one that a run has there; made now if there is none. UsageError where it lacks a piece that is banned."""
     if world.is_main and parent is not None:
         begin_tokenizer(parent, config, text, place, listener)
     elif world.is_main and not (place / "tokenizer.json").exists():
         learn_tokenizer(config, text, place, listener)
     world.wait()
-    return Tokenizer.load(place)
+    tokenizer = Tokenizer.load(place)
+    banned_ids(config.decoding, tokenizer)  # a validation would be late for it
+    return tokenizer
 
 
 def learn_tokenizer(config: RunConfig, text: Corpus, place: Path, listener: Listener) -> None:

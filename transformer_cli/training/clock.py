@@ -128,12 +128,19 @@ class Horizon:
     tokens_per_epoch: int
     validation_tokens: int
     least_loss: float = 0.0
+    ahead: int = 0
+    """Updates that were made on top of those that as many processes as now would have made."""
+
+    def since(self, progress: Progress) -> Horizon:
+        """From there on: what other numbers of processes made before is what it is."""
+        made = self.updates_per_epoch * (progress.epoch + 1) - self._updates_of_epoch(progress)
+        return replace(self, ahead=progress.step - made)
 
     @property
     def last_step(self) -> int | None:
         """The last update that may be made; None where a budget ends the run."""
         last, epochs = self.options.last_step, self.options.max_epochs
-        return last and min(last, self.updates_per_epoch * (epochs or last))
+        return last and (last if epochs is None else min(last, self.updates_per_epoch * epochs + self.ahead))
 
     @property
     def expected_steps(self) -> int | None:
@@ -214,7 +221,7 @@ class Horizon:
             left = (budget.tokens - progress.target_tokens) * self.updates_per_epoch / self.tokens_per_epoch
         else:
             assert budget.epochs is not None
-            used = self.updates_per_epoch - self._updates_of_epoch(progress) if progress.batch else 0
+            used = self.updates_per_epoch - self._updates_of_epoch(progress)
             left = (budget.epochs - progress.epoch) * self.updates_per_epoch - used
         return max(0, math.ceil(round(left, 6)))  # 1.11 * 100 is above 111
 
@@ -226,7 +233,8 @@ class Horizon:
 
     def _updates_of_epoch(self, progress: Progress) -> int:
         """Those that are left of the present one."""
-        return max(1, self.updates_per_epoch - -(-progress.batch // self.options.accumulation))
+        used = math.ceil((progress.used_before + progress.batch) / self.options.accumulation)
+        return max(1, self.updates_per_epoch - used)
 
     def _validation_s(self, clock: Clock, all_s: float) -> float:
         """Seconds that one takes: as the last one did, or a guess. all_s: the time that there is."""
@@ -248,8 +256,10 @@ class Horizon:
         def moments(every: int) -> int:
             return last // every - max(first - 1, 0) // every
 
-        n_validations = moments(options.validate_every) + (last % options.validate_every > 0)
-        n_checkpoints = n_validations + (moments(options.checkpoint_every) if options.checkpoint_every else 0)
+        every, others = options.validate_every, options.checkpoint_every or options.validate_every
+        n_validations = moments(every) + (last % every > 0)
+        n_checkpoints = n_validations + moments(others) - moments(math.lcm(every, others))
+        n_checkpoints -= last % every > 0 and last % others == 0  # the last one of both
         n_epochs = max(0, -(-(n_updates - here) // self.updates_per_epoch))
         budget = options.budget
         all_s = math.inf if budget is None or budget.minutes is None else 60 * budget.minutes

@@ -17,6 +17,7 @@ from transformer_cli.config.run import RunConfig
 from transformer_cli.data import corpus
 from transformer_cli.data.checks import Finding, Looked, findings
 from transformer_cli.data.used import as_used
+from transformer_cli.decoding.texts import banned_ids
 from transformer_cli.evaluation.metrics import check_tokenizer
 from transformer_cli.files import check_directory
 from transformer_cli.machine import decide, device_of
@@ -121,6 +122,8 @@ def _forecast(
     place = None if overwrite else run_dir / "tokenizer"
     origin, tokenizer = _tokenizer(config, place if parent is None else parent.path / "tokenizer")
     new = config.tokenizer.extend if parent is not None else 0
+    if tokenizer is not None and not new:
+        banned_ids(config.decoding, tokenizer)
     if new:
         origin = f"of the run, and up to {counted(new, 'new pieces')}, to be trained"
     pieces = _pieces(config, tokenizer, new=new)

@@ -238,7 +238,7 @@ class Material:
 
     def _bytes(self, lengths: npt.NDArray[np.integer], machine: Machine) -> int:
         """Of activations, roughly. lengths: of a batch's sentences, source and target."""
-        work = Work(len(lengths), *lengths.max(axis=0).tolist())
+        work = Work(len(lengths), *lengths.max(axis=0, initial=0).tolist())
         storage = Storage(precision=machine.precision, fused=machine.fused_attention)
         return sum(item.bytes for item in activations(self.config.counted, work, storage))
 

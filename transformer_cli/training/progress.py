@@ -102,10 +102,14 @@ class Progress:
     def epochs_after(self, batches: int, n_batches: int) -> float:
         """How many will have passed after so many more batches. n_batches: what its processes now use of an epoch, or
         of what others have left of it."""
-        before = sum(processes * used for processes, used in self.shares) / (self.processes or 1)
-        whole = before + n_batches
+        whole = self.used_before + n_batches
         # One quotient: a limit such as 1.36 is its nearest number, too, which 1 + 9 / 25 is not.
-        return (self.epoch * whole + before + self.batch + batches) / whole
+        return (self.epoch * whole + self.used_before + self.batch + batches) / whole
+
+    @property
+    def used_before(self) -> float:
+        """What other numbers of processes used of its epoch, in batches of as many as now."""
+        return sum(processes * used for processes, used in self.shares) / (self.processes or 1)
 
     @property
     def spent(self) -> Spent:

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import copy
 import math
 import time
 from collections.abc import Iterator, Mapping
@@ -70,6 +71,7 @@ def length_of(
     would have, None where one is still to be trained. is_thorough: from all of the text, and from whole updates."""
     given = {name: texts[name] if is_thorough else texts[name].sample(PAIRS) for name in ("train", "valid")}
     is_all = len(given["train"]) == len(texts["train"])
+    (progress := copy.deepcopy(progress)).divide_among(world.size)
     with _folder(run_dir, world) as folder:
         place = folder / "run"
         rehearsed = _rehearsed(config, is_all=is_all, has_tokenizer=tokenizer is not None)
@@ -88,7 +90,8 @@ def length_of(
     clock, begins = run.clock, is_all and not progress.step
     clock.begin(clock.seconds if begins else progress.passed_s)
     # How a run begins tells which epoch may be its last.
-    left = horizon.left(replace(run.progress if begins else progress, finished=None), clock)
+    progress = replace(run.progress if begins else progress, finished=None)
+    left = (horizon := horizon.since(progress)).left(progress, clock)
     left = left.after(-clock.seconds) if left is not None and begins else left
     timed = (n_parts or clock.updates, n_parts > 0, len(given["train"]))
     return Length(left, horizon.ends(), horizon.expected_steps, *timed)
@@ -106,11 +109,13 @@ def _folder(run_dir: Path, world: World) -> Iterator[Path]:
 
 def _rehearsed(config: RunConfig, *, is_all: bool, has_tokenizer: bool) -> RunConfig:
     """What a few updates are made with. Of a part of a text an epoch is over soon, which ends nothing. With a tokenizer
-    no other run is needed to begin with: how fast a model is does not depend on its weights."""
+    no other run is needed to begin with: how fast a model is does not depend on its weights. That of a part of a text
+    may lack a piece that is banned."""
     changes: dict[str, Any] = {"init_from": None} if has_tokenizer else {}
     if not is_all:
         changes |= {"budget": None, "max_epochs": None, "stop_loss": None, "max_steps": ENDLESS}
-    return config.model_copy(update={"training": config.training.model_copy(update=changes)})
+    sections = {"training": config.training.model_copy(update=changes)}
+    return config.model_copy(update={**sections, "decoding": config.decoding.model_copy(update={"banned": []})})
 
 
 def _of_all(run: Run, config: RunConfig, given: Mapping[str, Corpus], texts: Mapping[str, Corpus]) -> Horizon:

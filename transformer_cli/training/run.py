@@ -214,7 +214,7 @@ class Run:
             tokens_per_epoch=self.material.target_tokens(progress.epoch),
             validation_tokens=int(self.validation.encoded.lengths[:, 1].sum()),
             least_loss=least(n_vocab=self.tokenizer.target_size, smoothing=config.training.label_smoothing),
-        )
+        ).since(progress)
         last, warmed = self.horizon.last_step, self.progress.warmed
         highest = peak(config.training, d_model=config.model.d_model, total_steps=last, warmed=warmed)
         say(f"learning rate: {config.training.schedule}, {peak_in_words(*highest)}")
@@ -223,7 +223,8 @@ class Run:
         if self.progress.step:
             say(f"continuing after step {self.progress.step:,}")
         processes, n_pieces = (self.machine, self.world.size), self.tokenizer.target_size
-        self.utilisation = utilisation_of(*processes, config.counted, encoded.lengths, target_vocab=n_pieces)
+        sizes, learns_all = (config.counted, encoded.lengths), not self.held
+        self.utilisation = utilisation_of(*processes, *sizes, target_vocab=n_pieces, learns_all=learns_all)
         self.clock = Clock(passed_s=self.progress.spent.seconds)
 
     def epoch(self, epoch: int, first: int) -> tuple[int, Iterator[loader.Batch]]:

@@ -34,11 +34,19 @@ class Utilisation:
 
 
 def utilisation_of(
-    machine: Machine, n_processes: int, model: CountedModel, lengths: npt.NDArray[np.integer], *, target_vocab: int
+    machine: Machine,
+    n_processes: int,
+    model: CountedModel,
+    lengths: npt.NDArray[np.integer],
+    *,
+    target_vocab: int,
+    learns_all: bool = True,
 ) -> Utilisation:
-    """That of training on such a text, by so many processes. lengths: see `training_flops`."""
+    """That of training on such a text, by so many processes. lengths: see `training_flops`. learns_all: whether nothing
+    is frozen: of what is then left out of the products nobody keeps count."""
     flops = training_flops(model, lengths, target_vocab=target_vocab)
-    return Utilisation(flops / int(lengths[:, 1].sum()), peak_flops(machine, n_processes=n_processes))
+    peak = peak_flops(machine, n_processes=n_processes) if learns_all else None
+    return Utilisation(flops / int(lengths[:, 1].sum()), peak)
 
 
 def training_flops(model: CountedModel, lengths: npt.NDArray[np.integer], *, target_vocab: int) -> int:
