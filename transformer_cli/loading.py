@@ -106,14 +106,18 @@ def in_fp32(translator: Translator, runs: Sequence[OpenedRun], settings: RunConf
 
 def learned_by(runs: Sequence[KnownRun], settings: RunConfig) -> Learned:
     """What their translator has to know of their training."""
+    targets = runs[0].targets
+    if len(runs) > 1:  # what one of them began with, others may never have seen
+        shared = {one.target for one in _shared_directions(runs)}
+        targets = tuple(target for target in targets if target in shared)
     return Learned(
         source_eos=runs[0].config.data.source_eos,
         max_length=min(run.config.data.max_length for run in runs),
         max_sentences=min(filter(None, map(usual_sentences_of, runs)), default=None),
         unsure_below=_unsure_below(runs),
         seed=settings.seed,
-        targets=runs[0].targets,
-        usual_target=runs[0].usual_target,
+        targets=targets,
+        usual_target=targets[0] if len(targets) == 1 else runs[0].usual_target,
     )
 
 
@@ -207,8 +211,12 @@ def _threshold(run: KnownRun) -> float | None:
         ) from None
 
 
+def _shared_directions(runs: Sequence[KnownRun]) -> set[Direction]:
+    return set.intersection(*(set(run.config.data.directions) for run in runs))
+
+
 def _check_same_text(runs: Sequence[KnownRun]) -> None:
-    """ModelError unless all runs read and write the same ids."""
+    """ModelError unless all runs read and write the same ids, in the same languages."""
     first = runs[0]
     for run in runs[1:]:
         if run.tokenizer.fingerprint != first.tokenizer.fingerprint:
@@ -220,6 +228,11 @@ def _check_same_text(runs: Sequence[KnownRun]) -> None:
             raise ModelError(
                 f"of {shown(first.path)} and {shown(run.path)}, one was trained on sources that end in </s>",
                 hint="an ensemble needs the same data.source_eos for all",
+            )
+        if not _shared_directions([first, run]):
+            raise ModelError(
+                f"{shown(first.path)} translates {first.languages}, {shown(run.path)} {run.languages}",
+                hint="an ensemble needs a direction that all have learned",
             )
 
 

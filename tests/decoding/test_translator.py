@@ -15,19 +15,24 @@ import torch
 from conftest import PAIRS
 
 import transformer_cli as tx
+from transformer_cli.attention_maps.aligner import split_words
+from transformer_cli.attention_maps.capture import source_side, target_side
 from transformer_cli.checkpoints.find import find_checkpoint
-from transformer_cli.checkpoints.store import open_run
+from transformer_cli.checkpoints.store import OpenedRun, open_run
+from transformer_cli.config.data import DataConfig
 from transformer_cli.config.decoding import DecodingConfig
 from transformer_cli.config.model import ModelConfig
+from transformer_cli.config.tokenizer import TokenizerConfig
 from transformer_cli.decoding import translator as module
 from transformer_cli.decoding.hypothesis import Hypothesis
+from transformer_cli.decoding.scoring import pairs_of
 from transformer_cli.decoding.translation import NOTHING
 from transformer_cli.decoding.translator import Translator
 from transformer_cli.errors import DataError, DivergedError, ModelError, UsageError
 from transformer_cli.loading import translator_of
 from transformer_cli.model.build import build_model
 from transformer_cli.model.prepared import Prepared
-from transformer_cli.tokenizer import BOS, EOS, SPECIALS, Tokenizer
+from transformer_cli.tokenizer import BOS, EOS, SPECIALS, Tokenizer, train_tokenizer
 
 SOURCES = [source for source, _ in PAIRS]
 TARGETS = [target for _, target in PAIRS]
@@ -376,6 +381,40 @@ def test_an_ensemble_takes_sources_that_all_of_it_have_learned_from(
         data = one.config.data.model_copy(update={"max_length": length})
         runs.append(replace(one, config=one.config.model_copy(update={"data": data})))
     assert translator_of(runs, one.config).max_source_length == 9
+
+
+def test_a_line_of_white_space_is_no_text_for_a_tokenizer_that_keeps_it() -> None:
+    """A sentence was made up for it."""
+    config = TokenizerConfig.model_validate({"vocab_size": 100, "normalization": "identity"})
+    blanks = ["   ", "\t", "\u00a0", "\u3000 "]
+    tokenizer, _ = train_tokenizer(config, SOURCES + blanks, TARGETS + blanks, seed=1)
+    assert all(tokenizer.encode_source(blanks[:1]))
+    one = untrained(tokenizer)
+    assert one.translate_all(blanks) == [NOTHING] * 4
+    assert [bool(text) for text in one.translate([*blanks, SOURCES[0]])] == [False] * 4 + [True]
+    assert [pair.source for pair in pairs_of(one, blanks, blanks)] == [[]] * 4
+    for blank in blanks:
+        with pytest.raises(UsageError, match="the source is empty"):
+            source_side(one, blank)
+        [ids] = tokenizer.encode_target([blank])
+        assert split_words(target_side(one, blank, tuple(ids)), tokenizer.target) == []
+
+
+def test_an_ensemble_translates_what_all_of_it_have_learned(trained_run: Path) -> None:
+    """Models of opposite directions gave the mean of two tasks."""
+    one = open_run(find_checkpoint(str(trained_run)))
+
+    def learned(*directions: tuple[str, str]) -> OpenedRun:
+        train = [{"text": {"pairs": PAIRS}, "source": source, "target": target} for source, target in directions]
+        data = DataConfig.model_validate({"train": train, "valid": [{"text": {"pairs": PAIRS}}]})
+        return replace(one, config=one.config.model_copy(update={"data": data}))
+
+    there, back, both = learned(("de", "en")), learned(("en", "de")), learned(("de", "en"), ("en", "de"))
+    with pytest.raises(ModelError, match=r"translates de to en, .* en to de") as told:
+        translator_of([there, back], one.config)
+    assert told.value.hint == "an ensemble needs a direction that all have learned"
+    for runs in ([there, both], [there, there]):
+        assert list(translator_of(runs, one.config).targets) == ["en"]
 
 
 def test_an_ensemble_needs_one_vocabulary(trained_run: Path, tmp_path: Path) -> None:

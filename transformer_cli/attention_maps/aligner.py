@@ -129,6 +129,8 @@ def split_words(side: Side, vocabulary: Vocabulary) -> list[int]:
     """
     numbers, words = text_words(side), side.text.split()
     n_numbers = max(numbers, default=-1) + 1
+    if not words:  # white space alone, where the tokenizer keeps it
+        return []
     if n_numbers == len(words):
         return numbers
     counts = [_n_words(vocabulary, word) for word in words]

@@ -164,7 +164,7 @@ def source_side(translator: Translator, line: str, *, pad_to: int | None = None)
     """What the encoder reads of a line; UsageError for a line without text, or with more pieces than pad_to."""
     vocabulary = translator.tokenizer.source
     [ids], [pieces] = vocabulary.encode([line]), vocabulary.pieces([line])
-    if not ids:
+    if not ids or not line.strip():
         raise UsageError("the source is empty", hint='give a sentence: tx visualize-attention "ich mochte ein bier"')
     if translator.source_eos:
         ids, pieces = [*ids, EOS], [*pieces, vocabulary.piece(EOS)]

@@ -191,7 +191,9 @@ class TextTranslator(ABC):
     def encode_source(self, lines: Sequence[str]) -> list[list[int]]:
         """Source ids per line as the model reads them, end mark included; none for a line without text."""
         end = [EOS] * self.source_eos
-        return [ids + end if ids else [] for ids in self.tokenizer.encode_source(lines)]
+        # A tokenizer that keeps white space makes pieces of it.
+        encoded = zip(lines, self.tokenizer.encode_source(lines), strict=True)
+        return [ids + end if ids and line.strip() else [] for line, ids in encoded]
 
     def get_ready(self, options: SearchOptions) -> None:
         """Do what is done once for all batches of such a search, before they are shared between processes."""
