@@ -3,9 +3,10 @@ from __future__ import annotations
 import json
 import os
 import re
+import socket
 import sys
 from collections.abc import Callable
-from contextlib import ExitStack
+from contextlib import ExitStack, suppress
 from pathlib import Path
 
 import pytest
@@ -241,6 +242,34 @@ def test_a_real_pipe_is_read(trained, capsys, monkeypatch):
         assert len(output(capsys, "--ids")) == 1
 
 
+def test_a_socket_is_read_like_a_pipe(trained, capsys, monkeypatch):
+    """As which Node, and sshd, give what they feed: it was not looked at, and with -c a tokenizer was trained."""
+    theirs, ours = socket.socketpair()
+    with theirs, ours:
+        theirs.sendall(b"happy\nkind\n")
+        theirs.shutdown(socket.SHUT_WR)
+        with open(ours.fileno(), encoding="utf-8", closefd=False) as fed:
+            monkeypatch.setattr(sys, "stdin", fed)
+            assert len(output(capsys, "-c", "small.yaml", "--ids")) == 2
+
+
+@pytest.mark.parametrize("asked", [["-i", "empty"], ["--ids"], ["--decode"], ["--to", "en"], ["--target"]])
+def test_a_text_that_was_asked_for_and_is_empty_has_no_lines_and_trains_nothing(home, capsys, feed, asked):
+    """It replaced the tokenizer, and all else of the run's directory."""
+    main(["tokenize", "-c", "small.yaml"])
+    before = {path: path.stat().st_mtime_ns for path in Path("runs").rglob("*")}
+    capsys.readouterr()
+    (home / "empty").write_bytes(b"")
+    read, write = os.pipe()
+    os.close(write)
+    with os.fdopen(read, encoding="utf-8") as pipe, pytest.MonkeyPatch.context() as patch:
+        patch.setattr(sys, "stdin", pipe)
+        with suppress(UsageError):  # there are no tags, so that there is no language to write
+            main(["tokenize", "-c", "small.yaml", *asked])
+    assert capsys.readouterr().out == ""
+    assert {path: path.stat().st_mtime_ns for path in Path("runs").rglob("*")} == before
+
+
 def test_a_file_is_read_and_what_was_touched_is_said(trained, capsys, home):
     (home / "in.txt").write_bytes(b"\xef\xbb\xbfhappy\r\nkind\n")
     main(["tokenize", "-i", "in.txt"])
@@ -304,6 +333,12 @@ def test_options_that_contradict_each_other_are_refused(trained, home):
     for arguments in (["--ids", "--decode", "5"], ["-m", "runs/small", "-c", "small.yaml", "x"], ["x", "-i", "f"]):
         with pytest.raises(UsageError):
             main(["tokenize", *arguments])
+
+
+def test_a_run_is_named_in_one_way(trained):
+    """`-m` was ignored."""
+    with pytest.raises(UsageError, match="-m and --run-dir both name a run"):
+        main(["tokenize", "-m", "runs/small", "--run-dir", "runs/other", "x"])
 
 
 def test_an_argument_that_is_not_utf8_is_a_data_error(trained):

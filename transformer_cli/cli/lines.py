@@ -191,9 +191,11 @@ def _object(pairs: list[tuple[str, Any]]) -> dict[str, Any]:
 
 
 def _is_fed() -> bool:
-    """Whether stdin is a pipe or a file that is not empty: not a terminal, nor the null device of a daemon."""
+    """Whether stdin is a pipe, a socket (as of Node, or of sshd) or a file that is not empty: not a terminal, nor the
+    null device of a daemon."""
     try:
         status = os.fstat(sys.stdin.fileno())
     except (AttributeError, OSError, ValueError):  # closed, or no file at all
         return False
-    return stat.S_ISFIFO(status.st_mode) or (stat.S_ISREG(status.st_mode) and status.st_size > 0)
+    is_stream = stat.S_ISFIFO(status.st_mode) or stat.S_ISSOCK(status.st_mode)
+    return is_stream or (stat.S_ISREG(status.st_mode) and status.st_size > 0)

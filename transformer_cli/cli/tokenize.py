@@ -64,11 +64,12 @@ def tokenize(
         raise UsageError("--ids and --decode are both given", hint="give one of them")
     refuse_own_input(None, None if text else input_file or "-")
     lines = given_lines(text, input_file)
-    if lines is not None and (lines.lines or config is None):
+    is_asked = text or input_file is not None or ids or decode or target or to is not None
+    if lines is not None and (lines.lines or config is None or is_asked):
         show = _Decoding() if decode else _Cutting(ids_only=ids)
         vocabulary = _vocabulary(model, config, overrides, run_dir, target=target, to=to)
         _show_lines(lines, vocabulary, show, as_json=json_output)
-    elif config is not None and model is None and not (ids or decode):
+    elif config is not None and model is None and not is_asked:
         _train(config, overrides or [], run_dir, as_json=json_output)
     else:
         raise UsageError("there is no text to tokenize", hint=EXAMPLE)
@@ -143,6 +144,8 @@ def _vocabulary(
     from transformer_cli.tokenizer import Tokenizer
 
     options.refuse_two_runs(model, config)
+    if model is not None and run_dir is not None:
+        raise UsageError("-m and --run-dir both name a run", hint="give one of them")
     if overrides and config is None:
         raise UsageError(
             "--set changes a configuration, and there is none: an existing tokenizer stays as it is",
