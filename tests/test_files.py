@@ -15,7 +15,7 @@ import faults
 import pytest
 from faults import Killer, Saboteur
 
-from transformer_cli import files
+from transformer_cli import files, trouble
 from transformer_cli.errors import DataError, ModelError, ResourceError
 from transformer_cli.trouble import hint_of
 
@@ -281,6 +281,34 @@ def test_what_only_its_owner_may_replace_in_a_directory_of_everybody_is_known_wi
     assert told.value.hint == "name another file"
     tmp_path.chmod(0o777)
     files.check_file(tmp_path / "x")
+
+
+def test_a_file_that_is_mounted_by_itself_is_known_without_writing(tmp_path, monkeypatch):
+    """As by `docker run -v $PWD/out:/out`: everything was translated, and then nobody could give it its name."""
+    place, beside = tmp_path / "an out", tmp_path / "beside"
+    for path in (place, beside):
+        path.write_text("before")
+    mounted = str(place.resolve()).replace(" ", "\\040")
+    (tmp_path / "mounts").write_text(
+        f"1 2 0:3 / / rw - x y rw\n70 63 254:0 /x {mounted} rw,relatime - ext4 /dev/vda rw\n"
+    )
+    monkeypatch.setattr(trouble, "MOUNTS", tmp_path / "mounts")
+    with pytest.raises(ResourceError, match="it is mounted there by itself, and cannot be replaced") as told:
+        files.check_file(place)
+    assert told.value.hint == "name another file"
+    files.check_file(beside)
+    files.check_file(tmp_path / "new")
+
+
+def test_a_file_that_is_write_protected_is_not_replaced(tmp_path, monkeypatch):
+    """As a shell refuses to; root, and whoever may write, replaces it."""
+    (tmp_path / "x").write_text("before")
+    real = os.access
+    monkeypatch.setattr(os, "access", lambda path, mode: str(path) != str(tmp_path / "x") and real(path, mode))
+    with pytest.raises(ResourceError, match="it is write-protected"), files.atomic_file(tmp_path / "x"):
+        pytest.fail("there is nothing to be done")
+    assert (tmp_path / "x").read_text() == "before"
+    files.check_file(tmp_path / "y")
 
 
 def test_a_directory_of_a_file_system_that_is_read_only_is_named_as_such(tmp_path, monkeypatch):

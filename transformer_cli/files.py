@@ -22,7 +22,7 @@ from typing import Any, BinaryIO, cast
 
 from transformer_cli.descriptor import Descriptor, flush
 from transformer_cli.errors import DataError, ResourceError, TxError
-from transformer_cli.trouble import anothers, hint_of, is_failing, missing, reason_of, room_of
+from transformer_cli.trouble import hint_of, irreplaceable, is_failing, missing, reason_of, room_of
 
 ASIDE = ".tmp-"
 """Prefix of what is being written; left behind only by a process that was killed."""
@@ -250,7 +250,7 @@ def sha256(path: str | Path, *, error: type[TxError] = DataError, hint: str | No
 
 def check_file(path: str | Path) -> None:
     """ResourceError where `atomic_file` would be refused, as far as can be told without writing."""
-    if wrong := "it is a directory" if os.path.isdir(path) else anothers(path):
+    if wrong := irreplaceable(path):
         raise ResourceError(f"cannot write {shown(path)}: {wrong}", hint="name another file")
     check_directory(Path(path).parent)
 

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import errno
 import os
+import re
 import shutil
 import stat
 from collections.abc import Callable, Iterator, Sequence
@@ -13,6 +14,10 @@ from typing import Any, TypeVar
 
 Some = TypeVar("Some")
 Found = TypeVar("Found")
+
+MOUNTS = "/proc/self/mountinfo"
+_OCTAL = re.compile(r"\\([0-7]{3})")
+"""What stands there for white space."""
 
 _FAILING = {
     errno.EIO: "that disk fails, or its server does: the system's log (`dmesg`) may say why",
@@ -56,14 +61,28 @@ def barred(path: str) -> str:
     return next((folder for folder in folders if os.path.isdir(folder) and not os.access(folder, os.X_OK)), path)
 
 
-def anothers(path: str | Path) -> str:
-    """Why nobody but its owner may replace what is there, in a directory where everybody may write, as /tmp; "" where
-    one may."""
+def irreplaceable(path: str | Path) -> str:
+    """Why what is there cannot, or must not, be replaced; "" where it may be. A file can be mounted by itself, as a
+    container's may be, or be another's in a directory where everybody may write, as /tmp."""
+    if os.path.isdir(path):
+        return "it is a directory"
+    if os.path.lexists(path) and _is_mounted(path):
+        return "it is mounted there by itself, and cannot be replaced"
+    if os.path.exists(path) and not os.access(path, os.W_OK):
+        return "it is write-protected"
     with suppress(OSError):
         folder, there = os.stat(os.path.dirname(path) or "."), os.lstat(path)
         if folder.st_mode & stat.S_ISVTX and os.geteuid() not in (0, folder.st_uid, there.st_uid):
             return "it is somebody else's, who alone may replace it there (the directory is sticky)"
     return ""
+
+
+def _is_mounted(path: str | Path) -> bool:
+    """By the list of mounts, which is Linux's: a file of the same disk does not tell otherwise."""
+    place = os.path.realpath(path)
+    with suppress(OSError), open(MOUNTS, encoding="utf-8", errors="surrogateescape") as file:
+        return any(_OCTAL.sub(lambda code: chr(int(code[1], 8)), line.split(" ")[4]) == place for line in file)
+    return False
 
 
 def is_failing(failure: OSError) -> bool:
