@@ -210,8 +210,8 @@ def test_objects_come_in_and_go_out_with_what_they_carry(
     assert empty["translation"] == ""
     assert forced["translation"].startswith("the cat")
     assert isinstance(forced["score"], float)
-    assert counts == {"counts": {"prefix of an empty source left out": 1, "field `score` of the input replaced": 1}}
-    assert "1 x field `score` of the input replaced" in captured.err
+    assert counts == {"counts": {"prefix of an empty source left out": 1, "field `score` of the input not kept": 1}}
+    assert "1 x field `score` of the input not kept" in captured.err
 
 
 @pytest.mark.parametrize(
@@ -238,6 +238,19 @@ def test_an_object_that_is_none_is_named_by_its_line(
     assert tx("--jsonl", "-i", str(tmp_path / "in"), "-o", str(tmp_path / "out")) == 3
     assert words in capfd.readouterr().err
     assert not (tmp_path / "out").exists()
+
+
+def test_no_field_of_another_translation_stays(here: Path, tmp_path: Path, capfd: pytest.CaptureFixture[str]) -> None:
+    """The alignment and the utility of an earlier one stayed beside the new text, and were said to be replaced."""
+    theirs = {"alignment": [[0, 7]], "id": 3, "utility": 99, "source": SOURCES[0], "flags": "mine"}
+    (tmp_path / "in").write_text(json.dumps(theirs), encoding="utf-8")
+    assert tx("--jsonl", "-i", str(tmp_path / "in")) == 0
+    found, counts = map(json.loads, capfd.readouterr().out.split("\n")[:-1])
+    assert next(iter(found)) == "id"
+    assert (found["id"], found["flags"], found["translation"]) == (3, [], TARGETS[0])
+    assert not found.keys() & {"alignment", "utility"}
+    not_kept = ("alignment", "utility", "flags")
+    assert counts["counts"] == {f"field `{name}` of the input not kept": 1 for name in not_kept}
 
 
 def test_several_runs_are_an_ensemble(here: Path, capfd: pytest.CaptureFixture[str]) -> None:

@@ -202,9 +202,10 @@ def as_moses(number: int, request: Request, translation: Translation) -> list[st
 
 
 def as_json(number: int, request: Request, translation: Translation) -> list[str]:
-    """One object; fields that came with the line stay, unless they have the name of one of ours."""
+    """One object; fields that came with the line stay, unless they have the name of one that can be ours."""
     own = {"source": request.source, **translation.as_json()}
-    fields = request.fields | {name: json_line(value) for name, value in own.items()}
+    kept = {name: text for name, text in request.fields.items() if name not in JSON_FIELDS or name in own}
+    fields = kept | {name: json_line(value) for name, value in own.items()}
     return ["{" + ", ".join(f"{json_line(name)}: {text}" for name, text in fields.items()) + "}"]
 
 

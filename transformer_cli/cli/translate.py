@@ -215,7 +215,7 @@ def _filter(source: Incoming, run: Run, parse: Parse, show: Show, output_file: s
             for number, (request, translation) in enumerate(zip(requests, found, strict=True), start=tally.n_lines):
                 for line in show(number, request, translation):
                     write(line)
-                touched.update(f"field `{name}` of the input replaced" for name in JSON_FIELDS & request.fields.keys())
+                touched.update(f"field `{name}` of the input not kept" for name in JSON_FIELDS & request.fields.keys())
                 touched["prefix of an empty source left out"] += bool(request.prefix and translation.is_of_nothing)
             tally.add(found)
         counts = {**source.counts, **+touched}
