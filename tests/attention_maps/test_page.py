@@ -13,6 +13,7 @@ import pytest
 from synthetic import synthetic_maps
 
 from transformer_cli.attention_maps.page import PAGE, page, quantised
+from transformer_cli.attention_maps.selection import selected
 from transformer_cli.cli.visualize_attention import _views
 
 HOSTILE = [
@@ -133,6 +134,16 @@ def test_the_page_opens_at_the_layer_that_a_picture_shows(n_layers: int) -> None
     shown = [one.layer for one in first if one.kind == "cross"]
     assert payload(page(maps))["layer"] == (shown[0] if n_layers else 0)
     assert len(shown) == min(n_layers, 1)
+
+
+def test_what_a_head_is_among_all_it_is_on_a_page_of_some() -> None:
+    """The best of those that were chosen was said to be the best of all."""
+    maps = synthetic_maps(layers=(2, 4), heads=4)
+    whole = {(one["kind"], one["layer"], one["head"]): one for one in payload(page(maps))["heads"]}
+    for layers, heads in (("cross:1", None), ("2", "3"), (None, "1")):
+        some = payload(page(selected(maps, layers=layers, heads=heads), among=maps))["heads"]
+        assert 0 < len(some) < len(whole)
+        assert all(one == whole[one["kind"], one["layer"], one["head"]] for one in some)
 
 
 def test_every_part_is_used():

@@ -314,6 +314,14 @@ def test_files_and_verdicts_do_not_depend_on_whether_results_are_read(
     assert (code, b"kept in tiny/run.json: test" in said) == (0, True), said
 
 
+def test_a_page_says_the_search_that_it_shows(run: Path) -> None:
+    """Its settings were those of the run, whatever the command line had changed of them."""
+    assert tx("-m", "tiny", *FEW, "-b", "2", "--length-penalty", "0.5", "-o", "page.html") == 0
+    text = Path("page.html").read_text(encoding="utf-8")
+    assert "beam 2, length penalty 0.5" in text
+    assert re.findall(r"beam_size: ([25])|length_penalty: ([0-9.]+)", text) == [("2", ""), ("", "0.5")]
+
+
 def test_a_tie_is_not_called_significant(texts: dict[str, str], capfd: pytest.CaptureFixture[str]) -> None:
     arguments = ("--hypotheses", texts["good"], "--hypotheses", texts["good"], "--reference", texts["reference"])
     assert tx(*arguments, *FEW) == 0

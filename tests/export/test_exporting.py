@@ -9,17 +9,21 @@ import runpy
 import sys
 from dataclasses import replace
 from pathlib import Path
+from types import SimpleNamespace
 
 import numpy as np
 import pytest
+import yaml
 from shapes import with_model
 
 from transformer_cli import needs
+from transformer_cli.checkpoints.find import find_checkpoint
+from transformer_cli.checkpoints.store import open_run
 from transformer_cli.cli import failures
 from transformer_cli.cli.app import main
 from transformer_cli.config.decoding import DecodingConfig
 from transformer_cli.errors import UsageError
-from transformer_cli.export.card import _scores
+from transformer_cli.export.card import _scores, card
 from transformer_cli.export.comparison import Comparison
 from transformer_cli.export.exporting import check_format, export
 from transformer_cli.export.weights import Weights
@@ -68,6 +72,15 @@ def test_the_card_shows_how_it_is_used(trained_run, capfd, monkeypatch):
     runpy.run_path("usage.py")
     assert capfd.readouterr().out == "i want a beer\n"
     assert "24,704 parameters" in card
+
+
+def test_the_card_names_norwegian_as_a_language(trained_run):
+    """In YAML `no` is false."""
+    run = open_run(find_checkpoint(str(trained_run)))
+    config = run.config.model_copy(update={"data": run.config.data.model_copy(update={"source": "no"})})
+    found = SimpleNamespace(equal_texts=1, lines=[""], agreeing=1.0, steps=1, logit_difference=0.0)
+    front = card(replace(run, config=config), "CTranslate2", found, usage="").split("---")[1]
+    assert yaml.safe_load(front) == {"language": ["no", "en"], "pipeline_tag": "translation"}
 
 
 def test_the_card_says_by_which_search_a_score_was_come_by():

@@ -32,12 +32,13 @@ STRONGEST = 3
 """Source pieces named per target position for browsers without JavaScript."""
 
 
-def page(maps: AttentionMaps, *, words: bool = False) -> str:
-    """The whole file; the same maps give the same text. words: it opens with pieces joined to words."""
+def page(maps: AttentionMaps, *, words: bool = False, among: AttentionMaps | None = None) -> str:
+    """The whole file; the same maps give the same text. words: it opens with pieces joined to words. among: all maps,
+    where these are some of them: a head is the best of all, or is not."""
     return PAGE.filled(
         title=html.escape(label(maps.model, width=80)),
         without_script=_without_script(maps),
-        maps=_data(maps, "words" if words else "pieces"),
+        maps=_data(maps, "words" if words else "pieces", among or maps),
     )
 
 
@@ -46,7 +47,8 @@ def quantised(weights: NDArray[np.float32]) -> bytes:
     return np.rint(weights.astype(np.float64) * UNIT).clip(0, UNIT).astype("<u2").tobytes()
 
 
-def _data(maps: AttentionMaps, unit: str) -> str:
+def _data(maps: AttentionMaps, unit: str, among: AttentionMaps) -> str:
+    shown = {(block.kind, block.layer, head) for block in maps.blocks for head in block.heads}
     return data(
         {
             "model": maps.model,
@@ -57,7 +59,7 @@ def _data(maps: AttentionMaps, unit: str) -> str:
             "source": _side(maps.source),
             "target": _side(maps.target),
             "steps": [{"best": step.best, "probability": step.probability} for step in maps.steps],
-            "heads": [_head(head) for head in describe(maps)],
+            "heads": [_head(head) for head in describe(among) if (head.kind, head.layer, head.head) in shown],
             "blocks": [_block(block) for block in maps.blocks],
         }
     )

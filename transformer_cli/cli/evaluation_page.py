@@ -38,12 +38,14 @@ def write(path: Path, judged: Sequence[Judged], about: About, options: Evaluatio
 
 def of_runs(opened: Sequence[KnownRun], settings: RunConfig, how: Mapping[str, Any]) -> About:
     """how: the decoding, the seed and the engine that translated."""
+    from transformer_cli.config.decoding import DecodingConfig
     from transformer_cli.config.source import dump_config
     from transformer_cli.decoding.options import in_words
     from transformer_cli.evaluation.page import About
 
     names = ", ".join(run.name for run in opened)
     search = in_words(how["decoding"])
+    settings = settings.model_copy(update={"decoding": DecodingConfig.model_validate(how["decoding"])})
     steps = [run.manifest.step for run in opened]
     step = ", ".join(f"step {step:,}" for step in steps)
     facts = {

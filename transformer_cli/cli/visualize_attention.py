@@ -114,7 +114,8 @@ def visualize_attention(
         console.warn("--words joins pieces in pictures; numbers are saved by pieces")
     with console.pulse.doing("drawing"):
         contents = [
-            _content(path, chosen if path.suffix.lower() in DATA else pictured, views, words=joined) for path in paths
+            _content(path, chosen if path.suffix.lower() in DATA else pictured, views, words=joined, among=maps)
+            for path in paths
         ]
     for path, content in zip(paths, contents, strict=True):
         write_result(path, content)
@@ -213,8 +214,10 @@ def _views(maps: AttentionMaps, *, layers: str | None, heads: str | None, words:
     return [one.mean() for one in drawn] if heads in (None, MEAN) else drawn
 
 
-def _content(path: Path, maps: AttentionMaps, views: Callable[[], list[View]], *, words: bool) -> bytes:
-    """What the file is to hold, by its suffix."""
+def _content(
+    path: Path, maps: AttentionMaps, views: Callable[[], list[View]], *, words: bool, among: AttentionMaps
+) -> bytes:
+    """What the file is to hold, by its suffix. among: all maps, of which these are some."""
     suffix = path.suffix.lower()
     if suffix in FIGURES:
         from transformer_cli.attention_maps.figure import figure
@@ -235,7 +238,7 @@ def _content(path: Path, maps: AttentionMaps, views: Callable[[], list[View]], *
         return f"{as_json(maps)}\n".encode()
     from transformer_cli.attention_maps.page import page
 
-    return page(maps, words=words).encode()
+    return page(maps, words=words, among=among).encode()
 
 
 def _check_size(maps: AttentionMaps, what: str) -> None:

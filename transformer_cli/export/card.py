@@ -10,6 +10,7 @@ from transformer_cli.accounting.parameters import count
 from transformer_cli.checkpoints.store import OpenedRun
 from transformer_cli.decoding.options import in_words
 from transformer_cli.export.comparison import Comparison
+from transformer_cli.files import json_line
 from transformer_cli.tokenizer import tag_of
 from transformer_cli.wording import counted
 
@@ -38,7 +39,7 @@ def card(run: OpenedRun, engine: str, found: Comparison, *, usage: str) -> str:
     return "\n".join(
         [
             "---",
-            f"language: [{', '.join(dict.fromkeys(chain.from_iterable(spoken)))}]",
+            f"language: {json_line([*dict.fromkeys(chain.from_iterable(spoken))])}",  # in YAML, too: `no` is false
             "pipeline_tag: translation",
             "---",
             f"# {run.languages}",
