@@ -17,6 +17,7 @@ import pytest
 
 from transformer_cli.cli import failures
 from transformer_cli.cli.app import main
+from transformer_cli.cli.subject import find_subject
 from transformer_cli.config.source import preset_names
 
 GPT3 = """
@@ -558,3 +559,10 @@ def test_an_extra_with_the_name_of_a_built_part_is_refused(capfd):
 def test_bytes_that_are_no_text_have_a_line(capfd):
     Path("bad.yaml").write_bytes(b"model:\n  d_model: \xff")
     assert "bad.yaml:2" in failure(capfd, 2, "bad.yaml")
+
+
+def test_new_pieces_are_counted_on_top_of_those_of_a_tokenizer_that_is_given(trained_run: Path) -> None:
+    given = f"tokenizer.model={trained_run / 'tokenizer' / 'spm.model'}"
+    begun = [given, "training.init_from=runs/x", "tokenizer.extend=5"]
+    none, five = (find_subject("tiny.yaml", overrides) for overrides in ([given], begun))
+    assert (five.source_vocab, five.target_vocab) == (none.source_vocab + 5, none.target_vocab + 5)

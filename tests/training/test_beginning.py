@@ -204,11 +204,14 @@ def test_a_part_that_there_is_not_is_said(parent: Path, freeze: list[str], said:
         ["encoder.positions"],
         ["decoder.layers.0-1"],
         ["decoder.layers.1.cross_attention.query.bias", "decoder.norm"],
+        ["output_bias"],
+        ["decoder.layers.0.self_attention.query_norm"],
     ],
     ids=str,
 )
 def test_what_is_frozen_is_counted_as_such_part_by_part(freeze: list[str], tied: str) -> None:
     shape = {"d_model": 8, "n_heads": 2, "d_ff": 12, "n_layers": 3, "tied": tied, "positions": "learned"}
+    shape |= {"output_bias": True, "qk_norm": True}
     config = RunConfig.model_validate({"model": shape, "training": {"freeze": freeze}})
     vocabs = {"source_vocab": 20, "target_vocab": 20}
     whole = count(config.counted, **vocabs)

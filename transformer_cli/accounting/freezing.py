@@ -73,9 +73,11 @@ def without_frozen(count: Count, config: RunConfig, *, source_vocab: int, target
 
 def _place(name: str, component: str) -> tuple[str, str | None]:
     """The block and the stack of the part that a tensor belongs to, as `parameters.py` calls them."""
-    side, layers, *rest = name.split(".")
-    if layers == "layers":
-        return BLOCKS[rest[1]].format(side), side
+    side, *rest = name.split(".")
+    if component == "norm.heads":
+        return "norm", side
+    if rest[:1] == ["layers"]:
+        return BLOCKS[rest[2]].format(side), side
     return component.partition(".")[0] if component != "output_bias" else "unembedding", None
 
 

@@ -79,4 +79,5 @@ def _existing_tokenizer(config: RunConfig) -> Subject:
     from transformer_cli.tokenizer.tokenizer import read_tokenizer
 
     tokenizer = read_tokenizer(*config.tokenizer.given, tags=config.data.tagged)
-    return Subject(config, tokenizer.source_size, tokenizer.target_size, "tokenizer")
+    new = config.tokenizer.extend
+    return Subject(config, tokenizer.source_size + new, tokenizer.target_size + new, "tokenizer")
