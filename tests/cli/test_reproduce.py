@@ -204,6 +204,21 @@ def test_several_runs_differ_in_their_seed_alone(scored: Path, capfd: pytest.Cap
     assert "they differ in model.dropout" in capfd.readouterr().err
 
 
+def test_as_many_processes_train_again_as_did_then(scored: Path, capfd: pytest.CaptureFixture[str]) -> None:
+    """One learned from half as much text in an update as two did, and its score was held beside theirs."""
+    shutil.copytree(scored, "runs/two")
+    record = json.loads(Path("runs/two/run.json").read_text())
+    assert record["processes"] == 1
+    Path("runs/two/run.json").write_text(json.dumps(record | {"seed": 2, "processes": 2}))
+    assert tx("reproduce", "runs/one", "runs/two", "-o", "r.json") == 2
+    assert "they differ in the number of their processes" in capfd.readouterr().err
+    assert tx("reproduce", "runs/two", "--run-dir", "runs/again") == 2
+    said = capfd.readouterr().err
+    assert "the results are of training by 2 processes, not by 1" in said
+    assert "tx train --processes 2 -c runs/two" in said
+    assert not Path("runs/again").exists()
+
+
 def run(seed: int, value: float, signature: str = "tok:13a|version:2.6.0") -> dict[str, Any]:
     """The record of a run with one score."""
     score = {"name": "BLEU", "value": value, "signature": signature, "margin": 0.5}

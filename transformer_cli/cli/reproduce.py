@@ -8,6 +8,7 @@ from typing import TYPE_CHECKING, Annotated
 
 import typer
 
+from transformer_cli import environment
 from transformer_cli.cli import console, options
 from transformer_cli.cli.options import MODEL, Json, Overrides, Quiet, Traceback
 from transformer_cli.cli.results import check_suffix, refuse_own_input
@@ -15,6 +16,7 @@ from transformer_cli.config.names import typed
 from transformer_cli.errors import Interrupted, ModelError, UsageError
 from transformer_cli.files import json_line, shown
 from transformer_cli.training.durations import spelled
+from transformer_cli.wording import counted
 
 if TYPE_CHECKING:
     from transformer_cli.config.run import RunConfig
@@ -95,6 +97,12 @@ def reproduce(
         raise UsageError(
             "the results are of other settings:\n" + "\n".join(f"  {line}" for line in changed),
             hint="say what was said then, in the configuration or by --set",
+        )
+    if (then := results.runs[0].processes) != (here := environment.place().size):
+        raise UsageError(
+            f"the results are of training by {counted(then, 'processes')}, not by {here}: an update learns from as "
+            "many times as much text",
+            hint=f"tx train --processes {then} -c {typed(recipes[0])}, tx evaluate, and look at the scores",
         )
     with console.pulse.doing("reading the text"):
         results.check_text(_digests(config))

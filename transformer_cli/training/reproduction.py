@@ -90,6 +90,7 @@ class KeptRun(Kept):
     """What of a run.json is read again."""
 
     seed: int
+    processes: int = 1
     data: dict[str, KeptText]
     versions: dict[str, str]
     machine: dict[str, Any]
@@ -216,6 +217,7 @@ def collect(names: Sequence[str]) -> Results:
     (first, run), *others = opened
     for name, (its, other) in zip(names[1:], others, strict=True):
         differences = [key for key in {**first, **its} if first.get(key) != its.get(key)]
+        differences += ["the number of their processes"] * (other.processes != run.processes)
         differences += ["their texts"] * (other.texts != run.texts)
         differences += ["their metrics"] * (other.metrics != run.metrics)
         if differences:
