@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from dataclasses import replace
 from pathlib import Path
 from typing import TYPE_CHECKING, Annotated
 
@@ -79,7 +80,7 @@ def export(
 
     from transformer_cli.export.exporting import export as write
 
-    opened = opened.towards(to)
+    opened = replace(opened.towards(to), config=settings)
     lines = _lines(input_file, settings, opened.into(to))
 
     with console.pulse.doing("writing, and translating with both engines"):

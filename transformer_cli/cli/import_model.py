@@ -25,8 +25,9 @@ def import_model(
     """Import another toolkit's model as a run.
 
     Reads Hugging Face models: Marian models such as OPUS-MT's, M2M100 and NLLB for one pair of their languages, and
-    what `tx export hugging-face` wrote. Also reads fairseq's Transformers: a checkpoint, with dict.LANGUAGE.txt of both
-    sides and its SentencePiece model or codes beside it; without these, text is split at spaces.
+    what `tx export hugging-face` wrote of a model of one target language. Also reads fairseq's Transformers: a
+    checkpoint, with dict.LANGUAGE.txt of both sides and its SentencePiece model or codes beside it; without these, text
+    is split at spaces.
 
     You can translate, score, evaluate, visualize, count, export and train the run like any other. What tx cannot hold
     is refused, with all reasons. Nothing in a pickled checkpoint is executed.

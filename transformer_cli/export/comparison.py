@@ -137,7 +137,8 @@ def compare(run: OpenedRun, engine: Engine, probe: Probe) -> Comparison:
         score_difference=max(abs(here - there.log_probability) for here, there in zip(scored, theirs, strict=True)),
         largest_score=max(map(abs, scored)),
         cut_otherwise=sum(map(operator.ne, engine.encode(probe.texts), map(list, probe.sources))),
-        joined_otherwise=sum(line.text_there != text for line, text in zip(lines, joined, strict=True)),
+        # Some leave out white space at the end, or at the beginning.
+        joined_otherwise=sum(line.text_there.strip() != text.strip() for line, text in zip(lines, joined, strict=True)),
         lines=tuple(lines),
     )
 

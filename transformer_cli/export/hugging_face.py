@@ -22,6 +22,7 @@ import torch
 from transformer_cli.checkpoints.store import OpenedRun
 from transformer_cli.config.model import ModelConfig, Stack
 from transformer_cli.data.loader import padded
+from transformer_cli.decoding.texts import banned_ids
 from transformer_cli.export.formats import Found, Walk
 from transformer_cli.export.hugging_face_names import is_written, modules
 from transformer_cli.export.hugging_face_tokenizer import code_of, languages_of, write_tokenizer
@@ -86,6 +87,7 @@ class Engine:
         transformers = needed("transformers")
         self.name = f"transformers {transformers.__version__}"
         self._n_given = len(run.tokenizer.target.given)
+        self._banned = list(run.tokenizer.banned_target_ids)
         self._code = _code(run)
         with _quiet(transformers):
             self._model = transformers.AutoModelForSeq2SeqLM.from_pretrained(str(place)).eval()
@@ -133,6 +135,10 @@ class Engine:
             max_length=limit + 1,  # with the mark that it starts from
             do_sample=False,
             return_dict_in_generate=True,
+            # The models are compared, not what is asked of a search beyond them.
+            suppress_tokens=self._banned,
+            no_repeat_ngram_size=0,
+            min_length=0,
             **options,
         )
 
@@ -276,7 +282,9 @@ def _generation(run: OpenedRun, rows: int) -> dict[str, Any]:
         "num_beams": decoding.beam_size,
         **({"length_penalty": decoding.length_penalty if power else 1.0} if decoding.beam_size > 1 else {}),
         "max_length": min(rows, 2 * run.config.data.max_length + 10),
-        "suppress_tokens": list(run.tokenizer.banned_target_ids),
+        "suppress_tokens": [*run.tokenizer.banned_target_ids, *banned_ids(decoding, run.tokenizer)],
+        **({"no_repeat_ngram_size": decoding.no_repeat_ngram} if decoding.no_repeat_ngram else {}),
+        **({"min_length": decoding.min_length + 1} if decoding.min_length else {}),  # with the mark that it starts from
     }
 
 

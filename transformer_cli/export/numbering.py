@@ -71,7 +71,7 @@ def tokenizer_of(
         silent = [{piece for piece in one - known if len(piece) > 1} for one in foreign]
         numberings = [replace(one, marks=one.marks | more) for one, more in zip(numberings, silent, strict=True)]
         foreign = [{piece for piece in one & known if len(piece) > 1} for one in foreign]
-    if len(kinds) > 1 or "char" in kinds or (any(foreign) and kinds != {"unigram"}):
+    if len(kinds) > 1 or (any(foreign) and kinds != {"unigram"}):
         found = ", ".join(sorted(kinds))
         raise UsageError(
             f"its SentencePiece models ({found}) do not have all pieces of its list; tx can add them to unigram models "
