@@ -267,12 +267,15 @@ def test_runs_that_differ_in_dropout_have_a_mean() -> None:
     assert tx("average", "runs/mine", "runs/drier", "-o", "runs/both") == 0
 
 
+@pytest.mark.parametrize("positions", ["sinusoidal", "sinusoidal-table"])
 def test_a_mean_of_trainings_that_began_apart_is_made_and_said_to_be_of_no_use(
-    monkeypatch: pytest.MonkeyPatch, capfd: pytest.CaptureFixture[str]
+    positions: str, monkeypatch: pytest.MonkeyPatch, capfd: pytest.CaptureFixture[str]
 ) -> None:
-    train("mine")
-    train("after", training={**SETTINGS["training"], "init_from": "runs/mine"})  # type: ignore[dict-item]
-    train("apart", seed=2)
+    """Whatever both have from the start, as a table of sinusoids."""
+    model: dict[str, Any] = {"model": {**SETTINGS["model"], "positions": positions}}  # type: ignore[dict-item]
+    train("mine", **model)
+    train("after", training={**SETTINGS["training"], "init_from": "runs/mine"}, **model)  # type: ignore[dict-item]
+    train("apart", seed=2, **model)
     monkeypatch.setattr(console, "_quiet", False)
     for others, is_warned in ((["runs/after"], False), (["runs/after", "runs/apart"], True)):
         capfd.readouterr()

@@ -16,6 +16,7 @@ from transformer_cli.checkpoints.fit import check_kinds
 from transformer_cli.checkpoints.known import open_known
 from transformer_cli.checkpoints.manifest import MODEL, OWES, Parent
 from transformer_cli.checkpoints.tensors import kinds, portion
+from transformer_cli.config.run import RunConfig
 from transformer_cli.config.source import dump_config
 from transformer_cli.errors import ModelError, UsageError
 from transformer_cli.files import shown
@@ -48,7 +49,7 @@ def average(parents: Sequence[Path], place: Path, *, warn: Callable[[str], None]
         one = store.load_checkpoint(path, with_optimizer=False)
         _check_same(first, one)
         if whole_run_of(path) != whole_run_of(parents[0]):
-            alike[path] = _cosine(first.model, one.model)
+            alike[path] = _cosine(*(_learned(tensors, known.config) for tensors in (first.model, one.model)))
         _add(sums, one.model)
         newest = one if one.step > newest.step else newest
         digest = files.sha256(path / MODEL, error=ModelError)
@@ -107,6 +108,15 @@ def _check_same(first: store.Checkpoint, one: store.Checkpoint) -> None:
 def _add(sums: dict[str, Tensor], tensors: Mapping[str, Tensor]) -> None:
     for name, tensor in tensors.items():
         sums[name] = tensor.to(torch.float64) + sums.get(name, 0.0)
+
+
+def _learned(tensors: Mapping[str, Tensor], config: RunConfig) -> dict[str, Tensor]:
+    """Without tables of sinusoids, which are the same in every training."""
+    model = config.model
+    tables = {
+        f"{side}.positions.table.weight" for side in model.sides if model.positions_of(side) == "sinusoidal-table"
+    }
+    return {name: tensor for name, tensor in tensors.items() if name not in tables}
 
 
 def _cosine(one: Mapping[str, Tensor], other: Mapping[str, Tensor]) -> float:

@@ -113,7 +113,8 @@ def compare(
     tell_compiler(opened, settings[0])
     translators = [translator_of(run, its) for run, its in zip(opened, settings, strict=True)]
     search = {"beam_size": beam_size, "length_penalty": length_penalty}
-    differences, evaluation = _differences(opened), settings[0].evaluation
+    asked = {f"decoding.{name}": value for name, value in search.items() if value is not None}
+    differences, evaluation = _differences(opened, asked), settings[0].evaluation
     metrics.check(evaluation)
     for text in texts:
         _tell_what_was_learned(text, runs, opened)
@@ -179,13 +180,15 @@ def _refuse_other_languages(opened: Sequence[OpenedRun], to: str | None) -> None
             )
 
 
-def _differences(opened: Sequence[OpenedRun]) -> dict[str, list[Any]]:
-    """What is not the same in all runs, setting by setting, and what came of that: each with every run's value."""
+def _differences(opened: Sequence[OpenedRun], asked: dict[str, Any]) -> dict[str, list[Any]]:
+    """What is not the same in all runs, setting by setting, and what came of that: each with every run's value. asked:
+    settings that were the same for all, whatever the runs say."""
     from transformer_cli.training.directory import flat
 
     trees = [flat(run.config.model_dump(exclude={"name"})) for run in opened]
     trees = [
         tree
+        | asked
         | {
             "checkpoint": run.checkpoint_name,
             "parameters": run.record.get("parameters"),

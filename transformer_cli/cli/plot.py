@@ -56,7 +56,7 @@ def plot(
 
     Without -o, one small curve of each on stdout. With several runs, every file shows them all, for comparison; .html
     is one page that works offline. A run without curves, such as an average, is left out. --json prints the points
-    themselves. Of a run only its metrics.jsonl is needed.
+    themselves. Of a run only its config.yaml and metrics.jsonl are needed.
 
     Examples:
       tx plot
