@@ -15,7 +15,9 @@ from transformer_cli.cli import failures
 from transformer_cli.cli.app import main
 from transformer_cli.config.run import RunConfig
 from transformer_cli.config.source import dump_config, load_config
+from transformer_cli.config.tokenizer import TokenizerConfig
 from transformer_cli.errors import ModelError
+from transformer_cli.tokenizer import train_tokenizer
 from transformer_cli.training.reproduction import SUFFIX, KeptRun, Results, read, settings_of, verdicts
 
 PRESETS = Path(__file__).parents[2] / "configs"
@@ -307,3 +309,33 @@ def test_published_results_are_still_those_of_their_presets(results: Path) -> No
     """They are for others to try: a default that is another one now would refuse that."""
     config = load_config(results.name.removesuffix(SUFFIX), to_train=True)
     assert read(results).changed(config) == []
+
+
+def test_a_tokenizer_that_is_given_may_lie_elsewhere_and_is_no_other(
+    trained_run: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch, capfd: pytest.CaptureFixture[str]
+) -> None:
+    """Its path was compared: nobody else could try the result, or go on with the run."""
+    mine, theirs = tmp_path / "mine", tmp_path / "theirs"
+    mine.mkdir()
+    monkeypatch.chdir(mine)
+    shutil.copy(trained_run / "tokenizer/spm.model", "some.model")
+    tree = load_config(trained_run / "config.yaml").model_dump()
+    tree |= {"name": "x", "tokenizer": {"model": "some.model"}}
+    tree["training"] |= {"max_steps": 4, "validate_every": 2}
+    Path("x.yaml").write_text(dump_config(RunConfig.model_validate(tree)))
+    assert [tx(*words) for words in (("train", "-c", "x.yaml"), ("evaluate", "-m", "runs/x"))] == [0, 0]
+    assert tx("reproduce", "runs/x", "-o", "x.results.json") == 0
+    assert str(mine) not in Path("x.results.json").read_text()
+    shutil.copytree(mine, theirs)
+    Path("some.model").rename("gone")
+    monkeypatch.chdir(theirs)
+    capfd.readouterr()
+    assert tx("reproduce", "x.yaml") == 0, capfd.readouterr().err
+    assert tx("train", "-c", "x.yaml", "--set", "training.max_steps=6") == 0, capfd.readouterr().err
+    text = [line for pair in PAIRS for line in pair]
+    train_tokenizer(TokenizerConfig(vocab_size=60), text, text, seed=1)[0].save("other")
+    others = ("--set", "tokenizer.model=other/spm.model")
+    assert tx("reproduce", "x.yaml", "--run-dir", "runs/y", *others) == 3
+    assert "other/spm.model is not the tokenizer of the results" in capfd.readouterr().err
+    assert tx("train", "-c", "x.yaml", "--set", "training.max_steps=8", *others) == 2
+    assert "tokenizer.model:" in capfd.readouterr().err

@@ -104,6 +104,7 @@ def reproduce(
             "many times as much text",
             hint=f"tx train --processes {then} -c {typed(recipes[0])}, tx evaluate, and look at the scores",
         )
+    results.check_tokenizer(config)
     with console.pulse.doing("reading the text"):
         results.check_text(_digests(config))
     _tell_claims(results)

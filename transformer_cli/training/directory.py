@@ -23,6 +23,7 @@ from transformer_cli.config.run import RunConfig
 from transformer_cli.config.source import dump_config, load_config
 from transformer_cli.data.corpus import Corpus
 from transformer_cli.errors import DataError, ModelError, ResourceError, TxError, UsageError
+from transformer_cli.tokenizer import Tokenizer, read_tokenizer
 from transformer_cli.training.replacing import MEMORY, is_run, put_back, taken, undone
 from transformer_cli.wording import some
 
@@ -74,8 +75,8 @@ UNTIL_SAVED = UNTIL_TRAINED | {"data.max_length", "data.source_eos", "model"}
 ENDS = {"training.max_steps", "training.max_epochs", "training.budget"}
 """Where training ends."""
 
-PLACES = {"data.train", "data.valid", "data.test"}
-"""Where texts lie."""
+PLACES = {"data.train", "data.valid", "data.test", "tokenizer.model"}
+"""Where texts, and a tokenizer that is given, lie."""
 
 
 @contextmanager
@@ -215,6 +216,8 @@ def check_same(now: RunConfig, run_dir: Path) -> dict[str, Any]:
         free = free - {"data.valid"}  # it says which text, not where it lies
     if now.evaluation.tokenize == "auto":
         free = free | {"evaluation.tokenize"}  # the default was 13a, which it is for all text that 13a is right for
+    if _is_given_again(now, saved, run_dir):
+        free = free | {"tokenizer.model"}
     before, after = flat(saved.model_dump()), flat(now.model_dump())
     keys = [key for key in before | after if key == "training.init_from" or not is_among(key, free)]
     keys = [key for key in keys if before.get(key) != after.get(key)]
@@ -234,6 +237,16 @@ def check_same(now: RunConfig, run_dir: Path) -> dict[str, Any]:
             earlier = record.setdefault("changed", {})
             earlier[str(steps[-1])] = moved | earlier.get(str(steps[-1]), {})
     return record if steps else {"data": record.get("data", {})}
+
+
+def _is_given_again(now: RunConfig, saved: RunConfig, run_dir: Path) -> bool:
+    """Whether a run's tokenizer is the one that is given, wherever that lies, if it is still anywhere."""
+    there, given = run_dir / "tokenizer", now.tokenizer.given
+    if not given or not saved.tokenizer.given or not (there / "tokenizer.json").exists():
+        return False
+    if not all(os.path.exists(path) for path in given):
+        return True
+    return read_tokenizer(*given, tags=now.data.tagged).fingerprint == Tokenizer.load(there).fingerprint
 
 
 def lost(run_dir: Path, record: Mapping[str, Any], step: int) -> Iterator[str]:

@@ -19,13 +19,14 @@ from transformer_cli.config.names import typed
 from transformer_cli.config.run import RunConfig
 from transformer_cli.errors import DataError, ModelError, UsageError
 from transformer_cli.files import shown
+from transformer_cli.tokenizer import read_tokenizer
 from transformer_cli.training.directory import flat, is_among
 
 SUFFIX = ".results.json"
 """Of the file that lies beside `NAME.yaml`."""
 FREE = {
     *("name", "seed", "device", "threads"),
-    *("data.train", "data.valid", "data.test", "training.init_from"),
+    *("data.train", "data.valid", "data.test", "training.init_from", "tokenizer.model"),
     *("training.log_every", "training.tensorboard", "training.keep_best", "training.keep_last", "training.max_hours"),
     *("decoding.engine", "decoding.workers", "decoding.batch_size", "decoding.budget_tokens"),
     *("evaluation.comet", "evaluation.tokenize"),
@@ -36,7 +37,7 @@ Signatures say which model COMET is, and which tokenizer BLEU has."""
 USED = ("data.train", "training.init_from")
 """Of these what is kept is how they are used, not where they lie: of several texts how often each is seen, and that a
 run begins with another, whose weights it records."""
-BEGUN = "another run"
+BEGUN, GIVEN = "another run", "a given model"
 
 UNTRAINED = {"average": "a mean of checkpoints", "imported": "another toolkit's model"}
 """What run.json has of a run whose weights are not those of its training."""
@@ -91,6 +92,7 @@ class KeptRun(Kept):
 
     seed: int
     processes: int = 1
+    tokenizer: str | None = None
     data: dict[str, KeptText]
     versions: dict[str, str]
     machine: dict[str, Any]
@@ -144,6 +146,17 @@ class Results(BaseModel):
                 hint=f"get the same text, line for line; --set {setting}=PREFIX says where it lies",
             )
 
+    def check_tokenizer(self, config: RunConfig) -> None:
+        """DataError where a model that is given (tokenizer.model) is another one than those runs had."""
+        then = self.runs[0].tokenizer
+        if not config.tokenizer.given or then is None or config.training.init_from is not None:
+            return
+        if read_tokenizer(*config.tokenizer.given, tags=config.data.tagged).fingerprint != then:
+            raise DataError(
+                f"{', '.join(map(shown, config.tokenizer.given))} is not the tokenizer of the results",
+                hint="get the same file; --set tokenizer.model=FILE says where it lies",
+            )
+
     def claims(self) -> list[Claim]:
         """Each score of each test set: the mean of the runs, and how far another one may be from it."""
         return [
@@ -190,6 +203,7 @@ def verdicts(results: Results, run: KeptRun) -> list[Verdict]:
 def settings_of(config: RunConfig) -> dict[str, Any]:
     """All that a result depends on, by dotted name."""
     used: dict[str, Any] = {"training.init_from": config.training.init_from}
+    used |= {"tokenizer.model": GIVEN} if config.tokenizer.given else {}
     if isinstance(config.data.train, list):
         without = {"text", "name"}
         used["data.train"] = [
@@ -201,6 +215,9 @@ def settings_of(config: RunConfig) -> dict[str, Any]:
 def _used(settings: Mapping[str, Any]) -> dict[str, Any]:
     """What of them says how something is used; results have had the place of the run that theirs began with."""
     used = {key: settings[key] for key in USED if key in settings}
+    # Results have had its place, or those of both sides.
+    is_given = any(is_among(key, {"tokenizer.model"}) and value is not None for key, value in settings.items())
+    used |= {"tokenizer.model": GIVEN} if is_given else {}
     return used | ({"training.init_from": BEGUN} if used.get("training.init_from") is not None else {})
 
 
@@ -217,6 +234,8 @@ def collect(names: Sequence[str]) -> Results:
     (first, run), *others = opened
     for name, (its, other) in zip(names[1:], others, strict=True):
         differences = [key for key in {**first, **its} if first.get(key) != its.get(key)]
+        is_given = "tokenizer.model" in first and {other.tokenizer, run.tokenizer} - {None, run.tokenizer}
+        differences += ["the tokenizer that is given"] * bool(is_given)
         differences += ["the number of their processes"] * (other.processes != run.processes)
         differences += ["their texts"] * (other.texts != run.texts)
         differences += ["their metrics"] * (other.metrics != run.metrics)
