@@ -48,6 +48,18 @@ def test_whose_scores_are_kept_and_whose_they_replace_is_said(run: Path, capfd: 
         assert f"kept in {path}: test by {checkpoint.name}{replaced}\n" in capfd.readouterr().err
 
 
+def test_scores_of_another_text_are_not_kept_and_that_is_said(run: Path, capfd: pytest.CaptureFixture[str]) -> None:
+    """Nobody said so, and `tx reproduce` then that the run was not evaluated yet."""
+    before = (run / "run.json").read_bytes()
+    for suffix, lines in (("de", SOURCES), ("en", TARGETS)):
+        write(Path(f"moved.{suffix}"), lines)
+    assert tx("-m", "tiny", "--set", "data.test=moved") == 0
+    said = capfd.readouterr().err
+    assert "not kept: test, for the run's own text of that name is another (data.test)\n" in said
+    assert "kept in" not in said
+    assert (run / "run.json").read_bytes() == before
+
+
 def test_the_test_set_of_a_run_is_scored_and_kept_with_it(run: Path, capfd: pytest.CaptureFixture[str]) -> None:
     before = json.loads((run / "run.json").read_text(encoding="utf-8"))
     assert tx("-m", "tiny", "-b", "3") == 0

@@ -45,6 +45,16 @@ def test_the_next_command_translates_a_line_of_the_user_s_validation_text(
     assert suggested(capfd) == ["tx", "translate", line]
 
 
+@pytest.mark.parametrize(("tests", "typed"), [([], "tx evaluate --valid"), (["data.test=data"], "tx evaluate")])
+def test_the_next_command_scores_what_there_is(tests: list[str], typed: str, capfd: pytest.CaptureFixture[str]) -> None:
+    """It was refused where there is no test set."""
+    for suffix, line in (("fr", "un bar"), ("xx", "a bar")):
+        Path(f"data.{suffix}").write_text(f"{line}\n", encoding="utf-8")
+    assert train([["un", "a"]], *(f"--set={setting}" for setting in tests)) == 0
+    assert f"next: {typed}\n" in capfd.readouterr().err
+    assert tx(*typed.split()[1:]) == 0
+
+
 def test_a_line_that_nobody_types_is_not_offered(capfd: pytest.CaptureFixture[str]) -> None:
     assert train([["mot " * 200, "word"], ["a\u202eb c d", "hidden"]]) == 0
     assert suggested(capfd) == ["tx", "translate", "-i", "FILE"]

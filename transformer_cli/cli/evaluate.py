@@ -225,7 +225,10 @@ def _score_runs(
         evaluation_page.write(output.page, judged, evaluation_page.of_runs(opened, settings, how), known.options)
     if are_own and not valid and len(opened) == 1:
         there, asked = opened[0].config.data.tests, settings.data.tests
-        keep(opened[0], [one for one in results if there.get(one["set"]) == asked[one["set"]]], how)
+        kept = [one for one in results if there.get(one["set"]) == asked[one["set"]]]
+        keep(opened[0], kept, how)
+        if others := [one["set"] for one in results if one not in kept]:
+            console.say(f"not kept: {', '.join(others)}, for the run's own text of that name is another (data.test)")
 
 
 def _score_files(

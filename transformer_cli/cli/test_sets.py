@@ -89,7 +89,8 @@ def _tests(opened: KnownRun, data: DataConfig) -> Iterator[TestSet]:
     if not tests:
         raise DataError(
             f"{opened.path} has no test set",
-            hint="name one with --set data.test=PREFIX, or give --source and --reference",
+            hint="name one with --set data.test=PREFIX, or give --source and --reference; --valid scores "
+            "the validation text",
         )
     for name, one in data.tests.items():
         yield _of_run(name, tests[name], one.direction, is_own=one.text in (PHRASEBOOK, COMBINATIONS))

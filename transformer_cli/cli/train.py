@@ -135,7 +135,8 @@ def train(
     named = "" if _is_default(outcome) else f" -m {typed(directory)}"
     line, to = outcome.example
     words = f"{f'--to {shlex.quote(to)} ' if to else ''}{'-i FILE' if line is None else _quoted(line)}"
-    console.say(f"next: {program()} evaluate{named}", to_paste=True)
+    valid = "" if loaded.data.tests else " --valid"  # there is nothing else to score
+    console.say(f"next: {program()} evaluate{named}{valid}", to_paste=True)
     console.say(f"      {program()} translate{named} {words}", to_paste=True)
 
 

@@ -117,7 +117,7 @@ def translate(
         typer.Option(
             "--jsonl",
             rich_help_panel=TEXT,
-            help='Lines are objects: {"source": ..., "prefix": ...}; other fields are passed through.',
+            help='Lines are objects: {"source": ..., "prefix": ...}; fields of other names are passed through.',
         ),
     ] = False,
     json_output: Json = False,

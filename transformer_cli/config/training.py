@@ -85,7 +85,8 @@ class TrainingConfig(Section):
     max_steps: PositiveInt | None = None
     """Updates after which training ends; 100,000 when neither this nor a budget is given."""
     max_epochs: PositiveInt | None = None
-    """Passes over the training text after which training ends."""
+    """Passes over the training text after which training ends; it ends at `max_steps` before that, at 100,000 updates
+    if there is none."""
     max_hours: PositiveFloat | None = None
     """Hours after which `tx train` saves everything and stops (exit code 138, on macOS 158); the same command
     continues."""

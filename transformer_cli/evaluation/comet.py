@@ -18,7 +18,8 @@ from transformer_cli.files import json_line, shown
 
 OFFLINE = {"HF_HUB_OFFLINE": "1", "TRANSFORMERS_OFFLINE": "1"}
 INSTALL = (
-    "into an environment of its own: pip install unbabel-comet 'setuptools<81'; name its Python in evaluation.comet"
+    "into an environment of its own, of Python 3.11 or 3.12: pip install unbabel-comet 'setuptools<81'; name its "
+    "Python in evaluation.comet"
 )
 
 
