@@ -90,6 +90,28 @@ def test_a_module_that_is_being_imported_cannot_swallow_a_signal(
 
 
 @each_signal
+@pytest.mark.parametrize("where", ["type('Freed', (), {'__del__': come})()", "gc.callbacks.append(come)"])
+def test_a_signal_that_comes_where_nothing_can_be_raised_is_not_lost(
+    where: str, number: signal.Signals, code: int, words: str
+) -> None:
+    """While an object is freed, or Python looks for garbage: it was dropped, and the program went on."""
+    body = f"""
+    import gc, time
+    came = []
+    def come(*_):
+        if not came:
+            came.append(True)
+            signal.raise_signal({number:d})
+    {where}
+    gc.collect()
+    try: time.sleep(20); print('it went on')
+    finally: print('tidied up')
+    """
+    ended = run(body)
+    assert (ended.returncode, ended.stdout, ended.stderr) == (code, "tidied up\n", f"{words}\n")
+
+
+@each_signal
 def test_what_is_written_aside_is_gone_when_a_module_is_being_imported(
     tmp_path: Path, number: signal.Signals, code: int, words: str
 ) -> None:

@@ -86,7 +86,7 @@ class Pulse:
 
     def _line(self, silent_s: float) -> str:
         wheel = WHEEL[int(silent_s / PERIOD_S) % len(WHEEL)]
-        what = f"loading {title}" if (title := library()) else (self._doing[-1] if self._doing else WORKING)
+        what = _library() or (self._doing[-1] if self._doing else WORKING)
         return f"{wheel} {what}  {duration(int(silent_s))}"[: self.columns() - 1]
 
     def _forked(self) -> None:
@@ -99,9 +99,9 @@ def _draw(line: str) -> None:
         os.write(2, f"\r{line}\x1b[K".encode())
 
 
-def library() -> str | None:
-    """Which of them is being imported, whoever asked for it."""
+def _library() -> str | None:
+    """What is being imported, whoever asked for it."""
     for name, title in LIBRARIES.items():
         if getattr(getattr(sys.modules.get(name), "__spec__", None), "_initializing", False):
-            return title
+            return f"loading {title}"
     return None

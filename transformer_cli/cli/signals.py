@@ -19,6 +19,9 @@ WORDS = {
 }
 
 
+AGAIN_S = 0.02
+
+
 class Ended(BaseException):
     """A signal, unwinding the stack so that `finally` and `with` clean up; a second one ends the program as it is."""
 
@@ -32,6 +35,7 @@ def end_by_signals() -> None:
     for number in WORDS:
         if number == signal.SIGINT or signal.getsignal(number) is not signal.SIG_IGN:
             signal.signal(number, _end)
+    sys.unraisablehook = _raised_where_nobody_hears
 
 
 def die_by_signals() -> None:
@@ -63,6 +67,17 @@ def _end(number: int, frame: FrameType | None) -> None:
         finally:
             os._exit(128 + number)
     raise Ended(number)
+
+
+def _raised_where_nobody_hears(told: sys.UnraisableHookArgs) -> None:
+    """Python drops what is raised while it frees an object, or looks for garbage: a signal that came then comes again,
+    a moment later."""
+    if not isinstance(told.exc_value, Ended):
+        return sys.__unraisablehook__(told)
+    import threading  # which takes a moment that nothing else here does
+
+    end_by_signals()
+    threading.Timer(AGAIN_S, os.kill, (os.getpid(), told.exc_value.number)).start()
 
 
 def _is_importing(frame: FrameType | None) -> bool:
