@@ -138,6 +138,26 @@ def test_where_texts_and_a_parent_lie_is_free_but_not_how_they_are_used() -> Non
     assert before.changed(settings(train, parent)) == []
 
 
+@pytest.mark.parametrize("sides", [("{}/spm.model",), ("{}/source.model", "{}/target.model")])
+def test_where_a_tokenizer_that_is_given_lies_is_free_but_not_that_it_is(sides: tuple[str, ...]) -> None:
+    def settings(folder: str) -> RunConfig:
+        places = [side.format(folder) for side in sides]
+        given = places[0] if len(sides) == 1 else f"{{source: {places[0]}, target: {places[1]}}}"
+        apart = ["tokenizer.joint=false", "model.tied=decoder"] if len(sides) > 1 else []
+        return load_config("tiny.yaml", [f"tokenizer.model={given}", *apart])
+
+    config = settings("here")
+    results = Results.model_validate({"settings": settings_of(config), "runs": [run(1, 2.0)]})
+    assert "here" not in json.dumps(results.settings)
+    assert results.changed(settings("there")) == []
+    without = config.model_copy(update={"tokenizer": config.tokenizer.model_copy(update={"model": None})})
+    assert results.changed(without) == ["tokenizer.model: a given model then, None now"]
+    names = ["tokenizer.model"] if len(sides) == 1 else ["tokenizer.model.source", "tokenizer.model.target"]
+    others = {name: value for name, value in results.settings.items() if name != "tokenizer.model"}
+    before = Results(settings=others | dict.fromkeys(names, "/elsewhere"), runs=results.runs)
+    assert before.changed(config) == []
+
+
 @pytest.mark.parametrize(
     ("spoil", "says"),
     [
