@@ -358,6 +358,19 @@ def test_marian_ends_after_updates_or_epochs(after, setting, value, tmp_path):
 
 
 @pytest.mark.parametrize(
+    ("said", "is_told"),
+    [("--max-update 0 --max-epoch 300", True), ("--max-epoch 300", True), ("--max-epoch 3 --max-update 9", False)],
+)
+def test_that_there_is_a_limit_of_updates_where_theirs_had_none_is_told(said, is_told, tmp_path):
+    """Of large text that was a few epochs of 300, without a word."""
+    command = FAIRSEQ.replace("--max-tokens", f"{said} \\\n    --max-tokens")
+    found, config = carried("fairseq", command, tmp_path)
+    assert config.training.max_epochs == int(said.split("--max-epoch ")[1].split()[0])
+    told = {"no limit of updates": "tx has one even so, of 100,000: training.max_steps"}
+    assert {theirs: why for theirs, why in found.left.items() if theirs in told} == (told if is_told else {})
+
+
+@pytest.mark.parametrize(
     ("updates", "is_carried"), [("", True), (" --max-update 5000", True), (" --max-update 90", False)]
 )
 def test_fairseqs_rate_falls_until_the_same_update(updates, is_carried, tmp_path):

@@ -5,6 +5,8 @@ from __future__ import annotations
 from collections.abc import Iterator
 from typing import Any
 
+from transformer_cli.config.training import MAX_STEPS
+
 Fact = tuple[Any, str]
 SUPPOSED, IMPLIED, SAID = range(3)
 
@@ -159,6 +161,8 @@ def _end(facts: Facts, left: dict[str, str]) -> None:
             facts.say("training.max_epochs", int(until[:-1]), origin)
     elif until is not None:
         left[origin] = "tx ends after updates or epochs: training.max_steps, training.max_epochs"
+    if facts.value("training.max_epochs") is not None and facts.value("training.max_steps") is None:
+        left["no limit of updates"] = f"tx has one even so, of {MAX_STEPS:,}: training.max_steps"
 
 
 def _marians(facts: Facts, left: dict[str, str]) -> None:
