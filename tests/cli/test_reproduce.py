@@ -241,6 +241,21 @@ def test_as_many_processes_train_again_as_did_then(scored: Path, capfd: pytest.C
     assert not Path("runs/again").exists()
 
 
+@pytest.mark.parametrize(("theirs", "code"), [("a" * 64, 2), (None, 0)])
+def test_runs_of_two_tokenizers_that_were_given_are_no_seeds_of_one(
+    theirs: str | None, code: int, scored: Path, capfd: pytest.CaptureFixture[str]
+) -> None:
+    """Where both say which: older runs do not."""
+    config = scored / "config.yaml"
+    config.write_text(dump_config(load_config(config, ["tokenizer.model=/nowhere/spm.model"])))
+    shutil.copytree(scored, "runs/two")
+    record = json.loads(Path("runs/two/run.json").read_text()) | {"seed": 2, "tokenizer": theirs}
+    Path("runs/two/run.json").write_text(json.dumps(record))
+    for names in (("runs/one", "runs/two"), ("runs/two", "runs/one")):
+        assert tx("reproduce", *names, "-o", "r.json") == code
+        assert ("differ in the tokenizer that is given" in capfd.readouterr().err) is bool(code)
+
+
 def run(seed: int, value: float, signature: str = "tok:13a|version:2.6.0") -> dict[str, Any]:
     """The record of a run with one score."""
     score = {"name": "BLEU", "value": value, "signature": signature, "margin": 0.5}

@@ -20,6 +20,7 @@ WORDS = {
 
 
 AGAIN_S = 0.02
+"""Until a signal that was dropped comes again."""
 
 
 class Ended(BaseException):

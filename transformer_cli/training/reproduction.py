@@ -36,7 +36,7 @@ FREE = {
 Signatures say which model COMET is, and which tokenizer BLEU has."""
 USED = ("data.train", "training.init_from")
 """Of these what is kept is how they are used, not where they lie: of several texts how often each is seen, and that a
-run begins with another, whose weights it records."""
+run begins with another, whose weights it records; beside them, that a tokenizer is given, which it records, too."""
 BEGUN, GIVEN = "another run", "a given model"
 
 UNTRAINED = {"average": "a mean of checkpoints", "imported": "another toolkit's model"}
@@ -234,8 +234,8 @@ def collect(names: Sequence[str]) -> Results:
     (first, run), *others = opened
     for name, (its, other) in zip(names[1:], others, strict=True):
         differences = [key for key in {**first, **its} if first.get(key) != its.get(key)]
-        is_given = "tokenizer.model" in first and {other.tokenizer, run.tokenizer} - {None, run.tokenizer}
-        differences += ["the tokenizer that is given"] * bool(is_given)
+        if "tokenizer.model" in first and None not in (tokenizers := {run.tokenizer, other.tokenizer}):
+            differences += ["the tokenizer that is given"] * (len(tokenizers) > 1)
         differences += ["the number of their processes"] * (other.processes != run.processes)
         differences += ["their texts"] * (other.texts != run.texts)
         differences += ["their metrics"] * (other.metrics != run.metrics)
