@@ -16,9 +16,8 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from transformer_cli import environment, spinning
-from transformer_cli.environment import processors
 from transformer_cli.machine import Machine
-from transformer_cli.spinning import CROWDED, EVERY_S, LONGEST_S, SHORTEST_S, Courtesy, Crowd, in_line_s
+from transformer_cli.spinning import CROWDED, EVERY_S, LONGEST_S, SHORTEST_S, Courtesy, in_line_s
 
 IN_LINE, ALONE = 2 * CROWDED * EVERY_S, 0.0
 HASTE = SimpleNamespace(wait=lambda seconds: False)
@@ -58,34 +57,35 @@ def test_whoever_stands_in_line_is_never_spun_at(looks):
         assert asleep or waited <= CROWDED * seconds
 
 
-@pytest.fixture
-def two_threads():
-    before = torch.get_num_threads()
-    torch.set_num_threads(2)
-    torch.zeros(2 << 15).add_(1)  # the team that computes
-    yield
-    torch.set_num_threads(before)
+A_CROWD = """
+import os, time, torch
+from transformer_cli.environment import processors
+from transformer_cli.spinning import Crowd
+
+def become(threads):
+    deadline = time.monotonic() + 60
+    while (now := len(os.listdir("/proc/self/task"))) != threads and time.monotonic() < deadline:
+        time.sleep(0.01)
+    print(now == threads, now, threads)
+
+torch.set_num_threads(2)
+torch.zeros(2 << 15).add_(1)  # the team that computes
+before, crowd = len(os.listdir("/proc/self/task")), Crowd(2)
+crowd.gather()
+crowd.gather()
+# libgomp counts the two that compute, and one more for each team that idles: its other thread.
+become(before + 2 * (processors() - 1))
+crowd.leave()
+become(before)
+"""
+"""A process of its own: whoever runs the tests begins and ends threads meanwhile, too."""
 
 
 @pytest.mark.skipif(not environment.tells_who_waits(), reason="this system does not tell")
-def test_a_crowd_is_more_threads_than_processors_and_goes_when_it_is_to(two_threads):
-    def threads() -> int:
-        """But those of Python that are none of the crowd: whoever runs the tests begins and ends some meanwhile."""
-        others = {str(one.native_id) for one in threading.enumerate() if one.name != "idle"}
-        return len({*os.listdir("/proc/self/task")} - others)
-
-    before, crowd = threads(), Crowd(2)
-    crowd.gather()
-    crowd.gather()
-    deadline = time.monotonic() + 20
-    # libgomp counts the two that compute, and one more for each team that idles: its other thread.
-    while threads() < before + 2 * (processors() - 1) and time.monotonic() < deadline:
-        time.sleep(0.01)
-    assert threads() == before + 2 * (processors() - 1)
-    crowd.leave()
-    while threads() > before and time.monotonic() < deadline:
-        time.sleep(0.01)
-    assert threads() == before
+def test_a_crowd_is_more_threads_than_processors_and_goes_when_it_is_to():
+    done = subprocess.run([sys.executable, "-c", A_CROWD], capture_output=True, text=True, check=False)
+    assert (done.returncode, done.stderr) == (0, "")
+    assert [line.split()[0] for line in done.stdout.splitlines()] == ["True", "True"], done.stdout
 
 
 @pytest.mark.skipif(not environment.tells_who_waits(), reason="this system does not tell")
@@ -159,26 +159,31 @@ def test_where_nobody_can_look_or_no_thread_can_be_started_all_stays_as_it_is(mo
 
 def test_where_threads_are_limited_none_are_taken_that_others_may_need(monkeypatch):
     """libgomp ends the process where it can start none."""
-    alive, tries = threading.active_count(), []
+    tries, started = [], []
     start = threading.Thread.start
+
+    def alive() -> int:
+        return sum(thread.is_alive() for thread in started)
 
     def limited(self):
         tries.append(self.name)
-        if threading.active_count() >= alive + 4:
+        if alive() >= 4:
             refuse()
         start(self)
+        started.append(self)
 
     monkeypatch.setattr(threading.Thread, "start", limited)
     crowd = spinning.Crowd(2)
     try:
         crowd.gather()
+        assert started
         assert "idle" not in tries
         n_tries = len(tries)
         crowd.gather()
         assert len(tries) == n_tries  # to try takes some, too, for a moment
     finally:
         crowd.leave()
-    assert threading.active_count() == alive
+    assert alive() == 0
 
 
 def refuse():
