@@ -246,8 +246,8 @@ def test_nothing_is_said_of_losses_that_can_be_compared(run: None) -> None:
         (["training.label_smoothing=0"], "dropout 0.1"),
         (["training.label_smoothing=0", "model.dropout=0"], ""),
         (
-            ["training.r_drop=5", "training.word_dropout=0.1", "tokenizer.sampling=0.2"],
-            "label smoothing 0.1, dropout 0.1, word dropout 0.1, drawn subwords 0.2 and R-Drop 5",
+            ["training.r_drop=5", "tokenizer.sampling=0.2"],
+            "label smoothing 0.1, dropout 0.1, drawn subwords 0.2 and R-Drop 5",
         ),
     ):
         Path("runs/a&b/config.yaml").write_text(dump_config(load_config("tiny.yaml", settings)))

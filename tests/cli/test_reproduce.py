@@ -112,12 +112,12 @@ def test_a_setting_that_results_do_not_know_yet_had_its_default(
 ) -> None:
     path = with_results(scored, capfd)
     results = json.loads(path.read_text())
-    del results["settings"]["training.word_dropout"]
+    del results["settings"]["training.accumulation"]
     path.write_text(json.dumps(results))
     shutil.copytree(scored, "runs/again")
     assert tx("reproduce", "mine.yaml", "--run-dir", "runs/again") == 0
-    assert tx("reproduce", "mine.yaml", "--set", "training.word_dropout=0.1") == 2
-    assert "training.word_dropout: 0.0 then, 0.1 now" in capfd.readouterr().err
+    assert tx("reproduce", "mine.yaml", "--set", "training.accumulation=2") == 2
+    assert "training.accumulation: 1 then, 2 now" in capfd.readouterr().err
 
 
 def test_where_texts_and_a_parent_lie_is_free_but_not_how_they_are_used() -> None:

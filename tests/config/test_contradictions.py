@@ -355,11 +355,6 @@ UNTAUGHT = "new pieces (tokenizer.extend) could not learn: training.freeze keeps
             "model: {dropout: 0.0, attention_dropout: 0.1}\ntraining: {r_drop: 5}",
         ),
         (
-            "tokenizer: {kind: byte}\ntraining: {word_dropout: «0.1»}",
-            "word_dropout needs pieces that know where words begin",
-            "tokenizer: {kind: char}\ntraining: {word_dropout: 0.1}",
-        ),
-        (
             "training: {schedule: noam, learning_rate: «1.0»}",
             "noam is the paper's rate, (d_model * warmup_steps)^-0.5 at its peak: it takes no learning_rate (null)",
             "training: {schedule: inverse-sqrt, learning_rate: 1.0}",

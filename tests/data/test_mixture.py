@@ -89,17 +89,16 @@ def ids_of(text: Encoded, place: int) -> tuple[list[int], list[int]]:
     return list(source), list(target)
 
 
-@pytest.mark.parametrize("changes", [["tokenizer.sampling=0.3"], ["training.word_dropout=0.3"]])
 @pytest.mark.parametrize("seed", [1, 10**12])
-def test_each_time_that_a_pair_comes_it_is_drawn_anew_and_the_first_as_if_it_came_once(tmp_path, changes, seed):
-    """All copies of a pair were cut alike, and lost the same words."""
+def test_each_time_that_a_pair_comes_it_is_drawn_anew_and_the_first_as_if_it_came_once(tmp_path, seed):
+    """All copies of a pair were cut alike."""
     lines = [f"der hund und die katze schlafen {number}" for number in range(12)]
     parts = (Part("a", 5, 4.5), Part("b", 7, 1.0))
     tokenizer, _ = train_tokenizer(TokenizerConfig(vocab_size=50), lines, lines, seed=1)
 
     def epoch_of(folder: Path, *parts: Part) -> Epoch:
         text = Corpus(lines, lines, parts=parts)
-        config = load_config("tiny.yaml", overrides=[*changes, f"seed={seed}"])
+        config = load_config("tiny.yaml", overrides=["tokenizer.sampling=0.3", f"seed={seed}"])
         material = Material(text, tokenizer, config, folder, World(), Listener(), StopRequest())
         material.prepare()
         return material.epoch(3)

@@ -89,7 +89,6 @@ def configurations(draw: st.DrawFn) -> RunConfig:
         clip_norm=[1.0, None],
         label_smoothing=[0.0, 0.1],
         r_drop=[None, 1.0],
-        word_dropout=[0.0, 0.2],
         freeze=[[], ["encoder.layers.0"]],
         validate_every=[1, 2],
         validation_bleu=[False, True],
@@ -97,8 +96,6 @@ def configurations(draw: st.DrawFn) -> RunConfig:
         keep_last=[1, 2],
     )
     training |= {"max_steps": 5, "log_every": 1, "best_by": "loss"}
-    if tokenizer["kind"] == "byte":
-        training["word_dropout"] = 0.0  # bytes do not know where words begin
     if draw(st.booleans()):
         training |= {"optimizer": "schedule-free", "schedule": "constant", "ema": None}
     whole = {"device": "cpu", "precision": "fp32", "threads": 1, "seed": draw(st.integers(0, 99))}

@@ -126,9 +126,7 @@ def lose_power() -> None:
     raise MemoryError("the power went out")
 
 
-@pytest.mark.parametrize(
-    "options", [{}, {"accumulation": 3}, {"ema": 0.6, "best_by": "loss", "r_drop": 3.0, "word_dropout": 0.2}], ids=str
-)
+@pytest.mark.parametrize("options", [{}, {"accumulation": 3}, {"ema": 0.6, "best_by": "loss", "r_drop": 3.0}], ids=str)
 def test_stopped_at_every_update_it_ends_in_the_bits_of_an_uninterrupted_run(options: dict[str, Any]) -> None:
     config = settings(**options)
     train(config, Path("straight"))

@@ -369,12 +369,6 @@ def _schedule(config: RunConfig) -> Iterator[Contradiction]:
         yield Contradiction.of(
             "r_drop compares two draws of dropout, and model.dropout is 0", "training.r_drop", "model.dropout"
         )
-    if training.word_dropout and config.tokenizer.kind == "byte":
-        yield Contradiction.of(
-            "word_dropout needs pieces that know where words begin, which bytes do not",
-            "training.word_dropout",
-            "tokenizer.kind",
-        )
     if training.best_by == "bleu" and not training.validation_bleu:
         yield Contradiction.of(
             "best_by: bleu needs validation_bleu: true; best_by: loss does not",

@@ -132,9 +132,6 @@ class TrainingConfig(Section):
     r_drop: PositiveFloat | None = None
     """Read each sentence twice, with different dropout, and penalise the difference between the predictions with this
     weight, such as 5 (Liang et al. 2021): twice the time and activations of an update, of which MFU counts one half."""
-    word_dropout: Probability = 0.0
-    """Share of source words, as spaces divide them, that an update does not see: the vectors of their pieces are zero
-    (Sennrich et al. 2016)."""
     validate_every: PositiveInt = 500
     """Updates between two validations."""
     validation_bleu: bool = True

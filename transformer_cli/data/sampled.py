@@ -19,7 +19,7 @@ SAMPLE = 500
 
 @dataclass(frozen=True)
 class Draw:
-    """One epoch's draw, of subwords or of words."""
+    """One epoch's draw of subwords."""
 
     rate: float
     seed: int

@@ -11,17 +11,13 @@ import hashlib
 from collections.abc import Sequence
 from functools import cached_property
 from pathlib import Path
-from typing import TYPE_CHECKING, Any, ClassVar
+from typing import Any, ClassVar
 
 import sentencepiece
 
 from transformer_cli import files
 from transformer_cli.errors import ModelError
 from transformer_cli.tokenizer.sampling import Sampler
-
-if TYPE_CHECKING:
-    import numpy as np
-    import numpy.typing as npt
 
 PAD, UNK, BOS, EOS = 0, 1, 2, 3
 SPECIALS = ("<pad>", "<unk>", "<s>", "</s>")
@@ -113,17 +109,6 @@ class Vocabulary:
 
     def piece(self, id: int) -> str:
         return str(self._processor.id_to_piece(id))
-
-    @cached_property
-    def words(self) -> tuple[npt.NDArray[np.bool_], npt.NDArray[np.bool_], npt.NDArray[np.bool_]]:
-        """By id: whether a piece opens a word, whether it closes one, and whether it is a mark and in none."""
-        import numpy as np  # not before: a cold sentence needs none (docs/measurements.md)
-
-        marks = [id != UNK and (id in (PAD, BOS, EOS) or self._processor.is_control(id)) for id in range(self.size)]
-        pieces = list(zip(self.names, marks, strict=True))
-        opens = [is_mark or piece.startswith("▁") for piece, is_mark in pieces]
-        closes = [is_mark or piece.rstrip("▁") not in ("", piece) for piece, is_mark in pieces]
-        return np.array(opens), np.array(closes), np.array(marks)
 
     def sample(
         self, lines: Sequence[str], *, rate: float, key: str, names: Sequence[object] | None = None

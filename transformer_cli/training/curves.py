@@ -162,7 +162,6 @@ def added(run_dir: Path) -> str:
         "dropout": model.dropout,
         "attention dropout": model.attention_dropout,
         "activation dropout": model.activation_dropout,
-        "word dropout": training.word_dropout,
         "drawn subwords": config.tokenizer.sampling,
         "R-Drop": training.r_drop,
     }

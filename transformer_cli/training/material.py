@@ -20,7 +20,6 @@ from transformer_cli.config.run import RunConfig
 from transformer_cli.data import batching
 from transformer_cli.data.binary import EncodedCorpus
 from transformer_cli.data.corpus import Corpus
-from transformer_cli.data.dropped import DroppedCorpus
 from transformer_cli.data.fingerprints import LINES, fingerprints_of, save_fingerprints
 from transformer_cli.data.mixture import Drawn, MixedCorpus, Mixture, Seen
 from transformer_cli.data.sampled import Draw, SampledCorpus
@@ -265,10 +264,7 @@ class Material:
 
     def _drawn(self, epoch: int) -> Drawn:
         config = self.config
-        drawn: Drawn = self.encoded
-        if rate := config.tokenizer.sampling:
-            draw = Draw(rate, config.seed, epoch)
-            drawn = SampledCorpus(self.encoded, self.text, self.tokenizer, draw, max_length=config.data.max_length)
-        if rate := config.training.word_dropout:
-            return DroppedCorpus(drawn, self.tokenizer.source, Draw(rate, config.seed, epoch))
-        return drawn
+        if not (rate := config.tokenizer.sampling):
+            return self.encoded
+        draw = Draw(rate, config.seed, epoch)
+        return SampledCorpus(self.encoded, self.text, self.tokenizer, draw, max_length=config.data.max_length)
