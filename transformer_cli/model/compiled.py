@@ -36,10 +36,11 @@ ARGUMENTS = {
     "multiply": "X X X f f X f n n n flag flag threads",
     "learn": "X X f f f n n n flag threads",
     "smoothed": "X i f f f real n n threads",
+    "compared": "X i f f f real real n n threads",
     "add": "f X f n n flag threads",
     "narrow": "f X f f n n threads",
     "even": "X f i real f f f n n threads",
-    "cross_entropy": "X f X f X f i X f f f f double n n n n flag threads",
+    "cross_entropy": "X f X f X f i X f f f f double double n n n n n flag threads",
     "adam": "i d n double double double double double double flag threads",
     "length": "i d n threads",
     "sublayers": "s n X f",
@@ -83,7 +84,7 @@ def code() -> Library:
         for name in ("attention", "linear", "narrow", "norm", "product"):
             room = getattr(loaded, f"{name}_room")
             room.argtypes, room.restype = [ctypes.c_int64] * 2, ctypes.c_int64
-        loaded.cross_entropy_room.argtypes, loaded.cross_entropy_room.restype = [ctypes.c_int64] * 5, ctypes.c_int64
+        loaded.cross_entropy_room.argtypes, loaded.cross_entropy_room.restype = [ctypes.c_int64] * 6, ctypes.c_int64
         loaded.sublayer_kept.restype = loaded.sublayer_room.restype = ctypes.c_int64
     return found
 
@@ -187,6 +188,17 @@ def smoothed(logits_RV: Tensor, targets_R: Tensor, even_R: Tensor, smoothing: fl
     sizes, tensors = logits_RV.shape, (logits_RV, targets_R, even_R, losses_R, shares_R)
     run("smoothed", logits_RV.dtype, *tensors, smoothing, *sizes, get_num_threads())
     return losses_R, shares_R
+
+
+def compared(
+    logits_RV: Tensor, targets_R: Tensor, even_R: Tensor, smoothing: float, apart: float
+) -> tuple[Tensor, Tensor]:
+    """The same of two predictions of each target, none of them padding: all by p, behind them all by q. `apart` times
+    KL(p || q) is a part of the losses of p, KL(q || p) of those of q."""
+    n, losses_R = len(logits_RV) // 2, torch.empty_like(even_R)
+    tensors = logits_RV, targets_R, even_R, even_R[n:], losses_R
+    run("compared", logits_RV.dtype, *tensors, smoothing, apart, n, logits_RV.size(1), get_num_threads())
+    return losses_R, torch.ones_like(even_R)
 
 
 def likeliest(

@@ -15,7 +15,7 @@ import torch.nn.functional as F
 from torch import Tensor, get_num_threads
 from torch.autograd.function import FunctionCtx, once_differentiable
 
-from transformer_cli.model.compiled import even_part, loaded, run, smoothed, summed
+from transformer_cli.model.compiled import compared, even_part, loaded, run, smoothed, summed
 from transformer_cli.model.compiled_products import is_ours
 from transformer_cli.model.matmul import input_gradient, linear, weight_gradient
 from transformer_cli.tokenizer import PAD
@@ -45,6 +45,7 @@ def cross_entropy(
     bias_V: Tensor | None = None,
     smoothing: float = 0.0,
     is_table: bool = False,
+    apart: float = 0.0,
     compiled: bool = False,
 ) -> Tensor:
     """Summed loss of the real targets; padding counts for nothing.
@@ -52,15 +53,20 @@ def cross_entropy(
     hidden: (..., D). weight_VD, bias_V: the output projection. targets: (...), ids, PAD where there is none.
     Each target's distribution gives 1 - smoothing to the target and spreads the rest evenly over all V ids, the target
     included, as torch.nn.functional.cross_entropy does. is_table: the projection is the embedding, too, whose vector of
-    padding stays zero: it learns nothing here. compiled: by cpp/ of the model, on a CPU in fp32 or bf16.
+    padding stays zero: it learns nothing here. apart: how many times their `disagreement` is added, of two readings of
+    the same targets, one behind the other, without padding. compiled: by cpp/ of the model, on a CPU in fp32 or bf16.
     Source: Szegedy et al. 2016, section 7; Vaswani et al. 2017, section 5.4.
     """
     if not torch.is_grad_enabled():  # which the function below would not know
         hidden, weight_VD = hidden.detach(), weight_VD.detach()
         bias_V = None if bias_V is None else bias_V.detach()
+    hidden_ND, targets_N = hidden.flatten(0, -2), targets.flatten()
     loss: Tensor = _LinearCrossEntropy.apply(
-        hidden.flatten(0, -2), weight_VD, bias_V, targets.flatten(), smoothing, is_table, compiled
+        hidden_ND, weight_VD, bias_V, targets_N, smoothing, is_table, apart if compiled else 0.0, compiled
     )
+    if apart and not compiled:
+        one_ND, other_ND = hidden_ND.chunk(2)
+        loss = loss + apart * disagreement(one_ND, other_ND, weight_VD, bias_V=bias_V, is_table=is_table)
     return loss
 
 
@@ -107,17 +113,21 @@ class _LinearCrossEntropy(torch.autograd.Function):
         targets_N: Tensor,
         smoothing: float,
         is_table: bool,
+        apart: float,
         compiled: bool,
     ) -> Tensor:
+        """apart: see `cross_entropy`; where it is compiled."""
         ctx.dtype = hidden_ND.dtype  # type: ignore[attr-defined]
         n_vocab, d_model = weight_VD.shape
         needs_gradient = any(ctx.needs_input_grad[:3])  # type: ignore[attr-defined]
         wide = _wide(hidden_ND.dtype)
         is_on_cpu = hidden_ND.device.type == "cpu"
         n_rows = max(d_model, (PIECE_ELEMENTS if is_on_cpu else PIECE_ELEMENTS_ON_A_GPU) // n_vocab)
-        if compiled and len(hidden_ND) and is_ours(hidden_ND.dtype, min(n_rows, len(hidden_ND))):
+        readings = 2 if apart else 1
+        n_rows, n_each = max(1, n_rows // readings), len(hidden_ND) // readings
+        if compiled and len(hidden_ND) and is_ours(hidden_ND.dtype, min(n_rows, n_each)):
             tensors = hidden_ND, weight_VD, bias_V, targets_N
-            return _by_one_call(ctx, *tensors, smoothing, is_table, min(n_rows, len(hidden_ND)))
+            return _by_one_call(ctx, *tensors, smoothing, is_table, apart, min(n_rows, n_each))
         weight, weight_sum_D = weight_VD.to(hidden_ND.dtype), weight_VD.sum(0).to(wide)
         bias = None if bias_V is None else bias_V.to(hidden_ND.dtype)
         even = smoothing / n_vocab
@@ -138,18 +148,26 @@ class _LinearCrossEntropy(torch.autograd.Function):
         shift = max(0.0, math.log(n_vocab / MOST_SUMMED)) if narrow else None if is_on_cpu else 0.0
         down = max(1.0, min(n_rows, hidden_ND.size(0)) / MOST_ROWS) if narrow else 1.0
 
-        for start in range(0, hidden_ND.size(0), n_rows):
+        def rows_of(x_N: Tensor, piece: slice) -> Tensor:
+            """A piece of each reading, one behind the other."""
+            return x_N[piece] if readings == 1 else torch.cat([x_N[piece] for x_N in x_N.chunk(readings)])
+
+        for start in range(0, n_each, n_rows):
             piece = slice(start, start + n_rows)
-            hidden_RD, targets_R1 = hidden_ND[piece], targets_N[piece, None]
+            hidden_RD, targets_R1 = rows_of(hidden_ND, piece), rows_of(targets_N, piece)[:, None]
             hidden_wide_RD = hidden_RD.to(wide)
-            even_R = even * (hidden_wide_RD @ weight_sum_D) if even_N is None else even_N[piece]
+            even_R = even * (hidden_wide_RD @ weight_sum_D) if even_N is None else rows_of(even_N, piece)
             even_R1 = even_R[:, None]
             if bias_V is not None:
                 even_R1 += even * bias_V.sum().to(wide)
             e_RV = None  # the last piece's are gone before there are others
             if compiled:
                 e_RV = linear(hidden_RD, weight, bias)
-                loss_R1, share_R1 = smoothed(e_RV, targets_R1, even_R1, smoothing)
+                loss_R1, share_R1 = (
+                    compared(e_RV, targets_R1, even_R1, smoothing, apart)
+                    if apart
+                    else smoothed(e_RV, targets_R1, even_R1, smoothing)
+                )
             else:
                 logits = partial(linear, hidden_RD, weight, bias)
                 e_RV, loss_R1, share_R1 = _smoothed(logits, targets_R1, even_R1, smoothing, shift)
@@ -157,7 +175,9 @@ class _LinearCrossEntropy(torch.autograd.Function):
             if grad_hidden_ND is None:
                 continue
             real_R1 = (targets_R1 != PAD).to(wide)
-            grad_hidden_ND[piece] = input_gradient(e_RV, weight) * share_R1 - real_R1 * less_D
+            made_RD = input_gradient(e_RV, weight) * share_R1 - real_R1 * less_D
+            for reading_ND, of_it_RD in zip(grad_hidden_ND.chunk(readings), made_RD.chunk(readings), strict=True):
+                reading_ND[piece] = of_it_RD
             if down != 1:
                 share_R1 = share_R1 / down
             if ctx.needs_input_grad[1]:  # type: ignore[attr-defined]
@@ -188,7 +208,7 @@ class _LinearCrossEntropy(torch.autograd.Function):
     def backward(ctx: FunctionCtx, *grads: Tensor) -> tuple[Tensor | None, ...]:
         grad_hidden_ND, grad_weight_VD, grad_bias_V = ctx.saved_tensors  # type: ignore[attr-defined]
         _multiply(grads[0], grad_hidden_ND, grad_weight_VD, grad_bias_V)
-        return grad_hidden_ND.to(ctx.dtype), grad_weight_VD, grad_bias_V, *[None] * 4  # type: ignore[attr-defined]
+        return grad_hidden_ND.to(ctx.dtype), grad_weight_VD, grad_bias_V, *[None] * 5  # type: ignore[attr-defined]
 
 
 def _by_one_call(
@@ -199,11 +219,12 @@ def _by_one_call(
     targets_N: Tensor,
     smoothing: float,
     is_table: bool,
+    apart: float,
     n_rows: int,
 ) -> Tensor:
     """The same of numbers in bf16, by cpp/cross_entropy.cpp: between calls Python takes as long as some of them.
 
-    n_rows: of logits at a time.
+    n_rows: of logits at a time, for each reading.
     """
     (n_vocab, d_model), hidden_ND = weight_VD.shape, hidden_ND.contiguous()
     assert hidden_ND.size(1) == d_model
@@ -221,11 +242,12 @@ def _by_one_call(
     grad_hidden_ND = torch.empty_like(hidden_ND) if any(needed) else None
     grad_weight_VD = torch.empty(n_vocab, d_model) if needed[1] else None
     grad_bias_V = torch.empty(n_vocab) if needed[2] else None
-    total, sizes, threads = torch.empty(()), (*hidden_ND.shape, n_vocab, n_rows), get_num_threads()
+    sizes = (*hidden_ND.shape, n_vocab, n_rows, 2 if apart else 1)
+    total, threads = torch.empty(()), get_num_threads()
     room = torch.empty(loaded().cross_entropy_room(*sizes, threads))
     read = hidden_ND, table_VD, weight, weight_sum_D, bias, of_bias, targets_N
     made = grad_hidden_ND, grad_weight_VD, grad_bias_V, total
-    run("cross_entropy", hidden_ND.dtype, *read, *made, room, smoothing, *sizes, is_table, threads)
+    run("cross_entropy", hidden_ND.dtype, *read, *made, room, smoothing, apart, *sizes, is_table, threads)
     if grad_weight_VD is not None:
         grad_weight_VD = grad_weight_VD.to(weight_VD.dtype)
     ctx.save_for_backward(grad_hidden_ND, grad_weight_VD, grad_bias_V)

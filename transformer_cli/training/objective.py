@@ -17,7 +17,7 @@ from transformer_cli.model.compiled import TiedTable
 from transformer_cli.model.layout import sent
 from transformer_cli.model.transformer import Transformer
 from transformer_cli.tokenizer import EOS
-from transformer_cli.training.loss import cross_entropy, disagreement
+from transformer_cli.training.loss import cross_entropy
 
 
 class Objective(nn.Module):
@@ -41,12 +41,11 @@ class RDrop(Objective):
         self.alpha = alpha
 
     def forward(self, batch: Batch) -> Tensor:
-        model, n = self.model, batch.n_target_tokens
-        hidden_ND, targets_N, weight_VD = _read(model, _twice(batch))
-        options: dict[str, Any] = {"bias_V": model.output_bias, "is_table": _is_table(model)}
-        apart = disagreement(hidden_ND[:n], hidden_ND[n : 2 * n], weight_VD, **options)
-        loss = _cross_entropy(model, hidden_ND, targets_N, weight_VD, smoothing=self.smoothing)
-        return loss / 2 + self.alpha / 4 * apart
+        hidden_ND, targets_N, weight_VD = _read(self.model, _twice(batch))
+        apart = 0.0
+        if n := batch.n_target_tokens:
+            hidden_ND, targets_N, apart = hidden_ND[: 2 * n], targets_N[: 2 * n], self.alpha / 2
+        return _cross_entropy(self.model, hidden_ND, targets_N, weight_VD, smoothing=self.smoothing, apart=apart) / 2
 
 
 def objective_of(model: Transformer, options: TrainingConfig) -> Objective:
@@ -77,7 +76,7 @@ def _read(model: Transformer, batch: Batch) -> tuple[Tensor, Tensor, Tensor]:
 
 
 def _cross_entropy(
-    model: Transformer, hidden_ND: Tensor, targets_N: Tensor, weight_VD: Tensor, *, smoothing: float
+    model: Transformer, hidden_ND: Tensor, targets_N: Tensor, weight_VD: Tensor, *, smoothing: float, apart: float = 0.0
 ) -> Tensor:
     return cross_entropy(
         hidden_ND,
@@ -86,6 +85,7 @@ def _cross_entropy(
         bias_V=model.output_bias,
         smoothing=smoothing,
         is_table=_is_table(model),
+        apart=apart,
         compiled=model.compiled,
     )
 
