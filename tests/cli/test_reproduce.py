@@ -210,8 +210,10 @@ def test_results_replace_no_file_of_a_run_and_no_configuration(scored: Path, cap
 
 
 def test_a_run_does_not_try_itself(scored: Path, capfd: pytest.CaptureFixture[str]) -> None:
-    assert tx("reproduce", str(scored), "--run-dir", "./runs/../runs/one") == 2
-    assert "would be its own second run" in capfd.readouterr().err
+    [checkpoint, *_] = sorted(Path(scored, "checkpoints").iterdir())
+    for named in (scored, checkpoint):
+        assert tx("reproduce", str(named), "--run-dir", "./runs/../runs/one") == 2
+        assert "would be its own second run" in capfd.readouterr().err
     assert tx("reproduce", str(scored), "--run-dir", "runs/two", "--set", "training.max_steps=1") == 2
     assert "hint: say what was said then, in the configuration or by --set\n" in capfd.readouterr().err
 

@@ -780,3 +780,38 @@ def test_an_end_that_was_moved_and_moved_back_before_an_update_was_made_is_none(
     Path("new/config.yaml").write_text(dump_config(last(2)))
     with pytest.raises(ModelError, match="has no scores"):
         scored(new)
+
+
+@pytest.mark.parametrize("schedule", ["linear", "inverse-sqrt"])
+def test_a_finished_run_that_is_started_again_stays_as_it_was_trained(schedule: str) -> None:
+    """What it was trained by became what the last command said, and its scores were those of other settings, of another
+    number of processes and of another machine."""
+
+    def last(steps: int, **options: Any) -> RunConfig:
+        return settings(training={"max_steps": steps, "schedule": schedule, "warmup_steps": 1, **options})
+
+    new = Path("new")
+    train(last(3, patience=9), new)
+    then = {"versions": {"torch": "1.0"}, "processes": 4, "command": ["tx"], "machine": read_record(new)["machine"]}
+    (new / "run.json").write_text(json.dumps(read_record(new) | then | {"steps": 2, "finished": None}))
+    moved = last(2, patience=1).model_copy(update={"name": "moved", "device": "cpu", "deterministic": True})
+    assert train(moved, new).was_finished
+    config, record = load_config(new / "config.yaml"), read_record(new)
+    assert (config.training.max_steps, config.training.patience, config.deterministic) == (3, 9, False)
+    assert (config.name, config.device) == ("moved", settings().device)
+    assert then.items() <= record.items()
+    assert (record["steps"], record["finished"]) == (3, "max_steps 3 reached")  # killed before that was written
+    with pytest.raises(ModelError, match="has no scores"):
+        scored(new)
+    (new / "config.yaml").unlink()
+    assert train(moved, new).was_finished
+    assert load_config(new / "config.yaml").training.max_steps == 2  # nobody knows better
+
+
+def test_more_epochs_of_the_same_schedule_are_no_other_training() -> None:
+    new = Path("new")
+    for epochs in (1, 2):
+        train(settings(training={"max_steps": 900, "max_epochs": epochs, "schedule": "linear"}), new)
+    assert "changed" not in read_record(new)
+    with pytest.raises(ModelError, match="has no scores"):
+        scored(new)

@@ -15,10 +15,12 @@ from test_run import assert_same_bits, settings
 from transformer_cli.checkpoints import store
 from transformer_cli.checkpoints.find import find_checkpoint, list_checkpoints
 from transformer_cli.checkpoints.known import open_found
+from transformer_cli.checkpoints.record import read_record
 from transformer_cli.errors import ModelError, ResourceError, UsageError
 from transformer_cli.model.transformer import Transformer
 from transformer_cli.sealing import sealed, unsealed
 from transformer_cli.training.forecast import forecast
+from transformer_cli.training.reproduction import scored
 from transformer_cli.training.run import Listener, Outcome, train
 from transformer_cli.training.validation import Validation
 
@@ -175,6 +177,9 @@ def test_another_number_of_processes_goes_on_and_says_that_bits_differ() -> None
     assert outcome.steps == 15
     assert "another number of processes, 1 instead of 2: " in said
     assert said.endswith("bits will differ")
+    assert read_record(RUN)["changed"] == {"12": {"processes": 2}}
+    with pytest.raises(ModelError, match="processes was 2 until update 12, and is 1"):
+        scored(RUN)
 
 
 def test_another_accumulation_is_refused() -> None:

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Iterator, Sequence
+from dataclasses import replace
 from typing import TYPE_CHECKING, Annotated, Any
 
 import typer
@@ -30,6 +31,7 @@ from transformer_cli.wording import counted
 if TYPE_CHECKING:
     from transformer_cli.checkpoints.store import OpenedRun
     from transformer_cli.cli.tables import Table
+    from transformer_cli.config.run import RunConfig
     from transformer_cli.evaluation.contrast import Contrast, Pair
     from transformer_cli.evaluation.report import Report
 
@@ -100,10 +102,13 @@ def compare(
 
     from transformer_cli.cli.trained import open_trained, tell_compiler
 
-    texts = [] if source is None else [read_text(source, reference or [], to)]
+    given = [] if source is None else [read_text(source, reference or [], to)]
     opened, settings = zip(*(open_trained(name, None, overrides) for name in runs), strict=True)
     _refuse_other_languages(opened, to)
-    texts = texts or own_texts(opened[0], settings[0].data, to, valid=valid)
+    into = [replace(text, to=text.to or opened[0].into(None)) for text in given]
+    for run in opened[1:] if into else ():
+        run.into(into[0].to)
+    texts = into or own_texts(opened[0], settings[0].data, to, valid=valid)
     refuse_nothing(texts)
 
     from transformer_cli.evaluation import metrics, report
@@ -114,7 +119,7 @@ def compare(
     translators = [translator_of(run, its) for run, its in zip(opened, settings, strict=True)]
     search = {"beam_size": beam_size, "length_penalty": length_penalty}
     asked = {f"decoding.{name}": value for name, value in search.items() if value is not None}
-    differences, evaluation = _differences(opened, asked), settings[0].evaluation
+    differences, evaluation = _differences(opened, settings, asked), settings[0].evaluation
     metrics.check(evaluation)
     for text in texts:
         _tell_what_was_learned(text, runs, opened)
@@ -180,12 +185,14 @@ def _refuse_other_languages(opened: Sequence[OpenedRun], to: str | None) -> None
             )
 
 
-def _differences(opened: Sequence[OpenedRun], asked: dict[str, Any]) -> dict[str, list[Any]]:
-    """What is not the same in all runs, setting by setting, and what came of that: each with every run's value. asked:
-    settings that were the same for all, whatever the runs say."""
+def _differences(
+    opened: Sequence[OpenedRun], settings: Sequence[RunConfig], asked: dict[str, Any]
+) -> dict[str, list[Any]]:
+    """What is not the same in all runs, setting by setting, and what came of that: each with every run's value. All are
+    judged as the first one says. asked: settings that were the same for all, whatever the runs say."""
     from transformer_cli.training.directory import flat
 
-    trees = [flat(run.config.model_dump(exclude={"name"})) for run in opened]
+    trees = [flat(its.model_dump(exclude={"name", "evaluation"})) for its in settings]
     trees = [
         tree
         | asked

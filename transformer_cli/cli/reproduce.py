@@ -91,7 +91,7 @@ def reproduce(
         raise UsageError(f"{len(recipes)} results are named, but one is tried at a time", hint="only -o takes several")
     config, results = _opened(recipes[0], [*(overrides or ()), *([] if seed is None else [f"seed={seed}"])])
     place = Path(run_dir or f"runs/{config.name}-again")
-    if place.resolve() == Path(recipes[0]).resolve():
+    if place.resolve() == _directory(recipes[0]):
         raise UsageError(f"{shown(place)} would be its own second run", hint="--run-dir names another directory")
     if changed := results.changed(config):
         raise UsageError(
@@ -137,15 +137,21 @@ def reproduce(
         )
 
 
+def _directory(recipe: str) -> Path:
+    """Of a run that is named, or a checkpoint of one."""
+    from transformer_cli.checkpoints.find import find_run
+
+    return (find_run(recipe) if Path(recipe).is_dir() else Path(recipe)).resolve()
+
+
 def _opened(recipe: str, overrides: Sequence[str]) -> tuple[RunConfig, Results]:
     """A configuration, and what its runs came to; of a run, itself."""
     from transformer_cli.training import reproduction
 
     if Path(recipe).is_dir():
-        from transformer_cli.checkpoints.find import find_run
         from transformer_cli.checkpoints.record import read_config
 
-        return read_config(find_run(recipe), overrides), reproduction.collect([recipe])
+        return read_config(_directory(recipe), overrides), reproduction.collect([recipe])
     from transformer_cli.config.source import find_config, load_config
 
     path = find_config(recipe)

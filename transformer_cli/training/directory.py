@@ -72,8 +72,11 @@ its weights are there, or its tokenizer is."""
 UNTIL_SAVED = UNTIL_TRAINED | {"data.max_length", "data.source_eos", "model"}
 """And while there is no checkpoint: all that a tokenizer does not depend on."""
 
-ENDS = {"training.max_steps", "training.max_epochs", "training.budget"}
-"""Where training ends."""
+ENDS = {"training.max_steps", "training.budget"}
+"""Where training ends, and with it a learning rate that falls until then."""
+
+OF_TRAINING = ("device", "deterministic", "training")
+"""Of what may change, what says how a run was trained, which is over once it is finished."""
 
 PLACES = {"data.train", "data.valid", "data.test", "tokenizer.model"}
 """Where texts, and a tokenizer that is given, lie."""
@@ -233,10 +236,21 @@ def check_same(now: RunConfig, run_dir: Path) -> dict[str, Any]:
         record.pop("machine", None)  # nothing was learned on it: what is configured now decides anew
     elif now.training.looks_ahead:
         ends = {key: before.get(key) for key in before | after if is_among(key, ENDS)}
-        if moved := {key: value for key, value in ends.items() if value != after.get(key)}:
-            earlier = record.setdefault("changed", {})
-            earlier[str(steps[-1])] = moved | earlier.get(str(steps[-1]), {})
+        note_change(record, steps[-1] or 0, {key: value for key, value in ends.items() if value != after.get(key)})
     return record if steps else {"data": record.get("data", {})}
+
+
+def note_change(record: dict[str, Any], step: int, before: Mapping[str, Any]) -> None:
+    """What a run that went on otherwise after this step had been until then; what was noted of that step stays."""
+    if step and before:
+        changed = record.setdefault("changed", {})
+        changed[str(step)] = {**before, **changed.get(str(step), {})}
+
+
+def as_trained(now: RunConfig, run_dir: Path) -> str:
+    """config.yaml of a finished run: what is said now, but how it was trained, where that is still known."""
+    saved = read_config(run_dir) if (run_dir / "config.yaml").exists() else now
+    return dump_config(now.model_copy(update={name: getattr(saved, name) for name in OF_TRAINING}))
 
 
 def _is_given_again(now: RunConfig, saved: RunConfig, run_dir: Path) -> bool:
@@ -255,7 +269,7 @@ def lost(run_dir: Path, record: Mapping[str, Any], step: int) -> Iterator[str]:
         yield "run.json is missing: the run's choices are made anew, and its text is not checked"
     if not (run_dir / "config.yaml").exists():
         yield "config.yaml is missing: nobody can tell whether the run had other settings so far"
-    if step and not (run_dir / METRICS).exists():
+    if step and not (run_dir / METRICS).exists() and "average" not in record:
         yield f"{METRICS} is missing: what was measured up to step {step:,} is lost"
 
 

@@ -257,7 +257,8 @@ def scored(run_dir: Path) -> KeptRun:
                 hint="name a run that `tx train` made",
             )
     evaluate, config = f"tx evaluate -m {typed(run_dir)}", read_config(run_dir)
-    now, places = flat(config.model_dump(mode="json")), record.get("changed", {}).items()
+    now = flat(config.model_dump(mode="json")) | {"processes": record.get("processes")}
+    places = record.get("changed", {}).items()
     moved = [
         f"{key} was {value} until update {step}, and is {now.get(key)}"
         for step, then in places
@@ -266,8 +267,8 @@ def scored(run_dir: Path) -> KeptRun:
     ]
     if moved:
         raise ModelError(
-            f"{shown(run_dir)} went on after its end was moved, by which its learning rate falls: {'; '.join(moved)}. "
-            "Training it anew does not come to its scores",
+            f"{shown(run_dir)} went on otherwise than it began: {'; '.join(moved)}. Training it anew does not come to "
+            "its scores",
             hint=f"train it in one go: tx train -c {typed(run_dir / 'config.yaml')} --run-dir NEW",
         )
     if not config.data.tests:

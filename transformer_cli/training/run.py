@@ -129,8 +129,9 @@ class Run:
     def train(self) -> Outcome:
         """Tokenizer, model, loop."""
         learner = self._begin()
-        if self.progress.is_complete:
-            return self._outcome(was_finished=True)
+        if self.was_finished:
+            self.material.remember()
+            return self._outcome()
         self._survey(learner)
         if self.overwrites and self.stop.is_agreed(self.world.sum(*self._asked())):
             raise self.stop.interruption("before the first update")
@@ -166,7 +167,7 @@ class Run:
                 later = ", for whose validation all of that was not enough"
             so_far = f"after step {self.progress.step:,}{self.horizon.of_all}{later}"
             raise self.stop.interruption(f"{so_far}; everything is saved in {files.shown(self.run_dir)}")
-        return self._outcome(was_finished=False)
+        return self._outcome()
 
     def prepared(self) -> Learner:
         """As it is before the first update, for the sake of the clock; see rehearsal.py."""
@@ -184,9 +185,8 @@ class Run:
         with self.listener.stage("building the model"):
             learner = self._learner()
         self.progress = self._resume(learner)
-        self._write_record(learner)  # not before it is known to go on
-        if self.progress.is_complete:
-            self.material.remember()
+        self.was_finished = self.progress.is_complete
+        self._write_record(learner)  # not before it is known whether it goes on
         return learner
 
     def _survey(self, learner: Learner) -> None:
@@ -362,6 +362,7 @@ class Run:
             check_unspent(progress, learner.options, self.run_dir)
             before = progress.processes
             if progress.divide_among(self.world.size):
+                directory.note_change(self.record, progress.step, {"processes": before})
                 self.listener.warn(
                     f"the run goes on with another number of processes, {self.world.size:,} instead of {before:,}: "
                     "every sentence is used once all the same, an update has more or fewer of them, bits will differ"
@@ -370,10 +371,10 @@ class Run:
         return progress
 
     def _write_record(self, learner: Learner) -> None:
-        """run.json: what was run, with what, and what came of it; config.yaml: how it goes on."""
+        """run.json: what was run, with what, and what came of it; config.yaml: how it goes on, or went."""
         if not self.world.is_main:
             return
-        self.record |= {
+        here = {
             "versions": versions(),
             "command": sys.argv[:1] and [Path(sys.argv[0]).name, *sys.argv[1:]],
             "seed": self.config.seed,
@@ -381,19 +382,19 @@ class Run:
             "processes": self.world.size,
             "tokenizer": self.tokenizer.fingerprint,
             "parameters": sum(p.numel() for p in learner.model.parameters()),
-            "steps": self.progress.step,
-            "elapsed_s": round(self.progress.elapsed_s, 3),
-            "finished": self.progress.finished if self.progress.is_complete else None,
         }
+        came: dict[str, Any] = {"steps": self.progress.step, "elapsed_s": round(self.progress.elapsed_s, 3)}
+        came["finished"] = self.progress.finished if self.progress.is_complete else None
+        self.record = here | self.record | came if self.was_finished else self.record | here | came
         self._keep_record()
-        files.write_text(self.run_dir / "config.yaml", self.dumped)
+        config = directory.as_trained(self.config, self.run_dir) if self.was_finished else self.dumped
+        files.write_text(self.run_dir / "config.yaml", config)
 
     def _keep_record(self) -> None:
-        if scores := read_record(self.run_dir).get("scores"):  # `tx evaluate` may have been here meanwhile
-            self.record["scores"] = scores
-        files.write_json(self.run_dir / "run.json", self.record)
+        scores = {key: kept for key, kept in read_record(self.run_dir).items() if key == "scores"}  # by `tx evaluate`
+        files.write_json(self.run_dir / "run.json", self.record | scores)
 
-    def _outcome(self, *, was_finished: bool) -> Outcome:
+    def _outcome(self) -> Outcome:
         best, score = find_checkpoint(str(self.run_dir)), max(self.progress.scores.values(), default=None)
         end, example = (self.progress.step, self.progress.finished or ""), example_of(self.texts[1], self.config.data)
-        return Outcome(self.run_dir, *end, best, score, was_finished, example)
+        return Outcome(self.run_dir, *end, best, score, self.was_finished, example)
