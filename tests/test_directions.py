@@ -413,6 +413,24 @@ def test_a_model_of_one_language_needs_no_word_and_refuses_another(
     assert "does not translate into 'de', but into en" in capfd.readouterr().err
 
 
+def test_files_are_compared_in_the_direction_that_the_first_run_knows(
+    two_ways: Path, trained_run: Path, tmp_path: Path, capfd: pytest.CaptureFixture[str]
+) -> None:
+    """The second was asked which language it should be, after the first had translated all."""
+    files = []
+    for language, lines in zip(("de", "en"), SIDES, strict=True):
+        files.append(tmp_path / language)
+        files[-1].write_text("".join(f"{line}\n" for line in lines), "utf-8")
+    text = ("--source", str(files[0]), "--reference", str(files[1]))
+    assert call("compare", str(trained_run), str(two_ways), *text, "--json") == 0
+    assert len(json.loads(capfd.readouterr().out)["systems"]) == 2
+    assert call("compare", str(trained_run), str(two_ways), *text, "--to", "de") == 2
+    said = capfd.readouterr().err
+    assert "does not translate into 'de', but into en" in said
+    assert "translated" not in said
+    assert call("compare", str(two_ways), str(trained_run), *text) == 2
+
+
 def test_its_tests_are_scored_in_each_direction(
     two_ways: Path, tmp_path: Path, capfd: pytest.CaptureFixture[str]
 ) -> None:

@@ -47,6 +47,9 @@ def test_scores_settings_and_sentences_of_two_runs(runs: None, capfd: pytest.Cap
     changed(Path("short"), "narrow", "decoding.beam_size=1", "name=narrow")
     assert tx("long", "narrow", "-b", "2", "--json") == 0
     assert [*json.loads(capfd.readouterr().out)["settings"]] == ["decoding.max_length"]  # the beam was the same
+    changed(Path("narrow"), "judged", "evaluation.tokenize=char", "name=judged")
+    assert tx("long", "judged", "--set", "decoding.beam_size=2", "--json") == 0
+    assert [*json.loads(capfd.readouterr().out)["settings"]] == ["decoding.max_length"]  # and who judges is one
     long, short = found["systems"]
     assert (long["run"], short["run"], found["set"]) == ("long", "short", "test")
     assert (long["scores"][0]["value"], long["scores"][0]["margin"]) == (pytest.approx(100), 0)

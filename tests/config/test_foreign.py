@@ -359,15 +359,61 @@ def test_marian_ends_after_updates_or_epochs(after, setting, value, tmp_path):
 
 @pytest.mark.parametrize(
     ("said", "is_told"),
-    [("--max-update 0 --max-epoch 300", True), ("--max-epoch 300", True), ("--max-epoch 3 --max-update 9", False)],
+    [
+        ("--max-update 0 --max-epoch 300", True),
+        ("--max-epoch 300", True),
+        ("--patience 10", True),
+        ("--max-epoch 3 --max-update 9", False),
+    ],
 )
 def test_that_there_is_a_limit_of_updates_where_theirs_had_none_is_told(said, is_told, tmp_path):
     """Of large text that was a few epochs of 300, without a word."""
     command = FAIRSEQ.replace("--max-tokens", f"{said} \\\n    --max-tokens")
     found, config = carried("fairseq", command, tmp_path)
-    assert config.training.max_epochs == int(said.split("--max-epoch ")[1].split()[0])
+    assert (config.training.max_epochs is None) == ("--max-epoch" not in said)
     told = {"no limit of updates": "tx has one even so, of 100,000: training.max_steps"}
     assert {theirs: why for theirs, why in found.left.items() if theirs in told} == (told if is_told else {})
+
+
+@pytest.mark.parametrize(
+    ("said", "patience", "left"),
+    [
+        ("--patience 10", None, {"patience: 10": "counts validations, there after each epoch, "}),
+        ("", None, {"a validation after each epoch": ""}),
+        ("--patience 10 --validate-interval-updates 250", 10, {}),
+    ],
+)
+def test_fairseqs_patience_is_not_taken_for_one_of_updates(said, patience, left, tmp_path):
+    """10 epochs became 5,000 updates."""
+    found, config = carried("fairseq", FAIRSEQ.replace("--max-tokens", f"{said} \\\n    --max-tokens"), tmp_path)
+    assert config.training.patience == patience
+    every = "in tx after 500 updates: training.validate_every"
+    names = {"patience: 10", "a validation after each epoch"}
+    assert {name: why for name, why in found.left.items() if name in names} == {
+        name: f"{before}{every}" for name, before in left.items()
+    }
+
+
+@pytest.mark.parametrize(
+    ("said", "expected"),
+    [
+        ("--encoder-normalize-before --decoder-normalize-before", "pre"),
+        ("--encoder-normalize-before", "post"),
+        ("", "post"),
+    ],
+)
+def test_fairseqs_stacks_norm_alike_or_it_is_told(said, expected, tmp_path):
+    found, config = carried("fairseq", FAIRSEQ.replace("--max-tokens", f"{said} \\\n    --max-tokens"), tmp_path)
+    assert config.model.norm_position == expected
+    assert ("encoder_normalize_before: true" in found.left) == (said == "--encoder-normalize-before")
+
+
+def test_marians_alphas_are_those_of_a_unigram_model(tmp_path):
+    """They became the chance to skip a merge."""
+    found, config = carried("marian", f"{MARIAN}sentencepiece-alphas: [0.1, 0.1]\n", tmp_path)
+    assert (config.tokenizer.kind, config.tokenizer.sampling) == ("unigram", 0.1)
+    _, config = carried("marian", MARIAN, tmp_path)
+    assert (config.tokenizer.kind, config.tokenizer.sampling) == ("bpe", 0.0)
 
 
 @pytest.mark.parametrize(

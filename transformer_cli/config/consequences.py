@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections.abc import Iterator
 from typing import Any
 
-from transformer_cli.config.training import MAX_STEPS
+from transformer_cli.config.training import MAX_STEPS, TrainingConfig
 
 Fact = tuple[Any, str]
 SUPPOSED, IMPLIED, SAID = range(3)
@@ -63,6 +63,8 @@ def follow(facts: Facts) -> dict[str, str]:
     _batch(facts, left)
     _both_sides(facts, left)
     _end(facts, left)
+    _norms(facts, left)
+    _epochs(facts, left)
     _marians(facts, left)
     if facts.value("~clips"):
         facts.say("training.clip_norm", facts.value("~clip"), facts.origin("~clip"))
@@ -161,12 +163,37 @@ def _end(facts: Facts, left: dict[str, str]) -> None:
             facts.say("training.max_epochs", int(until[:-1]), origin)
     elif until is not None:
         left[origin] = "tx ends after updates or epochs: training.max_steps, training.max_epochs"
-    if facts.value("training.max_epochs") is not None and facts.value("training.max_steps") is None:
+    if facts.value("training.max_steps") is None:
         left["no limit of updates"] = f"tx has one even so, of {MAX_STEPS:,}: training.max_steps"
 
 
+def _norms(facts: Facts, left: dict[str, str]) -> None:
+    """fairseq's stacks norm before or behind a sublayer, each by itself."""
+    before = [facts.value(f"~{stack}_norms_before") for stack in ("encoder", "decoder")]
+    origin = facts.origin("~encoder_norms_before", "~decoder_norms_before")
+    if all(before):
+        facts.say("model.norm_position", "pre", origin)
+    elif any(before) and facts.value("model.norm_position") != "pre":
+        left[origin] = "one stack norms before its sublayers, the other behind; in tx both do the same"
+
+
+def _epochs(facts: Facts, left: dict[str, str]) -> None:
+    """fairseq validates after each epoch, and counts those in patience, where no number of updates is said."""
+    if not facts.value("~validates_by_epochs") or "training.validate_every" in facts:
+        return
+    every = f"in tx after {TrainingConfig().validate_every:,} updates: training.validate_every"
+    if "training.patience" in facts:
+        left[facts.origin("training.patience")] = f"counts validations, there after each epoch, {every}"
+        facts.pop("training.patience")
+    else:
+        left["a validation after each epoch"] = every
+
+
 def _marians(facts: Facts, left: dict[str, str]) -> None:
-    """An average's decay, which it calls by what is left; and of its metrics the first, which counts."""
+    """An average's decay, which it calls by what is left; of its metrics the first, which counts; and how a unigram
+    model, which it trains, is sampled."""
+    if facts.value("~samples_by_alpha") and "tokenizer.sampling" in facts:
+        facts.imply("tokenizer.kind", "unigram", f"{facts.origin('tokenizer.sampling')}, of SentencePiece's default")
     if isinstance(smoothing := facts.value("~smoothing"), float):
         facts.say("training.ema", round(1 - smoothing, 12), facts.origin("~smoothing"))
     if metrics := facts.value("~metrics"):
