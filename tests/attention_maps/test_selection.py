@@ -50,6 +50,9 @@ def test_heads_keep_their_numbers_and_weights():
         ("self:1", None, "no self here"),
         (None, "5", "no head 5: encoder 1 has 1-4"),
         (None, "one", "--heads one: expected numbers"),
+        (None, "1,4-2", "--heads 1,4-2: expected numbers such as 2 or 1-3, last or all, found '4-2'"),
+        (None, "4-2,1", "expected numbers"),
+        ("1,2-1", None, "expected numbers"),
     ],
 )
 def test_what_is_not_there_or_not_understood_is_refused(layers, heads, message):

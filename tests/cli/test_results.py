@@ -183,6 +183,11 @@ def test_a_number_that_passes_through_keeps_its_text(number: str) -> None:
     assert request.fields == {"x": number, "ä": '[true, null, "\\n"]'}
 
 
+def test_a_name_with_a_line_break_passes_through_as_it_came() -> None:
+    request = parse_request('{"source": "a", "b\\nc": 1, "\\ud800": 2}', "line 1")
+    assert request.fields == {"b\nc": "1", "\ud800": "2"}
+
+
 def test_who_ends_a_command_hears_that_its_file_was_not_written(capfd: pytest.CaptureFixture[str]) -> None:
     """It said "interrupted", after an hour of translating, and there was no file."""
 

@@ -410,7 +410,7 @@ def test_fairseqs_stacks_norm_alike_or_it_is_told(said, expected, tmp_path):
 
 def test_marians_alphas_are_those_of_a_unigram_model(tmp_path):
     """They became the chance to skip a merge."""
-    found, config = carried("marian", f"{MARIAN}sentencepiece-alphas: [0.1, 0.1]\n", tmp_path)
+    _, config = carried("marian", f"{MARIAN}sentencepiece-alphas: [0.1, 0.1]\n", tmp_path)
     assert (config.tokenizer.kind, config.tokenizer.sampling) == ("unigram", 0.1)
     _, config = carried("marian", MARIAN, tmp_path)
     assert (config.tokenizer.kind, config.tokenizer.sampling) == ("bpe", 0.0)

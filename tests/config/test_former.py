@@ -60,6 +60,14 @@ def test_the_former_switch_of_sampling_is_understood(load, sample, search):
     assert load("seed: 1", f"decoding.sample={sample}").decoding.search == search
 
 
+@pytest.mark.parametrize("nothing", ["0", "0.0"])
+def test_words_that_were_not_dropped_are_no_setting_of_an_older_run(load, nothing):
+    config = load(f"training: {{max_steps: 7, word_dropout: {nothing}}}")
+    assert config == load("training: {max_steps: 7}")
+    with pytest.raises(ConfigError, match="word_dropout"):
+        load("training: {word_dropout: 0.1}")
+
+
 @pytest.mark.parametrize("factor", [1.0, 1, 0.001, 2.5])
 def test_a_run_whose_noam_had_a_factor_goes_on_along_the_curve_that_it_meant(tmp_path, factor):
     path = tmp_path / "x.yaml"

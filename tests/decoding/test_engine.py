@@ -178,6 +178,23 @@ def test_in_a_beam_the_limit_of_each_sentence_is_its_own_whoever_is_beside_it(ru
     assert len({len(one.ids) for one in together if one.truncated}) > 5
 
 
+@pytest.mark.parametrize("options", [{"max_length": 4}, {"max_length": 6, "length_penalty": 2.0}, {"bans": True}])
+def test_what_the_limit_cuts_is_not_the_same_several_times(run, both, options):
+    """Hypotheses that differ behind the limit alone came as often as the beam was wide."""
+    if options.pop("bans", False):
+        options = {"max_length": 5, "banned": run.tokenizer.target.names[10:14]}
+    ours, theirs = both(wild(run), beam_size=4, **options)
+    lines = salad(40)
+    n_cut = n_first = 0
+    for here, there in zip(ours.translate_all(lines, n_best=3), theirs.translate_all(lines, n_best=3), strict=True):
+        every = there.n_best
+        assert len({one.ids for one in every}) == len(every)
+        assert [one.score for one in every] == sorted((one.score for one in every), reverse=True) or not there.truncated
+        n_cut, n_first = n_cut + there.truncated, n_first + (here.ids == there.ids)
+    assert n_cut > 10
+    assert n_first > 36
+
+
 def test_a_search_by_beams_gives_up_hardly_sooner_than_that_of_tx(run, both, monkeypatch):
     """Where tx finds something better, the engine looked not long enough; by its default, several times as often."""
     lines = salad(150)

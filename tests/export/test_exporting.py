@@ -88,7 +88,9 @@ def test_the_card_says_by_which_search_a_score_was_come_by():
     scores = [{"name": "BLEU", "value": 95.86, "signature": "nrefs:1"}]
     beams = {beam: DecodingConfig(beam_size=beam).model_dump() for beam in (1, 5)}
     kept = {f"test{beam}": {"decoding": decoding, "scores": scores} for beam, decoding in beams.items()}
-    assert _scores(kept | {"older": {"scores": scores}}) == [
+    another = {"another": {"scores": scores, "checkpoint": "step-00000002"}}
+    kept["test1"]["checkpoint"] = "step-00000001"
+    assert _scores(kept | another | {"older": {"scores": scores}}, "step-00000001") == [
         "- BLEU 95.9 on test1 (greedy; nrefs:1)",
         "- BLEU 95.9 on test5 (beam 5, length penalty 1; nrefs:1)",
         "- BLEU 95.9 on older (nrefs:1)",

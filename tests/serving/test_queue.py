@@ -196,3 +196,26 @@ def test_what_nobody_waits_for_is_not_done():
 
     running(test)
     assert work.calls == [("x", ["first"])]
+
+
+def test_work_that_everybody_gave_up_keeps_no_service_from_its_end():
+    """One long text was worked at for minutes after SIGTERM, which came when nobody waited for it any more."""
+    begun, ended = threading.Event(), []
+
+    def endless(options, texts):
+        try:
+            begun.set()
+            while True:
+                time.sleep(0.001)
+        finally:
+            ended.append(True)
+
+    async def test(queue):
+        with pytest.raises(Refused, match="not answered within"):
+            await queue.ask(endless, "x", ["a"])
+        assert begun.is_set()
+
+    begin = time.monotonic()
+    running(test, deadline_s=0.2)
+    assert ended
+    assert time.monotonic() - begin < 30

@@ -66,13 +66,13 @@ def _numbers(text: str, there: Sequence[int], place: str) -> list[int]:
     found: list[int] = []
     for part in text.split(","):
         part = part.strip()
+        named: Sequence[int] = ()
         if part in ("all", "last"):
-            found += there if part == "all" else there[-1:]
+            named = there if part == "all" else there[-1:]
         elif match := re.fullmatch(r"(\d{1,4})(?:-(\d{1,4}))?", part):
-            found += range(int(match[1]), int(match[2] or match[1]) + 1)
-        else:
-            found = []
-        if not found:
+            named = range(int(match[1]), int(match[2] or match[1]) + 1)
+        found += named
+        if not named:
             raise UsageError(
                 f"{place}: expected numbers such as 2 or 1-3, last or all, found {part!r}",
                 hint="--layers takes a kind, too: cross:2, encoder:1-3, decoder; --heads also takes mean",

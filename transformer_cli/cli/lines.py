@@ -132,7 +132,7 @@ def parse_request(line: str, place: str) -> Request:
     check_line(source, place=f"{place}, source")
     check_line(prefix, place=f"{place}, prefix")
     others = {name: text for name, text in fields.items() if name not in ("source", "prefix")}
-    check_line("".join((*others, *others.values())), place=place)
+    check_line("".join(others.values()), place=place)
     return Request(source, prefix, others)
 
 

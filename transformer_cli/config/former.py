@@ -15,7 +15,7 @@ def as_written_now(tree: Node) -> Node:
 
     What is written at both places stays where it is, an unknown setting: nobody could tell which of the two is meant.
     """
-    return _with_search(_with_accounting(tree))
+    return _without_word_dropout(_with_search(_with_accounting(tree)))
 
 
 def as_meant_by_a_run(tree: Node) -> Node:
@@ -42,6 +42,16 @@ def as_meant_by_a_run(tree: Node) -> Node:
 def former_peak(factor: float, d_model: int, warmup_steps: int) -> float:
     """Of noam, when its learning_rate was a factor."""
     return float(factor * (d_model * max(warmup_steps, 1)) ** -0.5)
+
+
+def _without_word_dropout(tree: Node) -> Node:
+    """A setting that is no more; what is written where nothing was dropped says nothing."""
+    training = tree.child("training")
+    entries = _entries(training)
+    dropped = entries.pop("word_dropout", None)
+    if training is None or dropped is None or dropped.value != 0:
+        return tree
+    return replace(tree, value=_entries(tree) | {"training": replace(training, value=entries)})
 
 
 def _with_search(tree: Node) -> Node:

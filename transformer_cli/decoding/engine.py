@@ -88,9 +88,10 @@ class EngineTranslator(TextTranslator):
         found = self._allowed(sources, options, max(limits))
         too_long = [row for row, limit in enumerate(limits) if any(len(one.ids) > limit for one in found[row])]
         if options.beam_size > 1:  # greedily found, what is beyond the limit can be cut off
+            wide = replace(options, n_best=options.beam_size)  # some of which are the same once they are cut
             for limit in {limits[row] for row in too_long}:
                 rows = [row for row in too_long if limits[row] == limit]
-                anew = self._allowed([sources[row] for row in rows], options, limit)
+                anew = self._allowed([sources[row] for row in rows], wide, limit)
                 for row, several in zip(rows, anew, strict=True):
                     found[row] = several
         for row, several in enumerate(found):
@@ -100,7 +101,10 @@ class EngineTranslator(TextTranslator):
             [sources[row] for row in too_long], [[_cut(one, limits[row]) for one in found[row]] for row in too_long]
         )
         for row, several in zip(too_long, cut, strict=True):
-            found[row] = several
+            best: dict[tuple[int, ...], Hypothesis] = {}
+            for one in sorted(several, key=lambda one: one.rank(options.penalty)):
+                best.setdefault(one.ids, one)
+            found[row] = [*best.values()][: options.n_best]
         return found
 
     def _allowed(self, sources: Texts, options: SearchOptions, limit: int) -> list[list[Hypothesis]]:

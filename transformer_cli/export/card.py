@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Mapping
 from itertools import chain
+from types import MappingProxyType
 from typing import Any
 
 from transformer_cli.accounting.parameters import count
@@ -11,14 +12,15 @@ from transformer_cli.checkpoints.store import OpenedRun
 from transformer_cli.decoding.options import in_words
 from transformer_cli.export.comparison import Comparison
 from transformer_cli.files import json_line
-from transformer_cli.tokenizer import tag_of
 from transformer_cli.wording import counted
 
 NAMES = {"train": "trained on", "valid": "validated on"}
 
 
-def card(run: OpenedRun, engine: str, found: Comparison, *, usage: str) -> str:
-    """Markdown, with the front matter that model hubs read."""
+def card(
+    run: OpenedRun, engine: str, found: Comparison, *, usage: str, tags: Mapping[str, int] = MappingProxyType({})
+) -> str:
+    """Markdown, with the front matter that model hubs read. tags: by what a source begins with, the id of each."""
     data, model, tokenizer = run.config.data, run.config.model, run.tokenizer
     total = count(run.config.counted, source_vocab=tokenizer.source_size, target_vocab=tokenizer.target_size).total
     depths, spoken = model.depths, ((one.source, one.target) for one in data.directions)
@@ -29,9 +31,9 @@ def card(run: OpenedRun, engine: str, found: Comparison, *, usage: str) -> str:
         f"- {tokenizer.source_size:,} pieces for both languages (SentencePiece)"
         if tokenizer.joint
         else f"- {tokenizer.source_size:,} source and {tokenizer.target_size:,} target pieces (SentencePiece)",
-        *([_tags(tokenizer.tags)] if tokenizer.tags else []),
+        *([_tags(tags)] if tags else []),
         *(_text(NAMES[name], text) for name, text in run.record.get("data", {}).items() if name in NAMES),
-        *_scores(run.record.get("scores", {})),
+        *_scores(run.record.get("scores", {}), run.checkpoint_name),
         f"- compared with tx in {engine}: {found.equal_texts:,} of {len(found.lines):,} texts are the same, the same "
         f"piece is preferred at {found.agreeing:.1%} of {found.steps:,} steps, logits differ by at most "
         f"{found.logit_difference:.2g}; comparison.json has the lines",
@@ -55,7 +57,7 @@ def card(run: OpenedRun, engine: str, found: Comparison, *, usage: str) -> str:
 
 
 def _tags(tags: Mapping[str, int]) -> str:
-    named = ", ".join(f"{tag_of(language)} ({id})" for language, id in tags.items())
+    named = ", ".join(f"{tag} ({id})" for tag, id in tags.items())
     return f"- a source begins with the piece of the language that is wanted: {named}"
 
 
@@ -63,12 +65,12 @@ def _text(verb: str, text: dict[str, Any]) -> str:
     return f"- {verb} {counted(text.get('pairs', 0), 'pairs')}, sha256 {str(text['sha256'])[:16]}..."
 
 
-def _scores(kept: dict[str, Any]) -> list[str]:
-    """A line per score of a test, with its search and signature."""
+def _scores(kept: dict[str, Any], checkpoint: str) -> list[str]:
+    """A line per score of a test, with its search and signature: those of this checkpoint, not of an earlier one."""
     return [
         f"- {score['name']} {score['value']:.1f} on {name} ({search}{score['signature']})"
         for name, result in kept.items()
-        if isinstance(result, dict)
+        if isinstance(result, dict) and result.get("checkpoint") in (None, checkpoint)
         for search in [f"{in_words(result['decoding'])}; " if result.get("decoding") else ""]
         for score in result.get("scores", [])
     ]

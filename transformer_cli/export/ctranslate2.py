@@ -45,6 +45,9 @@ class CTranslate2:
     def open(self, run: OpenedRun, place: Path) -> Engine:
         return Engine(run, place)
 
+    def typed(self, tag: str, run: OpenedRun) -> str:
+        return tag
+
     def usage(self, run: OpenedRun) -> str:
         files, tokenizer = list(run.tokenizer.models()), run.tokenizer
         first = f"{[tokenizer.source.mark]!r} + " if tokenizer.source.mark else ""

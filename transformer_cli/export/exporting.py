@@ -16,7 +16,7 @@ from transformer_cli.errors import DataError, ModelError, UsageError
 from transformer_cli.export.card import card
 from transformer_cli.export.comparison import TOLERANCE, Comparison, Probe, compare
 from transformer_cli.export.formats import FORMATS, Format
-from transformer_cli.tokenizer import EOS
+from transformer_cli.tokenizer import EOS, tag_of
 from transformer_cli.wording import counted
 
 LINES = 100
@@ -120,7 +120,8 @@ def export(
             engine, rounded = _compared(run, format, aside, probe, rounded=True)
         found = Exported(name, place, engine, exact_engine, quantization, exact, rounded)
         files.write_json(aside / COMPARISON, found.as_json())
-        files.write_text(aside / CARD, card(run, found.engine, rounded or exact, usage=format.usage(run)))
+        tags = {format.typed(tag_of(language), run): id for language, id in run.tokenizer.tags.items()}
+        files.write_text(aside / CARD, card(run, found.engine, rounded or exact, usage=format.usage(run), tags=tags))
     return found
 
 

@@ -95,6 +95,9 @@ class Format(Protocol):
     def open(self, run: OpenedRun, place: Path) -> Engine:
         """The engine with what lies there."""
 
+    def typed(self, tag: str, run: OpenedRun) -> str:
+        """How a source there begins that has this tag."""
+
     def usage(self, run: OpenedRun) -> str:
         """Python that translates one sentence with it, from inside its directory."""
 

@@ -69,6 +69,9 @@ class HuggingFace:
     def open(self, run: OpenedRun, place: Path) -> Engine:
         return Engine(run, place)
 
+    def typed(self, tag: str, run: OpenedRun) -> str:
+        return code_of(tag, run.tokenizer)
+
     def usage(self, run: OpenedRun) -> str:
         return f"""\
 from transformers import AutoModelForSeq2SeqLM, AutoTokenizer

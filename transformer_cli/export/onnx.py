@@ -57,6 +57,9 @@ class Onnx:
     def open(self, run: OpenedRun, place: Path) -> Engine:
         return Engine(run, place)
 
+    def typed(self, tag: str, run: OpenedRun) -> str:
+        return tag
+
     def usage(self, run: OpenedRun) -> str:
         files = list(run.tokenizer.models())
         end = " + [source.eos_id()]" if run.config.data.source_eos else ""

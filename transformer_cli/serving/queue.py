@@ -3,9 +3,12 @@
 from __future__ import annotations
 
 import asyncio
+import ctypes
+import threading
 from collections import deque
-from collections.abc import Callable, Hashable, Sequence
+from collections.abc import Callable, Hashable, Iterator, Sequence
 from concurrent.futures import ThreadPoolExecutor
+from contextlib import contextmanager
 from dataclasses import dataclass
 from itertools import islice
 from typing import Any
@@ -14,6 +17,8 @@ from transformer_cli.serving.messages import Refused
 
 GATHER_S = 0.005
 """After several were answered at once, who may all ask again: the first of them would else go alone."""
+Outcomes = list[list[Any] | Exception]
+"""For each job."""
 Work = Callable[[Any, Sequence[Any]], Sequence[Any]]
 """Options, and texts with what belongs to each alone, to an answer for each, in order."""
 
@@ -64,14 +69,15 @@ class Queue:
                 self._waiting.remove(job)
 
     async def answer(self) -> None:
-        """Answer whoever asks, until cancelled."""
-        loop = asyncio.get_running_loop()
-        with ThreadPoolExecutor(1, thread_name_prefix="answering") as thread:
+        """Answer whoever asks, until cancelled: work that goes on then, nobody waits for any more."""
+        loop, at_work = asyncio.get_running_loop(), _AtWork()
+        with ThreadPoolExecutor(1, thread_name_prefix="answering") as thread, at_work.given_up():
             while True:
                 await self._arrived.wait()
                 if jobs := self._take():
                     self._taken(sum(len(job.texts) for job in jobs))
-                    for job, outcome in zip(jobs, await loop.run_in_executor(thread, _outcomes, jobs), strict=True):
+                    outcomes = await loop.run_in_executor(thread, at_work.do, _outcomes, jobs)
+                    for job, outcome in zip(jobs, outcomes, strict=True):
                         _hand_over(job, outcome)
                     if len(jobs) > 1:
                         await asyncio.sleep(GATHER_S)
@@ -94,7 +100,34 @@ class Queue:
         return taken
 
 
-def _outcomes(jobs: Sequence[Job]) -> list[list[Any] | Exception]:
+class _AtWork:
+    """What another thread does, and how it is made to stop."""
+
+    def __init__(self) -> None:
+        self._lock, self._thread = threading.Lock(), 0
+
+    def do(self, work: Callable[[Sequence[Job]], Outcomes], jobs: Sequence[Job]) -> Outcomes:
+        self._thread = threading.get_ident()
+        try:
+            return work(jobs)
+        finally:
+            with self._lock:
+                self._thread = 0
+
+    @contextmanager
+    def given_up(self) -> Iterator[None]:
+        """In the end, by SystemExit as soon as it is in Python's code again: to wait for one long text may take
+        minutes."""
+        try:
+            yield
+        finally:
+            with self._lock:
+                if self._thread:
+                    raising = ctypes.c_ulong(self._thread), ctypes.py_object(SystemExit)
+                    ctypes.pythonapi.PyThreadState_SetAsyncExc(*raising)
+
+
+def _outcomes(jobs: Sequence[Job]) -> Outcomes:
     """What is found for each, or what went wrong. Those that fail together are tried alone: nobody is to fail because
     of another's text."""
     try:
