@@ -408,6 +408,14 @@ def test_fairseqs_stacks_norm_alike_or_it_is_told(said, expected, tmp_path):
     assert ("encoder_normalize_before: true" in found.left) == (said == "--encoder-normalize-before")
 
 
+def test_that_not_all_checkpoints_are_kept_is_told(tmp_path):
+    for said, is_told in (("-1", True), ("5", False)):
+        text = FAIRSEQ.replace("--max-tokens", f"--keep-last-epochs {said} \\\n    --max-tokens")
+        found, config = carried("fairseq", text, tmp_path)
+        assert ("keep_last_epochs: -1" in found.left) is is_told
+        assert config.training.keep_last == (1 if is_told else 5)
+
+
 def test_marians_alphas_are_those_of_a_unigram_model(tmp_path):
     """They became the chance to skip a merge."""
     _, config = carried("marian", f"{MARIAN}sentencepiece-alphas: [0.1, 0.1]\n", tmp_path)

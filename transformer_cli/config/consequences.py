@@ -65,6 +65,8 @@ def follow(facts: Facts) -> dict[str, str]:
     _end(facts, left)
     _norms(facts, left)
     _epochs(facts, left)
+    if facts.value("~keeps_all"):
+        left[facts.origin("~keeps_all")] = "there all checkpoints; tx keeps training.keep_best and training.keep_last"
     _marians(facts, left)
     if facts.value("~clips"):
         facts.say("training.clip_norm", facts.value("~clip"), facts.origin("~clip"))
