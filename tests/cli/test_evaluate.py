@@ -9,6 +9,7 @@ import shutil
 import subprocess
 import sys
 from pathlib import Path
+from typing import Any
 
 import pytest
 from conftest import PAIRS
@@ -19,6 +20,7 @@ from transformer_cli.cli.app import main
 from transformer_cli.config.run import RunConfig
 from transformer_cli.config.source import dump_config, load_config
 from transformer_cli.data.corpus import load_validation
+from transformer_cli.sealing import sealed, unsealed
 
 SOURCES = [source for source, _ in PAIRS]
 TARGETS = [target for _, target in PAIRS]
@@ -588,6 +590,35 @@ def test_scores_of_somebody_else_s_run_are_shown_and_not_kept(
     told = capfd.readouterr()
     assert "BLEU" in told.out
     assert "warning: the scores are not kept: cannot write tiny: Permission denied\n" in told.err
+    assert (run / "run.json").read_bytes() == record
+
+
+@pytest.mark.parametrize("keeps_checkpoint", [True, False])
+def test_scores_of_a_run_that_was_replaced_meanwhile_are_not_kept_as_those_of_the_other(
+    run: Path, keeps_checkpoint: bool, monkeypatch: pytest.MonkeyPatch, capfd: pytest.CaptureFixture[str]
+) -> None:
+    """The new run had the old one's scores, under the name of a checkpoint that it has, too."""
+    evaluating = sys.modules["transformer_cli.cli.evaluate"]
+    really = evaluating.translate  # type: ignore[attr-defined]
+
+    def meanwhile(*arguments: Any) -> Any:
+        found = really(*arguments)
+        for checkpoint in (run / "checkpoints").iterdir():
+            if not keeps_checkpoint:
+                shutil.rmtree(checkpoint)
+            elif checkpoint.is_dir():
+                manifest = unsealed((checkpoint / "manifest.json").read_bytes())
+                manifest["files"]["model.safetensors"]["sha256"] = "0" * 64
+                (checkpoint / "manifest.json").write_bytes(sealed(manifest))
+        (run / "config.yaml").write_text(dump_config(load_config(run / "config.yaml", ["seed=7"])), "utf-8")
+        return found
+
+    monkeypatch.setattr(evaluating, "translate", meanwhile)
+    record = (run / "run.json").read_bytes()
+    assert tx("-m", "tiny") == 0
+    told = capfd.readouterr()
+    assert "BLEU" in told.out
+    assert "warning: the scores are not kept: tiny was replaced by another run meanwhile\n" in told.err
     assert (run / "run.json").read_bytes() == record
 
 

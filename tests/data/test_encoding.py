@@ -118,6 +118,23 @@ def test_a_process_that_is_killed_is_one_error_and_leaves_nothing(tmp_path, toke
     assert all(process.poll() is not None for process in started)
 
 
+def test_what_ends_a_job_is_heard_by_the_one_that_asked_alone(tokenizer):
+    """A closed terminal, or a queue's signal, ended the processes, too: too little memory, it said."""
+    encoder = encoding.Encoder(tokenizer, source_eos=True, max_length=None, remembers=False)
+    workers = encoding._Workers(encoder, 1)
+    [process] = workers.processes
+    try:
+        assert os.getpgid(process.pid) == process.pid != os.getpgid(0)
+        line = b"ein hund\n"
+        first = workers.encode(line, line, None)
+        for name in (signal.SIGINT, signal.SIGTERM, signal.SIGHUP, signal.SIGUSR1, signal.SIGUSR2):
+            process.send_signal(name)
+        assert np.array_equal(workers.encode(line, line, None).source, first.source)
+    finally:
+        workers.end()
+    assert process.returncode == -signal.SIGKILL
+
+
 def test_a_process_ends_with_the_one_that_asked(tokenizer):
     workers = encoding._Workers(encoding.Encoder(tokenizer, source_eos=True, max_length=None, remembers=False), 1)
     [process] = workers.processes

@@ -341,3 +341,6 @@ def test_why_no_pair_is_left_is_said_and_what_helps(
         made(parts)
     assert caught.value.message == f"no sentence pair is left to learn from, of 20, {why}"
     assert caught.value.hint == hint
+    held = Volumes(corpus, tokenizer, tmp_path, split="valid", source_eos=True, max_length=max_length, remembers=False)
+    with pytest.raises(DataError, match="no sentence pair is left to validate with, of 20"):
+        made(held)

@@ -159,8 +159,19 @@ def test_patience_can_end_a_run_only_after_so_many_validations() -> None:
     horizon = Horizon(TrainingConfig(max_steps=1000, validate_every=50, patience=3), 10, 10_000, 100)
     clock = warm(Clock(lambda: 0.0))
     assert horizon.left(Progress(step=20), clock) == Left(0.0, 0.0, "step 200")
+    assert horizon.left(Progress(), clock) == Left(0.0, 0.0, "step 200")
     assert horizon.left(Progress(step=120, stale=1, scores={"100": 1.0}), clock).at_least == "step 200"  # type: ignore[union-attr]
     assert horizon.left(Progress(step=900, scores={"100": 1.0}), clock).at_least_s is None  # type: ignore[union-attr]
+
+
+def test_no_time_is_left_below_none() -> None:
+    """Where epochs are cut anew, one may have more batches than the first had."""
+    horizon, now = Horizon(TrainingConfig(max_epochs=8), 10, 10_000, 100), iter(range(1000))
+    clock = warm(Clock(lambda: float(next(now))))
+    assert clock.pace == 1
+    left = horizon.left(Progress(step=83, epoch=7, batch=9), clock)
+    assert left is not None
+    assert left.seconds >= 0
 
 
 def warm(clock: Clock) -> Clock:

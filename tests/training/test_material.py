@@ -77,3 +77,17 @@ def test_a_pair_to_validate_with_that_takes_much_memory_is_named(tmp_path: Path)
         assert [line.partition(" has ")[0] for line in heard] == [
             "validation text: pair 121: 801 pieces, where what is learned from"
         ] * is_told
+
+
+@pytest.mark.parametrize("sampling", [0.0, 0.3])
+def test_an_epoch_has_as_many_tokens_as_are_learned_from(sampling: float, tmp_path: Path) -> None:
+    """Times were told of a text that is not cut anew, which has fewer."""
+    config = load_config("tiny.yaml", overrides=(f"tokenizer.sampling={sampling}", "tokenizer.vocab_size=60"))
+    text = Corpus(COMMON, COMMON)
+    tokenizer, _ = train_tokenizer(config.tokenizer, COMMON, COMMON, seed=1)
+    material = Material(text, tokenizer, config, tmp_path, World(), Listener(), StopRequest())
+    material.prepare()
+    drawn, plan = material.epoch(0)
+    n = sum(len(ids) + 1 for batch in plan for ids in drawn.targets([int(place) for place in batch]))
+    assert material.target_tokens(0) == pytest.approx(n, rel=0.05 * bool(sampling))
+    assert bool(n > 1.05 * material.encoded.lengths[:, 1].sum()) == bool(sampling)

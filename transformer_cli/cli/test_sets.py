@@ -12,7 +12,7 @@ from typing import TYPE_CHECKING, Any
 from transformer_cli.cli import console
 from transformer_cli.cli.live import progress_bar
 from transformer_cli.cli.results import Tally
-from transformer_cli.errors import DataError, ResourceError
+from transformer_cli.errors import DataError, ResourceError, TxError
 from transformer_cli.files import check_file, shown, write_json
 from transformer_cli.wording import counted
 
@@ -150,6 +150,19 @@ def translate(text: TestSet, translator: TextTranslator, search: dict[str, Any])
     return System(text.name, [one.text for one in found], [one.flags for one in found]), tally
 
 
+def _is_still(opened: KnownRun) -> bool:
+    """Whether the run is the one that was opened, by its weights, or, where training has deleted them, its settings."""
+    from transformer_cli.checkpoints.manifest import MODEL, read_manifest
+    from transformer_cli.checkpoints.record import read_config
+
+    try:
+        if opened.checkpoint.exists():
+            return read_manifest(opened.checkpoint).files[MODEL] == opened.manifest.files[MODEL]
+        return read_config(opened.path) == opened.config
+    except TxError:
+        return False
+
+
 def keep(opened: KnownRun, results: Sequence[dict[str, Any]], how: dict[str, Any]) -> None:
     """Write the scores of the run's own test sets into its run.json, and how they were translated; of somebody else's
     run, which may not be written to, it is said that they are not kept."""
@@ -162,6 +175,9 @@ def keep(opened: KnownRun, results: Sequence[dict[str, Any]], how: dict[str, Any
         check_file(path)
     except ResourceError as failure:
         console.warn(f"the scores are not kept: {failure.message}")
+        return
+    if not _is_still(opened):
+        console.warn(f"the scores are not kept: {shown(opened.path)} was replaced by another run meanwhile")
         return
     record = read_record(opened.path)
     kept, now = record.setdefault("scores", {}), opened.checkpoint_name

@@ -187,7 +187,10 @@ class _Workers:
         environment = {**os.environ, "PYTHONPATH": path}
         try:
             for _ in range(n):
-                process = subprocess.Popen(command, stdin=subprocess.PIPE, stdout=subprocess.PIPE, env=environment)
+                # In a group of its own: what ends a job, or a terminal's, is for the one that asked to decide about.
+                process = subprocess.Popen(
+                    command, stdin=subprocess.PIPE, stdout=subprocess.PIPE, env=environment, process_group=0
+                )
                 self.processes.append(process)
                 _send(_in(process), options, models)
                 self.idle.put(process)
@@ -224,7 +227,9 @@ class _Workers:
 
 def work() -> None:
     """What such a process does: the first message is an encoder, each later one two texts, or asks for the words."""
-    signal.signal(signal.SIGINT, signal.SIG_IGN)  # the terminal sends it to all; the one that asked decides
+    for name in ("SIGINT", "SIGTERM", "SIGHUP", "SIGUSR1", "SIGUSR2"):  # which some queues send to every process
+        if hasattr(signal, name):
+            signal.signal(getattr(signal, name), signal.SIG_IGN)
     Vocabulary.n_threads = 1  # there is a process for each processor, which may only have so many threads together
     requests, replies = sys.stdin.buffer, sys.stdout.buffer
     options, models = _receive(requests) or sys.exit()

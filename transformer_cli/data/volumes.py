@@ -119,13 +119,14 @@ class Volumes:
                 files.remove(place / name)
 
     def open(self) -> EncodedCorpus:
-        """All of them as one, which must be there; DataError where no pair is left to learn from."""
+        """All of them as one, which must be there; DataError where no pair is left of those with a longest length."""
         found = EncodedCorpus(self.places)
         if (limit := self.options["max_length"]) is not None and not len(found):
             why = "".join(f", {reason}: {n:,}" for reason, n in found.counts.items())
             is_long = any(reason != NO_PIECES for reason in found.counts)
+            to_do = "learn from" if self.split == "train" else "validate with"
             raise DataError(
-                f"no sentence pair is left to learn from, of {len(self.corpus):,}{why}",
+                f"no sentence pair is left to {to_do}, of {len(self.corpus):,}{why}",
                 hint=f"raise data.max_length, {limit}" if is_long else "look at the text: it has no visible characters",
             )
         return found

@@ -207,14 +207,14 @@ class Horizon:
             moments.append((here, f"end of epoch {epoch:,}"))
         if options.patience is not None:
             needed = options.patience - progress.stale + (not progress.scores)  # the first one is the best so far
-            step = ((progress.step - 1) // options.validate_every + needed) * options.validate_every
+            step = (max(progress.step - 1, 0) // options.validate_every + needed) * options.validate_every
             moments.append((max(0, step - progress.step), f"step {step:,}"))
         return moments
 
     def _updates_left(self, progress: Progress) -> int:
         """Until the last one, as far as that can be told; of a budget of minutes it cannot."""
         if self.last_step is not None:
-            return self.last_step - progress.step
+            return max(0, self.last_step - progress.step)
         budget = self.options.budget
         assert budget is not None
         if budget.tokens is not None:

@@ -255,8 +255,8 @@ class Material:
 
     def target_tokens(self, epoch: int) -> int:
         """Of an epoch, end marks included."""
-        lengths, seen = self.encoded.lengths[:, 1], self.seen(epoch)
-        return int((lengths if seen is None else lengths[seen.rows]).sum(dtype=np.int64))
+        text = self._latest[1][0] if self._latest is not None and self._latest[0][0] == epoch else self.epoch(epoch)[0]
+        return int(text.lengths[:, 1].sum(dtype=np.int64))
 
     def seen(self, epoch: int) -> Seen | None:
         """See Mixture.epoch."""

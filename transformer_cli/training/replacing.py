@@ -94,8 +94,9 @@ def is_run(run_dir: Path) -> bool:
 
 
 def sweep(run_dir: Path) -> None:
-    """Delete what killed writers left half-written anywhere in a run."""
-    for folder in ("", *FOLDERS):
+    """Delete what killed writers left half-written anywhere in a run; but for CTranslate2's folder, where somebody who
+    translates may be at work, and cleans up (engines.py)."""
+    for folder in ("", *FOLDERS.keys() - {"ctranslate2"}):
         files.sweep(run_dir / folder)
     for part in sorted((run_dir / "data").glob("*-*")):
         files.sweep(part)
