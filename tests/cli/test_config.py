@@ -89,6 +89,8 @@ def test_each_setting_is_an_object_in_json(shown):
 def test_what_is_unknown_is_a_usage_error(shown):
     with pytest.raises(UsageError, match=r"no setting learning_rat; did you mean training\.learning_rate\?"):
         main(["config", "learning_rat"])
+    with pytest.raises(UsageError, match="extends is in front of all settings: a file beside this one, or a preset"):
+        main(["config", "extends"])
     with pytest.raises(UsageError, match="tx has no such penalty"):
         main(["config", "repetition_penalty"])
     with pytest.raises(UsageError, match="tx reads two files of as many lines"):

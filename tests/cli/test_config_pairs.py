@@ -51,6 +51,15 @@ def test_the_same_is_said_to_be_the_same(said):
     assert said("diff", "base.yaml", "base") == ("", "base.yaml and base say the same\n")
 
 
+def test_a_run_says_what_it_meant_when_it_was_trained(said, tmp_path):
+    """Its rate was a factor of noam's then; configurations are told that noam takes none."""
+    (tmp_path / "old").mkdir()
+    text = "name: one\nmodel: {{d_model: 64}}\ntraining: {{schedule: noam, learning_rate: {}, warmup_steps: 40}}\n"
+    (tmp_path / "old/config.yaml").write_text(text.format("1.0"), "utf-8")
+    (tmp_path / "new.yaml").write_text(text.format("null"), "utf-8")
+    assert said("diff", "old", "new.yaml") == ("", "old and new.yaml say the same\n")
+
+
 def test_what_is_left_over_is_counted_and_stands_in_the_file(said):
     Path("theirs.yaml").write_text("training: {learning_rate: 0.1, clip_grad_val: 1.0}\n", "utf-8")
     out, err = said("from", "joeynmt", "theirs.yaml")

@@ -135,6 +135,8 @@ def test_what_may_end_training_earlier_is_named(capsys):
     base = ("base.yaml", "--hardware=a100-sxm-80gb")
     both = "--set=training={stop_loss: 1.38, patience: 10}"
     assert f"{558 * 2048:,} full batches, as configured" in shown(capsys, *base)
+    uneven = ("--source-length=256", "--target-length=64")  # a budget is of the longer side
+    assert f"{558 * 8 * 64:,} full batches, as configured" in shown(capsys, *base, *uneven)
     assert "At most: training.stop_loss may end it" in shown(capsys, *base, both)
     assert "At most: training.patience may end it" in shown(capsys, *base, both)
     assert "At most:" not in shown(capsys, *base)

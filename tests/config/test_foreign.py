@@ -408,6 +408,20 @@ def test_fairseqs_stacks_norm_alike_or_it_is_told(said, expected, tmp_path):
     assert ("encoder_normalize_before: true" in found.left) == (said == "--encoder-normalize-before")
 
 
+@pytest.mark.parametrize(
+    ("said", "positions", "first"),
+    [
+        ("--encoder-learned-pos --decoder-learned-pos", "learned", 0),
+        ("--encoder-learned-pos", "sinusoidal-halves", 2),
+        ("", "sinusoidal-halves", 2),
+    ],
+)
+def test_fairseqs_stacks_learn_positions_alike_or_it_is_told(said, positions, first, tmp_path):
+    found, config = carried("fairseq", FAIRSEQ.replace("--max-tokens", f"{said} \\\n    --max-tokens"), tmp_path)
+    assert (config.model.positions, config.model.first_position) == (positions, first)
+    assert ("encoder_learned_pos: true" in found.left) == (said == "--encoder-learned-pos")
+
+
 def test_that_not_all_checkpoints_are_kept_is_told(tmp_path):
     for said, is_told in (("-1", True), ("5", False)):
         text = FAIRSEQ.replace("--max-tokens", f"--keep-last-epochs {said} \\\n    --max-tokens")

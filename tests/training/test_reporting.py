@@ -23,6 +23,7 @@ from transformer_cli.training.reporting import FIRST_S, SILENCE_S, Reporter, cut
 from transformer_cli.training.schedules import Spent
 from transformer_cli.training.update import Update
 from transformer_cli.training.utilisation import Utilisation
+from transformer_cli.writing import width
 
 UPDATE = Update(loss=2.0, learning_rate=1e-3, gradient_norm=1.0, source_tokens=4, target_tokens=6, spent=Spent())
 
@@ -181,6 +182,9 @@ def test_a_text_is_cut_only_where_it_is_too_long_and_never_longer_than_asked_for
     assert [cut(words, n) for n in (13, 12, 8, 4, 2)] == ["one two three", "one two…", "one two…", "one…", "o…"]
     long = "the old man and the sea are both here today, it seems"
     assert shown_sample("a", long, len(long) + 7) == f"a  ->  {long}"
+    wide = "\u732b\u5728\u55dd\u6c34" * 20  # each takes two columns
+    assert [cut(wide, n) for n in (160, 159, 8, 3)] == [wide, wide[:79] + "…", wide[:3] + "…", wide[:1] + "…"]
+    assert width(shown_sample(wide, wide, 76)) <= 76
 
 
 @pytest.mark.parametrize(

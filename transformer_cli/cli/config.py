@@ -133,11 +133,11 @@ class Here:
         return written(value), "the file's name" if name == "name" else "default"
 
 
-def read(config: str | None, overrides: Sequence[str] | None) -> Here:
+def read(config: str | None, overrides: Sequence[str] | None, *, of_run: bool = False) -> Here:
     """A configuration with its places."""
     from transformer_cli.config.source import load_with_places
 
-    loaded, tree = load_with_places(config or ANYTHING, overrides or ())
+    loaded, tree = load_with_places(config or ANYTHING, overrides or (), of_run=of_run)
     return Here(loaded.model_dump(), tree)
 
 

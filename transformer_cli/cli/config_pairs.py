@@ -18,7 +18,7 @@ def diff(first: str, second: str, *, json_output: bool) -> None:
     from transformer_cli.config.settings import settings
     from transformer_cli.files import json_line
 
-    sides = [read(_file_of(name), None) for name in (first, second)]
+    sides = [read(file := _file_of(name), None, of_run=file != name) for name in (first, second)]
     names = [one.name for one in settings() if _value(sides[0], one.name) != _value(sides[1], one.name)]
     rows = [(name, *(_value(side, name) for side in sides)) for name in names]
     if json_output:

@@ -144,8 +144,8 @@ class Costs:
         }
         configured = tokens is None
         if configured and self._is_trainable and options.max_epochs is None:
-            updates = options.last_step or 0
-            tokens = options.budget.tokens if options.budget else updates * options.accumulation * options.budget_tokens
+            n_batches, full = (options.last_step or 0) * options.accumulation, self._full * self.work.target_length
+            tokens = options.budget.tokens if options.budget else n_batches * full
         if tokens is None:
             return speed
         cost = hardware.training_cost(flops_per_s, self.count, self.work, tokens=tokens, target_vocab=vocab)

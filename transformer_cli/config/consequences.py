@@ -63,7 +63,7 @@ def follow(facts: Facts) -> dict[str, str]:
     _batch(facts, left)
     _both_sides(facts, left)
     _end(facts, left)
-    _norms(facts, left)
+    _stacks(facts, left)
     _epochs(facts, left)
     if facts.value("~keeps_all"):
         left[facts.origin("~keeps_all")] = "there all checkpoints; tx keeps training.keep_best and training.keep_last"
@@ -169,14 +169,21 @@ def _end(facts: Facts, left: dict[str, str]) -> None:
         left["no limit of updates"] = f"tx has one even so, of {MAX_STEPS:,}: training.max_steps"
 
 
-def _norms(facts: Facts, left: dict[str, str]) -> None:
-    """fairseq's stacks norm before or behind a sublayer, each by itself."""
+def _stacks(facts: Facts, left: dict[str, str]) -> None:
+    """fairseq's stacks norm before or behind a sublayer, and learn positions or not, each by itself."""
     before = [facts.value(f"~{stack}_norms_before") for stack in ("encoder", "decoder")]
     origin = facts.origin("~encoder_norms_before", "~decoder_norms_before")
     if all(before):
         facts.say("model.norm_position", "pre", origin)
     elif any(before) and facts.value("model.norm_position") != "pre":
         left[origin] = "one stack norms before its sublayers, the other behind; in tx both do the same"
+    learned = [facts.value(f"~{stack}_learns_positions") for stack in ("encoder", "decoder")]
+    origin = facts.origin("~encoder_learns_positions", "~decoder_learns_positions")
+    if all(learned):
+        facts.say("model.positions", "learned", origin)
+        facts.say("model.first_position", 0, origin)
+    elif any(learned):
+        left[origin] = "one stack learns its positions, and counts them otherwise: choose model.positions"
 
 
 def _epochs(facts: Facts, left: dict[str, str]) -> None:

@@ -132,10 +132,15 @@ class Lookup:
     remark: str = ""
 
 
+EXTENDS = "a file beside this one, or a preset, that this one changes"
+
+
 def look_up(name: str) -> Lookup:
     """A setting's name, a section's, a bare key, another toolkit's name, or something like one of them."""
     everything = settings()
     wanted = name.strip().removesuffix(".")
+    if wanted == "extends":
+        return Lookup((), f"{wanted} is in front of all settings: {EXTENDS}")
     exact = [one for one in everything if one.name == wanted or one.name.startswith((f"{wanted}.", f"{wanted}[]"))]
     section, _, key = wanted.rpartition(".")
     bare = [one for one in everything if one.key == key]
@@ -207,6 +212,6 @@ def _names() -> list[str]:
 def json_schema() -> dict[str, Any]:
     """The schema for editors and other programs; `extends` is a matter of files and of no section."""
     schema = RunConfig.model_json_schema()
-    extends = {"type": "string", "description": "A file beside this one, or a preset, that this one changes."}
+    extends = {"type": "string", "description": f"{EXTENDS[0].upper()}{EXTENDS[1:]}."}
     schema["properties"] = {"extends": extends, **schema["properties"]}
     return {"$schema": SCHEMA_ID, **schema, "title": "A configuration of tx"}

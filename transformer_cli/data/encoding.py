@@ -91,7 +91,7 @@ class Encoder:
         if self.max_length is not None:
             without = (lengths[0] == self.n_marks) | (lengths[1] == 0)
             long = ~without & (np.maximum(lengths[0], lengths[1] + 1) > self.max_length)
-            reasons = {NO_PIECES: without, f"longer than {self.max_length} pieces": long}
+            reasons = {NO_PIECES: without, f"longer than {self.max_length} piece{'s' * (self.max_length != 1)}": long}
             counts = {why: int(which.sum()) for why, which in sorted(reasons.items(), key=lambda one: _first(one[1]))}
             keeps = ~(without | long)
             if not keeps.all():

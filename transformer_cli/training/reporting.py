@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import math
 import re
+from bisect import bisect_right
 from collections.abc import Callable
 from pathlib import Path
 from typing import Any
@@ -21,6 +22,7 @@ from transformer_cli.training.tensorboard import Board
 from transformer_cli.training.update import Update
 from transformer_cli.training.utilisation import Utilisation
 from transformer_cli.wording import counted
+from transformer_cli.writing import width
 
 SILENCE_S = 60.0
 """A line comes at least this often, so that a slow run does not look like a dead one."""
@@ -211,16 +213,17 @@ def shown_sample(source: str, translation: str, columns: int) -> str:
     """A source and its translation in one line, each cut at a word where there is no room; a loop is called one."""
     mark = "  (looped)" if LOOPED in flags(source, translation) else ""
     room = max(20, columns - len(ARROW) - len(mark))
-    spare = max(0, room // 2 - min(len(source), len(translation)))
+    spare = max(0, room // 2 - min(width(source), width(translation)))
     fits = room // 2 + spare
     return cut(source, fits) + ARROW + cut(translation, fits) + mark
 
 
 def cut(text: str, columns: int) -> str:
     """The text, or the words of it that fit, and an ellipsis."""
-    if len(text) <= columns:
+    if width(text) <= columns:
         return text
-    words = text[:columns].rpartition(" ")[0] or text[: columns - 1]
+    fits = bisect_right(range(1, len(text) + 1), columns - 1, key=lambda n: width(text[:n]))
+    words = text[: fits + 1].rpartition(" ")[0] or text[:fits]
     return words.rstrip() + "…"
 
 
