@@ -576,3 +576,19 @@ def test_a_name_is_the_same_however_its_letters_were_typed(folder):
     Path("x.yaml").write_text("extends: tiny.yaml\ndata: {test: {Z\u00fcrich: a, Zu\u0308rich: a}}\n")
     with pytest.raises(ConfigError, match="is given twice"):
         load_config("x.yaml")
+
+
+@pytest.mark.parametrize(
+    ("written", "override", "expected"),
+    [
+        ("false", "norm=false", {"attention": False, "feed_forward": False, "norm": False}),
+        ("false", "attention=true", {"attention": True, "feed_forward": False, "norm": True}),
+        ("true", "attention=false", {"attention": False, "feed_forward": True, "norm": True}),
+        ("{attention: false}", "norm=false", {"attention": False, "feed_forward": True, "norm": False}),
+    ],
+)
+def test_one_bias_is_changed_and_the_others_are_left_as_they_were(tmp_path, written, override, expected):
+    """`bias: false` and an override of the norms' made the others true, a million parameters of them."""
+    path = tmp_path / "x.yaml"
+    path.write_text(f"model: {{bias: {written}}}\n", encoding="utf-8")
+    assert load_config(path, [f"model.bias.{override}"]).model.biases.model_dump() == expected

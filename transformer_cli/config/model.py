@@ -2,7 +2,8 @@
 
 from __future__ import annotations
 
-from typing import Annotated, Literal
+from collections.abc import Mapping, Sequence
+from typing import Annotated, ClassVar, Literal
 
 from pydantic import Field
 
@@ -69,6 +70,7 @@ class Biases(Section):
 class ModelConfig(Section):
     """The paper's section 3. Its h is n_heads, its N is n_layers, its d_k and d_v are d_head."""
 
+    in_parts: ClassVar[Mapping[str, Sequence[str]]] = {"bias": ("attention", "feed_forward")}
     d_model: Width = 512
     """Width of the residual stream."""
     n_heads: Heads = 8

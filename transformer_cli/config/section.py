@@ -6,6 +6,7 @@ import ast
 import inspect
 import re
 import unicodedata
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from functools import cache
 from itertools import pairwise
@@ -45,6 +46,9 @@ class Section(BaseModel):
 
     is_one_of_several: ClassVar[bool] = False
     """Whether just one of its settings is given: then it replaces the one that a file inherits, and is not merged."""
+    in_parts: ClassVar[Mapping[str, Sequence[str]]] = {}
+    """Of settings that are one value or a section, which parts of that have the value: an override of one leaves the
+    others as they are."""
 
     model_config = ConfigDict(
         extra="forbid",

@@ -266,7 +266,10 @@ def _merge(below: Node, above: Node, schema: type[Section] | None, *, steps: int
         return above
     entries = dict(below.value)
     for key, node in above.value.items():
-        inner = _section(schema, key)
+        inner, there = _section(schema, key), entries.get(key)
+        parts = schema.in_parts.get(key) if schema and steps > 1 else None
+        if parts and there and isinstance(node.value, dict) and not isinstance(there.value, dict):
+            entries[key] = replace(there, value=dict.fromkeys(parts, there))
         entries[key] = _merge(entries[key], node, inner, steps=steps - 1) if key in entries else node
     return replace(above, value=entries)
 
