@@ -160,6 +160,9 @@ def test_patience_can_end_a_run_only_after_so_many_validations() -> None:
     clock = warm(Clock(lambda: 0.0))
     assert horizon.left(Progress(step=20), clock) == Left(0.0, 0.0, "step 200")
     assert horizon.left(Progress(), clock) == Left(0.0, 0.0, "step 200")
+    stopped = Progress(step=50, scores={"50": 1.0})
+    assert horizon.left(stopped, clock).at_least == "step 150"  # type: ignore[union-attr]
+    assert horizon.left(stopped, clock, settled=True).at_least == "step 200"  # type: ignore[union-attr]
     assert horizon.left(Progress(step=120, stale=1, scores={"100": 1.0}), clock).at_least == "step 200"  # type: ignore[union-attr]
     assert horizon.left(Progress(step=900, scores={"100": 1.0}), clock).at_least_s is None  # type: ignore[union-attr]
 

@@ -153,8 +153,9 @@ class Horizon:
         """What follows the number of an update."""
         return "" if self.last_step is None else f" of {self.last_step:,}"
 
-    def left(self, progress: Progress, clock: Clock) -> Left | None:
-        """None as long as the pace is not known."""
+    def left(self, progress: Progress, clock: Clock, *, settled: bool = False) -> Left | None:
+        """None as long as the pace is not known. settled: nothing of the latest update is still to come, such as its
+        validation."""
         budget = self.options.budget
         if budget is not None and budget.minutes is not None and progress.finished is None:
             return Left(max(0.0, 60 * budget.minutes - clock.passed_s))
@@ -163,12 +164,12 @@ class Horizon:
         if progress.finished is not None:
             return Left(self._seconds(progress, clock, 0))
         updates_left = self._updates_left(progress)
-        at_most_s = self._seconds(progress, clock, updates_left)
-        moments = [(n, name) for n, name in self._early(progress) if n < updates_left]
+        at_most_s = self._seconds(progress, clock, updates_left, settled)
+        moments = [(n, name) for n, name in self._early(progress, settled) if n < updates_left]
         if not moments:
             return Left(at_most_s)
         n_updates, name = min(moments)
-        return Left(at_most_s, self._seconds(progress, clock, n_updates), name)
+        return Left(at_most_s, self._seconds(progress, clock, n_updates, settled), name)
 
     def ended_here_s(self, progress: Progress, clock: Clock) -> float:
         """What the run would have taken if the update at hand were its last."""
@@ -195,7 +196,7 @@ class Horizon:
         limit = f"max_epochs {options.max_epochs:,}" if by_epochs else "max_steps"
         return f"at step {self.last_step:,} ({limit})" + (f", or after {' or '.join(sooner)}" if sooner else "")
 
-    def _early(self, progress: Progress) -> list[tuple[int, str]]:
+    def _early(self, progress: Progress, settled: bool) -> list[tuple[int, str]]:
         """Updates until something else than the number of updates may end training, and the names of these moments."""
         options, moments = self.options, []
         if self._stop_loss is not None:
@@ -207,7 +208,8 @@ class Horizon:
             moments.append((here, f"end of epoch {epoch:,}"))
         if options.patience is not None:
             needed = options.patience - progress.stale + (not progress.scores)  # the first one is the best so far
-            step = (max(progress.step - 1, 0) // options.validate_every + needed) * options.validate_every
+            validated = max(progress.step - (not settled), 0) // options.validate_every
+            step = (validated + needed) * options.validate_every
             moments.append((max(0, step - progress.step), f"step {step:,}"))
         return moments
 
@@ -243,9 +245,9 @@ class Horizon:
         guess_s = min(share * self.validation_tokens * clock.pace, GUESSED_SHARE * all_s)
         return clock.latest.get("validation", guess_s)
 
-    def _seconds(self, progress: Progress, clock: Clock, n_updates: int) -> float:
+    def _seconds(self, progress: Progress, clock: Clock, n_updates: int, settled: bool = False) -> float:
         """So many updates from here, with the validations and checkpoints on the way and the one at the end; that of
-        the update just made is still to come, too."""
+        the update just made is still to come, too, unless all of it is settled."""
         assert clock.pace is not None
         options, first, last = self.options, progress.step, progress.step + n_updates
         here = self._updates_of_epoch(progress)
@@ -254,7 +256,7 @@ class Horizon:
         tokens = tokens_here * n_updates / here if n_updates <= here else tokens_here + mean * (n_updates - here)
 
         def moments(every: int) -> int:
-            return last // every - max(first - 1, 0) // every
+            return last // every - max(first - (not settled), 0) // every
 
         every, others = options.validate_every, options.checkpoint_every or options.validate_every
         n_validations = moments(every) + (last % every > 0)

@@ -91,7 +91,7 @@ def length_of(
     clock.begin(clock.seconds if begins else progress.passed_s)
     # How a run begins tells which epoch may be its last.
     progress = replace(run.progress if begins else progress, finished=None)
-    left = (horizon := horizon.since(progress)).left(progress, clock)
+    left = (horizon := horizon.since(progress)).left(progress, clock, settled=not progress.owes_validation)
     left = left.after(-clock.seconds) if left is not None and begins else left
     timed = (n_parts or clock.updates, n_parts > 0, len(given["train"]))
     return Length(left, horizon.ends(), horizon.expected_steps, *timed)
