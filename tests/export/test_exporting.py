@@ -79,7 +79,7 @@ def test_the_card_names_norwegian_as_a_language(trained_run):
     run = open_run(find_checkpoint(str(trained_run)))
     config = run.config.model_copy(update={"data": run.config.data.model_copy(update={"source": "no"})})
     found = SimpleNamespace(equal_texts=1, lines=[""], agreeing=1.0, steps=1, logit_difference=0.0)
-    front = card(replace(run, config=config), "CTranslate2", found, usage="").split("---")[1]
+    front = card(replace(run, config=config), "CTranslate2", found, usage="", tags={}).split("---")[1]
     assert yaml.safe_load(front) == {"language": ["no", "en"], "pipeline_tag": "translation"}
 
 

@@ -332,7 +332,7 @@ def _mask(model: CountedModel, storage: Storage, tokens: int) -> int:
 
 def _loss(model: CountedModel, work: Work, storage: Storage, vocab: int, *, r_drop: bool) -> Iterator[Item]:
     """The gradients that the loss makes while it has the logits, and as many logits as there are at a time; and those
-    of R-Drop."""
+    of R-Drop, which needs none of its own where the loss is compiled."""
     tokens = work.batch_size * work.target_length
     if not (model.depths.decoder and vocab):
         return

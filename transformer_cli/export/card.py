@@ -4,7 +4,6 @@ from __future__ import annotations
 
 from collections.abc import Mapping
 from itertools import chain
-from types import MappingProxyType
 from typing import Any
 
 from transformer_cli.accounting.parameters import count
@@ -17,9 +16,7 @@ from transformer_cli.wording import counted
 NAMES = {"train": "trained on", "valid": "validated on"}
 
 
-def card(
-    run: OpenedRun, engine: str, found: Comparison, *, usage: str, tags: Mapping[str, int] = MappingProxyType({})
-) -> str:
+def card(run: OpenedRun, engine: str, found: Comparison, *, usage: str, tags: Mapping[str, int]) -> str:
     """Markdown, with the front matter that model hubs read. tags: by what a source begins with, the id of each."""
     data, model, tokenizer = run.config.data, run.config.model, run.tokenizer
     total = count(run.config.counted, source_vocab=tokenizer.source_size, target_vocab=tokenizer.target_size).total
