@@ -199,9 +199,8 @@ def test_panels_are_a_linear_layer(sizes: tuple[int, int, int], rounded: bool, h
 @pytest.mark.parametrize(
     ("rounds", "found", "most"),
     [
-        (True, {"gains_without_tiles": True, "multiplies_pairs": True}, ANY),
-        (True, {"gains_without_tiles": False, "multiplies_pairs": True}, 12),
-        (True, {"gains_without_tiles": True, "multiplies_pairs": False}, 12),
+        (True, {"is_soon_in_bf16": True}, ANY),
+        (True, {"is_soon_in_bf16": False}, 12),
         (False, {"by_onednn": True, "panel_width": 64}, ANY),
         (False, {"by_onednn": True, "panel_width": 32}, 64),
         (False, {"by_onednn": False, "panel_width": 64}, 64),

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import copy
+import itertools
 import platform
 import types
 from unittest.mock import patch
@@ -17,7 +18,7 @@ from torch import Tensor
 
 from transformer_cli import processor
 from transformer_cli.config.model import POSITIONS, ModelConfig
-from transformer_cli.model import compiled_products, matmul, products
+from transformer_cli.model import compiled, compiled_products, matmul, products
 from transformer_cli.model.build import build_model
 from transformer_cli.model.positions import PositionEncoding
 from transformer_cli.model.prepared import Prepared
@@ -124,15 +125,21 @@ def test_products_in_fp32_leave_mkl_where_it_leaves_half_of_a_processor_out_and_
         ({"avx512_bf16": True, "amx_bf16": False, "cpu_name": "AMD EPYC"}, True),
     ],
 )
-def test_products_in_bf16_are_ours_where_the_processor_has_no_tiles(
+def test_products_in_bf16_are_ours_by_tiles_and_where_the_processor_has_none(
     monkeypatch: pytest.MonkeyPatch, capabilities: dict[str, object], gains: bool
 ) -> None:
     monkeypatch.setattr(processor, "capabilities", lambda: capabilities)
     assert processor.gains_without_tiles() is gains
-    for knows_how in (True, False):
-        monkeypatch.setattr(compiled_products, "multiplies_pairs", lambda knows_how=knows_how: knows_how)
-        assert compiled_products.by_pairs.__wrapped__(torch.bfloat16) is (gains and knows_how)
-        assert not compiled_products.by_pairs.__wrapped__(torch.float32)
+    for pairs, tiles in itertools.product((True, False), repeat=2):
+        with pytest.MonkeyPatch.context() as patch:
+            patch.setattr(compiled, "multiplies_pairs", lambda pairs=pairs: pairs)
+            code = types.SimpleNamespace(multiplies_tiles=lambda tiles=tiles: tiles)
+            patch.setattr(compiled, "loaded", lambda code=code: code)
+            is_soon = compiled.is_soon_in_bf16.__wrapped__()
+            assert is_soon is (tiles or (gains and pairs))
+            patch.setattr(compiled_products, "is_soon_in_bf16", lambda is_soon=is_soon: is_soon)
+            assert compiled_products.by_pairs.__wrapped__(torch.bfloat16) is is_soon
+            assert not compiled_products.by_pairs.__wrapped__(torch.float32)
 
 
 def test_older_versions_of_pytorch_do_not_tell_what_a_processor_is(monkeypatch: pytest.MonkeyPatch) -> None:

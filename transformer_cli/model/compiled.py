@@ -17,6 +17,7 @@ from torch.autograd.function import FunctionCtx, once_differentiable
 from torch.autograd.graph import increment_version
 
 from transformer_cli.compiler import Library, keeps, library
+from transformer_cli.processor import gains_without_tiles
 
 GRAIN = 16
 """Numbers that a register has, at most: rows and heads are of a multiple of them."""
@@ -80,7 +81,8 @@ def code() -> Library:
             for precision in NAMES.values():
                 if hasattr(loaded, f"{name}_{precision}"):
                     getattr(loaded, f"{name}_{precision}").argtypes = [C_TYPES[kind] for kind in kinds]
-        loaded.panel_width.restype = loaded.multiplies_pairs.restype = ctypes.c_int64
+        for name in ("panel_width", "multiplies_pairs", "multiplies_tiles"):
+            getattr(loaded, name).restype = ctypes.c_int64
         for name in ("attention", "linear", "narrow", "norm", "product"):
             room = getattr(loaded, f"{name}_room")
             room.argtypes, room.restype = [ctypes.c_int64] * 2, ctypes.c_int64
@@ -120,6 +122,13 @@ def panel_width() -> int:
 def multiplies_pairs() -> bool:
     """Whether they have an instruction that multiplies in bf16."""
     return bool(loaded().multiplies_pairs())
+
+
+@cache
+def is_soon_in_bf16() -> bool:
+    """Whether they are there as soon as oneDNN's: by tiles (AMX), which the system has to allow; or by pairs, where the
+    processor has no tiles, of which oneDNN's would be."""
+    return bool(loaded().multiplies_tiles()) or (multiplies_pairs() and gains_without_tiles())
 
 
 def dropped(x: Tensor, residual: Tensor | None, seed: int, share: int) -> Tensor:

@@ -13,9 +13,8 @@ from torch import Tensor, get_num_threads
 from torch.autograd.function import FunctionCtx, once_differentiable
 
 from transformer_cli.model import matmul
-from transformer_cli.model.compiled import loaded, multiplies_pairs, run
+from transformer_cli.model.compiled import is_soon_in_bf16, loaded, run
 from transformer_cli.model.matmul import TURNED
-from transformer_cli.processor import gains_without_tiles
 
 MOST = 4096
 """Rows of our products: more would not stay in a core's cache."""
@@ -30,7 +29,7 @@ def linear(x: Tensor, weight_OI: Tensor, bias_O: Tensor | None, *, rectified: bo
 @cache
 def by_pairs(dtype: torch.dtype) -> bool:
     """Whether products of these numbers, there and back, are ours, where rows are not too many."""
-    return dtype == torch.bfloat16 and gains_without_tiles() and multiplies_pairs()
+    return dtype == torch.bfloat16 and is_soon_in_bf16()
 
 
 def is_ours(dtype: torch.dtype, rows: int) -> bool:

@@ -17,14 +17,13 @@ from torch import Tensor, get_num_threads, nn
 
 from transformer_cli.model.attention import MultiHeadAttention
 from transformer_cli.model.blocks import LayerNorm, PreNorm, RMSNorm
-from transformer_cli.model.compiled import GRAIN, multiplies_pairs, panel_width, run
+from transformer_cli.model.compiled import GRAIN, is_soon_in_bf16, panel_width, run
 from transformer_cli.model.forms import HALVES, CrossLayer, Form
 from transformer_cli.model.matmul import by_onednn
 from transformer_cli.model.positions import ROTATIONS, PositionEncoding, Rotary
 from transformer_cli.model.products import CODES, Matrix, Panels, Product
 from transformer_cli.model.steps import Steps
 from transformer_cli.model.transformer import Decoder, Encoder, Transformer
-from transformer_cli.processor import gains_without_tiles
 
 FEW, FEW_ROUNDED, ANY = 64, 12, sys.maxsize
 """Rows whose step is sooner done by Panels: in fp32, and rounded; and where nothing else is sooner."""
@@ -37,7 +36,7 @@ FEW_POSITIONS = 32
 def most_rows(*, rounds: bool) -> int:
     """Rows that Panels are best for: not more where MKL multiplies in fp32, or oneDNN with AMX in bf16."""
     if rounds:
-        return ANY if gains_without_tiles() and multiplies_pairs() else FEW_ROUNDED
+        return ANY if is_soon_in_bf16() else FEW_ROUNDED
     return ANY if by_onednn(torch.float32) and panel_width() == WIDEST else FEW
 
 

@@ -10,11 +10,13 @@
 #include <omp.h>
 
 #include "registers.h"
+#include "tiles.h"
 
 namespace {
 
 constexpr int REGISTERS = 4, PANEL = REGISTERS * W;
 constexpr int MOST = W == 16 ? 6 : 3;  // rows whose sums of a panel stay in registers
+constexpr long BLOCK = 2 * TILE;       // and in tiles
 
 enum Activation : int64_t { NONE, RELU, SILU, GELU };
 
@@ -80,6 +82,20 @@ template <typename U>
     }
 }
 
+// Those of a panel and a row, to the panel's part of that row of y.
+template <typename U>
+inline void finish(const Panel &by, const vec *sums, const After &after, long row, U *y) {
+    const bool rectifies = after.activation == RELU, is_simple = rectifies || after.activation == NONE;
+    const float *scale = after.scales ? after.scales + row : nullptr;
+    U *to = y + row * by.outputs + by.first;
+    if (is_simple && by.width == PANEL)
+        for (int k = 0; k < PANEL; k += W)
+            finish(sums[k / W], by.bias ? by.bias + k : nullptr, rectifies ? RELU : NONE, after.gates, scale,
+                   scale ? after.less + by.first + k : nullptr, to + k);
+    else
+        finish(by, sums, after, scale, to);
+}
+
 // R rows. Whatever R is, sums are in the same order. held: sums of some inputs, where these are not all.
 template <int R, typename T, typename U>
 inline void multiply(const Panel &by, const T *x, U *y, After after, float *held) {
@@ -98,18 +114,57 @@ inline void multiply(const Panel &by, const T *x, U *y, After after, float *held
     long i = 0;
     for (; i + AT_ONCE<T> <= by.inputs; i += AT_ONCE<T>) add(i, AT_ONCE<T>);
     if (i < by.inputs) add(i, by.inputs - i);
-    const bool rectifies = after.activation == RELU, is_simple = rectifies || after.activation == NONE;
     for (int r = 0; r < R; r++) {
-        U *to = y + r * by.outputs + by.first;
-        const float *scale = after.scales ? after.scales + r : nullptr;
-        if (!by.ends)
-            for (int k = 0; k < PANEL; k += W) store(held + r * PANEL + k, sums[r][k / W]);
-        else if (is_simple && by.width == PANEL)
-            for (int k = 0; k < PANEL; k += W)
-                finish(sums[r][k / W], by.bias ? by.bias + k : nullptr, rectifies ? RELU : NONE, after.gates, scale,
-                       scale ? after.less + by.first + k : nullptr, to + k);
-        else
-            finish(by, sums[r], after, scale, to);
+        if (by.ends) finish(by, sums[r], after, r, y);
+        for (int k = 0; k < PANEL && !by.ends; k += W) store(held + r * PANEL + k, sums[r][k / W]);
+    }
+}
+
+// Some panels of a product by tiles, each block of rows by all of them, while it is in the cache, as they are. held: of
+// each panel (rows, PANEL), where these are not all inputs.
+template <typename U>
+void multiply_by_tiles(const Panel *panels, long n_panels, const uint16_t *x, U *y, long rows, const After &after,
+                       float *held) {
+    const long inputs = panels->inputs, step = panels->step, rest = inputs % TILE_INPUTS, whole = inputs - rest;
+    const bool begins = panels->begins, ends = panels->ends, rectifies = after.activation == RELU;
+    const bool is_plain = (rectifies || after.activation == NONE) && !after.gates && !after.scales;
+    const vec least = vec{} + (rectifies ? 0 : -INFINITY);
+    auto finish_block = [&](const Panel &by, const float *sums, long row, long n) {
+        if (is_plain && by.width == PANEL) {
+            vec bias[REGISTERS] = {};
+            for (int k = 0; by.bias && k < REGISTERS; k++) bias[k] = load(by.bias + k * W);
+            for (long r = 0; r < n; r++)
+                for (int k = 0; k < REGISTERS; k += 2) {
+                    const float *from = sums + r * PANEL + k * W;
+                    const vec a = load(from) + bias[k], b = load(from + W) + bias[k + 1];
+                    U *to = y + (row + r) * by.outputs + by.first + k * W;
+                    store(to, a < least ? least : a, b < least ? least : b);
+                }
+            return;
+        }
+        for (long r = 0; r < n; r++) {
+            vec all[REGISTERS];
+            for (int k = 0; k < REGISTERS; k++) all[k] = load(sums + r * PANEL + k * W);
+            finish(by, all, after, row + r, y);
+        }
+    };
+    alignas(64) float made[BLOCK * PANEL];
+    alignas(64) uint16_t last_x[BLOCK * TILE_INPUTS] = {};
+    alignas(64) uint32_t last[TILE * PANEL] = {};
+    Tiles tiles;
+    for (long row = 0; row < rows; row += BLOCK) {
+        const long n = std::min(BLOCK, rows - row);
+        const uint16_t *own = x + row * step;
+        for (long r = 0; rest && r < n; r++) std::copy_n(own + r * step + whole, rest, last_x + r * TILE_INPUTS);
+        for (long p = 0; p < n_panels; p++) {
+            const Panel &by = panels[p];
+            float *sums = begins && ends ? made : held + (p * rows + row) * PANEL;
+            if (rest) std::copy_n(by.weights + whole / 2 * PANEL, (rest + 1) / 2 * PANEL, last);
+            for (long k = 0; k < by.width; k += BLOCK)
+                tiles.multiply(own, step, n, by.weights + k, whole, last_x, rest ? last + k : nullptr, sums + k, PANEL,
+                               !begins);
+            if (ends) finish_block(by, sums, row, n);
+        }
     }
 }
 
@@ -125,28 +180,53 @@ void multiply(const Panel &by, const T *x, U *y, long rows, After after, float *
     }
 }
 
-inline long blocks_of(long rows) { return (rows + MOST - 1) / MOST; }
-
-// Some of a product's rows by a panel: blocks of about as many, of so many.
-template <typename T, typename U>
-void multiply(const Panel &by, const T *x, U *y, long rows, long from, long to, After after, float *held = nullptr) {
-    const long blocks = blocks_of(rows), first = rows * from / std::max(1L, blocks);
-    for (long block = from; block < to; block++) {
-        const long row = rows * block / blocks, so_many = rows * (block + 1) / blocks - row;
-        After own = after;
-        if (own.scales) own.scales += row;
-        multiply(by, x + row * by.step, y + row * by.outputs, so_many, own, held + (row - first) * PANEL);
-    }
+// Whether products of these numbers are by tiles.
+template <typename T>
+inline bool by_tiles() {
+    return AT_ONCE<T> == 2 && has_tiles();
 }
 
-// A thread's part of a product: the panels that it has, and of each the blocks of rows.
-template <typename Work>
-void each_panel(long outputs, long rows, Work work) {
-    const long blocks = blocks_of(rows), n = omp_get_num_threads(), me = omp_get_thread_num();
+template <typename T>
+inline long blocks_of(long rows) {
+    const long most = by_tiles<T>() ? BLOCK : MOST;
+    return (rows + most - 1) / most;
+}
+
+// Some of a product's rows by panels, in blocks: of tiles' rows, else of about as many.
+template <typename T, typename U>
+void multiply(const Panel *panels, long n_panels, const T *x, U *y, long rows, long from, long to, const After &after,
+              float *held = nullptr) {
+    const long blocks = blocks_of<T>(rows), step = panels->step, outputs = panels->outputs;
+    auto from_row = [&](long row) {
+        After own = after;
+        if (own.scales) own.scales += row;
+        return own;
+    };
+    if constexpr (AT_ONCE<T> == 2) {
+        if (has_tiles()) {
+            const long row = from * BLOCK, n = std::min(rows, to * BLOCK) - row;
+            return multiply_by_tiles(panels, n_panels, x + row * step, y + row * outputs, n, from_row(row), held);
+        }
+    }
+    const long first = rows * from / std::max(1L, blocks);
+    for (long p = 0; p < n_panels; p++)
+        for (long block = from; block < to; block++) {
+            const long row = rows * block / blocks, so_many = rows * (block + 1) / blocks - row;
+            float *sums = held + (p * rows + row - first) * PANEL;
+            multiply(panels[p], x + row * step, y + row * outputs, so_many, from_row(row), sums);
+        }
+}
+
+// A thread's part of a product: the panels that it has, and of each the blocks of rows; up to `most` panels at a time
+// where it has all of their rows.
+template <typename T, typename Work>
+void each_panel(long outputs, long rows, long most, Work work) {
+    const long blocks = blocks_of<T>(rows), n = omp_get_num_threads(), me = omp_get_thread_num();
     const long units = (outputs + PANEL - 1) / PANEL * blocks, begin = units * me / n, end = units * (me + 1) / n;
-    for (long panel = begin / std::max(1L, blocks); begin < end && panel * blocks < end; panel++) {
-        const long first = panel * PANEL, width = std::min<long>(PANEL, outputs - first);
-        work(first, width, std::max(0L, begin - panel * blocks), std::min(blocks, end - panel * blocks));
+    for (long panel = begin / std::max(1L, blocks), n_panels; begin < end && panel * blocks < end; panel += n_panels) {
+        const long from = std::max(0L, begin - panel * blocks), to = std::min(blocks, end - panel * blocks);
+        n_panels = from || to < blocks ? 1 : std::min(most, end / blocks - panel);
+        work(panel * PANEL, std::min(n_panels * PANEL, outputs - panel * PANEL), from, to);
     }
 }
 
@@ -154,10 +234,10 @@ void each_panel(long outputs, long rows, Work work) {
 template <typename T, typename U>
 void multiply(const Matrix &by, const T *x, U *y, long rows, After after = {}) {
     const long steps = (by.inputs + AT_ONCE<T> - 1) / AT_ONCE<T>;
-    each_panel(by.outputs, rows, [&](long first, long width, long from, long to) {
+    each_panel<T>(by.outputs, rows, 1, [&](long first, long width, long from, long to) {
         const float *bias = by.bias ? by.bias + first : nullptr;
         const Panel panel{by.panels + first * steps, bias, by.inputs, by.inputs, by.outputs, first, width};
-        multiply(panel, x, y, rows, from, to, after);
+        multiply(&panel, 1, x, y, rows, from, to, after);
     });
 }
 

@@ -57,18 +57,33 @@ void from_columns(const Right &b, long first, long width, long start, long input
     }
 }
 
+// Panels at a time, for a block of rows to be multiplied by all of them while it is in the cache: by tiles that is soon.
+constexpr long MOST_PANELS = 16, MOST_WORDS = 1 << 18;
+
 inline long panel_room(long inputs) { return (std::min(inputs, DEPTH) + 1) / 2 * PANEL; }
 
-// Some blocks of the rows of a b, by the panel of b's columns from `first` on.
+inline long panels_at_once(long inputs) {
+    return has_tiles() ? std::clamp(MOST_WORDS / std::max(1L, panel_room(inputs)), 1L, MOST_PANELS) : 1;
+}
+
+// Some blocks of the rows of a b, by panels of b's columns from `first` on.
 template <typename U>
-void multiply(const Right &b, long first, long width, Panel by, const uint16_t *a, U *made, long rows, long from,
-              long to, After after, uint32_t *room) {
-    float *held = (float *)(room + panel_room(by.step));
-    by.weights = room;
-    for (long start = 0; start == 0 || start < by.step; start += DEPTH) {
-        by.inputs = std::min(DEPTH, by.step - start), by.begins = start == 0, by.ends = start + by.inputs == by.step;
-        (b.by_rows ? from_rows : from_columns)(b, first, width, start, by.inputs, room);
-        multiply(by, a + start, made, rows, from, to, after, held);
+void multiply(const Right &b, long first, long width, const Panel &like, const uint16_t *a, U *made, long rows,
+              long from, long to, const After &after, uint32_t *room) {
+    Panel panels[MOST_PANELS];
+    const long n = (width + PANEL - 1) / PANEL, size = panel_room(like.step);
+    float *held = (float *)(room + n * size);
+    for (long start = 0; start == 0 || start < like.step; start += DEPTH) {
+        for (long p = 0; p < n; p++) {
+            Panel &by = panels[p] = like;
+            by.inputs = std::min(DEPTH, by.step - start), by.begins = start == 0;
+            by.ends = start + by.inputs == by.step;
+            by.first += p * PANEL, by.width = std::min<long>(PANEL, width - p * PANEL);
+            if (by.bias) by.bias += p * PANEL;
+            by.weights = room + p * size;
+            (b.by_rows ? from_rows : from_columns)(b, first + p * PANEL, by.width, start, by.inputs, room + p * size);
+        }
+        multiply(panels, n, a + start, made, rows, from, to, after, held);
     }
 }
 
@@ -97,7 +112,7 @@ void turned(const float *panel, const float *less, float *made, long D, long wid
 }  // namespace
 
 extern "C" int64_t product_room(int64_t rows, int64_t inputs) {
-    return panel_room(inputs) + (inputs > DEPTH ? (rows + MOST) * PANEL : 0);
+    return panels_at_once(inputs) * (panel_room(inputs) + (inputs > DEPTH ? (rows + BLOCK) * PANEL : 0));
 }
 
 // a b + bias, of a (rows, inputs), or max(0, that); or rows of a b, each scaled by a number of its own, less a row.
@@ -108,8 +123,8 @@ extern "C" void multiply_bf16(const uint16_t *a, const uint16_t *b, const uint16
 #pragma omp parallel num_threads(threads)
     {
         uint32_t *own = room + omp_get_thread_num() * product_room(rows, inputs);
-        float biases[PANEL];
-        each_panel(outputs, rows, [&](long first, long width, long from, long to) {
+        float biases[MOST_PANELS * PANEL];
+        each_panel<uint16_t>(outputs, rows, panels_at_once(inputs), [&](long first, long width, long from, long to) {
             for (long o = 0; bias && o < width; o++) biases[o] = one(bias + first + o);
             const Panel panel{nullptr, bias ? biases : nullptr, inputs, inputs, outputs, first, width};
             const After after{rectifies ? RELU : NONE, false, scales, less};
@@ -127,9 +142,9 @@ extern "C" void learn_bf16(const uint16_t *a, const uint16_t *b, const float *le
     {
         uint32_t *own = room + omp_get_thread_num() * (product_room(rows, inputs) + size);
         float *panel = (float *)own;
-        each_panel(outputs, 1, [&](long first, long width, long, long) {
+        each_panel<uint16_t>(outputs, 1, 1, [&](long first, long width, long, long) {
             const Panel by{nullptr, nullptr, inputs, inputs, PANEL, 0, PANEL};
-            multiply(right, first, width, by, a, panel, rows, 0, blocks_of(rows), {}, own + size);
+            multiply(right, first, width, by, a, panel, rows, 0, blocks_of<uint16_t>(rows), {}, own + size);
             turned(panel, less, made + first * rows, rows, width, adds);
         });
     }

@@ -49,6 +49,18 @@ inline void store(uint16_t *to, vec x) {
     std::memcpy(to, &half, sizeof half);
 }
 
+// Two registers, one behind the other: of bf16 at once, which is a whole line of the cache.
+inline void store(float *to, vec x, vec y) { store(to, x), store(to + W, y); }
+
+inline void store(uint16_t *to, vec x, vec y) {
+#if defined(__AVX512BF16__)
+    const __m512bh both = _mm512_cvtne2ps_pbh((__m512)y, (__m512)x);
+    std::memcpy(to, &both, sizeof both);
+#else
+    store(to, x), store(to + W, y);
+#endif
+}
+
 #if defined(__AVX512BF16__)
 constexpr bool MULTIPLIES_PAIRS = true;
 #else

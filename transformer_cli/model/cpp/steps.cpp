@@ -331,6 +331,8 @@ extern "C" int64_t panel_width() { return PANEL; }
 
 extern "C" int64_t multiplies_pairs() { return MULTIPLIES_PAIRS; }
 
+extern "C" int64_t multiplies_tiles() { return has_tiles(); }
+
 extern "C" void attend_within_fp32(const Step &at, const Norms &norms, float *query_key_value, float *context) {
     clear(at, context);
     each_head(at, at.sentences, [&](long sentence, long head, Room &room) {
