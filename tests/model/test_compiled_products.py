@@ -109,6 +109,14 @@ def test_threads_that_work_at_once_have_rooms_of_their_own() -> None:
     close(by_threads(lambda: learned(a, b)).t(), true, of=of, bits=20)
 
 
+@given(st.integers(1, 5000), st.integers(1, 9000))
+def test_more_numbers_never_need_less_room(rows: int, inputs: int) -> None:
+    """Several products have one room, which is made for the largest."""
+    needed = loaded().product_room(rows, inputs)
+    assert needed <= loaded().product_room(rows + 1, inputs)
+    assert needed <= loaded().product_room(rows, inputs + 1)
+
+
 @given(st.integers(0, 10**6))
 def test_what_is_behind_the_last_number_is_not_looked_at(seed: int) -> None:
     """Neither of rows nor of columns: what is no number there would be found, for nothing is as large as a product

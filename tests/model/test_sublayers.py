@@ -67,6 +67,18 @@ def same(ours: list[Tensor | None], others: list[Tensor | None]) -> bool:
     return all(a is b is None or (a is not None and b is not None and torch.equal(a, b)) for a, b in pairs)
 
 
+@pytest.mark.parametrize("threads", [1, 16])
+def test_rooms_are_large_enough_for_every_product_of_a_sublayer(threads: int) -> None:
+    """Of widths between which what a thread lays out of a product does not grow evenly."""
+    config = ModelConfig(d_model=512, n_heads=8, d_ff=1536, n_layers=1, dropout=0.1)
+    batch, before = sentences(random.Random(3), 24, 58), torch.get_num_threads()
+    try:
+        torch.set_num_threads(threads)
+        assert same(learned(built(config), batch), learned(built(config, at_once=False), batch))
+    finally:
+        torch.set_num_threads(before)
+
+
 @settings(max_examples=40)
 @given(st.data())
 def test_they_are_as_one_by_one(data: st.DataObject) -> None:

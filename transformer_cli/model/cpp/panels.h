@@ -17,6 +17,7 @@ namespace {
 constexpr int REGISTERS = 4, PANEL = REGISTERS * W;
 constexpr int MOST = W == 16 ? 6 : 3;  // rows whose sums of a panel stay in registers
 constexpr long BLOCK = 2 * TILE;       // and in tiles
+constexpr long MOST_PANELS = 16;       // that tiles go through for each block of rows
 
 enum Activation : int64_t { NONE, RELU, SILU, GELU };
 
@@ -149,8 +150,9 @@ void multiply_by_tiles(const Panel *panels, long n_panels, const uint16_t *x, U 
         }
     };
     alignas(64) float made[BLOCK * PANEL];
-    alignas(64) uint16_t last_x[BLOCK * TILE_INPUTS] = {};
-    alignas(64) uint32_t last[TILE * PANEL] = {};
+    alignas(64) uint16_t last_x[BLOCK * TILE_INPUTS];
+    alignas(64) uint32_t last[TILE * PANEL];
+    if (rest) std::fill_n(last_x, BLOCK * TILE_INPUTS, 0), std::fill_n(last, TILE * PANEL, 0);
     Tiles tiles;
     for (long row = 0; row < rows; row += BLOCK) {
         const long n = std::min(BLOCK, rows - row);
@@ -234,10 +236,15 @@ void each_panel(long outputs, long rows, long most, Work work) {
 template <typename T, typename U>
 void multiply(const Matrix &by, const T *x, U *y, long rows, After after = {}) {
     const long steps = (by.inputs + AT_ONCE<T> - 1) / AT_ONCE<T>;
-    each_panel<T>(by.outputs, rows, 1, [&](long first, long width, long from, long to) {
-        const float *bias = by.bias ? by.bias + first : nullptr;
-        const Panel panel{by.panels + first * steps, bias, by.inputs, by.inputs, by.outputs, first, width};
-        multiply(&panel, 1, x, y, rows, from, to, after);
+    each_panel<T>(by.outputs, rows, by_tiles<T>() ? MOST_PANELS : 1, [&](long first, long width, long from, long to) {
+        Panel panels[MOST_PANELS];
+        const long n = (width + PANEL - 1) / PANEL;
+        for (long p = 0; p < n; p++, first += PANEL, width -= PANEL) {
+            const float *bias = by.bias ? by.bias + first : nullptr;
+            const long own = std::min<long>(PANEL, width);
+            panels[p] = {by.panels + first * steps, bias, by.inputs, by.inputs, by.outputs, first, own};
+        }
+        multiply(panels, n, x, y, rows, from, to, after);
     });
 }
 

@@ -57,8 +57,8 @@ void from_columns(const Right &b, long first, long width, long start, long input
     }
 }
 
-// Panels at a time, for a block of rows to be multiplied by all of them while it is in the cache: by tiles that is soon.
-constexpr long MOST_PANELS = 16, MOST_WORDS = 1 << 18;
+constexpr long MOST_WORDS = 1 << 18;  // of panels that are laid out at a time, where products are by tiles
+static_assert(DEPTH / 2 * PANEL <= MOST_WORDS);
 
 inline long panel_room(long inputs) { return (std::min(inputs, DEPTH) + 1) / 2 * PANEL; }
 
@@ -111,8 +111,10 @@ void turned(const float *panel, const float *less, float *made, long D, long wid
 
 }  // namespace
 
+// At least what is needed, and never less for more: callers ask for the largest of several products.
 extern "C" int64_t product_room(int64_t rows, int64_t inputs) {
-    return panels_at_once(inputs) * (panel_room(inputs) + (inputs > DEPTH ? (rows + BLOCK) * PANEL : 0));
+    const long held = inputs > DEPTH ? panels_at_once(inputs) * (rows + BLOCK) * PANEL : 0;
+    return held + (has_tiles() ? std::min(MOST_PANELS * panel_room(inputs), MOST_WORDS) : panel_room(inputs));
 }
 
 // a b + bias, of a (rows, inputs), or max(0, that); or rows of a b, each scaled by a number of its own, less a row.

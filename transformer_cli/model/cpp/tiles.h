@@ -7,7 +7,8 @@
 
 #include "registers.h"
 
-#if defined(__AMX_BF16__) && defined(__linux__)
+#if defined(__AMX_BF16__) && defined(__AVX512F__) && defined(__linux__)
+#define TX_TILES
 #include <sys/syscall.h>
 #include <unistd.h>
 #endif
@@ -16,7 +17,7 @@ namespace {
 
 constexpr long TILE = 16, TILE_INPUTS = 32;
 
-#if defined(__AMX_BF16__) && defined(__linux__)
+#if defined(TX_TILES)
 
 // Whether the system lets this process have them: it wants to be asked (Linux: ARCH_REQ_XCOMP_PERM, XTILEDATA).
 inline bool has_tiles() {
