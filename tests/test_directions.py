@@ -6,6 +6,7 @@ import json
 import shutil
 from collections import Counter
 from pathlib import Path
+from types import SimpleNamespace
 from typing import Any
 
 import pytest
@@ -18,7 +19,7 @@ from ranks import codes, start
 import transformer_cli as tx
 from transformer_cli.checkpoints.find import find_checkpoint, list_checkpoints
 from transformer_cli.checkpoints.store import load_checkpoint
-from transformer_cli.cli import failures
+from transformer_cli.cli import failures, test_sets
 from transformer_cli.cli.app import main
 from transformer_cli.config.data import DataConfig, Direction
 from transformer_cli.config.run import RunConfig
@@ -31,6 +32,7 @@ from transformer_cli.data.sampled import Draw, SampledCorpus
 from transformer_cli.errors import DataError, ModelError, UsageError
 from transformer_cli.tokenizer import EOS, Tokenizer, train_tokenizer
 from transformer_cli.tokenizer.renumbering import appended
+from transformer_cli.training import directory
 from transformer_cli.training.run import train
 
 BOTH: dict[str, Any] = {
@@ -134,6 +136,25 @@ def test_what_is_held_out_is_held_out_of_both_directions() -> None:
     assert not held_out & learned
     assert [(part.pairs, part.direction) for part in valid.parts] == [(len(held_out), THERE), (len(held_out), BACK)]
     assert [part.pairs for part in train_text.parts] == [400 - len(held_out)] * 2
+
+
+def test_a_direction_of_which_nothing_is_held_out_is_not_evaluated(monkeypatch: pytest.MonkeyPatch) -> None:
+    few = {"text": {"pairs": PAIRS[1:2]}, "source": "fr", "target": "en"}
+    of = data(train=[{"text": {"pairs": PAIRS}, "both": True}, few], valid="20%")
+    apart = by_direction(load_both(of)[1])
+    assert [len(text) > 0 for text in apart.values()] == [True, True, False]
+    monkeypatch.setattr(directory, "check_text", lambda *_: None)
+    opened: Any = SimpleNamespace(path="", record={})
+    assert [one.name for one in test_sets._validation(opened, of)] == ["valid/de-en", "valid/en-de"]
+
+
+@pytest.mark.parametrize("tags", [False, True])
+def test_files_are_those_of_the_languages_that_data_names(tags: bool) -> None:
+    """Whichever direction is learned, and whether the text says it."""
+    files = {"source": "v.de", "target": "v.en"}
+    of = data(train=[{"text": "x", "source": "en", "target": "de"}], valid=files, test=files, tags=tags)
+    assert [(one.direction, one.swapped) for one in of.validated] == [(BACK, True)]
+    assert [(one.direction, one.swapped) for one in of.tests.values()] == [(BACK, True)]
 
 
 def test_each_test_set_has_each_direction_and_its_name() -> None:

@@ -20,10 +20,12 @@ from transformer_cli.attention_maps.maps import Side, words_of
 from transformer_cli.config.tokenizer import TokenizerConfig
 from transformer_cli.data.corpus import Corpus
 from transformer_cli.decoding import long_lines
+from transformer_cli.decoding.translator import Translator
 from transformer_cli.errors import DataError, UsageError
 from transformer_cli.model.build import build_model
 from transformer_cli.python.model import load
-from transformer_cli.tokenizer import Vocabulary, train_tokenizer
+from transformer_cli.tokenizer import Tokenizer, Vocabulary, train_tokenizer
+from transformer_cli.tokenizer.renumbering import with_marks
 
 
 def links(text):
@@ -41,8 +43,9 @@ def with_cross(maps, weights):
     return replace(maps, blocks=tuple(blocks))
 
 
+GERMAN, ENGLISH = ["▁der", "▁Mann", "▁schlä", "ft"], ["▁the", "▁man", "▁sleeps"]
 MAPS = with_cross(
-    synthetic_maps(["▁der", "▁Mann", "▁schlä", "ft"], ["▁the", "▁man", "▁sleeps"]),
+    synthetic_maps(GERMAN, ENGLISH),
     [[8, 1, 1, 1, 9], [1, 8, 1, 1, 9], [1, 1, 1, 8, 9], [1, 1, 8, 1, 9]],
 )
 
@@ -55,6 +58,24 @@ def test_the_raw_row_is_the_one_a_word_comes_out_of_the_shifted_one_it_goes_into
 def test_marks_are_never_linked():
     """Half of the weight is on the end mark in every row."""
     assert max(source for source, _ in align(MAPS)) == 2
+
+
+@pytest.mark.parametrize("reading", ["raw", "shifted"])
+def test_the_mark_of_a_language_is_no_word(reading):
+    """It stands before a target's text, as M2M100 and NLLB have it; its row is that of no word."""
+    target, mark = MAPS.target, 77
+    marked = replace(
+        target,
+        pieces=(target.pieces[0], "__en__", *target.pieces[1:]),
+        ids=(target.ids[0], mark, *target.ids[1:]),
+        words=(0, *(1 + word for word in target.words)),
+        language=mark,
+    )
+    weights = next(block for block in MAPS.blocks if block.kind == "cross").weights_HQK[0]
+    row = 1 if reading == "shifted" else 0
+    maps = synthetic_maps(GERMAN, ["▁one", *ENGLISH])
+    longer = replace(with_cross(maps, np.insert(weights, row, 1, axis=0)), target=marked)
+    assert align(longer, reading=reading) == align(MAPS, reading=reading)
 
 
 def test_pharaoh_is_sorted():
@@ -108,6 +129,19 @@ def test_gold_links_between_words_that_are_not_there_are_refused(line, words, tm
 @pytest.fixture(scope="module")
 def translator(trained_run):
     return load(trained_run)
+
+
+def test_texts_of_models_whose_targets_begin_with_a_language_are_aligned(translator):
+    one = translator.tokenizer.source
+    marked = with_marks(one.model, ["__de__", "__en__"])
+    tokenizer = Tokenizer(*(Vocabulary(marked, mark=mark) for mark in ("__de__", "__en__")))
+    torch.manual_seed(3)
+    config = translator.model.config
+    model = build_model(config, source_vocab=tokenizer.source_size, target_vocab=tokenizer.target_size).eval()
+    imported = Translator(model, tokenizer, translator.config, source_eos=True)
+    found = align_texts(imported, ["ein bier", "der hund"], ["a beer", "the big dog"])
+    assert [{target for _, target in links} for links in found] == [{0, 1}, {0, 1, 2}]
+    assert {source for links in found for source, _ in links} <= {0, 1}
 
 
 def test_many_sentences_are_aligned_as_each_alone(translator):

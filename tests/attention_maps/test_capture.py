@@ -13,7 +13,7 @@ from torch.nn.functional import cross_entropy
 from transformer_cli.attention_maps.capture import attention_maps, capture
 from transformer_cli.attention_maps.saved import as_json, as_npz
 from transformer_cli.config.model import ModelConfig
-from transformer_cli.errors import ModelError, UsageError
+from transformer_cli.errors import DivergedError, UsageError
 from transformer_cli.model.attention import ScaledDotProductAttention
 from transformer_cli.model.build import build_model
 from transformer_cli.python.model import load
@@ -178,7 +178,7 @@ def test_weights_that_are_not_finite_are_the_models_fault(trained_run):
     with torch.no_grad():
         broken.model.encoder.layers[0].self_attention.output.weight[0, 0] = torch.nan
     for target in (None, "a beer"):
-        with pytest.raises(ModelError, match="not finite"):
+        with pytest.raises(DivergedError, match="not finite"):
             attention_maps(broken, "ein bier", target=target)
 
 

@@ -8,6 +8,7 @@ from pathlib import Path
 from types import SimpleNamespace
 
 import pytest
+import torch
 from conftest import PAIRS
 from sacrebleu.metrics.bleu import BLEU
 from sacrebleu.metrics.chrf import CHRF
@@ -60,6 +61,28 @@ def test_scores_settings_and_sentences_of_two_runs(runs: None, capfd: pytest.Cap
     assert sentences["n_better"] == 0
     assert sentences["n_same"] + sentences["n_worse"] == sentences["n_lines"] == len(PAIRS)
     assert len(sentences["worse"]) == 2
+
+
+def test_each_run_computes_as_its_own_configuration_says(
+    runs: None, monkeypatch: pytest.MonkeyPatch, capfd: pytest.CaptureFixture[str]
+) -> None:
+    """What is global to the process is set for each in turn."""
+    changed(Path("short"), "rough", "matmul_precision=medium", "name=rough")
+    changed(Path("short"), "exact", "matmul_precision=highest", "name=exact")
+    found, translate = [], compare.translate
+
+    def noted(*arguments):
+        found.append(torch.get_float32_matmul_precision())
+        return translate(*arguments)
+
+    monkeypatch.setattr(compare, "translate", noted)
+    before = torch.get_float32_matmul_precision()
+    try:
+        assert tx("rough", "exact", "rough", "--json") == 0
+    finally:
+        torch.set_float32_matmul_precision(before)
+    assert found == ["medium", "highest", "medium"]
+    assert capfd.readouterr().out
 
 
 def test_a_warning_says_which_of_the_runs_it_is_about(runs: None, capfd: pytest.CaptureFixture[str]) -> None:

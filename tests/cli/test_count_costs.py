@@ -27,6 +27,19 @@ def counted(capsys, *arguments):
     return json.loads(line)
 
 
+def test_two_readings_of_a_sentence_take_twice_the_time(capsys):
+    arguments = ("small-data.yaml", "--flops", "--hardware", "h100-sxm", "--memory")
+    once, twice = (counted(capsys, *arguments, "--set", f"training.r_drop={weight}") for weight in ("null", 5))
+    assert twice["flops"]["training"]["flops"] == 2 * once["flops"]["training"]["flops"]
+    hidden = [found["flops"]["training"]["hidden_by_mask_flops"] for found in (once, twice)]
+    assert hidden[1] == 2 * hidden[0] > 0
+    one, two = (found["hardware"]["training"] for found in (once, twice))
+    assert (two["flops"], two["tokens"]) == (2 * one["flops"], one["tokens"])
+    assert two["seconds"] == pytest.approx(2 * one["seconds"])
+    assert two["tokens_per_s"] == pytest.approx(one["tokens_per_s"] / 2)
+    assert twice["flops"]["step"] == once["flops"]["step"]
+
+
 def test_flops_are_exact_integers_per_part_with_the_products_that_give_them(capsys):
     found = counted(capsys, "transformer-base.yaml", "--flops", "--source-length=25", "--target-length=25", "-b1")[
         "flops"

@@ -103,6 +103,12 @@ def test_each_of_several_texts_has_its_pairs(folder: Path, capfd: pytest.Capture
     assert dry(capfd, "--set", several)["texts"]["train"]["parts"] == {"old": 12, "news": 1}
 
 
+def test_texts_of_one_name_are_counted_together(folder: Path, capfd: pytest.CaptureFixture[str]) -> None:
+    write("more", [["das ist gut", "that is good"]])
+    several = "data.train=[{text: train, name: news}, {text: more, name: news}, {text: train, name: old}]"
+    assert dry(capfd, "--set", several)["texts"]["train"]["parts"] == {"news": 13, "old": 12}
+
+
 def test_each_of_several_test_sets_is_counted_and_looked_at(folder: Path, capfd: pytest.CaptureFixture[str]) -> None:
     write("new", [PAIRS[2], ["das ist gut", "that is good"]])
     found = dry(capfd, "--set", "data.test={2016: dev, 2017: new}")

@@ -175,6 +175,8 @@ def test_where_a_tokenizer_that_is_given_lies_is_free_but_not_that_it_is(sides: 
             "not scored as the run says: decoding.beam",
         ),
         (lambda run: run["scores"]["test"]["evaluation"].update(lowercase=True), "the run says: evaluation.lowercase"),
+        (lambda run: run["scores"]["test"]["decoding"].update(mbr={"samples": 9, "metric": "chrf"}), "decoding.mbr"),
+        (lambda run: run["scores"]["test"]["evaluation"].update(tokenize="intl"), "the run says: tokenize"),
         (lambda run: run["scores"]["test"].update(checkpoint="step-00000001"), "says: checkpoint (step-00000001)"),
     ],
 )

@@ -5,8 +5,12 @@ from __future__ import annotations
 import re
 from dataclasses import replace
 from functools import partial
+from html import unescape
 
 import pytest
+from hypothesis import given
+from hypothesis import strategies as st
+from markdown_it import MarkdownIt
 from rich.cells import cell_len
 
 from transformer_cli.cli.tables import Column, Table, as_drawing, as_markdown, as_text, bar
@@ -103,6 +107,16 @@ def test_markdown_rows_have_as_many_cells_as_the_heading():
     lines = [line for line in as_markdown(TABLE).split("\n") if line.startswith("|")]
     assert {len(re.findall(r"(?<!\\)\|", line)) for line in lines} == {5}
     assert lines[1] == "| --- | --- | ---: | ---: |"
+
+
+@given(st.lists(st.text("ab_*|\\`<>&;[]!#~. ", min_size=1).map(str.strip).filter(bool), min_size=1, max_size=3))
+def test_what_stands_in_markdown_is_what_stood_in_the_table(cells):
+    """By another program that reads it: no sentence becomes a tag, or emphasis."""
+    cells = [cell + end for cell, end in zip(cells, ["", "&amp;", " _x_ <b> **y** `z` [u](v)"], strict=False)]
+    columns = tuple(Column(str(number)) for number in range(len(cells)))
+    html = MarkdownIt("commonmark").enable("table").render(as_markdown(Table(None, columns, (tuple(cells),))))
+    shown = re.findall("<td[^>]*>(.*?)</td>", html, re.DOTALL)
+    assert [unescape(cell) for cell in shown] == cells
 
 
 def test_bars_grow_with_the_share_and_show_whatever_is_there():

@@ -14,6 +14,7 @@ import pytest
 from transformer_cli.cli.app import main
 from transformer_cli.errors import DataError, ModelError, UsageError
 from transformer_cli.tokenizer import Tokenizer
+from transformer_cli.training import replacing
 
 PAIRS = [
     ["das glück", "happiness"],
@@ -188,6 +189,26 @@ def test_the_tokenizer_of_a_run_is_not_replaced(trained, home, checkpoints, said
     with pytest.raises(UsageError, match=f"{said} another tokenizer"):
         main(["tokenize", "-c", "small.yaml", "--set", "tokenizer.kind=word"])
     assert Tokenizer.load("runs/small/tokenizer").fingerprint == trained.fingerprint
+
+
+def test_a_run_that_was_to_be_replaced_is_put_back_first(trained, home, capsys):
+    """The next training would put it back, and delete the tokenizer that was made meanwhile."""
+    (home / "runs/small/checkpoints/step-00000001").mkdir(parents=True)
+    record = (home / "runs/small/run.json").read_bytes()
+    replacing.set_aside(home / "runs/small", print)
+    (home / "runs/small/run.json").write_bytes(record)
+    with pytest.raises(UsageError, match="was trained with another tokenizer"):
+        main(["tokenize", "-c", "small.yaml", "--set", "tokenizer.kind=word"])
+    assert "had not begun: that is there again" in capsys.readouterr().err
+    assert Tokenizer.load("runs/small/tokenizer").fingerprint == trained.fingerprint
+
+
+def test_sides_of_several_languages_have_the_name_of_none(home, capsys):
+    both = f"data.train=[{{text: {{pairs: {json.dumps(PAIRS, ensure_ascii=False)}}}, both: true}}]"
+    main(["tokenize", "-c", "small.yaml", "--set", both])
+    [said] = [line for line in capsys.readouterr().err.split("\n") if line.startswith("tokens per word: ")]
+    one, other = re.fullmatch(r"tokens per word: sources ([\d.]+), targets ([\d.]+)", said).groups()
+    assert one == other
 
 
 def test_text_gives_pieces_a_tab_and_ids(trained, capsys):

@@ -31,6 +31,8 @@ def told(tmp_path):
 FILES = "train: t, valid: v"
 BOTH = "tokenizer: {joint: false"
 FORMS = "model: {tied: none}\n"
+BYTES_BY_SIDE = f"{FORMS}{BOTH}, byte_fallback: true"
+TWO_WAYS = "data: {train: [{text: t, both: true}], valid: v}"
 NEW = "tokenizer: {extend: 9}\ntraining: {init_from: runs/x"
 UNTAUGHT = "new pieces (tokenizer.extend) could not learn: training.freeze keeps "
 
@@ -178,6 +180,16 @@ UNTAUGHT = "new pieces (tokenizer.extend) could not learn: training.freeze keeps
             "tokenizer: {byte_fallback: true, vocab_size: «260»}",
             "byte_fallback alone takes 256 pieces",
             "tokenizer: {byte_fallback: true, vocab_size: 261}",
+        ),
+        (
+            f"{BYTES_BY_SIDE}, «vocab_size»: {{source: 262, target: 261}}}}\n{TWO_WAYS}",
+            "byte_fallback alone takes 256 pieces besides the 4 specials and 2 tags of languages",
+            f"{BYTES_BY_SIDE}, vocab_size: {{source: 263, target: 261}}}}\n{TWO_WAYS}",
+        ),
+        (
+            f"tokenizer: {{vocab_size: «6»}}\n{TWO_WAYS}",
+            "the 4 specials and 2 tags of languages leave no piece for the text: vocab_size must be above 6",
+            f"tokenizer: {{vocab_size: 7}}\n{TWO_WAYS}",
         ),
         (
             "data: {train: [{text: phrasebook, source: «fr»}]}",

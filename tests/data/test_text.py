@@ -20,6 +20,7 @@ from faults import Saboteur
 
 from transformer_cli import files
 from transformer_cli.data import stream
+from transformer_cli.data import text as reading
 from transformer_cli.data.charsets import BOM
 from transformer_cli.data.corpus import Corpus
 from transformer_cli.data.lines import LONGEST_LINE, split_lines
@@ -254,6 +255,22 @@ def test_a_file_that_changes_while_it_is_used_is_refused(tmp_path):
     (tmp_path / "text").write_bytes(b"eins\nzw\ndrei\n")
     with pytest.raises(DataError, match="text was changed while it was read"):
         text[1]
+
+
+def test_a_file_that_changes_while_it_is_looked_through_is_refused(tmp_path, monkeypatch):
+    """Though it has as many lines as before, half of them are where they were."""
+    monkeypatch.setattr(stream, "BLOCK_BYTES", 50)
+    path, read = tmp_path / "text", reading.read_some
+
+    def changed_meanwhile(source, name):
+        data = read(source, name)
+        if source.tell() == 50:
+            path.write_bytes(b"EINS, ZWEI\n" * 20)
+        return data
+
+    monkeypatch.setattr(reading, "read_some", changed_meanwhile)
+    with pytest.raises(DataError, match="text was changed while it was read"):
+        scanned(path, b"eins zwei\n" * 20)
 
 
 def test_a_corpus_takes_arrays_of_numbers_and_nothing_else(tmp_path):

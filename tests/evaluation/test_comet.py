@@ -4,6 +4,9 @@ by a stand-in with its signatures, in an environment of its own as the real one 
 from __future__ import annotations
 
 import hashlib
+import importlib.metadata
+import importlib.util
+import io
 import json
 import os
 import shutil
@@ -22,6 +25,7 @@ from transformer_cli.cli.app import main
 from transformer_cli.config.evaluation import EvaluationConfig
 from transformer_cli.config.run import RunConfig, contradictions
 from transformer_cli.errors import DataError, ModelError, ResourceError
+from transformer_cli.evaluation import comet_process
 from transformer_cli.evaluation.metrics import check, measure
 from transformer_cli.evaluation.report import System, Text, reports
 
@@ -49,6 +53,8 @@ def download_model(model, saving_directory=None, local_files_only=False):
 def load_from_checkpoint(checkpoint_path, reload_hparams=False, strict=False, local_files_only=False):
     assert os.path.isfile(checkpoint_path)
     assert local_files_only is (os.environ.get("HF_HUB_OFFLINE") == "1")
+    if os.path.getsize(checkpoint_path) == 1:
+        os.kill(os.getpid(), 9)
     if os.path.getsize(checkpoint_path) == 0:
         raise OSError("xlm-roberta-large is not a local folder")
     return Model(checkpoint_path)
@@ -159,6 +165,26 @@ def test_a_failure_of_comet_says_its_last_words(environment, tmp_path) -> None:
     with pytest.raises(ResourceError, match="xlm-roberta-large is not a local folder") as caught:
         measure(REFERENCE, [REFERENCE], options(environment, model=str(empty)), source=SOURCE)
     assert "download=true" in str(caught.value.hint)
+
+
+def test_a_comet_that_was_killed_says_so(environment, tmp_path) -> None:
+    large = tmp_path / "large.ckpt"
+    large.write_text("x")
+    with pytest.raises(ResourceError, match=r"it was ended by SIGKILL$") as caught:
+        measure(REFERENCE, [REFERENCE], options(environment, model=str(large)), source=SOURCE)
+    assert "memory is too little" in str(caught.value.hint)
+
+
+def test_its_request_is_in_utf8_whatever_the_locale_says(monkeypatch, capfd) -> None:
+    """By the same code, for few machines have another locale."""
+    found: list[str] = []
+    request = json.dumps({"samples": [{"src": "Zwölf Äpfel"}], "model": "x", "download": False}, ensure_ascii=False)
+    monkeypatch.setattr("sys.stdin", io.TextIOWrapper(io.BytesIO(request.encode()), encoding="latin-1"))
+    monkeypatch.setattr(comet_process, "scored", lambda samples, **_: found.append(samples[0]["src"]) or {})
+    monkeypatch.setattr(importlib.util, "find_spec", lambda name: name)
+    monkeypatch.setattr(importlib.metadata, "version", lambda name: "1")
+    comet_process.main()
+    assert found == ["Zwölf Äpfel"]
 
 
 def test_it_asks_for_a_source_and_for_a_model(environment) -> None:

@@ -13,6 +13,7 @@ from transformer_cli.config.tokenizer import TokenizerConfig
 from transformer_cli.errors import UsageError
 from transformer_cli.tokenizer import UNK, Tokenizer, Vocabulary, cut_before, extended, train_tokenizer
 from transformer_cli.tokenizer.extending import LEAST, _merges
+from transformer_cli.tokenizer.learning import MAX_PIECE_BYTES
 
 OLD = [text for pair in PAIRS for text in pair]
 NEW = [
@@ -116,6 +117,15 @@ def test_whole_words_and_characters_are_those_that_were_unknown_the_most_frequen
     wanted = sorted((c for c in counts if c != " " and c not in "".join(OLD)), key=lambda c: (-counts[c], c))
     assert new_pieces(now, before) == (wanted[: len(most)] if kind == "char" else most)
     assert cut_before(now, before) == [[]] * len(most)
+
+
+@pytest.mark.parametrize("kind", ["bpe", "unigram", "word", "char"])
+def test_what_sentencepiece_takes_for_no_piece_becomes_none(kind):
+    before = trained(kind)
+    new = [*NEW, *["a\0b" * 2, "x" * (MAX_PIECE_BYTES + 100)] * 2]
+    pieces = new_pieces(extended(before, 30, new, OLD, seed=1).source, before.source)
+    assert len(pieces) > 5
+    assert not any("\0" in piece or len(piece) > MAX_PIECE_BYTES for piece in pieces)
 
 
 def test_what_comes_once_is_no_piece():

@@ -11,7 +11,7 @@ import sentencepiece
 from transformer_cli.config.tokenizer import SideModels, SideVocabSizes, TokenizerConfig
 from transformer_cli.errors import ConfigError, DataError, ModelError
 from transformer_cli.tokenizer import SPECIALS, UNK, Vocabulary, learning, measured, train_tokenizer
-from transformer_cli.tokenizer.learning import MAX_LINE_BYTES
+from transformer_cli.tokenizer.learning import MAX_LINE_BYTES, MAX_PIECE_BYTES
 
 GERMAN = ["ich möchte ein bier", "das ist ein großer hund", "die katze trinkt ein bier"] * 10
 ENGLISH = ["i want a beer", "that is a big dog", "the cat drinks a beer"] * 10
@@ -278,3 +278,14 @@ def test_an_existing_model_with_other_special_ids_is_refused_by_path(tmp_path):
 def test_a_missing_model_is_a_model_error(tmp_path):
     with pytest.raises(ModelError, match=r"no\.model does not exist"):
         train(model=str(tmp_path / "no.model"))
+
+
+@pytest.mark.parametrize(
+    "long", ["x" * 9_000, "\ufdfa" * 300, f"gut {'ä' * 4_000} gut"], ids=["letters", "NFKC", "between"]
+)
+def test_a_word_that_is_too_long_for_a_piece_is_not_learned_from(long):
+    tokenizer, report = train([*GERMAN, long, "x" * MAX_PIECE_BYTES], kind="word", vocab_size=100)
+    assert report.lines_skipped == {f"with a word of more than {MAX_PIECE_BYTES:,} bytes": 1}
+    assert report.lines_used == len(GERMAN) + len(ENGLISH) + 1
+    assert tokenizer.source.pieces(["x" * MAX_PIECE_BYTES]) == [["▁" + "x" * MAX_PIECE_BYTES]]
+    assert train([*GERMAN, long])[1].lines_skipped == {}

@@ -111,16 +111,18 @@ class Cost:
     seconds: float
 
 
-def training_speed(flops_per_s: float, count: Count, work: Work, *, target_vocab: int) -> float:
-    """Tokens trained on per second, of the target where there is one."""
-    million = training_flops(count.model, work, tokens=10**6, target_vocab=target_vocab)
+def training_speed(flops_per_s: float, count: Count, work: Work, *, target_vocab: int, readings: int = 1) -> float:
+    """Tokens trained on per second, of the target where there is one. readings: of each sentence; R-Drop has two."""
+    million = readings * training_flops(count.model, work, tokens=10**6, target_vocab=target_vocab)
     return flops_per_s * 10**6 / million
 
 
-def training_cost(flops_per_s: float, count: Count, work: Work, *, tokens: int, target_vocab: int) -> Cost:
+def training_cost(
+    flops_per_s: float, count: Count, work: Work, *, tokens: int, target_vocab: int, readings: int = 1
+) -> Cost:
     """What so many tokens, in sentences as long as work says, cost at this speed of computing."""
-    total = training_flops(count.model, work, tokens=tokens, target_vocab=target_vocab)
-    return Cost(tokens, total, rule_of_thumb(count, work, tokens=tokens), total / flops_per_s)
+    total = readings * training_flops(count.model, work, tokens=tokens, target_vocab=target_vocab)
+    return Cost(tokens, total, readings * rule_of_thumb(count, work, tokens=tokens), total / flops_per_s)
 
 
 def find(name: str) -> Hardware:

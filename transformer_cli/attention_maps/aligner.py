@@ -108,7 +108,7 @@ def _align_batch(translator: Translator, sources: Sequence[Side], targets: Seque
         weights_TS = cross_BTS[b, : len(target.ids) - 1, : len(source.ids)]
         left = split_words(source, vocabularies.source)
         right = split_words(target, vocabularies.target)
-        places = read_pieces(weights_TS, source, reading)
+        places = read_pieces(weights_TS, source, target, reading)
         found.append(linked(places, left, right) if left and right else frozenset())
     return found
 

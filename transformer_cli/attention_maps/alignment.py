@@ -44,10 +44,12 @@ def align(maps: AttentionMaps, *, layer: int | None = None, reading: Reading = "
     block = best_block(maps) if layer is None else next(one for one in maps.of("cross") if one.layer == layer)
     assert block is not None
     weights_TS = block.weights_HQK.mean(axis=0, dtype=np.float64)
-    return linked(read_pieces(weights_TS, maps.source, reading), text_words(maps.source), text_words(maps.target))
+    return linked(
+        read_pieces(weights_TS, maps.source, maps.target, reading), text_words(maps.source), text_words(maps.target)
+    )
 
 
-def read_pieces(weights_TS: NDArray[np.floating], source: Side, reading: Reading) -> list[int]:
+def read_pieces(weights_TS: NDArray[np.floating], source: Side, target: Side, reading: Reading) -> list[int]:
     """For each target piece of text, the place of its source piece among those that are text.
 
     The row that is read is the one that the target piece came out of (raw), or the one whose input it is (shifted).
@@ -55,6 +57,7 @@ def read_pieces(weights_TS: NDArray[np.floating], source: Side, reading: Reading
     scripts/benchmark/alignment.py finds the first, by far, in every layer of every model trained here.
     """
     rows_TS = weights_TS[1:] if reading == "shifted" else weights_TS[:-1]
+    rows_TS = rows_TS[~np.array(target.marks[1:-1], dtype=bool)]
     text_S = ~np.array(source.marks)
     return [int(place) for place in rows_TS[:, text_S].argmax(axis=1)] if text_S.any() else []
 

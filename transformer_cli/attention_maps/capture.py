@@ -16,7 +16,7 @@ from torch import Tensor, nn
 from transformer_cli.attention_maps.maps import AttentionMaps, Block, Kind, Side, Step, words_of
 from transformer_cli.decoding.translation import Translation
 from transformer_cli.decoding.translator import Translator
-from transformer_cli.errors import DataError, DivergedError, ModelError, UsageError
+from transformer_cli.errors import DataError, DivergedError, UsageError
 from transformer_cli.model.attention import ScaledDotProductAttention
 from transformer_cli.model.transformer import Transformer
 from transformer_cli.tokenizer import BOS, EOS, PAD, Vocabulary
@@ -126,8 +126,8 @@ def _forced_pass(translator: Translator, source: Side, target: Side) -> tuple[di
     return weights, logits_TV.softmax(-1)
 
 
-def _not_finite() -> ModelError:
-    return ModelError("the model's scores are not finite numbers", hint="it has diverged: try another checkpoint")
+def _not_finite() -> DivergedError:
+    return DivergedError("the model's scores are not finite numbers", hint="it has diverged: try another checkpoint")
 
 
 def _blocks(weights: dict[str, Tensor]) -> tuple[Block, ...]:

@@ -98,7 +98,7 @@ def _overview(run_dir: Path) -> Overview:
 def _seen(run_dir: Path) -> Overview:
     known: dict[str, Any] = {
         "path": run_dir,
-        "n_bytes": _size(run_dir),
+        "n_bytes": bytes_in(run_dir),
         "is_default": _is_default(run_dir),
         "is_training": is_training(run_dir),
     }
@@ -164,10 +164,10 @@ def _is_default(run_dir: Path) -> bool:
         return False
 
 
-def _size(run_dir: Path) -> int:
-    """Bytes of all files; of those that go while they are counted, as those of a training run do, nothing."""
+def bytes_in(directory: Path) -> int:
+    """Of all files, of none where it is none; of those that go meanwhile, as those of a training run do, nothing."""
     total = 0
-    for folder, _, names in os.walk(run_dir):
+    for folder, _, names in os.walk(directory):
         for name in names:
             try:
                 total += os.lstat(os.path.join(folder, name)).st_size

@@ -113,7 +113,7 @@ def compare(
 
     from transformer_cli.evaluation import metrics, report
     from transformer_cli.evaluation.contrast import contrast
-    from transformer_cli.loading import translator_of
+    from transformer_cli.loading import machine_of, translator_of
 
     tell_compiler(opened, settings[0])
     translators = [translator_of(run, its) for run, its in zip(opened, settings, strict=True)]
@@ -125,7 +125,8 @@ def compare(
         _tell_what_was_learned(text, runs, opened)
     for number, text in enumerate(texts):
         systems = []
-        for name, translator in zip(runs, translators, strict=True):
+        for name, run, its, translator in zip(runs, opened, settings, translators, strict=True):
+            machine_of(run, its).use()  # of which the process has one at a time
             found, tally = translate(text, translator, search)
             tally.refuse(translator.max_source_length, splits=translator.config.long == "split")
             systems.append(report.System(shown(name), found.lines, found.flags))
@@ -133,6 +134,8 @@ def compare(
         with console.pulse.doing("scoring"):
             reports = report.reports(systems, judged, evaluation, n_worst=0)
             contrasts = [contrast(systems[0], other, judged, evaluation, n_shown=sentences) for other in systems[1:]]
+        if text.is_own:
+            reports = [replace(one, warnings=[]) for one in reports]
         if json_output:
             console.result(json_line(_as_json(text, opened, reports, contrasts, differences)))
             continue
@@ -148,7 +151,7 @@ def compare(
         for one, against in zip(reports[1:], contrasts, strict=True):
             if against.n_same == against.n_lines:
                 console.result(f"{reports[0].name} and {one.name} write the same {counted(against.n_lines, 'lines')}")
-        for warning in _complaints([] if text.is_own else reports):
+        for warning in _complaints(reports):
             console.warn(f"{text.name}{warning}")
 
 

@@ -224,7 +224,7 @@ def document() -> str:
             if setting.section == section
         )
         columns = tuple(map(Column, ("setting", "default", "takes", "what it does")))
-        parts += [f"## {section or 'At the top'}", about, as_markdown(Table("", columns, rows))]
+        parts += [f"## {section or 'At the top'}", about, as_markdown(Table("", columns, rows), of_markup=True)]
     names = tuple(
         (f"`{ours.replace('=', ': ')}`", _code(theirs)) for ours, theirs in elsewhere.table_of("names").items()
     )
@@ -233,8 +233,8 @@ def document() -> str:
         "## Names of other toolkits",
         "What JoeyNMT, fairseq, OpenNMT-py, Marian, Sockeye and Hugging Face call tx's settings. A name with a section "
         "has this meaning in that section.",
-        as_markdown(Table("", (Column("tx"), Column("others")), names)),
-        as_markdown(Table("", (Column("others"), Column("tx")), others)),
+        as_markdown(Table("", (Column("tx"), Column("others")), names), of_markup=True),
+        as_markdown(Table("", (Column("others"), Column("tx")), others), of_markup=True),
     ]
     return "\n\n".join(parts) + "\n"
 

@@ -61,7 +61,7 @@ class Costs:
         """Training, prefill and one step, per part."""
         passes = self._passes()
         fields: dict[str, Any] = {name: _pass_json(terms, name) for name, terms in passes.items()}
-        fields["training"]["hidden_by_mask_flops"] = flops.hidden_by_mask(self.count.model, self.work)
+        fields["training"]["hidden_by_mask_flops"] = flops.hidden_by_mask(self.count.model, self._read)
         return Section("flops", (self._flops_table(passes),), fields)
 
     def memory(self) -> Section:
@@ -103,6 +103,16 @@ class Costs:
         return not any(untrainable(self.subject.config))
 
     @property
+    def _readings(self) -> int:
+        """Of each sentence, in training: R-Drop has two."""
+        return 1 if self.subject.config.training.r_drop is None else 2
+
+    @property
+    def _read(self) -> Work:
+        """What training reads."""
+        return replace(self.work, batch_size=self._readings * self.work.batch_size)
+
+    @property
     def _batch(self) -> Work:
         """What training holds at once."""
         if not (self.in_full_batches and self._is_trainable):
@@ -117,7 +127,7 @@ class Costs:
 
     def _passes(self) -> dict[str, list[Term]]:
         model = self.count.model
-        passes = {"training": flops.training(self.work)}
+        passes = {"training": flops.training(self._read)}
         if "decoder" in model.sides:
             passes |= {"prefill": flops.prefill(model, self.work), "step": flops.step(self.work)}
         vocab = self.subject.target_vocab
@@ -134,13 +144,16 @@ class Costs:
 
     def _training_cost(self, device: Hardware, *, tokens: int | None, utilisation: float | None) -> dict[str, Any]:
         """Speed, and cost where it is known how many tokens there are."""
-        options, vocab = self.subject.config.training, self.subject.target_vocab
+        options, each = (
+            self.subject.config.training,
+            {"target_vocab": self.subject.target_vocab, "readings": self._readings},
+        )
         share = utilisation or UTILISATION
         flops_per_s = share * device.peak_flops_per_s[self.storage.precision]
         speed = {
             "utilisation": share,
             "utilisation_is_assumed": utilisation is None,
-            "tokens_per_s": hardware.training_speed(flops_per_s, self.count, self.work, target_vocab=vocab),
+            "tokens_per_s": hardware.training_speed(flops_per_s, self.count, self.work, **each),
         }
         configured = tokens is None
         if configured and self._is_trainable and options.max_epochs is None:
@@ -148,7 +161,7 @@ class Costs:
             tokens = options.budget.tokens if options.budget else n_batches * full
         if tokens is None:
             return speed
-        cost = hardware.training_cost(flops_per_s, self.count, self.work, tokens=tokens, target_vocab=vocab)
+        cost = hardware.training_cost(flops_per_s, self.count, self.work, tokens=tokens, **each)
         return speed | {"tokens": tokens, "tokens_are_configured": configured} | asdict(cost)
 
     # --- the tables

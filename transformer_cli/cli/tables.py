@@ -3,11 +3,13 @@
 from __future__ import annotations
 
 import io
+import re
 import shutil
 import sys
 import textwrap
 from collections.abc import Iterable, Iterator, Sequence
 from dataclasses import dataclass, replace
+from functools import partial
 from itertools import groupby, zip_longest
 from typing import Literal
 
@@ -23,6 +25,10 @@ TOTAL = "bold green"
 INDENT = "\N{NO-BREAK SPACE}" * 4
 EIGHTHS = " ▏▎▍▌▋▊▉█"
 Row = tuple[str, ...]
+CELL = r"[\\|]"
+"""What would end a cell of Markdown."""
+MARKUP = CELL + r"|[*`<\[]|&(?=#?\w+;)|(?<!\w)_|_(?!\w)"
+"""And what would be more than text there: a sentence may have anything."""
 
 
 @dataclass(frozen=True)
@@ -93,18 +99,19 @@ def show(tables: Sequence[Table], *, markdown: bool = False) -> None:
     sys.stdout.write(text + "\n")
 
 
-def as_markdown(table: Table) -> str:
-    """A pipe table, its title in bold above it, its notes below."""
+def as_markdown(table: Table, *, of_markup: bool = False) -> str:
+    """A pipe table, its title in bold above it, its notes below. of_markup: whether cells are Markdown, not text."""
+    escaped = partial(re.compile(CELL if of_markup else MARKUP).sub, r"\\\g<0>")
 
     def line(cells: Sequence[str]) -> str:
-        escaped = [cell.replace("\\", "\\\\").replace("|", "\\|") for cell in cells]
         # Blanks at the start of a cell would get lost, and with them what belongs to what.
-        return f"| {' | '.join(INDENT * cell.startswith(' ') + cell.strip() for cell in escaped)} |"
+        return f"| {' | '.join(INDENT * cell.startswith(' ') + cell.strip() for cell in cells)} |"
 
     rule = ["---:" if column.align == "right" else "---" for column in table.columns]
-    totals = [[f"**{cell}**" if cell else "" for cell in cells] for cells in table.totals]
-    lines = [line([column.name for column in table.columns]), f"| {' | '.join(rule)} |"]
-    lines += [line(cells) for cells in (*table.rows, *totals) if cells]
+    rows = [list(map(escaped, cells)) for cells in table.rows]
+    totals = [[f"**{escaped(cell)}**" if cell else "" for cell in cells] for cells in table.totals]
+    lines = [line([escaped(column.name) for column in table.columns]), f"| {' | '.join(rule)} |"]
+    lines += [line(cells) for cells in (*rows, *totals) if cells]
     title = [f"**{table.title}**"] if table.title else []
     return "\n\n".join([*title, "\n".join(lines), *table.notes, *table.lines])
 

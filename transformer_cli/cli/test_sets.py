@@ -109,7 +109,7 @@ def _validation(opened: KnownRun, data: DataConfig) -> Iterator[TestSet]:
         )
     check_text(opened.path, opened.record.get("data", {}), {"valid": corpus})
     books = [one.text == PHRASEBOOK for one in data.validated] or [data.is_phrasebook]
-    ways = by_direction(corpus)
+    ways = {said: text for said, text in by_direction(corpus).items() if len(text)}  # a share may have none of one
     for said, text in ways.items():
         direction = said or data.directions[0]
         name = f"valid/{direction}" if len(ways) > 1 else "valid"

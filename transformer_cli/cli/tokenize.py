@@ -237,11 +237,11 @@ def _save(tokenizer: Tokenizer, run_dir: Path, config: RunConfig, text: Corpus) 
     from transformer_cli import files
     from transformer_cli.config.source import dump_config
     from transformer_cli.tokenizer import Tokenizer
-    from transformer_cli.training.directory import claimed
+    from transformer_cli.training.directory import trained_in
     from transformer_cli.training.replacing import discard
 
     record_file = run_dir / "run.json"
-    with claimed(run_dir):
+    with trained_in(run_dir, console.say):
         record = files.read_json(record_file, error=ModelError) if record_file.exists() else {}
         if not isinstance(record, dict) or record.keys() - {"data"} or (run_dir / "checkpoints").exists():
             if Tokenizer.load(run_dir / "tokenizer").fingerprint == tokenizer.fingerprint:
@@ -278,6 +278,8 @@ def _tell(
         fitted = "" if n_pieces == asked else f", fitted: {within}the text has no more, {asked:,} were asked for"
         console.say(f"{report.kind}, {name}: {counted(n_pieces, 'pieces')}{fitted}")
     languages = {"source": config.data.source, "target": config.data.target}
+    if len(config.data.directions) > 1:  # sides have several
+        languages = {side: f"{side}s" for side in languages}
     ratios = ", ".join(f"{language} {sides[side][0]:.2f}" for side, language in languages.items())
     unspaced = [language for side, language in languages.items() if is_unspaced(getattr(text, side))]
     letters = f" (a letter of {' and '.join(unspaced)} is a word)" if unspaced else ""

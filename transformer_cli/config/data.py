@@ -234,7 +234,8 @@ class DataConfig(Section):
             return [Directed(text, one) for one in self.directions]
         own = Direction(self.source, self.target)
         found = [Directed(text, one, swapped=one != own) for one in self.directions if one in (own, own.reversed)]
-        return found if self.is_directed else [Directed(text, self.directions[0])]
+        first = self.directions[0]
+        return found if self.is_directed else [Directed(text, first, swapped=first == own.reversed)]
 
     def texts(self) -> Iterator[tuple[Path, DirectedText]]:
         """Every text that is named, by the setting that does."""

@@ -17,6 +17,7 @@ from transformer_cli.config.section import Contradiction, Name, NonNegativeInt, 
 from transformer_cli.config.serving import ServingConfig
 from transformer_cli.config.tokenizer import SideModels, SideVocabSizes, TokenizerConfig
 from transformer_cli.config.training import TrainingConfig
+from transformer_cli.wording import counted
 
 
 class RunConfig(Section):
@@ -268,14 +269,26 @@ def _vocabulary(config: RunConfig) -> Iterator[Contradiction]:
                 "tokenizer.extend",
             )
     sizes = tokenizer.vocab_size
-    smallest = min(sizes.source, sizes.target) if isinstance(sizes, SideVocabSizes) else sizes
-    if tokenizer.byte_fallback and tokenizer.kind != "byte" and smallest <= SPECIALS + BYTES:
-        yield Contradiction.of(
-            f"byte_fallback alone takes {BYTES} pieces besides the {SPECIALS} specials: "
-            f"vocab_size must be above {SPECIALS + BYTES}",
-            "tokenizer.vocab_size",
-            "tokenizer.byte_fallback",
-        )
+    n_tags = 0 if tokenizer.given or tokenizer.kind == "byte" else len(config.data.tagged)
+    beside = f"the {SPECIALS} specials" + (f" and {counted(n_tags, 'tags')} of languages" if n_tags else "")
+    of_source, of_target = SPECIALS + n_tags, SPECIALS
+    by_side = (
+        ((sizes.source, of_source), (sizes.target, of_target))
+        if isinstance(sizes, SideVocabSizes)
+        else ((sizes, of_source),)
+    )
+    for size, taken in by_side:
+        if tokenizer.byte_fallback and tokenizer.kind != "byte" and size <= BYTES + taken:
+            yield Contradiction.of(
+                f"byte_fallback alone takes {BYTES} pieces besides {beside}: vocab_size must be above {BYTES + taken}",
+                "tokenizer.vocab_size",
+                "tokenizer.byte_fallback",
+            )
+            break
+        if n_tags and size <= taken:
+            words = f"{beside} leave no piece for the text: vocab_size must be above {taken}"
+            yield Contradiction.of(words, "tokenizer.vocab_size")
+            break
 
 
 def _files(config: RunConfig) -> Iterator[Contradiction]:

@@ -120,6 +120,7 @@ class FileText(Text):
             n_lines = n_bytes = 0
             rest, data = b"", b"more"
             hashing, hashed = stack.enter_context(ThreadPoolExecutor(1)), None
+            as_found = _state_of(source.fileno())
             while data:
                 data = read_some(source, self.name)
                 if not data and not n_bytes and rest == BOM:  # nothing stands behind it
@@ -143,6 +144,8 @@ class FileText(Text):
                 n_lines, n_bytes = n_lines + len(ends), n_bytes + len(block)
                 if len(rest) > LONGEST_LINE:
                     raise too_long(self.name, n_lines + 1)
+            if _state_of(source.fileno()) != as_found:
+                raise _changed(self.name)
             self._file = unpacked or Open(os.dup((file or source).fileno()))
         self._is_unpacked = path.suffix == ".gz"
         self._as_scanned = self._state()
@@ -187,10 +190,7 @@ class FileText(Text):
         except OSError as failure:
             raise self._unreadable(failure) from failure
         if state != self._as_scanned:
-            raise DataError(
-                f"{self.name} was changed while it was read",
-                hint="restore it and run the same command again; a text must stay as it is until training has ended",
-            )
+            raise _changed(self.name)
         if len(data) == stop - start:
             return data
         if len(data) == stop - start - 1 and stop == self.starts[-1]:
@@ -207,8 +207,19 @@ class FileText(Text):
         )
 
     def _state(self) -> tuple[int, int]:
-        found = os.fstat(self._file.descriptor)
-        return found.st_size, found.st_mtime_ns
+        return _state_of(self._file.descriptor)
+
+
+def _state_of(descriptor: int) -> tuple[int, int]:
+    found = os.fstat(descriptor)
+    return found.st_size, found.st_mtime_ns
+
+
+def _changed(name: str) -> DataError:
+    return DataError(
+        f"{name} was changed while it was read",
+        hint="restore it and run the same command again; a text must stay as it is until training has ended",
+    )
 
 
 class JoinedText(Text):

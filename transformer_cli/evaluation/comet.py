@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import json
 import os
+import signal
 import statistics
 import subprocess
 import sys
@@ -96,14 +97,18 @@ class Comet:
                 f"evaluation.comet.python: {shown(python)} cannot be started: {failure.strerror}", hint=INSTALL
             ) from failure
         if done.returncode:
-            lines = done.stderr.decode("utf-8", "replace").strip().split("\n")
-            raise ResourceError(f"COMET failed, by {shown(python)}: {lines[-1]}", hint=self._hint(lines[-1]))
+            words = done.stderr.decode("utf-8", "replace").strip().split("\n")[-1]
+            if done.returncode < 0:
+                words = f"it was ended by {signal.Signals(-done.returncode).name}"
+            raise ResourceError(f"COMET failed, by {shown(python)}: {words}", hint=self._hint(words))
         found: dict[str, Any] = json.loads(done.stdout)
         return found
 
     def _hint(self, words: str) -> str:
         if "not installed" in words or "No module named" in words:
             return INSTALL
+        if signal.SIGKILL.name in words:
+            return "the system does so where memory is too little: another comet.model takes less"
         if self.settings.download:
             return "fetching needs the network; what was fetched once is found again without it"
         return "what it may lack, such as its encoder's tokenizer, evaluation.comet.download=true fetches"

@@ -17,7 +17,7 @@ from typing import Any
 
 
 def main() -> None:
-    request = json.load(sys.stdin)
+    request = json.load(sys.stdin.buffer)  # in UTF-8, whatever the locale says
     if importlib.util.find_spec("comet") is None:
         sys.exit("the package unbabel-comet is not installed")
     answer = os.fdopen(os.dup(1), "w", encoding="utf-8")

@@ -19,7 +19,7 @@ from itertools import islice, pairwise
 import sentencepiece
 
 from transformer_cli.errors import UsageError
-from transformer_cli.tokenizer.learning import CHUNK, usable_lines
+from transformer_cli.tokenizer.learning import CHUNK, can_be_piece, usable_lines
 from transformer_cli.tokenizer.merges import SPACE, Pair, joined
 from transformer_cli.tokenizer.renumbering import Model, appended
 from transformer_cli.tokenizer.sampling import LITERAL
@@ -66,7 +66,9 @@ def _extended(vocabulary: Vocabulary, lines: Sequence[str], n: int) -> Vocabular
     known = set(vocabulary.names)
     parts = _parts(vocabulary, lines, kind)
     total = sum(parts.values())
-    unknown = [(part, count) for part, count in parts.items() if part not in known and count >= LEAST]
+    unknown = [
+        (part, count) for part, count in parts.items() if count >= LEAST and part not in known and can_be_piece(part)
+    ]
     new = dict(sorted(unknown, key=lambda one: (-one[1], one[0]))[:n])
     with_parts = appended(vocabulary.model, {part: math.log(count / total) for part, count in new.items()})
     if kind in ("word", "char"):

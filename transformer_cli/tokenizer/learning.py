@@ -22,7 +22,11 @@ from transformer_cli.tokenizer.vocabulary import BOS, EOS, PAD, SPECIALS, UNK, V
 from transformer_cli.writing import separated, unspaced_script
 
 MAX_LINE_BYTES = 10_000
-"""Longer lines are not learned from. A piece has less than 65,536 bytes, and NFKC makes up to 6 times as many."""
+"""Longer lines are not learned from."""
+MAX_PIECE_BYTES = 7_900
+"""SentencePiece makes longer ones of words, and refuses its own model then (7,997 with 0.2.3)."""
+MOST_BY_NFKC = 33
+"""Bytes that it makes of one character (U+FDFA)."""
 MAX_LINES = 500_000
 """Lines per side that are learned from at most; of a larger corpus as many are drawn. SentencePiece holds them all."""
 FEW_LINES = 2_000
@@ -77,6 +81,8 @@ def train_tokenizer(
     else:
         asked = _asked(config, n_tags=len(tags))
         usable = {side: usable_lines(lines, skipped, seed=seed, side=side) for side, lines in sides.items()}
+        if config.kind == "word":
+            usable = {side: _with_short_words(lines, skipped) for side, lines in usable.items()}
         texts = [usable["source"] + usable["target"]] if config.joint else list(usable.values())
         n_tags = (len(tags), 0)  # a side of its own is no source
         sizes = zip(texts, asked.values(), n_tags, strict=False)
@@ -132,6 +138,22 @@ def usable_lines(lines: Sequence[str], skipped: Counter[str], *, seed: int, side
         else:
             usable.append(line)
     return usable
+
+
+def can_be_piece(part: str) -> bool:
+    """Whether SentencePiece takes it for one."""
+    return "\0" not in part and len(part.encode("utf-8")) <= MAX_PIECE_BYTES
+
+
+def _with_short_words(lines: Sequence[str], skipped: Counter[str]) -> list[str]:
+    """Those of which each word can be a piece."""
+    usable = [line for line in lines if all(map(_can_be_word, line.split()))]
+    skipped[f"with a word of more than {MAX_PIECE_BYTES:,} bytes"] += len(lines) - len(usable)
+    return usable
+
+
+def _can_be_word(word: str) -> bool:
+    return len(word) * MOST_BY_NFKC <= MAX_PIECE_BYTES or can_be_piece(unicodedata.normalize("NFKC", word))
 
 
 def _train(lines: Sequence[str], config: TokenizerConfig, size: int, n_tags: int) -> bytes:

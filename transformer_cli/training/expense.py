@@ -14,6 +14,7 @@ import torch
 from torch import Tensor, nn
 
 from transformer_cli.accounting.freezing import frozen
+from transformer_cli.checkpoints.overview import bytes_in
 from transformer_cli.checkpoints.tensors import size_in_file, weights
 from transformer_cli.config.run import RunConfig
 from transformer_cli.config.training import TrainingConfig
@@ -93,7 +94,7 @@ def expense(
     checkpoint = _checkpoint(config, *pieces)
     checkpoints = _most_checkpoints(config.training)
     model = sum(len(vocabulary.model) for vocabulary in tokenizer.models().values())
-    there = sum(_size(run_dir / folder) for folder in ("data", "checkpoints", "tokenizer"))
+    there = sum(bytes_in(run_dir / folder) for folder in ("data", "checkpoints", "tokenizer"))
     disk = Disk(
         text=text,
         checkpoint=checkpoint,
@@ -200,8 +201,3 @@ def _most_checkpoints(options: TrainingConfig) -> int:
     if (last := options.last_step) is None:
         return most
     return min(most, last // options.validate_every + last // every + 1)
-
-
-def _size(directory: Path) -> int:
-    """Bytes of all files in a directory, none where there is none."""
-    return sum(path.stat().st_size for path in directory.rglob("*") if path.is_file())

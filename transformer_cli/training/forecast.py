@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import time
+from collections import Counter
 from collections.abc import Mapping
 from dataclasses import asdict, dataclass, field
 from pathlib import Path
@@ -201,6 +202,8 @@ def _sizes(used: Mapping[str, corpus.Corpus], looked: Mapping[str, Looked]) -> d
     sizes = {}
     for name, text in used.items():
         source, target = words[name].tolist()
-        parts = {part.name: part.pairs for part in text.parts}
-        sizes[name] = TextSize(len(text), source, target, {} if [*parts] == [name] else parts)
+        parts: Counter[str] = Counter()
+        for part in text.parts:
+            parts[part.name] += part.pairs
+        sizes[name] = TextSize(len(text), source, target, {} if [*parts] == [name] else dict(parts))
     return sizes

@@ -290,9 +290,12 @@ def _scored(name: str) -> tuple[dict[str, Any], KeptRun]:
     run_dir = find_run(name)
     run, config, checkpoint = scored(run_dir), read_config(run_dir), find_checkpoint(str(run_dir)).name
     means = _bound({"decoding": config.decoding.model_dump(), "evaluation": config.evaluation.model_dump()})
+    evaluation = flat(config.evaluation.model_dump())
+    named = {key: evaluation[key] for key in ("tokenize", "comet.model") if key in evaluation}  # by signatures
     for test, found in run.scores.items():
         did = _bound({"decoding": found.decoding, "evaluation": found.evaluation})
-        differences = [key for key, value in means.items() if did.get(key) != value]
+        differences = [key for key in {**means, **did} if did.get(key) != means.get(key)]
+        differences += [key for key, own in named.items() if flat(found.evaluation).get(key, own) != own]
         differences += [f"checkpoint ({found.checkpoint})"] * (found.checkpoint != checkpoint)
         if differences:
             raise ModelError(
