@@ -218,7 +218,7 @@ def _shared_directions(runs: Sequence[KnownRun]) -> set[Direction]:
 def _check_same_text(runs: Sequence[KnownRun]) -> None:
     """ModelError unless all runs read and write the same ids, in the same languages."""
     first = runs[0]
-    for run in runs[1:]:
+    for place, run in enumerate(runs[1:], start=1):
         if run.tokenizer.fingerprint != first.tokenizer.fingerprint:
             raise ModelError(
                 f"{shown(run.path)} has another vocabulary than {shown(first.path)}: an ensemble needs one for all",
@@ -229,7 +229,7 @@ def _check_same_text(runs: Sequence[KnownRun]) -> None:
                 f"of {shown(first.path)} and {shown(run.path)}, one was trained on sources that end in </s>",
                 hint="an ensemble needs the same data.source_eos for all",
             )
-        if not _shared_directions([first, run]):
+        if not _shared_directions(runs[: place + 1]):
             raise ModelError(
                 f"{shown(first.path)} translates {first.languages}, {shown(run.path)} {run.languages}",
                 hint="an ensemble needs a direction that all have learned",

@@ -16,6 +16,7 @@ from transformer_cli.checkpoints.find import (
     find_checkpoint,
     find_run,
     list_checkpoints,
+    run_of,
     step_name,
     step_of,
 )
@@ -42,6 +43,20 @@ def message_of(*arguments, **options):
         find_checkpoint(*arguments, **options)
     assert caught.value.exit_code == 4
     return f"{caught.value.message} | {caught.value.hint}"
+
+
+def test_links_lead_to_the_run_however_they_are_spelled(runs, tmp_path, monkeypatch):
+    """The same link was one to a run or to none, by the number of folders in its name."""
+    whole = (tmp_path / "runs/first").resolve()
+    Path("cp").symlink_to(whole / "checkpoints" / step_name(5))
+    Path("a/b").mkdir(parents=True)
+    for name in ("cp", "a/b/../../cp", str(tmp_path / "cp"), f"{whole}/checkpoints/{step_name(5)}"):
+        assert run_of(Path(name)).resolve() == whole
+    (runs / "second/checkpoints").rename("elsewhere")
+    (runs / "second/checkpoints").symlink_to(tmp_path / "elsewhere")
+    for place, name in ((".", "runs/second"), ("runs/second", "."), ("runs", "second"), ("a/b", "../../runs/second")):
+        monkeypatch.chdir(tmp_path / place)
+        assert run_of(find_checkpoint(name)).resolve() == (tmp_path / "runs/second").resolve()
 
 
 def test_nothing_means_the_latest_run(runs):

@@ -149,6 +149,22 @@ def test_a_file_that_stdout_is_appended_to_keeps_what_it_had(name: str) -> None:
     assert Path("a").read_text(encoding="utf-8") == "ein bier\nbier\n"
 
 
+@pytest.mark.parametrize("name", ["/dev/stdout", "/dev/fd/1", "/proc/self/fd/1"])
+def test_what_stdout_has_before_and_after_stays_where_it_is(name: str) -> None:
+    """The same file, opened once more, was written from its beginning, over which others went on."""
+    call = (
+        "import os\nfrom transformer_cli.cli.results import writer\nos.write(1, b'head\\n')\n"
+        f"with writer('{name}') as write: write('bier')\nos.write(1, b'end\\n')"
+    )
+    assert on_streams("> a", call) == (0, "")
+    assert Path("a").read_text(encoding="utf-8") == "head\nbier\nend\n"
+
+
+def test_a_number_that_nobody_has_opened_is_said() -> None:
+    with pytest.raises(OSError, match="/dev/fd/999"), result_file("/dev/fd/999"):
+        pass
+
+
 def test_a_link_is_followed_and_stays() -> None:
     Path("link").symlink_to("a")
     with result_file("link") as file:

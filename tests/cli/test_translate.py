@@ -7,14 +7,18 @@ import os
 import pty
 import subprocess
 import sys
+from dataclasses import replace
 from pathlib import Path
 
 import pytest
 from conftest import PAIRS
 
-from transformer_cli.cli import failures
+from transformer_cli.cli import failures, translate
 from transformer_cli.cli.app import main
-from transformer_cli.errors import UsageError
+from transformer_cli.cli.lines import as_request
+from transformer_cli.cli.results import as_text
+from transformer_cli.errors import DataError, UsageError
+from transformer_cli.python.model import load
 
 SOURCES = [source for source, _ in PAIRS]
 TARGETS = [target for _, target in PAIRS]
@@ -270,6 +274,24 @@ def test_a_bare_terminal_gets_a_prompt(warm: list[str], here: Path) -> None:
     code, out, err = conversation(warm, f"{SOURCES[0]}\n{SOURCES[7]}\n\n".encode(), cwd=here)
     assert (code, out.splitlines()) == (0, [TARGETS[0], TARGETS[7]])
     assert "Ctrl-D" in err
+
+
+def test_in_a_conversation_what_was_cut_and_what_was_refused_is_said(
+    trained_run: Path, monkeypatch: pytest.MonkeyPatch, capfd: pytest.CaptureFixture[str]
+) -> None:
+    model = load(trained_run, settings={"decoding.max_length": 2, "decoding.beam_size": 1})
+    [cut] = model.translate_all([SOURCES[0]])
+    assert cut.truncated
+    typed, refused = iter(["a", "b", ""]), replace(cut, flags=("refused",), truncated=False)
+    monkeypatch.setattr(translate, "_ask", lambda: next(typed))
+    answers = iter([cut, refused])
+    tally = translate._converse(lambda *_: [next(answers)], as_request, as_text, tell=lambda: None)
+    said = capfd.readouterr().err
+    assert "this translation is cut at the longest length" in said
+    assert "this translation is refused" in said
+    assert (tally.n_lines, tally.n_truncated) == (2, 1)
+    with pytest.raises(DataError, match="1 of 2 lines has more pieces than"):
+        tally.refuse(9, splits=False)
 
 
 def test_bytes_that_are_no_text_do_not_end_a_conversation(warm: list[str], here: Path) -> None:

@@ -413,6 +413,8 @@ def test_an_ensemble_translates_what_all_of_it_have_learned(trained_run: Path) -
     with pytest.raises(ModelError, match=r"translates de to en, .* en to de") as told:
         translator_of([there, back], one.config)
     assert told.value.hint == "an ensemble needs a direction that all have learned"
+    with pytest.raises(ModelError, match=r"translates de to en, en to de, .* en to de"):
+        translator_of([both, there, back], one.config)  # each with the first one, but not all
     for runs in ([there, both], [there, there]):
         assert list(translator_of(runs, one.config).targets) == ["en"]
 

@@ -146,8 +146,10 @@ def find_checkpoint(model: str | None, *, config: RunConfig | None = None, confi
 
 def run_of(checkpoint: Path) -> Path:
     """The run directory in which a checkpoint lies."""
-    if len(checkpoint.parts) < 3 or ".." in checkpoint.parts:
+    if checkpoint.is_symlink() or ".." in checkpoint.parts[-2:]:
         checkpoint = checkpoint.resolve()
+    elif len(checkpoint.parts) < 3:
+        checkpoint = Path.cwd() / checkpoint
     return checkpoint.parent.parent
 
 

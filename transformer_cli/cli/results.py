@@ -86,8 +86,12 @@ def result_file(name: str | Path) -> Iterator[IO[bytes]]:
     path = Path(name)
     with ExitStack() as opened:
         if _is_device(path):
-            raw = opened.enter_context(path.open("ab", buffering=0))
-            file = cast("IO[bytes]", console.Sink(raw.fileno(), shown(path)))
+            if (own := _own_descriptor(path)) is None:
+                descriptor = opened.enter_context(path.open("ab", buffering=0)).fileno()
+            else:
+                descriptor = _copied(own, path)
+                opened.callback(os.close, descriptor)
+            file = cast("IO[bytes]", console.Sink(descriptor, shown(path)))
         else:
             file = cast("IO[bytes]", opened.enter_context(atomic_file(os.path.realpath(path))))
         if path.suffix == ".gz":
@@ -119,7 +123,22 @@ def _is_device(path: Path) -> bool:
     return is_special or _DESCRIPTOR.fullmatch(str(path)) is not None
 
 
-_DESCRIPTOR = re.compile(r"/dev/(stdout|stderr|fd/\d+)|/proc/(self|\d+)/fd/\d+")
+_DESCRIPTOR = re.compile(r"/dev/(?P<name>stdout|stderr)|(/dev/fd|/proc/(?P<process>self|\d+)/fd)/(?P<number>\d+)")
+
+
+def _own_descriptor(path: Path) -> int | None:
+    """The number of an open file of this process, which is not to be opened anew: it would begin elsewhere."""
+    found = _DESCRIPTOR.fullmatch(str(path))
+    if found is None or found["process"] not in (None, "self", str(os.getpid())):
+        return None
+    return ("", "stdout", "stderr").index(found["name"]) if found["name"] else int(found["number"])
+
+
+def _copied(descriptor: int, path: Path) -> int:
+    try:
+        return os.dup(descriptor)
+    except OSError as failure:  # nobody has opened it
+        raise OSError(failure.errno, failure.strerror, str(path)) from failure
 
 
 @contextmanager

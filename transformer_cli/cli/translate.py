@@ -179,10 +179,10 @@ def translate(
         parse = parse_request if jsonl else as_request
         show = as_json if json_output or jsonl else as_text if n_best == 1 else as_moses
         if source is None:
-            _converse(run, parse, show, tell=unseen.tell)
-            return
-        tally = _filter(source, run, parse, show, output_file)
-        unseen.tell()
+            tally = _converse(run, parse, show, tell=unseen.tell)
+        else:
+            tally = _filter(source, run, parse, show, output_file)
+            unseen.tell()
     tally.refuse(translator.max_source_length, splits=settings.decoding.long == "split")
 
 
@@ -236,27 +236,30 @@ def _incoming(text: list[str] | None, input_file: str | None, output_file: str |
             yield source
 
 
-def _converse(run: Run, parse: Parse, show: Show, *, tell: Callable[[], None]) -> None:
-    """Read a line, translate it, until the end of the input. tell: says what is to be said of each."""
+def _converse(run: Run, parse: Parse, show: Show, *, tell: Callable[[], None]) -> Tally:
+    """Read a line, translate it, until the end of the input. tell: says what is to be said of each. Returns what
+    happened to them."""
     if isinstance(sys.stdin, TextIOWrapper):  # UTF-8 whatever the locale says, and a bad byte ends nothing
         sys.stdin.reconfigure(encoding="utf-8", errors="surrogateescape")
     console.say("Type a sentence; an empty line or Ctrl-D ends.")
-    number = 0
+    tally = Tally()
     while line := _ask():
         try:
             request = parse(line, "what was typed")
-            [translation] = run([request], number, None)
+            [translation] = run([request], tally.n_lines, None)
         except DataError as failure:
             console.error(failure.message, hint=failure.hint)
             continue
-        for shown in show(number, request, translation):
+        for shown in show(tally.n_lines, request, translation):
             console.result(shown)
+        tally.add([translation])
         tell()
-        if signs := [flag for flag in translation.flags if flag not in (UNSEEN, UNSURE)]:
+        signs = [flag for flag in translation.flags if flag not in (UNSEEN, UNSURE)]
+        if signs := [*signs, *["cut at the longest length"] * translation.truncated]:
             console.warn(f"this translation is {', '.join(signs)}")
         if UNSURE in translation.flags and UNSEEN not in translation.flags:
             console.warn(UNSURE_OF_THIS)
-        number += 1
+    return tally
 
 
 def _ask() -> str:
