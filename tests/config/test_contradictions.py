@@ -183,12 +183,12 @@ UNTAUGHT = "new pieces (tokenizer.extend) could not learn: training.freeze keeps
         ),
         (
             f"{BYTES_BY_SIDE}, «vocab_size»: {{source: 262, target: 261}}}}\n{TWO_WAYS}",
-            "byte_fallback alone takes 256 pieces besides the 4 specials and 2 tags of languages",
+            "byte_fallback alone takes 256 pieces besides the 4 specials and the tags (2)",
             f"{BYTES_BY_SIDE}, vocab_size: {{source: 263, target: 261}}}}\n{TWO_WAYS}",
         ),
         (
             f"tokenizer: {{vocab_size: «6»}}\n{TWO_WAYS}",
-            "the 4 specials and 2 tags of languages leave no piece for the text: vocab_size must be above 6",
+            "the 4 specials and the tags (2) leave no piece for the text: vocab_size must be above 6",
             f"tokenizer: {{vocab_size: 7}}\n{TWO_WAYS}",
         ),
         (

@@ -17,7 +17,6 @@ from transformer_cli.config.section import Contradiction, Name, NonNegativeInt, 
 from transformer_cli.config.serving import ServingConfig
 from transformer_cli.config.tokenizer import SideModels, SideVocabSizes, TokenizerConfig
 from transformer_cli.config.training import TrainingConfig
-from transformer_cli.wording import counted
 
 
 class RunConfig(Section):
@@ -270,20 +269,14 @@ def _vocabulary(config: RunConfig) -> Iterator[Contradiction]:
             )
     sizes = tokenizer.vocab_size
     n_tags = 0 if tokenizer.given or tokenizer.kind == "byte" else len(config.data.tagged)
-    beside = f"the {SPECIALS} specials" + (f" and {counted(n_tags, 'tags')} of languages" if n_tags else "")
-    of_source, of_target = SPECIALS + n_tags, SPECIALS
-    by_side = (
-        ((sizes.source, of_source), (sizes.target, of_target))
-        if isinstance(sizes, SideVocabSizes)
-        else ((sizes, of_source),)
-    )
-    for size, taken in by_side:
+    beside = f"the {SPECIALS} specials" + f" and the tags ({n_tags})" * (n_tags > 0)
+    of_source, of_target = (sizes.source, sizes.target) if isinstance(sizes, SideVocabSizes) else (sizes, sizes)
+    for size, taken in ((of_source, SPECIALS + n_tags), (of_target, SPECIALS)):
         if tokenizer.byte_fallback and tokenizer.kind != "byte" and size <= BYTES + taken:
-            yield Contradiction.of(
-                f"byte_fallback alone takes {BYTES} pieces besides {beside}: vocab_size must be above {BYTES + taken}",
-                "tokenizer.vocab_size",
-                "tokenizer.byte_fallback",
+            words = (
+                f"byte_fallback alone takes {BYTES} pieces besides {beside}: vocab_size must be above {BYTES + taken}"
             )
+            yield Contradiction.of(words, "tokenizer.vocab_size", "tokenizer.byte_fallback")
             break
         if n_tags and size <= taken:
             words = f"{beside} leave no piece for the text: vocab_size must be above {taken}"
