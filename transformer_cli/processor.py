@@ -46,7 +46,7 @@ def gains_in_fp32() -> bool:
 def gains_without_tiles() -> bool:
     """Whether the processor multiplies in bf16 by AVX-512 alone, as code of ours can, which is as fast as oneDNN then.
     Of Intel's own those without tiles (AMX) were not measured; where there are some, and the system does not allow
-    them, pairs take four times as long. Older versions of PyTorch do not tell."""
+    them, pairs take three times as long. Older versions of PyTorch do not tell."""
     told = capabilities()
     is_another = "Intel" not in told.get("cpu_name", "Intel")
     return bool(told.get("avx512_bf16")) and told.get("amx_bf16") is False and is_another

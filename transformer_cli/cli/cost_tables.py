@@ -144,10 +144,8 @@ class Costs:
 
     def _training_cost(self, device: Hardware, *, tokens: int | None, utilisation: float | None) -> dict[str, Any]:
         """Speed, and cost where it is known how many tokens there are."""
-        options, each = (
-            self.subject.config.training,
-            {"target_vocab": self.subject.target_vocab, "readings": self._readings},
-        )
+        options = self.subject.config.training
+        each = {"target_vocab": self.subject.target_vocab, "readings": self._readings}
         share = utilisation or UTILISATION
         flops_per_s = share * device.peak_flops_per_s[self.storage.precision]
         speed = {

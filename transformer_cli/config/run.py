@@ -269,16 +269,14 @@ def _vocabulary(config: RunConfig) -> Iterator[Contradiction]:
             )
     sizes = tokenizer.vocab_size
     n_tags = 0 if tokenizer.given or tokenizer.kind == "byte" else len(config.data.tagged)
-    beside = f"the {SPECIALS} specials" + f" and the tags ({n_tags})" * (n_tags > 0)
     of_source, of_target = (sizes.source, sizes.target) if isinstance(sizes, SideVocabSizes) else (sizes, sizes)
-    for size, taken in ((of_source, SPECIALS + n_tags), (of_target, SPECIALS)):
+    for size, tags in ((of_source, n_tags), (of_target, 0)):
+        beside, taken = f"the {SPECIALS} specials" + f" and the tags ({tags})" * (tags > 0), SPECIALS + tags
         if tokenizer.byte_fallback and tokenizer.kind != "byte" and size <= BYTES + taken:
-            words = (
-                f"byte_fallback alone takes {BYTES} pieces besides {beside}: vocab_size must be above {BYTES + taken}"
-            )
-            yield Contradiction.of(words, "tokenizer.vocab_size", "tokenizer.byte_fallback")
+            words = f"byte_fallback alone takes {BYTES} pieces besides {beside}: vocab_size must be above "
+            yield Contradiction.of(f"{words}{BYTES + taken}", "tokenizer.vocab_size", "tokenizer.byte_fallback")
             break
-        if n_tags and size <= taken:
+        if tags and size <= taken:
             words = f"{beside} leave no piece for the text: vocab_size must be above {taken}"
             yield Contradiction.of(words, "tokenizer.vocab_size")
             break
