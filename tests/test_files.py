@@ -6,6 +6,7 @@ import errno
 import json
 import math
 import os
+import re
 import stat
 import subprocess
 import sys
@@ -523,17 +524,6 @@ def test_another_reason_not_to_delete_is_an_error(tmp_path, monkeypatch):
         monkeypatch.setattr(files, "disk", files.Disk())
 
 
-def test_of_a_directory_that_somebody_else_uses_too_only_what_was_named_is_removed(tmp_path):
-    for folder in ("ours", "shared"):
-        (tmp_path / folder).mkdir()
-        (tmp_path / folder / "a.npy").write_bytes(b"")
-    (tmp_path / "shared" / "notes.npy.txt").write_bytes(b"mine")
-    for folder in ("ours", "shared"):
-        files.remove_only(tmp_path / folder, r"\w\.npy")
-    assert content(tmp_path) == {"shared/notes.npy.txt": b"mine"}
-    assert not (tmp_path / "ours").exists()
-
-
 def test_the_seam_is_free_of_heavy_imports():
     heavy = {"torch", "numpy", "sentencepiece", "sacrebleu", "rich"}
     program = f"import sys, transformer_cli.files; sys.exit(bool({heavy!r} & set(sys.modules)))"
@@ -561,3 +551,23 @@ def test_a_name_that_is_not_utf8_is_json_like_any_other(tmp_path):
     line = files.json_line({"run": name, "text": "käse"})
     assert json.loads(line) == {"run": name, "text": "käse"}
     assert line.encode("utf-8") == b'{"run": "caf\\udce9/\\udcf0\\udc9f", "text": "k\xc3\xa4se"}'
+
+
+@pytest.mark.parametrize("name", ["x" * 255, "\N{HIRAGANA LETTER A}" * 85, "x" * 242])
+def test_a_name_as_long_as_file_systems_take_is_written_replaced_and_removed(tmp_path, name):
+    """What is written aside has a longer name: from 242 bytes on, nothing could be written."""
+    for text in ("a", "b"):
+        files.write_text(tmp_path / name, text)
+        assert content(tmp_path) == {name: text.encode()}
+    files.remove(tmp_path / name)
+    with files.atomic_directory(tmp_path / name) as place:
+        (place / "a").write_bytes(b"a")
+    assert content(tmp_path) == {f"{name}/a": b"a"}
+
+
+def test_a_name_of_any_length_is_told_whole(tmp_path, monkeypatch):
+    for name in ("x", "\N{HIRAGANA LETTER A}" * 85):
+        monkeypatch.setattr(files, "disk", Saboteur(2, OSError(errno.ENOSPC, os.strerror(errno.ENOSPC))))
+        with pytest.raises(ResourceError, match=re.escape(f"cannot write {tmp_path}/{name}: ")):
+            files.write_text(tmp_path / name, "a")
+        assert content(tmp_path) == {}

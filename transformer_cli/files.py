@@ -22,12 +22,13 @@ from typing import Any, BinaryIO, cast
 
 from transformer_cli.descriptor import Descriptor, flush
 from transformer_cli.errors import DataError, ResourceError, TxError
-from transformer_cli.trouble import hint_of, irreplaceable, is_failing, missing, reason_of, room_of
+from transformer_cli.trouble import LONGEST_PART, hint_of, irreplaceable, is_failing, missing, reason_of, room_of
 
 ASIDE = ".tmp-"
 """Prefix of what is being written; left behind only by a process that was killed."""
 DOOMED = ".del-"
 """Prefix of what is being deleted, so that a kill half-way leaves nothing that looks valid."""
+TEMPORARY = re.compile(rf"^({re.escape(ASIDE)}|{re.escape(DOOMED)})(.+)-[0-9a-f]{{8}}$")
 
 
 class Disk:
@@ -64,7 +65,8 @@ class Disk:
 
 
 disk = Disk()
-_unfinished: set[Path] = set()
+_unfinished: dict[Path, Path] = {}
+"""What is being written aside, and the path that it will have."""
 
 guards: list[Callable[[Path], None]] = []
 """Asked for every path before it is changed in any way; one that raises prevents that."""
@@ -116,13 +118,13 @@ def atomic_directory(path: str | Path) -> Iterator[Path]:
 @contextmanager
 def aside(path: Path) -> Iterator[Path]:
     """A name beside `path`; what has it is deleted when the block ends, or a signal ends it without unwinding."""
-    place = path.with_name(f"{ASIDE}{path.name}-{secrets.token_hex(4)}")
-    _unfinished.add(place)
+    place = _beside(path, ASIDE)
+    _unfinished[place] = path
     try:
         yield place
     finally:
         abandon(place)  # unless it has got its name
-        _unfinished.discard(place)
+        del _unfinished[place]
 
 
 @contextmanager
@@ -294,7 +296,7 @@ def remove(path: str | Path) -> None:
     """Delete a directory or a file, if it is there: renamed first, so that no half of it is ever seen; what somebody
     has open may stay, under that other name, until `sweep`."""
     path = Path(path)
-    doomed = path.with_name(f"{DOOMED}{path.name}-{secrets.token_hex(4)}")
+    doomed = _beside(path, DOOMED)
     with writing(path, verb="remove"):
         try:
             disk.rename(path, doomed)
@@ -304,23 +306,13 @@ def remove(path: str | Path) -> None:
     _sync_directory(path.parent)
 
 
-def remove_only(directory: str | Path, names: str) -> None:
-    """Delete what has such a name (a pattern) in a directory, and the directory itself if nothing else is there."""
-    inside = sorted(Path(directory).iterdir())
-    ours = [path for path in inside if re.fullmatch(names, path.name)]
-    for path in ours if len(ours) < len(inside) else [Path(directory)]:
-        remove(path)
-
-
 def sweep(directory: str | Path) -> list[str]:
     """Delete what killed processes left in `directory`, half-written or half-deleted, and what could not be deleted
     while somebody had it open; returns the names of what is gone."""
-    directory, ours = Path(directory), rf"({re.escape(ASIDE)}|{re.escape(DOOMED)}).+-[0-9a-f]{{8}}"
-    if not directory.is_dir():
+    if not (directory := Path(directory)).is_dir():
         return []
     with writing(directory, verb="clean up"):
-        left = sorted(path for path in directory.iterdir() if re.fullmatch(ours, path.name))
-        for path in left:
+        for path in (left := sorted(path for path in directory.iterdir() if TEMPORARY.match(path.name))):
             _delete(path)
     return [path.name for path in left if not os.path.lexists(path)]
 
@@ -351,7 +343,14 @@ def writing(path: Path, *, verb: str = "write") -> Iterator[None]:
 
 def _final(path: Path) -> Path:
     """The name that something written aside will have: the one that the user knows."""
-    return Path(*(re.sub(rf"^{re.escape(ASIDE)}(.+)-[0-9a-f]{{8}}$", r"\1", part) for part in path.parts))
+    ours = {place.name: path.name for place, path in _unfinished.items()}
+    return Path(*(ours.get(part) or TEMPORARY.sub(r"\2", part) for part in path.parts))
+
+
+def _beside(path: Path, prefix: str) -> Path:
+    """A name beside `path` that nothing has: with all of `path`'s name in it, or as much as file systems take."""
+    name = path.name.encode(errors="replace")[: LONGEST_PART - len(prefix) - 9].decode(errors="ignore")
+    return path.with_name(f"{prefix}{name}-{secrets.token_hex(4)}")
 
 
 def _sync_tree(directory: Path) -> None:

@@ -15,6 +15,8 @@ from typing import Any, TypeVar
 Some = TypeVar("Some")
 Found = TypeVar("Found")
 
+LONGEST_PART, LONGEST = 255, 4095
+"""Bytes between two slashes of a path, and in all: what file systems take."""
 MOUNTS = "/proc/self/mountinfo"
 _OCTAL = re.compile(r"\\([0-7]{3})")
 """What stands there for white space."""

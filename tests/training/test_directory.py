@@ -23,6 +23,7 @@ from conftest import PAIRS
 from faults import Saboteur
 
 from transformer_cli import files
+from transformer_cli.checkpoints import manifest
 from transformer_cli.checkpoints.find import list_checkpoints
 from transformer_cli.checkpoints.overview import overviews
 from transformer_cli.checkpoints.record import read_record
@@ -815,3 +816,14 @@ def test_more_epochs_of_the_same_schedule_are_no_other_training() -> None:
     assert "changed" not in read_record(new)
     with pytest.raises(ModelError, match="has no scores"):
         scored(new)
+
+
+def test_of_a_directory_that_somebody_else_uses_too_only_what_was_named_is_removed(tmp_path):
+    for folder in ("ours", "shared"):
+        (tmp_path / folder).mkdir()
+        (tmp_path / folder / "a.npy").write_bytes(b"")
+    (tmp_path / "shared" / "notes.npy.txt").write_bytes(b"mine")
+    for folder in ("ours", "shared"):
+        manifest.remove_only(tmp_path / folder, r"\w\.npy")
+    assert not (tmp_path / "ours").exists()
+    assert [path.name for path in (tmp_path / "shared").iterdir()] == ["notes.npy.txt"]

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import json
+import re
 from pathlib import Path
 from typing import Annotated, Any, Literal
 
@@ -24,7 +25,7 @@ from transformer_cli.config.former import COUNTED
 from transformer_cli.config.model import ModelConfig
 from transformer_cli.config.names import typed
 from transformer_cli.errors import ModelError
-from transformer_cli.files import parse_json, read_bytes, remove_only, rename, sha256, shown, unreadable
+from transformer_cli.files import parse_json, read_bytes, remove, rename, sha256, shown, unreadable
 from transformer_cli.sealing import unsealed
 from transformer_cli.trouble import missing
 
@@ -220,3 +221,11 @@ def way_out(checkpoint: Path) -> str:
     if not others:
         return "restore the directory from a copy; the run has no other checkpoint"
     return f"use another checkpoint of this run, for example -m {typed(others[-1])}"
+
+
+def remove_only(directory: Path, names: str) -> None:
+    """Delete what has such a name (a pattern) in a directory, and the directory itself if nothing else is there."""
+    inside = sorted(directory.iterdir())
+    ours = [path for path in inside if re.fullmatch(names, path.name)]
+    for path in ours if len(ours) < len(inside) else [directory]:
+        remove(path)

@@ -49,6 +49,7 @@ from transformer_cli.checkpoints.manifest import (
     put_back,
     read_manifest,
     read_state,
+    remove_only,
     verified,
     way_out,
 )
@@ -60,7 +61,6 @@ from transformer_cli.errors import ModelError, UsageError
 from transformer_cli.files import (
     atomic_directory,
     json_text,
-    remove_only,
     rename,
     shown,
     sweep,

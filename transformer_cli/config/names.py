@@ -7,8 +7,8 @@ import os
 import shlex
 from pathlib import Path
 
-LONGEST_PART, LONGEST = 255, 4095
-"""Bytes between two slashes, and in all: what file systems take."""
+from transformer_cli.trouble import LONGEST, LONGEST_PART
+
 NOT_UTF8 = "has bytes that are not UTF-8"
 
 

@@ -108,7 +108,7 @@ def discard(run_dir: Path) -> None:
     for folder, (_, inner_names) in FOLDERS.items():
         for path in _parts(run_dir, folder):
             if path.is_dir() and not path.is_symlink():
-                files.remove_only(path, inner_names)
+                manifest.remove_only(path, inner_names)
             else:
                 files.remove(path)
         with suppress(OSError):  # something else lies in it
