@@ -68,6 +68,22 @@ def test_a_run_made_again_has_the_same_scores(scored: Path, capfd: pytest.Captur
     assert [one["found"] for one in found["scores"]] == [one["value"] for one in now["scores"]["test"]["scores"]]
 
 
+def test_a_validation_where_training_ended_for_a_while_is_none_that_training_anew_has(
+    scored: Path, capfd: pytest.CaptureFixture[str]
+) -> None:
+    """Its checkpoint was the best one, and offered as what training in one go comes to."""
+    chosen = {"schedule": "constant", "learning_rate": 1e-30, "warmup_steps": 0, "validate_every": 4}
+    for steps, run in ((3, "two"), (5, "two"), (5, "three")):
+        options = [f"--set=training.{key}={value}" for key, value in {**chosen, "max_steps": steps}.items()]
+        assert tx("train", "-c", str(scored / "config.yaml"), "--run-dir", f"runs/{run}", *options) == 0
+    for run in ("two", "three"):
+        assert tx("evaluate", "-m", f"runs/{run}", "-q") == 0
+    capfd.readouterr()
+    assert tx("reproduce", "runs/two", "-o", "two.results.json") == 4
+    assert "of runs/two is of update 3, where training ended for a while" in capfd.readouterr().err
+    assert tx("reproduce", "runs/three", "-o", "three.results.json") == 0
+
+
 @pytest.mark.parametrize(("score", "code"), [(95.1, 0), (94.9, 4)])
 def test_a_score_holds_within_its_margin(
     scored: Path, score: float, code: int, capfd: pytest.CaptureFixture[str]

@@ -53,6 +53,14 @@ def output(capsys, *arguments: str) -> list[str]:
     return capsys.readouterr().out.removesuffix("\n").split("\n")
 
 
+@pytest.mark.parametrize("named", [[], ["--run-dir", "runs/small"]])
+def test_a_setting_that_the_tokenizer_there_does_not_have_is_no_setting_of_a_text(trained, capsys, named) -> None:
+    """It was left out without a word: who tried a vocabulary on a sentence saw the one before."""
+    with pytest.raises(UsageError, match=r"tokenizer\.kind=char would make another tokenizer"):
+        main(["tokenize", "-c", "small.yaml", *named, "--set", "tokenizer.kind=char", "glück"])
+    assert output(capsys, "-c", "small.yaml", "--set", "name=small", "glück") == output(capsys, *named, "glück")
+
+
 @pytest.fixture
 def feed(home, monkeypatch) -> Callable[[bytes], None]:
     """Puts a file of these bytes in the place of stdin."""

@@ -193,6 +193,7 @@ def test_null_replaces_where_null_is_a_value(folder):
     [
         ("training: {budget: {minutes: 3}}", "training: {budget: null, max_steps: 60}", "training.budget=null"),
         ("training: {budget: {minutes: 3}}", "training: {budget: {epochs: 2}}", "training.budget={epochs: 2}"),
+        ("training: {budget: {minutes: 3}}", "training: {budget: {epochs: 2}}", "training.budget.epochs=2"),
         ("decoding: {mbr: {metric: bleu}}", "decoding: {mbr: null}", "decoding.mbr=null"),
         ("decoding: {rerank: {run: x}}", "decoding: {rerank: null}", "decoding.rerank=null"),
     ],
@@ -328,9 +329,12 @@ def test_file_names_in_presets_and_overrides_are_relative_to_the_current_folder(
 def test_a_tilde_is_the_home_where_there_is_one(folder, monkeypatch):
     """pathlib's expanduser raises RuntimeError for a user who does not exist."""
     monkeypatch.setenv("HOME", "/home/me")
-    write("sub/a.yaml", "data: {train: ~/t, valid: ~nobody-here/v}")
-    data = load_config("sub/a.yaml").data
-    assert (data.train, data.valid) == ("/home/me/t", f"{folder}/sub/~nobody-here/v")
+    write("sub/a.yaml", "data: {train: ~/t, valid: ~nobody-here/v}\ntraining: {init_from: ~/run}")
+    config = load_config("sub/a.yaml", ["decoding.rerank.run=~/other"])
+    assert (config.data.train, config.data.valid) == ("/home/me/t", f"{folder}/sub/~nobody-here/v")
+    assert config.training.init_from == "/home/me/run"
+    assert config.decoding.rerank is not None
+    assert config.decoding.rerank.run == "/home/me/other"
     assert "no configuration ~nobody-here" in message("~nobody-here")
 
 

@@ -180,6 +180,17 @@ def test_frozen_parts_keep_their_bits_and_the_others_learn(parent: Path, freeze:
     assert {name.rpartition(".")[0] for name in after.optimizer} == before.keys() - same
 
 
+def test_where_only_a_table_that_nothing_changes_is_left_there_is_nothing_to_train(parent: Path) -> None:
+    """A bug in tx: an optimizer got an empty parameter list."""
+    tree = settings(parent, init_from=None, freeze=["encoder.layers", "decoder.layers", "encoder.norm"]).model_dump()
+    tree["model"]["positions"] = "sinusoidal-table"
+    config = RunConfig.model_validate(tree)
+    rest = [name for name in stored(config.counted, source_vocab=1, target_vocab=1) if name not in frozen(config)]
+    tree["training"]["freeze"] += [name for name in rest if ".positions." not in name]
+    with pytest.raises(UsageError, match="leaves nothing to train"):
+        frozen(RunConfig.model_validate(tree))
+
+
 @pytest.mark.parametrize(
     ("freeze", "said"),
     [

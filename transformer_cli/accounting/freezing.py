@@ -22,7 +22,8 @@ def frozen(config: RunConfig) -> frozenset[str]:
     """The names of the tensors that training leaves as they are (training.freeze); UsageError where a part is not one
     of the model's, or nothing would be left to train.
     """
-    names = stored(config.counted, source_vocab=1, target_vocab=1).keys()
+    tensors = stored(config.counted, source_vocab=1, target_vocab=1)
+    names, fixed = tensors.keys(), {name for name, tensor in tensors.items() if tensor.is_fixed}
     held: set[str] = set()
     for part in config.training.freeze:
         for first, last in _RANGE.findall(part):
@@ -39,7 +40,7 @@ def frozen(config: RunConfig) -> frozenset[str]:
                     hint=f"for example {EMBEDDINGS}, {', '.join(tops)}, encoder.layers.0-2; layers count from 0",
                 )
             held |= found
-    if held >= names:
+    if held | fixed >= names:
         raise UsageError("training.freeze leaves nothing to train", hint="name fewer parts")
     return frozenset(held)
 

@@ -8,6 +8,8 @@ from dataclasses import dataclass
 from transformer_cli.config.accounting import CountedModel
 from transformer_cli.config.model import Stack
 
+FIXED = "embedding.positions_fixed"
+"""The component of a table that no training changes."""
 DTYPE = "F32"
 """What the format calls the numbers that tx saves."""
 
@@ -18,6 +20,11 @@ class Stored:
 
     rows: tuple[tuple[str, int], ...]
     row: tuple[int, ...] = ()
+
+    @property
+    def is_fixed(self) -> bool:
+        """Whether no training changes it."""
+        return self.rows[0][0] == FIXED
 
     @property
     def shape(self) -> tuple[int, ...]:
@@ -45,7 +52,7 @@ def _stored(model: CountedModel, source_vocab: int, target_vocab: int) -> Iterat
 
 
 def _stack(model: CountedModel, side: Stack) -> Iterator[tuple[str, Stored]]:
-    tables = {"learned": "embedding.positions", "sinusoidal-table": "embedding.positions_fixed"}
+    tables = {"learned": "embedding.positions", "sinusoidal-table": FIXED}
     if component := tables.get(model.positions_of(side)):
         rows = ((component, model.max_positions_of(side)),)
         yield f"{side}.positions.table.weight", Stored(rows, (model.d_model,))

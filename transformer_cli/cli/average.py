@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import sys
 from collections.abc import Sequence
 from functools import partial
 from pathlib import Path
@@ -139,9 +140,13 @@ def _best(run_dir: Path, n: int) -> list[Path]:
     paths = [there[step_name(int(step))] for step in steps]
     found = _enough(paths, n, run_dir, "kept as best by validation", "keep_best")
     by = read_config(run_dir).training.best_by
-    each = (f"{int(step):,} ({abs(scores[step]):.{2 if by == 'bleu' else 3}f})" for step in steps[:n])
+    each = (f"{int(step):,} ({_shown(scores[step], 2 if by == 'bleu' else 3)})" for step in steps[:n])
     console.say(f"best by {'BLEU' if by == 'bleu' else by} in validation: steps {', '.join(each)}")
     return found
+
+
+def _shown(score: float, digits: int) -> str:
+    return f"{abs(score):.{digits}f}" if abs(score) < sys.float_info.max else "not finite"
 
 
 def _last(run_dir: Path, n: int) -> list[Path]:

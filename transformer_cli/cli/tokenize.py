@@ -152,6 +152,11 @@ def _vocabulary(
             hint="-c NAME trains another one: tx tokenize -c tiny.yaml --set tokenizer.vocab_size=500",
         )
     named = None if config is None else load_config(config, overrides or [])
+    if idle := [text for text in overrides or [] if text.startswith(("tokenizer.", "data."))]:
+        raise UsageError(
+            f"--set {idle[0]} would make another tokenizer, and text is shown by the one that is there",
+            hint="without a text, the same command trains that other one",
+        )
     if run_dir:
         place = Path(run_dir)
     elif model is None and named is None:

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import ast
 import inspect
+import os
 import re
 import unicodedata
 from collections.abc import Mapping, Sequence
@@ -112,6 +113,10 @@ def _name(text: str) -> str:
 
 
 Name = Annotated[str, Field(pattern=NAME, max_length=LONGEST_NAME), AfterValidator(_name)]
+
+
+AtHome = Annotated[str, AfterValidator(os.path.expanduser)]
+"""A path that may begin with `~`, as a shell would take it where it is not quoted."""
 
 
 def share_of(percentage: str) -> float:

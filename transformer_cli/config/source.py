@@ -270,7 +270,8 @@ def _merge(below: Node, above: Node, schema: type[Section] | None, *, steps: int
         parts = schema.in_parts.get(key) if schema and steps > 1 else None
         if parts and there and isinstance(node.value, dict) and not isinstance(there.value, dict):
             entries[key] = replace(there, value=dict.fromkeys(parts, there))
-        entries[key] = _merge(entries[key], node, inner, steps=steps - 1) if key in entries else node
+        is_kept = key in entries and not _is_one_of_several(schema, key)
+        entries[key] = _merge(entries[key], node, inner, steps=steps - 1) if is_kept else node
     return replace(above, value=entries)
 
 
@@ -278,7 +279,12 @@ def _merge(below: Node, above: Node, schema: type[Section] | None, *, steps: int
 def _section(schema: type[Section] | None, key: str) -> type[Section] | None:
     """The section declared under a key, if it is one and nothing else: a union is a value, so is one of several."""
     declared = accepted(schema).inside(key) if schema else None
-    return declared.section if declared and declared.section and not declared.section.is_one_of_several else None
+    return declared.section if declared and not _is_one_of_several(schema, key) else None
+
+
+def _is_one_of_several(schema: type[Section] | None, key: str) -> bool:
+    declared = accepted(schema).inside(key) if schema else None
+    return bool(declared and declared.section and declared.section.is_one_of_several)
 
 
 def _without_empty_sections(node: Node, schema: type[Section]) -> Node:

@@ -8,6 +8,7 @@ from pydantic import Field
 
 from transformer_cli.config.recipes import Recipes
 from transformer_cli.config.section import (
+    AtHome,
     NonNegativeFloat,
     NonNegativeInt,
     Percentage,
@@ -72,6 +73,7 @@ class TrainingConfig(Section):
 
     budget_tokens: Annotated[int, Field(ge=8, le=10**7)] = 4096
     """Padded tokens of one batch, at most, on the source side and on the target side; memory grows linearly with it.
+    Where pieces are drawn (`tokenizer.sampling`) it is what is expected of a batch, and one in several has some more.
     With several processes each has a batch of its own, and an update learns from all of them."""
     accumulation: PositiveInt = 1
     """Batches per update; their loss is normalised together, by the number of target tokens."""
@@ -94,7 +96,7 @@ class TrainingConfig(Section):
     """End as soon as the mean training loss of an epoch falls below this."""
     patience: PositiveInt | None = None
     """End after this many validations in a row without a new best."""
-    init_from: str | None = None
+    init_from: AtHome | None = None
     """Start from the weights and the tokenizer of this run or checkpoint: fine-tuning, as a run of its own. The path is
     relative to where the command is typed, like that of `-m`, not to the file."""
     freeze: list[Annotated[str, Field(min_length=1, max_length=200)]] = Field(default=[])

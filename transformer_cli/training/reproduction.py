@@ -13,7 +13,7 @@ from typing import Any
 from pydantic import BaseModel, ConfigDict, Field, ValidationError
 
 from transformer_cli import files
-from transformer_cli.checkpoints.find import find_checkpoint, find_run
+from transformer_cli.checkpoints.find import find_checkpoint, find_run, list_checkpoints, step_of
 from transformer_cli.checkpoints.record import read_config, read_record
 from transformer_cli.config.names import typed
 from transformer_cli.config.run import RunConfig
@@ -289,6 +289,13 @@ def _scored(name: str) -> tuple[dict[str, Any], KeptRun]:
     """The settings of a run, and what it recorded."""
     run_dir = find_run(name)
     run, config, checkpoint = scored(run_dir), read_config(run_dir), find_checkpoint(str(run_dir)).name
+    step = step_of(checkpoint)
+    if step != step_of(list_checkpoints(run_dir)[-1].name) and (step or 0) % config.training.validate_every:
+        raise ModelError(
+            f"the best checkpoint of {shown(run_dir)} is of update {step:,}, where training ended for a while: "
+            "training it anew has no validation there",
+            hint=f"train it in one go: tx train -c {typed(run_dir / 'config.yaml')} --run-dir NEW",
+        )
     means = _bound({"decoding": config.decoding.model_dump(), "evaluation": config.evaluation.model_dump()})
     evaluation = flat(config.evaluation.model_dump())
     named = {key: evaluation[key] for key in ("tokenize", "comet.model") if key in evaluation}  # by signatures
