@@ -25,6 +25,7 @@ from transformer_cli.config.model import ModelConfig
 from transformer_cli.config.tokenizer import TokenizerConfig
 from transformer_cli.decoding import translator as module
 from transformer_cli.decoding.hypothesis import Hypothesis
+from transformer_cli.decoding.options import SearchOptions
 from transformer_cli.decoding.scoring import pairs_of
 from transformer_cli.decoding.translation import NOTHING
 from transformer_cli.decoding.translator import Translator
@@ -270,18 +271,27 @@ def test_a_line_with_a_piece_that_cannot_fit_is_refused_not_cut(trained_run: Pat
     assert [one.flags[-1] for one in found] == ["refused", "split"]
 
 
-def test_the_n_best_of_a_long_line_are_sorted(translator: Translator, monkeypatch: pytest.MonkeyPatch) -> None:
-    """The best of each part need not make the best of the whole: lengths weigh."""
+def test_a_long_line_has_the_same_translation_however_many_are_asked_for(
+    translator: Translator, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """The best of each part need not make the best of the whole, for lengths weigh: with --n-best another one came
+    first. The others are sorted."""
     parts = [
-        [Hypothesis((5,) * 1, -0.2), Hypothesis((6,) * 19, -3.0)],  # scores -0.1 and -0.15
-        [Hypothesis((5,) * 19, -18.0), Hypothesis((6,) * 1, -1.9)],  # scores -0.9 and -0.95
+        [Hypothesis((5,) * 1, -0.2), Hypothesis((7,) * 2, -9.0), Hypothesis((6,) * 19, -3.0)],
+        [Hypothesis((5,) * 19, -18.0), Hypothesis((7,) * 2, -9.5), Hypothesis((6,) * 1, -1.9)],
     ]
-    monkeypatch.setattr(module, "search", lambda *_, lines, **__: [parts[line >> 40] for line in lines])
-    [found] = with_options(translator, max_source_length=9).translate_all(["\u2028".join(SOURCES[:2])], n_best=2)
-    assert [one.log_probability for one in found.n_best] == pytest.approx([-4.9, -18.2])
-    assert [one.score for one in found.n_best] == pytest.approx([-4.9 / 22, -18.2 / 22])
-    assert found.ids == found.n_best[0].ids == (6,) * 20
-    assert [part.ids for part in found.parts] == [(6,) * 19, (6,)]
+
+    def found_of(*_: Any, lines: Sequence[int], options: SearchOptions, **__: Any) -> list[list[Hypothesis]]:
+        return [parts[line >> 40][: options.n_best] for line in lines]
+
+    monkeypatch.setattr(module, "search", found_of)
+    line, short = "\u2028".join(SOURCES[:2]), with_options(translator, max_source_length=9)
+    [alone], [found] = (short.translate_all([line], n_best=n) for n in (1, 3))
+    assert [one.log_probability for one in found.n_best] == pytest.approx([-18.2, -4.9, -18.5])
+    assert [one.score for one in found.n_best] == pytest.approx([-18.2 / 22, -4.9 / 22, -18.5 / 6])
+    assert found.ids == found.n_best[0].ids == (5,) * 20
+    assert alone == replace(found, n_best=found.n_best[:1])
+    assert [part.ids for part in found.parts] == [(5,), (5,) * 19]
 
 
 @pytest.mark.parametrize("cut", [(True, False), (False, True)])

@@ -14,7 +14,7 @@ from shapes import short
 from test_importing import SMALL, changed, opened, sentencepiece_model, spms, text, tx_  # noqa: F401
 
 import transformer_cli as tx
-from transformer_cli.decoding.scoring import Pair, score_ids
+from transformer_cli.decoding.scoring import Pair, score_ids, score_texts
 from transformer_cli.errors import ModelError, UsageError
 from transformer_cli.export.comparison import compare
 from transformer_cli.export.hugging_face import HuggingFace
@@ -126,7 +126,7 @@ def test_of_200_sentences_every_beam_and_text_is_that_of_its_own_generate(many, 
     }
     made = theirs.generate(**batch, **options, forced_bos_token_id=mark)
     texts = tokenizer.batch_decode(made, skip_special_tokens=True)
-    translator.config = translator.config.model_copy(update={"max_length": 13, "max_length_factor": 100})
+    translator.config = translator.config.model_copy(update={"max_length": 12, "max_length_factor": 100})
     ours = list(translator.translate_all(lines, beam_size=4))
     found = [[one for one in tokenizer.convert_ids_to_tokens(row[1:]) if one not in ("</s>", "<pad>")] for row in made]
     assert [list(one.tokens) for one in ours] == found
@@ -163,6 +163,26 @@ def test_there_and_back_again_it_has_the_same_logits_and_the_same_texts(many, tm
     again = opened(tmp_path / "again")
     assert again.tokenizer.encode_source(text[0][:50]) == run.tokenizer.encode_source(text[0][:50])
     assert again.config.data.source == "de"
+
+
+@torch.inference_mode()
+def test_a_mark_is_no_piece_of_a_translations_length_and_begins_an_empty_text_too(many, tmp_path, text):  # noqa: F811
+    """With a most of one piece each text was empty, and `tx score` had the end mark of another search for it."""
+    import_model(many(), tmp_path / "run", languages("m2m100"))
+    translator = tx.load(tmp_path / "run", device="cpu", precision="fp32")
+    mark = translator.tokenizer.target.mark
+    for least, most in ((1, 1), (3, 4)):
+        translator.config = translator.config.model_copy(update={"min_length": least, "max_length": most})
+        for one in translator.translate_all(list(text[0][:20])):
+            assert one.tokens[0] == mark
+            assert least <= len(one.tokens) - 1 <= most
+    [empty] = score_texts(translator, [text[0][0]], [""])
+    source = translator.encode_source(text[0][:1])
+    begun = torch.tensor([[2, *translator.tokenizer.target.given]])
+    hidden = translator.model(torch.tensor(source), torch.tensor([len(source[0])]), begun)
+    wanted = translator.model.project(hidden)[0, -1].log_softmax(-1)[3].item()
+    assert empty.log_probability == pytest.approx(wanted, abs=1e-4)
+    assert empty.tokens == (mark, "</s>")
 
 
 def test_marks_that_no_tokenizer_has_are_refused_by_hugging_face(many, tmp_path):

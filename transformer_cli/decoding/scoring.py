@@ -113,10 +113,12 @@ def pairs_of(translator: Translator, sources: Sequence[str], targets: Sequence[s
     """The lines in ids, as the model can read them. Raises DataError for one that is too long, naming it.
 
     A source has the limit of sources that are translated at once; a target that of what a search may write of the
-    longest of them, which is more than training has seen. Where the source has no text, nothing is read.
+    longest of them, which is more than training has seen. Where the source has no text, nothing is read. A target
+    without text has the mark that a search would begin it with.
     """
+    given = list(translator.tokenizer.target.given)
     pairs = [
-        Pair(source, target)
+        Pair(source, target or given)
         for source, target in zip(
             translator.encode_source(sources), translator.tokenizer.encode_target(targets), strict=True
         )

@@ -62,7 +62,8 @@ def search(
         limits = [max(limit, len(prefix)) for limit, prefix in zip(limits, prefixes, strict=True)]
     constraints: list[Constraint] = []
     if options.min_length:
-        constraints.append(MinLength([min(options.min_length, limit) for limit in limits], eos=symbols.eos))
+        least = options.min_length + (symbols.first is not None)
+        constraints.append(MinLength([min(least, limit) for limit in limits], eos=symbols.eos))
     if options.no_repeat_ngram:
         constraints.append(NoRepeat(options.no_repeat_ngram))
     if prefixes is not None and any(prefixes):

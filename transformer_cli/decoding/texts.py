@@ -271,16 +271,19 @@ class TextTranslator(ABC):
             ) from failure
 
     def limit(self, n_pieces: int) -> int:
-        """Most pieces of a translation, for so many of the source; the end mark comes on top."""
+        """Most pieces of a translation, for so many of the source; a mark that it begins with is counted beside those
+        that may be written, and the end mark comes on top."""
         limit = int(self.config.max_length_factor * n_pieces + self.config.max_length_extra)
         limit = max(min(limit, self.config.max_length or limit), self.config.min_length)
+        limit += len(self.tokenizer.target.given)
         room = self.room("decoder")
         return limit if room is None else min(limit, room - 1)
 
     def _read(
         self, line: str, inputs: Sequence[Input], hypotheses: Sequence[Sequence[Hypothesis]], options: SearchOptions
     ) -> Translation:
-        """The translation of a line out of those of its parts; its n-th best, or n-th draw, is made of their n-th."""
+        """The translation of a line out of those of its parts, however many are asked for; others, or draws, are each
+        made of their n-th, and may have the better score for the length of the whole."""
         ranks = zip(*hypotheses, strict=False)
         several = [self._candidate(parts, options) for parts in ranks]
         if options.mbr is not None:
@@ -290,7 +293,7 @@ class TextTranslator(ABC):
             best_first = mbr.by_utility([one.text for one, *_ in several], options.mbr.metric)[: options.n_best]
             several = [(replace(several[n][0], utility=utility), *several[n][1:]) for n, utility in best_first]
         if options.search == "beam":  # what other searches find has an order of their own
-            several.sort(key=lambda one: (one[0].truncated, -one[0].score))
+            several[1:] = sorted(several[1:], key=lambda one: (one[0].truncated, -one[0].score))
         best, parts, texts = several[0]
         pairs = [(line, best.text), *zip((one.text for one in inputs), texts, strict=True)]
         split = (SPLIT,) if len(inputs) > 1 else ()

@@ -50,7 +50,8 @@ class Part:
 @dataclass(frozen=True)
 class Translation(Candidate):
     """The best translation of a line, or the first one drawn, and `n_best`: as many as were asked for, in that order,
-    itself included; of minimum Bayes risk different texts, of which there may be fewer.
+    itself included; of minimum Bayes risk different texts, of which there may be fewer, and where CTranslate2's are cut
+    at the limit of length different beginnings. Of a line in parts those behind the first may have a better score.
 
     flags: signs that something is wrong with it (see quality.py); `split`, where the line was translated in parts;
     `unsure`, where the model is less sure of it than usual (see doubt.py); `refused`, where the line was too long to be
