@@ -107,9 +107,9 @@ class Form:
         positions = self.encoder_positions
         x_RD = self.embed(self.source, positions.add, source_BS)
         mask = masks.padding(source_lengths_B, S)
-        at_once = torch.arange(S, device=x_RD.device)
+        places_S = torch.arange(S, device=x_RD.device)
         hidden = None if mask is None else masks.as_bias(mask, like=x_RD)
-        bias_JTS = self._for_heads(positions.bias(hidden, at_once, at_once, like=x_RD), B, S, like=x_RD)
+        bias_JTS = self._for_heads(positions.bias(hidden, places_S, places_S, like=x_RD), B, S, like=x_RD)
         for layer in self.encoder:
             around_attention, around_feed_forward = layer.residuals
             heads_BXSK = self._heads(layer.query_key_value(around_attention.enter(x_RD)), B, S).transpose(1, 2)

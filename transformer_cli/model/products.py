@@ -121,9 +121,9 @@ class Panels(Product):
 
     def __init__(self, weight_OI: Tensor, bias_O: Tensor | None, *, rounded: bool) -> None:
         (n_outputs, n_inputs), width = weight_OI.shape, panel_width()
-        at_once = 2 if rounded else 1
-        panels_OI = F.pad(weight_OI, (0, -n_inputs % at_once, 0, -n_outputs % width))
-        panels = panels_OI.reshape(-1, width, panels_OI.size(1) // at_once, at_once).transpose(1, 2)
+        together = 2 if rounded else 1
+        panels_OI = F.pad(weight_OI, (0, -n_inputs % together, 0, -n_outputs % width))
+        panels = panels_OI.reshape(-1, width, panels_OI.size(1) // together, together).transpose(1, 2)
         self.dtype = torch.bfloat16 if rounded else torch.float32
         self.panels = panels.to(self.dtype).contiguous()
         self.bias_O = None if bias_O is None else bias_O.contiguous()

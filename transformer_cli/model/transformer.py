@@ -237,7 +237,7 @@ class Encoder(nn.Module):
     def forward(self, x: Tensor, bias: Hiding, layout: Layout) -> Tensor:
         """x: as the layout has it, and so is what comes out. bias: what hides keys, added to scores (masks.as_bias)."""
         if not isinstance(bias, Spans):
-            bias = self.positions.bias(bias, *_at_once(layout, x), like=x)
+            bias = self.positions.bias(bias, *_places(layout, x), like=x)
         return _through(self, x, [(bias, layout)] * len(self.layers))
 
 
@@ -296,7 +296,7 @@ class Decoder(nn.Module):
         """x: as the layout has it, and so is what comes out. memory: what `remember` made of it. bias, memory_bias:
         what hides keys of the target and of the source, added to scores (masks.as_bias)."""
         if not isinstance(bias, Spans):
-            bias = self.positions.bias(bias, *_at_once(layout, x), like=x)
+            bias = self.positions.bias(bias, *_places(layout, x), like=x)
         return _through(self, x, [(keys_values, bias, memory_bias, layout) for keys_values in memory])
 
 
@@ -345,7 +345,7 @@ def _hides_future(layers: nn.ModuleList) -> bool:
     return all(layer.self_attention.attend.hides_future for layer in layers)  # type: ignore[union-attr]
 
 
-def _at_once(layout: Layout, x: Tensor) -> tuple[Tensor, Tensor]:
+def _places(layout: Layout, x: Tensor) -> tuple[Tensor, Tensor]:
     """The positions of queries and keys where all are there at once."""
     positions_T = torch.arange(layout.length, device=x.device)
     return positions_T, positions_T
