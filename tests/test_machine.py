@@ -230,6 +230,22 @@ def test_a_gpu_trains_in_what_its_tensor_cores_have(
     assert (found.device, found.precision) == ("cuda", precision)
 
 
+@pytest.mark.parametrize(
+    ("capability", "precision", "is_told"), [((8, 0), "bf16", False), ((7, 5), "fp16", True), ((6, 1), "fp32", True)]
+)
+def test_a_run_in_bf16_goes_on_in_what_an_older_gpu_has(
+    capability: tuple[int, int], precision: str, is_told: bool, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """It stayed in bf16, which such a GPU imitates, and said that it had tensor cores for that."""
+    monkeypatch.setattr(torch.cuda, "is_available", lambda: True)
+    monkeypatch.setattr(torch.cuda, "get_device_capability", lambda: (9, 0))
+    kept = machine.decide(RunConfig()).as_dict()
+    monkeypatch.setattr(torch.cuda, "get_device_capability", lambda: capability)
+    here, said = machine.begin_or_resume(RunConfig(), kept)
+    assert here.precision == machine.settle(RunConfig(), kept).precision == precision
+    assert (f"the run began in bf16 and continues in {precision}: " in (said or "")) == is_told
+
+
 def test_several_processes_train_on_the_cpu_of_a_mac(monkeypatch: pytest.MonkeyPatch) -> None:
     """Nothing sums what they compute on its GPU: to try it was a bug of tx's."""
     monkeypatch.setattr(torch.cuda, "is_available", lambda: False)

@@ -7,7 +7,7 @@ import os
 import time
 from collections.abc import Mapping
 from dataclasses import asdict, dataclass, replace
-from typing import Annotated, Literal
+from typing import Annotated, Any, Literal
 
 import torch
 from pydantic import Field, TypeAdapter, ValidationError
@@ -29,6 +29,8 @@ Choice = tuple[Precision, str]
 WORTH_IT = 1.3
 """bf16 products must be this many times as fast as fp32 ones before `auto` takes them on a CPU that is measured."""
 
+BACKENDS: tuple[Any, ...] = (torch.backends.cuda, torch.backends.mkldnn)
+"""Each may be told by itself how exact products in fp32 are."""
 CONFIGURED = "as configured"
 LACKS = "this processor has no products in {}, and imitates them a hundred times slower than fp32's"
 """Why a precision is, or should be, another one."""
@@ -39,7 +41,8 @@ class Switches:
     """What is global to the process: choices of a run, and the dtype of tensors for which none is said."""
 
     threads: int
-    matmul_precision: str
+    matmul_precision: str | tuple[str, ...]
+    """One word for all that computes, or what a program chose for each of BACKENDS."""
     deterministic: bool
     only_warns: bool = False
     dtype: torch.dtype = torch.float32
@@ -49,7 +52,7 @@ class Switches:
         deterministic = torch.are_deterministic_algorithms_enabled()
         only_warns = torch.is_deterministic_algorithms_warn_only_enabled()
         dtype = torch.get_default_dtype()
-        return cls(torch.get_num_threads(), torch.get_float32_matmul_precision(), deterministic, only_warns, dtype)
+        return cls(torch.get_num_threads(), _matmul_precision(), deterministic, only_warns, dtype)
 
     def tell(self, *, of_thread_only: bool = False) -> None:
         """Set what is another one now. of_thread_only: of what each thread has for itself."""
@@ -60,10 +63,21 @@ class Switches:
             return
         if now.dtype != self.dtype:
             torch.set_default_dtype(self.dtype)
-        if now.matmul_precision != self.matmul_precision:
-            torch.set_float32_matmul_precision(self.matmul_precision)
+        if now.matmul_precision != (wanted := self.matmul_precision):
+            if isinstance(wanted, str):
+                torch.set_float32_matmul_precision(wanted)
+            else:
+                for backend, own in zip(BACKENDS, wanted, strict=True):
+                    backend.matmul.fp32_precision = own
         if (now.deterministic, now.only_warns) != (self.deterministic, self.only_warns):  # it imports a compiler
             torch.use_deterministic_algorithms(self.deterministic, warn_only=self.only_warns)
+
+
+def _matmul_precision() -> str | tuple[str, ...]:
+    try:
+        return torch.get_float32_matmul_precision()
+    except RuntimeError:  # PyTorch has no word for it
+        return tuple(backend.matmul.fp32_precision for backend in BACKENDS)
 
 
 FOUND = Switches.now()
@@ -151,7 +165,7 @@ def settle(config: RunConfig, kept: Mapping[str, str | int] | None) -> Machine:
     device = device_of(config)
     own = None if kept is None else Machine.from_dict(kept)
     if config.precision == "auto" and own is not None and own.kind == device.split(":")[0]:
-        precision, reason = _kept_precision(own)
+        precision, reason = _kept_precision(own, device)
     else:
         unmeasured: Choice = ("fp32", "what is trained elsewhere is not measured here")
         precision, reason = _precision(config.precision, device) or unmeasured
@@ -168,7 +182,7 @@ def begin_or_resume(
     device, own = device_of(config), Machine.from_dict(kept)
     if own.kind != device.split(":")[0]:
         return decide(config), f"the run began on {own.device} and continues on {device}"
-    precision, reason = _kept_precision(own) if config.precision == "auto" else (own.precision, own.reason)
+    precision, reason = _kept_precision(own, device) if config.precision == "auto" else (own.precision, own.reason)
     fits = own.threads * local_size() <= processors() and not is_shared_anew
     threads = own.threads if fits else _threads(config)
     here = replace(
@@ -189,10 +203,12 @@ def begin_or_resume(
     return here, "; ".join(changes) or None
 
 
-def _kept_precision(own: Machine) -> Choice:
+def _kept_precision(own: Machine, device: str) -> Choice:
     """That of a run whose `auto` it was, on another device of that kind."""
     if imitates(own.precision, own.kind):
         return "fp32", LACKS.format(own.precision)
+    if own.precision == "bf16" and (anew := _precision("auto", device)) is not None:  # an older GPU
+        return anew
     return own.precision, own.reason
 
 

@@ -7,6 +7,7 @@ import gc
 import html
 import io
 import json
+import operator
 import os
 import pickle
 import re
@@ -451,6 +452,26 @@ def test_calls_that_end_in_another_order_give_back_what_the_first_one_found():
     assert machine.Switches.now().matmul_precision == "medium"
     another_thread.run(second.__exit__, None, None, None)
     assert machine.Switches.now() == found
+
+
+@pytest.mark.skipif(not hasattr(torch.backends, "fp32_precision"), reason="this PyTorch has one word for all of them")
+@pytest.mark.parametrize(("whose", "told"), [("", "tf32"), ("cuda.matmul", "tf32"), ("mkldnn.matmul", "bf16")])
+def test_a_program_may_have_told_each_backend_how_exact_products_are(run, whose, told):
+    """PyTorch has no word for it then, and its error was that of tx.load."""
+    backends = (torch.backends.cuda, torch.backends.mkldnn)
+    whose = operator.attrgetter(f"backends.{whose}".rstrip("."))(torch)
+    before = whose.fp32_precision
+    try:
+        whose.fp32_precision = told
+        told, seen = [one.matmul.fp32_precision for one in backends], []
+        model = tx.load(run, settings={"matmul_precision": "highest"})
+        text = model.translate("ein bier", progress=lambda n: seen.append(torch.get_float32_matmul_precision()))
+        assert set(seen) == {"highest"}
+        assert text == tx.load(run).translate("ein bier")
+        assert [one.matmul.fp32_precision for one in backends] == told
+    finally:
+        whose.fp32_precision = before
+        torch.set_float32_matmul_precision("highest")
 
 
 def test_a_model_is_whole_wherever_its_process_goes_and_whatever_becomes_of_its_run(run, monkeypatch):

@@ -196,10 +196,12 @@ class _Moved(torch.autograd.Function):
 
 
 def sent(tensor: Tensor, device: torch.device) -> Tensor:
-    """The tensor on that device, without waiting for it: a GPU fetches by itself what lies in pinned memory."""
-    if device.type == "cuda" and tensor.device.type == "cpu":
+    """The tensor on that device, without waiting for it where that is a CUDA device, which fetches by itself what lies
+    in pinned memory. For Apple's, PyTorch does not keep what is still to be fetched."""
+    is_fetched = device.type == "cuda"
+    if is_fetched and tensor.device.type == "cpu":
         tensor = tensor.pin_memory()
-    return tensor.to(device, non_blocking=True)
+    return tensor.to(device, non_blocking=is_fetched)
 
 
 def _one_of_eight(n: int) -> int:
