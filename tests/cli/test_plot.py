@@ -237,6 +237,10 @@ def test_why_the_losses_are_apart_is_said_and_drawn(trained_run: Path, capfd: py
     assert tx(str(trained_run), "other") == 0
     both = f"label smoothing 0.1 ({trained_run}); label smoothing 0.1 and dropout 0.2 (other)"
     assert f"the training loss includes {both}; the validation loss does not\n" in capfd.readouterr().err
+    shutil.copytree("other", "another")
+    assert tx("other", str(trained_run), "another") == 0
+    all_three = f"label smoothing 0.1 and dropout 0.2 (other, another); label smoothing 0.1 ({trained_run})"
+    assert f"the training loss includes {all_three}; the validation loss does not\n" in capfd.readouterr().err
 
 
 def test_nothing_is_said_of_losses_that_can_be_compared(run: None) -> None:

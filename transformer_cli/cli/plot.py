@@ -126,9 +126,11 @@ def _note(found: Sequence[tuple[str, Sequence[Curve]]]) -> str:
     both = {
         name: added(Path(name)) for name, those in found if {"loss", "validation loss"} <= {one.name for one in those}
     }
-    named = {name: what for name, what in both.items() if what}
-    is_same = len(set(both.values())) == 1
-    reasons = "; ".join({*named.values()} if is_same else [f"{what} ({shown(name)})" for name, what in named.items()])
+    runs: dict[str, list[str]] = {}
+    for name, what in both.items():
+        runs.setdefault(what, []).append(shown(name))
+    some = {what: names for what, names in runs.items() if what}
+    reasons = "; ".join(some if len(runs) == 1 else [f"{what} ({', '.join(names)})" for what, names in some.items()])
     return f"the training loss includes {reasons}; the validation loss does not" if reasons else ""
 
 
