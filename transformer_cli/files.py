@@ -28,7 +28,7 @@ ASIDE = ".tmp-"
 """Prefix of what is being written; left behind only by a process that was killed."""
 DOOMED = ".del-"
 """Prefix of what is being deleted, so that a kill half-way leaves nothing that looks valid."""
-TEMPORARY = re.compile(rf"^({re.escape(ASIDE)}|{re.escape(DOOMED)})(.+)-[0-9a-f]{{8}}$")
+TEMPORARY = re.compile(rf"^({re.escape(ASIDE)}|{re.escape(DOOMED)})(.+)-[0-9a-f]{{8}}\Z")
 
 
 class Disk:
@@ -343,7 +343,7 @@ def writing(path: Path, *, verb: str = "write") -> Iterator[None]:
 
 def _final(path: Path) -> Path:
     """The name that something written aside will have: the one that the user knows."""
-    ours = {place.name: path.name for place, path in _unfinished.items()}
+    ours = {place.name: path.name for place, path in tuple(_unfinished.items())}
     return Path(*(ours.get(part) or TEMPORARY.sub(r"\2", part) for part in path.parts))
 
 

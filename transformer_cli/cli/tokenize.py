@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import re
 import unicodedata
 from collections.abc import Sequence
 from dataclasses import dataclass
@@ -152,7 +153,7 @@ def _vocabulary(
             hint="-c NAME trains another one: tx tokenize -c tiny.yaml --set tokenizer.vocab_size=500",
         )
     named = None if config is None else load_config(config, overrides or [])
-    if idle := [text for text in overrides or [] if text.startswith(("tokenizer.", "data."))]:
+    if idle := [text for text in overrides or [] if re.match(r"(tokenizer|data)[.=]", text)]:
         raise UsageError(
             f"--set {idle[0]} would make another tokenizer, and text is shown by the one that is there",
             hint="without a text, the same command trains that other one",
