@@ -157,7 +157,7 @@ def decide(config: RunConfig) -> Machine:
 
 def settle(config: RunConfig, kept: Mapping[str, str | int] | None) -> Machine:
     """The choices for a run that is trained: `precision: auto` is what it kept, if this is the same kind of device, and
-    not a processor that lacks such products.
+    neither a processor nor a GPU that lacks such products.
 
     Nothing is measured, for a measurement depends on how busy the machine is, and translations on the precision. Raises
     ResourceError for a device that isn't there, ModelError for kept choices that are damaged.
