@@ -1,6 +1,7 @@
 """What contestants open: the text in tx's pieces, and one run's weights as each of them reads it.
 
-    python prepare.py text FOLDER                 of Multi30k, as small.yaml names it; and its two shapes
+    python prepare.py text FOLDER [TOKENS]        of Multi30k, as small.yaml names it; and its two shapes, and how
+                                                  many tokens a side batches have, if other than there
     python prepare.py model FOLDER RUN NAME...    tx's own, and those of EXPORTS, which `tx export` writes
 
 Called by `all`, in a process of its own, so that `all` itself stays small.
@@ -29,14 +30,16 @@ EXPORTS = {
 FILES = {"train": "train", "valid": "val", "test": "test_2016_flickr"}
 
 
-def settings(shape: str = "small") -> list[str]:
-    """KEY=VALUE for small.yaml, so that it finds Multi30k and has this shape."""
+def settings(shape: str = "small", tokens: str | int | None = None) -> list[str]:
+    """KEY=VALUE for small.yaml, so that it finds Multi30k, and has this shape and batches of so many tokens a side."""
     folder = Path(os.environ.get("TX_MULTI30K", "data/multi30k")).resolve()
     sizes = [f"model.{name}={value}" for name, value in SHAPES[shape].items()]
+    if tokens is not None:
+        sizes.append(f"training.budget_tokens={tokens}")
     return [f"data.{key}={folder / name}" for key, name in FILES.items()] + sizes
 
 
-def text(folder: Path) -> None:
+def text(folder: Path, tokens: str | None = None) -> None:
     """PART.source and PART.target, the same .pieces, `vocabulary` in the order of its ids, shapes.json."""
     import numpy as np
 
@@ -65,7 +68,7 @@ def text(folder: Path) -> None:
     pairs = np.array([lengths["train", "source"], lengths["train", "target"]]).T
     shapes = {}
     for name in SHAPES:
-        shaped = load_config(str(SMALL), settings(name))
+        shaped = load_config(str(SMALL), settings(name, tokens))
         flops = training_flops(shaped.model, pairs, target_vocab=vocabulary.size)
         shapes[name] = {**settings_of(shaped), "flops_per_token": flops / int(pairs.sum())}
     (folder / "shapes.json").write_text(json.dumps(shapes), encoding="utf-8")

@@ -25,7 +25,8 @@ def train(turn: Turn) -> None:
 
     loop.begin = watched
     endless = ["training.max_steps=1000000", "training.validate_every=1000000", f"threads={turn.threads}"]
-    config = load_config(str(SMALL), [*settings(turn.shape), *endless, f"precision={turn.precision}"], to_train=True)
+    chosen = [*settings(turn.shape, turn.sizes.tokens), *endless, f"precision={turn.precision}"]
+    config = load_config(str(SMALL), chosen, to_train=True)
     run.train(config, Path("run"))
 
 
