@@ -17,7 +17,8 @@ from transformer_cli.data.corpus import EMPTY_SOURCE, Corpus, load_all, load_bot
 from transformer_cli.data.used import hold_out
 from transformer_cli.errors import DataError
 
-words = st.text("ab ", min_size=1, max_size=3).map(lambda word: f"x{word}")
+BLANKS = " \t\u00a0\u3000\x1f"
+words = st.text("aé" + BLANKS, min_size=1, max_size=3).map(lambda word: f"x{word}")
 texts = st.lists(st.tuples(words, words), min_size=1, max_size=40)
 
 

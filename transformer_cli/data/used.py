@@ -79,4 +79,10 @@ def hold_out(corpus: Corpus, share: float) -> dict[str, Corpus]:
 
 
 def _hash(source: bytes, target: bytes) -> bytes:
-    return hashlib.blake2b(b"\n".join(sorted((source.strip(), target.strip()))), digest_size=8).digest()
+    return hashlib.blake2b(b"\n".join(sorted((_stripped(source), _stripped(target)))), digest_size=8).digest()
+
+
+def _stripped(line: bytes) -> bytes:
+    """Without blanks at its ends, whatever the alphabet: of ASCII, which most lines end with, none needs decoding."""
+    line = line.strip()
+    return line if all(0x20 < byte < 0x80 for byte in (*line[:1], *line[-1:])) else line.decode("utf-8").strip().encode()
