@@ -154,6 +154,17 @@ def test_where_there_is_no_run_the_exit_code_is_that_of_no_model(capfd: pytest.C
     assert "there is no run in nowhere" in capfd.readouterr().err
 
 
+def test_a_folder_of_something_else_is_no_run(runs: Path, capfd: pytest.CaptureFixture[str]) -> None:
+    """Also where it has a folder of that name, as this project has for the modules about checkpoints."""
+    (Path("tests") / "checkpoints" / "step-by-step").mkdir(parents=True)
+    assert tx(".") == 4
+    said = capfd.readouterr().err
+    assert "there is no run in ." in said
+    assert "tx runs runs" in said
+    assert failures.exit_code(lambda: main(["translate", "-m", "tests", "x"])) == 4
+    assert "tests is neither a run nor" in capfd.readouterr().err
+
+
 @pytest.mark.parametrize(
     ("seconds", "said"),
     [(-3, "0 s"), (99, "99 s"), (100, "2 min"), (7200, "2 h"), (47 * 3600, "47 h"), (864_000, "10 days")],

@@ -183,13 +183,17 @@ def _existing(path: Path) -> Path:
             f"{shown(path)} is no run, but a file that names one: {_bare(read_text(path, error=ModelError))!r:.60}",
             hint=_offer(),
         )
-    if not _is_run(path):
+    if not is_run(path):
         raise ModelError(f"{shown(path)} is neither a run nor a checkpoint directory", hint=_offer())
     return path
 
 
-def _is_run(path: Path) -> bool:
-    return path.is_dir() and ((path / CHECKPOINTS).is_dir() or (path / "config.yaml").is_file())
+def is_run(path: Path) -> bool:
+    """Whether it is one by what it has, be that damaged: its configuration, or checkpoints by their names."""
+    if (path / "config.yaml").is_file():
+        return True
+    folder = path / CHECKPOINTS
+    return folder.is_dir() and any(step_of(name) is not None for name in os.listdir(folder))
 
 
 def _latest(option: str) -> Path:
@@ -198,7 +202,7 @@ def _latest(option: str) -> Path:
         raise ModelError(f"there is no trained model in {shown(RUNS)}/", hint=hint)
     text = read_text(pointer, error=ModelError, hint=hint)
     for name in (text.removesuffix("\n"), bare := _bare(text)):  # a name may end in a space
-        if name and os.path.isdir(RUNS / name) and _is_run(RUNS / name):
+        if name and os.path.isdir(RUNS / name) and is_run(RUNS / name):
             return RUNS / name
     if not bare:
         raise ModelError(f"{shown(pointer)} is empty: it should name a run", hint=hint)

@@ -10,11 +10,11 @@ from typing import Any
 
 from transformer_cli.checkpoints.events import damage_of, numbered_events, validation_scores
 from transformer_cli.checkpoints.find import (
-    CHECKPOINTS,
     RUNS,
     WEIGHTS,
     default_run,
     find_checkpoint,
+    is_run,
     is_validated,
     list_checkpoints,
 )
@@ -80,9 +80,11 @@ def overviews(folder: Path = RUNS) -> list[Overview]:
 
     Raises ModelError where there is none.
     """
-    found = [folder] if _is_run(folder) else [path for path in _entries(folder) if _is_run(path)]
+    found = [folder] if _may_be_run(folder) else [path for path in _entries(folder) if _may_be_run(path)]
     if not found:
-        raise ModelError(f"there is no run in {shown(folder)}", hint="train one: tx train -c tiny.yaml")
+        is_above = any(map(_may_be_run, _entries(below := folder / RUNS)))
+        hint = f"look into the folder below: tx runs {shown(below)}" if is_above else "train one: tx train -c tiny.yaml"
+        raise ModelError(f"there is no run in {shown(folder)}", hint=hint)
     return sorted(map(_overview, found), key=lambda one: (-(one.saved or 0.0), str(one.path)))
 
 
@@ -146,9 +148,9 @@ def _tests(record: dict[str, Any]) -> dict[str, dict[str, Any]]:
     }
 
 
-def _is_run(path: Path) -> bool:
+def _may_be_run(path: Path) -> bool:
     try:
-        return (path / CHECKPOINTS).is_dir() or (path / "config.yaml").is_file()
+        return is_run(path)
     except PermissionError:  # perhaps; it is listed as one that nobody could read
         return True
 

@@ -230,11 +230,10 @@ def cut(text: str, columns: int) -> str:
 def forget_after(path: Path, progress: Progress, *, warn: Callable[[str], None]) -> None:
     """Drop the events of what a stopped run did after its last checkpoint, which will come again. Lines that
     are no event - a crash leaves half of one - are kept beside it, which warn is told. ResourceError where nothing may
-    be added, as to somebody else's: before the first update, not after so many as are logged together.
+    be added, as to somebody else's: before the first update, not after so many as are logged together. Where there is
+    no file there is one from now on: a run that is stopped before anything is logged lacks nothing.
     """
-    if not path.exists():
-        return
-    data = files.read_bytes(path, error=ModelError)
+    data = files.read_bytes(path, error=ModelError) if path.exists() else b""
     lines = [line for line in data.split(b"\n") if line.strip()]
     strange = [line for line in lines if event_of(line) is None]
     if strange:
