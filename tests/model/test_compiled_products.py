@@ -237,6 +237,7 @@ def test_where_no_kernel_is_made_for_a_shape_there_is_hardly_any_padding() -> No
         assert layout.n_rows > n
         assert layout.n_rows == usual.n_rows if n >= MOST else layout.n_rows <= n + 16
     assert Dense.rows(920) == 928 < InPlace.rows(920)
+    assert Dense(torch.tensor([64] * 64), CPU).n_rows <= MOST  # a batch of 4,096 tokens that needed no padding before
 
 
 @pytest.mark.parametrize(

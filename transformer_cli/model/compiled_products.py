@@ -16,8 +16,8 @@ from transformer_cli.model import matmul
 from transformer_cli.model.compiled import is_soon_in_bf16, loaded, run
 from transformer_cli.model.matmul import TURNED
 
-MOST = 4096
-"""Rows of our products: more would not stay in a core's cache."""
+MOST = 4112
+"""Rows of our products, those of 4,096 tokens and padding: more would not stay in a core's cache."""
 
 
 def linear(x: Tensor, weight_OI: Tensor, bias_O: Tensor | None, *, rectified: bool) -> Tensor:

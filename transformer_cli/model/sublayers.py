@@ -219,12 +219,13 @@ class _Calls:
         self,
         parts: Sequence[Part],
         tensors: Sequence[Tensor | None],
-        kept: Tensor,
+        kept: Sequence[Tensor],
         output_ND: Tensor | None,
         made: Sequence[Tensor | None] | None = None,
     ) -> None:
-        """output_ND: of the last. made: room for the gradients of the tensors, on the way back."""
-        calls, shapes, where = [], [], kept.data_ptr()
+        """kept: of each part, and behind it what it makes, but for the last. output_ND: what that makes. made: room for
+        the gradients of the tensors, on the way back."""
+        calls, shapes = [], []
         size, of_tensors = len(TENSORS), [None] * len(tensors) if made is None else made
         for n, part in enumerate(parts):
             own, of_own = (x[n * size : (n + 1) * size] for x in (tensors, of_tensors))
@@ -233,11 +234,11 @@ class _Calls:
                 steps = _steps(part)
                 shapes.append(shape_for(part.spans, *part.heads, *steps, *steps))
                 of_attention = ctypes.addressof(shapes[-1])
+            where = kept[n].data_ptr()
             output = where + 4 * part.kept
             places = [0 if x is None else x.data_ptr() for x in (*own, *of_own[:MASK])]
             call = ctypes.addressof(part.sizes), of_attention, *places[:size], where, output, *places[size:]
             calls.append(_Call(*call))
-            where = output + part.sizes.rows * part.sizes.width * DTYPE.itemsize
         calls[-1].output = 0 if output_ND is None else output_ND.data_ptr()
         self.calls, self.shapes = (_Call * len(calls))(*calls), shapes
         self.place = torch.empty(max(map(attention_room, shapes), default=0))
@@ -258,11 +259,12 @@ class _Sublayers(torch.autograd.Function):
 
     @staticmethod
     def forward(ctx: FunctionCtx, x_ND: Tensor, parts: Sequence[Part], *tensors: Tensor | None) -> tuple[Tensor, ...]:
-        output_ND, between = torch.empty_like(x_ND), (len(parts) - 1) * x_ND.numel() * x_ND.itemsize // 4
-        kept = torch.empty(sum(part.kept for part in parts) + between)
+        output_ND, made = torch.empty_like(x_ND), x_ND.numel() * x_ND.itemsize // 4
+        # One for each: of what is larger than heap.py keeps, the system would take and clear every page each time.
+        kept = [torch.empty(part.kept + made) for part in parts[:-1]] + [torch.empty(parts[-1].kept)]
         given = _Calls(parts, tensors, kept, output_ND)
         run("sublayers", x_ND.dtype, ctypes.addressof(given.calls), len(parts), x_ND, given.room)
-        ctx.save_for_backward(x_ND, kept, *tensors)  # type: ignore[arg-type]
+        ctx.save_for_backward(x_ND, *kept, *tensors)  # type: ignore[arg-type]
         ctx.parts = [part._replace(tensors=(), read=None) for part in parts]  # type: ignore[attr-defined]
         ctx.set_materialize_grads(False)
         memories = [memory for memory in tensors[MEMORY :: len(TENSORS)] if memory is not None]
@@ -271,8 +273,9 @@ class _Sublayers(torch.autograd.Function):
     @staticmethod
     @once_differentiable
     def backward(ctx: FunctionCtx, *grads: Tensor) -> tuple[Any, ...]:
-        x_ND, kept, *tensors = ctx.saved_tensors  # type: ignore[attr-defined]
         parts: Sequence[Part] = ctx.parts  # type: ignore[attr-defined]
+        x_ND, *saved = ctx.saved_tensors  # type: ignore[attr-defined]
+        kept, tensors = saved[: len(parts)], saved[len(parts) :]
         needed, size = ctx.needs_input_grad[2:], len(TENSORS)  # type: ignore[attr-defined]
         made: list[Tensor | None] = []
         for n in range(0, len(tensors), size):
