@@ -6,10 +6,12 @@ import os
 import subprocess
 import sys
 from pathlib import Path
+from types import SimpleNamespace
 
 import pytest
 
 from transformer_cli import needs
+from transformer_cli.errors import ResourceError
 
 NOWHERE = {"HOME": "/proc/nobody", "XDG_CONFIG_HOME": "", "XDG_CACHE_HOME": "", "MPLCONFIGDIR": ""}
 """Where nothing can be kept: a container whose home is not there."""
@@ -66,3 +68,24 @@ def test_unless_the_user_wants_it(monkeypatch: pytest.MonkeyPatch) -> None:
         monkeypatch.setattr(os, "environ", said)
         assert needs.needed("onnxruntime.quantization") == "onnxruntime.quantization"
         assert said == {"ORT_DISABLE_TELEMETRY": expected}
+
+
+@pytest.mark.parametrize(
+    ("told", "asked"),
+    [
+        ('{"url": "file:///home/a%20b/tx", "dir_info": {"editable": true}}', "-e '/home/a b/tx[serve]'"),
+        ('{"url": "file:///tmp/tx.whl", "archive_info": {}}', "'/tmp/tx.whl[serve]'"),
+        (
+            '{"url": "https://forge/tx", "vcs_info": {"vcs": "git", "commit_id": "1"}}',
+            "'transformer-cli[serve] @ git+https://forge/tx'",
+        ),
+        (None, "'transformer-cli[serve]'"),
+    ],
+)
+def test_an_extra_is_asked_for_where_tx_came_from(told, asked, monkeypatch):
+    """By its name alone pip would look for it on an index, where that is nobody's, or somebody else's."""
+    monkeypatch.setattr(needs, "lacking", lambda package: "which is not installed")
+    monkeypatch.setattr(needs, "distribution", lambda name: SimpleNamespace(read_text=lambda file: told))
+    with pytest.raises(ResourceError) as refused:
+        needs.needed("uvicorn")
+    assert refused.value.hint == f"install it with tx: pip install {asked}"

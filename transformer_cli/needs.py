@@ -2,14 +2,19 @@
 
 from __future__ import annotations
 
+import contextlib
 import functools
 import importlib
 import importlib.util
+import json
 import logging
 import os
 import re
-from importlib.metadata import PackageNotFoundError, version
+import shlex
+from importlib.metadata import PackageNotFoundError, distribution, version
 from types import ModuleType
+from urllib.parse import urlsplit
+from urllib.request import url2pathname
 
 from transformer_cli.errors import ResourceError
 
@@ -33,10 +38,8 @@ def needed(module: str) -> ModuleType:
     """The module; ResourceError, naming the extra, where it is not installed, or too old."""
     package = module.split(".")[0]
     if lack := lacking(package):
-        extra = f"'transformer-cli[{EXTRAS[package][0]}]'"
-        raise ResourceError(
-            f"this needs the package {package}, {lack}", hint=f"install it with tx: pip install {extra}"
-        )
+        command = f"pip install {_with_extra(EXTRAS[package][0])}"
+        raise ResourceError(f"this needs the package {package}, {lack}", hint=f"install it with tx: {command}")
     if package in SILENCED_BY:
         os.environ.setdefault(SILENCED_BY[package], "1")  # never over what the user has set
     return importlib.import_module(module)
@@ -71,6 +74,21 @@ def lacking(package: str) -> str | None:
     except PackageNotFoundError:  # another distribution brings it, such as onnxruntime-gpu
         return None
     return f"version {oldest} or newer; {installed} is installed" if _numbers(installed) < _numbers(oldest) else None
+
+
+def _with_extra(extra: str) -> str:
+    """tx and this, for pip: from where it was installed (PEP 610). On an index its name may be nobody's, or somebody
+    else's."""
+    name, told = f"transformer-cli[{extra}]", {}
+    with contextlib.suppress(PackageNotFoundError):
+        told = json.loads(distribution("transformer-cli").read_text("direct_url.json") or "{}")
+    url = told.get("url", "")
+    if url.startswith("file:"):
+        editable = "-e " * bool(told.get("dir_info", {}).get("editable"))
+        return editable + shlex.quote(f"{url2pathname(urlsplit(url).path)}[{extra}]")
+    if vcs := told.get("vcs_info", {}).get("vcs"):
+        url = f"{vcs}+{url}"
+    return shlex.quote(f"{name} @ {url}" if url else name)
 
 
 _version = functools.cache(version)

@@ -133,7 +133,8 @@ def test_a_missing_extra_is_named_with_what_to_install(here, monkeypatch, packag
     monkeypatch.setitem(sys.modules, package, None)
     with pytest.raises(ResourceError, match=f"needs the package {package}, which is not installed") as refused:
         main(["serve"])
-    assert refused.value.hint == "install it with tx: pip install 'transformer-cli[serve]'"
+    assert refused.value.hint.startswith("install it with tx: pip install ")
+    assert refused.value.hint.endswith("[serve]'")
     assert refused.value.exit_code == 5
 
 

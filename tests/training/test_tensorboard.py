@@ -123,5 +123,5 @@ def test_without_the_extra_nothing_is_begun(monkeypatch: pytest.MonkeyPatch) -> 
     with pytest.raises(ResourceError, match="needs the package tensorboard") as caught:
         train(settings(tensorboard=True), Path("x"))
     assert caught.value.exit_code == 5
-    assert "transformer-cli[tensorboard]" in str(caught.value.hint)
+    assert "[tensorboard]'" in str(caught.value.hint)
     assert not Path("x").exists()

@@ -61,7 +61,7 @@ def export(
 
     With --quantization the unrounded weights are compared first; then it reports what rounding changes.
 
-    Each format needs the extra of its name: pip install 'transformer-cli[FORMAT]'.
+    Each format needs the extra of its name: pip install -e '.[FORMAT]' where tx was cloned to.
 
     Examples:
       tx export ctranslate2 -m runs/tiny -o tiny-ct2

@@ -42,7 +42,7 @@ def serve(
 
     With --json an object with address, model and engine goes to stdout once it is ready.
 
-    It needs its extra: pip install 'transformer-cli[serve]'.
+    It needs its extra: pip install -e '.[serve]' where tx was cloned to.
 
     Examples:
       tx serve -m runs/tiny
