@@ -61,6 +61,21 @@ def test_a_file_comes_before_the_preset_of_the_same_name(folder):
     assert load_config("tiny").model.d_ff != 7
 
 
+def test_a_file_needs_its_ending_no_more_than_a_preset(folder):
+    write("mine.yaml", "seed: 5")
+    os.mkdir("mine")
+    assert (load_config("mine").seed, load_config("mine").name) == (5, "mine")
+
+
+def test_a_file_of_a_presets_name_may_extend_that(folder):
+    """It went round in a circle."""
+    write("tiny.yaml", "extends: tiny.yaml\nseed: 5")
+    found = load_config("tiny.yaml")
+    assert (found.seed, found.model) == (5, load_config("tiny").model)
+    write("mine.yaml", "extends: tiny.yaml")
+    assert load_config("mine.yaml").seed == 5
+
+
 def test_a_folder_does_not_hide_a_preset(folder):
     os.mkdir("tiny")
     assert load_config("tiny").name == "tiny"
@@ -86,7 +101,7 @@ def test_a_name_that_a_preset_begins_with_is_completed(folder, begun, meant):
     assert message(begun).endswith(f"did you mean {meant}?")
 
 
-@pytest.mark.parametrize("typed", ["mien.yaml", "mine", "mine.yml", "Mine.yaml"])
+@pytest.mark.parametrize("typed", ["mien.yaml", "mien", "mine.yml", "Mine.yaml"])
 def test_a_mistyped_file_is_named(folder, typed):
     write("mine.yaml", "seed: 1")
     write("sub/mine.yaml", "seed: 1")

@@ -83,7 +83,8 @@ def find_run(
         if config.name is None or not run_dir.is_dir():
             raise ModelError(
                 f"{shown(named)} has not been trained: there is no run {shown(run_dir)}",
-                hint=f"train it: tx train -c {typed(named)}",
+                hint=f"train it: tx train -c {typed(named)}; or name a run that lies elsewhere: {option}"
+                f"FOLDER/{typed(run_dir)}",
             )
         return run_dir
     return default_run(option).path

@@ -101,7 +101,8 @@ def preset_names() -> list[str]:
 
 
 def find_config(name_or_path: str | Path) -> Path:
-    """The path where it exists, else the packaged preset of that name; raises ConfigError with both places tried."""
+    """The path where it exists, else the packaged preset of that name, else the path with `.yaml` behind it; raises
+    ConfigError with the first two places tried."""
     name = str(name_or_path)
     path = _at_home(name)
     # pathlib's own questions raise for a name that is too long.
@@ -109,6 +110,8 @@ def find_config(name_or_path: str | Path) -> Path:
         return path
     if preset := _preset(name):
         return preset
+    if os.path.isfile(whole := f"{path}.yaml"):
+        return Path(whole)
     if os.path.isdir(path):
         raise ConfigError(f"{name} is a directory, not a configuration")
     if os.path.islink(path):
@@ -183,14 +186,16 @@ def _chain(path: Path, below: tuple[Path, ...] = ()) -> Iterator[tuple[Path, Nod
 
 
 def _find_parent(extends: Node, path: Path) -> Path:
-    """What `extends` names: a path beside the file that says so, else a preset."""
+    """What `extends` names: a path beside the file that says so, else a preset; that is also meant by a file of its
+    name."""
     name = extends.value
     if not isinstance(name, str) or not name:
         raise refusal(Refused(extends.place, "`extends` names one file or preset, such as base.yaml"))
     beside = path.parent / _at_home(name)
-    if os.path.isfile(beside):
+    preset = _preset(name)
+    if os.path.isfile(beside) and not (preset and beside.samefile(path)):
         return beside
-    if preset := _preset(name):
+    if preset:
         return preset
     words = f"`extends: {shorten(name)}` names neither a file beside this one nor a preset"
     raise refusal(Refused(extends.place, f"{words}; {_nearest_config(name, os.path.dirname(beside))}"))
