@@ -79,7 +79,9 @@ def test_what_lets_a_finished_run_go_on_does(
     assert train(valid, "--set", chosen) == 0
     assert train(valid, "--set", chosen) == 0
     said = capfd.readouterr().err
-    [(verb, setting)] = re.findall(r"already finished after step .*; (raise|lower) training\.(\w+) to go on", said)
+    pattern = r"already finished after step .*; (raise|lower) training\.(\w+)(.*) to go on"
+    [(verb, setting, above)] = re.findall(pattern, said)
+    assert above == (" above 1" if name == "max_steps" else "")
     assert (verb, setting) == ("lower" if name == "stop_loss" else "raise", name)
     larger = re.sub(rf"{name}: ({{[^}}]*}}|[^,}}]*)", f"{name}: {more}", chosen)
     assert train(valid, "--set", larger) == 0

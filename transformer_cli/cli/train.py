@@ -125,7 +125,8 @@ def train(
         console.result(json_line(outcome.as_json()))
         return
     if outcome.was_finished:
-        usual = "raise training.max_steps" if loaded.training.budget is None else "raise training.budget"
+        above = f"raise training.max_steps above {outcome.steps:,}"
+        usual = above if loaded.training.budget is None else "raise training.budget"
         more = MORE.get(outcome.reason.partition(" ")[0].rstrip(":"), usual)
         console.say(f"already finished after step {outcome.steps:,} ({outcome.reason}); {more} to go on")
     else:
