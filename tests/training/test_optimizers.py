@@ -127,6 +127,61 @@ def test_adam_in_one_pass_is_pytorchs_and_what_follows_the_weights_follows_them(
 
 
 @needs_compiler
+@settings(max_examples=15)
+@given(scale=st.sampled_from([1.0, 0.3]), in_bf16=st.booleans(), seed=st.integers(0, 10**6))
+def test_muon_in_one_pass_is_the_usual_one(scale: float, in_bf16: bool, seed: int) -> None:
+    """Averages and copies follow matrices that it turned as they follow all else; what has no gradient stays."""
+    torch.manual_seed(seed)
+    sizes = {True: [(48, 16), (16, 16), (20, 40)], False: [(7,), (33, 16)]}
+    mine = {hidden: [nn.Parameter(torch.randn(size)) for size in some] for hidden, some in sizes.items()}
+    other = {hidden: [nn.Parameter(p.detach().clone()) for p in some] for hidden, some in mine.items()}
+    numbers: dict[str, Any] = {"lr": 0.01, "betas": (0.9, 0.98), "eps": 1e-9, "fused": True}
+    one, two = (
+        kind(
+            [
+                {"params": some, "hidden": hidden, "rows": [[16, 16, 16] if len(p) == 48 else None for p in some]}
+                | {"weight_decay": 0.1, "dtype": None}
+                for hidden, some in all_of.items()
+            ],
+            **numbers,
+        )
+        for kind, all_of in ((muon.OnePassMuon, mine), (muon.Muon, other))
+    )
+    pairs = [pair for hidden in sizes for pair in zip(mine[hidden], other[hidden], strict=True)]
+    averages = {p: torch.randn_like(p) for p, _ in pairs}
+    followed = {p: average.clone() for p, average in averages.items()}
+    copies = {p: torch.empty_like(p, dtype=torch.bfloat16).requires_grad_() for p in mine[True]}
+    one.follow(averages=averages, copies=copies)
+    for step in range(3):
+        for p, q in pairs[step % 2 :]:  # the first has no gradient once
+            q.grad = torch.randn_like(q)
+            if in_bf16 and p in copies:
+                copies[p].grad = q.grad.bfloat16()
+                q.grad = copies[p].grad.float()
+            else:
+                p.grad = q.grad.clone()
+        held = nn.utils.get_total_norm([q.grad for _, q in pairs if q.grad is not None])
+        assert one.length().item() == pytest.approx(float(held), rel=1e-5)
+        versions = [p._version for p in copies]
+        one.scale, one.share = scale, 0.25
+        for _, q in pairs:
+            q.grad = None if q.grad is None else q.grad * scale
+        one.step()
+        two.step()
+        assert [p._version for p in copies] == versions  # whoever made the copies would make them anew
+        one.zero_grad()
+        two.zero_grad()
+        for p, average in followed.items():
+            average.lerp_(p.detach(), 0.25)
+    for p, q in pairs:
+        torch.testing.assert_close(p, q)
+        torch.testing.assert_close(averages[p], followed[p])
+        assert p not in copies or torch.equal(copies[p], p.detach().bfloat16())
+        for name, moment in two.state[q].items():
+            torch.testing.assert_close(one.state[p][name], moment)
+
+
+@needs_compiler
 def test_a_copy_of_adam_in_one_pass_changes_no_weight_of_the_other() -> None:
     parameter = nn.Parameter(torch.ones(3))
     one = OnePass([{"params": [parameter], "weight_decay": 0.0}], lr=0.1, fused=True)
@@ -174,12 +229,12 @@ def test_threads_change_no_bit_of_adam_in_one_pass() -> None:
 
 
 @needs_compiler
-@pytest.mark.parametrize("name", ["adam", "adamw"])
-def test_compiled_code_updates_weights_that_lie_in_one_piece(name: str) -> None:
+@pytest.mark.parametrize(("name", "kind"), [("adam", OnePass), ("adamw", DecoupledOnePass), ("muon", muon.OnePassMuon)])
+def test_compiled_code_updates_weights_that_lie_in_one_piece(name: str, kind: type) -> None:
     model = a_model()
     assert not isinstance(build_optimizer(model, options(optimizer=name)), OnePass)
     model.use_compiled()
-    assert type(build_optimizer(model, options(optimizer=name))) is (OnePass if name == "adam" else DecoupledOnePass)
+    assert type(build_optimizer(model, options(optimizer=name))) is kind
     assert not isinstance(build_optimizer(model.double(), options(optimizer=name)), OnePass)
 
 

@@ -18,7 +18,7 @@ from torch import Tensor
 from transformer_cli.checkpoints.tensors import as_held, whole
 from transformer_cli.config.training import TrainingConfig
 from transformer_cli.model.products import has_bf16_products
-from transformer_cli.training.optimizers import AdamW, Groups, adam_options
+from transformer_cli.training.optimizers import AdamW, DecoupledOnePass, Groups, fastest
 
 MOMENTUM = 0.95
 SIZE = 0.2
@@ -29,24 +29,24 @@ AT_ONCE = 4 * 1024 * 1024
 """Numbers of matrices that are orthogonalised together, about: of larger ones each keeps all threads busy by itself."""
 
 
-def muon(groups: Groups, options: TrainingConfig) -> Muon:
-    return Muon(groups, **adam_options(groups, options))
+def muon(groups: Groups, options: TrainingConfig) -> torch.optim.Optimizer:
+    return fastest(OnePassMuon, Muon, groups, options)
 
 
-class Muon(AdamW):
-    """AdamW, but for the groups that are `hidden`."""
+class _Turning(torch.optim.Optimizer):
+    """What moves the matrices of the groups that are `hidden`."""
 
-    @torch.no_grad()
-    def step(self, closure: None = None) -> None:  # type: ignore[override]
-        every = self.param_groups
-        for group in every:
+    def _gradient(self, parameter: Tensor) -> Tensor | None:
+        return parameter.grad
+
+    def _weight(self, parameter: Tensor) -> Tensor:
+        """What is moved for it."""
+        return parameter
+
+    def _turn(self) -> None:
+        for group in self.param_groups:
             if group["hidden"]:
                 self._update(group)
-        try:
-            self.param_groups = [group for group in every if not group["hidden"]]
-            super().step()
-        finally:
-            self.param_groups = every
 
     def _update(self, group: dict[str, Any]) -> None:
         """Move the matrices of a group; where several lie in one parameter, such as W^Q, W^K and W^V, each by
@@ -54,23 +54,63 @@ class Muon(AdamW):
         waiting: list[tuple[Tensor, Sequence[Tensor]]] = []
         how, n = {"rate": group["lr"], "decay": group["weight_decay"], "dtype": group["dtype"]}, 0
         for parameter, rows in zip(group["params"], group["rows"], strict=True):
-            if parameter.grad is not None:
-                ahead = self._ahead(parameter)
-                waiting.append((parameter, ahead.split(list(rows or [len(ahead)]))))
+            if (grad := self._gradient(parameter)) is not None:
+                ahead = self._ahead(parameter, grad)
+                waiting.append((self._weight(parameter), ahead.split(list(rows or [len(ahead)]))))
                 n += ahead.numel()
             if n >= AT_ONCE:
                 _move(waiting, **how)
                 waiting, n = [], 0
         _move(waiting, **how)
 
-    def _ahead(self, parameter: Tensor) -> Tensor:
+    def _ahead(self, parameter: Tensor, grad: Tensor) -> Tensor:
         """The gradient with Nesterov's momentum."""
         state = self.state[parameter]
         if "momentum" not in state:
             state["momentum"] = torch.zeros_like(parameter)
-        assert parameter.grad is not None
-        momentum = state["momentum"].lerp_(parameter.grad, 1 - MOMENTUM)
-        return whole(parameter.grad.lerp(momentum, MOMENTUM))
+        momentum = state["momentum"].lerp_(grad, 1 - MOMENTUM)
+        return whole(grad.lerp(momentum, MOMENTUM))
+
+
+class Muon(_Turning, AdamW):
+    """AdamW, but for the groups that are `hidden`."""
+
+    @torch.no_grad()
+    def step(self, closure: None = None) -> None:  # type: ignore[override]
+        self._turn()
+        every = self.param_groups
+        try:
+            self.param_groups = [group for group in every if not group["hidden"]]
+            super().step()
+        finally:
+            self.param_groups = every
+
+
+class OnePassMuon(_Turning, DecoupledOnePass):
+    """The same, where AdamW is one pass by compiled code, in which averages and copies follow what was turned, too."""
+
+    @torch.no_grad()
+    def step(self, closure: None = None) -> None:  # type: ignore[override]
+        self._turn()
+        super().step()
+
+    def _begin(self) -> None:
+        super()._begin()
+        self._hidden = {one for group in self.param_groups if group["hidden"] for one in group["params"]}
+
+    def _gradient(self, parameter: Tensor) -> Tensor | None:
+        """As it is to be, and gone: the pass finds none."""
+        copied = self._copies_of.get(parameter)
+        grad, parameter.grad = parameter.grad, None
+        if grad is None and copied is not None and copied.grad is not None:
+            grad, copied.grad = copied.grad.to(parameter.dtype), None
+        return None if grad is None else grad.mul_(self.scale)
+
+    def _weight(self, parameter: Tensor) -> Tensor:
+        return parameter.data  # its version tells what others changed, after whom copies are made anew
+
+    def _row(self, parameter: Tensor) -> list[int]:
+        return self._places_of(parameter, None, None, None) if parameter in self._hidden else super()._row(parameter)
 
 
 def _move(

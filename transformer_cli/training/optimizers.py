@@ -127,13 +127,16 @@ class OnePass(Adam):
         if not state:
             state["step"] = torch.zeros((), dtype=torch.float32)
             state["exp_avg"], state["exp_avg_sq"] = torch.zeros_like(parameter), torch.zeros_like(parameter)
-        moments, steps = (state["exp_avg"], state["exp_avg_sq"]), state["step"]
+        assert is_plain(state["step"])
+        return self._places_of(parameter, state["exp_avg"], state["exp_avg_sq"], state["step"])
+
+    def _places_of(self, parameter: Tensor, *memory: Tensor | None) -> list[int]:
+        """memory: two moments and the count of updates, of what learns in this pass; all else may follow."""
         average, copied = self._averages_of.get(parameter), self._copies_of.get(parameter)
-        wide = [x for x in (parameter, *moments, average) if x is not None]
+        wide = [x for x in (parameter, *memory[:2], average) if x is not None]
         assert all(is_plain(x) and x.shape == parameter.shape for x in wide)
-        assert is_plain(steps)
         assert copied is None or (copied.dtype == torch.bfloat16 and copied.is_contiguous())
-        places = [0 if x is None else x.data_ptr() for x in (parameter, *moments, steps, average, copied)]
+        places = [0 if x is None else x.data_ptr() for x in (parameter, *memory, average, copied)]
         return [0, 0, *places, parameter.numel()]  # gradients lie elsewhere each time
 
 
@@ -172,11 +175,18 @@ def build_optimizer(model: nn.Module, options: TrainingConfig) -> torch.optim.Op
 
 
 def adam(groups: Groups, options: TrainingConfig) -> torch.optim.Optimizer:
-    return (OnePass if _suits(groups) else Adam)(groups, **adam_options(groups, options))
+    return fastest(OnePass, Adam, groups, options)
 
 
 def adamw(groups: Groups, options: TrainingConfig) -> torch.optim.Optimizer:
-    return (DecoupledOnePass if _suits(groups) else AdamW)(groups, **adam_options(groups, options))
+    return fastest(DecoupledOnePass, AdamW, groups, options)
+
+
+def fastest(
+    one_pass: type[OnePass], usual: type[torch.optim.Optimizer], groups: Groups, options: TrainingConfig
+) -> torch.optim.Optimizer:
+    """Of two that do the same the first, where compiled code suits."""
+    return (one_pass if _suits(groups) else usual)(groups, **adam_options(groups, options))
 
 
 def _suits(groups: Groups) -> bool:
