@@ -21,7 +21,7 @@ from transformer_cli.training import objective, update
 from transformer_cli.training.loop import end_epoch, fit, tell_first_loss, windows
 from transformer_cli.training.optimizers import build_optimizer, load_state_tensors, state_tensors
 from transformer_cli.training.parallel import World
-from transformer_cli.training.progress import Progress, is_over
+from transformer_cli.training.progress import Progress, is_over, spent_in_words
 from transformer_cli.training.sharding import shard
 from transformer_cli.training.update import Learner, Update, seed_dropout, try_out
 
@@ -339,8 +339,11 @@ def test_a_finished_run_goes_on_only_where_the_new_options_allow_more() -> None:
             assert not is_over(progress, TrainingConfig(budget=Budget.model_validate(more)))
         assert is_over(progress, TrainingConfig(max_steps=5))
         assert not is_over(progress, TrainingConfig(max_steps=11))
-    progress.finished = "budget spent (epochs: 2.5)"  # in the middle of its third epoch
-    assert is_over(progress, TrainingConfig(budget=Budget(epochs=2.5)))
+    for kind, spent, least in (("epochs", 2.5, 2.2), ("minutes", 1.505, 1.504), ("epochs", 2500.5, 2500.25)):
+        progress.finished = spent_in_words(Budget.model_validate({kind: spent}))  # within an epoch, and a moment sooner
+        for less in (least, spent, spent + 1e-12):
+            assert is_over(progress, TrainingConfig(budget=Budget.model_validate({kind: less})))
+        assert not is_over(progress, TrainingConfig(budget=Budget.model_validate({kind: spent + 0.001})))
     progress.finished = "patience: no better validation in 3"
     assert is_over(progress, TrainingConfig(patience=3))
     assert not is_over(progress, TrainingConfig(patience=4))

@@ -504,6 +504,16 @@ def test_a_part_of_an_epoch_as_a_limit_refuses_nobody() -> None:
         assert (outcome.steps, outcome.reason) == (8, "budget spent (epochs: 1.1)")
 
 
+def test_a_run_that_spent_its_budget_is_finished_by_a_lower_one() -> None:
+    """How much of an epoch it had used it does not know: it made one more update."""
+    train(settings(max_steps=None, budget={"epochs": 1.5}), Path("x"))
+    lower = settings(max_steps=None, budget={"epochs": 1.2})
+    before = list_checkpoints("x")
+    assert forecast(lower, Path("x")).finished == "budget spent (epochs: 1.5)"
+    assert train(lower, Path("x")).was_finished
+    assert list_checkpoints("x") == before
+
+
 def test_another_configuration_is_refused_by_the_names_of_its_differences() -> None:
     train(settings(), Path("x"))
     other = settings(learning_rate=0.5, log_every=7).model_copy(update={"seed": 9})

@@ -233,6 +233,13 @@ def spent_in_words(budget: Budget) -> str:
     return f"budget spent ({budget})"
 
 
+def _is_within(words: str, before: str) -> bool:
+    """Whether this budget is no more than the one that was spent before, both as `spent_in_words` has them. How much of
+    an epoch is used, and what ending takes, nobody knows here."""
+    (kind, limit), (other, spent) = (said[:-1].partition("(")[2].split(": ") for said in (words, before))
+    return kind == other and float(limit.replace(",", "")) <= float(spent.replace(",", ""))
+
+
 def is_over(progress: Progress, options: TrainingConfig) -> bool:
     """Whether a finished run stays finished under these options, which may allow more than those it ended by; what was
     imported has not begun."""
@@ -244,7 +251,7 @@ def is_over(progress: Progress, options: TrainingConfig) -> bool:
     if reason.startswith(("max_steps", "max_epochs")):
         return False
     if reason.startswith("budget"):
-        return options.budget is not None and reason == spent_in_words(options.budget)
+        return options.budget is not None and _is_within(spent_in_words(options.budget), reason)
     if reason.startswith("patience"):
         return options.patience is not None and progress.stale >= options.patience
     if reason.startswith("mean loss"):
