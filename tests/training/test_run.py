@@ -866,6 +866,28 @@ def test_more_of_them_in_a_row_than_allowed_end_training(monkeypatch: pytest.Mon
         train(settings(max_skipped=2), Path("run"))
     assert caught.value.exit_code == 6
     assert list_checkpoints("run")[-1].name == "step-00000005"
+    assert str(caught.value.hint).startswith("in a new run (--overwrite, or training.init_from=run), lower training.")
+
+
+@pytest.mark.parametrize(
+    ("options", "words"),
+    [
+        ({}, r"^validation at step 1: line \d: the model's scores are not finite numbers$"),
+        ({"validation_bleu": False, "best_by": "loss"}, r" holds .* values: not saved$"),
+        ({"validate_every": 9, "max_skipped": 0}, r"^update 2: .* not made \(1 in a row; "),
+    ],
+    ids=["in BLEU", "in a checkpoint", "in an update"],
+)
+def test_without_a_checkpoint_a_run_whose_numbers_are_not_finite_starts_again_with_others(
+    options: dict[str, Any], words: str
+) -> None:
+    """To begin another with an earlier checkpoint, or to translate by it, was what to do."""
+    wild = {"learning_rate": 1e38, "warmup_steps": 0, "validate_every": 1}
+    with pytest.raises(DivergedError, match=words) as caught:
+        train(settings(**wild | options), Path("run"))
+    lower = "lower training.learning_rate, raise training.warmup_steps or choose `precision: fp32`, and start again"
+    assert caught.value.hint == lower
+    assert train(settings(**options), Path("run")).steps == 12
 
 
 @pytest.mark.parametrize("valid", ["25%", "b"])

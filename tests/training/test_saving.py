@@ -231,6 +231,19 @@ def test_weights_that_are_no_numbers_are_not_saved_and_said_with_the_next() -> N
     assert not list_checkpoints(RUN)
 
 
+def test_what_to_do_about_such_weights_depends_on_whether_there_is_a_checkpoint() -> None:
+    """Where there was none, it was to begin a new run with one of them."""
+    hints = []
+    with keeper([]) as one:
+        for step, value in enumerate((torch.nan, 1.0, torch.nan), start=1):
+            try:
+                save(one, step, value=value)
+            except DivergedError as failure:
+                hints.append(failure.hint)
+    new, again = "--overwrite, or training.init_from=run", "and start again"
+    assert [(new in str(hint), again in str(hint)) for hint in hints] == [(False, True), (True, False)]
+
+
 @pytest.mark.usefixtures("in_background")
 def test_what_is_changed_after_it_was_given_is_not_what_is_written(monkeypatch: pytest.MonkeyPatch) -> None:
     may_go, real = threading.Event(), Keeper._write

@@ -78,11 +78,7 @@ class Portion:
         before it is given."""
         for part in self.parts:
             if part.tensor.is_floating_point() and not torch.isfinite(part.tensor).all():
-                raise DivergedError(
-                    f"{part.name} holds {_count_non_finite(part.tensor)}: not saved; earlier checkpoints are untouched",
-                    hint="begin a new run with one of them (training.init_from), a lower training.learning_rate and "
-                    "more warmup_steps",
-                )
+                raise DivergedError(f"{part.name} holds {_count_non_finite(part.tensor)}: not saved")
             yield part.offset, part.tensor.cpu().contiguous().reshape(-1).view(torch.uint8).numpy().data
 
 

@@ -19,7 +19,7 @@ from transformer_cli.checkpoints.find import CHECKPOINTS, list_checkpoints, step
 from transformer_cli.checkpoints.manifest import DamagedError
 from transformer_cli.checkpoints.tensors import Portion, portion
 from transformer_cli.config.run import RunConfig
-from transformer_cli.errors import Interrupted, ModelError, ResourceError, TxError
+from transformer_cli.errors import DivergedError, Interrupted, ModelError, ResourceError, TxError
 from transformer_cli.files import guards, remove, shown
 from transformer_cli.training.parallel import World
 from transformer_cli.training.progress import Progress
@@ -213,9 +213,11 @@ class Keeper:
                 tokenizer=tokenizer,
                 writers=writers,
             )
-        except BaseException:
+        except BaseException as failure:
             with suppress(RuntimeError):  # nobody is there any more who would wait for it
                 writers.post(parts.FAILED)
+            if isinstance(failure, DivergedError):
+                raise diverged(self.run_dir, failure.message) from failure
             raise
         if not self.world.is_main:
             return time.perf_counter() - begin, []
@@ -263,3 +265,13 @@ def newest_whole(run_dir: Path, *, with_optimizer: bool) -> tuple[store.Checkpoi
             hint="restore it from a copy, or start anew with --overwrite",
         )
     return None, []
+
+
+def diverged(run_dir: Path, words: str) -> DivergedError:
+    """What ends training there once numbers are not finite, and what to do: where a run has a checkpoint it goes on
+    from that, with the settings that it has."""
+    hint = "lower training.learning_rate, raise training.warmup_steps or choose `precision: fp32`"
+    if any(step_of(path.name) for path in list_checkpoints(run_dir)):
+        begun = f"--overwrite, or training.init_from={shown(run_dir)}"
+        return DivergedError(words, hint=f"in a new run ({begun}), {hint}; what was saved before is untouched")
+    return DivergedError(words, hint=f"{hint}, and start again")

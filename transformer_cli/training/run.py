@@ -29,7 +29,7 @@ from transformer_cli.machine import device_of
 from transformer_cli.model.build import build_model
 from transformer_cli.training import beginning, directory, replacing
 from transformer_cli.training.clock import Clock, Horizon
-from transformer_cli.training.keeping import Keeper
+from transformer_cli.training.keeping import Keeper, diverged
 from transformer_cli.training.listening import Listener
 from transformer_cli.training.loop import fit, tell_first_loss
 from transformer_cli.training.loss import least
@@ -285,10 +285,7 @@ class Run:
         own = where_in_words(self.texts[0].source, self.material.places(update.suspects))
         words = self.reporter.skipped(self.progress, update, "; ".join(filter(None, self.world.gather(own))))
         if self.progress.skipped > self.config.training.max_skipped:
-            raise DivergedError(
-                words,
-                hint="lower training.learning_rate or lengthen training.warmup_steps; `precision: fp32` is more robust",
-            )
+            raise diverged(self.run_dir, words)
 
     def _validate(self, learner: Learner) -> None:
         """Score the model; a best score resets the patience. Each process translates a part, all have the result; it is
@@ -301,6 +298,8 @@ class Run:
             )
         except GivenUpError:
             return
+        except DivergedError as failure:
+            raise diverged(self.run_dir, f"validation at step {progress.step:,}: {failure.message}") from failure
         progress.owes_validation = False
         score = results["bleu"] if options.best_by == "bleu" else -results["loss"]
         is_best = progress.judge(score, results["loss"])
