@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import math
 from pathlib import Path
 from typing import Any
 
@@ -10,10 +11,13 @@ import torch
 from conftest import PAIRS
 from torch import nn
 
+from transformer_cli.checkpoints import store
 from transformer_cli.checkpoints.find import find_checkpoint
-from transformer_cli.checkpoints.store import load_checkpoint
+from transformer_cli.checkpoints.store import load_checkpoint, open_run
+from transformer_cli.checkpoints.tensors import portion, weights
 from transformer_cli.config.run import RunConfig
 from transformer_cli.errors import ModelError
+from transformer_cli.training import objective
 from transformer_cli.training.moving_average import PREFIX, MovingAverage
 from transformer_cli.training.run import train
 
@@ -87,6 +91,48 @@ def test_of_another_runs_weights_that_are_frozen_it_has_what_they_are() -> None:
     for name in held:
         assert torch.equal(saved.model[name], parent.model[name]), name
         assert torch.equal(saved.optimizer[f"{PREFIX}{name}"], parent.model[name]), name
+
+
+def begun(name: str, **training: Any) -> RunConfig:
+    """A run that begins with `parent`'s weights: as another run, or because they were imported."""
+    if name == "child":
+        return settings(init_from="parent", **training)
+    config, parent = settings(**training), open_run(find_checkpoint("parent"))
+    there = store.save_checkpoint(
+        Path(name),
+        step=0,
+        model=portion(weights(parent.model)),
+        optimizer=portion({}),
+        state={"step": 0, "finished": "imported"},
+        config=config,
+        tokenizer=parent.tokenizer.fingerprint,
+    )
+    assert there == find_checkpoint(name)
+    parent.tokenizer.save(Path(name, "tokenizer"))
+    return config
+
+
+@pytest.mark.parametrize("name", ["child", "imported"])
+@pytest.mark.parametrize(
+    "averages",
+    [{"ema": 0.9}, {"ema": 0.9, "optimizer": "muon"}, {"ema": None, "optimizer": "schedule-free"}],
+    ids=str,
+)
+def test_it_begins_with_the_weights_that_training_begins_with(
+    averages: dict[str, Any], name: str, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """Where the first update was not made it held what was drawn before those were read."""
+    train(settings(max_steps=1), Path("parent"))
+    config = begun(name, max_steps=1, **averages)
+    real = objective.loss_of
+    monkeypatch.setattr(objective, "loss_of", lambda *a, **named: real(*a, **named) * math.nan)
+    assert train(config, Path(name)).steps == 1
+    parent = load_checkpoint(find_checkpoint("parent"), with_optimizer=False).model
+    saved = load_checkpoint(find_checkpoint(name), with_optimizer=True)
+    assert saved.state["not_made"] == 1
+    kept = {tensor: saved.optimizer[f"{PREFIX}{tensor}"] for tensor in parent}
+    for held in (saved.model, kept):
+        assert [tensor for tensor in parent if not torch.equal(held[tensor], parent[tensor])] == []
 
 
 @pytest.mark.parametrize(("rate", "is_better"), [(1.0, True), (1e-4, False)])

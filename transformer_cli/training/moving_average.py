@@ -20,6 +20,9 @@ PREFIX = "average:"
 class NoAverage:
     """The weights alone."""
 
+    def begin(self) -> None:
+        """The model has the weights that training begins with."""
+
     def prepare(self, step: int) -> None:
         """An update of the weights is about to be made, which on a GPU alone nobody knows before."""
 
@@ -55,9 +58,14 @@ class MovingAverage(NoAverage):
         self.kept: dict[str, Tensor] = {name: tensor.clone() for name, tensor in weights(model).items()}
         self._learned = [*learned(model).values()]
 
+    def begin(self) -> None:
+        tensors = weights(self.model)
+        for name, kept in self.kept.items():
+            kept.copy_(tensors[name])
+
     def share(self, step: int) -> float:
         """What it takes of the weights."""
-        # At step 1 nothing is left of what the weights were before training.
+        # At step 1 nothing is left of what the weights were before training, unless that update was not made.
         return 1 - min(self.decay, (step - 1) / (step + 8))
 
     def update(self, step: int) -> None:
@@ -112,18 +120,14 @@ class FollowingAverage(MovingAverage):
         self.optimizer = optimizer
         trained = {parameter for group in optimizer.param_groups for parameter in group["params"]}
         both = [*zip(self._learned, self.kept.values(), strict=True)]
+        # What is not trained stays what it was when training began.
         optimizer.follow(averages={own: kept for own, kept in both if own in trained})
-        self._frozen = [(own, kept) for own, kept in both if own not in trained]
 
     def prepare(self, step: int) -> None:
         self.optimizer.share = self.share(step)
 
     def update(self, step: int) -> None:
-        """What is not trained is the same in both, as soon as it was read, which may be after the average was made."""
-        with torch.no_grad():
-            for own, kept in self._frozen:
-                kept.copy_(own)
-        self._frozen.clear()
+        """The optimizer has done that."""
 
 
 class OwnAverage(MovingAverage):

@@ -177,14 +177,15 @@ class Run:
 
     def _begin(self) -> Learner:
         """Tokenizer and model, as new or as they were saved."""
-        train_text, _ = self.texts
-        place = self.run_dir / "tokenizer"
+        train_text, place = self.texts[0], self.run_dir / "tokenizer"
         self.tokenizer = beginning.tokenizer_of(place, self.config, self.parent, train_text, self.world, self.listener)
         here = self.run_dir, self.world, self.listener, self.stop
         self.material = Material(train_text, self.tokenizer, self.config, *here)
         with self.listener.stage("building the model"):
             learner = self._learner()
         self.progress = self._resume(learner)
+        if not self.progress.step:
+            learner.average.begin()
         self.was_finished = self.progress.is_complete
         self._write_record(learner)  # not before it is known whether it goes on
         return learner
