@@ -365,7 +365,7 @@ def test_a_dry_run_of_several_processes_is_of_all_of_them_and_told_once(
     """It was of one of them, and each told it again under torchrun."""
     write("train", PAIRS * 20)
     settings = [f"--set={one}" for one in ("device=cpu", "threads=1", "data.max_length=32")]
-    settings += ["--set=training={budget_tokens: 64, max_epochs: 5}"]
+    settings += ["--set=training={budget_tokens: 64, max_epochs: 5, warmup_steps: 9}"]
     alone = dry(capfd, *settings)
 
     def ask(rank: int) -> None:

@@ -40,7 +40,7 @@ from transformer_cli.errors import DataError, DivergedError, Interrupted, UsageE
 from transformer_cli.machine import Machine, decide
 from transformer_cli.model.positions import sinusoids
 from transformer_cli.model.transformer import Transformer
-from transformer_cli.training import clock, objective, optimizers, reporting, run, signals, validation
+from transformer_cli.training import clock, objective, optimizers, rehearsal, reporting, run, signals, validation
 from transformer_cli.training.clock import Clock
 from transformer_cli.training.forecast import forecast
 from transformer_cli.training.listening import Advance, unseen
@@ -104,22 +104,34 @@ def test_what_memory_is_too_little_for_is_validated_in_halves_with_the_same_resu
 
 @pytest.mark.parametrize(
     "options",
-    [{"max_steps": 6}, {"max_steps": 6, "warmup_steps": 9}, {"max_epochs": 1, "warmup_steps": 99}],
-    ids=["past the warm-up", "within it", "within it by epochs"],
+    [
+        {"max_steps": 6},
+        {"max_steps": 6, "warmup_steps": 9},
+        {"max_epochs": 1, "warmup_steps": 99},
+        {"max_steps": None, "budget": {"epochs": 1.5}, "warmup_steps": 99},
+        {"max_steps": None, "budget": {"tokens": 500}, "warmup_steps": 99},
+        {"max_steps": None, "budget": {"epochs": 1.5}, "warmup_steps": 1},
+    ],
+    ids=["past the warm-up", "within it", "within it by epochs", "by parts of them", "by tokens", "past it by epochs"],
 )
 @pytest.mark.parametrize(
     "schedule", [{"schedule": "linear", "learning_rate": 0.00321}, {"schedule": "noam", "learning_rate": None}]
 )
 def test_the_start_tells_the_highest_rate_of_the_run_and_when_it_comes(
-    schedule: dict[str, Any], options: dict[str, Any]
+    schedule: dict[str, Any], options: dict[str, Any], monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    """`noam` used to scale the paper's rate by another schedule's learning_rate: 5e-6, and not a word."""
-    said: list[str] = []
-    train(settings(log_every=1, **schedule, **options), Path("x"), listener=Listener(say=said.append))
+    """`noam` used to scale the paper's rate by another schedule's learning_rate: 5e-6, and not a word; and where epochs
+    or a budget ended within the warm-up, the dry run told a rate that never came."""
+    monkeypatch.setattr(rehearsal, "SECONDS", 0.0)
+    config, said = settings(log_every=1, **schedule, **options), list[str]()
+    foreseen = forecast(config, Path("x"))
+    train(config, Path("x"), listener=Listener(say=said.append))
     rates = {one["step"]: one["learning_rate"] for one in events(Path("x")) if one["event"] == "update"}
     step = max(rates, key=lambda step: rates[step])
     expected = f"learning rate: {schedule['schedule']}, {rates[step]:.3g} at its peak, at step {step}"
     assert [line for line in said if line.startswith("learning rate")] == [expected]
+    for found in (foreseen, forecast(config, Path("x"))):
+        assert (found.peak_step, found.peak_rate) == (step, pytest.approx(rates[step], rel=1e-9))
 
 
 def lose_power() -> None:

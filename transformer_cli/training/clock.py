@@ -146,7 +146,7 @@ class Horizon:
     def expected_steps(self) -> int | None:
         """About as many updates as a whole run has; None where that depends on how fast it is."""
         budget = self.options.budget
-        return None if budget is not None and budget.minutes is not None else self._updates_left(Progress())
+        return None if budget is not None and budget.minutes is not None else max(1, self._updates_left(Progress()))
 
     @property
     def of_all(self) -> str:

@@ -56,10 +56,10 @@ class Forecast:
     step: of the checkpoint that training would continue after, 0 for a new run. finished: why nothing would be left to
     do. owes_validation: that of this step would come first. replaces: a run that is there would be deleted. pieces: of
     source and target; at most, where `tokenizer` would still be trained. peak_step, peak_rate: the update with the
-    highest learning rate in a run of max_steps; None where it is a share of a budget. findings: what is suspicious in
-    the texts. disk, preparing, length: where something is left to do. warning: why the learning rate would not do what
-    is meant, as far as the number of updates is known. rewriting: what the tokenizer would make of the references.
-    beside: what of others lies in the run's place.
+    highest learning rate of the whole run, None where it is a share of a budget, and that rate. findings: what is
+    suspicious in the texts. disk, preparing, length: where something is left to do. warning: why the learning rate
+    would not do what is meant, as far as the number of updates is known. rewriting: what the tokenizer would make of
+    the references. beside: what of others lies in the run's place.
     """
 
     run: str
@@ -128,12 +128,6 @@ def _forecast(
     if new:
         origin = f"of the run, and up to {counted(new, 'new pieces')}, to be trained"
     pieces = _pieces(config, tokenizer, new=new)
-    peak_step, peak_rate = peak(
-        config.training,
-        d_model=config.model.d_model,
-        total_steps=config.training.last_step,
-        warmed=progress.warmed,
-    )
     with stage("looking for what is suspicious in the text"):
         looked = {name: Looked(text) for name, text in texts.items()} if world.is_main else {}
     disk = preparing = None
@@ -147,6 +141,13 @@ def _forecast(
         known = None if new else tokenizer
         length = length_of(config, run_dir, used, known, progress, world, stage, is_thorough=timed)
     n_updates = config.training.last_step if config.training.max_epochs is None else None
+    n_updates = n_updates if length is None else length.n_updates
+    peak_step, peak_rate = peak(
+        config.training,
+        d_model=config.model.d_model,
+        total_steps=n_updates if finished is None else progress.step,
+        warmed=progress.warmed,
+    )
     references = used["valid"].target if "valid" in used else []
     return Forecast(
         run=str(run_dir),
@@ -164,7 +165,7 @@ def _forecast(
         disk=disk,
         preparing=preparing,
         length=length,
-        warning=cut_short(config.training, n_updates if length is None else length.n_updates),
+        warning=cut_short(config.training, n_updates),
         beside=beside(run_dir),
         owes_validation=progress.owes_validation,
         rewriting=rewriting(

@@ -216,10 +216,10 @@ class Run:
             validation_tokens=int(self.validation.encoded.lengths[:, 1].sum()),
             least_loss=least(n_vocab=self.tokenizer.target_size, smoothing=config.training.label_smoothing),
         ).since(progress)
-        last, warmed = self.horizon.last_step, self.progress.warmed
+        last, warmed = self.horizon.expected_steps, self.progress.warmed
         highest = peak(config.training, d_model=config.model.d_model, total_steps=last, warmed=warmed)
         say(f"learning rate: {config.training.schedule}, {peak_in_words(*highest)}")
-        if words := cut_short(config.training, self.horizon.expected_steps):
+        if words := cut_short(config.training, last):
             self.listener.warn(words)
         if self.progress.step:
             say(f"continuing after step {self.progress.step:,}")

@@ -96,14 +96,16 @@ def learning_rate(spent: Spent, options: TrainingConfig, *, d_model: int, warmed
 def peak(
     options: TrainingConfig, *, d_model: int, total_steps: int | None, warmed: Spent | None = None
 ) -> tuple[int | None, float]:
-    """The update with the highest rate in a run of so many, and that rate; total_steps: None where a budget says how
-    many, and then which update that is, too, if the warm-up is a share of it. warmed: where the warm-up ended.
+    """The update with the highest rate in a run of so many, and that rate; None for the update where the warm-up is a
+    share of a budget. total_steps: None where nobody can tell, as of minutes. warmed: where the warm-up ended.
     """
     if warmed is not None:
         return max(round(warmed.step), 1), _height(options, d_model=d_model)
-    if total_steps is None:
+    if total_steps is None or options.warmup_share:
         return (None if options.warmup_share else max(options.warmup_updates, 1)), _height(options, d_model=d_model)
     step = min(max(options.warmup_updates, 1), total_steps)
+    if options.budget is not None:  # spent evenly, it has the rates of as many updates
+        options = options.model_copy(update={"budget": None, "max_steps": total_steps})
     return step, learning_rate(Spent(step), options, d_model=d_model)
 
 
