@@ -199,7 +199,7 @@ def test_strict_refuses_suspicious_text_with_exit_code_3_and_trains_nothing(
 
 
 def test_strict_trains_on_text_without_suspicion(folder: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    outcome = Outcome(Path("runs/mine"), 1, "", Path("x"), None, was_finished=False)
+    outcome = Outcome(Path("runs/mine"), 1, "", Path("x"), "BLEU", (), was_finished=False)
     monkeypatch.setattr("transformer_cli.training.run.train", lambda *_, **__: outcome)
     assert tx("--strict") == 0
     assert tx("--strict", "--dry-run") == 0

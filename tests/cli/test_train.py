@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import json
+import math
 import re
 import shlex
 import signal
@@ -15,6 +16,7 @@ from transformer_cli.cli import console, failures
 from transformer_cli.cli.app import main
 from transformer_cli.errors import Interrupted
 from transformer_cli.training.durations import hours_of
+from transformer_cli.training.validation import Validation
 
 SMALL = ("--set", "model={d_model: 16, n_heads: 1, d_ff: 16, n_layers: 1}", "--set", "tokenizer.vocab_size=100")
 
@@ -129,6 +131,23 @@ def test_training_ends_with_its_scores_as_a_curve(capfd: pytest.CaptureFixture[s
     assert found is not None
     assert len(found[1]) == len(losses) == 3
     assert found.groups()[1:] == (f"{losses[0]:.2f}", f"{losses[-1]:.2f}", f"{min(losses):.2f}")
+
+
+@pytest.mark.parametrize("kind", ["bleu", "loss", "nan"])
+def test_the_score_in_json_is_the_one_that_tx_runs_tells(
+    kind: str, monkeypatch: pytest.MonkeyPatch, capfd: pytest.CaptureFixture[str]
+) -> None:
+    """A loss was negative and had no name; one that was no number had three hundred digits."""
+    if kind == "nan":
+        monkeypatch.setattr(Validation, "loss", lambda *_: math.nan)
+    chosen = f"training={{max_steps: 3, validate_every: 1, best_by: {'bleu' if kind == 'bleu' else 'loss'}}}"
+    assert train([["le chat dort", "the cat sleeps"]], "--set", chosen, "--json") == 0
+    told = json.loads(capfd.readouterr().out)
+    assert tx("runs", "--json") == 0
+    listed = json.loads(capfd.readouterr().out)
+    assert (told["score_name"], told["score"]) == (listed["score_name"], listed["score"])
+    assert told["score_name"] == ("BLEU" if kind == "bleu" else "loss")
+    assert told["score"] is None if kind == "nan" else told["score"] >= 0
 
 
 @pytest.mark.parametrize(

@@ -685,7 +685,7 @@ def test_the_best_and_the_newest_checkpoints_are_kept_and_no_others() -> None:
     best_two = sorted(losses, key=lambda step: losses[step])[:2]
     kept = {int(path.name[5:]) for path in list_checkpoints("x")}
     assert kept == {10, 11, 12, *best_two}
-    assert outcome.score == -min(losses.values())
+    assert outcome.score == min(losses.values())
 
 
 def test_each_checkpoint_is_pointed_at_once_and_again_where_that_was_lost(monkeypatch: pytest.MonkeyPatch) -> None:

@@ -50,6 +50,16 @@ def validation_scores(events: Iterable[dict[str, Any]], name: str) -> tuple[floa
     return tuple(score for score in found if isinstance(score, float) and math.isfinite(score))
 
 
+def score_name(best_by: str) -> str:
+    """What the score is called that validations are judged by."""
+    return "BLEU" if best_by == "bleu" else "loss"
+
+
+def best_of(scores: Iterable[float], name: str) -> float | None:
+    """The best of the scores of that name; None where there are none."""
+    return (min if name == "loss" else max)(scores, default=None)
+
+
 def event_of(line: bytes) -> dict[str, Any] | None:
     """None for a line that is no event."""
     try:

@@ -8,7 +8,7 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
-from transformer_cli.checkpoints.events import damage_of, numbered_events, validation_scores
+from transformer_cli.checkpoints.events import best_of, damage_of, numbered_events, score_name, validation_scores
 from transformer_cli.checkpoints.find import (
     RUNS,
     WEIGHTS,
@@ -52,7 +52,7 @@ class Overview:
 
     @property
     def score(self) -> float | None:
-        return (min if self.score_name == "loss" else max)(self.scores, default=None)
+        return best_of(self.scores, self.score_name)
 
     def as_json(self) -> dict[str, Any]:
         standing = self.standing
@@ -111,7 +111,7 @@ def _seen(run_dir: Path) -> Overview:
         return Overview(
             **known,
             standing=standing_of(run_dir),
-            score_name="BLEU" if best_by == "bleu" else "loss",
+            score_name=score_name(best_by),
             scores=validation_scores((event for _, event in lines if event is not None), best_by),
             saved=saved[-1].stat().st_mtime if saved else None,
             tests=_tests(read_record(run_dir)),

@@ -131,7 +131,7 @@ def train(
         console.say(f"already finished after step {outcome.steps:,} ({outcome.reason}); {more} to go on")
     else:
         console.say(f"finished after step {outcome.steps:,}: {outcome.reason}")
-    _tell_scores(outcome, loaded.training.best_by)
+    _tell_scores(outcome)
     console.say(f"best checkpoint: {shown(outcome.best)}")
     named = "" if _is_default(outcome) else f" -m {typed(directory)}"
     line, to = outcome.example
@@ -141,16 +141,14 @@ def train(
     console.say(f"      {program()} translate{named} {words}", to_paste=True)
 
 
-def _tell_scores(outcome: Outcome, best_by: str) -> None:
+def _tell_scores(outcome: Outcome) -> None:
     """How the validations went, as a curve."""
-    from transformer_cli.checkpoints.events import read_events, validation_scores
     from transformer_cli.cli.live import MOST_SCORES, sparkline
 
-    scores = validation_scores(read_events(outcome.run_dir), best_by)[-MOST_SCORES:]
+    scores = outcome.scores[-MOST_SCORES:]
     if len(scores) > 1:
-        name = "BLEU" if best_by == "bleu" else "loss"
-        best = (max if best_by == "bleu" else min)(scores)
-        console.say(f"{name} {sparkline(scores)} {scores[0]:.2f} to {scores[-1]:.2f}, best {best:.2f}")
+        ends = f"{scores[0]:.2f} to {scores[-1]:.2f}"
+        console.say(f"{outcome.score_name} {sparkline(scores)} {ends}, best {outcome.score:.2f}")
 
 
 def program() -> str:

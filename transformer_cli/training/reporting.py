@@ -10,7 +10,7 @@ from pathlib import Path
 from typing import Any
 
 from transformer_cli import files
-from transformer_cli.checkpoints.events import METRICS, event_of, read_events, validation_scores
+from transformer_cli.checkpoints.events import METRICS, event_of, read_events, score_name, validation_scores
 from transformer_cli.decoding.quality import LOOPED, flags
 from transformer_cli.errors import ModelError
 from transformer_cli.training.clock import Clock, Horizon
@@ -69,7 +69,7 @@ class Reporter:
         if self.path is not None:
             forget_after(self.path, progress, warn=listener.warn)
         self.board = None if run_dir is None or not horizon.options.tensorboard else Board(run_dir)
-        self.score_name = "BLEU" if horizon.options.best_by == "bleu" else "loss"
+        self.score_name = score_name(horizon.options.best_by)
         self.scores = [] if run_dir is None else [*validation_scores(read_events(run_dir), horizon.options.best_by)]
 
     def first(self, loss: float) -> None:

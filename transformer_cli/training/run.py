@@ -13,7 +13,7 @@ import torch
 
 from transformer_cli import environment, files, heap
 from transformer_cli.accounting.freezing import frozen
-from transformer_cli.checkpoints.find import find_checkpoint, list_checkpoints
+from transformer_cli.checkpoints.find import list_checkpoints
 from transformer_cli.checkpoints.known import check_belongs
 from transformer_cli.checkpoints.manifest import read_manifest
 from transformer_cli.checkpoints.record import other_versions, read_record, versions
@@ -36,7 +36,7 @@ from transformer_cli.training.loss import least
 from transformer_cli.training.material import Material
 from transformer_cli.training.moving_average import average_of
 from transformer_cli.training.optimizers import build_optimizer, load_state_tensors, state_tensors
-from transformer_cli.training.outcome import Outcome
+from transformer_cli.training.outcome import Outcome, outcome_of
 from transformer_cli.training.parallel import World, joined
 from transformer_cli.training.progress import Progress, check_unspent, check_within, is_over, progress_of
 from transformer_cli.training.reading import LEFT_OUT, used_texts
@@ -395,6 +395,5 @@ class Run:
         files.write_json(self.run_dir / "run.json", self.record | scores)
 
     def _outcome(self) -> Outcome:
-        best, score = find_checkpoint(str(self.run_dir)), max(self.progress.scores.values(), default=None)
-        end, example = (self.progress.step, self.progress.finished or ""), example_of(self.texts[1], self.config.data)
-        return Outcome(self.run_dir, *end, best, score, self.was_finished, example)
+        of = self.run_dir, self.progress, self.config.training.best_by
+        return outcome_of(*of, was_finished=self.was_finished, example=example_of(self.texts[1], self.config.data))
