@@ -50,7 +50,8 @@ def test_a_sample_tells_how_many_updates_all_of_the_text_has(data: dict[str, Any
     assert part.of_pairs == 500
     assert whole.of_pairs > 1500
     assert part.n_updates == pytest.approx(whole.n_updates, rel=0.04)
-    assert part.ends.endswith("(max_epochs 3)")
+    assert part.ends == f"at about step {part.n_updates:,} (max_epochs 3)"
+    assert whole.ends.startswith("at about" if "train" in data else "at step")
     assert part.left is not None
 
 

@@ -43,7 +43,7 @@ from transformer_cli.model.transformer import Transformer
 from transformer_cli.training import clock, objective, optimizers, rehearsal, reporting, run, signals, validation
 from transformer_cli.training.clock import Clock
 from transformer_cli.training.forecast import forecast
-from transformer_cli.training.listening import Advance, unseen
+from transformer_cli.training.listening import Advance, Status, unseen
 from transformer_cli.training.material import Material
 from transformer_cli.training.outcome import Outcome
 from transformer_cli.training.run import Listener, train
@@ -132,6 +132,26 @@ def test_the_start_tells_the_highest_rate_of_the_run_and_when_it_comes(
     assert [line for line in said if line.startswith("learning rate")] == [expected]
     for found in (foreseen, forecast(config, Path("x"))):
         assert (found.peak_step, found.peak_rate) == (step, pytest.approx(rates[step], rel=1e-9))
+
+
+@pytest.mark.parametrize(("sampling", "weight", "seed"), [(0.3, 1.0, 2), (0.0, 0.4, 3)])
+def test_an_end_by_epochs_that_differ_is_told_roughly_and_never_passed(
+    sampling: float, weight: float, seed: int, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """What is drawn anew is other batches, more or fewer: 3,924 were told, and 3,938 were made."""
+    monkeypatch.setattr(reporting, "FIRST_S", 0.0)
+    tree = settings(max_epochs=6, max_steps=None, budget_tokens=48, validation_bleu=False, best_by="loss").model_dump()
+    tree["tokenizer"]["sampling"] = sampling
+    tree["data"]["train"] = [{"text": tree["data"]["train"], "weight": weight}]
+    said, shown = list[str](), list[Status]()
+    config = RunConfig.model_validate(tree | {"seed": seed})
+    outcome = train(config, Path("x"), listener=Listener(say=said.append, show=shown.append))
+    ends = [one.last_step or 0 for one in shown]
+    assert ends[0] < ends[-1] == outcome.steps
+    assert [line.partition(": ")[2] for line in said if "training ends" in line] == [
+        f"training ends at about step {ends[0]} (max_epochs 6)"
+    ]
+    assert [one.step for one, end in zip(shown, ends, strict=True) if one.step > end] == []
 
 
 def lose_power() -> None:

@@ -111,6 +111,11 @@ class Mixture:
         ]
         """Pairs of each in an epoch, counted as often as they come; at least one of a text that has any."""
 
+    @property
+    def varies(self) -> bool:
+        """Whether epochs differ in more than their order."""
+        return any(seen % size for size, seen in zip(self.sizes, self.seen, strict=True) if size)
+
     def epoch(self, *, seed: int, epoch: int) -> Seen | None:
         """None where it has all pairs once."""
         if self.seen == self.sizes:

@@ -129,10 +129,17 @@ class Horizon:
     validation_tokens: int
     least_loss: float = 0.0
     ahead: int = 0
-    """Updates that were made on top of those that as many processes as now would have made."""
+    """Updates that were made on top of those that as many processes as now, and epochs like this, would have made."""
+    is_rough: bool = False
+    """Whether other epochs may have more or fewer."""
+
+    def of_epoch(self, progress: Progress, *, n_batches: int, n_tokens: int) -> Horizon:
+        """As the epoch tells it that progress is in, of so many batches and target tokens."""
+        n_updates = -(-n_batches // self.options.accumulation)
+        return replace(self, updates_per_epoch=n_updates, tokens_per_epoch=n_tokens).since(progress)
 
     def since(self, progress: Progress) -> Horizon:
-        """From there on: what other numbers of processes made before is what it is."""
+        """From there on: what other numbers of processes, or other epochs, made before is what it is."""
         made = self.updates_per_epoch * (progress.epoch + 1) - self._updates_of_epoch(progress)
         return replace(self, ahead=progress.step - made)
 
@@ -194,7 +201,8 @@ class Horizon:
         if options.patience is not None and (options.patience + 1) * options.validate_every < self.last_step:
             sooner.append(f"{counted(options.patience, 'validations')} in a row without a new best (patience)")
         limit = f"max_epochs {options.max_epochs:,}" if by_epochs else "max_steps"
-        return f"at step {self.last_step:,} ({limit})" + (f", or after {' or '.join(sooner)}" if sooner else "")
+        at = "at about" if by_epochs and self.is_rough else "at"
+        return f"{at} step {self.last_step:,} ({limit})" + (f", or after {' or '.join(sooner)}" if sooner else "")
 
     def _early(self, progress: Progress, settled: bool) -> list[tuple[int, str]]:
         """Updates until something else than the number of updates may end training, and the names of these moments."""

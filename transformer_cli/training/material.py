@@ -198,6 +198,11 @@ class Material:
                 self.listener.warn(f"words that {begun} was trained on will be taken for unseen: {failure.message}")
         save_word_counts(self.run_dir, counts if before is None else counts.with_those(before))
 
+    @property
+    def varies(self) -> bool:
+        """Whether one epoch may have more batches than another."""
+        return self.config.tokenizer.sampling > 0 or self.mixture.varies
+
     def epoch(self, number: int, shares: Sequence[tuple[int, int]] = ()) -> Epoch:
         """The text as an epoch sees it, each pair as often as it comes, with subword sampling in its own pieces; and
         this process's batches of it, or of what others have left of it (`shares`). The last that was asked for is kept:

@@ -5,6 +5,7 @@ from __future__ import annotations
 import functools
 import math
 import sys
+from collections.abc import Mapping
 from dataclasses import asdict, dataclass, field
 from pathlib import Path
 from typing import Annotated, Any, ClassVar
@@ -138,6 +139,15 @@ class Progress:
         self.losses[step] = loss if math.isfinite(loss) else sys.float_info.max
         is_best = self.ranked[0] == step
         self.stale = 0 if is_best else self.stale + 1
+        return is_best
+
+    def validated(self, results: Mapping[str, Any], options: TrainingConfig) -> bool:
+        """What follows from a validation; returns whether it is the best so far."""
+        self.owes_validation = False
+        is_best = self.judge(results["bleu"] if options.best_by == "bleu" else -results["loss"], results["loss"])
+        self.unsure_below = results.get("unsure_below")
+        if self.finished is None and options.patience is not None and self.stale >= options.patience:
+            self.finished = f"patience: no better validation in {self.stale}"
         return is_best
 
     @property

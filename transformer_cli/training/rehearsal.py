@@ -131,6 +131,7 @@ def _of_all(run: Run, config: RunConfig, given: Mapping[str, Corpus], texts: Map
         updates_per_epoch=math.ceil(len(plan) * trained / n / config.training.accumulation / run.world.size),
         tokens_per_epoch=round(run.horizon.tokens_per_epoch * trained),
         validation_tokens=round(run.horizon.validation_tokens * validated),
+        is_rough=True,
     )
 
 

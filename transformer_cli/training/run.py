@@ -215,6 +215,7 @@ class Run:
             tokens_per_epoch=self.material.target_tokens(progress.epoch),
             validation_tokens=int(self.validation.encoded.lengths[:, 1].sum()),
             least_loss=least(n_vocab=self.tokenizer.target_size, smoothing=config.training.label_smoothing),
+            is_rough=self.material.varies,
         ).since(progress)
         last, warmed = self.horizon.expected_steps, self.progress.warmed
         highest = peak(config.training, d_model=config.model.d_model, total_steps=last, warmed=warmed)
@@ -231,6 +232,9 @@ class Run:
     def epoch(self, epoch: int, first: int) -> tuple[int, Iterator[loader.Batch]]:
         """How many batches an epoch has, and those from the first on."""
         drawn, plan = self.material.epoch(epoch, self.progress.shares)
+        if self.horizon.is_rough and not self.progress.shares:
+            seen = {"n_batches": len(plan), "n_tokens": self.material.target_tokens(epoch)}
+            self.horizon = self.horizon.of_epoch(self.progress, **seen)
         self.clock.lap("epoch")
         self.world.at("update")
         return len(plan), loader.batches(drawn, plan, start=first)
@@ -239,6 +243,7 @@ class Run:
         """Report, validate, save; returns whether to stop here."""
         progress = self.progress
         self.keeper.check()
+        self.reporter.horizon = self.horizon
         if update.fault is None:
             self.reporter.update(progress, update)
         else:
@@ -301,12 +306,7 @@ class Run:
             return
         except DivergedError as failure:
             raise diverged(self.run_dir, f"validation at step {progress.step:,}: {failure.message}") from failure
-        progress.owes_validation = False
-        score = results["bleu"] if options.best_by == "bleu" else -results["loss"]
-        is_best = progress.judge(score, results["loss"])
-        progress.unsure_below = results.get("unsure_below")
-        if progress.finished is None and options.patience is not None and progress.stale >= options.patience:
-            progress.finished = f"patience: no better validation in {progress.stale}"
+        is_best = progress.validated(results, options)
         self.reporter.validation(progress, results, is_best=is_best)
 
     def _texts(
