@@ -25,6 +25,7 @@ from transformer_cli.decoding.translator import Translator
 from transformer_cli.errors import DivergedError, ModelError
 from transformer_cli.export.ctranslate2 import CTranslate2
 from transformer_cli.model.build import build_model
+from transformer_cli.tokenizer import EOS, UNK
 
 ctranslate2 = pytest.importorskip("ctranslate2", reason="the extra `ctranslate2` is not installed")
 
@@ -176,6 +177,22 @@ def test_in_a_beam_the_limit_of_each_sentence_is_its_own_whoever_is_beside_it(ru
     together = theirs.translate_all(lines, n_best=3)
     same([theirs.translate_all([line], n_best=3)[0] for line in lines], together)
     assert len({len(one.ids) for one in together if one.truncated}) > 5
+
+
+@pytest.mark.parametrize(("beam_size", "end"), [(1, 20.0), (3, -30.0)])  # greedily, a few end by themselves
+@pytest.mark.parametrize("bans", [False, True], ids=["unknown", "banned"])
+def test_what_must_not_be_written_needs_no_more_positions_than_there_are(run, both, beam_size, end, bans):
+    """Uncut, what was found in its place was scored, by one position more than the model's table has."""
+    short = wild(run, positions="learned", max_positions=8, output_bias=True)
+    likeliest = 10 if bans else UNK
+    with torch.no_grad():
+        short.model.output_bias[[likeliest, 40, EOS]] += torch.tensor([60.0, 30.0, end])
+    banned = [run.tokenizer.target.piece(likeliest)] if bans else []
+    ours, theirs = both(short, beam_size=beam_size, banned=banned, max_length_factor=1.0, max_length_extra=2)
+    lines = ["bier", *salad(20, most=2)]
+    found = ours.translate_all(lines)
+    assert {len(one.ids) for one in found if one.truncated} == {3, 4, 5, 6, 7}
+    same(found, theirs.translate_all(lines))
 
 
 @pytest.mark.parametrize("options", [{"max_length": 4}, {"max_length": 6, "length_penalty": 2.0}, {"bans": True}])

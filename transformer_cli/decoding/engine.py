@@ -85,13 +85,13 @@ class EngineTranslator(TextTranslator):
         ends = [len(one.ids) - self.source_eos for one in inputs]  # the engine adds the mark itself
         sources = [[self._source[id] for id in one.ids[:end]] for one, end in zip(inputs, ends, strict=True)]
         limits = [self.limit(end) for end in ends]
-        found = self._allowed(sources, options, max(limits))
-        too_long = [row for row, limit in enumerate(limits) if any(len(one.ids) > limit for one in found[row])]
+        found = self._allowed(sources, options, limits)
+        too_long = [row for row, limit in enumerate(limits) if any(_is_cut(one, limit) for one in found[row])]
         if options.beam_size > 1:  # greedily found, what is beyond the limit can be cut off
             wide = replace(options, n_best=options.beam_size)  # some of which are the same once they are cut
             for limit in {limits[row] for row in too_long}:
                 rows = [row for row in too_long if limits[row] == limit]
-                anew = self._allowed([sources[row] for row in rows], wide, limit)
+                anew = self._allowed([sources[row] for row in rows], wide, [limit] * len(rows))
                 for row, several in zip(rows, anew, strict=True):
                     found[row] = several
         for row, several in enumerate(found):
@@ -107,15 +107,17 @@ class EngineTranslator(TextTranslator):
             found[row] = [*best.values()][: options.n_best]
         return found
 
-    def _allowed(self, sources: Texts, options: SearchOptions, limit: int) -> list[list[Hypothesis]]:
+    def _allowed(self, sources: Texts, options: SearchOptions, limits: Sequence[int]) -> list[list[Hypothesis]]:
         """Without what must not be written. The engine would give the rest more of the probability where something is
-        banned, so that nothing is until it has to be: a model that was trained writes no such piece."""
-        found = self._search(sources, options, limit, banning=False)
+        banned, so that nothing is until it has to be: a model that was trained writes no such piece. What was searched
+        for again is cut, as no more than the limit can be scored where the model has a table of positions."""
+        found = self._search(sources, options, max(limits), banning=False)
         banned = [row for row, several in enumerate(found) if any(self._is_banned(one) for one in several)]
         if banned:
             some = [sources[row] for row in banned]
-            anew = self._scored(some, self._search(some, options, limit, banning=True))
-            for row, several in zip(banned, anew, strict=True):
+            anew = self._search(some, options, max(limits), banning=True)
+            cut = [[_cut(one, limits[row]) for one in several] for row, several in zip(banned, anew, strict=True)]
+            for row, several in zip(banned, self._scored(some, cut), strict=True):
                 found[row] = several
         return found
 
@@ -166,6 +168,11 @@ class EngineTranslator(TextTranslator):
             [replace(one, log_probability=math.fsum(next(scores).log_probs[n_given : one.length])) for one in several]
             for several in found
         ]
+
+
+def _is_cut(one: Hypothesis, limit: int) -> bool:
+    """Whether it was cut, or will have to be."""
+    return one.truncated or len(one.ids) > limit
 
 
 def _cut(one: Hypothesis, limit: int) -> Hypothesis:
