@@ -15,6 +15,7 @@ from conftest import PAIRS
 from shapes import one_by_one, with_model
 
 from transformer_cli.config.model import ModelConfig
+from transformer_cli.export.exporting import export, probe_of
 from transformer_cli.export.formats import FORMATS
 from transformer_cli.loading import translator_of
 from transformer_cli.tokenizer import EOS
@@ -79,3 +80,16 @@ def test_of_200_sentences_every_beam_is_the_same_in_every_engine(loaded_run, tmp
     assert ours == [one.ids for one in theirs]
     assert {len(ids) for ids in ours} == {12}
     assert len({*ours}) > 20
+
+
+@pytest.mark.parametrize("name", FORMATS.own)
+def test_what_never_ends_is_compared_up_to_the_last_position(loaded_run, tmp_path, name):
+    """What was written there was read with its last piece, by one position more than the model's table has."""
+    pytest.importorskip(PACKAGES[name])
+    run = with_model(loaded_run, positions="learned", max_positions=24, output_bias=True)
+    with torch.no_grad():
+        run.model.output_bias[EOS] = -100
+    lines = [source for source, _ in PAIRS]
+    assert probe_of(run, lines).limit == 24
+    found = export(run, name, tmp_path / "there", lines=lines)
+    assert found.exact.steps == len(lines) * (24 - (name == "onnx"))

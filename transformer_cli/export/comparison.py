@@ -192,7 +192,9 @@ def _forced(run: OpenedRun, sources: Sequence[Sequence[int]], found: Sequence[An
     """What was found, and tx's logits (T, V) for its pieces."""
     for start in range(0, len(sources), BATCH):
         some = found[start : start + BATCH]
-        batch = collate(sources[start : start + BATCH], [one.ids for one in some])
+        # Of what did not end, the last piece is only written: the model may have no position to read it at.
+        read = [one.ids if one.ended else one.ids[:-1] for one in some]
+        batch = collate(sources[start : start + BATCH], read)
         hidden_BTD = run.model(batch.source_BS, batch.source_lengths_B, batch.target_in_BT)
         for one, hidden_TD in zip(some, hidden_BTD, strict=True):
             yield one, run.model.project(hidden_TD[: len(one.ids) + one.ended]).float().numpy()
