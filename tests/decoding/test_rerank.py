@@ -217,10 +217,10 @@ def test_another_model_than_one_that_translates_back_is_refused(
 
 
 def test_it_is_opened_once_for_all_languages(two_ways: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    both = tx.load(two_ways, settings={"decoding.rerank": {"run": str(two_ways)}})
     opened: list[Path] = []
     really = store.open_run
     monkeypatch.setattr(store, "open_run", lambda checkpoint: opened.append(checkpoint) or really(checkpoint))
+    both = tx.load(two_ways, settings={"decoding.rerank": {"run": str(two_ways)}})
     for to, line in (("en", SOURCES[0]), ("de", TARGETS[0]), ("en", SOURCES[1])):
         assert both.translate(line, to=to)
     assert len(opened) == 1

@@ -484,6 +484,14 @@ def test_a_model_is_whole_wherever_its_process_goes_and_whatever_becomes_of_its_
     assert "unseen" in expected[3].flags
 
 
+def test_a_model_that_draws_is_whole_though_a_call_may_ask_for_a_beam(run):
+    settings = {"decoding.shortlist": 5}
+    expected = tx.load(run, settings=settings).translate_all(SOURCES)
+    model = tx.load(run, settings={**settings, "decoding.search": "sampling"})
+    shutil.rmtree(run)
+    assert model.translate_all(SOURCES, search="beam") == expected
+
+
 @pytest.mark.parametrize("precision", ["fp32", "bf16"])
 def test_a_copy_of_a_model_translates_as_the_model_does(run, precision):
     model = tx.load(run, precision=precision)
@@ -492,13 +500,25 @@ def test_a_copy_of_a_model_translates_as_the_model_does(run, precision):
     assert copy.deepcopy(model).translate_all(SOURCES) == expected
 
 
-def test_a_model_that_ranks_is_open_too_wherever_its_process_goes(two_ways, tmp_path, monkeypatch):
-    """Into several languages it is opened when one of them is asked for."""
+def test_a_model_that_ranks_is_whole_too(two_ways, tmp_path, monkeypatch):
+    """Of several languages, it was opened when one of them was asked for."""
     shutil.copytree(two_ways, tmp_path / "runs" / "both")
+    expected = tx.load(two_ways, settings={"decoding.rerank": {"run": str(two_ways)}}).translate(SOURCES[0], to="en")
     model = tx.load("runs/both", settings={"decoding.rerank": {"run": "runs/both"}})
     (tmp_path / "elsewhere").mkdir()
     monkeypatch.chdir(tmp_path / "elsewhere")
-    assert model.translate(SOURCES[0], to="en") == TARGETS[0]
+    shutil.rmtree(tmp_path / "runs")
+    assert model.translate(SOURCES[0], to="en") == expected
+    assert model.translate(TARGETS[0], to="de")
+
+
+def test_of_several_languages_the_one_that_nothing_ranks_is_told_when_it_is_asked_for(two_ways, trained_run):
+    model = tx.load(two_ways, settings={"decoding.rerank": {"run": str(trained_run)}})
+    assert model.translate(TARGETS[0], to="de")
+    with pytest.raises(UsageError, match="is to rank translations from de to en"):
+        model.translate(SOURCES[0], to="en")
+    with pytest.raises(ModelError, match="which is to rank translations"):
+        tx.load(two_ways, settings={"decoding.rerank": {"run": "nowhere"}})
 
 
 def test_an_error_is_told_to_another_process_as_it_is():

@@ -7,6 +7,7 @@ from __future__ import annotations
 
 import functools
 from collections.abc import Callable, Generator, Sequence
+from contextlib import nullcontext, suppress
 from dataclasses import replace
 from typing import TYPE_CHECKING, Any, Literal, Unpack
 
@@ -86,14 +87,16 @@ class Translator(TextTranslator):
             )
 
     def open_all(self) -> None:
-        """Now, what a search by the configuration opens when it needs it."""
+        """Now, what any search opens when it needs it: which one, and into which language, each call may say."""
         for prepared in self._prepared:
             assert prepared.few_rows  # for that code is compiled, if it never was
-        if self.config.search == "beam":
-            if self.shortlist is not None:
-                self.shortlist()
-            if self._channel is not None and len(self.targets) <= 1:
-                self._channel(self.targets[0] if self.targets else None)
+        if self.shortlist is not None:
+            self.shortlist()
+        if self._channel is not None:
+            for target in self.targets or [None]:
+                # Of several, one that nothing translates back from is told when it is asked for.
+                with suppress(UsageError) if len(self.targets) > 1 else nullcontext():
+                    self._channel(target)
 
     def share(self, found_for: Work, n_batches: int) -> Generator[tuple[int, Found]]:
         workers = worth(self.workers, n_batches) if self.device.type == "cpu" else 1
