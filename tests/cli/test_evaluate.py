@@ -119,7 +119,21 @@ def test_lines_that_are_refused_are_scored_as_empty_end_with_3_and_keep_no_score
     captured = capfd.readouterr()
     assert "empty translation" in captured.out
     assert "of 12 lines have more pieces than the model translates at once (4)" in captured.err
+    assert "the scores are not kept: lines were refused" in captured.err
     assert (run / "run.json").read_bytes() == record
+
+
+def test_a_page_is_written_though_lines_were_refused(run: Path, capfd: pytest.CaptureFixture[str]) -> None:
+    """As `tx translate -o` writes its file. Scores were shown, and nothing said that there was no page."""
+    write(Path("in.de"), ["der hund", SOURCES[0]])
+    write(Path("in.en"), ["the dog", TARGETS[0]])
+    short = ("--set", "decoding.long=refuse", "--set", "decoding.max_source_length=4", "-o", "page.html")
+    assert tx("-m", "tiny", "--source", "in.de", "--reference", "in.en", *short) == 3
+    told = capfd.readouterr().err
+    assert "wrote page.html" in told
+    assert "1 of 2 lines has more pieces" in told
+    assert "the scores are not kept" not in told  # nor would they be
+    assert SOURCES[0] in Path("page.html").read_text(encoding="utf-8")
 
 
 def test_files_are_translated_and_scored_and_nothing_is_kept(

@@ -216,14 +216,17 @@ def _score_runs(
 
         console.result("")
         show_sets(results, markdown=output.markdown)
-    for tally in tallies:
-        tally.refuse(translator.max_source_length, splits=settings.decoding.long == "split")
     given = {name: value for name, value in search.items() if value is not None}
     how: dict[str, Any] = {"decoding": settings.decoding.model_dump() | given}
     how |= {"evaluation": settings.evaluation.model_dump(), "seed": settings.seed, "engine": translator.name}
     if output.page is not None:
         evaluation_page.write(output.page, judged, evaluation_page.of_runs(opened, settings, how), known.options)
-    if are_own and not valid and len(opened) == 1:
+    is_kept = are_own and not valid and len(opened) == 1
+    if is_kept and any(tally.flags["refused"] for tally in tallies):
+        console.warn("the scores are not kept: lines were refused")
+    for tally in tallies:
+        tally.refuse(translator.max_source_length, splits=settings.decoding.long == "split")
+    if is_kept:
         there, asked = opened[0].config.data.tests, settings.data.tests
         kept = [one for one in results if there.get(one["set"]) == asked[one["set"]]]
         keep(opened[0], kept, how)
