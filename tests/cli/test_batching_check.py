@@ -51,17 +51,21 @@ def test_a_broken_promise_is_shown_and_in_fp32_an_error(
 ) -> None:
     difference = Deviation(3, "batches of 7", ("a beer", "the beer"), (-0.5, -0.75))
     tie = Deviation(4, "batches of 7", ("so", "thus"), (-0.5, -0.5))
-    report = BatchingReport(12, ("batches of 7",), (difference,), (tie,))
+    edge = Deviation(5, "batches of 7", ("in", "out"), (0.5, 0.25), at_edge=True)
+    report = BatchingReport(12, ("batches of 7",), (difference,), (tie, edge))
     monkeypatch.setattr(invariance, "check_batching", lambda *_, **__: report)
     assert tx("-m", run, *(["--set", precision] if precision else [])) == code
     shown = capfd.readouterr()
     assert shown.out.splitlines()[1:] == [
-        "  1 difference, 1 tie",
+        "  1 difference, 2 ties",
         "  difference in line 3, batches of 7",
         "    -0.500000  a beer",
         "    -0.750000  the beer",
         "  tie in line 4, batches of 7",
         "    -0.500000  so",
         "    -0.500000  thus",
+        "  tie in line 5, batches of 7, where what may be drawn ends",
+        "    0.500000  in",
+        "    0.250000  out",
     ]
     assert "1 translation depends on what else is in the batch" in shown.err

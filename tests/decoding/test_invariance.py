@@ -126,6 +126,45 @@ def test_samples_that_differ_are_told_apart_by_what_two_tokens_were_drawn_by(tra
     assert difference.scores == pytest.approx((best, second), abs=1e-5)
 
 
+@pytest.mark.parametrize(
+    ("options", "third", "at_edge"),
+    [
+        ({"top_k": 2}, 0.03, True),
+        ({"top_k": 2}, 0.02, False),
+        ({"top_p": 0.4 + 1e-6}, 0.02, True),
+        ({"top_p": 0.5}, 0.02, False),
+        ({"top_p": 1.0}, 0.02, False),
+    ],
+)
+def test_a_token_may_be_left_out_where_what_may_be_drawn_ends(
+    translator: Translator, options: dict[str, Any], third: float, at_edge: bool
+) -> None:
+    """Rounding errors decide of it, which was told as a bug in tx."""
+    tokenizer = translator.tokenizer
+    shape = {"d_model": 8, "n_heads": 1, "d_ff": 8, "n_layers": 1, "tied": "none", "output_bias": True}
+    model = build_model(
+        ModelConfig.model_validate(shape), source_vocab=tokenizer.source_size, target_vocab=tokenizer.target_size
+    )
+    probabilities_V = torch.full((tokenizer.target_size,), 1e-12)
+    probabilities_V[[EOS, 40, 41, 42, 43]] = torch.tensor([0.9, 0.04, 0.03, third, 0.03 - third])
+    with torch.no_grad():
+        model.output.weight.zero_()
+        model.output_bias.copy_(probabilities_V.log())
+
+    class Rounding(Translator):
+        """Draws as if 41, the second, were not there where seven go together."""
+
+        def translate_all(self, lines: Any, **options: Any) -> list[Translation]:
+            if self.config.batch_size == 7:
+                self.symbols = replace(self.symbols, banned=(*self.symbols.banned, 41))
+            return super().translate_all(lines, **options)
+
+    config = DecodingConfig(search="sampling", min_length=1, max_length=1, **options)
+    report = check_batching(Rounding(model, tokenizer, config, source_eos=True, seed=2), SOURCES[:1], batch_sizes=(7,))
+    [found] = report.ties if at_edge else report.differences
+    assert found.scores[0] > found.scores[1] + 0.1
+
+
 def sampler(kind: type[Translator], translator: Translator) -> Translator:
     config = translator.config.model_copy(update={"search": "sampling", "temperature": 3.0, "max_source_length": 9})
     return kind(translator.model, translator.tokenizer, config, source_eos=True, seed=5)

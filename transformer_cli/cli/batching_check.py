@@ -77,6 +77,7 @@ def check(
 
 
 def _show(one: Deviation) -> None:
-    console.result(f"  {'tie' if one.is_tie else 'difference'} in line {one.line:,}, {one.batching}")
+    edge = ", where what may be drawn ends" if one.at_edge else ""
+    console.result(f"  {'tie' if one.is_tie else 'difference'} in line {one.line:,}, {one.batching}{edge}")
     for score, text in zip(one.scores, one.texts, strict=True):
         console.result(f"    {score:.6f}  {text}")

@@ -2,9 +2,10 @@
 
 Sums of floating-point numbers depend on their order, and that on the shape of a batch. So two hypotheses between which
 there are but rounding errors may take turns: they are a tie. Anything else is a difference, and an error of ours. For
-samples, which the line's number goes into, two tokens may take turns, and the order of the lines stays.
+samples, which the line's number goes into, two tokens may take turns, one at which `top_k` or `top_p` ends may be left
+out, and the order of the lines stays.
 
-V target vocabulary
+B one sentence, S its length, W its one place, R its one beam, T tokens so far, D d_model, V target vocabulary, M models
 """
 
 from __future__ import annotations
@@ -13,12 +14,19 @@ import copy
 import math
 import random
 from collections.abc import Callable, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from itertools import islice
 
+import torch
+from torch import Tensor
+
+from transformer_cli.data.loader import collate
+from transformer_cli.decoding.candidates import forbidden, log_probabilities, log_softmax
 from transformer_cli.decoding.hypothesis import LengthPenalty
-from transformer_cli.decoding.sampling import drawn_as, exponentials
-from transformer_cli.decoding.scoring import Likelihood, Pair, score_ids
+from transformer_cli.decoding.options import SearchOptions
+from transformer_cli.decoding.sampling import drawn_as, exponentials, weights
+from transformer_cli.decoding.scoring import Likelihood, Pair, evaluating, score_ids
+from transformer_cli.decoding.search import constraints_of
 from transformer_cli.decoding.translation import Part, Translation
 from transformer_cli.decoding.translator import Translator
 from transformer_cli.tokenizer import EOS
@@ -37,10 +45,12 @@ class Deviation:
     scores: tuple[float, float]
     """What `tx score` gives them, divided by the length penalty of the search; of samples, what the first tokens that
     differ were drawn by."""
+    at_edge: bool = False
+    """Whether rounding errors decide if the token with the better of them may be drawn at all."""
 
     @property
     def is_tie(self) -> bool:
-        return abs(self.scores[0] - self.scores[1]) <= TIE
+        return self.at_edge or abs(self.scores[0] - self.scores[1]) <= TIE
 
 
 @dataclass(frozen=True)
@@ -97,14 +107,14 @@ def check_batching(
         others = translated(size, order)
         changed = [index for index in range(len(lines)) if alone[index].text != others[index].text]
         if config.search == "sampling":
-            scores = [_drawn_by(translator, alone[index], others[index], line=index) for index in changed]
+            compared = [_drawn_by(translator, alone[index], others[index], line=index) for index in changed]
         else:
             before = _rescored(translator, [alone[index] for index in changed], penalty)
             after = _rescored(translator, [others[index] for index in changed], penalty)
-            scores = list(zip(before, after, strict=True))
+            compared = [(both, False) for both in zip(before, after, strict=True)]
         found += [
-            Deviation(index + 1, name, (alone[index].text, others[index].text), both)
-            for index, both in zip(changed, scores, strict=True)
+            Deviation(index + 1, name, (alone[index].text, others[index].text), both, at_edge)
+            for index, (both, at_edge) in zip(changed, compared, strict=True)
         ]
     return BatchingReport(
         n_lines=len(lines),
@@ -126,8 +136,11 @@ def _worth(scores: Sequence[Likelihood], penalty: LengthPenalty) -> float:
     return sum(score.log_probability for score in scores) / penalty(n_tokens)
 
 
-def _drawn_by(translator: Translator, one: Translation, other: Translation, *, line: int) -> tuple[float, float]:
-    """What won where two samples of a line part: log-probability + temperature x Gumbel noise of the token."""
+def _drawn_by(
+    translator: Translator, one: Translation, other: Translation, *, line: int
+) -> tuple[tuple[float, float], bool]:
+    """What won where two samples of a line part: log-probability + temperature x Gumbel noise of the token. And whether
+    the better one is at the edge of what may be drawn."""
     pairs = enumerate(zip(one.parts, other.parts, strict=True))
     place, parts = next((place, both) for place, both in pairs if both[0].ids != both[1].ids)
     ids = [(*part.ids, EOS) for part in parts]
@@ -139,7 +152,35 @@ def _drawn_by(translator: Translator, one: Translation, other: Translation, *, l
         score.log_probabilities[step] - translator.config.temperature * math.log(numbers_V[tokens[step]])
         for score, tokens in zip(score_ids(translator, [_pair(translator, part) for part in parts]), ids, strict=True)
     )
-    return first, second
+    better = int(second > first)
+    return (first, second), _is_at_edge(translator, parts[better], step, ids[better][step])
+
+
+def _is_at_edge(translator: Translator, part: Part, step: int, token: int) -> bool:
+    """Whether `top_k` and `top_p` leave the token in or out as it, and where they end, are moved by a TIE."""
+    options = SearchOptions.of(translator.config, seed=translator.seed)
+    logp_RV, sampling, stays = _may_follow(translator, options, part, step), options.sampling, []
+    for moved in (TIE, -TIE):
+        near_RV = logp_RV.clone()
+        near_RV[0, token] += moved
+        near = replace(sampling, top_p=min(sampling.top_p + moved, 1.0)) if sampling.top_p < 1 else sampling
+        stays.append(bool(weights(near, near_RV)[0, token] > 0))
+    return stays == [True, False]
+
+
+@torch.inference_mode()
+def _may_follow(translator: Translator, options: SearchOptions, part: Part, step: int) -> Tensor:
+    """The log-probabilities (R, V) that a sample's token was drawn by, on the CPU."""
+    constraints = constraints_of(options, [translator.limit(len(part.source_ids))], translator.symbols)
+    batch = collate([_pair(translator, part).source], [part.ids[:step]])
+    source_BS, target_BT = (ids.to(translator.device) for ids in (batch.source_BS, batch.target_in_BT))
+    with evaluating(translator.models):
+        hidden_MRD = [model(source_BS, batch.source_lengths_B, target_BT)[:, -1] for model in translator.models]
+    pairs = zip(translator.models, hidden_MRD, strict=True)
+    logits_RV = torch.stack([log_softmax(model.project(hidden_RD)) for model, hidden_RD in pairs]).logsumexp(0)
+    written_BWT, here_BW = torch.tensor([[part.ids[:step]]], dtype=torch.int64), torch.ones(1, 1, dtype=torch.bool)
+    forbidden_RV = forbidden(constraints, logits_RV, written_BWT, torch.arange(1), here_BW)
+    return log_probabilities(logits_RV, translator.symbols, forbidden_RV).cpu()
 
 
 def _pair(translator: Translator, part: Part) -> Pair:

@@ -5,7 +5,8 @@ B sentences, S source length, R draws that go on, of all sentences, V target voc
 A line's translation depends on (seed, line, draw) alone, not on who shares its batch: each token's number is a function
 of these, the step and the token. That of the largest probability / number is drawn, which is Gumbel's trick with the
 logarithm undone (Gumbel 1954, Maddison et al. 2014). So the rounding errors of a batch matter only where two tokens are
-level but for these; an interval cut into thousands of shares would move with all of their errors together.
+level but for these, or where `top_k` or `top_p` ends at one; an interval cut into thousands of shares would move with
+all of their errors together.
 """
 
 from __future__ import annotations

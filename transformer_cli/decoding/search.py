@@ -60,18 +60,24 @@ def search(
     """
     if prefixes is not None:
         limits = [max(limit, len(prefix)) for limit, prefix in zip(limits, prefixes, strict=True)]
-    constraints: list[Constraint] = []
-    if options.min_length:
-        least = options.min_length + (symbols.first is not None)
-        constraints.append(MinLength([min(least, limit) for limit in limits], eos=symbols.eos))
-    if options.no_repeat_ngram:
-        constraints.append(NoRepeat(options.no_repeat_ngram))
+    constraints = constraints_of(options, limits, symbols)
     if prefixes is not None and any(prefixes):
         constraints.append(ForcedPrefix(prefixes))
     task = Task(limits, symbols, options, lines, constraints)
     how: Search[Any] = SEARCHES.load(options.search)
     begun = stepper if symbols.first is None else Marked(stepper, symbols.first)
     return how(begun, source_BS, source_lengths_B, task)
+
+
+def constraints_of(options: SearchOptions, limits: Sequence[int], symbols: Symbols) -> list[Constraint]:
+    """Those that are asked for, of sentences with these most pieces."""
+    constraints: list[Constraint] = []
+    if options.min_length:
+        least = options.min_length + (symbols.first is not None)
+        constraints.append(MinLength([min(least, limit) for limit in limits], eos=symbols.eos))
+    if options.no_repeat_ngram:
+        constraints.append(NoRepeat(options.no_repeat_ngram))
+    return constraints
 
 
 def beam(stepper: Stepper[S], source_BS: Tensor, source_lengths_B: Tensor, task: Task) -> list[list[Hypothesis]]:
