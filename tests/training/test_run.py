@@ -154,6 +154,24 @@ def test_an_end_by_epochs_that_differ_is_told_roughly_and_never_passed(
     assert [one.step for one, end in zip(shown, ends, strict=True) if one.step > end] == []
 
 
+def test_what_is_learned_from_more_often_is_multiplied_as_often(monkeypatch: pytest.MonkeyPatch) -> None:
+    """MFU took each pair once: 0.6 of what it was, where one of two directions had a weight of 10."""
+    tree, lengths, usual = settings(max_steps=1).model_dump(), list[np.ndarray](), run.utilisation_of
+    tree["tokenizer"]["sampling"] = 0.0
+    once = {"text": tree["data"]["train"]}
+    longer = {"text": {"pairs": [[f"{source} {source}", target] for source, target in once["text"]["pairs"]]}}
+
+    def watched(*given: Any, **options: Any) -> Any:
+        lengths.append(given[3])
+        return usual(*given, **options)
+
+    monkeypatch.setattr(run, "utilisation_of", watched)
+    for number, texts in enumerate([[once | {"weight": 3}, longer], [once, once, once, longer]]):
+        train(RunConfig.model_validate(tree | {"data": tree["data"] | {"train": texts}}), Path(str(number)))
+    weighted, written_out = (np.sort(found, axis=0) for found in lengths)
+    assert np.array_equal(weighted, written_out)
+
+
 def lose_power() -> None:
     raise MemoryError("the power went out")
 

@@ -197,7 +197,7 @@ class Run:
         if contributions := self.material.contributions():
             self.record["mixture"] = contributions
             self._write_record(learner)
-        self.listener.warn_of(LEFT_OUT, (encoded := self.material.encoded).counts)
+        self.listener.warn_of(LEFT_OUT, self.material.encoded.counts)
         valid, usual = self.material.encode(self.texts[1], "valid"), self.record["data"]["train"]["usual_sentences"]
         here = self.machine, usual, self.world, self.listener.stage, self._asked_meanwhile
         self.validation = Validation(self.texts[1], valid, self.tokenizer, config, *here)
@@ -225,7 +225,7 @@ class Run:
         if self.progress.step:
             say(f"continuing after step {self.progress.step:,}")
         processes, n_pieces = (self.machine, self.world.size), self.tokenizer.target_size
-        sizes, learns_all = (config.counted, encoded.lengths), not self.held
+        sizes, learns_all = (config.counted, self.material.epoch(progress.epoch)[0].lengths), not self.held
         self.utilisation = utilisation_of(*processes, *sizes, target_vocab=n_pieces, learns_all=learns_all)
         self.clock = Clock(passed_s=self.progress.spent.seconds)
 
