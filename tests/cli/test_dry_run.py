@@ -325,8 +325,11 @@ def test_a_few_updates_are_timed_and_nothing_is_written(
     short, long = (dry(capfd, *arguments, "--set", f"training.max_steps={n}")["length"] for n in (1000, 1_000_000))
     assert 100 < long["left"]["seconds"] / short["left"]["seconds"] < 10_000
     assert long["ends"] == "at step 1,000,000 (max_steps)"
+    assert long["n_epochs"] == 1000 * short["n_epochs"] == 1_000_000  # all of it is one batch
     assert tx("--dry-run", *arguments, "--set", "training.max_steps=3") == 0
-    assert "time        too short to be timed; training ends at step 3 (max_steps)" in capfd.readouterr().out
+    told = capfd.readouterr().out
+    assert "epochs      about 3.0 times through the text" in told
+    assert "time        too short to be timed; training ends at step 3 (max_steps)" in told
     assert sorted(folder.rglob("*")) == before
 
 

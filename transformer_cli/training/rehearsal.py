@@ -45,12 +45,14 @@ ENDLESS = 10**9
 @dataclass(frozen=True)
 class Length:
     """How long training would take on this machine, and what would end it; left: None for less than a few updates.
-    n_updates: as many as the whole run has at most, where that does not depend on how fast it is. n_timed: updates that
-    this is told from; of_parts: of some of the sentences of each only; of_pairs: of so many pairs of the text."""
+    n_updates, n_epochs: as many as the whole run has at most, where that does not depend on how fast it is. n_timed:
+    updates that this is told from; of_parts: of some of the sentences of each only; of_pairs: of so many pairs of the
+    text."""
 
     left: Left | None
     ends: str
     n_updates: int | None
+    n_epochs: float | None
     n_timed: int
     of_parts: bool
     of_pairs: int
@@ -94,7 +96,9 @@ def length_of(
     left = (horizon := horizon.since(progress)).left(progress, clock, settled=not progress.owes_validation)
     left = left.after(-clock.seconds) if left is not None and begins else left
     timed = (n_parts or clock.updates, n_parts > 0, len(given["train"]))
-    return Length(left, horizon.ends(), horizon.expected_steps, *timed)
+    n_updates = horizon.expected_steps
+    n_epochs = None if n_updates is None else n_updates / horizon.updates_per_epoch
+    return Length(left, horizon.ends(), n_updates, n_epochs, *timed)
 
 
 @contextmanager
