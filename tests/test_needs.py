@@ -77,7 +77,12 @@ def test_unless_the_user_wants_it(monkeypatch: pytest.MonkeyPatch) -> None:
         ('{"url": "file:///tmp/tx.whl", "archive_info": {}}', "'/tmp/tx.whl[serve]'"),
         (
             '{"url": "https://forge/tx", "vcs_info": {"vcs": "git", "commit_id": "1"}}',
-            "'transformer-cli[serve] @ git+https://forge/tx'",
+            "'transformer-cli[serve] @ git+https://forge/tx@1'",
+        ),
+        (
+            '{"url": "https://forge/tx", "subdirectory": "a", "vcs_info": '
+            '{"vcs": "git", "commit_id": "1", "requested_revision": "next"}}',
+            "'transformer-cli[serve] @ git+https://forge/tx@next#subdirectory=a'",
         ),
         (None, "'transformer-cli[serve]'"),
     ],

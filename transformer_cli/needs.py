@@ -86,8 +86,10 @@ def _with_extra(extra: str) -> str:
     if url.startswith("file:"):
         editable = "-e " * bool(told.get("dir_info", {}).get("editable"))
         return editable + shlex.quote(f"{url2pathname(urlsplit(url).path)}[{extra}]")
-    if vcs := told.get("vcs_info", {}).get("vcs"):
-        url = f"{vcs}+{url}"
+    if vcs := told.get("vcs_info"):
+        url = f"{vcs['vcs']}+{url}@{vcs.get('requested_revision') or vcs['commit_id']}"
+    if folder := told.get("subdirectory"):
+        url += f"#subdirectory={folder}"
     return shlex.quote(f"{name} @ {url}" if url else name)
 
 

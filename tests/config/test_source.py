@@ -65,6 +65,9 @@ def test_a_file_needs_its_ending_no_more_than_a_preset(folder):
     write("mine.yaml", "seed: 5")
     os.mkdir("mine")
     assert (load_config("mine").seed, load_config("mine").name) == (5, "mine")
+    assert message("mine/").endswith("is a directory, not a configuration")
+    write("other.yaml", "extends: mine")
+    assert load_config("other.yaml").seed == 5
 
 
 def test_a_file_of_a_presets_name_may_extend_that(folder):

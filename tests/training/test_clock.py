@@ -288,6 +288,11 @@ def test_epochs_that_others_made_had_other_updates(updates_per_epoch: int, progr
     left = horizon.left(at, clock)
     assert left is not None
     assert left.seconds == pytest.approx((last - at.step) / updates_per_epoch * 100, abs=1)
+    budgets = [{"max_steps": None, "budget": one} for one in ({"epochs": 10}, {"tokens": 1_000_000})]
+    for limits in ({"max_epochs": 10}, {"max_steps": last}, *budgets):
+        options = TrainingConfig.model_validate(limits)
+        expected = Horizon(options, updates_per_epoch, 100_000, 100).since(at)
+        assert (expected.expected_steps, expected.expected_epochs) == (last, 10)
 
 
 def test_a_checkpoint_that_is_due_twice_is_written_once() -> None:

@@ -217,7 +217,8 @@ def _show(found: Forecast, *, as_json: bool, strict: bool) -> None:
             facts |= {"disk": _on_disk(found.disk), "preparing": _before(found.preparing)}
         if (length := found.length) is not None:
             if (n := length.n_epochs) is not None:
-                facts["epochs"] = f"about {n:,.{1 if n < 100 else 0}f} times through the text"
+                often = f"{n:.2g}" if n < 10 else f"{n:,.0f}"
+                facts["epochs"] = f"about {often}: so many times the text is learned from"
             facts["time"] = f"{_takes(length)}; training ends {length.ends}"
         console.result("")
         for name, fact in facts.items():

@@ -110,7 +110,7 @@ def find_config(name_or_path: str | Path) -> Path:
         return path
     if preset := _preset(name):
         return preset
-    if os.path.isfile(whole := f"{path}.yaml"):
+    if not name.endswith("/") and os.path.isfile(whole := f"{path}.yaml"):
         return Path(whole)
     if os.path.isdir(path):
         raise ConfigError(f"{name} is a directory, not a configuration")
@@ -197,6 +197,8 @@ def _find_parent(extends: Node, path: Path) -> Path:
         return beside
     if preset:
         return preset
+    if not name.endswith("/") and os.path.isfile(whole := f"{beside}.yaml"):
+        return Path(whole)
     words = f"`extends: {shorten(name)}` names neither a file beside this one nor a preset"
     raise refusal(Refused(extends.place, f"{words}; {_nearest_config(name, os.path.dirname(beside))}"))
 

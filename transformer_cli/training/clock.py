@@ -153,7 +153,15 @@ class Horizon:
     def expected_steps(self) -> int | None:
         """About as many updates as a whole run has; None where that depends on how fast it is."""
         budget = self.options.budget
-        return None if budget is not None and budget.minutes is not None else max(1, self._updates_left(Progress()))
+        if budget is not None and budget.minutes is not None:
+            return None
+        return max(1, self._updates_left(Progress()) + (self.ahead if self.last_step is None else 0))
+
+    @property
+    def expected_epochs(self) -> float | None:
+        """About as many epochs, likewise."""
+        n_updates = self.expected_steps
+        return None if n_updates is None else (n_updates - self.ahead) / self.updates_per_epoch
 
     @property
     def of_all(self) -> str:

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import functools
 import math
+import re
 import sys
 from collections.abc import Mapping
 from dataclasses import asdict, dataclass, field
@@ -246,7 +247,8 @@ def spent_in_words(budget: Budget) -> str:
 def _is_within(words: str, before: str) -> bool:
     """Whether this budget is no more than the one that was spent before, both as `spent_in_words` has them. How much of
     an epoch is used, and what ending takes, nobody knows here."""
-    (kind, limit), (other, spent) = (said[:-1].partition("(")[2].split(": ") for said in (words, before))
+    both = [re.fullmatch(r"budget spent \((\w+): (.*\d)\)", said) for said in (words, before)]
+    (kind, limit), (other, spent) = (("", "inf") if found is None else found.groups() for found in both)
     return kind == other and float(limit.replace(",", "")) <= float(spent.replace(",", ""))
 
 

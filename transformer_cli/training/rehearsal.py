@@ -96,9 +96,7 @@ def length_of(
     left = (horizon := horizon.since(progress)).left(progress, clock, settled=not progress.owes_validation)
     left = left.after(-clock.seconds) if left is not None and begins else left
     timed = (n_parts or clock.updates, n_parts > 0, len(given["train"]))
-    n_updates = horizon.expected_steps
-    n_epochs = None if n_updates is None else n_updates / horizon.updates_per_epoch
-    return Length(left, horizon.ends(), n_updates, n_epochs, *timed)
+    return Length(left, horizon.ends(), horizon.expected_steps, horizon.expected_epochs, *timed)
 
 
 @contextmanager
