@@ -190,8 +190,8 @@ def _existing(path: Path) -> Path:
 
 
 def is_run(path: Path) -> bool:
-    """Whether it is one by what it has, be that damaged: its configuration, or checkpoints by their names."""
-    if (path / "config.yaml").is_file():
+    """Whether it is one by what it has, be that damaged: a file that runs have, or checkpoints by their names."""
+    if any((path / name).is_file() for name in ("config.yaml", "run.json", "metrics.jsonl")):
         return True
     folder = path / CHECKPOINTS
     return folder.is_dir() and any(step_of(name) is not None for name in os.listdir(folder))
