@@ -85,6 +85,5 @@ def _hash(source: bytes, target: bytes) -> bytes:
 def _stripped(line: bytes) -> bytes:
     """Without blanks at its ends, whatever the alphabet: of ASCII, which most lines end with, none needs decoding."""
     line = line.strip()
-    return (
-        line if all(0x20 < byte < 0x80 for byte in (*line[:1], *line[-1:])) else line.decode("utf-8").strip().encode()
-    )
+    ends = *line[:1], *line[-1:]
+    return line if all(0x20 < byte < 0x80 for byte in ends) else line.decode("utf-8").strip().encode()

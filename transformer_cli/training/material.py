@@ -258,10 +258,13 @@ class Material:
         each = f" for each of {self.world.size:,} processes" if self.world.size > 1 else ""
         return f"{counted(len(self.encoded), 'sentence pairs')}, {counted(n_batches, 'batches')} an epoch{each}"
 
-    def target_tokens(self, epoch: int) -> int:
-        """Of an epoch, end marks included."""
+    def lengths(self, epoch: int) -> npt.NDArray[np.integer]:
+        """Of the pairs of an epoch, (N, 2), source and target, end marks included."""
         text = self._latest[1][0] if self._latest is not None and self._latest[0][0] == epoch else self.epoch(epoch)[0]
-        return int(text.lengths[:, 1].sum(dtype=np.int64))
+        return text.lengths
+
+    def target_tokens(self, epoch: int) -> int:
+        return int(self.lengths(epoch)[:, 1].sum(dtype=np.int64))
 
     def seen(self, epoch: int) -> Seen | None:
         """See Mixture.epoch."""

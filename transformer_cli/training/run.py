@@ -225,7 +225,7 @@ class Run:
         if self.progress.step:
             say(f"continuing after step {self.progress.step:,}")
         processes, n_pieces = (self.machine, self.world.size), self.tokenizer.target_size
-        sizes, learns_all = (config.counted, self.material.epoch(progress.epoch)[0].lengths), not self.held
+        sizes, learns_all = (config.counted, self.material.lengths(progress.epoch)), not self.held
         self.utilisation = utilisation_of(*processes, *sizes, target_vocab=n_pieces, learns_all=learns_all)
         self.clock = Clock(passed_s=self.progress.spent.seconds)
 
