@@ -18,6 +18,7 @@ from hypothesis import strategies as st
 from torch import Tensor
 
 from transformer_cli.config.model import POSITIONS, ModelConfig, Stack
+from transformer_cli.data.loader import collate
 from transformer_cli.model import compiled, compiled_products, matmul, transformer
 from transformer_cli.model.attention import ScaledDotProductAttention
 from transformer_cli.model.blocks import Dropout
@@ -28,6 +29,7 @@ from transformer_cli.model.layout import Packed
 from transformer_cli.model.positions import Learned, PositionEncoding, Rotary, SinusoidalTable, Waves, sinusoids
 from transformer_cli.model.spans import InPlace, Spans, suits
 from transformer_cli.processor import computes_bf16
+from transformer_cli.training.objective import loss_of
 
 pytestmark = needs_compiler
 CPU = torch.device("cpu")
@@ -618,3 +620,19 @@ def test_both_languages_mean_the_same_struct() -> None:
     fields = Spans(in_place([1]), in_place([1])).shape._fields_
     assert [word for word in words if word not in ("const", "int64_t", "float")] == [name for name, _ in fields]
     assert {ctypes.sizeof(kind) for _, kind in fields} == {8}
+
+
+def test_a_table_that_is_embedding_and_output_learns_from_both() -> None:
+    """What embeddings gather is added to the output's gradient at the end: without it nothing else would show."""
+    batch = collate([[5, 6, 6, 3], [7, 3]], [[8, 9, 9], [5]])
+    found = []
+    for is_compiled in (True, False):
+        torch.manual_seed(3)
+        model = build_model(ModelConfig(d_model=32, n_heads=2, d_ff=32, n_layers=1), source_vocab=12, target_vocab=12)
+        if is_compiled:
+            model.use_compiled()
+        model.eval()
+        loss_of(model, batch, smoothing=0.1).backward()
+        assert model.output.weight is model.source_embedding.table.weight
+        found.append(model.output.weight.grad)
+    torch.testing.assert_close(*found, rtol=1e-4, atol=1e-5)
