@@ -15,6 +15,7 @@ from transformer_cli.config.run import RunConfig
 from transformer_cli.data.corpus import Corpus, load_training
 from transformer_cli.data.encoding import Block
 from transformer_cli.data.fingerprints import LINES
+from transformer_cli.machine import decide
 from transformer_cli.tokenizer import Tokenizer
 from transformer_cli.training import expense
 from transformer_cli.training.forecast import forecast
@@ -40,15 +41,17 @@ def bytes_of(folder: Path) -> int:
 
 
 @pytest.mark.parametrize(
-    "training",
+    ("precision", "training"),
     [
-        {"optimizer": "schedule-free"},
-        {"ema": 0.9, "freeze": ["embeddings", "encoder"]},
-        {"optimizer": "muon", "keep_best": 3, "keep_last": 2},
+        ("fp32", {"optimizer": "schedule-free"}),
+        ("fp32", {"ema": 0.9, "freeze": ["embeddings", "encoder"]}),
+        ("fp32", {"optimizer": "muon", "keep_best": 3, "keep_last": 2}),
+        ("bf16", {"optimizer": "muon", "ema": 0.9}),
+        ("bf16", {"optimizer": "adam"}),
     ],
 )
-def test_a_checkpoint_takes_as_many_bytes_as_was_said(training: dict[str, Any]) -> None:
-    config = settings(**training)
+def test_a_checkpoint_takes_as_many_bytes_as_was_said(precision: str, training: dict[str, Any]) -> None:
+    config = settings(**training).model_copy(update={"precision": precision})
     train(config, RUN)
     disk, _ = said(config)
     for path in list_checkpoints(RUN):
@@ -77,7 +80,8 @@ def said(config: RunConfig, *, overwrite: bool = False, **given: Any) -> tuple[e
     texts = {"train": load_training(config.data), "valid": Corpus(*[["x"] * 500] * 2)}
     there = Tokenizer.load(RUN / "tokenizer")
     pieces = (there.source_size, there.target_size)
-    return expense.expense(config, RUN, texts, tokenizer, pieces=pieces, overwrite=overwrite, reading_s=1.0)
+    known: dict[str, Any] = {"machine": decide(config), "pieces": pieces, "reading_s": 1.0}
+    return expense.expense(config, RUN, texts, tokenizer, overwrite=overwrite, **known)
 
 
 def test_ten_times_the_text_takes_ten_times_the_bytes_and_the_time(monkeypatch: pytest.MonkeyPatch) -> None:
@@ -86,7 +90,8 @@ def test_ten_times_the_text_takes_ten_times_the_bytes_and_the_time(monkeypatch: 
     found = []
     for n in (1, 10):
         texts = {"train": Corpus([*text.source] * n, [*text.target] * n)}
-        found.append(expense.expense(settings(), RUN, texts, None, pieces=(300, 300), overwrite=False, reading_s=0.0))
+        known: dict[str, Any] = {"machine": decide(settings()), "pieces": (300, 300), "reading_s": 0.0}
+        found.append(expense.expense(settings(), RUN, texts, None, overwrite=False, **known))
     (one, _), (ten, preparing) = found
     assert ten.text == pytest.approx(10 * one.text, rel=0.02)
     assert preparing.seconds == preparing.tokenizer + preparing.encoding
@@ -103,7 +108,8 @@ def test_what_is_timed_was_not_encoded_before(monkeypatch: pytest.MonkeyPatch) -
 
     monkeypatch.setattr(expense, "Encoder", Watched)
     text = Corpus([f"犬{number}が走る" for number in range(100)], [f"dog {number}" for number in range(100)])
-    expense.expense(settings(), RUN, {"train": text}, None, pieces=(300, 300), overwrite=False, reading_s=0.0)
+    known: dict[str, Any] = {"machine": decide(settings()), "pieces": (300, 300), "reading_s": 0.0}
+    expense.expense(settings(), RUN, {"train": text}, None, overwrite=False, **known)
     first, second = seen
     assert len(first) == len(second) == 50
     assert first.isdisjoint(second)

@@ -31,6 +31,7 @@ from transformer_cli.training import muon
 from transformer_cli.training.moving_average import average_of
 from transformer_cli.training.muon import orthogonal
 from transformer_cli.training.optimizers import (
+    MOMENTS,
     Adam,
     AdamW,
     DecoupledOnePass,
@@ -211,7 +212,8 @@ def test_what_is_not_as_large_as_its_weight_never_reaches_the_code() -> None:
 
 
 @needs_compiler
-def test_threads_change_no_bit_of_adam_in_one_pass() -> None:
+@pytest.mark.parametrize("dtype", [None, torch.bfloat16])
+def test_threads_change_no_bit_of_adam_in_one_pass(dtype: torch.dtype | None) -> None:
     made, before = [], torch.get_num_threads()
     try:
         for threads in (1, 2, 3):
@@ -219,13 +221,106 @@ def test_threads_change_no_bit_of_adam_in_one_pass() -> None:
             torch.manual_seed(1)
             parameter = nn.Parameter(torch.randn(100_003))
             parameter.grad = torch.randn(100_003)
-            one = OnePass([{"params": [parameter], "weight_decay": 0.1}], lr=0.1, fused=True)
+            one = OnePass([{"params": [parameter], "weight_decay": 0.1, "dtype": dtype}], lr=0.1, fused=True)
             length = one.length()
             one.step()
-            made.append((length, parameter.detach()))
+            made.append((length, parameter.detach(), *one.state[parameter].values()))
     finally:
         torch.set_num_threads(before)
     assert all(torch.equal(a, b) for others in made[1:] for a, b in zip(made[0], others, strict=True))
+
+
+IN_BF16: dict[str, Any] = {"weight_decay": 0.0, "dtype": torch.bfloat16}
+
+
+@needs_compiler
+@pytest.mark.parametrize("size", [100_003, 7])
+def test_moments_in_bf16_are_in_the_mean_those_in_fp32(size: int) -> None:
+    """Also where each update changes one by less than bf16 tells apart, of which the nearest would be what it was."""
+    mine, other = nn.Parameter(torch.zeros(size)), nn.Parameter(torch.zeros(size))
+    numbers: dict[str, Any] = {"lr": 0.01, "betas": (0.99, 0.999), "eps": 1e-8}
+    one, two = OnePass([{"params": [mine], **IN_BF16}], **numbers), Adam([{"params": [other]}], fused=True, **numbers)
+    for _ in range(400):
+        mine.grad = torch.full((size,), 0.37)
+        other.grad = mine.grad.clone()
+        one.step()
+        two.step()
+    for name in ("exp_avg", "exp_avg_sq"):
+        held, exact = one.state[mine][name], two.state[other][name]
+        assert held.dtype == torch.bfloat16
+        torch.testing.assert_close(held.float(), exact, rtol=0.25, atol=0)
+        if size > 1000:
+            assert held.float().mean().item() == pytest.approx(exact[0].item(), rel=1e-3)
+            apart = torch.corrcoef(torch.stack([held.float()[:-16], held.float()[16:]]))[0, 1].item()
+            assert abs(apart) < 0.02  # each element has bits of its own
+    if size > 1000:  # and each moment, too
+        both = torch.stack([one.state[mine][name].float() for name in MOMENTS])
+        assert abs(torch.corrcoef(both)[0, 1].item()) < 0.02
+        assert mine.mean().item() == pytest.approx(other[0].item(), rel=1e-3)
+    torch.testing.assert_close(mine, other, rtol=0.1, atol=0)
+
+
+@needs_compiler
+def test_a_step_by_moments_in_bf16_is_by_what_they_are_before_they_are_rounded() -> None:
+    torch.manual_seed(0)
+    mine = nn.Parameter(torch.randn(1000))
+    other = nn.Parameter(mine.detach().clone())
+    one, two = (
+        OnePass([{"params": [parameter], **IN_BF16, "dtype": dtype}], lr=0.01)
+        for parameter, dtype in ((mine, torch.bfloat16), (other, None))
+    )
+    mine.grad = torch.randn(1000)
+    other.grad = mine.grad.clone()
+    one.step()
+    two.step()
+    assert torch.equal(mine, other)
+
+
+@needs_compiler
+def test_moments_in_bf16_go_on_from_those_of_a_checkpoint_in_either_precision() -> None:
+    """In the same bits where it kept them; of one in fp32 they become the nearest."""
+    torch.manual_seed(0)
+
+    class Made(nn.Module):
+        def __init__(self) -> None:
+            super().__init__()
+            self.weight = nn.Parameter(torch.ones(40, 50))
+
+    gradients = [torch.randn(40, 50) for _ in range(4)]
+
+    def gone_on(model: Made, dtype: torch.dtype | None, steps: int, state: dict[str, torch.Tensor] | None) -> Any:
+        optimizer = OnePass([{"params": [model.weight], **IN_BF16, "dtype": dtype}], lr=0.01)
+        if state is not None:
+            load_state_tensors(optimizer, model, state)
+        for grad in gradients[:steps] if state is None else gradients[steps:]:
+            model.weight.grad = grad.clone()
+            optimizer.step()
+        return state_tensors(optimizer, model)
+
+    whole, parted, wide = Made(), Made(), Made()
+    at_once = gone_on(whole, torch.bfloat16, 4, None)
+    in_parts = gone_on(parted, torch.bfloat16, 2, gone_on(parted, torch.bfloat16, 2, None))
+    assert torch.equal(whole.weight, parted.weight)
+    assert at_once.keys() == in_parts.keys() == {"weight.step", "weight.exp_avg", "weight.exp_avg_sq"}
+    assert all(torch.equal(at_once[key], in_parts[key]) for key in at_once)
+    assert at_once["weight.exp_avg"].dtype == torch.bfloat16
+    in_fp32 = gone_on(wide, None, 2, None)
+    assert in_fp32["weight.exp_avg"].dtype == torch.float32
+    gone_on(wide, torch.bfloat16, 2, in_fp32)
+    torch.testing.assert_close(wide.weight, whole.weight, rtol=1e-3, atol=0)
+
+
+@needs_compiler
+def test_room_for_moments_is_no_memory_of_an_update_and_becomes_theirs() -> None:
+    parameter, other = nn.Parameter(torch.ones(30)), nn.Parameter(torch.ones(3))
+    one = OnePass([{"params": [parameter, other], "weight_decay": 0.0}], lr=0.1)
+    assert [*one.reserve()] == [parameter, other]
+    assert not one.state
+    room = {name: one._reserved[parameter][name].data_ptr() for name in MOMENTS}
+    parameter.grad, other.grad = torch.ones(30), torch.ones(3)
+    one.step()
+    assert {name: one.state[parameter][name].data_ptr() for name in MOMENTS} == room
+    assert [*one.reserve()] == []
 
 
 @needs_compiler

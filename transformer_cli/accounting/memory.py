@@ -1,10 +1,11 @@
 """How many bytes training and translating take, by purpose, as tx goes about them.
 
 Training keeps weights, gradients and the optimiser's memory in fp32, whatever the precision; activations are those
-values that autograd keeps for the way back. What an allocator adds, and what lives for a moment only, is left out.
-Proved on CPUs, in both paths of attention; that GPUs keep masks of one byte and statistics in fp32 is what PyTorch's
-kernels say. Sentences lie in rows here, equally long; training packs them, in rows of a multiple of 16 tokens for
-attention: at such lengths it was measured to keep 1 to 2 % more, with rotary positions 8 %.
+values that autograd keeps for the way back. Compiled code, which a CPU may have, needs less: in bf16 gradients and
+moments of half the size, and no output of a norm that comes first. What an allocator adds, and what lives for a moment
+only, is left out. Proved on CPUs, in both paths of attention; that GPUs keep masks of one byte and statistics in fp32
+is what PyTorch's kernels say. Sentences lie in rows here, equally long; training packs them, in rows of a multiple of
+16 tokens for attention: at such lengths it was measured to keep 1 to 2 % more, with rotary positions 8 %.
 
 B batch, S source length, T target length, D d_model, H heads, K d_head, F d_ff; p bytes of a value, m of a mask's.
 """

@@ -29,9 +29,9 @@ class RunConfig(Section):
     device: Literal["auto", "cpu", "cuda", "mps"] = "auto"
     """auto: CUDA, then MPS, unless several processes train, then CPU."""
     precision: Literal["auto", "fp32", "bf16", "fp16"] = "auto"
-    """Of activations and matrix products; weights and moments stay in fp32. auto: bf16 on a CPU with instructions for
-    it (AVX512-BF16, AMX; measured where the system does not tell) and on a GPU whose tensor cores support it, fp16
-    where they do not; else fp32."""
+    """Of activations and matrix products; weights stay in fp32, and moments, but for those of compiled code on a CPU.
+    auto: bf16 on a CPU with instructions for it (AVX512-BF16, AMX; measured where the system does not tell) and on a
+    GPU whose tensor cores support it, fp16 where they do not; else fp32."""
     matmul_precision: Literal["highest", "high", "medium"] = "highest"
     """Of products in fp32, as in torch.set_float32_matmul_precision: `high` lets GPUs since Ampere use TF32, `medium`
     lets CPUs with fast bf16 products use these; faster, and less exact."""

@@ -22,7 +22,9 @@ from transformer_cli.data import binary
 from transformer_cli.data.corpus import Corpus
 from transformer_cli.data.encoding import Block, Encoder, n_processes
 from transformer_cli.data.volumes import Volumes
+from transformer_cli.machine import Machine
 from transformer_cli.model.build import build_model
+from transformer_cli.model.transformer import Transformer
 from transformer_cli.tokenizer import Tokenizer, train_tokenizer
 from transformer_cli.tokenizer.learning import MAX_LINES
 from transformer_cli.training.moving_average import PREFIX, average_of
@@ -72,6 +74,7 @@ def expense(
     texts: Mapping[str, Corpus],
     tokenizer: Tokenizer | None,
     *,
+    machine: Machine,
     pieces: tuple[int, int],
     overwrite: bool,
     reading_s: float,
@@ -91,7 +94,7 @@ def expense(
         tokenizer, tokenizer_s = _learned(sample, len(texts["train"]), config)
     each, encoding_s = _encoded(sample, n_pairs, tokenizer, config)
     text, noted = n_pairs * each, len(texts["train"]) * NUMBERS
-    checkpoint = _checkpoint(config, *pieces)
+    checkpoint = _checkpoint(config, machine, *pieces)
     checkpoints = _most_checkpoints(config.training)
     model = sum(len(vocabulary.model) for vocabulary in tokenizer.models().values())
     there = sum(bytes_in(run_dir / folder) for folder in ("data", "checkpoints", "tokenizer"))
@@ -166,17 +169,17 @@ def _bytes_of_a_pair(block: Block) -> int:
     return numbers + -(-n_ids * each["source"] // block.n_pairs)
 
 
-def _checkpoint(config: RunConfig, source_vocab: int, target_vocab: int) -> int:
+def _checkpoint(config: RunConfig, machine: Machine, source_vocab: int, target_vocab: int) -> int:
     """Bytes of its tensors, without making them."""
     model = build_model(config.model, source_vocab=source_vocab, target_vocab=target_vocab, device="meta")
     kept, others = weights(model), {}
-    for key, tensor in _beside(model, config).items():
+    for key, tensor in _beside(model, config, machine).items():
         name = key.removeprefix(PREFIX) if key.startswith(PREFIX) else key.rpartition(".")[0]
-        others[key] = torch.empty(kept[name].shape if tensor.dim() else (), device="meta")
+        others[key] = torch.empty(kept[name].shape if tensor.dim() else (), dtype=tensor.dtype, device="meta")
     return size_in_file(kept) + size_in_file(others)
 
 
-def _beside(model: nn.Module, config: RunConfig) -> dict[str, Tensor]:
+def _beside(model: Transformer, config: RunConfig, machine: Machine) -> dict[str, Tensor]:
     """What is kept beside the weights, told from a model of the same parts with hardly a number in them."""
     small: dict[nn.Parameter, nn.Parameter] = {}
     model, held = copy.deepcopy(model), frozen(config)
@@ -187,6 +190,9 @@ def _beside(model: nn.Module, config: RunConfig) -> dict[str, Tensor]:
     for name, parameter in model.named_parameters():
         parameter.requires_grad_(parameter.requires_grad and name not in held)
         parameter.grad = torch.zeros_like(parameter) if parameter.requires_grad else None
+    model.compute_in(machine.dtype, training=True)
+    if machine.compiled:
+        model.use_compiled()
     optimizer = build_optimizer(model, config.training)
     for group in optimizer.param_groups:
         group["rows"] = [None] * len(group["params"])

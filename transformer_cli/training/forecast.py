@@ -134,7 +134,14 @@ def _forecast(
     if finished is None and world.is_main:
         with stage("encoding a sample"):
             disk, preparing = expense(
-                config, run_dir, used, tokenizer, pieces=pieces, overwrite=overwrite, reading_s=reading_s
+                config,
+                run_dir,
+                used,
+                tokenizer,
+                machine=machine,
+                pieces=pieces,
+                overwrite=overwrite,
+                reading_s=reading_s,
             )
     length = None
     if finished is None and "valid" in used:

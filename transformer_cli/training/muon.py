@@ -96,7 +96,7 @@ class OnePassMuon(_Turning, DecoupledOnePass):
 
     def _begin(self) -> None:
         super()._begin()
-        self._hidden = {one for group in self.param_groups if group["hidden"] for one in group["params"]}
+        self._others = {one for group in self.param_groups if group["hidden"] for one in group["params"]}
 
     def _gradient(self, parameter: Tensor) -> Tensor | None:
         """As it is to be, and gone: the pass finds none."""
@@ -108,9 +108,6 @@ class OnePassMuon(_Turning, DecoupledOnePass):
 
     def _weight(self, parameter: Tensor) -> Tensor:
         return parameter.data  # its version tells what others changed, after whom copies are made anew
-
-    def _row(self, parameter: Tensor) -> list[int]:
-        return self._places_of(parameter, None, None, None) if parameter in self._hidden else super()._row(parameter)
 
 
 def _move(

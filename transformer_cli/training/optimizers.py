@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import copy
 import inspect
-from collections.abc import Callable, Mapping
+from collections.abc import Callable, Iterable, Mapping
 from typing import Any
 
 import torch
@@ -20,6 +20,8 @@ Groups = list[dict[str, Any]]
 """Parameters, as a recipe gets them, in groups with their `weight_decay`; `hidden` are the matrices inside of layers,
 `rows`, for each parameter, how many each of the matrices has that it is made of; None: it is one; `dtype` is what the
 model computes in, `compiled` whether by code of its own. The loop sets the rate, `lr`, of each before each update."""
+MOMENTS = "exp_avg", "exp_avg_sq"
+"""As PyTorch calls them in its Adam's state."""
 FUSED = "cpu", "cuda"
 """Devices that PyTorch has a fused kernel of Adam for."""
 
@@ -45,7 +47,8 @@ class AdamW(Uncompiled, torch.optim.AdamW):
 
 class OnePass(Adam):
     """The same by compiled code, of weights in fp32 on a CPU: in one pass over memory gradients are scaled, an average
-    follows the weights, and copies of them are rounded."""
+    follows the weights, and copies of them are rounded. Of a model that computes in bf16 moments are kept in that, too,
+    rounded up or down at random (Gupta et al. 2015), but each step is by what they are before."""
 
     decoupled = False
     """Whether the decay is taken off the weights, not added to their gradients."""
@@ -69,8 +72,13 @@ class OnePass(Adam):
         self._parameters = [parameter for group in self.param_groups for parameter in group["params"]]
         self._learners: list[Tensor | None] = [x for parameter in self._parameters for x in (parameter, None)]
         """Of each parameter it and its copy, either of which may have the gradient."""
+        is_narrow = all(group.get("dtype") == torch.bfloat16 for group in self.param_groups)
+        self._moments = torch.bfloat16 if is_narrow else torch.float32
         decays = [group["weight_decay"] for group in self.param_groups for _ in group["params"]]
         self._decays = torch.tensor(decays, dtype=torch.float64)
+        self._others: set[Tensor] = set()
+        """Parameters that have no moments, whatever else moves them."""
+        self._reserved: dict[Tensor, dict[str, Tensor]] = {}
         self._known: list[dict[str, Any]] = []
         self._table = torch.empty(0)
         self._gradients: list[Tensor | None] = []
@@ -85,6 +93,13 @@ class OnePass(Adam):
         self._copies_of.update(copies or {})
         self._learners = [x for parameter in self._parameters for x in (parameter, self._copies_of.get(parameter))]
         self._known = []
+
+    def reserve(self) -> Iterable[Tensor]:
+        """Take the room of moments that the first update will need, before what comes and goes lies between them; of
+        which parameters that is."""
+        fresh = [p for p in self._parameters if p not in self.state and p not in self._others]
+        self._reserved = {parameter: self._fresh(parameter) for parameter in fresh}
+        return fresh
 
     def length(self) -> Tensor:
         """Of all gradients together."""
@@ -101,7 +116,7 @@ class OnePass(Adam):
     def step(self, closure: None = None) -> None:  # type: ignore[override]
         group, tensors = self.param_groups[0], (self._weights(), self._decays)  # the rate is the same in all
         numbers = group["lr"], *group["betas"], group["eps"], self.scale, self.share
-        run("adam", torch.float32, *tensors, len(self._parameters), *numbers, self.decoupled, get_num_threads())
+        run("adam", self._moments, *tensors, len(self._parameters), *numbers, self.decoupled, get_num_threads())
         self.scale = 1.0
 
     def _weights(self) -> Tensor:
@@ -122,19 +137,27 @@ class OnePass(Adam):
             self._gradients, self._places = gradients, places
         return self._table
 
+    def _fresh(self, parameter: Tensor) -> dict[str, Tensor]:
+        moments = {name: torch.zeros_like(parameter, dtype=self._moments) for name in MOMENTS}
+        return {"step": torch.zeros((), dtype=torch.float32), **moments}
+
     def _row(self, parameter: Tensor) -> list[int]:
+        if parameter in self._others:
+            return self._places_of(parameter, None, None, None)
         state = self.state[parameter]
         if not state:
-            state["step"] = torch.zeros((), dtype=torch.float32)
-            state["exp_avg"], state["exp_avg_sq"] = torch.zeros_like(parameter), torch.zeros_like(parameter)
+            state.update(self._reserved.pop(parameter, None) or self._fresh(parameter))
+        for name in MOMENTS:
+            state[name] = state[name].to(self._moments)  # of a checkpoint, where they are in fp32
         assert is_plain(state["step"])
-        return self._places_of(parameter, state["exp_avg"], state["exp_avg_sq"], state["step"])
+        return self._places_of(parameter, *(state[name] for name in MOMENTS), state["step"])
 
     def _places_of(self, parameter: Tensor, *memory: Tensor | None) -> list[int]:
         """memory: two moments and the count of updates, of what learns in this pass; all else may follow."""
         average, copied = self._averages_of.get(parameter), self._copies_of.get(parameter)
-        wide = [x for x in (parameter, *memory[:2], average) if x is not None]
-        assert all(is_plain(x) and x.shape == parameter.shape for x in wide)
+        held = [(x, torch.float32) for x in (parameter, average) if x is not None]
+        held += [(x, self._moments) for x in memory[:2] if x is not None]
+        assert all(is_plain(x, dtype) and x.shape == parameter.shape for x, dtype in held)
         assert copied is None or (copied.dtype == torch.bfloat16 and copied.is_contiguous())
         places = [0 if x is None else x.data_ptr() for x in (parameter, *memory, average, copied)]
         return [0, 0, *places, parameter.numel()]  # gradients lie elsewhere each time
@@ -144,9 +167,9 @@ class DecoupledOnePass(OnePass):
     decoupled = True
 
 
-def is_plain(x: Tensor) -> bool:
+def is_plain(x: Tensor, dtype: torch.dtype = torch.float32) -> bool:
     """Whether its numbers lie one behind the other as compiled code takes them."""
-    return x.dtype == torch.float32 and x.is_cpu and x.is_contiguous() and type(x) in (Tensor, nn.Parameter)
+    return x.dtype == dtype and x.is_cpu and x.is_contiguous() and type(x) in (Tensor, nn.Parameter)
 
 
 def build_optimizer(model: nn.Module, options: TrainingConfig) -> torch.optim.Optimizer:

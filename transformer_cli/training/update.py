@@ -253,17 +253,18 @@ def try_out(learner: Learner, batches: Iterable[Batch]) -> None:
     """Learn from each of these batches and forget it: where they are the largest, it is known at once whether memory is
     enough. Room is taken for the moments that the first update will make. Nothing changes but `portions`.
     """
-    sharding = learner.sharding
-    trained = [parameter for parameter in learner.parameters if parameter.requires_grad]
+    sharding, optimizer = learner.sharding, learner.optimizer
+    ready = {*optimizer.state, *(optimizer.reserve() if isinstance(optimizer, OnePass) else ())}
+    trained = [parameter for parameter in learner.parameters if parameter.requires_grad and parameter not in ready]
     # Of zeros: a system gives memory only to who writes to it, and ends then whoever is too large.
-    room = [] if learner.optimizer.state else [torch.zeros_like(parameter) for parameter in 2 * trained]
+    room = [torch.zeros_like(parameter) for parameter in 2 * trained]
     with learner.world.within("trial"):
         sharding.begin()
         for batch in batches:
             # Gradients of an earlier batch are there while a later one is learned from.
             window = [batch] * min(2, learner.options.accumulation)
             _learn(learner, window, step=0, is_update=sharding.is_shared(is_last=False))
-            learner.optimizer.zero_grad()
+            optimizer.zero_grad()
     del room
 
 

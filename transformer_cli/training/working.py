@@ -37,11 +37,11 @@ class WorkingCopy(Generic[M]):
         if model.dtype not in (torch.bfloat16, torch.float16):
             return
         in_layers = (Linear, LayerNorm, RMSNorm)
-        shared = [p for m in model.modules() if not isinstance(m, in_layers) for p in m.parameters(recurse=False)]
-        self.model = copy.deepcopy(model, {id(p): p for p in shared})
-        for own, copied in zip(model.parameters(), self.model.parameters(), strict=True):
+        shared = {p for m in model.modules() if not isinstance(m, in_layers) for p in m.parameters(recurse=False)}
+        made = {p: p if p in shared else _rounded(p, model.dtype) for p in model.parameters()}
+        self.model = copy.deepcopy(model, {id(own): held for own, held in made.items()})
+        for own, copied in made.items():
             if own is not copied:
-                copied.data = own.detach().to(model.dtype)
                 self._weights.append(own)
                 self._own.append(own.detach())
                 self._copies.append(copied)
@@ -68,6 +68,10 @@ class WorkingCopy(Generic[M]):
             with torch.no_grad():
                 torch._foreach_copy_(self._copies, self._own)
             self._versions = versions
+
+
+def _rounded(own: nn.Parameter, dtype: torch.dtype) -> nn.Parameter:
+    return nn.Parameter(own.detach().to(dtype), own.requires_grad)
 
 
 def _add(own: Tensor, copied: Tensor) -> None:

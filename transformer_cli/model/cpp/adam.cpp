@@ -11,10 +11,13 @@ namespace {
 
 constexpr long PIECE = 16384;  // weights that a thread takes at a time
 
+template <typename M>
 struct Weights {  // as training/optimizers.py lays them out; without a gradient, an average or a copy where that is null
     const float *grad;
     const uint16_t *narrow;  // the gradient where it is in bf16
-    float *own, *mean, *square, *steps, *average;
+    float *own;
+    M *mean, *square;  // in fp32 or bf16
+    float *steps, *average;
     uint16_t *copy;
     int64_t n;
 };
@@ -23,7 +26,8 @@ struct Piece {
     long of, start, n;
 };
 
-std::vector<Piece> pieces(const Weights *weights, long count) {
+template <typename M>
+std::vector<Piece> pieces(const Weights<M> *weights, long count) {
     std::vector<Piece> found;
     for (long of = 0; of < count; of++)
         for (long start = 0; start < weights[of].n; start += PIECE)
@@ -32,17 +36,18 @@ std::vector<Piece> pieces(const Weights *weights, long count) {
 }
 
 // make(where) of as many numbers as a register holds, the last ones in a place of their own.
-template <typename F>
-inline void each(Weights at, long n, F make) {
+template <typename M, typename F>
+inline void each(Weights<M> at, long n, F make) {
     long i = 0;
     for (; i + W <= n; i += W) make(at, i);
     if (i == n) return;
-    float own[W] = {}, grad[W] = {}, mean[W] = {}, square[W] = {}, average[W] = {};
+    float own[W] = {}, grad[W] = {}, average[W] = {};
+    M mean[W] = {}, square[W] = {};
     uint16_t narrow[W] = {}, copy[W] = {};
     const long left = n - i;
     const bool learns = at.grad || at.narrow;
-    Weights last{at.grad ? grad : nullptr, at.narrow ? narrow : nullptr, own, mean, square, nullptr,
-                 at.average ? average : nullptr, at.copy ? copy : nullptr, left};
+    Weights<M> last{at.grad ? grad : nullptr, at.narrow ? narrow : nullptr, own, mean, square, nullptr,
+                    at.average ? average : nullptr, at.copy ? copy : nullptr, left};
     std::copy_n(at.own + i, left, own);
     if (at.grad) std::copy_n(at.grad + i, left, grad);
     if (at.narrow) std::copy_n(at.narrow + i, left, narrow);
@@ -60,8 +65,40 @@ inline vec root(vec x) {
     return x;
 }
 
+inline uint64_t mixed(uint64_t x) {  // splitmix64 (Steele et al. 2014)
+    x = (x ^ (x >> 30)) * 0xBF58476D1CE4E5B9;
+    x = (x ^ (x >> 27)) * 0x94D049BB133111EB;
+    return x ^ (x >> 31);
+}
+
+// Bits for a piece of a tensor in an update, W words at a time; the same ones whoever asks for them (Marsaglia 2003).
+struct Bits {
+    words x;
+
+    Bits(float steps, long of, long start) {
+        for (int lane = 0; lane < W; lane++)
+            x[lane] = mixed(mixed(mixed((uint64_t)steps) + of) + start + lane) | 1;
+    }
+
+    words next() {
+        x ^= x << 13;
+        x ^= x >> 17;
+        return x ^= x << 5;
+    }
+};
+
+inline void store_drawn(float *to, vec x, words) { store(to, x); }
+
+// Up or down at random, by 16 bits, so that a mean of many is x: where a moment changes by less than half of what bf16
+// tells apart, rounding to the nearest would leave it as it is for ever (Gupta et al. 2015).
+inline void store_drawn(uint16_t *to, vec x, words bits) {
+    const halves half = __builtin_convertvector(((words)x + bits) >> 16, halves);
+    std::memcpy(to, &half, sizeof half);
+}
+
 // Kingma & Ba 2015, algorithm 1; decay is taken off the weights (Loshchilov & Hutter 2019) or added to the gradient.
-void adam(const Weights *weights, const double *decays, long count, double rate, double beta1, double beta2, double eps,
+template <typename M>
+void adam(const Weights<M> *weights, const double *decays, long count, double rate, double beta1, double beta2, double eps,
           double scale, double share, int decoupled, int threads) {
     const std::vector<Piece> all = pieces(weights, count);
     for (long of = 0; of < count; of++)
@@ -69,7 +106,7 @@ void adam(const Weights *weights, const double *decays, long count, double rate,
 #pragma omp parallel for schedule(static) num_threads(threads)
     for (long number = 0; number < (long)all.size(); number++) {
         const auto [of, start, n] = all[number];
-        Weights at = weights[of];
+        Weights<M> at = weights[of];
         at.own += start;
         if (at.average) at.average += start;
         if (at.copy) at.copy += start;
@@ -81,9 +118,10 @@ void adam(const Weights *weights, const double *decays, long count, double rate,
             at.mean += start, at.square += start;
             step = rate / (1 - std::pow(beta1, *at.steps)), widen = 1 / std::sqrt(1 - std::pow(beta2, *at.steps));
         }
+        Bits bits(learns ? *at.steps : 0, of, start);
         const float of_gradient = scale, of_mean = 1 - beta1, kept = beta2, of_square = 1 - beta2, least = eps, follow = share;
         const float added = decoupled ? 0 : decays[of], taken = decoupled ? rate * decays[of] : 0;
-        each(at, n, [&](const Weights &here, long i) {
+        each(at, n, [&](const Weights<M> &here, long i) {
             vec own = load(here.own + i);
             if (learns) {
                 const vec held = here.grad ? load(here.grad + i) : load(here.narrow + i);
@@ -92,7 +130,9 @@ void adam(const Weights *weights, const double *decays, long count, double rate,
                 mean += (grad - mean) * of_mean;
                 own -= own * taken;
                 own -= step * mean / (root(square) * widen + least);
-                store(here.own + i, own), store(here.mean + i, mean), store(here.square + i, square);
+                store(here.own + i, own);
+                const words drawn = sizeof(M) < sizeof(float) ? bits.next() : words{};
+                store_drawn(here.mean + i, mean, drawn & 0xffff), store_drawn(here.square + i, square, drawn >> 16);
             }
             if (here.average) {
                 const vec average = load(here.average + i);
@@ -115,13 +155,13 @@ double squared(const T *grad, long n) {
 }
 
 // The length of all gradients; no bit depends on how many threads there are.
-double length(const Weights *weights, long count, int threads) {
+double length(const Weights<float> *weights, long count, int threads) {
     const std::vector<Piece> all = pieces(weights, count);
     std::vector<double> sums(all.size());
 #pragma omp parallel for schedule(static) num_threads(threads)
     for (long number = 0; number < (long)all.size(); number++) {
         const auto [of, start, n] = all[number];
-        const Weights &at = weights[of];
+        const auto &at = weights[of];
         sums[number] = at.grad ? squared(at.grad + start, n) : at.narrow ? squared(at.narrow + start, n) : 0;
     }
     double total = 0;
@@ -131,11 +171,16 @@ double length(const Weights *weights, long count, int threads) {
 
 }  // namespace
 
-extern "C" void adam_fp32(const Weights *weights, const double *decays, int64_t count, double rate, double beta1,
-                          double beta2, double eps, double scale, double share, int decoupled, int threads) {
-    adam(weights, decays, count, rate, beta1, beta2, eps, scale, share, decoupled, threads);
-}
+#define FOR(M, NAME)                                                                                                   \
+    extern "C" void adam_##NAME(const Weights<M> *weights, const double *decays, int64_t count, double rate,           \
+                                double beta1, double beta2, double eps, double scale, double share, int decoupled,     \
+                                int threads) {                                                                         \
+        adam(weights, decays, count, rate, beta1, beta2, eps, scale, share, decoupled, threads);                       \
+    }
 
-extern "C" void length_fp32(const Weights *weights, double *found, int64_t count, int threads) {
+FOR(float, fp32)  // the moments
+FOR(uint16_t, bf16)
+
+extern "C" void length_fp32(const Weights<float> *weights, double *found, int64_t count, int threads) {
     *found = length(weights, count, threads);
 }
