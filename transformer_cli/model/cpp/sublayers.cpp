@@ -70,14 +70,15 @@ struct Work {
     }
 };
 
-// What the way back needs of the way there. beside: what is normed, or comes of it: (rows, width).
+// What the way back needs of the way there. beside: what is normed, (rows, width), where the norm comes last; where it
+// comes first that is what is given, of which the norm is made again: so it lies in a cache both times.
 struct Kept {
     float *moments, *weights;
     bf16 *beside, *inner, *context, *shared;
 
     Kept(const Sublayer &at, float *place) : moments(place), weights(moments + 3 * at.rows) {
         beside = (bf16 *)(weights + at.weights);
-        inner = beside + at.rows * at.width;
+        inner = beside + (at.first ? 0 : at.rows * at.width);
         context = inner + at.rows * at.inner;
         shared = context + at.rows * at.context;
     }
@@ -126,9 +127,9 @@ struct Around {
     template <typename Inside>
     void there(Work &work, const Kept &kept, const bf16 *x, bf16 *output, Inside inside) const {
         const bool first = work.at.first;
-        bf16 *made = work.take(work.at.width);
-        if (first) norm(work, x, kept.beside, kept.moments);
-        inside(first ? kept.beside : x, made);
+        bf16 *made = work.take(work.at.width), *normed = work.take(first ? work.at.width : 0);
+        if (first) norm(work, x, normed, kept.moments);
+        inside(first ? normed : x, made);
         drop(work, made, x, first ? output : kept.beside, work.at.width, work.at.seed, work.at.share);
         if (!first) norm(work, kept.beside, output, kept.moments);
     }
@@ -138,15 +139,19 @@ struct Around {
               Inside inside) const {
         const Sublayer &at = work.at;
         bf16 *of_made = work.take(at.width), *of_inside = work.take(at.width);
+        bf16 *given = work.take(at.first ? at.width : 0);
         const bf16 *normed = at.first ? x : kept.beside, *of_norm = at.first ? of_inside : grad;
         auto norm_back = [&] {
             norm_back_bf16(normed, weight, kept.moments, of_norm, at.first ? grad : nullptr, of_x, of_weight, of_bias,
                            work.room, at.rows, at.width, at.centred, at.threads);
         };
-        if (!at.first) norm_back();
+        if (at.first)
+            norm(work, x, given, kept.moments);
+        else
+            norm_back();
         const bf16 *of_sum = at.first ? grad : of_x;
         if (at.share) drop(work, of_sum, nullptr, of_made, at.width, at.seed, at.share);
-        inside(at.first ? kept.beside : x, (bf16 *)(at.share ? of_made : of_sum), of_inside);
+        inside(at.first ? given : x, (bf16 *)(at.share ? of_made : of_sum), of_inside);
         if (at.first) return norm_back();
         drop(work, of_inside, of_x, of_x, at.width, 0, 0);  // nothing but their sum
     }
@@ -161,13 +166,14 @@ void drop_inner(const Work &work, bf16 *x) {
 
 // Numbers in fp32.
 extern "C" int64_t sublayer_kept(const Sublayer &at) {
-    const int64_t beside = at.kind == NORMED ? 0 : at.width;
+    const int64_t beside = at.kind == NORMED || at.first ? 0 : at.width;
     const int64_t narrow = at.rows * (beside + at.inner + at.context) + at.keys * at.shared;
     return 3 * at.rows + at.weights + (narrow + 1) / 2;
 }
 
 extern "C" int64_t sublayer_room(const Sublayer &at, int back) {
-    const int64_t beside = back ? 2 * at.width + at.inner + at.context + widest(at) : at.width;
+    const int64_t around = (at.first ? 2 : 1) * at.width;
+    const int64_t beside = around + (back ? at.width + at.inner + at.context + widest(at) : 0);
     const int64_t of_memory = back ? at.keys * (2 * at.shared + at.width) : 0;
     return room_of_functions(at) + (at.rows * beside + of_memory + 1) / 2;
 }
@@ -213,7 +219,7 @@ void fed_back(const Call &call, Work &work, const Kept &kept, const Layers &by, 
         drop_inner(work, of_inner);
         by.first.back(work, x, of_inner, kept.inner, of_x, call.of_first, call.of_first_bias);
     };
-    Around{call.norm}.back(work, kept, grad, x, of_x, call.of_norm, call.of_norm_bias, inside);
+    Around{call.norm, call.norm_bias}.back(work, kept, grad, x, of_x, call.of_norm, call.of_norm_bias, inside);
 }
 
 void attended(const Call &call, Work &work, const Kept &kept, const Layers &by, const bf16 *x) {
@@ -248,7 +254,7 @@ void attended_back(const Call &call, Work &work, const Kept &kept, const Layers 
         by.shared.back(work, call.memory, of_shared, nullptr, made, call.of_shared, call.of_shared_bias);
         if (adds_up) drop_bf16(made, call.of_memory, call.of_memory, at.keys * at.width, 0, 0, 1, at.threads);
     };
-    Around{call.norm}.back(work, kept, grad, x, of_x, call.of_norm, call.of_norm_bias, inside);
+    Around{call.norm, call.norm_bias}.back(work, kept, grad, x, of_x, call.of_norm, call.of_norm_bias, inside);
 }
 
 }  // namespace
