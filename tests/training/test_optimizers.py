@@ -320,7 +320,17 @@ def test_room_for_moments_is_no_memory_of_an_update_and_becomes_theirs() -> None
     parameter.grad, other.grad = torch.ones(30), torch.ones(3)
     one.step()
     assert {name: one.state[parameter][name].data_ptr() for name in MOMENTS} == room
-    assert [*one.reserve()] == []
+    assert [*one.reserve()] == [parameter, other]
+    assert {name: one.state[parameter][name].data_ptr() for name in MOMENTS} == room
+
+
+@needs_compiler
+def test_moments_of_a_checkpoint_are_narrow_before_a_batch_is_tried() -> None:
+    parameter = nn.Parameter(torch.ones(30))
+    one = OnePass([{"params": [parameter], **IN_BF16}], lr=0.1)
+    one.state[parameter] = {"step": torch.ones(()), **{name: torch.rand(30) for name in MOMENTS}}
+    assert [*one.reserve()] == [parameter]
+    assert all(one.state[parameter][name].dtype == torch.bfloat16 for name in MOMENTS)
 
 
 @needs_compiler

@@ -95,11 +95,13 @@ class OnePass(Adam):
         self._known = []
 
     def reserve(self) -> Iterable[Tensor]:
-        """Take the room of moments that the first update will need, before what comes and goes lies between them; of
-        which parameters that is."""
+        """Take the room of moments that the first update will need, before what comes and goes lies between them, and
+        give back what those of a checkpoint have too much; of which parameters there is all that an update needs."""
+        for state in self.state.values():
+            self._narrow(state)
         fresh = [p for p in self._parameters if p not in self.state and p not in self._others]
         self._reserved = {parameter: self._fresh(parameter) for parameter in fresh}
-        return fresh
+        return [*self.state, *fresh]
 
     def length(self) -> Tensor:
         """Of all gradients together."""
@@ -141,14 +143,17 @@ class OnePass(Adam):
         moments = {name: torch.zeros_like(parameter, dtype=self._moments) for name in MOMENTS}
         return {"step": torch.zeros((), dtype=torch.float32), **moments}
 
+    def _narrow(self, state: dict[str, Tensor]) -> None:
+        """Moments as they are kept; of a checkpoint they come in fp32."""
+        state.update({name: state[name].to(self._moments) for name in MOMENTS if name in state})
+
     def _row(self, parameter: Tensor) -> list[int]:
         if parameter in self._others:
             return self._places_of(parameter, None, None, None)
         state = self.state[parameter]
         if not state:
             state.update(self._reserved.pop(parameter, None) or self._fresh(parameter))
-        for name in MOMENTS:
-            state[name] = state[name].to(self._moments)  # of a checkpoint, where they are in fp32
+        self._narrow(state)
         assert is_plain(state["step"])
         return self._places_of(parameter, *(state[name] for name in MOMENTS), state["step"])
 

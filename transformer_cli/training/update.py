@@ -254,7 +254,7 @@ def try_out(learner: Learner, batches: Iterable[Batch]) -> None:
     enough. Room is taken for the moments that the first update will make. Nothing changes but `portions`.
     """
     sharding, optimizer = learner.sharding, learner.optimizer
-    ready = {*optimizer.state, *(optimizer.reserve() if isinstance(optimizer, OnePass) else ())}
+    ready = {*(optimizer.reserve() if isinstance(optimizer, OnePass) else optimizer.state)}
     trained = [parameter for parameter in learner.parameters if parameter.requires_grad and parameter not in ready]
     # Of zeros: a system gives memory only to who writes to it, and ends then whoever is too large.
     room = [torch.zeros_like(parameter) for parameter in 2 * trained]
