@@ -215,6 +215,30 @@ def test_a_signal_to_the_one_who_started_them_ends_both_at_the_same_step(
     assert list_checkpoints("run")[-1].name == f"step-{int(steps[0].replace(',', '')):08d}"
 
 
+def test_ctrl_z_pauses_all_until_the_one_who_started_them_goes_on(tmp_path: Path) -> None:
+    command = ["sh", "-c", 'echo > "$0/there-$RANK"; until [ -e "$0/end" ]; do sleep 0.05; done', str(tmp_path)]
+    (launcher,) = start(1, lambda _: os._exit(run_all(2, command)), tmp_path)
+    until(lambda: all((tmp_path / f"there-{rank}").exists() for rank in range(2)))
+    all_of_them = [launcher, *children_of(launcher)]
+    os.kill(launcher, signal.SIGTSTP)
+    until(lambda: all(state_of(process) == "T" for process in all_of_them))
+    os.kill(launcher, signal.SIGCONT)
+    until(lambda: all(state_of(process) in "SRD" for process in all_of_them))
+    (tmp_path / "end").touch()
+    assert codes([launcher], limit_s=10) == [0]
+
+
+def until(is_so: Callable[[], bool], *, limit_s: float = 20) -> None:
+    end = time.monotonic() + limit_s
+    while not is_so() and time.monotonic() < end:
+        time.sleep(0.01)
+    assert is_so()
+
+
+def state_of(process: int) -> str:
+    return Path(f"/proc/{process}/stat").read_text().rpartition(")")[2].split()[0]
+
+
 def test_what_the_user_set_for_threads_and_names_stays_as_it_is(
     monkeypatch: pytest.MonkeyPatch, tmp_path: Path
 ) -> None:

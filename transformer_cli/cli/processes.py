@@ -34,7 +34,8 @@ def check_room(n: int) -> None:
 
 
 def run_all(n: int, command: Sequence[str]) -> int:
-    """Run so many processes of `tx`; returns the exit code of the first that failed, else 0. Signals go to all.
+    """Run so many processes of `tx`; returns the exit code of the first that failed, else 0. Signals go to all, and
+    Ctrl-Z pauses all.
 
     ResourceError for one that was killed where no other could tell: before all knew of each other."""
     with socket.socket() as free:
@@ -49,13 +50,20 @@ def run_all(n: int, command: Sequence[str]) -> int:
         for child in children:
             child.send_signal(number)
 
+    def pause(number: int, frame: FrameType | None) -> None:
+        forward(signal.SIGSTOP, frame)
+        os.kill(os.getpid(), signal.SIGSTOP)  # until `fg` or `bg`
+        forward(signal.SIGCONT, frame)
+
+    if hasattr(signal, "SIGTSTP"):
+        signal.signal(signal.SIGTSTP, pause)
     for number in WORDS:
         if number == signal.SIGINT or signal.getsignal(number) is not signal.SIG_IGN:
             signal.signal(number, forward)
     try:
         for rank in range(n):
             told = {name: str(value) for name, value in {**says, "RANK": rank, "LOCAL_RANK": rank}.items()}
-            # In a session of its own: a Ctrl-C comes once, through us.
+            # In a session of its own: a Ctrl-C, or a Ctrl-Z, comes once, through us.
             child = subprocess.Popen(
                 command, env=usual | os.environ | told, stdin=subprocess.DEVNULL, start_new_session=True
             )
