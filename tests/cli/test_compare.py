@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import json
 import shutil
+from dataclasses import replace
 from pathlib import Path
 from types import SimpleNamespace
 
@@ -92,6 +93,20 @@ def test_a_warning_says_which_of_the_runs_it_is_about(runs: None, capfd: pytest.
     assert "warning: test, short: BLEU is 0, since no translation has four words in a row" in said
     assert tx("short", "short", "--sentences", "0") == 0
     assert "warning: test: BLEU is 0, since" in capfd.readouterr().err
+
+
+def test_of_tx_s_own_text_the_comparison_is_warned_of_all_the_same(
+    runs: None, monkeypatch: pytest.MonkeyPatch, capfd: pytest.CaptureFixture[str]
+) -> None:
+    """No warning was shown, as if all were about its capitals."""
+    found = compare.own_texts
+    monkeypatch.setattr(
+        compare, "own_texts", lambda *of, **how: [replace(text, is_own=True) for text in found(*of, **how)]
+    )
+    assert tx("long", "short", "--sentences", "0") == 0
+    said = capfd.readouterr().err
+    assert "warning: test, short: BLEU is 0, since no translation has four words in a row" in said
+    assert "lower-cased" not in said
 
 
 def test_a_run_that_learned_what_it_is_compared_by_is_named(

@@ -8,6 +8,7 @@ import re
 import shutil
 import subprocess
 import sys
+from dataclasses import replace
 from pathlib import Path
 from typing import Any
 
@@ -15,7 +16,7 @@ import pytest
 from conftest import PAIRS
 from sacrebleu.metrics.chrf import CHRF
 
-from transformer_cli.cli import console, failures
+from transformer_cli.cli import console, evaluate, failures
 from transformer_cli.cli.app import main
 from transformer_cli.config.run import RunConfig
 from transformer_cli.config.source import dump_config, load_config
@@ -445,6 +446,19 @@ def test_that_bleu_says_nothing_of_short_lines_is_told(tmp_path: Path, capfd: py
     assert "BLEU is 0, since no translation has four words" in capfd.readouterr().err
     assert tx("--hypotheses", longer, "--reference", short, *FEW) == 0
     assert "BLEU is 0" not in capfd.readouterr().err
+
+
+def test_that_bleu_says_nothing_of_short_lines_is_told_of_tx_s_own_text_too(
+    run: Path, monkeypatch: pytest.MonkeyPatch, capfd: pytest.CaptureFixture[str]
+) -> None:
+    found = evaluate.own_texts
+    monkeypatch.setattr(
+        evaluate, "own_texts", lambda *of, **how: [replace(text, is_own=True) for text in found(*of, **how)]
+    )
+    assert tx("-m", "tiny", "--set", "decoding.max_length=3", "--worst", "0") == 0
+    said = capfd.readouterr().err
+    assert "test: BLEU is 0, since no translation has four words in a row" in said
+    assert "lower-cased" not in said
 
 
 def test_the_worst_sentences_are_shown_with_their_sides(

@@ -6,7 +6,7 @@ import pytest
 from sacrebleu_cli import REFERENCE
 
 from transformer_cli.config.evaluation import EvaluationConfig
-from transformer_cli.evaluation.appearance import IN_PIECES, LOWERCASED, TOKENISED, misjudged, signs, warnings
+from transformer_cli.evaluation.appearance import IN_PIECES, LOWERCASED, TOKENISED, blank, misjudged, signs, warnings
 
 FRENCH = [
     "Qui est là ? Personne, hélas !",
@@ -95,12 +95,12 @@ def test_what_only_repeats_itself_has_no_looks(line: str) -> None:
 
 
 def test_sides_without_any_text_are_told() -> None:
-    found = warnings(["", " "], [["", ""], ["", "\t"]], EvaluationConfig())
+    found = blank(["", " "], [["", ""], ["", "\t"]])
     assert [line.split(":")[0] for line in found] == [
         "the translations have no text at all",
         "the reference has no text at all",
     ]
-    assert warnings(["", "a"], [["", ""], ["", "a"]], EvaluationConfig()) == []
+    assert blank(["", "a"], [["", ""], ["", "a"]]) == []
 
 
 @pytest.mark.parametrize("line", ["我母亲和朋友一起带来七本书。", "ฉันรักเธอมาก"])

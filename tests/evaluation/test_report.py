@@ -89,6 +89,22 @@ def test_that_the_interval_of_a_few_lines_says_little_is_told(n: int, told: list
     assert all(one.margin is not None for one in right.scores)
 
 
+def test_of_a_text_of_tx_s_own_all_is_told_but_how_it_looks() -> None:
+    """It has no capitals, and that is no news; nothing was told of it, and p was 0.0001 for a difference of 0.00."""
+    lines = ["we want a small beer and a dog"] * LEAST
+    systems = [System("a", lines), System("b", ["we want a beer", *lines[1:]]), System("c", ["a beer"] * LEAST)]
+    systems.append(System("d", [""] * LEAST))
+    counts = count_words(["hund"], ["beer"])
+    judged = [Text([lines], lines, counts, is_own) for is_own in (False, True)]
+    by_others, own = ([one.warnings for one in reports(systems, text, OPTIONS, n_worst=0)] for text in judged)
+    few = "lines that differ from the baseline's: 1 of 10; p says little about so few"
+    short = "BLEU is 0, since no translation has four words in a row; chrF tells short lines apart"
+    assert own == [[], [few], [short], ["the translations have no text at all: no score means anything"]]
+    for all_of_it, told in zip(by_others, own, strict=True):
+        assert [line for line in all_of_it if "look" not in line and "never seen" not in line] == told
+        assert len(all_of_it) > len(told)
+
+
 def test_all_but_the_first_system_are_compared_with_it() -> None:
     systems = [System(str(seed), damaged(REFERENCES[0], seed=seed)) for seed in (1, 2, 3)]
     found = reports(systems, Text(REFERENCES), OPTIONS, n_worst=0)

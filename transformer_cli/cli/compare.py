@@ -130,12 +130,10 @@ def compare(
             found, tally = translate(text, translator, search)
             tally.refuse(translator.max_source_length, splits=translator.config.long == "split")
             systems.append(report.System(shown(name), found.lines, found.flags))
-        judged = report.Text(text.references, text.source)
+        judged = report.Text(text.references, text.source, is_own=text.is_own)
         with console.pulse.doing("scoring"):
             reports = report.reports(systems, judged, evaluation, n_worst=0)
             contrasts = [contrast(systems[0], other, judged, evaluation, n_shown=sentences) for other in systems[1:]]
-        if text.is_own:
-            reports = [replace(one, warnings=[]) for one in reports]
         if json_output:
             console.result(json_line(_as_json(text, opened, reports, contrasts, differences)))
             continue

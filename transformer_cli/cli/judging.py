@@ -142,11 +142,9 @@ def judge(
             f"TER takes long for lines as long as these, of up to {longest:,} words; "
             "--set evaluation.metrics=[bleu,chrf] leaves it out"
         )
-    judged = report.Text(text.references, text.source, known.counts)
+    judged = report.Text(text.references, text.source, known.counts, text.is_own)
     with console.pulse.doing("scoring"):
         found = report.reports(systems, judged, known.options, n_worst=output.n_worst)
-    if text.is_own:
-        found = [replace(one, warnings=[]) for one in found]
     results = [{**one.as_json(), **more} for one, more in zip(found, facts, strict=True)]
     if output.as_json:
         for result in results:

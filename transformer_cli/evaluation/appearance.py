@@ -54,17 +54,20 @@ def signs(lines: Sequence[str], *, however_short: bool = False) -> set[str]:
     return found
 
 
-def warnings(hypotheses: Sequence[str], references: Sequence[Sequence[str]], options: EvaluationConfig) -> list[str]:
-    """What to say about the looks of both sides."""
+def blank(hypotheses: Sequence[str], references: Sequence[Sequence[str]]) -> list[str]:
+    """What to say of a side that has no text."""
     sides = {"translations have": hypotheses, "reference has": [line for lines in references for line in lines]}
-    said = [
+    return [
         f"the {side} no text at all: no score means anything"
         for side, lines in sides.items()
         if not any(map(str.strip, lines))
     ]
-    said += _looks(hypotheses, references, options)
+
+
+def warnings(hypotheses: Sequence[str], references: Sequence[Sequence[str]], options: EvaluationConfig) -> list[str]:
+    """What to say about the looks of both sides."""
     return [
-        *said,
+        *_looks(hypotheses, references, options),
         *_unspaced(references, options),
         *spelling.warnings(hypotheses, references),
     ]

@@ -7,7 +7,7 @@ from dataclasses import asdict, dataclass
 from typing import Any
 
 from transformer_cli.config.evaluation import EvaluationConfig
-from transformer_cli.evaluation.appearance import warnings
+from transformer_cli.evaluation.appearance import blank, warnings
 from transformer_cli.evaluation.metrics import Counts, Score, count, measure
 from transformer_cli.evaluation.significance import Difference, compare, with_intervals
 from transformer_cli.evaluation.slices import slices
@@ -25,11 +25,13 @@ WORST_BY = "chrf"
 
 @dataclass(frozen=True)
 class Text:
-    """What systems translate. references: whole texts. counts: of the words in the text that was learned from."""
+    """What systems translate. references: whole texts. counts: of the words in the text that was learned from. is_own:
+    tx wrote the text itself, without capitals: how it looks is no news."""
 
     references: Sequence[Sequence[str]]
     source: Sequence[str] | None = None
     counts: WordCounts | None = None
+    is_own: bool = False
 
 
 @dataclass(frozen=True)
@@ -105,8 +107,8 @@ def reports(systems: Sequence[System], text: Text, options: EvaluationConfig, *,
             slices=_slices(system, one, text, options),
             worst=_worst(system, text, options, n_worst),
             warnings=[
-                *warnings(system.lines, text.references, options),
-                *_foreign(text),
+                *blank(system.lines, text.references),
+                *([] if text.is_own else [*warnings(system.lines, text.references, options), *_foreign(text)]),
                 *_too_short(one, system.lines),
                 *_too_few(systems[0].lines, system.lines),
             ],
