@@ -41,6 +41,13 @@ def weights(checkpoint: Path) -> dict[str, np.ndarray]:
     return load_file(checkpoint / "model.safetensors")
 
 
+def test_a_shape_that_is_written_otherwise_is_of_the_same_kind() -> None:
+    """As an imported run has it: it was "not of the same kind"."""
+    train("short")
+    train("long", model={"d_model": 16, "n_heads": 1, "d_ff": 16, "n_layers": {"encoder": 1, "decoder": 1}})
+    assert tx("average", "runs/short", "runs/long", "-o", "mean") == 0
+
+
 def test_the_mean_of_the_best_is_exact_names_its_parents_and_does_all_that_a_run_does(
     capfd: pytest.CaptureFixture[str], monkeypatch: pytest.MonkeyPatch
 ) -> None:

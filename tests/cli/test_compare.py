@@ -64,6 +64,13 @@ def test_scores_settings_and_sentences_of_two_runs(runs: None, capfd: pytest.Cap
     assert len(sentences["worse"]) == 2
 
 
+def test_a_shape_that_is_only_written_otherwise_does_not_differ(runs: None, capfd: pytest.CaptureFixture[str]) -> None:
+    """Nor is it another than the one that was trained."""
+    changed(Path("long"), "same", "model.n_layers={encoder: 1, decoder: 1}", "model.n_kv_heads=2")
+    assert tx("long", "same", "--sentences", "0", "--json") == 0
+    assert json.loads(capfd.readouterr().out)["settings"] == {}
+
+
 def test_each_run_computes_as_its_own_configuration_says(
     runs: None, monkeypatch: pytest.MonkeyPatch, capfd: pytest.CaptureFixture[str]
 ) -> None:

@@ -18,6 +18,7 @@ from transformer_cli.config.source import dump_config, load_config
 from transformer_cli.config.tokenizer import TokenizerConfig
 from transformer_cli.errors import ModelError
 from transformer_cli.tokenizer import train_tokenizer
+from transformer_cli.training.directory import flat
 from transformer_cli.training.reproduction import SUFFIX, KeptRun, Results, read, settings_of, verdicts
 
 PRESETS = Path(__file__).parents[2] / "configs"
@@ -134,6 +135,22 @@ def test_a_setting_that_results_do_not_know_yet_had_its_default(
     assert tx("reproduce", "mine.yaml", "--run-dir", "runs/again") == 0
     assert tx("reproduce", "mine.yaml", "--set", "training.accumulation=2") == 2
     assert "training.accumulation: 1 then, 2 now" in capfd.readouterr().err
+
+
+def test_a_shape_is_the_same_however_results_have_it_written() -> None:
+    """Those of an older tx have it as its file had; it was "2 then, None now"."""
+    long = load_config("tiny.yaml", ["model.n_layers={encoder: 2, decoder: 2}", "model.bias={attention: true}"])
+    short = load_config("tiny.yaml", ["model.n_layers=2"])
+    assert settings_of(long) == settings_of(short)
+    for written in (long, short):
+        others = {key: value for key, value in settings_of(written).items() if not key.startswith("model.")}
+        kept = others | flat({"model": written.model.model_dump(mode="json")})
+        results = Results.model_validate({"settings": kept, "runs": [run(1, 2.0)]})
+        assert results.changed(long) == results.changed(short) == []
+        deeper = load_config("tiny.yaml", ["model.n_layers={encoder: 2, decoder: 3}"])
+        assert results.changed(deeper) == ["model.n_layers: 2 then, {'encoder': 2, 'decoder': 3} now"]
+        strange = Results(settings=results.settings | {"model.n_layers.encoder": "all"}, runs=results.runs)
+        assert strange.changed(long) != []
 
 
 def test_where_texts_and_a_parent_lie_is_free_but_not_how_they_are_used() -> None:

@@ -94,6 +94,13 @@ def test_what_does_not_fit_is_named_and_not_skipped(parent: Path) -> None:
     assert not Path("child/tokenizer").exists()
 
 
+def test_a_parent_fits_however_its_shape_is_written(parent: Path) -> None:
+    """An imported one has layers of both stacks: it was another shape."""
+    here = settings(parent)
+    written = {"n_layers": here.model.depths, "d_head": here.model.head_width, "final_norm": True}
+    assert parent_of(here.model_copy(update={"model": here.model.model_copy(update=written)}), replaced=Path("new"))
+
+
 NEW = [["der Schmetterling schläft", "the butterfly sleeps"], ["der Schmetterling trinkt", "the butterfly drinks"]] * 3
 
 

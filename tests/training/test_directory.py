@@ -472,6 +472,22 @@ def test_what_failed_before_it_trained_can_be_mended() -> None:
         assert train(settings(training={"max_steps": 1}), Path(name)).steps == 1
 
 
+def test_a_run_goes_on_however_its_shape_is_written() -> None:
+    """As an import writes it, `{encoder: 2, decoder: 2}`: it was another configuration, "None now"."""
+    short = settings(training={"max_steps": 1})
+    long = short.model_copy(update={"model": short.model.model_copy(update={"n_layers": short.model.depths})})
+    run = train(short, Path("run")).run_dir
+    written = (run / "config.yaml").read_text()
+    check_same(long, run)
+    (run / "config.yaml").write_text(dump_config(long))
+    check_same(short, run)
+    other = short.model.depths.model_copy(update={"decoder": 3})
+    with pytest.raises(UsageError, match=r"model.n_layers: 1 in the run, {'encoder': 1, 'decoder': 3} now") as caught:
+        check_same(short.model_copy(update={"model": short.model.model_copy(update={"n_layers": other})}), run)
+    assert "use its settings: --set model.n_layers=1;" in str(caught.value.hint)
+    assert "n_layers: 1\n" in written  # as somebody wrote it
+
+
 def test_until_it_is_trained_a_run_still_holds_to_its_tokenizer() -> None:
     with pytest.raises(DataError):
         train(settings(data={"max_length": 1}), Path("new"))

@@ -89,7 +89,7 @@ def _check_same(first: store.Checkpoint, one: store.Checkpoint) -> None:
             "different pieces",
             hint="average checkpoints of one run, or of runs with the same tokenizer",
         )
-    sections = (("model", first.config, one.config), ("data", first.data, one.data))
+    sections = (("model", first.config.settled, one.config.settled), ("data", first.data, one.data))
     differences = [
         f"  {section}.{key}: {value} and {getattr(theirs, key)}"
         for section, ours, theirs in sections

@@ -134,7 +134,7 @@ def check_settings(checkpoint: Path, manifest: Manifest, config: RunConfig, seed
     """ModelError unless it was trained with these settings. seed: the one that it was trained with, if that matters."""
     run_dir = run_of(checkpoint)
     sections: dict[str, tuple[pydantic.BaseModel, pydantic.BaseModel | None]] = {
-        "model": (config.model, manifest.model),
+        "model": (config.model.settled, manifest.model.settled),
         "data": (DataSettings.of(config.data), manifest.data),
     }
     differences = [

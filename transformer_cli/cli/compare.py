@@ -191,18 +191,17 @@ def _differences(
 ) -> dict[str, list[Any]]:
     """What is not the same in all runs, setting by setting, and what came of that: each with every run's value. All are
     judged as the first one says. asked: settings that were the same for all, whatever the runs say."""
-    from transformer_cli.training.directory import flat
+    from transformer_cli.training.directory import is_among, settled
 
-    trees = [flat(its.model_dump(exclude={"name", "evaluation"})) for its in settings]
     trees = [
-        tree
+        {key: value for key, value in settled(its).items() if not is_among(key, {"name", "evaluation"})}
         | asked
         | {
             "checkpoint": run.checkpoint_name,
             "parameters": run.record.get("parameters"),
             "minutes of training": None if (s := run.record.get("elapsed_s")) is None else round(s / 60, 1),
         }
-        for tree, run in zip(trees, opened, strict=True)
+        for its, run in zip(settings, opened, strict=True)
     ]
     keys = dict.fromkeys(key for tree in trees for key in tree)
     rows = {key: [tree.get(key) for tree in trees] for key in keys}

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
-from typing import Annotated, ClassVar, Literal
+from typing import Annotated, Any, ClassVar, Literal, Self
 
 from pydantic import Field
 
@@ -33,6 +33,8 @@ POSITIONS = Recipes(
 Position = Annotated[str, POSITIONS]
 TABLES: tuple[Position, ...] = ("sinusoidal-table", "learned")
 """The positions that have as many rows as `max_positions` says."""
+UNLIMITED = POSITIONS.own.keys() - set(TABLES)
+"""Those to which it says nothing; to others' it may."""
 
 
 class Depths(Section):
@@ -168,6 +170,34 @@ class ModelConfig(Section):
         """The rows that a stack's table has if it has one."""
         return self.max_positions if isinstance(self.max_positions, int) else getattr(self.max_positions, stack)
 
+    @property
+    def settled(self) -> Self:
+        """The same model in the one spelling that all of its spellings share: what follows from other settings is
+        given, what both stacks have alike is said once, and what says nothing to it is as in any other."""
+        positions = {side: self.positions_of(side) for side in self.sides}
+        rows = {side: self.max_positions_of(side) for side in self.sides if positions[side] not in UNLIMITED}
+        default = ModelConfig.model_fields["max_positions"].default
+        rows = {side: rows.get(side, next(iter(rows.values()), default)) for side in self.sides}
+        # An RMSNorm has no bias.
+        biases = self.biases if self.norm == "layer-norm" else self.biases.model_copy(update={"norm": True})
+        either = Biases(attention=biases.attention, feed_forward=biases.attention)
+        settled = {
+            "n_layers": _said_once(dict(self.depths), Depths),
+            "positions": _said_once(positions, SidePositions),
+            "max_positions": _said_once(rows, SideMaxPositions),
+            "bias": biases.attention if biases == either else biases,
+            "n_kv_heads": self.kv_heads,
+            "d_head": self.head_width,
+            "final_norm": self.ends_in_norm,
+        }
+        return self.model_copy(update=settled)
+
     def room(self, stack: Stack) -> int | None:
         """How many positions a stack can tell apart; None without limit."""
         return self.max_positions_of(stack) - self.first_position if self.positions_of(stack) in TABLES else None
+
+
+def _said_once(sides: Mapping[Any, Any], section: type[Section]) -> Any:
+    """What each stack has: one value, or where they differ the section that has both."""
+    values = [*sides.values()]
+    return values[0] if values == values[:1] * len(values) else section(**sides)

@@ -67,7 +67,7 @@ def parent_of(config: RunConfig, *, replaced: Path) -> OpenedRun | None:
     differences = [
         f"  {section}.{key}: {ours} here, {theirs} there"
         for section, pairs in (
-            ("model", _pairs(config.model, parent.config.model)),
+            ("model", _pairs(config.model.settled, parent.config.model.settled)),
             ("tokenizer", _pairs(config.tokenizer, parent.config.tokenizer)),
             ("data", data),
         )

@@ -221,7 +221,7 @@ def check_same(now: RunConfig, run_dir: Path) -> dict[str, Any]:
         free = free | {"evaluation.tokenize"}  # the default was 13a, which it is for all text that 13a is right for
     if _is_given_again(now, saved, run_dir):
         free = free | {"tokenizer.model"}
-    before, after = flat(saved.model_dump()), flat(now.model_dump())
+    before, after = settled(saved), settled(now)
     keys = [key for key in before | after if key == "training.init_from" or not is_among(key, free)]
     keys = [key for key in keys if before.get(key) != after.get(key)]
     differences = [f"  {key}: {before.get(key)} in the run, {after.get(key)} now" for key in keys]
@@ -362,6 +362,13 @@ def _identity(text: Mapping[str, Any]) -> dict[str, Any]:
 def is_among(key: str, names: Collection[str]) -> bool:
     """Whether a dotted key is one of these settings, or inside of one."""
     return any(key == name or key.startswith(f"{name}.") for name in names)
+
+
+def settled(config: RunConfig) -> dict[str, Any]:
+    """All settings by dotted name; the model's in one spelling, what each stack has being one of them."""
+    model = config.model.settled.model_dump(mode="json")
+    others = config.model_dump(mode="json", exclude={"model"})
+    return {f"model.{key}": value for key, value in model.items()} | flat(others)
 
 
 def flat(tree: dict[str, Any], prefix: str = "") -> dict[str, Any]:

@@ -15,12 +15,13 @@ from pydantic import BaseModel, ConfigDict, Field, ValidationError
 from transformer_cli import files
 from transformer_cli.checkpoints.find import find_checkpoint, find_run, list_checkpoints, step_of
 from transformer_cli.checkpoints.record import read_config, read_record
+from transformer_cli.config.model import ModelConfig
 from transformer_cli.config.names import typed
 from transformer_cli.config.run import RunConfig
 from transformer_cli.errors import DataError, ModelError, UsageError
 from transformer_cli.files import shown
 from transformer_cli.tokenizer import read_tokenizer
-from transformer_cli.training.directory import flat, is_among
+from transformer_cli.training.directory import flat, is_among, settled
 
 SUFFIX = ".results.json"
 """Of the file that lies beside `NAME.yaml`."""
@@ -129,7 +130,8 @@ class Results(BaseModel):
 
     def changed(self, config: RunConfig) -> list[str]:
         """The settings that are now others, in words; one that there was not yet then had what is its default now."""
-        kept, now = _bound(self.settings) | _used(self.settings), settings_of(config)
+        settings = _respelled(self.settings)
+        kept, now = _bound(settings) | _used(settings), settings_of(config)
         then = {**settings_of(RunConfig()), **kept}
         keys = [key for key in dict.fromkeys([*kept, *now]) if then.get(key) != now.get(key)]
         return [f"{key}: {then.get(key)} then, {now.get(key)} now" for key in keys]
@@ -209,7 +211,7 @@ def settings_of(config: RunConfig) -> dict[str, Any]:
         used["data.train"] = [
             one.model_dump(mode="json", exclude=without, exclude_defaults=True) for one in config.data.train
         ]
-    return _bound(config.model_dump(mode="json")) | _used(used)
+    return _bound(settled(config)) | _used(used)
 
 
 def _used(settings: Mapping[str, Any]) -> dict[str, Any]:
@@ -221,9 +223,25 @@ def _used(settings: Mapping[str, Any]) -> dict[str, Any]:
     return used | ({"training.init_from": BEGUN} if used.get("training.init_from") is not None else {})
 
 
-def _bound(tree: dict[str, Any]) -> dict[str, Any]:
+def _respelled(settings: Mapping[str, Any]) -> dict[str, Any]:
+    """The settings of results, which have had the model's as these were written."""
+    model: dict[str, Any] = {}
+    others = dict(settings)
+    for key in (key for key in settings if key.startswith("model.")):
+        _, name, *part = key.split(".", 2)
+        there = model.get(name)
+        sides = there if isinstance(there, dict) else {}
+        model[name] = {**sides, part[0]: others.pop(key)} if part else others.pop(key)
+    try:
+        now = ModelConfig.model_validate(model).settled.model_dump(mode="json")
+    except ValidationError:  # of another version: they are compared as they are
+        return dict(settings)
+    return others | {f"model.{key}": value for key, value in now.items()}
+
+
+def _bound(settings: Mapping[str, Any]) -> dict[str, Any]:
     """What is not free of it."""
-    return {key: value for key, value in flat(tree).items() if not is_among(key, FREE)}
+    return {key: value for key, value in settings.items() if not is_among(key, FREE)}
 
 
 def collect(names: Sequence[str]) -> Results:
@@ -296,11 +314,11 @@ def _scored(name: str) -> tuple[dict[str, Any], KeptRun]:
             "training it anew has no validation there",
             hint=f"train it in one go: tx train -c {typed(run_dir / 'config.yaml')} --run-dir NEW",
         )
-    means = _bound({"decoding": config.decoding.model_dump(), "evaluation": config.evaluation.model_dump()})
+    means = _bound(flat({"decoding": config.decoding.model_dump(), "evaluation": config.evaluation.model_dump()}))
     evaluation = flat(config.evaluation.model_dump())
     named = {key: evaluation[key] for key in ("tokenize", "comet.model") if key in evaluation}  # by signatures
     for test, found in run.scores.items():
-        did = _bound({"decoding": found.decoding, "evaluation": found.evaluation})
+        did = _bound(flat({"decoding": found.decoding, "evaluation": found.evaluation}))
         differences = [key for key in {**means, **did} if did.get(key) != means.get(key)]
         differences += [key for key, own in named.items() if flat(found.evaluation).get(key, own) != own]
         differences += [f"checkpoint ({found.checkpoint})"] * (found.checkpoint != checkpoint)
