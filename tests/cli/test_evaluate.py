@@ -509,7 +509,23 @@ def test_a_run_that_keeps_no_word_counts_says_so(run: Path, capfd: pytest.Captur
     assert tx("-m", "tiny", "-b", "1", "--json") == 0
     shown = capfd.readouterr()
     assert "keeps no word counts" in shown.err
+    assert "not looked for; `tx train` with the same configuration adds them\n" in shown.err
     assert not any("unseen" in part["name"] for part in json.loads(shown.out)["slices"])
+
+
+@pytest.mark.parametrize("origin", ["average", "imported"])
+def test_training_is_not_advised_where_it_would_be_refused(
+    origin: str, run: Path, capfd: pytest.CaptureFixture[str]
+) -> None:
+    """Of a mean, or another toolkit's model, it adds nothing."""
+    for name in ("words.tsv.gz", "lines.npy"):
+        (run / name).unlink()
+    record = json.loads((run / "run.json").read_text(encoding="utf-8"))
+    (run / "run.json").write_text(json.dumps(record | {origin: {}}), encoding="utf-8")
+    assert tx("-m", "tiny", "-b", "1", *FEW) == 0
+    said = capfd.readouterr().err
+    assert "tiny keeps no word counts: rare and unseen words are not looked for\n" in said
+    assert "nobody looked whether training saw the test: tiny keeps no lines.npy\n" in said
 
 
 def test_what_is_kept_for_remarks_alone_ends_nothing_where_it_is_damaged(
@@ -522,6 +538,7 @@ def test_what_is_kept_for_remarks_alone_ends_nothing_where_it_is_damaged(
     told = capfd.readouterr().err
     assert "warning: rare and unseen words are not looked for: tiny/words.tsv.gz is damaged" in told
     assert "warning: nobody looked whether training saw the test: tiny/lines.npy is damaged" in told
+    assert told.count("delete it; where `tx train` made the run, the same command makes it again") == 2
 
 
 def test_a_test_that_training_saw_is_told_and_with_strict_refused_before_the_work(

@@ -22,6 +22,8 @@ START, END = "---", "..."
 """YAML's own marks, as `dump_config` writes them: a file that begins with the one and lacks the other was cut."""
 SECTIONS = ("tokenizer", "data", "model", "training", "decoding", "evaluation")
 """What every run's configuration has, that of a former tx too, which wrote no marks."""
+UNTRAINED = {"average": "a mean of checkpoints", "imported": "another toolkit's model"}
+"""What run.json has of a run whose weights are not those of its training."""
 
 
 def read_config(run_dir: Path, overrides: Sequence[str] = ()) -> RunConfig:

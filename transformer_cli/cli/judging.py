@@ -76,16 +76,24 @@ def known_of_run(run_dir: Path, settings: RunConfig) -> Known:
     counts = kept(load_word_counts, run_dir, "rare and unseen words are not looked for")
     if not (run_dir / WORD_COUNTS).exists():
         console.say(
-            f"{run_dir} keeps no word counts: rare and unseen words are not looked for; "
-            "`tx train` with the same configuration adds them"
+            f"{run_dir} keeps no word counts: rare and unseen words are not looked for{_training(run_dir, 'adds them')}"
         )
     lines = kept(load_fingerprints, run_dir, "nobody looked whether training saw the test")
     if not (run_dir / LINES).exists():
         console.say(
-            f"nobody looked whether training saw the test: {run_dir} keeps no {LINES}; "
-            "`tx train` with the same configuration adds it"
+            f"nobody looked whether training saw the test: {run_dir} keeps no {LINES}{_training(run_dir, 'adds it')}"
         )
     return Known(settings.evaluation, counts, lines, settings.data.tells_directions_by_source)
+
+
+def _training(run_dir: Path, does: str) -> str:
+    """What `tx train` does about it, as the rest of a sentence; nothing of a run that it did not make, which it
+    refuses."""
+    from transformer_cli.checkpoints.record import UNTRAINED, read_record
+
+    record = kept(read_record, run_dir, "nobody knows what made the run")
+    is_its_own = record is not None and not record.keys() & UNTRAINED.keys()
+    return f"; `tx train` with the same configuration {does}" if is_its_own else ""
 
 
 def check(text: TestSet, known: Known, *, strict: bool, others: Sequence[KnownRun] = ()) -> list[dict[str, Any]]:

@@ -76,7 +76,7 @@ def load_fingerprints(run_dir: Path) -> Numbers | None:
     if found.dtype != np.uint64 or found.ndim != 2 or len(found) != 2:
         raise ModelError(
             f"{files.shown(path)} is damaged: it is not the array that was written",
-            hint="delete it; `tx train` with the run's configuration makes it again",
+            hint="delete it; where `tx train` made the run, the same command makes it again",
         )
     return found
 

@@ -73,7 +73,7 @@ def load_word_counts(run_dir: Path) -> WordCounts | None:
     except (EOFError, zlib.error, OSError, ValueError):
         raise ModelError(
             f"{files.shown(path)} is damaged: it is not the compressed table of words that was written",
-            hint="delete it; `tx train` with the run's configuration makes it again",
+            hint="delete it; where `tx train` made the run, the same command makes it again",
         ) from None
     return WordCounts(source, target)
 

@@ -14,7 +14,7 @@ from pydantic import BaseModel, ConfigDict, Field, ValidationError
 
 from transformer_cli import files
 from transformer_cli.checkpoints.find import find_checkpoint, find_run, list_checkpoints, step_of
-from transformer_cli.checkpoints.record import read_config, read_record
+from transformer_cli.checkpoints.record import UNTRAINED, read_config, read_record
 from transformer_cli.config.model import ModelConfig
 from transformer_cli.config.names import typed
 from transformer_cli.config.run import RunConfig
@@ -39,9 +39,6 @@ USED = ("data.train", "training.init_from")
 """Of these what is kept is how they are used, not where they lie: of several texts how often each is seen, and that a
 run begins with another, whose weights it records; beside them, that a tokenizer is given, which it records, too."""
 BEGUN, GIVEN = "another run", "a given model"
-
-UNTRAINED = {"average": "a mean of checkpoints", "imported": "another toolkit's model"}
-"""What run.json has of a run whose weights are not those of its training."""
 
 
 class Kept(BaseModel):
