@@ -63,6 +63,15 @@ def test_scores_of_another_text_are_not_kept_and_that_is_said(run: Path, capfd: 
     assert (run / "run.json").read_bytes() == before
 
 
+def test_scores_of_a_text_that_the_run_does_not_name_are_not_kept_and_that_is_said(
+    run: Path, capfd: pytest.CaptureFixture[str]
+) -> None:
+    """As of an imported one: its own was "another", where it has none."""
+    (run / "config.yaml").write_text(dump_config(load_config(run / "config.yaml", ["data.test=null"])), "utf-8")
+    assert tx("-m", "tiny", "--set", f"data.test={json.dumps({'pairs': PAIRS})}") == 0
+    assert "not kept: test, for the run has no text of that name (data.test)\n" in capfd.readouterr().err
+
+
 def test_the_test_set_of_a_run_is_scored_and_kept_with_it(run: Path, capfd: pytest.CaptureFixture[str]) -> None:
     before = json.loads((run / "run.json").read_text(encoding="utf-8"))
     assert tx("-m", "tiny", "-b", "3") == 0
@@ -246,7 +255,9 @@ def test_flags_that_do_not_go_together_are_refused(
 
 def test_a_run_without_a_test_set_says_how_to_name_one(run: Path, capfd: pytest.CaptureFixture[str]) -> None:
     assert tx("-m", "tiny", "--set", "data.test=null") == 3
-    assert "data.test" in capfd.readouterr().err
+    said = capfd.readouterr().err
+    assert "data.test" in said
+    assert "--valid scores the validation text" in " ".join(said.split())
 
 
 @pytest.mark.parametrize("share", ["50%", None])
@@ -283,6 +294,8 @@ def test_a_run_that_nobody_validated_says_so(run: Path, capfd: pytest.CaptureFix
     (run / "config.yaml").write_text(dump_config(config), encoding="utf-8")
     assert tx("-m", "tiny", "--valid") == 3
     assert "tiny has no validation text: it was not trained here" in capfd.readouterr().err
+    assert tx("-m", "tiny", "--set", "data.test=null") == 3
+    assert "--valid" not in capfd.readouterr().err
 
 
 def test_without_any_run_the_error_says_what_to_type(tmp_path: Path, capfd: pytest.CaptureFixture[str]) -> None:

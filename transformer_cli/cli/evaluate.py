@@ -230,8 +230,13 @@ def _score_runs(
         there, asked = opened[0].config.data.tests, settings.data.tests
         kept = [one for one in results if there.get(one["set"]) == asked[one["set"]]]
         keep(opened[0], kept, how)
-        if others := [one["set"] for one in results if one not in kept]:
-            console.say(f"not kept: {', '.join(others)}, for the run's own text of that name is another (data.test)")
+        others = [one["set"] for one in results if one not in kept]
+        for why, names in (
+            ("the run has no text of that name", [name for name in others if name not in there]),
+            ("the run's own text of that name is another", [name for name in others if name in there]),
+        ):
+            if names:
+                console.say(f"not kept: {', '.join(names)}, for {why} (data.test)")
 
 
 def _score_files(

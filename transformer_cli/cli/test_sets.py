@@ -87,10 +87,10 @@ def _tests(opened: KnownRun, data: DataConfig) -> Iterator[TestSet]:
 
     tests = load_tests(data)
     if not tests:
+        others = "; --valid scores the validation text" if data.validated or data.held_out is not None else ""
         raise DataError(
             f"{opened.path} has no test set",
-            hint="name one with --set data.test=PREFIX, or give --source and --reference; --valid scores "
-            "the validation text",
+            hint=f"name one with --set data.test=PREFIX, or give --source and --reference{others}",
         )
     for name, one in data.tests.items():
         yield _of_run(name, tests[name], one.direction, is_own=one.text in (PHRASEBOOK, COMBINATIONS))
