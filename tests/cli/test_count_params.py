@@ -561,6 +561,14 @@ def test_bytes_that_are_no_text_have_a_line(capfd):
     assert "bad.yaml:2" in failure(capfd, 2, "bad.yaml")
 
 
+def test_a_trained_model_s_configuration_is_named_where_it_is(run: Path, capfd: pytest.CaptureFixture[str]) -> None:
+    """That of a checkpoint is its run's, not a file inside it."""
+    moved = run.rename(run.with_name("my run"))
+    for place in (moved, *(moved / "checkpoints").iterdir()):
+        said = failure(capfd, 2, str(place), "--set", "model.d_model=32")
+        assert f"count its configuration: '{moved / 'config.yaml'}'\n" in said
+
+
 def test_new_pieces_are_counted_on_top_of_those_of_a_tokenizer_that_is_given(trained_run: Path) -> None:
     given = f"tokenizer.model={trained_run / 'tokenizer' / 'spm.model'}"
     begun = [given, "training.init_from=runs/x", "tokenizer.extend=5"]

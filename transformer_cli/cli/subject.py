@@ -12,10 +12,12 @@ from transformer_cli.checkpoints.find import (
     MANIFEST,
     POINTERS,
     find_checkpoint,
+    find_run,
     list_checkpoints,
     whole_run_of,
 )
 from transformer_cli.checkpoints.record import read_config
+from transformer_cli.config.names import typed
 from transformer_cli.config.run import RunConfig, vocab_sizes
 from transformer_cli.config.source import load_config
 from transformer_cli.errors import UsageError
@@ -48,7 +50,7 @@ def find_subject(name: str, overrides: Sequence[str] = ()) -> Subject:
         if overrides:
             raise UsageError(
                 f"{name} is trained: --set cannot change it any more",
-                hint=f"count its configuration: {path / 'config.yaml'}",
+                hint=f"count its configuration: {typed(find_run(name) / 'config.yaml')}",
             )
         if _has_only_a_tokenizer(path):
             return _counted_as(path, None)
