@@ -40,6 +40,25 @@ def test_two_readings_of_a_sentence_take_twice_the_time(capsys):
     assert twice["flops"]["step"] == once["flops"]["step"]
 
 
+def test_that_columns_of_training_are_of_two_readings_is_said(capsys):
+    """The title said 1 sentence, and the notes counted one where the table had both."""
+    arguments = ("tiny.yaml", "--flops", "--source-length=10", "--target-length=10", "-b1", "--set")
+    assert [
+        counted(capsys, *arguments, f"training.r_drop={weight}")["flops"]["training"]["readings"]
+        for weight in ("null", 5)
+    ] == [1, 2]
+    found = []
+    for weight in ("null", 5):
+        assert app.main(["count-params", *arguments, f"training.r_drop={weight}"]) == 0
+        found.append(" ".join(capsys.readouterr().out.split()))
+    once, twice = found
+    said = "R-Drop reads each sentence twice: Forward and Backward are of both readings."
+    assert (said in once, said in twice) == (False, True)
+    for number in (r"throws ([\d,]+) of the forward", r"Self-attention of one decoder layer.* = ([\d,]+)\."):
+        one, two = (int(re.search(number, text)[1].replace(",", "")) for text in found)
+        assert two == 2 * one
+
+
 def test_flops_are_exact_integers_per_part_with_the_products_that_give_them(capsys):
     found = counted(capsys, "transformer-base.yaml", "--flops", "--source-length=25", "--target-length=25", "-b1")[
         "flops"

@@ -61,6 +61,7 @@ class Costs:
         """Training, prefill and one step, per part."""
         passes = self._passes()
         fields: dict[str, Any] = {name: _pass_json(terms, name) for name, terms in passes.items()}
+        fields["training"]["readings"] = self._readings
         fields["training"]["hidden_by_mask_flops"] = flops.hidden_by_mask(self.count.model, self._read)
         return Section("flops", (self._flops_table(passes),), fields)
 
@@ -196,26 +197,28 @@ class Costs:
         )
 
     def _flops_notes(self, totals: dict[str, int]) -> Iterator[str]:
-        model, work = self.count.model, self.work
+        model, work, read = self.count.model, self.work, self._read
         forward = totals["training"]
         yield f"Training: {forward:,} FLOPs forward + {2 * forward:,} backward = {3 * forward:,}."
+        if self._readings > 1:
+            yield "R-Drop reads each sentence twice: Forward and Backward are of both readings."
         if "step" in totals:
-            read = "the source" if "encoder" in model.sides else "a prompt"
+            what = "the source" if "encoder" in model.sides else "a prompt"
             yield (
-                f"Prefill, reading {read}: {totals['prefill']:,} FLOPs. One step, token {work.target_length:,} of "
+                f"Prefill, reading {what}: {totals['prefill']:,} FLOPs. One step, token {work.target_length:,} of "
                 f"every beam: {totals['step']:,}."
             )
         yield "A multiply-add is two FLOPs. Norms, biases, softmax, activations, dropout and look-ups are not counted."
-        if hidden := flops.hidden_by_mask(model, work):
+        if hidden := flops.hidden_by_mask(model, read):
             yield (
                 f"The causal mask throws {hidden:,} of the forward FLOPs away: scores with later tokens. They are "
                 "computed, and counted."
             )
         side, length = ("decoder", work.target_length) if work.target_length else ("encoder", work.source_length)
         if model.kv_heads == model.n_heads and model.n_heads * model.head_width == model.d_model:
-            total = 4 * work.batch_size * model.d_model * length * (2 * model.d_model + length)
+            total = 4 * read.batch_size * model.d_model * length * (2 * model.d_model + length)
             yield (
-                f"Self-attention of one {side} layer, 4 x B x d x L x (2 x d + L): 4 x {work.batch_size:,} x "
+                f"Self-attention of one {side} layer, 4 x B x d x L x (2 x d + L): 4 x {read.batch_size:,} x "
                 f"{model.d_model:,} x {length:,} x (2 x {model.d_model:,} + {length:,}) = {total:,}."
             )
         if model.extra:
