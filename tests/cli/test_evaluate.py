@@ -585,6 +585,34 @@ def test_text_that_looks_tokenised_is_scored_with_a_warning_and_with_strict_ends
     assert capfd.readouterr().out == shown.out
 
 
+def test_what_strict_refuses_after_the_work_is_shown_written_and_kept_all_the_same(
+    run: Path, texts: dict[str, str], capfd: pytest.CaptureFixture[str]
+) -> None:
+    """It ended after the first test set, and left no page and no score, though all was translated."""
+    (run / "lines.npy").unlink()  # nobody looks whether training saw them
+    named = {"a": {"pairs": PAIRS[:4]}, "b": {"pairs": PAIRS[4:]}}
+    override = f"data.test={json.dumps(named)}"
+    (run / "config.yaml").write_text(dump_config(load_config(run / "config.yaml", [override])), "utf-8")
+    arguments = ["-m", "tiny", "-b", "1", *FEW, "--json", "-o", "page.html"]
+    found = []
+    for strict in ([], ["--strict"]):
+        before = (run / "run.json").read_bytes()
+        assert tx(*arguments, *strict) == 3 * len(strict)
+        kept = json.loads((run / "run.json").read_text(encoding="utf-8")).pop("scores")
+        found.append((Path("page.html").read_bytes(), kept, capfd.readouterr()))
+        (run / "run.json").write_bytes(before)
+        Path("page.html").unlink()
+    (*plain, without), (*strictly, shown) = found
+    assert strictly == plain
+    assert shown.out == without.out
+    assert "the text is suspicious:\n  a: lines: 4; neither interval nor p" in shown.err
+    assert "\n  b: lines: 8; neither interval" in shown.err
+    files = ["--hypotheses", texts["bad"], "--reference", texts["bad"], *FEW, "-o", "page.html"]
+    write(Path(texts["bad"]), ["a bit"])
+    assert tx(*files, "--strict") == 3
+    assert Path("page.html").is_file()
+
+
 def test_whether_training_saw_a_test_is_known_without_its_text(
     tmp_path: Path, capfd: pytest.CaptureFixture[str]
 ) -> None:

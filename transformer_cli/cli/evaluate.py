@@ -224,9 +224,7 @@ def _score_runs(
     is_kept = are_own and not valid and len(opened) == 1
     if is_kept and any(tally.flags["refused"] for tally in tallies):
         console.warn("the scores are not kept: lines were refused")
-    for tally in tallies:
-        tally.refuse(translator.max_source_length, splits=settings.decoding.long == "split")
-    if is_kept:
+    elif is_kept:
         there, asked = opened[0].config.data.tests, settings.data.tests
         kept = [one for one in results if there.get(one["set"]) == asked[one["set"]]]
         keep(opened[0], kept, how)
@@ -237,6 +235,9 @@ def _score_runs(
         ):
             if names:
                 console.say(f"not kept: {', '.join(names)}, for {why} (data.test)")
+    judging.refuse(judged, output)
+    for tally in tallies:
+        tally.refuse(translator.max_source_length, splits=settings.decoding.long == "split")
 
 
 def _score_files(
@@ -278,6 +279,7 @@ def _score_files(
     judged, _ = judging.judge(text, systems, known, output, facts)
     if output.page is not None:
         evaluation_page.write(output.page, judged, evaluation_page.of_files(hypotheses, known.options), known.options)
+    judging.refuse(judged, output)
 
 
 def _total(counts: Iterable[Mapping[str, int]]) -> dict[str, int]:

@@ -139,8 +139,8 @@ def learned_by(run: KnownRun, text: TestSet, looked: Looked, *, named: str | Pat
 def judge(
     text: TestSet, systems: Sequence[System], known: Known, output: Output, facts: Sequence[dict[str, Any]]
 ) -> tuple[list[Judged], list[dict[str, Any]]]:
-    """Scores, slices and the rest: shown, and returned, also as JSON; facts: what else there is to say of each
-    system."""
+    """Scores, slices and the rest: shown, and returned, also as JSON. facts: what else there is to say of each system.
+    With `strict`, whoever has done with all of them calls `refuse`."""
     from transformer_cli.evaluation import report
     from transformer_cli.evaluation.page import Judged
 
@@ -161,8 +161,21 @@ def judge(
         from transformer_cli.cli.evaluation_tables import show_reports
 
         show_reports(found, known.options, markdown=output.markdown)
-    _tell([f"{one.name}: {warning}" for one in found for warning in one.warnings], strict=output.strict)
-    return [Judged(*both, judged, text.languages) for both in zip(found, systems, strict=True)], results
+    scored = [Judged(*both, judged, text.languages) for both in zip(found, systems, strict=True)]
+    if not output.strict:
+        _tell(_warnings(scored), strict=False)
+    return scored, results
+
+
+def refuse(judged: Sequence[Judged], output: Output) -> None:
+    """With `strict`, DataError where scores are suspicious: in the end, for what is shown, written and kept of them is
+    the same as without."""
+    if output.strict:
+        _tell(_warnings(judged), strict=True)
+
+
+def _warnings(judged: Sequence[Judged]) -> list[str]:
+    return [f"{one.report.name}: {warning}" for one in judged for warning in one.report.warnings]
 
 
 def _tell(suspicions: Sequence[object], *, strict: bool) -> None:
