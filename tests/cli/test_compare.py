@@ -116,6 +116,21 @@ def test_of_tx_s_own_text_the_comparison_is_warned_of_all_the_same(
     assert "lower-cased" not in said
 
 
+def test_lines_that_are_refused_are_told_of_every_run_once_all_are_compared(
+    runs: None, capfd: pytest.CaptureFixture[str]
+) -> None:
+    """As `tx evaluate` does: it ended at the first run that refused one, and compared nothing."""
+    changed(Path("short"), "strict", "decoding.long=refuse", "decoding.max_source_length=4", "name=strict")
+    changed(Path("long"), "stricter", "decoding.long=refuse", "decoding.max_source_length=2", "name=stricter")
+    assert tx("long", "strict", "stricter", "--sentences", "0", "--json") == 3
+    shown = capfd.readouterr()
+    assert [one["run"] for one in json.loads(shown.out)["systems"]] == ["long", "strict", "stricter"]
+    assert "12 lines have more pieces than the model translates at once (4); their" in shown.err
+    assert "\ntest, stricter: 12 of 12 lines have more pieces than the model translates at once (2)" in shown.err
+    assert "error: test, strict: " in shown.err
+    assert "hint: --set decoding.long=split" in shown.err
+
+
 def test_a_run_that_learned_what_it_is_compared_by_is_named(
     trained_run: Path, runs: None, capfd: pytest.CaptureFixture[str]
 ) -> None:

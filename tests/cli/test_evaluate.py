@@ -133,6 +133,24 @@ def test_lines_that_are_refused_are_scored_as_empty_end_with_3_and_keep_no_score
     assert (run / "run.json").read_bytes() == record
 
 
+def test_of_several_test_sets_all_that_is_refused_is_told(run: Path, capfd: pytest.CaptureFixture[str]) -> None:
+    """It was the first one's alone: mended, the next one ended it."""
+    named = {"a": {"pairs": PAIRS[:4]}, "b": {"pairs": PAIRS[4:]}}
+    tests = ("--set", f"data.test={json.dumps(named)}", *FEW)
+    assert tx("-m", "tiny", *tests, "--strict") == 3
+    said = capfd.readouterr().err
+    assert "  a, pairs that the training text has, too: 4 (" in said
+    assert "  b, pairs that the training text has, too: 8 (" in said
+    assert tx("-m", "tiny", *tests, "--set", "decoding.long=refuse", "--set", "decoding.max_source_length=2") == 3
+    said = capfd.readouterr().err
+    assert "error: a: 4 of 4 lines have more pieces than the model translates at once (2)" in said
+    assert "\nb: 8 of 8 lines have more pieces" in said
+    for path in (Path(f"{name}.{side}") for name in "cd" for side in ("de", "en")):
+        path.touch()
+    assert tx("-m", "tiny", "--set", "data.test={c: c, d: d}") == 3
+    assert "there is nothing to translate: c, d have no lines" in capfd.readouterr().err
+
+
 def test_a_page_is_written_though_lines_were_refused(run: Path, capfd: pytest.CaptureFixture[str]) -> None:
     """As `tx translate -o` writes its file. Scores were shown, and nothing said that there was no page."""
     write(Path("in.de"), ["der hund", SOURCES[0]])

@@ -22,7 +22,7 @@ from transformer_cli.cli.options import (
     refuse_two_formats,
 )
 from transformer_cli.cli.results import refuse_own_input
-from transformer_cli.cli.test_sets import TestSet, own_texts, read_text, refuse_nothing, translate
+from transformer_cli.cli.test_sets import TestSet, own_texts, read_text, refuse_lines, refuse_nothing, translate
 from transformer_cli.cli.translate import BeamSize, LengthPenalty
 from transformer_cli.errors import UsageError
 from transformer_cli.files import json_line, shown
@@ -123,12 +123,13 @@ def compare(
     metrics.check(evaluation)
     for text in texts:
         _tell_what_was_learned(text, runs, opened)
+    translated = []
     for number, text in enumerate(texts):
         systems = []
         for name, run, its, translator in zip(runs, opened, settings, translators, strict=True):
             machine_of(run, its).use()  # of which the process has one at a time
             found, tally = translate(text, translator, search)
-            tally.refuse(translator.max_source_length, splits=translator.config.long == "split")
+            translated.append((f"{text.name}, {shown(name)}", tally, translator))
             systems.append(report.System(shown(name), found.lines, found.flags))
         judged = report.Text(text.references, text.source, is_own=text.is_own)
         with console.pulse.doing("scoring"):
@@ -151,6 +152,7 @@ def compare(
                 console.result(f"{reports[0].name} and {one.name} write the same {counted(against.n_lines, 'lines')}")
         for warning in _complaints(reports):
             console.warn(f"{text.name}{warning}")
+    refuse_lines(translated)
 
 
 def _complaints(reports: Sequence[Report]) -> Iterator[str]:

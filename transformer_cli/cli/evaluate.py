@@ -26,7 +26,16 @@ from transformer_cli.cli.options import (
     refuse_two_formats,
 )
 from transformer_cli.cli.results import Tally, refuse_own_input
-from transformer_cli.cli.test_sets import TestSet, keep, own_texts, read_text, refuse_nothing, tell_repeated, translate
+from transformer_cli.cli.test_sets import (
+    TestSet,
+    keep,
+    own_texts,
+    read_text,
+    refuse_lines,
+    refuse_nothing,
+    tell_repeated,
+    translate,
+)
 from transformer_cli.cli.translate import BeamSize, LengthPenalty
 from transformer_cli.errors import UsageError
 from transformer_cli.files import shown
@@ -193,7 +202,7 @@ def _score_runs(
     else:
         texts = [replace(text, languages=opened[0].languages_into(to)) for text in texts]
     known = judging.known_of_run(opened[0].path, settings)
-    findings = [judging.check(text, known, strict=output.strict, others=opened[1:]) for text in texts]
+    findings = judging.check(texts, known, strict=output.strict, others=opened[1:])
     if len(opened) > 1 and not output.as_json:
         together = f"an ensemble of {len(opened)} models: {', '.join(shown(run.checkpoint) for run in opened)}"
         console.result(f"**{together}**\n" if output.markdown else f"{together}\n")
@@ -236,8 +245,7 @@ def _score_runs(
             if names:
                 console.say(f"not kept: {', '.join(names)}, for {why} (data.test)")
     judging.refuse(judged, output)
-    for tally in tallies:
-        tally.refuse(translator.max_source_length, splits=settings.decoding.long == "split")
+    refuse_lines((text.name, tally, translator) for text, tally in zip(texts, tallies, strict=True))
 
 
 def _score_files(
@@ -267,7 +275,7 @@ def _score_files(
         counts={path: lines.counts for path, lines in read.items()},
     )
     systems, facts = [], []
-    findings = judging.check(text, known, strict=output.strict)
+    [findings] = judging.check([text], known, strict=output.strict)
     for path in hypotheses:
         lines = read[path].lines
         flags = None

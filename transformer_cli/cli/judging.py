@@ -96,9 +96,17 @@ def _training(run_dir: Path, does: str) -> str:
     return f"; `tx train` with the same configuration {does}" if is_its_own else ""
 
 
-def check(text: TestSet, known: Known, *, strict: bool, others: Sequence[KnownRun] = ()) -> list[dict[str, Any]]:
-    """What is suspicious about a test, as JSON: told, or with `strict` refused. others: of an ensemble, those that are
-    not known yet."""
+def check(
+    texts: Sequence[TestSet], known: Known, *, strict: bool, others: Sequence[KnownRun] = ()
+) -> list[list[dict[str, Any]]]:
+    """What is suspicious about each test, as JSON: told, or with `strict` refused, all of it at once. others: of an
+    ensemble, those that are not known yet."""
+    found = [_suspicions(text, known, others) for text in texts]
+    _tell([one for of_text in found for one in of_text], strict=strict)
+    return [[one.as_json() for one in of_text] for of_text in found]
+
+
+def _suspicions(text: TestSet, known: Known, others: Sequence[KnownRun]) -> list[Finding]:
     from transformer_cli.data import checks
     from transformer_cli.data.corpus import Corpus
 
@@ -115,8 +123,7 @@ def check(text: TestSet, known: Known, *, strict: bool, others: Sequence[KnownRu
             found += checks.overlap(text.name, looked, by, {None: known.lines}, of_sources=of_sources)
         for run in others:
             found += learned_by(run, text, looked, named=run.path)
-    _tell(found, strict=strict)
-    return [finding.as_json() for finding in found]
+    return found
 
 
 def learned_by(run: KnownRun, text: TestSet, looked: Looked, *, named: str | Path) -> list[Finding]:

@@ -154,6 +154,10 @@ def writer(output_file: str | None) -> Iterator[Callable[[str], object]]:
 UNSURE_OF_THIS = "the model is less sure of this translation than it usually is"
 
 
+SPLIT = "--set decoding.long=split translates them in parts"
+"""What to do with lines that are too long."""
+
+
 class Tally:
     """What happened to how many lines."""
 
@@ -195,12 +199,17 @@ class Tally:
 
     def refuse(self, limit: int | None, *, splits: bool) -> None:
         """DataError where a line was refused. limit: pieces of a source; splits: whether long lines are to be split."""
-        if n := self.flags["refused"]:
-            raise DataError(
-                f"{n:,} of {counted(self.n_lines, 'lines')} {'has' if n == 1 else 'have'} more pieces than the model "
-                f"translates at once ({limit:,}); {'its translation is' if n == 1 else 'their translations are'} empty",
-                hint=None if splits else "--set decoding.long=split translates them in parts",
-            )
+        if said := self.refusal(limit):
+            raise DataError(said, hint=None if splits else SPLIT)
+
+    def refusal(self, limit: int | None) -> str:
+        """What that error says; nothing where no line was refused."""
+        if not (n := self.flags["refused"]):
+            return ""
+        return (
+            f"{n:,} of {counted(self.n_lines, 'lines')} {'has' if n == 1 else 'have'} more pieces than the model "
+            f"translates at once ({limit:,}); {'its translation is' if n == 1 else 'their translations are'} empty"
+        )
 
 
 def as_text(number: int, request: Request, translation: Translation) -> list[str]:

@@ -11,7 +11,7 @@ from typing import TYPE_CHECKING, Any
 
 from transformer_cli.cli import console
 from transformer_cli.cli.live import progress_bar
-from transformer_cli.cli.results import Tally
+from transformer_cli.cli.results import SPLIT, Tally
 from transformer_cli.errors import DataError, ResourceError, TxError
 from transformer_cli.files import check_file, shown, write_json
 from transformer_cli.wording import counted
@@ -129,9 +129,9 @@ def _of_run(name: str, corpus: Corpus, direction: Direction, *, is_own: bool) ->
 
 
 def refuse_nothing(texts: Iterable[TestSet]) -> None:
-    for text in texts:
-        if not text.source:
-            raise DataError(f"there is nothing to translate: {text.name} has no lines")
+    if names := [text.name for text in texts if not text.source]:
+        have = "has" if len(names) == 1 else "have"
+        raise DataError(f"there is nothing to translate: {', '.join(names)} {have} no lines")
 
 
 def translate(text: TestSet, translator: TextTranslator, search: dict[str, Any]) -> tuple[System, Tally]:
@@ -148,6 +148,14 @@ def translate(text: TestSet, translator: TextTranslator, search: dict[str, Any])
     tally.add(found)
     tally.tell({})
     return System(text.name, [one.text for one in found], [one.flags for one in found]), tally
+
+
+def refuse_lines(translated: Iterable[tuple[str, Tally, TextTranslator]]) -> None:
+    """When all are scored, DataError where lines of any were refused, each by the name that is given here."""
+    found = [(f"{name}: {said}", by) for name, tally, by in translated if (said := tally.refusal(by.max_source_length))]
+    if found:
+        splits = all(by.config.long == "split" for _, by in found)
+        raise DataError("\n".join(said for said, _ in found), hint=None if splits else SPLIT)
 
 
 def _is_still(opened: KnownRun) -> bool:
