@@ -8,6 +8,7 @@ import subprocess
 import sys
 from collections import Counter
 from functools import cache
+from itertools import chain
 from pathlib import Path
 
 import pytest
@@ -20,6 +21,7 @@ from transformer_cli.config.data import DataConfig, PhrasebookConfig
 from transformer_cli.data.corpus import load_training
 from transformer_cli.tokenizer import compiled
 from transformer_cli.tokenizer.compiled import CompiledDropout
+from transformer_cli.tokenizer.renumbering import Model
 from transformer_cli.tokenizer.sampling import Sampler
 from transformer_cli.tokenizer.vocabulary import UNK, Vocabulary
 
@@ -199,6 +201,48 @@ def test_a_known_piece_of_unknown_characters_is_preferred_to_them(unigram):
     assert sum(UNK in ids for ids in samples) < 5
 
 
+UNIGRAM = {
+    "nfkc": {},
+    "bytes": {"byte_fallback": True},
+    "identity": {"normalization_rule_name": "identity", "remove_extra_whitespaces": False},
+    "space behind": {"treat_whitespace_as_suffix": True},
+    "across spaces": {"split_by_whitespace": False},
+}
+SYMBOLS = ["hund", "<mask>", "un", "unter", "☃", "⟦NUM⟧", "in▁the"]
+
+
+@pytest.mark.parametrize("name", UNIGRAM)
+def test_unigram_sampling_never_cuts_what_a_user_defined_and_knows_what_the_plain_cut_knows(name):
+    """The n best of SentencePiece go as far down as that: of a line hardly ever, of a word often."""
+    model = train(model_type="unigram", vocab_size=500, user_defined_symbols=SYMBOLS, **UNIGRAM[name])
+    sampler, reference = Sampler(model), sentencepiece.SentencePieceProcessor(model_proto=model)
+    symbols = {reference.piece_to_id(symbol) for symbol in SYMBOLS}
+    assert len(symbols - {UNK}) == len(SYMBOLS)
+
+    @settings(max_examples=100)
+    @given(TEXT | st.lists(st.sampled_from([*WORDS, *SYMBOLS])).map("".join), st.sampled_from([1e-9, 0.1, 0.5]))
+    def of_any_text(line, rate):
+        plain = reference.encode(line)
+        for seed in range(5):
+            ids = cut(sampler, line, rate=rate, seed=seed)
+            assert [id for id in ids if id in symbols] == [id for id in plain if id in symbols]
+            assert reference.decode(ids) == reference.decode(plain)
+
+    of_any_text()
+
+
+def test_unigram_sampling_of_a_model_without_a_letter_makes_none_unknown_that_a_piece_has(unigram):
+    known = [name for name in Model(unigram).pieces if name not in ("h", "g")]
+    vocabulary = Model(unigram).numbered(known)
+    lines = [line for line in LINES if UNK not in vocabulary.encode([line])[0]]
+    assert sum(("h" in line or "g" in line) for line in lines) > 20
+    for epoch in range(5):
+        assert UNK not in chain.from_iterable(vocabulary.sample(lines, rate=0.1, key=f"source 1 {epoch}"))
+    some_unknown = ["gggg", "the ghost", "sggh日日the"] * 50  # a run of unknown characters is one id
+    samples = vocabulary.sample(some_unknown, rate=1e-9, key="k")
+    assert vocabulary.decode(samples) == vocabulary.decode(vocabulary.encode(some_unknown))
+
+
 def test_a_sharp_unigram_draw_is_the_best_segmentation(unigram):
     reference = sentencepiece.SentencePieceProcessor(model_proto=unigram)
     sampler = Sampler(unigram)
@@ -346,6 +390,7 @@ def test_scores_that_are_no_numbers_are_left_to_python():
 WITH_LITTLE_MEMORY = """
 import pathlib, re, resource, sys
 from transformer_cli.tokenizer import compiled
+from transformer_cli.tokenizer.renumbering import Model
 from transformer_cli.tokenizer.sampling import Sampler
 
 sampler = Sampler(pathlib.Path(sys.argv[1]).read_bytes())

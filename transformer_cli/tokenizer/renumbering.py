@@ -17,7 +17,7 @@ KINDS: tuple[Kind, ...] = ("unigram", "bpe", "word", "char")
 """In the order of the format's numbers, from 1."""
 PIECES, TRAINER, NORMALIZER = 1, 2, 3
 PIECE, SCORE, TYPE, MODEL_TYPE = 1, 2, 3, 3
-NORMAL, UNKNOWN, CONTROL, UNUSED, BYTE = 1, 2, 3, 5, 6
+NORMAL, UNKNOWN, CONTROL, USER_DEFINED, UNUSED, BYTE = range(1, 7)
 BLANK = "\u2581"
 USUAL = (b"nmt_nfkc", b"nmt_nfkc_cf")
 """Rules of normalising that SentencePiece brings, which read no blank together with what stands beside it. nfkc and
@@ -127,6 +127,12 @@ def on_grid(model: bytes) -> bytes:
     return b"".join(made)
 
 
+def user_defined(model: bytes) -> frozenset[int]:
+    """The ids of what a user defined, which is in one piece wherever a text has it."""
+    pieces = (_inside(value) for number, value, _ in _fields(model) if number == PIECES and isinstance(value, bytes))
+    return frozenset(id for id, piece in enumerate(pieces) if piece.get(TYPE) == USER_DEFINED)
+
+
 def appended(model: bytes, pieces: Mapping[str, float]) -> bytes:
     """A serialised model with these pieces and their scores as its last ids; what is concatenated is one message."""
     return model + b"".join(_piece(name, NORMAL, score) for name, score in pieces.items())
@@ -167,7 +173,7 @@ def _fields(message: bytes) -> Iterator[tuple[int, bytes | int, bytes]]:
         if tag & 7 == 0:
             value, end = _varint(message, end)
         else:
-            length, end = _varint(message, end) if tag & 7 == 2 else ({1: 8, 5: 4}[tag & 7], end)
+            length, end = _varint(message, end) if tag & 7 == 2 else ({1: 8, 5: 4}.get(tag & 7, 0), end)  # 0: a group
             value, end = message[end : end + length], end + length
         yield tag >> 3, value, message[start:end]
 

@@ -11,7 +11,7 @@ import random
 import re
 import sys
 from bisect import bisect
-from collections.abc import Iterable, Iterator, Sequence
+from collections.abc import Collection, Iterable, Iterator, Sequence
 from functools import lru_cache
 from heapq import heapify, heappop, heappush
 from itertools import accumulate, chain, repeat
@@ -43,7 +43,7 @@ class Sampler:
         processor = sentencepiece.SentencePieceProcessor(model_proto=model + LITERAL)
         # No piece of ours spans a space, so words are cut one by one; a foreign model's may, and need the whole line.
         spans = any(re.search("[^▁]▁", piece) for piece in processor.id_to_piece(list(range(len(processor)))))
-        self._lines = _kind(processor, spans)
+        self._lines = _kind(model, processor, spans)
 
     def sample(self, lines: Iterable[str], *, rate: float, seeds: Sequence[str]) -> list[list[int]]:
         """Ids of lines. rate: of BPE-dropout the chance to skip a merge; alpha of a unigram model. seeds: of the
@@ -188,14 +188,16 @@ class UnigramSampling:
     """One of a word's n best segmentations, with probability proportional to its own to the power of alpha.
 
     A sentence's probability is the product of its words', so drawing word by word is drawing sentences, from far more
-    of them than the n best of a sentence are.
+    of them than the n best of a sentence are. Among these SentencePiece has such that cut what a user defined, or write
+    as unknown what the best one has a piece for: they are left out.
     """
 
-    def __init__(self, processor: Any) -> None:
-        """processor: takes text as it is, see LITERAL."""
-        self._processor = processor
+    def __init__(self, processor: Any, symbols: Collection[int]) -> None:
+        """processor: takes text as it is, see LITERAL. symbols: ids of what a user defined."""
+        self._processor, self._symbols = processor, symbols
         normal = [id for id in range(len(processor)) if _is_normal(processor, id)]
         self._scores = {id: float(processor.get_score(id)) for id in normal}
+        self._lengths = {id: len(piece) for id, piece in zip(normal, processor.id_to_piece(normal), strict=True)}
         self._unknown = min(self._scores.values(), default=0.0) - UNKNOWN_PENALTY
         self._ids = list(range(len(processor)))
         self._candidates = lru_cache(maxsize=1 << 15)(self._n_best)
@@ -210,11 +212,20 @@ class UnigramSampling:
     def _n_best(self, word: str, alpha: float) -> tuple[list[tuple[int, ...]], list[float]]:
         """Segmentations, best first, and the running sum of their weights."""
         candidates = self._processor.nbest_encode(word, nbest_size=N_BEST)
+        known, symbols = self._known(candidates[0]), self._defined(candidates[0])
+        candidates = [ids for ids in candidates if self._known(ids) >= known and self._defined(ids) == symbols]
         scores = [sum(self._scores.get(id, self._unknown) for id in ids) for ids in candidates]
         best = max(scores)
         # SentencePiece makes every integer anew; remembering the same ones takes half the memory.
         shared = [tuple(map(self._ids.__getitem__, ids)) for ids in candidates]
         return shared, list(accumulate(math.exp(alpha * (score - best)) for score in scores))
+
+    def _known(self, ids: Iterable[int]) -> int:
+        """Characters that have pieces; a run of others is one id, or their bytes."""
+        return sum(self._lengths.get(id, 0) for id in ids)
+
+    def _defined(self, ids: Iterable[int]) -> list[int]:
+        return [id for id in ids if id in self._symbols]
 
 
 def one_unk(ids: Iterable[int], unk: int) -> list[int]:
@@ -225,9 +236,10 @@ def one_unk(ids: Iterable[int], unk: int) -> list[int]:
     return [id for id, previous in zip(ids, [None, *ids], strict=False) if not id == previous == unk]
 
 
-def _kind(processor: Any, spans: bool) -> Lines:
+def _kind(model: bytes, processor: Any, spans: bool) -> Lines:
     """By what the model can do, for the processor does not name its kind."""
     from transformer_cli.tokenizer.compiled import CompiledDropout, can_cut  # not before: it needs NumPy
+    from transformer_cli.tokenizer.renumbering import user_defined  # not before: it needs this
 
     unk = int(processor.unk_id())
     try:
@@ -235,7 +247,7 @@ def _kind(processor: Any, spans: bool) -> Lines:
     except RuntimeError:
         pass
     else:
-        return ByWords(UnigramSampling(processor), unk=unk, spans=spans)
+        return ByWords(UnigramSampling(processor, user_defined(model)), unk=unk, spans=spans)
     try:
         dropout = BpeDropout(processor)
     except RuntimeError:
