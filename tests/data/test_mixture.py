@@ -68,6 +68,17 @@ def test_an_epoch_that_nobody_could_count_is_refused():
             Mixture([Part("a", 10, weight), Part("b", 10, 1)], np.arange(20), temperature=1)
 
 
+def test_a_text_that_no_epoch_could_have_is_refused_where_it_is_read():
+    """It was once the tokenizer was trained and all of it encoded, and the run kept the weights by then."""
+    pairs = InlinePairs(pairs=[["a", "b"], ["c", "d"]])
+    with pytest.raises(DataError, match=r"make an epoch of 2e\+10 pairs"):
+        load_training(DataConfig(train=[WeightedText(text=pairs, weight=1e10)]))
+    one, other = (WeightedText(text=InlinePairs(pairs=[["a", "b"]] * n), weight=10.0**6) for n in (1, 2500))
+    data = DataConfig(train=[one, other], temperature=1)
+    with pytest.raises(DataError, match=r"make an epoch of 2\.5e\+09 pairs"):
+        load_training(data)
+
+
 def test_texts_that_are_seen_once_are_one_text():
     assert Mixture([Part("a", 10, 1), Part("b", 5, 1)], np.arange(15), temperature=1).epoch(seed=1, epoch=0) is None
     assert Mixture([], np.arange(15), temperature=1).epoch(seed=1, epoch=0) is None

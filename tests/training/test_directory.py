@@ -19,6 +19,7 @@ from types import SimpleNamespace
 from typing import Any, cast
 
 import pytest
+import sentencepiece
 from conftest import PAIRS
 from faults import Saboteur
 
@@ -717,6 +718,79 @@ def test_a_run_whose_default_was_another_tokenizer_of_bleu_goes_on_by_its_own_co
     is_refused = pytest.raises(UsageError, match=f"tokenize: {before} in the run, {now} now")
     with nullcontext() if now == "auto" else is_refused:
         train(asked, RUN)
+
+
+TOKENIZER_DEPENDS_ON = {
+    "seed",
+    *(f"tokenizer.{name}" for name in ("kind", "vocab_size", "joint", "model", "extend", "normalization")),
+    *("tokenizer.byte_fallback", "tokenizer.character_coverage"),
+    *(f"data.{name}" for name in ("source", "target", "tags", "phrasebook.n_pairs", "phrasebook.seed")),
+    "data.phrasebook.reasons",
+    "training.init_from",
+}
+"""And on the text, which is known by its hash."""
+
+
+@pytest.mark.filterwarnings("ignore:Pydantic serializer warnings")
+def test_before_there_is_a_checkpoint_all_may_change_that_a_tokenizer_does_not_depend_on() -> None:
+    """`tokenizer.sampling` and `data.temperature` could not, which errors told to change once they had been noted."""
+    shutil.rmtree(RUN / "checkpoints")
+    own = settings()
+    assert check_same(own, RUN).keys() == {"data"}
+    refused = set()
+    for key in directory.flat(own.model_dump()):
+        with suppress(UsageError):
+            check_same(changed(own, key.split(".")), RUN)
+            continue
+        refused.add(key)
+    assert refused == TOKENIZER_DEPENDS_ON
+
+
+def changed(section: Any, path: list[str]) -> Any:
+    """With another value of a setting, whatever it takes."""
+    name, *inside = path
+    value = changed(getattr(section, name), inside) if inside else ("another",)
+    return section.model_copy(update={name: value})
+
+
+def test_what_a_run_that_did_not_begin_noted_keeps_nobody_from_other_weights_or_another_validation() -> None:
+    """Its texts were those of the failed start for ever, though only a tokenizer was there."""
+    shutil.rmtree(RUN / "checkpoints")
+    train_as = {"text": {"pairs": PAIRS}, "weight": 2.0}
+    new = {"data": {"train": [train_as], "valid": {"pairs": PAIRS[:3]}}, "tokenizer": {"sampling": 0.1}}
+    train(settings(**new, training={"max_steps": 1}), RUN)
+    again = settings(**new | {"data": {"train": [train_as | {"weight": 3.0}]}}, training={"max_steps": 2})
+    with pytest.raises(DataError, match=r"data\.train has no longer the weights"):
+        train(again, RUN)
+
+
+def test_a_model_that_cannot_sample_is_refused_before_anything_is_noted(tmp_path: Path) -> None:
+    """It was in the first epoch; to follow the hint in the same directory was refused."""
+    word = Path("word.model")
+    sentencepiece.SentencePieceTrainer.train(
+        sentence_iterator=iter(side for pair in PAIRS for side in pair),
+        model_prefix="word",
+        model_type="word",
+        vocab_size=40,
+        hard_vocab_limit=False,
+        pad_id=0,
+        unk_id=1,
+        bos_id=2,
+        eos_id=3,
+        minloglevel=2,
+    )
+    given = settings(tokenizer={"model": str(word), "sampling": 0.1}, training={"max_steps": 1})
+    new = Path("new")
+    for attempt in (train, forecast):
+        with pytest.raises(ModelError, match="cannot sample") as caught:
+            attempt(given, new)
+        assert caught.value.hint == "set tokenizer.sampling to 0, or tokenizer.model to a model of kind bpe or unigram"
+    another = settings(
+        tokenizer={"model": str(RUN / "tokenizer" / "spm.model"), "sampling": 0.1}, training={"max_steps": 1}
+    )
+    train(another, new)
+    plain = settings(tokenizer={"model": str(word), "sampling": 0.0}, training={"max_steps": 1})
+    train(plain, new, overwrite=True)
 
 
 @pytest.mark.parametrize(

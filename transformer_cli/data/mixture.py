@@ -80,6 +80,23 @@ def sources_into(corpus: Corpus, language: str | None) -> Sequence[str]:
     return [line for way, text in ways if way is None or way.target == language for line in text.source]
 
 
+def weights_of(parts: Sequence[Part], sizes: Sequence[int], *, temperature: float) -> list[float]:
+    """How often an epoch sees each pair of texts that have so many, see Mixture; of a single text where there are no
+    parts. Raises DataError for an epoch of more than MOST."""
+    most, given = max(sizes, default=0), [part.weight for part in parts] or [1.0]
+    weights = [
+        weight * (most / size) ** (1 - 1 / temperature) if size else 0.0
+        for weight, size in zip(given, sizes, strict=True)
+    ]
+    all_seen = sum(weight * size for weight, size in zip(weights, sizes, strict=True))
+    if all_seen > MOST:
+        raise DataError(
+            f"the weights of data.train's texts make an epoch of {all_seen:.3g} pairs; up to {MOST:,} are possible",
+            hint="give smaller weights: they say how many times an epoch sees a text",
+        )
+    return weights
+
+
 class Mixture:
     """What an epoch sees of the pairs of several texts.
 
@@ -94,18 +111,7 @@ class Mixture:
         ends = np.cumsum([part.pairs for part in parts], dtype=np.int64)
         self.limits = [0, *np.searchsorted(kept, ends).tolist()] if parts else [0, len(kept)]
         self.sizes = np.diff(self.limits).tolist()
-        most = max(self.sizes, default=0)
-        weights = [part.weight for part in parts] or [1.0]
-        self.weights = [
-            weight * (most / size) ** (1 - 1 / temperature) if size else 0.0
-            for weight, size in zip(weights, self.sizes, strict=True)
-        ]
-        all_seen = sum(weight * size for weight, size in zip(self.weights, self.sizes, strict=True))
-        if all_seen > MOST:
-            raise DataError(
-                f"the weights of data.train's texts make an epoch of {all_seen:.3g} pairs; up to {MOST:,} are possible",
-                hint="give smaller weights: they say how many times an epoch sees a text",
-            )
+        self.weights = weights_of(parts, self.sizes, temperature=temperature)
         self.seen = [
             max(1, round(weight * size)) if size else 0 for weight, size in zip(self.weights, self.sizes, strict=True)
         ]

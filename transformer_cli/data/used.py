@@ -16,6 +16,7 @@ import numpy as np
 
 from transformer_cli.config.data import DataConfig
 from transformer_cli.data.corpus import EMPTY_BOTH, EMPTY_SOURCE, EMPTY_TARGET, Corpus
+from transformer_cli.data.mixture import weights_of
 from transformer_cli.data.text import BLOCK, ListedText, as_text
 from transformer_cli.errors import DataError
 from transformer_cli.wording import counted
@@ -23,9 +24,14 @@ from transformer_cli.wording import counted
 
 def as_used(texts: Mapping[str, Corpus], data: DataConfig) -> dict[str, Corpus]:
     """Texts by what they are used for: of the training text `train`, and `valid` where that is to be held out of it and
-    was not yet; the others as they are."""
+    was not yet; the others as they are. DataError for more than an epoch can have, be it that some of it will turn out
+    to be too long."""
     text, share = learnable(texts["train"]), data.held_out
-    return dict(texts) | ({"train": text} if share is None or "valid" in texts else hold_out(text, share))
+    used = dict(texts) | ({"train": text} if share is None or "valid" in texts else hold_out(text, share))
+    parts = used["train"].parts
+    sizes = [part.pairs for part in parts] or [len(used["train"])]
+    weights_of(parts, sizes, temperature=data.temperature)
+    return used
 
 
 def learnable(corpus: Corpus) -> Corpus:

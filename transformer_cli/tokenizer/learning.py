@@ -77,6 +77,7 @@ def train_tokenizer(
     skipped: Counter[str] = Counter()
     if config.given:
         tokenizer = read_tokenizer(*config.given, tags=tags)
+        tokenizer.check_sampling(config.sampling)
         asked, used = {}, 0
     else:
         asked = _asked(config, n_tags=len(tags))

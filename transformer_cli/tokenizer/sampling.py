@@ -253,7 +253,7 @@ def _kind(model: bytes, processor: Any, spans: bool) -> Lines:
     except RuntimeError:
         raise ModelError(
             "this tokenizer cannot sample: its model knows only one way to split a word",
-            hint="set tokenizer.sampling to 0, or tokenizer.kind to bpe or unigram",
+            hint="set tokenizer.sampling to 0, or tokenizer.model to a model of kind bpe or unigram",
         ) from None
     return CompiledDropout(dropout, spans=spans) if can_cut(dropout) else ByWords(dropout, unk=unk, spans=spans)
 

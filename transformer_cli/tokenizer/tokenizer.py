@@ -111,6 +111,11 @@ class Tokenizer:
         names = _names(places, copies)
         return self.target.sample(lines, rate=rate, key=f"target {seed} {epoch}", names=names)
 
+    def check_sampling(self, rate: float) -> None:
+        """ModelError where text is to be cut at random, and cannot be."""
+        for vocabulary in self.models().values():
+            vocabulary.sample([], rate=rate, key="")
+
     def save(self, directory: str | Path) -> None:
         """Write the model or models, then the description that makes them count.
 

@@ -101,7 +101,8 @@ def machine_of(config: RunConfig, record: Mapping[str, Any], world: World, liste
 def tokenizer_of(
     place: Path, config: RunConfig, parent: OpenedRun | None, text: Corpus, world: World, listener: Listener
 ) -> Tokenizer:
-    """The one that a run has there; made now if there is none. UsageError where it lacks a piece that is banned."""
+    """The one that a run has there; made now if there is none. UsageError where it lacks a piece that is banned,
+    ModelError where it cannot sample, and is to."""
     if world.is_main and parent is not None:
         begin_tokenizer(parent, config, text, place, listener)
     elif world.is_main and not (place / "tokenizer.json").exists():
@@ -109,6 +110,7 @@ def tokenizer_of(
     world.wait()
     tokenizer = Tokenizer.load(place)
     banned_ids(config.decoding, tokenizer)  # a validation would be late for it
+    tokenizer.check_sampling(config.tokenizer.sampling)
     return tokenizer
 
 

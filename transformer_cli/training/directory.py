@@ -69,8 +69,10 @@ UNTIL_TRAINED = {"precision", "matmul_precision", "threads", "training", "decodi
 """What may change too while no update was made, as of a model that was imported; but not `training.init_from`, for
 its weights are there, or its tokenizer is."""
 
-UNTIL_SAVED = UNTIL_TRAINED | {"data.max_length", "data.source_eos", "model"}
-"""And while there is no checkpoint: all that a tokenizer does not depend on."""
+UNTIL_SAVED = UNTIL_TRAINED | {
+    *("data.max_length", "data.source_eos", "data.temperature", "tokenizer.sampling", "model", "accounting")
+}
+"""And while there is no checkpoint: all that a tokenizer does not depend on, as it does on the training text."""
 
 ENDS = {"training.max_steps", "training.budget"}
 """Where training ends, and with it a learning rate that falls until then."""
@@ -237,7 +239,8 @@ def check_same(now: RunConfig, run_dir: Path) -> dict[str, Any]:
     elif now.training.looks_ahead:
         ends = {key: before.get(key) for key in before | after if is_among(key, ENDS)}
         note_change(record, steps[-1] or 0, {key: value for key, value in ends.items() if value != after.get(key)})
-    return record if steps else {"data": record.get("data", {})}
+    train = {name: text | {"is_seen": False} for name, text in record.get("data", {}).items() if name == "train"}
+    return record if steps else {"data": train}
 
 
 def note_change(record: dict[str, Any], step: int, before: Mapping[str, Any]) -> None:
@@ -338,8 +341,8 @@ def check_text(run_dir: Path, known: Mapping[str, Any], texts: Mapping[str, Corp
     for name, now in found.items():
         if name not in known:
             continue
-        if (before := _identity(known[name])) != now:
-            what = next(name for name, value in now.items() if before[name] != value)
+        before = _identity(known[name])
+        if what := next((key for key, value in now.items() if before.get(key, value) != value), None):
             are = "is no longer the text" if what == "sha256" else f"has no longer the {what}"
             raise DataError(
                 f"data.{name} {are} that {files.shown(run_dir)} began with",
@@ -349,14 +352,15 @@ def check_text(run_dir: Path, known: Mapping[str, Any], texts: Mapping[str, Corp
 
 
 def _identity(text: Mapping[str, Any]) -> dict[str, Any]:
-    """What a text is, how often an epoch sees which stretches of it, and in which directions; called whatever they
-    are."""
+    """What a text is, how often an epoch sees which stretches of it, unless no model saw it yet, and in which
+    directions; called whatever they are."""
     parts = text.get("parts", ())
     if len(parts) == 1 and parts[0]["weight"] == 1 and not parts[0].get("direction"):
         parts = ()  # a list of one text is that text
     weights = [(part["pairs"], part["weight"]) for part in parts]
     directions = [(part["pairs"], part["direction"]) for part in parts if part.get("direction")]
-    return {"sha256": text["sha256"], "weights": weights, "directions": directions}
+    seen = {"weights": weights} if text.get("is_seen", True) else {}
+    return {"sha256": text["sha256"], **seen, "directions": directions}
 
 
 def is_among(key: str, names: Collection[str]) -> bool:

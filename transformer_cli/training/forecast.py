@@ -123,6 +123,8 @@ def _forecast(
     place = None if overwrite else run_dir / "tokenizer"
     origin, tokenizer = _tokenizer(config, place if parent is None else parent.path / "tokenizer")
     new = config.tokenizer.extend if parent is not None else 0
+    if tokenizer is not None:
+        tokenizer.check_sampling(config.tokenizer.sampling)
     if tokenizer is not None and not new:
         banned_ids(config.decoding, tokenizer)
     if new:
