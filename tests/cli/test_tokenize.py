@@ -5,12 +5,14 @@ import os
 import re
 import socket
 import sys
+import threading
 from collections.abc import Callable
 from contextlib import ExitStack, suppress
 from pathlib import Path
 
 import pytest
 
+from transformer_cli.cli import lines
 from transformer_cli.cli.app import main
 from transformer_cli.errors import DataError, ModelError, UsageError
 from transformer_cli.tokenizer import Tokenizer
@@ -269,6 +271,23 @@ def test_a_real_pipe_is_read(trained, capsys, monkeypatch):
     with os.fdopen(read, encoding="utf-8") as pipe:
         monkeypatch.setattr(sys, "stdin", pipe)
         assert len(output(capsys, "--ids")) == 1
+
+
+@pytest.mark.parametrize("is_late", [True, False])
+def test_who_waits_for_the_end_of_a_pipe_is_told_so_and_how_to_train(home, capsys, monkeypatch, is_late):
+    """Of whatever started tx and kept its stdin open: nothing was printed, and nothing happened, for as long."""
+    monkeypatch.setattr(lines, "PATIENCE_S", 0.2 if is_late else 60)
+    read, write = os.pipe()
+    os.write(write, b"\n" * is_late)  # what has come is no end
+    closing = threading.Timer(0.6 if is_late else 0, os.close, [write])
+    closing.start()
+    with os.fdopen(read, encoding="utf-8") as pipe:
+        monkeypatch.setattr(sys, "stdin", pipe)
+        with suppress(ModelError):  # where a line came, and nothing was trained
+            main(["tokenize", "-c", "small.yaml"])
+    closing.join()
+    said = "reading stdin to its end ... (</dev/null trains a tokenizer)\n"
+    assert capsys.readouterr().err.startswith(said) is is_late
 
 
 def test_a_socket_is_read_like_a_pipe(trained, capsys, monkeypatch):

@@ -10,9 +10,11 @@ from collections.abc import Iterable, Iterator, Mapping
 from contextlib import contextmanager
 from dataclasses import dataclass, field
 from pathlib import Path
+from threading import Timer
 from typing import TYPE_CHECKING, Any, cast
 
 from transformer_cli.cli import console
+from transformer_cli.cli.pulse import PATIENCE_S
 from transformer_cli.errors import DataError, UsageError
 
 if TYPE_CHECKING:
@@ -59,9 +61,10 @@ class Where:
         return f"line{'s' * (self.n > 1)} {', '.join(self._first)}{more}"
 
 
-def given_lines(text: list[str] | None, input_file: str | None) -> Lines | None:
+def given_lines(text: list[str] | None, input_file: str | None, *, without: str = "") -> Lines | None:
     """The lines of the arguments, of a file (`-` is stdin), or of stdin where something is fed to it; None if nothing
-    is given. Raises UsageError for text and a file together, DataError for what cannot be read.
+    is given. without: what comes of that, in words, for whoever waits for the end of stdin. Raises UsageError for text
+    and a file together, DataError for what cannot be read.
     """
     from transformer_cli.data.lines import Lines, split_lines
     from transformer_cli.data.stream import read_lines
@@ -73,7 +76,7 @@ def given_lines(text: list[str] | None, input_file: str | None) -> Lines | None:
         return read_lines(input_file)
     if input_file is None and not _is_fed():
         return None
-    return split_lines(sys.stdin.buffer.read() if sys.stdin is not None else b"", "stdin")
+    return split_lines(_stdin(without), "stdin")
 
 
 @contextmanager
@@ -188,6 +191,21 @@ def _object(pairs: list[tuple[str, Any]]) -> dict[str, Any]:
             raise ValueError(f"{name!r} is there twice in one object")
         fields[name] = value
     return fields
+
+
+def _stdin(without: str) -> bytes:
+    """All of it; where that takes its time, and nobody is typing, it is said once."""
+    if sys.stdin is None:
+        return b""
+    otherwise = f" (</dev/null {without})" if without else ""
+    waiting = Timer(PATIENCE_S, console.say, [f"reading stdin to its end ...{otherwise}"])
+    waiting.daemon = True
+    if not sys.stdin.isatty():
+        waiting.start()
+    try:
+        return sys.stdin.buffer.read()
+    finally:
+        waiting.cancel()
 
 
 def _is_fed() -> bool:

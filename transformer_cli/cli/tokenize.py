@@ -64,13 +64,14 @@ def tokenize(
     if ids and decode:
         raise UsageError("--ids and --decode are both given", hint="give one of them")
     refuse_own_input(None, None if text else input_file or "-")
-    lines = given_lines(text, input_file)
     is_asked = text or input_file is not None or ids or decode or target or to is not None
+    trains = config is not None and model is None and not is_asked
+    lines = given_lines(text, input_file, without="trains a tokenizer" if trains else "")
     if lines is not None and (lines.lines or config is None or is_asked):
         show = _Decoding() if decode else _Cutting(ids_only=ids)
         vocabulary = _vocabulary(model, config, overrides, run_dir, target=target, to=to)
         _show_lines(lines, vocabulary, show, as_json=json_output)
-    elif config is not None and model is None and not is_asked:
+    elif config is not None and trains:
         _train(config, overrides or [], run_dir, as_json=json_output)
     else:
         raise UsageError("there is no text to tokenize", hint=EXAMPLE)
