@@ -13,12 +13,12 @@ from conftest import PAIRS
 
 from transformer_cli.cli import failures
 from transformer_cli.cli.app import main
+from transformer_cli.config.dotted import flat
 from transformer_cli.config.run import RunConfig
 from transformer_cli.config.source import dump_config, load_config
 from transformer_cli.config.tokenizer import TokenizerConfig
 from transformer_cli.errors import ModelError
 from transformer_cli.tokenizer import train_tokenizer
-from transformer_cli.training.directory import flat
 from transformer_cli.training.reproduction import SUFFIX, KeptRun, Results, read, settings_of, verdicts
 
 PRESETS = Path(__file__).parents[2] / "configs"

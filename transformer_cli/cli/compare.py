@@ -193,7 +193,7 @@ def _differences(
 ) -> dict[str, list[Any]]:
     """What is not the same in all runs, setting by setting, and what came of that: each with every run's value. All are
     judged as the first one says. asked: settings that were the same for all, whatever the runs say."""
-    from transformer_cli.training.directory import is_among, settled
+    from transformer_cli.config.dotted import is_among, settled
 
     trees = [
         {key: value for key, value in settled(its).items() if not is_among(key, {"name", "evaluation"})}

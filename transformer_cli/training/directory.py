@@ -6,7 +6,7 @@ import json
 import os
 import shlex
 import time
-from collections.abc import Callable, Collection, Iterable, Iterator, Mapping
+from collections.abc import Callable, Iterable, Iterator, Mapping
 from contextlib import ExitStack, contextmanager, suppress
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
@@ -19,6 +19,7 @@ from transformer_cli.checkpoints.known import check_settings
 from transformer_cli.checkpoints.manifest import DamagedError, read_manifest
 from transformer_cli.checkpoints.record import read_config, read_record
 from transformer_cli.checkpoints.standing import LOCK
+from transformer_cli.config.dotted import flat, is_among, settled
 from transformer_cli.config.run import RunConfig
 from transformer_cli.config.source import dump_config, load_config
 from transformer_cli.data.corpus import Corpus
@@ -361,26 +362,6 @@ def _identity(text: Mapping[str, Any]) -> dict[str, Any]:
     directions = [(part["pairs"], part["direction"]) for part in parts if part.get("direction")]
     seen = {"weights": weights} if text.get("is_seen", True) else {}
     return {"sha256": text["sha256"], **seen, "directions": directions}
-
-
-def is_among(key: str, names: Collection[str]) -> bool:
-    """Whether a dotted key is one of these settings, or inside of one."""
-    return any(key == name or key.startswith(f"{name}.") for name in names)
-
-
-def settled(config: RunConfig) -> dict[str, Any]:
-    """All settings by dotted name; the model's in one spelling, what each stack has being one of them."""
-    model = config.model.settled.model_dump(mode="json")
-    others = config.model_dump(mode="json", exclude={"model"})
-    return {f"model.{key}": value for key, value in model.items()} | flat(others)
-
-
-def flat(tree: dict[str, Any], prefix: str = "") -> dict[str, Any]:
-    """Nested sections as one mapping of dotted keys."""
-    leaves: dict[str, Any] = {}
-    for key, value in tree.items():
-        leaves |= flat(value, f"{prefix}{key}.") if isinstance(value, dict) else {f"{prefix}{key}": value}
-    return leaves
 
 
 def check_ours(run_dir: Path) -> None:

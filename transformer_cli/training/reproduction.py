@@ -15,13 +15,13 @@ from pydantic import BaseModel, ConfigDict, Field, ValidationError
 from transformer_cli import files
 from transformer_cli.checkpoints.find import find_checkpoint, find_run, list_checkpoints, step_of
 from transformer_cli.checkpoints.record import UNTRAINED, read_config, read_record
+from transformer_cli.config.dotted import flat, is_among, settled
 from transformer_cli.config.model import ModelConfig
 from transformer_cli.config.names import typed
 from transformer_cli.config.run import RunConfig
 from transformer_cli.errors import DataError, ModelError, UsageError
 from transformer_cli.files import shown
 from transformer_cli.tokenizer import read_tokenizer
-from transformer_cli.training.directory import flat, is_among, settled
 
 SUFFIX = ".results.json"
 """Of the file that lies beside `NAME.yaml`."""
