@@ -234,7 +234,7 @@ def test_a_disk_without_room_is_told_and_an_error(
         assert tx("--dry-run") == code
     shown = capfd.readouterr()
     assert "suspicious  nothing" in shown.out
-    assert "runs/mine would have no room: 1.2 MB are still to be written there, 1.2 MB are free" in shown.err
+    assert re.search(r"runs/mine would have no room: (\S+ \wB) are still to be written there, \1 are free", shown.err)
 
 
 @pytest.mark.parametrize(

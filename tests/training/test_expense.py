@@ -8,6 +8,7 @@ from typing import Any
 
 import pytest
 import torch
+from ranks import codes, start
 from torch import nn
 
 from transformer_cli.checkpoints.find import list_checkpoints
@@ -58,6 +59,22 @@ def test_a_checkpoint_takes_as_many_bytes_as_was_said(precision: str, training: 
         assert disk.checkpoint == sum(file.stat().st_size for file in path.glob("*.safetensors"))
     assert disk.checkpoints >= len(list_checkpoints(RUN))
     assert disk.checkpoints == min(7, config.training.keep_best + config.training.keep_last + 1)
+
+
+def test_of_processes_that_divide_it_a_checkpoint_has_moments_in_fp32(tmp_path: Path) -> None:
+    """No code of its own updates what they hold."""
+    wide = settings()
+    narrow = settings(parallel="fsdp").model_copy(update={"precision": "bf16"})
+
+    def tell(rank: int) -> None:
+        disk = forecast(narrow, RUN).disk
+        if disk is not None:
+            Path("told").write_text(str(disk.checkpoint))
+
+    assert codes(start(2, tell, tmp_path), limit_s=60) == [0, 0]
+    alone = forecast(wide, RUN).disk
+    assert alone is not None
+    assert int(Path("told").read_text()) == alone.checkpoint
 
 
 def test_a_text_takes_about_as_many_bytes_as_a_sample_of_it_says(monkeypatch: pytest.MonkeyPatch) -> None:

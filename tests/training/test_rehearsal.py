@@ -9,9 +9,11 @@ from typing import Any
 
 import pytest
 
+from transformer_cli import files
 from transformer_cli.config.run import RunConfig
 from transformer_cli.data.corpus import load_all
 from transformer_cli.data.used import as_used
+from transformer_cli.machine import decide
 from transformer_cli.training import rehearsal
 from transformer_cli.training.forecast import forecast
 from transformer_cli.training.listening import unseen
@@ -39,7 +41,8 @@ def settings(**sections: Any) -> RunConfig:
 
 def told(config: RunConfig, *, is_thorough: bool = False) -> Length:
     used = as_used(load_all(config.data), config.data)
-    return length_of(config, Path("run"), used, None, Progress(), World(), unseen, is_thorough=is_thorough)
+    known: dict[str, Any] = {"machine": decide(config), "is_thorough": is_thorough}
+    return length_of(config, Path("run"), used, None, Progress(), World(), unseen, **known)
 
 
 @pytest.mark.parametrize("data", [{}, {"valid": "10%"}, {"train": [{"text": "phrasebook", "weight": 2.5}]}])
@@ -128,3 +131,15 @@ def test_a_run_that_goes_on_needs_its_parent_no_longer() -> None:
     assert found.step == 2
     assert found.length is not None
     assert found.length.left is not None
+
+
+def test_a_run_that_goes_on_is_told_with_the_choices_that_it_keeps(monkeypatch: pytest.MonkeyPatch) -> None:
+    config = settings()
+    train(config.model_copy(update={"training": config.training.model_copy(update={"max_steps": 2})}), Path("run"))
+    record = files.read_json(Path("run/run.json"))
+    kept = record["machine"] | {"compiled": False, "reason": "because"}
+    files.write_json(Path("run/run.json"), record | {"machine": kept})
+    timed: list[Any] = []
+    monkeypatch.setattr(rehearsal, "_time_parts", lambda run, *others: timed.append(run.machine.as_dict()) or 1)
+    assert forecast(config, Path("run")).machine == kept
+    assert timed == [kept]

@@ -64,7 +64,8 @@ class _Linear(torch.autograd.Function):
         x_NI = x.reshape(-1, x.size(-1))
         if is_ours(x.dtype, len(x_NI)):
             made_NO = multiplied(x_NI, weight_OI, bias_O, by_rows=True, rectified=rectified)
-            made = made_NO.view(*x.shape[:-1], len(weight_OI))
+            # Not a view without need: PyTorch's FSDP warns of what changes one in place.
+            made = made_NO if x.dim() == 2 else made_NO.view(*x.shape[:-1], len(weight_OI))
         else:
             made = matmul.linear(x, weight_OI, bias_O, rectified=rectified)
         ctx.save_for_backward(x, weight_OI, bias_O, made if rectified else None)  # type: ignore[arg-type]

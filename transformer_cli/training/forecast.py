@@ -5,7 +5,7 @@ from __future__ import annotations
 import time
 from collections import Counter
 from collections.abc import Mapping
-from dataclasses import asdict, dataclass, field
+from dataclasses import asdict, dataclass, field, replace
 from pathlib import Path
 from typing import Any
 
@@ -21,14 +21,14 @@ from transformer_cli.data.used import as_used
 from transformer_cli.decoding.texts import banned_ids
 from transformer_cli.evaluation.metrics import check_tokenizer
 from transformer_cli.files import check_directory
-from transformer_cli.machine import decide, device_of
+from transformer_cli.machine import device_of
 from transformer_cli.tokenizer import Tokenizer, read_tokenizer
 from transformer_cli.tokenizer.losses import rewriting
-from transformer_cli.training.beginning import parent_of
+from transformer_cli.training.beginning import machine_of, parent_of
 from transformer_cli.training.directory import check_ours, check_same, check_text
 from transformer_cli.training.expense import Disk, Preparing, expense
 from transformer_cli.training.keeping import newest_whole
-from transformer_cli.training.listening import Stage, unseen
+from transformer_cli.training.listening import Listener, Stage, unseen
 from transformer_cli.training.parallel import World, joined
 from transformer_cli.training.progress import Progress, check_unspent, is_over, progress_of
 from transformer_cli.training.rehearsal import Length, length_of
@@ -109,7 +109,7 @@ def _forecast(
     frozen(config)
     check_tokenizer(config.evaluation)
     parent = parent_of(config, replaced=run_dir) if overwrite or not checkpoints else None
-    machine = decide(config)
+    machine = machine_of(config, record, world, Listener())
     with stage("reading the text"):
         start = time.perf_counter()
         texts = corpus.load_all(config.data)
@@ -133,6 +133,7 @@ def _forecast(
     with stage("looking for what is suspicious in the text"):
         looked = {name: Looked(text) for name, text in texts.items()} if world.is_main else {}
     disk = preparing = None
+    is_divided = world.size > 1 and config.training.parallel == "fsdp"  # whose weights no code of its own updates
     if finished is None and world.is_main:
         with stage("encoding a sample"):
             disk, preparing = expense(
@@ -140,7 +141,7 @@ def _forecast(
                 run_dir,
                 used,
                 tokenizer,
-                machine=machine,
+                machine=replace(machine, compiled=machine.compiled and not is_divided),
                 pieces=pieces,
                 overwrite=overwrite,
                 reading_s=reading_s,
@@ -148,7 +149,7 @@ def _forecast(
     length = None
     if finished is None and "valid" in used:
         known = None if new else tokenizer
-        length = length_of(config, run_dir, used, known, progress, world, stage, is_thorough=timed)
+        length = length_of(config, run_dir, used, known, progress, world, stage, machine=machine, is_thorough=timed)
     n_updates = config.training.last_step if config.training.max_epochs is None else None
     n_updates = n_updates if length is None else length.n_updates
     peak_step, peak_rate = peak(

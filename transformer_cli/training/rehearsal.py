@@ -16,6 +16,7 @@ import numpy as np
 from transformer_cli.config.run import RunConfig
 from transformer_cli.data import batching, loader
 from transformer_cli.data.corpus import Corpus
+from transformer_cli.machine import Machine
 from transformer_cli.temporary import temporary_directory
 from transformer_cli.tokenizer import Tokenizer
 from transformer_cli.training.clock import WARM_UP_S, Horizon, Left
@@ -67,10 +68,12 @@ def length_of(
     world: World,
     stage: Stage,
     *,
+    machine: Machine,
     is_thorough: bool,
 ) -> Length:
     """How long training would take from here. texts: train and valid, as they are used. tokenizer: the one that it
-    would have, None where one is still to be trained. is_thorough: from all of the text, and from whole updates."""
+    would have, None where one is still to be trained. machine: what it would compute on. is_thorough: from all of the
+    text, and from whole updates."""
     given = {name: texts[name] if is_thorough else texts[name].sample(PAIRS) for name in ("train", "valid")}
     is_all = len(given["train"]) == len(texts["train"])
     (progress := copy.deepcopy(progress)).divide_among(world.size)
@@ -79,6 +82,7 @@ def length_of(
         rehearsed = _rehearsed(config, is_all=is_all, has_tokenizer=tokenizer is not None)
         run = Run(rehearsed, place, Listener(stage=stage), world, StopRequest())
         run.open(overwrite=False, texts=given)
+        run.machine = machine.use()
         if tokenizer is not None and world.is_main:
             tokenizer.save(place / "tokenizer")
         world.wait()
