@@ -13,7 +13,7 @@ import pytest
 from transformer_cli.checkpoints.store import Checkpoint
 from transformer_cli.config.model import ModelConfig
 from transformer_cli.config.training import TrainingConfig
-from transformer_cli.errors import ModelError, UsageError
+from transformer_cli.errors import DivergedError, ModelError, UsageError
 from transformer_cli.training.progress import Progress, progress_of
 from transformer_cli.training.schedules import Spent
 
@@ -141,3 +141,14 @@ def test_a_checkpoint_of_before_losses_were_kept_is_read() -> None:
     found = read({name: value for name, value in POSSIBLE.items() if name != "losses"})
     found.step = 13
     assert found.judge(3.0, 2.0)
+
+
+@pytest.mark.parametrize("bad", [math.nan, math.inf])
+def test_what_ends_in_numbers_that_are_not_finite_has_diverged(bad: float) -> None:
+    """Before its end an update may still mend it."""
+    progress, options = Progress(step=6), TrainingConfig(best_by="loss")
+    assert progress.validated({"loss": bad}, options)
+    progress.finished = "max_steps 6 reached"
+    with pytest.raises(DivergedError):
+        progress.validated({"loss": bad}, options)
+    assert progress.validated({"loss": 1.0}, options)

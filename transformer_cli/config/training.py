@@ -109,7 +109,7 @@ class TrainingConfig(Section):
     """The peak, reached at the end of the warm-up; null for `noam`, whose peak is (d_model * warmup_steps)^-0.5."""
     betas: list[Probability] = Field(default=[0.9, 0.98], min_length=2, max_length=2)
     """Adam's decay rates for the two moments."""
-    eps: PositiveFloat = 1e-9
+    eps: Annotated[float, Field(ge=1e-30)] = 1e-9
     """Adam's epsilon, added to the denominator."""
     weight_decay: NonNegativeFloat = 0.0
     """L2 (adam) or decoupled (all others) decay of the matrices; biases, norms and embeddings are left alone."""

@@ -19,7 +19,7 @@ from transformer_cli.checkpoints.store import Checkpoint
 from transformer_cli.config.section import NonNegativeFloat, NonNegativeInt, PositiveInt
 from transformer_cli.config.training import Budget, TrainingConfig
 from transformer_cli.decoding.doubt import Certainty
-from transformer_cli.errors import ModelError, UsageError
+from transformer_cli.errors import DivergedError, ModelError, UsageError
 from transformer_cli.files import json_line, shown
 from transformer_cli.training.scaling import LossScale
 from transformer_cli.training.schedules import Spent
@@ -143,7 +143,10 @@ class Progress:
         return is_best
 
     def validated(self, results: Mapping[str, Any], options: TrainingConfig) -> bool:
-        """What follows from a validation; returns whether it is the best so far."""
+        """What follows from a validation; returns whether it is the best so far. Raises DivergedError where numbers are
+        not finite and no update is left that could mend it."""
+        if self.finished is not None and not math.isfinite(results["loss"]):
+            raise DivergedError("the loss is not a finite number")
         self.owes_validation = False
         is_best = self.judge(results["bleu"] if options.best_by == "bleu" else -results["loss"], results["loss"])
         self.unsure_below = results.get("unsure_below")

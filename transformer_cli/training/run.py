@@ -302,11 +302,11 @@ class Run:
             results, progress.averaged = learner.average.judged(
                 lambda: self.validation.results(learner.sharding.whole()), options.best_by
             )
+            is_best = progress.validated(results, options)
         except GivenUpError:
             return
         except DivergedError as failure:
             raise diverged(self.run_dir, f"validation at step {progress.step:,}: {failure.message}") from failure
-        is_best = progress.validated(results, options)
         self.reporter.validation(progress, results, is_best=is_best)
 
     def _texts(
