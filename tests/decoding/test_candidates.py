@@ -54,6 +54,20 @@ def test_of_logits_that_are_rounded_those_that_decide_are_looked_at_again(n):
     assert likeliest(rounded_RV, symbols, n)[1].tolist() != ids_RK.tolist()
 
 
+@pytest.mark.parametrize("scale", [1.0, 30.0, 1e3, 1e5])
+def test_large_logits_that_are_rounded_by_more_than_all_have_between_them(scale):
+    """Log-probabilities are no more than 0, and those of exact logits where what is looked at has all there is."""
+    torch.manual_seed(0)
+    exact_RV = scale * torch.randn(200, 40)
+    made = Made(lambda ids_RK: exact_RV.gather(1, ids_RK))
+    logp_RK, ids_RK = likeliest(exact_RV.bfloat16(), Symbols(bos=39, eos=0, banned=()), 2, made=made)
+    assert logp_RK.isfinite().all()
+    assert (logp_RK <= 0).all()
+    wanted = exact_RV.double().log_softmax(-1).gather(1, ids_RK)
+    close = (logp_RK - wanted).abs() < 0.05 + 0.01 * wanted.abs()
+    assert close[:, 0].float().mean() > 0.97
+
+
 def test_what_is_impossible_stays_so_whatever_its_logit_was_before_it_was_rounded():
     logits_RV = torch.tensor([[0.0, -torch.inf, 1.0, -torch.inf], [-torch.inf] * 4])
     logp_RK, ids_RK = likeliest(

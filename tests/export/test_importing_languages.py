@@ -15,6 +15,7 @@ from test_importing import SMALL, changed, opened, sentencepiece_model, spms, te
 
 import transformer_cli as tx
 from transformer_cli.decoding.scoring import Pair, score_ids, score_texts
+from transformer_cli.decoding.texts import banned_ids
 from transformer_cli.errors import ModelError, UsageError
 from transformer_cli.export.comparison import compare
 from transformer_cli.export.hugging_face import HuggingFace
@@ -171,6 +172,8 @@ def test_a_mark_is_no_piece_of_a_translations_length_and_begins_an_empty_text_to
     import_model(many(), tmp_path / "run", languages("m2m100"))
     translator = tx.load(tmp_path / "run", device="cpu", precision="fp32")
     mark = translator.tokenizer.target.mark
+    with pytest.raises(UsageError, match=f"'{mark}' is a mark"):  # every translation would be empty
+        banned_ids(translator.config.model_copy(update={"banned": (mark,)}), translator.tokenizer)
     for least, most in ((1, 1), (3, 4)):
         translator.config = translator.config.model_copy(update={"min_length": least, "max_length": most})
         for one in translator.translate_all(list(text[0][:20])):

@@ -220,6 +220,11 @@ def test_a_notebook_shows_what_a_model_is(run):
         (lambda run: tx.load(run).translate(None), UsageError, "lines is None"),
         (lambda run: tx.load(run).attention("bier", pad_to="x"), UsageError, "pad_to is 'x'; expected a whole number"),
         (lambda run: tx.load(run).translate_all(["a"], lines_before=-5), UsageError, "lines_before is -5"),
+        (
+            lambda run: tx.load(run).translate_all(["a"], lines_before=2**40),
+            UsageError,
+            "lines_before is 1099511627776",
+        ),
         (lambda run: tx.load(run).translate_all(["a"], lines_before="3"), UsageError, "lines_before is '3'"),
         (lambda run: tx.load(run, device="tpu"), ConfigError, 'settings={"device": "tpu"}: `device` is'),
         (

@@ -179,5 +179,5 @@ class _Beams:
 
 def _refuse_nan(logp_BWK: Scores, rows_B: Ids) -> None:
     """Raise NotFinite, with the number in `rows_B`, for the first sentence that has a NaN."""
-    if math.isnan(logp_BWK.sum()):  # none is inf, so no other sum is NaN
+    if math.isnan(logp_BWK.sum()):  # none is inf, but for -inf, so no other sum is NaN
         raise NotFinite(int(rows_B[np.isnan(logp_BWK).any((1, 2))][0]))

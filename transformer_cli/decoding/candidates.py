@@ -30,6 +30,10 @@ MOST = 64
 """So many of a row compiled code finds: it keeps them in order, one by one."""
 
 
+NOISE = 1e-6
+"""Of a sum of probabilities in fp32."""
+
+
 @dataclass(frozen=True)
 class Made:
     """How a step made its logits. exact: what they are where they are rounded. compiled: whether code of ours may read
@@ -90,7 +94,12 @@ def _corrected(logp_RK: Tensor, rounded_RK: Tensor, exact_RK: Tensor) -> Tensor:
     """Log-probabilities by exact logits in place of rounded ones, whose part in the sum of all is corrected, too."""
     better_RK = torch.where(logp_RK == -torch.inf, logp_RK, logp_RK + (exact_RK - rounded_RK))
     more_R1 = (better_RK.exp() - logp_RK.exp()).sum(-1, keepdim=True)
-    return better_RK - more_R1.log1p()
+    # Large logits are rounded by more than 1. Then nothing of the old sum is left in the new one but what others hold.
+    others_R1 = 1 - logp_RK.exp().sum(-1, keepdim=True)
+    others_R1 = others_R1.masked_fill(others_R1 < NOISE, 0.0)
+    anew_R1 = torch.logaddexp(others_R1.log(), better_RK.logsumexp(-1, keepdim=True))
+    is_small_R1 = (more_R1 > -0.5) & (more_R1 < 1 / NOISE)
+    return (better_RK - torch.where(is_small_R1, more_R1.log1p(), anew_R1)).clamp_(max=0.0)
 
 
 def largest(x_RV: Tensor, n: int) -> tuple[Tensor, Tensor]:

@@ -19,6 +19,7 @@ from transformer_cli.decoding import batches, long_lines, quality
 from transformer_cli.decoding.doubt import ROUNDING, UNSURE, certainty
 from transformer_cli.decoding.hypothesis import Hypothesis
 from transformer_cli.decoding.options import NotFinite, SearchOptions, Symbols
+from transformer_cli.decoding.sampling import drawn_as
 from transformer_cli.decoding.translation import NOTHING, SPLIT, TOO_LONG, Candidate, Part, Translation
 from transformer_cli.errors import DataError, DivergedError, UsageError
 from transformer_cli.tokenizer import BOS, EOS, PAD, UNK, Tokenizer, wanted
@@ -345,7 +346,7 @@ def banned_ids(config: DecodingConfig, tokenizer: Tokenizer) -> list[int]:
                 f"decoding.banned: the target vocabulary has no piece {piece!r}",
                 hint=f"did you mean {close[0]!r}?" if close and close[0] in known else "`tx tokenize` shows pieces",
             )
-        if known[piece] in (PAD, UNK, BOS, EOS):
+        if known[piece] in (PAD, UNK, BOS, EOS, *target.given):
             raise UsageError(
                 f"decoding.banned: {piece!r} is a mark, not a piece of text",
                 hint=f"a translation ends with {target.piece(EOS)}; the other marks are never written anyway",
@@ -356,8 +357,8 @@ def banned_ids(config: DecodingConfig, tokenizer: Tokenizer) -> list[int]:
 def _check(lines: Sequence[str], prefixes: Sequence[str] | None, lines_before: int) -> None:
     """What `translate_all` says that it raises of these."""
     check_lines("lines", lines)
-    if type(lines_before) is not int or lines_before < 0:
-        raise UsageError(f"lines_before is {lines_before!r:.60}; expected a whole number of at least 0")
+    if type(lines_before) is not int or not 0 <= lines_before <= drawn_as(0, 1) - len(lines):
+        raise UsageError(f"lines_before is {lines_before!r:.60}; expected a whole number of at least 0, below 2^40")
     if prefixes is not None:
         check_lines("prefixes", prefixes)
         if len(prefixes) != len(lines):

@@ -8,6 +8,7 @@
 namespace {
 
 constexpr int TOGETHER = 4, MOST = 64;  // registers at a time; of a row
+constexpr double NOISE = 1e-6;          // of a sum of probabilities in fp32
 
 // What logits are made of, where they are rounded: rows, and a table that has them for ids, or for `only` of these.
 struct Exact {
@@ -76,6 +77,16 @@ double summed(const T *row, long V, float top) {
     return top + std::log(total);
 }
 
+// The logarithm of the sum where it has nothing of the old one left but what others hold: large logits are rounded by
+// more than 1.
+double anew(const double *exacts, int n, double others) {
+    const double most = *std::max_element(exacts, exacts + n);
+    double total = 0;
+    for (int k = 0; k < n; k++) total += std::exp(exacts[k] - most);
+    const double own = most + std::log(total), rest = others < NOISE ? -INFINITY : std::log(others);
+    return std::max(own, rest) + std::log1p(std::exp(-std::abs(own - rest)));
+}
+
 template <typename T>
 void likeliest(const T *logits, const int64_t *banned, const Exact &exact, double *logp, int64_t *ids, long rows, long V,
                int n, int n_looked_at, long n_banned, int threads) {
@@ -86,17 +97,19 @@ void likeliest(const T *logits, const int64_t *banned, const Exact &exact, doubl
         float top;
         search(found, row, V, banned, n_banned, top);
         const double all = summed(row, V, top);
-        double more = 0;  // of the sum, as a share of it, by what is exact
+        double exacts[MOST], more = 0, held = 0;  // shares of the sum: what is exact adds, and what these were
         for (int k = 0; k < n_looked_at; k++) {
             const double rounded = found.best[k] - all;
             const bool is_known = exact.x && rounded > -INFINITY;
             const double x = is_known ? rounded + (exact.logit(i, found.which[k]) - found.best[k]) : rounded;
             more += is_known ? std::exp(x) - std::exp(rounded) : 0;
-            better.consider(x, found.which[k]);
+            held += std::exp(rounded);
+            better.consider(exacts[k] = x, found.which[k]);
         }
         const bool is_none = std::isnan(all) || std::isnan(more);
+        const double by = more > -0.5 && more < 1 / NOISE ? std::log1p(more) : anew(exacts, n_looked_at, 1 - held);
         for (int k = 0; k < n; k++) {
-            logp[i * n + k] = is_none ? NAN : better.best[k] - std::log1p(more);
+            logp[i * n + k] = is_none ? NAN : std::min(0.0, better.best[k] - by);
             ids[i * n + k] = better.which[k];
         }
     }
