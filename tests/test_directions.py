@@ -79,6 +79,29 @@ def test_a_text_in_both_directions_has_each_pair_once_each_way() -> None:
     ]
 
 
+def test_what_reading_a_file_had_to_change_is_counted_once_in_however_many_directions_it_is_read(
+    tmp_path: Path,
+) -> None:
+    """A validation in both directions told of twice as many lines as the file has, and that for each of them."""
+    for name, n in (("a", 3), ("b", 2)):
+        for language in ("de", "en"):
+            end = "\r\n" if language == "de" else "\n"
+            (tmp_path / f"{name}.{language}").write_bytes(f"{name} {language}{end}".encode() * n)
+    (both, once), changed = ({"text": str(tmp_path / name)} for name in "ab"), "carriage return stripped"
+    texts = [both | {"both": True}, once, once]
+    read = dict(zip(("train", "valid"), load_both(data(train=texts, valid=texts)), strict=True))
+    assert {name: text.counts for name, text in read.items() if text is not None} == {
+        "train": {changed: 3 + 2},
+        "valid": {changed: 3 + 2},
+    }
+    assert {way: text.counts for way, text in by_direction(read["valid"]).items()} == {
+        THERE: {changed: 3 + 2},
+        BACK: {changed: 3},
+    }
+    alone = {"source": str(tmp_path / "a.de"), "target": str(tmp_path / "a.de")}
+    assert [text.counts for text in load_both(data(train=alone, valid=alone))] == [{changed: 3}] * 2
+
+
 def test_files_are_read_in_the_languages_of_their_text(tmp_path: Path) -> None:
     for language in ("de", "en", "fr"):
         for name in ("a", "b", "v"):

@@ -5,7 +5,7 @@ from __future__ import annotations
 import time
 from collections import Counter
 from collections.abc import Iterable, Iterator, Mapping, Sequence
-from dataclasses import dataclass, replace
+from dataclasses import dataclass
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
@@ -113,7 +113,7 @@ def _validation(opened: KnownRun, data: DataConfig) -> Iterator[TestSet]:
     for said, text in ways.items():
         direction = said or data.directions[0]
         name = f"valid/{direction}" if len(ways) > 1 else "valid"
-        yield _of_run(name, replace(text, counts=corpus.counts), direction, is_own=all(books))
+        yield _of_run(name, text, direction, is_own=all(books))
 
 
 def _of_run(name: str, corpus: Corpus, direction: Direction, *, is_own: bool) -> TestSet:

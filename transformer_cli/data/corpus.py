@@ -159,7 +159,12 @@ def parallel(source: str | Path, target: str | Path) -> Corpus:
     """Two files as a corpus; one may be both sides. Raises DataError where they do not match line by line."""
     read = read_parallel([str(source), str(target)])
     left, right = read[str(source)], read[str(target)]
-    return Corpus(left.lines, right.lines, dict(Counter(left.counts) + Counter(right.counts)))
+    return Corpus(left.lines, right.lines, total((left.counts, right.counts)))
+
+
+def total(counts: Iterable[Mapping[str, int]]) -> dict[str, int]:
+    """Their sum; those of a text that is read twice, as in both directions, once."""
+    return dict(sum(map(Counter, {id(one): one for one in counts}.values()), Counter()))
 
 
 def read_parallel(paths: Iterable[str]) -> dict[str, Lines]:
@@ -218,7 +223,7 @@ def _training(data: DataConfig, unpacked: Mapping[Path, Open | None]) -> Corpus:
             assert files_of_it is not None
             raise unequal(files_of_it[0], files_of_it[1], source, target)
     left, right = (found[0] if len(found) == 1 else JoinedText(found) for found in sides)
-    counts = dict(Counter(left.counts) + Counter(right.counts))
+    counts = total(text.counts for side in sides for text in side)
     parts = parts_of(texts, [len(text) for text in sides[0]], is_directed=data.is_directed)
     has_parts = isinstance(data.train, list) or data.is_directed
     return Corpus(left, right, counts, digest.hexdigest(), parts if has_parts else ())

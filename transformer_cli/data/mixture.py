@@ -3,9 +3,8 @@
 from __future__ import annotations
 
 from bisect import bisect_right
-from collections import Counter
-from collections.abc import Sequence
-from dataclasses import asdict, dataclass
+from collections.abc import Mapping, Sequence
+from dataclasses import asdict, dataclass, field
 from itertools import accumulate
 from typing import Any, Protocol
 
@@ -13,7 +12,7 @@ import numpy as np
 import numpy.typing as npt
 
 from transformer_cli.config.data import Directed, Direction, WeightedText
-from transformer_cli.data.corpus import Corpus
+from transformer_cli.data.corpus import Corpus, total
 from transformer_cli.errors import DataError
 
 Ids = npt.NDArray[np.integer] | Sequence[int]
@@ -25,18 +24,20 @@ MOST = 2**31 - 1
 @dataclass(frozen=True)
 class Part:
     """One text of several that lie one after the other. weight: how often its pairs are seen, by the configuration.
-    direction: where a text has to say it. left_out: of its pairs, or held out, besides those."""
+    direction: where a text has to say it. left_out: of its pairs, or held out, besides those. counts: see Corpus, as
+    far as they are known of it alone."""
 
     name: str
     pairs: int
     weight: float
     direction: Direction | None = None
     left_out: int = 0
+    counts: Mapping[str, int] = field(default_factory=dict, compare=False)
 
     def as_json(self) -> dict[str, Any]:
         """What it is known by again; direction: only where it has one."""
         found = asdict(self)
-        del found["left_out"]
+        del found["left_out"], found["counts"]
         return {name: value for name, value in found.items() if value is not None}
 
 
@@ -57,19 +58,23 @@ def parts_of(
 def joined(texts: Sequence[Corpus], ways: Sequence[Directed]) -> Corpus:
     """One after the other, in memory. ways: in which direction each is; none where that need not be said."""
     source, target = ([line for text in texts for line in getattr(text, side)] for side in ("source", "target"))
-    counts: Counter[str] = sum((Counter(text.counts) for text in texts), Counter())
-    parts = (Part(str(way.direction), len(text), 1.0, way.direction) for text, way in zip(texts, ways, strict=False))
-    return Corpus(source, target, dict(counts), parts=tuple(parts))
+    parts = (
+        Part(str(way.direction), len(text), 1.0, way.direction, counts=text.counts)
+        for text, way in zip(texts, ways, strict=False)
+    )
+    return Corpus(source, target, total(text.counts for text in texts), parts=tuple(parts))
 
 
 def by_direction(corpus: Corpus) -> dict[Direction | None, Corpus]:
     """The pairs in each direction, in order, apart again; in None where nothing says theirs."""
     directions = list(dict.fromkeys(part.direction for part in corpus.parts))
     if len(directions) < 2:
-        return {direction: Corpus(corpus.source, corpus.target) for direction in directions} or {None: corpus}
+        alone = Corpus(corpus.source, corpus.target, corpus.counts)
+        return dict.fromkeys(directions, alone) or {None: corpus}
     numbers = np.repeat([directions.index(part.direction) for part in corpus.parts], [p.pairs for p in corpus.parts])
     apart = ((way, corpus.without(np.flatnonzero(numbers != n), {})) for n, way in enumerate(directions))
-    return {way: Corpus(text.source, text.target) for way, text in apart}
+    counts = {way: total(part.counts for part in corpus.parts if part.direction == way) for way in directions}
+    return {way: Corpus(text.source, text.target, counts[way]) for way, text in apart}
 
 
 def sources_into(corpus: Corpus, language: str | None) -> Sequence[str]:
