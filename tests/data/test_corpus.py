@@ -1,7 +1,11 @@
 from __future__ import annotations
 
 import gzip
+import json
+import os
+import shutil
 import subprocess
+import sys
 from pathlib import Path
 
 import pytest
@@ -145,6 +149,55 @@ def test_for_a_language_that_is_not_there_the_other_ones_file_is_not_offered(tmp
     with pytest.raises(DataError, match=r"train\.ger does not exist") as caught:
         read_lines(tmp_path / "train.ger")
     assert str(caught.value.hint).startswith("beside it are train.de, train.en; of a prefix, data.source and")
+
+
+AS_NOBODY = ["setpriv", *(f"--{caps}=-dac_override,-dac_read_search" for caps in ("bounding-set", "inh-caps"))]
+"""For root nothing is forbidden."""
+BARRED = """
+import json, sys
+from pathlib import Path
+from transformer_cli.config.data import DataConfig
+from transformer_cli.config.source import load_config
+from transformer_cli.data.corpus import load_training
+from transformer_cli.data.stream import opened, read_lines
+from transformer_cli.errors import TxError
+
+def train(prefix):
+    load_training(DataConfig(train=prefix, source="de", target="en"))
+
+for action in (read_lines, lambda name: opened(Path(name)), train, load_config):
+    for name in sys.argv[1:]:
+        try:
+            action(name)
+        except TxError as failure:
+            print(json.dumps([failure.exit_code, failure.message, failure.hint or ""]))
+"""
+
+
+@pytest.mark.skipif(os.geteuid() == 0 and shutil.which("setpriv") is None, reason="root may read everything")
+def test_a_folder_that_may_not_be_listed_or_entered_is_said_to_be_so(tmp_path):
+    """As of a disk that fails, with its exit code; and a configuration in it was none."""
+    for name, mode in (("unlisted", 0o111), ("barred", 0)):
+        (tmp_path / name).mkdir()
+        for file in ("a.de", "a.en", "a"):
+            write(tmp_path / name / file, "a\n")
+        (tmp_path / name).chmod(mode)
+    done = subprocess.run(
+        [*(AS_NOBODY if os.geteuid() == 0 else []), sys.executable, "-c", BARRED, "unlisted/b", "barred/a"],
+        env=os.environ | {"PYTHONPATH": str(Path(__file__).parents[2])},
+        capture_output=True,
+        text=True,
+        check=False,
+    )
+    for name in ("unlisted", "barred"):
+        (tmp_path / name).chmod(0o700)
+    found = [json.loads(line) for line in done.stdout.split("\n")[:-1]]
+    assert [code for code, _, _ in found] == [3] * 6 + [2] * 2, done.stderr
+    missing, hidden = found[:6:2], [*found[1:6:2], found[7]]
+    assert {(message.partition("/")[2].partition(" ")[2], hint) for _, message, hint in missing} == {
+        ("does not exist", f"what {tmp_path / 'unlisted'} has may not be looked at")
+    }
+    assert all("Permission denied" in message and "you may not read it" in hint for _, message, hint in hidden)
 
 
 def test_what_is_offered_for_a_missing_file_is_a_file_that_can_be_meant(tmp_path):

@@ -33,7 +33,7 @@ from transformer_cli.config.nodes import (
 from transformer_cli.config.run import RunConfig, contradictions, untrainable
 from transformer_cli.config.section import NO_LETTERS, PERCENT, Contradiction, Section, as_name, composed
 from transformer_cli.errors import ConfigError
-from transformer_cli.trouble import missing
+from transformer_cli.trouble import barred, missing
 
 MAX_CHAIN = 20
 PATHS = (("data", "train"), ("data", "valid"), ("data", "test"), ("tokenizer", "model"))
@@ -112,16 +112,15 @@ def find_config(name_or_path: str | Path) -> Path:
         return preset
     if not name.endswith("/") and os.path.isfile(whole := f"{path}.yaml"):
         return Path(whole)
+    if barred(str(path)) != str(path):
+        return path  # whoever reads it says so
     if os.path.isdir(path):
         raise ConfigError(f"{name} is a directory, not a configuration")
-    if os.path.islink(path):
-        raise ConfigError(
-            f"{shorten(name, 255)} {missing(path)}", hint=_nearest_config(name, os.path.dirname(path) or ".")
-        )
-    raise ConfigError(
-        f"no configuration {shorten(name, 255)}: neither a file nor a preset",
-        hint=_nearest_config(name, os.path.dirname(path) or "."),
+    shown = shorten(name, 255)
+    said = (
+        f"{shown} {missing(path)}" if os.path.islink(path) else f"no configuration {shown}: neither a file nor a preset"
     )
+    raise ConfigError(said, hint=_nearest_config(name, os.path.dirname(path) or "."))
 
 
 def _nearest_config(name: str, folder: str) -> str:

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import hashlib
+import os
 from collections import Counter
 from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass, field, replace
@@ -273,9 +274,11 @@ def _side_file(prefix: str, language: str, direction: Direction) -> Path:
     """The file of one side: `prefix.de`, or the same with `.gz`. direction: that of both."""
     path = Path(f"{prefix}.{language}")
     compressed = Path(f"{prefix}.{language}.gz")
-    if path.exists() or not compressed.exists():
+    # pathlib's own questions raise where a folder may not be entered, which is said of what is opened there.
+    is_there, is_compressed = map(os.path.exists, (path, compressed))
+    if is_there or not is_compressed:
         named = (Path(f"{prefix}{suffix}") for suffix in ("", *TABLES))
-        if not path.exists() and (file := next((one for one in named if one.is_file()), None)):
+        if not is_there and (file := next(filter(os.path.isfile, named), None)):
             raise DataError(
                 f"{files.shown(path)} does not exist, nor does it with .gz",
                 hint=f"{files.shown(file)} is a file: {_parted(file, direction)}",

@@ -6,6 +6,7 @@ A line ends at "\\n" and nowhere else, so U+2028, U+0085, form feeds, NUL and a 
 from __future__ import annotations
 
 from collections import Counter
+from contextlib import suppress
 from dataclasses import dataclass
 from pathlib import Path
 
@@ -29,9 +30,10 @@ class Lines:
 
 
 def refuse_pipe(path: Path) -> None:
-    """DataError for what can be read only once."""
-    if path.is_fifo():
-        raise DataError(f"{files.shown(path)} is a pipe, not a file", hint="save what it gives to a file first")
+    """DataError for what can be read only once; whether it may be read at all, says who opens it."""
+    with suppress(PermissionError):
+        if path.is_fifo():
+            raise DataError(f"{files.shown(path)} is a pipe, not a file", hint="save what it gives to a file first")
 
 
 def split_lines(data: bytes, name: str, *, lines_before: int = 0, bytes_before: int = 0) -> Lines:

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import difflib
 import gzip
+import os
 import zlib
 from collections import Counter
 from collections.abc import Iterable, Iterator
@@ -94,7 +95,7 @@ def read_some(source: Source, name: str) -> bytes:
 def opened(path: Path) -> BufferedReader | gzip.GzipFile:
     """A file, compressed or not, or a pipe that has a name; DataError where it cannot be opened, ResourceError where
     the disk or the system refuses."""
-    if path.is_dir():
+    if os.path.isdir(path):  # pathlib's own question raises where a folder may not be entered
         raise DataError(f"{shown(path)} is not a file")
     try:
         return Compressed(path, "rb") if path.suffix == ".gz" else path.open("rb")
@@ -124,7 +125,10 @@ def _nearest(path: Path) -> str:
         return f"the folder {shown(folder)} does not exist; {shown(above)} does"
     # Nobody means what cannot be read, or a hidden file without its dot.
     hidden = path.name.startswith(".")
-    there = _names(one for one in folder.iterdir() if one.is_file() and one.name.startswith(".") == hidden)
+    try:
+        there = _names(one for one in folder.iterdir() if one.is_file() and one.name.startswith(".") == hidden)
+    except PermissionError:
+        return f"what {shown(folder.absolute())} has may not be looked at"
     beside = [name for name in there if name.startswith(f"{path.stem}.")]
     if len(beside) > 1:  # the other side of a pair is never what is meant
         named = ", ".join(beside[:MOST_BESIDE]) + ", ..." * (len(beside) > MOST_BESIDE)
