@@ -143,7 +143,11 @@ def test_a_missing_file_is_reported_with_the_nearest_name(tmp_path):
 
 
 def test_for_a_language_that_is_not_there_the_other_ones_file_is_not_offered(tmp_path):
-    """For `source: ger` it was, as what was meant."""
+    """For `source: ger` it was, as what was meant; so was the only one that is there."""
+    write(tmp_path / "k.en", "a\n")
+    with pytest.raises(DataError, match=r"k\.de does not exist") as caught:
+        read_lines(tmp_path / "k.de")
+    assert caught.value.hint == "beside it is k.en; of a prefix, data.source and data.target say what follows the dot"
     for name in ("train.de", "train.en", "trainer.en"):
         write(tmp_path / name, "a\n")
     with pytest.raises(DataError, match=r"train\.ger does not exist") as caught:

@@ -130,9 +130,10 @@ def _nearest(path: Path) -> str:
     except PermissionError:
         return f"what {shown(folder.absolute())} has may not be looked at"
     beside = [name for name in there if name.startswith(f"{path.stem}.")]
-    if len(beside) > 1:  # the other side of a pair is never what is meant
+    if beside:  # the other side of a pair is never what is meant
         named = ", ".join(beside[:MOST_BESIDE]) + ", ..." * (len(beside) > MOST_BESIDE)
-        return f"beside it are {named}; of a prefix, data.source and data.target say what follows the dot"
+        are = "are" if len(beside) > 1 else "is"
+        return f"beside it {are} {named}; of a prefix, data.source and data.target say what follows the dot"
     if close := difflib.get_close_matches(path.name, there, n=1, cutoff=0.7):
         return f"did you mean {shown(folder / close[0])}?"
     return f"no file in {shown(folder.absolute())} has a name like it"
