@@ -66,6 +66,39 @@ def test_no_marks_are_added_and_none_can_be_typed(bpe, unigram, literal):
         assert not {PAD, BOS, EOS} & set(ids)
 
 
+WITH_BYTES = {
+    f"{kind}, {name}": {"model_type": kind, "byte_fallback": True, "vocab_size": 400, **options}
+    for kind in ("bpe", "unigram", "word", "char")
+    for name, options in {
+        "nfkc": {},
+        "identity": {"normalization_rule_name": "identity", "remove_extra_whitespaces": False},
+        "no space in front": {
+            "normalization_rule_name": "identity",
+            "remove_extra_whitespaces": False,
+            "add_dummy_prefix": False,
+        },
+    }.items()
+}
+
+
+@pytest.mark.parametrize("name", WITH_BYTES)
+def test_a_model_with_bytes_loses_nothing_that_normalization_keeps(name):
+    """Before a word that had no piece, the first of several blanks was lost: it was taken for the mark of the first."""
+    model = spm([*TEXT, " the  cat", "   "], **WITH_BYTES[name])
+    vocabulary, processor = Vocabulary(model), sentencepiece.SentencePieceProcessor(model_proto=model)
+    texts = st.text(st.sampled_from("acht \t日é")) | st.lists(st.sampled_from(["the", "cat", "foo", " ", ""])).map(
+        " ".join
+    )
+
+    @given(texts, st.booleans())
+    def of_any_text(text, is_marked):
+        kept = text if "nfkc" not in name else processor.normalize(text).replace("▁", " ").removeprefix(" ")
+        [ids] = vocabulary.encode([text])
+        assert vocabulary.decode([[BOS, *ids] if is_marked else ids]) == [kept]
+
+    of_any_text()
+
+
 @given(text=st.text(st.characters(exclude_characters="▁", exclude_categories=["Cs"])))
 def test_text_without_normalisation_and_with_bytes_survives(literal, text):
     assert literal.decode(literal.encode([text])) == [text]

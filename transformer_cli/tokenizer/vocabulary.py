@@ -104,8 +104,17 @@ class Vocabulary:
     def decode(self, ids: Sequence[Sequence[int]]) -> list[str]:
         """Text of each sequence; control symbols vanish, UNK becomes " ⁇ ". IndexError for an id that isn't there."""
         texts = [str(self._processor.decode([int(id) for id in sequence])) if len(sequence) else "" for sequence in ids]
-        texts = [text.removeprefix("▁").replace("▁", " ") for text in texts]  # that are bytes, of models of whole words
+        # Of blanks that are bytes, as models of whole words have them, SentencePiece takes none for the one in front.
+        texts = [
+            (text[1:] if text.startswith("▁") and self._begins_in_bytes(sequence) else text).replace("▁", " ")
+            for text, sequence in zip(texts, ids, strict=True)
+        ]
         return [text.removesuffix(" ") for text in texts] if self._is_suffix else texts
+
+    def _begins_in_bytes(self, ids: Sequence[int]) -> bool:
+        """Whether the first that is no mark is a byte, of a text that has a blank put in front."""
+        first = next((int(id) for id in ids if not self._processor.is_control(int(id))), UNK)
+        return bool(self._processor.is_byte(first)) and self._is_prefix
 
     def piece(self, id: int) -> str:
         return str(self._processor.id_to_piece(id))
@@ -125,6 +134,11 @@ class Vocabulary:
         seeds = [f"{key} {name}" for name in (range(len(lines)) if names is None else names)]
         sampled = self._sampler.sample(lines, rate=rate, seeds=seeds)
         return sampled if self.mark_id is None else [ids and [self.mark_id, *ids] for ids in sampled]
+
+    @cached_property
+    def _is_prefix(self) -> bool:
+        """Whether `▁` comes before the first word, too."""
+        return str(self._processor.normalize("a")).startswith("▁")
 
     @cached_property
     def _is_suffix(self) -> bool:
