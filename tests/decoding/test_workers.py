@@ -101,6 +101,10 @@ def buggy(number: int) -> NoReturn:
     raise KeyError("nobody")
 
 
+def needy(number: int) -> NoReturn:
+    raise MemoryError
+
+
 def killed(number: int) -> NoReturn:
     os.kill(os.getpid(), signal.SIGKILL)
     raise AssertionError
@@ -110,7 +114,7 @@ def killed(number: int) -> NoReturn:
     ("work", "kind", "message"),
     [
         (broken, DivergedError, "line 12: no numbers"),
-        (buggy, ResourceError, "a process that translated failed: KeyError: 'nobody'"),
+        (needy, ResourceError, "a process that translated failed: MemoryError: "),
         (killed, ResourceError, "a process that translated was ended by SIGKILL"),
     ],
 )
@@ -122,6 +126,13 @@ def test_what_one_of_them_fails_by_ends_all_with_its_message(work, kind, message
         list(spread(sometimes, 400, workers=2))
     assert failure.value.message == message
     assert failure.value.hint
+
+
+def test_a_bug_in_one_of_them_is_one_here_with_its_place() -> None:
+    """It was told to be memory, perhaps, with an exit code of its own."""
+    with pytest.raises(RuntimeError, match="a process that translated failed: KeyError: 'nobody'") as failure:
+        list(spread(buggy, 3, workers=2))
+    assert "in buggy" in str(failure.value.__cause__)
 
 
 def test_the_first_batch_that_fails_is_told_whoever_fails_first() -> None:

@@ -11,6 +11,7 @@ import json
 import os
 import signal
 import sys
+import traceback
 from collections.abc import Callable, Generator, Iterable, Iterator
 from contextlib import contextmanager
 from multiprocessing.connection import Connection, Pipe, wait
@@ -23,6 +24,7 @@ from transformer_cli import errors
 from transformer_cli.decoding.hypothesis import Hypothesis
 from transformer_cli.environment import GUEST
 from transformer_cli.errors import ResourceError
+from transformer_cli.trouble import is_of_memory
 
 Found = list[list[Hypothesis]]
 Work = Callable[[int], Found]
@@ -44,7 +46,7 @@ def spread(work: Work, n_batches: int, *, workers: int) -> Generator[tuple[int, 
     left, not even where this one is killed.
     """
     processes: dict[Connection, int] = {}
-    failures: dict[int, errors.TxError] = {}
+    failures: dict[int, Exception] = {}
     left = _Left(n_batches)
     try:
         for _ in range(workers):
@@ -63,8 +65,7 @@ def spread(work: Work, n_batches: int, *, workers: int) -> Generator[tuple[int, 
                 if kind == "found":
                     yield number, [[Hypothesis(tuple(ids), *rest) for ids, *rest in several] for several in said]
                 else:
-                    message, hint = said
-                    failures[number] = getattr(errors, kind)(message, hint=hint)
+                    failures[number] = _failure(kind, *said)
                     left.end()  # what others have begun may fail, too, and be what one process would have come to first
         if failures:
             raise failures[min(failures)]
@@ -154,8 +155,9 @@ def _serve(connection: Connection, work: Work, numbers: Iterable[int]) -> NoRetu
         _say(connection, type(failure).__name__, number, [failure.message, failure.hint])
         status = 0
     except Exception as failure:
-        said = f"a process that translated failed: {type(failure).__name__}: {failure}"
-        _say(connection, ResourceError.__name__, number, [said, HINT])
+        said, where = f"a process that translated failed: {type(failure).__name__}: {failure}", traceback.format_exc()
+        kind, more = (ResourceError.__name__, HINT) if is_of_memory(failure) else (RuntimeError.__name__, where)
+        _say(connection, kind, number, [said, more])
         status = 0
     finally:
         os._exit(status)  # nothing of the one that forked it is to be cleaned up twice
@@ -163,6 +165,16 @@ def _serve(connection: Connection, work: Work, numbers: Iterable[int]) -> NoRetu
 
 def _say(connection: Connection, kind: str, number: int, said: object) -> None:
     connection.send_bytes(json.dumps([kind, number, said], allow_nan=False).encode())
+
+
+def _failure(kind: str, message: str, more: str) -> Exception:
+    """What another process said, as an error here; of a bug with the place there. more: that, or a hint."""
+    if kind != RuntimeError.__name__:
+        failure: Exception = getattr(errors, kind)(message, hint=more)
+        return failure
+    failure = RuntimeError(message)
+    failure.__cause__ = RuntimeError(more)
+    return failure
 
 
 def _ended(status: int) -> ResourceError:
