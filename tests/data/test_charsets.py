@@ -2,8 +2,13 @@
 
 from __future__ import annotations
 
+import bz2
+import gzip
 import hashlib
+import io
+import lzma
 import re
+import zipfile
 from collections.abc import Callable
 from pathlib import Path
 
@@ -118,3 +123,41 @@ def test_a_nul_that_strayed_into_a_text_makes_no_utf_16_of_it(language: str, enc
 def test_nor_does_one_where_a_byte_is_no_utf_8(place: int) -> None:
     data = b"the old man saw a dog in the garden\xff\n"
     assert "Latin-1" in hint(data[:place] + b"\0" + data[place:])
+
+
+def zipped(data: bytes) -> bytes:
+    file = io.BytesIO()
+    with zipfile.ZipFile(file, "w", zipfile.ZIP_DEFLATED) as archive:
+        archive.writestr("x", data)
+    return file.getvalue()
+
+
+ZSTD = bytes.fromhex("28b52ffd0058290000") + b"one\nt\xf6o\n"
+"""As `zstd -c` begins; Python has no module for it."""
+
+
+@pytest.mark.parametrize("read", [by_file, by_stream])
+@pytest.mark.parametrize(
+    ("compress", "hint"),
+    [
+        (gzip.compress, "it is read if its name ends in .gz, and `gzip -dc OLD > NEW` unpacks it"),
+        (lzma.compress, "it is compressed: `xz -dc OLD > NEW` unpacks it"),
+        (bz2.compress, "it is compressed: `bzip2 -dc OLD > NEW` unpacks it"),
+        (zipped, "it is compressed: `unzip -p OLD > NEW` unpacks it"),
+        (lambda data: ZSTD, "it is compressed: `zstd -dc OLD > NEW` unpacks it"),
+    ],
+)
+def test_what_is_compressed_is_told_to_be_so(
+    compress: Callable[[bytes], bytes], hint: str, read: Callable[[bytes, Path], None], tmp_path: Path
+) -> None:
+    """It was taken for GB 18030, whatever its name did not say."""
+    with pytest.raises(DataError, match="is not UTF-8") as caught:
+        read(compress(TEXTS["German"].encode()), tmp_path)
+    assert str(caught.value.hint).endswith(hint)
+
+
+@pytest.mark.parametrize("start", ["PK", "PKW", "BZh", "BZh91"])
+def test_text_that_begins_as_an_archive_is_none(start: str) -> None:
+    with pytest.raises(DataError) as caught:
+        split_lines(f"{start} fährt vorbei\n".encode("latin1"), "x")
+    assert "latin1" in str(caught.value.hint)

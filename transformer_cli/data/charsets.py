@@ -20,6 +20,16 @@ LEAST_WIDE = 0.25
 MOST_BEYOND_ASCII = 0.2
 """Of the bytes of Latin-1, which Western European languages are written in; of other encodings few have so few."""
 
+COMPRESSED = {
+    b"\x1f\x8b": "it is compressed by gzip: it is read if its name ends in .gz, and `gzip -dc OLD > NEW` unpacks it",
+    b"\xfd7zXZ\0": "it is compressed: `xz -dc OLD > NEW` unpacks it",
+    b"\x28\xb5\x2f\xfd": "it is compressed: `zstd -dc OLD > NEW` unpacks it",
+    b"BZh": "it is compressed: `bzip2 -dc OLD > NEW` unpacks it",
+    b"PK\3\4": "it is compressed: `unzip -p OLD > NEW` unpacks it",
+}
+"""By what a file begins with; behind BZh comes a digit, and then the digits of pi."""
+PI = bytes.fromhex("314159265359")
+
 _LOW = bytes(range(32))
 _LITTLE, _BIG = (b"\n\0", b"\r\0", b" \0"), (b"\0\n", b"\0\r", b"\0 ")
 
@@ -44,6 +54,8 @@ def refuse_wide(data: bytes, name: str, *, bytes_before: int) -> None:
 
 
 def _hint(data: bytes, *, bytes_before: int) -> str:
+    if not bytes_before and (how := _unpacks(data)):
+        return how
     if wide := _marked(data) if not bytes_before else None:
         return _converts(wide)
     if wide := _wide(data, bytes_before) or _by_blanks(data, bytes_before):
@@ -59,6 +71,12 @@ def _hint(data: bytes, *, bytes_before: int) -> str:
 def _converts(name: str) -> str:
     kind = name.upper().removesuffix("LE").removesuffix("BE")
     return f"it looks like {kind}: `iconv -f {name} -t utf-8 OLD > NEW` converts it"
+
+
+def _unpacks(data: bytes) -> str | None:
+    """What to do with a file that is not even text; a text may begin with BZh."""
+    how = next((how for magic, how in COMPRESSED.items() if data.startswith(magic)), None)
+    return None if data.startswith(b"BZh") and data[4:10] != PI else how
 
 
 def _marked(data: bytes) -> str | None:
