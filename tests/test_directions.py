@@ -250,8 +250,9 @@ def test_tags_are_added_to_a_model_that_is_given(tmp_path: Path) -> None:
     assert (tokenizer.source_size, tokenizer.tags) == (plain.source_size + 2, {"de": 100, "en": 101})
     assert tokenizer.source.encode(SIDES[0]) == plain.source.encode(SIDES[0])
     (tmp_path / "spm.model").write_bytes(appended(plain.source.model, {"<2en>": -1.0}))
-    with pytest.raises(ModelError, match="has no mark <2en>"):
+    with pytest.raises(ModelError, match=r"spm\.model has <2en> as a piece of text, and a mark is none") as caught:
         train_tokenizer(config, *SIDES, seed=1, tags=("de", "en"))
+    assert "--control_symbols='<2en>'" in str(caught.value.hint)
 
 
 def test_a_tokenizer_keeps_its_tags_and_is_another_one_for_them(tmp_path: Path) -> None:

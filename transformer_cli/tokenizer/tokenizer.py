@@ -182,5 +182,5 @@ def with_tags(tokenizer: Tokenizer, languages: Sequence[str]) -> Tokenizer:
     source = tokenizer.source
     new = [tag for tag in map(tag_of, languages) if tag not in source.names]
     if new:
-        source = Vocabulary(with_marks(source.model, new), mark=source.mark)
+        source = Vocabulary(with_marks(source.model, new), name=source.name, mark=source.mark)
     return Tokenizer(source, None if tokenizer.joint else tokenizer.target, tags=languages)

@@ -8,6 +8,7 @@ one, and with `nfkc` runs of white space become one space.
 from __future__ import annotations
 
 import hashlib
+import shlex
 from collections.abc import Sequence
 from functools import cached_property
 from pathlib import Path
@@ -44,11 +45,11 @@ class Vocabulary:
 
         Raises ModelError where it isn't a model, where pad, unk, bos, eos aren't 0, 1, 2, 3, or it has no such mark.
         """
-        self.model = model
+        self.model, self.name = model, name
         self._processor = processor_of(model, name)
         _check_specials(self._processor, name)
         self.mark = mark
-        self.mark_id = None if mark is None else self.id_of_mark(mark, name)
+        self.mark_id = None if mark is None else self.id_of_mark(mark)
 
     @property
     def size(self) -> int:
@@ -149,12 +150,17 @@ class Vocabulary:
     def _sampler(self) -> Sampler:
         return Sampler(self.model)
 
-    def id_of_mark(self, mark: str, name: str = "the SentencePiece model") -> int:
+    def id_of_mark(self, mark: str) -> int:
         """Of a control symbol; ModelError where there is none of this name."""
         id = int(self._processor.piece_to_id(mark))
-        if id < len(SPECIALS) or not self._processor.is_control(id):
-            raise ModelError(f"{name} has no mark {mark}")
-        return id
+        if id >= len(SPECIALS) and self._processor.is_control(id):
+            return id
+        if id >= len(SPECIALS):
+            raise ModelError(
+                f"{self.name} has {mark} as a piece of text, and a mark is none",
+                hint=f"make it one where the model is trained: `spm_train --control_symbols={shlex.quote(mark)} ...`",
+            )
+        raise ModelError(f"{self.name} has no mark {mark}")
 
 
 def read_vocabulary(path: Path, *, sha256: str | None = None, mark: str | None = None) -> Vocabulary:
