@@ -103,7 +103,7 @@ def test_counts_that_cannot_be_read_end_no_translation(here, tmp_path, capfd):
     assert main(["translate", "-m", str(run), "guten tag"]) == 0
     assert (
         f"warning: words that training never saw are not looked for: {run}/words.tsv.gz is damaged: it is not the "
-        "compressed table of words that was written; delete it; `tx train`" in capfd.readouterr().err
+        "compressed table of words that was written; delete it; where `tx train` made the run" in capfd.readouterr().err
     )
     with pytest.warns(UserWarning, match="words that training never saw are not looked for: .* is damaged"):
         assert load(run).translate("guten tag")

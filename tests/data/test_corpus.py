@@ -140,6 +140,10 @@ def test_a_missing_file_is_reported_with_the_nearest_name(tmp_path):
     with pytest.raises(DataError, match=r"trian\.de does not exist") as caught:
         read_lines(tmp_path / "trian.de")
     assert caught.value.hint == f"did you mean {tmp_path / 'train.de'}?"
+    write(tmp_path / "input.txt", "a\n")
+    with pytest.raises(DataError, match=r"input\.tx does not exist") as caught:
+        read_lines(tmp_path / "input.tx")
+    assert caught.value.hint == f"did you mean {tmp_path / 'input.txt'}?"
 
 
 def test_for_a_language_that_is_not_there_the_other_ones_file_is_not_offered(tmp_path):

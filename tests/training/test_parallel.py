@@ -215,14 +215,25 @@ def test_a_signal_to_the_one_who_started_them_ends_both_at_the_same_step(
     assert list_checkpoints("run")[-1].name == f"step-{int(steps[0].replace(',', '')):08d}"
 
 
-def test_ctrl_z_pauses_all_until_the_one_who_started_them_goes_on(tmp_path: Path) -> None:
+@pytest.mark.parametrize("has_shell", [True, False])
+def test_ctrl_z_pauses_all_until_the_one_who_started_them_goes_on(has_shell: bool, tmp_path: Path) -> None:
+    """Where no shell could let them go on, as in a container, nothing stops."""
     command = ["sh", "-c", 'echo > "$0/there-$RANK"; until [ -e "$0/end" ]; do sleep 0.05; done', str(tmp_path)]
-    (launcher,) = start(1, lambda _: os._exit(run_all(2, command)), tmp_path)
+
+    def launch(_: int) -> None:
+        if has_shell:
+            os.setpgid(0, 0)  # a job of the session that this process is in
+        else:
+            os.setsid()
+        os._exit(run_all(2, command))
+
+    (launcher,) = start(1, launch, tmp_path)
     until(lambda: all((tmp_path / f"there-{rank}").exists() for rank in range(2)))
     all_of_them = [launcher, *children_of(launcher)]
     os.kill(launcher, signal.SIGTSTP)
-    until(lambda: all(state_of(process) == "T" for process in all_of_them))
-    os.kill(launcher, signal.SIGCONT)
+    if has_shell:
+        until(lambda: all(state_of(process) == "T" for process in all_of_them))
+        os.kill(launcher, signal.SIGCONT)
     until(lambda: all(state_of(process) in "SRD" for process in all_of_them))
     (tmp_path / "end").touch()
     assert codes([launcher], limit_s=10) == [0]

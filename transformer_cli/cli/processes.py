@@ -52,10 +52,12 @@ def run_all(n: int, command: Sequence[str]) -> int:
 
     def pause(number: int, frame: FrameType | None) -> None:
         forward(signal.SIGSTOP, frame)
-        os.kill(os.getpid(), signal.SIGSTOP)  # until `fg` or `bg`
+        signal.signal(number, signal.SIG_DFL)
+        os.kill(os.getpid(), number)  # until `fg` or `bg`; where no shell could do that, the system does not stop it
+        signal.signal(number, pause)
         forward(signal.SIGCONT, frame)
 
-    if hasattr(signal, "SIGTSTP"):
+    if hasattr(signal, "SIGTSTP") and signal.getsignal(signal.SIGTSTP) is not signal.SIG_IGN:
         signal.signal(signal.SIGTSTP, pause)
     for number in WORDS:
         if number == signal.SIGINT or signal.getsignal(number) is not signal.SIG_IGN:

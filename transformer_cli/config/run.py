@@ -29,7 +29,7 @@ class RunConfig(Section):
     device: Literal["auto", "cpu", "cuda", "mps"] = "auto"
     """auto: CUDA, then MPS, unless several processes train, then CPU."""
     precision: Literal["auto", "fp32", "bf16", "fp16"] = "auto"
-    """Of activations and matrix products; weights stay in fp32, and moments, but for those of compiled code on a CPU.
+    """Of activations and matrix products; weights stay in fp32, and moments, but for those of compiled code in bf16.
     auto: bf16 on a CPU with instructions for it (AVX512-BF16, AMX; measured where the system does not tell) and on a
     GPU whose tensor cores support it, fp16 where they do not; else fp32."""
     matmul_precision: Literal["highest", "high", "medium"] = "highest"

@@ -130,7 +130,8 @@ def _nearest(path: Path) -> str:
     except PermissionError:
         return f"what {shown(folder.absolute())} has may not be looked at"
     beside = [name for name in there if name.startswith(f"{path.stem}.")]
-    if beside:  # the other side of a pair is never what is meant
+    is_mistyped = len(beside) == 1 and difflib.get_close_matches(path.suffix, [Path(beside[0]).suffix], cutoff=0.7)
+    if beside and not is_mistyped:  # the other side of a pair is never what is meant
         named = ", ".join(beside[:MOST_BESIDE]) + ", ..." * (len(beside) > MOST_BESIDE)
         are = "are" if len(beside) > 1 else "is"
         return f"beside it {are} {named}; of a prefix, data.source and data.target say what follows the dot"

@@ -12,6 +12,9 @@ from transformer_cli.decoding.hypothesis import PER_TOKEN, LengthPenalty
 from transformer_cli.errors import UsageError
 from transformer_cli.wording import counted
 
+LINE_BITS = 40
+"""Of the number that a line has in what is drawn for it; above these is the place of its part."""
+
 
 @dataclass(frozen=True)
 class Symbols:

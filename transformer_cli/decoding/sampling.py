@@ -22,7 +22,7 @@ from transformer_cli.decoding.candidates import Made, log_probabilities, on_cpu
 from transformer_cli.decoding.constraints import Constraint
 from transformer_cli.decoding.greedy import follow
 from transformer_cli.decoding.hypothesis import Hypothesis
-from transformer_cli.decoding.options import Sampling, Symbols
+from transformer_cli.decoding.options import LINE_BITS, Sampling, Symbols
 from transformer_cli.decoding.stepper import S, Stepper
 
 WITHOUT_FP64 = ("mps",)
@@ -122,4 +122,4 @@ def exponentials(*, seed: int, line: int, draw: int, step: int, vocab: int) -> T
 
 def drawn_as(line: int, place: int) -> int:
     """The line that sampling takes a part of a line for: each draws differently, and by nothing but its place."""
-    return line + (place << 40)
+    return line + (place << LINE_BITS)

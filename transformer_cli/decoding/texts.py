@@ -18,8 +18,7 @@ from transformer_cli.data.lines import check_line
 from transformer_cli.decoding import batches, long_lines, quality
 from transformer_cli.decoding.doubt import ROUNDING, UNSURE, certainty
 from transformer_cli.decoding.hypothesis import Hypothesis
-from transformer_cli.decoding.options import NotFinite, SearchOptions, Symbols
-from transformer_cli.decoding.sampling import drawn_as
+from transformer_cli.decoding.options import LINE_BITS, NotFinite, SearchOptions, Symbols
 from transformer_cli.decoding.translation import NOTHING, SPLIT, TOO_LONG, Candidate, Part, Translation
 from transformer_cli.errors import DataError, DivergedError, UsageError
 from transformer_cli.tokenizer import BOS, EOS, PAD, UNK, Tokenizer, wanted
@@ -357,8 +356,10 @@ def banned_ids(config: DecodingConfig, tokenizer: Tokenizer) -> list[int]:
 def _check(lines: Sequence[str], prefixes: Sequence[str] | None, lines_before: int) -> None:
     """What `translate_all` says that it raises of these."""
     check_lines("lines", lines)
-    if type(lines_before) is not int or not 0 <= lines_before <= drawn_as(0, 1) - len(lines):
-        raise UsageError(f"lines_before is {lines_before!r:.60}; expected a whole number of at least 0, below 2^40")
+    if type(lines_before) is not int or not 0 <= lines_before <= 2**LINE_BITS - len(lines):
+        raise UsageError(
+            f"lines_before is {lines_before!r:.60}; expected a whole number of at least 0, below 2^{LINE_BITS}"
+        )
     if prefixes is not None:
         check_lines("prefixes", prefixes)
         if len(prefixes) != len(lines):

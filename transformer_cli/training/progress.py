@@ -144,7 +144,7 @@ class Progress:
 
     def validated(self, results: Mapping[str, Any], options: TrainingConfig) -> bool:
         """What follows from a validation; returns whether it is the best so far. Raises DivergedError where numbers are
-        not finite and no update is left that could mend it."""
+        not finite and no update is left that could mend it; patience ends with an earlier one, which was better."""
         if self.finished is not None and not math.isfinite(results["loss"]):
             raise DivergedError("the loss is not a finite number")
         self.owes_validation = False

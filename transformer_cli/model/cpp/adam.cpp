@@ -98,8 +98,8 @@ inline void store_drawn(uint16_t *to, vec x, words bits) {
 
 // Kingma & Ba 2015, algorithm 1; decay is taken off the weights (Loshchilov & Hutter 2019) or added to the gradient.
 template <typename M>
-void adam(const Weights<M> *weights, const double *decays, long count, double rate, double beta1, double beta2, double eps,
-          double scale, double share, int decoupled, int threads) {
+void adam(const Weights<M> *weights, const double *decays, long count, double rate, double beta1, double beta2,
+          double eps, double scale, double share, int decoupled, int threads) {
     const std::vector<Piece> all = pieces(weights, count);
     for (long of = 0; of < count; of++)
         if (weights[of].grad || weights[of].narrow) *weights[of].steps += 1;

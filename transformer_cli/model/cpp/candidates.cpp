@@ -106,8 +106,8 @@ void likeliest(const T *logits, const int64_t *banned, const Exact &exact, doubl
             held += std::exp(rounded);
             better.consider(exacts[k] = x, found.which[k]);
         }
-        const bool is_none = std::isnan(all) || std::isnan(more);
         const double by = more > -0.5 && more < 1 / NOISE ? std::log1p(more) : anew(exacts, n_looked_at, 1 - held);
+        const bool is_none = std::isnan(all) || std::isnan(more) || std::isnan(by);
         for (int k = 0; k < n; k++) {
             logp[i * n + k] = is_none ? NAN : std::min(0.0, better.best[k] - by);
             ids[i * n + k] = better.which[k];
