@@ -5,9 +5,11 @@ import math
 import numpy as np
 import pytest
 import torch
+from compiling import needs_compiler
 
 from transformer_cli.decoding.candidates import CACHED_BEAMS, ONE_BY_ONE, Made, largest, likeliest
 from transformer_cli.decoding.options import Symbols
+from transformer_cli.model import compiled
 
 
 @pytest.mark.parametrize("n", [1, 2, 5, ONE_BY_ONE, ONE_BY_ONE + 3])
@@ -55,12 +57,18 @@ def test_of_logits_that_are_rounded_those_that_decide_are_looked_at_again(n):
 
 
 @pytest.mark.parametrize("scale", [1.0, 30.0, 1e3, 1e5])
-def test_large_logits_that_are_rounded_by_more_than_all_have_between_them(scale):
+@pytest.mark.parametrize("is_compiled", [False, pytest.param(True, marks=needs_compiler)])
+def test_large_logits_that_are_rounded_by_more_than_all_have_between_them(scale, is_compiled):
     """Log-probabilities are no more than 0, and those of exact logits where what is looked at has all there is."""
     torch.manual_seed(0)
-    exact_RV = scale * torch.randn(200, 40)
-    made = Made(lambda ids_RK: exact_RV.gather(1, ids_RK))
-    logp_RK, ids_RK = likeliest(exact_RV.bfloat16(), Symbols(bos=39, eos=0, banned=()), 2, made=made)
+    x_RD, table_VD = torch.randn(200, 32), scale / 32**0.5 * torch.randn(40, 32)
+    exact_RV = x_RD @ table_VD.T
+    if is_compiled:
+        none, parts = torch.empty(0, dtype=torch.int64), {"x_RD": x_RD, "table_VD": table_VD}
+        logp_RK, ids_RK = compiled.likeliest(exact_RV.bfloat16(), 2, none, n_looked_at=4, **parts)
+    else:
+        made = Made(lambda ids_RK: exact_RV.gather(1, ids_RK))
+        logp_RK, ids_RK = likeliest(exact_RV.bfloat16(), Symbols(bos=39, eos=0, banned=()), 2, made=made)
     assert logp_RK.isfinite().all()
     assert (logp_RK <= 0).all()
     wanted = exact_RV.double().log_softmax(-1).gather(1, ids_RK)
