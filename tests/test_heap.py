@@ -47,6 +47,13 @@ def test_what_is_freed_is_kept_for_what_comes_next_unless_the_user_wants_otherwi
     assert (int(done.stdout) < 1000) is is_kept
 
 
+def test_what_was_taken_at_most_is_known_when_it_is_given_back():
+    """Also where this process was larger itself."""
+    code = "from transformer_cli import heap; a = heap.most_taken(); b'x' * (300 << 20); print(heap.most_taken() - a)"
+    done = subprocess.run([sys.executable, "-c", code], check=True, stdout=subprocess.PIPE, text=True)
+    assert 270 << 20 < int(done.stdout) < 330 << 20
+
+
 ADVISED = """
 import resource, sys
 from pathlib import Path

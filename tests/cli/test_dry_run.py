@@ -329,6 +329,7 @@ def test_a_few_updates_are_timed_and_nothing_is_written(
     assert tx("--dry-run", *arguments, "--set", "training.max_steps=3") == 0
     told = capfd.readouterr().out
     assert "epochs      about 3: so many times" in told
+    assert re.search(r"^memory      [\d.]+ [MG]iB in an update; validating and saving take some more$", told, re.M)
     assert "time        too short to be timed; training ends at step 3 (max_steps)" in told
     assert sorted(folder.rglob("*")) == before
 
@@ -382,6 +383,8 @@ def test_a_dry_run_of_several_processes_is_of_all_of_them_and_told_once(
     assert together["length"]["n_updates"] == pytest.approx(alone["length"]["n_updates"] / 2, abs=5)
     lengths = {name: found.pop("length") for name, found in (("alone", alone), ("together", together))}
     assert lengths["together"]["of_pairs"] == lengths["alone"]["of_pairs"]
+    assert [len(lengths[name]["memory"]) for name in ("alone", "together")] == [1, 2]
+    assert min(lengths["together"]["memory"]) > 100 << 20  # PyTorch alone
     for found in (alone, together):
         del found["preparing"], found["disk"]["free"], found["warning"]
     assert together == alone

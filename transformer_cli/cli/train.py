@@ -187,6 +187,7 @@ def _quoted(text: str) -> str:
 
 def _show(found: Forecast, *, as_json: bool, strict: bool) -> None:
     """What would happen, and what is suspicious."""
+    from transformer_cli.cli.parameter_tables import binary
     from transformer_cli.cli.tables import Column, Table, show
     from transformer_cli.data.checks import refuse
     from transformer_cli.training.schedules import peak_in_words
@@ -219,6 +220,8 @@ def _show(found: Forecast, *, as_json: bool, strict: bool) -> None:
             if (n := length.n_epochs) is not None:
                 often = f"{n:.2g}" if n < 10 else f"{n:,.0f}"
                 facts["epochs"] = f"about {often}: so many times the text is learned from"
+            each = f", of each of {n} processes" if (n := len(length.memory)) > 1 else ""
+            facts["memory"] = f"{binary(max(length.memory))} in an update{each}; validating and saving take some more"
             facts["time"] = f"{_takes(length)}; training ends {length.ends}"
         console.result("")
         for name, fact in facts.items():

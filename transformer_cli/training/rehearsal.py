@@ -12,10 +12,12 @@ from pathlib import Path
 from typing import Any
 
 import numpy as np
+import torch
 
 from transformer_cli.config.run import RunConfig
 from transformer_cli.data import batching, loader
 from transformer_cli.data.corpus import Corpus
+from transformer_cli.heap import most_taken
 from transformer_cli.machine import Machine
 from transformer_cli.temporary import temporary_directory
 from transformer_cli.tokenizer import Tokenizer
@@ -48,7 +50,7 @@ class Length:
     """How long training would take on this machine, and what would end it; left: None for less than a few updates.
     n_updates, n_epochs: as many as the whole run has at most, where that does not depend on how fast it is. n_timed:
     updates that this is told from; of_parts: of some of the sentences of each only; of_pairs: of so many pairs of the
-    text."""
+    text. memory: bytes that each process had at most, once it had tried its largest batch; on a GPU of that one's."""
 
     left: Left | None
     ends: str
@@ -57,6 +59,7 @@ class Length:
     n_timed: int
     of_parts: bool
     of_pairs: int
+    memory: list[int]
 
 
 def length_of(
@@ -99,7 +102,9 @@ def length_of(
     progress = replace(run.progress if begins else progress, finished=None)
     left = (horizon := horizon.since(progress)).left(progress, clock, settled=not progress.owes_validation)
     left = left.after(-clock.seconds) if left is not None and begins else left
-    timed = (n_parts or clock.updates, n_parts > 0, len(given["train"]))
+    taken = torch.cuda.max_memory_reserved(run.machine.device) if run.machine.kind == "cuda" else most_taken()
+    memory = [int(most) for most in world.gather(str(taken))]
+    timed = (n_parts or clock.updates, n_parts > 0, len(given["train"]), memory)
     return Length(left, horizon.ends(), horizon.expected_steps, horizon.expected_epochs, *timed)
 
 
