@@ -495,3 +495,73 @@ def test_a_damaged_way_to_generate_is_a_model_error(marian, tmp_path, wrong):
     changed(place / "generation_config.json", **wrong)
     with pytest.raises(ModelError, match="which say how to generate, is damaged"):
         import_model(place, tmp_path / "run")
+
+
+def stored(place: Path, **tensors: torch.Tensor) -> None:
+    """Weights of a directory, changed; `__` for a dot."""
+    found = load_file(place / "model.safetensors") | {name.replace("__", "."): one for name, one in tensors.items()}
+    save_file({name: one.contiguous() for name, one in found.items()}, place / "model.safetensors", {"format": "pt"})
+
+
+@pytest.mark.parametrize("name", ["lm_head.weight", "model.decoder.embed_tokens.weight"])
+def test_tables_that_differ_are_not_taken_for_one(marian, tmp_path, name):
+    """The first was taken for all of them: another model, without a word."""
+    place = marian()
+    shared = load_file(place / "model.safetensors")["model.shared.weight"]
+    stored(place, **{name: shared.clone()})
+    import_model(place, tmp_path / "same")
+    stored(place, **{name: torch.randn_like(shared)})
+    with pytest.raises(ModelError, match=rf"model\.shared\.weight and {re.escape(name)} differ") as refused:
+        import_model(place, tmp_path / "run")
+    assert "tie_word_embeddings" in str(refused.value.hint)
+    assert not (tmp_path / "run").exists()
+
+
+@torch.inference_mode()
+def test_two_tables_that_one_setting_calls_one_are_two_once_that_is_corrected(marian, tmp_path, text):
+    place = marian(tie_word_embeddings=False, share_encoder_decoder_embeddings=True)
+    with pytest.raises(ModelError, match="differ; the configuration there says that they are one"):
+        import_model(place, tmp_path / "run")
+    changed(place / "config.json", share_encoder_decoder_embeddings=False)
+    import_model(place, tmp_path / "run")
+    there, here, _ = logits_of_both(place, tmp_path / "run", text[0][0], text[1][0])
+    torch.testing.assert_close(here, there, rtol=0, atol=1e-5)
+
+
+def test_numbers_that_are_none_are_named_with_their_file_and_a_bias_of_minus_infinity_is_never(marian, tmp_path):
+    """They were numbers that diverged, by a name of ours."""
+    place = marian()
+    bias = load_file(place / "model.safetensors")["final_logits_bias"]
+    bias[0, 5] = -torch.inf
+    stored(place, final_logits_bias=bias)
+    import_model(place, tmp_path / "run")
+    assert opened(tmp_path / "run").model.output_bias.min() == -100
+    weight = load_file(place / "model.safetensors")["model.encoder.layers.0.fc1.weight"]
+    weight[0, 0] = torch.nan
+    stored(place, model__encoder__layers__0__fc1__weight=weight)
+    with pytest.raises(ModelError, match=r"marian: model\.encoder\.layers\.0\.fc1\.weight holds NaN or infinity"):
+        import_model(place, tmp_path / "other")
+
+
+@pytest.mark.parametrize(
+    ("setting", "told"),
+    [
+        ("model.n_heads=8", "model.n_heads: 4"),
+        ("model={activation: silu, first_position: 3}", "model.activation: relu, model.first_position: 0"),
+        ("model.n_layers=1", "model.n_layers: {'encoder': 2, 'decoder': 1}"),
+        ("data.source_eos=false", "data.source_eos: True"),
+        ("tokenizer.vocab_size=100", "tokenizer.vocab_size"),
+    ],
+)
+def test_a_setting_that_would_make_another_model_is_refused(marian, tmp_path, setting, told):
+    """It was heeded, and the model was another one; or the weights were said not to fit, of a folder that was gone."""
+    with pytest.raises(UsageError) as refused:
+        import_model(marian(activation_function="relu"), tmp_path / "run", [setting])
+    assert f"which has {told}" in refused.value.message
+    assert not (tmp_path / "run").exists()
+
+
+def test_what_only_training_heeds_and_how_it_translates_may_be_set(marian, tmp_path):
+    settings = ["model.dropout=0.25", "tokenizer.sampling=0.1", "decoding.beam_size=2", "data.max_length=40"]
+    import_model(marian(), tmp_path / "run", [*settings, "model.n_layers={encoder: 2, decoder: 1}"])
+    assert opened(tmp_path / "run").config.model.dropout == 0.25

@@ -293,3 +293,47 @@ def test_other_engines_begin_with_the_same_mark(many, tmp_path, text, capfd):  #
             runpy.run_path("usage.py")
         assert capfd.readouterr().out.startswith(said[0][0]["translation"])
     assert tx_("export", "hugging-face", "-m", "run", "-o", "hf", "-i", "lines") == 0
+
+
+@pytest.mark.parametrize(
+    "settings", [['data.source="de"', "data.target= en"], ["data={source: de, target: en}"]], ids=["quoted", "together"]
+)
+def test_languages_are_read_as_all_settings_are(many, tmp_path, settings):
+    assert import_model(many(), tmp_path / "run", settings).target == "en"
+
+
+def test_a_language_that_nobody_named_is_like_none(many, tmp_path):
+    with pytest.raises(UsageError, match=r"data\.source=\.\.\. has to be one of its 100 languages, such as af, am, ar"):
+        import_model(many(), tmp_path / "run")
+
+
+@torch.inference_mode()
+def test_from_a_language_into_itself_both_sides_begin_with_its_mark(many, tmp_path, text):  # noqa: F811
+    """They began with none, and each line had other scores."""
+    place = many()
+    import_model(place, tmp_path / "run", ["data.source=de", "data.target=de"])
+    theirs = transformers.AutoTokenizer.from_pretrained(place, src_lang="de", tgt_lang="de")
+    run = opened(tmp_path / "run")
+    assert run.tokenizer.source.mark == run.tokenizer.target.mark == "__de__"
+    [ids] = run.tokenizer.encode_source(text[0][:1])
+    assert [run.tokenizer.source.piece(id) for id in ids] == theirs.convert_ids_to_tokens(theirs(text[0][0]).input_ids)[
+        :-1
+    ]
+
+
+@torch.inference_mode()
+def test_the_least_length_counts_as_many_pieces_there_and_here(many, tmp_path, text):  # noqa: F811
+    """There the mark counts, too."""
+    place = many()
+    changed(place / "generation_config.json", min_length=9, max_length=9, num_beams=1)
+    import_model(place, tmp_path / "run", languages("m2m100"))
+    run = opened(tmp_path / "run")
+    theirs, tokenizer = original(place, "m2m100")
+    batch = tokenizer(text[0][:8], return_tensors="pt", padding=True)
+    made = theirs.generate(**batch, forced_bos_token_id=tokenizer.get_lang_id("en"))
+    translator = tx.load(tmp_path / "run", device="cpu", precision="fp32", settings={"decoding.max_length": 7})
+    ours = [len(one.tokens) for one in translator.translate_all(text[0][:8])]
+    assert ours == [made.size(1) - 1] * 8 == [8] * 8  # the mark and seven pieces
+    (tmp_path / "back").mkdir()
+    HuggingFace().write(run, tmp_path / "back", quantization=None)
+    assert json.loads((tmp_path / "back" / "generation_config.json").read_text())["min_length"] == 9

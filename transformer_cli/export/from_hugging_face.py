@@ -306,8 +306,8 @@ def _search(
     given = {name: value for name, value in generation.items() if value is not None}
     left = [f"{name}: {given[name]!r:.60}" for name, usual in UNHEEDED.items() if given.get(name, usual) != usual]
     least = given.get("min_length", 0)
-    if type(least) is int:  # there the beginning is counted, too
-        least = max(0, least - 1, given.get("min_new_tokens", 0))
+    if type(least) is int:  # there the beginning is counted, too, and the mark of the language
+        least = max(0, max(least - 1, given.get("min_new_tokens", 0)) - len(tokenizer.target.given))
     never, banned = {*range(len(SPECIALS)), *tokenizer.banned_target_ids}, []
     for words in [*given.get("bad_words_ids", []), *([id] for id in given.get("suppress_tokens", []))]:
         if len(words) != 1 or words[0] not in target.rows:

@@ -276,6 +276,8 @@ def _config(run: OpenedRun, kind: str, rows: int) -> dict[str, Any]:
 def _generation(run: OpenedRun, rows: int) -> dict[str, Any]:
     decoding = run.config.decoding
     power = decoding.length_penalty_family == "power"
+    n_first = 1 + len(run.tokenizer.target.given)  # what each begins with, which is counted there
+    longest = 2 * run.config.data.max_length + 10 if decoding.max_length is None else decoding.max_length + n_first
     return {
         "decoder_start_token_id": BOS,
         "forced_bos_token_id": run.tokenizer.target.mark_id,
@@ -284,10 +286,10 @@ def _generation(run: OpenedRun, rows: int) -> dict[str, Any]:
         "pad_token_id": PAD,
         "num_beams": decoding.beam_size,
         **({"length_penalty": decoding.length_penalty if power else 1.0} if decoding.beam_size > 1 else {}),
-        "max_length": min(rows, 2 * run.config.data.max_length + 10),
+        "max_length": min(rows, longest),
         "suppress_tokens": [*run.tokenizer.banned_target_ids, *banned_ids(decoding, run.tokenizer)],
         **({"no_repeat_ngram_size": decoding.no_repeat_ngram} if decoding.no_repeat_ngram else {}),
-        **({"min_length": decoding.min_length + 1} if decoding.min_length else {}),  # with the mark that it starts from
+        **({"min_length": decoding.min_length + n_first} if decoding.min_length else {}),
     }
 
 

@@ -14,13 +14,18 @@ from transformer_cli.checkpoints import store
 from transformer_cli.checkpoints.record import versions
 from transformer_cli.checkpoints.tensors import portion
 from transformer_cli.config.complaints import complaints
+from transformer_cli.config.dotted import is_among, settled
 from transformer_cli.config.run import RunConfig
 from transformer_cli.config.section import as_name
-from transformer_cli.config.source import dump_config, load_config
+from transformer_cli.config.source import dump_config, load_config, load_with_places
 from transformer_cli.errors import ModelError, UsageError
 from transformer_cli.export import from_fairseq, from_hugging_face
 from transformer_cli.export.original import COPY
 
+FREE = {"tokenizer.sampling", *(f"model.{name}" for name in ("dropout", "attention_dropout", "activation_dropout"))}
+"""What may be set anew: only training would heed it."""
+MADE = {"model", "tokenizer", "data.source_eos", "data.tags"}
+"""What a model was made with, and computes by."""
 IMPORTED = "imported"
 """Why the training of such a run has ended: it was somebody else's."""
 
@@ -48,12 +53,7 @@ def import_model(place: str | Path, run_dir: str | Path, overrides: Sequence[str
     """
     place, run_dir = Path(place), Path(run_dir)
     store.check_vacant(run_dir, option="--run-dir")
-    asked = {
-        side: override.removeprefix(f"data.{side}=")
-        for override in overrides
-        for side in ("source", "target")
-        if override.startswith(f"data.{side}=")
-    }
+    asked = _languages(overrides)
     found = (from_fairseq if from_fairseq.is_fairseq(place) else from_hugging_face).read(place, asked)
     for side in ("source", "target"):
         if side not in found.settings["data"].keys() | asked.keys():
@@ -70,6 +70,7 @@ def import_model(place: str | Path, run_dir: str | Path, overrides: Sequence[str
     with files.atomic_directory(run_dir) as aside:
         files.write_text(aside / "config.yaml", dump_config(settings))
         config = load_config(aside / "config.yaml", overrides)
+        _check_same_model(place, settings, config)
         files.write_text(aside / "config.yaml", dump_config(config))
         found.tokenizer.save(aside / "tokenizer")
         fingerprint = found.tokenizer.fingerprint
@@ -95,3 +96,23 @@ def import_model(place: str | Path, run_dir: str | Path, overrides: Sequence[str
         }
         files.write_json(aside / "run.json", record)
     return Imported(run_dir, found.kind, config.data.source, config.data.target, parameters, found.left)
+
+
+def _languages(overrides: Sequence[str]) -> dict[str, str]:
+    """The `source` and the `target` that are asked for."""
+    of_data = [override for override in overrides if override.partition("=")[0].strip().partition(".")[0] == "data"]
+    config, tree = load_with_places("base", ["data.train=null", *of_data])
+    said = tree.child("data") or tree
+    return {side: getattr(config.data, side) for side in ("source", "target") if said.child(side)}
+
+
+def _check_same_model(place: Path, found: RunConfig, config: RunConfig) -> None:
+    """UsageError where settings would make another model of the same weights."""
+    before, after = settled(found), settled(config)
+    changed = [key for key in before | after if is_among(key, MADE) and not is_among(key, FREE)]
+    changed = [f"{key}: {before.get(key)}" for key in changed if before.get(key) != after.get(key)]
+    if changed:
+        raise UsageError(
+            f"--set would make another model of the weights in {files.shown(place)}, which has {', '.join(changed)}",
+            hint="leave that as it is; how it translates, is evaluated and is trained further can be set",
+        )

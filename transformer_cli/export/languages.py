@@ -58,7 +58,7 @@ class Multilingual:
         for side in SAID if self.marks else ():
             found = self.language(side, asked)
             if found not in self.marks:
-                close = difflib.get_close_matches(str(found), self.marks, n=3) or list(self.marks)[:3]
+                close = difflib.get_close_matches(found or "", self.marks, n=3) or list(self.marks)[:3]
                 yield (
                     f"--set data.{side}={found or '...'} has to be one of its {len(self.marks):,} languages, such as "
                     f"{', '.join(close)}"

@@ -78,7 +78,7 @@ def tokenizer_of(
             "only"
         )
     sides = [model.numbered(one.pieces, one.marks) for model, one in zip(models, numberings, strict=True)]
-    if sides[0].model == sides[1].model and languages[0] == languages[1]:
+    if sides[0].model == sides[1].model and languages[0] is languages[1] is None:
         return Tokenizer(sides[0]), kinds.pop()
     marked = (Vocabulary(side.model, mark=mark) for side, mark in zip(sides, languages, strict=True))
     return Tokenizer(*marked), kinds.pop()

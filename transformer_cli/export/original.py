@@ -33,6 +33,7 @@ NEVER = -100.0
 """The bias of what is never written: in fp32 its probability is nothing."""
 SIDES: tuple[Stack, ...] = ("encoder", "decoder")
 ACTIVATIONS = {"relu": "relu", "gelu": "gelu", "silu": "silu", "swish": "silu"}
+SHARED = "model.shared.weight"
 COPY = "copy it again from where it was saved"
 
 Settings = dict[str, dict[str, Any]]
@@ -59,22 +60,35 @@ class Originals:
         self._read: set[str] = set()
 
     def get(self, *names: str, shape: Sequence[int]) -> Tensor | None:
-        """The first of these that is there; all of them count as read, for they are the same.
+        """The first of these that is there, -inf as `NEVER`; all of them count as read.
 
-        ModelError where it has another shape; -1 is any length.
+        ModelError where it has another shape (-1 is any length) or numbers that are none, and where others of these
+        are not the same.
         """
         self._read |= set(names)
         name = next((name for name in names if name in self._tensors), None)
         if name is None:
             return None
         found = self._tensors[name]
+        for other in self._tensors.keys() & {*names} - {name}:
+            if not torch.equal(self._tensors[other], found):
+                raise ModelError(
+                    f"the weights in {files.shown(self._place)}: {name} and {other} differ; the configuration there "
+                    "says that they are one",
+                    hint=f"{COPY}; or say in its config.json that they are two: tie_word_embeddings and "
+                    "share_encoder_decoder_embeddings are false",
+                )
         if found.ndim != len(shape) or any(wanted not in (-1, n) for n, wanted in zip(found.shape, shape, strict=True)):
             raise ModelError(
                 f"the weights in {files.shown(self._place)}: {name} is {_described(found.shape)}, the configuration "
                 f"there says {_described(shape)}",
                 hint=COPY,
             )
-        return found.float()
+        found = found.float()
+        found = found.masked_fill(found == -torch.inf, NEVER)
+        if not torch.isfinite(found).all():
+            raise ModelError(f"the weights in {files.shown(self._place)}: {name} holds NaN or infinity", hint=COPY)
+        return found
 
     def need(self, *names: str, shape: Sequence[int]) -> Tensor:
         """The same; ModelError where none is there."""
@@ -85,7 +99,13 @@ class Originals:
 
     def tables(self, tied: str, width: int = -1) -> dict[Stack, Tensor]:
         """The embeddings of both sides."""
-        return {side: self.need(*_table(tied, side), shape=(-1, width)) for side in SIDES}
+        self._read.add(SHARED)  # where each side has its own, that is neither
+        found = {}
+        for side in SIDES:
+            names = _table(tied, side)
+            is_there = any(name in self._tensors for name in names)
+            found[side] = self.need(*(names if is_there else (SHARED,)), shape=(-1, width))
+        return found
 
     def check_all_read(self, kind: str) -> None:
         """ModelError for weights that have no place here: without them it would be another model."""
@@ -143,12 +163,12 @@ def _described(shape: Sequence[int]) -> str:
 
 
 def _table(tied: str, side: Stack) -> tuple[str, ...]:
-    """What a side's table may be called."""
+    """What a side's table is called, by all its names."""
     is_shared, is_output = tied in ("all", "embeddings"), tied in ("all", "decoder")
-    own, shared = f"model.{side}.embed_tokens.weight", "model.shared.weight"
+    own = f"model.{side}.embed_tokens.weight"
     head = ("lm_head.weight",) if is_output and (side == "decoder" or is_shared) else ()
-    others = tuple(f"model.{other}.embed_tokens.weight" for other in SIDES) if is_shared else ()
-    return tuple(dict.fromkeys((own, shared, *others, *head)))
+    others = (SHARED, *(f"model.{other}.embed_tokens.weight" for other in SIDES)) if is_shared else ()
+    return tuple(dict.fromkeys((own, *others, *head)))
 
 
 def _weights(
