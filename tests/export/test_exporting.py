@@ -74,6 +74,38 @@ def test_the_card_shows_how_it_is_used(trained_run, capfd, monkeypatch):
     assert "24,704 parameters" in card
 
 
+def test_the_card_searches_as_the_run_does(trained_run, capfd, monkeypatch):
+    """It had the beam alone."""
+    piece = open_run(find_checkpoint(str(trained_run))).tokenizer.target.names[-1]
+    search = "{beam_size: 3, length_penalty: 0.5, no_repeat_ngram: 2, min_length: 4, max_length: 9}"
+    settings = ["--set", f"decoding={search}", "--set", f"decoding.banned=[{piece!r}]"]
+    assert tx("export", "ctranslate2", "-m", str(trained_run), "-o", "there", *settings) == 0
+    made = {}
+
+    class Translator:
+        def __init__(self, place):
+            pass
+
+        def translate_batch(self, sources, **options):
+            made.update(options)
+            return [SimpleNamespace(hypotheses=[[]])]
+
+    monkeypatch.setattr("ctranslate2.Translator", Translator)
+    code = Path("there/README.md").read_text(encoding="utf-8").split("```python\n")[1].split("```")[0]
+    Path("there/usage.py").write_text(code, encoding="utf-8")
+    monkeypatch.chdir("there")
+    runpy.run_path("usage.py")
+    assert made == {
+        "beam_size": 3,
+        "length_penalty": 0.5,
+        "no_repeat_ngram_size": 2,
+        "min_decoding_length": 4,
+        "max_decoding_length": 9,
+        "suppress_sequences": [[piece]],
+        "disable_unk": True,
+    }
+
+
 def test_the_card_names_norwegian_as_a_language(trained_run):
     """In YAML `no` is false."""
     run = open_run(find_checkpoint(str(trained_run)))
@@ -201,6 +233,7 @@ SAME = Comparison(
     largest_score=9.0,
     cut_otherwise=0,
     joined_otherwise=0,
+    such_as="",
     lines=(),
 )
 
@@ -230,7 +263,7 @@ def test_a_tokenizer_that_cuts_otherwise_is_found(here, tmp_path, capfd, monkeyp
     honest = Engine.encode
     monkeypatch.setattr(Engine, "encode", lambda self, lines: [ids[::-1] for ids in honest(self, lines)])
     assert tx("export", "ctranslate2", "-o", str(tmp_path / "there")) == 4
-    assert "12 lines of other pieces" in capfd.readouterr().err
+    assert "12 lines of other pieces, such as 'ich mochte ein bier'" in capfd.readouterr().err
     assert list(tmp_path.iterdir()) == []
 
 

@@ -8,7 +8,6 @@ T steps, V target vocabulary
 
 from __future__ import annotations
 
-import operator
 from collections.abc import Iterator, Sequence
 from dataclasses import dataclass
 from typing import Any
@@ -65,7 +64,8 @@ class Comparison:
 
     logit_difference: the largest. largest_logit: what it is a share of. agreeing: the share of `steps` at which both
     prefer the same piece, or tx nearly does. score_difference: the largest between what both give to the same text.
-    cut_otherwise, joined_otherwise: lines that become other pieces there, and pieces that become another text.
+    cut_otherwise, joined_otherwise: lines that become other pieces there, and pieces that become another text. such_as:
+    the first of those lines.
     """
 
     steps: int
@@ -76,6 +76,7 @@ class Comparison:
     largest_score: float
     cut_otherwise: int
     joined_otherwise: int
+    such_as: str
     lines: tuple[Line, ...]
 
     @property
@@ -86,7 +87,7 @@ class Comparison:
         """What differs that must not; rounded: the weights there are not those here."""
         found = []
         if self.cut_otherwise:
-            found.append(f"{counted(self.cut_otherwise, 'lines')} of other pieces")
+            found.append(f"{counted(self.cut_otherwise, 'lines')} of other pieces, such as {self.such_as!r:.100}")
         if self.joined_otherwise:
             found.append(f"{counted(self.joined_otherwise, 'translations')} of the same pieces with another text")
         if rounded:
@@ -129,6 +130,8 @@ def compare(run: OpenedRun, engine: Engine, probe: Probe) -> Comparison:
     lines = list(_lines(run, engine, probe, ours, theirs, scored))
     joined = run.tokenizer.decode_target([one.ids for one in theirs])
     n_steps = sum(one.written for one in walks)
+    there = engine.encode(probe.texts)
+    cut = [text for text, ids, here in zip(probe.texts, there, probe.sources, strict=True) if ids != list(here)]
     return Comparison(
         steps=n_steps,
         logit_difference=max(one.difference for one in steps),
@@ -136,9 +139,10 @@ def compare(run: OpenedRun, engine: Engine, probe: Probe) -> Comparison:
         agreeing=sum(one.agreeing for one in steps) / max(n_steps, 1),
         score_difference=max(abs(here - there.log_probability) for here, there in zip(scored, theirs, strict=True)),
         largest_score=max(map(abs, scored)),
-        cut_otherwise=sum(map(operator.ne, engine.encode(probe.texts), map(list, probe.sources))),
+        cut_otherwise=len(cut),
         # Some leave out white space at the end, or at the beginning.
         joined_otherwise=sum(line.text_there.strip() != text.strip() for line, text in zip(lines, joined, strict=True)),
+        such_as=cut[0] if cut else "",
         lines=tuple(lines),
     )
 

@@ -14,6 +14,7 @@ from sentencepiece import SentencePieceProcessor
 
 from transformer_cli.checkpoints.store import OpenedRun
 from transformer_cli.config.model import Stack
+from transformer_cli.decoding.texts import banned_ids
 from transformer_cli.export.formats import CTRANSLATE2_ROWS, Found, Walk, unknown_there, write_vocabularies
 from transformer_cli.export.weights import Weights
 from transformer_cli.files import writing
@@ -52,14 +53,31 @@ class CTranslate2:
         files, tokenizer = list(run.tokenizer.models()), run.tokenizer
         first = f"{[tokenizer.source.mark]!r} + " if tokenizer.source.mark else ""
         begins = f"target_prefix=[{[tokenizer.target.mark]!r}], " if tokenizer.target.mark else ""
+        search = ", ".join(f"{name}={value!r}" for name, value in _search(run).items())
         return f"""\
 import ctranslate2, sentencepiece
 
 source, target = (sentencepiece.SentencePieceProcessor(model_file=name) for name in {(files[0], files[-1])!r})
 translator = ctranslate2.Translator(".")
 pieces = {first}source.encode("...", out_type=str)
-found = translator.translate_batch([pieces], {begins}beam_size={run.config.decoding.beam_size}, disable_unk=True)
+found = translator.translate_batch([pieces], {begins}{search}, disable_unk=True)
 print(target.decode(found[0].hypotheses[0]))"""
+
+
+def _search(run: OpenedRun) -> dict[str, Any]:
+    """The run's, as far as there is such an option, where it is not what there is anyway."""
+    decoding = run.config.decoding
+    names = run.tokenizer.target.names
+    options = {
+        "length_penalty": decoding.length_penalty if decoding.length_penalty_family == "power" else 1.0,
+        "no_repeat_ngram_size": decoding.no_repeat_ngram,
+        "min_decoding_length": decoding.min_length,
+        "max_decoding_length": decoding.max_length,
+        "suppress_sequences": [[names[id]] for id in banned_ids(decoding, run.tokenizer)],
+    }
+    usual = {"length_penalty": 1.0, "no_repeat_ngram_size": 0, "min_decoding_length": 1, "max_decoding_length": None}
+    said = {name: value for name, value in options.items() if value != usual.get(name, [])}
+    return {"beam_size": decoding.beam_size, **said}
 
 
 class Engine:
