@@ -122,6 +122,17 @@ def test_python_m_and_the_script_are_the_same_program():
     assert script.load() is main
 
 
+@pytest.mark.parametrize("arguments", [("--version",), ("count-params", "tiny")], ids=" ".join)
+def test_files_of_ones_own_are_none_of_its_modules(arguments, tmp_path, monkeypatch):
+    """Each of `--processes N` ran them, and one that ended in success was a training that was done."""
+    expected = tx(*arguments).stdout
+    monkeypatch.chdir(tmp_path)
+    for name in ("tokenize", "random", "typer", "yaml"):
+        Path(f"{name}.py").write_text("print('mine'); raise SystemExit(0)\n", encoding="utf-8")
+    found = tx(*arguments, PYTHONPATH=str(Path(app.__file__).parents[2]))
+    assert (found.stdout, found.stderr, found.returncode) == (expected, "", 0)
+
+
 def test_version_names_what_decides_without_importing_it():
     shown = tx("--version")
     python = ".".join(map(str, sys.version_info[:3]))
