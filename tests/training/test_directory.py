@@ -25,7 +25,7 @@ from faults import Saboteur
 
 from transformer_cli import files
 from transformer_cli.checkpoints import manifest
-from transformer_cli.checkpoints.find import list_checkpoints
+from transformer_cli.checkpoints.find import POINTERS, list_checkpoints
 from transformer_cli.checkpoints.overview import overviews
 from transformer_cli.checkpoints.record import read_record
 from transformer_cli.checkpoints.standing import LOCK, is_training
@@ -732,10 +732,33 @@ TOKENIZER_DEPENDS_ON = {
 """And on the text, which is known by its hash."""
 
 
+def without_checkpoints(run: Path) -> None:
+    """As it was before it had saved any."""
+    shutil.rmtree(run / "checkpoints")
+    for pointer in POINTERS:
+        (run / pointer).unlink(missing_ok=True)
+
+
+@pytest.mark.parametrize("lost", ["checkpoints", "checkpoints/*/manifest.json"])
+@pytest.mark.parametrize("left", [*POINTERS])
+def test_a_run_whose_checkpoints_are_gone_does_not_begin_anew(lost: str, left: str) -> None:
+    """Even as another model, and deleted what it had measured."""
+    for pointer in {*POINTERS} - {left}:
+        (RUN / pointer).unlink()
+    for path in list(RUN.glob(lost)):
+        shutil.rmtree(path) if path.is_dir() else path.unlink()
+    before = contents(RUN)
+    for call in (train, forecast):
+        with pytest.raises(ModelError, match=f"{left} names a checkpoint, and .*{RUN.name} has none"):
+            call(settings(training={"max_steps": 1}), RUN)
+    assert contents(RUN) == before
+    train(settings(training={"max_steps": 1}), RUN, overwrite=True)
+
+
 @pytest.mark.filterwarnings("ignore:Pydantic serializer warnings")
 def test_before_there_is_a_checkpoint_all_may_change_that_a_tokenizer_does_not_depend_on() -> None:
     """`tokenizer.sampling` and `data.temperature` could not, which errors told to change once they had been noted."""
-    shutil.rmtree(RUN / "checkpoints")
+    without_checkpoints(RUN)
     own = settings()
     assert check_same(own, RUN).keys() == {"data"}
     check_same(own.model_copy(update={"model": own.model.model_copy(update={"n_layers": 3, "norm": "rms-norm"})}), RUN)
@@ -757,7 +780,7 @@ def changed(section: Any, path: list[str]) -> Any:
 
 def test_what_a_run_that_did_not_begin_noted_keeps_nobody_from_other_weights_or_another_validation() -> None:
     """Its texts were those of the failed start for ever, though only a tokenizer was there."""
-    shutil.rmtree(RUN / "checkpoints")
+    without_checkpoints(RUN)
     train_as = {"text": {"pairs": PAIRS}, "weight": 2.0}
     new = {"data": {"train": [train_as], "valid": {"pairs": PAIRS[:3]}}, "tokenizer": {"sampling": 0.1}}
     train(settings(**new, training={"max_steps": 1}), RUN)

@@ -14,7 +14,7 @@ from typing import TYPE_CHECKING, Any
 from transformer_cli import files
 from transformer_cli.checkpoints import manifest
 from transformer_cli.checkpoints.events import METRICS
-from transformer_cli.checkpoints.find import list_checkpoints, step_of
+from transformer_cli.checkpoints.find import POINTERS, list_checkpoints, step_of
 from transformer_cli.checkpoints.known import check_settings
 from transformer_cli.checkpoints.manifest import DamagedError, read_manifest
 from transformer_cli.checkpoints.record import read_config, read_record
@@ -204,10 +204,15 @@ def _held(run_dir: Path, descriptor: int) -> Iterator[None]:
 
 def check_same(now: RunConfig, run_dir: Path) -> dict[str, Any]:
     """What the run recorded (run.json), {} for a new one; UsageError, naming every key, where a run would continue
-    under another configuration, and ModelError where it is its own that was edited.
+    under another configuration, and ModelError where it is its own that was edited, or its checkpoints are gone.
     """
     checkpoints = list_checkpoints(run_dir)
     steps = [step_of(path.name) for path in checkpoints]
+    if not checkpoints and any((named := run_dir / pointer).exists() for pointer in POINTERS):
+        raise ModelError(
+            f"{files.shown(named)} names a checkpoint, and {files.shown(run_dir)} has none: what was trained is gone",
+            hint="restore its folder checkpoints from a copy, or start anew with --overwrite",
+        )
     if not steps and not (run_dir / "tokenizer" / "tokenizer.json").exists():
         return {}  # whatever failed there before left nothing that a setting could contradict
     record = read_record(run_dir)
