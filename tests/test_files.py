@@ -322,6 +322,9 @@ def test_a_directory_of_a_file_system_that_is_read_only_is_named_as_such(tmp_pat
     with pytest.raises(ResourceError, match=f"cannot write {tmp_path}: Read-only file system") as told:
         files.check_directory(tmp_path / "x")
     assert told.value.hint == "that file system is read-only: choose another directory"
+    (tmp_path / "x").touch()
+    with pytest.raises(ResourceError, match=f"cannot write {tmp_path}: Read-only"):  # not that of this file
+        files.check_file(tmp_path / "x")
 
 
 def test_a_full_disk_is_named_with_the_room_that_is_left(tmp_path, monkeypatch):

@@ -252,9 +252,9 @@ def sha256(path: str | Path, *, error: type[TxError] = DataError, hint: str | No
 
 def check_file(path: str | Path) -> None:
     """ResourceError where `atomic_file` would be refused, as far as can be told without writing."""
+    check_directory(Path(path).parent)
     if wrong := irreplaceable(path):
         raise ResourceError(f"cannot write {shown(path)}: {wrong}", hint="name another file")
-    check_directory(Path(path).parent)
 
 
 def check_directory(path: str | Path) -> None:

@@ -310,6 +310,19 @@ def test_the_latest_run_is_named_by_its_path_from_the_runs_directory(tmp_path):
     assert find_checkpoint(None).resolve() == path
 
 
+def test_the_latest_run_is_found_where_the_runs_directory_is_a_link(tmp_path):
+    """`..` led out of where the link leads."""
+    (tmp_path / "large" / "disk").mkdir(parents=True)
+    (tmp_path / "runs").symlink_to("large/disk")
+    for run_dir in ("elsewhere/x", "runs/y", "large/disk/z"):
+        path, _ = make_run(tmp_path / run_dir)
+        store.mark_latest(run_dir)
+        assert find_checkpoint(None).resolve() == path.resolve()
+    (tmp_path / "runs" / "link").symlink_to(tmp_path / "elsewhere" / "x")
+    store.mark_latest("runs/link")
+    assert (tmp_path / "runs/latest").read_text() == "link\n"
+
+
 def test_a_run_is_called_by_its_name_wherever_its_path_begins(run, monkeypatch):
     """In its directory, `tx evaluate -m .` kept the scores of a checkpoint called ``."""
     run_dir = run.rename(run.with_name("caf\udce9"))

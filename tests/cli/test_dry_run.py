@@ -7,6 +7,7 @@ import os
 import re
 import shutil
 import tempfile
+import threading
 import time
 from collections import Counter
 from collections.abc import Iterator
@@ -436,3 +437,11 @@ def test_a_dry_run_of_several_processes_starts_them(
     assert started == [2]
     assert tx("--dry-run", "--processes", "9") == 2
     assert "--processes 9, but there are 2 processors here" in capfd.readouterr().err
+    os.mkfifo("once")
+    writer = threading.Thread(target=Path("once").write_text, args=(Path("mine.yaml").read_text(encoding="utf-8"),))
+    writer.start()
+    command = ["train", "-c", "once", "--processes", "2"]
+    assert failures.exit_code(lambda: main(command)) == 2  # each process found another file, or an empty one
+    writer.join()
+    assert "each process reads once, which can be read once" in capfd.readouterr().err
+    assert started == [2]

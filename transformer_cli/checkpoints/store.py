@@ -204,8 +204,10 @@ def point(run_dir: str | Path, pointer: str, step: int) -> None:
 
 
 def mark_latest(run_dir: str | Path) -> None:
-    """Make `runs/latest` name this run, by its path from there."""
-    write_text(RUNS / LATEST, os.path.relpath(run_dir, RUNS) + "\n")
+    """Make `runs/latest` name this run, by its path from there, which `..` leaves by where a link leads."""
+    folder, name = os.path.split(os.path.abspath(run_dir))
+    there = os.path.relpath(os.path.realpath(folder), os.path.realpath(RUNS))
+    write_text(RUNS / LATEST, os.path.join(os.path.normpath(there), name).removeprefix("./") + "\n")
 
 
 def set_aside(checkpoint: Path) -> Path:

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import os
 import shlex
 import shutil
 import sys
@@ -81,7 +82,7 @@ def train(
       tx train -c tiny.yaml --run-dir runs/wider --set model.d_model=256
     """
     from transformer_cli.cli.live import listener, stages
-    from transformer_cli.config.source import load_config
+    from transformer_cli.config.source import find_config, load_config
 
     began = time.monotonic()
     if place().rank:  # the main process speaks
@@ -97,6 +98,11 @@ def train(
         from transformer_cli.cli.processes import check_room, run_all
 
         check_room(processes)
+        if os.path.abspath(path := find_config(config)).startswith(("/dev/", "/proc/")) or not path.is_file():
+            raise UsageError(
+                f"--processes: each process reads {config}, which can be read once",
+                hint="save the configuration as a file first",
+            )
         raise typer.Exit(run_all(processes, [sys.executable, "-m", "transformer_cli", *sys.argv[1:]]))
     if processes not in (1, place().size):
         raise UsageError(f"--processes {processes}, but WORLD_SIZE is {place().size}", hint="give one of them")
