@@ -309,7 +309,11 @@ def swap_positions(place: Path) -> None:
             ModelError,
             "16, the configuration there says ... x 8",
         ),
-        (lambda place: changed(place / "config.json", num_beams=[]), ModelError, "decoding.beam_size: [] is not"),
+        (
+            lambda place: changed(place / "generation_config.json", num_beams=[]),
+            ModelError,
+            "decoding.beam_size: [] is not",
+        ),
         (
             lambda place: changed(place / "generation_config.json", length_penalty="x"),
             ModelError,
@@ -478,6 +482,21 @@ def test_how_it_generates_is_how_the_run_searches(marian, tmp_path, text, capfd)
     ids = model.eval().generate(**tokenizer(lines, return_tensors="pt", padding=True))
     theirs = [[one for one in tokenizer.convert_ids_to_tokens(row) if one[0] != "<"] for row in ids]
     assert [list(one.tokens) for one in translator.translate_all(lines)] == theirs
+
+
+@pytest.mark.parametrize("beams", [None, 3])
+def test_of_two_files_that_say_how_it_generates_the_same_one_counts(marian, tmp_path, beams):
+    """Of an older one, too, where transformers heeds the other alone."""
+    place = marian()
+    changed(place / "config.json", num_beams=5)
+    changed(place / "generation_config.json", **({} if beams is None else {"num_beams": beams}))
+    theirs = transformers.MarianMTModel.from_pretrained(place).generation_config.num_beams
+    import_model(place, tmp_path / "run")
+    assert opened(tmp_path / "run").config.decoding.beam_size == (theirs or 1) == (beams or 1)
+    (place / "generation_config.json").unlink()
+    theirs = transformers.MarianMTModel.from_pretrained(place).generation_config.num_beams
+    import_model(place, tmp_path / "older")
+    assert opened(tmp_path / "older").config.decoding.beam_size == theirs == 5
 
 
 def test_what_it_generates_with_and_tx_has_not_is_told(marian, tmp_path, capfd):

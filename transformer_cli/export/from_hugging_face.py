@@ -134,7 +134,8 @@ def read(place: Path, languages: Mapping[str, str]) -> Found:
         settings = settings_in(place / "tokenizer_config.json")
         said = {side: settings.get(f"{side}_lang") for side in ("source", "target")}
         numberings, tokenizer, kind = _of_two_languages(place, config, n_rows, settings)
-    generation = {"num_beams": 1, **config} | settings_in(place / "generation_config.json")
+    path = place / "generation_config.json"  # older models have none, and it in their configuration
+    generation = {"num_beams": 1} | (settings_in(path) if path.exists() else config)
     if several:
         generation["forced_bos_token_id"] = None  # the mark of the language, with which translations begin here, too
     try:
