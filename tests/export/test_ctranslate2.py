@@ -8,7 +8,7 @@ from dataclasses import replace
 import pytest
 import torch
 from conftest import PAIRS
-from shapes import compared_by, one_by_one, with_model
+from shapes import compared_by, one_by_one, short, with_model
 
 from transformer_cli.checkpoints.find import list_checkpoints
 from transformer_cli.checkpoints.store import open_run
@@ -56,6 +56,19 @@ def test_the_weights_of_the_run_are_left_as_they_are(loaded_run, tmp_path):
     before = {name: tensor.clone() for name, tensor in loaded_run.model.state_dict().items()}
     compared(loaded_run, tmp_path / "there", quantization="int8")
     assert all(torch.equal(tensor, before[name]) for name, tensor in loaded_run.model.state_dict().items())
+
+
+@pytest.mark.parametrize("beam_size", [1, 3])
+def test_texts_that_never_end_are_the_same_up_to_where_both_are_cut(loaded_run, tmp_path, beam_size):
+    """None was: the end mark, which none has, counts as a piece of theirs."""
+    run = with_model(loaded_run, output_bias=True)
+    with torch.no_grad():
+        run.model.output_bias[3] = -50
+    format = CTranslate2()
+    format.write(run, tmp_path, quantization=None)
+    found = compare(run, format.open(run, tmp_path), replace(short(run, SOURCES), beam_size=beam_size))
+    assert found.equal_texts == len(SOURCES)
+    assert found.complaints(rounded=False) == []
 
 
 def test_of_200_sentences_greedy_texts_are_the_same_and_beams_agree_on_every_score(trained_run, tmp_path):

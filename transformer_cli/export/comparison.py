@@ -127,8 +127,10 @@ def compare(run: OpenedRun, engine: Engine, probe: Probe) -> Comparison:
     n_given = len(run.tokenizer.target.given)
     steps = [_Steps.of(walk, logits_TV, banned, n_given) for walk, logits_TV in _forced(run, probe.sources, walks)]
     scored = [_log_probability(logits_TV, found, n_given) for found, logits_TV in _forced(run, probe.sources, theirs)]
-    lines = list(_lines(run, engine, probe, ours, theirs, scored))
-    joined = run.tokenizer.decode_target([one.ids for one in theirs])
+    # What did not end is a piece longer there, where the end mark counts as one.
+    written = [one.ids if one.ended else one.ids[: probe.limit - 1] for one in theirs]
+    lines = list(_lines(run, probe, ours, theirs, engine.decode(written), scored))
+    joined = run.tokenizer.decode_target(written)
     n_steps = sum(one.written for one in walks)
     there = engine.encode(probe.texts)
     cut = [text for text, ids, here in zip(probe.texts, there, probe.sources, strict=True) if ids != list(here)]
@@ -213,15 +215,14 @@ def _log_probability(logits_TV: np.ndarray, found: Found, n_given: int) -> float
 
 def _lines(
     run: OpenedRun,
-    engine: Engine,
     probe: Probe,
     ours: Sequence[Hypothesis],
     theirs: Sequence[Found],
+    texts_there: Sequence[str],
     scored: Sequence[float],
 ) -> Iterator[Line]:
     penalty = LengthPenalty(probe.length_penalty)
     texts = run.tokenizer.decode_target([one.ids for one in ours])
-    texts_there = engine.decode([one.ids for one in theirs])
     for source, text, one, text_there, there, here in zip(
         probe.texts, texts, ours, texts_there, theirs, scored, strict=True
     ):
