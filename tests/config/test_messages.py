@@ -258,6 +258,12 @@ tied: decoder or none goes with two
         ),
         ("accounting: {extra: [{name: a}]}", "`accounting.extra[0].shape` is missing"),
         ("tokenizer: {model: {source: 1, target: a}}", "`tokenizer.model.source` is 1; expected text; quote it"),
+        # texts without a letter, and of too many
+        ('training: {freeze: [""]}', '`training.freeze[0]` is the text ""; expected text of 1 to 200 characters\n'),
+        (f"training: {{freeze: [{'a' * 201}]}}", "expected text of 1 to 200 characters\n"),
+        ('training: {init_from: ""}', '`training.init_from` is the text ""; expected text of 1 to 4,096 characters\n'),
+        ('evaluation: {comet: {model: ""}}', "expected text of 1 to 4,096 characters\n"),
+        ('decoding: {rerank: {run: ""}}', "expected text of 1 to 4,096 characters\n"),
     ],
 )
 def test_a_mistake_says_what_was_found_and_what_is_expected(message, text, expected):

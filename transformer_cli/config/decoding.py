@@ -34,7 +34,7 @@ class Mbr(Section):
 class Rerank(Section):
     """A noisy channel: rank what the beam found also by how likely the source is, given each translation."""
 
-    run: Annotated[AtHome, Field(min_length=1, max_length=4096)]
+    run: AtHome
     """The run or checkpoint that translates back; a model of both directions can be its own. Relative to where the
     command is typed, like `-m`."""
     weight: Annotated[float, Field(gt=0, le=100)] = 0.25

@@ -24,13 +24,13 @@ METRICS = Recipes(
 class CometConfig(Section):
     """COMET (Rei et al. 2020), by the package unbabel-comet, in a separate process."""
 
-    model: Annotated[AtHome, Field(min_length=1)] | None = None
+    model: AtHome | None = None
     """A checkpoint, such as wmt22-comet-da/checkpoints/model.ckpt, with the hparams.yaml beside its folder; or, with
     `download`, a name such as Unbabel/wmt22-comet-da. Relative to where the command is typed, as `python` is."""
     download: bool = False
     """Let COMET fetch what is not on the disk: a model by its name, its encoder's tokenizer. Otherwise it is told to
     open no connection."""
-    python: Annotated[AtHome, Field(min_length=1)] | None = None
+    python: AtHome | None = None
     """The Python of an environment that has unbabel-comet; tx's own when not given. unbabel-comet needs older packages
     than tx's extras (NumPy 1, transformers 4), so give it an environment of its own, of Python 3.11 or 3.12: for newer
     ones there is no NumPy 1."""

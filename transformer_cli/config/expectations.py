@@ -102,7 +102,7 @@ class Accepted:
             return "a share such as 10%"
         if patterns:
             return NAME_IN_WORDS
-        return "text"
+        return f"text{self._length()}" if isinstance(found, str) else "text"
 
     def _range(self, found: object) -> str:
         words = []
@@ -117,12 +117,16 @@ class Accepted:
                 words.append(f"up to {item.le:,}")
         return "".join(f" {'and ' if index else ''}{word}" for index, word in enumerate(words))
 
+    def _length(self) -> str:
+        """Of a text; named only where one was found."""
+        return f" of {count}characters" if (count := self._count()) else ""
+
     def _count(self) -> str:
         least = next((item.min_length for item in self.limits if isinstance(item, limit.MinLen)), 0)
         most = next((item.max_length for item in self.limits if isinstance(item, limit.MaxLen)), None)
         if most is None:
             return f"at least {least} " if least else ""
-        return f"{least} " if most == least else f"{least} to {most} "
+        return f"{least} " if most == least else f"{least} to {most:,} "
 
 
 def accepted(annotation: Any, *limits: Any) -> Accepted:

@@ -115,7 +115,7 @@ def _name(text: str) -> str:
 Name = Annotated[str, Field(pattern=NAME, max_length=LONGEST_NAME), AfterValidator(_name)]
 
 
-AtHome = Annotated[str, AfterValidator(os.path.expanduser)]
+AtHome = Annotated[str, Field(min_length=1, max_length=4096), AfterValidator(os.path.expanduser)]
 """A path that may begin with `~`, as a shell would take it where it is not quoted."""
 
 
