@@ -159,7 +159,7 @@ tied: decoder or none goes with two
             "training: {warmup_steps: 110%}",
             '`training.warmup_steps` is the text "110%"; expected a whole number of at least 0, or a share such as 10%',
         ),
-        ("data: {valid: 0.015}", "or a list of {text, source, target, both}; write 1.5%"),
+        ("data: {valid: 0.015}", "or a list of at least 1 {text, source, target, both}; write 1.5%"),
         ("training: {learning_rate: fast}", '`training.learning_rate` is the text "fast"; expected a number above 0\n'),
         # nothing, or something of another kind
         ("model: {d_model: }", "`model.d_model` is empty; expected a whole number above 0\n"),
@@ -203,7 +203,7 @@ tied: decoder or none goes with two
         ("data: {train: {pairs: [[a, b]], source: c}, valid: v}", "unknown setting `data.train.source`"),
         (
             "data: {train: [a, b]}",
-            "`data.train` is a list of 2; expected text, or {source, target}, or {pairs}, or a list of {text, ...}\n",
+            "`data.train` is a list of 2; expected text, or {source, target}, or {pairs}, or a list of at least 1 {",
         ),
         ("data: {train: [{text: a}, b], valid: 1%}", '`data.train[1]` is the text "b"; expected {text, ...}\n'),
         (
@@ -217,7 +217,7 @@ tied: decoder or none goes with two
         ),
         (
             "data: {train: {text: a}, valid: 1%}",
-            "`data.train` is {text}; expected text, or {source, target}, or {pairs}, or a list of {text, ...}\n",
+            "`data.train` is {text}; expected text, or {source, target}, or {pairs}, or a list of at least 1 {",
         ),
         (
             "data: {train: [{text: {source: a}}], valid: 1%}",
@@ -249,6 +249,11 @@ tied: decoder or none goes with two
             "`accounting.vocab.source` is -1; expected a whole number of at least 0",
         ),
         ("accounting: {vocab: 1e3}", "is 1e3; expected a whole number of at least 0, or {source, target}"),
+        (
+            "data: {train: []}",
+            "`data.train` is an empty list; expected text, or {source, target}, or {pairs}, or a list of at least 1 {",
+        ),
+        ("data: {train: a, valid: []}", "`data.valid` is an empty list; expected a share such as 10%, or text, or {"),
         ("accounting: {extra: {name: x}}", "is {name}; expected a list of {name, shape, bias, trainable}"),
         ("accounting: {extra: [{name: a b, shape: [1]}]}", '`accounting.extra[0].name` is the text "a b"; '),
         ("accounting: {extra: [{name: a, shape: [2, 1.5]}]}", "`accounting.extra[0].shape[1]` is 1.5; expected"),

@@ -155,9 +155,9 @@ def test_one_text_alone_or_in_a_list_has_the_same_hash():
     assert [part.name for part in listed.parts] == ["text 1"]
 
 
-def test_an_empty_list_is_no_text():
+def test_of_null_there_is_no_text():
     with pytest.raises(ConfigError, match="there is no text to learn from"):
-        load_training(DataConfig(train=[]))
+        load_training(DataConfig(train=None))
 
 
 def test_a_run_goes_on_with_the_same_weights_only(tmp_path):

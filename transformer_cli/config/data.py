@@ -125,13 +125,16 @@ class DataConfig(Section):
     them.
     """
 
-    train: Split | list[WeightedText] | None = PHRASEBOOK
+    train: Split | Annotated[list[WeightedText], Field(min_length=1)] | None = PHRASEBOOK
     """A prefix, {source, target} files, {pairs: [[source, target], ...]}, or `phrasebook`, the built-in corpus. Several
     texts are a list of {text: ..., weight: ..., name: ...}, each with languages of its own (source, target, both) if
     need be. null for an imported model, until it is to be trained further."""
     temperature: Annotated[float, Field(ge=1, allow_inf_nan=False)] = 1.0
     """With several texts: above 1, small ones are seen more often, as if drawn by their sizes to the power of 1 / T."""
-    valid: Annotated[Percentage | Texts | None, Field(union_mode="left_to_right")] = None
+    valid: Annotated[
+        Percentage | Split | Annotated[list[DirectedText], Field(min_length=1)] | None,
+        Field(union_mode="left_to_right"),
+    ] = None
     """Like `train`, in every direction that is learned, or in those of a list of {text: ..., source: ..., target: ...}.
     Or a share of the training text such as 1%, held out by a hash of each pair, so that equal pairs stay together in
     both directions. The phrasebook brings its own."""

@@ -184,7 +184,7 @@ def read_parallel(paths: Iterable[str]) -> dict[str, Lines]:
 
 def training_texts(data: DataConfig) -> list[tuple[WeightedText, Directed]]:
     """Where the pairs to learn from are; ConfigError where a configuration has none."""
-    if not data.train:
+    if data.train is None:
         raise ConfigError("there is no text to learn from: data.train is null", hint="name one: data.train=PREFIX")
     return data.learned
 
