@@ -94,7 +94,7 @@ def test_the_tutorials_attention_is_the_lectures_number_without_being_asked(caps
 def test_gpt2_reads_as_many_tokens_as_it_has_positions(capsys):
     """karpathy/nanoGPT counts 291,648,307,200 for them."""
     found = counted(capsys, "gpt2.yaml", "--flops")
-    assert found["work"] == {"batch_size": 1, "source_length": 0, "target_length": 1024, "beam_size": 1}
+    assert found["work"] == {"batch_size": 1, "source_length": 0, "target_length": 1024, "beam_size": 1, "drawn": False}
     assert found["flops"]["training"]["forward_flops"] == 291648307200
 
 
@@ -109,6 +109,22 @@ def test_memory_adds_up_and_beams_share_the_source(capsys):
     for items in (found["training"], found["decoding"]):
         total = items.pop("total_bytes")
         assert total == sum(items.values())
+
+
+def test_draws_are_counted_where_translations_are_drawn(capsys):
+    """Of fifty draws the cache was that of a beam of five."""
+    of = lambda *arguments: counted(capsys, "tiny", "--memory", "--flops", "--hardware=t4", *arguments)  # noqa: E731
+    mbr, sampling = ("--set=decoding.mbr={samples: 50}", "--set=decoding.search=sampling")
+    for found, given in ((of(mbr), of("-b50")), (of(sampling), of("-b1"))):
+        assert found["work"] == given["work"] | {"drawn": True}
+        assert found["memory"]["decoding"] == given["memory"]["decoding"]
+        assert found["flops"]["step"]["flops"] == given["flops"]["step"]["flops"]
+        assert found["hardware"]["step"] == given["hardware"]["step"]
+    drawn = shown(capsys, "tiny", "--memory", "--flops", mbr)
+    assert "50 draws x 256 tokens" in drawn
+    assert "256 target tokens, 50 draws, fp32" in drawn
+    assert "token 256 of every draw" in drawn
+    assert "beam" not in drawn
 
 
 def test_what_is_said_to_fit_is_a_batch_as_training_makes_it(capsys):
@@ -280,6 +296,7 @@ def test_bf16_is_recommended_only_where_nothing_is_known_to_lack_it(capsys):
             "other side",
         ),
         (["bert-base.yaml", "--memory", "--beam-size=5"], "--beam-size: bert-base is encoder-only", None),
+        (["tiny", "--flops", "-b5", "--set=decoding.search=sampling"], "sampling has no beam", "decoding.search=beam"),
         (["gpt3.yaml", "--flops", "--target-length=2049"], "knows 2,048 positions", "max_positions"),
         (["gpt3.yaml", "--batch-size=5"], "--batch-size says how much", "or --hardware NAME"),
         (["gpt3.yaml", "--flops", "--tokens=5"], "--tokens is about training on hardware", "--hardware"),

@@ -12,9 +12,9 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 from reference import Found, Reference
-from tables import BANNED, BOS, EOS, Logits, RoundedModel, TableModel, random_logits, sources
+from tables import BANNED, BOS, EOS, SYMBOLS, Logits, RoundedModel, TableModel, random_logits, sources
 
-from transformer_cli.config.decoding import DecodingConfig
+from transformer_cli.config.decoding import DecodingConfig, Mbr
 from transformer_cli.decoding import candidates
 from transformer_cli.decoding.hypothesis import Hypothesis, LengthPenalty
 from transformer_cli.decoding.options import Sampling, SearchOptions, Symbols
@@ -203,6 +203,24 @@ def test_a_limit_costs_nothing_before_it_is_reached(sampling: bool) -> None:
     reference = Reference(random_logits(1, vocab=6, mark=2), 0, limit=10**12, vocab=6, beam_size=3, alpha=-1.0)
     [[found]] = fast([reference], sampling=sampling)
     assert not found.truncated
+
+
+@pytest.mark.parametrize(
+    ("config", "n_best"),
+    [
+        (DecodingConfig(), 1),
+        (DecodingConfig(), 3),
+        (DecodingConfig(beam_size=1), 1),
+        (DecodingConfig(search="sampling"), 1),
+        (DecodingConfig(mbr=Mbr(samples=7)), 1),
+        (DecodingConfig(mbr=Mbr(samples=7), beam_size=1), 4),
+    ],
+)
+def test_a_sentence_has_as_many_rows_as_are_counted(config: DecodingConfig, n_best: int) -> None:
+    model = TableModel(random_logits(1, vocab=50, mark=-9))
+    options = SearchOptions.of(config, seed=1, n_best=n_best)
+    search(model, *sources([0]), limits=[6], symbols=SYMBOLS, options=options, lines=[0])
+    assert max(rows for _, _, rows in model.steps) == config.n_paths
 
 
 @settings(max_examples=150)

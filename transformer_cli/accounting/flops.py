@@ -15,12 +15,21 @@ from transformer_cli.config.accounting import CountedModel
 
 @dataclass(frozen=True)
 class Work:
-    """What is asked of a model: so many sentences of so many tokens, each written by so many beams."""
+    """What is asked of a model: so many sentences of so many tokens, each written by so many beams.
+
+    drawn: these are draws, none of which knows of the others; they take as much.
+    """
 
     batch_size: int
     source_length: int
     target_length: int
     beam_size: int = 1
+    drawn: bool = False
+
+    @property
+    def path(self) -> str:
+        """What one of its beams is called."""
+        return "draw" if self.drawn else "beam"
 
 
 @dataclass(frozen=True)

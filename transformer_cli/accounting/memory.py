@@ -152,7 +152,7 @@ def caches(model: CountedModel, work: Work, storage: Storage) -> list[Item]:
     """
     layers, beams = model.depths.decoder, work.batch_size * work.beam_size
     each = (2, storage.cached, layers, model.kv_heads, model.head_width)
-    written = product(*each, (beams, "beams"), (work.target_length, "tokens"))
+    written = product(*each, (beams, f"{work.path}s"), (work.target_length, "tokens"))
     read = product(*each, (work.batch_size, "sentences"), (work.source_length, "tokens"))
     items = [Item("self_cache", written.value, written.text), Item("cross_cache", read.value, read.text)]
     return [item for item in items if item.bytes]

@@ -206,7 +206,7 @@ class Costs:
             what = "the source" if "encoder" in model.sides else "a prompt"
             yield (
                 f"Prefill, reading {what}: {totals['prefill']:,} FLOPs. One step, token {work.target_length:,} of "
-                f"every beam: {totals['step']:,}."
+                f"every {work.path}: {totals['step']:,}."
             )
         yield "A multiply-add is two FLOPs. Norms, biases, softmax, activations, dropout and look-ups are not counted."
         if hidden := flops.hidden_by_mask(model, read):
@@ -318,7 +318,7 @@ class Costs:
             lengths = f"{work.source_length:,} source and {counted(work.target_length, 'target tokens')}"
         else:
             lengths = counted(work.source_length + work.target_length, "tokens")
-        searched = f", {work.beam_size:,} beams" if beams and work.beam_size > 1 else ""
+        searched = f", {work.beam_size:,} {work.path}s" if beams and work.beam_size > 1 else ""
         return f"{counted(work.batch_size, 'sentences')} of {lengths}{searched}"
 
 

@@ -191,8 +191,15 @@ def _work(subject: Subject, request: Request) -> Work:
             )
     if request.beam_size is not None and "decoder" not in model.sides:
         raise UsageError(f"--beam-size: {subject.name} is {model.architecture}, it writes nothing")
-    searched = config.decoding.beam_size if len(model.sides) == 2 else 1
-    return Work(request.batch_size or 1, lengths["encoder"], lengths["decoder"], request.beam_size or searched)
+    drawn = config.decoding.draws and len(model.sides) == 2
+    if request.beam_size is not None and drawn:
+        setting = "search" if config.decoding.mbr is None else "mbr"
+        raise UsageError(
+            f"--beam-size: {subject.name} draws its translations (decoding.{setting}), and sampling has no beam",
+            hint="leave it out, or search for them: --set decoding.mbr=null --set decoding.search=beam",
+        )
+    n_paths = request.beam_size or (config.decoding.n_paths if len(model.sides) == 2 else 1)
+    return Work(request.batch_size or 1, lengths["encoder"], lengths["decoder"], n_paths, drawn=drawn)
 
 
 def _storage(subject: Subject, device: Hardware | None) -> Storage:

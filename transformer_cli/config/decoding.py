@@ -117,6 +117,13 @@ class DecodingConfig(Section):
         """Whether translations are drawn, by the numbers of their lines."""
         return self.mbr is not None or self.search == "sampling"
 
+    @property
+    def n_paths(self) -> int:
+        """In how many ways a sentence is translated at once, where one translation is asked for."""
+        if self.mbr is not None:
+            return self.mbr.samples
+        return 1 if self.draws else self.beam_size
+
 
 def searches_that_clash(decoding: DecodingConfig) -> Iterator[Contradiction]:
     """Of several ways to choose a translation, those that do not go together."""
