@@ -573,4 +573,24 @@ def test_new_pieces_are_counted_on_top_of_those_of_a_tokenizer_that_is_given(tra
     given = f"tokenizer.model={trained_run / 'tokenizer' / 'spm.model'}"
     begun = [given, "training.init_from=runs/x", "tokenizer.extend=5"]
     none, five = (find_subject("tiny.yaml", overrides) for overrides in ([given], begun))
+    assert five.vocabulary == "tokenizer"
     assert (five.source_vocab, five.target_vocab) == (none.source_vocab + 5, none.target_vocab + 5)
+
+
+def test_what_begins_with_a_run_has_that_ones_pieces(run: Path, capfd: pytest.CaptureFixture[str]) -> None:
+    """8,000 were a wish until a tokenizer is trained, and none would be."""
+    its = json.loads(result(capfd, str(run), "--json"))["vocabulary"]
+    [checkpoint, *_] = (run / "checkpoints").iterdir()
+    of = lambda *changes: ["tiny", *(f"--set={change}" for change in ("tokenizer.vocab_size=800", *changes))]  # noqa: E731
+    for parent in (run, checkpoint):
+        begun = json.loads(result(capfd, *of(f"training.init_from={parent}"), "--json"))["vocabulary"]
+        assert begun == its | {"from": "training.init_from"}
+    more = " ".join(result(capfd, *of(f"training.init_from={run}", "tokenizer.extend=5")).split())
+    assert f"those of {run} (training.init_from) and up to 5 new ones (tokenizer.extend)." in more
+    assert f" {its['source_pieces'] + 5:,} pieces" in more
+    absent = " ".join(result(capfd, *of("training.init_from=runs/nope")).split())
+    assert "800 pieces, a wish (tokenizer.vocab_size) until runs/nope is there, whose tokenizer training is " in absent
+    counted = find_subject("tiny", [f"training.init_from={run}", "accounting.vocab=700"])
+    assert (counted.source_vocab, counted.vocabulary) == (700, "accounting.vocab")
+    shutil.rmtree(run / "tokenizer")
+    assert "tokenizer" in failure(capfd, 4, *of(f"training.init_from={run}"))

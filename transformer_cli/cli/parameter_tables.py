@@ -173,10 +173,14 @@ def vocabulary(subject: Subject) -> str:
     source, target = subject.source_vocab, subject.target_vocab
     sizes = counted(target, "pieces" if source == target else "target pieces")
     sizes = sizes if source == target else f"{source:,} source and {sizes}"
+    parent, new = subject.config.training.init_from, subject.config.tokenizer.extend
+    until = "a tokenizer is trained" if parent is None else f"{parent} is there, whose tokenizer training is to take"
+    more = f" and up to {new:,} new ones (tokenizer.extend)" if new else ""
     origin = {
         "accounting.vocab": "as accounting.vocab says",
-        "tokenizer.vocab_size": "a wish (tokenizer.vocab_size) until a tokenizer is trained",
+        "tokenizer.vocab_size": f"a wish (tokenizer.vocab_size) until {until}",
         "tokenizer": "those of the trained tokenizer",
+        "training.init_from": f"those of {parent} (training.init_from){more}",
     }[subject.vocabulary]
     none = " Where there are 0, vectors come from elsewhere." if 0 in (source, target) else ""
     return f"{sizes}, {origin}.{none}"

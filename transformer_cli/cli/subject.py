@@ -6,6 +6,7 @@ import os
 from collections.abc import Sequence
 from dataclasses import dataclass
 from pathlib import Path
+from typing import TYPE_CHECKING
 
 from transformer_cli.checkpoints.find import (
     CHECKPOINTS,
@@ -22,6 +23,9 @@ from transformer_cli.config.run import RunConfig, vocab_sizes
 from transformer_cli.config.source import load_config
 from transformer_cli.errors import UsageError
 
+if TYPE_CHECKING:
+    from transformer_cli.tokenizer import Tokenizer
+
 
 @dataclass(frozen=True)
 class Subject:
@@ -31,7 +35,8 @@ class Subject:
     source_vocab: int
     target_vocab: int
     vocabulary: str
-    """Says who: accounting.vocab, tokenizer.vocab_size (a wish), or tokenizer (trained)."""
+    """Says who: accounting.vocab, tokenizer.vocab_size (a wish), tokenizer (trained), or training.init_from (the run
+    that training begins with)."""
     checkpoint: Path | None = None
 
     @property
@@ -52,15 +57,23 @@ def find_subject(name: str, overrides: Sequence[str] = ()) -> Subject:
                 f"{name} is trained: --set cannot change it any more",
                 hint=f"count its configuration: {typed(find_run(name) / 'config.yaml')}",
             )
-        if _has_only_a_tokenizer(path):
-            return _counted_as(path, None)
-        checkpoint = find_checkpoint(name)
-        return _counted_as(whole_run_of(checkpoint), checkpoint)
+        return _counted_as(*_run_of(name))
     config = load_config(name, overrides)
-    if config.accounting.vocab is None and config.tokenizer.given:
+    if config.accounting.vocab is not None:
+        return Subject(config, *vocab_sizes(config), "accounting.vocab")
+    if (parent := config.training.init_from) is not None and os.path.exists(parent):
+        return _as_the_parent(config, parent)
+    if config.tokenizer.given:
         return _existing_tokenizer(config)
-    origin = "tokenizer.vocab_size" if config.accounting.vocab is None else "accounting.vocab"
-    return Subject(config, *vocab_sizes(config), origin)
+    return Subject(config, *vocab_sizes(config), "tokenizer.vocab_size")
+
+
+def _run_of(name: str) -> tuple[Path, Path | None]:
+    """The run that is meant, and the checkpoint; None where there is only a tokenizer yet."""
+    if _has_only_a_tokenizer(Path(name)):
+        return Path(name), None
+    checkpoint = find_checkpoint(name)
+    return whole_run_of(checkpoint), checkpoint
 
 
 def _has_only_a_tokenizer(run: Path) -> bool:
@@ -80,6 +93,16 @@ def _counted_as(run: Path, checkpoint: Path | None) -> Subject:
 def _existing_tokenizer(config: RunConfig) -> Subject:
     from transformer_cli.tokenizer.tokenizer import read_tokenizer
 
-    tokenizer = read_tokenizer(*config.tokenizer.given, tags=config.data.tagged)
+    return _extended(config, read_tokenizer(*config.tokenizer.given, tags=config.data.tagged), "tokenizer")
+
+
+def _as_the_parent(config: RunConfig, parent: str) -> Subject:
+    from transformer_cli.tokenizer import Tokenizer
+
+    run, _ = _run_of(parent)
+    return _extended(config, Tokenizer.load(run / "tokenizer"), "training.init_from")
+
+
+def _extended(config: RunConfig, tokenizer: Tokenizer, origin: str) -> Subject:
     new = config.tokenizer.extend
-    return Subject(config, tokenizer.source_size + new, tokenizer.target_size + new, "tokenizer")
+    return Subject(config, tokenizer.source_size + new, tokenizer.target_size + new, origin)
