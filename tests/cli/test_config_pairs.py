@@ -51,6 +51,18 @@ def test_the_same_is_said_to_be_the_same(said):
     assert said("diff", "base.yaml", "base") == ("", "base.yaml and base say the same\n")
 
 
+def test_two_spellings_of_a_model_are_no_difference(said):
+    """Of these, five settings were listed; said twice is only what differs."""
+    model = "extends: tiny\nname: x\nmodel: {{norm: layer-norm, bias: {}, n_layers: {}, d_head: {}}}\n"
+    Path("one.yaml").write_text(model.format("true", "{encoder: 2, decoder: 2}", "null"), "utf-8")
+    Path("two.yaml").write_text(model.format("{attention: true}", "2", "32"), "utf-8")
+    Path("three.yaml").write_text(model.format("{norm: false}", "2", "16"), "utf-8")
+    assert said("diff", "one.yaml", "two.yaml") == ("", "one.yaml and two.yaml say the same\n")
+    rows = [json.loads(line) for line in said("diff", "one.yaml", "three.yaml", "--json")[0].splitlines()]
+    found = {row["setting"]: row["three.yaml"] for row in rows if not row["setting"].startswith("model.bias.")}
+    assert found == {"model.bias": "{attention: true, feed_forward: true, norm: false}", "model.d_head": "16"}
+
+
 def test_a_run_says_what_it_meant_when_it_was_trained(said, tmp_path):
     """Its rate was a factor of noam's then; configurations are told that noam takes none."""
     (tmp_path / "old").mkdir()

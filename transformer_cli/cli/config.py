@@ -7,6 +7,7 @@ import sys
 import textwrap
 from collections.abc import Sequence
 from dataclasses import dataclass
+from functools import cached_property
 from typing import TYPE_CHECKING, Annotated, Any
 
 import typer
@@ -18,6 +19,7 @@ from transformer_cli.errors import UsageError
 if TYPE_CHECKING:
     from transformer_cli.cli.tables import Table
     from transformer_cli.config.nodes import Node
+    from transformer_cli.config.run import RunConfig
     from transformer_cli.config.settings import Setting
 
 ANYTHING = "base.yaml"
@@ -112,10 +114,15 @@ def _of_two(word: str, two: list[str], *, has_settings: bool, json_output: bool)
 
 @dataclass(frozen=True)
 class Here:
-    """A configuration: its values, and the places where they were written."""
+    """A configuration, and the places where its values were written."""
 
-    values: dict[str, Any]
+    config: RunConfig
     tree: Node
+
+    @cached_property
+    def values(self) -> dict[str, Any]:
+        """Section by section."""
+        return self.config.model_dump()
 
     def value(self, name: str) -> tuple[str, str] | None:
         """The value, and where it comes from; None for what does not apply, such as the parts of a plain number."""
@@ -138,7 +145,7 @@ def read(config: str | None, overrides: Sequence[str] | None, *, of_run: bool = 
     from transformer_cli.config.source import load_with_places
 
     loaded, tree = load_with_places(config or ANYTHING, overrides or (), of_run=of_run)
-    return Here(loaded.model_dump(), tree)
+    return Here(loaded, tree)
 
 
 def _as_json(setting: Setting, here: Here | None) -> dict[str, Any]:

@@ -13,14 +13,20 @@ from transformer_cli.errors import UsageError
 
 
 def diff(first: str, second: str, *, json_output: bool) -> None:
-    """The settings in which two configurations differ, each of a preset, a file or a run."""
+    """The settings in which two configurations differ, each of a preset, a file or a run; not those that only spell the
+    same model otherwise."""
     from transformer_cli.cli.tables import Column, Table, show
+    from transformer_cli.config.dotted import is_among, settled
     from transformer_cli.config.settings import settings
     from transformer_cli.files import json_line
 
     sides = [read(file := _file_of(name), None, of_run=file != name) for name in (first, second)]
-    names = [one.name for one in settings() if _value(sides[0], one.name) != _value(sides[1], one.name)]
-    rows = [(name, *(_value(side, name) for side in sides)) for name in names]
+    ours, theirs = (settled(side.config).items() for side in sides)
+    alike = {key for key, value in ours if (key, value) in theirs}
+    rows = [
+        (one.name, *(_value(side, one.name) for side in sides)) for one in settings() if not is_among(one.name, alike)
+    ]
+    rows = [row for row in rows if row[1] != row[2]]
     if json_output:
         for name, *values in rows:
             console.result(json_line({"setting": name, first: values[0], second: values[1]}))
