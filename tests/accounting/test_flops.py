@@ -184,6 +184,17 @@ def test_forward_and_backward_are_what_the_counter_sees(seed):
     assert counted(outputs[0].sum().backward) == 2 * expected
 
 
+@pytest.mark.parametrize("seed", range(10))
+def test_where_parts_are_frozen_backward_is_at_most_that(seed):
+    model, work, vocab = drawn(seed)
+    network = built(model, vocab).train()
+    parameters = random.Random(seed).sample(list(network.parameters()), 3)
+    for parameter in network.parameters():
+        parameter.requires_grad_(any(parameter is one for one in parameters))
+    outputs = run_forward(network, model, work)
+    assert counted(outputs.sum().backward) <= 2 * forward(model, work, vocab)
+
+
 @pytest.mark.usefixtures("countable")
 def test_the_real_loss_costs_as_much_as_whole_logits():
     """It makes its gradients while it has the logits: one product forward, two backward, all in the forward pass."""

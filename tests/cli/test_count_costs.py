@@ -191,6 +191,19 @@ def test_what_may_end_training_earlier_is_named(capsys):
     assert "At most:" not in shown(capsys, *base, both, "--tokens=500")
 
 
+def test_of_what_is_frozen_it_is_said_that_nothing_is_taken_off(capsys):
+    """Hours were told as if all of it learned, without a word; MFU is not told at all then."""
+    tables = ("tiny", "--flops", "--memory", "--hardware=t4", "--set")
+    frozen, free = (shown(capsys, *tables, f"training.freeze={parts}") for parts in ("[encoder]", "[]"))
+    for words in (
+        "Backward is at most that",
+        "Activations are at most that many",
+        "Speed is at least, and time at most",
+    ):
+        assert words in frozen
+    assert "training.freeze" not in free
+
+
 def test_hardware_decides_how_numbers_are_kept_unless_the_configuration_does(capsys):
     of = lambda *arguments: counted(capsys, "base.yaml", "--memory", *arguments)["memory"]  # noqa: E731
     assert of()["precision"] == "fp32"

@@ -139,7 +139,7 @@ def hidden_by_mask(model: CountedModel, work: Work) -> int:
 
 def training_flops(model: CountedModel, work: Work, *, tokens: int, target_vocab: int) -> int:
     """Forward and backward of so many tokens, in sentences as long as work says; they are target tokens where there is
-    a target, and each brings its share of the source."""
+    a target, and each brings its share of the source. At most, where something is frozen."""
     sentence = terms(model, training(Work(1, work.source_length, work.target_length)), target_vocab=target_vocab)
     return 3 * sum(term.flops for term in sentence) * tokens // (work.target_length or work.source_length)
 

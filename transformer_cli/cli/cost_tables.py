@@ -200,6 +200,8 @@ class Costs:
         model, work, read = self.count.model, self.work, self._read
         forward = totals["training"]
         yield f"Training: {forward:,} FLOPs forward + {2 * forward:,} backward = {3 * forward:,}."
+        if self.subject.config.training.freeze:
+            yield "Backward is at most that: what training.freeze spares is not taken off."
         if self._readings > 1:
             yield "R-Drop reads each sentence twice: Forward and Backward are of both readings."
         if "step" in totals:
@@ -249,6 +251,8 @@ class Costs:
             here = "so here" if self.in_full_batches else f"--batch-size {self._full:,} here"
             yield f"tx train fills batches to {config.training.budget_tokens:,} tokens a side: {here}."
             yield "It rounds rows up to 16 tokens for attention, so that short sentences take more than is said here."
+        if config.training.freeze:
+            yield "Activations are at most that many: what training.freeze spares of them is not taken off."
         yield "Not all is there at once: gradients are made while activations are let go. The allocator comes on top."
 
     def _roofline(self, device: Hardware, bounds: dict[str, Bound], needed: dict[str, int]) -> Table:
@@ -304,6 +308,8 @@ class Costs:
 
     def _training_notes(self, cost: dict[str, Any]) -> Iterator[str]:
         options = self.subject.config.training
+        if options.freeze:
+            yield "Speed is at least, and time at most that: what training.freeze spares is not taken off."
         if "tokens" not in cost:
             yield "How many tokens there are is not configured: --tokens N adds the time."
         elif cost["tokens_are_configured"]:
