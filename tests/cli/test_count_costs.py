@@ -204,6 +204,15 @@ def test_of_what_is_frozen_it_is_said_that_nothing_is_taken_off(capsys):
     assert "training.freeze" not in free
 
 
+def test_that_compiled_code_keeps_less_is_said_of_bf16_on_a_cpu(capsys):
+    said = "Adam's moments and most gradients take half"
+    in_bf16 = ("--memory", "--set=precision=bf16")
+    assert said in shown(capsys, "tiny", *in_bf16, "--set=device=cpu")
+    assert said not in shown(capsys, "tiny", "--memory")
+    assert said not in shown(capsys, "tiny", *in_bf16, "--hardware=l40s")
+    assert said not in shown(capsys, "gpt2", *in_bf16)  # which tx does not train
+
+
 def test_hardware_decides_how_numbers_are_kept_unless_the_configuration_does(capsys):
     of = lambda *arguments: counted(capsys, "base.yaml", "--memory", *arguments)["memory"]  # noqa: E731
     assert of()["precision"] == "fp32"

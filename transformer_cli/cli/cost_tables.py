@@ -251,6 +251,8 @@ class Costs:
             here = "so here" if self.in_full_batches else f"--batch-size {self._full:,} here"
             yield f"tx train fills batches to {config.training.budget_tokens:,} tokens a side: {here}."
             yield "It rounds rows up to 16 tokens for attention, so that short sentences take more than is said here."
+            if (self.storage.precision, self.storage.device) == ("bf16", "cpu"):
+                yield "Where there is g++, Adam's moments and most gradients take half: tx train --dry-run measures it."
         if config.training.freeze:
             yield "Activations are at most that many: what training.freeze spares of them is not taken off."
         yield "Not all is there at once: gradients are made while activations are let go. The allocator comes on top."
