@@ -2,12 +2,16 @@
 
 from __future__ import annotations
 
+import random
 from pathlib import Path
 
 import pytest
+import yaml
+from fuzz import TRIED
 
-from transformer_cli.config.foreign import Carried, carry_over
+from transformer_cli.config.foreign import TABLES, Carried, carry_over, toolkits
 from transformer_cli.config.run import RunConfig
+from transformer_cli.config.settings import written
 from transformer_cli.config.source import load_config
 
 
@@ -141,3 +145,75 @@ def test_what_older_versions_call_it_is_understood(toolkit, text, name, value, t
 def test_what_is_left_names_what_it_means_in_its_section(toolkit, text, left, why, tmp_path):
     found, _ = carried(toolkit, text, tmp_path)
     assert why in found.left[left]
+
+
+def drawn(toolkit: str, chance: random.Random, odd: tuple[str, ...] = ()) -> list[str]:
+    """Lines of a file of theirs: settings that its table knows, each with a value that it knows, a number or odd."""
+    table = yaml.safe_load((TABLES / f"{toolkit}.yaml").read_text("utf-8"))
+    lines = {}
+    for theirs, meaning in [*table["means"].items(), *table.get("families", {}).items()]:
+        known = [written(value) for value in meaning if value != "else"] if isinstance(meaning, dict) else []
+        for name in {theirs.replace("*", one) for one in ("encoder", "decoder")}:
+            name = name if "." in name or toolkit != "eole" else f"model.{name}"  # as OpenNMT-py's it has no section
+            if chance.random() < 0.5:
+                lines[name] = f"{name}: {chance.choice([*(known or ['1', '2', 'text']), *odd])}"
+    return list(lines.values())
+
+
+ODD = (
+    *("null", "''", "text", "$X", "[]", "[1, 2, 3]", "[[1], {a: 2}]", "0", "-1", ".nan", ".inf", "1e300", "true"),
+    *("9" * 40, "999999999999e", "'9999999999999999999999u'"),
+)
+
+
+@pytest.mark.parametrize("form", ["file", "command"])
+@pytest.mark.parametrize("toolkit", toolkits())
+def test_a_value_of_any_kind_is_taken_or_told(toolkit, form, tmp_path):
+    """Computing with one was a bug in tx: a warm-up of 0, of null, of text; texts of three sides, or of none."""
+    chance = random.Random(1)
+    for _ in range(TRIED or 20):
+        lines = drawn(
+            toolkit, chance, ODD if form == "file" else (*ODD, *(f"{'9' * 5000}{unit}" for unit in ("", "u", "e")))
+        )
+        text = "\n".join(lines) if form == "file" else " ".join(f"--{line.replace(':', '', 1)}" for line in lines)
+        (tmp_path / "theirs").write_text(text, "utf-8")
+        assert isinstance(yaml.safe_load(carry_over(toolkit, tmp_path / "theirs").as_yaml()), dict)
+
+
+@pytest.mark.parametrize(
+    ("toolkit", "text", "left"),
+    [
+        ("opennmt", "decay_method: noam\nwarmup_steps: 0", "warmup_steps: 0"),
+        ("opennmt", "onmt_train --decay_method rsqrt --warmup_steps $WARM", "warmup_steps: $WARM"),
+        ("eole", "training: {decay_method: noam}\nmodel: {hidden_size: big}", "model.hidden_size: big"),
+        (
+            "joeynmt",
+            "training: {scheduling: noam, learning_rate_factor: [1, 2]}",
+            "training.learning_rate_factor: [1, 2]",
+        ),
+    ],
+)
+def test_a_rate_that_cannot_be_computed_is_told(toolkit, text, left, tmp_path):
+    found, config = carried(toolkit, text, tmp_path)
+    assert "choose training.learning_rate" in found.left[left]
+    assert config.training.schedule == "inverse-sqrt"
+    assert config.training.learning_rate == RunConfig().training.learning_rate
+
+
+@pytest.mark.parametrize(
+    ("toolkit", "text", "left"),
+    [
+        ("marian", "train-sets: [a.s1, a.s2, a.t]", "data.train has source and target, and here are 3"),
+        ("joeynmt", "data: {train: []}", "data.train has source and target, and here are 0"),
+        ("opennmt", "layers: [1, 2, 3]", "model.n_layers has encoder and decoder, and here are 3"),
+    ],
+)
+def test_what_has_more_sides_than_two_or_none_is_told(toolkit, text, left, tmp_path):
+    found, _ = carried(toolkit, text, tmp_path)
+    assert left in found.left.values()
+
+
+def test_a_rate_that_falls_until_an_update_ends_training_there_if_nothing_else_does(tmp_path):
+    line = "fairseq-train bin --lr-scheduler polynomial_decay --total-num-update 5000 --max-update 0"
+    _, config = carried("fairseq", line, tmp_path)
+    assert config.training.max_steps == 5000

@@ -2,13 +2,17 @@
 
 from __future__ import annotations
 
+import math
+import re
 from collections.abc import Iterator
 from typing import Any
 
+from transformer_cli.config.expectations import HUGE
 from transformer_cli.config.training import MAX_STEPS, TrainingConfig
 
 Fact = tuple[Any, str]
 SUPPOSED, IMPLIED, SAID = range(3)
+NO_RATE = "no positive number, and the rate follows from it: choose training.learning_rate"
 
 
 class Facts:
@@ -96,29 +100,40 @@ def _frozen(facts: Facts) -> None:
 
 def _rate(facts: Facts, left: dict[str, str]) -> None:
     """The peak at the end of the warm-up, which our learning rate is, from what theirs is a factor of."""
-    rate, warmup = facts.value("training.learning_rate"), facts.value("~warmup", facts.value("training.warmup_steps"))
+    name = "~warmup" if "~warmup" in facts else "training.warmup_steps"
     if facts.value("~noam"):
-        factor = facts.value("~factor", rate)
-        _say_peak(facts, factor * (facts.value("model.d_model", 512) * warmup) ** -0.5, "the peak of noam")
+        factor = "~factor" if "~factor" in facts else "training.learning_rate"
+        _say_peak(facts, left, "the peak of noam", factor=factor, roots=["model.d_model", name])
     elif facts.value("~rate_over_root"):
-        _say_peak(facts, rate * max(1, warmup) ** -0.5, "divided by the root of the warm-up")
+        roots = [name] if facts.value(name) else []  # theirs divides by 1, at least
+        _say_peak(facts, left, "divided by the root of the warm-up", factor="training.learning_rate", roots=roots)
     elif begins := facts.value("~inverse_sqrt"):
         facts.say("training.schedule", "inverse-sqrt", facts.origin("~inverse_sqrt"))
-        if begins != warmup:
+        if begins != (warmup := facts.value(name)):
             left[facts.origin("~inverse_sqrt")] = (
                 f"in tx the rate falls as soon as it has risen, from update {warmup} on"
             )
     if "~warmup" in facts:
         is_constant = facts.value("training.schedule") == "constant"  # theirs has no warm-up then
         origin = facts.origin("training.schedule" if is_constant else "~warmup")
-        facts.say("training.warmup_steps", 0 if is_constant else warmup, origin)
+        facts.say("training.warmup_steps", 0 if is_constant else facts.value("~warmup"), origin)
 
 
-def _say_peak(facts: Facts, peak: float, words: str) -> None:
+def _say_peak(facts: Facts, left: dict[str, str], words: str, *, factor: str, roots: list[str]) -> None:
+    """The factor, divided by the root of each of the others."""
     origin = f"{facts.origin('~noam', '~rate_over_root', '~factor')}, {words}"
-    facts.pop("training.learning_rate")
-    facts.say("training.learning_rate", float(f"{peak:.6g}"), origin)
     facts.say("training.schedule", "inverse-sqrt", origin)
+    odd = [name for name in (factor, *roots) if name in facts and not _is_positive(facts.value(name))]
+    left.update({facts.origin(name): NO_RATE for name in odd})
+    peak = 0.0 if odd else facts.value(factor) / math.sqrt(math.prod(facts.value(name, 512) for name in roots))
+    for name in ("training.learning_rate", *odd):
+        facts.pop(name)
+    if not odd:
+        facts.say("training.learning_rate", float(f"{peak:.6g}"), origin)
+
+
+def _is_positive(value: Any) -> bool:
+    return type(value) in (int, float) and 0 < value <= HUGE
 
 
 def _adam(facts: Facts) -> None:
@@ -148,19 +163,19 @@ def _end(facts: Facts, left: dict[str, str]) -> None:
     """Marian's `after`: updates, or epochs as in 20e. fairseq's end of a rate that falls to zero, which in tx is that
     of training."""
     if (zero_at := facts.value("~rate_ends_at")) is not None:
-        origin, ends = facts.origin("~rate_ends_at"), facts.value("training.max_steps", zero_at)
+        origin, ends = facts.origin("~rate_ends_at"), facts.value("training.max_steps")
         if type(zero_at) is not int or zero_at < 1:
             left[origin] = "this is no number of updates"
         elif facts.value("training.schedule") != "linear":
             left[origin] = "only a rate that falls linearly ends there"
-        elif ends == zero_at:
+        elif ends in (None, zero_at):
             facts.say("training.max_steps", zero_at, origin)
         else:
-            left[origin] = f"linear ends where training does: training.max_steps, {ends:,}"
+            left[origin] = f"linear ends where training does: training.max_steps, {ends}"
     until, origin = facts.value("~until"), facts.origin("~until")
     if isinstance(until, int) and until > 0:
         facts.say("training.max_steps", until, origin)
-    elif isinstance(until, str) and until.endswith("e") and until[:-1].isdecimal():
+    elif isinstance(until, str) and re.fullmatch(r"\d{1,15}e", until):
         if int(until[:-1]):
             facts.say("training.max_epochs", int(until[:-1]), origin)
     elif until is not None:
@@ -209,7 +224,7 @@ def _marians(facts: Facts, left: dict[str, str]) -> None:
         first = metrics[0] if isinstance(metrics, list) else metrics
         score = {"bleu": "bleu", "translation": "bleu", "cross-entropy": "loss", "ce-mean-words": "loss"}
         score |= {"bleu-detok": "bleu", "bleu-segmented": "bleu", "perplexity": "loss"}
-        if first in score:
+        if str(first) in score:
             facts.say("training.best_by", score[first], facts.origin("~metrics"))
         else:
             left[facts.origin("~metrics")] = "tx judges by bleu or loss: training.best_by"
@@ -228,6 +243,9 @@ def _both_sides(facts: Facts, left: dict[str, str]) -> None:
             origin = facts.origin(*said)
             for one in {name, *said}:
                 facts.pop(one)
+            if len(pair) != len(parts):
+                left[origin] = f"{name} has {' and '.join(parts)}, and here are {len(pair)}"
+                continue
             if None in pair:
                 left[origin] = f"{name} has a {parts[0]} and a {parts[1]}; the {parts[pair.index(None)]} is not said"
                 continue

@@ -44,7 +44,7 @@ REDIRECTION = re.compile(r"""(?<=\s)(?:\d|&)?>{1,2}\s*(?:&\d|"[^"\n]*"|'[^'\n]*'
 ASSIGNMENT = re.compile(r"([A-Za-z_]\w*)=(.*)", re.DOTALL)
 VARIABLE = re.compile(r"\$(?:\{(\w+)\}|(\w+))")
 BRACES = re.compile(r"""([^{}\s"'$]*)\{([^{}\s"',]*(?:,[^{}\s"',]*)+)\}([^{}\s"']*)""")
-UPDATES = re.compile(r"(\d+)([kMG]?)u")
+UPDATES = re.compile(r"(\d{1,15})([kMG]?)u")
 """Marian's way to say how many, with k for a thousand."""
 TABLES = Path(__file__).with_suffix("")
 

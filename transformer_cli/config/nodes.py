@@ -264,12 +264,12 @@ class _Reader:
 
 
 def read_scalar(text: str) -> Scalar:
-    """What an unquoted scalar means."""
+    """What an unquoted scalar means; a number of more digits than are read is text."""
     if text in NULLS:
         return None
     if text in BOOLEANS:
         return BOOLEANS[text]
-    if INTEGER.fullmatch(text):
+    if len(text) <= MAX_DIGITS and INTEGER.fullmatch(text):
         return int(text)
     if FLOAT.fullmatch(text):
         return float(text)
