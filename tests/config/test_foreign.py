@@ -239,7 +239,7 @@ def test_the_rate_is_theirs_at_every_update(toolkit, width, warmup, rate, tmp_pa
 
 def test_a_setting_that_theirs_have_twice_is_not_decided_in_silence(tmp_path):
     found, _ = carried("joeynmt", JOEYNMT.replace("ff_size: 128", "ff_size: 256", 1), tmp_path)
-    assert "model.encoder.ff_size: 256 says it already" in found.left["model.decoder.ff_size: 128"]
+    assert "model.decoder.ff_size: 128 says it already" in found.left["model.encoder.ff_size: 256"]
 
 
 @pytest.mark.parametrize(

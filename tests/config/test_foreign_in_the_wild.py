@@ -217,3 +217,37 @@ def test_a_rate_that_falls_until_an_update_ends_training_there_if_nothing_else_d
     line = "fairseq-train bin --lr-scheduler polynomial_decay --total-num-update 5000 --max-update 0"
     _, config = carried("fairseq", line, tmp_path)
     assert config.training.max_steps == 5000
+
+
+@pytest.mark.parametrize("toolkit", toolkits())
+def test_nothing_depends_on_the_order_of_a_files_lines(toolkit, tmp_path):
+    """`bf16: true` before `fp16: false` was fp32, and positions were those of whichever line came last."""
+    chance = random.Random(1)
+    for _ in range(TRIED or 12):
+        lines = drawn(toolkit, chance)
+        both = []
+        for _ in range(2):
+            chance.shuffle(lines)
+            (tmp_path / "theirs").write_text("\n".join(lines), "utf-8")
+            both.append(carry_over(toolkit, tmp_path / "theirs").as_yaml())
+        assert both[0] == both[1]
+
+
+@pytest.mark.parametrize(
+    ("toolkit", "lines", "name", "value"),
+    [
+        ("fairseq", "bf16: true\nfp16: false", "precision", "bf16"),
+        ("sockeye", "amp: true\napex_amp: false\ndtype: float32", "precision", "fp16"),
+        ("opennmt", "position_encoding_type: SinusoidalConcat\nposition_encoding: true", "model.positions", "halves"),
+        ("opennmt", "position_encoding_type: SinusoidalConcat\nposition_encoding: false", "model.positions", "none"),
+        (
+            "opennmt",
+            "max_relative_positions: -1\nposition_encoding_type: SinusoidalConcat",
+            "model.positions",
+            "rotary",
+        ),
+    ],
+)
+def test_what_two_settings_say_together_is_theirs(toolkit, lines, name, value, tmp_path):
+    found, _ = carried(toolkit, lines, tmp_path)
+    assert found.values[name][0].removeprefix("sinusoidal-") == value

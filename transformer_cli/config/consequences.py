@@ -68,6 +68,7 @@ def follow(facts: Facts) -> dict[str, str]:
     _both_sides(facts, left)
     _end(facts, left)
     _stacks(facts, left)
+    _positions(facts)
     _epochs(facts, left)
     if facts.value("~keeps_all"):
         left[facts.origin("~keeps_all")] = "there all checkpoints; tx keeps training.keep_best and training.keep_last"
@@ -199,6 +200,12 @@ def _stacks(facts: Facts, left: dict[str, str]) -> None:
         facts.say("model.first_position", 0, origin)
     elif any(learned):
         left[origin] = "one stack learns its positions, and counts them otherwise: choose model.positions"
+
+
+def _positions(facts: Facts) -> None:
+    """OpenNMT-py says how its sinusoids are arranged apart from whether it has any."""
+    if "~sinusoids" in facts and facts.value("model.positions") == "sinusoidal":
+        facts.imply("model.positions", facts.value("~sinusoids"), facts.origin("~sinusoids"))
 
 
 def _epochs(facts: Facts, left: dict[str, str]) -> None:

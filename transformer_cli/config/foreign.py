@@ -4,7 +4,8 @@ A table for each toolkit, foreign/NAME.yaml, says what its settings mean here:
 
 - `means`: theirs, with sections where they have some and `*` for any. To one of ours, which takes the value as it is;
   or to what each value means, `{pre: {model.norm_position: pre}}`: `{}` is what tx does anyhow, null what it has not,
-  `else` any other value. A name that begins with `~` is a fact that settings follow from (consequences.py).
+  `else` any other value. A name that begins with `~` is a fact that settings follow from (consequences.py). Of two that
+  mean different things for one of ours the later in the table goes before, however their file has them.
 - `unless_said`: what theirs does by default.
 - `theirs_by_default`: theirs that tx has nothing like, which are told where a configuration does not say otherwise.
 - `families`: settings with a value for many at once, such as `--arch`.
@@ -87,7 +88,8 @@ def carry_over(toolkit: str, path: Path) -> Carried:
     carried, facts = Carried(table["called"]), Facts()
     for name, value in table["unless_said"].items():
         facts.suppose(name, value, f"{carried.toolkit}'s default")
-    options = list(_options(read_file(path, name=str(path)), path))
+    found = _options(read_file(path, name=str(path)), path)
+    options = sorted(found, key=lambda option: (_place(table, option[0]), option[0]))
     said = dict.fromkeys(name for name, _ in options)
     _refuse_others(table, said, path)
     translates_by = {name: file for name, file in table.get("translates_by", {}).items() if name in said}
@@ -149,11 +151,9 @@ def _taken(facts: Facts, table: Mapping[str, Any], name: str, value: Any) -> str
         for ours, inner in family[value].items():
             facts.suppose(ours, inner, origin)
         return ""
-    key = name.rpartition(".")[2]
-    if any(fnmatchcase(one, pattern) for pattern in table["nothing"].split() for one in (name, key)):
+    if any(fnmatchcase(one, pattern) for pattern in table["nothing"].split() for one in _names(name)):
         return ""
-    meanings = table["means"].items()
-    means: Any = next((meaning for one in (name, key) for known, meaning in meanings if fnmatchcase(one, known)), {})
+    means: Any = [*table["means"].values(), {}][_place(table, name)]
     if isinstance(means, dict):
         by_value = {_spelled(theirs): meaning for theirs, meaning in means.items()}
         means = by_value.get(_spelled(value), by_value.get("else"))
@@ -162,6 +162,18 @@ def _taken(facts: Facts, table: Mapping[str, Any], name: str, value: Any) -> str
             facts.imply(ours, inner, origin)
         return ""
     return _why_not(name) if means is None else facts.say(means, value, origin)
+
+
+def _place(table: Mapping[str, Any], name: str) -> int:
+    """The line of the table that says what it means; behind the last where none does."""
+    known = list(table["means"])
+    found = (place for one in _names(name) for place, pattern in enumerate(known) if fnmatchcase(one, pattern))
+    return next(found, len(known))
+
+
+def _names(name: str) -> tuple[str, str]:
+    """With its sections, and without."""
+    return name, name.rpartition(".")[2]
 
 
 def _why_not(name: str) -> str:
