@@ -251,3 +251,21 @@ def test_nothing_depends_on_the_order_of_a_files_lines(toolkit, tmp_path):
 def test_what_two_settings_say_together_is_theirs(toolkit, lines, name, value, tmp_path):
     found, _ = carried(toolkit, lines, tmp_path)
     assert found.values[name][0].removeprefix("sinusoidal-") == value
+
+
+@pytest.mark.parametrize(
+    ("toolkit", "text", "tied"),
+    [
+        ("marian", "tied-embeddings: false\ntied-embeddings-src: false\ntied-embeddings-all: true", "all"),
+        ("marian", "tied-embeddings: true\ntied-embeddings-src: false\ntied-embeddings-all: false", "decoder"),
+        ("marian", "task: transformer-base", "all"),
+        ("marian", "task: transformer-base\ntied-embeddings-all: false", "none"),
+        ("marian", "task: transformer-base\ntied-embeddings-all: false\ntied-embeddings: true", "decoder"),
+        ("fairseq", "model: {share_decoder_input_output_embed: false, share_all_embeddings: true}", "all"),
+        ("fairseq", "model: {share_decoder_input_output_embed: true, share_all_embeddings: false}", "decoder"),
+    ],
+)
+def test_all_embeddings_are_tied_where_one_setting_says_so(toolkit, text, tied, tmp_path):
+    """Marian writes all three settings into its files, and the two that were false had the last word."""
+    _, config = carried(toolkit, text, tmp_path)
+    assert config.model.tied == tied

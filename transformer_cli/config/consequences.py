@@ -79,6 +79,10 @@ def follow(facts: Facts) -> dict[str, str]:
 
 
 def _tying(facts: Facts) -> None:
+    """Where theirs has a word for all three, it goes before those for two."""
+    if facts.value("~all_tied"):
+        facts.say("model.tied", "all", facts.origin("~all_tied"))
+        return
     names = ("~source_is_target", "~target_is_output")
     tied = {(True, True): "all", (True, False): "embeddings", (False, True): "decoder", (False, False): "none"}
     source_is_target, target_is_output = (bool(facts.value(name)) for name in names)
