@@ -269,3 +269,10 @@ def test_all_embeddings_are_tied_where_one_setting_says_so(toolkit, text, tied, 
     """Marian writes all three settings into its files, and the two that were false had the last word."""
     _, config = carried(toolkit, text, tmp_path)
     assert config.model.tied == tied
+
+
+@pytest.mark.parametrize(("said", "patience"), [("", 10), ("early-stopping: 0", None), ("early-stopping: 5", 5)])
+def test_marians_early_stopping_of_0_never_stops(said, patience, tmp_path):
+    """By its Scheduler::keepGoing; it was 10, the default."""
+    _, config = carried("marian", f"type: transformer\n{said}", tmp_path)
+    assert config.training.patience == patience
