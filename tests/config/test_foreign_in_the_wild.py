@@ -276,3 +276,13 @@ def test_marians_early_stopping_of_0_never_stops(said, patience, tmp_path):
     """By its Scheduler::keepGoing; it was 10, the default."""
     _, config = carried("marian", f"type: transformer\n{said}", tmp_path)
     assert config.training.patience == patience
+
+
+def test_lines_of_a_script_may_end_as_windows_ends_them(tmp_path):
+    """A backslash before CR LF went on with nothing, and the last value before it had a CR."""
+    script = "fairseq-train bin \\\n  --lr 5e-4 --seed 7 \\\n  --source-lang de\\\n\nfairseq-x --target-lang en\n"
+    (tmp_path / "theirs").write_bytes(script.replace("\n", "\r\n").encode())
+    found = carry_over("fairseq", tmp_path / "theirs")
+    names = ("training.learning_rate", "seed", "data.source", "data.target")
+    assert [found.values[name][0] for name in names] == [5e-4, 7, "de", "en"]
+    assert not any("\\r" in theirs for theirs in found.left)

@@ -213,7 +213,7 @@ def _refuse_what_does_not_fit(carried: Carried) -> None:
 def _options(text: str, path: Path) -> Iterator[tuple[str, Any]]:
     """Their settings by dotted name, `-` written as `_`: of YAML, or of a command line with its options."""
     try:
-        words = _words(text.replace("\\\n", " "))
+        words = _words(text.replace("\r\n", "\n").replace("\\\n", " "))
     except ValueError:  # no quotation ends there
         words = []
     if any(_is_option(word) for word in words):
