@@ -505,7 +505,7 @@ def test_a_table_speaks_of_settings_and_facts_that_there_are(toolkit):
         named |= {ours for meaning in family.values() for ours in meaning}
     for meaning in table["means"].values():
         for inside in meaning.values() if isinstance(meaning, dict) else [meaning]:
-            named |= set(inside) if isinstance(inside, dict) else {inside} - {None}
+            named |= set(inside) if isinstance(inside, dict | list) else {inside} - {None}
     assert named <= known, named - known
 
 

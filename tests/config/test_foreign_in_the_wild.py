@@ -286,3 +286,22 @@ def test_lines_of_a_script_may_end_as_windows_ends_them(tmp_path):
     names = ("training.learning_rate", "seed", "data.source", "data.target")
     assert [found.values[name][0] for name in names] == [5e-4, 7, "de", "en"]
     assert not any("\\r" in theirs for theirs in found.left)
+
+
+@pytest.mark.parametrize(
+    ("toolkit", "text", "expected"),
+    [
+        ("joeynmt", "model: {encoder: {dropout: 0.2}, decoder: {dropout: 0.2}}", (0.2, 0.2, 0.2)),
+        ("joeynmt", "model: {encoder: {num_layers: 2}}", (0.1, 0.1, 0.1)),
+        ("opennmt", "dropout: 0.2", (0.2, 0.1, 0.2)),
+        ("opennmt", "dropout: 0.2\nattention_dropout: 0.0", (0.2, 0.0, 0.2)),
+        ("opennmt", "layers: 6", (0.3, 0.1, 0.3)),
+        ("eole", "training: {dropout: [0.2], attention_dropout: [0.15]}", (0.2, 0.15, 0.2)),
+        ("eole", "model: {layers: 6}", (0.3, 0.1, 0.3)),
+    ],
+)
+def test_dropout_is_wherever_theirs_drops(toolkit, text, expected, tmp_path):
+    """Their one setting holds within the feed-forward network, too, and in JoeyNMT for the weights of attention."""
+    _, config = carried(toolkit, text, tmp_path)
+    model = config.model
+    assert (model.dropout, model.attention_dropout, model.activation_dropout) == expected

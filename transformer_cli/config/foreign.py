@@ -2,10 +2,10 @@
 
 A table for each toolkit, foreign/NAME.yaml, says what its settings mean here:
 
-- `means`: theirs, with sections where they have some and `*` for any. To one of ours, which takes the value as it is;
-  or to what each value means, `{pre: {model.norm_position: pre}}`: `{}` is what tx does anyhow, null what it has not,
-  `else` any other value. A name that begins with `~` is a fact that settings follow from (consequences.py). Of two that
-  mean different things for one of ours the later in the table goes before, however their file has them.
+- `means`: theirs, with sections where they have some and `*` for any. To one of ours, or several, which take the value
+  as it is; or to what each value means, `{pre: {model.norm_position: pre}}`: `{}` is what tx does anyhow, null what it
+  has not, `else` any other value. A name that begins with `~` is a fact that settings follow from (consequences.py). Of
+  two that mean different things for one of ours the later in the table goes before, however their file has them.
 - `unless_said`: what theirs does by default.
 - `theirs_by_default`: theirs that tx has nothing like, which are told where a configuration does not say otherwise.
 - `families`: settings with a value for many at once, such as `--arch`.
@@ -161,7 +161,10 @@ def _taken(facts: Facts, table: Mapping[str, Any], name: str, value: Any) -> str
         for ours, inner in means.items():
             facts.imply(ours, inner, origin)
         return ""
-    return _why_not(name) if means is None else facts.say(means, value, origin)
+    if means is None:
+        return _why_not(name)
+    reasons = [facts.say(ours, value, origin) for ours in ([means] if isinstance(means, str) else means)]
+    return next(filter(None, reasons), "")
 
 
 def _place(table: Mapping[str, Any], name: str) -> int:
@@ -207,7 +210,7 @@ def _refuse_what_does_not_fit(carried: Carried) -> None:
             path = ".".join(map(str, entry["loc"]))
             for name in [name for name in carried.values if f"{path}.".startswith(f"{name}.")]:
                 _, origin = carried.values.pop(name)
-                carried.left[origin] = f"{name}: {complaint(entry)}"
+                carried.left.setdefault(origin, f"{name}: {complaint(entry)}")
 
 
 def _options(text: str, path: Path) -> Iterator[tuple[str, Any]]:
