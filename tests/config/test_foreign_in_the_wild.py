@@ -305,3 +305,26 @@ def test_dropout_is_wherever_theirs_drops(toolkit, text, expected, tmp_path):
     _, config = carried(toolkit, text, tmp_path)
     model = config.model
     assert (model.dropout, model.attention_dropout, model.activation_dropout) == expected
+
+
+@pytest.mark.parametrize(
+    ("stacks", "position", "left"),
+    [
+        ("encoder: {layer_norm: post}, decoder: {layer_norm: post}", "post", None),
+        ("encoder: {layer_norm: pre}, decoder: {layer_norm: pre}", "pre", None),
+        ("encoder: {layer_norm: post}, decoder: {num_layers: 2}", "post", None),
+        ("encoder: {layer_norm: pre}, decoder: {num_layers: 2}", None, "the encoder's is pre, the decoder's post; "),
+        (
+            "encoder: {num_layers: 2}, decoder: {layer_norm: pre}",
+            None,
+            "pre, without one at its end, the decoder's pre",
+        ),
+        ("encoder: {num_layers: 2}, decoder: {num_layers: 2}", None, "pre, without one at its end, the decoder's post"),
+    ],
+)
+def test_joeynmts_stacks_that_norm_unlike_each_other_are_told(stacks, position, left, tmp_path):
+    """By its encoders.py and decoders.py; where nothing is said it was pre, "JoeyNMT's default"."""
+    found, _ = carried("joeynmt", f"model: {{{stacks}}}", tmp_path)
+    assert found.values.get("model.norm_position", (None,))[0] == position
+    assert (left or "") in found.left.get("layer_norm", "")
+    assert ("layer_norm" in found.left) == (left is not None)

@@ -68,6 +68,7 @@ def follow(facts: Facts) -> dict[str, str]:
     _both_sides(facts, left)
     _end(facts, left)
     _stacks(facts, left)
+    _norms(facts, left)
     _positions(facts)
     _epochs(facts, left)
     if facts.value("~keeps_all"):
@@ -204,6 +205,16 @@ def _stacks(facts: Facts, left: dict[str, str]) -> None:
         facts.say("model.first_position", 0, origin)
     elif any(learned):
         left[origin] = "one stack learns its positions, and counts them otherwise: choose model.positions"
+
+
+def _norms(facts: Facts, left: dict[str, str]) -> None:
+    """JoeyNMT's stacks norm each by itself, and by default unlike each other."""
+    names = ("~encoder_norm", "~decoder_norm")
+    encoder, decoder = (facts.value(name) for name in names)
+    if encoder != decoder:
+        left["layer_norm"] = f"the encoder's is {encoder}, the decoder's {decoder}; choose model.norm_position for both"
+    elif names[0] in facts:
+        facts.say("model.norm_position", encoder, facts.origin(*names))
 
 
 def _positions(facts: Facts) -> None:
