@@ -13,6 +13,7 @@ from transformer_cli.config.foreign import TABLES, Carried, carry_over, toolkits
 from transformer_cli.config.run import RunConfig
 from transformer_cli.config.settings import written
 from transformer_cli.config.source import load_config
+from transformer_cli.training.schedules import Spent, learning_rate
 
 
 def carried(toolkit: str, text: str, folder: Path) -> tuple[Carried, RunConfig]:
@@ -328,3 +329,21 @@ def test_joeynmts_stacks_that_norm_unlike_each_other_are_told(stacks, position, 
     assert found.values.get("model.norm_position", (None,))[0] == position
     assert (left or "") in found.left.get("layer_norm", "")
     assert ("layer_norm" in found.left) == (left is not None)
+
+
+@pytest.mark.parametrize(
+    ("toolkit", "text"),
+    [
+        ("opennmt", "decay_method: rsqrt\nlearning_rate: 2\nwarmup_steps: {}"),
+        ("eole", "training: {{decay_method: rsqrt, learning_rate: 2, warmup_steps: {}}}"),
+    ],
+)
+def test_a_rate_that_begins_at_its_peak_is_told(toolkit, text, tmp_path):
+    """Theirs is 1 / sqrt(max(step, warmup_steps)); it rose in tx, without a word."""
+    for warmup in (400, 0):
+        found, config = carried(toolkit, text.format(warmup), tmp_path)
+        told = [why for theirs, why in found.left.items() if theirs.endswith("decay_method: rsqrt")]
+        assert len(told) == bool(warmup)
+        for step in (warmup + 1, 10_000):
+            rate = learning_rate(Spent(step), config.training, d_model=512)
+            assert rate == pytest.approx(2 / max(step, warmup) ** 0.5, rel=1e-4)

@@ -113,6 +113,10 @@ def _rate(facts: Facts, left: dict[str, str]) -> None:
     elif facts.value("~rate_over_root"):
         roots = [name] if facts.value(name) else []  # theirs divides by 1, at least
         _say_peak(facts, left, "divided by the root of the warm-up", factor="training.learning_rate", roots=roots)
+        if facts.value("~begins_at_peak") and facts.value(name):
+            left[facts.origin("~begins_at_peak")] = (
+                "there the rate is at its peak until the warm-up ends; in tx it rises"
+            )
     elif begins := facts.value("~inverse_sqrt"):
         facts.say("training.schedule", "inverse-sqrt", facts.origin("~inverse_sqrt"))
         if begins != (warmup := facts.value(name)):
