@@ -515,13 +515,24 @@ def test_a_table_speaks_of_settings_and_facts_that_there_are(toolkit):
         (
             "marian",
             "models: [model.npz]\nvocabs: [a.spm]\nbeam-size: 6\nnormalize: 0.6\nmax-length: 300\ncpu-threads: 2\n",
-            {"decoding.beam_size": 6, "decoding.length_penalty": 0.6, "threads": 2},
+            {
+                "decoding.beam_size": 6,
+                "decoding.length_penalty": 0.6,
+                "decoding.max_length_factor": 3.0,
+                "decoding.max_length_extra": 0,
+                "threads": 2,
+            },
             {"models: model.npz": "in its model.npz.yml", "max_length: 300": "is of training"},
         ),
         (
             "marian",
             "marian-decoder --models model.npz --max-length-factor 2.5",
-            {"decoding.beam_size": 12, "decoding.length_penalty": 0.0, "decoding.max_length_factor": 2.5},
+            {
+                "decoding.beam_size": 12,
+                "decoding.length_penalty": 0.0,
+                "decoding.max_length_factor": 2.5,
+                "decoding.max_length_extra": 0,
+            },
             {"models: model.npz": "in its model.npz.yml"},
         ),
         (

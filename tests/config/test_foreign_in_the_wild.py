@@ -347,3 +347,18 @@ def test_a_rate_that_begins_at_its_peak_is_told(toolkit, text, tmp_path):
         for step in (warmup + 1, 10_000):
             rate = learning_rate(Spent(step), config.training, d_model=512)
             assert rate == pytest.approx(2 / max(step, warmup) ** 0.5, rel=1e-4)
+
+
+@pytest.mark.parametrize(
+    ("said", "expected"),
+    [
+        ("", (50, 3.0, 0)),
+        ("max-length: 80\nmax-length-factor: 2.5", (80, 2.5, 0)),
+        ("task: transformer-base", (100, 3.0, 0)),
+    ],
+)
+def test_marians_limits_of_length_hold(said, expected, tmp_path):
+    """Its config_parser.cpp leaves out pairs of more than 50; a translation has up to 3 times as many as its source."""
+    _, config = carried("marian", f"type: transformer\n{said}", tmp_path)
+    decoding = config.decoding
+    assert (config.data.max_length, decoding.max_length_factor, decoding.max_length_extra) == expected
