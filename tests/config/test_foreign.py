@@ -283,7 +283,7 @@ def test_a_checkpoint_of_theirs_is_named_and_left(tmp_path):
     ("toolkit", "text", "expected"),
     [
         ("joeynmt", "training: {scheduling: plateau, learning_rate: 0.0002}", 0),
-        ("joeynmt", "training: {scheduling: warmupinversesquareroot, learning_rate: 0.0002}", 4000),
+        ("joeynmt", "training: {scheduling: warmupinversesquareroot, learning_rate: 0.0002}", 10_000),
         ("joeynmt", "training: {learning_rate: 0.0002, learning_rate_warmup: 70}", 0),
         ("opennmt", "learning_rate: 0.0002\nwarmup_steps: 70", 0),
     ],
