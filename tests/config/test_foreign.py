@@ -541,6 +541,8 @@ def test_a_table_speaks_of_settings_and_facts_that_there_are(toolkit):
             {
                 "decoding.beam_size": 4,
                 "decoding.max_length": 99,
+                "decoding.max_length_factor": 2.0,
+                "decoding.max_length_extra": 5,
                 "decoding.length_penalty": 1.0,
                 "precision": "fp16",
             },

@@ -362,3 +362,11 @@ def test_marians_limits_of_length_hold(said, expected, tmp_path):
     _, config = carried("marian", f"type: transformer\n{said}", tmp_path)
     decoding = config.decoding
     assert (config.data.max_length, decoding.max_length_factor, decoding.max_length_extra) == expected
+
+
+@pytest.mark.parametrize(("ratio", "pieces"), [("", 25), ("max_length_ratio: 3", 35), ("max_length_ratio: 0", 250)])
+def test_eoles_translations_are_as_long_as_there(ratio, pieces, tmp_path):
+    """Of 10 source pieces, by its Translator.predict_batch; 0, without such a limit, became one of 10."""
+    _, config = carried("eole", f"inference: {{beam_size: 5, {ratio}}}", tmp_path)
+    decoding = config.decoding
+    assert min(10 * decoding.max_length_factor + decoding.max_length_extra, decoding.max_length or 0) == pieces
