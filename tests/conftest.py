@@ -219,6 +219,14 @@ def two_ways(shared: Callable[[str, Callable[[Path], None]], Path]) -> Path:
     return shared("two-ways", lambda folder: _train(folder, changes)) / "runs" / "tiny"
 
 
+def in_bf16(run: Path, patch: pytest.MonkeyPatch) -> None:
+    """From now on the run was trained in bf16, as its files say."""
+    patch.setattr("transformer_cli.machine.imitates", lambda precision, device: False)  # whatever processor this is
+    (run / "config.yaml").write_text((run / "config.yaml").read_text().replace("precision: fp32", "precision: auto"))
+    record = json.loads((run / "run.json").read_text())
+    (run / "run.json").write_text(json.dumps(record | {"machine": record["machine"] | {"precision": "bf16"}}))
+
+
 def _train(folder: Path, changes: Mapping[str, object] | None = None) -> None:
     from transformer_cli.cli.app import main
 

@@ -80,7 +80,7 @@ def translator_as(kind: type[T], runs: Sequence[OpenedRun], settings: RunConfig)
 
 def in_fp32(translator: Translator, runs: Sequence[OpenedRun], settings: RunConfig) -> Translator:
     """The translator of these runs under these settings, or the same in fp32 where no precision was asked for. By the
-    same weights, where they are still in fp32: training may have deleted the checkpoint since it was opened."""
+    same weights, where they are still in fp32, and by what is open already: training may have deleted it since."""
     import torch
 
     from transformer_cli.checkpoints.store import open_run
@@ -101,7 +101,11 @@ def in_fp32(translator: Translator, runs: Sequence[OpenedRun], settings: RunConf
             return there
         return replace(run, model=copy.deepcopy(run.model, {id(weight): weight for weight in weights}))
 
-    return translator_of([again(run) for run in runs], settings.model_copy(update={"precision": "fp32"}))
+    precise = translator_of([again(run) for run in runs], settings.model_copy(update={"precision": "fp32"}))
+    precise.shortlist = translator.shortlist
+    if (channel := translator.channel) is not None:
+        precise.channel = cache(lambda target: channel(target).in_fp32)
+    return precise
 
 
 def learned_by(runs: Sequence[KnownRun], settings: RunConfig) -> Learned:
@@ -160,20 +164,26 @@ def _channel_of(run: KnownRun, settings: RunConfig) -> Callable[[str | None], Ch
                 f"{run.languages}: nothing says which of these a text is",
                 hint="leave it out: --set decoding.rerank=null",
             )
-        other, back = opened()
+        other, back, precise = opened()
         if there.reversed not in other.config.data.directions:
             raise UsageError(
                 f"{shown(asked.run)} is to rank translations from {there.in_words} (decoding.rerank), and learned "
                 f"{other.languages}",
                 hint=f"name a run that learned {there.reversed.in_words}, or leave it out: --set decoding.rerank=null",
             )
-        return Channel(back.towards(there.source), asked.weight, shown(asked.run))
+        return Channel(
+            back.towards(there.source),
+            asked.weight,
+            shown(asked.run),
+            precise=lambda: precise().towards(there.source),
+        )
 
     return channel
 
 
-def _opened_to_rank(path: str, settings: RunConfig) -> tuple[KnownRun, Translator]:
-    """The run that ranks what others translate, and what scores by it. ModelError where it is missing or damaged."""
+def _opened_to_rank(path: str, settings: RunConfig) -> tuple[KnownRun, Translator, Callable[[], Translator]]:
+    """The run that ranks what others translate, what scores by it, and what gives the same in fp32. ModelError where it
+    is missing or damaged."""
     from transformer_cli.checkpoints.store import open_run
 
     if not Path(path).exists():
@@ -184,7 +194,9 @@ def _opened_to_rank(path: str, settings: RunConfig) -> tuple[KnownRun, Translato
     run = open_found(partial(find_checkpoint, path), open_run)
     decoding = settings.decoding
     plain = DecodingConfig(batch_size=decoding.batch_size, budget_tokens=decoding.budget_tokens)
-    return run, translator_of(run, settings.model_copy(update={"decoding": plain}))
+    settings = settings.model_copy(update={"decoding": plain})
+    back = translator_of(run, settings)
+    return run, back, cache(partial(in_fp32, back, [run], settings))
 
 
 def usual_sentences_of(run: KnownRun) -> int | None:

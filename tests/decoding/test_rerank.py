@@ -142,7 +142,7 @@ def test_weights_that_diverged_are_told(tokenizer: Tokenizer) -> None:
 @pytest.mark.parametrize("options", [{"search": "sampling"}, {"mbr": {"samples": 3}}])
 def test_what_is_drawn_opens_no_other_model(tokenizer: Tokenizer, options: dict[str, Any]) -> None:
     drawing = translator(tokenizer, 1, **options)
-    drawing._channel = lambda to: pytest.fail("it was opened")
+    drawing.channel = lambda to: pytest.fail("it was opened")
     assert len(drawing.translate(SOURCES[:2])) == 2
 
 

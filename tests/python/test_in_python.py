@@ -24,6 +24,7 @@ from pathlib import Path
 import numpy as np
 import pytest
 import torch
+from conftest import in_bf16
 
 import transformer_cli as tx
 from transformer_cli import machine
@@ -125,11 +126,8 @@ def test_words_are_aligned_as_the_command_aligns_them(run, said):
 
 def test_without_a_precision_asked_for_scores_are_exact(run, monkeypatch):
     """A run in bf16 is scored in fp32, as `tx score` does it."""
-    monkeypatch.setattr(machine, "imitates", lambda precision, device: False)  # whatever processor this is
     exact = tx.load(run).score(SOURCES, TARGETS)
-    (run / "config.yaml").write_text((run / "config.yaml").read_text().replace("precision: fp32", "precision: auto"))
-    record = json.loads((run / "run.json").read_text())
-    (run / "run.json").write_text(json.dumps(record | {"machine": record["machine"] | {"precision": "bf16"}}))
+    in_bf16(run, monkeypatch)
     rounded = tx.load(run)
     assert rounded.model.dtype == torch.bfloat16
     assert rounded.score(SOURCES, TARGETS) == exact
@@ -515,6 +513,20 @@ def test_a_model_that_ranks_is_whole_too(two_ways, tmp_path, monkeypatch):
     shutil.rmtree(tmp_path / "runs")
     assert model.translate(SOURCES[0], to="en") == expected
     assert model.translate(TARGETS[0], to="de")
+
+
+@pytest.mark.parametrize("asked", ["decoding.shortlist", "decoding.rerank"])
+def test_what_is_in_fp32_beside_bf16_opens_nothing_anew(two_ways, tmp_path, monkeypatch, asked):
+    """Attention failed, of a model that still translated."""
+    run, ranking = (shutil.copytree(two_ways, tmp_path / "runs" / name) for name in ("both", "ranking"))
+    settings = {asked: 50 if asked == "decoding.shortlist" else {"run": str(ranking)}}
+    expected = as_json(tx.load(run, settings=settings).attention(SOURCES[0], to="en"))
+    for one in (run, ranking):
+        in_bf16(one, monkeypatch)
+    model = tx.load(run, settings=settings)
+    assert model.model.dtype == torch.bfloat16
+    shutil.rmtree(tmp_path / "runs")
+    assert as_json(model.attention(SOURCES[0], to="en")) == expected
 
 
 def test_of_several_languages_the_one_that_nothing_ranks_is_told_when_it_is_asked_for(two_ways, trained_run):

@@ -10,7 +10,7 @@ import threading
 from concurrent.futures import ThreadPoolExecutor
 
 import pytest
-from conftest import PAIRS
+from conftest import PAIRS, in_bf16
 from served import Served
 
 from transformer_cli.attention_maps.capture import attention_maps
@@ -226,14 +226,20 @@ def of_two_ways(run, *overrides):
     return Service([opened], settings_of(opened, overrides), mark=lambda _, found: [*found], tell=print)
 
 
-def test_what_ranks_is_opened_before_anybody_asks(two_ways, trained_run, tmp_path):
+@pytest.mark.parametrize("precision", ["fp32", "bf16"])
+def test_what_ranks_is_opened_before_anybody_asks(two_ways, trained_run, tmp_path, monkeypatch, precision):
     """Training may delete it later, and who asks is not to wait for it."""
-    ranking = shutil.copytree(two_ways, tmp_path / "ranking")
-    service = of_two_ways(two_ways, f"decoding.rerank.run={ranking}")
+    run, ranking = (shutil.copytree(two_ways, tmp_path / name) for name in ("run", "ranking"))
+    if precision == "bf16":
+        in_bf16(run, monkeypatch)
+        in_bf16(ranking, monkeypatch)
+    service = of_two_ways(run, f"decoding.rerank.run={ranking}")
+    assert (service.native is service.precise) == (precision == "fp32")
     shutil.rmtree(ranking)
     with Served(service) as served:
         for to, line in (("en", PAIRS[3][0]), ("de", PAIRS[3][1])):
             assert served.translate(line, to=to)[0]["translation"]
+            assert served.post("/attention", {"text": line, "to": to}).status == 200
         answer = served.post("/translate", {"texts": ["ein bier"], "to": "en", "beam_size": 1})
         assert (answer.status, "a beam of 1 finds only one" in answer.json["error"]) == (400, True)
     with pytest.raises(ModelError, match="does not exist"):

@@ -7,7 +7,7 @@ model that translates back, divided by the pieces of x, end mark counted (Li et 
 from __future__ import annotations
 
 import math
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
 from dataclasses import dataclass, replace
 
 from transformer_cli.decoding.hypothesis import Hypothesis, LengthPenalty
@@ -18,11 +18,17 @@ from transformer_cli.errors import DivergedError
 
 @dataclass(frozen=True)
 class Channel:
-    """A model that translates back, towards the language of the sources, and what it counts. name: in messages."""
+    """A model that translates back, towards the language of the sources, and what it counts. name: in messages.
+    precise: gives the same in fp32, where it may be in another precision."""
 
     translator: Translator
     weight: float
     name: str
+    precise: Callable[[], Translator] | None = None
+
+    @property
+    def in_fp32(self) -> Channel:
+        return self if self.precise is None else replace(self, translator=self.precise(), precise=None)
 
     def ranked(
         self,

@@ -65,7 +65,7 @@ class Translator(TextTranslator):
         self.device = torch.device(device)
         self.workers = workers
         self.shortlist = None if shortlist is None else functools.cache(shortlist)
-        self._channel = None if channel is None else functools.cache(channel)
+        self.channel = None if channel is None else functools.cache(channel)
 
     @property
     def model(self) -> Transformer:
@@ -92,11 +92,11 @@ class Translator(TextTranslator):
             assert prepared.few_rows  # for that code is compiled, if it never was
         if self.shortlist is not None:
             self.shortlist()
-        if self._channel is not None:
+        if self.channel is not None:
             for target in self.targets or [None]:
                 # Of several, one that nothing translates back from is told when it is asked for.
                 with suppress(UsageError) if len(self.targets) > 1 else nullcontext():
-                    self._channel(target)
+                    self.channel(target)
 
     def share(self, found_for: Work, n_batches: int) -> Generator[tuple[int, Found]]:
         workers = worth(self.workers, n_batches) if self.device.type == "cpu" else 1
@@ -141,6 +141,6 @@ class Translator(TextTranslator):
 
     def _channel_for(self, options: SearchOptions) -> Channel | None:
         """What is to rank what such a search finds."""
-        if self._channel is None or options.search != "beam":
+        if self.channel is None or options.search != "beam":
             return None
-        return self._channel(self.targets[0] if len(self.targets) == 1 else None)
+        return self.channel(self.targets[0] if len(self.targets) == 1 else None)

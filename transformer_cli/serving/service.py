@@ -44,7 +44,8 @@ class Service:
         self.engine = engines.engine_of(runs[0], settings, tell=tell) if self._engine_is_wanted(Search()) else None
         usual = SearchOptions.of(settings.decoding, seed=settings.seed)
         for target in [self.native.usual_target] if self.native.usual_target else self.native.targets:
-            self.native.towards(target).get_ready(usual)
+            for translator in (self.native, self.precise):
+                translator.towards(target).get_ready(usual)
 
     @property
     def translator(self) -> TextTranslator:
