@@ -74,7 +74,8 @@ def test_what_is_malformed_is_refused_with_the_place_and_the_reason(served, body
     ("body", "said"),
     [
         ({"text": ""}, "the source is empty"),
-        ({"text": "a", "target": "b\nc"}, "text and target[1]: a sentence is one line"),
+        ({"text": "a\nb"}, "text: a sentence is one line"),
+        ({"text": "a", "target": "b\nc"}, "target: a sentence is one line"),
         ({"text": "ein bier " * 300}, "the sentence has 601 pieces, too many to be translated at once"),
         (
             {"text": "ein bier", "target": "a " * 4},
@@ -104,6 +105,25 @@ def test_attention_that_cannot_be_shown_is_refused(served, body, said, monkeypat
 def test_what_is_too_large_is_refused(served, body, said):
     refused = served.post("/translate", body)
     assert (refused.status, error(refused)[: len(said)]) == (413, said)
+
+
+@pytest.mark.parametrize(
+    ("body", "said"),
+    [
+        ({"text": "a" * 10_001}, "text of 10,001 characters; a request has at most 10,000"),
+        ({"text": "a" * 6_000, "target": "b" * 6_000}, "text and target of 12,000 characters; a request has at most"),
+    ],
+)
+def test_attention_to_what_is_too_large_is_refused(served, body, said):
+    refused = served.post("/attention", body)
+    assert (refused.status, error(refused)[: len(said)]) == (413, said)
+
+
+def test_attention_is_to_one_text_whatever_its_target(serving):
+    """Where a request may have one text, there was no attention: its target was counted as another."""
+    with Served(serving(serving__max_texts=1)) as served:
+        for asked in ({}, {"target": "a beer"}):
+            assert served.post("/attention", {"text": LINE, **asked}).status == 200
 
 
 def test_what_is_announced_to_be_too_large_is_refused_before_it_is_sent(served):

@@ -63,7 +63,7 @@ class Endpoints:
 
     async def translate(self, request: Request) -> Response:
         asked = await read(request, TranslationRequest, self.limits)
-        check_texts("texts", asked.texts, self.limits, prefixes=asked.prefixes or ())
+        check_texts(self.limits, texts=asked.texts, prefixes=asked.prefixes or ())
         search = asked.search
         options = search, self.service.check(search, asked.prefixes or ())
         found = await self._turn(request, self.service.translate, options, asked.sentences)
@@ -72,7 +72,7 @@ class Endpoints:
 
     async def attention(self, request: Request) -> Response:
         asked = await read(request, AttentionRequest, self.limits)
-        check_texts("text and target", [asked.text, asked.target or ""], self.limits)
+        check_texts(self.limits, text=asked.text, target=asked.target or "")
         media_type = "text/html" if "text/html" in request.headers.get("accept", "") else "application/json"
         wanted = asked.target, asked.to, media_type == "text/html"
         [found] = await self._turn(request, self.service.attention, wanted, [asked.text])

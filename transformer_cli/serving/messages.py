@@ -171,16 +171,22 @@ async def read(request: Request, kind: type[Asked], limits: ServingConfig) -> As
     return asked
 
 
-def check_texts(name: str, texts: list[str], limits: ServingConfig, *, prefixes: Sequence[str] = ()) -> None:
-    """Refused for more than a request may have; DataError for what is no line."""
-    if len(texts) > limits.max_texts:
-        raise Refused(413, f"{len(texts):,} {name}; a request has at most {limits.max_texts:,}")
-    if (n := sum(map(len, (*texts, *prefixes)))) > limits.max_characters:
-        names = f"{name} and prefixes" if any(prefixes) else name
+def check_texts(limits: ServingConfig, **asked: str | Sequence[str]) -> None:
+    """Refused for more than a request may have; DataError for what is no line. asked: its text, or list of texts, by
+    the name of each."""
+    lines: dict[str, str] = {}
+    for name, found in asked.items():
+        if isinstance(found, str):
+            lines[name] = found
+        elif len(found) <= limits.max_texts:
+            lines |= {f"{name}[{number}]": line for number, line in enumerate(found)}
+        else:
+            raise Refused(413, f"{len(found):,} {name}; a request has at most {limits.max_texts:,}")
+    if (n := sum(map(len, lines.values()))) > limits.max_characters:
+        names = " and ".join(name for name, found in asked.items() if any(found))
         raise Refused(413, f"{names} of {n:,} characters; a request has at most {limits.max_characters:,}")
-    for what, lines in ((name, texts), ("prefixes", prefixes)):
-        for number, line in enumerate(lines):
-            check_line(line, place=f"{what}[{number}]")
+    for place, line in lines.items():
+        check_line(line, place=place)
 
 
 def _once(fields: list[tuple[str, Any]]) -> None:
