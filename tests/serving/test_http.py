@@ -273,6 +273,32 @@ def test_who_does_not_finish_the_head_of_a_request_is_cut_off(served, parts, mon
     assert time.monotonic() - began < 3
 
 
+def test_the_rest_of_a_body_that_was_refused_is_no_request(served, monkeypatch):
+    """What came of it after the answer was taken for the head of another request, and refused after a while: whoever
+    asked again on that connection had that for an answer."""
+    monkeypatch.setattr(server, "SLOW_S", 0.2)
+    connection = http.client.HTTPConnection("127.0.0.1", served.port, timeout=10)
+    connection.request("POST", "/nothing", b" " * 3_000_000)
+    assert connection.getresponse().read()
+    opened = connection.sock
+    time.sleep(0.5)
+    connection.request("GET", "/health")
+    assert (connection.getresponse().status, connection.sock) == (200, opened)
+    connection.close()
+
+
+def test_who_does_not_send_the_rest_of_a_body_is_cut_off_without_a_second_answer(served, monkeypatch):
+    monkeypatch.setattr(server, "SLOW_S", 0.2)
+    began = time.monotonic()
+    with socket.create_connection(("127.0.0.1", served.port), timeout=10) as client:
+        client.sendall(b"POST /nothing HTTP/1.1\r\nHost: localhost\r\nContent-Length: 99\r\n\r\n")
+        found = client.recv(65536)
+        client.sendall(b"some")
+        found += b"".join(iter(lambda: client.recv(65536), b""))
+    assert found.count(b"HTTP/1.1") == 1
+    assert time.monotonic() - began < 3
+
+
 def test_who_does_not_finish_the_body_is_cut_off(served, monkeypatch):
     monkeypatch.setattr(messages, "SLOW_S", 0.2)
     head = b"POST /translate HTTP/1.1\r\nHost: localhost\r\nContent-Type: application/json\r\nContent-Length: 99\r\n"

@@ -13,6 +13,7 @@ from collections.abc import Iterator
 from contextlib import contextmanager, suppress
 from typing import Any
 
+import h11
 import uvicorn
 from starlette.types import ASGIApp
 from uvicorn.protocols.http.h11_impl import H11Protocol
@@ -30,6 +31,8 @@ WAITING, AT_ONCE = 2048, 4
 refusing the first, and where a file is lacking says so two thousand times."""
 ALSO_END = [getattr(signal, name) for name in ("SIGHUP", "SIGUSR1") if hasattr(signal, name)]  # not everywhere
 """What ends a service, beside the signals that uvicorn knows."""
+IDLE_S = 5
+"""In which another request must begin on a connection that one was answered on."""
 PHRASES = {400: "Bad Request", 408: "Request Timeout", 503: "Service Unavailable"}
 
 
@@ -51,6 +54,12 @@ class Protocol(H11Protocol):
         super().data_received(data)
         if self.cycle is not None and not self.cycle.response_complete:
             self._wait_no_more()
+        elif self._is_between_requests:
+            self._wait_no_more()
+            # It began with the answer, and ended when the rest of the body came.
+            self.timeout_keep_alive_task = self.loop.call_later(
+                self.timeout_keep_alive, self.timeout_keep_alive_handler
+            )
         elif self._waiting is None and not self.transport.is_closing():
             self._wait()
 
@@ -76,8 +85,22 @@ class Protocol(H11Protocol):
     def send_400_response(self, msg: str) -> None:
         self._refuse(400, "this is no HTTP request")
 
+    @property
+    def _is_between_requests(self) -> bool:
+        """One was answered and all of it read; of the next nothing is there."""
+        nothing_begun = self.conn.their_state is h11.IDLE and not self.conn.trailing_data[0]
+        return self.cycle is not None and nothing_begun and not self.transport.is_closing()
+
     def _wait(self) -> None:
-        self._waiting = self.loop.call_later(SLOW_S, self._refuse, 408, f"no request was there within {SLOW_S:g} s")
+        self._waiting = self.loop.call_later(SLOW_S, self._wait_is_over)
+
+    def _wait_is_over(self) -> None:
+        """For the head of a request, or for the rest of a body whose answer is given: a second one would be taken for
+        that to the next request."""
+        if self.conn.their_state is h11.IDLE:
+            self._refuse(408, f"no request was there within {SLOW_S:g} s")
+        else:
+            self.transport.close()
 
     def _wait_no_more(self) -> None:
         if self._waiting is not None:
@@ -176,6 +199,7 @@ def server(app: ASGIApp, *, deadline_s: float) -> Server:
         access_log=False,
         server_header=False,
         proxy_headers=False,
+        timeout_keep_alive=IDLE_S,
         timeout_graceful_shutdown=round(deadline_s + 2 * SLOW_S),
     )
     return Server(config)
