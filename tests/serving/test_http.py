@@ -209,6 +209,24 @@ def test_other_websites_cannot_reach_what_is_for_this_machine(serving, host, ori
         assert served.get("/health", host=host, origin=origin).status == status
 
 
+@pytest.mark.parametrize(
+    ("asked", "host", "status"),
+    [
+        ("http://localhost:8000/health", "localhost:8000", 200),
+        ("HTTP://localhost/%68ealth?a=b", "evil.example", 200),
+        ("https://localhost", "localhost", 200),
+        ("http://localhost/nothing", "localhost", 404),
+        ("http://evil.example/health", "localhost", 403),
+        ("http:///health", "localhost", 403),
+        ("http://[/health", "localhost", 403),
+        ("ftp://localhost/health", "localhost", 404),
+    ],
+)
+def test_a_whole_address_is_asked_for_by_the_name_in_it(served, asked, host, status):
+    """As RFC 9112, 3.2.2, has it: nothing was there."""
+    assert served.get(asked, host=host).status == status
+
+
 def test_only_a_service_for_all_answers_to_any_name():
     from transformer_cli.serving.guard import names
 

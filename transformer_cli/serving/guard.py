@@ -6,7 +6,7 @@ import ipaddress
 import socket
 import time
 from collections.abc import Collection, Mapping
-from urllib.parse import urlsplit
+from urllib.parse import unquote, urlsplit
 
 from starlette.datastructures import Headers, MutableHeaders
 from starlette.responses import Response
@@ -48,6 +48,7 @@ class Guard:
         if scope["type"] != "http":
             await self.app(scope, receive, send)
             return
+        scope = in_origin_form(scope)
         began, status = time.perf_counter(), 500
 
         async def answer(message: Message) -> None:
@@ -74,6 +75,17 @@ class Guard:
         if origin is None or origin.partition("://")[2].lower() == host.lower():
             return None
         return "a page from elsewhere may not ask this service"
+
+
+def in_origin_form(scope: Scope) -> Scope:
+    """The same of a request for a whole address, as a proxy is asked: what it names counts, and no header Host (RFC
+    9112, 3.2.2)."""
+    scheme, _, rest = scope["raw_path"].partition(b"://")
+    if scheme.lower() not in (b"http", b"https"):
+        return scope
+    host, _, path = rest.partition(b"/")
+    headers = [(b"host", host), *(header for header in scope["headers"] if header[0] != b"host")]
+    return {**scope, "path": "/" + unquote(path.decode()), "raw_path": b"/" + path, "headers": headers}
 
 
 def names(bound: socket.socket, allowed: Collection[str]) -> frozenset[str] | None:
