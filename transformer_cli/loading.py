@@ -258,6 +258,6 @@ def settings_of(opened: KnownRun, overrides: Sequence[str]) -> RunConfig:
         if getattr(comparable, section) != getattr(opened.config, section):
             raise UsageError(
                 f"{section}: this model is trained; only {', '.join(sorted(FREE))} and data.test can still be set",
-                hint="another model is another run: tx train -c ... --set ...",
+                hint="another model is another run: `tx train` makes it",
             )
     return settings

@@ -250,7 +250,6 @@ def test_a_notebook_shows_what_a_model_is(run):
         (lambda run: tx.train("tiny", run_dir="\ud800"), UsageError, "has bytes that are not UTF-8"),
         (lambda run: tx.train({"name": "a"}), UsageError, "config is {'name': 'a'} (dict); expected a YAML file or a"),
         (lambda run: tx.count(None), UsageError, "model is None; expected a preset, a YAML file or a run"),
-        (lambda run: tx.count("--help"), ConfigError, "no configuration help"),
         (lambda run: tx.count("tiny", help=True), UsageError, "no such option: help"),
         (lambda run: tx.evaluate(run, markdown=True), UsageError, "what is returned is what json prints"),
         (lambda run: tx.evaluate(model=run), UsageError, "the run comes first: tx.evaluate(run)"),
@@ -297,6 +296,30 @@ def test_mistakes_are_told_in_pythons_words_with_what_to_do(run, use, kind, word
     assert words in "\n".join(told)
     assert not any("--" in line for line in told)
     assert isinstance(caught.value, TxError)
+
+
+@pytest.mark.parametrize(
+    ("use", "words"),
+    [
+        (lambda run: tx.load("runs/my--run"), "runs/my--run does not exist"),
+        (lambda run: tx.load(Path("runs/a --beam-size 3 --set b=1")), "runs/a --beam-size 3 --set b=1 does not exist"),
+        (lambda run: tx.load("runs/x -m y"), "runs/x -m y does not exist"),
+        (lambda run: tx.count("--help"), "no configuration --help"),
+        (lambda run: tx.evaluate(run, source="a--b.de", reference="text.en"), "a--b.de does not exist"),
+        (lambda run: tx.load(run).translate("foo --beam-size\nx"), "'foo --beam-size\\nx'"),
+        (
+            lambda run: tx.load(run, settings={"decoding.search": "a --to"}),
+            'search": "a --to"}: `decoding.search` is the',
+        ),
+        (lambda run: tx.load(run, settings={"model.d_model": 64}), "another model is another run: `tx train` makes it"),
+        (lambda run: pickle.dumps(tx.load(run.rename("x -m a--b"))), 'x -m a--b")'),
+    ],
+)
+def test_what_the_caller_named_or_wrote_is_told_as_it_is(run, use, words):
+    """`runs/my--run` was said to be `runs/myrun`."""
+    with pytest.raises(TxError) as caught:
+        use(run)
+    assert words in "\n".join([str(caught.value), *getattr(caught.value, "__notes__", [])])
 
 
 def test_all_that_there_is_names_the_option_that_was_meant():
@@ -574,9 +597,10 @@ def test_a_stopped_training_is_an_error_and_its_model_a_warning(monkeypatch, cap
         tx.train("tiny", run_dir="stopped", settings=FEW | {"training.max_steps": 9})
     assert signal.getsignal(signal.SIGINT) is before
     assert "stopping as soon as everything is saved" in capfd.readouterr().err
+    Path("stopped").rename("a--b")
     for use in (tx.load, lambda run: tx.evaluate(run, beam_size=1)):
-        with pytest.warns(UserWarning, match="stopped is at step 1 of 9, not finished, never validated"):
-            use("stopped")
+        with pytest.warns(UserWarning, match="^a--b is at step 1 of 9, not finished, never validated"):
+            use("a--b")
     assert capfd.readouterr() == ("", "")
 
 

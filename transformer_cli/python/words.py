@@ -6,7 +6,8 @@ import json
 import os
 import re
 import warnings
-from collections.abc import Callable, Mapping, Sequence, Set
+from collections.abc import Callable, Iterator, Mapping, Sequence, Set
+from contextvars import ContextVar
 from functools import wraps
 from inspect import signature
 from numbers import Integral, Real
@@ -21,6 +22,11 @@ P = ParamSpec("P")
 T = TypeVar("T")
 FUNCTIONS = {"count-params": "count", "evaluate": "evaluate"}
 """What commands are called here."""
+OPTION = re.compile(r"(?<![^\s(`'\"])(?P<option>--[a-z][a-z-]*|-m (?=\S))")
+OURS = re.compile(rf"`tx (?P<command>\S+) --help`|{OPTION.pattern}((?<=--set) (?P<setting>[\w.]+=.*))?")
+"""What is said otherwise in Python."""
+_given: ContextVar[object] = ContextVar("given", default=())
+"""What the function at work was called with: words in it are the caller's, wherever a message repeats them."""
 
 
 def overrides(settings: Mapping[str, Any] | None) -> list[str]:
@@ -54,6 +60,7 @@ def in_pythons_words(function: Callable[P, T]) -> Callable[P, T]:
 
     @wraps(function)
     def told(*arguments: P.args, **options: P.kwargs) -> T:
+        before = _given.set((arguments, options))
         try:
             for name in options:
                 if name not in names and not takes_any:
@@ -69,6 +76,8 @@ def in_pythons_words(function: Callable[P, T]) -> Callable[P, T]:
                 raise  # it may be the caller's own
             _translate(refused)
             raise refused from error
+        finally:
+            _given.reset(before)
 
     return told
 
@@ -99,10 +108,33 @@ def _no_such(name: str, function: str, names: Sequence[str]) -> UsageError:
 
 
 def _translated(text: str) -> str:
-    text = re.sub(r"`tx (\S+) --help`", lambda said: f"`help(tx.{FUNCTIONS.get(said[1], said[1])})`", text)
-    text = re.sub(r"--set ([\w.]+=.*)", lambda said: _of_setting(said[1]), text)
-    text = re.sub(r"(?<![\w-])-m (?=\S)", "", text)  # where a run is named, an option says which
-    return re.sub(r"--([a-z][a-z-]*)", lambda said: said[1].replace("-", "_"), text)
+    theirs = {word for one in _texts(_given.get()) for word in OPTION.findall(one)}
+
+    def said(found: re.Match[str]) -> str:
+        command, option, setting = found["command"], found["option"], found["setting"]
+        if command is not None:
+            return f"`help(tx.{FUNCTIONS.get(command, command)})`"
+        if option in theirs:
+            return found[0]
+        if setting is not None:
+            return _of_setting(setting)
+        # Where a run is named, an option says which.
+        return {"-m ": "", "--set": "settings"}.get(option, option[2:].replace("-", "_"))
+
+    return OURS.sub(said, text)
+
+
+def _texts(value: object) -> Iterator[str]:
+    """All that are in it, names of files and runs included."""
+    if isinstance(value, str | PathLike):
+        yield os.fsdecode(value)
+    elif isinstance(value, Mapping):
+        yield from _texts((*value.keys(), *value.values()))
+    elif isinstance(value, Sequence | Set) and not isinstance(value, bytes):
+        for one in value:
+            yield from _texts(one)
+    else:
+        yield from (str(run.path) for run in getattr(value, "runs", ()))  # of a model
 
 
 def _of_setting(said: str) -> str:
