@@ -12,8 +12,11 @@ import matplotlib
 import numpy as np
 import pytest
 from matplotlib import font_manager
+from matplotlib.figure import Figure
 from matplotlib.font_manager import findfont, get_font
 from matplotlib.image import imread
+from matplotlib.text import Text
+from matplotlib.transforms import Bbox
 from synthetic import synthetic_maps
 
 from transformer_cli.attention_maps import figure as module
@@ -87,6 +90,50 @@ def test_a_grid_names_its_edges_and_every_head(text_stays_text):
             assert f"{block.kind} {block.layer}, head {head}" in said
     assert said.count("<s> → i") == 4  # decoder and cross, two layers each
     assert said.count("ich") == 2 + 3 + 3  # rows of the encoder's layers; columns of each of its heads and of cross's
+
+
+@pytest.fixture
+def drawn(monkeypatch):
+    """What figures are drawn, as matplotlib has them before they become files."""
+    kept = []
+    monkeypatch.setattr(Figure, "savefig", lambda self, *_, **__: kept.append(self))
+    return kept
+
+
+SELECTIONS = [
+    ("cross", (1, 1), None),
+    ("last", (2, 2), None),
+    ("last", (2, 3), None),
+    ("encoder, decoder, cross", (1, 2), None),
+    ("encoder, decoder, cross", (2, 3), None),
+    ("decoder, cross", (1, 1), 3),
+    ("decoder, cross", (2, 2), 4),
+    ("cross", (1, 9), None),
+]
+
+
+@pytest.mark.parametrize(("chosen", "layers", "heads"), SELECTIONS)
+@pytest.mark.parametrize(("n_source", "n_target"), [(1, 1), (4, 1), (3, 5), (9, 2)])
+def test_no_text_covers_another_or_the_scale_or_leaves_its_cell(drawn, chosen, layers, heads, n_source, n_target):
+    """Weights were wider than the cells of a grid; titles of short sentences covered each other, the scale them."""
+    maps = synthetic_maps(n_source, n_target, layers=layers, heads=heads or 2)
+    last = {block.kind: block for block in maps.blocks}
+    blocks = list(last.values()) if chosen == "last" else [block for block in maps.blocks if block.kind in chosen]
+    figure(views(maps, mean=not heads, blocks=blocks), "synthetic, forced", suffix=".png")
+    drawn[0].draw_without_rendering()
+    texts = [text for text in drawn[0].findobj(Text) if text.get_visible() and text.get_text()]
+    boxes = [text.get_window_extent() for text in texts]
+    parts = [*boxes, *(axes.get_window_extent() for axes in drawn[0].axes)]
+    x0, y0, x1, y1 = (np.array([getattr(box, name) for box in parts]) for name in ("x0", "y0", "x1", "y1"))
+    overlap = np.triu((x0[:, None] < x1) & (x0 < x1[:, None]) & (y0[:, None] < y1) & (y0 < y1[:, None]), 1)
+    for i, j in np.argwhere(overlap[: len(texts)]):
+        is_value = j >= len(texts) and texts[i].axes and texts[i] in texts[i].axes.texts
+        assert is_value, (texts[i].get_text(), texts[j].get_text() if j < len(texts) else parts[j])
+    for text, box in zip(texts, boxes, strict=True):
+        if text.axes and text in text.axes.texts:
+            middle = np.array(text.get_position())
+            cell = Bbox(text.axes.transData.transform([middle - 0.5, middle + 0.5]))
+            assert cell.x0 < box.x0 < box.x1 < cell.x1, text.get_text()
 
 
 @pytest.mark.parametrize("suffix", [".png", ".svg", ".pdf"])
