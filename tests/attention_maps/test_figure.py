@@ -295,6 +295,32 @@ def test_a_figure_is_no_larger_than_can_be_looked_at(layers, most):
     assert remarks == ["only one in 4 of 200 pieces is named"]
 
 
+def grid_of(drawing):
+    """The titles of a figure's matrices, by where they stand: rows from the top, columns from the left."""
+    places = {axes.get_title().replace("\n", ", "): axes.get_position() for axes in drawing.axes if axes.get_title()}
+    tops, lefts = (sorted({round(getattr(box, side), 3) for box in places.values()}) for side in ("y1", "x0"))
+    return {(tops[::-1].index(round(box.y1, 3)), lefts.index(round(box.x0, 3))): t for t, box in places.items()}
+
+
+def test_one_matrix_of_each_kind_stands_side_by_side_whatever_its_layer(drawn):
+    """`--layers last` of 2 + 3 layers put the encoder's alone into a row, the others below and to its right."""
+    maps = synthetic_maps(3, 3, layers=(2, 3))
+    last = {block.kind: block for block in maps.blocks}
+    figure(views(maps, blocks=last.values()), "", suffix=".png")
+    assert grid_of(drawn[0]) == {(0, c): one.title for c, one in enumerate(views(maps, blocks=last.values()))}
+
+
+@pytest.mark.parametrize("layers", [(2, 3), (3, 2)])
+def test_each_kind_has_a_column_and_each_layer_a_row(drawn, layers):
+    """What the encoder did not have, the decoder's took the place of, and names of rows did not fit to their rows."""
+    maps = synthetic_maps(6, 3, layers=layers)
+    figure(views(maps, blocks=maps.blocks), "", suffix=".png")
+    kinds = ["encoder", "decoder", "cross"]
+    assert grid_of(drawn[0]) == {
+        (block.layer - 1, kinds.index(block.kind)): f"{block.kind} {block.layer}, mean" for block in maps.blocks
+    }
+
+
 def test_too_many_matrices_are_refused():
     maps = synthetic_maps(1, 1, layers=(1, 8), heads=60)
     with pytest.raises(UsageError, match="shows 1 to 400 matrices, not 480"):

@@ -109,10 +109,11 @@ def _layout(singles: Sequence[View]) -> list[Row]:
     if len(places) < len(singles):
         rows = [[view for view in singles if (view.kind, view.layer) == place] for place in places]
         return list(zip(*zip_longest(*rows), strict=True))
+    if len(kinds) == len(singles):
+        return [tuple(singles)]
     if len(kinds) > 1:
         layers = sorted({view.layer for view in singles})
-        rows = [[view for view in singles if view.layer == layer] for layer in layers]
-        return list(zip(*zip_longest(*rows), strict=True))
+        return [tuple(places.get((kind, layer)) for kind in kinds) for layer in layers]
     across = max(1, round(len(singles) ** 0.5 + 0.49))
     return list(zip_longest(*[iter(singles)] * across))
 
