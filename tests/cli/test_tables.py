@@ -119,6 +119,14 @@ def test_what_stands_in_markdown_is_what_stood_in_the_table(cells):
     assert [unescape(cell) for cell in shown] == cells
 
 
+def test_a_title_in_markdown_is_one_bold_line_whatever_a_name_has():
+    """`<b>` in the name of a run was a tag, a line break ended the title."""
+    title = "o_th|er <b>, *x*\n\n# `y`"
+    html = MarkdownIt("commonmark").enable("table").render(as_markdown(Table(title, (Column("a"),), (("1",),))))
+    assert unescape(html.split("\n")[0]) == "<p><strong>o_th|er <b>, *x* # `y`</strong></p>"
+    assert "&lt;b&gt;" in html
+
+
 def test_bars_grow_with_the_share_and_show_whatever_is_there():
     assert [bar(share, 2) for share in (0, 1e-9, 0.5, 0.75, 1)] == ["", "▏", "█", "█▌", "██"]
     lengths = [len(bar(n / 100, 10)) for n in range(101)]

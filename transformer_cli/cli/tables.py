@@ -112,7 +112,7 @@ def as_markdown(table: Table, *, of_markup: bool = False) -> str:
     totals = [[f"**{escaped(cell)}**" if cell else "" for cell in cells] for cells in table.totals]
     lines = [line([escaped(column.name) for column in table.columns]), f"| {' | '.join(rule)} |"]
     lines += [line(cells) for cells in (*rows, *totals) if cells]
-    title = [f"**{table.title}**"] if table.title else []
+    title = [f"**{escaped(' '.join(table.title.split()))}**"] if table.title else []
     return "\n\n".join([*title, "\n".join(lines), *table.notes, *table.lines])
 
 
