@@ -631,6 +631,17 @@ def test_what_strict_refuses_after_the_work_is_shown_written_and_kept_all_the_sa
     assert Path("page.html").is_file()
 
 
+def test_a_page_of_files_of_the_same_name_is_titled_with_their_folders(tmp_path: Path) -> None:
+    """Its title was `out.en, out.en`."""
+    reference = write(tmp_path / "test.en", ["a b c d e"])
+    arguments = []
+    for name in ("x", "y"):
+        Path(name).mkdir()
+        arguments += ["--hypotheses", write(Path(name, "out.en"), ["a b c d e"])]
+    assert tx(*arguments, "--reference", reference, *FEW, "-o", "page.html") == 0
+    assert "x/out.en, y/out.en</title>" in Path("page.html").read_text(encoding="utf-8")
+
+
 def test_whether_training_saw_a_test_is_known_without_its_text(
     tmp_path: Path, capfd: pytest.CaptureFixture[str]
 ) -> None:

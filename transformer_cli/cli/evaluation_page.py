@@ -67,8 +67,10 @@ def of_files(hypotheses: Sequence[str], options: EvaluationConfig) -> About:
 
     facts = {"translations": ", ".join(map(shown, hypotheses)), **_versions()}
     settings = [f"evaluation.{name}: {written(value)}" for name, value in options.model_dump().items()]
-    title = ", ".join(Path(name).name for name in hypotheses)
-    return About(title, facts, "\n".join(settings))
+    names = [Path(name).name for name in hypotheses]
+    if len(set(names)) < len(names):
+        names = list(map(shown, hypotheses))
+    return About(", ".join(names), facts, "\n".join(settings))
 
 
 def _versions() -> dict[str, str]:
