@@ -13,6 +13,8 @@ from pathlib import Path
 
 import pytest
 
+from transformer_cli.cli import app, completion, console, failures
+
 pty = pytest.importorskip("pty", reason="no terminals of this kind here")
 PATIENCE_S = 60
 PROMPT = r"[#$%>] ?$"
@@ -86,3 +88,21 @@ def test_a_shell_completes_commands_and_options_once_that_is_installed(started, 
     shell = started(name)
     shell.type("tx toke\t--deco\t--hel\t\r")
     shell.wait_for(r"Show text as pieces and ids;")
+
+
+@pytest.mark.parametrize(("asked", "beats"), [(None, 1), ("complete_bash", 0)])
+def test_nothing_is_drawn_into_the_line_that_is_completed(monkeypatch, asked, beats):
+    """Where that took long, `working 0:00` stood in the middle of what was typed."""
+    started = []
+    if asked:
+        monkeypatch.setenv(completion.ASKED, asked)
+    for place, name, value in (
+        (console, "has_cursor", lambda: True),
+        (console.pulse, "start", lambda: started.append(1)),
+        (console, "open_streams", lambda: None),
+        (failures, "exit_code", lambda work: 0),
+        (app, "leave", lambda code: None),
+    ):
+        monkeypatch.setattr(place, name, value)
+    app.run()
+    assert len(started) == beats

@@ -136,7 +136,7 @@ def with_values(command: str) -> set[str]:
 def run() -> NoReturn:
     """The program: parse, run, report, exit."""
     console.open_streams()
-    if console.has_cursor():
+    if console.has_cursor() and completion.ASKED not in os.environ:
         console.pulse.start()
     leave(failures.exit_code(lambda: main(sys.argv[1:])))
 
