@@ -90,6 +90,29 @@ def test_a_shell_completes_commands_and_options_once_that_is_installed(started, 
     shell.wait_for(r"Show text as pieces and ids;")
 
 
+@pytest.mark.parametrize(
+    ("typed", "shown"),
+    [
+        ("tx evaluate -m runs/m\t|", r"-m runs/my\\ run \|"),
+        ("tx evaluate -m runs/my\\ r\t|", r"-m runs/my\\ run \|"),
+        ("tx evaluate -m 'runs/m\t|", r"-m 'runs/my run' \|"),
+        ("tx evaluate -m runs/o\t|", r"-m runs/o_th\\\|er \|"),
+        ("tx evaluate --set evaluation.metr\t|", r"evaluation\.metrics=\|"),
+    ],
+)
+def test_bash_completes_to_one_word_and_a_setting_to_where_its_value_begins(started, tmp_path, typed, shown):
+    """`runs/my run` were two words, `runs/o_th|er` a pipe, and a blank stood between a setting and its value."""
+    if shutil.which("bash") is None:
+        pytest.skip("no bash here")
+    for name in ("my run", "o_th|er"):
+        (tmp_path / "runs" / name).mkdir(parents=True)
+    shell = started("bash")
+    shell.type('eval "$(tx --show-completion bash)"; echo re""ady\r')
+    shell.wait_for("ready")
+    shell.type(typed)
+    shell.wait_for(shown)
+
+
 @pytest.mark.parametrize(("asked", "beats"), [(None, 1), ("complete_bash", 0)])
 def test_nothing_is_drawn_into_the_line_that_is_completed(monkeypatch, asked, beats):
     """Where that took long, `working 0:00` stood in the middle of what was typed."""

@@ -153,7 +153,7 @@ def leave(code: int) -> NoReturn:
 
 def main(arguments: list[str]) -> int:
     """Parses and runs; raises what goes wrong. The library's own `main` would answer a closed pipe with exit code 1."""
-    completion.mend_zsh()
+    completion.mend()
     program = get_command(app)
     if asked := os.environ.get(completion.ASKED):
         return completion.answer(program, asked)
