@@ -130,6 +130,7 @@ def _draw(drawing: Figure, grid: Sequence[Row], caption: str) -> list[str]:
     size = min(LARGEST if few else SMALLEST, fits * every)
     n_weights = sum(view.visible_QK.size for view in views.values())
     placed: dict[tuple[int, int], Axes] = {}
+    are_wide = False
     for (r, c), view in views.items():
         n_queries, n_keys = view.visible_QK.shape
         axes = placed[r, c] = drawing.add_axes((0, 0, cell * n_keys, cell * n_queries))
@@ -140,8 +141,9 @@ def _draw(drawing: Figure, grid: Sequence[Row], caption: str) -> list[str]:
         columns, rows = not above or above.columns != view.columns, not beside or beside.rows != view.rows
         _labels(axes, view, size, every, columns=few or columns, rows=few or rows)
         title = axes.set_title(view.title if few else _short_title(view), fontsize=9 if few else size + 1)
-        if few and len(grid[0]) > 1 and title.get_window_extent().width / DPI > cell * n_keys:
-            title.set_text(view.title.replace(", ", "\n", 1))
+        are_wide |= few and len(grid[0]) > 1 and title.get_window_extent().width / DPI > cell * n_keys
+    for place, axes in placed.items() if are_wide else ():
+        axes.set_title(views[place].title.replace(", ", "\n", 1), fontsize=9)
     _place(placed, gap)
     _explain(drawing, mesh, caption, gap=gap, size=size, few=few)
     stride = _stride(longest, every)
