@@ -138,7 +138,9 @@ def test_every_configuration_is_one(text, folder):
 
 @pytest.mark.parametrize("text", [pytest.param(text, id=name) for name, text in PAGES.items()])
 def test_every_command_of_a_page_is_understood(text, folder):
-    (folder / "mine.yaml").write_text("extends: tiny.yaml\n", encoding="utf-8")
+    (folder / "runs" / "mine").mkdir(parents=True, exist_ok=True)
+    for name in ("mine.yaml", "runs/mine/config.yaml"):
+        (folder / name).write_text("extends: tiny.yaml\n", encoding="utf-8")
     readme = read(text)
     lay_out(readme, folder)
     for command in readme.commands:

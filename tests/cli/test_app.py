@@ -158,6 +158,9 @@ def test_no_command_shows_the_help_as_an_error():
     ("arguments", "message"),
     [
         (["trian"], "error: no such command: trian\n  hint: did you mean `tx train`?\n"),
+        (["help", "train"], "error: no such command: help\n  hint: did you mean `tx train --help`?\n"),
+        (["help", "me"], "error: no such command: help\n  hint: did you mean `tx --help`?\n"),
+        (["presets"], "error: no such command: presets\n  hint: did you mean `tx count-params --list`?\n"),
         (["xyz"], f"error: no such command: xyz\n  hint: commands: {', '.join(app.COMMANDS)}.\n"),
         (["\x1b[31m"], f"error: no such command: \\x1b[31m\n  hint: commands: {', '.join(app.COMMANDS)}.\n"),
     ],

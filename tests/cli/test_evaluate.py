@@ -54,13 +54,36 @@ def test_whose_scores_are_kept_and_whose_they_replace_is_said(run: Path, capfd: 
 def test_scores_of_another_text_are_not_kept_and_that_is_said(run: Path, capfd: pytest.CaptureFixture[str]) -> None:
     """Nobody said so, and `tx reproduce` then that the run was not evaluated yet."""
     before = (run / "run.json").read_bytes()
-    for suffix, lines in (("de", SOURCES), ("en", TARGETS)):
+    for suffix, lines in (("de", SOURCES), ("en", TARGETS[::-1])):
         write(Path(f"moved.{suffix}"), lines)
     assert tx("-m", "tiny", "--set", "data.test=moved") == 0
     said = capfd.readouterr().err
     assert "not kept: test, for the run's own text of that name is another (data.test)\n" in said
     assert "kept in" not in said
     assert (run / "run.json").read_bytes() == before
+
+
+@pytest.mark.parametrize("is_gone", [False, True])
+def test_scores_of_the_runs_own_text_are_kept_wherever_it_lies_now(
+    is_gone: bool, run: Path, capfd: pytest.CaptureFixture[str]
+) -> None:
+    """Of a run that was moved they never were: its text was "another"."""
+    for suffix, lines in (("de", SOURCES[:4]), ("en", TARGETS[:4])):
+        write(Path(f"moved.{suffix}"), lines)
+        write(Path(f"own.{suffix}"), lines)
+    record = json.loads((run / "run.json").read_text(encoding="utf-8"))
+    (run / "run.json").write_text(json.dumps(record | {"scores": {}}), encoding="utf-8")
+    (run / "config.yaml").write_text(dump_config(load_config(run / "config.yaml", ["data.test=own"])), "utf-8")
+    if is_gone:
+        for path in Path().glob("own.*"):
+            path.unlink()
+        assert tx("-m", "tiny") == 3
+        assert "own.de does not exist\n  hint: where it lies now: --set data.test=PREFIX, or" in capfd.readouterr().err
+    assert tx("-m", "tiny", "--set", "data.test=moved") == 0
+    assert "kept in tiny/run.json: test by" in capfd.readouterr().err
+    write(Path("moved.en"), TARGETS[4:8])
+    assert tx("-m", "tiny", "--set", "data.test=moved") == 0
+    assert "not kept: test, for the run's own text of that name is another" in capfd.readouterr().err
 
 
 def test_scores_of_a_text_that_the_run_does_not_name_are_not_kept_and_that_is_said(
@@ -439,7 +462,10 @@ def test_every_reference_is_checked_and_what_the_source_alone_has_is_told_once(
     files = ("--source", source, "--hypotheses", first, "--reference", first, "--reference", second)
     assert tx(*files, "--set", "evaluation.metrics=[chrf]", "--json") == 0
     found = [(one["text"], one["what"], one["lines"]) for one in json.loads(capfd.readouterr().out)["findings"]]
-    assert found == [("1.en", "control characters", [1]), ("1.en with reference 2", "empty target", [2])]
+    assert found == [
+        ("in.de and 1.en", "control characters", [1]),  # which was said to be in the reference
+        ("in.de and 1.en with reference 2", "empty target", [2]),
+    ]
 
 
 @pytest.mark.parametrize("what_for", ["--reference=nothing", "--check-batching"])

@@ -163,6 +163,10 @@ def refused(capsys, monkeypatch):
             "tx takes the words that a translation begins with from `tx tran",
         ),
         (["translate", "--prefixes", "A"], "tx takes the words that a translation begins with from "),
+        (
+            ["train", "-m", "runs/tiny"],
+            "it goes on with a run by that one's configuration: -c RUN/config.yaml --run-dir",
+        ),
         (["plot", "-m", "runs/tiny"], "name runs without an option: `tx plot RUN`"),
         (["compare", "--model", "runs/tiny"], "name runs without an option: `tx compare RUN`"),
         (["train", "--finetune-from", "x"], "that is a setting: --set training.init_from=..."),

@@ -6,6 +6,7 @@ import json
 import math
 import re
 import shlex
+import shutil
 import signal
 from pathlib import Path
 
@@ -45,6 +46,25 @@ def test_the_next_command_translates_a_line_of_the_user_s_validation_text(
     """It used to be about beer in whatever was called German."""
     assert train([["-i am no option", "a"], ["bell \a rings out", "b"], [line, "where"]]) == 0
     assert suggested(capfd) == ["tx", "translate", line]
+
+
+def test_a_run_that_was_renamed_goes_on_where_it_is_named_and_else_that_is_said(
+    capfd: pytest.CaptureFixture[str], trained_run: Path
+) -> None:
+    """Another one was begun, as if there were none."""
+    shutil.copytree(trained_run, "renamed")
+    command = ["train", "-c", "renamed/config.yaml", "--dry-run"]
+    told = "warning: renamed/config.yaml is the configuration of a run, and runs/tiny is what is trained: "
+    for more, said in (((), told + "--run-dir renamed goes on with that run\n"), (("--run-dir", "renamed"), "")):
+        assert tx(*command, *more) == 0
+        found = capfd.readouterr()
+        assert [line for line in found.err.splitlines(keepends=True) if "configuration" in line] == [said] * bool(said)
+        assert ("would be trained anew" in found.out) == bool(said)
+    Path("runs").mkdir(exist_ok=True)
+    Path("renamed").rename("runs/tiny")
+    assert tx("train", "-c", "runs/tiny/config.yaml", "--dry-run") == 0
+    assert tx("train", "-c", "runs/tiny/config.yaml", "--set", "name=new", "--dry-run") == 0
+    assert "is the configuration" not in capfd.readouterr().err
 
 
 @pytest.mark.parametrize(("tests", "typed"), [([], "tx evaluate --valid"), (["data.test=data"], "tx evaluate")])

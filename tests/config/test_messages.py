@@ -49,7 +49,7 @@ def test_a_wrong_text_to_validate_with_is_one_mistake(valid: str) -> None:
     """And not a missing one, too."""
     with pytest.raises(ConfigError) as caught:
         load_config("tiny.yaml", ["data={train: a, source: de, target: en}", f"data.valid={valid}"])
-    expected = f"--set data.valid={valid}: `data.valid` is {valid}; expected a share such as 10%, or text, "
+    expected = f"--set data.valid={valid}: `data.valid` is {valid}; expected a share such as 10%, or a prefix such as "
     assert caught.value.message.startswith(expected)
 
 
@@ -203,7 +203,7 @@ tied: decoder or none goes with two
         ("data: {train: {pairs: [[a, b]], source: c}, valid: v}", "unknown setting `data.train.source`"),
         (
             "data: {train: [a, b]}",
-            "`data.train` is a list of 2; expected text, or {source, target}, or {pairs}, or a list of at least 1 {",
+            "`data.train` is a list of 2; expected a prefix such as corpus/train, or {source, target}",
         ),
         ("data: {train: [{text: a}, b], valid: 1%}", '`data.train[1]` is the text "b"; expected {text, ...}\n'),
         (
@@ -217,7 +217,7 @@ tied: decoder or none goes with two
         ),
         (
             "data: {train: {text: a}, valid: 1%}",
-            "`data.train` is {text}; expected text, or {source, target}, or {pairs}, or a list of at least 1 {",
+            "`data.train` is {text}; expected a prefix such as corpus/train, or {source, target}",
         ),
         (
             "data: {train: [{text: {source: a}}], valid: 1%}",
@@ -227,10 +227,13 @@ tied: decoder or none goes with two
             "data: {test: {a: [{text: b, both: maybe}]}}",
             '`data.test.a[0].both` is the text "maybe"; expected true or false\n',
         ),
-        ("data: {train: {x: 1}}", "`data.train` is {x}; expected text, or {source, target}, or {pairs}"),
+        (
+            "data: {train: {x: 1}}",
+            "`data.train` is {x}; expected a prefix such as corpus/train, or {source, target}, or {pairs}",
+        ),
         (
             "data: {test: {2016: 1}}",
-            "`data.test.2016` is 1; expected text, or {source, target}, or {pairs}, or a list of {text, ",
+            "`data.test.2016` is 1; expected a prefix such as corpus/train, or {source, target}",
         ),
         ("data: {test: {a: t, b: {source: c}}}", "`data.test.b.target` is missing"),
         ("data: {test: {a: {pairs: [[x]]}}}", "`data.test.a.pairs[0]` is a list of 1; expected a list of 2 texts"),
@@ -251,9 +254,12 @@ tied: decoder or none goes with two
         ("accounting: {vocab: 1e3}", "is 1e3; expected a whole number of at least 0, or {source, target}"),
         (
             "data: {train: []}",
-            "`data.train` is an empty list; expected text, or {source, target}, or {pairs}, or a list of at least 1 {",
+            "`data.train` is an empty list; expected a prefix such as corpus/train, or {source, target}",
         ),
-        ("data: {train: a, valid: []}", "`data.valid` is an empty list; expected a share such as 10%, or text, or {"),
+        (
+            "data: {train: a, valid: []}",
+            "`data.valid` is an empty list; expected a share such as 10%, or a prefix such as corpus/train, or {",
+        ),
         ("accounting: {extra: {name: x}}", "is {name}; expected a list of {name, shape, bias, trainable}"),
         ("accounting: {extra: [{name: a b, shape: [1]}]}", '`accounting.extra[0].name` is the text "a b"; '),
         ("accounting: {extra: [{name: a, shape: [2, 1.5]}]}", "`accounting.extra[0].shape[1]` is 1.5; expected"),

@@ -421,6 +421,11 @@ def test_what_cannot_be_read_is_said(folder):
     os.mkdir("d")
     assert message("a.yaml").startswith("a.yaml:1:1: the file is empty")
     assert message("d") == "d is a directory, not a configuration"
+    os.mkdir("run")
+    write("run/config.yaml", "seed: 5")
+    with pytest.raises(ConfigError) as refused:
+        load_config("run")
+    assert refused.value.hint == "to go on with that run: -c run/config.yaml --run-dir run"
     write("list.yaml", "- 1")
     assert "list.yaml:1:1: a configuration is made of `key: value` lines" in message("list.yaml")
     Path("big.yaml").touch()

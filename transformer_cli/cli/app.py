@@ -82,7 +82,7 @@ class Commands(TyperGroup):
         if not name.startswith("-") and name not in COMMANDS:
             from transformer_cli.cli.unknown import command_error
 
-            raise command_error(name, list(COMMANDS))
+            raise command_error(name, list(COMMANDS), args[1:])
         return super().resolve_command(ctx, args)
 
 

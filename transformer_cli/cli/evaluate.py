@@ -28,6 +28,7 @@ from transformer_cli.cli.options import (
 from transformer_cli.cli.results import Tally, refuse_own_input
 from transformer_cli.cli.test_sets import (
     TestSet,
+    is_own,
     keep,
     own_texts,
     read_text,
@@ -235,7 +236,7 @@ def _score_runs(
         console.warn("the scores are not kept: lines were refused")
     elif is_kept:
         there, asked = opened[0].config.data.tests, settings.data.tests
-        kept = [one for one in results if there.get(one["set"]) == asked[one["set"]]]
+        kept = [one for one in results if is_own(opened[0], one, asked[one["set"]])]
         keep(opened[0], kept, how)
         others = [one["set"] for one in results if one not in kept]
         for why, names in (
@@ -273,6 +274,7 @@ def _score_files(
         source=None if source is None else read[source].lines,
         references=[read[reference].lines for reference in references],
         counts={path: lines.counts for path, lines in read.items()},
+        files="" if source is None else f"{Path(source).name} and {Path(references[0]).name}",
     )
     systems, facts = [], []
     [findings] = judging.check([text], known, strict=output.strict)

@@ -114,13 +114,13 @@ def _suspicions(text: TestSet, known: Known, others: Sequence[KnownRun]) -> list
     if text.source is not None and not text.is_own:
         corpus, *more = (Corpus(text.source, reference) for reference in text.references)
         looked = checks.Looked(corpus)
-        found += looked.findings(text.name)
+        found += looked.findings(text.pairs_of)
         for number, other in enumerate(more, start=2):
-            name = f"{text.name} with reference {number}"
-            found += [one for one in checks.check(name, other) if replace(one, text=text.name) not in found]
+            name = f"{text.pairs_of} with reference {number}"
+            found += [one for one in checks.check(name, other) if replace(one, text=text.pairs_of) not in found]
         if known.lines is not None:
             by, of_sources = "the training text", known.of_sources
-            found += checks.overlap(text.name, looked, by, {None: known.lines}, of_sources=of_sources)
+            found += checks.overlap(text.pairs_of, looked, by, {None: known.lines}, of_sources=of_sources)
         for run in others:
             found += learned_by(run, text, looked, named=run.path)
     return found
@@ -135,7 +135,7 @@ def learned_by(run: KnownRun, text: TestSet, looked: Looked, *, named: str | Pat
     if learned is None:
         return []
     return overlap(
-        text.name,
+        text.pairs_of,
         looked,
         f"the training text of {shown(named)}",
         {None: learned},

@@ -2,9 +2,11 @@
 
 from __future__ import annotations
 
+import os
 import time
 from collections import Counter
 from collections.abc import Iterable, Iterator, Mapping, Sequence
+from contextlib import suppress
 from dataclasses import dataclass
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
@@ -18,7 +20,7 @@ from transformer_cli.wording import counted
 
 if TYPE_CHECKING:
     from transformer_cli.checkpoints.known import KnownRun
-    from transformer_cli.config.data import DataConfig, Direction
+    from transformer_cli.config.data import DataConfig, Directed, Direction
     from transformer_cli.data.corpus import Corpus
     from transformer_cli.decoding.texts import TextTranslator
     from transformer_cli.evaluation.report import System
@@ -29,7 +31,8 @@ class TestSet:
     """What is translated, where that is known, and what it should say.
 
     counts: lines that reading had to change, by file and reason. is_own: tx wrote the text itself, without capitals.
-    to: the language, where a model knows several. languages: of source and reference, "" where nobody knows.
+    to: the language, where a model knows several. languages: of source and reference, "" where nobody knows. files:
+    what its lines are of, where that is more than its name says.
     """
 
     name: str
@@ -39,6 +42,12 @@ class TestSet:
     is_own: bool = False
     to: str | None = None
     languages: tuple[str, str] = ("", "")
+    files: str = ""
+
+    @property
+    def pairs_of(self) -> str:
+        """Whose lines are meant where pairs are looked at."""
+        return self.files or self.name
 
     @property
     def sha256(self) -> str:
@@ -85,7 +94,12 @@ def _tests(opened: KnownRun, data: DataConfig) -> Iterator[TestSet]:
     from transformer_cli.config.data import COMBINATIONS, PHRASEBOOK
     from transformer_cli.data.corpus import load_tests
 
-    tests = load_tests(data)
+    try:
+        tests = load_tests(data)
+    except DataError as failure:
+        if any(map(_is_gone, data.tests.values())):
+            failure.hint = "where it lies now: --set data.test=PREFIX, or --source and --reference"
+        raise
     if not tests:
         others = "; --valid scores the validation text" if data.validated or data.held_out is not None else ""
         raise DataError(
@@ -126,6 +140,31 @@ def _of_run(name: str, corpus: Corpus, direction: Direction, *, is_own: bool) ->
         to=direction.target,
         languages=(direction.source, direction.target),
     )
+
+
+def is_own(opened: KnownRun, result: Mapping[str, Any], asked: Directed) -> bool:
+    """Whether a result is of the run's own text of that name: which lies where it did, or has the same content as far
+    as anybody knows that. asked: the text that was read."""
+    own = opened.config.data.tests.get(result["set"])
+    if own is None or own.direction != asked.direction:
+        return False
+    if own == asked:
+        return True
+    if _is_gone(own):
+        return opened.record.get("scores", {}).get(result["set"], result).get("sha256") == result["sha256"]
+    with suppress(DataError):
+        return any(text.sha256 == result["sha256"] for text in _tests(opened, opened.config.data))
+    return False
+
+
+def _is_gone(way: Directed) -> bool:
+    """Whether it was in files, and none of them is where it was."""
+    from transformer_cli.data.corpus import side_files
+
+    try:
+        return not any(map(os.path.exists, side_files(way) or [os.curdir]))
+    except DataError:
+        return False
 
 
 def refuse_nothing(texts: Iterable[TestSet]) -> None:

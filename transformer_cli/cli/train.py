@@ -106,6 +106,8 @@ def train(
         raise typer.Exit(run_all(processes, [sys.executable, "-m", "transformer_cli", *sys.argv[1:]]))
     if processes not in (1, place().size):
         raise UsageError(f"--processes {processes}, but WORLD_SIZE is {place().size}", hint="give one of them")
+    if run_dir is None and not any(override.startswith("name=") for override in overrides or ()):
+        _tell_of_another(find_config(config), directory)
     if dry_run:
         from transformer_cli.training.forecast import forecast
 
@@ -155,6 +157,19 @@ def _tell_scores(outcome: Outcome) -> None:
     if len(scores) > 1:
         ends = f"{scores[0]:.2f} to {scores[-1]:.2f}"
         console.say(f"{outcome.score_name} {sparkline(scores)} {ends}, best {outcome.score:.2f}")
+
+
+def _tell_of_another(path: Path, directory: Path) -> None:
+    """That the configuration is a run's own, where it is another run that is trained: it was renamed, or lies
+    elsewhere."""
+    from transformer_cli.checkpoints.find import is_run
+
+    own = path.parent
+    if path.name == "config.yaml" and is_run(own) and os.path.realpath(own) != os.path.realpath(directory):
+        console.warn(
+            f"{shown(path)} is the configuration of a run, and {shown(directory)} is what is trained: "
+            f"--run-dir {typed(own)} goes on with that run"
+        )
 
 
 def program() -> str:

@@ -10,14 +10,17 @@ RUNS_ARE_ARGUMENTS = "tx plot", "tx average", "tx compare", "tx reproduce", "tx 
 """Commands whose runs stand without the `-m` of the others."""
 
 
-def command_error(name: str, commands: Sequence[str]) -> UsageError:
-    """For a command that there is not; with the one that other toolkits call so, or one that is like it."""
+def command_error(name: str, commands: Sequence[str], more: Sequence[str] = ()) -> UsageError:
+    """For a command that there is not; with the one that other toolkits call so, or one that is like it. more: what was
+    typed behind it."""
     from transformer_cli.config import elsewhere
     from transformer_cli.config.expectations import nearest
 
     meant = elsewhere.command(name, commands) or nearest(name, commands)
     if name in ("help", "version"):
-        meant = f"--{name}"
+        meant = f"{more[0]} --help" if more and more[0] in commands else f"--{name}"
+    if name in ("presets", "preset"):
+        meant = "count-params --list"
     hint = f"did you mean `tx {meant}`?" if meant else f"commands: {', '.join(commands)}."
     return UsageError(f"no such command: {name}", hint=hint)
 
@@ -43,6 +46,8 @@ def _option_hint(option: str, command: str, options: Sequence[str]) -> str:
         same = begins_so[0]
     if meant := same or elsewhere.option(option, options):
         return f"did you mean {meant}?"
+    if command == "tx train" and dashed in ("--m", "--model"):
+        return "it goes on with a run by that one's configuration: -c RUN/config.yaml --run-dir RUN"
     if command in RUNS_ARE_ARGUMENTS and dashed in ("--m", "--model"):
         return f"name runs without an option: `{command} RUN`"
     if instead := elsewhere.instead(option):

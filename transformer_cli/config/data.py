@@ -15,6 +15,7 @@ from transformer_cli.config.names import NOT_UTF8, shorten, why_impossible
 from transformer_cli.config.section import (
     NAME_IN_WORDS,
     PERCENT,
+    Called,
     Contradiction,
     NonNegativeInt,
     Path,
@@ -59,7 +60,7 @@ class PhrasebookConfig(Section):
     """Share of the sentences that give a reason, such as `weil sie zu breit war`; null: the grammar's own share, 8%."""
 
 
-Split = str | ParallelFiles | InlinePairs
+Split = Annotated[str, Called("a prefix such as corpus/train")] | ParallelFiles | InlinePairs
 
 
 @dataclass(frozen=True)

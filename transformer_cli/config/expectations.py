@@ -17,7 +17,7 @@ from pydantic.fields import FieldInfo
 from transformer_cli.config.names import shorten
 from transformer_cli.config.nodes import Node
 from transformer_cli.config.recipes import Recipes
-from transformer_cli.config.section import NAME_IN_WORDS, PERCENT, Section
+from transformer_cli.config.section import NAME_IN_WORDS, PERCENT, Called, Section
 
 HUGE = 10**12
 """The schema's limit for counts that have none of their own."""
@@ -102,6 +102,8 @@ class Accepted:
             return "a share such as 10%"
         if patterns:
             return NAME_IN_WORDS
+        if called := [item.words for item in self.limits if isinstance(item, Called)]:
+            return called[0]
         return f"text{self._length()}" if isinstance(found, str) else "text"
 
     def _range(self, found: object) -> str:

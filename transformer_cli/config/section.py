@@ -66,6 +66,15 @@ NonNegativeInt = Annotated[int, Field(ge=0, le=10**12)]
 PositiveFloat = Annotated[float, Field(gt=0)]
 NonNegativeFloat = Annotated[float, Field(ge=0)]
 Probability = Annotated[float, Field(ge=0, lt=1)]
+
+
+@dataclass(frozen=True)
+class Called:
+    """What a text is called where one is expected."""
+
+    words: str
+
+
 PERCENT = r"^[0-9]{1,2}(\.[0-9]+)? *%$"
 Percentage = Annotated[str, Field(pattern=PERCENT)]
 """A share of something, as people write it."""

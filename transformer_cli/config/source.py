@@ -115,7 +115,8 @@ def find_config(name_or_path: str | Path) -> Path:
     if barred(str(path)) != str(path):
         return path  # whoever reads it says so
     if os.path.isdir(path):
-        raise ConfigError(f"{name} is a directory, not a configuration")
+        hint = f"to go on with that run: -c {name}/config.yaml --run-dir {name}" * os.path.isfile(f"{path}/config.yaml")
+        raise ConfigError(f"{name} is a directory, not a configuration", hint=hint or None)
     shown = shorten(name, 255)
     said = (
         f"{shown} {missing(path)}" if os.path.islink(path) else f"no configuration {shown}: neither a file nor a preset"
