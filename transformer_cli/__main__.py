@@ -31,6 +31,9 @@ def main() -> None:
 
 if __name__ == "__main__":
     # There `python -m` looks for modules first, and a file of the user's may have the name of any.
-    if not sys.flags.safe_path and sys.path[0] == os.getcwd() != os.path.dirname(os.path.dirname(__file__)):
-        del sys.path[0]
+    try:
+        if not sys.flags.safe_path and sys.path[0] == os.getcwd() != os.path.dirname(os.path.dirname(__file__)):
+            del sys.path[0]
+    except OSError:  # of a folder that is not there any more
+        pass
     main()

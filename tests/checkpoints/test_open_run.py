@@ -314,7 +314,7 @@ def test_the_latest_run_is_found_where_the_runs_directory_is_a_link(tmp_path):
     """`..` led out of where the link leads."""
     (tmp_path / "large" / "disk").mkdir(parents=True)
     (tmp_path / "runs").symlink_to("large/disk")
-    for run_dir in ("elsewhere/x", "runs/y", "large/disk/z"):
+    for run_dir in ("elsewhere/x", "runs/y", "large/disk/z", "runs/../w", "."):
         path, _ = make_run(tmp_path / run_dir)
         store.mark_latest(run_dir)
         assert find_checkpoint(None).resolve() == path.resolve()

@@ -122,6 +122,29 @@ def test_python_m_and_the_script_are_the_same_program():
     assert script.load() is main
 
 
+def test_in_a_folder_that_is_gone_it_tells_its_version(tmp_path, monkeypatch):
+    monkeypatch.chdir(tmp_path)
+    tmp_path.rmdir()
+    assert tx("--version", PYTHONPATH=str(Path(app.__file__).parents[2])).returncode == 0
+
+
+def test_each_of_several_processes_runs_what_the_first_one_is(tmp_path, monkeypatch):
+    """And no file of the user's, such as one that `python -m` itself would take for a module."""
+    monkeypatch.chdir(tmp_path)
+    (tmp_path / "transformer_cli").mkdir()
+    for name in ("types", "functools", "transformer_cli/__main__", "transformer_cli/__init__"):
+        Path(f"{name}.py").write_text("print('mine'); raise SystemExit(0)\n", encoding="utf-8")
+    code = """
+    import sys
+    from transformer_cli.cli import train
+    from transformer_cli.cli.processes import run_all
+    sys.exit(run_all(2, [sys.executable, "-P", "-m", "transformer_cli", "--nothing"]))
+    """
+    found = tx(code=code, PYTHONPATH=str(Path(app.__file__).parents[2]), PYTHONSAFEPATH="1")
+    assert (found.stdout, found.returncode) == ("", 2)
+    assert found.stderr.count("no such option: --nothing") == 2
+
+
 @pytest.mark.parametrize("arguments", [("--version",), ("count-params", "tiny")], ids=" ".join)
 def test_files_of_ones_own_are_none_of_its_modules(arguments, tmp_path, monkeypatch):
     """Each of `--processes N` ran them, and one that ended in success was a training that was done."""

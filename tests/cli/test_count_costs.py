@@ -318,7 +318,7 @@ def test_bf16_is_recommended_only_where_nothing_is_known_to_lack_it(capsys):
             "other side",
         ),
         (["bert-base.yaml", "--memory", "--beam-size=5"], "--beam-size: bert-base is encoder-only", None),
-        (["tiny", "--flops", "-b5", "--set=decoding.search=sampling"], "sampling has no beam", "decoding.search=beam"),
+        (["tiny", "--flops", "-b5", "--set=decoding.search=sampling"], "sampling has no beam", "leave it out"),
         (["gpt3.yaml", "--flops", "--target-length=2049"], "knows 2,048 positions", "max_positions"),
         (["gpt3.yaml", "--batch-size=5"], "--batch-size says how much", "or --hardware NAME"),
         (["gpt3.yaml", "--flops", "--tokens=5"], "--tokens is about training on hardware", "--hardware"),

@@ -518,6 +518,7 @@ def test_a_table_speaks_of_settings_and_facts_that_there_are(toolkit):
             {
                 "decoding.beam_size": 6,
                 "decoding.length_penalty": 0.6,
+                "decoding.max_source_length": 1000,
                 "decoding.max_length_factor": 3.0,
                 "decoding.max_length_extra": 0,
                 "threads": 2,
@@ -530,6 +531,7 @@ def test_a_table_speaks_of_settings_and_facts_that_there_are(toolkit):
             {
                 "decoding.beam_size": 12,
                 "decoding.length_penalty": 0.0,
+                "decoding.max_source_length": 1000,
                 "decoding.max_length_factor": 2.5,
                 "decoding.max_length_extra": 0,
             },

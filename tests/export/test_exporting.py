@@ -25,6 +25,7 @@ from transformer_cli.config.decoding import DecodingConfig
 from transformer_cli.errors import UsageError
 from transformer_cli.export.card import _scores, card
 from transformer_cli.export.comparison import Comparison
+from transformer_cli.export.ctranslate2 import _search
 from transformer_cli.export.exporting import check_format, export
 from transformer_cli.export.weights import Weights
 
@@ -104,6 +105,16 @@ def test_the_card_searches_as_the_run_does(trained_run, capfd, monkeypatch):
         "suppress_sequences": [[piece]],
         "disable_unk": True,
     }
+
+
+def test_a_mark_that_a_translation_begins_with_counts_there(loaded_run):
+    """As of M2M100's languages, in both limits."""
+    decoding = DecodingConfig(min_length=4, max_length=9)
+    run = replace(loaded_run, config=loaded_run.config.model_copy(update={"decoding": decoding}))
+    target = SimpleNamespace(names=[], given=(7,))
+    marked = replace(run, tokenizer=SimpleNamespace(target=target))
+    found = [{name: n for name, n in _search(one).items() if "decoding" in name} for one in (run, marked)]
+    assert found == [{"min_decoding_length": n, "max_decoding_length": n + 5} for n in (4, 5)]
 
 
 def test_the_card_names_norwegian_as_a_language(trained_run):

@@ -560,6 +560,15 @@ def test_numbers_that_are_none_are_named_with_their_file_and_a_bias_of_minus_inf
     stored(place, model__encoder__layers__0__fc1__weight=weight)
     with pytest.raises(ModelError, match=r"marian: model\.encoder\.layers\.0\.fc1\.weight holds NaN or infinity"):
         import_model(place, tmp_path / "other")
+    weight[0, 0] = -torch.inf
+    shared = load_file(place / "model.safetensors")["model.shared.weight"]
+    stored(place, model__encoder__layers__0__fc1__weight=weight, lm_head__weight=shared.clone())
+    with pytest.raises(ModelError, match=r"fc1\.weight holds NaN or infinity"):
+        import_model(place, tmp_path / "other")
+    shared[0, 0] = torch.nan
+    stored(place, model__shared__weight=shared, lm_head__weight=shared.clone())
+    with pytest.raises(ModelError, match=r"model\.shared\.weight holds NaN or infinity"):  # not that both differ
+        import_model(place, tmp_path / "other")
 
 
 @pytest.mark.parametrize(
@@ -581,6 +590,7 @@ def test_a_setting_that_would_make_another_model_is_refused(marian, tmp_path, se
 
 
 def test_what_only_training_heeds_and_how_it_translates_may_be_set(marian, tmp_path):
-    settings = ["model.dropout=0.25", "tokenizer.sampling=0.1", "decoding.beam_size=2", "data.max_length=40"]
+    settings = ["model.dropout=0.25", "tokenizer.sampling=0.1", "decoding.beam_size=2"]
+    settings += ["data.max_length=3000", "training.budget_tokens=4096"]  # which go together
     import_model(marian(), tmp_path / "run", [*settings, "model.n_layers={encoder: 2, decoder: 1}"])
     assert opened(tmp_path / "run").config.model.dropout == 0.25

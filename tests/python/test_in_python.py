@@ -304,6 +304,7 @@ def test_mistakes_are_told_in_pythons_words_with_what_to_do(run, use, kind, word
         (lambda run: tx.load("runs/my--run"), "runs/my--run does not exist"),
         (lambda run: tx.load(Path("runs/a --beam-size 3 --set b=1")), "runs/a --beam-size 3 --set b=1 does not exist"),
         (lambda run: tx.load("runs/x -m y"), "runs/x -m y does not exist"),
+        (lambda run: tx.load(run).translate_all(["a --n-best"], n_best=99), "or lower n_best"),
         (lambda run: tx.count("--help"), "no configuration --help"),
         (lambda run: tx.evaluate(run, source="a--b.de", reference="text.en"), "a--b.de does not exist"),
         (lambda run: tx.load(run).translate("foo --beam-size\nx"), "'foo --beam-size\\nx'"),

@@ -755,6 +755,13 @@ def test_a_run_whose_checkpoints_are_gone_does_not_begin_anew(lost: str, left: s
     train(settings(training={"max_steps": 1}), RUN, overwrite=True)
 
 
+def test_checkpoints_that_are_set_aside_are_not_called_gone() -> None:
+    """The hint was to begin anew, and the next start puts them back."""
+    (RUN / replacing.ASIDE).mkdir()
+    (RUN / "checkpoints").rename(RUN / replacing.ASIDE / "checkpoints")
+    forecast(settings(), RUN)
+
+
 @pytest.mark.filterwarnings("ignore:Pydantic serializer warnings")
 def test_before_there_is_a_checkpoint_all_may_change_that_a_tokenizer_does_not_depend_on() -> None:
     """`tokenizer.sampling` and `data.temperature` could not, which errors told to change once they had been noted."""

@@ -237,5 +237,5 @@ def _offer(option: str = "") -> str:
 
 def _choose(checkpoints: list[Path]) -> str:
     if not checkpoints:
-        return "this run has no complete checkpoint: train it again"
+        return "this run has no complete checkpoint: restore one from a copy, or train it anew with --overwrite"
     return f"there is {', '.join(path.name for path in checkpoints)}: name one, for example {typed(checkpoints[-1])}"

@@ -205,9 +205,10 @@ def point(run_dir: str | Path, pointer: str, step: int) -> None:
 
 def mark_latest(run_dir: str | Path) -> None:
     """Make `runs/latest` name this run, by its path from there, which `..` leaves by where a link leads."""
-    folder, name = os.path.split(os.path.abspath(run_dir))
+    path = Path(run_dir)
+    folder, name = (path.parent, path.name) if path.name not in ("", "..") else (path, "")
     there = os.path.relpath(os.path.realpath(folder), os.path.realpath(RUNS))
-    write_text(RUNS / LATEST, os.path.join(os.path.normpath(there), name).removeprefix("./") + "\n")
+    write_text(RUNS / LATEST, os.path.normpath(os.path.join(there, name)) + "\n")
 
 
 def set_aside(checkpoint: Path) -> Path:

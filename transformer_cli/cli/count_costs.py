@@ -196,7 +196,7 @@ def _work(subject: Subject, request: Request) -> Work:
         setting = "search" if config.decoding.mbr is None else "mbr"
         raise UsageError(
             f"--beam-size: {subject.name} draws its translations (decoding.{setting}), and sampling has no beam",
-            hint="leave it out, or search for them: --set decoding.mbr=null --set decoding.search=beam",
+            hint="leave it out",
         )
     n_paths = request.beam_size or (config.decoding.n_paths if len(model.sides) == 2 else 1)
     return Work(request.batch_size or 1, lengths["encoder"], lengths["decoder"], n_paths, drawn=drawn)

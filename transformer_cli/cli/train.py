@@ -34,6 +34,8 @@ MORE = {
     "budget": "raise training.budget",
 }
 """What lets a finished run go on, by the first word of why it ended."""
+ONCE = "/dev/stdin", "/dev/fd/", "/proc/"
+"""What a process has that its children have not."""
 
 
 def train(
@@ -98,12 +100,12 @@ def train(
         from transformer_cli.cli.processes import check_room, run_all
 
         check_room(processes)
-        if os.path.abspath(path := find_config(config)).startswith(("/dev/", "/proc/")) or not path.is_file():
+        if os.path.abspath(path := find_config(config)).startswith(ONCE) or not path.is_file():
             raise UsageError(
                 f"--processes: each process reads {config}, which can be read once",
                 hint="save the configuration as a file first",
             )
-        raise typer.Exit(run_all(processes, [sys.executable, "-m", "transformer_cli", *sys.argv[1:]]))
+        raise typer.Exit(run_all(processes, [sys.executable, "-P", "-m", "transformer_cli", *sys.argv[1:]]))
     if processes not in (1, place().size):
         raise UsageError(f"--processes {processes}, but WORLD_SIZE is {place().size}", hint="give one of them")
     if run_dir is None and not any(override.startswith("name=") for override in overrides or ()):
@@ -242,7 +244,9 @@ def _show(found: Forecast, *, as_json: bool, strict: bool) -> None:
                 often = f"{n:.2g}" if n < 10 else f"{n:,.0f}"
                 facts["epochs"] = f"about {often}: so many times the text is learned from"
             each = f", of each of {n} processes" if (n := len(length.memory)) > 1 else ""
-            facts["memory"] = f"{binary(max(length.memory))} in an update{each}; validating and saving take some more"
+            facts["memory"] = (
+                f"at most {binary(max(length.memory))} in an update{each}; validating and saving take some more"
+            )
             facts["time"] = f"{_takes(length)}; training ends {length.ends}"
         console.result("")
         for name, fact in facts.items():

@@ -67,12 +67,12 @@ print(target.decode(found[0].hypotheses[0]))"""
 def _search(run: OpenedRun) -> dict[str, Any]:
     """The run's, as far as there is such an option, where it is not what there is anyway."""
     decoding = run.config.decoding
-    names = run.tokenizer.target.names
+    names, n_given = run.tokenizer.target.names, len(run.tokenizer.target.given)  # which count there
     options = {
         "length_penalty": decoding.length_penalty if decoding.length_penalty_family == "power" else 1.0,
         "no_repeat_ngram_size": decoding.no_repeat_ngram,
-        "min_decoding_length": decoding.min_length,
-        "max_decoding_length": decoding.max_length,
+        "min_decoding_length": decoding.min_length and decoding.min_length + n_given,
+        "max_decoding_length": decoding.max_length and decoding.max_length + n_given,
         "suppress_sequences": [[names[id]] for id in banned_ids(decoding, run.tokenizer)],
     }
     usual = {"length_penalty": 1.0, "no_repeat_ngram_size": 0, "min_decoding_length": 1, "max_decoding_length": None}

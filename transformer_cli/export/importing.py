@@ -15,12 +15,12 @@ from transformer_cli.checkpoints.record import versions
 from transformer_cli.checkpoints.tensors import portion
 from transformer_cli.config.complaints import complaints
 from transformer_cli.config.dotted import is_among, settled
-from transformer_cli.config.run import RunConfig
+from transformer_cli.config.run import RunConfig, contradictions
 from transformer_cli.config.section import as_name
 from transformer_cli.config.source import dump_config, load_config, load_with_places
 from transformer_cli.errors import ModelError, UsageError
 from transformer_cli.export import from_fairseq, from_hugging_face
-from transformer_cli.export.original import COPY
+from transformer_cli.export.original import COPY, refuse
 
 FREE = {"tokenizer.sampling", *(f"model.{name}" for name in ("dropout", "attention_dropout", "activation_dropout"))}
 """What may be set anew: only training would heed it."""
@@ -67,6 +67,7 @@ def import_model(place: str | Path, run_dir: str | Path, overrides: Sequence[str
         raise ModelError(
             f"{files.shown(place)} has settings that no run has: {complaints(failure)}", hint=COPY
         ) from None
+    refuse(place, [one.message for one in contradictions(settings)], hint="tx has no such model")
     with files.atomic_directory(run_dir) as aside:
         files.write_text(aside / "config.yaml", dump_config(settings))
         config = load_config(aside / "config.yaml", overrides)
@@ -100,8 +101,9 @@ def import_model(place: str | Path, run_dir: str | Path, overrides: Sequence[str
 
 def _languages(overrides: Sequence[str]) -> dict[str, str]:
     """The `source` and the `target` that are asked for."""
-    of_data = [override for override in overrides if override.partition("=")[0].strip().partition(".")[0] == "data"]
-    config, tree = load_with_places("base", ["data.train=null", *of_data])
+    names = {"data", *(f"data.{side}" for side in ("source", "target"))}
+    of_these = [override for override in overrides if override.partition("=")[0].strip() in names]
+    config, tree = load_with_places("base", ["data.train=null", *of_these])
     said = tree.child("data") or tree
     return {side: getattr(config.data, side) for side in ("source", "target") if said.child(side)}
 

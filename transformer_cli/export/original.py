@@ -33,7 +33,10 @@ NEVER = -100.0
 """The bias of what is never written: in fp32 its probability is nothing."""
 SIDES: tuple[Stack, ...] = ("encoder", "decoder")
 ACTIVATIONS = {"relu": "relu", "gelu": "gelu", "silu": "silu", "swish": "silu"}
-SHARED = "model.shared.weight"
+SHARED, BIAS = "model.shared.weight", "final_logits_bias"
+TWO = (
+    "; or say in its config.json that they are two: tie_word_embeddings and share_encoder_decoder_embeddings are false"
+)
 COPY = "copy it again from where it was saved"
 
 Settings = dict[str, dict[str, Any]]
@@ -60,23 +63,26 @@ class Originals:
         self._read: set[str] = set()
 
     def get(self, *names: str, shape: Sequence[int]) -> Tensor | None:
-        """The first of these that is there, -inf as `NEVER`; all of them count as read.
+        """The first of these that is there; all of them count as read.
 
         ModelError where it has another shape (-1 is any length) or numbers that are none, and where others of these
-        are not the same.
+        are not the same. In a bias of logits -inf is `NEVER`.
         """
         self._read |= set(names)
         name = next((name for name in names if name in self._tensors), None)
         if name is None:
             return None
-        found = self._tensors[name]
-        for other in self._tensors.keys() & {*names} - {name}:
-            if not torch.equal(self._tensors[other], found):
+        found = self._tensors[name].float()
+        if name == BIAS:
+            found = found.masked_fill(found == -torch.inf, NEVER)
+        if not torch.isfinite(found).all():
+            raise ModelError(f"the weights in {files.shown(self._place)}: {name} holds NaN or infinity", hint=COPY)
+        for other in sorted(self._tensors.keys() & {*names} - {name}):
+            if not torch.equal(self._tensors[other].float(), found):
                 raise ModelError(
                     f"the weights in {files.shown(self._place)}: {name} and {other} differ; the configuration there "
                     "says that they are one",
-                    hint=f"{COPY}; or say in its config.json that they are two: tie_word_embeddings and "
-                    "share_encoder_decoder_embeddings are false",
+                    hint=COPY + TWO * self._place.is_dir(),
                 )
         if found.ndim != len(shape) or any(wanted not in (-1, n) for n, wanted in zip(found.shape, shape, strict=True)):
             raise ModelError(
@@ -84,10 +90,6 @@ class Originals:
                 f"there says {_described(shape)}",
                 hint=COPY,
             )
-        found = found.float()
-        found = found.masked_fill(found == -torch.inf, NEVER)
-        if not torch.isfinite(found).all():
-            raise ModelError(f"the weights in {files.shown(self._place)}: {name} holds NaN or infinity", hint=COPY)
         return found
 
     def need(self, *names: str, shape: Sequence[int]) -> Tensor:
@@ -138,7 +140,7 @@ def as_run(
     """
     target = numberings[-1]
     n_rows = len(originals.tables(settings["model"]["tied"])["decoder"])
-    there_V = originals.get("final_logits_bias", shape=(1, n_rows))
+    there_V = originals.get(BIAS, shape=(1, n_rows))
     bias_V = torch.zeros(len(target.rows)) if there_V is None else there_V.flatten()[target.rows]
     bias_V[~torch.tensor(target.own)] = NEVER
     settings["model"]["output_bias"] = has_bias = bool(bias_V.any())

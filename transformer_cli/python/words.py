@@ -108,14 +108,16 @@ def _no_such(name: str, function: str, names: Sequence[str]) -> UsageError:
 
 
 def _translated(text: str) -> str:
-    theirs = {word for one in _texts(_given.get()) for word in OPTION.findall(one)}
+    theirs = {one for given in _texts(_given.get()) if OPTION.search(given) for one in (given, repr(given)[1:-1])}
+    kept = "|".join(map(re.escape, sorted(theirs, key=len, reverse=True))) or "(?!)"
+    spans = [one.span() for one in re.finditer(kept, text)]
 
     def said(found: re.Match[str]) -> str:
         command, option, setting = found["command"], found["option"], found["setting"]
+        if any(first <= found.start() < end for first, end in spans):
+            return found[0]
         if command is not None:
             return f"`help(tx.{FUNCTIONS.get(command, command)})`"
-        if option in theirs:
-            return found[0]
         if setting is not None:
             return _of_setting(setting)
         # Where a run is named, an option says which.

@@ -25,7 +25,7 @@ from transformer_cli.config.source import dump_config, load_config
 from transformer_cli.data.corpus import Corpus
 from transformer_cli.errors import DataError, ModelError, ResourceError, TxError, UsageError
 from transformer_cli.tokenizer import Tokenizer, read_tokenizer
-from transformer_cli.training.replacing import MEMORY, is_run, put_back, taken, undone
+from transformer_cli.training.replacing import ASIDE, MEMORY, is_run, put_back, taken, undone
 from transformer_cli.wording import some
 
 if TYPE_CHECKING:
@@ -208,7 +208,8 @@ def check_same(now: RunConfig, run_dir: Path) -> dict[str, Any]:
     """
     checkpoints = list_checkpoints(run_dir)
     steps = [step_of(path.name) for path in checkpoints]
-    if not checkpoints and any((named := run_dir / pointer).exists() for pointer in POINTERS):
+    is_whole = not (run_dir / ASIDE).exists()  # what is set aside is put back by whoever trains
+    if not checkpoints and is_whole and any((named := run_dir / pointer).exists() for pointer in POINTERS):
         raise ModelError(
             f"{files.shown(named)} names a checkpoint, and {files.shown(run_dir)} has none: what was trained is gone",
             hint="restore its folder checkpoints from a copy, or start anew with --overwrite",
