@@ -136,13 +136,20 @@ def test_each_of_several_processes_runs_what_the_first_one_is(tmp_path, monkeypa
         Path(f"{name}.py").write_text("print('mine'); raise SystemExit(0)\n", encoding="utf-8")
     code = """
     import sys
-    from transformer_cli.cli import train
     from transformer_cli.cli.processes import run_all
     sys.exit(run_all(2, [sys.executable, "-P", "-m", "transformer_cli", "--nothing"]))
     """
     found = tx(code=code, PYTHONPATH=str(Path(app.__file__).parents[2]), PYTHONSAFEPATH="1")
     assert (found.stdout, found.returncode) == ("", 2)
     assert found.stderr.count("no such option: --nothing") == 2
+    places = "import os; print(os.environ['PYTHONPATH'].split(os.pathsep)[0])"
+    code = f"""
+    import sys
+    from transformer_cli.cli.processes import run_all
+    sys.exit(run_all(1, [sys.executable, "-c", {places!r}]))
+    """
+    repository = Path(app.__file__).parents[2]
+    assert tx(code=code, PYTHONPATH=f"/nowhere{os.pathsep}{repository}", PYTHONSAFEPATH="1").stdout == f"{repository}\n"
 
 
 @pytest.mark.parametrize("arguments", [("--version",), ("count-params", "tiny")], ids=" ".join)
