@@ -102,8 +102,6 @@ def test_a_shell_completes_commands_and_options_once_that_is_installed(started, 
 )
 def test_bash_completes_to_one_word_and_a_setting_to_where_its_value_begins(started, tmp_path, typed, shown):
     """`runs/my run` were two words, `runs/o_th|er` a pipe, and a blank stood between a setting and its value."""
-    if shutil.which("bash") is None:
-        pytest.skip("no bash here")
     for name in ("my run", "o_th|er"):
         (tmp_path / "runs" / name).mkdir(parents=True)
     shell = started("bash")

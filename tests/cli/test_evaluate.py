@@ -86,6 +86,16 @@ def test_scores_of_the_runs_own_text_are_kept_wherever_it_lies_now(
     assert "not kept: test, for the run's own text of that name is another" in capfd.readouterr().err
 
 
+def test_of_several_texts_of_a_run_none_is_taken_for_another(run: Path, capfd: pytest.CaptureFixture[str]) -> None:
+    for name, first in (("a", 0), ("b", 4)):
+        for suffix, lines in (("de", SOURCES), ("en", TARGETS)):
+            write(Path(f"{name}.{suffix}"), lines[first : first + 4])
+    own = load_config(run / "config.yaml", ["data.test={first: a, second: b}"])
+    (run / "config.yaml").write_text(dump_config(own), "utf-8")
+    assert tx("-m", "tiny", "--set", "data.test={first: b, second: a}") == 0
+    assert "not kept: first, second, for the run's own text of that name is another" in capfd.readouterr().err
+
+
 def test_scores_of_a_text_that_the_run_does_not_name_are_not_kept_and_that_is_said(
     run: Path, capfd: pytest.CaptureFixture[str]
 ) -> None:

@@ -153,7 +153,8 @@ def is_own(opened: KnownRun, result: Mapping[str, Any], asked: Directed) -> bool
     if _is_gone(own):
         return opened.record.get("scores", {}).get(result["set"], result).get("sha256") == result["sha256"]
     with suppress(DataError):
-        return any(text.sha256 == result["sha256"] for text in _tests(opened, opened.config.data))
+        texts = {text.name: text.sha256 for text in _tests(opened, opened.config.data)}
+        return texts[result["set"]] == result["sha256"]
     return False
 
 
