@@ -128,6 +128,12 @@ def spins_by_default() -> bool:
     return all(os.environ.get(name) == (SPINS if name == WAITING[0] else None) for name in WAITING)
 
 
+def import_path() -> str:
+    """PYTHONPATH by which another Python finds this package wherever this one did: with -P it does not look in the
+    current folder, whose files are the user's."""
+    return os.pathsep.join([os.path.dirname(os.path.dirname(__file__)), *filter(None, [os.environ.get("PYTHONPATH")])])
+
+
 def processors() -> int:
     """Those that this process may use."""
     return len(os.sched_getaffinity(0)) if hasattr(os, "sched_getaffinity") else os.cpu_count() or 1

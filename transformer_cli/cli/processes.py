@@ -8,7 +8,6 @@ import socket
 import subprocess
 import time
 from collections.abc import Sequence
-from pathlib import Path
 from types import FrameType
 
 from transformer_cli import environment
@@ -43,10 +42,7 @@ def run_all(n: int, command: Sequence[str]) -> int:
         free.bind(("127.0.0.1", 0))
         port = free.getsockname()[1]
     says = {"WORLD_SIZE": n, "LOCAL_WORLD_SIZE": n, "MASTER_ADDR": "127.0.0.1", "MASTER_PORT": port}
-    says |= {environment.LAUNCHER: os.getpid()}
-    # They do not look for modules in the current folder, whose files are the user's, even if this package lies there.
-    places = [str(Path(__file__).parents[2]), *filter(None, [os.environ.get("PYTHONPATH")])]
-    says |= {"PYTHONPATH": os.pathsep.join(places)}
+    says |= {environment.LAUNCHER: os.getpid(), "PYTHONPATH": environment.import_path()}
     usual = {"OMP_NUM_THREADS": str(max(1, environment.processors() // n)), "RES_OPTIONS": BRIEFLY}
     children: list[subprocess.Popen[bytes]] = []
 

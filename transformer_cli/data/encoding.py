@@ -16,7 +16,6 @@ from collections.abc import Iterator, Mapping, Sequence
 from concurrent.futures import Future, ThreadPoolExecutor
 from contextlib import suppress
 from dataclasses import dataclass
-from pathlib import Path
 from queue import SimpleQueue
 from typing import Any, BinaryIO, cast
 
@@ -26,7 +25,7 @@ import numpy.typing as npt
 from transformer_cli.data.cutting import cutter
 from transformer_cli.data.fingerprints import fingerprints
 from transformer_cli.data.text import Text
-from transformer_cli.environment import processors
+from transformer_cli.environment import import_path, processors
 from transformer_cli.errors import ResourceError
 from transformer_cli.tokenizer import Tokenizer, Vocabulary
 
@@ -179,12 +178,11 @@ class _Workers:
         self.encoder = encoder
         self.processes: list[subprocess.Popen[bytes]] = []
         self.idle: SimpleQueue[subprocess.Popen[bytes]] = SimpleQueue()
-        path = os.pathsep.join([str(Path(__file__).parents[2]), *filter(None, [os.environ.get("PYTHONPATH")])])
         command = [sys.executable, "-P", "-c", f"from {__name__} import work; work()"]
         vocabularies = encoder.tokenizer.models().values()
         models = [vocabulary.model for vocabulary in vocabularies]
         options = {**encoder.options, "marks": [vocabulary.mark for vocabulary in vocabularies]}
-        environment = {**os.environ, "PYTHONPATH": path}
+        environment = {**os.environ, "PYTHONPATH": import_path()}
         try:
             for _ in range(n):
                 # In a group of its own: what ends a job, or a terminal's, is for the one that asked to decide about.
