@@ -80,16 +80,19 @@ class _Linear(torch.autograd.Function):
         grad_NO, x_NI = grads[0].reshape(-1, width).contiguous(), x.reshape(-1, inputs)
         rows = len(grad_NO)
         of_bias_O, place = grad_NO.new_empty(width), torch.empty(loaded().linear_room(rows, width))
-        turned_ON = grad_NO.new_empty(width, rows) if needs_weight and is_ours(x.dtype, rows) else None
+        ours = is_ours(x.dtype, rows)
+        turned_ON = grad_NO.new_empty(width, rows) if needs_weight and ours and width <= inputs else None
         # A gradient of max(0, x) is nobody else's: the next layer has made it.
         tensors = grad_NO, made, bias_O, of_bias_O, place, turned_ON
         run("linear_back", x.dtype, *tensors, rows, width, get_num_threads())
         of_x = of_weight = None
         if needs_x:
-            product = multiplied if is_ours(x.dtype, rows) else matmul.input_gradient
+            product = multiplied if ours else matmul.input_gradient
             of_x = product(grad_NO, weight_OI).view(x.shape)
-        if needs_weight:
-            of_weight = _weight_gradient(grad_NO, x_NI) if turned_ON is None else multiplied(turned_ON, x_NI)
+        if turned_ON is not None:
+            of_weight = multiplied(turned_ON, x_NI)
+        elif needs_weight:
+            of_weight = turned(multiplied(turned(x_NI), grad_NO)) if ours else _weight_gradient(grad_NO, x_NI)
         return of_x, of_weight, of_bias_O if needs_bias else None, None
 
 

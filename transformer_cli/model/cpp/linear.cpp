@@ -8,6 +8,8 @@
 namespace {
 
 constexpr long TOGETHER = 64;  // rows
+constexpr long WIDE = 64;      // columns
+constexpr long LINE = 32;      // numbers in bf16 of a cache's line
 
 typedef uint16_t line __attribute__((vector_size(32)));
 
@@ -40,33 +42,38 @@ inline void transpose(const uint16_t *from, long step, uint16_t *to, long width)
     }
 }
 
-// 16 rows of 16 numbers, each row times a number of its own.
-inline void scale(const uint16_t *from, long step, const float *scales, uint16_t *to) {
-    for (int i = 0; i < 16; i++)
-        for (int x = 0; x < 16; x += W) store(to + i * 16 + x, load(from + i * step + x) * scales[i]);
+// Some rows of some columns, in a place of its own: where they come from, rows may be so far apart that few of them stay
+// in the cache.
+struct Block {
+    uint16_t numbers[TOGETHER][WIDE];
+
+    // n of its rows to their places in some rows of (columns, rows).
+    void turn(uint16_t *to, long rows, long n, long width) const {
+        uint16_t columns[16][TOGETHER];
+        for (long d = 0; d < width; d += 16) {
+            for (long i = 0; i < n; i += 16) transpose(numbers[i] + d, WIDE, columns[0] + i, TOGETHER);
+            for (long c = d; c < std::min(width, d + 16); c++) {
+                if (n == TOGETHER)
+                    std::memcpy(to + c * rows, columns[c - d], sizeof *columns);
+                else
+                    std::copy_n(columns[c - d], n, to + c * rows);
+            }
+        }
+    }
+};
+
+// make(start, n, first, width) of so many rows, and as many columns as are asked for, down the columns.
+template <typename F>
+void each_block(long rows, long D, long columns, int threads, F make) {
+#pragma omp parallel for collapse(2) schedule(static) num_threads(threads)
+    for (long first = 0; first < D; first += columns)
+        for (long start = 0; start < rows; start += TOGETHER)
+            make(start, std::min(TOGETHER, rows - start), first, std::min(columns, D - first));
 }
 
-// Some of the rows of (rows, D) to their places in (D, rows); scales: of each row, if it is scaled.
-void turn(const uint16_t *x, const float *scales, uint16_t *turned, long first, long n, long rows, long D) {
-    for (long d = 0; d < D; d += 16) {
-        const int width = std::min(16L, D - d);
-        uint16_t columns[16][TOGETHER], scaled[16 * 16];
-        long i = 0;
-        for (; width == 16 && i + 16 <= n; i += 16) {
-            const uint16_t *from = x + (first + i) * D + d;
-            if (scales) scale(from, D, scales + first + i, scaled);
-            transpose(scales ? scaled : from, scales ? 16 : D, columns[0] + i, TOGETHER);
-        }
-        for (; i < n; i++)
-            for (int c = 0; c < width; c++) {
-                const uint16_t *from = x + (first + i) * D + d + c;
-                if (scales)
-                    put(columns[c] + i, one(from) * scales[first + i]);
-                else
-                    columns[c][i] = *from;
-            }
-        for (int c = 0; c < width; c++) std::memcpy(turned + (d + c) * rows + first, columns[c], n * sizeof(uint16_t));
-    }
+// The same part of the row that the block below has in place of this one.
+inline void send_for_below(const uint16_t *row, long D) {
+    for (long d = 0; d < WIDE; d += LINE) __builtin_prefetch(row + TOGETHER * D + d);
 }
 
 // The sum of each column of a gradient, which becomes zero where outputs made by max(0, x) are, if there are such. oneDNN
@@ -74,27 +81,34 @@ void turn(const uint16_t *x, const float *scales, uint16_t *turned, long first, 
 template <typename T>
 void linear_back(T *grad, const T *made, const T *bias, T *sums, float *room, T *turned, long rows, long D,
                  int threads) {
-    const long blocks = (rows + TOGETHER - 1) / TOGETHER;
-#pragma omp parallel for schedule(static) num_threads(threads)
-    for (long block = 0; block < blocks; block++) {
-        float *total = room + block * D;
-        std::fill_n(total, D, 0.0f);
-        for (long i = block * TOGETHER; i < std::min(rows, (block + 1) * TOGETHER); i++)
-            for (long d = 0; d < D; d += W) {
-                vec x = load(grad + i * D + d);
-                if (made) {
-                    x = load(made + i * D + d) <= 0 ? vec{} : x;
-                    store(grad + i * D + d, x);
+    each_block(rows, D, turned ? WIDE : D, threads, [&](long start, long n, long first, long width) {
+        Block block;
+        float *total = room + start / TOGETHER * D + first;
+        std::fill_n(total, width, 0.0f);
+        for (long i = 0; i < n; i++) {
+            T *own = grad + (start + i) * D + first;
+            const T *of = made ? made + (start + i) * D + first : nullptr;
+            for (long d = 0; d < width; d += W) {
+                vec x = load(own + d);
+                if (of) {
+                    x = load(of + d) <= 0 ? vec{} : x;
+                    store(own + d, x);
                 }
                 store(total + d, load(total + d) + x);
             }
-        const long first = block * TOGETHER;
+            if constexpr (sizeof(T) == sizeof(uint16_t)) {
+                if (!turned) continue;
+                send_for_below(own, D);
+                if (of) send_for_below(of, D);
+                std::copy_n(own, width, block.numbers[i]);
+            }
+        }
         if constexpr (sizeof(T) == sizeof(uint16_t))
-            if (turned) turn(grad, nullptr, turned, first, std::min(TOGETHER, rows - first), rows, D);
-    }
+            if (turned) block.turn(turned + first * rows + start, rows, n, width);
+    });
     for (long d = 0; d < D; d += W) {
         vec total = vec{};
-        for (long block = 0; block < blocks; block++) total += load(room + block * D + d);
+        for (long block = 0; block * TOGETHER < rows; block++) total += load(room + block * D + d);
         store(sums + d, bias ? total + 0 * load(bias + d) : total);
     }
 }
@@ -103,11 +117,26 @@ void linear_back(T *grad, const T *made, const T *bias, T *sums, float *room, T 
 
 extern "C" int64_t linear_room(int64_t rows, int64_t width) { return (rows + TOGETHER - 1) / TOGETHER * width; }
 
+// (rows, width) to (width, rows), each row times a number of its own, if there are such.
 extern "C" void turn_bf16(const uint16_t *x, const float *scales, uint16_t *turned, int64_t rows, int64_t width,
                           int threads) {
-#pragma omp parallel for schedule(static) num_threads(threads)
-    for (long first = 0; first < rows; first += TOGETHER)
-        turn(x, scales, turned, first, std::min(TOGETHER, rows - first), rows, width);
+    each_block(rows, width, WIDE, threads, [&](long start, long n, long first, long n_columns) {
+        Block block;
+        for (long i = 0; i < n; i++) {
+            const uint16_t *from = x + (start + i) * width + first;
+            uint16_t *to = block.numbers[i];
+            send_for_below(from, width);
+            if (!scales) {
+                std::copy_n(from, n_columns, to);
+                continue;
+            }
+            const float scale = scales[start + i];
+            long d = 0;
+            for (; d + W <= n_columns; d += W) store(to + d, load(from + d) * scale);
+            for (; d < n_columns; d++) put(to + d, one(from + d) * scale);
+        }
+        block.turn(turned + first * rows + start, rows, n, n_columns);
+    });
 }
 
 #define FOR(T, NAME)                                                                                                   \

@@ -20,6 +20,7 @@ void drop_bf16(const bf16 *x, const bf16 *residual, bf16 *output, int64_t n, uin
 void multiply_bf16(const bf16 *a, const bf16 *b, const bf16 *bias, const float *scales, const float *less, bf16 *made,
                    uint32_t *room, int64_t rows, int64_t inputs, int64_t outputs, int by_rows, int rectifies,
                    int threads);
+void turn_bf16(const bf16 *x, const float *scales, bf16 *turned, int64_t rows, int64_t width, int threads);
 void linear_back_bf16(bf16 *grad, const bf16 *made, const bf16 *bias, bf16 *sums, float *room, bf16 *turned,
                       int64_t rows, int64_t width, int threads);
 void forward_bf16(const void *shape, const bf16 *query, const bf16 *key, const bf16 *value, const bf16 *mask,
@@ -99,19 +100,27 @@ struct Linear {
                       rectifies, work.at.threads);
     }
 
-    // made: what it made by max(0, x), if it did. of_x, of_weight: none where nobody wants them.
+    // made: what it made by max(0, x), if it did. of_x, of_weight: none where nobody wants them. The gradient of weights
+    // is made by what is turned of inputs and outputs: the fewer; where that is the inputs, it is turned itself.
     void back(const Work &work, const bf16 *x, bf16 *grad, const bf16 *made, bf16 *of_x, bf16 *of_weight,
               bf16 *of_bias) const {
         const int64_t threads = work.at.threads;
         uint32_t *room = (uint32_t *)work.room;
-        bf16 *turned = work.rest;  // (outputs, rows)
-        linear_back_bf16(grad, made, bias, of_bias, work.room, of_weight ? turned : nullptr, rows, outputs, threads);
+        const bool turns_x = inputs < outputs;
+        bf16 *turned = work.rest, *turned_grad = of_weight && !turns_x ? turned : nullptr;
+        linear_back_bf16(grad, made, bias, of_bias, work.room, turned_grad, rows, outputs, threads);
         if (of_x)
             multiply_bf16(grad, weight, nullptr, nullptr, nullptr, of_x, room, rows, outputs, inputs, false, false,
                           threads);
-        if (of_weight)
+        if (turned_grad)
             multiply_bf16(turned, x, nullptr, nullptr, nullptr, of_weight, room, outputs, rows, inputs, false, false,
                           threads);
+        if (!of_weight || turned_grad) return;
+        bf16 *of_turned = turned + inputs * rows;
+        turn_bf16(x, nullptr, turned, rows, inputs, threads);
+        multiply_bf16(turned, grad, nullptr, nullptr, nullptr, of_turned, room, inputs, rows, outputs, false, false,
+                      threads);
+        turn_bf16(of_turned, nullptr, of_weight, inputs, outputs, threads);
     }
 };
 
@@ -175,7 +184,8 @@ extern "C" int64_t sublayer_room(const Sublayer &at, int back) {
     const int64_t around = (at.first ? 2 : 1) * at.width;
     const int64_t beside = around + (back ? at.width + at.inner + at.context + widest(at) : 0);
     const int64_t of_memory = back ? at.keys * (2 * at.shared + at.width) : 0;
-    return room_of_functions(at) + (at.rows * beside + of_memory + 1) / 2;
+    const int64_t of_weight = back ? at.width * std::max(at.inner, at.shared) : 0;
+    return room_of_functions(at) + (at.rows * beside + of_memory + of_weight + 1) / 2;
 }
 
 // A sublayer, or a norm alone, and its tensors. There is room for the gradient of each bias, also where that is none,
