@@ -3,36 +3,90 @@
 
 #include <algorithm>
 #include <cmath>
+#include <type_traits>
 
 #include "registers.h"
 
 namespace {
 
 constexpr long TOGETHER = 32;  // rows whose part of the gradient of weights is summed first, by whichever thread
+template <typename T>
+constexpr int ROWS = sizeof(T) == sizeof(uint16_t) ? 4 : 1;  // for which weights are read once; fewer of wide numbers
+
+// make(n, i) of n rows from i on: as many as are made at a time, and the last ones one by one.
+template <int R, typename F>
+inline void by_rows(long begin, long end, F make) {
+    long i = begin;
+    for (; i + R <= end; i += R) make(std::integral_constant<int, R>(), i);
+    for (; i < end; i++) make(std::integral_constant<int, 1>(), i);
+}
+
+template <int R, typename T>
+void norm(const T *x, const T *weight, const T *bias, T *output, float *moments, long D, float eps, bool centred) {
+    vec total[R] = {}, squares[R] = {}, left[R] = {};
+    float mean[R], rest[R], scale[R];
+    for (long d = 0; centred && d < D; d += W)
+        for (int r = 0; r < R; r++) total[r] += load(x + r * D + d);
+    for (int r = 0; r < R; r++) mean[r] = sum(total[r]) / D;
+    for (long d = 0; d < D; d += W)
+        for (int r = 0; r < R; r++) {
+            const vec apart = load(x + r * D + d) - mean[r];
+            left[r] += apart;
+            squares[r] += apart * apart;
+        }
+    for (int r = 0; r < R; r++) {
+        // Of the mean, which has few digits of it where it is far from 0.
+        rest[r] = centred ? sum(left[r]) / D : 0;
+        const float variance = sum(squares[r]) / D - rest[r] * rest[r];
+        scale[r] = variance < INFINITY ? 1 / std::sqrt(variance + eps) : NAN;  // 0 would hide what ran away
+        moments[3 * r] = mean[r], moments[3 * r + 1] = rest[r], moments[3 * r + 2] = scale[r];
+    }
+    for (long d = 0; d < D; d += W) {
+        const vec by = load(weight + d), added = bias ? load(bias + d) : vec{};
+        for (int r = 0; r < R; r++) {
+            const vec made = (load(x + r * D + d) - mean[r] - rest[r]) * scale[r] * by;
+            store(output + r * D + d, bias ? made + added : made);
+        }
+    }
+}
 
 template <typename T>
 void norm(const T *x, const T *weight, const T *bias, T *output, float *moments, long rows, long D, float eps,
           bool centred, int threads) {
 #pragma omp parallel for schedule(static) num_threads(threads)
-    for (long i = 0; i < rows; i++) {
-        const T *row = x + i * D;
-        vec total = vec{}, squares = vec{}, left = vec{};
-        for (long d = 0; centred && d < D; d += W) total += load(row + d);
-        const float mean = sum(total) / D;
-        for (long d = 0; d < D; d += W) {
-            const vec apart = load(row + d) - mean;
-            left += apart;
-            squares += apart * apart;
+    for (long begin = 0; begin < rows; begin += ROWS<T>)
+        by_rows<ROWS<T>>(begin, std::min(rows, begin + ROWS<T>), [&](auto n, long i) {
+            norm<n>(x + i * D, weight, bias, output + i * D, moments + 3 * i, D, eps, centred);
+        });
+}
+
+template <int R, typename T>
+void norm_back(const T *x, const T *weight, const float *moments, const T *grad, const T *beside, T *grad_x,
+               float *of_weight, float *of_bias, long D, bool centred) {
+    vec total[R] = {}, along[R] = {};
+    float mean[R], rest[R], scale[R], shift[R], turn[R];
+    for (int r = 0; r < R; r++) mean[r] = moments[3 * r], rest[r] = moments[3 * r + 1], scale[r] = moments[3 * r + 2];
+    auto standard = [&](int r, long d) { return (load(x + r * D + d) - mean[r] - rest[r]) * scale[r]; };
+    for (long d = 0; d < D; d += W) {
+        const vec by = load(weight + d);
+        vec weights = load(of_weight + d), biases = load(of_bias + d);
+        for (int r = 0; r < R; r++) {
+            const vec made = standard(r, d), own = load(grad + r * D + d), weighted = own * by;
+            total[r] += weighted;
+            along[r] += weighted * made;
+            weights += own * made;
+            biases += own;
         }
-        // Of the mean, which has few digits of it where it is far from 0.
-        const float rest = centred ? sum(left) / D : 0;
-        const float variance = sum(squares) / D - rest * rest;
-        const float scale = variance < INFINITY ? 1 / std::sqrt(variance + eps) : NAN;  // 0 would hide what ran away
-        for (long d = 0; d < D; d += W) {
-            const vec made = (load(row + d) - mean - rest) * scale * load(weight + d);
-            store(output + i * D + d, bias ? made + load(bias + d) : made);
+        store(of_weight + d, weights), store(of_bias + d, biases);
+    }
+    for (int r = 0; r < R; r++) shift[r] = centred ? sum(total[r]) / D : 0, turn[r] = sum(along[r]) / D;
+    for (long d = 0; d < D; d += W) {
+        const vec by = load(weight + d);
+        for (int r = 0; r < R; r++) {
+            const vec weighted = load(grad + r * D + d) * by;
+            const vec made = (weighted - shift[r] - standard(r, d) * turn[r]) * scale[r];
+            store(grad_x + r * D + d, beside ? made + load(beside + r * D + d) : made);
         }
-        moments[3 * i] = mean, moments[3 * i + 1] = rest, moments[3 * i + 2] = scale;
     }
 }
 
@@ -44,25 +98,10 @@ void norm_back(const T *x, const T *weight, const float *moments, const T *grad,
     for (long block = 0; block < blocks; block++) {
         float *of_weight = room + block * 2 * D, *of_bias = of_weight + D;
         std::fill_n(of_weight, 2 * D, 0.0f);
-        for (long i = block * TOGETHER; i < std::min(rows, (block + 1) * TOGETHER); i++) {
-            const float mean = moments[3 * i], rest = moments[3 * i + 1], scale = moments[3 * i + 2];
-            vec total = vec{}, along = vec{};
-            for (long d = 0; d < D; d += W) {
-                const vec standard = (load(x + i * D + d) - mean - rest) * scale, own = load(grad + i * D + d);
-                const vec weighted = own * load(weight + d);
-                total += weighted;
-                along += weighted * standard;
-                store(of_weight + d, load(of_weight + d) + own * standard);
-                store(of_bias + d, load(of_bias + d) + own);
-            }
-            const float shift = centred ? sum(total) / D : 0, turn = sum(along) / D;
-            for (long d = 0; d < D; d += W) {
-                const vec standard = (load(x + i * D + d) - mean - rest) * scale;
-                const vec weighted = load(grad + i * D + d) * load(weight + d);
-                const vec made = (weighted - shift - standard * turn) * scale;
-                store(grad_x + i * D + d, beside ? made + load(beside + i * D + d) : made);
-            }
-        }
+        by_rows<ROWS<T>>(block * TOGETHER, std::min(rows, (block + 1) * TOGETHER), [&](auto n, long i) {
+            norm_back<n>(x + i * D, weight, moments + 3 * i, grad + i * D, beside ? beside + i * D : nullptr,
+                         grad_x + i * D, of_weight, of_bias, D, centred);
+        });
     }
     for (long d = 0; d < D; d += W) {
         vec of_weight = vec{}, of_bias = vec{};
