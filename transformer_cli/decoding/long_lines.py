@@ -49,6 +49,8 @@ def _sentence_end(others: str) -> re.Pattern[str]:
     )
 
 
+_APART = re.compile(r"(?P<word>\S+)\s+\Z")
+_ENCLOSED = re.compile(rf"[{_CLOSERS}]+")
 _CLAUSE_END = re.compile(rf"[,;:،؛–—][{_CLOSERS}]*\s+|\s[–—-]\s|[、，；：၊፣-፥៖\u1b5e\ua9c8]+\s*")
 _SPACE = re.compile(r"\s+")
 _PLAIN_END = re.compile(rf"[.\u037e۔]|[!?{_OTHERS}{_BEYOND_BMP}]+")
@@ -101,8 +103,9 @@ def sentences(text: str) -> list[str]:
 
 
 def _ends_sentence(match: re.Match[str]) -> bool:
-    """Not after a full stop behind a number or what may be short for something. Where a small letter follows, people
-    write in small letters alone, unless the sentence goes on: after a quotation, three dots or an abbreviation.
+    """Not after a full stop behind a number or what may be short for something, whether or not there is a space before
+    it, as tokenisers write it. Where a small letter follows, people write in small letters alone, unless the sentence
+    goes on: after a quotation, three dots or an abbreviation.
     """
     mark, text = match["spaced"], match.string
     goes_on = bool(mark) and text[match.end() : match.end() + 1].islower()
@@ -113,6 +116,12 @@ def _ends_sentence(match: re.Match[str]) -> bool:
     if mark != ".":
         return True
     word = _word_before(match, ".")
+    if not word and (apart := _APART.search(text, max(0, match.start() - 20), match.start())):
+        if text[match.end() : match.end() + 1] in _SPACED:  # three dots, each by itself
+            return False
+        word = apart["word"]
+        if _ENCLOSED.fullmatch(word):
+            return True
     shortened = _TITLE.fullmatch(word) or (goes_on and _SHORTENED.fullmatch(word))
     return not (shortened or word.isdigit() or len(word) < 2)
 
