@@ -14,7 +14,7 @@ from shapes import short
 from test_importing import SMALL, changed, opened, sentencepiece_model, spms, text, tx_  # noqa: F401
 
 import transformer_cli as tx
-from transformer_cli.decoding.scoring import Pair, score_ids, score_texts
+from transformer_cli.decoding.scoring import Likelihood, Pair, score_ids, score_texts
 from transformer_cli.decoding.texts import banned_ids
 from transformer_cli.errors import ModelError, UsageError
 from transformer_cli.export.comparison import compare
@@ -179,6 +179,7 @@ def test_a_mark_is_no_piece_of_a_translations_length_and_begins_an_empty_text_to
         for one in translator.translate_all(list(text[0][:20])):
             assert one.tokens[0] == mark
             assert least <= len(one.tokens) - 1 <= most
+    assert score_texts(translator, ["", " "], ["", "x"]) == [Likelihood((), ()), None]
     [empty] = score_texts(translator, [text[0][0]], [""])
     source = translator.encode_source(text[0][:1])
     begun = torch.tensor([[2, *translator.tokenizer.target.given]])

@@ -118,7 +118,7 @@ def pairs_of(translator: Translator, sources: Sequence[str], targets: Sequence[s
     """
     given = list(translator.tokenizer.target.given)
     pairs = [
-        Pair(source, target or given)
+        Pair(source, target or (given if source else []))
         for source, target in zip(
             translator.encode_source(sources), translator.tokenizer.encode_target(targets), strict=True
         )
