@@ -53,7 +53,7 @@ def parent_of(config: RunConfig, *, replaced: Path) -> OpenedRun | None:
         its_name = Path(wanted).name
         command = f": tx train -c {its_name}.yaml" if its_name in preset_names() else ""
         raise ModelError(
-            f"{shown(wanted)}, which training begins with (training.init_from), does not exist",
+            f"{shown(Path(wanted).absolute())}, which training begins with (training.init_from), does not exist",
             hint=f"train it first{command}; or name another run: --set training.init_from=RUN",
         )
     parent = open_found(partial(find_checkpoint, wanted), open_run)
