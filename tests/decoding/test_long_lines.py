@@ -34,7 +34,7 @@ def at_most(n: int):
         ["წიგნი კარგია.", "სახლი დიდია."],
         ["هل أنت بخير؟", "نعم."],
         ["वह घर गया।", "वह सो गया।"],
-        ["der mann schlaft .", "das ist gut .", "was ?", "so ( ja ) .", "Ende"],
+        ["der mann schlaft .", "das ist gut .", "was ?", "so ( ja ) .", "- Ende ."],
         ["Am 3 . Oktober kam Dr . Meier .", "Er sah z . B . nichts . . . und ging .", "Gut ."],
     ],
 )

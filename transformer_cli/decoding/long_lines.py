@@ -50,6 +50,7 @@ def _sentence_end(others: str) -> re.Pattern[str]:
 
 
 _APART = re.compile(r"(?P<word>\S+)\s+\Z")
+_MARK = re.compile(rf"[{_SPACED}]")
 _ENCLOSED = re.compile(rf"[{_CLOSERS}]+")
 _CLAUSE_END = re.compile(rf"[,;:،؛–—][{_CLOSERS}]*\s+|\s[–—-]\s|[、，；：၊፣-፥៖\u1b5e\ua9c8]+\s*")
 _SPACE = re.compile(r"\s+")
@@ -117,7 +118,7 @@ def _ends_sentence(match: re.Match[str]) -> bool:
         return True
     word = _word_before(match, ".")
     if not word and (apart := _APART.search(text, max(0, match.start() - 20), match.start())):
-        if text[match.end() : match.end() + 1] in _SPACED:  # three dots, each by itself
+        if _MARK.match(text, match.end()):  # three dots, each by itself
             return False
         word = apart["word"]
         if _ENCLOSED.fullmatch(word):
