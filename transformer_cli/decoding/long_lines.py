@@ -49,9 +49,7 @@ def _sentence_end(others: str) -> re.Pattern[str]:
     )
 
 
-_APART = re.compile(r"(?P<word>\S+)\s+\Z")
 _MARK = re.compile(rf"[{_SPACED}]")
-_ENCLOSED = re.compile(rf"[{_CLOSERS}]+")
 _CLAUSE_END = re.compile(rf"[,;:،؛–—][{_CLOSERS}]*\s+|\s[–—-]\s|[、，；：၊፣-፥៖\u1b5e\ua9c8]+\s*")
 _SPACE = re.compile(r"\s+")
 _PLAIN_END = re.compile(rf"[.\u037e۔]|[!?{_OTHERS}{_BEYOND_BMP}]+")
@@ -117,19 +115,17 @@ def _ends_sentence(match: re.Match[str]) -> bool:
     if mark != ".":
         return True
     word = _word_before(match, ".")
-    if not word and (apart := _APART.search(text, max(0, match.start() - 20), match.start())):
-        if _MARK.match(text, match.end()):  # three dots, each by itself
-            return False
-        word = apart["word"]
-        if _ENCLOSED.fullmatch(word):
-            return True
+    is_apart = text[max(0, match.start() - 1) : match.start()].isspace()
+    if is_apart and _MARK.match(text, match.end()):  # three dots, each by itself
+        return False
     shortened = _TITLE.fullmatch(word) or (goes_on and _SHORTENED.fullmatch(word))
-    return not (shortened or word.isdigit() or len(word) < 2)
+    is_closed = word and word[-1] in _CLOSERS
+    return not (shortened or word.isdigit() or (len(word) < 2 and not is_closed))
 
 
 def _word_before(match: re.Match[str], mark: str) -> str:
-    """What stands before a match, from white space, a parenthesis or another such mark on."""
-    return re.split(rf"[\s({mark}]", match.string[max(0, match.start() - 20) : match.start()])[-1]
+    """What stands before a match, or before the space before it, from white space, a parenthesis or such a mark on."""
+    return re.split(rf"[\s({mark}]", match.string[max(0, match.start() - 20) : match.start()].rstrip())[-1]
 
 
 def _fitting(text: str, fits: Callable[[str], bool]) -> Iterator[str]:
