@@ -100,8 +100,8 @@ struct Linear {
                       rectifies, work.at.threads);
     }
 
-    // made: what it made by max(0, x), if it did. of_x, of_weight: none where nobody wants them. The gradient of weights
-    // is made by what is turned of inputs and outputs: the fewer; where that is the inputs, it is turned itself.
+    // made: what it made by max(0, x), if it did. of_x, of_weight: none where nobody wants them. Weights learn
+    // by a product over rows, of which the narrow side is turned: where these are the inputs, it comes out turned, too.
     void back(const Work &work, const bf16 *x, bf16 *grad, const bf16 *made, bf16 *of_x, bf16 *of_weight,
               bf16 *of_bias) const {
         const int64_t threads = work.at.threads;
@@ -109,17 +109,15 @@ struct Linear {
         const bool turns_x = inputs < outputs;
         bf16 *turned = work.rest, *turned_grad = of_weight && !turns_x ? turned : nullptr;
         linear_back_bf16(grad, made, bias, of_bias, work.room, turned_grad, rows, outputs, threads);
-        if (of_x)
-            multiply_bf16(grad, weight, nullptr, nullptr, nullptr, of_x, room, rows, outputs, inputs, false, false,
-                          threads);
-        if (turned_grad)
-            multiply_bf16(turned, x, nullptr, nullptr, nullptr, of_weight, room, outputs, rows, inputs, false, false,
-                          threads);
+        auto multiply = [&](const bf16 *a, const bf16 *b, bf16 *made, int64_t rows, int64_t inputs, int64_t outputs) {
+            multiply_bf16(a, b, nullptr, nullptr, nullptr, made, room, rows, inputs, outputs, false, false, threads);
+        };
+        if (of_x) multiply(grad, weight, of_x, rows, outputs, inputs);
+        if (turned_grad) multiply(turned, x, of_weight, outputs, rows, inputs);
         if (!of_weight || turned_grad) return;
         bf16 *of_turned = turned + inputs * rows;
         turn_bf16(x, nullptr, turned, rows, inputs, threads);
-        multiply_bf16(turned, grad, nullptr, nullptr, nullptr, of_turned, room, inputs, rows, outputs, false, false,
-                      threads);
+        multiply(turned, grad, of_turned, inputs, rows, outputs);
         turn_bf16(of_turned, nullptr, of_weight, inputs, outputs, threads);
     }
 };
