@@ -8,9 +8,11 @@ is a Companion, therefore.
 from __future__ import annotations
 
 import atexit
+import os
 import threading
 import weakref
 from collections.abc import Callable
+from typing import Any
 
 
 class Companion(threading.Thread):
@@ -29,6 +31,24 @@ class Companion(threading.Thread):
         self.over.set()
         if self.is_alive():  # it is not in a process that was forked from the one that started it
             self.join()
+
+
+class Turn:
+    """One thread after the other. A process that was forked meanwhile waits for nobody."""
+
+    def __init__(self) -> None:
+        self._lock, self._process = threading.RLock(), os.getpid()
+
+    def __enter__(self) -> None:
+        if self._process != os.getpid():
+            self._lock, self._process = threading.RLock(), os.getpid()
+        self._lock.acquire()
+
+    def __exit__(self, *failure: object) -> None:
+        self._lock.release()
+
+    def __deepcopy__(self, memo: Any) -> Turn:
+        return Turn()
 
 
 def could_start(n: int) -> bool:

@@ -16,6 +16,8 @@ import shutil
 import signal
 import subprocess
 import sys
+import threading
+import time
 from concurrent.futures import ThreadPoolExecutor
 from contextlib import ExitStack, contextmanager
 from contextvars import copy_context
@@ -24,6 +26,7 @@ from pathlib import Path
 import numpy as np
 import pytest
 import torch
+import typer
 from conftest import in_bf16
 
 import transformer_cli as tx
@@ -378,10 +381,29 @@ def test_threads_share_a_model_and_find_what_one_alone_does(run):
     assert together == [(alone[n % len(alone)], scores[n % len(scores)]) for n in range(80)]
 
 
+@pytest.fixture
+def restless():
+    """Where the library that parses changes what it shares, other threads go on after each line."""
+    files = [str(Path(typer.__file__).parent / name) for name in ("main.py", "_adapters.py")]
+
+    def trace(frame, event, _):
+        if event == "line":
+            time.sleep(1e-4)
+        return trace if frame.f_code.co_filename in files else None
+
+    threading.settrace(trace)
+    yield
+    threading.settrace(None)
+
+
+@pytest.mark.usefixtures("restless")
 def test_what_threads_ask_of_commands_comes_to_each_of_them(capfd):
+    tx.count("tiny")
+    asked, environment = ["tiny", "base", "gpt2"] * 4, dict(os.environ)
     with ThreadPoolExecutor(4) as threads:
-        found = list(threads.map(tx.count, ["tiny", "base", "gpt2"] * 4))
-    assert [one["name"] for one in found] == ["tiny", "base", "gpt2"] * 4
+        found = list(threads.map(tx.count, asked))
+    assert [one["name"] for one in found] == asked
+    assert dict(os.environ) == environment
     assert capfd.readouterr() == ("", "")
     assert not console.is_quiet()
 

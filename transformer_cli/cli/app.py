@@ -158,7 +158,9 @@ def main(arguments: list[str]) -> int:
     if asked := os.environ.get(completion.ASKED):
         return completion.answer(program, asked)
     try:
-        with program.make_context("tx", arguments) as context:
+        with help.parsing:
+            parsed = program.make_context("tx", arguments)
+        with parsed as context:
             program.invoke(context)
     except typer.Exit as end:
         return end.exit_code

@@ -21,7 +21,6 @@ LONGEST_LINE = 800
 """Characters, about, of a line of conversation."""
 
 _quiet = False
-_is_more_than_results = False
 
 
 @dataclass(frozen=True)
@@ -34,6 +33,7 @@ class Collected:
 
 _collected: ContextVar[Collected | None] = ContextVar("collected", default=None)
 """Of this thread: others may do the same for somebody else."""
+_is_more_than_results: ContextVar[bool] = ContextVar("is_more_than_results", default=False)
 
 
 def be_quiet() -> None:
@@ -61,12 +61,11 @@ def collected(*, warn: Callable[[str], object] | None = None) -> Iterator[list[s
 @contextmanager
 def more_than_results() -> Iterator[None]:
     """Within it the work goes on when the reader of its results is gone: it ends in files or in a verdict, too."""
-    global _is_more_than_results
-    before, _is_more_than_results = _is_more_than_results, True
+    before = _is_more_than_results.set(True)
     try:
         yield
     finally:
-        _is_more_than_results = before
+        _is_more_than_results.reset(before)
 
 
 def open_streams() -> None:
@@ -235,7 +234,7 @@ class Sink(_Descriptor):
         except OSError as failure:
             self.is_given_up = True
             if isinstance(failure, BrokenPipeError):
-                if _is_more_than_results:
+                if _is_more_than_results.get():
                     return len(data)
                 raise ReaderIsGone from None
             if failure.errno == errno.EBADF:

@@ -6,6 +6,7 @@ import inspect
 import os
 import re
 import sys
+import threading
 from collections.abc import Callable, Sequence
 from functools import cache
 from typing import Any
@@ -16,6 +17,7 @@ from typer.main import get_command
 
 from transformer_cli.cli import console, options
 from transformer_cli.errors import UsageError
+from transformer_cli.threads import Turn
 
 HELD = {" ": "\N{NO-BREAK SPACE}", "-": "\N{NON-BREAKING HYPHEN}"}
 """What stands where no line is to be broken: between the words of a limit in brackets, and inside of a word."""
@@ -23,6 +25,8 @@ ORDER = ("Arguments", options.TEXT, options.MODEL, "Options", options.SEARCH)
 """Of groups, in every command; what only one command has comes after them, what all have is last."""
 SETTINGS = {"help_option_names": ["-h", "--help"], "max_content_width": 100}
 """Of the library: longer lines are hard to read, however wide the terminal is."""
+parsing = Turn()
+"""Whoever parses: meanwhile the library changes the environment of the process."""
 
 
 class Command(TyperCommand):
@@ -64,6 +68,10 @@ class Command(TyperCommand):
         """The library writes {NAME} for what has to be given; braces are for a choice."""
         return [re.sub(r"^\{(.*)\}$", r"\1", piece) for piece in super().collect_usage_pieces(ctx)]
 
+    def make_context(self, *arguments: Any, **options: Any) -> Any:
+        with parsing:
+            return super().make_context(*arguments, **options)
+
     def format_options(self, ctx: Any, formatter: Any) -> None:
         write_options(self, ctx, formatter)
 
@@ -71,11 +79,14 @@ class Command(TyperCommand):
         write_examples(self.epilog, formatter)
 
 
-@cache
 def command(name: str, function: Callable[..., object], *, summary: str | None = None) -> Any:
     """The command made of a function: its docstring is the help, the docstring's `Examples:` end it; the summary is
     what a shell says of it.
     """
+    return _made.command(name, function, summary=summary)
+
+
+def _make(name: str, function: Callable[..., object], *, summary: str | None) -> Any:
     about, _, examples = inspect.cleandoc(function.__doc__ or "").partition("\nExamples:\n")
     single = typer.Typer(add_completion=False, rich_markup_mode=None)
     about = _held(about.strip())
@@ -86,6 +97,16 @@ def command(name: str, function: Callable[..., object], *, summary: str | None =
         if parameter.metavar in options.NAMES:
             parameter.callback = options.refuse_impossible
     return made
+
+
+class _Made(threading.local):
+    """Each command is made once by a thread: the library keeps in it what is given, which another thread would find."""
+
+    def __init__(self) -> None:
+        self.command = cache(_make)
+
+
+_made = _Made()
 
 
 def write_options(command: Any, ctx: Any, formatter: Any) -> None:

@@ -2,13 +2,12 @@
 
 from __future__ import annotations
 
-import os
 import sys
 from collections.abc import Iterator
 from contextlib import ExitStack, contextmanager
 from dataclasses import replace
-from threading import Lock, RLock
-from typing import TYPE_CHECKING, Any
+from threading import Lock
+from typing import TYPE_CHECKING
 
 from transformer_cli.environment import GUEST
 
@@ -98,21 +97,3 @@ def _give_back(mine: list[Switches]) -> None:
     else:
         found.tell()
     del _found[place]
-
-
-class Turn:
-    """Who computes by a model: one thread after the other. A process that was forked meanwhile waits for nobody."""
-
-    def __init__(self) -> None:
-        self._lock, self._process = RLock(), os.getpid()
-
-    def __enter__(self) -> None:
-        if self._process != os.getpid():
-            self._lock, self._process = RLock(), os.getpid()
-        self._lock.acquire()
-
-    def __exit__(self, *failure: object) -> None:
-        self._lock.release()
-
-    def __deepcopy__(self, memo: Any) -> Turn:
-        return Turn()

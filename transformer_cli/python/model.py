@@ -31,8 +31,9 @@ from transformer_cli.decoding.translator import Translator
 from transformer_cli.errors import UsageError
 from transformer_cli.loading import in_fp32, machine_of, settings_of, translator_as
 from transformer_cli.machine import Machine
-from transformer_cli.python.host import Turn, given_back
+from transformer_cli.python.host import given_back
 from transformer_cli.python.words import check_name, in_pythons_words, overrides, warn
+from transformer_cli.threads import Turn
 from transformer_cli.wording import counted, what_is
 
 
