@@ -367,9 +367,9 @@ def test_it_is_for_heads_that_fill_registers_and_positions_that_it_knows(
 
 
 def philox(counter: int, key: int) -> list[int]:
-    """Philox4x32-10 as Salmon et al. 2011 define it: four words for a counter."""
+    """Philox4x32-7 as Salmon et al. 2011 define it: four words for a counter."""
     x, k = [counter & 0xFFFFFFFF, counter >> 32, 0, 0], [key & 0xFFFFFFFF, key >> 32]
-    for _ in range(10):
+    for _ in range(7):
         left, right = x[0] * 0xD2511F53, x[2] * 0xCD9E8D57
         x = [right >> 32 ^ x[1] ^ k[0], right & 0xFFFFFFFF, left >> 32 ^ x[3] ^ k[1], left & 0xFFFFFFFF]
         k = [(k[0] + 0x9E3779B9) & 0xFFFFFFFF, (k[1] + 0xBB67AE85) & 0xFFFFFFFF]
@@ -387,7 +387,7 @@ def sixteen_bits(n: int, key: int) -> list[int]:
 
 def test_the_generator_is_that_of_the_paper() -> None:
     """Its authors' test vectors, Random123's kat_vectors."""
-    assert philox(0, 0) == [0x6627E8D5, 0xE169C58D, 0xBC57AC4C, 0x9B00DBD8]
+    assert philox(0, 0) == [0x5F6FB709, 0x0D893F64, 0x4F121F81, 0x4F730A48]
 
 
 @settings(max_examples=60)

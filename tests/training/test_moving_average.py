@@ -38,6 +38,28 @@ def test_it_is_the_decayed_mean_of_the_weights_after_each_update() -> None:
     assert not torch.equal(expected, model.weight)
 
 
+@pytest.mark.parametrize("decay", [0.96, 0.97, 0.999])
+def test_where_little_is_taken_of_each_every_fourth_counts_for_four(decay: float) -> None:
+    """So the average is that of weights which change after every fourth update alone, and have a value from then on."""
+    model = nn.Linear(3, 2, bias=False)
+    average = MovingAverage(model, decay=decay)
+    draw = torch.Generator().manual_seed(1)
+    shares = {n: 1 - min(decay, (n - 1) / (n + 8)) for n in range(1, 601)}
+    counted = {n: n if shares[n] > 1 / 32 else 4 * math.ceil(n / 4) for n in shares}
+    drawn = {n: torch.randn(2, 3, generator=draw) for n in shares}
+    expected, touched = torch.zeros(2, 3, dtype=torch.float64), 0
+    for n, share in shares.items():
+        with torch.no_grad():
+            model.weight.copy_(drawn[n])
+        before = average.kept["weight"].clone()
+        average.update(n)
+        touched += not torch.equal(before, average.kept["weight"])
+        expected = (1 - share) * expected + share * drawn[counted[n]].double()
+    torch.testing.assert_close(average.kept["weight"], expected.float())
+    assert touched == len({*counted.values()})
+    assert (touched < 600) is (decay > 0.969)
+
+
 def test_the_model_has_it_for_the_time_of_a_validation_and_the_better_one_counts() -> None:
     model = nn.Linear(1, 1, bias=False)
     average = MovingAverage(model, decay=0.5)

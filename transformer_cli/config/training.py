@@ -122,8 +122,8 @@ class TrainingConfig(Section):
     10%."""
     ema: Probability | None = None
     """Keep a moving average of the weights beside them: the share of it that is left after an update, such as 0.999,
-    and no more than (n - 1) / (n + 8) after the n-th. It is validated, too, and a checkpoint translates with whichever
-    is better."""
+    and no more than (n - 1) / (n + 8) after the n-th; where less than 1/32 is taken of each, every fourth counts for
+    four. It is validated, too, and a checkpoint translates with whichever is better."""
     clip_norm: PositiveFloat | None = 1.0
     """Largest norm allowed for an update's gradient; null: no clipping."""
     max_skipped: NonNegativeInt = 5

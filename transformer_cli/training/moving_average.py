@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import math
 from collections.abc import Callable, Iterator, Mapping
 from contextlib import contextmanager
 from typing import Any
@@ -15,6 +16,9 @@ from transformer_cli.training.optimizers import OnePass, nothing_kept
 
 PREFIX = "average:"
 """Of the tensors that a checkpoint keeps beside the optimizer's: whichever of both the model's file does not hold."""
+AT_ONCE, LITTLE = 4, 1 / 32
+"""Updates of which only the last one's weights are taken, as much as of all: where it is so little of each. To read
+and write the average is a third of what Adam's pass over memory does."""
 
 
 class NoAverage:
@@ -64,13 +68,17 @@ class MovingAverage(NoAverage):
             kept.copy_(tensors[name])
 
     def share(self, step: int) -> float:
-        """What it takes of the weights."""
+        """What it takes of the weights after an update: 0 of most where that is little."""
         # At step 1 nothing is left of what the weights were before training, unless that update was not made.
-        return 1 - min(self.decay, (step - 1) / (step + 8))
+        own, *before = (1 - min(self.decay, (n - 1) / (n + 8)) for n in range(step, max(0, step - AT_ONCE), -1))
+        if own > LITTLE:
+            return own
+        return 0.0 if step % AT_ONCE else 1 - math.prod(1 - one for one in (own, *before) if one <= LITTLE)
 
     def update(self, step: int) -> None:
-        with torch.no_grad():
-            torch._foreach_lerp_([*self.kept.values()], self._learned, self.share(step))
+        if share := self.share(step):
+            with torch.no_grad():
+                torch._foreach_lerp_([*self.kept.values()], self._learned, share)
 
     @contextmanager
     def swapped(self, *, when: bool = True) -> Iterator[None]:

@@ -108,7 +108,7 @@ void adam(const Weights<M> *weights, const double *decays, long count, double ra
         const auto [of, start, n] = all[number];
         Weights<M> at = weights[of];
         at.own += start;
-        if (at.average) at.average += start;
+        at.average = at.average && share ? at.average + start : nullptr;
         if (at.copy) at.copy += start;
         float step = 0, widen = 0;
         const bool learns = at.grad || at.narrow;
