@@ -10,6 +10,7 @@ from typing import Any
 import numpy as np
 import pytest
 import torch
+from compiling import needs_compiler
 from steps import train_step
 
 from transformer_cli.config.model import ModelConfig
@@ -19,7 +20,7 @@ from transformer_cli.errors import ModelError, ResourceError
 from transformer_cli.model.build import build_model
 from transformer_cli.training import objective, update
 from transformer_cli.training.loop import end_epoch, fit, tell_first_loss, windows
-from transformer_cli.training.optimizers import build_optimizer, load_state_tensors, state_tensors
+from transformer_cli.training.optimizers import OnePass, build_optimizer, load_state_tensors, state_tensors
 from transformer_cli.training.parallel import World
 from transformer_cli.training.progress import Progress, is_over, spent_in_words
 from transformer_cli.training.sharding import shard
@@ -253,6 +254,36 @@ def test_a_batch_is_tried_out_without_a_trace_but_for_its_parts(
     memory_for(4, monkeypatch)
     try_out(short, [large])
     assert (tried.portions.n, short.portions.n) == (1, 2)
+
+
+@needs_compiler
+@pytest.mark.parametrize("accumulation", [1, 3])
+def test_a_batch_that_is_tried_has_gradients_as_an_update_has_them(
+    accumulation: int, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """In bf16 those of a whole batch are kept so, and not twice as large, which may be more than all else takes."""
+    torch.manual_seed(0)
+    training = TrainingConfig(accumulation=accumulation)
+    shape = ModelConfig(d_model=16, n_heads=1, d_ff=32, n_layers=1)
+    module = build_model(shape, source_vocab=30, target_vocab=30).compute_in(torch.bfloat16, training=True)
+    module.use_compiled()
+    sharding = shard(module, training, World())
+    subject = Learner(sharding, build_optimizer(module, training), training, seed=5, world=World())
+    assert type(subject.optimizer) is OnePass
+    held, real = [], update._learn
+
+    def learned(*arguments: Any, **named: Any) -> Any:
+        found = real(*arguments, **named)
+        held.append([x if x is None or x.grad is None else x.grad.dtype for x in subject.optimizer._learners])
+        return found
+
+    monkeypatch.setattr(update, "_learn", learned)
+    some = [batch(pairs(2))] * accumulation
+    try_out(subject, some[:1])
+    train_step(subject, some, step=1)
+    tried, made = held
+    assert tried == made
+    assert (torch.bfloat16 in made) is (accumulation == 1)
 
 
 def test_while_a_batch_is_tried_there_is_room_taken_for_the_moments(monkeypatch: pytest.MonkeyPatch) -> None:

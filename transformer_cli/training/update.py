@@ -258,12 +258,13 @@ def try_out(learner: Learner, batches: Iterable[Batch]) -> None:
     trained = [parameter for parameter in learner.parameters if parameter.requires_grad and parameter not in ready]
     # Of zeros: a system gives memory only to who writes to it, and ends then whoever is too large.
     room = [torch.zeros_like(parameter) for parameter in 2 * trained]
+    is_alone = not sharding.is_shared(is_last=True)
     with learner.world.within("trial"):
         sharding.begin()
         for batch in batches:
             # Gradients of an earlier batch are there while a later one is learned from.
             window = [batch] * min(2, learner.options.accumulation)
-            _learn(learner, window, step=0, is_update=sharding.is_shared(is_last=False))
+            _learn(learner, window, step=0, is_update=is_alone or sharding.is_shared(is_last=False))
             optimizer.zero_grad()
     del room
 
