@@ -846,6 +846,8 @@ def test_of_a_few_long_sentences_attention_may_take_more_than_of_many_pieces() -
     assert material._bytes(few, machine) > material._bytes(many, machine)
     assert material._bytes(few[:1] // 10, machine) < material._bytes(many, machine)
     assert material._bytes(few[:0], machine) == 0  # what a process has of an epoch that is too small for all
+    unlike = np.array([(50, 50), *[(10, 10)] * 99])  # nothing is computed of padding
+    assert material._bytes(unlike, machine) < material._bytes(np.full((150, 2), 10), machine)
 
 
 def test_to_try_them_moves_no_bit_and_parts_do_not_end_a_run(

@@ -241,8 +241,8 @@ class Material:
         return text, largest
 
     def _bytes(self, lengths: npt.NDArray[np.integer], machine: Machine) -> int:
-        """Of activations, roughly. lengths: of a batch's sentences, source and target."""
-        work = Work(len(lengths), *lengths.max(axis=0, initial=0).tolist())
+        """Of activations, roughly, without padding. lengths: of a batch's sentences, source and target."""
+        work = Work(len(lengths), *(-(-lengths.sum(axis=0) // max(1, len(lengths)))).tolist())
         storage = Storage(precision=machine.precision, fused=machine.fused_attention)
         return sum(item.bytes for item in activations(self.config.counted, work, storage))
 
