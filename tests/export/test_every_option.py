@@ -82,6 +82,17 @@ def test_of_200_sentences_every_beam_is_the_same_in_every_engine(loaded_run, tmp
     assert len({*ours}) > 20
 
 
+@pytest.mark.parametrize("n", [1, 99, 100, 101, 230])
+def test_a_hundred_lines_are_compared_where_there_are_so_many(loaded_run, n):
+    """Those that the model can read, spread over all of them."""
+    readable = [f"ein bier {'nicht ' * (number % 7)}{number}" for number in range(n)]
+    texts = probe_of(loaded_run, [line for one in readable for line in ("", one)]).texts
+    assert len({*texts}) == len(texts) == min(100, n)
+    places = [readable.index(text) for text in texts]
+    assert places == sorted(places)
+    assert (places[0], places[-1] >= n - 3) == (0, True)
+
+
 @pytest.mark.parametrize("name", FORMATS.own)
 def test_what_never_ends_is_compared_up_to_the_last_position(loaded_run, tmp_path, name):
     """What was written there was read with its last piece, by one position more than the model's table has."""

@@ -135,7 +135,8 @@ def probe_of(run: OpenedRun, lines: Sequence[str]) -> Probe:
     ]
     if not usable:
         raise DataError("there is no line to compare the engines on", hint="name a text with -i; a few lines will do")
-    chosen = usable[:: -(-len(usable) // LINES)]
+    n = min(LINES, len(usable))
+    chosen = [usable[place * len(usable) // n] for place in range(n)]
     texts, sources = zip(*chosen, strict=True)
     steps = min(STEPS, 2 * max(map(len, sources)) + 10)
     room_there = run.config.model.room("decoder")
