@@ -18,7 +18,7 @@ PREFIX = "average:"
 """Of the tensors that a checkpoint keeps beside the optimizer's: whichever of both the model's file does not hold."""
 AT_ONCE, LITTLE = 4, 1 / 32
 """Updates of which only the last one's weights are taken, as much as of all: where it is so little of each. To read
-and write the average is a third of what Adam's pass over memory does."""
+and write the average takes a quarter of Adam's pass over memory."""
 
 
 class NoAverage:
