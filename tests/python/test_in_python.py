@@ -391,9 +391,10 @@ def restless():
             time.sleep(1e-4)
         return trace if frame.f_code.co_filename in files else None
 
+    before = threading.gettrace()
     threading.settrace(trace)
     yield
-    threading.settrace(None)
+    threading.settrace(before)
 
 
 @pytest.mark.usefixtures("restless")
