@@ -68,7 +68,8 @@ class MovingAverage(NoAverage):
             kept.copy_(tensors[name])
 
     def share(self, step: int) -> float:
-        """What it takes of the weights after an update: 0 of most where that is little."""
+        """What it takes of the weights after an update: 0 of most where that is little. A fourth that is not made, as
+        numbers were not finite, takes nothing, and those before it do not count: it is little, weights may be bad."""
         # At step 1 nothing is left of what the weights were before training, unless that update was not made.
         own, *before = (1 - min(self.decay, (n - 1) / (n + 8)) for n in range(step, max(0, step - AT_ONCE), -1))
         if own > LITTLE:
